@@ -1,0 +1,41 @@
+# Builds an image that holds the lucius binary, the CA certificates and
+# nothing else: no shell, no package manager, no user but its own.
+#
+#   docker build -t lucius .
+#   docker run --rm lucius demo
+#
+# `serve` listens on loopback, inside a container too: run it in the network
+# of the proxy that authenticates its callers (see SECURITY.md), or, to try it
+# on one machine, in that of the host:
+#
+#   docker run --rm --network host -v ./protocols:/etc/lucius/protocols:ro lucius
+
+FROM golang:1.26.8-bookworm AS build
+WORKDIR /src
+
+# The modules change less often than the source: a layer of their own.
+COPY go.mod go.sum ./
+RUN go mod download
+
+COPY . .
+# Without cgo the binary is static and runs on an empty image. VCS stamping is
+# off because .dockerignore leaves .git out.
+RUN CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags='-s -w' -o /out/lucius ./cmd/lucius \
+ && mkdir -p /out/data /out/tmp
+
+FROM scratch
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+COPY --from=build /out/lucius /lucius
+# Empty directories that the unprivileged user may write to.
+COPY --from=build --chown=65532:65532 /out/data /var/lib/lucius
+COPY --from=build --chown=65532:65532 /out/tmp /tmp
+
+USER 65532:65532
+ENV LUCIUS_DATA_DIR=/var/lib/lucius \
+    LUCIUS_PROTOCOLS_DIR=/etc/lucius/protocols
+VOLUME /var/lib/lucius
+
+# SIGTERM stops the server gracefully.
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["/lucius"]
+CMD ["serve"]

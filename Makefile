@@ -1,0 +1,111 @@
+# Every target works on a fresh machine: Go and a C compiler (for the race
+# detector) are all it takes. Tools are pinned by the modules under tools/ and
+# built by `go tool` on first use.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+
+# The stages of `make test` print one after another, whatever -j says.
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+GO            ?= go
+GOLANGCI_LINT := $(GO) tool -modfile=tools/golangci-lint/go.mod golangci-lint
+MODULES       := . tools/golangci-lint tools/oapi-codegen
+
+# -shuffle=on also keeps Go from answering with a cached result. The timeout is
+# per package, so that a hang names itself long before the run is killed.
+RACE_FLAGS := -race -shuffle=on -timeout=20m
+
+# $(call stage,<command>) runs one stage under a heading and says how long it
+# took; .ci/run repeats these lines at its end. The command holds no comma:
+# make would take it for the next argument.
+stage = @begin=$$(date +%s); echo "== $@"; $(1); echo "== $@ took $$(($$(date +%s) - begin))s"
+
+##@ Use
+
+.PHONY: demo
+demo: ## Run a job from command to result in one process
+	$(GO) run ./cmd/lucius demo
+
+.PHONY: bench
+bench: ## Measure throughput and latency on this machine
+	$(GO) run ./cmd/lucius bench
+
+.PHONY: build
+build: ## Build bin/lucius
+	$(GO) build -trimpath -o bin/lucius ./cmd/lucius
+
+##@ Check
+
+.PHONY: test
+test: verify test-race ## Check everything: what CI runs, quickest failures first, tests last
+
+.PHONY: verify
+verify: check-format vet check-generated check-tidy lint ## Check all but the tests
+
+.PHONY: test-short
+test-short: ## Run the tests without the race detector, long ones cut short
+	$(GO) test -short ./...
+
+.PHONY: test-race
+test-race: ## Run all tests under the race detector, in random order
+	$(call stage,$(GO) test $(RACE_FLAGS) ./...)
+
+.PHONY: check-format
+check-format: ## Fail on files that gofmt would change
+	$(call stage,unformatted=$$(find . -name '*.go' -print0 | xargs -0 -r gofmt -l); \
+	if [[ -n $$unformatted ]]; then \
+		printf 'not formatted (make fmt mends it):\n%s\n' "$$unformatted"; exit 1; \
+	fi)
+
+.PHONY: vet
+vet: ## Run go vet
+	$(call stage,$(GO) vet ./...)
+
+.PHONY: check-generated
+check-generated: ## Fail when generated files are not what their sources make
+	$(call stage,sums() { find . -name '*.gen.go' -print0 | sort -z | xargs -0 -r cksum; }; \
+	before=$$(sums); $(GO) generate ./...; after=$$(sums); \
+	if [[ $$before != "$$after" ]]; then \
+		echo 'generated files were stale and have been made again:'; \
+		diff <(echo "$$before") <(echo "$$after") | sed -n 's/^> [0-9]* [0-9]* /  /p'; exit 1; \
+	fi)
+
+.PHONY: check-tidy
+check-tidy: ## Fail on a go.mod that is not tidy, here or under tools/
+	$(call stage,for module in $(MODULES); do $(GO) -C $$module mod tidy -diff; done)
+
+.PHONY: lint
+lint: ## Run golangci-lint (rules and their reasons: .golangci.yml)
+	$(call stage,$(GOLANGCI_LINT) run ./...)
+
+.PHONY: cover
+cover: ## Show the coverage of each function, and the total
+	$(GO) test -coverpkg=./pkg/... -coverprofile=coverage.out ./...
+	$(GO) tool cover -func=coverage.out
+
+##@ Change
+
+.PHONY: fmt
+fmt: ## Format the source and group its imports
+	$(GOLANGCI_LINT) fmt ./...
+
+.PHONY: generate
+generate: ## Make the generated files again (api/*.gen.go from api/openapi.yaml)
+	$(GO) generate ./...
+
+.PHONY: tidy
+tidy: ## Tidy go.mod and go.sum, here and under tools/
+	for module in $(MODULES); do $(GO) -C $$module mod tidy; done
+
+.PHONY: clean
+clean: ## Remove what the targets above leave behind
+	rm -rf bin coverage.out
+
+.PHONY: help
+help: ## Show this text
+	@awk 'BEGIN {FS = ":.*## "} \
+		/^##@ / {printf "\n%s\n", substr($$0, 5)} \
+		/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -1,0 +1,238 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// The limits of openapi.yaml on what comes in, in characters, entries and
+// seconds.
+const (
+	// MaxTenantID is the longest tenant_id.
+	MaxTenantID = 128
+	// MaxName is the longest id, owner, service, step type or request id.
+	MaxName = 128
+	// MaxReason is the longest reason of a control or operator's request.
+	MaxReason = 1024
+	// MaxFilters is how many services or step types a claim may name.
+	MaxFilters = 64
+	// MaxClaim is how many items one claim may ask for.
+	MaxClaim = 100
+	// MaxClaimLease is the longest lease_seconds.
+	MaxClaimLease = 86400
+	// MaxRetryAfter is the longest retry_after_seconds.
+	MaxRetryAfter = 604800
+	// MaxOutboxID is the longest outbox_id.
+	MaxOutboxID = 255
+	// MaxOutboxIDs is how many rows an operator's retry may name.
+	MaxOutboxIDs = 1000
+	// MaxRetryLimit is the largest limit of an operator's retry.
+	MaxRetryLimit = 10000
+	// MaxPage is how many entries a page may hold.
+	MaxPage = 1000
+	// DefaultPage is how many entries a page holds unless asked otherwise.
+	DefaultPage = 100
+	// MaxPageToken is the longest page_token.
+	MaxPageToken = 1024
+)
+
+// Check returns what is wrong with the callback by itself.
+func (c *AckCallback) Check() []problem.Violation {
+	var v violations
+	v.identity(CallbackIdentity{
+		AttemptNo: c.AttemptNo, CorrelationID: c.CorrelationID, JobID: c.JobID, LeaseID: c.LeaseID,
+		StepID: c.StepID, TenantID: c.TenantID, Timestamp: c.Timestamp,
+	})
+	v.kind(c.Type, "ACK")
+	return v
+}
+
+// Check returns what is wrong with the callback by itself.
+func (c *HeartbeatCallback) Check() []problem.Violation {
+	var v violations
+	v.identity(CallbackIdentity{
+		AttemptNo: c.AttemptNo, CorrelationID: c.CorrelationID, JobID: c.JobID, LeaseID: c.LeaseID,
+		StepID: c.StepID, TenantID: c.TenantID, Timestamp: c.Timestamp,
+	})
+	v.kind(c.Type, "HEARTBEAT")
+	return v
+}
+
+// Check returns what is wrong with the callback by itself, and makes a null
+// reference an absent one. The URIs are not looked at.
+func (c *ResultCallback) Check() []problem.Violation {
+	var v violations
+	v.identity(CallbackIdentity{
+		AttemptNo: c.AttemptNo, CorrelationID: c.CorrelationID, JobID: c.JobID, LeaseID: c.LeaseID,
+		StepID: c.StepID, TenantID: c.TenantID, Timestamp: c.Timestamp,
+	})
+	v.kind(c.Type, "RESULT")
+	if !c.Status.Valid() {
+		v.add("/status", "must be SUCCEEDED, FAILED_RETRY or FAILED_FINAL")
+	}
+	v.text("/error/code", c.Error.Code, 0, MaxName)
+	v.ref("/output_ref", &c.OutputRef)
+	v.ref("/result_ref", &c.ResultRef)
+	v.number("/retry_after_seconds", c.RetryAfterSeconds, MaxRetryAfter)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
+func (c *ClaimRequest) Check() []problem.Violation {
+	var v violations
+	v.text("/owner", c.Owner, 1, MaxName)
+	v.texts("/services", c.Services, MaxFilters, MaxName)
+	v.texts("/step_types", c.StepTypes, MaxFilters, MaxName)
+	v.number("/max", float64(c.Max), MaxClaim)
+	v.atLeast("/wait_seconds", c.WaitSeconds, 0)
+	v.number("/lease_seconds", c.LeaseSeconds, MaxClaimLease)
+	v.text("/request_id", c.RequestID, 1, MaxName)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
+func (c *WorkVerb) Check() []problem.Violation {
+	var v violations
+	v.verb(*c)
+	return v
+}
+
+// Check returns what is wrong with the request by itself, and makes a null
+// reference an absent one. The URIs are not looked at.
+func (c *WorkCompletion) Check() []problem.Violation {
+	var v violations
+	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
+	v.ref("/output_ref", &c.OutputRef)
+	v.ref("/result_ref", &c.ResultRef)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
+func (c *WorkFailure) Check() []problem.Violation {
+	var v violations
+	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
+	v.text("/error/code", c.Error.Code, 0, MaxName)
+	v.number("/retry_after_seconds", c.RetryAfterSeconds, MaxRetryAfter)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
+func (c *ControlRequest) Check() []problem.Violation {
+	var v violations
+	v.text("/reason", c.Reason, 0, MaxReason)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
+func (c *AdminWorkRequest) Check() []problem.Violation {
+	var v violations
+	v.atLeast("/expected_rev", float64(c.ExpectedRev), 0)
+	v.text("/request_id", c.RequestID, 0, MaxName)
+	v.text("/reason", c.Reason, 0, MaxReason)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
+func (c *OutboxRetryRequest) Check() []problem.Violation {
+	var v violations
+	v.texts("/outbox_ids", c.OutboxIDs, MaxOutboxIDs, MaxOutboxID)
+	filtered := c.TenantID != "" || c.JobID != "" || c.Lane != nil || c.OlderThanSeconds != 0 || c.Limit != 0
+	if len(c.OutboxIDs) > 0 && filtered {
+		v.add("/outbox_ids", "must not stand beside filters")
+	}
+	v.text("/tenant_id", c.TenantID, 0, MaxTenantID)
+	v.text("/jobId", c.JobID, 0, MaxName)
+	if c.Lane != nil {
+		v.atLeast("/lane", float64(*c.Lane), 0)
+	}
+	v.atLeast("/older_than_seconds", c.OlderThanSeconds, 0)
+	v.number("/limit", float64(c.Limit), MaxRetryLimit)
+	return v
+}
+
+// violations collects what is wrong with one request.
+type violations []problem.Violation
+
+// add adds one.
+func (v *violations) add(pointer, message string) {
+	*v = append(*v, problem.Violation{Pointer: pointer, Message: message})
+}
+
+// identity checks what all callbacks share.
+func (v *violations) identity(c CallbackIdentity) {
+	v.text("/jobId", c.JobID, 1, MaxName)
+	v.text("/stepId", c.StepID, 1, MaxName)
+	v.text("/tenant_id", c.TenantID, 1, MaxTenantID)
+	v.atLeast("/attempt_no", float64(c.AttemptNo), 1)
+	v.text("/lease_id", c.LeaseID, 1, MaxName)
+	if c.Timestamp.IsZero() {
+		v.add("/timestamp", "is required")
+	}
+	v.text("/correlation_id", c.CorrelationID, 0, MaxName)
+}
+
+// kind checks a message type that may be absent.
+func (v *violations) kind(got, want string) {
+	if got != "" && got != want {
+		v.add("/type", "must be "+want+" here")
+	}
+}
+
+// verb checks what the verbs of the pull queue share.
+func (v *violations) verb(c WorkVerb) {
+	v.text("/owner", c.Owner, 1, MaxName)
+	v.atLeast("/expected_rev", float64(c.ExpectedRev), 1)
+	v.text("/request_id", c.RequestID, 1, MaxName)
+}
+
+// text checks a string's length in characters.
+func (v *violations) text(pointer, value string, shortest, longest int) {
+	if value == "" && shortest > 0 {
+		v.add(pointer, "is required and must not be empty")
+	}
+	if len(value) > longest && utf8.RuneCountInString(value) > longest {
+		v.add(pointer, fmt.Sprintf("must not be longer than %d characters", longest))
+	}
+}
+
+// texts checks a list of strings that must not be empty.
+func (v *violations) texts(pointer string, values []string, most, longest int) {
+	if len(values) > most {
+		v.add(pointer, fmt.Sprintf("must not hold more than %d entries", most))
+		return
+	}
+	for i, value := range values {
+		v.text(pointer+"/"+strconv.Itoa(i), value, 1, longest)
+	}
+}
+
+// number checks that a number is not negative and not too large.
+func (v *violations) number(pointer string, value float64, most int) {
+	v.atLeast(pointer, value, 0)
+	if value > float64(most) {
+		v.add(pointer, fmt.Sprintf("must be at most %d", most))
+	}
+}
+
+// atLeast checks a number's lower bound.
+func (v *violations) atLeast(pointer string, value float64, least int) {
+	if value < float64(least) {
+		v.add(pointer, fmt.Sprintf("must be at least %d", least))
+	}
+}
+
+// ref checks that a reference is an object, and makes null absent.
+func (v *violations) ref(pointer string, ref *json.RawMessage) {
+	trimmed := bytes.TrimLeft(*ref, " \t\r\n")
+	switch {
+	case bytes.Equal(trimmed, []byte("null")):
+		*ref = nil
+	case len(trimmed) > 0 && trimmed[0] != '{':
+		v.add(pointer, "must be an object")
+	}
+}

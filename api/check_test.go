@@ -1,0 +1,198 @@
+package api_test
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// checked is a request body with limits of its own.
+type checked interface {
+	Check() []problem.Violation
+}
+
+// requests are the request bodies that are checked by hand, by schema, each
+// with a valid specimen that sets every field.
+var requests = map[string]struct {
+	fresh    func() checked
+	specimen string
+}{
+	"AckCallback": {func() checked { return new(api.AckCallback) }, `{
+		"jobId":"j","stepId":"s","tenant_id":"t","attempt_no":1,"lease_id":"l",
+		"timestamp":"2026-01-27T10:02:00Z","correlation_id":"c","type":"ACK"}`},
+	"HeartbeatCallback": {func() checked { return new(api.HeartbeatCallback) }, `{
+		"jobId":"j","stepId":"s","tenant_id":"t","attempt_no":1,"lease_id":"l",
+		"timestamp":"2026-01-27T10:02:00Z","correlation_id":"c","type":"HEARTBEAT"}`},
+	"ResultCallback": {func() checked { return new(api.ResultCallback) }, `{
+		"jobId":"j","stepId":"s","tenant_id":"t","attempt_no":1,"lease_id":"l",
+		"timestamp":"2026-01-27T10:02:00Z","correlation_id":"c","type":"RESULT","status":"FAILED_RETRY",
+		"error":{"code":"c","message":"m"},"output_ref":{"uri":"u"},"result_ref":{"uri":"u"},"retry_after_seconds":1.5}`},
+	"ClaimRequest": {func() checked { return new(api.ClaimRequest) }, `{
+		"owner":"o","services":["a"],"step_types":["A"],"max":1,"wait_seconds":0.5,"lease_seconds":1,"start":true,
+		"request_id":"r"}`},
+	"WorkVerb": {func() checked { return new(api.WorkVerb) }, `{"owner":"o","expected_rev":1,"request_id":"r"}`},
+	"WorkCompletion": {func() checked { return new(api.WorkCompletion) }, `{
+		"owner":"o","expected_rev":1,"request_id":"r","output_ref":{"uri":"u"},"result_ref":{"uri":"u"}}`},
+	"WorkFailure": {func() checked { return new(api.WorkFailure) }, `{
+		"owner":"o","expected_rev":1,"request_id":"r","retryable":true,"error":{"code":"c","message":"m"},
+		"retry_after_seconds":1}`},
+	"ControlRequest":   {func() checked { return new(api.ControlRequest) }, `{"reason":"r"}`},
+	"AdminWorkRequest": {func() checked { return new(api.AdminWorkRequest) }, `{"expected_rev":1,"request_id":"r","reason":"r"}`},
+	"OutboxRetryRequest": {func() checked { return new(api.OutboxRetryRequest) }, `{
+		"outbox_ids":[],"tenant_id":"t","jobId":"j","lane":1,"older_than_seconds":1.5,"limit":1}`},
+}
+
+// values are what each field is set to in turn: around every limit of the
+// document, and of every JSON type.
+func values() []any {
+	long := func(n int) string { return strings.Repeat("ä", n) }
+	list := func(n int) []any { return slices.Repeat([]any{"x"}, n) }
+	return []any{
+		"", "x", long(128), long(129), long(255), long(256), long(1024), long(1025), "RESULT", "SUCCEEDED",
+		"2026-01-27T11:02:00.5+01:00",
+		-1.0, 0.0, 1.0, 99.0, 100.0, 101.0, 10000.0, 10001.0, 86400.0, 86401.0, 604800.0, 604801.0, 0.25,
+		true, false,
+		[]any{}, []any{""}, []any{1.0}, []any{long(255)}, []any{long(256)}, list(64), list(65), list(1000), list(1001),
+		map[string]any{}, map[string]any{"uri": "u", "etag": 1.0},
+		map[string]any{"code": long(128), "message": long(5000)}, map[string]any{"code": long(129)},
+	}
+}
+
+// accepts reports whether the request is accepted by decoding and checking.
+func accepts(t *testing.T, fresh func() checked, body []byte) bool {
+	t.Helper()
+	request := fresh()
+	return json.Unmarshal(body, request) == nil && len(request.Check()) == 0
+}
+
+// differsOnPurpose names where the code is laxer than the document: the URI of
+// a reference is left to the use case, which answers ref_invalid, and an empty
+// message type is as good as none.
+func differsOnPurpose(field string, value any) bool {
+	if field == "type" && value == "" {
+		return true
+	}
+	object, ok := value.(map[string]any)
+	return ok && strings.HasSuffix(field, "_ref") && object["uri"] == nil
+}
+
+func TestChecksAgreeWithTheDocument(t *testing.T) {
+	t.Parallel()
+	schemas := document(t).Components.Schemas
+	for name, request := range requests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			schema := schemas[name].Value
+			var specimen map[string]any
+			if err := json.Unmarshal([]byte(request.specimen), &specimen); err != nil {
+				t.Fatal(err)
+			}
+			compare := func(what string, body map[string]any) {
+				encoded, err := json.Marshal(body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				documented := schema.VisitJSON(body) == nil
+				if code := accepts(t, request.fresh, encoded); code != documented {
+					t.Errorf("%s: accepted by the document %t, by the code %t", what, documented, code)
+				}
+			}
+			if err := schema.VisitJSON(specimen); err != nil {
+				t.Fatalf("the specimen is refused: %v", err)
+			}
+			compare("specimen", specimen)
+			for field := range specimen {
+				without := maps.Clone(specimen)
+				delete(without, field)
+				compare("without "+field, without)
+				for _, value := range values() {
+					if differsOnPurpose(field, value) || exclusive(name, field) {
+						continue
+					}
+					with := maps.Clone(specimen)
+					with[field] = value
+					encoded, _ := json.Marshal(value)
+					compare(field+" = "+string(encoded[:min(len(encoded), 60)]), with)
+				}
+			}
+		})
+	}
+}
+
+// exclusive names the field whose rule a schema does not express: see
+// TestOutboxIDsStandAlone.
+func exclusive(name, field string) bool { return name == "OutboxRetryRequest" && field == "outbox_ids" }
+
+func TestOutboxIDsStandAlone(t *testing.T) {
+	t.Parallel()
+	lane := int32(0)
+	both := []problem.Violation{{Pointer: "/outbox_ids", Message: "must not stand beside filters"}}
+	for _, test := range []struct {
+		name    string
+		request api.OutboxRetryRequest
+		want    []problem.Violation
+	}{
+		{"nothing is all", api.OutboxRetryRequest{}, nil},
+		{"ids alone", api.OutboxRetryRequest{OutboxIDs: []string{"a"}}, nil},
+		{"no ids and a filter", api.OutboxRetryRequest{OutboxIDs: []string{}, TenantID: "t"}, nil},
+		{"ids and a tenant", api.OutboxRetryRequest{OutboxIDs: []string{"a"}, TenantID: "t"}, both},
+		{"ids and lane 0", api.OutboxRetryRequest{OutboxIDs: []string{"a"}, Lane: &lane}, both},
+		{"an empty id", api.OutboxRetryRequest{OutboxIDs: []string{"a", ""}}, []problem.Violation{
+			{Pointer: "/outbox_ids/1", Message: "is required and must not be empty"},
+		}},
+		{"too many ids", api.OutboxRetryRequest{OutboxIDs: slices.Repeat([]string{"a"}, api.MaxOutboxIDs+1)}, []problem.Violation{
+			{Pointer: "/outbox_ids", Message: "must not hold more than 1000 entries"},
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(test.want, test.request.Check()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestCheckNamesEveryViolation(t *testing.T) {
+	t.Parallel()
+	request := api.ResultCallback{
+		StepID: strings.Repeat("x", api.MaxName+1), Type: "ACK", OutputRef: json.RawMessage(`"s3://b/o"`), RetryAfterSeconds: -1,
+	}
+	want := []problem.Violation{
+		{Pointer: "/jobId", Message: "is required and must not be empty"},
+		{Pointer: "/stepId", Message: "must not be longer than 128 characters"},
+		{Pointer: "/tenant_id", Message: "is required and must not be empty"},
+		{Pointer: "/attempt_no", Message: "must be at least 1"},
+		{Pointer: "/lease_id", Message: "is required and must not be empty"},
+		{Pointer: "/timestamp", Message: "is required"},
+		{Pointer: "/type", Message: "must be RESULT here"},
+		{Pointer: "/status", Message: "must be SUCCEEDED, FAILED_RETRY or FAILED_FINAL"},
+		{Pointer: "/output_ref", Message: "must be an object"},
+		{Pointer: "/retry_after_seconds", Message: "must be at least 0"},
+	}
+	if diff := cmp.Diff(want, request.Check()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestCheckMakesANullReferenceAnAbsentOne(t *testing.T) {
+	t.Parallel()
+	var request api.WorkCompletion
+	body := `{"owner":"o","expected_rev":1,"request_id":"r","output_ref":null,"result_ref":{"uri":"u"}}`
+	if err := json.Unmarshal([]byte(body), &request); err != nil {
+		t.Fatal(err)
+	}
+	if violations := request.Check(); violations != nil {
+		t.Errorf("violations %v", violations)
+	}
+	if request.OutputRef != nil || string(request.ResultRef) != `{"uri":"u"}` {
+		t.Errorf("output_ref is %s, result_ref %s", request.OutputRef, request.ResultRef)
+	}
+}

@@ -1,0 +1,3 @@
+package api
+
+//go:generate go tool -modfile=../tools/oapi-codegen/go.mod oapi-codegen -config oapi-codegen.yaml openapi.yaml

@@ -1,0 +1,43 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"time"
+)
+
+// timeLayout is RFC 3339 with exactly three fractional digits.
+const timeLayout = "2006-01-02T15:04:05.000Z07:00"
+
+// Time is a point in time on the wire: written in UTC with milliseconds,
+// smaller units cut off, and read in any RFC 3339 form.
+type Time struct {
+	time.Time
+}
+
+// NewTime returns t as it goes onto the wire.
+func NewTime(t time.Time) Time { return Time{Time: t} }
+
+// String returns the form that goes onto the wire.
+func (t Time) String() string { return t.UTC().Format(timeLayout) }
+
+// MarshalJSON writes the time in UTC with milliseconds.
+func (t Time) MarshalJSON() ([]byte, error) {
+	out := make([]byte, 0, len(timeLayout)+2)
+	out = append(out, '"')
+	out = t.UTC().AppendFormat(out, timeLayout)
+	return append(out, '"'), nil
+}
+
+// UnmarshalJSON reads any RFC 3339 time; null leaves t as it is. Anything else
+// is a [json.UnmarshalTypeError], so that the decoder can name the field.
+func (t *Time) UnmarshalJSON(data []byte) error {
+	if bytes.Equal(data, []byte("null")) {
+		return nil
+	}
+	if err := t.Time.UnmarshalJSON(data); err != nil {
+		return &json.UnmarshalTypeError{Value: string(data), Type: reflect.TypeFor[Time]()}
+	}
+	return nil
+}

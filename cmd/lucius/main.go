@@ -1,0 +1,84 @@
+// Command lucius carries commands through their steps: the server, a demo of
+// it, and a bench.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// program is what the command line runs against, so that tests can put their
+// own in its place.
+type program struct {
+	stdout io.Writer
+	stderr io.Writer
+	lookup func(string) (string, bool)
+}
+
+// command is one word of the command line.
+type command struct {
+	name string
+	help string
+	run  func(p *program, ctx context.Context, args []string) error
+}
+
+// commands lists the words; it is a function so that help can name them.
+func commands() []command {
+	return []command{
+		{"serve", "run the server", (*program).serve},
+		{"demo", "watch documents go through a three-step pipeline", (*program).demo},
+		{"bench", "measure jobs per second on this machine", (*program).bench},
+		{"version", "print the version", (*program).version},
+	}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	p := &program{stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv}
+	if err := p.run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "lucius:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// errUsage is returned for a command line that names no command.
+var errUsage = errors.New("name one of the commands above")
+
+// run carries out one command line.
+func (p *program) run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		p.usage()
+		return errUsage
+	}
+	for _, c := range commands() {
+		if c.name != args[0] {
+			continue
+		}
+		err := c.run(p, ctx, args[1:])
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	p.usage()
+	if args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
+		return nil
+	}
+	return fmt.Errorf("%q is no command: %w", args[0], errUsage)
+}
+
+// usage lists the commands.
+func (p *program) usage() {
+	fmt.Fprintln(p.stderr, "usage: lucius <command> [flags]")
+	for _, c := range commands() {
+		fmt.Fprintf(p.stderr, "  %-8s %s\n", c.name, c.help)
+	}
+}

@@ -1,0 +1,105 @@
+package config
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// stepTimeoutSeconds is the seeds' spelling of LUCIUS_STEP_RESULT_TIMEOUT.
+const stepTimeoutSeconds = "LUCIUS_STEP_RESULT_TIMEOUT_SECONDS"
+
+// Loaded is a configuration with the texts that it was made of.
+type Loaded struct {
+	Config
+	texts map[string]string
+}
+
+// Load reads flags, then the environment, then the defaults. Every value that
+// makes no sense is named in the error, with where it came from.
+func Load(args []string, lookup func(string) (string, bool), usage io.Writer) (*Loaded, *flag.FlagSet, error) {
+	loaded := &Loaded{texts: map[string]string{}}
+	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
+	flags.SetOutput(usage)
+	all := settings()
+	values := make([]*string, len(all))
+	for i, s := range all {
+		values[i] = flags.String(flagName(s.variable), "", fmt.Sprintf("%s (%s, default %q)", s.help, s.variable, s.standard))
+	}
+	flags.Bool("print-config", false, "print the configuration and exit")
+	if err := flags.Parse(args); err != nil {
+		return nil, flags, err
+	}
+	given := map[string]bool{}
+	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+
+	var problems []error
+	for i, s := range all {
+		text, from := s.text(*values[i], given[flagName(s.variable)], lookup)
+		loaded.texts[s.variable] = text
+		if err := s.set(&loaded.Config, text); err != nil {
+			problems = append(problems, fmt.Errorf("%s is %q, %w", from, text, err))
+		}
+	}
+	if len(problems) == 0 {
+		problems = loaded.crossCheck()
+	}
+	return loaded, flags, errors.Join(problems...)
+}
+
+// text is the setting's text and where it came from.
+func (s *setting) text(flagValue string, given bool, lookup func(string) (string, bool)) (text, from string) {
+	if given {
+		return flagValue, "--" + flagName(s.variable)
+	}
+	if value, ok := lookup(s.variable); ok {
+		return value, s.variable
+	}
+	if s.variable == "LUCIUS_STEP_RESULT_TIMEOUT" {
+		if value, ok := lookup(stepTimeoutSeconds); ok {
+			if n, err := strconv.Atoi(value); err == nil {
+				return (time.Duration(n) * time.Second).String(), stepTimeoutSeconds
+			}
+			return value, stepTimeoutSeconds
+		}
+	}
+	return s.standard, s.variable
+}
+
+// crossCheck compares settings with each other.
+func (c *Config) crossCheck() []error {
+	var problems []error
+	if c.MaxPayloadBytes > c.MaxBodyBytes {
+		problems = append(problems, fmt.Errorf("LUCIUS_MAX_PAYLOAD_BYTES (%d) must not be larger than LUCIUS_MAX_BODY_BYTES (%d)",
+			c.MaxPayloadBytes, c.MaxBodyBytes))
+	}
+	if c.StorageBackend == BackendMemory || c.StorageBackend == BackendLocal {
+		for _, role := range []string{RoleAPI, RoleRelay, RoleSweeper} {
+			if !c.Has(role) {
+				problems = append(problems, fmt.Errorf(
+					"LUCIUS_ROLES leaves out %q, but only one process can use LUCIUS_STORAGE_BACKEND %s",
+					role, c.StorageBackend))
+			}
+		}
+	}
+	return problems
+}
+
+// flagName is the flag of a variable.
+func flagName(variable string) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(variable, "LUCIUS_")), "_", "-")
+}
+
+// Print writes the configuration, one variable a line.
+func (l *Loaded) Print(w io.Writer) error {
+	for _, s := range settings() {
+		if _, err := fmt.Fprintf(w, "%s=%s\n", s.variable, l.texts[s.variable]); err != nil {
+			return fmt.Errorf("print the configuration: %w", err)
+		}
+	}
+	return nil
+}

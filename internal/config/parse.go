@@ -1,0 +1,138 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// required takes any text but none.
+func required(to *string, s string) error {
+	if s == "" {
+		return fmt.Errorf("must not be empty")
+	}
+	*to = s
+	return nil
+}
+
+// oneOf takes one of the words.
+func oneOf(to *string, s string, words ...string) error {
+	if !slices.Contains(words, s) {
+		return fmt.Errorf("must be one of %s", strings.Join(words, ", "))
+	}
+	*to = s
+	return nil
+}
+
+// subset takes a comma-separated list of some of the words.
+func subset(to *[]string, s string, words ...string) error {
+	parts := list(s)
+	if len(parts) == 0 {
+		return fmt.Errorf("must name at least one of %s", strings.Join(words, ", "))
+	}
+	for _, part := range parts {
+		if !slices.Contains(words, part) {
+			return fmt.Errorf("has %q, must name some of %s", part, strings.Join(words, ", "))
+		}
+	}
+	*to = parts
+	return nil
+}
+
+// list splits a comma-separated list.
+func list(s string) []string {
+	var parts []string
+	for part := range strings.SplitSeq(s, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return parts
+}
+
+// loopback takes an address of this host: without access control the server
+// must not be reached from another.
+func loopback(to *string, s string) error {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return fmt.Errorf("must be host:port")
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+		return fmt.Errorf("has port %q, must be a number from 0 to 65535", port)
+	}
+	ip := net.ParseIP(host)
+	if host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return fmt.Errorf("must be a loopback address: nothing controls who may call, so no other host is let in")
+	}
+	*to = s
+	return nil
+}
+
+// integer takes a whole number of the range.
+func integer(to *int, s string, low, high int) error {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < low || n > high {
+		return fmt.Errorf("must be a whole number from %d to %d", low, high)
+	}
+	*to = n
+	return nil
+}
+
+// fraction takes a number from 0 to 1.
+func fraction(to *float64, s string) error {
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(f >= 0 && f <= 1) {
+		return fmt.Errorf("must be a number from 0 to 1")
+	}
+	*to = f
+	return nil
+}
+
+// duration takes a duration that is not negative; "off" is 0.
+func duration(to *time.Duration, s string) error {
+	if s == "off" {
+		s = "0"
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return fmt.Errorf("must be a duration such as 30s, 15m or 250ms")
+	}
+	if d != 0 && d < time.Millisecond {
+		return fmt.Errorf("must be at least 1ms")
+	}
+	*to = d
+	return nil
+}
+
+// positive takes a duration of at least a millisecond.
+func positive(to *time.Duration, s string) error {
+	var d time.Duration
+	if err := duration(&d, s); err != nil {
+		return err
+	}
+	if d == 0 {
+		return fmt.Errorf("must be at least 1ms")
+	}
+	*to = d
+	return nil
+}
+
+// delays takes a comma-separated list of durations; an empty one allows no retry.
+func delays(to *[]time.Duration, s string) error {
+	var out []time.Duration
+	for _, part := range list(s) {
+		var d time.Duration
+		if err := duration(&d, part); err != nil {
+			return fmt.Errorf("has %q, which %w", part, err)
+		}
+		out = append(out, d)
+	}
+	if len(out) > 16 {
+		return fmt.Errorf("has %d delays, at most 16 are allowed", len(out))
+	}
+	*to = out
+	return nil
+}

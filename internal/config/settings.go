@@ -1,0 +1,96 @@
+package config
+
+// setting is one knob: its variable, and how its text becomes a value.
+type setting struct {
+	// Variable is the environment variable. The flag is its name in lower case
+	// without the prefix, with dashes: LUCIUS_DATA_DIR is --data-dir.
+	variable string
+	standard string
+	help     string
+	set      func(*Config, string) error
+}
+
+// settings are all knobs, in the order of --print-config.
+func settings() []setting {
+	return []setting{
+		{"LUCIUS_LISTEN_ADDR", "127.0.0.1:8080", "address to serve on; loopback only", func(c *Config, s string) error {
+			return loopback(&c.ListenAddr, s)
+		}},
+		{"LUCIUS_STORAGE_BACKEND", BackendLocal, "local (durable, embedded) or memory", func(c *Config, s string) error {
+			return oneOf(&c.StorageBackend, s, BackendLocal, BackendMemory)
+		}},
+		{"LUCIUS_DATA_DIR", "./lucius-data", "folder of the local store", func(c *Config, s string) error {
+			return required(&c.DataDir, s)
+		}},
+		{"LUCIUS_PROTOCOLS_DIR", "./protocols", "folder of the protocol files", func(c *Config, s string) error {
+			return required(&c.ProtocolsDir, s)
+		}},
+		{"LUCIUS_BUS", BusQueue, "queue (the pull queue)", func(c *Config, s string) error {
+			return oneOf(&c.Bus, s, BusQueue)
+		}},
+		{"LUCIUS_SERVICEBUS_TOPIC_PREFIX", "global-bus-p", "topic of a lane without its number", func(c *Config, s string) error {
+			return required(&c.TopicPrefix, s)
+		}},
+		{"LUCIUS_SERVICEBUS_LANES", "16", "number of lanes", func(c *Config, s string) error {
+			return integer(&c.Lanes, s, 1, 1024)
+		}},
+		{"LUCIUS_ROLES", "api,relay,sweeper", "what this process does", func(c *Config, s string) error {
+			return subset(&c.Roles, s, RoleAPI, RoleRelay, RoleSweeper)
+		}},
+		{"LUCIUS_ACK_TIMEOUT", "30s", "time from delivery to ACK", func(c *Config, s string) error {
+			return positive(&c.AckTimeout, s)
+		}},
+		{"LUCIUS_LEASE_DURATION", "15m", "time that an ACK or a heartbeat gives a worker", func(c *Config, s string) error {
+			return positive(&c.Lease, s)
+		}},
+		{"LUCIUS_STEP_RESULT_TIMEOUT", "0", "absolute limit of one attempt's run; 0 or off is none", func(c *Config, s string) error {
+			return duration(&c.StepTimeout, s)
+		}},
+		{"LUCIUS_DISPATCH_BACKOFF", "30s,2m,10m", "delays before each retry of a rejected publish", func(c *Config, s string) error {
+			return delays(&c.DispatchBackoff, s)
+		}},
+		{"LUCIUS_ACK_BACKOFF", "1m,5m,15m", "delays before each retry after an ACK timeout", func(c *Config, s string) error {
+			return delays(&c.AckBackoff, s)
+		}},
+		{"LUCIUS_EXECUTION_BACKOFF", "30s,2m,10m", "delays before each retry after a failed run", func(c *Config, s string) error {
+			return delays(&c.ExecutionBackoff, s)
+		}},
+		{"LUCIUS_BACKOFF_JITTER", "0.1", "part of a delay that is randomised, 0 to 1", func(c *Config, s string) error {
+			return fraction(&c.Jitter, s)
+		}},
+		{"LUCIUS_MAX_ATTEMPTS", "10", "attempts of a step that spend a budget, over all causes", func(c *Config, s string) error {
+			return integer(&c.MaxAttempts, s, 1, 1000)
+		}},
+		{"LUCIUS_OUTBOX_RETRY_INTERVAL", "1s", "time between two passes of the relay", func(c *Config, s string) error {
+			return positive(&c.RetryInterval, s)
+		}},
+		{"LUCIUS_SWEEP_INTERVAL", "1s", "time between two passes of the sweeper", func(c *Config, s string) error {
+			return positive(&c.SweepInterval, s)
+		}},
+		{"LUCIUS_PUBLISH_TIMEOUT", "10s", "time that one publish may take", func(c *Config, s string) error {
+			return positive(&c.PublishTimeout, s)
+		}},
+		{"LUCIUS_SHUTDOWN_GRACE", "20s", "time to finish what is in hand after SIGTERM", func(c *Config, s string) error {
+			return positive(&c.ShutdownGrace, s)
+		}},
+		{"LUCIUS_MAX_BODY_BYTES", "1048576", "largest request body", func(c *Config, s string) error {
+			return integer(&c.MaxBodyBytes, s, 1024, 64<<20)
+		}},
+		{"LUCIUS_MAX_PAYLOAD_BYTES", "131072", "largest payload of a command", func(c *Config, s string) error {
+			return integer(&c.MaxPayloadBytes, s, 2, 512<<10)
+		}},
+		{"LUCIUS_MAX_INFLIGHT_PER_TENANT", "0", "jobs that a tenant may have in flight; 0 is no limit", func(c *Config, s string) error {
+			return integer(&c.MaxInflight, s, 0, 1_000_000)
+		}},
+		{"LUCIUS_REF_PREFIXES", "", "comma-separated prefixes that reference URIs must have; empty takes any", func(c *Config, s string) error {
+			c.RefPrefixes = list(s)
+			return nil
+		}},
+		{"LUCIUS_LOG_LEVEL", "info", "debug, info, warn or error", func(c *Config, s string) error {
+			return oneOf(&c.LogLevel, s, "debug", "info", "warn", "error")
+		}},
+		{"LUCIUS_LOG_FORMAT", "json", "json or text", func(c *Config, s string) error {
+			return oneOf(&c.LogFormat, s, "json", "text")
+		}},
+	}
+}

@@ -1,0 +1,35 @@
+package canonicaljson_test
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/lucius-project/lucius/pkg/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+func Example() {
+	tree, err := canonicaljson.Parse([]byte(`{ "size": 1.50, "name": "caf\u00e9", "note": null }`))
+	if err != nil {
+		panic(err)
+	}
+	fmt.Printf("%s\n", canonicaljson.Append(nil, tree))
+	fmt.Println(canonicaljson.Hash(tree))
+	// Output:
+	// {"name":"café","size":1.5}
+	// 3696c05fddb8585d997442f69e0b2c6782d38ff157c2083dfd1286dcf7125771
+}
+
+func ExampleParse_refused() {
+	_, err := canonicaljson.Parse([]byte(`{"pages":[{"no":1,"no":2}]}`))
+	fault := problem.From(err)
+	fmt.Println(fault.Code, fault.Errors[0].Pointer)
+	// Output: invalid_json /pages/0/no
+}
+
+func ExamplePointer() {
+	payload := json.RawMessage(`{"ocr": { "dpi": 300.0 }, "index": {}}`)
+	part, found := canonicaljson.Pointer(payload, "/ocr")
+	fmt.Println(string(part), found)
+	// Output: { "dpi": 300.0 } true
+}

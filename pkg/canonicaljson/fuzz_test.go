@@ -1,0 +1,67 @@
+package canonicaljson_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	"github.com/lucius-project/lucius/pkg/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// Whatever the text: it is refused with a pointer, or its canonical form is
+// valid JSON, is read again, and is the canonical form of itself.
+func FuzzCanonicalFormIsAFixedPoint(f *testing.F) {
+	vectors := readVectors(f)
+	for _, vector := range vectors.Accepted {
+		f.Add([]byte(vector.Input))
+	}
+	for _, vector := range vectors.Refused {
+		f.Add([]byte(vector.Input))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		tree, err := canonicaljson.Parse(data)
+		if err != nil {
+			if fault := problem.From(err); fault.Code != problem.InvalidJSON || len(fault.Errors) != 1 {
+				t.Fatalf("Parse(%q): %v, want one violation", data, err)
+			}
+			return
+		}
+		if !json.Valid(data) {
+			t.Fatalf("Parse accepted %q, which is not JSON", data)
+		}
+		canonical := canonicaljson.Append(nil, tree)
+		again, err := canonicaljson.Parse(canonical)
+		if err != nil {
+			t.Fatalf("the canonical form %q of %q is refused: %v", canonical, data, err)
+		}
+		if twice := canonicaljson.Append(nil, again); !bytes.Equal(canonical, twice) {
+			t.Fatalf("%q has the canonical form %q, and that one %q", data, canonical, twice)
+		}
+	})
+}
+
+// Resolving over the text and over the tree finds the same.
+func FuzzPointer(f *testing.F) {
+	for _, pointer := range []string{"", "/foo/1", "/a~1b", "/deep/list/0/x", "/foo/-", "~"} {
+		f.Add([]byte(pointerDocument), pointer)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, pointer string) {
+		raw, found := canonicaljson.Pointer(data, pointer)
+		tree, err := canonicaljson.Parse(data)
+		if err != nil {
+			return // Pointer must not panic; what it finds in such a text is open.
+		}
+		part, there := canonicaljson.Lookup(tree, pointer)
+		if found != there {
+			t.Fatalf("%q in %q: Pointer says %t, Lookup %t", pointer, data, found, there)
+		}
+		if !found {
+			return
+		}
+		want := canonicaljson.Append(nil, part)
+		if got := canonicaljson.Append(nil, mustParse(t, string(raw))); !bytes.Equal(got, want) {
+			t.Fatalf("%q in %q: Pointer finds %q, Lookup %q", pointer, data, got, want)
+		}
+	})
+}

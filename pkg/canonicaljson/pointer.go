@@ -1,0 +1,148 @@
+package canonicaljson
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Pointer resolves an RFC 6901 pointer over raw JSON and returns the bytes of
+// that value verbatim; the pointer "" is raw itself. The result aliases raw. It
+// is false where the pointer is malformed, leads nowhere, or meets text that is
+// not JSON. Of duplicate names the first counts: raw should have gone through
+// [Parse] before.
+func Pointer(raw json.RawMessage, pointer string) (json.RawMessage, bool) {
+	path := jsontext.Pointer(pointer)
+	if !path.IsValid() {
+		return nil, false
+	}
+	if path == "" {
+		return raw, true
+	}
+	decoder := newDecoder(raw)
+	for token := range path.Tokens() {
+		if !descend(decoder, token) {
+			return nil, false
+		}
+	}
+	value, err := decoder.ReadValue()
+	if err != nil {
+		return nil, false
+	}
+	return json.RawMessage(value), true
+}
+
+// Lookup resolves an RFC 6901 pointer over a tree of [Parse]. The result is
+// part of the tree. It is false where the pointer is malformed or leads nowhere.
+func Lookup(tree any, pointer string) (any, bool) {
+	path := jsontext.Pointer(pointer)
+	if !path.IsValid() {
+		return nil, false
+	}
+	for token := range path.Tokens() {
+		var found bool
+		if tree, found = child(tree, token); !found {
+			return nil, false
+		}
+	}
+	return tree, true
+}
+
+// child returns the member or element that the reference token names.
+func child(parent any, token string) (any, bool) {
+	switch v := parent.(type) {
+	case map[string]any:
+		value, found := v[token]
+		return value, found
+	case []any:
+		if i, ok := arrayIndex(token); ok && i < len(v) {
+			return v[i], true
+		}
+	}
+	return nil, false
+}
+
+// Members splits the text of an object that went through [Parse] into the
+// verbatim texts of its members. They alias raw. It is false where raw is not
+// an object.
+func Members(raw json.RawMessage) (map[string]json.RawMessage, bool) {
+	decoder := newDecoder(raw)
+	if token, err := decoder.ReadToken(); err != nil || token.Kind() != jsontext.KindBeginObject {
+		return nil, false
+	}
+	members := make(map[string]json.RawMessage)
+	for {
+		token, err := decoder.ReadToken()
+		if err != nil {
+			return nil, false
+		}
+		if token.Kind() == jsontext.KindEndObject {
+			return members, true
+		}
+		name := token.String()
+		value, err := decoder.ReadValue()
+		if err != nil {
+			return nil, false
+		}
+		members[name] = json.RawMessage(value)
+	}
+}
+
+// newDecoder reads raw in place. It does not look for duplicate names again.
+func newDecoder(raw []byte) *jsontext.Decoder {
+	return jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
+}
+
+// descend stops the decoder before the member or element of the coming value
+// that the reference token names.
+func descend(decoder *jsontext.Decoder, token string) bool {
+	begin, err := decoder.ReadToken()
+	if err != nil {
+		return false
+	}
+	switch begin.Kind() {
+	case jsontext.KindBeginObject:
+		return seekMember(decoder, token)
+	case jsontext.KindBeginArray:
+		i, ok := arrayIndex(token)
+		return ok && seekElement(decoder, i)
+	default:
+		return false
+	}
+}
+
+func seekMember(decoder *jsontext.Decoder, name string) bool {
+	for {
+		token, err := decoder.ReadToken()
+		if err != nil || token.Kind() == jsontext.KindEndObject {
+			return false
+		}
+		if token.String() == name {
+			return true
+		}
+		if decoder.SkipValue() != nil {
+			return false
+		}
+	}
+}
+
+func seekElement(decoder *jsontext.Decoder, i int) bool {
+	for ; i > 0; i-- {
+		if decoder.SkipValue() != nil { // also at the end of the array
+			return false
+		}
+	}
+	return decoder.PeekKind() != jsontext.KindEndArray
+}
+
+// arrayIndex reads the reference token of an array element: digits without a
+// leading zero. The "-" of RFC 6901, the element after the last, is never there.
+func arrayIndex(token string) (int, bool) {
+	if token == "" || token[0] == '0' && token != "0" || token[0] == '+' || token[0] == '-' {
+		return 0, false
+	}
+	i, err := strconv.Atoi(token)
+	return i, err == nil
+}

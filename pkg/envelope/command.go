@@ -1,0 +1,75 @@
+package envelope
+
+import (
+	"encoding/json"
+
+	"github.com/lucius-project/lucius/pkg/routing"
+)
+
+// The limits of a command, in bytes of UTF-8 where nothing else is said.
+const (
+	MaxTenantID       = 128
+	MaxRequestType    = 128
+	MaxSchemaVersion  = 32
+	MaxDocID          = 256
+	MaxIdempotencyKey = 255
+	MaxCorrelationID  = 128
+	MaxURI            = 2048
+	MaxCallbackURL    = 2048
+	// MaxCallbackURLs is a number of URLs.
+	MaxCallbackURLs = 8
+	// MaxRef is the size of a reference object as it was sent.
+	MaxRef = 8 << 10
+	// DefaultMaxPayload is the size of the payload as it was sent, where the
+	// policy names no other.
+	DefaultMaxPayload = 128 << 10
+)
+
+// MaxViolations is how many violations an error names; a last one says how many
+// more there are.
+const MaxViolations = 100
+
+// Command is a valid command. Optional fields that were absent are empty.
+//
+// The raw fields are the bytes of the body, verbatim. They alias it, so the
+// body must not be changed as long as the command is in use.
+//
+// Source: Option B spec, 5.1.
+type Command struct {
+	TenantID      string
+	RequestType   string
+	SchemaVersion string
+	// Mode is what the request asks for, or empty where it leaves that to the
+	// protocol.
+	Mode  routing.Mode
+	DocID string
+	// IdempotencyKey comes from the body or from the Idempotency-Key header.
+	IdempotencyKey string
+	CorrelationID  string
+	// Traceparent comes from the body, else from the traceparent header.
+	Traceparent  string
+	CallbackURLs []string
+	InputRef     json.RawMessage
+	OutputRef    json.RawMessage
+	WorkspaceRef json.RawMessage
+	Payload      json.RawMessage
+	// PayloadTree is the parsed payload, for JSON Schemas. It must not be changed.
+	PayloadTree map[string]any
+	// Hash is the SHA-256, in hex, of the canonical form of exactly tenant_id,
+	// request_type, input_ref, output_ref, payload and schema_version.
+	//
+	// Source: Ledger and state model, Canonical JSON for idempotency.
+	Hash string
+}
+
+// Headers are the headers of the request that may stand for fields of the
+// command. Empty ones are absent.
+type Headers struct {
+	// IdempotencyKey is the Idempotency-Key header, as a String of RFC 9651 in
+	// quotation marks or as plain text. Where the body has a key as well, both
+	// must be equal.
+	IdempotencyKey string
+	// Traceparent is the traceparent header. It is used where the body has none,
+	// and ignored where it is malformed, as W3C Trace Context demands.
+	Traceparent string
+}

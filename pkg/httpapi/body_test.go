@@ -1,0 +1,266 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// posts are all operations that take a body, each with a valid one.
+var posts = map[string]string{
+	"/v1/commands":              `{}`,
+	"/v1/orchestrate":           `{}`,
+	"/v1/callbacks/ack":         `{` + identityJSON + `}`,
+	"/v1/callbacks/heartbeat":   `{` + identityJSON + `}`,
+	"/v1/callbacks/result":      `{"status":"SUCCEEDED",` + identityJSON + `}`,
+	"/v1/work:claim":            `{"owner":"o","request_id":"r"}`,
+	"/v1/work/w1:start":         `{"owner":"o","expected_rev":2,"request_id":"r"}`,
+	"/v1/work/w1:heartbeat":     `{"owner":"o","expected_rev":2,"request_id":"r"}`,
+	"/v1/work/w1:complete":      `{"owner":"o","expected_rev":2,"request_id":"r"}`,
+	"/v1/work/w1:fail":          `{"owner":"o","expected_rev":2,"request_id":"r"}`,
+	"/v1/jobs/j1:cancel":        `{}`,
+	"/v1/jobs/j1:pause":         `{}`,
+	"/v1/jobs/j1:resume":        `{}`,
+	"/v1/admin/outbox/retry":    `{}`,
+	"/v1/admin/work/w1:stall":   `{}`,
+	"/v1/admin/work/w1:requeue": `{}`,
+}
+
+func TestBodiesMustBeDeclaredAsJSON(t *testing.T) {
+	t.Parallel()
+	const wrongType = "Content-Type must be application/json."
+	for _, test := range []struct {
+		name   string
+		header string
+		detail string // Empty where the body is accepted.
+	}{
+		{"JSON", "Content-Type: application/json", ""},
+		{"JSON with a charset", "Content-Type: application/json; charset=UTF-8", ""},
+		{"in capitals", "Content-Type: Application/JSON", ""},
+		{"as it is", "Content-Encoding: identity", ""},
+		{"no type", "Content-Type: ", wrongType},
+		{"a form", "Content-Type: application/x-www-form-urlencoded", wrongType},
+		{"text", "Content-Type: text/plain", wrongType},
+		{"a kind of JSON", "Content-Type: application/problem+json", wrongType},
+		{"another charset", "Content-Type: application/json; charset=latin1", wrongType},
+		{"no media type", "Content-Type: ;;", wrongType},
+		{"compressed", "Content-Encoding: gzip", "Content-Encoding must be absent."},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			for path, body := range posts {
+				response := newHarness(t).do(t, http.MethodPost, path, body, test.header)
+				switch {
+				case test.detail != "":
+					wantProblem(t, response, problem.UnsupportedMediaType, test.detail)
+				case response.Status >= http.StatusMultipleChoices:
+					t.Errorf("%s: %s", path, response.Body)
+				}
+			}
+		})
+	}
+}
+
+func TestBodiesAreLimited(t *testing.T) {
+	t.Parallel()
+	limited := func(c *httpapi.Config) { c.MaxBodyBytes = 400 }
+	for path, body := range posts {
+		padded := body + strings.Repeat(" ", 400-len(body))
+		if response := newHarness(t, limited).do(t, http.MethodPost, path, padded); response.Status >= 300 {
+			t.Errorf("%s: a body of the limit is refused: %s", path, response.Body)
+		}
+		for name, header := range map[string]string{"declared": "", "not declared": "Transfer-Encoding: chunked"} {
+			h := newHarness(t, limited)
+			response := h.do(t, http.MethodPost, path, padded+" ", header)
+			wantProblem(t, response, problem.TooLarge, "The body is larger than 400 bytes.")
+			if response.Header.Get("Connection") != "close" {
+				t.Errorf("%s, %s: the rest of the body would be read", path, name)
+			}
+			if calls := h.useCases.all(); len(calls) > 0 {
+				t.Errorf("%s, %s: the use case was called", path, name)
+			}
+		}
+	}
+}
+
+func TestFaultsInABodyAreNamedWithTheirPlace(t *testing.T) {
+	t.Parallel()
+	const complete = `{"owner":"o","expected_rev":2,"request_id":"r"}`
+	for _, test := range []struct {
+		name   string
+		path   string
+		body   string
+		code   problem.Code
+		detail string
+		errors []problem.Violation
+	}{
+		{
+			"not JSON", "/v1/jobs/j1:cancel", "{\n  \"reason\": oops}", problem.InvalidJSON,
+			"The body is not valid JSON at line 2, column 13: invalid character 'o' looking for beginning of value.", nil,
+		},
+		{
+			"a missing comma", "/v1/callbacks/ack", `{"jobId":"ä" "stepId":"s"}`, problem.InvalidJSON,
+			"The body is not valid JSON at line 1, column 15: invalid character '\"' after object key:value pair.", nil,
+		},
+		{
+			"cut off", "/v1/jobs/j1:cancel", "{\"reason\":\n", problem.InvalidJSON,
+			"The body is not valid JSON at line 2, column 1: it ends too early.", nil,
+		},
+		{
+			"blank", "/v1/jobs/j1:cancel", " ", problem.InvalidJSON,
+			"The body is not valid JSON at line 1, column 2: it ends too early.", nil,
+		},
+		{
+			"two values", "/v1/work/w1:start", complete + "\n" + complete, problem.InvalidJSON,
+			"The body is not valid JSON at line 2, column 1: text after the value.", nil,
+		},
+		{
+			"not an object", "/v1/jobs/j1:cancel", `["reason"]`, problem.InvalidEnvelope,
+			"must be an object.", []problem.Violation{{Message: "must be an object"}},
+		},
+		{
+			"a number for a string", "/v1/callbacks/result", `{"error":{"code":404}}`, problem.InvalidEnvelope,
+			"/error/code must be a string.", []problem.Violation{{Pointer: "/error/code", Message: "must be a string"}},
+		},
+		{
+			"a string for an object", "/v1/callbacks/result", `{"error":"broken"}`, problem.InvalidEnvelope,
+			"/error must be an object.", []problem.Violation{{Pointer: "/error", Message: "must be an object"}},
+		},
+		{
+			"a fraction", "/v1/callbacks/ack", `{"attempt_no":1.5}`, problem.InvalidEnvelope,
+			"/attempt_no must be a whole number of at most 32 bits.",
+			[]problem.Violation{{Pointer: "/attempt_no", Message: "must be a whole number of at most 32 bits"}},
+		},
+		{
+			"a huge number", "/v1/work/w1:start", `{"expected_rev":92233720368547758080}`, problem.InvalidEnvelope,
+			"/expected_rev must be a whole number of at most 64 bits.",
+			[]problem.Violation{{Pointer: "/expected_rev", Message: "must be a whole number of at most 64 bits"}},
+		},
+		{
+			"a string for a number", "/v1/work:claim", `{"wait_seconds":"20s"}`, problem.InvalidEnvelope,
+			"/wait_seconds must be a number.", []problem.Violation{{Pointer: "/wait_seconds", Message: "must be a number"}},
+		},
+		{
+			"a string for a list", "/v1/work:claim", `{"services":"ocr"}`, problem.InvalidEnvelope,
+			"/services must be an array.", []problem.Violation{{Pointer: "/services", Message: "must be an array"}},
+		},
+		{
+			"a string for a flag", "/v1/work/w1:fail", `{"retryable":"yes"}`, problem.InvalidEnvelope,
+			"/retryable must be true or false.", []problem.Violation{{Pointer: "/retryable", Message: "must be true or false"}},
+		},
+		{
+			"no time", "/v1/callbacks/ack", `{"timestamp":"yesterday"}`, problem.InvalidEnvelope,
+			"/timestamp must be a time as in RFC 3339.",
+			[]problem.Violation{{Pointer: "/timestamp", Message: "must be a time as in RFC 3339"}},
+		},
+		{
+			"a fault behind an unknown field", "/v1/callbacks/ack", `{"extra":1,"attempt_no":"1"}`, problem.InvalidEnvelope,
+			"/attempt_no must be a whole number of at most 32 bits.",
+			[]problem.Violation{{Pointer: "/attempt_no", Message: "must be a whole number of at most 32 bits"}},
+		},
+		{
+			"limits of its own", "/v1/work/w1:start", `{"owner":"","expected_rev":0,"request_id":"r"}`, problem.InvalidEnvelope,
+			"/owner is required and must not be empty. There are 2 violations in all.",
+			[]problem.Violation{
+				{Pointer: "/owner", Message: "is required and must not be empty"},
+				{Pointer: "/expected_rev", Message: "must be at least 1"},
+			},
+		},
+		{
+			"null", "/v1/work/w1:start", `null`, problem.InvalidEnvelope,
+			"/owner is required and must not be empty. There are 3 violations in all.",
+			[]problem.Violation{
+				{Pointer: "/owner", Message: "is required and must not be empty"},
+				{Pointer: "/expected_rev", Message: "must be at least 1"},
+				{Pointer: "/request_id", Message: "is required and must not be empty"},
+			},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHarness(t)
+			response := h.do(t, http.MethodPost, test.path, test.body)
+			wantProblem(t, response, test.code, test.detail)
+			if diff := cmp.Diff(test.errors, problemOf(t, response).Errors); diff != "" {
+				t.Errorf("errors (-want +got):\n%s", diff)
+			}
+			if calls := h.useCases.all(); len(calls) > 0 {
+				t.Errorf("the use case was called: %v", calls)
+			}
+		})
+	}
+}
+
+func TestUnknownFieldsAreRefusedInControlAndAdminRequests(t *testing.T) {
+	t.Parallel()
+	for path := range posts {
+		if !strings.HasPrefix(path, "/v1/jobs/") && !strings.HasPrefix(path, "/v1/admin/") {
+			continue
+		}
+		response := newHarness(t).do(t, http.MethodPost, path, `{"re/a~son":1}`)
+		wantProblem(t, response, problem.InvalidEnvelope, "/re~1a~0son is unknown.")
+		want := []problem.Violation{{Pointer: "/re~1a~0son", Message: "is unknown"}}
+		if diff := cmp.Diff(want, problemOf(t, response).Errors); diff != "" {
+			t.Errorf("%s: errors (-want +got):\n%s", path, diff)
+		}
+	}
+}
+
+func TestUnknownFieldsAreIgnoredAndCountedInCallbacksAndWork(t *testing.T) {
+	t.Parallel()
+	for path, body := range posts {
+		if !strings.HasPrefix(path, "/v1/callbacks/") && !strings.HasPrefix(path, "/v1/work") {
+			continue
+		}
+		h := newHarness(t)
+		response := h.do(t, http.MethodPost, path, `{"extra":{"a":[1]},"more":2,`+strings.TrimPrefix(body, "{"))
+		if response.Status != http.StatusOK {
+			t.Errorf("%s: %s", path, response.Body)
+		}
+		route := strings.Replace(path, "/w1", "/{workId}", 1)
+		h.measures(t, `lucius_http_unknown_fields_total{route="`+route+`"} 1`)
+	}
+}
+
+func TestACommandIsNotReadHere(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	const body = `{"tenant_id": oops`
+	if response := h.do(t, http.MethodPost, "/v1/commands", body); response.Status != http.StatusAccepted {
+		t.Errorf("%s", response.Body)
+	}
+	want := []call{{Operation: "Submit", Request: httpapi.Submission{Body: []byte(body)}}}
+	if diff := cmp.Diff(want, h.useCases.all()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// FuzzResult sees to it that whatever a platform service sends is answered as
+// documented, and reaches the use case only within the contract's limits.
+func FuzzResult(f *testing.F) {
+	for _, seed := range []string{
+		posts["/v1/callbacks/result"], `{`, ``, `null`, `[]`, `{"a":1}`, "\xff", `{"status":"FAILED_RETRY","error":{"code":1}}`,
+		`{"output_ref":[{}],` + identityJSON + `}`, `{"timestamp":"2026-01-27T10:02:00Z"}`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		h := newHarness(t)
+		response := h.do(t, http.MethodPost, "/v1/callbacks/result", body, "Content-Type: application/json")
+		if response.Status != http.StatusOK && response.Status != http.StatusBadRequest {
+			t.Errorf("%q: %d", body, response.Status)
+		}
+		for _, call := range h.useCases.all() {
+			callback := call.Request.(api.ResultCallback)
+			if violations := callback.Check(); len(violations) > 0 {
+				t.Errorf("%q reaches the use case in spite of %v", body, violations)
+			}
+		}
+	})
+}

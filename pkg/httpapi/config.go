@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// The defaults of [Config].
+const (
+	DefaultMaxBodyBytes = 1 << 20
+	DefaultBodyTimeout  = 30 * time.Second
+)
+
+// Config is what a [Server] is made of.
+type Config struct {
+	// Commands accepts commands. Required.
+	Commands Commands
+	// Jobs reads and controls jobs. Required.
+	Jobs Jobs
+	// Callbacks takes platform services' reports. Required.
+	Callbacks Callbacks
+	// Work is the pull queue. Optional. Defaults to none: its paths answer 404.
+	Work Work
+	// Admin is what operators may do. Required.
+	Admin Admin
+	// Readiness answers readyz. Required.
+	Readiness Readiness
+	// Registry is where the server's metrics go, and what /metrics shows.
+	// Required.
+	Registry *prometheus.Registry
+	// Log gets the access log at debug, and each failure of this side once, with
+	// the request's id. Required.
+	Log *slog.Logger
+	// MaxBodyBytes is the largest request body. Optional. Defaults to
+	// [DefaultMaxBodyBytes].
+	MaxBodyBytes int64
+	// BodyTimeout is how long a client may take to send its body. Optional.
+	// Defaults to [DefaultBodyTimeout].
+	BodyTimeout time.Duration
+}
+
+// Validate reports the first field that makes no sense, by name.
+func (c Config) Validate() error {
+	for _, field := range []struct {
+		name    string
+		present bool
+	}{
+		{"Commands", c.Commands != nil},
+		{"Jobs", c.Jobs != nil},
+		{"Callbacks", c.Callbacks != nil},
+		{"Admin", c.Admin != nil},
+		{"Readiness", c.Readiness != nil},
+		{"Registry", c.Registry != nil},
+		{"Log", c.Log != nil},
+	} {
+		if !field.present {
+			return fmt.Errorf("httpapi: %s is required", field.name)
+		}
+	}
+	if c.MaxBodyBytes < 0 {
+		return errors.New("httpapi: MaxBodyBytes must not be negative")
+	}
+	if c.BodyTimeout < 0 {
+		return errors.New("httpapi: BodyTimeout must not be negative")
+	}
+	return nil
+}
+
+// withDefaults returns the configuration with its optional fields set.
+func (c Config) withDefaults() Config {
+	if c.Work == nil {
+		c.Work = noWork{}
+	}
+	if c.MaxBodyBytes == 0 {
+		c.MaxBodyBytes = DefaultMaxBodyBytes
+	}
+	if c.BodyTimeout == 0 {
+		c.BodyTimeout = DefaultBodyTimeout
+	}
+	return c
+}

@@ -1,0 +1,97 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// endpoints are the handlers behind the generated glue: decode, call, answer.
+type endpoints struct {
+	commands  Commands
+	jobs      Jobs
+	callbacks Callbacks
+	work      Work
+	admin     Admin
+	readiness Readiness
+
+	server  *Server
+	respond *responder
+	bodies  *bodies
+	metrics http.Handler
+	spec    []byte
+}
+
+var _ api.ServerInterface = (*endpoints)(nil)
+
+// newEndpoints returns the handlers of a server.
+func newEndpoints(config Config, server *Server) *endpoints {
+	return &endpoints{
+		commands: config.Commands, jobs: config.Jobs, callbacks: config.Callbacks, work: config.Work,
+		admin: config.Admin, readiness: config.Readiness,
+		server: server, respond: server.respond,
+		bodies: &bodies{
+			limit: config.MaxBodyBytes, timeout: config.BodyTimeout, unknown: server.metrics.unknown,
+		},
+		metrics: metricsHandler(config.Registry, config.Log),
+		spec:    api.Spec(),
+	}
+}
+
+// serve decodes a body, calls the use case and answers 200, or a problem.
+func serve[Body, Value any, Checked interface {
+	*Body
+	checker
+}](e *endpoints, w http.ResponseWriter, r *http.Request,
+	decode func(http.ResponseWriter, *http.Request, checker) error,
+	call func(context.Context, Body) (Value, error),
+) {
+	var body Body
+	if err := decode(w, r, Checked(&body)); err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	value, err := call(r.Context(), body)
+	e.respond.answer(w, r, http.StatusOK, value, err)
+}
+
+// on is the call with its id in place.
+func on[Body, Value any](
+	id string, call func(context.Context, string, Body) (Value, error),
+) func(context.Context, Body) (Value, error) {
+	return func(ctx context.Context, body Body) (Value, error) { return call(ctx, id, body) }
+}
+
+// wait is how long the request may wait, cut to [MaxWait].
+func (e *endpoints) wait(limit time.Duration) Wait {
+	return Wait{Limit: min(limit, MaxWait), Ended: e.server.ended}
+}
+
+// page reads the parameters of a page.
+func page(limit *api.Limit, token *api.PageToken) (Page, error) {
+	asked := Page{Limit: api.DefaultPage}
+	if limit != nil {
+		asked.Limit = int(*limit)
+	}
+	if asked.Limit < 1 || asked.Limit > api.MaxPage {
+		return Page{}, invalid(fmt.Sprintf("parameter limit must be 1 to %d", api.MaxPage), nil)
+	}
+	if token != nil {
+		asked.Token = *token
+	}
+	if len(asked.Token) > api.MaxPageToken {
+		return Page{}, invalid("parameter page_token is none of this server", nil)
+	}
+	return asked, nil
+}
+
+// listed makes a missing list an empty one, so that it is written as [].
+func listed[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}

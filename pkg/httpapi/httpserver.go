@@ -1,0 +1,34 @@
+package httpapi
+
+import (
+	"log/slog"
+	"net/http"
+	"time"
+)
+
+// The limits of the connections of [NewHTTPServer].
+const (
+	headerTimeout  = 10 * time.Second
+	idleTimeout    = 2 * time.Minute
+	maxHeaderBytes = 32 << 10
+	// writeMargin is what a client may take to send its request and to read the
+	// answer, beside the longest wait.
+	writeMargin = 60 * time.Second
+)
+
+// NewHTTPServer returns an [http.Server] that serves the handler under limits on
+// time and size, and logs what goes wrong with connections at debug. There is
+// no limit on reading a request as a whole, because it would also end requests
+// that wait; see [Config].BodyTimeout.
+//
+// To stop: [Server.Drain], then Shutdown.
+func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: headerTimeout,
+		WriteTimeout:      MaxWait + writeMargin,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}

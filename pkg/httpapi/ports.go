@@ -1,0 +1,122 @@
+package httpapi
+
+import (
+	"context"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// MaxWait is the longest time that a request may wait. A longer one is cut.
+const MaxWait = 60 * time.Second
+
+// Wait says how long a request may wait for something to happen.
+type Wait struct {
+	// Limit is the longest wait, up to [MaxWait]; 0 is not to wait.
+	Limit time.Duration
+	// Ended is closed when the server drains: answer with what there is.
+	Ended <-chan struct{}
+}
+
+// Page asks for one page of a list.
+type Page struct {
+	// Limit is how many entries the page holds at most, 1 to [api.MaxPage].
+	Limit int
+	// Token is the next_page_token of the page before, empty for the first page.
+	Token string
+}
+
+// Submission is a command as it came in, still unread.
+type Submission struct {
+	// Body is the request's body, within the server's size limit. The callee
+	// owns it.
+	Body []byte
+	// IdempotencyKey is the Idempotency-Key header, empty where there is none.
+	IdempotencyKey string
+	// Traceparent is the traceparent header, empty where there is none.
+	Traceparent string
+}
+
+// Commands accepts commands. It is safe for concurrent use.
+//
+// Source: Option B spec, 4 and 5.
+type Commands interface {
+	// Submit decodes, checks and accepts a command. Once it returns without an
+	// error the job is durable.
+	Submit(ctx context.Context, submission Submission) (api.CommandAccepted, error)
+}
+
+// Jobs reads and controls jobs. It is safe for concurrent use.
+//
+// Source: Option B spec, 4.1 and 18.
+type Jobs interface {
+	// Job returns the job with its steps: when it is terminal, or when the wait
+	// is over.
+	Job(ctx context.Context, jobID string, wait Wait) (api.Job, error)
+	// Steps returns the job's steps by index.
+	Steps(ctx context.Context, jobID string) ([]api.Step, error)
+	// Events returns a page of the job's history.
+	Events(ctx context.Context, jobID string, page Page) (api.EventPage, error)
+	// Cancel asks to end the job. Applied is false where that was so already.
+	Cancel(ctx context.Context, jobID string, request api.ControlRequest) (job api.Job, applied bool, err error)
+	// Pause asks to start nothing new. Applied is false where that was so already.
+	Pause(ctx context.Context, jobID string, request api.ControlRequest) (job api.Job, applied bool, err error)
+	// Resume ends a pause. Applied is false where there is none.
+	Resume(ctx context.Context, jobID string, request api.ControlRequest) (job api.Job, applied bool, err error)
+}
+
+// Callbacks takes the reports of platform services. It is safe for concurrent
+// use. What it is given passed the checks of package api.
+//
+// Source: Option B spec, 11.
+type Callbacks interface {
+	// Ack is a worker that took a directive.
+	Ack(ctx context.Context, callback api.AckCallback) (api.CallbackOutcome, error)
+	// Heartbeat is a worker that still works.
+	Heartbeat(ctx context.Context, callback api.HeartbeatCallback) (api.CallbackOutcome, error)
+	// Result is a worker that ended its attempt.
+	Result(ctx context.Context, callback api.ResultCallback) (api.CallbackOutcome, error)
+}
+
+// Work is the pull queue. It is safe for concurrent use. What it is given
+// passed the checks of package api.
+//
+// Source: Job lifecycle plan 02.
+type Work interface {
+	// Claim returns claimed items, as soon as there are any or none when the wait
+	// is over.
+	Claim(ctx context.Context, request api.ClaimRequest, wait Wait) ([]api.WorkItem, error)
+	// Start is claimed to running.
+	Start(ctx context.Context, workID string, request api.WorkVerb) (api.WorkItem, error)
+	// Heartbeat extends the lease. The item says whether a cancel is requested.
+	Heartbeat(ctx context.Context, workID string, request api.WorkVerb) (api.WorkItem, error)
+	// Complete is running to succeeded.
+	Complete(ctx context.Context, workID string, request api.WorkCompletion) (api.WorkItem, error)
+	// Fail is running to failed.
+	Fail(ctx context.Context, workID string, request api.WorkFailure) (api.WorkItem, error)
+	// Item returns the item, without its lease id.
+	Item(ctx context.Context, workID string) (api.WorkItem, error)
+	// Events returns a page of the item's history.
+	Events(ctx context.Context, workID string, page Page) (api.WorkEventPage, error)
+	// Stall is an operator who takes the item from its worker.
+	Stall(ctx context.Context, workID string, request api.AdminWorkRequest) (api.WorkItem, error)
+	// Requeue is an operator who offers a stalled item again at once.
+	Requeue(ctx context.Context, workID string, request api.AdminWorkRequest) (api.WorkItem, error)
+}
+
+// Admin is what operators may do beside the pull queue. It is safe for
+// concurrent use.
+//
+// Source: Orchestrator flow canvas, Retry Loop.
+type Admin interface {
+	// RetryOutbox makes what waits for its dispatch due now.
+	RetryOutbox(ctx context.Context, request api.OutboxRetryRequest) (api.OutboxRetryResult, error)
+}
+
+// Readiness says whether the process may get requests. It is safe for
+// concurrent use.
+type Readiness interface {
+	// Ready returns what is degraded, as sentences, or an error where the store
+	// does not answer.
+	Ready(ctx context.Context) (warnings []string, err error)
+}

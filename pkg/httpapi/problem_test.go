@@ -1,0 +1,205 @@
+package httpapi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// raised says by which operations each code of a use case is documented. The
+// other codes are the frame's own, or belong to access control.
+var raised = map[problem.Code][]string{
+	problem.InvalidJSON:              {"POST /v1/commands"},
+	problem.InvalidEnvelope:          {"POST /v1/commands", "POST /v1/callbacks/ack", "GET /v1/jobs/j1/events"},
+	problem.PayloadInvalid:           {"POST /v1/commands", "POST /v1/orchestrate"},
+	problem.UnknownRequestType:       {"POST /v1/commands"},
+	problem.RefInvalid:               {"POST /v1/commands", "POST /v1/callbacks/result", "POST /v1/work/w1:complete"},
+	problem.SchemaVersionUnsupported: {"POST /v1/commands"},
+	problem.IdempotencyMismatch:      {"POST /v1/commands"},
+	problem.TooLarge:                 {"POST /v1/commands", "POST /v1/callbacks/result", "POST /v1/work/w1:fail"},
+	problem.JobNotFound: {
+		"GET /v1/jobs/j1", "GET /v1/jobs/j1/steps", "GET /v1/jobs/j1/events", "POST /v1/jobs/j1:cancel",
+		"POST /v1/jobs/j1:pause", "POST /v1/jobs/j1:resume", "POST /v1/callbacks/ack", "POST /v1/callbacks/heartbeat",
+		"POST /v1/callbacks/result",
+	},
+	problem.StepNotFound: {"POST /v1/callbacks/ack", "POST /v1/callbacks/heartbeat", "POST /v1/callbacks/result"},
+	problem.WorkNotFound: {
+		"GET /v1/work/w1", "GET /v1/work/w1/events", "POST /v1/work/w1:start", "POST /v1/work/w1:heartbeat",
+		"POST /v1/work/w1:complete", "POST /v1/work/w1:fail", "POST /v1/admin/work/w1:stall", "POST /v1/admin/work/w1:requeue",
+	},
+	problem.Conflict: {"POST /v1/jobs/j1:cancel", "POST /v1/callbacks/ack", "POST /v1/work:claim"},
+	problem.IllegalTransition: {
+		"POST /v1/jobs/j1:cancel", "POST /v1/jobs/j1:pause", "POST /v1/jobs/j1:resume", "POST /v1/callbacks/ack",
+		"POST /v1/work/w1:start", "POST /v1/admin/work/w1:stall", "POST /v1/admin/work/w1:requeue",
+	},
+	problem.StaleAttempt:        {"POST /v1/callbacks/ack", "POST /v1/callbacks/heartbeat", "POST /v1/work/w1:start"},
+	problem.ContradictoryResult: {"POST /v1/callbacks/result"},
+	problem.RevConflict:         {"POST /v1/work/w1:start", "POST /v1/work/w1:heartbeat", "POST /v1/admin/work/w1:stall"},
+	problem.NotOwner:            {"POST /v1/work/w1:start", "POST /v1/work/w1:complete", "POST /v1/work/w1:fail"},
+	problem.TenantLimit:         {"POST /v1/commands", "POST /v1/orchestrate"},
+	problem.RateLimited:         {"POST /v1/commands"},
+	problem.Internal:            everything,
+	problem.StoreUnavailable:    everything,
+	problem.ShuttingDown:        everything,
+}
+
+// everything is what may fail for reasons of this side.
+var everything = []string{
+	"POST /v1/commands", "POST /v1/orchestrate", "GET /v1/jobs/j1", "GET /v1/jobs/j1/steps", "GET /v1/jobs/j1/events",
+	"POST /v1/jobs/j1:cancel", "POST /v1/jobs/j1:pause", "POST /v1/jobs/j1:resume", "POST /v1/callbacks/ack",
+	"POST /v1/callbacks/heartbeat", "POST /v1/callbacks/result", "POST /v1/work:claim", "POST /v1/work/w1:start",
+	"POST /v1/work/w1:heartbeat", "POST /v1/work/w1:complete", "POST /v1/work/w1:fail", "GET /v1/work/w1",
+	"GET /v1/work/w1/events", "POST /v1/admin/outbox/retry", "POST /v1/admin/work/w1:stall", "POST /v1/admin/work/w1:requeue",
+	"GET /readyz",
+}
+
+func TestProblemsOfUseCasesAreAnsweredAsDocumented(t *testing.T) {
+	t.Parallel()
+	for code, targets := range raised {
+		t.Run(string(code), func(t *testing.T) {
+			t.Parallel()
+			for _, target := range targets {
+				h := newHarness(t)
+				violations := []problem.Violation{{Pointer: "/payload/language", Message: "must be one of en, de"}}
+				h.useCases.err = fmt.Errorf("use case: %w", &problem.Error{Code: code, Detail: "It is so.", Errors: violations})
+				method, path := split(target)
+				response := h.do(t, method, path, posts[path])
+				found := problemOf(t, response)
+				want, wantErrors := "It is so.", violations
+				if code == problem.Internal {
+					want, wantErrors = "", nil
+				}
+				if found.Code != code || found.Detail != want {
+					t.Errorf("%s: got %s %q", target, found.Code, found.Detail)
+				}
+				if diff := cmp.Diff(wantErrors, found.Errors); diff != "" {
+					t.Errorf("%s: errors (-want +got):\n%s", target, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestEveryCodeIsRaisedSomewhere(t *testing.T) {
+	t.Parallel()
+	frame := []problem.Code{problem.NotFound, problem.MethodNotAllowed, problem.UnsupportedMediaType}
+	access := []problem.Code{problem.Unauthenticated, problem.Forbidden}
+	known := map[problem.Code]bool{}
+	for _, code := range append(frame, access...) {
+		known[code] = true
+	}
+	for _, code := range problem.Codes() {
+		if !known[code] && len(raised[code]) == 0 {
+			t.Errorf("no test raises %s", code)
+		}
+	}
+}
+
+func TestInternalErrorsAreLoggedOnceAndKeptFromTheClient(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	h.useCases.err = errors.New("dial 10.0.0.7: secret")
+	response := h.do(t, http.MethodGet, "/v1/jobs/j1", "", "X-Request-Id: req-42")
+	wantProblem(t, response, problem.Internal, "")
+	if body := response.Body; strings.Contains(body, "secret") {
+		t.Errorf("the client is told %s", body)
+	}
+	log := h.log.String()
+	if n := strings.Count(log, "secret"); n != 1 {
+		t.Errorf("the cause is logged %d times:\n%s", n, log)
+	}
+	for _, want := range []string{"level=ERROR", "request_id=req-42", "route=/v1/jobs/{jobId}", "code=internal"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log does not say %s:\n%s", want, log)
+		}
+	}
+}
+
+func TestCausesOfOtherProblemsAreLoggedAndKeptFromTheClient(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		code  problem.Code
+		level string
+	}{
+		{problem.StoreUnavailable, "level=WARN"},
+		{problem.Conflict, "level=DEBUG"},
+	} {
+		h := newHarness(t)
+		h.useCases.err = &problem.Error{Code: test.code, Detail: "Try again.", Err: errors.New("secret")}
+		response := h.do(t, http.MethodPost, "/v1/jobs/j1:cancel", "")
+		if body := response.Body; strings.Contains(body, "secret") {
+			t.Errorf("%s: the client is told %s", test.code, body)
+		}
+		if log := h.log.String(); !strings.Contains(log, "secret") || !strings.Contains(log, test.level) {
+			t.Errorf("%s: the log does not hold the cause at %s:\n%s", test.code, test.level, log)
+		}
+	}
+}
+
+func TestRetryAfterIsInWholeSeconds(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		code  problem.Code
+		after time.Duration
+		want  string
+	}{
+		{problem.TenantLimit, 0, "1"},
+		{problem.TenantLimit, 1500 * time.Millisecond, "2"},
+		{problem.StoreUnavailable, 0, "1"},
+		{problem.StoreUnavailable, time.Minute, "60"},
+		{problem.ShuttingDown, 0, "1"},
+		{problem.Conflict, time.Minute, ""},
+	} {
+		h := newHarness(t)
+		h.useCases.err = &problem.Error{Code: test.code, RetryAfter: test.after}
+		response := h.do(t, http.MethodPost, map[bool]string{true: "/v1/jobs/j1:cancel", false: "/v1/commands"}[test.want == ""], `{}`)
+		if got := response.Header.Get("Retry-After"); got != test.want {
+			t.Errorf("%s after %s: Retry-After is %q, want %q", test.code, test.after, got, test.want)
+		}
+	}
+}
+
+func TestNobodyIsAnsweredWhoWentAway(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	ctx, leave := context.WithCancel(t.Context())
+	h.useCases.hook = func(ctx context.Context, _ call, _ wait) error {
+		leave()
+		return fmt.Errorf("load job: %w", context.Cause(ctx))
+	}
+	recorder := httptest.NewRecorder()
+	h.ServeHTTP(recorder, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/jobs/j1", nil))
+	if body := recorder.Body.String(); body != "" {
+		t.Errorf("somebody was answered %s", body)
+	}
+	if log := h.log.String(); strings.Contains(log, "level=ERROR") {
+		t.Errorf("it is logged as an error:\n%s", log)
+	}
+	h.measures(t, `lucius_http_requests_total{code="499",method="GET",route="/v1/jobs/{jobId}"} 1`)
+}
+
+func TestACancelledContextOfOursIsAnInternalError(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	h.useCases.err = context.Canceled
+	wantProblem(t, h.do(t, http.MethodGet, "/v1/jobs/j1", ""), problem.Internal, "")
+}
+
+func TestAResponseThatCanNotBeEncodedIsAnInternalError(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	h.useCases.corrupt = true
+	wantProblem(t, h.do(t, http.MethodGet, "/v1/work/w1", ""), problem.Internal, "")
+	if log := h.log.String(); !strings.Contains(log, "encode response") {
+		t.Errorf("the log does not say what failed:\n%s", log)
+	}
+}

@@ -1,0 +1,145 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// minRetryAfter is what a client is told to wait where the use case does not
+// say.
+const minRetryAfter = time.Second
+
+// maxPooled is the largest buffer that is kept for the next response.
+const maxPooled = 1 << 16
+
+// responder writes responses. It is safe for concurrent use.
+type responder struct {
+	log     *slog.Logger
+	buffers sync.Pool
+}
+
+// json answers with the value, which must encode.
+func (p *responder) json(w http.ResponseWriter, r *http.Request, status int, value any) {
+	buffer, err := p.encode(value)
+	if err != nil {
+		p.problem(w, r, fmt.Errorf("encode response: %w", err))
+		return
+	}
+	defer p.release(buffer)
+	p.send(w, status, "application/json", buffer.Bytes())
+}
+
+// answer answers with the value, or with the error as a problem.
+func (p *responder) answer(w http.ResponseWriter, r *http.Request, status int, value any, err error) {
+	if err != nil {
+		p.problem(w, r, err)
+		return
+	}
+	p.json(w, r, status, value)
+}
+
+// problem answers with the error as a problem. What the client may not know is
+// logged here, and nowhere else.
+func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
+	x := exchangeOf(r.Context())
+	if clientGone(r, err) {
+		if x != nil && x.status == 0 {
+			x.status = statusClientGone
+		}
+		return
+	}
+	fault := problem.From(err)
+	p.report(r, fault)
+	body := api.Problem{
+		Type: fault.Code.Type(), Title: fault.Code.Title(), Status: int32(fault.Code.Status()), Code: fault.Code,
+		Detail: fault.Summary(), Errors: fault.Errors,
+	}
+	if fault.Code == problem.Internal {
+		body.Detail, body.Errors = "", nil
+	}
+	if x != nil {
+		body.Instance = "urn:lucius:request:" + x.id
+	}
+	if body.Status == http.StatusTooManyRequests || body.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", retryAfter(fault.RetryAfter))
+	}
+	encoded, _ := json.Marshal(body) // Strings and numbers: it can not fail.
+	p.send(w, fault.Code.Status(), "application/problem+json", encoded)
+}
+
+// clientGone reports whether the error is only that nobody waits for the answer.
+func clientGone(r *http.Request, err error) bool {
+	return r.Context().Err() != nil && errors.Is(err, context.Canceled)
+}
+
+// report logs a fault whose cause the client is not told.
+func (p *responder) report(r *http.Request, fault *problem.Error) {
+	level := slog.LevelDebug
+	switch {
+	case fault.Code.Status() == http.StatusInternalServerError:
+		level = slog.LevelError
+	case fault.Err == nil:
+		return
+	case fault.Code.Status() > http.StatusInternalServerError:
+		level = slog.LevelWarn
+	}
+	route := unmatched
+	if x := exchangeOf(r.Context()); x != nil {
+		route = x.route
+	}
+	p.log.LogAttrs(r.Context(), level, "request failed",
+		slog.String("request_id", RequestID(r.Context())), slog.String("method", r.Method), slog.String("route", route),
+		slog.String("path", r.URL.Path), slog.String("code", string(fault.Code)), slog.Any("err", fault))
+}
+
+// retryAfter is the header's value: whole seconds, rounded up.
+func retryAfter(wait time.Duration) string {
+	seconds := math.Ceil(max(wait, minRetryAfter).Seconds())
+	return strconv.FormatInt(int64(seconds), 10)
+}
+
+// encode writes the value into a buffer of the pool. HTML characters stay as
+// they are: opaque values go out as they came in.
+func (p *responder) encode(value any) (*bytes.Buffer, error) {
+	buffer, _ := p.buffers.Get().(*bytes.Buffer)
+	if buffer == nil {
+		buffer = new(bytes.Buffer)
+	}
+	buffer.Reset()
+	encoder := json.NewEncoder(buffer)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		p.release(buffer)
+		return nil, err
+	}
+	return buffer, nil
+}
+
+// release gives a buffer back, unless it has grown too large to keep.
+func (p *responder) release(buffer *bytes.Buffer) {
+	if buffer.Cap() <= maxPooled {
+		p.buffers.Put(buffer)
+	}
+}
+
+// send writes header and body. A failure to send is the client's, whose
+// connection is broken.
+func (p *responder) send(w http.ResponseWriter, status int, contentType string, body []byte) {
+	header := w.Header()
+	header.Set("Content-Type", contentType)
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}

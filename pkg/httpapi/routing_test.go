@@ -1,0 +1,122 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+func TestUnknownPathsAreNotFound(t *testing.T) {
+	t.Parallel()
+	for _, target := range []string{
+		"GET /", "GET /v1", "GET /v2/jobs/j1", "GET /v1/jobs/", "GET /v1/jobs/j1/", "GET /v1/jobs/j1/step",
+		"GET /v1//jobs/j1", "GET /v1/../v1/jobs/j1", "POST /v1/jobs/a%2Fb:cancel", "GET /ui",
+	} {
+		method, path := split(target)
+		response := newHarness(t).do(t, method, path, "")
+		wantProblem(t, response, problem.NotFound, "There is nothing at this path.")
+	}
+}
+
+func TestOtherMethodsAreNotAllowed(t *testing.T) {
+	t.Parallel()
+	for target, allow := range map[string]string{
+		"GET /v1/commands":             "POST",
+		"PUT /v1/commands":             "POST",
+		"DELETE /v1/jobs/j1":           "GET, HEAD",
+		"POST /v1/jobs/j1:stop":        "GET, HEAD", // A job id may hold a colon: this names a job.
+		"POST /v1/jobs/:cancel":        "GET, HEAD", // It needs an id.
+		"DELETE /v1/jobs/j1:cancel":    "GET, POST, HEAD",
+		"POST /v1/jobs/j1/steps":       "GET, HEAD",
+		"GET /v1/work:claim":           "POST",
+		"HEAD /v1/work:claim":          "POST",
+		"PATCH /v1/admin/outbox/retry": "POST",
+		"POST /healthz":                "GET, HEAD",
+		"OPTIONS /v1/commands":         "POST",
+		"BREW /v1/commands":            "POST",
+	} {
+		method, path := split(target)
+		response := newHarness(t).do(t, method, path, "")
+		wantProblem(t, response, problem.MethodNotAllowed, "This path takes "+allow+".")
+		if got := response.Header.Get("Allow"); got != allow {
+			t.Errorf("%s: Allow is %q, want %q", target, got, allow)
+		}
+	}
+}
+
+func TestHeadIsServedAsGet(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	server := listen(t, h)
+	response, err := server.Client().Head(server.URL + "/v1/jobs/j1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK || response.ContentLength <= 0 {
+		t.Errorf("%s with %d bytes", response.Status, response.ContentLength)
+	}
+	h.measures(t, `lucius_http_requests_total{code="200",method="HEAD",route="/v1/jobs/{jobId}"} 1`)
+}
+
+func TestParametersAreChecked(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		target  string
+		headers []string
+		message string
+	}{
+		{"GET /v1/jobs/j1?wait=soon", nil, "parameter wait must be a duration such as 30s"},
+		{"GET /v1/jobs/j1?wait=30", nil, "parameter wait must be a duration such as 30s"},
+		{"GET /v1/jobs/j1?wait=-1s", nil, "parameter wait must be a duration such as 30s"},
+		{"GET /v1/jobs/j1?wait=", nil, "parameter wait must be a duration such as 30s"},
+		{"GET /v1/jobs/j1/events?limit=ten", nil, "parameter limit has the wrong format"},
+		{"GET /v1/jobs/j1/events?limit=99999999999", nil, "parameter limit has the wrong format"},
+		{"GET /v1/jobs/j1/events?limit=0", nil, "parameter limit must be 1 to 1000"},
+		{"GET /v1/work/w1/events?limit=1001", nil, "parameter limit must be 1 to 1000"},
+		{"GET /v1/work/w1/events?page_token=" + longToken(), nil, "parameter page_token is none of this server"},
+		{
+			"POST /v1/commands", []string{"Idempotency-Key: a", "Idempotency-Key: b"},
+			"header Idempotency-Key is there more than once",
+		},
+	} {
+		t.Run(test.message, func(t *testing.T) {
+			t.Parallel()
+			h := newHarness(t)
+			method, path := split(test.target)
+			response := h.do(t, method, path, posts[path], test.headers...)
+			wantProblem(t, response, problem.InvalidEnvelope, test.message+".")
+			if diff := cmp.Diff([]problem.Violation{{Message: test.message}}, problemOf(t, response).Errors); diff != "" {
+				t.Errorf("errors (-want +got):\n%s", diff)
+			}
+			if calls := h.useCases.all(); len(calls) > 0 {
+				t.Errorf("the use case was called: %v", calls)
+			}
+		})
+	}
+}
+
+// longToken is one character too long.
+func longToken() string {
+	token := make([]byte, 1025)
+	for i := range token {
+		token[i] = 'a'
+	}
+	return string(token)
+}
+
+func TestWithoutAPullQueueItsPathsAreNotFound(t *testing.T) {
+	t.Parallel()
+	for _, target := range []string{
+		"POST /v1/work:claim", "POST /v1/work/w1:start", "POST /v1/work/w1:heartbeat", "POST /v1/work/w1:complete",
+		"POST /v1/work/w1:fail", "GET /v1/work/w1", "GET /v1/work/w1/events", "POST /v1/admin/work/w1:stall",
+		"POST /v1/admin/work/w1:requeue",
+	} {
+		method, path := split(target)
+		h := newHarness(t, withoutWork)
+		wantProblem(t, h.do(t, method, path, posts[path]), problem.NotFound, "This server has no pull queue.")
+	}
+}

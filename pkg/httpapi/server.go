@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/gorilla/mux"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// Server is the HTTP surface as a handler. It is safe for concurrent use.
+type Server struct {
+	router  *mux.Router
+	metrics *metrics
+	respond *responder
+	ended   chan struct{}
+	drain   sync.Once
+}
+
+// New returns a server that is made of config. The error names the field that
+// makes no sense, or the metric that the registry holds already.
+func New(config Config) (*Server, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config = config.withDefaults()
+	measured, err := newMetrics(config.Registry)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		metrics: measured,
+		respond: &responder{log: config.Log},
+		ended:   make(chan struct{}),
+	}
+	s.router = newRouter(newEndpoints(config, s), s.respond)
+	return s, nil
+}
+
+// Drain makes the server refuse new requests under /v1/ with shutting_down, say
+// at readyz that it is not ready, and answer the requests that wait. Requests
+// under way go on. It returns at once and may be called again.
+func (s *Server) Drain() { s.drain.Do(func() { close(s.ended) }) }
+
+// draining reports whether Drain was called.
+func (s *Server) draining() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// errDraining is what a draining server answers.
+var errDraining = &problem.Error{Code: problem.ShuttingDown, Detail: "This process stops; send the request again."}
+
+// ServeHTTP serves one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x, r := s.begin(w, r)
+	defer s.end(x, r)
+	defer s.survive(x, r)
+	if s.draining() && strings.HasPrefix(r.URL.Path, "/v1/") {
+		w.Header().Set("Connection", "close")
+		s.respond.problem(x, r, errDraining)
+		return
+	}
+	s.router.ServeHTTP(x, r)
+}
+
+// newRouter returns the router of the generated glue, whose own answers are
+// problems.
+func newRouter(handlers api.ServerInterface, respond *responder) *mux.Router {
+	router := mux.NewRouter().SkipClean(true)
+	router.Use(rememberRoute)
+	api.HandlerWithOptions(handlers, api.GorillaServerOptions{
+		BaseRouter: router, ErrorHandlerFunc: respond.badParameter,
+	})
+	router.NotFoundHandler = http.HandlerFunc(respond.notFound)
+	router.MethodNotAllowedHandler = methodNotAllowed(router, respond)
+	return router
+}

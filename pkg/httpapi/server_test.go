@@ -1,0 +1,233 @@
+package httpapi_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+func TestConfigIsValidated(t *testing.T) {
+	t.Parallel()
+	for want, change := range map[string]func(*httpapi.Config){
+		"httpapi: Commands is required":              func(c *httpapi.Config) { c.Commands = nil },
+		"httpapi: Jobs is required":                  func(c *httpapi.Config) { c.Jobs = nil },
+		"httpapi: Callbacks is required":             func(c *httpapi.Config) { c.Callbacks = nil },
+		"httpapi: Admin is required":                 func(c *httpapi.Config) { c.Admin = nil },
+		"httpapi: Readiness is required":             func(c *httpapi.Config) { c.Readiness = nil },
+		"httpapi: Registry is required":              func(c *httpapi.Config) { c.Registry = nil },
+		"httpapi: Log is required":                   func(c *httpapi.Config) { c.Log = nil },
+		"httpapi: MaxBodyBytes must not be negative": func(c *httpapi.Config) { c.MaxBodyBytes = -1 },
+		"httpapi: BodyTimeout must not be negative":  func(c *httpapi.Config) { c.BodyTimeout = -1 },
+	} {
+		var config httpapi.Config
+		newHarness(t, func(c *httpapi.Config) { config = *c })
+		config.Registry = prometheus.NewRegistry()
+		change(&config)
+		if _, err := httpapi.New(config); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+func TestMetricsAreRegisteredOnce(t *testing.T) {
+	t.Parallel()
+	var config httpapi.Config
+	newHarness(t, func(c *httpapi.Config) { config = *c })
+	_, err := httpapi.New(config)
+	if _, already := errors.AsType[prometheus.AlreadyRegisteredError](err); !already {
+		t.Errorf("a second server on one registry: %v", err)
+	}
+}
+
+func TestRequestIDs(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		given string
+		kept  bool
+	}{
+		{"a plain one is kept", "req-42_A.z", true},
+		{"the longest is kept", strings.Repeat("a", 128), true},
+		{"a longer one is replaced", strings.Repeat("a", 129), false},
+		{"none is replaced", "", false},
+		{"one with a space is replaced", "a b", false},
+		{"one that is no ASCII is replaced", "ä", false},
+		{"one that forges a line is replaced", "a\\nlevel=ERROR", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHarness(t)
+			var seen string
+			h.useCases.hook = func(ctx context.Context, _ call, _ wait) error {
+				seen = httpapi.RequestID(ctx)
+				return nil
+			}
+			got := h.do(t, http.MethodGet, "/v1/jobs/j1", "", "X-Request-Id: "+test.given).Header.Get("X-Request-Id")
+			if seen != got {
+				t.Errorf("the use case sees %q, the client %q", seen, got)
+			}
+			if kept := got == test.given; kept != test.kept {
+				t.Errorf("given %q, got %q", test.given, got)
+			}
+		})
+	}
+}
+
+func TestRequestIDOfNoRequestIsEmpty(t *testing.T) {
+	t.Parallel()
+	if got := httpapi.RequestID(t.Context()); got != "" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestRequestsAreLoggedAtDebug(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	h.do(t, http.MethodGet, "/v1/jobs/j1?wait=0s", "", "X-Request-Id: req-1")
+	for _, want := range []string{
+		"level=DEBUG msg=request", "request_id=req-1", "method=GET", "path=/v1/jobs/j1", "route=/v1/jobs/{jobId}", "status=200",
+	} {
+		if log := h.log.String(); !strings.Contains(log, want) {
+			t.Errorf("the log does not say %s:\n%s", want, log)
+		}
+	}
+}
+
+func TestAPanicIsAnInternalErrorAndLoggedWithItsStack(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	h.useCases.hook = func(context.Context, call, wait) error { panic("out of cheese") }
+	wantProblem(t, h.do(t, http.MethodGet, "/v1/jobs/j1", ""), problem.Internal, "")
+	for _, want := range []string{"level=ERROR", "out of cheese", "server_test.go"} {
+		if log := h.log.String(); !strings.Contains(log, want) {
+			t.Errorf("the log does not say %s:\n%s", want, log)
+		}
+	}
+	h.measures(t,
+		`lucius_http_requests_total{code="500",method="GET",route="/v1/jobs/{jobId}"} 1`,
+		`lucius_http_requests_in_flight 1`,
+	)
+}
+
+// brokenWriter panics where the body is to be written.
+type brokenWriter struct{ http.ResponseWriter }
+
+func (brokenWriter) Write([]byte) (int, error) { panic("out of cheese") }
+
+func TestAPanicWithinAnAnswerCutsTheConnection(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	recovered := func() (recovered any) {
+		defer func() { recovered = recover() }()
+		h.ServeHTTP(brokenWriter{httptest.NewRecorder()}, httptest.NewRequest(http.MethodGet, "/v1/jobs/j1", nil))
+		return nil
+	}()
+	if recovered != http.ErrAbortHandler { //nolint:errorlint // It is a value to panic with.
+		t.Errorf("the server goes on with %v", recovered)
+	}
+	if log := h.log.String(); !strings.Contains(log, "out of cheese") {
+		t.Errorf("the log does not say why:\n%s", log)
+	}
+	h.measures(t, `lucius_http_requests_in_flight 1`)
+}
+
+func TestAHandlerMayCutTheConnection(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	h.useCases.hook = func(context.Context, call, wait) error { panic(http.ErrAbortHandler) }
+	server := listen(t, h)
+	response, err := server.Client().Get(server.URL + "/v1/jobs/j1")
+	if err == nil {
+		_ = response.Body.Close()
+		t.Errorf("somebody was answered %s", response.Status)
+	}
+	if log := h.log.String(); strings.Contains(log, "level=ERROR") {
+		t.Errorf("it is logged as an error:\n%s", log)
+	}
+}
+
+func TestASlowBodyIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, func(c *httpapi.Config) { c.BodyTimeout = 20 * time.Millisecond })
+	server := listen(t, h)
+	response, closes := post(t, server, "/v1/commands", "Content-Length: 10\r\n\r\n{")
+	if !closes {
+		t.Error("the connection is kept")
+	}
+	wantProblem(t, response, problem.InvalidJSON, "The body could not be read to its end.")
+}
+
+func TestATimeoutOfTheBodyDoesNotEndAWait(t *testing.T) {
+	t.Parallel()
+	const bodyTimeout = 20 * time.Millisecond
+	h := newHarness(t, func(c *httpapi.Config) { c.BodyTimeout = bodyTimeout })
+	h.useCases.hook = func(ctx context.Context, _ call, _ wait) error {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(10 * bodyTimeout):
+			return nil
+		}
+	}
+	server := listen(t, h)
+	body := posts["/v1/work:claim"]
+	response, _ := post(t, server, "/v1/work:claim", fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body))
+	if response.Status != http.StatusOK {
+		t.Errorf("%d: %s", response.Status, response.Body)
+	}
+}
+
+// post sends a request whose header and body end with what is given, and
+// returns the answer while the connection is still open for writing, and whether
+// the server will close it.
+func post(t *testing.T, server *httptest.Server, path, rest string) (got answer, closes bool) {
+	t.Helper()
+	address := server.Listener.Addr()
+	connection, err := net.Dial(address.Network(), address.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = connection.Close() }()
+	_, err = fmt.Fprintf(connection, "POST %s HTTP/1.1\r\nHost: lucius\r\nContent-Type: application/json\r\n%s", path, rest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{Status: response.StatusCode, Header: response.Header, Body: string(body)}, response.Close
+}
+
+func TestTheHTTPServerHasLimitsAndLeavesTimeToWait(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	server := listen(t, h).Config
+	if server.ReadHeaderTimeout <= 0 || server.IdleTimeout <= 0 || server.MaxHeaderBytes <= 0 || server.ErrorLog == nil {
+		t.Errorf("a limit is missing: %+v", server)
+	}
+	if server.ReadTimeout != 0 {
+		t.Errorf("ReadTimeout %s would end requests that wait", server.ReadTimeout)
+	}
+	if server.WriteTimeout <= httpapi.MaxWait+httpapi.DefaultBodyTimeout {
+		t.Errorf("WriteTimeout %s would end requests that wait", server.WriteTimeout)
+	}
+}

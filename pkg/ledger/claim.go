@@ -1,0 +1,188 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// The states of a claim. Only a claimed one is rolled forward: a committed one
+// whose job is missing belongs to a job that was purged.
+const (
+	claimClaimed   = "claimed"
+	claimCommitted = "committed"
+)
+
+// claimRow is the idempotency row of the acceptance.
+//
+// Source: Option B spec, 12.4.
+func (a *acceptance) claimRow(state string, now time.Time) tablestore.Properties {
+	c := newColumns(6)
+	c.str("job_id", a.jobID)
+	c.str("idempotency_key", a.cmd.Job.IdempotencyKey)
+	c.str("idempotency_hash", a.cmd.Job.IdempotencyHash)
+	c.str("state", state)
+	c.time("created_at", now)
+	return c.list
+}
+
+// meetClaim handles a key that is claimed: by the same command, which is
+// answered with its job, or whose job never came and is rolled forward under
+// the claimed id; or by another command.
+func (a *acceptance) meetClaim(ctx context.Context) (Accepted, bool, error) {
+	row, err := a.l.store.Get(ctx, a.claim)
+	if errors.Is(err, tablestore.ErrNotFound) {
+		a.claimed = ""
+		return Accepted{}, false, nil
+	}
+	if err != nil {
+		return Accepted{}, false, fmt.Errorf("accept: read the claim: %w", err)
+	}
+	p := row.Properties
+	if p.Get("idempotency_hash").String() != a.cmd.Job.IdempotencyHash {
+		return Accepted{}, false, ErrIdempotencyMismatch
+	}
+	claimed := p.Get("job_id").String()
+	s, err := a.l.load(ctx, claimed)
+	switch {
+	case err == nil && !s.head.tombstone:
+		return Accepted{Job: s.agg.Job, Replayed: true}, true, nil
+	case err != nil && !errors.Is(err, ErrJobNotFound):
+		return Accepted{}, false, fmt.Errorf("accept: %w", err)
+	case p.Get("state").String() == claimCommitted:
+		return Accepted{}, false, fmt.Errorf("accept: the key's job %s is gone", claimed)
+	}
+	return Accepted{}, false, a.rollForward(ctx, row, err == nil)
+}
+
+// rollForward takes an orphaned claim over by rewriting it under its version.
+// The claimed id is used again unless it has a tombstone.
+func (a *acceptance) rollForward(ctx context.Context, row tablestore.Row, tombstone bool) error {
+	if err := a.freeOwnSlot(ctx); err != nil {
+		return err
+	}
+	if tombstone {
+		if err := a.newJob(); err != nil {
+			return err
+		}
+	} else {
+		a.adopt(row.Properties.Get("job_id").String())
+	}
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	tags, err := a.l.store.Commit(ctx, tablestore.Batch{{
+		Verb: tablestore.Replace, Key: a.claim, ETag: row.ETag, Properties: a.claimRow(claimClaimed, now),
+	}})
+	_, conflict := tablestore.IsConflict(err)
+	switch {
+	case err == nil:
+		a.claimed = tags[0]
+	case conflict || errors.Is(err, tablestore.ErrUnknown):
+		a.claimed = ""
+	default:
+		return fmt.Errorf("accept: take the claim over: %w", err)
+	}
+	return nil
+}
+
+// adopt goes on under another job id.
+func (a *acceptance) adopt(jobID string) {
+	a.jobID = jobID
+	if a.cmd.Limit == 0 {
+		a.slot = a.l.ownSlot(a.cmd.Job.TenantID, jobID)
+	}
+}
+
+// moveSlot chooses another slot; where there is none, the command is refused
+// and its claim released.
+func (a *acceptance) moveSlot(ctx context.Context) (Accepted, bool, error) {
+	a.slotTag = ""
+	slot, err := a.l.freeSlot(ctx, a.cmd.Job.TenantID, a.cmd.Limit)
+	if err == nil {
+		a.slot = slot
+		return Accepted{}, false, nil
+	}
+	if !errors.Is(err, ErrTenantLimit) {
+		return Accepted{}, false, err
+	}
+	return a.refuse(ctx)
+}
+
+// refuse answers a command over the tenant's limit. A replay is never refused:
+// where the command made no claim yet, one that exists is looked for first.
+func (a *acceptance) refuse(ctx context.Context) (Accepted, bool, error) {
+	if a.claimed == "" {
+		accepted, found, err := a.replay(ctx)
+		if found || err != nil {
+			return accepted, found, err
+		}
+		return Accepted{}, false, ErrTenantLimit
+	}
+	err := a.release(ctx, a.claim, a.claimed)
+	if err != nil {
+		return Accepted{}, false, err
+	}
+	return Accepted{}, false, ErrTenantLimit
+}
+
+// replay answers with the job of an existing claim, if there is one.
+func (a *acceptance) replay(ctx context.Context) (Accepted, bool, error) {
+	row, err := a.l.store.Get(ctx, a.claim)
+	if errors.Is(err, tablestore.ErrNotFound) {
+		return Accepted{}, false, nil
+	}
+	if err != nil {
+		return Accepted{}, false, fmt.Errorf("accept: read the claim: %w", err)
+	}
+	if row.Properties.Get("idempotency_hash").String() != a.cmd.Job.IdempotencyHash {
+		return Accepted{}, false, ErrIdempotencyMismatch
+	}
+	s, err := a.l.load(ctx, row.Properties.Get("job_id").String())
+	if errors.Is(err, ErrJobNotFound) || err == nil && s.head.tombstone {
+		return Accepted{}, false, nil
+	}
+	if err != nil {
+		return Accepted{}, false, fmt.Errorf("accept: %w", err)
+	}
+	return Accepted{Job: s.agg.Job, Replayed: true}, true, nil
+}
+
+// release removes a reservation of ours; one that somebody rewrote is theirs.
+func (a *acceptance) release(ctx context.Context, key tablestore.Key, tag tablestore.ETag) error {
+	_, err := a.l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: tag}})
+	if _, conflict := tablestore.IsConflict(err); conflict || err == nil {
+		return nil
+	}
+	return fmt.Errorf("accept: release %s: %w", key.Row, err)
+}
+
+// freeOwnSlot gives back what the acceptance took under the id that it leaves.
+func (a *acceptance) freeOwnSlot(ctx context.Context) error {
+	if !a.slot.Numbered || a.slotTag == "" {
+		return nil
+	}
+	tag := a.slotTag
+	a.slotTag = ""
+	return a.release(ctx, a.l.slotKey(a.slot), tag)
+}
+
+// lose ends an acceptance whose claim somebody else rolled forward to a job:
+// that job is the answer.
+func (a *acceptance) lose(ctx context.Context) (Accepted, bool, error) {
+	if err := a.freeOwnSlot(ctx); err != nil {
+		return Accepted{}, false, err
+	}
+	a.claimed = ""
+	return a.meetClaim(ctx)
+}
+
+// startOver goes on under a new id after the old one got a tombstone.
+func (a *acceptance) startOver(ctx context.Context) error {
+	if err := a.freeOwnSlot(ctx); err != nil {
+		return err
+	}
+	a.claimed = ""
+	return a.newJob()
+}

@@ -1,0 +1,127 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// orphanGrace is how long past its time an entry stays whose change has not
+// landed: far beyond the bound on how late a commit can be sent after it.
+const orphanGrace = 5 * time.Minute
+
+// Standing is how a schedule entry stands to its job.
+type Standing uint8
+
+// The standings.
+const (
+	// Acted: the entry stood for the job, and the event was brought to it.
+	Acted Standing = iota + 1
+	// Stale: the job does not name the entry; it was deleted.
+	Stale
+	// Early: the entry's change may still be under way; it was left alone.
+	Early
+	// Finished: the job has ended, and what follows its end was done again.
+	Finished
+	// Orphaned: the change can never land any more; the entry was deleted.
+	Orphaned
+)
+
+// String returns the standing's name in metrics.
+func (s Standing) String() string {
+	return [...]string{"", "acted", "stale", "early", "finished", "orphaned"}[s]
+}
+
+// Fire handles a due entry: the job is loaded, and the event brought to it if
+// the entry stands for the job. Two processes that fire one entry are harmless.
+func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event) (Standing, Result, error) {
+	s, err := l.load(ctx, entry.JobID)
+	missing := errors.Is(err, ErrJobNotFound)
+	switch {
+	case err != nil && !missing:
+		return 0, Result{}, err
+	case missing || !s.head.tombstone && s.agg.Job.Rev < entry.Rev:
+		return l.fireEarly(ctx, entry, missing)
+	case s.head.entry != entry.ref() || s.head.tombstone:
+		return Stale, Result{}, l.drop(ctx, entry)
+	case s.agg.Job.State.Terminal():
+		if err := l.settleEnded(ctx, s); err != nil {
+			return 0, Result{}, err
+		}
+		return Finished, Result{Job: s.agg}, l.drop(ctx, entry)
+	}
+	result, err := l.change(ctx, entry.JobID, event, &options{actor: "system", entry: &entry})
+	if err != nil {
+		return 0, Result{}, err
+	}
+	return Acted, result, nil
+}
+
+// drop deletes an entry that stands for nothing.
+func (l *Ledger) drop(ctx context.Context, entry Entry) error {
+	if _, err := l.store.Commit(ctx, tablestore.Batch{l.discardEntry(entry.JobID, entry.ref())}); err != nil {
+		return fmt.Errorf("delete a schedule entry of job %s: %w", entry.JobID, err)
+	}
+	return nil
+}
+
+// fireEarly leaves an entry whose change may be under way. Past the grace it
+// makes that change impossible first, and only then deletes the entry.
+func (l *Ledger) fireEarly(ctx context.Context, entry Entry, missing bool) (Standing, Result, error) {
+	if time.Since(entry.Due) < orphanGrace {
+		return Early, Result{}, nil
+	}
+	if missing {
+		if err := l.bury(ctx, entry); err != nil {
+			return 0, Result{}, err
+		}
+		return Orphaned, Result{}, l.drop(ctx, entry)
+	}
+	if _, err := l.change(ctx, entry.JobID, statemachine.DeadlinePassed{}, &options{actor: "system"}); err != nil {
+		return 0, Result{}, err
+	}
+	return Orphaned, Result{}, l.drop(ctx, entry)
+}
+
+// bury makes an accept impossible that never came: a tombstone takes the job's
+// place, on which a late one starts over, and what it had reserved is freed.
+func (l *Ledger) bury(ctx context.Context, entry Entry) error {
+	key := l.jobKey(entry.JobID, rowJob)
+	properties := encodeJob(&statemachine.Job{ID: entry.JobID}, &head{tombstone: true}, nil)
+	_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Insert, Key: key, Properties: properties}})
+	if _, conflict := tablestore.IsConflict(err); conflict {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("give up on job %s: %w", entry.JobID, err)
+	}
+	claim := tablestore.Key{
+		Table: l.tables.Idempotency, Partition: tablestore.Escape(entry.reserved.tenantID), Row: entry.reserved.claim,
+	}
+	for _, key := range []tablestore.Key{claim, l.slotKey(entry.reserved.slot)} {
+		if err := l.freeReserved(ctx, key, entry.JobID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// freeReserved deletes a reservation if it names the job.
+func (l *Ledger) freeReserved(ctx context.Context, key tablestore.Key, jobID string) error {
+	if key.Row == "" {
+		return nil
+	}
+	row, err := l.ownRow(ctx, key, jobID)
+	if err != nil || row.ETag == "" {
+		return err
+	}
+	_, err = l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: row.ETag}})
+	if _, conflict := tablestore.IsConflict(err); conflict || err == nil {
+		return nil
+	}
+	return fmt.Errorf("free a reservation of job %s: %w", jobID, err)
+}

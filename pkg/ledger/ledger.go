@@ -1,0 +1,180 @@
+package ledger
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// Config is what a [Ledger] is made of.
+type Config struct {
+	// Store holds the rows. Required.
+	Store tablestore.Store
+	// Tables are the table names. Optional.
+	Tables Tables
+	// Shards is the number of partitions of each kind of schedule entry. It is
+	// written when the store is first used, and read from there ever after.
+	// Optional. Defaults to 16.
+	Shards int
+	// Hold is how long a relay may take to publish a row, with a margin: behind
+	// it the safety net takes the row up. Optional. Defaults to 15 s.
+	Hold time.Duration
+	// Jitter is the part of a retry delay that is randomised, 0 to 1.
+	Jitter float64
+	// Handoff takes rows that are due at once to this process's relay. Optional:
+	// without it they are left to the relays of other processes.
+	Handoff Handoff
+	// Follower keeps the pull queue's items in step with the ledger. Optional.
+	Follower Follower
+	// Ended is told of each job that this process brought to its end, after the
+	// commit. Optional. It must not block.
+	Ended func(jobID string)
+	// Entropy is the source of ids. Optional. Defaults to crypto/rand. It must
+	// be safe for concurrent use.
+	Entropy io.Reader
+	// Random returns numbers in [0, 1) for jitter and for the choice of slots.
+	// Optional. Defaults to math/rand/v2. It must be safe for concurrent use.
+	Random func() float64
+}
+
+// Handoff is the hot path from a commit to the relay of the same process.
+type Handoff interface {
+	// Offer hands the message over, or drops it where the relay has its hands
+	// full: the safety net finds it then. It never blocks.
+	Offer(message Message)
+}
+
+// Follower makes rows of another component follow a job's change.
+type Follower interface {
+	// Follow returns the writes that the change asks for; they become part of
+	// its post stage. It is called again, with before and after the same, for a
+	// job that ended and whose post stage may not have been done.
+	Follow(ctx context.Context, before, after *statemachine.Aggregate) ([]tablestore.Batch, error)
+}
+
+// Ledger keeps jobs in a table store. It is safe for concurrent use, by any
+// number of processes on one store.
+type Ledger struct {
+	store    tablestore.Store
+	tables   Tables
+	shards   int
+	hold     time.Duration
+	jitter   float64
+	handoff  Handoff
+	follower Follower
+	ended    func(string)
+	entropy  io.Reader
+	random   func() float64
+	reclaims reclaimGate
+}
+
+// Open returns a ledger on the store. It fails where the store does, and for a
+// configuration that makes no sense.
+func Open(ctx context.Context, cfg Config) (*Ledger, error) {
+	if cfg.Store == nil {
+		return nil, errors.New("ledger: Store is required")
+	}
+	if cfg.Jitter < 0 || cfg.Jitter > 1 {
+		return nil, fmt.Errorf("ledger: Jitter is %g, must be from 0 to 1", cfg.Jitter)
+	}
+	l := &Ledger{
+		store: cfg.Store, tables: cfg.Tables.withDefaults(), shards: cfg.Shards, hold: cfg.Hold, jitter: cfg.Jitter,
+		handoff: cfg.Handoff, follower: cfg.Follower, ended: cfg.Ended, entropy: cfg.Entropy, random: cfg.Random,
+	}
+	if l.ended == nil {
+		l.ended = func(string) {}
+	}
+	if l.shards == 0 {
+		l.shards = 16
+	}
+	if l.hold == 0 {
+		l.hold = 15 * time.Second
+	}
+	if l.entropy == nil {
+		l.entropy = rand.Reader
+	}
+	if l.random == nil {
+		l.random = mathrand.Float64
+	}
+	if l.shards < 1 || l.shards > 999 {
+		return nil, fmt.Errorf("ledger: Shards is %d, must be from 1 to 999", l.shards)
+	}
+	if err := l.adoptShards(ctx); err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	return l, nil
+}
+
+// adoptShards makes the store's number of shards ours; the first process to
+// come writes its own.
+func (l *Ledger) adoptShards(ctx context.Context) error {
+	key := tablestore.Key{Table: l.tables.Schedule, Partition: "meta", Row: "settings"}
+	row, err := l.store.Get(ctx, key)
+	if errors.Is(err, tablestore.ErrNotFound) {
+		c := newColumns(2)
+		c.int("shards", int64(l.shards))
+		_, err = l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Insert, Key: key, Properties: c.list}})
+		if _, conflict := tablestore.IsConflict(err); !conflict && err != nil {
+			return err
+		}
+		row, err = l.store.Get(ctx, key)
+	}
+	if err != nil {
+		return err
+	}
+	l.shards = int(row.Properties.Get("shards").Int())
+	if l.shards < 1 {
+		return fmt.Errorf("the store's number of shards is %d", l.shards)
+	}
+	return nil
+}
+
+// Shards is the number of partitions of each kind of schedule entry.
+func (l *Ledger) Shards() int { return l.shards }
+
+// Tables are the names of the tables in use.
+func (l *Ledger) Tables() Tables { return l.tables }
+
+// NewJobID returns a fresh job id: a UUIDv7, from which the month of the
+// acceptance can be derived.
+func (l *Ledger) NewJobID() (string, error) {
+	id, err := uuid.NewV7FromReader(l.entropy)
+	if err != nil {
+		return "", fmt.Errorf("make a job id: %w", err)
+	}
+	return id.String(), nil
+}
+
+// fresh are the ids of one decision.
+type fresh struct {
+	operation string // fixed for the decision, also when it is submitted again
+	lease     string
+}
+
+// nonce tells apart two schedule entries of one job and time.
+func (f fresh) nonce() string { return f.operation[:8] }
+
+func (l *Ledger) fresh() (fresh, error) {
+	var raw [32]byte
+	if _, err := io.ReadFull(l.entropy, raw[:]); err != nil {
+		return fresh{}, fmt.Errorf("make fresh ids: %w", err)
+	}
+	return fresh{operation: hex.EncodeToString(raw[:16]), lease: hex.EncodeToString(raw[16:])}, nil
+}
+
+// env is what a decision takes from outside.
+func (l *Ledger) env(f fresh, now time.Time) statemachine.Env {
+	return statemachine.Env{
+		Now: now, LeaseID: f.lease, Random: l.random(), Jitter: l.jitter, Hold: l.hold, Hot: l.handoff != nil,
+	}
+}

@@ -1,0 +1,86 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/lucius-project/lucius/pkg/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// Message is a directive with what a publisher needs to route it.
+type Message struct {
+	OutboxID      string
+	JobID         string
+	TenantID      string
+	StepID        string
+	StepIndex     int
+	StepType      string
+	Service       string
+	AttemptNo     int
+	LeaseID       string
+	Lane          int
+	Topic         string
+	CorrelationID string
+	Traceparent   string
+	// Directive is the message body: made once for the attempt, and published
+	// verbatim each time.
+	Directive []byte
+}
+
+// MessageID is the id by which the bus and the workers drop duplicates: the
+// same for each publish of one attempt, another for each attempt.
+func (m *Message) MessageID() string { return m.OutboxID + "/" + strconv.Itoa(m.AttemptNo) }
+
+// newMessage is the message of a row, still without its directive.
+func newMessage(agg *statemachine.Aggregate, row *statemachine.Outbox) *Message {
+	step := &agg.Steps[row.StepIndex]
+	return &Message{
+		OutboxID: row.ID, JobID: agg.Job.ID, TenantID: agg.Job.TenantID, StepID: step.ID, StepIndex: row.StepIndex,
+		StepType: step.Type, Service: step.Service, AttemptNo: row.AttemptNo, LeaseID: row.LeaseID,
+		Lane: row.Routing.Lane, Topic: row.Routing.Topic,
+		CorrelationID: agg.Job.CorrelationID, Traceparent: agg.Job.Traceparent,
+	}
+}
+
+// Message returns the message of the job's active outbox row, with the
+// directive as it was made.
+func (l *Ledger) Message(ctx context.Context, agg *statemachine.Aggregate) (*Message, error) {
+	if agg.Outbox == nil {
+		return nil, fmt.Errorf("job %s has no outbox row", agg.Job.ID)
+	}
+	message := newMessage(agg, agg.Outbox)
+	var err error
+	message.Directive, err = l.Directive(ctx, agg.Job.ID, message.StepIndex, message.AttemptNo)
+	return message, err
+}
+
+// message makes the message of a new pair, with its directive.
+func (p *planner) message(payload []byte) (*Message, error) {
+	row := p.d.Dispatch
+	step := &p.d.After.Steps[row.StepIndex]
+	part, err := StepPayload(payload, step)
+	if err != nil {
+		return nil, err
+	}
+	message := newMessage(&p.d.After, row)
+	directive := statemachine.NewDirective(&p.d.After.Job, step, row, part)
+	if message.Directive, err = directive.Bytes(); err != nil {
+		return nil, fmt.Errorf("make the directive of %s: %w", row.ID, err)
+	}
+	return message, nil
+}
+
+// StepPayload is the step's part of the command's payload, nil where the
+// pointer finds nothing.
+func StepPayload(payload []byte, step *statemachine.Step) ([]byte, error) {
+	if step.PayloadPointer == "" {
+		return payload, nil
+	}
+	part, ok := canonicaljson.Pointer(payload, step.PayloadPointer)
+	if !ok {
+		return nil, nil
+	}
+	return part, nil
+}

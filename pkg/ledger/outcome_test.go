@@ -1,0 +1,187 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// A write has three outcomes. These tests take the reply away from the commit
+// of a change: the change must be applied exactly once, whatever happened.
+func TestChange_AnUnknownOutcomeIsClearedUp(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		lose  func(commit func() ([]tablestore.ETag, error)) error
+		times int
+	}{
+		{"applied, reply lost", func(commit func() ([]tablestore.ETag, error)) error {
+			_, err := commit()
+			return errors.Join(tablestore.ErrUnknown, err)
+		}, 1},
+		{"not applied", func(func() ([]tablestore.ETag, error)) error { return tablestore.ErrUnknown }, 1},
+		{"not applied, three times", func(func() ([]tablestore.ETag, error)) error { return tablestore.ErrUnknown }, 3},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			id := b.mustAccept(t, command("h")).Job.ID
+			message := b.inbox.last()
+			lost := 0
+			b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+				if commits(batch) && lost < test.times {
+					lost++
+					return nil, test.lose(commit)
+				}
+				return commit()
+			})
+			b.mustChange(t, id, statemachine.Ack{StepID: message.StepID, Pair: pair(message)})
+			assertRevs(t, b, id, 2)
+		})
+	}
+}
+
+func TestAccept_AnUnknownOutcomeIsClearedUp(t *testing.T) {
+	t.Parallel()
+	for _, applied := range []bool{true, false} {
+		for _, table := range []string{"luciusledger", "jobidempotency", "luciusinflight", "luciusschedule"} {
+			t.Run(table, func(t *testing.T) {
+				t.Parallel()
+				b := setup(t)
+				lost := false
+				b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+					if batch[0].Key.Table != table || lost {
+						return commit()
+					}
+					lost = true
+					if applied {
+						_, _ = commit()
+					}
+					return nil, tablestore.ErrUnknown
+				})
+				cmd := command("h")
+				cmd.Limit = 2
+				accepted := b.mustAccept(t, cmd)
+				assertRevs(t, b, accepted.Job.ID, 1)
+				if again := b.mustAccept(t, cmd); again.Job.ID != accepted.Job.ID {
+					t.Error("the command has two jobs")
+				}
+				if live := b.live(t); len(live) != 1 {
+					t.Errorf("live set is %v", live)
+				}
+			})
+		}
+	}
+}
+
+func TestChange_ALostRaceIsDecidedAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.mustAccept(t, command("h")).Job.ID
+	message := b.inbox.last()
+	other := reopen(t, b.store)
+	raced := false
+	b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+		if commits(batch) && !raced {
+			raced = true
+			other.mustChange(t, id, statemachine.Published{OutboxID: message.OutboxID, AttemptNo: message.AttemptNo})
+		}
+		return commit()
+	})
+	result := b.mustChange(t, id, statemachine.Ack{StepID: message.StepID, Pair: pair(message)})
+	if result.Job.Steps[0].State != statemachine.StepInProgress {
+		t.Errorf("step is %s", result.Job.Steps[0].State)
+	}
+	assertRevs(t, b, id, 3)
+}
+
+func TestChange_AnUnavailableStoreChangesNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.mustAccept(t, command("h")).Job.ID
+	b.store.set(func(tablestore.Batch, func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+		return nil, tablestore.ErrUnavailable
+	})
+	if _, err := b.Change(t.Context(), id, statemachine.Cancel{}); !errors.Is(err, tablestore.ErrUnavailable) {
+		t.Errorf("answered %v", err)
+	}
+	b.store.set(nil)
+	assertRevs(t, b, id, 1)
+}
+
+func TestChange_AnotherTenantsJobIsNotThere(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.mustAccept(t, command("h")).Job.ID
+	_, err := b.Change(t.Context(), id, statemachine.Cancel{}, ledger.InTenant("tenant_b"))
+	if !errors.Is(err, ledger.ErrJobNotFound) {
+		t.Errorf("answered %v", err)
+	}
+	if _, err := b.Change(t.Context(), "no-such-job", statemachine.Cancel{}); !errors.Is(err, ledger.ErrJobNotFound) {
+		t.Errorf("a missing job answered %v", err)
+	}
+}
+
+func TestChange_AnotherComponentsErrorEndsItWithNothingWritten(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.mustAccept(t, command("h")).Job.ID
+	broken := errors.New("item is not yours")
+	post := func(context.Context, *statemachine.Aggregate, *statemachine.Aggregate) ([]tablestore.Batch, error) {
+		return nil, broken
+	}
+	if _, err := b.Change(t.Context(), id, statemachine.Cancel{}, ledger.With(post)); !errors.Is(err, broken) {
+		t.Errorf("answered %v", err)
+	}
+	assertRevs(t, b, id, 1)
+}
+
+func TestChange_HeartbeatWritesNoJournal(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.mustAccept(t, command("h")).Job.ID
+	message := b.inbox.last()
+	b.mustChange(t, id, statemachine.Ack{StepID: message.StepID, Pair: pair(message)})
+	for range 3 {
+		b.mustChange(t, id, statemachine.Heartbeat{StepID: message.StepID, Pair: pair(message)})
+	}
+	assertRevs(t, b, id, 2)
+}
+
+// assertRevs checks that the history is gapless from 1 and ends at the job's
+// own rev.
+func assertRevs(t *testing.T, b *bundle, id string, want int64) {
+	t.Helper()
+	agg, err := b.Job(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if agg.Job.Rev != want {
+		t.Errorf("rev is %d, want %d", agg.Job.Rev, want)
+	}
+	next := int64(1)
+	for after := int64(0); ; {
+		entries, more, err := b.History(t.Context(), id, after, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			if entry.Rev != next && entry.Rev != next-1 {
+				t.Fatalf("history jumps to rev %d, expected %d", entry.Rev, next)
+			}
+			next = entry.Rev + 1
+		}
+		if more == 0 {
+			break
+		}
+		after = more
+	}
+	if next != want+1 {
+		t.Errorf("history ends at rev %d, want %d", next-1, want)
+	}
+}

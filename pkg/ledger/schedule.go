@@ -1,0 +1,153 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// Kind is a kind of schedule entry. Each has partitions of its own, so that a
+// backlog of one hides none of another.
+type Kind string
+
+// The kinds.
+const (
+	Dispatch Kind = "dispatch" // a relay is to publish the job's outbox row
+	Timer    Kind = "timer"    // the sweeper is to look at the job
+)
+
+// Kinds lists all kinds.
+var Kinds = []Kind{Dispatch, Timer}
+
+// Entry is a schedule entry: "look at this job then". It is a hint; only the
+// job's own rows say what is due.
+type Entry struct {
+	Kind  Kind
+	Shard int
+	Due   time.Time
+	JobID string
+	Nonce string
+	// Rev is the revision that the entry's change makes. Below it the change
+	// may still be under way.
+	Rev int64
+	// Topic is where the directive of a dispatch entry goes.
+	Topic string
+	// reserved is what an accept has reserved before its commit, to be freed
+	// if that never comes.
+	reserved reservation
+}
+
+// reservation is what an accept wrote before its commit.
+type reservation struct {
+	tenantID string
+	claim    string
+	slot     slotRef
+}
+
+// entryKey addresses an entry's row.
+func (l *Ledger) entryKey(jobID string, ref entryRef) tablestore.Key {
+	return tablestore.Key{
+		Table:     l.tables.Schedule,
+		Partition: tablestore.Join(string(ref.Kind), tablestore.Pad(int64(l.shard(jobID)), 3)),
+		Row:       tablestore.Join(tablestore.Pad(ref.Due.UnixMilli(), 13), jobID, ref.Nonce),
+	}
+}
+
+// putEntry is the write of an entry.
+func (l *Ledger) putEntry(jobID string, ref entryRef, rev int64, topic string, r reservation) tablestore.Op {
+	c := newColumns(8)
+	c.int("rev", rev)
+	c.str("topic", topic)
+	c.str("tenant_id", r.tenantID)
+	c.str("claim", r.claim)
+	c.str("slot_partition", r.slot.Partition)
+	c.str("slot_row", r.slot.Row)
+	c.bool("slot_numbered", r.slot.Numbered)
+	return tablestore.Op{Verb: tablestore.Put, Key: l.entryKey(jobID, ref), Properties: c.list}
+}
+
+// discardEntry is the removal of an entry.
+func (l *Ledger) discardEntry(jobID string, ref entryRef) tablestore.Op {
+	return tablestore.Op{Verb: tablestore.Discard, Key: l.entryKey(jobID, ref)}
+}
+
+// Due returns one page of entries of that kind and shard that are due at now,
+// oldest first, and where the next page begins.
+func (l *Ledger) Due(ctx context.Context, kind Kind, shard int, now time.Time, limit int, from string,
+) ([]Entry, string, error) {
+	page, err := l.store.Scan(ctx, tablestore.Query{
+		Table:     l.tables.Schedule,
+		Partition: tablestore.Join(string(kind), tablestore.Pad(int64(shard), 3)),
+		To:        tablestore.Pad(now.UnixMilli()+1, 13),
+		Limit:     limit,
+		Continue:  from,
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("read the schedule of %s %d: %w", kind, shard, err)
+	}
+	entries := make([]Entry, 0, len(page.Rows))
+	for i := range page.Rows {
+		entry, err := decodeEntry(kind, shard, &page.Rows[i])
+		if err != nil {
+			return nil, "", err
+		}
+		entries = append(entries, entry)
+	}
+	return entries, page.Next, nil
+}
+
+// decodeEntry reads an entry from its key and properties.
+func decodeEntry(kind Kind, shard int, row *tablestore.Row) (Entry, error) {
+	parts, err := tablestore.Split(row.Key.Row)
+	if err != nil || len(parts) != 3 {
+		return Entry{}, fmt.Errorf("bad key %q in the schedule", row.Key.Row)
+	}
+	ms, err := strconv.ParseInt(parts[0], 10, 64)
+	if err != nil {
+		return Entry{}, fmt.Errorf("bad key %q in the schedule", row.Key.Row)
+	}
+	p := row.Properties
+	return Entry{
+		Kind: kind, Shard: shard, Due: time.UnixMilli(ms).UTC(), JobID: parts[1], Nonce: parts[2],
+		Rev: p.Get("rev").Int(), Topic: p.Get("topic").String(),
+		reserved: reservation{
+			tenantID: p.Get("tenant_id").String(),
+			claim:    p.Get("claim").String(),
+			slot: slotRef{
+				Partition: p.Get("slot_partition").String(), Row: p.Get("slot_row").String(),
+				Numbered: p.Get("slot_numbered").Bool(),
+			},
+		},
+	}, nil
+}
+
+func (e *Entry) ref() entryRef { return entryRef{Kind: e.Kind, Due: e.Due, Nonce: e.Nonce} }
+
+// wakeRef is the entry that a wake asks for.
+func wakeRef(wake statemachine.Wake, nonce string) entryRef {
+	switch wake.Kind {
+	case statemachine.WakeDispatch:
+		return entryRef{Kind: Dispatch, Due: wake.At, Nonce: nonce}
+	case statemachine.WakeTimer:
+		return entryRef{Kind: Timer, Due: wake.At, Nonce: nonce}
+	case statemachine.WakeNone:
+	}
+	return entryRef{}
+}
+
+// serves reports whether the entry that HEAD names can stay for this wake. A
+// timer may fire early and is replaced then; a dispatch entry never stands for
+// a later time.
+func (r entryRef) serves(wake entryRef) bool {
+	if r.Kind == "" || r.Kind != wake.Kind {
+		return false
+	}
+	if r.Kind == Timer {
+		return !r.Due.After(wake.Due)
+	}
+	return r.Due.Equal(wake.Due)
+}

@@ -1,0 +1,150 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// ErrJobNotFound is returned for a job that does not exist, or that belongs to
+// another tenant than the one who asks.
+var ErrJobNotFound = errors.New("job not found")
+
+// snapshot is an aggregate as it was loaded, with what its rows' writes need.
+type snapshot struct {
+	agg    statemachine.Aggregate
+	head   head
+	job    tablestore.Row
+	steps  []tablestore.Row
+	outbox tablestore.Row
+}
+
+// load reads a job by one scan of its partition's short range. A tombstone is
+// returned as a snapshot with head.tombstone.
+func (l *Ledger) load(ctx context.Context, jobID string) (*snapshot, error) {
+	rows, err := l.scanAll(ctx, tablestore.Query{
+		Table: l.tables.Ledger, Partition: tablestore.Escape(jobID),
+		From: rowJob, To: tablestore.PrefixEnd(rowStep + ":"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load job %s: %w", jobID, err)
+	}
+	s := &snapshot{}
+	outboxes := make([]tablestore.Row, 0, 4)
+	for i := range rows {
+		switch kind, _, _ := strings.Cut(rows[i].Key.Row, ":"); kind {
+		case rowJob:
+			s.job = rows[i]
+		case rowOutbox:
+			outboxes = append(outboxes, rows[i])
+		case rowStep:
+			s.steps = append(s.steps, rows[i])
+		}
+	}
+	if s.job.ETag == "" {
+		return nil, ErrJobNotFound
+	}
+	if err := s.decode(l, outboxes); err != nil {
+		return nil, fmt.Errorf("load job %s: %w", jobID, err)
+	}
+	return s, nil
+}
+
+// scanAll reads all pages of a query.
+func (l *Ledger) scanAll(ctx context.Context, query tablestore.Query) ([]tablestore.Row, error) {
+	var rows []tablestore.Row
+	for {
+		page, err := l.store.Scan(ctx, query)
+		if err != nil {
+			return nil, err
+		}
+		if rows == nil {
+			rows = page.Rows
+		} else {
+			rows = append(rows, page.Rows...)
+		}
+		if page.Next == "" {
+			return rows, nil
+		}
+		query.Continue = page.Next
+	}
+}
+
+// decode turns the rows into the aggregate.
+func (s *snapshot) decode(l *Ledger, outboxes []tablestore.Row) error {
+	var err error
+	if s.agg.Job, s.head, err = decodeJob(&s.job); err != nil || s.head.tombstone {
+		return err
+	}
+	s.agg.Steps = make([]statemachine.Step, len(s.steps))
+	for i := range s.steps {
+		if s.agg.Steps[i], err = decodeStep(&s.steps[i]); err != nil {
+			return err
+		}
+		if s.agg.Steps[i].Index != i {
+			return fmt.Errorf("step %d is missing", i)
+		}
+	}
+	active, ok := s.agg.Active()
+	if !ok || s.agg.Steps[active].OutboxID == "" {
+		return nil
+	}
+	return s.decodeOutbox(l, s.agg.Steps[active].OutboxID, outboxes)
+}
+
+// decodeOutbox finds the row of the active attempt.
+func (s *snapshot) decodeOutbox(l *Ledger, outboxID string, rows []tablestore.Row) error {
+	id, err := ParseOutboxID(outboxID)
+	if err != nil {
+		return err
+	}
+	key := l.outboxKey(s.agg.Job.ID, id)
+	for i := range rows {
+		if rows[i].Key.Row != key.Row {
+			continue
+		}
+		row, err := decodeOutbox(&rows[i])
+		if err != nil {
+			return err
+		}
+		s.outbox, s.agg.Outbox = rows[i], &row
+		return nil
+	}
+	return fmt.Errorf("outbox row %s is missing", outboxID)
+}
+
+// Job returns the job with its steps. It returns [ErrJobNotFound].
+func (l *Ledger) Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error) {
+	s, err := l.load(ctx, jobID)
+	if err != nil {
+		return nil, err
+	}
+	if s.head.tombstone {
+		return nil, ErrJobNotFound
+	}
+	return &s.agg, nil
+}
+
+// Payload returns the command's payload, as it was submitted.
+func (l *Ledger) Payload(ctx context.Context, jobID string) ([]byte, error) {
+	return l.large(ctx, l.jobKey(jobID, rowCommand), "payload")
+}
+
+// Directive returns the bytes of an attempt's directive, as they were made
+// with it.
+func (l *Ledger) Directive(ctx context.Context, jobID string, stepIndex, attemptNo int) ([]byte, error) {
+	return l.large(ctx, l.directiveKey(jobID, stepIndex, attemptNo), "directive")
+}
+
+// large reads one large value of a row.
+func (l *Ledger) large(ctx context.Context, key tablestore.Key, name string) ([]byte, error) {
+	row, err := l.store.Get(ctx, key)
+	if err != nil {
+		return nil, fmt.Errorf("read %s of job %s: %w", key.Row, key.Partition, err)
+	}
+	return tablestore.Large(row.Properties, name), nil
+}

@@ -1,0 +1,34 @@
+// Package outbox is the relay: it publishes the directives that the ledger has
+// committed, and marks their rows SENT.
+//
+//	commit ──▶ Inbox ─────────────┐ hot path, at once
+//	                              ▼
+//	dispatch schedule ──▶ pass ──▶ window ──▶ Publisher ──▶ mark
+//	  (safety net, retries,       (seq        (pull queue,   (one event,
+//	   other replicas' rows)      ledger)     Service Bus)    CAS)
+//
+// Publish first, then mark. A crash in between publishes the same attempt
+// again, with the same bytes and the same message id, so that duplicate
+// detection can drop it. A row becomes SENT only after the bus has it.
+//
+// What a failed publish means:
+//
+//	rejected for its own sake   spends the dispatch budget; the retry carries a
+//	                            new attempt number and lease, so a worker that
+//	                            got some copy is fenced
+//	unknown                     the same attempt and message id again, inside
+//	                            the publish deadline; then left to the schedule
+//	topic or bus out of service the same, and the circuit opens: no budget is
+//	                            spent and the entries stay where they are
+//
+// Off the hot path a row is claimed by compare-and-swap before it is published:
+// its next due time moves behind the publish deadline, so that replicas do not
+// publish it side by side.
+//
+// The window is the Stage1 seq ledger: each row that is taken up gets a seq,
+// and the relay may do with it only what that contract lists. A publish that
+// outlives its deadline loses its lease, and its late outcome is dropped before
+// it reaches the ledger.
+//
+// Source: Orchestrator flow canvas, Retry Loop; Stage1 seq ledger spec.
+package outbox

@@ -1,0 +1,224 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// Relay publishes outbox rows and marks them SENT. Any number may run on one
+// store; each works on what its own process commits, and on what the dispatch
+// schedule says is due.
+type Relay struct {
+	cfg    Config
+	window *seqledger.Ledger
+}
+
+// NewRelay returns a relay. The error names the field that is missing.
+func NewRelay(cfg Config) (*Relay, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	window, err := seqledger.New(seqledger.Config{
+		LeaseDuration: cfg.Deadline,
+		Window:        max(4*cfg.Batch*cfg.Workers, 2*cfg.PassLimit),
+		Retry:         seqledger.Policy{MaxAttempts: 8, Retryable: []seqledger.Class{uncertain}},
+		Fatal:         cfg.Fatal,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	return &Relay{cfg: cfg, window: window}, nil
+}
+
+// Counters are the window's counters, for gauges.
+func (r *Relay) Counters() seqledger.Counters { return r.window.Counters() }
+
+// Run publishes until the context ends; what is under way then is finished.
+func (r *Relay) Run(ctx context.Context) error {
+	var group errgroup.Group
+	for range r.cfg.Workers {
+		group.Go(func() error { return r.hot(ctx) })
+	}
+	group.Go(func() error { return r.passes(ctx) })
+	return group.Wait()
+}
+
+// hot publishes what the process's own commits hand over.
+func (r *Relay) hot(ctx context.Context) error {
+	for {
+		select {
+		case message := <-r.cfg.Inbox.messages:
+			batch := r.cfg.Inbox.take([]ledger.Message{message}, r.cfg.Batch)
+			if err := r.publish(ctx, r.admit(batch)); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return r.drain(ctx)
+		}
+	}
+}
+
+// drain publishes what is left in the inbox when the process stops, rather than
+// leave it to the safety net of the next one.
+func (r *Relay) drain(ctx context.Context) error {
+	for {
+		batch := r.cfg.Inbox.take(nil, r.cfg.Batch)
+		if len(batch) == 0 {
+			return nil
+		}
+		if err := r.publish(ctx, r.admit(batch)); err != nil {
+			return err
+		}
+	}
+}
+
+// admit asks the circuits about messages that come straight from a commit;
+// those behind an open one are left to the schedule.
+func (r *Relay) admit(messages []ledger.Message) []admitted {
+	batch := make([]admitted, 0, len(messages))
+	for i := range messages {
+		grant := r.cfg.Breakers.Allow(messages[i].Topic, 1, time.Now())
+		if grant.N == 0 {
+			r.cfg.Observe(Gated)
+			continue
+		}
+		batch = append(batch, admitted{message: messages[i], grant: grant})
+	}
+	return batch
+}
+
+// passes makes a pass over the dispatch schedule at each interval.
+func (r *Relay) passes(ctx context.Context) error {
+	ticker := time.NewTicker(r.cfg.Interval)
+	defer ticker.Stop()
+	for {
+		if _, err := r.RunOnce(ctx); err != nil && ctx.Err() == nil {
+			r.cfg.Logger.Error("pass over the dispatch schedule failed", "error", err)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// RunOnce takes up what the dispatch schedule says is due and publishes it. It
+// returns the number of rows taken up; the error is that of reading the
+// schedule, or of a halted window.
+func (r *Relay) RunOnce(ctx context.Context) (int, error) {
+	now := time.Now()
+	if err := r.reclaim(now); err != nil {
+		return 0, err
+	}
+	if r.cfg.Breakers.State(breaker.Bus, now) == breaker.Open {
+		return 0, nil
+	}
+	shards := r.cfg.Ledger.Shards()
+	start := rand.IntN(shards)
+	taken := 0
+	for i := range shards {
+		n, err := r.shard(ctx, (start+i)%shards, now, r.cfg.PassLimit-taken)
+		taken += n
+		if err != nil {
+			return taken, fmt.Errorf("dispatch schedule: %w", err)
+		}
+		if taken >= r.cfg.PassLimit {
+			break
+		}
+	}
+	return taken, nil
+}
+
+// shard takes up the due rows of one shard.
+func (r *Relay) shard(ctx context.Context, shard int, now time.Time, limit int) (int, error) {
+	from, taken := "", 0
+	for taken < limit && ctx.Err() == nil {
+		entries, next, err := r.cfg.Ledger.Due(ctx, ledger.Dispatch, shard, now, min(limit-taken, 256), from)
+		if err != nil {
+			return taken, err
+		}
+		batch := r.takeUp(ctx, entries)
+		taken += len(batch)
+		for len(batch) > 0 {
+			n := min(len(batch), r.cfg.Batch)
+			if err := r.publish(ctx, batch[:n]); err != nil {
+				return taken, err
+			}
+			batch = batch[n:]
+		}
+		if next == "" {
+			break
+		}
+		from = next
+	}
+	return taken, nil
+}
+
+// takeUp claims due rows by compare-and-swap, so that replicas do not publish
+// them side by side. Rows behind an open circuit are left as they are.
+func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
+	slots := make([]admitted, len(entries))
+	var group errgroup.Group
+	group.SetLimit(r.cfg.Marks)
+	for i, entry := range entries {
+		grant := r.cfg.Breakers.Allow(entry.Topic, 1, time.Now())
+		if grant.N == 0 {
+			r.cfg.Observe(Gated)
+			continue
+		}
+		group.Go(func() error {
+			message, err := r.claim(ctx, entry)
+			if err != nil {
+				r.cfg.Logger.Warn("row not taken up", "jobId", entry.JobID, "error", err)
+			}
+			if message == nil {
+				r.cfg.Breakers.Report(grant, breaker.Outcome{Verdict: breaker.NoVerdict}, time.Now())
+				return nil
+			}
+			slots[i] = admitted{message: *message, grant: grant}
+			return nil
+		})
+	}
+	_ = group.Wait() // The rows' errors are logged one by one; their entries stay.
+	return slices.DeleteFunc(slots, func(a admitted) bool { return a.grant.N == 0 })
+}
+
+// claim takes one row up; nil where there is nothing to publish any more.
+func (r *Relay) claim(ctx context.Context, entry ledger.Entry) (*ledger.Message, error) {
+	standing, result, err := r.cfg.Ledger.Fire(ctx, entry, statemachine.Taken{})
+	if err != nil || standing != ledger.Acted || result.Outcome != statemachine.Applied {
+		return nil, err
+	}
+	if result.Message != nil {
+		return result.Message, nil
+	}
+	return r.cfg.Ledger.Message(ctx, &result.Job)
+}
+
+// reclaim takes the leases of publishes away that outlived their deadline. The
+// rows are left to the schedule; a late outcome is dropped.
+func (r *Relay) reclaim(now time.Time) error {
+	expired, err := r.window.Reclaim(now)
+	if err != nil {
+		return fmt.Errorf("reclaim: %w", err)
+	}
+	for _, lease := range expired {
+		r.cfg.Logger.Warn("publish outlived its deadline", "seq", lease.Seq, "owner", lease.Owner)
+		r.cfg.Observe(Uncertain)
+		if _, err := r.window.Commit(lease.Seq, now); err != nil {
+			return fmt.Errorf("reclaim: %w", err)
+		}
+	}
+	return nil
+}

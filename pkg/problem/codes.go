@@ -1,0 +1,152 @@
+package problem
+
+import "net/http"
+
+// Code is the machine-readable reason of a problem. Codes are part of the wire
+// contract: they may be added, never renamed or given another meaning.
+type Code string
+
+// The codes of requests that are wrong in themselves.
+const (
+	// InvalidJSON: the body is not JSON.
+	InvalidJSON Code = "invalid_json"
+	// InvalidEnvelope: a field or parameter is missing, unknown, of another
+	// type, too long or out of its range.
+	InvalidEnvelope Code = "invalid_envelope"
+	// PayloadInvalid: the payload does not match a step's JSON Schema.
+	PayloadInvalid Code = "payload_invalid"
+	// UnknownRequestType: no protocol takes the request_type.
+	UnknownRequestType Code = "unknown_request_type"
+	// RefInvalid: a reference has no URI, or one that is not allowed.
+	RefInvalid Code = "ref_invalid"
+	// SchemaVersionUnsupported: the protocol does not name the schema_version.
+	SchemaVersionUnsupported Code = "schema_version_unsupported"
+	// IdempotencyMismatch: the idempotency key was used for another command.
+	IdempotencyMismatch Code = "idempotency_mismatch"
+	// TooLarge: the request, or the directive it would make, exceeds a limit.
+	TooLarge Code = "too_large"
+	// UnsupportedMediaType: the body is not declared as application/json.
+	UnsupportedMediaType Code = "unsupported_media_type"
+	// MethodNotAllowed: the path exists, but not with this method.
+	MethodNotAllowed Code = "method_not_allowed"
+)
+
+// The codes of requests for something that does not exist, or that the caller
+// may not see.
+const (
+	// NotFound: no such path.
+	NotFound Code = "not_found"
+	// JobNotFound: no such job for this tenant.
+	JobNotFound Code = "job_not_found"
+	// StepNotFound: the job has no such step.
+	StepNotFound Code = "step_not_found"
+	// WorkNotFound: no such work item.
+	WorkNotFound Code = "work_not_found"
+)
+
+// The codes of requests that do not fit the present state.
+const (
+	// Conflict: others kept changing the same thing; the request may be repeated.
+	Conflict Code = "conflict"
+	// IllegalTransition: the state does not allow it.
+	IllegalTransition Code = "illegal_transition"
+	// StaleAttempt: the pair of attempt and lease is not the current one.
+	StaleAttempt Code = "stale_attempt"
+	// ContradictoryResult: this attempt already reported another status.
+	ContradictoryResult Code = "contradictory_result"
+	// RevConflict: the work item is no longer at the expected revision.
+	RevConflict Code = "rev_conflict"
+	// NotOwner: another worker holds the work item.
+	NotOwner Code = "not_owner"
+)
+
+// The codes of access and load.
+const (
+	// Unauthenticated: no valid credential.
+	Unauthenticated Code = "unauthenticated"
+	// Forbidden: the credential does not cover this.
+	Forbidden Code = "forbidden"
+	// TenantLimit: the tenant has as many live jobs as it may.
+	TenantLimit Code = "tenant_limit"
+	// RateLimited: too many requests.
+	RateLimited Code = "rate_limited"
+)
+
+// The codes of failures on this side.
+const (
+	// StoreUnavailable: the store does not answer; nothing is known to be lost.
+	StoreUnavailable Code = "store_unavailable"
+	// ShuttingDown: this process drains; another one may take the request.
+	ShuttingDown Code = "shutting_down"
+	// Internal: a fault of this side. Details are in the log alone.
+	Internal Code = "internal"
+)
+
+// definition is what a code stands for.
+type definition struct {
+	code   Code
+	status int
+	title  string
+}
+
+// definitions is the one table of codes, by status.
+var definitions = []definition{
+	{InvalidJSON, http.StatusBadRequest, "The body is not valid JSON"},
+	{InvalidEnvelope, http.StatusBadRequest, "The request is not valid"},
+	{Unauthenticated, http.StatusUnauthorized, "Authentication is required"},
+	{Forbidden, http.StatusForbidden, "Access is denied"},
+	{NotFound, http.StatusNotFound, "No such resource"},
+	{JobNotFound, http.StatusNotFound, "No such job"},
+	{StepNotFound, http.StatusNotFound, "No such step"},
+	{WorkNotFound, http.StatusNotFound, "No such work item"},
+	{MethodNotAllowed, http.StatusMethodNotAllowed, "The method is not allowed here"},
+	{Conflict, http.StatusConflict, "Concurrent changes got in the way"},
+	{IllegalTransition, http.StatusConflict, "The present state does not allow this"},
+	{StaleAttempt, http.StatusConflict, "The attempt is not the current one"},
+	{ContradictoryResult, http.StatusConflict, "The attempt reported another result before"},
+	{RevConflict, http.StatusConflict, "The work item has another revision"},
+	{NotOwner, http.StatusConflict, "The work item has another owner"},
+	{TooLarge, http.StatusRequestEntityTooLarge, "The request is too large"},
+	{UnsupportedMediaType, http.StatusUnsupportedMediaType, "The content type is not supported"},
+	{PayloadInvalid, http.StatusUnprocessableEntity, "The payload does not match its schema"},
+	{UnknownRequestType, http.StatusUnprocessableEntity, "The request type is unknown"},
+	{RefInvalid, http.StatusUnprocessableEntity, "A reference is not valid"},
+	{SchemaVersionUnsupported, http.StatusUnprocessableEntity, "The schema version is not supported"},
+	{IdempotencyMismatch, http.StatusUnprocessableEntity, "The idempotency key stands for another command"},
+	{TenantLimit, http.StatusTooManyRequests, "The tenant has too many jobs in flight"},
+	{RateLimited, http.StatusTooManyRequests, "Too many requests"},
+	{Internal, http.StatusInternalServerError, "Internal error"},
+	{StoreUnavailable, http.StatusServiceUnavailable, "The store is unavailable"},
+	{ShuttingDown, http.StatusServiceUnavailable, "The server is shutting down"},
+}
+
+// Codes returns all codes, ordered by HTTP status. The caller owns the slice.
+func Codes() []Code {
+	codes := make([]Code, len(definitions))
+	for i := range definitions {
+		codes[i] = definitions[i].code
+	}
+	return codes
+}
+
+// define returns the code's definition, and that of [Internal] for a code that
+// the table does not hold.
+func define(code Code) definition {
+	for i := range definitions {
+		if definitions[i].code == code {
+			return definitions[i]
+		}
+	}
+	return definition{Internal, http.StatusInternalServerError, "Internal error"}
+}
+
+// Status returns the HTTP status that the code is answered with, and 500 for an
+// unknown code.
+func (c Code) Status() int { return define(c).status }
+
+// Title returns the sentence for people that is the same for every problem of
+// the code, without a full stop.
+func (c Code) Title() string { return define(c).title }
+
+// Type returns the URI that identifies the kind of problem, RFC 9457's type.
+func (c Code) Type() string { return "urn:lucius:problem:" + string(define(c).code) }

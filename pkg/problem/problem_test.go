@@ -1,0 +1,152 @@
+package problem_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+func TestCodesHaveTheStatusOfTheContract(t *testing.T) {
+	t.Parallel()
+	want := map[problem.Code]int{
+		"invalid_json":               http.StatusBadRequest,
+		"invalid_envelope":           http.StatusBadRequest,
+		"unauthenticated":            http.StatusUnauthorized,
+		"forbidden":                  http.StatusForbidden,
+		"not_found":                  http.StatusNotFound,
+		"job_not_found":              http.StatusNotFound,
+		"step_not_found":             http.StatusNotFound,
+		"work_not_found":             http.StatusNotFound,
+		"method_not_allowed":         http.StatusMethodNotAllowed,
+		"conflict":                   http.StatusConflict,
+		"illegal_transition":         http.StatusConflict,
+		"stale_attempt":              http.StatusConflict,
+		"contradictory_result":       http.StatusConflict,
+		"rev_conflict":               http.StatusConflict,
+		"not_owner":                  http.StatusConflict,
+		"too_large":                  http.StatusRequestEntityTooLarge,
+		"unsupported_media_type":     http.StatusUnsupportedMediaType,
+		"payload_invalid":            http.StatusUnprocessableEntity,
+		"unknown_request_type":       http.StatusUnprocessableEntity,
+		"ref_invalid":                http.StatusUnprocessableEntity,
+		"schema_version_unsupported": http.StatusUnprocessableEntity,
+		"idempotency_mismatch":       http.StatusUnprocessableEntity,
+		"tenant_limit":               http.StatusTooManyRequests,
+		"rate_limited":               http.StatusTooManyRequests,
+		"internal":                   http.StatusInternalServerError,
+		"store_unavailable":          http.StatusServiceUnavailable,
+		"shutting_down":              http.StatusServiceUnavailable,
+	}
+	got := map[problem.Code]int{}
+	for _, code := range problem.Codes() {
+		got[code] = code.Status()
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("codes (-contract +table):\n%s", diff)
+	}
+}
+
+func TestEveryCodeHasATitleAndATypeOfItsOwn(t *testing.T) {
+	t.Parallel()
+	types := map[string]problem.Code{}
+	for _, code := range problem.Codes() {
+		if title := code.Title(); title == "" || strings.HasSuffix(title, ".") {
+			t.Errorf("%s: title %q must be a sentence without its full stop", code, title)
+		}
+		if other, taken := types[code.Type()]; taken {
+			t.Errorf("%s and %s share the type %s", code, other, code.Type())
+		}
+		types[code.Type()] = code
+	}
+}
+
+func TestAnUnknownCodeIsInternal(t *testing.T) {
+	t.Parallel()
+	code := problem.Code("made_up")
+	if code.Status() != http.StatusInternalServerError || code.Title() != problem.Internal.Title() || code.Type() != problem.Internal.Type() {
+		t.Errorf("made_up is %d %q %s, want those of internal", code.Status(), code.Title(), code.Type())
+	}
+}
+
+func TestFrom(t *testing.T) {
+	t.Parallel()
+	known := problem.Newf(problem.JobNotFound, "There is no job %s.", "j1")
+	foreign := io.ErrUnexpectedEOF
+	unlisted := &problem.Error{Code: "made_up", Detail: "Secret."}
+	for _, test := range []struct {
+		name string
+		err  error
+		want *problem.Error
+	}{
+		{"nil stays nil", nil, nil},
+		{"a problem is returned as it is", known, known},
+		{"a wrapped problem is found", fmt.Errorf("load: %w", known), known},
+		{"a code that is not listed is internal", unlisted, &problem.Error{Code: problem.Internal, Err: unlisted}},
+		{"anything else is internal", foreign, &problem.Error{Code: problem.Internal, Err: foreign}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			got := problem.From(test.err)
+			same := cmp.Comparer(func(a, b error) bool { return errors.Is(a, b) })
+			if diff := cmp.Diff(test.want, got, cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "Err" }, same)); diff != "" {
+				t.Errorf("From (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestErrorTextNamesCodeDetailViolationsAndCause(t *testing.T) {
+	t.Parallel()
+	err := &problem.Error{
+		Code:   problem.InvalidEnvelope,
+		Detail: "One field is not valid.",
+		Errors: []problem.Violation{{Pointer: "/tenant_id", Message: "must not be empty"}},
+		Err:    io.EOF,
+	}
+	want := `invalid_envelope: One field is not valid.; "/tenant_id" must not be empty: EOF`
+	if err.Error() != want {
+		t.Errorf("Error() = %q, want %q", err.Error(), want)
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Error("the cause is not found by errors.Is")
+	}
+}
+
+func TestSummaryIsTheDetailElseTheViolations(t *testing.T) {
+	t.Parallel()
+	one := problem.Violation{Pointer: "/tenant_id", Message: "is required"}
+	other := problem.Violation{Pointer: "/payload", Message: "must be an object"}
+	whole := problem.Violation{Message: "query parameter wait is not a duration"}
+	for _, test := range []struct {
+		name string
+		err  problem.Error
+		want string
+	}{
+		{"nothing to say", problem.Error{}, ""},
+		{"detail", problem.Error{Detail: "No.", Errors: []problem.Violation{one}}, "No."},
+		{"one violation", problem.Error{Errors: []problem.Violation{one}}, "/tenant_id is required."},
+		{"one without a pointer", problem.Error{Errors: []problem.Violation{whole}}, "query parameter wait is not a duration."},
+		{"two violations", problem.Error{Errors: []problem.Violation{one, other}}, "/tenant_id is required. There are 2 violations in all."},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if got := test.err.Summary(); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func ExampleFrom() {
+	err := fmt.Errorf("cancel job: %w", problem.Newf(problem.IllegalTransition, "The job is %s.", "SUCCEEDED"))
+	found := problem.From(err)
+	fmt.Println(found.Code.Status(), found.Code, found.Detail)
+	// Output: 409 illegal_transition The job is SUCCEEDED.
+}

@@ -1,0 +1,334 @@
+package protocol_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/lucius-project/lucius/pkg/envelope"
+	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// folder makes a file system of name, text pairs.
+func folder(pairs ...string) fstest.MapFS {
+	files := fstest.MapFS{}
+	for i := 0; i < len(pairs); i += 2 {
+		files[pairs[i]] = &fstest.MapFile{Data: []byte(pairs[i+1])}
+	}
+	return files
+}
+
+// load loads one file and returns its protocol.
+func load(t *testing.T, text string) *protocol.Protocol {
+	t.Helper()
+	registry, err := protocol.LoadFS(folder("p.yaml", text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return registry.Protocols()[0]
+}
+
+// small is a protocol of one step, with more lines at its top and in its step.
+func small(top, step string) string {
+	return "protocol_id: p\nrequest_types: [r]\n" + top + "\nsteps:\n  - step_id: one\n    step_type: ONE\n    service: svc\n" + step + "\n"
+}
+
+var unexported = cmpopts.IgnoreUnexported(protocol.Step{})
+
+func TestTheExampleThatUsersCopy(t *testing.T) {
+	t.Parallel()
+	registry, err := protocol.Load("../../protocols")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, ok := registry.Lookup("doc.ingest")
+	if !ok {
+		t.Fatal("no protocol claims doc.ingest")
+	}
+	want := &protocol.Protocol{
+		ID: "doc_ingest_v1", Version: "1", RequestTypes: []string{"doc.ingest"}, SchemaVersions: []string{"1"},
+		Steps: []protocol.Step{
+			{ID: "extract", Type: "EXTRACT", Service: "extract", Input: statemachine.InputJob},
+			{ID: "embed", Type: "EMBED", Service: "embed", Input: statemachine.InputPrevious},
+			{ID: "index", Type: "INDEX", Service: "index", Input: statemachine.InputPrevious},
+		},
+		File: filepath.Join("..", "..", "protocols", "doc_ingest.yaml"),
+	}
+	if diff := cmp.Diff(want, got, unexported); diff != "" {
+		t.Errorf("protocol (-want +got):\n%s", diff)
+	}
+}
+
+func TestEveryKey(t *testing.T) {
+	t.Parallel()
+	got := load(t, `
+protocol_id: doc_ingest_v1
+version: 1.10
+request_types: [doc.ingest, doc.reingest]
+schema_versions: ["1", 2, 1.10]
+mode: BURST
+ack_timeout: 1s
+lease: 2s
+timeout: 3s
+retry: {dispatch: [4s], ack: [5s, 6s], execution: [7s], max_attempts: 8}
+steps:
+  - {step_id: a, step_type: A, service: s}
+  - step_id: b.B_-1
+    step_type: B
+    service: s
+    input: previous
+    payload: /b~1c/0
+    payload_schema: {type: string}
+    mode: DEFAULT
+    ack_timeout: 250ms
+    lease: 1h30m
+    timeout: 24h
+    retry:
+      dispatch: []
+      ack: [9s]
+      max_attempts: 1
+`)
+	second := func(n int) time.Duration { return time.Duration(n) * time.Second }
+	want := &protocol.Protocol{
+		ID: "doc_ingest_v1", Version: "1.10", RequestTypes: []string{"doc.ingest", "doc.reingest"},
+		SchemaVersions: []string{"1", "2", "1.10"}, File: "p.yaml",
+		Steps: []protocol.Step{
+			{ID: "a", Type: "A", Service: "s", Input: "job", Mode: "BURST", Overrides: statemachine.Policy{
+				AckTimeout: second(1), Lease: second(2), Timeout: second(3), Dispatch: []time.Duration{second(4)},
+				Ack: []time.Duration{second(5), second(6)}, Execution: []time.Duration{second(7)}, MaxAttempts: 8,
+			}},
+			{ID: "b.B_-1", Type: "B", Service: "s", Input: "previous", PayloadPointer: "/b~1c/0", Mode: "DEFAULT", Overrides: statemachine.Policy{
+				AckTimeout: 250 * time.Millisecond, Lease: 90 * time.Minute, Timeout: 24 * time.Hour, Dispatch: []time.Duration{},
+				Ack: []time.Duration{second(9)}, Execution: []time.Duration{second(7)}, MaxAttempts: 1,
+			}},
+		},
+	}
+	if diff := cmp.Diff(want, got, unexported); diff != "" {
+		t.Errorf("protocol (-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatIsNotSetStaysUnset(t *testing.T) {
+	t.Parallel()
+	got := load(t, small("version: &none ~\nschema_versions:\nretry: {dispatch: }", "    lease: *none\n    timeout: null\n    retry:"))
+	if diff := cmp.Diff(statemachine.Policy{}, got.Steps[0].Overrides); diff != "" || got.Steps[0].Mode != "" || got.Version != "" || got.SchemaVersions != nil {
+		t.Errorf("something is set: %+v", got)
+	}
+}
+
+func TestFilesOfAFolder(t *testing.T) {
+	t.Parallel()
+	other := strings.NewReplacer("protocol_id: p", "protocol_id: a", "[r]", "[r2]").Replace(small("", ""))
+	third := `{"protocol_id": "j", "request_types": ["\ud83d\ude00"],` + "\n\t" + `"steps": [{"step_id": "s", "step_type": "S", "service": "s"}]}`
+	files := folder("p.yaml", small("", ""), "b.yml", other, "c.json", third,
+		".hidden.yaml", "nonsense", "README.md", "nonsense", "p.yaml.bak", "nonsense", "sub/x.yaml", "nonsense", "dir.yaml/x", "nonsense")
+	registry, err := protocol.LoadFS(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, p := range registry.Protocols() {
+		ids = append(ids, p.ID+" "+p.File)
+	}
+	if diff := cmp.Diff([]string{"a b.yml", "j c.json", "p p.yaml"}, ids); diff != "" {
+		t.Errorf("protocols (-want +got):\n%s", diff)
+	}
+	for requestType, want := range map[string]string{"r": "p", "r2": "a", "😀": "j"} {
+		if got, ok := registry.Lookup(requestType); !ok || got.ID != want {
+			t.Errorf("Lookup(%s) = %v, %t, want %s", requestType, got, ok, want)
+		}
+	}
+	for _, requestType := range []string{"", "R", "r ", "x"} {
+		if got, ok := registry.Lookup(requestType); ok {
+			t.Errorf("Lookup(%q) = %s, want none", requestType, got.ID)
+		}
+	}
+}
+
+func TestAFolderWithoutProtocols(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if _, err := protocol.Load(dir); !errors.Is(err, protocol.ErrNoProtocols) || !strings.Contains(err.Error(), dir) {
+		t.Errorf("an empty folder: %v, want %v with the folder's name", err, protocol.ErrNoProtocols)
+	}
+	missing := filepath.Join(dir, "missing")
+	if _, err := protocol.Load(missing); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), missing) {
+		t.Errorf("a missing folder: %v, want %v with the folder's name", err, fs.ErrNotExist)
+	}
+	if _, err := protocol.LoadFS(fstest.MapFS{}); !errors.Is(err, protocol.ErrNoProtocols) {
+		t.Errorf("an empty file system: %v, want %v", err, protocol.ErrNoProtocols)
+	}
+}
+
+// brokenFS fails in the ways that disks do.
+type brokenFS struct {
+	fstest.MapFS
+	list error
+	open error
+}
+
+func (b brokenFS) ReadDir(name string) ([]fs.DirEntry, error) {
+	if b.list != nil {
+		return nil, b.list
+	}
+	return b.MapFS.ReadDir(name)
+}
+
+func (b brokenFS) Open(name string) (fs.File, error) {
+	if b.open != nil && name != "." {
+		return nil, b.open
+	}
+	return b.MapFS.Open(name)
+}
+
+func TestFilesThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	fault := errors.New("the disk is on fire")
+	if _, err := protocol.LoadFS(brokenFS{MapFS: fstest.MapFS{}, list: fault}); !errors.Is(err, fault) {
+		t.Errorf("folder: %v, want %v", err, fault)
+	}
+	_, err := protocol.LoadFS(brokenFS{MapFS: folder("p.yaml", small("", "")), open: fault})
+	if file, ok := errors.AsType[*protocol.FileError](err); !ok || file.File != "p.yaml" || !strings.Contains(file.Message, fault.Error()) {
+		t.Errorf("file: %v, want a FileError of p.yaml with %v", err, fault)
+	}
+	_, err = protocol.LoadFS(folder("p.yaml", small("# "+strings.Repeat("x", 1<<20), "")))
+	if err == nil || err.Error() != "p.yaml: is larger than 1048576 bytes" {
+		t.Errorf("a large file: %v", err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(dir, filepath.Join(dir, "loop.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := protocol.Load(dir); err == nil || !strings.Contains(err.Error(), "loop.yaml") {
+		t.Errorf("a link to a folder: %v, want an error that names it", err)
+	}
+}
+
+// As a mounted config map does it.
+func TestLinksAreFollowed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "..data"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "..data", "p.yaml"), []byte(small("", "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join("..data", "p.yaml"), filepath.Join(dir, "p.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	registry, err := protocol.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := registry.Lookup("r"); !ok {
+		t.Error("the protocol behind the link is not there")
+	}
+}
+
+func TestHolder(t *testing.T) {
+	t.Parallel()
+	first, err := protocol.LoadFS(folder("p.yaml", small("", "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := protocol.LoadFS(folder("p.yaml", small("version: 2", "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := protocol.NewHolder(first)
+	if holder.Current() != first {
+		t.Error("the holder does not hold the first registry")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 1000 {
+			if p, ok := holder.Current().Lookup("r"); !ok || p.Version != "" && p.Version != "2" {
+				t.Errorf("Lookup = %v, %t", p, ok)
+			}
+		}
+	}()
+	if old := holder.Replace(second); old != first || holder.Current() != second {
+		t.Error("Replace does not put the second registry into the place of the first")
+	}
+	<-done
+}
+
+func TestPolicyTakesTheGlobalValueWhereTheStepSetsNone(t *testing.T) {
+	t.Parallel()
+	global := statemachine.Policy{
+		AckTimeout: 30 * time.Second, Lease: 15 * time.Minute, Dispatch: []time.Duration{1}, Ack: []time.Duration{2},
+		Execution: []time.Duration{3}, MaxAttempts: 10,
+	}
+	none := load(t, small("", ""))
+	if diff := cmp.Diff(global, none.Steps[0].Policy(global)); diff != "" {
+		t.Errorf("nothing set (-want +got):\n%s", diff)
+	}
+	some := load(t, small("lease: 1m", "    timeout: 2h\n    retry: {ack: [], max_attempts: 3}"))
+	want := global
+	want.Lease, want.Timeout, want.Ack, want.MaxAttempts = time.Minute, 2*time.Hour, []time.Duration{}, 3
+	if diff := cmp.Diff(want, some.Steps[0].Policy(global)); diff != "" {
+		t.Errorf("some set (-want +got):\n%s", diff)
+	}
+}
+
+func TestCheckSchemaVersion(t *testing.T) {
+	t.Parallel()
+	if got := load(t, small("", "")).CheckSchemaVersion("anything"); got != nil {
+		t.Errorf("a protocol that names none refuses: %v", got)
+	}
+	two := load(t, small(`schema_versions: ["1", "2"]`, ""))
+	for _, version := range []string{"1", "2"} {
+		if got := two.CheckSchemaVersion(version); got != nil {
+			t.Errorf("%s is refused: %v", version, got)
+		}
+	}
+	got := two.CheckSchemaVersion("3")
+	if len(got) != 1 || got[0].Pointer != "/schema_version" || got[0].Message != `must be "1" or "2" for the protocol p` {
+		t.Errorf("3: %+v", got)
+	}
+}
+
+// What a file may claim is what a command may carry.
+func TestLimitsAreThoseOfTheEnvelope(t *testing.T) {
+	t.Parallel()
+	list := func(name string, size int) string {
+		return name + ": ['" + strings.Repeat("x", size) + "']"
+	}
+	for _, more := range []int{0, 1} {
+		requestTypes := strings.Replace(small("", ""), "request_types: [r]", list("request_types", envelope.MaxRequestType+more), 1)
+		if _, err := protocol.LoadFS(folder("p.yaml", requestTypes)); (err != nil) != (more > 0) {
+			t.Errorf("a request type of the limit and %d more: %v", more, err)
+		}
+		versions := small(list("schema_versions", envelope.MaxSchemaVersion+more), "")
+		if _, err := protocol.LoadFS(folder("p.yaml", versions)); (err != nil) != (more > 0) {
+			t.Errorf("a schema version of the limit and %d more: %v", more, err)
+		}
+	}
+}
+
+func ExampleLoad() {
+	registry, err := protocol.Load("../../protocols")
+	if err != nil {
+		panic(err)
+	}
+	p, _ := registry.Lookup("doc.ingest")
+	for _, step := range p.Steps {
+		fmt.Println(step.ID, "by", step.Service, "from", step.Input)
+	}
+	// Output:
+	// extract by extract from job
+	// embed by embed from previous
+	// index by index from previous
+}

@@ -1,0 +1,104 @@
+package protocol
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// MaxSteps is how many steps a protocol may have: every change to a job must fit
+// into one batch of the store.
+const MaxSteps = 32
+
+// Protocol is what a command of its request types becomes.
+type Protocol struct {
+	// ID is the protocol_id, unique in its registry.
+	ID string
+	// Version is the version as it is written in the file, or empty.
+	Version string
+	// RequestTypes are the request types that the protocol claims, at least one.
+	RequestTypes []string
+	// SchemaVersions are the schema versions that the protocol takes; empty takes
+	// any.
+	SchemaVersions []string
+	// Steps are the steps in their order, 1 to [MaxSteps].
+	Steps []Step
+	// File is the path of the file.
+	File string
+}
+
+// Step is one step of a protocol.
+type Step struct {
+	ID      string
+	Type    string
+	Service string
+	// Input says where the step's input_ref comes from.
+	Input statemachine.InputSource
+	// PayloadPointer is the JSON pointer (RFC 6901) of the step's payload in the
+	// command's payload; "" is all of it.
+	PayloadPointer string
+	// Mode is the mode of the step, or empty where the protocol does not decide.
+	Mode routing.Mode
+	// Overrides are the timeouts and budgets that the file sets for the step or
+	// for the whole protocol. A field that is 0, or a list that is nil, is not
+	// set; a list that is empty allows no retry of its cause.
+	Overrides statemachine.Policy
+	// schema is the compiled payload_schema, or nil without one.
+	schema *jsonschema.Schema
+}
+
+// Policy returns the step's timeouts and budgets: its own, and the global ones
+// where it sets none.
+func (s *Step) Policy(global statemachine.Policy) statemachine.Policy {
+	return overlay(s.Overrides, global)
+}
+
+// overlay returns base with everything replaced that over sets.
+func overlay(over, base statemachine.Policy) statemachine.Policy {
+	return statemachine.Policy{
+		AckTimeout:  cmp.Or(over.AckTimeout, base.AckTimeout),
+		Lease:       cmp.Or(over.Lease, base.Lease),
+		Timeout:     cmp.Or(over.Timeout, base.Timeout),
+		Dispatch:    firstSet(over.Dispatch, base.Dispatch),
+		Ack:         firstSet(over.Ack, base.Ack),
+		Execution:   firstSet(over.Execution, base.Execution),
+		MaxAttempts: cmp.Or(over.MaxAttempts, base.MaxAttempts),
+	}
+}
+
+// firstSet returns the first list that is not nil.
+func firstSet[T any](over, base []T) []T {
+	if over != nil {
+		return over
+	}
+	return base
+}
+
+// CheckSchemaVersion returns the violation of a schema_version that the protocol
+// does not take, for an error of the code [problem.SchemaVersionUnsupported], or
+// none.
+func (p *Protocol) CheckSchemaVersion(version string) []problem.Violation {
+	if len(p.SchemaVersions) == 0 || slices.Contains(p.SchemaVersions, version) {
+		return nil
+	}
+	return []problem.Violation{{
+		Pointer: "/schema_version",
+		Message: fmt.Sprintf("must be %s for the protocol %s", strings.Join(quoted(p.SchemaVersions), " or "), p.ID),
+	}}
+}
+
+// quoted puts each text into quotation marks.
+func quoted(texts []string) []string {
+	out := make([]string, len(texts))
+	for i, text := range texts {
+		out[i] = fmt.Sprintf("%q", text)
+	}
+	return out
+}

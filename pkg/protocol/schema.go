@@ -1,0 +1,78 @@
+package protocol
+
+import (
+	"encoding/json"
+	"errors"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/lucius-project/lucius/pkg/canonicaljson"
+)
+
+// errNotLoaded answers every reference of a schema to something outside of it.
+var errNotLoaded = errors.New("references to other documents are not loaded")
+
+// noLoader keeps the compiler from the network and from the file system.
+type noLoader struct{}
+
+// Load implements [jsonschema.URLLoader].
+func (noLoader) Load(string) (any, error) { return nil, errNotLoaded }
+
+// schema compiles a payload_schema, or returns nil without one.
+func (c *checker) schema(at path, document any) *jsonschema.Schema {
+	if document == nil {
+		return nil
+	}
+	tree, err := jsonTree(document)
+	if err != nil {
+		c.fail(at, "is not JSON: %v", err)
+		return nil
+	}
+	schema, err := compile(tree)
+	if err != nil {
+		c.schemaFault(at, err)
+		return nil
+	}
+	return schema
+}
+
+// jsonTree turns what YAML makes of a value into what JSON makes of it: there is
+// no NaN, and binary data is text.
+func jsonTree(document any) (any, error) {
+	text, err := json.Marshal(document)
+	if err != nil {
+		return nil, err
+	}
+	return canonicaljson.Parse(text)
+}
+
+// compile compiles a schema of draft 2020-12, unless it names another, without
+// looking anywhere else. Formats are asserted: who writes "format: date" means
+// it.
+func compile(tree any) (*jsonschema.Schema, error) {
+	const url = "schema:///payload_schema"
+	compiler := jsonschema.NewCompiler()
+	compiler.DefaultDraft(jsonschema.Draft2020)
+	compiler.AssertFormat()
+	compiler.UseLoader(noLoader{})
+	if err := compiler.AddResource(url, tree); err != nil {
+		return nil, err
+	}
+	return compiler.Compile(url)
+}
+
+// schemaFault records why a schema does not compile, each fault on its line.
+func (c *checker) schemaFault(at path, err error) {
+	if load, ok := errors.AsType[*jsonschema.LoadURLError](err); ok {
+		c.fail(at, "refers to %s: only references within the schema itself are allowed", load.URL)
+		return
+	}
+	var validation *jsonschema.ValidationError
+	if invalid, ok := errors.AsType[*jsonschema.SchemaValidationError](err); !ok || !errors.As(invalid.Err, &validation) {
+		c.fail(at, "does not compile: %s", firstLine(err.Error()))
+		return
+	}
+	for finding := range explain(validation) {
+		c.fail(at.to(finding.location...), "%s", finding.message)
+	}
+}

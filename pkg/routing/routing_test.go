@@ -1,0 +1,208 @@
+package routing_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/routing"
+)
+
+func newRouter(tb testing.TB, config routing.Config) *routing.Router {
+	tb.Helper()
+	router, err := routing.New(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return router
+}
+
+func decide(tb testing.TB, router *routing.Router, request routing.Request) routing.Decision {
+	tb.Helper()
+	decision, err := router.Decide(request)
+	if err != nil {
+		tb.Fatalf("Decide(%+v): %v", request, err)
+	}
+	return decision
+}
+
+// The lanes are part of the wire contract: other implementations count on them.
+func TestLanesOfTheContract(t *testing.T) {
+	t.Parallel()
+	router := newRouter(t, routing.Config{})
+	for _, test := range []struct {
+		name    string
+		request routing.Request
+		want    routing.Decision
+	}{
+		{
+			"tenant_a",
+			routing.Request{TenantID: "tenant_a"},
+			routing.Decision{Mode: "DEFAULT", Lane: 15, RoutingKey: "tenant_a", Topic: "global-bus-p15", Source: "default",
+				Reason: "Neither the request nor the protocol names a mode, which means DEFAULT: the tenant id alone chooses the lane."},
+		},
+		{
+			"tenant_a with doc_1 in BURST",
+			routing.Request{TenantID: "tenant_a", DocID: "doc_1", RequestMode: routing.Burst},
+			routing.Decision{Mode: "BURST", Lane: 5, RoutingKey: "tenant_adoc_1", Topic: "global-bus-p5", Source: "request",
+				Reason: "The request asks for BURST: the tenant id and the doc id choose the lane."},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(test.want, decide(t, router, test.request)); diff != "" {
+				t.Errorf("decision (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWhoDecidesOnTheMode(t *testing.T) {
+	t.Parallel()
+	router := newRouter(t, routing.Config{})
+	const none, standard, burst = routing.Mode(""), routing.Default, routing.Burst
+	for _, test := range []struct {
+		request, protocol, want routing.Mode
+		source                  routing.Source
+		reason                  string
+	}{
+		{none, none, standard, routing.SourceDefault, "Neither the request nor the protocol names a mode, which means DEFAULT: the tenant id alone chooses the lane."},
+		{none, standard, standard, routing.SourceProtocol, "The request names no mode and the protocol asks for DEFAULT: the tenant id alone chooses the lane."},
+		{none, burst, burst, routing.SourceProtocol, "The request names no mode and the protocol asks for BURST: the tenant id and the doc id choose the lane."},
+		{standard, burst, standard, routing.SourceRequest, "The request asks for DEFAULT: the tenant id alone chooses the lane."},
+		{burst, standard, burst, routing.SourceRequest, "The request asks for BURST: the tenant id and the doc id choose the lane."},
+		{burst, none, burst, routing.SourceRequest, "The request asks for BURST: the tenant id and the doc id choose the lane."},
+	} {
+		t.Run("request "+string(test.request)+", protocol "+string(test.protocol), func(t *testing.T) {
+			t.Parallel()
+			got := decide(t, router, routing.Request{TenantID: "t", DocID: "d", RequestMode: test.request, ProtocolMode: test.protocol})
+			if got.Mode != test.want || got.Source != test.source || got.Reason != test.reason {
+				t.Errorf("got %s by %s: %s\nwant %s by %s: %s", got.Mode, got.Source, got.Reason, test.want, test.source, test.reason)
+			}
+		})
+	}
+}
+
+func TestSpellingsOfOneIDShareARoutingKey(t *testing.T) {
+	t.Parallel()
+	router := newRouter(t, routing.Config{})
+	for _, test := range []struct{ name, tenant, doc, want string }{
+		{"as it is", "tenant_a", "doc_1", "tenant_adoc_1"},
+		{"white space around", " \ttenant_a\n", "\u00a0doc_1\u2003", "tenant_adoc_1"},
+		{"white space inside stays", "tenant a", "doc 1", "tenant adoc 1"},
+		{"upper case", "Tenant_A", "DOC_1", "tenant_adoc_1"},
+		{"upper case beyond ASCII", "ÄRGER", "ΔΟΣ", "ärgerδοσ"},
+		{"combining marks are composed", "cafe\u0301", "E\u0301", "caféé"},
+		{"compatibility characters are not replaced", "ﬁn", "①", "ﬁn①"},
+		{"each id is normalised by itself", "e", "\u0301x", "e\u0301x"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			got := decide(t, router, routing.Request{TenantID: test.tenant, DocID: test.doc, RequestMode: routing.Burst})
+			if got.RoutingKey != test.want {
+				t.Errorf("routing key %q, want %q", got.RoutingKey, test.want)
+			}
+			got = decide(t, router, routing.Request{TenantID: test.tenant, DocID: test.doc})
+			if !strings.HasPrefix(test.want, got.RoutingKey) {
+				t.Errorf("routing key %q in DEFAULT, want the tenant's part of %q", got.RoutingKey, test.want)
+			}
+		})
+	}
+}
+
+func TestDecideRefuses(t *testing.T) {
+	t.Parallel()
+	router := newRouter(t, routing.Config{})
+	for _, test := range []struct {
+		name    string
+		request routing.Request
+		want    error
+	}{
+		{"no tenant", routing.Request{}, routing.ErrTenantIDRequired},
+		{"a blank tenant", routing.Request{TenantID: " \u00a0"}, routing.ErrTenantIDRequired},
+		{"BURST of the request without a document", routing.Request{TenantID: "t", RequestMode: "BURST"}, routing.ErrDocIDRequired},
+		{"BURST of the protocol without a document", routing.Request{TenantID: "t", ProtocolMode: "BURST"}, routing.ErrDocIDRequired},
+		{"BURST with a blank document", routing.Request{TenantID: "t", DocID: "\t", RequestMode: "BURST"}, routing.ErrDocIDRequired},
+		{"another mode", routing.Request{TenantID: "t", RequestMode: "burst"}, routing.ErrUnknownMode},
+		{"another mode of the protocol", routing.Request{TenantID: "t", ProtocolMode: "FAST"}, routing.ErrUnknownMode},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if decision, err := router.Decide(test.request); !errors.Is(err, test.want) {
+				t.Errorf("Decide = %+v, %v, want %v", decision, err, test.want)
+			}
+		})
+	}
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	router := newRouter(t, routing.Config{Lanes: 4, TopicPrefix: "jobs-"})
+	if got := decide(t, router, routing.Request{TenantID: "tenant_a"}); got.Lane != 3 || got.Topic != "jobs-3" {
+		t.Errorf("lane %d on %s, want 3 on jobs-3", got.Lane, got.Topic)
+	}
+	if router.Lanes() != 4 || newRouter(t, routing.Config{}).Lanes() != 16 {
+		t.Error("the number of lanes is not the configured one, or 16 by default")
+	}
+	for _, lanes := range []int{-1, routing.MaxLanes + 1} {
+		if _, err := routing.New(routing.Config{Lanes: lanes}); err == nil || !strings.Contains(err.Error(), "Lanes") {
+			t.Errorf("New with %d lanes: %v, want an error that names Lanes", lanes, err)
+		}
+	}
+}
+
+func TestValidModes(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[routing.Mode]bool{"DEFAULT": true, "BURST": true, "": false, "burst": false, "FAST": false} {
+		if mode.Valid() != want {
+			t.Errorf("%q is valid: %t", mode, !want)
+		}
+	}
+}
+
+// Every lane is used, and none by far more keys than another.
+func TestKeysSpreadOverTheLanes(t *testing.T) {
+	t.Parallel()
+	router := newRouter(t, routing.Config{})
+	const keys = 16000
+	var count [routing.DefaultLanes]int
+	for i := range keys {
+		doc := strings.Repeat("x", i%7) + string(rune('a'+i%26)) + strings.Repeat("0", i/26%9) + string(rune('0'+i%10)) + string(rune(0x4e00+i))
+		count[decide(t, router, routing.Request{TenantID: "t", DocID: doc, RequestMode: "BURST"}).Lane]++
+	}
+	for lane, n := range count {
+		if n < keys/16/2 || n > keys/16*2 {
+			t.Errorf("lane %d has %d of %d keys", lane, n, keys)
+		}
+	}
+}
+
+func FuzzDecide(f *testing.F) {
+	f.Add("tenant_a", "doc_1", true)
+	f.Add(" Tenant_A ", "", false)
+	f.Add("cafe\u0301", "\xff\u0130", true)
+	router := newRouter(f, routing.Config{})
+	f.Fuzz(func(t *testing.T, tenant, doc string, burst bool) {
+		request := routing.Request{TenantID: tenant, DocID: doc}
+		if burst {
+			request.RequestMode = routing.Burst
+		}
+		decision, err := router.Decide(request)
+		if err != nil {
+			if strings.TrimSpace(tenant) != "" && strings.TrimSpace(doc) != "" {
+				t.Fatalf("Decide(%q, %q): %v", tenant, doc, err)
+			}
+			return
+		}
+		if decision.Lane < 0 || decision.Lane >= router.Lanes() || decision.Topic != router.Topic(decision.Lane) {
+			t.Fatalf("Decide(%q, %q) = %+v, off the lanes", tenant, doc, decision)
+		}
+		request.TenantID = "\t" + request.TenantID + " "
+		again, err := router.Decide(request)
+		if diff := cmp.Diff(decision, again); err != nil || diff != "" {
+			t.Fatalf("white space around %q changes the decision: %v\n%s", tenant, err, diff)
+		}
+	})
+}

@@ -1,0 +1,78 @@
+package seqledger
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// DefaultWindow is Config.Window where none is given.
+const DefaultWindow = 4096
+
+// Config is what a ledger is made from.
+type Config struct {
+	// LeaseDuration is how long a lease lives after its last heartbeat.
+	// Required.
+	//
+	// Source: Stage1 seq ledger spec, Lease Ownership, leaseExpiresMs.
+	LeaseDuration time.Duration
+
+	// Window is how many seqs may be open, which is taken up and not yet
+	// COMMITTED, at a time. Optional. Defaults to DefaultWindow.
+	Window int
+
+	// Retry decides about retries. Optional. Defaults to no retries.
+	Retry Policy
+
+	// Fatal is told of the illegal transition that halted the ledger, at most
+	// once, from the goroutine that tried it and without any lock held. In
+	// production it logs the facts and stops the process with a non-zero code.
+	// Required.
+	Fatal func(*IllegalTransition)
+}
+
+// Validate returns an error that names the field which is missing or out of
+// range.
+func (c Config) Validate() error {
+	if c.LeaseDuration <= 0 {
+		return fmt.Errorf("LeaseDuration must be positive, is %s", c.LeaseDuration)
+	}
+	if c.Window < 0 {
+		return fmt.Errorf("Window must not be negative, is %d", c.Window)
+	}
+	if c.Retry.MaxAttempts < 0 {
+		return fmt.Errorf("Retry.MaxAttempts must not be negative, is %d", c.Retry.MaxAttempts)
+	}
+	if c.Fatal == nil {
+		return errors.New("Fatal is required")
+	}
+	return nil
+}
+
+// Class is the kind of a failure, as the retry guard sees it.
+type Class string
+
+// LeaseExpired is the class of an attempt that ended because its lease was
+// reclaimed.
+const LeaseExpired Class = "lease_expired"
+
+// Policy is the retry guard. It is data, so that the same inputs always give
+// the same decision.
+//
+// Source: Stage1 seq ledger spec, Retry Guard.
+type Policy struct {
+	// MaxAttempts is how many attempts a seq may have in all, the first one
+	// included. Optional. Defaults to 1, which is no retry.
+	MaxAttempts int
+
+	// Retryable lists the classes that may be retried. Optional. Defaults to
+	// none.
+	Retryable []Class
+}
+
+// Allows reports whether a seq that had that many attempts, the last of which
+// failed with that class, may have another.
+func (p Policy) Allows(class Class, attempts int) bool {
+	return attempts < p.MaxAttempts && slices.Contains(p.Retryable, class)
+}

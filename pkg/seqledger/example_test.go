@@ -1,0 +1,50 @@
+package seqledger_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/seqledger"
+)
+
+// The life of a row whose first owner is too slow. In production Fatal logs the
+// error and exits with a non-zero code.
+func Example() {
+	ledger, err := seqledger.New(seqledger.Config{
+		LeaseDuration: 10 * time.Second,
+		Retry: seqledger.Policy{
+			MaxAttempts: 2,
+			Retryable:   []seqledger.Class{seqledger.LeaseExpired},
+		},
+		Fatal: func(e *seqledger.IllegalTransition) { fmt.Println("fatal:", e) },
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	now := time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
+
+	seq, _ := ledger.Take(now)
+	slow, _ := ledger.Begin(seq, "slow", now)
+
+	now = now.Add(10 * time.Second)
+	reclaimed, _ := ledger.Reclaim(now)
+	fmt.Printf("%+v\n", reclaimed)
+
+	fast, _ := ledger.Begin(seq, "fast", now)
+	held, _ := ledger.Finish(slow, seqledger.TerminalSuccess, now)
+	fmt.Println("slow held its lease:", held)
+	held, _ = ledger.Finish(fast, seqledger.TerminalSuccess, now)
+	fmt.Println("fast held its lease:", held)
+
+	_, _ = ledger.Commit(seq, now)
+	fmt.Printf("%+v\n", ledger.Counters())
+
+	_, _ = ledger.Finish(fast, seqledger.TerminalSuccess, now)
+	// Output:
+	// [{Seq:1 Owner:slow Attempt:1 Retried:true}]
+	// slow held its lease: false
+	// fast held its lease: true
+	// {Dispatched:0 InFlight:0 Terminal:0 Committed:1}
+	// fatal: illegal transition of seq 1 from COMMITTED(7) to TERMINAL_SUCCESS(3) by owner "fast" at 2026-03-01T12:00:10Z: second terminal event of attempt 2
+}

@@ -1,0 +1,151 @@
+package seqledger_test
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/seqledger"
+)
+
+const leaseDuration = 10 * time.Second
+
+// t0 is when the tests begin, and at a time counted from there.
+var t0 = time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
+
+func at(seconds int) time.Time { return t0.Add(time.Duration(seconds) * time.Second) }
+
+// timeout is a retryable class beside LeaseExpired, poison one that is not.
+const (
+	timeout seqledger.Class = "timeout"
+	poison  seqledger.Class = "poison"
+)
+
+var allStates = []seqledger.State{
+	seqledger.Unseen, seqledger.Dispatched, seqledger.InFlight,
+	seqledger.TerminalSuccess, seqledger.TerminalSkip, seqledger.TerminalFail, seqledger.TerminalCancel,
+	seqledger.Committed,
+}
+
+// tb is what the helpers need of a test, a benchmark or a property.
+type tb interface {
+	Helper()
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// fixture is a ledger whose hook records.
+type fixture struct {
+	*seqledger.Ledger
+	fatal []*seqledger.IllegalTransition
+}
+
+func newLedger(t tb) *fixture {
+	t.Helper()
+	f := &fixture{}
+	ledger, err := seqledger.New(seqledger.Config{
+		LeaseDuration: leaseDuration,
+		Window:        64,
+		Retry: seqledger.Policy{
+			MaxAttempts: 3,
+			Retryable:   []seqledger.Class{timeout, seqledger.LeaseExpired},
+		},
+		Fatal: func(e *seqledger.IllegalTransition) { f.fatal = append(f.fatal, e) },
+	})
+	if err != nil {
+		t.Fatalf("New: %v", err)
+	}
+	f.Ledger = ledger
+	return f
+}
+
+// in brings a new seq into the state, by legal moves at t0 and under the owner
+// "anna". The lease is that of its only attempt, or nil if it had none.
+func (f *fixture) in(t tb, state seqledger.State) (seqledger.Seq, *seqledger.Lease) {
+	t.Helper()
+	if state == seqledger.Unseen {
+		return seqledger.Seq(f.Counters().Open() + f.Counters().Committed + 1), nil
+	}
+	seq := f.take(t)
+	if state == seqledger.Dispatched {
+		return seq, nil
+	}
+	lease := f.begin(t, seq, "anna", t0)
+	outcome := state
+	switch state {
+	case seqledger.InFlight:
+		return seq, lease
+	case seqledger.Committed:
+		outcome = seqledger.TerminalSuccess
+	}
+	if held, err := f.Finish(lease, outcome, t0); !held || err != nil {
+		t.Fatalf("Finish(%s) = %t, %v", outcome, held, err)
+	}
+	if state == seqledger.Committed {
+		f.commit(t, seq)
+	}
+	return seq, lease
+}
+
+func (f *fixture) take(t tb) seqledger.Seq {
+	t.Helper()
+	seq, err := f.Take(t0)
+	if err != nil {
+		t.Fatalf("Take: %v", err)
+	}
+	return seq
+}
+
+func (f *fixture) begin(t tb, seq seqledger.Seq, owner string, now time.Time) *seqledger.Lease {
+	t.Helper()
+	lease, err := f.Begin(seq, owner, now)
+	if err != nil {
+		t.Fatalf("Begin(%d, %q): %v", seq, owner, err)
+	}
+	return lease
+}
+
+func (f *fixture) commit(t tb, seq seqledger.Seq) {
+	t.Helper()
+	if changed, err := f.Commit(seq, t0); !changed || err != nil {
+		t.Fatalf("Commit(%d) = %t, %v", seq, changed, err)
+	}
+}
+
+func (f *fixture) wantState(t tb, seq seqledger.Seq, want seqledger.State) {
+	t.Helper()
+	if got := f.Inspect(seq).State; got != want {
+		t.Errorf("seq %d is %s, want %s", seq, got, want)
+	}
+}
+
+// wantLegal fails the test if anything halted the ledger.
+func (f *fixture) wantLegal(t tb) {
+	t.Helper()
+	if len(f.fatal) > 0 {
+		t.Errorf("ledger halted: %v", f.fatal[0])
+	}
+}
+
+// wantIllegal checks that err is the illegal transition, that the hook was
+// told of the same one, and that the ledger stands still since.
+func (f *fixture) wantIllegal(t tb, err error, want seqledger.IllegalTransition) {
+	t.Helper()
+	var got *seqledger.IllegalTransition
+	if !errors.As(err, &got) {
+		t.Fatalf("error is %v, want an illegal transition", err)
+	}
+	if want.Reason == "" {
+		want.Reason = got.Reason
+	}
+	if *got != want {
+		t.Errorf("illegal transition\n got %+v\nwant %+v", *got, want)
+	}
+	if !slices.Equal(f.fatal, []*seqledger.IllegalTransition{got}) {
+		t.Errorf("hook was told of %v, want just %v", f.fatal, got)
+	}
+	f.wantState(t, want.Seq, want.From)
+	if _, err := f.Take(t0); !errors.Is(err, seqledger.ErrHalted) {
+		t.Errorf("Take after the illegal transition: error %v, want ErrHalted", err)
+	}
+}

@@ -1,0 +1,52 @@
+package seqledger
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// ErrHalted is returned by every change after an illegal transition. The
+// message says which one it was.
+var ErrHalted = errors.New("seq ledger is halted")
+
+// IllegalTransition is the error of a move that the contract does not allow.
+// It means a bug in this process, and the process must not go on.
+//
+// Source: Stage1 seq ledger spec, Illegal Transition Policy.
+type IllegalTransition struct {
+	// Seq is what was to be moved.
+	Seq Seq
+	// From is the prior state, which still holds.
+	From State
+	// To is the attempted state.
+	To State
+	// Owner is the token of the owner that tried the move; where a move needs
+	// no owner, that of the seq's last one. It is empty where there was none,
+	// or where the seq has left the window.
+	Owner string
+	// At is the wall-clock time of the attempt.
+	At time.Time
+	// Reason says which rule was broken.
+	Reason string
+}
+
+// Error gives all facts in one line.
+func (e *IllegalTransition) Error() string {
+	return fmt.Sprintf("illegal transition of seq %d from %s(%d) to %s(%d) by owner %q at %s: %s",
+		e.Seq, e.From, uint8(e.From), e.To, uint8(e.To), e.Owner,
+		e.At.UTC().Format(time.RFC3339Nano), e.Reason)
+}
+
+// LogValue gives the facts as attributes of a structured log line.
+func (e *IllegalTransition) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.Uint64("seq", uint64(e.Seq)),
+		slog.String("from", e.From.String()),
+		slog.String("to", e.To.String()),
+		slog.String("owner", e.Owner),
+		slog.Time("at", e.At),
+		slog.String("reason", e.Reason),
+	)
+}

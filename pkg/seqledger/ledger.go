@@ -1,0 +1,117 @@
+package seqledger
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Ledger is the state of all seqs of one process. It is made by New and is
+// safe for concurrent use; every method is one atomic step.
+type Ledger struct {
+	cfg Config
+
+	mu sync.Mutex
+	// open holds every seq below next that is not COMMITTED.
+	open map[Seq]*entry
+	next Seq
+	// counts has the number of seqs in each state; Unseen is not counted.
+	counts [states]uint64
+	leases leaseQueue
+	clock  time.Time
+	// halted is the first illegal transition, if there was one.
+	halted *IllegalTransition
+}
+
+// entry is one open seq.
+type entry struct {
+	seq      Seq
+	state    State
+	attempts int
+	// owner is the last owner.
+	owner string
+	// lease is set exactly while the seq is in flight.
+	lease *Lease
+}
+
+// New returns an empty ledger. It returns the error of Config.Validate.
+func New(cfg Config) (*Ledger, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("seq ledger config: %w", err)
+	}
+	if cfg.Window == 0 {
+		cfg.Window = DefaultWindow
+	}
+	return &Ledger{cfg: cfg, open: make(map[Seq]*entry), next: 1}, nil
+}
+
+// atomically runs one change under the mutex, and then tells the hook if that
+// change halted the ledger.
+func atomically[T any](l *Ledger, now time.Time, change func() (T, error)) (T, error) {
+	result, illegal, err := locked(l, now, change)
+	if illegal != nil {
+		l.cfg.Fatal(illegal)
+	}
+	return result, err
+}
+
+// locked runs the change unless the ledger is halted. It returns the illegal
+// transition only to the one call that tried it.
+func locked[T any](l *Ledger, now time.Time, change func() (T, error)) (result T, illegal *IllegalTransition, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.halted != nil {
+		return result, nil, fmt.Errorf("%w: %v", ErrHalted, l.halted)
+	}
+	if now.After(l.clock) {
+		l.clock = now
+	}
+	result, err = change()
+	return result, l.halted, err
+}
+
+// lookup returns the entry of any seq. For one that is not in the window that
+// is a mere description of it.
+func (l *Ledger) lookup(seq Seq) *entry {
+	if e, ok := l.open[seq]; ok {
+		return e
+	}
+	if seq > 0 && seq < l.next {
+		return &entry{seq: seq, state: Committed}
+	}
+	return &entry{seq: seq, state: Unseen}
+}
+
+// move is the only place where a state is written.
+func (l *Ledger) move(e *entry, to State, owner string, now time.Time) error {
+	if !Legal(e.state, to) {
+		return l.refuse(e, to, owner, now, "not in the transition table")
+	}
+	if e.state != Unseen {
+		l.counts[e.state]--
+	}
+	l.counts[to]++
+	e.state = to
+	return nil
+}
+
+// refuse halts the ledger and returns the illegal transition.
+func (l *Ledger) refuse(e *entry, to State, owner string, now time.Time, reason string) error {
+	l.halted = &IllegalTransition{
+		Seq:    e.seq,
+		From:   e.state,
+		To:     to,
+		Owner:  owner,
+		At:     now.Round(0), // A wall-clock time, without the monotonic reading.
+		Reason: reason,
+	}
+	return l.halted
+}
+
+// release ends the entry's lease. A lost one was taken away from its owner,
+// who is yet to hear of it.
+func (l *Ledger) release(e *entry, lost bool) {
+	l.leases.remove(e.lease)
+	e.lease.lost = lost
+	e.lease = nil
+}

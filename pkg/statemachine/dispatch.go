@@ -1,0 +1,185 @@
+package statemachine
+
+import (
+	"fmt"
+	"time"
+)
+
+// accept is the first change of a job: QUEUED, and its first step dispatched.
+func (m *move) accept() {
+	job := &m.agg.Job
+	if job.Rev != 0 || job.State != JobQueued {
+		m.refuse(CodeIllegalTransition, "the job exists already")
+		return
+	}
+	m.apply()
+	job.CreatedAt = m.env.Now
+	for i := range m.agg.Steps {
+		m.agg.Steps[i].CreatedAt = m.env.Now
+		m.touch(i)
+	}
+	m.note(Transition{Object: ObjectJob, Type: EventJobAccepted, To: string(JobQueued), Cause: "command accepted"})
+	m.dispatch(0, "command accepted")
+	m.job(JobDispatching, "first step's outbox row created")
+}
+
+// dispatch makes a new attempt of step i with a new pair and a new outbox row,
+// and makes it the job's current step.
+func (m *move) dispatch(i int, cause string) {
+	step := &m.agg.Steps[i]
+	m.newPair(i)
+	step.OutboxID = fmt.Sprintf("%s.%d.%d", m.agg.Job.ID, i, step.AttemptNo)
+	step.NextAttemptAt = time.Time{}
+	step.InputRef = m.input(i)
+	m.step(i, StepDispatching, cause, "")
+	m.agg.Job.CurrentStepID = step.ID
+	m.agg.Job.CurrentStepIndex = i
+
+	row := &Outbox{
+		ID: step.OutboxID, StepID: step.ID, StepIndex: i, AttemptNo: step.AttemptNo, LeaseID: step.LeaseID,
+		State: OutboxPending, Routing: step.Routing, CreatedAt: m.env.Now, UpdatedAt: m.env.Now,
+	}
+	m.agg.Outbox = row
+	m.added = true
+	m.d.Added, m.d.Dispatch = row, row
+	m.note(Transition{
+		Object: ObjectOutbox, ID: row.ID, Type: EventOutboxPending, To: string(OutboxPending),
+		AttemptNo: row.AttemptNo, Cause: cause,
+	})
+	m.offer(row)
+}
+
+// offer makes the row due: behind the hold where this process hands it to its
+// own relay, with a timer as the safety net; else now, for whichever relay.
+func (m *move) offer(row *Outbox) {
+	if !m.env.Hot {
+		row.DueAt = deadline(m.env.Now, 0)
+		return
+	}
+	row.DueAt = deadline(m.env.Now, m.env.Hold)
+	m.wake = &Wake{Kind: WakeTimer, At: row.DueAt}
+}
+
+// newPair gives step i the next attempt_no and the fresh lease id.
+func (m *move) newPair(i int) {
+	step := &m.agg.Steps[i]
+	step.AttemptNo++
+	m.agg.Job.AttemptsTotal++
+	step.LeaseID = m.env.LeaseID
+	step.LeaseExpiresAt = deadline(m.env.Now, m.env.Hold+step.Policy.AckTimeout)
+	step.TimeoutAt = time.Time{}
+	m.remember(i, func(*Attempt) {})
+}
+
+// input is the step's input_ref.
+func (m *move) input(i int) []byte {
+	step := &m.agg.Steps[i]
+	if step.Input == InputPrevious && i > 0 && len(m.agg.Steps[i-1].ResultRef) > 0 {
+		return m.agg.Steps[i-1].ResultRef
+	}
+	return m.agg.Job.InputRef
+}
+
+// taken is a relay that takes a due row up.
+func (m *move) taken(e Taken) {
+	row := m.pending(e.OutboxID)
+	if row == nil {
+		return
+	}
+	if row.DueAt.After(m.env.Now) {
+		m.refuse(CodeNotDue, "the row is not due before %s", row.DueAt.Format(time.RFC3339))
+		return
+	}
+	m.apply()
+	if row.Rejected {
+		m.refence(row)
+	}
+	m.outboxSame(EventOutboxTaken, "taken up for publishing")
+	row.DueAt = deadline(m.env.Now, m.env.Hold)
+}
+
+// refence gives a rejected row a new pair before it is published again, so
+// that its message id differs and a worker that got some copy is fenced.
+//
+// Source: Orchestrator flow canvas, Retry Loop (update, publish, update).
+func (m *move) refence(row *Outbox) {
+	i := row.StepIndex
+	m.newPair(i)
+	m.step(i, StepDispatching, "retry after a rejected publish", "")
+	row.AttemptNo = m.agg.Steps[i].AttemptNo
+	row.LeaseID = m.agg.Steps[i].LeaseID
+	row.Rejected = false
+	m.d.Dispatch = row
+}
+
+// outboxSame walks PENDING to PENDING with an event type of its own.
+func (m *move) outboxSame(eventType, cause string) {
+	m.outbox(OutboxPending, cause)
+	m.d.History[len(m.d.History)-1].Type = eventType
+}
+
+// pending returns the active row if it is that one (any, for an empty id) and
+// still PENDING; else the move ends as a duplicate, since somebody settled the
+// row before.
+func (m *move) pending(outboxID string) *Outbox {
+	row := m.agg.Outbox
+	if row == nil || outboxID != "" && row.ID != outboxID || row.State != OutboxPending {
+		m.duplicate("the outbox row is settled")
+		return nil
+	}
+	return row
+}
+
+// published marks the row SENT.
+func (m *move) published(e Published) {
+	row := m.pending(e.OutboxID)
+	if row == nil {
+		return
+	}
+	if row.AttemptNo != e.AttemptNo {
+		m.duplicate("the outbox row has a newer attempt")
+		return
+	}
+	m.apply()
+	m.sent("publish succeeded")
+	step := &m.agg.Steps[row.StepIndex]
+	step.LeaseExpiresAt = deadline(m.env.Now, step.Policy.AckTimeout)
+	if e.AwaitsClaim {
+		step.LeaseExpiresAt = time.Time{}
+	}
+}
+
+// sent walks a DISPATCHING step and its row to AWAITING_ACK and SENT.
+func (m *move) sent(cause string) {
+	m.outbox(OutboxSent, cause)
+	m.step(m.agg.Outbox.StepIndex, StepAwaitingAck, cause, "")
+}
+
+// publishRejected spends the dispatch budget.
+func (m *move) publishRejected(e PublishRejected) {
+	row := m.pending(e.OutboxID)
+	if row == nil {
+		return
+	}
+	if row.AttemptNo != e.AttemptNo || row.Rejected {
+		m.duplicate("the rejection is counted")
+		return
+	}
+	m.apply()
+	i := row.StepIndex
+	step := &m.agg.Steps[i]
+	row.Failures++
+	row.LastError = e.Reason
+	step.LastErrorCode, step.LastErrorMessage = ErrorDispatchExhausted, e.Reason
+	delay, again := spend(&step.Spent, &step.Policy, CauseDispatch)
+	m.touch(i)
+	if e.Permanent || !again {
+		m.outbox(OutboxFailedFinal, "publish failed final")
+		m.failStep(i, ErrorDispatchExhausted, e.Reason, "publish failed final")
+		return
+	}
+	step.LastErrorCode = "publish_rejected"
+	m.outboxSame(EventOutboxRejected, e.Reason)
+	row.Rejected = true
+	row.DueAt = deadline(m.env.Now, jitter(delay, m.env.Jitter, m.env.Random))
+}

@@ -1,0 +1,214 @@
+package sweeper
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// Ledger is what the sweeper needs of the ledger.
+type Ledger interface {
+	Shards() int
+	Due(ctx context.Context, kind ledger.Kind, shard int, now time.Time, limit int, from string,
+	) ([]ledger.Entry, string, error)
+	Fire(ctx context.Context, entry ledger.Entry, event statemachine.Event) (ledger.Standing, ledger.Result, error)
+}
+
+// Config is what a [Sweeper] is made of.
+type Config struct {
+	// Ledger holds the jobs. Required.
+	Ledger Ledger
+	// Interval is the time between two passes. Optional. Defaults to 1 s.
+	Interval time.Duration
+	// Page is the most entries that are read at once. Optional. Defaults to 256.
+	Page int
+	// PassLimit is the most entries that one pass takes from one shard, so that
+	// no shard waits for another's backlog. Optional. Defaults to 4096.
+	PassLimit int
+	// Parallel is the number of jobs looked at side by side. Optional. Defaults
+	// to 16.
+	Parallel int
+	// Logger is told of jobs that could not be looked at. Optional.
+	Logger *slog.Logger
+	// Observe is told of each pass that found something. Optional.
+	Observe func(Result)
+}
+
+// Result is what one pass did.
+type Result struct {
+	Read      int                     // schedule entries read
+	Standings map[ledger.Standing]int // of the entries that were fired
+	Failed    int                     // entries that could not be handled; they stay
+	// Late is how far behind the oldest entry was.
+	Late time.Duration
+}
+
+// Sweeper acts on deadlines. Any number may run on one store.
+type Sweeper struct {
+	cfg Config
+
+	mu sync.Mutex
+	// outage is when the last outage ended: the start of the process, or the
+	// first pass that read the store again.
+	outage time.Time
+	down   bool
+}
+
+// New returns a sweeper that takes the time until now for an outage: workers
+// could not report while the process was down.
+func New(cfg Config) (*Sweeper, error) {
+	if cfg.Ledger == nil {
+		return nil, errors.New("sweeper: Ledger is required")
+	}
+	cfg.Interval = cmp.Or(cfg.Interval, time.Second)
+	cfg.Page = cmp.Or(cfg.Page, 256)
+	cfg.PassLimit = cmp.Or(cfg.PassLimit, 4096)
+	cfg.Parallel = cmp.Or(cfg.Parallel, 16)
+	if cfg.Interval < 0 || cfg.Page < 0 || cfg.PassLimit < 0 || cfg.Parallel < 0 {
+		return nil, errors.New("sweeper: Interval, Page, PassLimit and Parallel must be positive")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = func(Result) {}
+	}
+	return &Sweeper{cfg: cfg, outage: time.Now()}, nil
+}
+
+// Run makes a pass at each interval until the context ends.
+func (s *Sweeper) Run(ctx context.Context) error {
+	timer := time.NewTicker(s.cfg.Interval)
+	defer timer.Stop()
+	for {
+		result, err := s.RunOnce(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			s.cfg.Logger.Error("sweep failed", "error", err)
+		}
+		if result.Read > 0 {
+			s.cfg.Observe(result)
+		}
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// RunOnce looks at the jobs whose timer is due. A job that cannot be handled
+// keeps its entry and does not hold up the others; the error is that of
+// reading the schedule.
+func (s *Sweeper) RunOnce(ctx context.Context) (Result, error) {
+	pass := &pass{sweeper: s, now: time.Now(), outage: s.outageEnd()}
+	pass.result.Standings = map[ledger.Standing]int{}
+	shards := s.cfg.Ledger.Shards()
+	start := rand.IntN(shards)
+	var firstErr error
+	for i := range shards {
+		if err := pass.shard(ctx, (start+i)%shards); err != nil && firstErr == nil {
+			firstErr = fmt.Errorf("sweep: %w", err)
+		}
+	}
+	s.note(firstErr)
+	return pass.result, firstErr
+}
+
+// outageEnd is when the last outage ended.
+func (s *Sweeper) outageEnd() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.outage
+}
+
+// note keeps track of outages of the store: when it answers again, deadlines
+// that passed meanwhile get their grace.
+func (s *Sweeper) note(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.down = s.down || errors.Is(err, tablestore.ErrUnavailable)
+		return
+	}
+	if s.down {
+		s.down, s.outage = false, time.Now()
+	}
+}
+
+// pass is one pass over the schedule.
+type pass struct {
+	sweeper *Sweeper
+	now     time.Time
+	outage  time.Time
+
+	mu     sync.Mutex
+	result Result
+}
+
+// shard handles the due entries of one shard, page by page. What it leaves
+// alone it reads past, so that it hides nothing behind it.
+func (p *pass) shard(ctx context.Context, shard int) error {
+	from := ""
+	for read := 0; read < p.sweeper.cfg.PassLimit; {
+		entries, next, err := p.sweeper.cfg.Ledger.Due(ctx, ledger.Timer, shard, p.now, p.sweeper.cfg.Page, from)
+		if err != nil {
+			return err
+		}
+		p.page(ctx, entries)
+		read += len(entries)
+		if next == "" || ctx.Err() != nil {
+			return nil
+		}
+		from = next
+	}
+	return nil
+}
+
+// page fires the entries of one page side by side.
+func (p *pass) page(ctx context.Context, entries []ledger.Entry) {
+	var group errgroup.Group
+	group.SetLimit(p.sweeper.cfg.Parallel)
+	for _, entry := range entries {
+		group.Go(func() error {
+			p.fire(ctx, entry)
+			return nil
+		})
+	}
+	_ = group.Wait() // The jobs' errors are counted one by one.
+}
+
+// fire handles one entry.
+func (p *pass) fire(ctx context.Context, entry ledger.Entry) {
+	event := statemachine.DeadlinePassed{}
+	if entry.Due.Before(p.outage) {
+		event.Outage = p.outage
+	}
+	standing, result, err := p.sweeper.cfg.Ledger.Fire(ctx, entry, event)
+	if err == nil && result.PostErr != nil {
+		err = fmt.Errorf("after the commit: %w", result.PostErr)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.result.Read++
+	p.result.Late = max(p.result.Late, p.now.Sub(entry.Due))
+	if err != nil {
+		p.result.Failed++
+		p.sweeper.cfg.Logger.Warn("deadline not handled", "jobId", entry.JobID, "error", err)
+		return
+	}
+	p.result.Standings[standing]++
+}

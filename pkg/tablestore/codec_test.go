@@ -1,0 +1,133 @@
+package tablestore_test
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+func everyKind() tablestore.Properties {
+	return tablestore.Properties{
+		{Name: "text", Value: tablestore.String("Zürich 😀\x00")},
+		{Name: "empty", Value: tablestore.String("")},
+		{Name: "least", Value: tablestore.Int(math.MinInt64)},
+		{Name: "greatest", Value: tablestore.Int(math.MaxInt64)},
+		{Name: "yes", Value: tablestore.Bool(true)},
+		{Name: "no", Value: tablestore.Bool(false)},
+		{Name: "at", Value: tablestore.Time(time.UnixMilli(1_767_225_599_999))},
+		{Name: "data", Value: tablestore.Bytes([]byte{0, 255, 1})},
+		{Name: "none", Value: tablestore.Bytes([]byte{})},
+	}
+}
+
+func TestCodecIsExact(t *testing.T) {
+	t.Parallel()
+	for _, want := range []tablestore.Properties{nil, everyKind()} {
+		got, err := tablestore.DecodeProperties(tablestore.EncodeProperties(nil, want))
+		if err != nil || len(got) != len(want) {
+			t.Fatalf("decode: %d properties, %v", len(got), err)
+		}
+		for i := range want {
+			if got[i].Name != want[i].Name || !got[i].Value.Equal(want[i].Value) || got[i].Value.Kind() != want[i].Value.Kind() {
+				t.Errorf("property %d is %+v, want %+v", i, got[i], want[i])
+			}
+		}
+	}
+}
+
+func TestEncodeAppends(t *testing.T) {
+	t.Parallel()
+	got := tablestore.EncodeProperties([]byte("before"), everyKind())
+	if want := append([]byte("before"), tablestore.EncodeProperties(nil, everyKind())...); !bytes.Equal(got, want) {
+		t.Errorf("encoded %q, want %q", got, want)
+	}
+}
+
+func TestDecodedPropertiesShareNoMemory(t *testing.T) {
+	t.Parallel()
+	data := tablestore.EncodeProperties(nil, everyKind())
+	got, err := tablestore.DecodeProperties(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range data {
+		data[i] = 'X'
+	}
+	if diff := cmp.Diff(everyKind(), got); diff != "" {
+		t.Errorf("after overwriting the input (-want +got):\n%s", diff)
+	}
+}
+
+func TestDecodeRefusesDamage(t *testing.T) {
+	t.Parallel()
+	good := tablestore.EncodeProperties(nil, everyKind())
+	for n := range good {
+		if _, err := tablestore.DecodeProperties(good[:n]); !errors.Is(err, tablestore.ErrCorrupt) {
+			t.Errorf("the first %d of %d bytes: %v, want ErrCorrupt", n, len(good), err)
+		}
+	}
+	for what, data := range map[string][]byte{
+		"another version": {2, 0},
+		"trailing bytes":  {1, 0, 0},
+		"huge count":      {1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},
+		"huge length":     {1, 1, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},
+		"unknown kind":    {1, 1, 9, 1, 'n', 0},
+		"no kind":         {1, 1, 0, 1, 'n', 0},
+		"bool of two":     {1, 1, 3, 1, 'n', 4},
+		"invalid UTF-8":   {1, 1, 1, 1, 'n', 1, 0xff},
+		"endless varint":  {1, 1, 2, 1, 'n', 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},
+	} {
+		if got, err := tablestore.DecodeProperties(data); !errors.Is(err, tablestore.ErrCorrupt) {
+			t.Errorf("%s: %v, %v, want ErrCorrupt", what, got, err)
+		}
+	}
+}
+
+// FuzzDecode checks that no input does harm, and that what is decoded is
+// encoded to what decodes to the same.
+func FuzzDecode(f *testing.F) {
+	f.Add(tablestore.EncodeProperties(nil, everyKind()))
+	f.Add(tablestore.EncodeProperties(nil, nil))
+	f.Add([]byte{1, 1, 2, 1, 'n', 0x80, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		first, err := tablestore.DecodeProperties(data)
+		if err != nil {
+			if !errors.Is(err, tablestore.ErrCorrupt) {
+				t.Errorf("decode: %v, want ErrCorrupt", err)
+			}
+			return
+		}
+		again, err := tablestore.DecodeProperties(tablestore.EncodeProperties(nil, first))
+		if err != nil || len(again) != len(first) {
+			t.Fatalf("%d properties became %d, %v", len(first), len(again), err)
+		}
+		for i := range first {
+			if first[i].Name != again[i].Name || !first[i].Value.Equal(again[i].Value) {
+				t.Errorf("property %d: %+v became %+v", i, first[i], again[i])
+			}
+		}
+	})
+}
+
+func FuzzCodec(f *testing.F) {
+	f.Add("name", "text", int64(-1), true, []byte("data"))
+	f.Fuzz(func(t *testing.T, name, text string, n int64, b bool, data []byte) {
+		want := tablestore.Properties{
+			{Name: "text_" + name, Value: tablestore.String(string([]rune(text)))},
+			{Name: "int_" + name, Value: tablestore.Int(n)},
+			{Name: "bool_" + name, Value: tablestore.Bool(b)},
+			{Name: "time_" + name, Value: tablestore.Time(time.UnixMilli(n))},
+			{Name: "bytes_" + name, Value: tablestore.Bytes(data)},
+		}
+		got, err := tablestore.DecodeProperties(tablestore.EncodeProperties(nil, want))
+		if err != nil || !got.Equal(want) {
+			t.Errorf("decoded %+v, %v, want %+v", got, err, want)
+		}
+	})
+}

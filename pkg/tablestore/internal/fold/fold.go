@@ -1,0 +1,124 @@
+// Package fold works out what a write of one or many batches does to single
+// rows: the logic that all local drivers share. It does no I/O of its own.
+package fold
+
+import "github.com/lucius-project/lucius/pkg/tablestore"
+
+// Write is what becomes of one row: new content, or removal.
+type Write struct {
+	Key tablestore.Key
+	// ETag is the row's new version, empty when it is removed.
+	ETag tablestore.ETag
+	// Properties are those of the op, not a copy.
+	Properties tablestore.Properties
+}
+
+// Removed reports whether the row is gone after the write.
+func (w *Write) Removed() bool { return w.ETag == "" }
+
+// Input is what a fold needs of its store. The functions are called one at a
+// time, by the goroutine that called [Fold].
+type Input struct {
+	// Current returns the stored version of a row, and "" where there is none.
+	// It is called at most once for each row. Required.
+	Current func(tablestore.Key) (tablestore.ETag, error)
+	// Next returns a version that was never given out before. Required.
+	Next func() tablestore.ETag
+}
+
+// Fold applies the valid batches in order, each op seeing those before it, and
+// returns one write for each row that changes, in the order in which the rows
+// first appear, and the new ETags of all ops. The error is a
+// *[tablestore.ConflictError] for the first precondition that does not hold,
+// or one of in.Current.
+func Fold(batches []tablestore.Batch, in Input) ([]Write, [][]tablestore.ETag, error) {
+	f := folding{in: in, rows: map[tablestore.Key]int{}}
+	etags := make([][]tablestore.ETag, len(batches))
+	for i, batch := range batches {
+		etags[i] = make([]tablestore.ETag, len(batch))
+		for j := range batch {
+			etag, err := f.op(&batch[j])
+			if err != nil {
+				return nil, nil, err
+			}
+			etags[i][j] = etag
+		}
+	}
+	return f.changed(), etags, nil
+}
+
+// folding is the state of one fold: the rows it met, with the version that
+// each would have now.
+type folding struct {
+	in     Input
+	rows   map[tablestore.Key]int
+	writes []Write
+	own    []bool // The row's version was written by this fold.
+	before []tablestore.ETag
+}
+
+// op checks the op's precondition and notes what it does.
+func (f *folding) op(op *tablestore.Op) (tablestore.ETag, error) {
+	at, err := f.row(op.Key)
+	if err != nil {
+		return "", err
+	}
+	if !f.holds(op, at) {
+		return "", &tablestore.ConflictError{Key: op.Key, Verb: op.Verb}
+	}
+	row := &f.writes[at]
+	switch op.Verb {
+	case tablestore.Delete, tablestore.Discard:
+		*row = Write{Key: op.Key}
+		f.own[at] = false
+	default:
+		*row = Write{Key: op.Key, ETag: f.in.Next(), Properties: op.Properties}
+		f.own[at] = true
+	}
+	return row.ETag, nil
+}
+
+// holds reports whether the op's precondition is true of the row now.
+func (f *folding) holds(op *tablestore.Op, at int) bool {
+	row := &f.writes[at]
+	switch op.Verb {
+	case tablestore.Insert:
+		return row.Removed()
+	case tablestore.Replace, tablestore.Delete:
+		if op.ETag == tablestore.Own {
+			return f.own[at]
+		}
+		return !row.Removed() && row.ETag == op.ETag
+	default:
+		return true
+	}
+}
+
+// row returns the place of the row, loading its version when it is new.
+func (f *folding) row(key tablestore.Key) (int, error) {
+	if at, ok := f.rows[key]; ok {
+		return at, nil
+	}
+	etag, err := f.in.Current(key)
+	if err != nil {
+		return 0, err
+	}
+	at := len(f.writes)
+	f.rows[key] = at
+	f.writes = append(f.writes, Write{Key: key, ETag: etag})
+	f.own = append(f.own, false)
+	f.before = append(f.before, etag)
+	return at, nil
+}
+
+// changed returns the rows whose stored version differs from the one before;
+// an absent row that stays absent is none.
+func (f *folding) changed() []Write {
+	changed := f.writes[:0]
+	for i, write := range f.writes {
+		if write.ETag != f.before[i] {
+			changed = append(changed, write)
+		}
+	}
+	return changed
+}

@@ -1,0 +1,130 @@
+package tablestore
+
+import (
+	"unicode/utf8"
+)
+
+// The port's limits. They are those of Azure Tables, or stricter, and hold for
+// every driver: what one store takes, each takes.
+const (
+	// MaxBatchOps is the most writes that a batch holds.
+	MaxBatchOps = 100
+
+	// MaxBatchBytes is the most that a batch may count by [BatchBytes].
+	MaxBatchBytes = 4 << 20
+
+	// MaxRowBytes is the most that a row may count by [RowBytes].
+	MaxRowBytes = 1 << 20
+
+	// MaxProperties is the most properties that a row has.
+	MaxProperties = 252
+
+	// MaxPropertyBytes is the most bytes that a value of raw bytes holds.
+	MaxPropertyBytes = 64 << 10
+
+	// MaxStringUnits is the most UTF-16 code units that a string value holds.
+	MaxStringUnits = 32 << 10
+
+	// MaxKeyBytes is the longest partition key and the longest row key, in bytes.
+	MaxKeyBytes = 512
+
+	// MaxNameBytes is the longest property name, in bytes.
+	MaxNameBytes = 255
+)
+
+// What a row and an op cost besides their properties.
+const (
+	rowOverhead      = 4 + 2*(MaxKeyBytes+MaxKeyBytes)
+	propertyOverhead = 8
+	opOverhead       = 1 << 10
+	annotation       = 40
+)
+
+// RowBytes returns the size of a row with these properties as Azure Tables
+// counts it: two bytes for each UTF-16 code unit of names and strings, plus a
+// fixed cost per property. The keys count with the greatest length that they
+// can have, so the answer does not depend on where the row will be stored. A
+// row fits when it is at most [MaxRowBytes].
+func RowBytes(properties Properties) int {
+	size := rowOverhead
+	for i := range properties {
+		size += propertyOverhead + 2*len(properties[i].Name) + storedBytes(properties[i].Value)
+	}
+	return size
+}
+
+// BatchBytes returns an upper bound of the batch's size on the wire, where
+// strings are JSON and raw bytes are base64. A batch fits when it is at most
+// [MaxBatchBytes].
+func BatchBytes(batch Batch) int {
+	size := 0
+	for i := range batch {
+		size += OpBytes(batch[i])
+	}
+	return size
+}
+
+// OpBytes returns what the op adds to [BatchBytes] of its batch.
+func OpBytes(op Op) int {
+	// A key stands in the body and, percent-encoded, in the address.
+	size := opOverhead + len(op.ETag) + 4*(len(op.Key.Partition)+len(op.Key.Row))
+	for i := range op.Properties {
+		size += annotation + 2*len(op.Properties[i].Name) + wireBytes(op.Properties[i].Value)
+	}
+	return size
+}
+
+// storedBytes returns the size of a value as Azure counts it towards the row.
+func storedBytes(v Value) int {
+	switch v.kind {
+	case KindString:
+		return 4 + 2*utf16Units(v.str)
+	case KindBytes:
+		return 4 + len(v.bin)
+	case KindBool:
+		return 1
+	default:
+		return 8
+	}
+}
+
+// wireBytes returns the longest form of a value in a request's body.
+func wireBytes(v Value) int {
+	switch v.kind {
+	case KindString:
+		return 2 + jsonBytes(v.str)
+	case KindBytes:
+		return 2 + (len(v.bin)+2)/3*4
+	default:
+		return 32
+	}
+}
+
+// utf16Units returns the number of UTF-16 code units of s.
+func utf16Units(s string) int {
+	units := 0
+	for _, r := range s {
+		if r > 0xFFFF {
+			units++
+		}
+		units++
+	}
+	return units
+}
+
+// jsonBytes returns the length of s inside a JSON string, where markup
+// characters and line separators are escaped as well.
+func jsonBytes(s string) int {
+	size := 0
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			size += 2
+		case r < 0x20 || r == '<' || r == '>' || r == '&' || r == '\u2028' || r == '\u2029':
+			size += 6
+		default:
+			size += utf8.RuneLen(r)
+		}
+	}
+	return size
+}

@@ -1,0 +1,74 @@
+package memstore_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+)
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]memstore.Options{"atomic": {}, "split": {Split: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			features := storetest.Features{Atomic: !options.Split}
+			storetest.Run(t, features, func(testing.TB) storetest.Harness {
+				return storetest.Harness{Store: memstore.New(options)}
+			})
+		})
+	}
+}
+
+// TestRunsAreReproducible checks that the same calls give the same ETags, also
+// after one that failed.
+func TestRunsAreReproducible(t *testing.T) {
+	t.Parallel()
+	var runs [2][]tablestore.ETag
+	for i := range runs {
+		store := memstore.New(memstore.Options{})
+		for n := range 5 {
+			key := tablestore.Key{Table: "table", Partition: "p", Row: fmt.Sprint(n / 2)}
+			etags, err := store.Commit(t.Context(), tablestore.Batch{
+				{Verb: tablestore.Put, Key: tablestore.Key{Table: "table", Partition: "p", Row: "hint"}},
+				{Verb: tablestore.Insert, Key: key},
+			})
+			if _, conflict := tablestore.IsConflict(err); err != nil && !conflict {
+				t.Fatal(err)
+			}
+			runs[i] = append(runs[i], etags...)
+		}
+	}
+	if diff := cmp.Diff(runs[0], runs[1]); diff != "" || len(runs[0]) != 6 {
+		t.Errorf("%d ETags, two runs differ:\n%s", len(runs[0]), diff)
+	}
+}
+
+// TestPagesContinueBehindTheirLastRow checks that a row that is inserted right
+// behind a page is on the next.
+func TestPagesContinueBehindTheirLastRow(t *testing.T) {
+	t.Parallel()
+	store := memstore.New(memstore.Options{})
+	insert := func(row string) {
+		key := tablestore.Key{Table: "table", Partition: "p", Row: row}
+		if _, err := store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Insert, Key: key}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	insert("a")
+	insert("c")
+	query := tablestore.Query{Table: "table", Partition: "p", Limit: 1}
+	page, err := store.Scan(t.Context(), query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	insert("b")
+	query.Continue = page.Next
+	if page, err = store.Scan(t.Context(), query); err != nil || len(page.Rows) != 1 || page.Rows[0].Key.Row != "b" {
+		t.Errorf("second page: %+v, %v, want row b", page, err)
+	}
+}

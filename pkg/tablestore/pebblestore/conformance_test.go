@@ -1,0 +1,41 @@
+package pebblestore_test
+
+import (
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+)
+
+// open opens a store that must open.
+func open(t testing.TB, options pebblestore.Options) *pebblestore.Store {
+	t.Helper()
+	store, err := pebblestore.Open(options)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	return store
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]func(t testing.TB) pebblestore.Options{
+		"disk":   func(t testing.TB) pebblestore.Options { return pebblestore.Options{Dir: t.TempDir()} },
+		"memory": func(testing.TB) pebblestore.Options { return pebblestore.Options{Dir: "data", FS: vfs.NewMem()} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			features := storetest.Features{Atomic: true, Durable: true}
+			storetest.Run(t, features, func(t testing.TB) storetest.Harness {
+				options := options(t)
+				return storetest.Harness{
+					Store:  open(t, options),
+					Reopen: func(t testing.TB) tablestore.Store { return open(t, options) },
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,282 @@
+package pebblestore_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
+)
+
+var (
+	syncs  = []errorfs.OpKind{errorfs.OpFileSync, errorfs.OpFileSyncData}
+	writes = []errorfs.OpKind{errorfs.OpFileWrite}
+	makes  = []errorfs.OpKind{errorfs.OpCreate, errorfs.OpRename, errorfs.OpLink}
+)
+
+// fill commits rows of 10 kB until one fails, at most that many, and returns
+// those that were acknowledged.
+func fill(t *testing.T, store tablestore.Store, from, most int) (acknowledged []int, err error) {
+	t.Helper()
+	for n := from; n < from+most; n++ {
+		if err := commitOne(t, store, rowOf(n, 10_000)); err != nil {
+			return acknowledged, err
+		}
+		acknowledged = append(acknowledged, n)
+	}
+	return acknowledged, nil
+}
+
+func TestFailingDiskFailsTheStoreAndKeepsWhatWasAcknowledged(t *testing.T) {
+	t.Parallel()
+	full := func() error { return syscall.ENOSPC }
+	broken := func() error { return errDisk }
+	for name, failure := range map[string]struct {
+		suffix string
+		rule   func() error
+		kinds  []errorfs.OpKind
+	}{
+		"sync of the log":            {".log", broken, syncs},
+		"write of the log":           {".log", broken, writes},
+		"log on a full disk":         {".log", full, writes},
+		"new log":                    {".log", broken, makes},
+		"sync of the directory":      {"data", broken, syncs},
+		"write of the manifest":      {"MANIFEST-000001", broken, writes},
+		"sync of the manifest":       {"MANIFEST-000001", broken, syncs},
+		"write of a table":           {".sst", broken, writes},
+		"sync of a table":            {".sst", broken, syncs},
+		"new table":                  {".sst", broken, makes},
+		"everything, all at once":    {"", broken, append(append(makes, writes...), syncs...)},
+		"everything on a full disk ": {".log", full, append(append(makes, writes...), syncs...)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDisk()
+			store := open(t, d.options())
+			before, err := fill(t, store, 0, 100)
+			if err != nil {
+				t.Fatalf("fill: %v", err)
+			}
+			d.obey(failure.suffix, failure.rule, failure.kinds...)
+			acknowledged, err := fill(t, store, 10_000, 2_000)
+			if !errors.Is(err, tablestore.ErrUnknown) && !errors.Is(err, tablestore.ErrUnavailable) {
+				t.Errorf("the failing commit: %v, want ErrUnknown or ErrUnavailable", err)
+			}
+			d.heal()
+			expectRefused(t, store)
+			closeStore(t, store)
+			for _, disk := range []*disk{d.crash(), d} {
+				after := open(t, disk.options())
+				expectThere(t, after, before...)
+				expectThere(t, after, acknowledged...)
+				closeStore(t, after)
+			}
+		})
+	}
+}
+
+func TestFailureAnswersEveryCommitUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDisk()
+		store := open(t, d.options())
+		gate := make(chan struct{})
+		d.obey(".log", func() error { <-gate; return errDisk }, syncs...)
+		var group sync.WaitGroup
+		for n := range 50 {
+			group.Go(func() {
+				if err := commitOne(t, store, rowOf(n, 100)); !errors.Is(err, tablestore.ErrUnknown) {
+					t.Errorf("commit %d: %v, want ErrUnknown", n, err)
+				}
+			})
+		}
+		synctest.Wait()
+		for n := range 50 {
+			group.Go(func() {
+				_, err := store.Get(t.Context(), rowKey(n))
+				if !errors.Is(err, tablestore.ErrUnavailable) {
+					t.Errorf("get %d: %v, want ErrUnavailable", n, err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(gate)
+		group.Wait()
+		expectRefused(t, store)
+		closeStore(t, store)
+	})
+}
+
+func TestFailureIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	d := newDisk()
+	var log bytes.Buffer
+	options := d.options()
+	options.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	store := open(t, options)
+	if log.Len() > 0 {
+		t.Errorf("opening logs %q", log.String())
+	}
+	d.obey(".log", func() error { return errDisk }, syncs...)
+	for n := range 3 {
+		if err := commitOne(t, store, rowOf(n, 10)); err == nil {
+			t.Error("a commit without a sync succeeded")
+		}
+	}
+	closeStore(t, store)
+	if got := strings.Count(log.String(), "local store has failed"); got != 1 {
+		t.Errorf("the failure is logged %d times:\n%s", got, log.String())
+	}
+}
+
+func TestAFailedReadIsNoFailureOfTheStore(t *testing.T) {
+	t.Parallel()
+	d := newDisk()
+	store := open(t, d.options())
+	rows, err := fill(t, store, 0, 200)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeStore(t, store)
+	store = open(t, d.options())
+	defer closeStore(t, store)
+	d.obey(".sst", func() error { return errDisk }, errorfs.OpFileRead, errorfs.OpFileReadAt)
+	lost := slices.IndexFunc(rows, func(n int) bool { return getOne(t, store, n) != nil })
+	if lost < 0 {
+		t.Fatal("every row was read from memory")
+	}
+	query := tablestore.Query{Table: "table", Partition: rowKey(lost).Partition}
+	_, scanErr := store.Scan(t.Context(), query)
+	for what, err := range map[string]error{
+		"get": getOne(t, store, lost), "scan": scanErr, "commit": commitOne(t, store, rowOf(lost, 10)),
+	} {
+		if !errors.Is(err, tablestore.ErrUnavailable) || !errors.Is(err, errDisk) {
+			t.Errorf("%s: %v, want ErrUnavailable for the disk's error", what, err)
+		}
+	}
+	d.heal()
+	expectThere(t, store, rows...)
+	if _, conflict := tablestore.IsConflict(commitOne(t, store, rowOf(lost, 10))); !conflict {
+		t.Error("insert of a stored row is no conflict")
+	}
+}
+
+func getOne(t *testing.T, store tablestore.Store, n int) error {
+	_, err := store.Get(t.Context(), rowKey(n))
+	return err
+}
+
+func TestFullDiskDuringAFlushIsWaitedOut(t *testing.T) {
+	t.Parallel()
+	d := newDisk()
+	store := open(t, d.options())
+	d.obey(".sst", func() error { return syscall.ENOSPC }, writes...)
+	acknowledged, err := fill(t, store, 0, 2_000)
+	if !errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown) {
+		t.Fatalf("commit on a full disk: %v, want ErrUnavailable", err)
+	}
+	expectThere(t, store, acknowledged...)
+	d.heal()
+	n := 10_000
+	for errors.Is(err, tablestore.ErrUnavailable) {
+		err = commitOne(t, store, rowOf(n, 10))
+	}
+	if err != nil {
+		t.Errorf("commit after space came back: %v", err)
+	}
+	expectThere(t, store, append(acknowledged, n)...)
+	closeStore(t, store)
+}
+
+func TestFlushWithNothingToWriteIsNoFailure(t *testing.T) {
+	t.Parallel()
+	d := newDisk()
+	store := open(t, d.options())
+	for n := range 2_000 {
+		key := tablestore.Key{Table: "queue", Partition: "ready", Row: tablestore.Pad(n, 5)}
+		for _, verb := range []tablestore.Verb{tablestore.Put, tablestore.Discard} {
+			if err := commitOne(t, store, tablestore.Batch{{Verb: verb, Key: key}}); err != nil {
+				t.Fatalf("%s %d: %v", verb, n, err)
+			}
+		}
+	}
+	closeStore(t, store)
+	closeStore(t, open(t, d.options()))
+	expectThere(t, d.crashed(t))
+}
+
+func TestReserveOfDiskSpace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDisk()
+		usage := func(free uint64) { d.memory.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 40}) }
+		usage(100 << 20)
+		store := open(t, d.options())
+		defer closeStore(t, store)
+		if err := commitOne(t, store, rowOf(1, 10)); err != nil {
+			t.Errorf("commit with space left: %v", err)
+		}
+		usage(pebblestore.DefaultReserve - 1)
+		time.Sleep(2 * time.Second)
+		if err := commitOne(t, store, rowOf(2, 10)); !errors.Is(err, tablestore.ErrUnavailable) {
+			t.Errorf("commit below the reserve: %v, want ErrUnavailable", err)
+		}
+		expectThere(t, store, 1)
+		usage(pebblestore.DefaultReserve)
+		time.Sleep(2 * time.Second)
+		if err := commitOne(t, store, rowOf(3, 10)); err != nil {
+			t.Errorf("commit with space again: %v", err)
+		}
+	})
+}
+
+func TestReserveIsLookedAtAfterManyWritesToo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDisk()
+		d.memory.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 2 << 20, TotalBytes: 1 << 40})
+		options := d.options()
+		options.Reserve = 1 << 20
+		store := open(t, options)
+		defer closeStore(t, store)
+		d.memory.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 1 << 19, TotalBytes: 1 << 40})
+		acknowledged, err := fill(t, store, 0, 2_000)
+		if !errors.Is(err, tablestore.ErrUnavailable) || len(acknowledged) > 20 {
+			t.Errorf("%d commits of 10 kB went through, then %v", len(acknowledged), err)
+		}
+	})
+}
+
+func TestCloseWaitsForWritesThatNobodyWaitsFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDisk()
+		store := open(t, d.options())
+		resume := stall(d)
+		defer resume()
+		ctx, cancel := context.WithCancel(t.Context())
+		commit := started(func() error { _, err := store.Commit(ctx, rowOf(1, 10)); return err })
+		synctest.Wait()
+		cancel()
+		<-commit
+		closed := started(store.Close)
+		expectWaiting(t, "close", closed)
+		resume()
+		if err := <-closed; err != nil {
+			t.Errorf("close: %v", err)
+		}
+		expectThere(t, d.crashed(t), 1)
+	})
+}

@@ -1,0 +1,139 @@
+package pebblestore
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/google/go-cmp/cmp"
+)
+
+// change does everything to the file system that changes it, through files
+// that were opened before and new ones, and returns the first error.
+func change(fs vfs.FS, file, dir vfs.File) error {
+	created, errCreate := fs.Create("new", "test")
+	reused, errReuse := fs.ReuseForWrite("old", "newer", "test")
+	opened, errOpen := fs.OpenReadWrite("file", "test")
+	openedDir, errDir := fs.OpenDir("")
+	errs := []error{errCreate, errReuse, errOpen, errDir}
+	for _, f := range []vfs.File{file, created, reused, opened} {
+		if f == nil {
+			continue
+		}
+		_, errWrite := f.Write([]byte("changed"))
+		_, errSyncTo := f.SyncTo(1)
+		errs = append(errs, errWrite, errSyncTo, f.Preallocate(0, 1), f.SyncData(), f.Sync())
+	}
+	if opened != nil {
+		_, err := opened.WriteAt([]byte("changed"), 0)
+		errs = append(errs, err)
+	}
+	for _, f := range []vfs.File{created, reused, opened, openedDir} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(append(errs, dir.Sync(), fs.Link("file", "link"), fs.Rename("file", "renamed"),
+		fs.Remove("other"), fs.RemoveAll("other"), fs.MkdirAll("dir/dir", 0o700))...)
+}
+
+// newFenced returns a fence around a file system with some files.
+func newFenced(t *testing.T, rule func(op errorfs.Op) error) (f *fence, memory *vfs.MemFS, file, dir vfs.File) {
+	t.Helper()
+	memory = vfs.NewMem()
+	f = &fence{FS: errorfs.Wrap(memory, errorfs.InjectorFunc(rule)), latch: quietLatch()}
+	for _, name := range []string{"old", "other", "file"} {
+		var err error
+		if file, err = f.Create(name, "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir, err := f.OpenDir("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, memory, file, dir
+}
+
+func TestFenceLetsEverythingThroughAtFirst(t *testing.T) {
+	t.Parallel()
+	for _, armed := range []bool{false, true} {
+		f, memory, file, dir := newFenced(t, func(errorfs.Op) error { return nil })
+		f.armed.Store(armed)
+		before := memory.String()
+		if err := change(f, file, dir); err != nil {
+			t.Errorf("armed %t: %v", armed, err)
+		}
+		if memory.String() == before || f.latch.tripped() {
+			t.Errorf("armed %t: unchanged %t, tripped %t", armed, memory.String() == before, f.latch.tripped())
+		}
+	}
+}
+
+func TestFenceDropsEverythingOnceTheStoreHasFailed(t *testing.T) {
+	t.Parallel()
+	f, memory, file, dir := newFenced(t, func(errorfs.Op) error { return nil })
+	f.armed.Store(true)
+	f.latch.trip(errors.New("failure"))
+	before := memory.String()
+	if err := change(f, file, dir); err != nil {
+		t.Errorf("pebble is told of %v", err)
+	}
+	if diff := cmp.Diff(before, memory.String()); diff != "" {
+		t.Errorf("the disk changed (-before +after):\n%s", diff)
+	}
+}
+
+func TestFenceReturnsErrorsWhileOpening(t *testing.T) {
+	t.Parallel()
+	failure := errors.New("failure")
+	var failing bool
+	f, _, file, dir := newFenced(t, func(errorfs.Op) error {
+		if failing {
+			return failure
+		}
+		return nil
+	})
+	failing = true
+	if err := change(f, file, dir); !errors.Is(err, failure) || f.latch.tripped() {
+		t.Errorf("%v, tripped %t, want the failure and no trip", err, f.latch.tripped())
+	}
+}
+
+func TestFenceTripsOnceForTheFirstFailure(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		file  string
+		trips bool
+	}{
+		"log": {"000001.log", true}, "manifest": {"MANIFEST-000002", true}, "marker": {"marker.manifest.1", true},
+		"table": {"000003.sst", false}, "values": {"000004.blob", false},
+	} {
+		failure := errors.New("failure of " + name)
+		var failing bool
+		f, _, _, _ := newFenced(t, func(op errorfs.Op) error {
+			if failing && op.Kind == errorfs.OpFileSync {
+				return failure
+			}
+			return nil
+		})
+		file, err := f.Create(test.file, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		failing = true
+		f.armed.Store(true)
+		err = file.Sync()
+		if f.latch.tripped() != test.trips || errors.Is(err, failure) == test.trips {
+			t.Errorf("%s: tripped %t, pebble is told of %v", name, f.latch.tripped(), err)
+		}
+		if test.trips && !strings.Contains(f.latch.cause.Error(), "sync "+test.file+": failure of "+name) {
+			t.Errorf("%s: cause %q does not say what failed", name, f.latch.cause)
+		}
+	}
+	if f, _, _, _ := newFenced(t, func(errorfs.Op) error { return nil }); f.Unwrap() != f.FS {
+		t.Error("the fence hides what it wraps")
+	}
+}

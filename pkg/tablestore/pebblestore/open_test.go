@@ -1,0 +1,212 @@
+package pebblestore_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"go.uber.org/goleak"
+
+	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
+)
+
+// holdEnv names a directory that a child process of the test holds open.
+const holdEnv = "PEBBLESTORE_TEST_HOLD"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(holdEnv); dir != "" {
+		hold(dir)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// hold opens the directory, says so, and keeps it until its input ends.
+func hold(dir string) {
+	store, err := pebblestore.Open(pebblestore.Options{Dir: dir})
+	fmt.Println("opened:", err)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	if err == nil {
+		_ = store.Close()
+	}
+}
+
+// expectOpenError fails unless opening fails with that error, and the message
+// names the directory.
+func expectOpenError(t *testing.T, options pebblestore.Options, want error, text string) {
+	t.Helper()
+	store, err := pebblestore.Open(options)
+	if err == nil {
+		closeStore(t, store)
+		t.Fatal("open succeeded")
+	}
+	if want != nil && !errors.Is(err, want) {
+		t.Errorf("open: %v, want %v", err, want)
+	}
+	if !strings.Contains(err.Error(), text) || !strings.Contains(err.Error(), options.Dir) {
+		t.Errorf("open: %q does not say %q of %q", err, text, options.Dir)
+	}
+}
+
+func TestOpenNeedsADirectory(t *testing.T) {
+	t.Parallel()
+	if _, err := pebblestore.Open(pebblestore.Options{}); err == nil || !strings.Contains(err.Error(), "Options.Dir is required") {
+		t.Errorf("open: %v, want that Dir is required", err)
+	}
+}
+
+func TestOpenMakesTheDirectory(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	closeStore(t, open(t, pebblestore.Options{Dir: dir}))
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("directory: %v, %v", info, err)
+	}
+}
+
+func TestOpenRefusesAFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expectOpenError(t, pebblestore.Options{Dir: file}, nil, "is not a directory")
+	expectOpenError(t, pebblestore.Options{Dir: filepath.Join(file, "below")}, nil, "cannot be made")
+}
+
+func TestOpenRefusesWhatItCannotWrite(t *testing.T) {
+	t.Parallel()
+	d := newDisk()
+	denied := func() error { return &fs.PathError{Op: "open", Path: "data/LOCK", Err: fs.ErrPermission} }
+	d.obey("LOCK", denied, errorfs.OpLock)
+	expectOpenError(t, d.options(), fs.ErrPermission, "cannot be written")
+	d.obey("", denied, errorfs.OpCreate)
+	expectOpenError(t, d.options(), fs.ErrPermission, "cannot be opened")
+	d.heal()
+	closeStore(t, open(t, d.options()))
+}
+
+func TestOpenRefusesADirectoryInUse(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	store := open(t, pebblestore.Options{Dir: dir})
+	expectOpenError(t, pebblestore.Options{Dir: dir}, pebblestore.ErrLocked, "in use")
+	if _, err := pebblestore.Open(pebblestore.Options{Dir: link}); !errors.Is(err, pebblestore.ErrLocked) {
+		t.Errorf("open by another name: %v, want ErrLocked", err)
+	}
+	closeStore(t, store)
+	closeStore(t, open(t, pebblestore.Options{Dir: link}))
+}
+
+func TestOpenRefusesADirectoryOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), holdEnv+"="+dir)
+	input, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(output).ReadString('\n')
+	if err != nil || line != "opened: <nil>\n" {
+		t.Fatalf("child: %q, %v", line, err)
+	}
+	expectOpenError(t, pebblestore.Options{Dir: dir}, pebblestore.ErrLocked, "in use")
+	if err := errors.Join(input.Close(), child.Wait()); err != nil {
+		t.Errorf("child: %v", err)
+	}
+	closeStore(t, open(t, pebblestore.Options{Dir: dir}))
+}
+
+func TestOpenRefusesDamage(t *testing.T) {
+	t.Parallel()
+	for what, damage := range map[string]struct{ pattern, text string }{
+		"manifest": {"MANIFEST-*", "cannot be read"},
+		"table":    {"*.sst", "cannot be"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			options := pebblestore.Options{Dir: t.TempDir()}.WithMemTable(512 << 10)
+			store := open(t, options)
+			if _, err := fill(t, store, 0, 200); err != nil {
+				t.Fatal(err)
+			}
+			closeStore(t, store)
+			files, err := filepath.Glob(filepath.Join(options.Dir, damage.pattern))
+			if err != nil || len(files) == 0 {
+				t.Fatalf("no files %s: %v", damage.pattern, err)
+			}
+			for _, file := range files {
+				if err := os.WriteFile(file, []byte("this is not what was here"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			expectOpenError(t, options, nil, damage.text)
+		})
+	}
+}
+
+// silent is an engine logger for databases that the test makes itself.
+type silent struct{}
+
+func (silent) Infof(string, ...any)  {}
+func (silent) Errorf(string, ...any) {}
+func (silent) Fatalf(string, ...any) {}
+
+func TestOpenRefusesAnotherLayout(t *testing.T) {
+	t.Parallel()
+	for what, header := range map[string][]byte{
+		"newer": {2, 1}, "malformed": {1, 0x80}, "too long": {1, 1, 1}, "empty": {},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			memory := vfs.NewMem()
+			db, err := pebble.Open("data", &pebble.Options{
+				FS: memory, FormatMajorVersion: pebble.FormatNewest, Logger: silent{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(db.Set([]byte{0, 'h'}, header, pebble.Sync), db.Close()); err != nil {
+				t.Fatal(err)
+			}
+			options := pebblestore.Options{Dir: "data", FS: memory}
+			expectOpenError(t, options, pebblestore.ErrDamaged, "cannot be read")
+			expectOpenError(t, options, pebblestore.ErrDamaged, "cannot be read")
+		})
+	}
+}
+
+func TestOpenKeepsTheReserve(t *testing.T) {
+	t.Parallel()
+	d := newDisk()
+	d.memory.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 63 << 20, TotalBytes: 1 << 40})
+	expectOpenError(t, d.options(), pebblestore.ErrNoSpace, "63 MiB of disk space are free, and the reserve is 64 MiB")
+	options := d.options()
+	options.Reserve = 1 << 30
+	expectOpenError(t, options, pebblestore.ErrNoSpace, "the reserve is 1024 MiB")
+	options.Reserve = -1
+	closeStore(t, open(t, options))
+	options.Reserve = 63 << 20
+	closeStore(t, open(t, options))
+}

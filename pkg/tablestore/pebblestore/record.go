@@ -1,0 +1,92 @@
+package pebblestore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"strconv"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// divider stands between the parts of a stored key. It cannot stand in a table
+// name or in a key, and sorts before all that can.
+const divider = 0
+
+// rowVersion is the first byte of every stored row.
+const rowVersion = 1
+
+// appendPartition appends the prefix of all stored keys of a partition.
+func appendPartition(dst []byte, table, partition string) []byte {
+	dst = append(dst, table...)
+	dst = append(dst, divider)
+	dst = append(dst, partition...)
+	return append(dst, divider)
+}
+
+// storedKey returns the key under which the row is stored:
+// table \x00 partition \x00 row.
+func storedKey(key tablestore.Key) []byte {
+	dst := make([]byte, 0, len(key.Table)+len(key.Partition)+len(key.Row)+2)
+	return append(appendPartition(dst, key.Table, key.Partition), key.Row...)
+}
+
+// bounds returns the stored keys between which the query's rows lie that are
+// not before start.
+func bounds(query tablestore.Query, start string) (lower, upper []byte) {
+	prefix := appendPartition(nil, query.Table, query.Partition)
+	lower = append(bytes.Clone(prefix), start...)
+	return lower, append(prefix, end(query)...)
+}
+
+// end returns the row key before which the query ends.
+func end(query tablestore.Query) string {
+	if query.To == "" {
+		return partitionEnd
+	}
+	return min(query.To, partitionEnd)
+}
+
+// encodeRow returns a row as it is stored: a version byte, the ETag preceded
+// by its length, and the properties.
+func encodeRow(etag tablestore.ETag, properties tablestore.Properties) []byte {
+	dst := []byte{rowVersion}
+	dst = binary.AppendUvarint(dst, uint64(len(etag)))
+	dst = append(dst, etag...)
+	return tablestore.EncodeProperties(dst, properties)
+}
+
+// splitRow returns the parts of a stored row. They share its memory.
+func splitRow(data []byte) (etag, properties []byte, err error) {
+	if len(data) == 0 || data[0] != rowVersion {
+		return nil, nil, fmt.Errorf("%w: unknown version of the row", tablestore.ErrCorrupt)
+	}
+	n, size := binary.Uvarint(data[1:])
+	if size <= 0 || n > uint64(len(data)-1-size) {
+		return nil, nil, fmt.Errorf("%w: malformed ETag", tablestore.ErrCorrupt)
+	}
+	rest := data[1+size:]
+	return rest[:n], rest[n:], nil
+}
+
+// decodeRow returns the stored row as the caller's own.
+func decodeRow(key tablestore.Key, data []byte) (tablestore.Row, error) {
+	etag, encoded, err := splitRow(data)
+	if err != nil {
+		return tablestore.Row{}, fmt.Errorf("row %s: %w", key, err)
+	}
+	properties, err := tablestore.DecodeProperties(encoded)
+	if err != nil {
+		return tablestore.Row{}, fmt.Errorf("row %s: %w", key, err)
+	}
+	return tablestore.Row{Key: key, ETag: tablestore.ETag(etag), Properties: properties}, nil
+}
+
+// formatETag returns the ETag of the count-th write since the directory was
+// opened for the epoch-th time. No two writes share one, also across restarts.
+func formatETag(epoch, count uint64) tablestore.ETag {
+	dst := make([]byte, 0, 24)
+	dst = strconv.AppendUint(dst, epoch, 16)
+	dst = append(dst, '.')
+	return tablestore.ETag(strconv.AppendUint(dst, count, 16))
+}

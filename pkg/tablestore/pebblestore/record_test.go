@@ -1,0 +1,79 @@
+package pebblestore
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+func TestRowIsStoredExactly(t *testing.T) {
+	t.Parallel()
+	key := tablestore.Key{Table: "table", Partition: "p", Row: "r"}
+	want := tablestore.Row{Key: key, ETag: formatETag(12, 255), Properties: tablestore.Properties{
+		{Name: "n", Value: tablestore.Int(-5)}, {Name: "s", Value: tablestore.String("text")}}}
+	got, err := decodeRow(key, encodeRow(want.ETag, want.Properties))
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("row (-want +got): %v\n%s", err, diff)
+	}
+	if want.ETag != "c.ff" {
+		t.Errorf("ETag %q, want c.ff", want.ETag)
+	}
+}
+
+func TestDamagedRowIsErrCorrupt(t *testing.T) {
+	t.Parallel()
+	key := tablestore.Key{Table: "table", Partition: "p", Row: "r"}
+	good := encodeRow("1.1", tablestore.Properties{{Name: "n", Value: tablestore.Int(1)}})
+	for n := range good {
+		if _, err := decodeRow(key, good[:n]); !errors.Is(err, tablestore.ErrCorrupt) {
+			t.Errorf("the first %d of %d bytes: %v, want ErrCorrupt", n, len(good), err)
+		}
+	}
+	store, err := Open(Options{Dir: "data", FS: vfs.NewMem()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.db.Set(storedKey(key), []byte{9, 9}, pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Get(t.Context(), key); !errors.Is(err, tablestore.ErrCorrupt) {
+		t.Errorf("get: %v, want ErrCorrupt", err)
+	}
+	query := tablestore.Query{Table: "table", Partition: "p"}
+	if _, err := store.Scan(t.Context(), query); !errors.Is(err, tablestore.ErrCorrupt) {
+		t.Errorf("scan: %v, want ErrCorrupt", err)
+	}
+	insert := tablestore.Batch{{Verb: tablestore.Insert, Key: key}}
+	if _, err := store.Commit(t.Context(), insert); !errors.Is(err, tablestore.ErrCorrupt) {
+		t.Errorf("commit: %v, want ErrCorrupt", err)
+	}
+	if err := store.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEngineMessages(t *testing.T) {
+	t.Parallel()
+	store, err := Open(Options{Dir: "data", FS: vfs.NewMem()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger := engineLogger{store.latch.logger, store.latch}
+	logger.Infof("%d note", 1)
+	logger.Errorf("%d complaint", 1)
+	if err := store.sound(); err != nil {
+		t.Errorf("after a note and a complaint: %v", err)
+	}
+	logger.Fatalf("%d assertion failed", 1)
+	if err := store.sound(); !errors.Is(err, tablestore.ErrUnavailable) {
+		t.Errorf("after a fatal message: %v, want ErrUnavailable", err)
+	}
+	if err := store.Close(); err != nil {
+		t.Error(err)
+	}
+}

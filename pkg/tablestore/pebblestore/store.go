@@ -1,0 +1,226 @@
+package pebblestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// The most that one page of a scan holds.
+const (
+	maxPageRows  = 1000
+	maxPageBytes = 4 << 20
+)
+
+var errClosed = errors.New("local store is closed")
+
+// Store is a durable table store in a directory. See the package comment.
+type Store struct {
+	db      *pebble.DB
+	lock    *pebble.Lock
+	latch   *latch
+	space   *space
+	stripes *stripes
+
+	epoch  uint64
+	writes atomic.Uint64
+
+	closed  atomic.Bool
+	running sync.WaitGroup // Writes on their way to the disk.
+}
+
+var _ tablestore.AtomicStore = (*Store)(nil)
+
+// ready returns why no request can be taken, or nil.
+func (s *Store) ready(ctx context.Context) error {
+	if s.closed.Load() {
+		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, errClosed)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
+	}
+	return s.sound()
+}
+
+// sound returns an error once the store has failed.
+func (s *Store) sound() error {
+	if s.latch.tripped() {
+		return fmt.Errorf("%w: local store has failed and must be opened again: %w",
+			tablestore.ErrUnavailable, s.latch.cause)
+	}
+	return nil
+}
+
+// durable waits until what was read before it is on the disk: until the writes
+// that were pending then are done. It returns an error when they may never be.
+func (s *Store) durable(ctx context.Context, writes ...*pending) error {
+	for _, write := range writes {
+		if write == nil {
+			continue
+		}
+		select {
+		case <-write.done:
+		case <-s.latch.failed:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, ctx.Err())
+		}
+	}
+	return s.sound()
+}
+
+// Get implements [tablestore.Store].
+func (s *Store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
+	if err := key.Validate(); err != nil {
+		return tablestore.Row{}, err
+	}
+	if err := s.ready(ctx); err != nil {
+		return tablestore.Row{}, err
+	}
+	row, err := s.read(key)
+	// Looked up after the read: a write is announced before it can be seen.
+	last := s.stripes.of(key.Table, key.Partition).last.Load()
+	if err := s.durable(ctx, last); err != nil {
+		return tablestore.Row{}, err
+	}
+	return row, err
+}
+
+// read returns the row, which may not be durable yet.
+func (s *Store) read(key tablestore.Key) (tablestore.Row, error) {
+	data, closer, err := s.lookUp(key)
+	if err != nil {
+		return tablestore.Row{}, err
+	}
+	if closer == nil {
+		return tablestore.Row{}, fmt.Errorf("%w: %s", tablestore.ErrNotFound, key)
+	}
+	row, err := decodeRow(key, data)
+	return row, errors.Join(err, closer.Close())
+}
+
+// lookUp returns the stored row, valid until the closer is closed, and no
+// closer where there is none.
+func (s *Store) lookUp(key tablestore.Key) ([]byte, io.Closer, error) {
+	data, closer, err := s.db.Get(storedKey(key))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: read row %s: %w", tablestore.ErrUnavailable, key, err)
+	}
+	return data, closer, nil
+}
+
+// Scan implements [tablestore.Store]. A page holds at most 1,000 rows and
+// about 4 MiB.
+func (s *Store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
+	if err := query.Validate(); err != nil {
+		return tablestore.Page{}, err
+	}
+	if err := s.ready(ctx); err != nil {
+		return tablestore.Page{}, err
+	}
+	stripe := s.stripes.of(query.Table, query.Partition)
+	page, last, err := s.scan(stripe, query)
+	if err := s.durable(ctx, last); err != nil {
+		return tablestore.Page{}, err
+	}
+	if err != nil {
+		return tablestore.Page{}, fmt.Errorf("scan of %s/%s: %w", query.Table, query.Partition, err)
+	}
+	return page, nil
+}
+
+// scan reads one page, and returns the write that must be durable before the
+// page may be shown.
+func (s *Store) scan(stripe *stripe, query tablestore.Query) (tablestore.Page, *pending, error) {
+	at := place{query.Table, query.Partition, max(query.From, query.Continue)}
+	watch, start := stripe.heads.begin(at)
+	lower, upper := bounds(query, start)
+	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		stripe.heads.end(watch, "", 0)
+		return tablestore.Page{}, nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
+	}
+	// What the iterator shows is fixed, so later writes need not be waited for.
+	last := stripe.last.Load()
+	first, dead := seekFirst(iter, query)
+	stripe.heads.end(watch, first, dead)
+	page, err := collect(iter, query)
+	if closeErr := iter.Close(); closeErr != nil {
+		err = fmt.Errorf("%w: %w", tablestore.ErrUnavailable, closeErr)
+	}
+	return page, last, err
+}
+
+// seekFirst moves to the first row and returns its key, or the end of the
+// range where there is none, and the number of dead entries before it. After
+// an error the key is "".
+func seekFirst(iter *pebble.Iterator, query tablestore.Query) (first string, dead int) {
+	valid := iter.First()
+	if iter.Error() != nil {
+		return "", 0
+	}
+	stats := iter.Stats()
+	dead = stats.ForwardStepCount[pebble.InternalIterCall]
+	if valid {
+		return rowKey(iter, query), dead
+	}
+	return end(query), dead
+}
+
+// collect reads one page, from the row where the iterator stands.
+func collect(iter *pebble.Iterator, query tablestore.Query) (tablestore.Page, error) {
+	limit := maxPageRows
+	if query.Limit > 0 {
+		limit = min(limit, query.Limit)
+	}
+	var page tablestore.Page
+	size := 0
+	for ; iter.Valid(); iter.Next() {
+		if len(page.Rows) == limit || size > maxPageBytes {
+			// Behind the last row and not at this one: a row that is inserted
+			// between the two belongs to the next page.
+			page.Next = page.Rows[len(page.Rows)-1].Key.Row + "\x00"
+			return page, nil
+		}
+		data, err := iter.ValueAndErr()
+		if err != nil {
+			return tablestore.Page{}, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
+		}
+		key := tablestore.Key{Table: query.Table, Partition: query.Partition, Row: rowKey(iter, query)}
+		row, err := decodeRow(key, data)
+		if err != nil {
+			return tablestore.Page{}, err
+		}
+		page.Rows = append(page.Rows, row)
+		size += len(data)
+	}
+	return page, nil
+}
+
+// rowKey returns the row key where the iterator stands.
+func rowKey(iter *pebble.Iterator, query tablestore.Query) string {
+	return string(iter.Key()[len(query.Table)+len(query.Partition)+2:])
+}
+
+// Close implements [tablestore.Store]. It waits for the writes that are still
+// on their way to the disk, also of callers that have given up on them.
+func (s *Store) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	s.running.Wait()
+	err := errors.Join(s.db.Close(), s.lock.Close())
+	if err != nil {
+		return fmt.Errorf("close local store: %w", err)
+	}
+	return nil
+}

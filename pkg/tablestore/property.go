@@ -1,0 +1,117 @@
+package tablestore
+
+import (
+	"bytes"
+	"time"
+)
+
+// Kind is the type of a [Value].
+type Kind uint8
+
+// The kinds of values that every driver stores exactly.
+const (
+	KindString Kind = iota + 1
+	KindInt
+	KindBool
+	KindTime
+	KindBytes
+)
+
+// Property is one named value of a row. Names match [A-Za-z_][A-Za-z0-9_]*.
+type Property struct {
+	Name  string
+	Value Value
+}
+
+// Value is a string, a 64-bit integer, a bool, a time (UTC, to the
+// millisecond) or bytes. The zero Value is no value and is never stored.
+type Value struct {
+	kind Kind
+	num  int64
+	str  string
+	bin  []byte
+}
+
+// String returns a string value: valid UTF-8.
+func String(s string) Value { return Value{kind: KindString, str: s} }
+
+// Int returns an integer value.
+func Int(n int64) Value { return Value{kind: KindInt, num: n} }
+
+// Bool returns a boolean value.
+func Bool(b bool) Value {
+	if b {
+		return Value{kind: KindBool, num: 1}
+	}
+	return Value{kind: KindBool}
+}
+
+// Time returns a time value, cut to the millisecond.
+func Time(t time.Time) Value { return Value{kind: KindTime, num: t.UnixMilli()} }
+
+// Bytes returns a value of raw bytes, which the value then owns.
+func Bytes(b []byte) Value { return Value{kind: KindBytes, bin: b} }
+
+// Kind returns the value's type, 0 for the zero Value.
+func (v Value) Kind() Kind { return v.kind }
+
+// String returns the string, and "" for another kind.
+func (v Value) String() string { return v.str }
+
+// Int returns the integer, and 0 for another kind.
+func (v Value) Int() int64 {
+	if v.kind != KindInt {
+		return 0
+	}
+	return v.num
+}
+
+// Bool returns the boolean, and false for another kind.
+func (v Value) Bool() bool { return v.kind == KindBool && v.num != 0 }
+
+// Time returns the time in UTC, and the zero time for another kind.
+func (v Value) Time() time.Time {
+	if v.kind != KindTime {
+		return time.Time{}
+	}
+	return time.UnixMilli(v.num).UTC()
+}
+
+// Bytes returns the bytes, and nil for another kind. They are not copied.
+func (v Value) Bytes() []byte { return v.bin }
+
+// Equal reports whether both are the same kind and value.
+func (v Value) Equal(w Value) bool {
+	return v.kind == w.kind && v.num == w.num && v.str == w.str && bytes.Equal(v.bin, w.bin)
+}
+
+// Properties are a row's values. The order carries no meaning; a name stands
+// at most once.
+type Properties []Property
+
+// Get returns the value of that name, the zero Value where there is none.
+func (p Properties) Get(name string) Value {
+	for i := range p {
+		if p[i].Name == name {
+			return p[i].Value
+		}
+	}
+	return Value{}
+}
+
+// Equal reports whether both hold the same names and values, in any order.
+func (p Properties) Equal(q Properties) bool {
+	if len(p) != len(q) {
+		return false
+	}
+	values := make(map[string]Value, len(p))
+	for _, property := range p {
+		values[property.Name] = property.Value
+	}
+	for _, property := range q {
+		if value, ok := values[property.Name]; !ok || !value.Equal(property.Value) {
+			return false
+		}
+	}
+	return true
+}

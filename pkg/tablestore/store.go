@@ -1,0 +1,112 @@
+package tablestore
+
+import "context"
+
+// Key addresses one row. Partition and Row hold only characters that
+// [Escape] and [Join] produce, so that every driver can store them.
+type Key struct {
+	Table     string
+	Partition string
+	Row       string
+}
+
+// ETag is the opaque version of one row as its store wrote it last. Two
+// writes of a row never give it the same ETag, even when the content is the
+// same. The zero value names no version.
+type ETag string
+
+// Row is one stored row.
+type Row struct {
+	Key        Key
+	ETag       ETag
+	Properties Properties
+}
+
+// Verb is what an [Op] does to its row, and the precondition that it carries.
+type Verb uint8
+
+// The verbs. A state row is written only with Insert, Replace and Delete; Put
+// and Discard are for hints, whose loss or repetition harms nothing.
+const (
+	// Insert writes a row that must be absent.
+	Insert Verb = iota + 1
+	// Replace writes all properties of a row that must have the op's ETag.
+	Replace
+	// Delete removes a row that must have the op's ETag.
+	Delete
+	// Put writes a row over whatever is there.
+	Put
+	// Discard removes a row if it is there.
+	Discard
+)
+
+// Op is one write of a [Batch].
+type Op struct {
+	Verb       Verb
+	Key        Key
+	ETag       ETag       // Replace and Delete only.
+	Properties Properties // Insert, Replace and Put only.
+}
+
+// Batch is a set of writes that are applied all or none: to one table and one
+// partition, at most [MaxBatchOps] of them and [MaxBatchBytes] in all, with no
+// key twice. See [Batch.Validate].
+type Batch []Op
+
+// Query selects the rows of one partition with From <= Row < To, in ascending
+// byte order. An empty To means the end of the partition.
+type Query struct {
+	Table     string
+	Partition string
+	From      string
+	To        string
+	// Limit is the most rows that one page holds; 0 leaves it to the store.
+	Limit int
+	// Continue is the Next of the page before, and empty for the first one.
+	Continue string
+}
+
+// Page is one part of a query's answer. It may be empty while Next is not: a
+// reader goes on until Next is empty.
+type Page struct {
+	Rows []Row
+	Next string
+}
+
+// Store is the table-store port. It has the semantics of Azure Tables: rows by
+// key, an ETag per row, range scans within a partition, atomic batches within
+// a partition.
+//
+// All methods may be called concurrently. Rows that are passed in are not
+// kept or changed, and rows that are returned belong to the caller. A read
+// never shows a write that a crash could still take back.
+type Store interface {
+	// Get returns the row, or [ErrNotFound].
+	Get(ctx context.Context, key Key) (Row, error)
+
+	// Scan returns one page of the query's rows.
+	Scan(ctx context.Context, query Query) (Page, error)
+
+	// Commit applies the batch and returns the ETags in the order of its ops
+	// (empty for Delete and Discard). It has three outcomes: nil means that all
+	// is durably written; a *[ConflictError] that a precondition did not hold
+	// and nothing was written; [ErrUnknown] that the reply was lost and the
+	// batch may have been, or may yet be, applied. [ErrUnavailable] says that
+	// the store took nothing in and may do so later; [ErrInvalid] and
+	// [ErrTooLarge] that it never will.
+	Commit(ctx context.Context, batch Batch) ([]ETag, error)
+
+	// Close releases the store. No other call may be under way.
+	Close() error
+}
+
+// AtomicStore is a store that can also apply several batches, of any tables
+// and partitions, in one atomic write. A key may stand in several batches: the
+// later op sees the earlier one.
+type AtomicStore interface {
+	Store
+
+	// CommitAll applies all batches or none, with the outcomes of Commit. The
+	// ETag [Own] names the version that an earlier batch of the call wrote.
+	CommitAll(ctx context.Context, batches []Batch) ([][]ETag, error)
+}

@@ -1,0 +1,57 @@
+package storetest
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Failing runs the suite and returns the names of the checks that fail, with
+// what they report.
+func Failing(t *testing.T, features Features, open func(t testing.TB) Harness) map[string]string {
+	t.Helper()
+	failing := map[string]string{}
+	for _, check := range checks(features) {
+		r := &recorder{TB: t}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			check.runOn(r, features, open(t))
+		}()
+		<-done
+		if len(r.lines) > 0 {
+			failing[check.name] = strings.Join(r.lines, "\n")
+		}
+	}
+	return failing
+}
+
+// recorder takes down failures in place of a test.
+type recorder struct {
+	testing.TB
+	mu    sync.Mutex
+	lines []string
+}
+
+func (r *recorder) take(line string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, line)
+}
+
+// Helper implements [testing.TB].
+func (r *recorder) Helper() {}
+
+// Error implements [testing.TB].
+func (r *recorder) Error(args ...any) { r.take(fmt.Sprint(args...)) }
+
+// Errorf implements [testing.TB].
+func (r *recorder) Errorf(format string, args ...any) { r.take(fmt.Sprintf(format, args...)) }
+
+// Fatalf implements [testing.TB].
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.take(fmt.Sprintf(format, args...))
+	runtime.Goexit()
+}

@@ -1,0 +1,162 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// ErrInjected is wrapped by every error that [Faults] makes up.
+var ErrInjected = errors.New("injected fault")
+
+// Call is a kind of call that can fail.
+type Call uint8
+
+// The kinds of calls. CommitCall is Commit and CommitAll alike.
+const (
+	AnyCall Call = iota
+	GetCall
+	ScanCall
+	CommitCall
+)
+
+// Fault is one planned failure.
+type Fault struct {
+	// Call is the kind of calls that are counted. Optional. Defaults to
+	// AnyCall.
+	Call Call
+	// Nth is which of those calls from now on fails, counted from 1. Optional.
+	// Defaults to 1.
+	Nth int
+	// Onwards says that all later ones fail too, as those of a process that
+	// died do.
+	Onwards bool
+	// After says that the call takes effect before it fails: the reply is lost.
+	After bool
+	// Err is the error. Optional. Defaults to one that wraps ErrInjected and
+	// [tablestore.ErrUnavailable], or with After [tablestore.ErrUnknown].
+	Err error
+}
+
+// Faults plans the failures of a store that [Faulty] wraps.
+type Faults struct {
+	mu    sync.Mutex
+	plans []*plan
+}
+
+// plan is a fault with the calls that it still lets through.
+type plan struct {
+	Fault
+	left int
+}
+
+// Plan adds faults to those that are still to come. Each counts calls from now
+// on, by itself; when two strike one call, the one planned first wins.
+func (f *Faults) Plan(faults ...Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, fault := range faults {
+		f.plans = append(f.plans, &plan{Fault: fault, left: max(fault.Nth, 1) - 1})
+	}
+}
+
+// Clear forgets all faults that are still to come.
+func (f *Faults) Clear() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.plans = nil
+}
+
+// strike counts a call and returns the fault that strikes it, or nil.
+func (f *Faults) strike(call Call) *Fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var struck *Fault
+	f.plans = slices.DeleteFunc(f.plans, func(p *plan) bool {
+		if p.Call != AnyCall && p.Call != call {
+			return false
+		}
+		if p.left > 0 {
+			p.left--
+			return false
+		}
+		if struck == nil {
+			struck = &p.Fault
+		}
+		return !p.Onwards
+	})
+	return struck
+}
+
+// err returns the fault's error.
+func (f *Fault) err() error {
+	switch {
+	case f.Err != nil:
+		return f.Err
+	case f.After:
+		return fmt.Errorf("%w: %w", tablestore.ErrUnknown, ErrInjected)
+	default:
+		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, ErrInjected)
+	}
+}
+
+// Faulty returns the store with a plan of failures, empty at first. The result
+// is a [tablestore.AtomicStore] when store is one.
+func Faulty(store tablestore.Store) (tablestore.Store, *Faults) {
+	wrapped := &faulty{Store: store, faults: &Faults{}}
+	if atomic, ok := store.(tablestore.AtomicStore); ok {
+		return &atomicFaulty{faulty: wrapped, store: atomic}, wrapped.faults
+	}
+	return wrapped, wrapped.faults
+}
+
+type faulty struct {
+	tablestore.Store
+	faults *Faults
+}
+
+// call makes the call unless a fault strikes it first.
+func call[T any](faults *Faults, kind Call, do func() (T, error)) (T, error) {
+	var none T
+	fault := faults.strike(kind)
+	if fault == nil {
+		return do()
+	}
+	if !fault.After {
+		return none, fault.err()
+	}
+	// A call that the store refused has no reply to lose.
+	if _, err := do(); err != nil {
+		return none, err
+	}
+	return none, fault.err()
+}
+
+// Get implements [tablestore.Store].
+func (f *faulty) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
+	return call(f.faults, GetCall, func() (tablestore.Row, error) { return f.Store.Get(ctx, key) })
+}
+
+// Scan implements [tablestore.Store].
+func (f *faulty) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
+	return call(f.faults, ScanCall, func() (tablestore.Page, error) { return f.Store.Scan(ctx, query) })
+}
+
+// Commit implements [tablestore.Store].
+func (f *faulty) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	return call(f.faults, CommitCall, func() ([]tablestore.ETag, error) { return f.Store.Commit(ctx, batch) })
+}
+
+type atomicFaulty struct {
+	*faulty
+	store tablestore.AtomicStore
+}
+
+// CommitAll implements [tablestore.AtomicStore].
+func (f *atomicFaulty) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+	return call(f.faults, CommitCall, func() ([][]tablestore.ETag, error) { return f.store.CommitAll(ctx, batches) })
+}

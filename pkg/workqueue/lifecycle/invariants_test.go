@@ -1,0 +1,170 @@
+package lifecycle_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+// required is the source's list of invariants, by the fields that must be
+// there; the others of the four must be absent.
+var required = map[lifecycle.Status][]string{
+	"queued":    {},
+	"claimed":   {"owner", "lease"},
+	"running":   {"owner", "lease"},
+	"succeeded": {"result"},
+	"failed":    {"error"},
+	"stalled":   {},
+}
+
+// fields has how to set and to clear each of the four.
+var fields = map[string]struct{ set, unset func(*lifecycle.Item) }{
+	"owner": {func(i *lifecycle.Item) { i.Owner = anna }, func(i *lifecycle.Item) { i.Owner = "" }},
+	"lease": {
+		func(i *lifecycle.Item) { i.LeaseExpiresAt = t0 },
+		func(i *lifecycle.Item) { i.LeaseExpiresAt = time.Time{} },
+	},
+	"result": {func(i *lifecycle.Item) { i.Result = result }, func(i *lifecycle.Item) { i.Result = nil }},
+	"error": {
+		func(i *lifecycle.Item) { i.Error = &lifecycle.Failure{Code: "x"} },
+		func(i *lifecycle.Item) { i.Error = nil },
+	},
+}
+
+// violated are the fields that the error names.
+func violated(t testing.TB, err error) []string {
+	t.Helper()
+	if err == nil {
+		return nil
+	}
+	var broken *lifecycle.ItemError
+	if !errors.As(err, &broken) || !errors.Is(err, lifecycle.ErrInvalidItem) {
+		t.Fatalf("error is %v, want an ItemError", err)
+	}
+	var names []string
+	for _, violation := range broken.Violations {
+		names = append(names, violation.Field)
+	}
+	return names
+}
+
+func TestEachStatusHasWhatItMustAndNothingElse(t *testing.T) {
+	t.Parallel()
+	for status, want := range required {
+		for field, change := range fields {
+			t.Run(fmt.Sprintf("%s %s", status, field), func(t *testing.T) {
+				t.Parallel()
+				item := in(t, status)
+				change.set(&item)
+				if ok := slices.Contains(want, field); ok {
+					if err := lifecycle.Validate(item); err != nil {
+						t.Errorf("with it: %v", err)
+					}
+					change.unset(&item)
+				}
+				if diff := cmp.Diff([]string{field}, violated(t, lifecycle.Validate(item))); diff != "" {
+					t.Errorf("violations (-want +got):\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+func TestValidateNamesWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	spoilMemory := func(n int, spoil func(*lifecycle.Remembered)) func(*lifecycle.Item) {
+		return func(i *lifecycle.Item) { spoil(&i.Requests[n]) }
+	}
+	for name, c := range map[string]struct {
+		spoil func(*lifecycle.Item)
+		want  []string
+	}{
+		"nothing":             {func(*lifecycle.Item) {}, nil},
+		"no work id":          {func(i *lifecycle.Item) { i.WorkID = "" }, []string{"work_id"}},
+		"no dedupe key":       {func(i *lifecycle.Item) { i.DedupeKey = "" }, []string{"dedupe_key"}},
+		"no message id":       {func(i *lifecycle.Item) { i.MessageID = "" }, []string{"message_id"}},
+		"no attempt no":       {func(i *lifecycle.Item) { i.AttemptNo = 0 }, []string{"attempt_no"}},
+		"no lease id":         {func(i *lifecycle.Item) { i.LeaseID = "" }, []string{"lease_id"}},
+		"no creation":         {func(i *lifecycle.Item) { i.CreatedAt = time.Time{} }, []string{"created_at"}},
+		"no update":           {func(i *lifecycle.Item) { i.UpdatedAt = time.Time{} }, []string{"updated_at"}},
+		"no such status":      {func(i *lifecycle.Item) { i.Status = "lost" }, []string{"status"}},
+		"no status":           {func(i *lifecycle.Item) { i.Status = "" }, []string{"status"}},
+		"never claimed":       {func(i *lifecycle.Item) { i.Attempt, i.Requests = 0, nil }, []string{"attempt"}},
+		"negative attempt":    {func(i *lifecycle.Item) { i.Attempt, i.Requests = -1, nil }, []string{"attempt", "attempt"}},
+		"no rev":              {func(i *lifecycle.Item) { i.Rev, i.Requests = 0, nil }, []string{"rev", "rev"}},
+		"rev below attempt":   {func(i *lifecycle.Item) { i.Attempt = 5 }, []string{"rev"}},
+		"several":             {func(i *lifecycle.Item) { i.Owner, i.LeaseID = "", "" }, []string{"lease_id", "owner"}},
+		"request of nobody":   {spoilMemory(0, func(r *lifecycle.Remembered) { r.Actor = "" }), []string{"requests[0]"}},
+		"request without id":  {spoilMemory(1, func(r *lifecycle.Remembered) { r.RequestID = "" }), []string{"requests[1]"}},
+		"request for nothing": {spoilMemory(1, func(r *lifecycle.Remembered) { r.Operation = "" }), []string{"requests[1]"}},
+		"request to come":     {spoilMemory(1, func(r *lifecycle.Remembered) { r.Rev = 9 }), []string{"requests[1]"}},
+		"request out of line": {spoilMemory(1, func(r *lifecycle.Remembered) { r.Rev = 1 }), []string{"requests[1]"}},
+		"request of one rev":  {spoilMemory(1, func(r *lifecycle.Remembered) { r.Rev = 2 }), []string{"requests[1]"}},
+		"request of later":    {spoilMemory(1, func(r *lifecycle.Remembered) { r.Attempt = 2 }), []string{"requests[1]"}},
+		"request for ever":    {spoilMemory(0, func(r *lifecycle.Remembered) { r.ExpiresAt = time.Time{} }), []string{"requests[0]"}},
+		"request twice": {
+			spoilMemory(1, func(r *lifecycle.Remembered) { r.RequestID = "anna-1" }), []string{"requests[1]"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			item := in(t, "running")
+			c.spoil(&item)
+			if diff := cmp.Diff(c.want, violated(t, lifecycle.Validate(item))); diff != "" {
+				t.Errorf("violations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestValidateLooksIntoTheEnd(t *testing.T) {
+	t.Parallel()
+	succeeded, failed := in(t, "succeeded"), in(t, "failed")
+	for _, bad := range []string{`[]`, `"x"`, `{`, `null`} {
+		succeeded.Result = json.RawMessage(bad)
+		if diff := cmp.Diff([]string{"result"}, violated(t, lifecycle.Validate(succeeded))); diff != "" {
+			t.Errorf("result %s (-want +got):\n%s", bad, diff)
+		}
+	}
+	failed.Error = &lifecycle.Failure{Message: "no code"}
+	if diff := cmp.Diff([]string{"error.code"}, violated(t, lifecycle.Validate(failed))); diff != "" {
+		t.Errorf("failure (-want +got):\n%s", diff)
+	}
+}
+
+func TestValidateBoundsTheMemory(t *testing.T) {
+	t.Parallel()
+	item := in(t, "running")
+	item.Rev, item.Requests = 1000, nil
+	for n := range lifecycle.MaxRemembered + 1 {
+		item.Requests = append(item.Requests, lifecycle.Remembered{
+			Actor: anna, RequestID: fmt.Sprint("r", n), Operation: "heartbeat", Rev: int64(n + 1), ExpiresAt: t0,
+		})
+	}
+	if diff := cmp.Diff([]string{"requests"}, violated(t, lifecycle.Validate(item))); diff != "" {
+		t.Errorf("violations (-want +got):\n%s", diff)
+	}
+}
+
+func TestAnInvalidItemsErrorIsASentence(t *testing.T) {
+	t.Parallel()
+	item := in(t, "running")
+	item.Owner, item.LeaseExpiresAt = "", time.Time{}
+	err := lifecycle.Validate(item)
+	const want = `invalid work item: "work-1", running: owner must be present when running; lease must be present when running`
+	if err == nil || err.Error() != want {
+		t.Errorf("error is %v\nwant %s", err, want)
+	}
+	_, err = lifecycle.Start(item, lifecycle.Request{}, t0, t0)
+	if err == nil || !strings.HasSuffix(err.Error(), "invalid request: owner is required") {
+		t.Errorf("error is %v", err)
+	}
+}

@@ -1,0 +1,172 @@
+package lifecycle_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+type pair struct {
+	from lifecycle.Status
+	op   lifecycle.Operation
+}
+
+// contract is the source's list of allowed transitions, written out by hand.
+var contract = map[pair]lifecycle.Status{
+	{"", "enqueue"}:               "queued",
+	{"queued", "claimNext"}:       "claimed",
+	{"stalled", "claimNext"}:      "claimed",
+	{"claimed", "start"}:          "running",
+	{"claimed", "heartbeat"}:      "claimed",
+	{"running", "heartbeat"}:      "running",
+	{"running", "complete"}:       "succeeded",
+	{"running", "fail"}:           "failed",
+	{"claimed", "stall"}:          "stalled",
+	{"running", "stall"}:          "stalled",
+	{"stalled", "requeueStalled"}: "queued",
+}
+
+// events is the type of the event that each operation leaves behind.
+var events = map[lifecycle.Operation]lifecycle.EventType{
+	"enqueue": "enqueued", "claimNext": "claimed", "start": "started", "heartbeat": "heartbeat",
+	"complete": "succeeded", "fail": "failed", "stall": "stalled", "requeueStalled": "requeued",
+}
+
+func TestTheTableIsTheContract(t *testing.T) {
+	t.Parallel()
+	for _, from := range append(lifecycle.Statuses(), lifecycle.StatusNone) {
+		for _, op := range lifecycle.Operations() {
+			want, allowed := contract[pair{from, op}]
+			got, ok := lifecycle.Lookup(op, from)
+			if ok != allowed || got.To != want {
+				t.Errorf("%s from %q leads to %q (%t), want %q (%t)", op, from, got.To, ok, want, allowed)
+			}
+			if ok && (got.Operation != op || got.From != from || got.Event != events[op]) {
+				t.Errorf("%s from %q finds %+v", op, from, got)
+			}
+		}
+	}
+	if got := len(lifecycle.Transitions()); got != len(contract) {
+		t.Errorf("%d transitions, want %d", got, len(contract))
+	}
+}
+
+// The source: start, heartbeat, complete and fail only from the current owner;
+// stall and requeueStalled need none.
+func TestTheTableSaysWhoseMoveItIs(t *testing.T) {
+	t.Parallel()
+	movers := map[lifecycle.Operation]lifecycle.Mover{
+		"enqueue": "producer", "claimNext": "worker", "start": "owner", "heartbeat": "owner",
+		"complete": "owner", "fail": "owner", "stall": "system", "requeueStalled": "system",
+	}
+	for _, transition := range lifecycle.Transitions() {
+		if want := movers[transition.Operation]; transition.By != want {
+			t.Errorf("%s is the move of %s, want %s", transition.Operation, transition.By, want)
+		}
+	}
+}
+
+func TestListsAreCopies(t *testing.T) {
+	t.Parallel()
+	lifecycle.Transitions()[0] = lifecycle.Transition{}
+	lifecycle.Statuses()[0] = ""
+	lifecycle.Operations()[0] = ""
+	if lifecycle.Transitions()[0] == (lifecycle.Transition{}) || lifecycle.Statuses()[0] == "" || lifecycle.Operations()[0] == "" {
+		t.Error("writing to a returned list changed the policy")
+	}
+}
+
+func TestKindsOfStatuses(t *testing.T) {
+	t.Parallel()
+	for _, s := range append(lifecycle.Statuses(), lifecycle.StatusNone) {
+		if want := s == "succeeded" || s == "failed"; s.Terminal() != want {
+			t.Errorf("%q.Terminal() = %t, want %t", s, !want, want)
+		}
+		if want := s == "claimed" || s == "running"; s.Held() != want {
+			t.Errorf("%q.Held() = %t, want %t", s, !want, want)
+		}
+	}
+}
+
+// Every pair of a status and an operation: moved as the table says, with one
+// event and one more rev, or refused.
+func TestEveryStatusMeetsEveryOperation(t *testing.T) {
+	t.Parallel()
+	for _, from := range lifecycle.Statuses() {
+		for _, op := range lifecycle.Operations() {
+			t.Run(fmt.Sprintf("%s %s", from, op), func(t *testing.T) {
+				t.Parallel()
+				item := in(t, from)
+				request := lifecycle.Request{Actor: actorOf(op), ExpectedRev: item.Rev, ID: "fresh"}
+				change, err := perform(op, item, request, t0.Add(lease))
+				to, allowed := contract[pair{from, op}]
+				if !allowed {
+					wantRefused(t, change, err, lifecycle.ErrIllegalTransition)
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantMove(t, item, change, op, to)
+			})
+		}
+	}
+}
+
+func wantRefused(t *testing.T, change lifecycle.Change, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("error is %v, want %v", err, want)
+	}
+	if diff := cmp.Diff(lifecycle.Change{}, change); diff != "" {
+		t.Errorf("a refusal came with a change:\n%s", diff)
+	}
+}
+
+// wantMove checks what holds for each accepted move.
+func wantMove(t *testing.T, before lifecycle.Item, change lifecycle.Change, op lifecycle.Operation, to lifecycle.Status) {
+	t.Helper()
+	attempt := before.Attempt
+	if op == lifecycle.OpClaimNext {
+		attempt++
+	}
+	now := t0.Add(lease)
+	want := []lifecycle.Event{{
+		WorkID: before.WorkID, Rev: before.Rev + 1, Type: events[op], From: before.Status, To: to,
+		At: now, Actor: actorOf(op), RequestID: "fresh", Attempt: attempt,
+	}}
+	if diff := cmp.Diff(want, change.Events); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	item := change.Item
+	if item.Status != to || item.Rev != before.Rev+1 || item.Attempt != attempt || change.Repeat {
+		t.Errorf("moved to %s, rev %d, attempt %d, repeat %t", item.Status, item.Rev, item.Attempt, change.Repeat)
+	}
+	if !item.UpdatedAt.Equal(now) || !item.CreatedAt.Equal(t0) {
+		t.Errorf("created at %s, updated at %s", item.CreatedAt, item.UpdatedAt)
+	}
+	if err := lifecycle.Validate(item); err != nil {
+		t.Error(err)
+	}
+}
+
+// The vocabulary is what observers rely on: no move may invent another word.
+func TestEventTypesAreCanonical(t *testing.T) {
+	t.Parallel()
+	vocabulary := []lifecycle.EventType{
+		"enqueued", "claimed", "started", "heartbeat", "succeeded", "failed", "stalled", "requeued",
+	}
+	for _, transition := range lifecycle.Transitions() {
+		if !slices.Contains(vocabulary, transition.Event) {
+			t.Errorf("%s leaves the event %s behind", transition.Operation, transition.Event)
+		}
+	}
+	if lifecycle.EventRemoved != "removed" {
+		t.Errorf("a removal leaves the event %s behind", lifecycle.EventRemoved)
+	}
+}

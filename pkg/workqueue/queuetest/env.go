@@ -1,0 +1,219 @@
+package queuetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+// The actors of the checks.
+const (
+	anna    = "anna"
+	bert    = "bert"
+	sweeper = "sweeper"
+)
+
+// claimLease is for how long the checks claim: longer than what a request is
+// remembered for at least, so that the lease is what counts.
+const claimLease = 2 * lifecycle.MinMemory
+
+var (
+	result  = json.RawMessage(`{"result_ref":{"uri":"s3://bucket/out.json"}}`)
+	failure = lifecycle.Failure{Code: "corrupt_pdf", Message: "Page 3 can not be read."}
+)
+
+// env is what a check works with.
+type env struct {
+	Harness
+	// made are the items that the check enqueued.
+	made []string
+	// drawn counts what must be unique.
+	drawn int
+}
+
+// unique returns a text that this check has not used yet.
+func (e *env) unique(prefix string) string {
+	e.drawn++
+	return fmt.Sprintf("%s-%d", prefix, e.drawn)
+}
+
+// message makes a message up, of a service of its own, so that a claim can ask
+// for just this one.
+func (e *env) message(t testing.TB) lifecycle.Message {
+	t.Helper()
+	return e.messageFor(t, e.unique("service"), "OCR")
+}
+
+func (e *env) messageFor(t testing.TB, service, stepType string) lifecycle.Message {
+	t.Helper()
+	job := e.unique("job")
+	message := lifecycle.Message{
+		Directive: lifecycle.Directive{MessageID: job + ".0/1", AttemptNo: 1, LeaseID: e.unique("lease")},
+		DedupeKey: job + ".0/1", JobID: job, StepID: "ocr", TenantID: "tenant_a", Service: service, StepType: stepType,
+	}
+	if e.Message != nil {
+		message = e.Message(t, message)
+	}
+	return message
+}
+
+// enqueue puts the message into the queue, which must accept it.
+func (e *env) enqueue(t testing.TB, message lifecycle.Message) lifecycle.Item {
+	t.Helper()
+	item, err := e.Queue.Enqueue(t.Context(), message)
+	if err != nil {
+		t.Fatalf("enqueue: %v", err)
+	}
+	e.made = append(e.made, item.WorkID)
+	return item
+}
+
+// request is the actor's request for the item as it is, with a new id.
+func (e *env) request(actor string, item lifecycle.Item) lifecycle.Request {
+	return lifecycle.Request{Actor: actor, ExpectedRev: item.Rev, ID: e.unique("request")}
+}
+
+// claimOf is a claim of just that item, with a new id.
+func (e *env) claimOf(item lifecycle.Item, owner string) Claim {
+	return Claim{
+		Owner: owner, Filter: Filter{Services: []string{item.Service}}, Max: 10, Lease: claimLease,
+		RequestID: e.unique("claim"),
+	}
+}
+
+// claim makes the claim, which must not be refused.
+func (e *env) claim(t testing.TB, claim Claim) []lifecycle.Item {
+	t.Helper()
+	items, err := e.Queue.ClaimNext(t.Context(), claim)
+	if err != nil {
+		t.Fatalf("claim: %v", err)
+	}
+	return items
+}
+
+// claimItem claims that item, which must be there to be claimed.
+func (e *env) claimItem(t testing.TB, item lifecycle.Item, owner string) lifecycle.Item {
+	t.Helper()
+	items := e.claim(t, e.claimOf(item, owner))
+	if len(items) != 1 || items[0].WorkID != item.WorkID {
+		t.Fatalf("claim returned %v, want %s", workIDs(items), item.WorkID)
+	}
+	return items[0]
+}
+
+// ask asks for the operation, which is none of enqueue and claimNext.
+func (e *env) ask(
+	t testing.TB, op lifecycle.Operation, item lifecycle.Item, request lifecycle.Request,
+) (lifecycle.Item, error) {
+	t.Helper()
+	ctx, id := t.Context(), item.WorkID
+	switch op {
+	case lifecycle.OpStart:
+		return e.Queue.Start(ctx, id, request)
+	case lifecycle.OpHeartbeat:
+		return e.Queue.Heartbeat(ctx, id, request)
+	case lifecycle.OpComplete:
+		return e.Queue.Complete(ctx, id, request, result)
+	case lifecycle.OpFail:
+		return e.Queue.Fail(ctx, id, request, failure)
+	case lifecycle.OpStall:
+		return e.Queue.Stall(ctx, id, request)
+	case lifecycle.OpRequeueStalled:
+		return e.Queue.Requeue(ctx, id, request, e.next(t, item))
+	default:
+		t.Fatalf("%s is not asked for an item", op)
+		return lifecycle.Item{}, nil
+	}
+}
+
+// next is a directive for the attempt after the item's.
+func (e *env) next(t testing.TB, item lifecycle.Item) lifecycle.Directive {
+	t.Helper()
+	if e.Redispatch != nil && item.Status == lifecycle.StatusStalled {
+		return e.Redispatch(t, item)
+	}
+	return lifecycle.Directive{
+		MessageID: fmt.Sprintf("%s.0/%d", item.JobID, item.AttemptNo+1),
+		AttemptNo: item.AttemptNo + 1, LeaseID: e.unique("lease"),
+	}
+}
+
+// must asks for the operation in the name of who may, and must not be refused.
+func (e *env) must(t testing.TB, op lifecycle.Operation, item lifecycle.Item) lifecycle.Item {
+	t.Helper()
+	after, err := e.ask(t, op, item, e.request(actorOf(op, item), item))
+	if err != nil {
+		t.Fatalf("%s of a %s item: %v", op, item.Status, err)
+	}
+	return after
+}
+
+// actorOf is who may ask for the operation.
+func actorOf(op lifecycle.Operation, item lifecycle.Item) string {
+	switch {
+	case op == lifecycle.OpStall || op == lifecycle.OpRequeueStalled:
+		return sweeper
+	case item.Owner != "":
+		return item.Owner
+	default:
+		return anna
+	}
+}
+
+// in makes an item in that status, whose owner is or was anna.
+func (e *env) in(t testing.TB, status lifecycle.Status) lifecycle.Item {
+	t.Helper()
+	item := e.enqueue(t, e.message(t))
+	if status == lifecycle.StatusQueued {
+		return item
+	}
+	item = e.claimItem(t, item, anna)
+	if status == lifecycle.StatusClaimed {
+		return item
+	}
+	item = e.must(t, lifecycle.OpStart, item)
+	switch status {
+	case lifecycle.StatusSucceeded:
+		return e.must(t, lifecycle.OpComplete, item)
+	case lifecycle.StatusFailed:
+		return e.must(t, lifecycle.OpFail, item)
+	case lifecycle.StatusStalled:
+		return e.must(t, lifecycle.OpStall, item)
+	default:
+		return item
+	}
+}
+
+// get returns an item that must be there.
+func (e *env) get(t testing.TB, workID string) lifecycle.Item {
+	t.Helper()
+	item, err := e.Queue.Get(t.Context(), workID)
+	if err != nil {
+		t.Fatalf("get %s: %v", workID, err)
+	}
+	return item
+}
+
+// events returns the history of an item that must be there.
+func (e *env) events(t testing.TB, workID string) []lifecycle.Event {
+	t.Helper()
+	events, err := e.Queue.Events(t.Context(), workID)
+	if err != nil {
+		t.Fatalf("events of %s: %v", workID, err)
+	}
+	return events
+}
+
+// now is the queue's time as a queue may store it at least.
+func (e *env) now() time.Time { return e.Now().Truncate(time.Millisecond) }
+
+func workIDs(items []lifecycle.Item) []string {
+	ids := make([]string, len(items))
+	for n := range items {
+		ids[n] = items[n].WorkID
+	}
+	return ids
+}

@@ -1,0 +1,142 @@
+package queuetest
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+// flaws is what is broken about a queue; the zero value is nothing. Its methods
+// are the decisions of a queue that are not the policy's, right unless a flaw
+// says otherwise.
+type flaws struct {
+	// reclaims is no flaw but a choice: claims take stalled items too.
+	reclaims bool
+
+	// asks spoils what the policy is asked.
+	asks func(op lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request)
+	// writes spoils what the policy answered.
+	writes func(op lifecycle.Operation, before lifecycle.Item, change *lifecycle.Change)
+
+	coversNothing      bool
+	coversKeyOnly      bool
+	inventsItems       bool
+	takesPartialClaims bool
+	sharesClaims       bool
+	forgetsClaims      bool
+	remembersNothing   bool
+	answersStale       bool
+	answersByStatus    bool
+	ignoresMax         bool
+	ignoresServices    bool
+	ignoresStepTypes   bool
+	unlocksInClaim     bool
+	claimsStatuses     []lifecycle.Status
+	hidesRequeued      bool
+	// impatience is by how much too early requests and claims are forgotten.
+	impatience time.Duration
+}
+
+func (f *flaws) covers(item *lifecycle.Item, message lifecycle.Message) bool {
+	switch {
+	case f.coversNothing:
+		return false
+	case f.coversKeyOnly:
+		return item.DedupeKey == message.DedupeKey
+	default:
+		return item.Covers(message)
+	}
+}
+
+func (f *flaws) notFound(id string) error {
+	if f.inventsItems {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", lifecycle.ErrNotFound, id)
+}
+
+func (f *flaws) wholeClaim(claim Claim) error {
+	switch {
+	case f.takesPartialClaims:
+	case claim.Owner == "":
+		return &lifecycle.RequestError{Field: "owner", Reason: "is required"}
+	case claim.RequestID == "":
+		return &lifecycle.RequestError{Field: "request_id", Reason: "is required"}
+	}
+	return nil
+}
+
+func (f *flaws) claimKey(claim Claim) claimKey {
+	if f.sharesClaims {
+		return claimKey{requestID: claim.RequestID}
+	}
+	return claimKey{owner: claim.Owner, requestID: claim.RequestID}
+}
+
+// recalls reports whether the claim is still known.
+func (f *flaws) recalls(known claimed, now time.Time) bool {
+	return !f.forgetsClaims && (f.impatience == 0 || known.until.After(now.Add(f.impatience)))
+}
+
+// remembered are the requests that are still known.
+func (f *flaws) remembered(requests []lifecycle.Remembered, now time.Time) []lifecycle.Remembered {
+	if f.impatience == 0 {
+		return requests
+	}
+	return slices.DeleteFunc(slices.Clone(requests), func(known lifecycle.Remembered) bool {
+		return !known.ExpiresAt.After(now.Add(f.impatience))
+	})
+}
+
+func (f *flaws) stillHeld(item *lifecycle.Item, claim Claim) bool {
+	switch {
+	case f.answersStale:
+		return true
+	case f.answersByStatus:
+		return item.Status.Held() && item.Owner == claim.Owner
+	default:
+		return item.HeldUnder(claim.Owner, claim.RequestID)
+	}
+}
+
+func (f *flaws) max(claim Claim) int {
+	if f.ignoresMax {
+		return 1000
+	}
+	return claim.Max
+}
+
+// chosen is what a claim takes of the items that it may take.
+func (f *flaws) chosen(ids []string) []string {
+	if len(ids) == 0 && f.inventsItems {
+		return []string{"work-0"}
+	}
+	return ids
+}
+
+func (f *flaws) claimable(item lifecycle.Item) bool {
+	return item.Status == lifecycle.StatusQueued && (!f.hidesRequeued || item.Attempt == 0) ||
+		item.Status == lifecycle.StatusStalled && f.reclaims ||
+		slices.Contains(f.claimsStatuses, item.Status)
+}
+
+func (f *flaws) matches(filter Filter, item lifecycle.Item) bool {
+	in := func(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }
+	return (f.ignoresServices || in(filter.Services, item.Service)) &&
+		(f.ignoresStepTypes || in(filter.StepTypes, item.StepType))
+}
+
+// beforeClaim comes between the choice of an item and its claim.
+func (f *flaws) beforeClaim(q *memQueue) {
+	if !f.unlocksInClaim {
+		return
+	}
+	q.mu.Unlock()
+	for range 100 {
+		runtime.Gosched()
+	}
+	q.mu.Lock()
+}

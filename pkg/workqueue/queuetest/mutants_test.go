@@ -1,0 +1,283 @@
+package queuetest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+type (
+	asks   = func(lifecycle.Operation, *lifecycle.Item, *lifecycle.Request)
+	writes = func(lifecycle.Operation, lifecycle.Item, *lifecycle.Change)
+)
+
+// on spoils the answers to the operation, but not to its repeats.
+func on(op lifecycle.Operation, spoil func(before lifecycle.Item, change *lifecycle.Change)) writes {
+	return func(asked lifecycle.Operation, before lifecycle.Item, change *lifecycle.Change) {
+		if asked == op && !change.Repeat {
+			spoil(before, change)
+		}
+	}
+}
+
+// edit spoils the item that the operation leaves behind.
+func edit(op lifecycle.Operation, spoil func(*lifecycle.Item)) writes {
+	return on(op, func(_ lifecycle.Item, change *lifecycle.Change) { spoil(&change.Item) })
+}
+
+// lastEvent spoils the last event of each move.
+func lastEvent(spoil func(*lifecycle.Event)) writes {
+	return func(_ lifecycle.Operation, _ lifecycle.Item, change *lifecycle.Change) {
+		if n := len(change.Events); n > 0 {
+			spoil(&change.Events[n-1])
+		}
+	}
+}
+
+// pretend shows the policy an item in a status from which the operation is
+// allowed, if it meets one in the status given.
+func pretend(op lifecycle.Operation, met, shown lifecycle.Status) asks {
+	return func(asked lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request) {
+		if asked == op && seen.Status == met {
+			seen.Status, seen.Owner = shown, request.Actor
+		}
+	}
+}
+
+// ownersOp is one of the operations of the owner.
+func ownersOp(op lifecycle.Operation) bool { return slices.Contains(ownersMoves, op) }
+
+// anyOwner takes whoever asks for the owner.
+func anyOwner(op lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request) {
+	if ownersOp(op) && seen.Owner != "" && request.Actor != "" {
+		seen.Owner = request.Actor
+	}
+}
+
+// anyRev takes the item as it is, whatever rev is expected.
+func anyRev(_ lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request) {
+	if request.ExpectedRev > 0 {
+		request.ExpectedRev = seen.Rev
+	}
+}
+
+// forget hides remembered requests.
+func forget(when func(lifecycle.Remembered) bool) asks {
+	return func(_ lifecycle.Operation, seen *lifecycle.Item, _ *lifecycle.Request) {
+		seen.Requests = slices.DeleteFunc(slices.Clone(seen.Requests), when)
+	}
+}
+
+// anyOperation makes each request a repeat of any other with its id.
+func anyOperation(op lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request) {
+	seen.Requests = slices.Clone(seen.Requests)
+	for n := range seen.Requests {
+		if seen.Requests[n].RequestID == request.ID {
+			seen.Requests[n].Operation = op
+		}
+	}
+}
+
+// anyActor takes whoever knows an id for the actor that used it.
+func anyActor(_ lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request) {
+	for _, known := range seen.Requests {
+		if known.RequestID == request.ID {
+			request.Actor = known.Actor
+		}
+	}
+}
+
+// needsOwner lets nobody but the sweeper and the owner stall an item.
+func needsOwner(op lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request) {
+	if op == lifecycle.OpStall && request.Actor != sweeper && request.Actor != seen.Owner {
+		request.ExpectedRev = -1
+	}
+}
+
+// mutants are broken queues, each with the check that is there to catch it.
+// Others may catch it too.
+var mutants = []struct {
+	name   string
+	broken flaws
+	caught string
+}{
+	// Counting.
+	{"attempt incremented on start", flaws{writes: edit("start", func(i *lifecycle.Item) { i.Attempt++ })}, "start/makes a claimed item run"},
+	{"attempt incremented on enqueue", flaws{writes: edit("enqueue", func(i *lifecycle.Item) { i.Attempt++ })}, "enqueue/makes a queued item"},
+	{"attempt not incremented on claim", flaws{writes: edit("claimNext", func(i *lifecycle.Item) { i.Attempt-- })}, "claim/gives a queued item to its owner under a lease"},
+	{"attempt reset on requeue", flaws{writes: edit("requeueStalled", func(i *lifecycle.Item) { i.Attempt = 0 })}, "requeue/offers a stalled item again with the next directive"},
+	{"attempt reset by the second claim", flaws{writes: edit("claimNext", func(i *lifecycle.Item) { i.Attempt = 1 })}, "requeue/the next claim is the next attempt"},
+	{"attempt not incremented on reclaim", flaws{reclaims: true, writes: on("claimNext", func(before lifecycle.Item, c *lifecycle.Change) {
+		if before.Status == "stalled" {
+			c.Item.Attempt--
+		}
+	})}, "claim/of a stalled item is a reclaim or does not happen"},
+	{"rev bumped on repeat", flaws{writes: func(_ lifecycle.Operation, _ lifecycle.Item, c *lifecycle.Change) {
+		if c.Repeat {
+			c.Item.Rev++
+		}
+	}}, "repeats/succeed and change nothing"},
+	{"rev kept on heartbeat", flaws{writes: edit("heartbeat", func(i *lifecycle.Item) { i.Rev-- })}, "heartbeat/extends the lease of a claimed and of a running item"},
+
+	// Guards.
+	{"owner not checked", flaws{asks: anyOwner}, "requests/of an owner's move come from the owner"},
+	{"first owner let in after a requeue", flaws{asks: anyOwner}, "requeue/shuts the first owner out"},
+	{"rev not checked", flaws{asks: anyRev}, "requests/expect the present rev"},
+	{"incomplete requests accepted", flaws{asks: func(_ lifecycle.Operation, seen *lifecycle.Item, r *lifecycle.Request) {
+		if r.Actor == "" || r.ID == "" || r.ExpectedRev == 0 {
+			r.Actor, r.ID, r.ExpectedRev = anna, "made up", seen.Rev
+		}
+	}}, "requests/are whole"},
+	{"system must own what it stalls", flaws{asks: needsOwner}, "requests/of the system need no owner"},
+	{"terminal rewritten", flaws{asks: pretend("fail", "succeeded", "running")}, "end/a terminal item never changes"},
+	{"start of a queued item", flaws{asks: pretend("start", "queued", "claimed")}, "transitions/all others are refused in each status"},
+	{"heartbeat of a stalled item", flaws{asks: pretend("heartbeat", "stalled", "running")}, "stall/ends what the owner may do"},
+	{"no stall of a claimed item", flaws{asks: pretend("stall", "claimed", "queued")}, "transitions/the allowed ones are accepted from each status"},
+	{"requeue with the old directive", flaws{asks: func(op lifecycle.Operation, seen *lifecycle.Item, _ *lifecycle.Request) {
+		if op == "requeueStalled" {
+			seen.AttemptNo, seen.MessageID, seen.LeaseID = 0, "", ""
+		}
+	}}, "requeue/never hands a pair out twice"},
+
+	// What each status must hold.
+	{"lease kept on stall", flaws{writes: on("stall", func(before lifecycle.Item, c *lifecycle.Change) {
+		c.Item.LeaseExpiresAt = before.LeaseExpiresAt
+	})}, "stall/takes a claimed or running item from its owner"},
+	{"owner kept on stall", flaws{writes: on("stall", func(before lifecycle.Item, c *lifecycle.Change) {
+		c.Item.Owner = before.Owner
+	})}, "stall/takes a claimed or running item from its owner"},
+	{"owner kept on complete", flaws{writes: on("complete", func(before lifecycle.Item, c *lifecycle.Change) {
+		c.Item.Owner = before.Owner
+	})}, "end/complete keeps the result and clears owner and lease"},
+	{"lease kept on fail", flaws{writes: on("fail", func(before lifecycle.Item, c *lifecycle.Change) {
+		c.Item.LeaseExpiresAt = before.LeaseExpiresAt
+	})}, "end/fail keeps the error and clears owner and lease"},
+	{"result lost", flaws{writes: edit("complete", func(i *lifecycle.Item) { i.Result = []byte(`{}`) })}, "end/complete keeps the result and clears owner and lease"},
+	{"error lost", flaws{writes: edit("fail", func(i *lifecycle.Item) { i.Error = &lifecycle.Failure{Code: "failed"} })}, "end/fail keeps the error and clears owner and lease"},
+	{"lease not extended", flaws{writes: on("heartbeat", func(before lifecycle.Item, c *lifecycle.Change) {
+		c.Item.LeaseExpiresAt = before.LeaseExpiresAt
+	})}, "heartbeat/extends the lease of a claimed and of a running item"},
+	{"lease shorter than asked for", flaws{writes: edit("claimNext", func(i *lifecycle.Item) {
+		i.LeaseExpiresAt = i.LeaseExpiresAt.Add(-time.Minute)
+	})}, "claim/gives a queued item to its owner under a lease"},
+	{"directive kept on requeue", flaws{writes: on("requeueStalled", func(before lifecycle.Item, c *lifecycle.Change) {
+		c.Item.MessageID, c.Item.AttemptNo, c.Item.LeaseID = before.MessageID, before.AttemptNo, before.LeaseID
+	})}, "requeue/offers a stalled item again with the next directive"},
+
+	// Enqueues.
+	{"duplicates on enqueue", flaws{coversNothing: true}, "enqueue/a duplicate returns the existing item in any status"},
+	{"duplicates on racing enqueues", flaws{coversNothing: true}, "races/one message enqueued many times at once is one item"},
+	{"duplicates after a requeue", flaws{coversKeyOnly: true}, "enqueue/the message of a requeue is a duplicate, and so is the one before"},
+	{"duplicate makes the item queued again", flaws{writes: func(op lifecycle.Operation, _ lifecycle.Item, c *lifecycle.Change) {
+		if op == "enqueue" && c.Repeat {
+			c.Item.Status, c.Item.Owner, c.Item.LeaseExpiresAt = "queued", "", time.Time{}
+		}
+	}}, "enqueue/a duplicate returns the existing item in any status"},
+	{"one item for all", flaws{writes: edit("enqueue", func(i *lifecycle.Item) { i.WorkID = "work-1" })}, "enqueue/other messages are other items"},
+	{"unknown items invented", flaws{inventsItems: true}, "enqueue/what was never enqueued is not found"},
+
+	// Claims.
+	{"items made up for a claim", flaws{inventsItems: true}, "claim/of nothing returns nothing"},
+	{"claim of a running item", flaws{
+		claimsStatuses: []lifecycle.Status{"running"}, asks: pretend("claimNext", "running", "queued"),
+	}, "claim/never takes an item that is held or has ended"},
+	{"claim of an ended item", flaws{
+		claimsStatuses: []lifecycle.Status{"failed"}, asks: pretend("claimNext", "failed", "queued"),
+	}, "claim/never takes an item that is held or has ended"},
+	{"claim of an item whose lease has expired", flaws{
+		claimsStatuses: []lifecycle.Status{"claimed"}, asks: pretend("claimNext", "claimed", "queued"),
+	}, "claim/leaves an item to its owner while nobody stalls it"},
+	{"claim of a stalled item", flaws{claimsStatuses: []lifecycle.Status{"stalled"}}, "claim/of a stalled item is a reclaim or does not happen"},
+	{"claim of more than asked for", flaws{ignoresMax: true}, "claim/takes no more than it asks for, and all in the end"},
+	{"claim of any service", flaws{ignoresServices: true}, "claim/is narrowed by service and step type"},
+	{"claim of any step type", flaws{ignoresStepTypes: true}, "claim/is narrowed by service and step type"},
+	{"requeued items never claimed", flaws{hidesRequeued: true}, "requeue/the next claim is the next attempt"},
+	{"partial claims accepted", flaws{takesPartialClaims: true, asks: func(op lifecycle.Operation, _ *lifecycle.Item, r *lifecycle.Request) {
+		if op == "claimNext" && (r.Actor == "" || r.ID == "") {
+			r.Actor, r.ID = "nobody", "none"
+		}
+	}}, "claim/names its owner and its request"},
+	{"claim of what is not there", flaws{writes: edit("claimNext", func(i *lifecycle.Item) { i.WorkID += "-copy" })}, "claim/gives a queued item to its owner under a lease"},
+	{"claim and start in one event", flaws{writes: on("claimNext", func(_ lifecycle.Item, c *lifecycle.Change) {
+		if len(c.Events) == 2 {
+			c.Events = c.Events[1:]
+		}
+	})}, "claim/can start in the same step"},
+
+	// Repeated claims.
+	{"claims forgotten", flaws{forgetsClaims: true}, "claim repeat/answers as the first did"},
+	{"claims forgotten before the lease ends", flaws{impatience: time.Minute}, "claim repeat/is known for as long as the lease"},
+	{"empty claims remembered", flaws{remembersNothing: true}, "claim repeat/of an empty claim is a claim"},
+	{"claims shared by owners", flaws{sharesClaims: true}, "claim repeat/is for the same owner only"},
+	{"repeat answers with superseded items", flaws{answersStale: true}, "claim repeat/leaves out what the owner no longer holds by it"},
+	{"repeat answers with items of a later claim", flaws{answersByStatus: true}, "claim repeat/leaves out what the owner no longer holds by it"},
+
+	// Repeats.
+	{"requests forgotten", flaws{asks: forget(func(lifecycle.Remembered) bool { return true })}, "repeats/succeed and change nothing"},
+	{"requests forgotten before the lease ends", flaws{impatience: time.Minute}, "repeats/are known for as long as the lease"},
+	{"only the last request remembered", flaws{writes: func(_ lifecycle.Operation, _ lifecycle.Item, c *lifecycle.Change) {
+		if n := len(c.Item.Requests); n > 1 {
+			c.Item.Requests = c.Item.Requests[n-1:]
+		}
+	}}, "repeats/succeed after the item went on"},
+	{"ids good for any operation", flaws{asks: anyOperation}, "repeats/are of the same operation"},
+	{"ids good for any actor", flaws{asks: anyActor}, "repeats/are by the same actor"},
+
+	// History.
+	{"heartbeats without events", flaws{writes: on("heartbeat", func(_ lifecycle.Item, c *lifecycle.Change) { c.Events = nil })}, "events/tell the whole story in canonical words"},
+	{"events in other words", flaws{writes: lastEvent(func(e *lifecycle.Event) {
+		if e.Type == "started" {
+			e.Type = "running"
+		}
+	})}, "events/tell the whole story in canonical words"},
+	{"events without their request", flaws{writes: lastEvent(func(e *lifecycle.Event) { e.RequestID = "" })}, "events/of a claim name its owner and its request"},
+	{"events by the queue itself", flaws{writes: lastEvent(func(e *lifecycle.Event) { e.Actor = "queue" })}, "events/say who, when, from where and by which request"},
+	{"events at another time", flaws{writes: lastEvent(func(e *lifecycle.Event) { e.At = e.At.Add(-time.Hour) })}, "events/say who, when, from where and by which request"},
+	{"items enqueued at another time", flaws{writes: edit("enqueue", func(i *lifecycle.Item) {
+		i.CreatedAt = i.CreatedAt.Add(time.Hour)
+	})}, "enqueue/makes a queued item"},
+
+	// Races.
+	{"check, then act", flaws{unlocksInClaim: true, asks: pretend("claimNext", "claimed", "queued")}, "races/an item is handed to one of racing claims"},
+	{"last write wins", flaws{asks: func(op lifecycle.Operation, seen *lifecycle.Item, r *lifecycle.Request) {
+		if anyRev(op, seen, r); seen.Status.Terminal() || seen.Status == "stalled" {
+			seen.Status, seen.Owner = "running", r.Actor
+		}
+	}}, "races/one of racing moves from one rev is accepted"},
+	{"each copy of a request counted", flaws{asks: func(op lifecycle.Operation, seen *lifecycle.Item, r *lifecycle.Request) {
+		anyRev(op, seen, r)
+		forget(func(lifecycle.Remembered) bool { return true })(op, seen, r)
+	}}, "races/one request sent many times at once is one move"},
+}
+
+// catchers are the checks that fail on the queue.
+func catchers(t *testing.T, broken flaws) (names []string) {
+	t.Helper()
+	for _, c := range checks() {
+		if _, failed := fails(t, c, newMemQueue(broken).harness()); failed {
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
+func TestTheSuiteCatchesEveryMutant(t *testing.T) {
+	t.Parallel()
+	catches := make(map[string]bool)
+	for _, m := range mutants {
+		by := catchers(t, m.broken)
+		if !slices.Contains(by, m.caught) {
+			t.Errorf("%s: caught by %q, not by %q", m.name, by, m.caught)
+		}
+		for _, name := range by {
+			catches[name] = true
+		}
+	}
+	for _, c := range checks() {
+		if !catches[c.name] {
+			t.Errorf("%q catches no mutant: what does it prove?", c.name)
+		}
+	}
+}
