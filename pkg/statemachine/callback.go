@@ -114,10 +114,14 @@ func (m *move) claimed(e Claimed) {
 	}
 }
 
-// claim sets the ACK deadline of a claimed directive.
+// claim sets the ACK deadline of a claimed directive: the step's ACK timeout,
+// unless the claim asks for another.
 func (m *move) claim(i int, by time.Time) {
 	step := &m.agg.Steps[i]
 	step.LeaseExpiresAt = deadline(by, 0)
+	if by.IsZero() {
+		step.LeaseExpiresAt = deadline(m.env.Now, step.Policy.AckTimeout)
+	}
 	m.touch(i)
 	m.note(Transition{
 		Object: ObjectStep, ID: step.ID, Type: EventStepClaimed, From: string(step.State), To: string(step.State),

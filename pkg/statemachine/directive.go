@@ -58,3 +58,18 @@ func orNull(s string) *string {
 	}
 	return &s
 }
+
+// WithoutLease is a directive for eyes that must not act on it: the lease id,
+// a capability, is left out.
+func WithoutLease(directive []byte) ([]byte, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(directive, &fields); err != nil {
+		return nil, fmt.Errorf("read a directive: %w", err)
+	}
+	delete(fields, "lease_id")
+	body, err := json.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("encode a directive: %w", err)
+	}
+	return body, nil
+}

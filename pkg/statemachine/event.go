@@ -47,7 +47,7 @@ type PublishRejected struct {
 }
 
 // Claimed is a worker that claimed the directive in the pull queue: the
-// delivery. By is the deadline of its ACK.
+// delivery. By is the deadline of its ACK; the zero time leaves it to the step.
 type Claimed struct {
 	StepID string
 	Pair   Pair

@@ -1,0 +1,101 @@
+package workqueue
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+// Ledger is what the queue needs of the ledger.
+type Ledger interface {
+	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
+	Change(ctx context.Context, jobID string, event statemachine.Event, opts ...ledger.Option) (ledger.Result, error)
+}
+
+// Config is what a [Queue] is made of.
+type Config struct {
+	// Storage holds the items. It must be the Follower of the Ledger. Required.
+	Storage *Storage
+	// Ledger decides about every claim and report. Required.
+	Ledger Ledger
+	// MirrorLimit is the most ready items that are kept in memory; the others
+	// are found by a scan. Optional. Defaults to 10,000.
+	MirrorLimit int
+	// Logger is told of items that could not be handed out. Optional.
+	Logger *slog.Logger
+}
+
+// Queue is the pull queue: the embedded bus. It is safe for concurrent use, by
+// any number of processes on one store.
+type Queue struct {
+	storage   *Storage
+	ledger    Ledger
+	callbacks *callbacks.Service
+	ready     *ready
+	logger    *slog.Logger
+
+	mu        sync.Mutex
+	refilled  time.Time
+	cataloged map[kind]bool
+}
+
+// New returns a queue. The error names the field that is missing.
+func New(cfg Config) (*Queue, error) {
+	if cfg.Storage == nil || cfg.Ledger == nil {
+		return nil, errors.New("workqueue: Storage and Ledger are required")
+	}
+	if cfg.MirrorLimit == 0 {
+		cfg.MirrorLimit = 10_000
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Queue{
+		storage: cfg.Storage, ledger: cfg.Ledger, callbacks: callbacks.New(cfg.Ledger),
+		ready: newReady(cfg.MirrorLimit), logger: cfg.Logger, cataloged: map[kind]bool{},
+	}, nil
+}
+
+// Ready is the number of items that this process knows to be ready, by service.
+func (q *Queue) Ready() map[string]int { return q.ready.size() }
+
+// View is an item as callers see it.
+type View struct {
+	Item lifecycle.Item
+	// Directive is the message body. Only a claim's holds the lease id, which is
+	// a capability.
+	Directive []byte
+	// CancelRequested tells the worker that nobody waits for its result.
+	CancelRequested bool
+}
+
+// asProblem turns the queue's errors into what a caller is told.
+func asProblem(err error) error {
+	var invalid *lifecycle.RequestError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, lifecycle.ErrNotFound):
+		return &problem.Error{Code: problem.WorkNotFound, Detail: "There is no such work item.", Err: err}
+	case errors.As(err, &invalid):
+		return &problem.Error{
+			Code: problem.InvalidEnvelope, Err: err,
+			Errors: []problem.Violation{{Pointer: "/" + invalid.Field, Message: invalid.Reason}},
+		}
+	case errors.Is(err, lifecycle.ErrNotOwner):
+		return &problem.Error{Code: problem.NotOwner, Detail: "Another worker holds the item.", Err: err}
+	case errors.Is(err, lifecycle.ErrRevConflict):
+		return &problem.Error{Code: problem.RevConflict, Detail: err.Error(), Err: err}
+	case errors.Is(err, lifecycle.ErrIllegalTransition):
+		return &problem.Error{Code: problem.IllegalTransition, Detail: err.Error(), Err: err}
+	}
+	return ledger.Problem(err)
+}

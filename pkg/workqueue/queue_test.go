@@ -1,0 +1,293 @@
+package workqueue_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+func TestQueue_AWorkerThatPullsNeedsNothingElse(t *testing.T) {
+	t.Parallel()
+	bothStores(t, func(t *testing.T, b *bundle) {
+		message := b.work(t)
+		views := b.claim(t, "w1", "c1", 5, false)
+		if len(views) != 1 || string(views[0].Directive) != string(message.Directive) {
+			t.Fatalf("claimed %+v", views)
+		}
+		item := views[0].Item
+		if step := b.step(t, message.JobID); !item.LeaseExpiresAt.Equal(step.LeaseExpiresAt) || step.State != statemachine.StepAwaitingAck {
+			t.Errorf("step is %s until %s, item until %s", step.State, step.LeaseExpiresAt, item.LeaseExpiresAt)
+		}
+		for _, verb := range []struct {
+			name string
+			call func() (workqueue.View, error)
+			item lifecycle.Status
+			step statemachine.StepState
+		}{
+			{"heartbeat", func() (workqueue.View, error) { return b.Heartbeat(t.Context(), item.WorkID, by("w1", "h1", item)) },
+				lifecycle.StatusClaimed, statemachine.StepAwaitingAck},
+			{"start", func() (workqueue.View, error) { return b.Start(t.Context(), item.WorkID, by("w1", "s1", item)) },
+				lifecycle.StatusRunning, statemachine.StepInProgress},
+			{"heartbeat", func() (workqueue.View, error) { return b.Heartbeat(t.Context(), item.WorkID, by("w1", "h2", item)) },
+				lifecycle.StatusRunning, statemachine.StepInProgress},
+			{"complete", func() (workqueue.View, error) {
+				return b.Complete(t.Context(), item.WorkID, by("w1", "e1", item), nil, []byte(`{"uri":"s3://r"}`))
+			}, lifecycle.StatusSucceeded, statemachine.StepSucceeded},
+		} {
+			view, err := verb.call()
+			if err != nil {
+				t.Fatalf("%s: %v", verb.name, err)
+			}
+			step := b.step(t, message.JobID)
+			if view.Item.Status != verb.item || step.State != verb.step {
+				t.Errorf("after %s the item is %s and the step %s", verb.name, view.Item.Status, step.State)
+			}
+			if view.Item.Status == lifecycle.StatusRunning && !view.Item.LeaseExpiresAt.Equal(step.LeaseExpiresAt) {
+				t.Errorf("after %s the item's lease is %s, the step's %s", verb.name, view.Item.LeaseExpiresAt, step.LeaseExpiresAt)
+			}
+			item = view.Item
+		}
+		events, _, err := b.Events(t.Context(), item.WorkID, 0, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lifecycle.ValidateHistory(item, events); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestQueue_ClaimAndStartInOneCall(t *testing.T) {
+	t.Parallel()
+	bothStores(t, func(t *testing.T, b *bundle) {
+		message := b.work(t)
+		views := b.claim(t, "w1", "c1", 1, true)
+		if len(views) != 1 || views[0].Item.Status != lifecycle.StatusRunning {
+			t.Fatalf("claimed %+v", views)
+		}
+		if step := b.step(t, message.JobID); step.State != statemachine.StepInProgress {
+			t.Errorf("step is %s", step.State)
+		}
+	})
+}
+
+func TestQueue_ARepeatAnswersAsTheFirstDid(t *testing.T) {
+	t.Parallel()
+	bothStores(t, func(t *testing.T, b *bundle) {
+		b.work(t)
+		b.work(t)
+		first := b.claim(t, "w1", "c1", 1, true)
+		again := b.claim(t, "w1", "c1", 1, true)
+		if len(again) != 1 || again[0].Item.WorkID != first[0].Item.WorkID || len(again[0].Directive) == 0 {
+			t.Fatalf("the repeated claim answered %+v", again)
+		}
+		item := first[0].Item
+		request := by("w1", "e1", item)
+		one, err := b.Complete(t.Context(), item.WorkID, request, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		two, err := b.Complete(t.Context(), item.WorkID, request, nil, nil)
+		if err != nil || two.Item.Rev != one.Item.Rev {
+			t.Errorf("the repeated complete answered %v at rev %d, first %d", err, two.Item.Rev, one.Item.Rev)
+		}
+	})
+}
+
+func TestQueue_PublishedTwiceIsEnqueuedOnce(t *testing.T) {
+	t.Parallel()
+	bothStores(t, func(t *testing.T, b *bundle) {
+		message := b.work(t)
+		b.relay(t, message)
+		if views := b.claim(t, "w1", "c1", 5, false); len(views) != 1 {
+			t.Errorf("claimed %d items", len(views))
+		}
+		b.relay(t, message)
+		if views := b.claim(t, "w2", "c2", 5, false); len(views) != 0 {
+			t.Error("a copy was handed out beside the claimed item")
+		}
+	})
+}
+
+func TestQueue_AnItemComesBackAfterItsWorkerDied(t *testing.T) {
+	t.Parallel()
+	bothStores(t, func(t *testing.T, b *bundle) {
+		message := b.work(t)
+		old := b.claim(t, "w1", "c1", 1, true)[0].Item
+		stalled, err := b.Stall(t.Context(), old.WorkID, by("operator", "x1", old))
+		if err != nil || stalled.Item.Status != lifecycle.StatusStalled {
+			t.Fatalf("stall: %v, item %s", err, stalled.Item.Status)
+		}
+		_, err = b.Complete(t.Context(), old.WorkID, by("w1", "e1", stalled.Item), nil, nil)
+		assertCode(t, err, problem.IllegalTransition)
+		if _, err := b.Requeue(t.Context(), old.WorkID, by("operator", "x2", stalled.Item)); err != nil {
+			t.Fatalf("requeue: %v", err)
+		}
+		b.relay(t)
+		fresh := b.claim(t, "w2", "c2", 1, true)
+		if len(fresh) != 1 || fresh[0].Item.WorkID != old.WorkID || fresh[0].Item.AttemptNo != 2 || fresh[0].Item.Attempt != 2 {
+			t.Fatalf("claimed %+v", fresh)
+		}
+		_, err = b.Heartbeat(t.Context(), old.WorkID, by("w1", "h1", old))
+		assertCode(t, err, problem.NotOwner)
+		if step := b.step(t, message.JobID); step.Spent != (statemachine.Spent{}) {
+			t.Errorf("an operator's stall spent %+v", step.Spent)
+		}
+	})
+}
+
+func TestQueue_AfterAFailureTheNextAttemptIsANewItem(t *testing.T) {
+	t.Parallel()
+	bothStores(t, func(t *testing.T, b *bundle) {
+		message := b.work(t)
+		old := b.claim(t, "w1", "c1", 1, true)[0].Item
+		failed, err := b.Fail(t.Context(), old.WorkID, by("w1", "f1", old), workqueue.Failure{Retryable: true, Code: "busy"})
+		if err != nil || failed.Item.Status != lifecycle.StatusFailed || failed.Item.Error.Code != "busy" {
+			t.Fatalf("fail: %v, %+v", err, failed.Item)
+		}
+		if _, err := b.ledger.Change(t.Context(), message.JobID, statemachine.Retry{}); err != nil {
+			t.Fatal(err)
+		}
+		b.relay(t)
+		fresh := b.claim(t, "w1", "c2", 1, true)
+		if len(fresh) != 1 || fresh[0].Item.WorkID == old.WorkID || fresh[0].Item.AttemptNo != 2 {
+			t.Fatalf("claimed %+v", fresh)
+		}
+	})
+}
+
+func TestQueue_ItemsFollowTheLedger(t *testing.T) {
+	t.Parallel()
+	report := func(status statemachine.ResultStatus) func(statemachine.Pair) statemachine.Event {
+		return func(p statemachine.Pair) statemachine.Event {
+			return statemachine.Result{StepID: "step", Pair: p, Status: status, ErrorCode: "e"}
+		}
+	}
+	always := func(e statemachine.Event) func(statemachine.Pair) statemachine.Event {
+		return func(statemachine.Pair) statemachine.Event { return e }
+	}
+	const gone = lifecycle.Status("gone")
+	tests := []struct {
+		name  string
+		until lifecycle.Status
+		event func(statemachine.Pair) statemachine.Event
+		want  lifecycle.Status
+	}{
+		{"RESULT by HTTP on a running item", lifecycle.StatusRunning, report(statemachine.ResultSucceeded), lifecycle.StatusSucceeded},
+		{"failure by HTTP on a running item", lifecycle.StatusRunning, report(statemachine.ResultFailedRetry), lifecycle.StatusFailed},
+		{"final failure by HTTP", lifecycle.StatusRunning, report(statemachine.ResultFailedFinal), lifecycle.StatusFailed},
+		{"RESULT by HTTP on a claimed item", lifecycle.StatusClaimed, report(statemachine.ResultSucceeded), gone},
+		{"ACK by HTTP on a claimed item", lifecycle.StatusClaimed, func(p statemachine.Pair) statemachine.Event {
+			return statemachine.Ack{StepID: "step", Pair: p}
+		}, lifecycle.StatusRunning},
+		{"cancel before a claim", lifecycle.StatusQueued, always(statemachine.Cancel{}), gone},
+		{"pause before a claim", lifecycle.StatusQueued, always(statemachine.Pause{}), gone},
+		{"cancel of a running item waits", lifecycle.StatusRunning, always(statemachine.Cancel{}), lifecycle.StatusRunning},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			bothStores(t, func(t *testing.T, b *bundle) {
+				message := b.work(t)
+				if test.until != lifecycle.StatusQueued {
+					b.claim(t, "w1", "c1", 1, test.until == lifecycle.StatusRunning)
+				}
+				pair := statemachine.Pair{AttemptNo: message.AttemptNo, LeaseID: message.LeaseID}
+				result, err := b.ledger.Change(t.Context(), message.JobID, test.event(pair))
+				if err != nil || result.PostErr != nil || result.Outcome != statemachine.Applied {
+					t.Fatalf("%v, %v, %s: %s", err, result.PostErr, result.Outcome, result.Reason)
+				}
+				view, err := b.Get(t.Context(), message.OutboxID)
+				got := view.Item.Status
+				if err != nil {
+					assertCode(t, err, problem.WorkNotFound)
+					got = gone
+				}
+				if got != test.want {
+					t.Errorf("item is %s, want %s", got, test.want)
+				}
+				if views := b.claim(t, "w9", "c9", 5, true); len(views) != 0 {
+					t.Error("the item was handed out")
+				}
+			})
+		})
+	}
+}
+
+func TestQueue_TenantsTakeTurns(t *testing.T) {
+	t.Parallel()
+	b := setup(t, false)
+	for _, tenant := range []string{"a", "a", "a", "a", "b", "c"} {
+		b.relay(t, b.accept(t, tenant, "ocr", "OCR"))
+	}
+	var order []string
+	for _, view := range b.claim(t, "w1", "c1", 5, true) {
+		order = append(order, view.Item.TenantID)
+	}
+	if got := strings.Join(order, ""); got != "abcaa" {
+		t.Errorf("claimed in the order %s, want abcaa", got)
+	}
+}
+
+func TestQueue_FiltersNarrowAClaim(t *testing.T) {
+	t.Parallel()
+	b := setup(t, false)
+	b.relay(t, b.accept(t, "a", "ocr", "OCR"))
+	b.relay(t, b.accept(t, "a", "embed", "EMBED"))
+	views, err := b.Claim(t.Context(), workqueue.ClaimRequest{
+		Owner: "w", RequestID: "1", Max: 5, Services: []string{"embed"},
+	})
+	if err != nil || len(views) != 1 || views[0].Item.Service != "embed" {
+		t.Errorf("claimed %+v (%v)", views, err)
+	}
+}
+
+func TestQueue_AnotherProcessFindsWhatThisOneEnqueued(t *testing.T) {
+	t.Parallel()
+	b := setup(t, true)
+	b.work(t)
+	other := reopen(t, b.store)
+	if views := other.claim(t, "w1", "c1", 5, true); len(views) != 1 {
+		t.Errorf("claimed %d items", len(views))
+	}
+}
+
+func TestQueue_AWaitingClaimIsWokenByAnEnqueue(t *testing.T) {
+	t.Parallel()
+	b := setup(t, false)
+	done := make(chan int)
+	go func() {
+		views, err := b.Claim(t.Context(), workqueue.ClaimRequest{Owner: "w", RequestID: "1", Max: 1, Wait: time.Minute})
+		if err != nil {
+			t.Errorf("claim: %v", err)
+		}
+		done <- len(views)
+	}()
+	b.work(t)
+	if got := <-done; got != 1 {
+		t.Errorf("claimed %d items", got)
+	}
+}
+
+func TestQueue_UnknownItems(t *testing.T) {
+	t.Parallel()
+	b := setup(t, false)
+	for _, id := range []string{"nonsense", "no-such-job.0.1"} {
+		_, err := b.Get(t.Context(), id)
+		assertCode(t, err, problem.WorkNotFound)
+	}
+}
+
+func assertCode(t *testing.T, err error, want problem.Code) {
+	t.Helper()
+	var known *problem.Error
+	if !errors.As(err, &known) || known.Code != want {
+		t.Errorf("answered %v, want %s", err, want)
+	}
+}

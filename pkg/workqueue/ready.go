@@ -1,0 +1,201 @@
+package workqueue
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// Filter narrows what a claim takes: a value matches where its list is empty
+// or names it.
+type Filter struct {
+	Services  []string
+	StepTypes []string
+}
+
+func (f *Filter) matches(k kind) bool {
+	return (len(f.Services) == 0 || slices.Contains(f.Services, k.service)) &&
+		(len(f.StepTypes) == 0 || slices.Contains(f.StepTypes, k.stepType))
+}
+
+// kind is what workers choose work by.
+type kind struct{ service, stepType string }
+
+// ref says where a ready item is.
+type ref struct {
+	kind    kind
+	tenant  string
+	workID  string
+	created time.Time
+}
+
+// ready mirrors in memory which items may be claimed, so that claims neither
+// scan nor race each other within the process. It is a hint: only the item's
+// row and the ledger say whether an item can be had. No method blocks.
+type ready struct {
+	mu      sync.Mutex
+	limit   int
+	kinds   map[kind]*tenants
+	order   []kind
+	known   map[string]bool // inside, or picked and not yet settled
+	missed  bool            // something did not fit: a scan will find it
+	waiting []*waiter
+}
+
+// tenants is the ready work of one kind, in turns.
+type tenants struct {
+	queues map[string][]ref
+	order  []string
+}
+
+// waiter is a claim that waits for work.
+type waiter struct {
+	filter Filter
+	signal chan struct{}
+}
+
+func newReady(limit int) *ready {
+	return &ready{limit: limit, kinds: map[kind]*tenants{}, known: map[string]bool{}}
+}
+
+// add puts an item in, unless it is known, and wakes a claim that can use it.
+func (r *ready) add(item ref) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.known[item.workID] {
+		return
+	}
+	if len(r.known) >= r.limit {
+		r.missed = true
+		return
+	}
+	r.known[item.workID] = true
+	r.push(item, false)
+}
+
+// push puts an item at the end of its tenant's queue, or at the front.
+func (r *ready) push(item ref, front bool) {
+	t := r.kinds[item.kind]
+	if t == nil {
+		t = &tenants{queues: map[string][]ref{}}
+		r.kinds[item.kind] = t
+		r.order = append(r.order, item.kind)
+	}
+	queue := t.queues[item.tenant]
+	if len(queue) == 0 {
+		t.order = append(t.order, item.tenant)
+	}
+	if front {
+		queue = slices.Insert(queue, 0, item)
+	} else {
+		queue = append(queue, item)
+	}
+	t.queues[item.tenant] = queue
+	r.wake(item.kind)
+}
+
+// wake tells the first waiting claim that can use work of the kind.
+func (r *ready) wake(k kind) {
+	for _, w := range r.waiting {
+		if !w.filter.matches(k) {
+			continue
+		}
+		select {
+		case w.signal <- struct{}{}:
+			return
+		default:
+		}
+	}
+}
+
+// pick takes up to max items out, in turns over the tenants, oldest first
+// within one. Each is to be settled or put back.
+func (r *ready) pick(filter *Filter, max int) []ref {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var picked []ref
+	for i := 0; i < len(r.order) && len(picked) < max; i++ {
+		k := r.order[i]
+		if filter.matches(k) {
+			picked = r.kinds[k].take(picked, max)
+		}
+	}
+	if len(picked) > 0 && len(r.order) > 1 { // The next claim begins with another kind.
+		r.order = append(r.order[1:], r.order[0])
+	}
+	return picked
+}
+
+// take takes one item of each tenant in turn.
+func (t *tenants) take(picked []ref, max int) []ref {
+	for len(picked) < max && len(t.order) > 0 {
+		tenant := t.order[0]
+		t.order = t.order[1:]
+		queue := t.queues[tenant]
+		picked = append(picked, queue[0])
+		if len(queue) == 1 {
+			delete(t.queues, tenant)
+			continue
+		}
+		t.queues[tenant] = queue[1:]
+		t.order = append(t.order, tenant)
+	}
+	return picked
+}
+
+// settle forgets a picked item.
+func (r *ready) settle(item ref) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.known, item.workID)
+}
+
+// putBack returns a picked item to the front of its queue.
+func (r *ready) putBack(item ref) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.push(item, true)
+}
+
+// wait registers a claim; leave ends that, and hands a wake-up that came too
+// late for it to the next.
+func (r *ready) wait(filter Filter) (signal <-chan struct{}, leave func()) {
+	w := &waiter{filter: filter, signal: make(chan struct{}, 1)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting = append(r.waiting, w)
+	return w.signal, func() { r.leave(w) }
+}
+
+func (r *ready) leave(w *waiter) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting = slices.DeleteFunc(r.waiting, func(other *waiter) bool { return other == w })
+	for k, t := range r.kinds {
+		if len(t.order) > 0 {
+			r.wake(k)
+		}
+	}
+}
+
+// overflowed reports, once, that something did not fit.
+func (r *ready) overflowed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	missed := r.missed
+	r.missed = false
+	return missed
+}
+
+// size is the number of items that may be picked, by service.
+func (r *ready) size() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sizes := map[string]int{}
+	for k, t := range r.kinds {
+		for _, queue := range t.queues {
+			sizes[k.service] += len(queue)
+		}
+	}
+	return sizes
+}
