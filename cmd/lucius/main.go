@@ -1,5 +1,5 @@
-// Command lucius carries commands through their steps: the server, a demo of
-// it, and a bench.
+// Command lucius carries commands through their steps: the server, and a demo
+// of it.
 package main
 
 import (
@@ -28,12 +28,10 @@ type command struct {
 	run  func(p *program, ctx context.Context, args []string) error
 }
 
-// commands lists the words; it is a function so that help can name them.
-func commands() []command {
+// words lists the command words; it is a function so that help can name them.
+func words() []command {
 	return []command{
 		{"serve", "run the server", (*program).serve},
-		{"demo", "watch documents go through a three-step pipeline", (*program).demo},
-		{"bench", "measure jobs per second on this machine", (*program).bench},
 		{"version", "print the version", (*program).version},
 	}
 }
@@ -58,7 +56,7 @@ func (p *program) run(ctx context.Context, args []string) error {
 		p.usage()
 		return errUsage
 	}
-	for _, c := range commands() {
+	for _, c := range words() {
 		if c.name != args[0] {
 			continue
 		}
@@ -78,7 +76,7 @@ func (p *program) run(ctx context.Context, args []string) error {
 // usage lists the commands.
 func (p *program) usage() {
 	fmt.Fprintln(p.stderr, "usage: lucius <command> [flags]")
-	for _, c := range commands() {
+	for _, c := range words() {
 		fmt.Fprintf(p.stderr, "  %-8s %s\n", c.name, c.help)
 	}
 }

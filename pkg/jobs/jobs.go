@@ -63,8 +63,9 @@ func (s *Service) view(ctx context.Context, agg *statemachine.Aggregate) (*View,
 const pollInterval = time.Second
 
 // Wait returns the job when it is terminal, or after that time as it is then.
-// It ends early with the context. The errors are [*problem.Error]s.
-func (s *Service) Wait(ctx context.Context, jobID string, wait time.Duration) (*View, error) {
+// It ends early when ended is closed, or with the context. The errors are
+// [*problem.Error]s.
+func (s *Service) Wait(ctx context.Context, jobID string, wait time.Duration, ended <-chan struct{}) (*View, error) {
 	timeout, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	signal, stop := s.ended.watch(jobID)
@@ -83,6 +84,8 @@ func (s *Service) Wait(ctx context.Context, jobID string, wait time.Duration) (*
 		case <-signal:
 		case <-ticker.C:
 		case <-timeout.Done():
+		case <-ended:
+			cancel()
 		}
 	}
 }

@@ -14,6 +14,10 @@ import (
 // landed: far beyond the bound on how late a commit can be sent after it.
 const orphanGrace = 5 * time.Minute
 
+// ActorSystem is the actor of changes that nobody asked for: deadlines, and
+// rows that a relay takes up.
+const ActorSystem = "system"
+
 // Standing is how a schedule entry stands to its job.
 type Standing uint8
 
@@ -54,7 +58,7 @@ func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event
 		}
 		return Finished, Result{Job: s.agg}, l.drop(ctx, entry)
 	}
-	result, err := l.change(ctx, entry.JobID, event, &options{actor: "system", entry: &entry})
+	result, err := l.change(ctx, entry.JobID, event, &options{actor: ActorSystem, entry: &entry})
 	if err != nil {
 		return 0, Result{}, err
 	}
@@ -81,7 +85,7 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, missing bool) (Stan
 		}
 		return Orphaned, Result{}, l.drop(ctx, entry)
 	}
-	if _, err := l.change(ctx, entry.JobID, statemachine.DeadlinePassed{}, &options{actor: "system"}); err != nil {
+	if _, err := l.change(ctx, entry.JobID, statemachine.DeadlinePassed{}, &options{actor: ActorSystem}); err != nil {
 		return 0, Result{}, err
 	}
 	return Orphaned, Result{}, l.drop(ctx, entry)

@@ -161,10 +161,10 @@ func (q *Queue) refused(ctx context.Context, one *stored, refusal error) error {
 
 // reread returns the item as it is after the move.
 func (q *Queue) reread(ctx context.Context, workID string, m *mover) (View, error) {
-	if m.done {
-		return View{Item: m.moved}, nil
+	if !m.done {
+		return q.Get(ctx, workID)
 	}
-	return q.Get(ctx, workID)
+	return q.view(ctx, &stored{item: m.moved, id: m.one.id})
 }
 
 // Get returns an item. The errors are [*problem.Error]s.

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/envelope"
+	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/jobs"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// commandsAPI serves the commands to HTTP.
+type commandsAPI struct{ service *commands.Service }
+
+func (a commandsAPI) Submit(ctx context.Context, s httpapi.Submission) (api.CommandAccepted, error) {
+	accepted, err := a.service.Submit(ctx, s.Body, envelope.Headers{
+		IdempotencyKey: s.IdempotencyKey, Traceparent: s.Traceparent,
+	})
+	if err != nil {
+		return api.CommandAccepted{}, err
+	}
+	return api.CommandAccepted{
+		JobID: accepted.JobID, State: api.JobState(accepted.State), Replayed: accepted.Replayed,
+		CorrelationID: accepted.CorrelationID,
+	}, nil
+}
+
+// jobsAPI serves the jobs to HTTP.
+type jobsAPI struct{ service *jobs.Service }
+
+func (a jobsAPI) Job(ctx context.Context, jobID string, wait httpapi.Wait) (api.Job, error) {
+	var view *jobs.View
+	var err error
+	if wait.Limit > 0 {
+		view, err = a.service.Wait(ctx, jobID, wait.Limit, wait.Ended)
+	} else {
+		view, err = a.service.Get(ctx, jobID)
+	}
+	if err != nil {
+		return api.Job{}, err
+	}
+	return jobOf(view), nil
+}
+
+func (a jobsAPI) Steps(ctx context.Context, jobID string) ([]api.Step, error) {
+	view, err := a.service.Get(ctx, jobID)
+	if err != nil {
+		return nil, err
+	}
+	return stepsOf(view), nil
+}
+
+func (a jobsAPI) Events(ctx context.Context, jobID string, page httpapi.Page) (api.EventPage, error) {
+	after, err := revToken(page.Token)
+	if err != nil {
+		return api.EventPage{}, err
+	}
+	entries, next, err := a.service.History(ctx, jobID, after, page.Limit)
+	if err != nil {
+		return api.EventPage{}, err
+	}
+	out := api.EventPage{Events: make([]api.Event, len(entries))}
+	for i := range entries {
+		out.Events[i] = eventOf(&entries[i])
+	}
+	if next > 0 {
+		out.NextPageToken = strconv.FormatInt(next, 10)
+	}
+	return out, nil
+}
+
+func (a jobsAPI) Cancel(ctx context.Context, jobID string, r api.ControlRequest) (api.Job, bool, error) {
+	return steered(a.service.Cancel(ctx, control(ctx, jobID, r)))
+}
+
+func (a jobsAPI) Pause(ctx context.Context, jobID string, r api.ControlRequest) (api.Job, bool, error) {
+	return steered(a.service.Pause(ctx, control(ctx, jobID, r)))
+}
+
+func (a jobsAPI) Resume(ctx context.Context, jobID string, r api.ControlRequest) (api.Job, bool, error) {
+	return steered(a.service.Resume(ctx, control(ctx, jobID, r)))
+}
+
+func control(ctx context.Context, jobID string, r api.ControlRequest) jobs.Control {
+	return jobs.Control{
+		JobID: jobID, Reason: r.Reason, Actor: string(api.ActorClient), RequestID: httpapi.RequestID(ctx),
+	}
+}
+
+func steered(view *jobs.View, applied bool, err error) (api.Job, bool, error) {
+	if err != nil {
+		return api.Job{}, false, err
+	}
+	return jobOf(view), applied, nil
+}
+
+// revToken reads a page token, which is the rev to go on after.
+func revToken(token string) (int64, error) {
+	if token == "" {
+		return 0, nil
+	}
+	rev, err := strconv.ParseInt(token, 10, 64)
+	if err != nil || rev < 1 {
+		return 0, &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{
+			Message: "page_token is not one that a page has given",
+		}}}
+	}
+	return rev, nil
+}
+
+// jobOf is a job on the wire.
+func jobOf(v *jobs.View) api.Job {
+	j := &v.Job
+	return api.Job{
+		JobID: j.ID, TenantID: j.TenantID, TenantBucket: j.TenantBucket, RequestType: j.RequestType,
+		SchemaVersion: j.SchemaVersion, ProtocolID: j.ProtocolID, ProtocolVersion: j.ProtocolVersion,
+		Mode: api.Mode(j.Mode), DocID: j.DocID, State: api.JobState(j.State), Rev: j.Rev,
+		CurrentStepID: j.CurrentStepID, CurrentStepIndex: j.CurrentStepIndex, AttemptsTotal: j.AttemptsTotal,
+		IdempotencyKey: j.IdempotencyKey, IdempotencyHash: j.IdempotencyHash,
+		InputRef: j.InputRef, OutputRef: j.OutputRef, FinalOutput: j.FinalOutput,
+		CorrelationID: j.CorrelationID, Traceparent: j.Traceparent, RerunOf: j.RerunOf,
+		ErrorCode: j.ErrorCode, ErrorMessage: j.ErrorMessage,
+		CreatedAt: api.NewTime(j.CreatedAt), UpdatedAt: api.NewTime(j.UpdatedAt), CompletedAt: api.NewTime(j.CompletedAt),
+		Steps: stepsOf(v),
+	}
+}
+
+// stepsOf are a job's steps on the wire. The lease id is a capability, so it
+// is left out.
+func stepsOf(v *jobs.View) []api.Step {
+	steps := make([]api.Step, len(v.Steps))
+	for i := range v.Steps {
+		s := &v.Steps[i]
+		steps[i] = api.Step{
+			StepID: s.ID, StepIndex: s.Index, StepType: s.Type, Service: s.Service, State: api.StepState(s.State),
+			AttemptNo: s.AttemptNo, LeaseExpiresAt: api.NewTime(s.LeaseExpiresAt),
+			NextAttemptAt: api.NewTime(s.NextAttemptAt), InputRef: s.InputRef, WorkspaceRef: v.Job.WorkspaceRef,
+			OutputRef: s.OutputRef, ResultRef: s.ResultRef, Payload: v.Payloads[i],
+			ResolvedMode: api.Mode(s.Routing.ResolvedMode), Lane: s.Routing.Lane, RoutingKeyUsed: s.Routing.RoutingKeyUsed,
+			DecisionSource: api.StepDecisionSource(s.Routing.DecisionSource), DecisionReason: s.Routing.DecisionReason,
+			LastErrorCode: s.LastErrorCode, LastErrorMessage: s.LastErrorMessage,
+			CreatedAt: api.NewTime(s.CreatedAt), UpdatedAt: api.NewTime(s.UpdatedAt), CompletedAt: api.NewTime(s.CompletedAt),
+		}
+	}
+	return steps
+}
+
+// eventOf is a history entry on the wire.
+func eventOf(e *ledger.HistoryEntry) api.Event {
+	return api.Event{
+		EventID: fmt.Sprintf("%d-%d", e.Rev, e.Index), Rev: e.Rev, Type: api.EventType(e.Type), At: api.NewTime(e.At),
+		Actor: actorOf(e.Actor), Object: api.EventObject(e.Object), ObjectID: objectID(e.Transition),
+		From: e.From, To: e.To, AttemptNo: e.AttemptNo, Cause: e.Cause, RequestID: e.RequestID, Detail: e.Detail,
+	}
+}
+
+// objectID is left out for the job itself.
+func objectID(t statemachine.Transition) string { return t.ID }
+
+// actorOf is the kind of an actor: workers go by names of their own.
+func actorOf(name string) api.Actor {
+	switch actor := api.Actor(name); {
+	case actor.Valid():
+		return actor
+	case name == ledger.ActorSystem:
+		return api.ActorSweeper
+	}
+	return api.ActorWorker
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/sweeper"
+)
+
+// metrics are the loops' counters; gauges are read when somebody asks.
+type metrics struct {
+	relay   *prometheus.CounterVec
+	entries *prometheus.CounterVec
+	failed  prometheus.Counter
+	late    prometheus.Gauge
+}
+
+func newMetrics(registry *prometheus.Registry) *metrics {
+	m := &metrics{
+		relay: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lucius_relay_rows_total", Help: "Outbox rows taken up, by what became of them.",
+		}, []string{"outcome"}),
+		entries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lucius_sweeper_entries_total", Help: "Due schedule entries, by how they stood to their job.",
+		}, []string{"standing"}),
+		failed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "lucius_sweeper_failures_total", Help: "Due schedule entries that could not be handled and stay.",
+		}),
+		late: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "lucius_sweeper_late_seconds", Help: "How far behind the oldest entry of the last pass was.",
+		}),
+	}
+	registry.MustRegister(m.relay, m.entries, m.failed, m.late,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// relayed counts one outcome of the relay.
+func (m *metrics) relayed(outcome outbox.Outcome) { m.relay.WithLabelValues(string(outcome)).Inc() }
+
+// swept counts one pass of the sweeper.
+func (m *metrics) swept(result sweeper.Result) {
+	for standing, n := range result.Standings {
+		m.entries.WithLabelValues(standing.String()).Add(float64(n))
+	}
+	m.failed.Add(float64(result.Failed))
+	m.late.Set(result.Late.Seconds())
+}
+
+// watch registers the gauges of the system's parts.
+func (m *metrics) watch(registry *prometheus.Registry, s *system) {
+	gauge := func(name, help string, read func() float64) {
+		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
+	}
+	gauge("lucius_relay_inbox_waiting", "Directives between a commit and the relay.",
+		func() float64 { return float64(s.inbox.Waiting()) })
+	gauge("lucius_relay_inbox_dropped", "Directives that the hot path left to the safety net.",
+		func() float64 { return float64(s.inbox.Dropped()) })
+	gauge("lucius_relay_window_in_flight", "Outbox rows that are being published.",
+		func() float64 { return float64(s.relay.Counters().InFlight) })
+	gauge("lucius_relay_window_dispatched", "Outbox rows taken up and not yet being published.",
+		func() float64 { return float64(s.relay.Counters().Dispatched) })
+	gauge("lucius_relay_window_terminal", "Outbox rows whose outcome is not settled yet.",
+		func() float64 { return float64(s.relay.Counters().Terminal) })
+	gauge("lucius_relay_window_committed", "Outbox rows settled since the start.",
+		func() float64 { return float64(s.relay.Counters().Committed) })
+	gauge("lucius_circuits_open", "Circuits that are not closed.",
+		func() float64 { return float64(len(s.breakers.Open(time.Now()))) })
+	gauge("lucius_queue_ready", "Work items that this process knows to be ready.", func() float64 {
+		total := 0
+		for _, n := range s.queue.Ready() {
+			total += n
+		}
+		return float64(total)
+	})
+}
