@@ -32,6 +32,7 @@ type command struct {
 func words() []command {
 	return []command{
 		{"serve", "run the server", (*program).serve},
+		{"demo", "watch documents go through a three-step pipeline", (*program).demo},
 		{"version", "print the version", (*program).version},
 	}
 }

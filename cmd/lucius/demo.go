@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/term"
+
+	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/demo"
+)
+
+// demo starts a server on a data directory of its own, runs a pipeline of
+// three services against it, and shows how documents go through.
+func (p *program) demo(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	flags.SetOutput(p.stderr)
+	dir := flags.String("data-dir", "./lucius-demo", "folder of the demo's store and outputs")
+	listen := flags.String("listen-addr", "127.0.0.1:0", "loopback address to serve on")
+	protocols := flags.String("protocols-dir", "./protocols", "folder of the protocol files")
+	documents := flags.String("documents-dir", "./testdata/documents", "folder of the documents")
+	query := flags.String("query", "", "what to search the index for")
+	keep := flags.Bool("keep", false, "leave the server up at the end, until Ctrl-C")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	cfg, err := p.demoConfig(*dir, *listen, *protocols)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	played := make(chan error, 1)
+	serveErr := p.runServer(ctx, cfg, func(baseURL string) {
+		fmt.Fprintf(p.stdout, "lucius serves %s, its store is in %s\n\n", baseURL, cfg.DataDir)
+		go func() {
+			played <- demo.Run(ctx, demo.Options{
+				BaseURL: baseURL, DocumentsDir: *documents, WorkDir: filepath.Join(*dir, "work"), Out: p.stdout,
+				Terminal: isTerminal(p.stdout), Query: *query,
+			})
+			if *keep && ctx.Err() == nil {
+				fmt.Fprintf(p.stdout, "\nthe server stays up at %s; Ctrl-C ends it\n", baseURL)
+				return
+			}
+			stop()
+		}()
+	})
+	if serveErr != nil {
+		return serveErr
+	}
+	return errors.Join(<-played)
+}
+
+// demoConfig is the server's default configuration, on the demo's folder.
+func (p *program) demoConfig(dir, listen, protocols string) (*config.Config, error) {
+	loaded, _, err := config.Load([]string{
+		"--data-dir", filepath.Join(dir, "store"), "--listen-addr", listen, "--protocols-dir", protocols,
+		"--log-level", "warn", "--log-format", "text",
+	}, func(string) (string, bool) { return "", false }, p.stderr)
+	if err != nil {
+		return nil, err
+	}
+	return &loaded.Config, nil
+}
+
+// isTerminal reports whether somebody looks at the writer.
+func isTerminal(w any) bool {
+	file, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
