@@ -222,7 +222,7 @@ func (d *demo) tell(documents []*document) error {
 	}
 	query := d.Query
 	if query == "" {
-		query = "how do ships find their way at night"
+		query = "a lamp that ships see at night from the sea"
 	}
 	hits, err := docpipeline.Search(d.workspace.IndexDir(), query, 3)
 	if err != nil {

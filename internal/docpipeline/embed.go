@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	dimensions = 256
+	dimensions = 1024
 	chunkWords = 80
 )
 

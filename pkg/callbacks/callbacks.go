@@ -50,6 +50,8 @@ type Answer struct {
 	CancelRequested bool
 	// Job is the job after the callback.
 	Job *statemachine.Aggregate
+	// PostErr is the first error of what follows the change; the change holds.
+	PostErr error
 }
 
 // Service is the one use case behind all ways in which workers report: HTTP
@@ -93,6 +95,7 @@ func (s *Service) bring(ctx context.Context, id Identity, event statemachine.Eve
 	answer := Answer{
 		Outcome: result.Outcome, JobState: result.Job.Job.State,
 		CancelRequested: result.Job.Job.State == statemachine.JobCancelling, Job: &result.Job,
+		PostErr:         result.PostErr,
 	}
 	for i := range result.Job.Steps {
 		if step := &result.Job.Steps[i]; step.ID == id.StepID {

@@ -39,7 +39,8 @@ type options struct {
 	requestID string
 	tenantID  string
 	entry     *Entry
-	post      func(context.Context, *statemachine.Aggregate, *statemachine.Aggregate) ([]tablestore.Batch, error)
+	post      Companion
+	again     Companion
 
 	// Of an accept only.
 	reserved reservation
@@ -59,11 +60,17 @@ func By(actor, requestID string) Option {
 // InTenant refuses, as not found, a job of another tenant.
 func InTenant(tenantID string) Option { return func(o *options) { o.tenantID = tenantID } }
 
-// With adds another component's writes to the post stage, in place of the
-// Follower's. The function is called for each try with the aggregate before
-// and after; an error of it ends the change with nothing written.
-func With(post func(ctx context.Context, before, after *statemachine.Aggregate) ([]tablestore.Batch, error)) Option {
-	return func(o *options) { o.post = post }
+// Companion makes another component's writes that go with a change.
+type Companion func(ctx context.Context, before, after *statemachine.Aggregate) ([]tablestore.Batch, error)
+
+// With adds another component's writes to the change, in place of the
+// Follower's. An atomic store applies both or neither; any other applies them
+// after the commit. post is called for each try, and an error of it ends the
+// change with nothing written. again is called where the commit came through
+// and the writes of post then lost a race: the ledger has decided, and what it
+// returns has to follow.
+func With(post, again Companion) Option {
+	return func(o *options) { o.post, o.again = post, again }
 }
 
 // Change brings an event to a job: load, decide, commit with compare-and-swap,
@@ -170,6 +177,7 @@ func (l *Ledger) carryOut(ctx context.Context, p *planner) (carried, error) {
 	if err != nil {
 		return carried{}, err
 	}
+	p.bind(plan, post)
 	out, err := l.submit(ctx, plan, p.d.Light)
 	if err != nil || !out.done {
 		return out, err
@@ -192,10 +200,18 @@ func (l *Ledger) follow(ctx context.Context, p *planner) ([]tablestore.Batch, er
 // catchUp lets the follower try again where it lost a race after the commit:
 // the ledger has decided, and the other rows have to follow.
 func (l *Ledger) catchUp(ctx context.Context, p *planner, postErr error) error {
-	if _, conflict := tablestore.IsConflict(postErr); !conflict || l.follower == nil {
+	if _, conflict := tablestore.IsConflict(postErr); !conflict {
 		return postErr
 	}
-	batches, err := l.follower.Follow(ctx, &p.s.agg, &p.d.After)
+	again := p.options.again
+	switch {
+	case again != nil:
+	case l.follower != nil:
+		again = l.follower.Follow
+	default:
+		return postErr
+	}
+	batches, err := again(ctx, &p.s.agg, &p.d.After)
 	if err != nil {
 		return err
 	}

@@ -135,7 +135,7 @@ func TestChange_AnotherComponentsErrorEndsItWithNothingWritten(t *testing.T) {
 	post := func(context.Context, *statemachine.Aggregate, *statemachine.Aggregate) ([]tablestore.Batch, error) {
 		return nil, broken
 	}
-	if _, err := b.Change(t.Context(), id, statemachine.Cancel{}, ledger.With(post)); !errors.Is(err, broken) {
+	if _, err := b.Change(t.Context(), id, statemachine.Cancel{}, ledger.With(post, nil)); !errors.Is(err, broken) {
 		t.Errorf("answered %v", err)
 	}
 	assertRevs(t, b, id, 1)

@@ -193,6 +193,18 @@ func (p *planner) post(out *plan, entry entryRef, others []tablestore.Batch) {
 	out.change.Post = append(out.change.Post, stages(gone)...)
 }
 
+// bind makes a companion's writes a condition of the change where the store can
+// apply both at once: a race for its rows is then lost before the commit.
+func (p *planner) bind(out *plan, companion []tablestore.Batch) {
+	_, atomic := p.l.store.(tablestore.AtomicStore)
+	if !atomic || p.options.post == nil || len(companion) == 0 {
+		return
+	}
+	out.change.Pre = append(out.change.Pre, companion)
+	rest := out.change.Post[0][len(companion):]
+	out.change.Post = append(stages(rest), out.change.Post[1:]...)
+}
+
 // stages is one stage of the batches, none where there are none.
 func stages(batches []tablestore.Batch) []tablestore.Stage {
 	if len(batches) == 0 {

@@ -49,8 +49,8 @@ func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
 	if err := r.check(); err != nil {
 		return nil, asProblem(err)
 	}
-	views, err := q.repeat(ctx, &r)
-	if err != nil || len(views) > 0 {
+	views, known, err := q.repeat(ctx, &r)
+	if err != nil || known {
 		return views, asProblem(err)
 	}
 	filter := Filter{Services: r.Services, StepTypes: r.StepTypes}
@@ -125,7 +125,11 @@ func (q *Queue) claimReady(ctx context.Context, r *ClaimRequest, filter *Filter)
 	if err != nil {
 		q.logger.Warn("some items were not claimed", "owner", r.Owner, "error", err)
 	}
-	return views, q.rememberClaim(ctx, r, views)
+	if err := q.rememberClaim(ctx, r, views); err != nil {
+		// The worker holds the items all the same, and had better get them.
+		q.logger.Warn("claim not remembered", "owner", r.Owner, "error", err)
+	}
+	return views, nil
 }
 
 // claimOne claims one item: the ledger decides, and the item follows in the
@@ -148,13 +152,16 @@ func (q *Queue) claimOne(ctx context.Context, r *ClaimRequest, item ref) (*View,
 		event = statemachine.Ack{StepID: one.item.StepID, Pair: pair}
 		move = lifecycle.ClaimAndStart
 	}
-	m := &mover{q: q, one: one, move: func(item lifecycle.Item, lease time.Time) (lifecycle.Change, error) {
-		request := lifecycle.Request{Actor: r.Owner, ExpectedRev: item.Rev, ID: r.RequestID}
+	request := lifecycle.Request{Actor: r.Owner, ExpectedRev: one.item.Rev, ID: r.RequestID}
+	m := &mover{q: q, one: one, request: request, move: func(
+		item lifecycle.Item, request lifecycle.Request, lease time.Time,
+	) (lifecycle.Change, error) {
 		return move(item, request, lease, now())
 	}}
-	result, err := q.ledger.Change(ctx, one.item.JobID, event, ledger.By(r.Owner, r.RequestID), ledger.With(m.post))
+	result, err := q.ledger.Change(ctx, one.item.JobID, event, ledger.By(r.Owner, r.RequestID), ledger.With(m.post, m.again))
 	switch {
-	case errors.Is(err, lifecycle.ErrIllegalTransition), errors.Is(err, ledger.ErrJobNotFound):
+	case errors.Is(err, lifecycle.ErrIllegalTransition), errors.Is(err, lifecycle.ErrRevConflict),
+		errors.Is(err, lifecycle.ErrNotFound), errors.Is(err, ledger.ErrJobNotFound):
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -244,14 +251,15 @@ func (q *Queue) memoryKey(r *ClaimRequest) tablestore.Key {
 }
 
 // repeat answers a claim whose request was answered before, with those of its
-// items that the owner still holds under it.
-func (q *Queue) repeat(ctx context.Context, r *ClaimRequest) ([]View, error) {
+// items that the owner still holds under it. It reports whether the request is
+// known.
+func (q *Queue) repeat(ctx context.Context, r *ClaimRequest) ([]View, bool, error) {
 	row, err := q.storage.store.Get(ctx, q.memoryKey(r))
 	if errors.Is(err, tablestore.ErrNotFound) {
-		return nil, nil
+		return nil, false, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for the claim: %w", err)
+		return nil, false, fmt.Errorf("look for the claim: %w", err)
 	}
 	var views []View
 	for _, workID := range splitIDs(row.Properties.Get("work_ids").Bytes()) {
@@ -260,18 +268,18 @@ func (q *Queue) repeat(ctx context.Context, r *ClaimRequest) ([]View, error) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if !one.item.HeldUnder(r.Owner, r.RequestID) {
 			continue
 		}
 		directive, err := q.storage.message(ctx, one.id, one.item.AttemptNo)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		views = append(views, View{Item: one.item, Directive: directive})
 	}
-	return views, nil
+	return views, true, nil
 }
 
 // rememberClaim writes what was claimed before it is answered, and drops the

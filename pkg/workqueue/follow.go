@@ -60,6 +60,9 @@ func (s *Storage) followItem(one *stored, step *statemachine.Step) ([]tablestore
 	if item.Status.Terminal() {
 		return nil, nil
 	}
+	if item.AttemptNo < step.AttemptNo && !step.State.Terminal() {
+		return s.followSuperseded(one)
+	}
 	var change lifecycle.Change
 	var err error
 	switch step.State {
@@ -87,6 +90,23 @@ func (s *Storage) followItem(one *stored, step *statemachine.Step) ([]tablestore
 		return nil, err
 	}
 	return s.writes(one, change), nil
+}
+
+// followSuperseded takes an item of an older attempt from whoever shows as its
+// owner: the next attempt's directive comes to a stalled item.
+func (s *Storage) followSuperseded(one *stored) ([]tablestore.Batch, error) {
+	switch one.item.Status {
+	case lifecycle.StatusClaimed, lifecycle.StatusRunning:
+		change, err := lifecycle.Stall(one.item, systemRequest(&one.item), now())
+		if err != nil {
+			return nil, err
+		}
+		return s.writes(one, change), nil
+	case lifecycle.StatusQueued:
+		return s.remove(one)
+	case lifecycle.StatusNone, lifecycle.StatusStalled, lifecycle.StatusSucceeded, lifecycle.StatusFailed:
+	}
+	return nil, nil
 }
 
 // followRetry handles a step that waits for its next attempt: a RESULT ends

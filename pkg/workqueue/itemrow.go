@@ -25,6 +25,7 @@ func encodeItem(i *lifecycle.Item) tablestore.Properties {
 			p = append(p, tablestore.Property{Name: name, Value: tablestore.Time(t)})
 		}
 	}
+	num("v", 1)
 	str("work_id", i.WorkID)
 	str("status", string(i.Status))
 	num("attempt", int64(i.Attempt))

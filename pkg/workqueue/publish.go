@@ -131,7 +131,12 @@ func (q *Queue) insert(ctx context.Context, id workID, message lifecycle.Message
 		apply.Commit = append(gone[0], batch...)
 		apply.Post = []tablestore.Stage{gone[1:]}
 	}
-	if _, err := tablestore.Apply(ctx, s.store, apply); err != nil {
+	_, err = tablestore.Apply(ctx, s.store, apply)
+	if key, conflict := tablestore.IsConflict(err); conflict && key != s.itemKey(id) && len(gone) == 0 {
+		// The directive has been here before, and its item was removed.
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("enqueue %s: %w", message.MessageID, err)
 	}
 	q.offer(&change.Item)

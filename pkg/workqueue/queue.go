@@ -43,7 +43,7 @@ type Queue struct {
 	logger    *slog.Logger
 
 	mu        sync.Mutex
-	refilled  time.Time
+	refilled  map[string]time.Time
 	cataloged map[kind]bool
 }
 
@@ -60,7 +60,7 @@ func New(cfg Config) (*Queue, error) {
 	}
 	return &Queue{
 		storage: cfg.Storage, ledger: cfg.Ledger, callbacks: callbacks.New(cfg.Ledger),
-		ready: newReady(cfg.MirrorLimit), logger: cfg.Logger, cataloged: map[kind]bool{},
+		ready: newReady(cfg.MirrorLimit), logger: cfg.Logger, cataloged: map[kind]bool{}, refilled: map[string]time.Time{},
 	}, nil
 }
 

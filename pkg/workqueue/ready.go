@@ -65,12 +65,21 @@ func (r *ready) add(item ref) {
 	if r.known[item.workID] {
 		return
 	}
-	if len(r.known) >= r.limit {
+	if len(r.known) >= r.limit || r.waitingFor(item) >= max(r.limit/8, 1) {
 		r.missed = true
 		return
 	}
 	r.known[item.workID] = true
 	r.push(item, false)
+}
+
+// waitingFor is how many items of the item's tenant and kind are inside: one
+// tenant's backlog must not fill the mirror.
+func (r *ready) waitingFor(item ref) int {
+	if t := r.kinds[item.kind]; t != nil {
+		return len(t.queues[item.tenant])
+	}
+	return 0
 }
 
 // push puts an item at the end of its tenant's queue, or at the front.
@@ -178,13 +187,15 @@ func (r *ready) leave(w *waiter) {
 	}
 }
 
-// overflowed reports, once, that something did not fit.
+// overflowed reports, once, that something did not fit and may fit now.
 func (r *ready) overflowed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	missed := r.missed
+	if !r.missed || len(r.known) > r.limit/2 {
+		return false
+	}
 	r.missed = false
-	return missed
+	return true
 }
 
 // size is the number of items that may be picked, by service.

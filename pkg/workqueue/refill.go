@@ -21,13 +21,7 @@ const (
 // where the mirror could not hold all: those of other processes, and those
 // from before this one started.
 func (q *Queue) refill(ctx context.Context, filter *Filter) error {
-	q.mu.Lock()
-	due := time.Since(q.refilled) >= pollInterval
-	if due {
-		q.refilled = time.Now()
-	}
-	q.mu.Unlock()
-	if !due && !q.ready.overflowed() {
+	if !q.ready.overflowed() && !q.refillDue(filter) {
 		return nil
 	}
 	kinds, err := q.kinds(ctx)
@@ -44,6 +38,24 @@ func (q *Queue) refill(ctx context.Context, filter *Filter) error {
 		}
 	}
 	return nil
+}
+
+// maxFilters bounds how many filters have a clock of their own.
+const maxFilters = 1024
+
+// refillDue reports whether it is time to look for this filter's work again.
+func (q *Queue) refillDue(filter *Filter) bool {
+	name := strings.Join(filter.Services, ",") + "/" + strings.Join(filter.StepTypes, ",")
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if time.Since(q.refilled[name]) < pollInterval {
+		return false
+	}
+	if len(q.refilled) >= maxFilters {
+		clear(q.refilled)
+	}
+	q.refilled[name] = time.Now()
+	return true
 }
 
 // kinds reads the catalog.

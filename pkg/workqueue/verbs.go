@@ -30,7 +30,7 @@ type bring func(ctx context.Context, id callbacks.Identity, opts ...ledger.Optio
 // Start says that the owner has begun: the ACK. The errors are
 // [*problem.Error]s.
 func (q *Queue) Start(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
-	return q.report(ctx, workID, r, q.callbacks.Ack, func(item lifecycle.Item, lease time.Time) (lifecycle.Change, error) {
+	return q.report(ctx, workID, r, q.callbacks.Ack, func(item lifecycle.Item, r lifecycle.Request, lease time.Time) (lifecycle.Change, error) {
 		return lifecycle.Start(item, r, lease, now())
 	})
 }
@@ -38,7 +38,7 @@ func (q *Queue) Start(ctx context.Context, workID string, r lifecycle.Request) (
 // Heartbeat extends the lease of a running item, or the ACK deadline of a
 // claimed one by as much as the claim gave. The errors are [*problem.Error]s.
 func (q *Queue) Heartbeat(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
-	move := func(item lifecycle.Item, lease time.Time) (lifecycle.Change, error) {
+	move := func(item lifecycle.Item, r lifecycle.Request, lease time.Time) (lifecycle.Change, error) {
 		return lifecycle.Heartbeat(item, r, lease, now())
 	}
 	one, err := q.storage.load(ctx, workID)
@@ -62,7 +62,7 @@ func (q *Queue) extend(ctx context.Context, id callbacks.Identity, by time.Time,
 		return callbacks.Answer{}, err
 	}
 	return callbacks.Answer{
-		Outcome: result.Outcome, Job: &result.Job,
+		Outcome: result.Outcome, Job: &result.Job, PostErr: result.PostErr,
 		CancelRequested: result.Job.Job.State == statemachine.JobCancelling,
 	}, result.Problem()
 }
@@ -72,7 +72,7 @@ func (q *Queue) extend(ctx context.Context, id callbacks.Identity, by time.Time,
 func (q *Queue) Complete(ctx context.Context, workID string, r lifecycle.Request, outputRef, resultRef json.RawMessage,
 ) (View, error) {
 	report := callbacks.Report{Status: statemachine.ResultSucceeded, OutputRef: outputRef, ResultRef: resultRef}
-	return q.report(ctx, workID, r, q.result(report), func(item lifecycle.Item, _ time.Time) (lifecycle.Change, error) {
+	return q.report(ctx, workID, r, q.result(report), func(item lifecycle.Item, r lifecycle.Request, _ time.Time) (lifecycle.Change, error) {
 		return lifecycle.Complete(item, r, resultObject(outputRef, resultRef), now())
 	})
 }
@@ -91,7 +91,7 @@ func (q *Queue) Fail(ctx context.Context, workID string, r lifecycle.Request, f 
 	if f.Code != "" {
 		failure.Code = f.Code
 	}
-	return q.report(ctx, workID, r, q.result(report), func(item lifecycle.Item, _ time.Time) (lifecycle.Change, error) {
+	return q.report(ctx, workID, r, q.result(report), func(item lifecycle.Item, r lifecycle.Request, _ time.Time) (lifecycle.Change, error) {
 		return lifecycle.Fail(item, r, failure, now())
 	})
 }
@@ -110,20 +110,20 @@ func (q *Queue) report(ctx context.Context, workID string, r lifecycle.Request, 
 	if err != nil {
 		return View{}, asProblem(err)
 	}
-	checked, err := move(one.item, now().Add(time.Hour))
+	checked, err := move(one.item, r, now().Add(time.Hour))
 	if err != nil {
 		return View{}, asProblem(err)
 	}
 	if checked.Repeat {
 		return q.view(ctx, one)
 	}
-	m := &mover{q: q, one: one, move: move}
+	m := &mover{q: q, one: one, request: r, move: move}
 	identity := callbacks.Identity{
 		JobID: one.item.JobID, StepID: one.item.StepID, TenantID: one.item.TenantID,
 		Pair:  statemachine.Pair{AttemptNo: one.item.AttemptNo, LeaseID: one.item.LeaseID},
 		Actor: r.Actor, RequestID: r.ID,
 	}
-	answer, err := bring(ctx, identity, ledger.With(m.post))
+	answer, err := bring(ctx, identity, ledger.With(m.post, m.again))
 	if err != nil {
 		return View{}, asProblem(q.refused(ctx, one, err))
 	}
@@ -132,6 +132,9 @@ func (q *Queue) report(ctx context.Context, workID string, r lifecycle.Request, 
 		if err := m.alone(ctx, answer.Job); err != nil {
 			return View{}, asProblem(err)
 		}
+	}
+	if answer.PostErr != nil {
+		m.done = false // What was to be moved may not have been.
 	}
 	view, err := q.reread(ctx, workID, m)
 	view.CancelRequested = answer.CancelRequested
@@ -208,8 +211,8 @@ func (q *Queue) Stall(ctx context.Context, workID string, r lifecycle.Request) (
 		if err != nil {
 			return callbacks.Answer{}, err
 		}
-		return callbacks.Answer{Outcome: result.Outcome, Job: &result.Job}, result.Problem()
-	}, func(item lifecycle.Item, _ time.Time) (lifecycle.Change, error) {
+		return callbacks.Answer{Outcome: result.Outcome, Job: &result.Job, PostErr: result.PostErr}, result.Problem()
+	}, func(item lifecycle.Item, r lifecycle.Request, _ time.Time) (lifecycle.Change, error) {
 		return lifecycle.Stall(item, r, now())
 	})
 }
@@ -240,16 +243,17 @@ func (q *Queue) Requeue(ctx context.Context, workID string, r lifecycle.Request)
 }
 
 // move is an item's move under a lease that the ledger has given.
-type move func(item lifecycle.Item, lease time.Time) (lifecycle.Change, error)
+type move func(item lifecycle.Item, r lifecycle.Request, lease time.Time) (lifecycle.Change, error)
 
 // mover makes the item's part of a ledger's change.
 type mover struct {
-	q     *Queue
-	one   *stored
-	move  move
-	tries int
-	moved lifecycle.Item
-	done  bool
+	q       *Queue
+	one     *stored
+	request lifecycle.Request
+	move    move
+	tries   int
+	moved   lifecycle.Item
+	done    bool
 }
 
 // post is the item's writes behind the change. A later try of the ledger's
@@ -263,7 +267,7 @@ func (m *mover) post(ctx context.Context, _, after *statemachine.Aggregate) ([]t
 		m.one = one
 	}
 	lease := after.Steps[m.one.id.StepIndex].LeaseExpiresAt
-	change, err := m.move(m.one.item, lease)
+	change, err := m.move(m.one.item, m.request, lease)
 	if err != nil {
 		return nil, err
 	}
@@ -274,11 +278,35 @@ func (m *mover) post(ctx context.Context, _, after *statemachine.Aggregate) ([]t
 	return m.q.storage.writes(m.one, change), nil
 }
 
+// again is the item's writes after it lost a race that the ledger had decided
+// already: the move is made from whatever the item is now, and where that is
+// not possible the item follows its step.
+func (m *mover) again(ctx context.Context, _, after *statemachine.Aggregate) ([]tablestore.Batch, error) {
+	one, err := m.q.storage.load(ctx, m.one.item.WorkID)
+	if err != nil {
+		return nil, err
+	}
+	m.one = one
+	step := &after.Steps[one.id.StepIndex]
+	request := m.request
+	request.ExpectedRev = one.item.Rev
+	change, err := m.move(one.item, request, step.LeaseExpiresAt)
+	if err != nil {
+		m.done = false
+		return m.q.storage.followStep(ctx, after.Job.ID, step)
+	}
+	m.moved, m.done = change.Item, true
+	if change.Repeat {
+		return nil, nil
+	}
+	return m.q.storage.writes(one, change), nil
+}
+
 // alone moves the item where the ledger needed no change. A step that has
 // moved on takes the item along.
 func (m *mover) alone(ctx context.Context, agg *statemachine.Aggregate) error {
 	step := &agg.Steps[m.one.id.StepIndex]
-	change, err := m.move(m.one.item, step.LeaseExpiresAt)
+	change, err := m.move(m.one.item, m.request, step.LeaseExpiresAt)
 	var batches []tablestore.Batch
 	switch {
 	case err == nil && !change.Repeat:
