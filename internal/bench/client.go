@@ -1,0 +1,99 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// client makes requests over kept connections. The server and the ceiling are
+// driven by this same code, so that its cost is in both figures. It is safe for
+// concurrent use.
+type client struct {
+	http *http.Client
+	base string
+}
+
+// newClient returns a client that keeps so many connections open.
+func newClient(base string, connections int) *client {
+	return &client{base: base, http: &http.Client{
+		// Nothing that is asked here takes longer: a claim waits for claimWait.
+		Timeout: time.Minute,
+		Transport: &http.Transport{
+			MaxIdleConnsPerHost: connections,
+			DisableCompression:  true,
+			IdleConnTimeout:     time.Minute,
+			WriteBufferSize:     16 << 10,
+			ReadBufferSize:      16 << 10,
+		},
+	}}
+}
+
+// close drops the kept connections.
+func (c *client) close() { c.http.CloseIdleConnections() }
+
+// post sends a JSON body and reads the answer into the value, where it is not
+// nil.
+func (c *client) post(ctx context.Context, path string, body, answer any) error {
+	encoded, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("encode the body of %s: %w", path, err)
+	}
+	return c.send(ctx, http.MethodPost, path, encoded, answer)
+}
+
+// get reads the answer into the value.
+func (c *client) get(ctx context.Context, path string, answer any) error {
+	return c.send(ctx, http.MethodGet, path, nil, answer)
+}
+
+// send makes one request. An answer that is not 2xx is a [*StatusError].
+func (c *client) send(ctx context.Context, method, path string, body []byte, answer any) error {
+	request, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("make a request of %s: %w", path, err)
+	}
+	if body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return err // It names method and URL.
+	}
+	defer response.Body.Close()
+	// Read to its end, or the connection could not be kept.
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return fmt.Errorf("%s %s: read the answer: %w", method, path, err)
+	}
+	if response.StatusCode/100 != 2 {
+		return &StatusError{Method: method, Path: path, Status: response.StatusCode, Body: string(text)}
+	}
+	if answer == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return fmt.Errorf("%s %s: decode the answer: %w", method, path, err)
+	}
+	return nil
+}
+
+// StatusError is an answer of the server that the benchmark did not expect: a
+// run in which requests fail measures nothing.
+type StatusError struct {
+	// Method and Path are what was asked.
+	Method, Path string
+	// Status is the HTTP status of the answer.
+	Status int
+	// Body is the answer's body, as it came.
+	Body string
+}
+
+// Error says what was asked and what was answered.
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("%s %s: the server answered %d: %.300s", e.Method, e.Path, e.Status, e.Body)
+}

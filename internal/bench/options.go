@@ -1,0 +1,122 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+)
+
+// Options say what is measured, and how long.
+type Options struct {
+	// BaseURL is where the server answers, such as http://127.0.0.1:8080. It must
+	// have been started with the protocols of [WriteProtocols]. Required.
+	BaseURL string
+	// Dir is a folder on the disk that holds the server's data. The ceiling is
+	// measured there, in a file that is removed afterwards. Required.
+	Dir string
+	// Out is where the results are written. Required.
+	Out io.Writer
+	// Progress is where a line tells how far the run is. Optional. Defaults to
+	// nowhere.
+	Progress io.Writer
+	// ServerPID is the server's process, whose CPU time is measured. Optional. 0
+	// leaves that out.
+	ServerPID int
+	// Steps are the numbers of steps to measure jobs with, each in a run of its
+	// own; see [ParseSteps]. Optional. Defaults to 1 and 3.
+	Steps []int
+	// Submitters is the number of clients, and so of jobs in flight. Optional.
+	// Defaults to 64.
+	Submitters int
+	// Pullers is the number of claims that wait for work at the same time; each
+	// may take many items at once. Optional. Defaults to 4.
+	Pullers int
+	// PayloadBytes is the size of each command's payload. Optional. Defaults to
+	// 256.
+	PayloadBytes int
+	// Duration is how long each run is measured. Optional. Defaults to 10s.
+	Duration time.Duration
+	// WarmUp is how long each run goes on before that. Optional. Defaults to 2s.
+	WarmUp time.Duration
+	// JSON writes the results as one JSON document instead of a table. Optional.
+	JSON bool
+}
+
+// The limits of what may be asked for. The largest payload is what a server
+// takes by default.
+const (
+	maxSubmitters = 4096
+	maxPullers    = 64
+	minPayload    = 11 // {"data":""}
+	maxPayload    = 128 << 10
+)
+
+// Validate names the first field that makes no sense.
+func (o *Options) Validate() error {
+	base, err := url.Parse(o.BaseURL)
+	switch {
+	case err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https":
+		return fmt.Errorf("BaseURL is %q, it must be an http or https URL", o.BaseURL)
+	case o.Dir == "":
+		return errors.New("Dir is required")
+	case o.Out == nil:
+		return errors.New("Out is required")
+	case o.Submitters < 1 || o.Submitters > maxSubmitters:
+		return fmt.Errorf("Submitters is %d, it must be from 1 to %d", o.Submitters, maxSubmitters)
+	case o.Pullers < 1 || o.Pullers > maxPullers:
+		return fmt.Errorf("Pullers is %d, it must be from 1 to %d", o.Pullers, maxPullers)
+	case o.PayloadBytes < minPayload || o.PayloadBytes > maxPayload:
+		return fmt.Errorf("PayloadBytes is %d, it must be from %d to %d", o.PayloadBytes, minPayload, maxPayload)
+	case o.Duration <= 0:
+		return fmt.Errorf("Duration is %s, it must be more than 0", o.Duration)
+	case o.WarmUp < 0:
+		return fmt.Errorf("WarmUp is %s, it must not be negative", o.WarmUp)
+	}
+	for _, steps := range o.Steps {
+		if !measurable(steps) {
+			return fmt.Errorf("Steps names %d, it may name 1 and 3", steps)
+		}
+	}
+	return nil
+}
+
+// withDefaults fills in what was left out.
+func (o Options) withDefaults() Options {
+	if len(o.Steps) == 0 {
+		o.Steps = []int{1, 3}
+	}
+	if o.Submitters == 0 {
+		o.Submitters = 64
+	}
+	if o.Pullers == 0 {
+		o.Pullers = 4
+	}
+	if o.PayloadBytes == 0 {
+		o.PayloadBytes = 256
+	}
+	if o.Duration == 0 {
+		o.Duration = 10 * time.Second
+	}
+	if o.WarmUp == 0 {
+		o.WarmUp = 2 * time.Second
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	return o
+}
+
+// ParseSteps reads "1", "3" or "both", as the command line has it.
+func ParseSteps(text string) ([]int, error) {
+	switch text {
+	case "1":
+		return []int{1}, nil
+	case "3":
+		return []int{3}, nil
+	case "both":
+		return []int{1, 3}, nil
+	}
+	return nil, fmt.Errorf("steps is %q, it must be 1, 3 or both", text)
+}

@@ -1,0 +1,111 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// ErrReplayed is returned when the server says that it had accepted a command
+// before: then no job was run for it.
+var ErrReplayed = errors.New("a fresh command was answered as a replay")
+
+// tenants is how many tenants the submitters spread over, so that claims have
+// somebody to be fair to.
+const tenants = 8
+
+// window is the time that is measured.
+type window struct{ start, end time.Time }
+
+// holds reports whether t lies in the window.
+func (w window) holds(t time.Time) bool { return !t.Before(w.start) && t.Before(w.end) }
+
+// submitting is what the submitters of a run share.
+type submitting struct {
+	client  *client
+	tracker *tracker
+	window  window
+	// run tells the commands of this run from all others'.
+	run     string
+	steps   int
+	payload json.RawMessage
+	// ended counts the jobs that ended, for the progress line.
+	ended atomic.Int64
+}
+
+// samples is what one submitter measured.
+type samples struct {
+	// endToEnd are the times from a command's submission to its job's end, of
+	// the jobs that ended in the window.
+	endToEnd []time.Duration
+	// submit are the times that the 202 of the same commands took.
+	submit []time.Duration
+	// jobs are ids to be read back: the first job, the second, the fourth and so
+	// on, which takes few from anywhere in the run.
+	jobs []string
+}
+
+// loop submits one command after the other, each when the job of the one
+// before has ended, until the window's end.
+func (s *submitting) loop(ctx context.Context, submitter int) (samples, error) {
+	var taken samples
+	for n := uint(1); time.Now().Before(s.window.end); n++ {
+		name := fmt.Sprintf("%s-%d-%d", s.run, submitter, n)
+		ended := s.tracker.expect(name)
+		begun := time.Now()
+		jobID, err := s.submit(ctx, name, submitter)
+		if err != nil {
+			return taken, err
+		}
+		answered := time.Now()
+		select {
+		case at := <-ended:
+			s.ended.Add(1)
+			if s.window.holds(at) {
+				taken.endToEnd = append(taken.endToEnd, at.Sub(begun))
+				taken.submit = append(taken.submit, answered.Sub(begun))
+			}
+		case <-ctx.Done():
+			return taken, fmt.Errorf("job %s: %w", jobID, context.Cause(ctx))
+		}
+		if bits.OnesCount(n) == 1 {
+			taken.jobs = append(taken.jobs, jobID)
+		}
+	}
+	return taken, nil
+}
+
+// submit sends one command and returns its job's id.
+func (s *submitting) submit(ctx context.Context, name string, submitter int) (string, error) {
+	var accepted api.CommandAccepted
+	err := s.client.post(ctx, "/v1/commands", api.Command{
+		TenantID:       fmt.Sprintf("bench-%d", submitter%tenants),
+		RequestType:    requestType(s.steps),
+		SchemaVersion:  "1",
+		InputRef:       json.RawMessage(`{"uri":"bench://input"}`),
+		OutputRef:      json.RawMessage(`{"uri":"bench://output"}`),
+		Payload:        s.payload,
+		CorrelationID:  name,
+		IdempotencyKey: name,
+	}, &accepted)
+	if err != nil {
+		return "", err
+	}
+	if accepted.Replayed {
+		return "", fmt.Errorf("command %s: %w", name, ErrReplayed)
+	}
+	return accepted.JobID, nil
+}
+
+// payloadOf is a payload of so many bytes.
+func payloadOf(size int) json.RawMessage {
+	filling := bytes.Repeat([]byte{'x'}, size-minPayload)
+	return fmt.Appendf(nil, `{"data":"%s"}`, filling)
+}
