@@ -40,6 +40,9 @@ type Options struct {
 	Duration time.Duration
 	// WarmUp is how long each run goes on before that. Optional. Defaults to 2s.
 	WarmUp time.Duration
+	// Drain is how long the last jobs of a run may take to end after it. Optional.
+	// Defaults to 30s.
+	Drain time.Duration
 	// JSON writes the results as one JSON document instead of a table. Optional.
 	JSON bool
 }
@@ -73,6 +76,10 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("Duration is %s, it must be more than 0", o.Duration)
 	case o.WarmUp < 0:
 		return fmt.Errorf("WarmUp is %s, it must not be negative", o.WarmUp)
+	case o.Drain <= 0:
+		return fmt.Errorf("Drain is %s, it must be more than 0", o.Drain)
+	case o.ServerPID < 0:
+		return fmt.Errorf("ServerPID is %d, it must be a process", o.ServerPID)
 	}
 	for _, steps := range o.Steps {
 		if !measurable(steps) {
@@ -101,6 +108,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.WarmUp == 0 {
 		o.WarmUp = 2 * time.Second
+	}
+	if o.Drain == 0 {
+		o.Drain = 30 * time.Second
 	}
 	if o.Progress == nil {
 		o.Progress = io.Discard

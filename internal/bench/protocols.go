@@ -19,6 +19,14 @@ func measurable(steps int) bool { return names[steps] != "" }
 // requestType is the request_type of commands whose jobs have so many steps.
 func requestType(steps int) string { return "bench." + names[steps] }
 
+// title is how people are told of jobs with so many steps.
+func title(steps int) string {
+	if steps == 1 {
+		return names[steps] + " step"
+	}
+	return names[steps] + " steps"
+}
+
 // stepID is the id of a job's nth step, from 1.
 func stepID(n int) string { return fmt.Sprintf("step_%d", n) }
 

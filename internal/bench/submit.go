@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"sync/atomic"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
@@ -36,8 +35,8 @@ type submitting struct {
 	run     string
 	steps   int
 	payload json.RawMessage
-	// ended counts the jobs that ended, for the progress line.
-	ended atomic.Int64
+	// count is told of each job that ended.
+	count func()
 }
 
 // samples is what one submitter measured.
@@ -67,7 +66,7 @@ func (s *submitting) loop(ctx context.Context, submitter int) (samples, error) {
 		answered := time.Now()
 		select {
 		case at := <-ended:
-			s.ended.Add(1)
+			s.count()
 			if s.window.holds(at) {
 				taken.endToEnd = append(taken.endToEnd, at.Sub(begun))
 				taken.submit = append(taken.submit, answered.Sub(begun))

@@ -31,7 +31,7 @@ func (m *move) cancel(e Cancel) {
 		return
 	}
 	m.apply()
-	m.job(JobCancelling, orDefault(e.Reason, "cancel request"))
+	m.job(JobCancelling, orDefault(truncate(e.Reason, maxMessage), "cancel request"))
 	if !m.liveAttempt() {
 		m.withdrawRow()
 		m.cancelRest("cancel request")
@@ -73,7 +73,7 @@ func (m *move) pause(e Pause) {
 		return
 	}
 	m.apply()
-	m.job(JobPausing, orDefault(e.Reason, "pause request"))
+	m.job(JobPausing, orDefault(truncate(e.Reason, maxMessage), "pause request"))
 	if m.liveAttempt() {
 		return
 	}
@@ -116,7 +116,7 @@ func (m *move) resume(e Resume) {
 	if job.Started {
 		to = JobInProgress
 	}
-	m.job(to, orDefault(e.Reason, "resume request"))
+	m.job(to, orDefault(truncate(e.Reason, maxMessage), "resume request"))
 	m.startWaiting("resume request")
 }
 

@@ -168,6 +168,7 @@ func (m *move) publishRejected(e PublishRejected) {
 	m.apply()
 	i := row.StepIndex
 	step := &m.agg.Steps[i]
+	e.Reason = truncate(e.Reason, maxMessage)
 	row.Failures++
 	row.LastError = e.Reason
 	step.LastErrorCode, step.LastErrorMessage = ErrorDispatchExhausted, e.Reason

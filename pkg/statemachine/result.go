@@ -34,6 +34,7 @@ func (m *move) result(e Result) {
 func (m *move) settle(i int, e Result) {
 	m.advanceToRunning(i)
 	m.remember(i, func(a *Attempt) { a.Acked, a.Result = true, e.Status })
+	e.ErrorCode, e.ErrorMessage = truncate(e.ErrorCode, maxCode), truncate(e.ErrorMessage, maxMessage)
 	step := &m.agg.Steps[i]
 	if e.OutputRef != nil {
 		step.OutputRef = e.OutputRef

@@ -1,0 +1,73 @@
+package bench
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+)
+
+// ticksPerSecond is the unit of the times in /proc/<pid>/stat: USER_HZ, which
+// is 100 on every platform that Linux runs on today.
+const ticksPerSecond = 100
+
+// errProcStat is returned for a stat file that is not what proc(5) says.
+var errProcStat = errors.New("has no CPU times where proc(5) says")
+
+// cpuTime is the CPU time that the process has used, its user and system time
+// together, in steps of 10 ms. It is read from /proc, so there is none without
+// Linux.
+func cpuTime(pid int) (time.Duration, error) {
+	path := fmt.Sprintf("/proc/%d/stat", pid)
+	stat, err := os.ReadFile(path)
+	if err != nil {
+		return 0, fmt.Errorf("read the CPU time of process %d: %w", pid, err)
+	}
+	used, err := parseStat(stat)
+	if err != nil {
+		return 0, fmt.Errorf("%s %w", path, err)
+	}
+	return used, nil
+}
+
+// parseStat reads the fields utime and stime, the 14th and 15th. The second
+// field is the program's name in parentheses, which may hold anything, so
+// fields are counted from the last parenthesis.
+func parseStat(stat []byte) (time.Duration, error) {
+	const utime, stime = 14 - 3, 15 - 3 // field 3 is the first behind the name
+	at := bytes.LastIndexByte(stat, ')')
+	fields := bytes.Fields(stat[at+1:])
+	if at < 0 || len(fields) <= stime {
+		return 0, errProcStat
+	}
+	var ticks uint64
+	for _, field := range [][]byte{fields[utime], fields[stime]} {
+		n, err := strconv.ParseUint(string(field), 10, 48)
+		if err != nil {
+			return 0, errProcStat
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
+}
+
+// cpu is the CPU time that the two sides have used.
+type cpu struct{ server, client time.Duration }
+
+// sub is what was used since.
+func (c cpu) sub(since cpu) cpu { return cpu{c.server - since.server, c.client - since.client} }
+
+// usedCPU is what the server, where its process is known, and this process
+// have used so far.
+func usedCPU(serverPID int) (used cpu, err error) {
+	if serverPID == 0 {
+		return cpu{}, nil
+	}
+	if used.server, err = cpuTime(serverPID); err != nil {
+		return cpu{}, err
+	}
+	used.client, err = cpuTime(os.Getpid())
+	return used, err
+}

@@ -1,0 +1,87 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// progress tells how far a run is: on a terminal in one line that is written
+// over and over, elsewhere in a line every few seconds.
+type progress struct {
+	out      io.Writer
+	terminal bool
+	counted  atomic.Int64
+}
+
+// newProgress finds out whether the writer is a terminal.
+func newProgress(out io.Writer) *progress {
+	file, ok := out.(*os.File)
+	return &progress{out: out, terminal: ok && term.IsTerminal(int(file.Fd()))}
+}
+
+// count counts one thing that ended.
+func (p *progress) count() { p.counted.Add(1) }
+
+// follow writes about a run until stop is called or the context ends. What is
+// counted is named by unit.
+func (p *progress) follow(ctx context.Context, name, unit string, window window) (stop func()) {
+	p.counted.Store(0)
+	ctx, cancel := context.WithCancel(ctx)
+	var writing sync.WaitGroup
+	writing.Go(func() { p.write(ctx, name, unit, window) })
+	return func() {
+		cancel()
+		writing.Wait()
+	}
+}
+
+// write writes a line at each tick.
+func (p *progress) write(ctx context.Context, name, unit string, window window) {
+	interval := 2 * time.Second
+	if p.terminal {
+		interval = 250 * time.Millisecond
+		defer fmt.Fprint(p.out, "\r\x1b[K")
+	}
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	var before int64
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			counted := p.counted.Load()
+			rate := float64(counted-before) / now.Sub(last).Seconds()
+			before, last = counted, now
+			p.line(fmt.Sprintf("%s: %s, %d %s, %.0f a second", name, phase(window, now), counted, unit, rate))
+		}
+	}
+}
+
+// line writes one line.
+func (p *progress) line(text string) {
+	if p.terminal {
+		fmt.Fprint(p.out, "\r\x1b[K"+text)
+		return
+	}
+	fmt.Fprintln(p.out, text)
+}
+
+// phase says where in a run the time is.
+func phase(window window, now time.Time) string {
+	switch {
+	case now.Before(window.start):
+		return "warming up"
+	case now.Before(window.end):
+		return fmt.Sprintf("%s of %s", now.Sub(window.start).Round(time.Second), window.end.Sub(window.start))
+	}
+	return "waiting for the last"
+}

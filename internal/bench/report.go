@@ -1,0 +1,168 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// Report is what one measurement found. As JSON, times are in the unit that
+// their names end with.
+type Report struct {
+	Submitters      int     `json:"submitters"`
+	Pullers         int     `json:"pullers"`
+	PayloadBytes    int     `json:"payload_bytes"`
+	WarmUpSeconds   float64 `json:"warm_up_seconds"`
+	DurationSeconds float64 `json:"duration_seconds"`
+	// Jobs has one entry for each number of steps.
+	Jobs []JobResult `json:"jobs"`
+	// Ceiling is what the machine can do at all.
+	Ceiling Ceiling `json:"ceiling"`
+}
+
+// JobResult is what was measured with jobs of one number of steps.
+type JobResult struct {
+	// Steps is the number of steps of each job.
+	Steps int `json:"steps"`
+	// Jobs is how many ended in the measured time, and PerSecond their rate.
+	Jobs      int     `json:"jobs"`
+	PerSecond float64 `json:"jobs_per_second"`
+	// OfCeiling is PerSecond as a part of the ceiling's requests a second.
+	OfCeiling float64 `json:"of_ceiling"`
+	// EndToEnd is from the submission of a command to its job's end, Submit from
+	// there to the 202.
+	EndToEnd Percentiles `json:"end_to_end_ms"`
+	Submit   Percentiles `json:"submit_ms"`
+	// CPU is left out where the server's process was not named.
+	CPU *CPU `json:"cpu,omitempty"`
+	// Audited is how many jobs were read back; all of them had succeeded.
+	Audited int `json:"audited"`
+}
+
+// CPU is the processor time that was used in the measured time.
+type CPU struct {
+	// ServerSeconds and ClientSeconds are what the two processes used; submitters
+	// and pullers are both clients.
+	ServerSeconds float64 `json:"server_seconds"`
+	ClientSeconds float64 `json:"client_seconds"`
+	// ServerMicrosPerJob is what the server used for each job.
+	ServerMicrosPerJob float64 `json:"server_us_per_job"`
+}
+
+// Ceiling is what the bare server did.
+type Ceiling struct {
+	// Requests is how many it answered in the measured time, and PerSecond their
+	// rate.
+	Requests  int         `json:"requests"`
+	PerSecond float64     `json:"requests_per_second"`
+	Latency   Percentiles `json:"latency_ms"`
+}
+
+// charge puts the CPU time into the result, where it was measured.
+func (r *JobResult) charge(used cpu) {
+	if used.client == 0 && used.server == 0 {
+		return
+	}
+	r.CPU = &CPU{ServerSeconds: used.server.Seconds(), ClientSeconds: used.client.Seconds()}
+	if r.Jobs > 0 {
+		r.CPU.ServerMicrosPerJob = float64(used.server.Microseconds()) / float64(r.Jobs)
+	}
+}
+
+// compare fills in what part of the ceiling was reached.
+func (r *Report) compare() {
+	if r.Ceiling.PerSecond == 0 {
+		return
+	}
+	for i := range r.Jobs {
+		r.Jobs[i].OfCeiling = r.Jobs[i].PerSecond / r.Ceiling.PerSecond
+	}
+}
+
+// write writes the report as JSON or for people.
+func (r *Report) write(out io.Writer, asJSON bool) error {
+	var err error
+	if asJSON {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(r)
+	} else {
+		_, err = io.WriteString(out, r.String())
+	}
+	if err != nil {
+		return fmt.Errorf("write the results: %w", err)
+	}
+	return nil
+}
+
+// String is the report as a table, a column for each number of steps and one
+// for the ceiling, and what its rows mean.
+func (r *Report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d submitters with one job each in flight, %d pullers, payloads of %d bytes, %gs after %gs of warm-up\n\n",
+		r.Submitters, r.Pullers, r.PayloadBytes, r.DurationSeconds, r.WarmUpSeconds)
+	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, line := range r.rows() {
+		// Only cells that end with a tab belong to a column.
+		fmt.Fprintf(table, "%s\t\n", strings.Join(line, "\t"))
+	}
+	_ = table.Flush() // A strings.Builder takes everything.
+	b.WriteString(legend)
+	return b.String()
+}
+
+// legend says what the rows mean.
+const legend = `
+Counted are jobs that ended in the measured time, and for the ceiling requests
+that a bare HTTP server answered after an fdatasync shared by all that waited.
+End to end is from a command's submission to the answer that ended its job's
+last step, submit until its 202. Jobs that were read back had all succeeded.
+`
+
+// rows are the cells of the table, the first row being its head.
+func (r *Report) rows() [][]string {
+	head := []string{""}
+	rows := [][]string{{"counted"}, {"a second"}, {"of the ceiling"}}
+	latencies := [][]string{
+		{"end to end p50 ms"}, {"p90"}, {"p99"}, {"max"}, {"submit p50 ms"}, {"p90"}, {"p99"}, {"max"},
+	}
+	cpu := [][]string{{"server CPU s"}, {"client CPU s"}, {"server CPU µs a job"}, {"read back"}}
+	for i := range r.Jobs {
+		j := &r.Jobs[i]
+		head = append(head, title(j.Steps))
+		fill(rows, fmt.Sprint(j.Jobs), fmt.Sprintf("%.1f", j.PerSecond), fmt.Sprintf("%.1f %%", 100*j.OfCeiling))
+		fill(latencies, append(j.EndToEnd.cells(), j.Submit.cells()...)...)
+		fill(cpu, append(j.CPU.cells(), fmt.Sprint(j.Audited))...)
+	}
+	head = append(head, "ceiling")
+	fill(rows, fmt.Sprint(r.Ceiling.Requests), fmt.Sprintf("%.1f", r.Ceiling.PerSecond), "-")
+	fill(latencies, append(r.Ceiling.Latency.cells(), "-", "-", "-", "-")...)
+	fill(cpu, "-", "-", "-", "-")
+	return append(append(append([][]string{head}, rows...), latencies...), cpu...)
+}
+
+// fill adds a cell to each row.
+func fill(rows [][]string, cells ...string) {
+	for i := range rows {
+		rows[i] = append(rows[i], cells[i])
+	}
+}
+
+func (p Percentiles) cells() []string {
+	cells := make([]string, 0, 4)
+	for _, ms := range []float64{p.P50, p.P90, p.P99, p.Max} {
+		cells = append(cells, fmt.Sprintf("%.2f", ms))
+	}
+	return cells
+}
+
+func (c *CPU) cells() []string {
+	if c == nil {
+		return []string{"-", "-", "-"}
+	}
+	return []string{
+		fmt.Sprintf("%.2f", c.ServerSeconds), fmt.Sprintf("%.2f", c.ClientSeconds), fmt.Sprintf("%.0f", c.ServerMicrosPerJob),
+	}
+}

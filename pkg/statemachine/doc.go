@@ -1,0 +1,56 @@
+// Package statemachine decides what happens to a job. It is pure: it takes an
+// aggregate, an event, the time and fresh ids, and returns a decision. It does
+// no I/O, reads no clock, draws no random numbers and logs nothing.
+//
+//	aggregate + event + Env ──▶ Decide ──▶ Decision
+//	                                        changed rows, history, wake, outcome
+//
+// # The machines
+//
+// A job, one of its steps, and the outbox row of its active attempt move
+// together. The legal transitions are data ([JobEdges], [StepEdges],
+// [OutboxEdges]), and every composite move is a walk along listed edges.
+//
+//	job    QUEUED ─▶ DISPATCHING ─▶ IN_PROGRESS ─▶ SUCCEEDED │ FAILED_FINAL
+//	            any of these three ─▶ PAUSING ─▶ PAUSED ─▶ (resume)
+//	            any not terminal ───▶ CANCELLING ─▶ CANCELLED
+//
+//	step   PENDING ─▶ DISPATCHING ─▶ AWAITING_ACK ─▶ IN_PROGRESS ─▶ SUCCEEDED
+//	                       ▲               │ ACK timeout  │ lease     FAILED_FINAL
+//	                       │               ▼              ▼           CANCELLED
+//	                       └───────── FAILED_RETRY ◀──────┘
+//
+//	outbox PENDING ─▶ SENT │ FAILED_FINAL
+//
+// # Fencing
+//
+// Each attempt has a pair: its number and an unguessable lease id. A callback
+// must carry the current pair; any other changes nothing. A step remembers its
+// attempts, so the repeat of an applied callback is known as one, also after
+// the step has moved on. A worker may be faster than the relay's mark: the
+// pair proves the publish. It may also be late: until the next dispatch, a
+// RESULT that ends the step counts.
+//
+// # Budgets
+//
+// What spends which budget, for a list of n delays allows n retries of its
+// cause:
+//
+//	publish rejected for the message's own sake     dispatch
+//	no ACK in time                                  ack
+//	RESULT FAILED_RETRY, lease or timeout expired   execution
+//	outage, unknown publish, pause, withdrawal,
+//	operator's retry or stall, shutdown             nothing
+//
+// [Policy.MaxAttempts] caps the sum. The attempt number is only the fence.
+//
+// # Deadlines
+//
+// A step has one deadline at a time: of its ACK, then of its lease. A decision
+// says when somebody must look at the job next ([Wake]); a job that is not
+// terminal and has no wake is paused with nothing in hand, or waits in the
+// pull queue for a worker.
+//
+// Source: Ledger and state model, Phase 1; Option B spec, sections 13 to 19;
+// Orchestrator flow canvas.
+package statemachine

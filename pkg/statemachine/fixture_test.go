@@ -1,0 +1,137 @@
+package statemachine_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// start is when each story begins.
+var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// story is a job on its way, with a clock and a supply of lease ids.
+type story struct {
+	t      *testing.T
+	agg    statemachine.Aggregate
+	now    time.Time
+	leases int
+	last   statemachine.Decision
+	pull   bool
+}
+
+// policy has short lists, so that budgets can be exhausted.
+func policy() statemachine.Policy {
+	return statemachine.Policy{
+		AckTimeout: 30 * time.Second, Lease: 15 * time.Minute,
+		Dispatch:    []time.Duration{time.Minute},
+		Ack:         []time.Duration{time.Minute, 5 * time.Minute},
+		Execution:   []time.Duration{30 * time.Second},
+		MaxAttempts: 10,
+	}
+}
+
+// newStory accepts a job of two steps.
+func newStory(t *testing.T) *story {
+	t.Helper()
+	s := &story{t: t, now: start}
+	s.agg.Job = statemachine.Job{
+		ID: "job", TenantID: "tenant_a", State: statemachine.JobQueued,
+		InputRef: []byte(`{"uri":"in"}`), OutputRef: []byte(`{"uri":"out"}`),
+	}
+	for i, id := range []string{"one", "two"} {
+		s.agg.Steps = append(s.agg.Steps, statemachine.Step{
+			ID: id, Index: i, State: statemachine.StepPending, Policy: policy(), Input: statemachine.InputPrevious,
+		})
+	}
+	s.does(statemachine.Accept{})
+	return s
+}
+
+// bring brings an event to the job.
+func (s *story) bring(event statemachine.Event) statemachine.Decision {
+	s.t.Helper()
+	s.leases++
+	d, err := statemachine.Decide(s.agg, event, statemachine.Env{
+		Now: s.now, LeaseID: fmt.Sprint("lease-", s.leases), Hold: 15 * time.Second, Hot: true,
+	})
+	if err != nil {
+		s.t.Fatalf("%T: %v", event, err)
+	}
+	s.agg, s.last = d.After, d
+	return d
+}
+
+// does brings an event that must be applied.
+func (s *story) does(event statemachine.Event) {
+	s.t.Helper()
+	if d := s.bring(event); d.Outcome != statemachine.Applied {
+		s.t.Fatalf("%T is %s: %s %s", event, d.Outcome, d.Code, d.Reason)
+	}
+}
+
+// answers brings an event that must change nothing.
+func (s *story) answers(event statemachine.Event, outcome statemachine.Outcome, code statemachine.Code) {
+	s.t.Helper()
+	if d := s.bring(event); d.Outcome != outcome || d.Code != code {
+		s.t.Errorf("%T is %s %s (%s), want %s %s", event, d.Outcome, d.Code, d.Reason, outcome, code)
+	}
+}
+
+// is checks the states of the job and of its steps.
+func (s *story) is(job statemachine.JobState, steps ...statemachine.StepState) {
+	s.t.Helper()
+	if s.agg.Job.State != job {
+		s.t.Errorf("job is %s, want %s", s.agg.Job.State, job)
+	}
+	for i, want := range steps {
+		if s.agg.Steps[i].State != want {
+			s.t.Errorf("step %d is %s, want %s", i, s.agg.Steps[i].State, want)
+		}
+	}
+}
+
+// wakes checks when somebody must look at the job next, from now.
+func (s *story) wakes(kind statemachine.WakeKind, in time.Duration) {
+	s.t.Helper()
+	want := statemachine.Wake{Kind: kind}
+	if kind != statemachine.WakeNone {
+		want.At = s.now.Add(in)
+	}
+	if s.last.Wake != want {
+		s.t.Errorf("wakes %+v, want %+v", s.last.Wake, want)
+	}
+}
+
+func (s *story) later(d time.Duration) { s.now = s.now.Add(d) }
+
+// step is the active step, or the last one.
+func (s *story) step() *statemachine.Step {
+	if i, ok := s.agg.Active(); ok {
+		return &s.agg.Steps[i]
+	}
+	return &s.agg.Steps[len(s.agg.Steps)-1]
+}
+
+func (s *story) pair() statemachine.Pair {
+	return statemachine.Pair{AttemptNo: s.step().AttemptNo, LeaseID: s.step().LeaseID}
+}
+
+func (s *story) published() statemachine.Event {
+	return statemachine.Published{OutboxID: s.agg.Outbox.ID, AttemptNo: s.agg.Outbox.AttemptNo, AwaitsClaim: s.pull}
+}
+
+func (s *story) ack() statemachine.Event {
+	return statemachine.Ack{StepID: s.step().ID, Pair: s.pair()}
+}
+
+func (s *story) heartbeat() statemachine.Event {
+	return statemachine.Heartbeat{StepID: s.step().ID, Pair: s.pair()}
+}
+
+func (s *story) result(status statemachine.ResultStatus) statemachine.Result {
+	return statemachine.Result{
+		StepID: s.step().ID, Pair: s.pair(), Status: status, ResultRef: []byte(`{"uri":"r-` + s.step().ID + `"}`),
+	}
+}
