@@ -32,7 +32,7 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", cfg.ListenAddr)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.ListenAddr)
 	if err != nil {
 		return fmt.Errorf("LUCIUS_LISTEN_ADDR %s: %w", cfg.ListenAddr, err)
 	}

@@ -51,7 +51,7 @@ type system struct {
 	protocols *protocol.Holder
 	ended     jobs.Ended
 	// defect is closed by an illegal transition in the relay's window.
-	defect chan *seqledger.IllegalTransition
+	defect chan *seqledger.IllegalTransitionError
 }
 
 // assemble puts a server together on its store. Close it when that succeeds.
@@ -62,7 +62,7 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (*syste
 	}
 	s := &system{
 		cfg: cfg, log: log, protocols: protocol.NewHolder(registry), inbox: outbox.NewInbox(inboxSize),
-		defect: make(chan *seqledger.IllegalTransition, 1),
+		defect: make(chan *seqledger.IllegalTransitionError, 1),
 	}
 	if s.store, err = openStore(cfg, log); err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (s *system) buildLoops() error {
 }
 
 // fatal is told of a defect in the relay. The process must not go on.
-func (s *system) fatal(illegal *seqledger.IllegalTransition) {
+func (s *system) fatal(illegal *seqledger.IllegalTransitionError) {
 	s.log.Error("illegal transition in the relay's window", "transition", illegal)
 	select {
 	case s.defect <- illegal:

@@ -83,14 +83,14 @@ func (o *Options) Validate() error {
 	}
 	for _, steps := range o.Steps {
 		if !measurable(steps) {
-			return fmt.Errorf("Steps names %d, it may name 1 and 3", steps)
+			return fmt.Errorf("Steps is %d, it must be 1 or 3", steps)
 		}
 	}
 	return nil
 }
 
-// withDefaults fills in what was left out.
-func (o Options) withDefaults() Options {
+// setDefaults fills in what was left out.
+func (o *Options) setDefaults() {
 	if len(o.Steps) == 0 {
 		o.Steps = []int{1, 3}
 	}
@@ -115,7 +115,6 @@ func (o Options) withDefaults() Options {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	return o
 }
 
 // ParseSteps reads "1", "3" or "both", as the command line has it.

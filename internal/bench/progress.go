@@ -47,7 +47,7 @@ func (p *progress) write(ctx context.Context, name, unit string, window window) 
 	interval := 2 * time.Second
 	if p.terminal {
 		interval = 250 * time.Millisecond
-		defer fmt.Fprint(p.out, "\r\x1b[K")
+		defer p.print(clearLine)
 	}
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -69,11 +69,17 @@ func (p *progress) write(ctx context.Context, name, unit string, window window) 
 // line writes one line.
 func (p *progress) line(text string) {
 	if p.terminal {
-		fmt.Fprint(p.out, "\r\x1b[K"+text)
+		p.print(clearLine + text)
 		return
 	}
-	fmt.Fprintln(p.out, text)
+	p.print(text + "\n")
 }
+
+// clearLine makes a terminal begin its line anew.
+const clearLine = "\r\x1b[K"
+
+// print writes a text. Progress that nobody can read is no reason to stop.
+func (p *progress) print(text string) { _, _ = io.WriteString(p.out, text) }
 
 // phase says where in a run the time is.
 func phase(window window, now time.Time) string {

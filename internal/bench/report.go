@@ -106,9 +106,9 @@ func (r *Report) String() string {
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, line := range r.rows() {
 		// Only cells that end with a tab belong to a column.
-		fmt.Fprintf(table, "%s\t\n", strings.Join(line, "\t"))
+		_, _ = fmt.Fprintf(table, "%s\t\n", strings.Join(line, "\t")) // A strings.Builder takes everything.
 	}
-	_ = table.Flush() // A strings.Builder takes everything.
+	_ = table.Flush()
 	b.WriteString(legend)
 	return b.String()
 }

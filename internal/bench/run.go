@@ -46,7 +46,7 @@ func Run(ctx context.Context, options Options) error {
 
 // Measure is [Run] without the writing of the results.
 func Measure(ctx context.Context, options Options) (*Report, error) {
-	options = options.withDefaults()
+	options.setDefaults()
 	if err := options.Validate(); err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}

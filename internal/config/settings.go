@@ -1,5 +1,7 @@
 package config
 
+import "slices"
+
 // setting is one knob: its variable, and how its text becomes a value.
 type setting struct {
 	// Variable is the environment variable. The flag is its name in lower case
@@ -11,7 +13,10 @@ type setting struct {
 }
 
 // settings are all knobs, in the order of --print-config.
-func settings() []setting {
+func settings() []setting { return slices.Concat(serving(), timing(), limits()) }
+
+// serving says where the server is and what it is made of.
+func serving() []setting {
 	return []setting{
 		{"LUCIUS_LISTEN_ADDR", "127.0.0.1:8080", "address to serve on; loopback only", func(c *Config, s string) error {
 			return loopback(&c.ListenAddr, s)
@@ -37,6 +42,12 @@ func settings() []setting {
 		{"LUCIUS_ROLES", "api,relay,sweeper", "what this process does", func(c *Config, s string) error {
 			return subset(&c.Roles, s, RoleAPI, RoleRelay, RoleSweeper)
 		}},
+	}
+}
+
+// timing are the deadlines and budgets.
+func timing() []setting {
+	return []setting{
 		{"LUCIUS_ACK_TIMEOUT", "30s", "time from delivery to ACK", func(c *Config, s string) error {
 			return positive(&c.AckTimeout, s)
 		}},
@@ -73,6 +84,12 @@ func settings() []setting {
 		{"LUCIUS_SHUTDOWN_GRACE", "20s", "time to finish what is in hand after SIGTERM", func(c *Config, s string) error {
 			return positive(&c.ShutdownGrace, s)
 		}},
+	}
+}
+
+// limits bound what comes in and what is logged.
+func limits() []setting {
+	return []setting{
 		{"LUCIUS_MAX_BODY_BYTES", "1048576", "largest request body", func(c *Config, s string) error {
 			return integer(&c.MaxBodyBytes, s, 1024, 64<<20)
 		}},
@@ -82,7 +99,7 @@ func settings() []setting {
 		{"LUCIUS_MAX_INFLIGHT_PER_TENANT", "0", "jobs that a tenant may have in flight; 0 is no limit", func(c *Config, s string) error {
 			return integer(&c.MaxInflight, s, 0, 1_000_000)
 		}},
-		{"LUCIUS_REF_PREFIXES", "", "comma-separated prefixes that reference URIs must have; empty takes any", func(c *Config, s string) error {
+		{"LUCIUS_REF_PREFIXES", "", "schemes or prefixes that reference URIs must have; empty takes any", func(c *Config, s string) error {
 			c.RefPrefixes = list(s)
 			return nil
 		}},

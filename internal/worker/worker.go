@@ -112,12 +112,11 @@ func (w *Worker) work(ctx context.Context, item api.WorkItem) error {
 	if workErr == nil {
 		err = w.complete(ctx, item.WorkID, rev, result)
 	} else {
-		w.cfg.Log.Warn("work failed", "work_id", item.WorkID, "error", workErr)
+		w.cfg.Log.WarnContext(ctx, "work failed", "work_id", item.WorkID, "error", workErr)
 		err = w.fail(ctx, item.WorkID, rev, workErr)
 	}
-	var refused *refusedError
-	if errors.As(err, &refused) {
-		w.cfg.Log.Warn("report refused", "work_id", item.WorkID, "status", refused.status)
+	if refused, ok := errors.AsType[*refusedError](err); ok {
+		w.cfg.Log.WarnContext(ctx, "report refused", "work_id", item.WorkID, "status", refused.status)
 		return nil
 	}
 	return err
@@ -152,7 +151,7 @@ func (w *Worker) heartbeats(ctx context.Context, item api.WorkItem, rev chan<- i
 			return response.StatusCode(), nil
 		})
 		if err != nil {
-			w.cfg.Log.Warn("heartbeat refused", "work_id", item.WorkID, "error", err)
+			w.cfg.Log.WarnContext(ctx, "heartbeat refused", "work_id", item.WorkID, "error", err)
 			return
 		}
 	}

@@ -95,7 +95,7 @@ func (s *Service) bring(ctx context.Context, id Identity, event statemachine.Eve
 	answer := Answer{
 		Outcome: result.Outcome, JobState: result.Job.Job.State,
 		CancelRequested: result.Job.Job.State == statemachine.JobCancelling, Job: &result.Job,
-		PostErr:         result.PostErr,
+		PostErr: result.PostErr,
 	}
 	for i := range result.Job.Steps {
 		if step := &result.Job.Steps[i]; step.ID == id.StepID {

@@ -158,7 +158,7 @@ func (s *Service) steps(command *envelope.Command, proto *protocol.Protocol) ([]
 func (s *Service) route(command *envelope.Command, step *protocol.Step) (statemachine.Routing, error) {
 	decision, err := s.cfg.Router.Decide(routing.Request{
 		TenantID: command.TenantID, DocID: command.DocID,
-		RequestMode: routing.Mode(command.Mode), ProtocolMode: step.Mode,
+		RequestMode: command.Mode, ProtocolMode: step.Mode,
 	})
 	if errors.Is(err, routing.ErrDocIDRequired) {
 		return statemachine.Routing{}, &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"sync"
@@ -224,5 +225,5 @@ func TestAccept_ACrashBeforeTheCommitIsRolledForward(t *testing.T) {
 }
 
 func contains(b []byte, s string) bool {
-	return len(s) == 0 || len(b) >= len(s) && (string(b[:len(s)]) == s || contains(b[1:], s))
+	return bytes.Contains(b, []byte(s))
 }

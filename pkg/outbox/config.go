@@ -35,7 +35,7 @@ type Config struct {
 	Breakers *breaker.Set
 	// Fatal is told of an illegal transition in the window, a defect: it logs
 	// the facts and stops the process. Required.
-	Fatal func(*seqledger.IllegalTransition)
+	Fatal func(*seqledger.IllegalTransitionError)
 	// Owner is this process's token in the window. Optional. Defaults to "relay".
 	Owner string
 	// Deadline is how long one publish may take, retries included; it must be

@@ -34,9 +34,9 @@ func (i *Inbox) Dropped() int64 { return i.dropped.Load() }
 // Waiting is the number of messages inside.
 func (i *Inbox) Waiting() int { return len(i.messages) }
 
-// take waits for nothing: it adds what is inside to the batch, up to max.
-func (i *Inbox) take(batch []ledger.Message, max int) []ledger.Message {
-	for len(batch) < max {
+// take waits for nothing: it adds what is inside to the batch, up to limit.
+func (i *Inbox) take(batch []ledger.Message, limit int) []ledger.Message {
+	for len(batch) < limit {
 		select {
 		case message := <-i.messages:
 			batch = append(batch, message)

@@ -78,10 +78,10 @@ func (o *Operator) Retry(ctx context.Context, filter Filter) (Report, error) {
 func (o *Operator) retryID(ctx context.Context, id string, filter Filter, report *Report) error {
 	report.Matched++
 	skip := func(reason string) { report.Skipped = append(report.Skipped, Skip{OutboxID: id, Reason: reason}) }
-	parts, err := ledger.ParseOutboxID(id)
-	if err != nil {
+	parts, parseErr := ledger.ParseOutboxID(id)
+	if parseErr != nil {
 		skip("not an outbox id")
-		return nil
+		return nil //nolint:nilerr // The row's reason is in the report.
 	}
 	agg, err := o.ledger.Job(ctx, parts.JobID)
 	if errors.Is(err, ledger.ErrJobNotFound) {

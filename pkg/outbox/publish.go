@@ -50,7 +50,7 @@ func (r *Relay) publish(ctx context.Context, batch []admitted) error {
 	case err := <-done:
 		return err
 	case <-watchdog.C:
-		r.cfg.Logger.Error("publisher did not come back within its deadline", "messages", len(flights))
+		r.cfg.Logger.ErrorContext(ctx, "publisher did not come back within its deadline", "messages", len(flights))
 		return nil
 	}
 }
@@ -190,7 +190,7 @@ func (r *Relay) settle(ctx context.Context, f *flight, kind Outcome, cause error
 			Permanent: rejected.Permanent, Reason: rejected.Reason,
 		})
 	case Outage, Uncertain:
-		r.cfg.Logger.Warn("row not published", "jobId", f.message.JobID, "topic", f.message.Topic, "error", cause)
+		r.cfg.Logger.WarnContext(ctx, "row not published", "jobId", f.message.JobID, "topic", f.message.Topic, "error", cause)
 	case Settled, Overload, Gated, Unmarked:
 	}
 	r.cfg.Observe(final)
@@ -205,7 +205,7 @@ func (r *Relay) bring(ctx context.Context, f *flight, kind Outcome, event statem
 	result, err := r.cfg.Ledger.Change(ctx, f.message.JobID, event, ledger.By("relay", ""))
 	switch {
 	case err != nil:
-		r.cfg.Logger.Warn("row not settled", "jobId", f.message.JobID, "stepId", f.message.StepID, "error", err)
+		r.cfg.Logger.WarnContext(ctx, "row not settled", "jobId", f.message.JobID, "stepId", f.message.StepID, "error", err)
 		return Unmarked
 	case result.Outcome != statemachine.Applied:
 		return Settled

@@ -103,7 +103,7 @@ func (r *Relay) passes(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		if _, err := r.RunOnce(ctx); err != nil && ctx.Err() == nil {
-			r.cfg.Logger.Error("pass over the dispatch schedule failed", "error", err)
+			r.cfg.Logger.ErrorContext(ctx, "pass over the dispatch schedule failed", "error", err)
 		}
 		select {
 		case <-ticker.C:
@@ -125,7 +125,7 @@ func (r *Relay) RunOnce(ctx context.Context) (int, error) {
 		return 0, nil
 	}
 	shards := r.cfg.Ledger.Shards()
-	start := rand.IntN(shards)
+	start := rand.IntN(shards) //nolint:gosec // Spreads load; nothing has to be unguessable.
 	taken := 0
 	for i := range shards {
 		n, err := r.shard(ctx, (start+i)%shards, now, r.cfg.PassLimit-taken)
@@ -180,7 +180,7 @@ func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 		group.Go(func() error {
 			message, err := r.claim(ctx, entry)
 			if err != nil {
-				r.cfg.Logger.Warn("row not taken up", "jobId", entry.JobID, "error", err)
+				r.cfg.Logger.WarnContext(ctx, "row not taken up", "jobId", entry.JobID, "error", err)
 			}
 			if message == nil {
 				r.cfg.Breakers.Report(grant, breaker.Outcome{Verdict: breaker.NoVerdict}, time.Now())

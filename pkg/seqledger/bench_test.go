@@ -11,7 +11,7 @@ import (
 func BenchmarkLife(b *testing.B) {
 	ledger, err := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
-		Fatal:         func(e *seqledger.IllegalTransition) { b.Error(e) },
+		Fatal:         func(e *seqledger.IllegalTransitionError) { b.Error(e) },
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -29,7 +29,7 @@ type Config struct {
 	// once, from the goroutine that tried it and without any lock held. In
 	// production it logs the facts and stops the process with a non-zero code.
 	// Required.
-	Fatal func(*IllegalTransition)
+	Fatal func(*IllegalTransitionError)
 }
 
 // Validate returns an error that names the field which is missing or out of

@@ -24,7 +24,7 @@ func TestConfigNamesTheBadField(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.field, func(t *testing.T) {
 			t.Parallel()
-			cfg := seqledger.Config{LeaseDuration: time.Second, Fatal: func(*seqledger.IllegalTransition) {}}
+			cfg := seqledger.Config{LeaseDuration: time.Second, Fatal: func(*seqledger.IllegalTransitionError) {}}
 			if err := cfg.Validate(); err != nil {
 				t.Fatalf("before: %v", err)
 			}
@@ -42,7 +42,7 @@ func TestConfigDefaults(t *testing.T) {
 	ledger, err := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
 		Retry:         seqledger.Policy{Retryable: []seqledger.Class{timeout}},
-		Fatal:         func(e *seqledger.IllegalTransition) { t.Error(e) },
+		Fatal:         func(e *seqledger.IllegalTransitionError) { t.Error(e) },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@
 //
 // A move that is not in the table, or that breaks a rule which the table
 // cannot express, is a bug of this process. The ledger then halts: the call
-// that tried it gets an [IllegalTransition] with the five facts (seq, prior
+// that tried it gets an [IllegalTransitionError] with the five facts (seq, prior
 // state, attempted state, owner, wall-clock time), the Fatal hook gets the
 // same, and every later call is refused with [ErrHalted], so that nothing
 // moves while the process goes down.

@@ -16,7 +16,7 @@ func Example() {
 			MaxAttempts: 2,
 			Retryable:   []seqledger.Class{seqledger.LeaseExpired},
 		},
-		Fatal: func(e *seqledger.IllegalTransition) { fmt.Println("fatal:", e) },
+		Fatal: func(e *seqledger.IllegalTransitionError) { fmt.Println("fatal:", e) },
 	})
 	if err != nil {
 		fmt.Println(err)

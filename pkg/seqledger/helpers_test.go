@@ -37,7 +37,7 @@ type tb interface {
 // fixture is a ledger whose hook records.
 type fixture struct {
 	*seqledger.Ledger
-	fatal []*seqledger.IllegalTransition
+	fatal []*seqledger.IllegalTransitionError
 }
 
 func newLedger(t tb) *fixture {
@@ -50,7 +50,7 @@ func newLedger(t tb) *fixture {
 			MaxAttempts: 3,
 			Retryable:   []seqledger.Class{timeout, seqledger.LeaseExpired},
 		},
-		Fatal: func(e *seqledger.IllegalTransition) { f.fatal = append(f.fatal, e) },
+		Fatal: func(e *seqledger.IllegalTransitionError) { f.fatal = append(f.fatal, e) },
 	})
 	if err != nil {
 		t.Fatalf("New: %v", err)
@@ -129,9 +129,9 @@ func (f *fixture) wantLegal(t tb) {
 
 // wantIllegal checks that err is the illegal transition, that the hook was
 // told of the same one, and that the ledger stands still since.
-func (f *fixture) wantIllegal(t tb, err error, want seqledger.IllegalTransition) {
+func (f *fixture) wantIllegal(t tb, err error, want seqledger.IllegalTransitionError) {
 	t.Helper()
-	var got *seqledger.IllegalTransition
+	var got *seqledger.IllegalTransitionError
 	if !errors.As(err, &got) {
 		t.Fatalf("error is %v, want an illegal transition", err)
 	}
@@ -141,7 +141,7 @@ func (f *fixture) wantIllegal(t tb, err error, want seqledger.IllegalTransition)
 	if *got != want {
 		t.Errorf("illegal transition\n got %+v\nwant %+v", *got, want)
 	}
-	if !slices.Equal(f.fatal, []*seqledger.IllegalTransition{got}) {
+	if !slices.Equal(f.fatal, []*seqledger.IllegalTransitionError{got}) {
 		t.Errorf("hook was told of %v, want just %v", f.fatal, got)
 	}
 	f.wantState(t, want.Seq, want.From)

@@ -11,11 +11,11 @@ import (
 // message says which one it was.
 var ErrHalted = errors.New("seq ledger is halted")
 
-// IllegalTransition is the error of a move that the contract does not allow.
+// IllegalTransitionError is the error of a move that the contract does not allow.
 // It means a bug in this process, and the process must not go on.
 //
 // Source: Stage1 seq ledger spec, Illegal Transition Policy.
-type IllegalTransition struct {
+type IllegalTransitionError struct {
 	// Seq is what was to be moved.
 	Seq Seq
 	// From is the prior state, which still holds.
@@ -33,14 +33,14 @@ type IllegalTransition struct {
 }
 
 // Error gives all facts in one line.
-func (e *IllegalTransition) Error() string {
+func (e *IllegalTransitionError) Error() string {
 	return fmt.Sprintf("illegal transition of seq %d from %s(%d) to %s(%d) by owner %q at %s: %s",
 		e.Seq, e.From, uint8(e.From), e.To, uint8(e.To), e.Owner,
 		e.At.UTC().Format(time.RFC3339Nano), e.Reason)
 }
 
 // LogValue gives the facts as attributes of a structured log line.
-func (e *IllegalTransition) LogValue() slog.Value {
+func (e *IllegalTransitionError) LogValue() slog.Value {
 	return slog.GroupValue(
 		slog.Uint64("seq", uint64(e.Seq)),
 		slog.String("from", e.From.String()),

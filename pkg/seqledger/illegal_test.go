@@ -13,7 +13,7 @@ import (
 
 func TestTheFactsAreLogged(t *testing.T) {
 	t.Parallel()
-	illegal := &seqledger.IllegalTransition{
+	illegal := &seqledger.IllegalTransitionError{
 		Seq: 41, From: seqledger.TerminalSuccess, To: seqledger.TerminalFail, Owner: "relay-3",
 		At:     time.Date(2026, time.March, 1, 13, 0, 0, 5_000_000, time.FixedZone("CET", 3600)),
 		Reason: "not in the transition table",
@@ -82,7 +82,7 @@ func TestTheHookMayAskTheLedger(t *testing.T) {
 	var seen seqledger.Counters
 	ledger, err := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
-		Fatal:         func(*seqledger.IllegalTransition) { seen = ledger.Counters() },
+		Fatal:         func(*seqledger.IllegalTransitionError) { seen = ledger.Counters() },
 	})
 	if err != nil {
 		t.Fatal(err)

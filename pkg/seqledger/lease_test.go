@@ -182,7 +182,7 @@ func TestReclaimStaysFailedWhereExpiryIsNotRetryable(t *testing.T) {
 	ledger, err := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
 		Retry:         seqledger.Policy{MaxAttempts: 3, Retryable: []seqledger.Class{timeout}},
-		Fatal:         func(e *seqledger.IllegalTransition) { t.Error(e) },
+		Fatal:         func(e *seqledger.IllegalTransitionError) { t.Error(e) },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ type Ledger struct {
 	leases leaseQueue
 	clock  time.Time
 	// halted is the first illegal transition, if there was one.
-	halted *IllegalTransition
+	halted *IllegalTransitionError
 }
 
 // entry is one open seq.
@@ -57,11 +57,11 @@ func atomically[T any](l *Ledger, now time.Time, change func() (T, error)) (T, e
 
 // locked runs the change unless the ledger is halted. It returns the illegal
 // transition only to the one call that tried it.
-func locked[T any](l *Ledger, now time.Time, change func() (T, error)) (result T, illegal *IllegalTransition, err error) {
+func locked[T any](l *Ledger, now time.Time, change func() (T, error)) (result T, illegal *IllegalTransitionError, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.halted != nil {
-		return result, nil, fmt.Errorf("%w: %v", ErrHalted, l.halted)
+		return result, nil, fmt.Errorf("%w: %w", ErrHalted, l.halted)
 	}
 	if now.After(l.clock) {
 		l.clock = now
@@ -97,7 +97,7 @@ func (l *Ledger) move(e *entry, to State, owner string, now time.Time) error {
 
 // refuse halts the ledger and returns the illegal transition.
 func (l *Ledger) refuse(e *entry, to State, owner string, now time.Time, reason string) error {
-	l.halted = &IllegalTransition{
+	l.halted = &IllegalTransitionError{
 		Seq:    e.seq,
 		From:   e.state,
 		To:     to,

@@ -29,7 +29,7 @@ func (l *Ledger) Take(now time.Time) (Seq, error) {
 
 // Begin moves a DISPATCHED seq to IN_FLIGHT under a new lease of the owner,
 // whose token must not be empty. It returns ErrHalted, or an
-// *IllegalTransition from any other state or without an owner.
+// *IllegalTransitionError from any other state or without an owner.
 //
 // Source: Stage1 seq ledger spec, Lease Ownership, rule 1.
 func (l *Ledger) Begin(seq Seq, owner string, now time.Time) (*Lease, error) {
@@ -69,7 +69,7 @@ func (l *Ledger) Heartbeat(lease *Lease, now time.Time) (held bool, err error) {
 // Finish ends the attempt with one of the four TERMINAL_* states. It reports
 // whether the lease was held until then: if not, it was taken away, nothing
 // has changed, and the outcome must be dropped. It returns ErrHalted, or an
-// *IllegalTransition for an outcome that is no terminal state and for a lease
+// *IllegalTransitionError for an outcome that is no terminal state and for a lease
 // that was finished before.
 //
 // Source: Stage1 seq ledger spec, Atomicity, rule 2.
@@ -107,7 +107,7 @@ func (l *Ledger) Revoke(lease *Lease, now time.Time) (held bool, err error) {
 
 // Cancel gives a seq up: DISPATCHED to TERMINAL_CANCEL before its work began,
 // or IN_FLIGHT to TERMINAL_CANCEL by force, which takes the lease away. It
-// returns ErrHalted, or an *IllegalTransition from any other state. A caller
+// returns ErrHalted, or an *IllegalTransitionError from any other state. A caller
 // who cannot know whether an owner is just finishing uses Revoke.
 func (l *Ledger) Cancel(seq Seq, now time.Time) error {
 	_, err := atomically(l, now, func() (struct{}, error) {
@@ -129,7 +129,7 @@ func (l *Ledger) cancel(e *entry, now time.Time) error {
 // Retry asks for another attempt of a seq in TERMINAL_FAIL. If the class is
 // retryable and attempts are left, the seq is DISPATCHED again with one
 // attempt more, and retried is true; otherwise it stays in TERMINAL_FAIL. It
-// returns ErrHalted, or an *IllegalTransition from any other state.
+// returns ErrHalted, or an *IllegalTransitionError from any other state.
 //
 // Source: Stage1 seq ledger spec, Retry Guard.
 func (l *Ledger) Retry(seq Seq, class Class, now time.Time) (retried bool, err error) {
@@ -156,7 +156,7 @@ func (l *Ledger) retry(e *entry, class Class, now time.Time) (bool, error) {
 // Commit marks a seq in a TERMINAL_* state as COMMITTED; it then leaves the
 // window. It reports whether this call did it: a seq that is COMMITTED stays
 // so, and its replay changes nothing. It returns ErrHalted, or an
-// *IllegalTransition from any other state.
+// *IllegalTransitionError from any other state.
 //
 // Source: Stage1 seq ledger spec, Atomicity, rule 3.
 func (l *Ledger) Commit(seq Seq, now time.Time) (changed bool, err error) {

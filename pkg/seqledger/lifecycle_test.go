@@ -89,7 +89,7 @@ func TestEveryMethodInEveryState(t *testing.T) {
 					f.wantLegal(t)
 					return
 				}
-				f.wantIllegal(t, err, seqledger.IllegalTransition{
+				f.wantIllegal(t, err, seqledger.IllegalTransitionError{
 					Seq: seq, From: from, To: method.tries, Owner: owner, At: t0,
 				})
 			})
@@ -107,7 +107,7 @@ func TestFinishUnderAHeldLease(t *testing.T) {
 			seq, lease := f.in(t, seqledger.InFlight)
 			held, err := f.Finish(lease, outcome, at(3))
 			if !outcome.Terminal() {
-				f.wantIllegal(t, err, seqledger.IllegalTransition{Seq: seq, From: seqledger.InFlight, To: outcome, Owner: "anna", At: at(3)})
+				f.wantIllegal(t, err, seqledger.IllegalTransitionError{Seq: seq, From: seqledger.InFlight, To: outcome, Owner: "anna", At: at(3)})
 				return
 			}
 			if !held || err != nil {
@@ -152,7 +152,7 @@ func TestSecondTerminalEventIsFatal(t *testing.T) {
 			if held {
 				t.Error("held = true")
 			}
-			f.wantIllegal(t, err, seqledger.IllegalTransition{
+			f.wantIllegal(t, err, seqledger.IllegalTransitionError{
 				Seq: seq, From: test.from, To: seqledger.TerminalSuccess, Owner: "anna", At: at(2),
 				Reason: "second terminal event of attempt 1",
 			})
@@ -174,7 +174,7 @@ func TestALeaseOfAnotherLedgerIsFatal(t *testing.T) {
 	seq, _ := one.in(t, seqledger.InFlight)
 	_, foreign := other.in(t, seqledger.InFlight)
 	_, err := one.Finish(foreign, seqledger.TerminalSuccess, t0)
-	one.wantIllegal(t, err, seqledger.IllegalTransition{
+	one.wantIllegal(t, err, seqledger.IllegalTransitionError{
 		Seq: seq, From: seqledger.InFlight, To: seqledger.TerminalSuccess, Owner: "anna", At: t0,
 	})
 }
@@ -187,7 +187,7 @@ func TestBeginNeedsAnOwner(t *testing.T) {
 	if lease != nil {
 		t.Error("got a lease")
 	}
-	f.wantIllegal(t, err, seqledger.IllegalTransition{
+	f.wantIllegal(t, err, seqledger.IllegalTransitionError{
 		Seq: seq, From: seqledger.Dispatched, To: seqledger.InFlight, At: t0, Reason: "entering IN_FLIGHT needs an owner",
 	})
 }

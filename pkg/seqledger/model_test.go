@@ -168,7 +168,7 @@ func (m *machine) expect(legal bool) bool {
 
 // verify checks the error of a call against what expect has foreseen, and
 // reports whether the call was legal.
-func (m *machine) verify(t *rapid.T, err error, want seqledger.IllegalTransition) bool {
+func (m *machine) verify(t *rapid.T, err error, want seqledger.IllegalTransitionError) bool {
 	if !m.illegal {
 		if err != nil {
 			t.Fatalf("legal call failed: %v", err)
@@ -206,7 +206,7 @@ func (m *machine) Begin(t *rapid.T) {
 	}
 	now := m.tick(t)
 	lease, err := m.Ledger.Begin(seq, owner, now)
-	want := seqledger.IllegalTransition{Seq: seq, From: s.state, To: seqledger.InFlight, Owner: owner, At: now}
+	want := seqledger.IllegalTransitionError{Seq: seq, From: s.state, To: seqledger.InFlight, Owner: owner, At: now}
 	if !m.verify(t, err, want) {
 		return
 	}
@@ -245,7 +245,7 @@ func (m *machine) Finish(t *rapid.T) {
 	}
 	now := m.tick(t)
 	held, err := m.Ledger.Finish(lease.real, outcome, now)
-	want := seqledger.IllegalTransition{Seq: lease.seq, From: s.state, To: outcome, Owner: lease.owner, At: now}
+	want := seqledger.IllegalTransitionError{Seq: lease.seq, From: s.state, To: outcome, Owner: lease.owner, At: now}
 	if !m.verify(t, err, want) {
 		return
 	}
@@ -346,9 +346,9 @@ func (m *machine) Reclaim(t *rapid.T) {
 }
 
 // unowned is the illegal transition of a call that names no owner.
-func (m *machine) unowned(seq seqledger.Seq, to seqledger.State, now time.Time) seqledger.IllegalTransition {
+func (m *machine) unowned(seq seqledger.Seq, to seqledger.State, now time.Time) seqledger.IllegalTransitionError {
 	status := m.model.status(seq)
-	return seqledger.IllegalTransition{Seq: seq, From: status.State, To: to, Owner: status.Owner, At: now}
+	return seqledger.IllegalTransitionError{Seq: seq, From: status.State, To: to, Owner: status.Owner, At: now}
 }
 
 // Check compares everything that can be seen.
@@ -406,7 +406,7 @@ func newMachine(t *rapid.T) *machine {
 			MaxAttempts: modelAttempts,
 			Retryable:   []seqledger.Class{timeout, seqledger.LeaseExpired},
 		},
-		Fatal: func(e *seqledger.IllegalTransition) { m.fatal = append(m.fatal, e) },
+		Fatal: func(e *seqledger.IllegalTransitionError) { m.fatal = append(m.fatal, e) },
 	})
 	if err != nil {
 		t.Fatalf("New: %v", err)

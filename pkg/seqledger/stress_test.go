@@ -36,7 +36,7 @@ func TestManyOwners(t *testing.T) {
 		LeaseDuration: leaseDuration,
 		Window:        32,
 		Retry:         seqledger.Policy{MaxAttempts: 4, Retryable: []seqledger.Class{timeout, seqledger.LeaseExpired}},
-		Fatal:         func(e *seqledger.IllegalTransition) { t.Error(e) },
+		Fatal:         func(e *seqledger.IllegalTransitionError) { t.Error(e) },
 	})
 	if err != nil {
 		t.Fatal(err)

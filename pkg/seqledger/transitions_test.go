@@ -174,7 +174,7 @@ func TestEveryIllegalPairIsFatal(t *testing.T) {
 
 		err := f.Move(seq, p.to, "bert", at(7))
 
-		f.wantIllegal(t, err, seqledger.IllegalTransition{Seq: seq, From: p.from, To: p.to, Owner: "bert", At: at(7)})
+		f.wantIllegal(t, err, seqledger.IllegalTransitionError{Seq: seq, From: p.from, To: p.to, Owner: "bert", At: at(7)})
 		if after := f.Counters(); after != before {
 			t.Errorf("counters went from %+v to %+v", before, after)
 		}

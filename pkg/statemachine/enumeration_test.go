@@ -271,10 +271,11 @@ func clone(agg statemachine.Aggregate) statemachine.Aggregate {
 // budgets share a row, which then lists each fate.
 func (e *explorer) record(from, event, to string, d *statemachine.Decision) {
 	fate := d.Outcome.String()
-	switch {
-	case d.Outcome == statemachine.Refused:
+	switch d.Outcome {
+	case statemachine.Duplicate:
+	case statemachine.Refused:
 		fate += " " + string(d.Code)
-	case d.Outcome == statemachine.Applied:
+	case statemachine.Applied:
 		fate += fmt.Sprintf(" [%s] wake %d light %t", to, d.Wake.Kind, d.Light)
 	}
 	key := from + " + " + event

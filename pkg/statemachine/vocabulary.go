@@ -1,6 +1,9 @@
 package statemachine
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // The event types that are not simply an object's new state.
 const (
@@ -25,12 +28,9 @@ func EventTypes() []string {
 	}
 	add := func(object Object, from, to string) {
 		name := eventType(object, from, to)
-		for _, known := range types {
-			if known == name {
-				return
-			}
+		if !slices.Contains(types, name) {
+			types = append(types, name)
 		}
-		types = append(types, name)
 	}
 	for _, e := range JobEdges {
 		add(ObjectJob, string(e.From), string(e.To))

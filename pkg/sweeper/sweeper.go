@@ -97,7 +97,7 @@ func (s *Sweeper) Run(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			s.cfg.Logger.Error("sweep failed", "error", err)
+			s.cfg.Logger.ErrorContext(ctx, "sweep failed", "error", err)
 		}
 		if result.Read > 0 {
 			s.cfg.Observe(result)
@@ -117,7 +117,7 @@ func (s *Sweeper) RunOnce(ctx context.Context) (Result, error) {
 	pass := &pass{sweeper: s, now: time.Now(), outage: s.outageEnd()}
 	pass.result.Standings = map[ledger.Standing]int{}
 	shards := s.cfg.Ledger.Shards()
-	start := rand.IntN(shards)
+	start := rand.IntN(shards) //nolint:gosec // Spreads load; nothing has to be unguessable.
 	var firstErr error
 	for i := range shards {
 		if err := pass.shard(ctx, (start+i)%shards); err != nil && firstErr == nil {
@@ -170,10 +170,9 @@ func (p *pass) shard(ctx context.Context, shard int) error {
 		}
 		p.page(ctx, entries)
 		read += len(entries)
-		if next == "" || ctx.Err() != nil {
-			return nil
+		if from = next; from == "" {
+			break
 		}
-		from = next
 	}
 	return nil
 }
@@ -207,7 +206,7 @@ func (p *pass) fire(ctx context.Context, entry ledger.Entry) {
 	p.result.Late = max(p.result.Late, p.now.Sub(entry.Due))
 	if err != nil {
 		p.result.Failed++
-		p.sweeper.cfg.Logger.Warn("deadline not handled", "jobId", entry.JobID, "error", err)
+		p.sweeper.cfg.Logger.WarnContext(ctx, "deadline not handled", "jobId", entry.JobID, "error", err)
 		return
 	}
 	p.result.Standings[standing]++

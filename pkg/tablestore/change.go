@@ -1,6 +1,9 @@
 package tablestore
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+)
 
 // Own is the ETag by which a later op of a [Change] names the version that an
 // earlier stage of the same change has written.
@@ -71,9 +74,7 @@ func (s Stage) validate(written map[Key]bool) error {
 			after[op.Key] = op.Verb.writes()
 		}
 	}
-	for key, there := range after {
-		written[key] = there
-	}
+	maps.Copy(written, after)
 	return nil
 }
 

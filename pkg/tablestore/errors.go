@@ -49,8 +49,7 @@ func (e *ConflictError) Error() string {
 
 // IsConflict reports whether err is a conflict, and on which row.
 func IsConflict(err error) (Key, bool) {
-	var conflict *ConflictError
-	if errors.As(err, &conflict) {
+	if conflict, ok := errors.AsType[*ConflictError](err); ok {
 		return conflict.Key, true
 	}
 	return Key{}, false

@@ -1,6 +1,9 @@
 package tablestore
 
-import "strconv"
+import (
+	"slices"
+	"strconv"
+)
 
 // AppendLarge appends data under that name, split over as many properties as
 // its size needs: name, name_1, name_2 and so on, [MaxPropertyBytes] each.
@@ -25,7 +28,7 @@ func Large(properties Properties, name string) []byte {
 	if data == nil {
 		data = []byte{}
 	}
-	data = data[:len(data):len(data)]
+	data = slices.Clip(data)
 	for i := 1; ; i++ {
 		chunk := properties.Get(chunkName(name, i))
 		if chunk.Kind() != KindBytes {

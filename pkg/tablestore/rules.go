@@ -14,7 +14,7 @@ var (
 
 // fault returns the class of the first rule that the property breaks, and what
 // is wrong with it; nil when all is well.
-func (p *Property) fault() (class error, reason string) {
+func (p *Property) fault() (class error, reason string) { //nolint:revive,staticcheck // A class, not an outcome.
 	switch {
 	case len(p.Name) > MaxNameBytes:
 		return ErrTooLarge, fmt.Sprintf("has a name of %d bytes, limit %d", len(p.Name), MaxNameBytes)
@@ -26,7 +26,7 @@ func (p *Property) fault() (class error, reason string) {
 	return p.Value.fault()
 }
 
-func (v Value) fault() (class error, reason string) {
+func (v Value) fault() (class error, reason string) { //nolint:revive,staticcheck // As above.
 	switch v.kind {
 	case KindString:
 		if !utf8.ValidString(v.str) {

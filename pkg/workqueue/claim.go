@@ -123,11 +123,11 @@ func (q *Queue) claimReady(ctx context.Context, r *ClaimRequest, filter *Filter)
 		return nil, err
 	}
 	if err != nil {
-		q.logger.Warn("some items were not claimed", "owner", r.Owner, "error", err)
+		q.logger.WarnContext(ctx, "some items were not claimed", "owner", r.Owner, "error", err)
 	}
 	if err := q.rememberClaim(ctx, r, views); err != nil {
 		// The worker holds the items all the same, and had better get them.
-		q.logger.Warn("claim not remembered", "owner", r.Owner, "error", err)
+		q.logger.WarnContext(ctx, "claim not remembered", "owner", r.Owner, "error", err)
 	}
 	return views, nil
 }

@@ -121,10 +121,10 @@ func (b *bundle) work(t testing.TB) ledger.Message {
 }
 
 // claim claims up to max items at once.
-func (b *bundle) claim(t testing.TB, owner, requestID string, max int, start bool) []workqueue.View {
+func (b *bundle) claim(t testing.TB, owner, requestID string, most int, start bool) []workqueue.View {
 	t.Helper()
 	views, err := b.Claim(context.WithoutCancel(t.Context()), workqueue.ClaimRequest{
-		Owner: owner, RequestID: requestID, Max: max, Start: start,
+		Owner: owner, RequestID: requestID, Max: most, Start: start,
 	})
 	if err != nil {
 		t.Fatalf("claim: %v", err)

@@ -117,16 +117,16 @@ func (r *ready) wake(k kind) {
 	}
 }
 
-// pick takes up to max items out, in turns over the tenants, oldest first
+// pick takes up to limit items out, in turns over the tenants, oldest first
 // within one. Each is to be settled or put back.
-func (r *ready) pick(filter *Filter, max int) []ref {
+func (r *ready) pick(filter *Filter, limit int) []ref {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var picked []ref
-	for i := 0; i < len(r.order) && len(picked) < max; i++ {
+	for i := 0; i < len(r.order) && len(picked) < limit; i++ {
 		k := r.order[i]
 		if filter.matches(k) {
-			picked = r.kinds[k].take(picked, max)
+			picked = r.kinds[k].take(picked, limit)
 		}
 	}
 	if len(picked) > 0 && len(r.order) > 1 { // The next claim begins with another kind.
@@ -136,8 +136,8 @@ func (r *ready) pick(filter *Filter, max int) []ref {
 }
 
 // take takes one item of each tenant in turn.
-func (t *tenants) take(picked []ref, max int) []ref {
-	for len(picked) < max && len(t.order) > 0 {
+func (t *tenants) take(picked []ref, limit int) []ref {
+	for len(picked) < limit && len(t.order) > 0 {
 		tenant := t.order[0]
 		t.order = t.order[1:]
 		queue := t.queues[tenant]

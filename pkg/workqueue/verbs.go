@@ -30,9 +30,10 @@ type bring func(ctx context.Context, id callbacks.Identity, opts ...ledger.Optio
 // Start says that the owner has begun: the ACK. The errors are
 // [*problem.Error]s.
 func (q *Queue) Start(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
-	return q.report(ctx, workID, r, q.callbacks.Ack, func(item lifecycle.Item, r lifecycle.Request, lease time.Time) (lifecycle.Change, error) {
+	move := func(item lifecycle.Item, r lifecycle.Request, lease time.Time) (lifecycle.Change, error) {
 		return lifecycle.Start(item, r, lease, now())
-	})
+	}
+	return q.report(ctx, workID, r, q.callbacks.Ack, move)
 }
 
 // Heartbeat extends the lease of a running item, or the ACK deadline of a
@@ -49,9 +50,10 @@ func (q *Queue) Heartbeat(ctx context.Context, workID string, r lifecycle.Reques
 		return q.report(ctx, workID, r, q.callbacks.Heartbeat, move)
 	}
 	by := now().Add(one.item.LeaseExpiresAt.Sub(one.item.UpdatedAt))
-	return q.report(ctx, workID, r, func(ctx context.Context, id callbacks.Identity, opts ...ledger.Option) (callbacks.Answer, error) {
+	extend := func(ctx context.Context, id callbacks.Identity, opts ...ledger.Option) (callbacks.Answer, error) {
 		return q.extend(ctx, id, by, opts)
-	}, move)
+	}
+	return q.report(ctx, workID, r, extend, move)
 }
 
 // extend brings the extension of a claim to the ledger.
@@ -72,9 +74,10 @@ func (q *Queue) extend(ctx context.Context, id callbacks.Identity, by time.Time,
 func (q *Queue) Complete(ctx context.Context, workID string, r lifecycle.Request, outputRef, resultRef json.RawMessage,
 ) (View, error) {
 	report := callbacks.Report{Status: statemachine.ResultSucceeded, OutputRef: outputRef, ResultRef: resultRef}
-	return q.report(ctx, workID, r, q.result(report), func(item lifecycle.Item, r lifecycle.Request, _ time.Time) (lifecycle.Change, error) {
+	move := func(item lifecycle.Item, r lifecycle.Request, _ time.Time) (lifecycle.Change, error) {
 		return lifecycle.Complete(item, r, resultObject(outputRef, resultRef), now())
-	})
+	}
+	return q.report(ctx, workID, r, q.result(report), move)
 }
 
 // Fail ends a running item: RESULT FAILED_RETRY or FAILED_FINAL. The item is
@@ -91,9 +94,10 @@ func (q *Queue) Fail(ctx context.Context, workID string, r lifecycle.Request, f 
 	if f.Code != "" {
 		failure.Code = f.Code
 	}
-	return q.report(ctx, workID, r, q.result(report), func(item lifecycle.Item, r lifecycle.Request, _ time.Time) (lifecycle.Change, error) {
+	move := func(item lifecycle.Item, r lifecycle.Request, _ time.Time) (lifecycle.Change, error) {
 		return lifecycle.Fail(item, r, failure, now())
-	})
+	}
+	return q.report(ctx, workID, r, q.result(report), move)
 }
 
 // result is the bring of a RESULT.
@@ -205,14 +209,15 @@ func (q *Queue) Events(ctx context.Context, workID string, after int64, limit in
 // Stall is an operator who takes an item from its worker. It spends no budget.
 // The errors are [*problem.Error]s.
 func (q *Queue) Stall(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
-	return q.report(ctx, workID, r, func(ctx context.Context, id callbacks.Identity, opts ...ledger.Option) (callbacks.Answer, error) {
+	stall := func(ctx context.Context, id callbacks.Identity, opts ...ledger.Option) (callbacks.Answer, error) {
 		event := statemachine.Stall{StepID: id.StepID, AttemptNo: id.Pair.AttemptNo}
 		result, err := q.ledger.Change(ctx, id.JobID, event, append(opts, ledger.By(id.Actor, id.RequestID))...)
 		if err != nil {
 			return callbacks.Answer{}, err
 		}
 		return callbacks.Answer{Outcome: result.Outcome, Job: &result.Job, PostErr: result.PostErr}, result.Problem()
-	}, func(item lifecycle.Item, r lifecycle.Request, _ time.Time) (lifecycle.Change, error) {
+	}
+	return q.report(ctx, workID, r, stall, func(item lifecycle.Item, r lifecycle.Request, _ time.Time) (lifecycle.Change, error) {
 		return lifecycle.Stall(item, r, now())
 	})
 }

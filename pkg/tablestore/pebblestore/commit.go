@@ -100,7 +100,7 @@ func (s *Store) carry(set []*stripe, p *pending, batch *pebble.Batch, writes []f
 	if err != nil {
 		s.latch.trip(fmt.Errorf("write to the log: %w", err))
 	} else {
-		err = batch.Close()
+		_ = batch.Close() // It only gives memory back.
 	}
 	settle(set, p)
 }

@@ -24,12 +24,12 @@ type engineLogger struct {
 
 // Infof implements [pebble.Logger].
 func (l engineLogger) Infof(format string, args ...any) {
-	l.logger.Debug("storage engine: " + fmt.Sprintf(format, args...))
+	l.logger.Debug("storage engine", "note", fmt.Sprintf(format, args...))
 }
 
 // Errorf implements [pebble.Logger].
 func (l engineLogger) Errorf(format string, args ...any) {
-	l.logger.Error("storage engine: " + fmt.Sprintf(format, args...))
+	l.logger.Error("storage engine", "note", fmt.Sprintf(format, args...))
 }
 
 // Fatalf implements [pebble.Logger]. It returns, and the engine goes on behind

@@ -270,7 +270,7 @@ func TestCloseWaitsForWritesThatNobodyWaitsFor(t *testing.T) {
 		commit := started(func() error { _, err := store.Commit(ctx, rowOf(1, 10)); return err })
 		synctest.Wait()
 		cancel()
-		<-commit
+		<-commit // It was cut off; only Close is looked at.
 		closed := started(store.Close)
 		expectWaiting(t, "close", closed)
 		resume()

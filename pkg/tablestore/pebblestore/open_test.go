@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 // hold opens the directory, says so, and keeps it until its input ends.
 func hold(dir string) {
 	store, err := pebblestore.Open(pebblestore.Options{Dir: dir})
-	fmt.Println("opened:", err)
+	_, _ = fmt.Fprintln(os.Stdout, "opened:", err)
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	if err == nil {
 		_ = store.Close()

@@ -42,12 +42,17 @@ var atomicChecks = []check{
 			want map[tablestore.Key]int64
 			fail int // The op that conflicts, or -1.
 		}{
-			"insert, insert":         {[]tablestore.Op{insert(key, 1), insert(key, 2)}, nil, 1},
-			"insert, replace":        {[]tablestore.Op{insert(key, 1), replace(key, tablestore.Own, 2)}, map[tablestore.Key]int64{key: 2}, -1},
-			"insert, delete":         {[]tablestore.Op{insert(key, 1), remove(key, tablestore.Own)}, nil, -1},
-			"insert, discard":        {[]tablestore.Op{insert(key, 1), discard(key)}, nil, -1},
-			"put, discard, insert":   {[]tablestore.Op{put(key, 1), discard(key), insert(key, 3)}, map[tablestore.Key]int64{key: 3}, -1},
-			"insert, put, replace":   {[]tablestore.Op{insert(key, 1), put(key, 2), replace(key, tablestore.Own, 3)}, map[tablestore.Key]int64{key: 3}, -1},
+			"insert, insert": {[]tablestore.Op{insert(key, 1), insert(key, 2)}, nil, 1},
+			"insert, replace": {
+				[]tablestore.Op{insert(key, 1), replace(key, tablestore.Own, 2)}, map[tablestore.Key]int64{key: 2}, -1,
+			},
+			"insert, delete":       {[]tablestore.Op{insert(key, 1), remove(key, tablestore.Own)}, nil, -1},
+			"insert, discard":      {[]tablestore.Op{insert(key, 1), discard(key)}, nil, -1},
+			"put, discard, insert": {[]tablestore.Op{put(key, 1), discard(key), insert(key, 3)}, map[tablestore.Key]int64{key: 3}, -1},
+			"insert, put, replace": {
+				[]tablestore.Op{insert(key, 1), put(key, 2), replace(key, tablestore.Own, 3)},
+				map[tablestore.Key]int64{key: 3}, -1,
+			},
 			"discard, discard, put":  {[]tablestore.Op{discard(key), discard(key), put(key, 4)}, map[tablestore.Key]int64{key: 4}, -1},
 			"insert, discard, again": {[]tablestore.Op{insert(key, 1), discard(key), insert(key, 5), insert(key, 6)}, nil, 3},
 		} {
