@@ -1,5 +1,5 @@
 // Command lucius carries commands through their steps: the server, and a demo
-// of it.
+// of it, and a bench.
 package main
 
 import (
@@ -33,6 +33,7 @@ func words() []command {
 	return []command{
 		{"serve", "run the server", (*program).serve},
 		{"demo", "watch documents go through a three-step pipeline", (*program).demo},
+		{"bench", "measure jobs per second on this machine", (*program).bench},
 		{"version", "print the version", (*program).version},
 	}
 }
