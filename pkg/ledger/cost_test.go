@@ -1,0 +1,63 @@
+package ledger_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+)
+
+// What a request costs must not grow with the number of jobs: these tests
+// count the store's calls.
+func TestCost(t *testing.T) {
+	t.Parallel()
+	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+	in := &inbox{}
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Handoff: in, Shards: 4, Hold: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		if _, err := l.Accept(t.Context(), command(string(rune('a'+i%26))+time.Duration(i).String())); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	t.Run("a command costs one write and no scan", func(t *testing.T) {
+		counter.Reset()
+		if _, err := l.Accept(t.Context(), command("one more")); err != nil {
+			t.Fatal(err)
+		}
+		if spent := counter.Counts(); spent.Scans != 0 || spent.Commits != 1 {
+			t.Errorf("an accept cost %+v", spent)
+		}
+	})
+	t.Run("a change costs one write and one short scan", func(t *testing.T) {
+		message := in.last()
+		counter.Reset()
+		event := statemachine.Ack{StepID: message.StepID, Pair: pair(message)}
+		if _, err := l.Change(t.Context(), message.JobID, event); err != nil {
+			t.Fatal(err)
+		}
+		if spent := counter.Counts(); spent.Scans != 1 || spent.Commits != 1 || spent.RowsRead > 5 {
+			t.Errorf("an ACK cost %+v", spent)
+		}
+	})
+	t.Run("a pass with nothing due reads one empty page per kind and shard", func(t *testing.T) {
+		counter.Reset()
+		for _, kind := range ledger.Kinds {
+			for shard := range l.Shards() {
+				if _, _, err := l.Due(t.Context(), kind, shard, time.Now(), 256, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		spent := counter.Counts()
+		if spent.Scans != int64(len(ledger.Kinds)*l.Shards()) || spent.RowsRead != 0 {
+			t.Errorf("a pass cost %+v", spent)
+		}
+	})
+}

@@ -1,0 +1,197 @@
+package ledger_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// fireAll fires every due entry and counts how they stood.
+func (b *bundle) fireAll(t *testing.T) map[ledger.Standing]int {
+	t.Helper()
+	standings := map[ledger.Standing]int{}
+	for _, kind := range ledger.Kinds {
+		for shard := range b.Shards() {
+			page, _, err := b.Due(t.Context(), kind, shard, time.Now(), 1000, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, entry := range page {
+				standing, _, err := b.Fire(t.Context(), entry, statemachine.DeadlinePassed{})
+				if err != nil {
+					t.Fatalf("fire: %v", err)
+				}
+				standings[standing]++
+			}
+		}
+	}
+	return standings
+}
+
+func TestFire_ADeadlineIsActedOnOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		id := b.mustAccept(t, command("h")).Job.ID
+		message := b.inbox.last()
+		b.mustChange(t, id, statemachine.Published{OutboxID: message.OutboxID, AttemptNo: message.AttemptNo})
+		time.Sleep(2 * time.Second)
+		if got := b.fireAll(t); got[ledger.Acted] != 1 {
+			t.Errorf("fired %v", got)
+		}
+		agg, err := b.Job(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if agg.Steps[0].State != statemachine.StepFailedRetry {
+			t.Errorf("step is %s", agg.Steps[0].State)
+		}
+		if got := b.fireAll(t); len(got) != 0 {
+			t.Errorf("fired again: %v", got)
+		}
+	})
+}
+
+func TestFire_AnEntryThatTheJobDoesNotNameIsDeleted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		id := b.mustAccept(t, command("h")).Job.ID
+		old := b.entries(t)
+		b.mustChange(t, id, statemachine.Retry{})
+		if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Put, Key: tablestore.Key{
+			Table: "luciusschedule", Partition: tablestore.Join("timer", tablestore.Pad(int64(old[0].Shard), 3)),
+			Row: tablestore.Join(tablestore.Pad(old[0].Due.UnixMilli(), 13), id, old[0].Nonce),
+		}}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		if got := b.fireAll(t); got[ledger.Stale] != 1 {
+			t.Errorf("fired %v", got)
+		}
+	})
+}
+
+func TestFire_WhatFollowsAJobsEndIsDoneAfterACrash(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		cmd := command("h")
+		cmd.Limit = 1
+		id := b.mustAccept(t, cmd).Job.ID
+		crashed := false
+		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+			if crashed && !commits(batch) {
+				return nil, tablestore.ErrUnavailable
+			}
+			crashed = crashed || commits(batch)
+			return commit()
+		})
+		if result := b.mustChange(t, id, statemachine.Cancel{}); result.PostErr == nil {
+			t.Fatal("the post stage was meant to fail")
+		}
+		b.store.set(nil)
+		if live := b.live(t); len(live) != 1 {
+			t.Fatalf("live set is %v", live)
+		}
+		time.Sleep(6 * time.Second)
+		if got := b.fireAll(t); got[ledger.Finished] != 1 {
+			t.Errorf("fired %v", got)
+		}
+		if live := b.live(t); len(live) != 0 {
+			t.Errorf("the ended job still holds a slot: %v", live)
+		}
+		time.Sleep(10 * time.Minute)
+		b.fireAll(t)
+		if entries := b.entries(t); len(entries) != 0 {
+			t.Errorf("left in the schedule: %v", entries)
+		}
+	})
+}
+
+func TestFire_AnAcceptThatNeverCameIsBuried(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		var late tablestore.Batch
+		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+			if commits(batch) {
+				late = batch
+				return nil, tablestore.ErrUnavailable
+			}
+			return commit()
+		})
+		if _, err := b.Accept(t.Context(), command("h")); err == nil {
+			t.Fatal("the accept was meant to fail")
+		}
+		b.store.set(nil)
+		time.Sleep(2 * time.Minute)
+		if got := b.fireAll(t); got[ledger.Early] != 1 {
+			t.Errorf("within the grace: fired %v", got)
+		}
+		time.Sleep(10 * time.Minute)
+		if got := b.fireAll(t); got[ledger.Orphaned] != 1 {
+			t.Errorf("past the grace: fired %v", got)
+		}
+		if live := b.live(t); len(live) != 0 {
+			t.Errorf("it still holds a slot: %v", live)
+		}
+		if _, err := b.store.Commit(t.Context(), late); err == nil {
+			t.Error("the late commit came through")
+		}
+		if again := b.mustAccept(t, command("h")); again.Replayed {
+			t.Error("the command was answered as a replay")
+		}
+	})
+}
+
+// TestSchedule_EveryJobHasAWayForward walks a job through its life and checks
+// after each change that an entry stands at or before its next deadline.
+func TestSchedule_EveryJobHasAWayForward(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		id := b.mustAccept(t, command("h")).Job.ID
+		check := func() {
+			t.Helper()
+			agg, err := b.Job(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wake := statemachine.NextWake(agg)
+			if wake.Kind == statemachine.WakeNone {
+				return
+			}
+			for _, entry := range b.entries(t) {
+				if entry.JobID == id && !entry.Due.After(wake.At) {
+					return
+				}
+			}
+			t.Errorf("no entry at or before %s: %v", wake.At, b.entries(t))
+		}
+		check()
+		for _, event := range []func(m ledger.Message) statemachine.Event{
+			func(m ledger.Message) statemachine.Event {
+				return statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo}
+			},
+			func(m ledger.Message) statemachine.Event { return statemachine.Ack{StepID: m.StepID, Pair: pair(m)} },
+			func(m ledger.Message) statemachine.Event {
+				return statemachine.Heartbeat{StepID: m.StepID, Pair: pair(m)}
+			},
+			func(m ledger.Message) statemachine.Event {
+				return statemachine.Result{StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultFailedRetry}
+			},
+			func(ledger.Message) statemachine.Event { return statemachine.Pause{} },
+			func(ledger.Message) statemachine.Event { return statemachine.Resume{} },
+			func(ledger.Message) statemachine.Event { return statemachine.Retry{} },
+		} {
+			b.mustChange(t, id, event(b.inbox.last()))
+			check()
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
+}
