@@ -1,0 +1,168 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bus is a publisher that answers as it is told, and keeps what it was given.
+type bus struct {
+	mu       sync.Mutex
+	answers  []error // the next ones; nil when they have run out
+	forever  error
+	messages []ledger.Message
+	hang     chan struct{}
+}
+
+func (b *bus) AwaitsClaim() bool { return false }
+
+func (b *bus) Publish(_ context.Context, messages []ledger.Message) []error {
+	b.mu.Lock()
+	hang := b.hang
+	b.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make([]error, len(messages))
+	for i := range messages {
+		b.messages = append(b.messages, messages[i])
+		out[i] = b.forever
+		if len(b.answers) > 0 {
+			out[i] = b.answers[0]
+			b.answers = b.answers[1:]
+		}
+	}
+	return out
+}
+
+func (b *bus) ids() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ids := make([]string, len(b.messages))
+	for i := range b.messages {
+		ids[i] = b.messages[i].MessageID()
+	}
+	return ids
+}
+
+// bundle is a relay over a real ledger.
+type bundle struct {
+	*outbox.Relay
+	ledger   *ledger.Ledger
+	inbox    *outbox.Inbox
+	bus      *bus
+	outcomes map[outbox.Outcome]int
+	mu       sync.Mutex
+	serial   int
+}
+
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	b := &bundle{inbox: outbox.NewInbox(8), bus: &bus{}, outcomes: map[outbox.Outcome]int{}}
+	var err error
+	b.ledger, err = ledger.Open(t.Context(), ledger.Config{
+		Store: memstore.New(memstore.Options{Split: true}), Handoff: b.inbox, Shards: 2, Hold: 15 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	breakers, err := breaker.NewSet(breaker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Relay, err = outbox.NewRelay(outbox.Config{
+		Ledger: b.ledger, Publisher: b.bus, Inbox: b.inbox, Breakers: breakers, Workers: 1,
+		Fatal:   func(illegal *seqledger.IllegalTransitionError) { t.Errorf("illegal transition: %v", illegal) },
+		Observe: b.observe,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bundle) observe(outcome outbox.Outcome) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.outcomes[outcome]++
+}
+
+func (b *bundle) saw(outcome outbox.Outcome) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.outcomes[outcome]
+}
+
+// start runs the relay for the rest of the test.
+func (b *bundle) start(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("relay: %v", err)
+		}
+	}
+}
+
+func (b *bundle) accept(t *testing.T) string {
+	t.Helper()
+	b.serial++
+	accepted, err := b.ledger.Accept(t.Context(), ledger.Command{
+		Job: statemachine.Job{TenantID: "t", IdempotencyHash: fmt.Sprint(b.serial)},
+		Steps: []statemachine.Step{{
+			ID: "one", Routing: statemachine.Routing{Topic: "topic-1"},
+			Policy: statemachine.Policy{
+				AckTimeout: time.Hour, Lease: time.Hour, Dispatch: []time.Duration{time.Minute}, Ack: []time.Duration{time.Minute},
+			},
+		}},
+		Payload: []byte(`{}`),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return accepted.Job.ID
+}
+
+func (b *bundle) job(t *testing.T, id string) *statemachine.Aggregate {
+	t.Helper()
+	agg, err := b.ledger.Job(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return agg
+}
+
+// sweep stands for the sweeper: it fires the timers that are due.
+func (b *bundle) sweep(t *testing.T) {
+	t.Helper()
+	for shard := range b.ledger.Shards() {
+		entries, _, err := b.ledger.Due(t.Context(), ledger.Timer, shard, time.Now(), 100, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			if _, _, err := b.ledger.Fire(t.Context(), entry, statemachine.DeadlinePassed{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

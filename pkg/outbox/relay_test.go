@@ -1,0 +1,258 @@
+package outbox_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+func TestRelay_PublishesWhatIsCommittedAndMarksIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		defer b.start(t)()
+		id := b.accept(t)
+		synctest.Wait()
+		agg := b.job(t, id)
+		if agg.Steps[0].State != statemachine.StepAwaitingAck || agg.Outbox.State != statemachine.OutboxSent {
+			t.Errorf("step is %s, row %s", agg.Steps[0].State, agg.Outbox.State)
+		}
+		if c := b.Counters(); c.Committed != 1 || c.Open() != 0 {
+			t.Errorf("window holds %+v", c)
+		}
+	})
+}
+
+func TestRelay_ACrashBetweenPublishAndMarkPublishesTheSameAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		id := b.accept(t)
+		message, err := b.ledger.Message(t.Context(), b.job(t, id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = b.bus.Publish(t.Context(), []ledger.Message{*message}) // And then the process dies.
+		time.Sleep(16 * time.Second)
+		b.sweep(t)
+		if n, err := b.RunOnce(t.Context()); n != 1 || err != nil {
+			t.Fatalf("took up %d rows, %v", n, err)
+		}
+		want := []string{id + ".0.1/1", id + ".0.1/1"}
+		if diff := cmp.Diff(want, b.bus.ids()); diff != "" {
+			t.Error(diff)
+		}
+		if !cmp.Equal(b.bus.messages[0].Directive, b.bus.messages[1].Directive) {
+			t.Error("the second publish has other bytes")
+		}
+		if state := b.job(t, id).Outbox.State; state != statemachine.OutboxSent {
+			t.Errorf("row is %s", state)
+		}
+	})
+}
+
+func TestRelay_ARejectedMessageComesBackWithANewPair(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		b.bus.forever = &outbox.RejectedError{Reason: "malformed"}
+		defer b.start(t)()
+		id := b.accept(t)
+		synctest.Wait()
+		if agg := b.job(t, id); agg.Steps[0].Spent.Dispatch != 1 || !agg.Outbox.Rejected {
+			t.Errorf("spent %+v, row %+v", agg.Steps[0].Spent, agg.Outbox)
+		}
+		time.Sleep(2 * time.Minute)
+		want := []string{id + ".0.1/1", id + ".0.1/2"}
+		if diff := cmp.Diff(want, b.bus.ids()); diff != "" {
+			t.Error(diff)
+		}
+		agg := b.job(t, id)
+		if agg.Job.State != statemachine.JobFailedFinal || agg.Job.ErrorCode != statemachine.ErrorDispatchExhausted {
+			t.Errorf("job is %s, %s", agg.Job.State, agg.Job.ErrorCode)
+		}
+	})
+}
+
+func TestRelay_AnUnknownOutcomeIsTriedAgainUnderTheSameID(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		b.bus.answers = []error{outbox.ErrUncertain, errors.New("link lost"), nil}
+		defer b.start(t)()
+		id := b.accept(t)
+		time.Sleep(5 * time.Second)
+		same := id + ".0.1/1"
+		if diff := cmp.Diff([]string{same, same, same}, b.bus.ids()); diff != "" {
+			t.Error(diff)
+		}
+		if agg := b.job(t, id); agg.Outbox.State != statemachine.OutboxSent || agg.Steps[0].Spent != (statemachine.Spent{}) {
+			t.Errorf("row is %s, spent %+v", agg.Outbox.State, agg.Steps[0].Spent)
+		}
+	})
+}
+
+func TestRelay_AnOutageFailsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		b.bus.mu.Lock()
+		b.bus.forever = &outbox.OutageError{Entity: "topic-1", Err: errors.New("disabled")}
+		b.bus.mu.Unlock()
+		defer b.start(t)()
+		first, second := b.accept(t), b.accept(t)
+		for range 30 {
+			time.Sleep(10 * time.Second)
+			b.sweep(t)
+		}
+		for _, id := range []string{first, second} {
+			agg := b.job(t, id)
+			if agg.Steps[0].AttemptNo != 1 || agg.Steps[0].Spent != (statemachine.Spent{}) || agg.Outbox.State != statemachine.OutboxPending {
+				t.Errorf("attempt %d, spent %+v, row %s", agg.Steps[0].AttemptNo, agg.Steps[0].Spent, agg.Outbox.State)
+			}
+		}
+		if b.saw(outbox.Gated) == 0 {
+			t.Error("the circuit never held a row back")
+		}
+		b.bus.mu.Lock()
+		b.bus.forever = nil
+		b.bus.mu.Unlock()
+		for range 30 {
+			time.Sleep(10 * time.Second)
+			b.sweep(t)
+		}
+		for _, id := range []string{first, second} {
+			if state := b.job(t, id).Outbox.State; state != statemachine.OutboxSent {
+				t.Errorf("after the outage the row is %s", state)
+			}
+		}
+	})
+}
+
+func TestRelay_APublisherThatDoesNotComeBackIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		hang := make(chan struct{})
+		b.bus.hang = hang
+		stop := b.start(t)
+		id := b.accept(t)
+		time.Sleep(14 * time.Second)
+		b.bus.mu.Lock()
+		b.bus.hang = nil
+		b.bus.mu.Unlock()
+		other := b.accept(t)
+		synctest.Wait()
+		if state := b.job(t, other).Outbox.State; state != statemachine.OutboxSent {
+			t.Errorf("another row is %s", state)
+		}
+		close(hang)
+		synctest.Wait()
+		if state := b.job(t, id).Outbox.State; state != statemachine.OutboxPending {
+			t.Errorf("the late outcome reached the ledger: row is %s", state)
+		}
+		time.Sleep(5 * time.Second)
+		b.sweep(t)
+		time.Sleep(2 * time.Second)
+		if state := b.job(t, id).Outbox.State; state != statemachine.OutboxSent {
+			t.Errorf("the safety net left the row %s", state)
+		}
+		stop()
+	})
+}
+
+func TestRelay_WhatDoesNotFitTheInboxIsFoundLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		var ids []string
+		for range 12 {
+			ids = append(ids, b.accept(t))
+		}
+		if b.inbox.Waiting() != 8 || b.inbox.Dropped() != 4 {
+			t.Errorf("%d inside, %d dropped", b.inbox.Waiting(), b.inbox.Dropped())
+		}
+		stop := b.start(t)
+		time.Sleep(16 * time.Second)
+		b.sweep(t)
+		time.Sleep(2 * time.Second)
+		stop()
+		for _, id := range ids {
+			if state := b.job(t, id).Outbox.State; state != statemachine.OutboxSent {
+				t.Errorf("row is %s", state)
+			}
+		}
+		if n := len(b.bus.ids()); n != 12 {
+			t.Errorf("published %d times", n)
+		}
+	})
+}
+
+func TestRelay_FinishesWhatItHoldsWhenItStops(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		ids := []string{b.accept(t), b.accept(t), b.accept(t)}
+		stop := b.start(t)
+		stop()
+		for _, id := range ids {
+			if state := b.job(t, id).Outbox.State; state != statemachine.OutboxSent {
+				t.Errorf("row is %s", state)
+			}
+		}
+	})
+}
+
+func TestNewRelay_NamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	if _, err := outbox.NewRelay(outbox.Config{}); err == nil {
+		t.Error("a relay without a ledger was made")
+	}
+}
+
+func TestOperator_Retry(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		waiting, sent := b.accept(t), b.accept(t)
+		if _, err := b.ledger.Change(t.Context(), sent, statemachine.Published{OutboxID: sent + ".0.1", AttemptNo: 1}); err != nil {
+			t.Fatal(err)
+		}
+		operator := outbox.NewOperator(b.ledger)
+		report, err := operator.Retry(t.Context(), outbox.Filter{
+			OutboxIDs: []string{waiting + ".0.1", sent + ".0.1", waiting + ".0.7", "nonsense", "gone.0.1", waiting + ".9.1"},
+		})
+		if err != nil || report.Matched != 6 || report.Retried != 1 || len(report.Skipped) != 5 {
+			t.Errorf("%+v, %v", report, err)
+		}
+		lane := 3
+		for name, test := range map[string]struct {
+			filter  outbox.Filter
+			retried int
+		}{
+			"all":                {outbox.Filter{}, 1},
+			"by job":             {outbox.Filter{JobID: waiting}, 1},
+			"by another tenant":  {outbox.Filter{TenantID: "u"}, 0},
+			"by lane":            {outbox.Filter{Lane: &lane}, 0},
+			"older than an hour": {outbox.Filter{OlderThan: time.Hour}, 0},
+		} {
+			report, err := operator.Retry(t.Context(), test.filter)
+			if err != nil || report.Retried != test.retried {
+				t.Errorf("%s: %+v, %v", name, report, err)
+			}
+		}
+		if spent := b.job(t, waiting).Steps[0].Spent; spent != (statemachine.Spent{}) {
+			t.Errorf("spent %+v", spent)
+		}
+		if _, err := operator.Retry(t.Context(), outbox.Filter{JobID: "gone"}); err == nil {
+			t.Error("a job that is not there was retried")
+		}
+	})
+}
