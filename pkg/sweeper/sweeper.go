@@ -114,7 +114,8 @@ func (s *Sweeper) Run(ctx context.Context) error {
 // keeps its entry and does not hold up the others; the error is that of
 // reading the schedule.
 func (s *Sweeper) RunOnce(ctx context.Context) (Result, error) {
-	pass := &pass{sweeper: s, now: time.Now(), outage: s.outageEnd()}
+	now := time.Now()
+	pass := &pass{sweeper: s, now: now, outage: s.outageEnd(now)}
 	pass.result.Standings = map[ledger.Standing]int{}
 	shards := s.cfg.Ledger.Shards()
 	start := rand.IntN(shards) //nolint:gosec // Spreads load; nothing has to be unguessable.
@@ -128,10 +129,14 @@ func (s *Sweeper) RunOnce(ctx context.Context) (Result, error) {
 	return pass.result, firstErr
 }
 
-// outageEnd is when the last outage ended.
-func (s *Sweeper) outageEnd() time.Time {
+// outageEnd is when the last outage ended: now, for a pass that may be the
+// first to find the store back.
+func (s *Sweeper) outageEnd(now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.down {
+		s.outage = now
+	}
 	return s.outage
 }
 
@@ -144,9 +149,7 @@ func (s *Sweeper) note(err error) {
 		s.down = s.down || errors.Is(err, tablestore.ErrUnavailable)
 		return
 	}
-	if s.down {
-		s.down, s.outage = false, time.Now()
-	}
+	s.down = false
 }
 
 // pass is one pass over the schedule.

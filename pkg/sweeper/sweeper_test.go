@@ -1,0 +1,264 @@
+package sweeper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/sweeper"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// inbox keeps the newest message.
+type inbox struct{ last ledger.Message }
+
+func (i *inbox) Offer(message ledger.Message) { i.last = message }
+
+type bundle struct {
+	*sweeper.Sweeper
+	ledger  *ledger.Ledger
+	inbox   *inbox
+	counter *storetest.Counter
+}
+
+func setup(t *testing.T, wrap func(*ledger.Ledger) sweeper.Ledger) *bundle {
+	t.Helper()
+	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+	b := &bundle{inbox: &inbox{}, counter: counter}
+	var err error
+	b.ledger, err = ledger.Open(t.Context(), ledger.Config{Store: store, Handoff: b.inbox, Shards: 4, Hold: 15 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var l sweeper.Ledger = b.ledger
+	if wrap != nil {
+		l = wrap(b.ledger)
+	}
+	if b.Sweeper, err = sweeper.New(sweeper.Config{Ledger: l, Page: 2}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bundle) accept(t *testing.T, hash string) string {
+	t.Helper()
+	accepted, err := b.ledger.Accept(t.Context(), ledger.Command{
+		Job: statemachine.Job{TenantID: "t", IdempotencyHash: hash},
+		Steps: []statemachine.Step{{ID: "one", Policy: statemachine.Policy{
+			AckTimeout: 30 * time.Second, Lease: 15 * time.Minute,
+			Ack: []time.Duration{time.Minute}, Execution: []time.Duration{time.Minute},
+		}}},
+		Payload: []byte(`{}`),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return accepted.Job.ID
+}
+
+func (b *bundle) change(t *testing.T, id string, event statemachine.Event) {
+	t.Helper()
+	if _, err := b.ledger.Change(t.Context(), id, event); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bundle) step(t *testing.T, id string) statemachine.Step {
+	t.Helper()
+	agg, err := b.ledger.Job(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return agg.Steps[0]
+}
+
+func (b *bundle) pass(t *testing.T) sweeper.Result {
+	t.Helper()
+	result, err := b.RunOnce(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+func TestSweeper_DeadlinesAreActedOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		id := b.accept(t, "h")
+		m := b.inbox.last
+		pair := statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}
+		b.change(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: 1})
+		time.Sleep(31 * time.Second)
+		b.pass(t)
+		if step := b.step(t, id); step.State != statemachine.StepFailedRetry || step.LastErrorCode != statemachine.ErrorAckTimeout {
+			t.Fatalf("step is %s, %s", step.State, step.LastErrorCode)
+		}
+		time.Sleep(time.Minute)
+		b.pass(t)
+		if step := b.step(t, id); step.State != statemachine.StepDispatching || step.AttemptNo != 2 {
+			t.Fatalf("step is %s, attempt %d", step.State, step.AttemptNo)
+		}
+		m = b.inbox.last
+		pair = statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}
+		b.change(t, id, statemachine.Ack{StepID: "one", Pair: pair})
+		for range 4 {
+			time.Sleep(10 * time.Minute)
+			b.change(t, id, statemachine.Heartbeat{StepID: "one", Pair: pair})
+			b.pass(t)
+		}
+		if step := b.step(t, id); step.State != statemachine.StepInProgress {
+			t.Fatalf("a step with heartbeats is %s", step.State)
+		}
+		time.Sleep(16 * time.Minute)
+		b.pass(t)
+		if step := b.step(t, id); step.State != statemachine.StepFailedRetry || step.LastErrorCode != statemachine.ErrorLeaseExpired {
+			t.Errorf("step is %s, %s", step.State, step.LastErrorCode)
+		}
+	})
+}
+
+func TestSweeper_ADeadlineThatPassedBeforeTheStartGetsAGrace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		id := b.accept(t, "h")
+		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
+		time.Sleep(time.Hour)
+		restarted, err := sweeper.New(sweeper.Config{Ledger: b.ledger})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := restarted.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if step := b.step(t, id); step.State != statemachine.StepAwaitingAck {
+			t.Fatalf("step is %s at once", step.State)
+		}
+		time.Sleep(31 * time.Second)
+		if _, err := restarted.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if step := b.step(t, id); step.State != statemachine.StepFailedRetry {
+			t.Errorf("step is %s after the grace", step.State)
+		}
+	})
+}
+
+// flaky fails to fire the entries of one job, and to read while it is down.
+type flaky struct {
+	*ledger.Ledger
+	bad  string
+	down bool
+}
+
+func (f *flaky) Fire(ctx context.Context, entry ledger.Entry, event statemachine.Event) (ledger.Standing, ledger.Result, error) {
+	if entry.JobID == f.bad {
+		return 0, ledger.Result{}, errors.New("bad row")
+	}
+	return f.Ledger.Fire(ctx, entry, event)
+}
+
+func (f *flaky) Due(ctx context.Context, kind ledger.Kind, shard int, now time.Time, limit int, from string,
+) ([]ledger.Entry, string, error) {
+	if f.down {
+		return nil, "", tablestore.ErrUnavailable
+	}
+	return f.Ledger.Due(ctx, kind, shard, now, limit, from)
+}
+
+func TestSweeper_OneBadJobHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &flaky{}
+		b := setup(t, func(l *ledger.Ledger) sweeper.Ledger { f.Ledger = l; return f })
+		var ids []string
+		for i := range 20 {
+			ids = append(ids, b.accept(t, fmt.Sprint(i)))
+		}
+		f.bad = ids[0]
+		time.Sleep(16 * time.Second)
+		result := b.pass(t)
+		if result.Failed != 1 || result.Standings[ledger.Acted] != 19 {
+			t.Errorf("%+v", result)
+		}
+		if again := b.pass(t); again.Failed != 1 || again.Read != 1 {
+			t.Errorf("the next pass: %+v", again)
+		}
+	})
+}
+
+func TestSweeper_AnOutageOfTheStoreGivesAGraceAfterwards(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &flaky{}
+		b := setup(t, func(l *ledger.Ledger) sweeper.Ledger { f.Ledger = l; return f })
+		id := b.accept(t, "h")
+		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
+		f.down = true
+		time.Sleep(10 * time.Minute)
+		if _, err := b.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) {
+			t.Fatalf("answered %v", err)
+		}
+		f.down = false
+		if _, err := b.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if step := b.step(t, id); step.State != statemachine.StepAwaitingAck {
+			t.Fatalf("step is %s as soon as the store is back", step.State)
+		}
+		time.Sleep(31 * time.Second)
+		b.pass(t)
+		if step := b.step(t, id); step.State != statemachine.StepFailedRetry {
+			t.Errorf("step is %s after the grace", step.State)
+		}
+	})
+}
+
+func TestSweeper_AnIdlePassReadsOnePagePerShard(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	for i := range 50 {
+		b.accept(t, fmt.Sprint(i))
+	}
+	b.counter.Reset()
+	if result := b.pass(t); result.Read != 0 {
+		t.Errorf("%+v", result)
+	}
+	if spent := b.counter.Counts(); spent.Scans != 4 || spent.RowsRead != 0 || spent.Commits != 0 || spent.Gets != 0 {
+		t.Errorf("an idle pass cost %+v", spent)
+	}
+}
+
+func TestSweeper_RunEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- b.Run(ctx) }()
+		time.Sleep(5 * time.Second)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+}
+
+func TestNew_NamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	if _, err := sweeper.New(sweeper.Config{}); err == nil {
+		t.Error("a sweeper without a ledger was made")
+	}
+}
