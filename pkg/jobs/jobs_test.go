@@ -1,0 +1,152 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lucius-project/lucius/pkg/jobs"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// setup is a service and a job of its ledger.
+func setup(t *testing.T) (*jobs.Service, *ledger.Ledger, string) {
+	t.Helper()
+	ended := &jobs.Ended{}
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{}), Ended: ended.Tell})
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := l.Accept(t.Context(), ledger.Command{
+		Job: statemachine.Job{TenantID: "t", IdempotencyHash: "h"},
+		Steps: []statemachine.Step{
+			{ID: "one", PayloadPointer: "/one"}, {ID: "two", PayloadPointer: "/none"}, {ID: "three"},
+		},
+		Payload: []byte(`{"one":{"n":1.50}}`),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return jobs.New(l, ended), l, accepted.Job.ID
+}
+
+func TestGet_ShowsEachStepItsPartOfThePayload(t *testing.T) {
+	t.Parallel()
+	s, _, id := setup(t)
+	view, err := s.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(view.Payloads[0]) != `{"n":1.50}` || view.Payloads[1] != nil || string(view.Payloads[2]) != `{"one":{"n":1.50}}` {
+		t.Errorf("payloads %s", view.Payloads)
+	}
+}
+
+func TestGet_OfAJobThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	s, _, _ := setup(t)
+	for name, call := range map[string]func() error{
+		"get":     func() error { _, err := s.Get(t.Context(), "gone"); return err },
+		"wait":    func() error { _, err := s.Wait(t.Context(), "gone", time.Second, nil); return err },
+		"history": func() error { _, _, err := s.History(t.Context(), "gone", 0, 10); return err },
+		"cancel":  func() error { _, _, err := s.Cancel(t.Context(), jobs.Control{JobID: "gone"}); return err },
+	} {
+		if known, ok := errors.AsType[*problem.Error](call()); !ok || known.Code != problem.JobNotFound {
+			t.Errorf("%s answered %v", name, known)
+		}
+	}
+}
+
+func TestWait(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		during func(l *ledger.Ledger, id string, drain func(), cancel func())
+		state  statemachine.JobState
+		after  time.Duration
+	}{
+		{"ends with the job", func(l *ledger.Ledger, id string, _, _ func()) {
+			_, _ = l.Change(context.Background(), id, statemachine.Cancel{})
+		}, statemachine.JobCancelled, 300 * time.Millisecond},
+		{"ends with its time", func(*ledger.Ledger, string, func(), func()) {}, statemachine.JobDispatching, time.Minute},
+		{"ends when the server drains", func(_ *ledger.Ledger, _ string, drain, _ func()) { drain() },
+			statemachine.JobDispatching, 300 * time.Millisecond},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, l, id := setup(t)
+				drained := make(chan struct{})
+				started := time.Now()
+				go func() {
+					time.Sleep(300 * time.Millisecond)
+					test.during(l, id, func() { close(drained) }, nil)
+				}()
+				view, err := s.Wait(t.Context(), id, time.Minute, drained)
+				if err != nil || view.Job.State != test.state || time.Since(started) != test.after {
+					t.Errorf("%v after %s: %v", view.Job.State, time.Since(started), err)
+				}
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+func TestWait_SeesAnEndThatAnotherProcessBroughtAbout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, l, id := setup(t)
+		other := jobs.New(l, &jobs.Ended{})
+		go func() {
+			time.Sleep(300 * time.Millisecond)
+			if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
+				t.Errorf("cancel: %v", err)
+			}
+		}()
+		view, err := other.Wait(t.Context(), id, time.Minute, nil)
+		if err != nil || view.Job.State != statemachine.JobCancelled {
+			t.Errorf("%v, %v", view, err)
+		}
+	})
+}
+
+func TestControl_SaysWhetherItChangedAnything(t *testing.T) {
+	t.Parallel()
+	s, _, id := setup(t)
+	c := jobs.Control{JobID: id, Reason: "because", Actor: "client", RequestID: "r"}
+	for _, step := range []struct {
+		name    string
+		call    func(context.Context, jobs.Control) (*jobs.View, bool, error)
+		applied bool
+		state   statemachine.JobState
+	}{
+		{"pause", s.Pause, true, statemachine.JobPaused},
+		{"pause again", s.Pause, false, statemachine.JobPaused},
+		{"resume", s.Resume, true, statemachine.JobDispatching},
+		{"resume again", s.Resume, false, statemachine.JobDispatching},
+		{"cancel", s.Cancel, true, statemachine.JobCancelled},
+		{"cancel again", s.Cancel, false, statemachine.JobCancelled},
+	} {
+		view, applied, err := step.call(t.Context(), c)
+		if err != nil || applied != step.applied || view.Job.State != step.state {
+			t.Errorf("%s: %v, %t, %v", step.name, view, applied, err)
+		}
+	}
+	if _, _, err := s.Pause(t.Context(), c); err == nil {
+		t.Error("a cancelled job was paused")
+	}
+	entries, next, err := s.History(t.Context(), id, 1, 100)
+	if err != nil || next != 0 || len(entries) == 0 || entries[0].Actor != "client" || entries[0].RequestID != "r" {
+		t.Errorf("%+v, %d, %v", entries, next, err)
+	}
+}
