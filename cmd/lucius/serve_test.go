@@ -1,0 +1,248 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/config"
+)
+
+// output is a writer for several goroutines.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// server is a server in this process.
+type server struct {
+	client *api.ClientWithResponses
+	stop   func() error
+}
+
+// short are settings under which a whole schedule passes within seconds.
+var short = []string{
+	"--ack-timeout", "50ms", "--lease-duration", "300ms", "--sweep-interval", "10ms", "--outbox-retry-interval", "10ms",
+	"--ack-backoff", "20ms,20ms", "--execution-backoff", "20ms,20ms", "--dispatch-backoff", "20ms", "--log-level", "error",
+}
+
+// serveOn starts a server on the folder.
+func serveOn(t *testing.T, dir string) *server {
+	t.Helper()
+	args := append([]string{
+		"--listen-addr", "127.0.0.1:0", "--data-dir", dir, "--protocols-dir", "../../protocols",
+	}, short...)
+	loaded, _, err := config.Load(args, func(string) (string, bool) { return "", false }, &output{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	urls, done := make(chan string, 1), make(chan error, 1)
+	p := &program{stdout: &output{}, stderr: &output{}}
+	go func() { done <- p.runServer(ctx, &loaded.Config, func(url string) { urls <- url }) }()
+	select {
+	case url := <-urls:
+		transport := &http.Transport{DisableKeepAlives: true}
+		client, err := api.NewClientWithResponses(url, api.WithHTTPClient(&http.Client{Transport: transport}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &server{client: client, stop: sync.OnceValue(func() error { cancel(); return <-done })}
+		t.Cleanup(func() {
+			if err := s.stop(); err != nil {
+				t.Errorf("the server did not end well: %v", err)
+			}
+		})
+		return s
+	case err := <-done:
+		cancel()
+		t.Fatalf("the server did not start: %v", err)
+		return nil
+	}
+}
+
+func (s *server) submit(t *testing.T) string {
+	t.Helper()
+	response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, api.Command{
+		TenantID: "tenant_a", RequestType: "doc.ingest", SchemaVersion: "1", Payload: json.RawMessage(`{"language":"en"}`),
+		InputRef: json.RawMessage(`{"uri":"s3://in"}`), OutputRef: json.RawMessage(`{"uri":"s3://out"}`),
+		IdempotencyKey: t.Name(),
+	})
+	if err != nil || response.JSON202 == nil {
+		t.Fatalf("submit: %v, %s", err, response.Body)
+	}
+	return response.JSON202.JobID
+}
+
+func (s *server) claim(t *testing.T, requestID string, start bool) *api.WorkItem {
+	t.Helper()
+	response, err := s.client.ClaimWorkWithResponse(t.Context(), api.ClaimRequest{
+		Owner: "w", RequestID: requestID, Max: 1, WaitSeconds: 10, Start: start,
+	})
+	if err != nil || response.JSON200 == nil || len(response.JSON200.Items) != 1 {
+		t.Fatalf("claim: %v, %s", err, response.Body)
+	}
+	return &response.JSON200.Items[0]
+}
+
+// wait waits until the job is terminal.
+func (s *server) wait(t *testing.T, jobID string) *api.Job {
+	t.Helper()
+	wait := "30s"
+	response, err := s.client.GetJobWithResponse(t.Context(), jobID, &api.GetJobParams{Wait: &wait})
+	if err != nil || response.JSON200 == nil {
+		t.Fatalf("wait: %v", err)
+	}
+	return response.JSON200
+}
+
+func TestServe_AckTimeoutsGoThroughAllAttempts(t *testing.T) {
+	t.Parallel()
+	s := serveOn(t, t.TempDir())
+	id := s.submit(t)
+	for _, request := range []string{"c1", "c2", "c3"} {
+		s.claim(t, request, false) // And never start.
+	}
+	job := s.wait(t, id)
+	if job.State != api.JobStateFailedFinal || job.ErrorCode != "ack_timeout" || job.Steps[0].AttemptNo != 3 {
+		t.Errorf("job is %s, %s after %d attempts", job.State, job.ErrorCode, job.Steps[0].AttemptNo)
+	}
+}
+
+func TestServe_LeasesExpireAndHeartbeatsKeepThem(t *testing.T) {
+	t.Parallel()
+	s := serveOn(t, t.TempDir())
+	id := s.submit(t)
+	item := s.claim(t, "c1", true)
+	rev := item.Rev
+	for i := range 8 { // Longer than two leases.
+		time.Sleep(100 * time.Millisecond)
+		response, err := s.client.HeartbeatWorkWithResponse(t.Context(), item.WorkID, api.WorkVerb{
+			Owner: "w", ExpectedRev: rev, RequestID: "h" + string(rune('0'+i)),
+		})
+		if err != nil || response.JSON200 == nil {
+			t.Fatalf("heartbeat %d: %v, %s", i, err, response.Body)
+		}
+		rev = response.JSON200.Rev
+	}
+	for _, request := range []string{"c2", "c3"} {
+		if again := s.claim(t, request, true); again.Rev <= rev {
+			t.Errorf("claimed %+v", again)
+		}
+	}
+	job := s.wait(t, id)
+	if job.State != api.JobStateFailedFinal || job.ErrorCode != "lease_expired" || job.Steps[0].AttemptNo != 3 {
+		t.Errorf("job is %s, %s after %d attempts", job.State, job.ErrorCode, job.Steps[0].AttemptNo)
+	}
+}
+
+func TestServe_ARestartGoesOnWithTheSameJobs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first := serveOn(t, dir)
+	id := first.submit(t)
+	if err := first.stop(); err != nil {
+		t.Fatalf("the server did not end well: %v", err)
+	}
+	second := serveOn(t, dir)
+	for _, request := range []string{"c1", "c2", "c3"} {
+		item := second.claim(t, request, true)
+		response, err := second.client.CompleteWorkWithResponse(t.Context(), item.WorkID, api.WorkCompletion{
+			Owner: "w", ExpectedRev: item.Rev, RequestID: "e-" + request, ResultRef: json.RawMessage(`{"uri":"s3://r"}`),
+		})
+		if err != nil || response.JSON200 == nil {
+			t.Fatalf("complete: %v, %s", err, response.Body)
+		}
+	}
+	if job := second.wait(t, id); job.State != api.JobStateSucceeded || string(job.FinalOutput) != `{"uri":"s3://r"}` {
+		t.Errorf("job is %s with %s", job.State, job.FinalOutput)
+	}
+}
+
+func TestServe_RefusesToStartWithASentence(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	held := filepath.Join(dir, "held")
+	serveOn(t, held)
+	tests := []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"a data directory that another process has", []string{"--data-dir", held, "--protocols-dir", "../../protocols"}, "LUCIUS_DATA_DIR"},
+		{"no protocols", []string{"--data-dir", filepath.Join(dir, "a"), "--protocols-dir", filepath.Join(dir, "none")}, "LUCIUS_PROTOCOLS_DIR"},
+		{"a value that makes no sense", []string{"--ack-timeout", "soon"}, "--ack-timeout"},
+		{"an address of this host's network", []string{"--listen-addr", "0.0.0.0:0"}, "loopback"},
+		{"an argument", []string{"now"}, "argument"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"serve", "--log-level", "error"}, test.args...)
+			if !strings.Contains(strings.Join(args, " "), "--listen-addr") && test.name != "an argument" {
+				args = append(args, "--listen-addr", "127.0.0.1:0")
+			}
+			p := &program{stdout: &output{}, stderr: &output{}, lookup: func(string) (string, bool) { return "", false }}
+			err := p.run(t.Context(), args)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("answered %v, want a word of %s", err, test.want)
+			}
+		})
+	}
+}
+
+func TestRun_PrintsConfigurationAndHelp(t *testing.T) {
+	t.Parallel()
+	out := &output{}
+	p := &program{stdout: out, stderr: out, lookup: func(string) (string, bool) { return "", false }}
+	for _, test := range []struct {
+		args []string
+		want string
+		ok   bool
+	}{
+		{[]string{"serve", "--print-config"}, "LUCIUS_ACK_TIMEOUT=30s", true},
+		{[]string{"version"}, "lucius", true},
+		{[]string{"help"}, "demo", true},
+		{[]string{"serve", "--help"}, "sweep-interval", true},
+		{[]string{"dance"}, "usage", false},
+		{nil, "usage", false},
+	} {
+		if err := p.run(t.Context(), test.args); (err == nil) != test.ok || !strings.Contains(out.String(), test.want) {
+			t.Errorf("%v: %v", test.args, err)
+		}
+	}
+}
+
+func TestDemo_RunsToItsEndAndAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for range 2 {
+		out := &output{}
+		p := &program{stdout: out, stderr: out, lookup: func(string) (string, bool) { return "", false }}
+		err := p.run(t.Context(), []string{
+			"demo", "--data-dir", dir, "--protocols-dir", "../../protocols", "--documents-dir", "../../testdata/documents",
+		})
+		if err != nil || !strings.Contains(out.String(), "12 of 12 documents ingested") || !strings.Contains(out.String(), "search:") {
+			t.Fatalf("%v:\n%s", err, out.String())
+		}
+	}
+}
