@@ -70,15 +70,15 @@ func TestWait(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name   string
-		during func(l *ledger.Ledger, id string, drain func(), cancel func())
+		during func(ctx context.Context, l *ledger.Ledger, id string, drain func())
 		state  statemachine.JobState
 		after  time.Duration
 	}{
-		{"ends with the job", func(l *ledger.Ledger, id string, _, _ func()) {
-			_, _ = l.Change(context.Background(), id, statemachine.Cancel{})
+		{"ends with the job", func(ctx context.Context, l *ledger.Ledger, id string, _ func()) {
+			_, _ = l.Change(ctx, id, statemachine.Cancel{})
 		}, statemachine.JobCancelled, 300 * time.Millisecond},
-		{"ends with its time", func(*ledger.Ledger, string, func(), func()) {}, statemachine.JobDispatching, time.Minute},
-		{"ends when the server drains", func(_ *ledger.Ledger, _ string, drain, _ func()) { drain() },
+		{"ends with its time", func(context.Context, *ledger.Ledger, string, func()) {}, statemachine.JobDispatching, time.Minute},
+		{"ends when the server drains", func(_ context.Context, _ *ledger.Ledger, _ string, drain func()) { drain() },
 			statemachine.JobDispatching, 300 * time.Millisecond},
 	}
 	for _, test := range tests {
@@ -90,7 +90,7 @@ func TestWait(t *testing.T) {
 				started := time.Now()
 				go func() {
 					time.Sleep(300 * time.Millisecond)
-					test.during(l, id, func() { close(drained) }, nil)
+					test.during(t.Context(), l, id, func() { close(drained) })
 				}()
 				view, err := s.Wait(t.Context(), id, time.Minute, drained)
 				if err != nil || view.Job.State != test.state || time.Since(started) != test.after {

@@ -12,7 +12,7 @@ import (
 
 // What a request costs must not grow with the number of jobs: these tests
 // count the store's calls.
-func TestCost(t *testing.T) {
+func TestCost(t *testing.T) { //nolint:tparallel // The parts share one counter.
 	t.Parallel()
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
 	in := &inbox{}

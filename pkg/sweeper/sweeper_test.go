@@ -98,7 +98,6 @@ func TestSweeper_DeadlinesAreActedOn(t *testing.T) {
 		b := setup(t, nil)
 		id := b.accept(t, "h")
 		m := b.inbox.last
-		pair := statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}
 		b.change(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: 1})
 		time.Sleep(31 * time.Second)
 		b.pass(t)
@@ -111,7 +110,7 @@ func TestSweeper_DeadlinesAreActedOn(t *testing.T) {
 			t.Fatalf("step is %s, attempt %d", step.State, step.AttemptNo)
 		}
 		m = b.inbox.last
-		pair = statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}
+		pair := statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}
 		b.change(t, id, statemachine.Ack{StepID: "one", Pair: pair})
 		for range 4 {
 			time.Sleep(10 * time.Minute)
