@@ -1,9 +1,26 @@
 // Package docpipeline is the real work of the demo: three platform services
 // that turn documents into a searchable index.
 //
-//	extract ──▶ text and title ──▶ embed ──▶ vectors ──▶ index ──▶ result file
+//	documents/bees.html
+//	   │ extract   title and text out of plain text or HTML
+//	   ▼
+//	work/text/bees.html.json
+//	   │ embed     a feature-hashed vector for each chunk of the text
+//	   ▼
+//	work/vectors/bees.html.json
+//	   │ index     what a search reads, and a result file about the document
+//	   ▼
+//	work/index/bees.html.json   work/output/bees.html.json
 //
-// Every service reads its directive's input_ref and answers with the file that
-// it wrote. A directive may be delivered more than once, so each is idempotent:
-// the same input gives the same file, which is put in place at once.
+// The work itself is pure: [Extract], [Embed] and [Summarize] take and return
+// values, and the same input gives the same output on every machine. The
+// services around them only read and write files.
+//
+// A directive may be delivered more than once, also to two workers at the same
+// time. So each service writes its whole file beside its place and renames it:
+// nobody sees half a file, and doing the work again puts the same bytes there.
+//
+// A directive comes from outside. The file URIs in it are held to the folders
+// of the [Workspace] by the operating system ([os.Root]), so that no path and
+// no symbolic link leads a service to other files.
 package docpipeline

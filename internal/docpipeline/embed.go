@@ -4,11 +4,15 @@ import (
 	"hash/fnv"
 	"math"
 	"strings"
-	"unicode"
 )
 
 const (
-	dimensions = 1024
+	// dimensions is the length of every vector. Half of it is enough for long
+	// queries, but what shares a bucket by chance then outweighs the one or two
+	// words that a short query shares with a chunk.
+	dimensions = 512
+	// chunkWords is the most words of a chunk: about a paragraph, so that a hit
+	// says where in a document something stands.
 	chunkWords = 80
 )
 
@@ -24,71 +28,77 @@ type Embedded struct {
 	Chunks []Chunk `json:"chunks"`
 }
 
-// Embed cuts the text into chunks and computes a vector for each.
+// Embed cuts a document into chunks of at most 80 words and computes the vector
+// of each, see [Vector]. The title counts in every chunk. The chunks are of one
+// length: a short rest would be near to any query that shares a word with it.
 func Embed(text Text) Embedded {
+	embedded := Embedded{Text: text}
 	words := strings.Fields(text.Body)
-	out := Embedded{Text: text}
-	for from := 0; from < len(words); from += chunkWords {
-		chunk := strings.Join(words[from:min(from+chunkWords, len(words))], " ")
-		out.Chunks = append(out.Chunks, Chunk{Text: chunk, Vector: Vector(text.Title + " " + chunk)})
+	chunks := (len(words) + chunkWords - 1) / chunkWords
+	for i := range chunks {
+		chunk := strings.Join(words[i*len(words)/chunks:(i+1)*len(words)/chunks], " ")
+		embedded.Chunks = append(embedded.Chunks, Chunk{Text: chunk, Vector: Vector(text.Title + "\n" + chunk)})
 	}
-	return out
+	return embedded
 }
 
-// Vector is a feature-hashed embedding: words and pairs of words are hashed
-// into signed buckets, and the sum is scaled to length 1.
+// Weights of the features of a text.
+const (
+	weightTerm = 1
+	weightPair = 0.5
+	// A word's parts let forms of one word, and its compounds, come near each
+	// other: lamp and lamplight.
+	weightPart = 0.25
+	partLength = 4
+)
+
+// Vector is a feature-hashed embedding of a text: its terms, pairs of
+// neighbouring terms and parts of terms are hashed (FNV-1a) into 512 signed
+// buckets, and the sum is scaled to length 1. The vector of a text without
+// terms is 0. No model and no vocabulary: equal texts have equal vectors, on
+// every machine.
 func Vector(text string) []float32 {
-	vector := make([]float32, dimensions)
+	var buckets [dimensions]float64
 	previous := ""
-	for _, word := range terms(text) {
-		addFeature(vector, word, 1)
+	for _, term := range terms(text) {
+		addFeature(&buckets, term, weightTerm)
 		if previous != "" {
-			addFeature(vector, previous+" "+word, 0.5)
+			addFeature(&buckets, previous+" "+term, weightPair)
 		}
-		previous = word
+		previous = term
+		letters := []rune("^" + term + "$")
+		for from := 0; from+partLength <= len(letters); from++ {
+			addFeature(&buckets, string(letters[from:from+partLength]), weightPart)
+		}
 	}
-	var sum float64
-	for _, x := range vector {
-		sum += float64(x) * float64(x)
-	}
-	if sum == 0 {
-		return vector
-	}
-	scale := float32(1 / math.Sqrt(sum))
-	for i := range vector {
-		vector[i] *= scale
-	}
-	return vector
+	return normalize(&buckets)
 }
 
-// addFeature adds the weight to the feature's bucket; one bit of the hash is
-// the sign, so that collisions cancel out on average.
-func addFeature(vector []float32, feature string, weight float32) {
+// addFeature adds the weight to the feature's bucket. The hash's highest bit is
+// the sign, so that features that share a bucket cancel out on average.
+func addFeature(buckets *[dimensions]float64, feature string, weight float64) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(feature)) // A hash takes everything.
 	sum := h.Sum64()
 	if sum>>63 == 1 {
 		weight = -weight
 	}
-	vector[sum%dimensions] += weight
+	buckets[sum%dimensions] += weight
 }
 
-// terms are the words that carry meaning, in lower case and without a plural s.
-func terms(text string) []string {
-	var out []string
-	for _, word := range strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) }) {
-		if len(word) > 3 {
-			word = strings.TrimSuffix(word, "s")
-		}
-		if len(word) > 2 && !stopwords[word] {
-			out = append(out, word)
-		}
+// normalize scales to length 1.
+func normalize(buckets *[dimensions]float64) []float32 {
+	vector := make([]float32, dimensions)
+	var sum float64
+	for _, x := range buckets {
+		sum += float64(x * x) // The conversion keeps a processor from fusing the two, which would round otherwise.
 	}
-	return out
-}
-
-var stopwords = map[string]bool{
-	"the": true, "and": true, "that": true, "with": true, "for": true, "are": true, "was": true, "were": true,
-	"its": true, "one": true, "from": true, "into": true, "than": true, "there": true, "which": true, "what": true,
-	"how": true, "who": true, "they": true, "them": true, "until": true, "each": true, "but": true, "not": true,
+	if sum == 0 {
+		return vector
+	}
+	length := math.Sqrt(sum)
+	for i, x := range buckets {
+		vector[i] = float32(x / length)
+	}
+	return vector
 }

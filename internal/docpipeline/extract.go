@@ -1,105 +1,72 @@
 package docpipeline
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/net/html"
+	"unicode/utf8"
 )
+
+// maxTitle is the longest title, in characters.
+const maxTitle = 200
 
 // Text is an extracted document.
 type Text struct {
-	Name     string `json:"name"`
-	Title    string `json:"title"`
+	// Name is the document's path in its folder.
+	Name string `json:"name"`
+	// Title is its title, or its name where it has none.
+	Title string `json:"title"`
+	// Language is the one that the command names, as in BCP 47.
 	Language string `json:"language"`
-	Body     string `json:"body"`
+	// Body is its text, a line for each paragraph.
+	Body string `json:"body"`
 }
 
-// Extract takes the text out of a .txt or .html document.
+// Extract takes the text out of a document, whose kind it knows by the ending
+// of its name: .txt, .html or .htm. It returns [ErrPermanent] for another kind
+// and for a document without text.
 func Extract(name string, data []byte, language string) (Text, error) {
-	text := Text{Name: name, Language: language}
-	switch strings.ToLower(filepath.Ext(name)) {
+	source := clean(string(data))
+	var title, body string
+	switch ending := strings.ToLower(filepath.Ext(name)); ending {
 	case ".txt":
-		text.Body = squeeze(string(data))
-		text.Title, _, _ = strings.Cut(strings.TrimSpace(string(data)), "\n")
+		title, body = fromText(source)
 	case ".html", ".htm":
-		if err := text.fromHTML(data); err != nil {
-			return Text{}, err
-		}
+		title, body = fromHTML(source)
 	default:
 		return Text{}, fmt.Errorf("%w: %q is neither text nor HTML", ErrPermanent, name)
 	}
-	if text.Body == "" {
+	if body == "" {
 		return Text{}, fmt.Errorf("%w: %q holds no text", ErrPermanent, name)
 	}
-	if text.Title = squeeze(text.Title); text.Title == "" {
-		text.Title = name
+	if title = shorten(squeeze(title), maxTitle); title == "" {
+		title = name
 	}
-	return text, nil
+	return Text{Name: name, Title: title, Language: language, Body: body}, nil
 }
 
-// fromHTML reads title and text; scripts, styles and comments are neither.
-func (t *Text) fromHTML(data []byte) error {
-	tokens := html.NewTokenizer(bytes.NewReader(data))
-	var body strings.Builder
-	skip, title := "", false
-	for {
-		switch tokens.Next() {
-		case html.ErrorToken:
-			if err := tokens.Err(); !errors.Is(err, io.EOF) {
-				return fmt.Errorf("%w: HTML: %w", ErrPermanent, err)
-			}
-			t.Body = squeeze(body.String())
-			return nil
-		case html.StartTagToken:
-			name, _ := tokens.TagName()
-			switch tag := string(name); tag {
-			case "script", "style", "noscript":
-				skip = tag
-			case "title":
-				title = true
-			}
-			body.WriteByte(' ')
-		case html.EndTagToken:
-			name, _ := tokens.TagName()
-			if string(name) == skip {
-				skip = ""
-			}
-			title = title && string(name) != "title"
-			body.WriteByte(' ')
-		case html.TextToken:
-			switch text := string(tokens.Text()); {
-			case skip != "":
-			case title:
-				t.Title += text
-			default:
-				body.WriteString(text)
-			}
-		case html.SelfClosingTagToken, html.CommentToken, html.DoctypeToken:
+// fromText takes a text file's first line for its title. Blank lines part its
+// paragraphs.
+func fromText(source string) (title, body string) {
+	source = strings.TrimSpace(strings.ReplaceAll(source, "\r\n", "\n"))
+	title, _, _ = strings.Cut(source, "\n")
+	var parts []string
+	var part strings.Builder
+	for line := range strings.Lines(source) {
+		if strings.TrimSpace(line) == "" {
+			parts = append(parts, part.String())
+			part.Reset()
+			continue
 		}
+		part.WriteString(line)
 	}
+	return title, paragraphs(append(parts, part.String()))
 }
 
-// squeeze makes one space of each run of white space.
-func squeeze(s string) string { return strings.Join(strings.Fields(s), " ") }
-
-// extractFile is the extract service's work on files.
-func extractFile(from, to, language string) error {
-	data, err := os.ReadFile(from)
-	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%w: there is no document %s", ErrPermanent, filepath.Base(from))
+// shorten cuts a text to so many characters, the last of them an ellipsis.
+func shorten(s string, most int) string {
+	if utf8.RuneCountInString(s) <= most {
+		return s
 	}
-	if err != nil {
-		return fmt.Errorf("read a document: %w", err)
-	}
-	text, err := Extract(filepath.Base(from), data, language)
-	if err != nil {
-		return err
-	}
-	return writeJSON(to, text)
+	return strings.TrimSpace(string([]rune(s)[:most-1])) + "…"
 }

@@ -9,69 +9,86 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// Service does one step's work and returns the reference of what it made.
+// Service does the work of one step and returns the reference of what it wrote.
+// Doing it again writes the same bytes. It returns [ErrPermanent] where no
+// other attempt can succeed.
 type Service func(ctx context.Context, directive api.Directive) (json.RawMessage, error)
 
-// Services are the three services by name.
+// Services returns the three services by the names that protocols know.
 func (w Workspace) Services() map[string]Service {
 	return map[string]Service{"extract": w.extract, "embed": w.embed, "index": w.index}
 }
 
+// extract reads a document and writes its [Text].
 func (w Workspace) extract(_ context.Context, d api.Directive) (json.RawMessage, error) {
-	from, err := path(d.InputRef, w.Documents)
+	name, err := within(w.Documents, d.InputRef)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("input_ref: %w", err)
 	}
 	var payload struct {
 		Language string `json:"language"`
 	}
 	if err := json.Unmarshal(d.Payload, &payload); err != nil {
-		return nil, fmt.Errorf("%w: payload: %w", ErrPermanent, err)
+		return nil, fmt.Errorf("payload: %w: %w", ErrPermanent, err)
 	}
-	to := filepath.Join(w.Work, "text", stem(from)+".json")
-	return reference(to, extractFile(from, to, payload.Language))
+	data, err := readFile(w.Documents, name)
+	if err != nil {
+		return nil, fmt.Errorf("input_ref: %w", err)
+	}
+	text, err := Extract(filepath.ToSlash(name), data, payload.Language)
+	if err != nil {
+		return nil, err
+	}
+	return w.write(filepath.Join(textDir, fileName(name)), text)
 }
 
+// embed reads a [Text] and writes its [Embedded].
 func (w Workspace) embed(_ context.Context, d api.Directive) (json.RawMessage, error) {
-	from, err := path(d.InputRef, w.Work)
-	if err != nil {
-		return nil, err
-	}
 	var text Text
-	if err := readJSON(from, &text); err != nil {
-		return nil, err
+	if err := w.read(d.InputRef, &text); err != nil {
+		return nil, fmt.Errorf("input_ref: %w", err)
 	}
-	to := filepath.Join(w.Work, "vectors", stem(from)+".json")
-	return reference(to, writeJSON(to, Embed(text)))
+	return w.write(filepath.Join(vectorsDir, fileName(text.Name)), Embed(text))
 }
 
+// index reads an [Embedded], puts it into the index, and writes its [Result].
+// The result comes last: where it is, the document can be found.
 func (w Workspace) index(_ context.Context, d api.Directive) (json.RawMessage, error) {
-	from, err := path(d.InputRef, w.Work)
+	to, err := within(w.Work, d.OutputRef)
 	if err != nil {
-		return nil, err
-	}
-	to, err := path(d.OutputRef, w.Work)
-	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("output_ref: %w", err)
 	}
 	var doc Embedded
-	if err := readJSON(from, &doc); err != nil {
+	if err := w.read(d.InputRef, &doc); err != nil {
+		return nil, fmt.Errorf("input_ref: %w", err)
+	}
+	if _, err := w.write(filepath.Join(indexDir, fileName(doc.Name)), doc); err != nil {
 		return nil, err
 	}
-	if err := writeJSON(filepath.Join(w.IndexDir(), stem(from)+".json"), doc); err != nil {
-		return nil, err
-	}
-	return reference(to, writeJSON(to, result(&doc)))
+	return w.write(to, Summarize(&doc))
 }
 
-// reference is the reference of a file that was written.
-func reference(path string, err error) (json.RawMessage, error) {
+// read reads what another step wrote.
+func (w Workspace) read(ref json.RawMessage, value any) error {
+	name, err := within(w.Work, ref)
 	if err != nil {
+		return err
+	}
+	return readJSON(w.Work, name, value)
+}
+
+// write writes a file under Work and returns its reference.
+func (w Workspace) write(name string, value any) (json.RawMessage, error) {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("encode %q: %w", name, err)
+	}
+	if err := writeFile(w.Work, name, append(data, '\n')); err != nil {
 		return nil, err
 	}
-	ref, err := json.Marshal(FileRef(path))
+	ref, err := json.Marshal(FileRef(filepath.Join(w.Work, name)))
 	if err != nil {
-		return nil, fmt.Errorf("make a reference: %w", err)
+		return nil, fmt.Errorf("encode a reference: %w", err)
 	}
 	return ref, nil
 }

@@ -1,0 +1,135 @@
+package docpipeline
+
+import (
+	"strings"
+
+	"golang.org/x/net/html"
+	"golang.org/x/net/html/atom"
+)
+
+// fromHTML reads the title and the text that a reader would see. It works on
+// tokens, not on a tree: whatever the nesting, it takes one pass and no stack,
+// and broken HTML gives some text instead of an error.
+func fromHTML(source string) (title, body string) {
+	p := page{tokens: html.NewTokenizer(strings.NewReader(source))}
+	for p.next() {
+	}
+	p.endParagraph()
+	if title = squeeze(p.title.String()); title == "" {
+		title = p.heading
+	}
+	return title, paragraphs(p.parts)
+}
+
+// page is what was read of an HTML document so far.
+type page struct {
+	tokens *html.Tokenizer
+	title  strings.Builder
+	// titles is how many there were; only the first counts.
+	titles int
+	// heading is the first h1, the title of a page without one.
+	heading string
+	parts   []string
+	part    strings.Builder
+	// inTitle and inHeading say where text belongs.
+	inTitle, inHeading bool
+	// hidden is the element whose content is no text, and depth how many of its
+	// kind are open.
+	hidden atom.Atom
+	depth  int
+}
+
+// next reads one token, and reports whether there was one.
+func (p *page) next() bool {
+	kind := p.tokens.Next()
+	switch kind {
+	case html.ErrorToken:
+		return false // A string has no error but its end.
+	case html.TextToken:
+		p.text(string(p.tokens.Text()))
+	case html.StartTagToken, html.EndTagToken, html.SelfClosingTagToken:
+		name, _ := p.tokens.TagName()
+		p.tag(kind, atom.Lookup(name))
+	case html.CommentToken, html.DoctypeToken:
+	}
+	return true
+}
+
+// text puts text where it belongs.
+func (p *page) text(s string) {
+	s = clean(s) // What entities stand for has not been looked at yet.
+	switch {
+	case p.hidden != 0:
+	case p.inTitle && p.titles > 1:
+	case p.inTitle:
+		p.title.WriteString(s)
+	default:
+		p.part.WriteString(s)
+	}
+}
+
+// tag takes a tag.
+func (p *page) tag(kind html.TokenType, name atom.Atom) {
+	switch {
+	case p.hidden != 0:
+		p.inHidden(kind, name)
+	case hiding[name]:
+		if kind == html.StartTagToken {
+			p.hidden, p.depth = name, 1
+		}
+	case name == atom.Title:
+		if p.inTitle = kind == html.StartTagToken; p.inTitle {
+			p.titles++
+		}
+	case name == atom.Td || name == atom.Th:
+		p.part.WriteByte(' ')
+	case blocks[name]:
+		p.endParagraph()
+		p.inHeading = name == atom.H1 && kind == html.StartTagToken
+	}
+}
+
+// inHidden looks for the end of what is hidden.
+func (p *page) inHidden(kind html.TokenType, name atom.Atom) {
+	if name != p.hidden {
+		return
+	}
+	switch kind { //nolint:exhaustive // only tags come here, and one that closes itself changes nothing
+	case html.StartTagToken:
+		p.depth++
+	case html.EndTagToken:
+		if p.depth--; p.depth == 0 {
+			p.hidden = 0
+		}
+	}
+}
+
+// endParagraph begins a new paragraph.
+func (p *page) endParagraph() {
+	part := p.part.String()
+	p.part.Reset()
+	if p.inHeading && p.heading == "" {
+		p.heading = squeeze(part)
+	}
+	p.parts = append(p.parts, part)
+}
+
+// hiding are the elements whose content is not text of the document.
+var hiding = atoms(atom.Script, atom.Style, atom.Noscript, atom.Template, atom.Iframe, atom.Object, atom.Svg,
+	atom.Math, atom.Canvas, atom.Audio, atom.Video, atom.Nav, atom.Select, atom.Textarea)
+
+// blocks are the elements that stand in lines of their own. All others are
+// parts of a line: their tags part no words.
+var blocks = atoms(atom.Address, atom.Article, atom.Aside, atom.Blockquote, atom.Body, atom.Br, atom.Caption,
+	atom.Dd, atom.Details, atom.Div, atom.Dl, atom.Dt, atom.Fieldset, atom.Figcaption, atom.Figure, atom.Footer,
+	atom.Form, atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6, atom.Head, atom.Header, atom.Hr, atom.Html,
+	atom.Legend, atom.Li, atom.Main, atom.Ol, atom.P, atom.Pre, atom.Section, atom.Summary, atom.Table,
+	atom.Tbody, atom.Tfoot, atom.Thead, atom.Tr, atom.Ul)
+
+func atoms(names ...atom.Atom) map[atom.Atom]bool {
+	set := make(map[atom.Atom]bool, len(names))
+	for _, name := range names {
+		set[name] = true
+	}
+	return set
+}

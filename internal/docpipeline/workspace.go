@@ -1,0 +1,133 @@
+package docpipeline
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"github.com/google/uuid"
+)
+
+// maxFile is the largest file that a service reads, in bytes.
+const maxFile = 16 << 20
+
+// The folders under Work.
+const (
+	textDir    = "text"
+	vectorsDir = "vectors"
+	indexDir   = "index"
+	outputDir  = "output"
+)
+
+// Workspace is the folders that the services may touch. Both are absolute
+// paths. It is safe for concurrent use, also by many processes.
+type Workspace struct {
+	// Documents holds the inputs, which are only read.
+	Documents string
+	// Work holds what the services write. It is created where it is missing.
+	Work string
+}
+
+// IndexDir returns the folder of the searchable index, for [Search].
+func (w Workspace) IndexDir() string { return filepath.Join(w.Work, indexDir) }
+
+// OutputPath returns where the result file of a document belongs, for the
+// output_ref of its command. The document is named by its path in Documents.
+func (w Workspace) OutputPath(document string) string {
+	return filepath.Join(w.Work, outputDir, fileName(document))
+}
+
+// fileName is the name of a document's file in each folder under Work. Folders
+// are escaped, so that documents of one name in different folders stay apart.
+func fileName(document string) string {
+	return url.PathEscape(filepath.ToSlash(document)) + ".json"
+}
+
+// readFile reads a file of the folder. One that is missing, too large or no
+// regular file will not get better: [ErrPermanent].
+func readFile(folder, name string) ([]byte, error) {
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return nil, fmt.Errorf("open a folder: %w", err)
+	}
+	defer func() { _ = root.Close() }() // It was only looked up in.
+	info, err := root.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: there is no file %q", ErrPermanent, name)
+	case err != nil:
+		return nil, fmt.Errorf("look at a file: %w", err)
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%w: %q is not a regular file", ErrPermanent, name)
+	}
+	file, err := root.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("open a file: %w", err)
+	}
+	defer func() { _ = file.Close() }() // It was only read.
+	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read a file: %w", err)
+	case len(data) > maxFile:
+		return nil, fmt.Errorf("%w: %q has more than %d bytes", ErrPermanent, name, maxFile)
+	}
+	return data, nil
+}
+
+// readJSON reads what writeFile wrote. The value says what is expected.
+func readJSON(folder, name string, value any) error {
+	data, err := readFile(folder, name)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, value); err != nil {
+		return fmt.Errorf("%w: %q: %w", ErrPermanent, name, err)
+	}
+	return nil
+}
+
+// writeFile puts a file of the folder in place in one step, on disk: nobody
+// reads half of it, not even after a power failure. The folder and those under
+// it are created.
+func writeFile(folder, name string, data []byte) (err error) {
+	if err := os.MkdirAll(folder, 0o750); err != nil {
+		return fmt.Errorf("create a folder: %w", err)
+	}
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return fmt.Errorf("open a folder: %w", err)
+	}
+	defer func() { _ = root.Close() }() // It was only looked up in.
+	if err := root.MkdirAll(filepath.Dir(name), 0o750); err != nil {
+		return fmt.Errorf("create a folder: %w", err)
+	}
+	// Two workers may write one file at a time, so each has a name of its own.
+	temporary := filepath.Join(filepath.Dir(name), ".new-"+uuid.NewString())
+	if err = writeSynced(root, temporary, data); err == nil {
+		err = root.Rename(temporary, name)
+	}
+	if err != nil {
+		_ = root.Remove(temporary) // It may not exist, and nobody reads it.
+		return fmt.Errorf("write a file: %w", err)
+	}
+	return nil
+}
+
+// writeSynced writes a new file and returns when it is on disk.
+func writeSynced(root *os.Root, name string, data []byte) error {
+	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	if err == nil {
+		err = file.Sync()
+	}
+	return errors.Join(err, file.Close())
+}
