@@ -3,63 +3,91 @@ package demo
 import (
 	"fmt"
 	"io"
+	"os"
+	"sync/atomic"
 
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/term"
 
 	"github.com/lucius-project/lucius/api"
 )
 
-// stages are the steps of a document, by the step's id.
-var stages = map[string]int64{"extract": 0, "embed": 1, "index": 2}
+// steps is how many steps a document has.
+const steps = 3
 
 // progress shows the documents on their way: a bar each on a terminal, a line
 // for each change elsewhere.
 type progress struct {
-	out  io.Writer
-	bars *mpb.Progress
-	bar  map[string]*mpb.Bar
-	said map[string]string
+	out   io.Writer
+	bars  *mpb.Progress
+	shown map[string]*line
+}
+
+// line is what is shown of one document.
+type line struct {
+	bar *mpb.Bar // nil where there are no bars
+	// label is read by the one who draws the bars.
+	label atomic.Value
 }
 
 func newProgress(out io.Writer, terminal bool, documents []*document) *progress {
-	p := &progress{out: out, bar: map[string]*mpb.Bar{}, said: map[string]string{}}
-	if !terminal {
-		return p
+	p := &progress{out: out, shown: make(map[string]*line, len(documents))}
+	if terminal && drawable(out) {
+		p.bars = mpb.New(mpb.WithOutput(out), mpb.WithWidth(32), mpb.WithAutoRefresh())
 	}
-	p.bars = mpb.New(mpb.WithOutput(out), mpb.WithWidth(32))
 	for _, doc := range documents {
-		p.bar[doc.name] = p.bars.AddBar(int64(len(stages)),
+		shown := &line{}
+		shown.label.Store("")
+		p.shown[doc.name] = shown
+		if p.bars == nil {
+			continue
+		}
+		shown.bar = p.bars.AddBar(steps,
 			mpb.PrependDecorators(decor.Name(doc.name, decor.WCSyncSpaceR)),
-			mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return doc.label() })))
+			mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return shown.label.Load().(string) })))
 	}
 	return p
 }
 
-// label is where the document is.
-func (d *document) label() string {
-	if d.state == api.JobStateInProgress {
-		return d.step
+// drawable reports whether bars would be seen: some terminals say that they have
+// no room at all, and what is drawn there is lost.
+func drawable(out io.Writer) bool {
+	file, ok := out.(*os.File)
+	if !ok {
+		return true
 	}
-	return string(d.state)
+	width, height, err := term.GetSize(int(file.Fd()))
+	return err == nil && width > 0 && height > 0
 }
 
 // update shows the document as it is now.
 func (p *progress) update(doc *document) {
-	if bar := p.bar[doc.name]; bar != nil {
-		bar.SetCurrent(stages[doc.step])
-		switch {
-		case doc.state == api.JobStateSucceeded:
-			bar.SetCurrent(int64(len(stages)))
-		case terminal(doc.state):
-			bar.Abort(false)
-		}
+	shown, label := p.shown[doc.name], label(doc)
+	if shown.label.Swap(label) == label {
 		return
 	}
-	if label := doc.label(); p.said[doc.name] != label {
-		p.said[doc.name] = label
+	switch {
+	case shown.bar == nil:
 		fmt.Fprintf(p.out, "%-16s %s\n", doc.name, label)
+	case doc.job.State == api.JobStateSucceeded:
+		shown.bar.SetCurrent(steps)
+	case doc.ended():
+		shown.bar.Abort(false)
+	default:
+		shown.bar.SetCurrent(int64(doc.job.CurrentStepIndex))
 	}
+}
+
+// label is where the document is.
+func label(doc *document) string {
+	switch {
+	case doc.ended() && doc.replayed:
+		return string(doc.job.State) + " (its command was accepted before)"
+	case doc.job.State == api.JobStateInProgress:
+		return doc.job.CurrentStepID
+	}
+	return string(doc.job.State)
 }
 
 // end leaves the bars as they are.
@@ -67,15 +95,8 @@ func (p *progress) end() {
 	if p.bars == nil {
 		return
 	}
-	for _, bar := range p.bar {
-		if !bar.Completed() {
-			bar.Abort(false)
-		}
+	for _, shown := range p.shown {
+		shown.bar.Abort(false) // A bar that is complete stays so.
 	}
 	p.bars.Wait()
-}
-
-// terminal reports whether a job in this state has ended.
-func terminal(state api.JobState) bool {
-	return state == api.JobStateSucceeded || state == api.JobStateFailedFinal || state == api.JobStateCancelled
 }

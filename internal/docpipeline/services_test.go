@@ -227,8 +227,11 @@ func TestDirectivesThatMakeNoSense(t *testing.T) {
 		},
 		"embed: outside":                {"embed", func(d *api.Directive) { d.InputRef = outside }, "input_ref"},
 		"embed: not what extract wrote": {"embed", func(d *api.Directive) { d.InputRef = broken }, "input_ref"},
-		"index: input outside":          {"index", func(d *api.Directive) { d.InputRef = outside }, "input_ref"},
-		"index: not what embed wrote":   {"index", func(d *api.Directive) { d.InputRef = broken }, "input_ref"},
+		"embed: nothing there": {
+			"embed", func(d *api.Directive) { d.InputRef = refTo(t, filepath.Join(w.Work, "text", "b.txt.json")) }, "input_ref",
+		},
+		"index: input outside":        {"index", func(d *api.Directive) { d.InputRef = outside }, "input_ref"},
+		"index: not what embed wrote": {"index", func(d *api.Directive) { d.InputRef = broken }, "input_ref"},
 		"index: output outside": {
 			"index", func(d *api.Directive) { d.InputRef, d.OutputRef = vectors, outside }, "output_ref",
 		},

@@ -1,0 +1,147 @@
+package demo
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/docpipeline"
+)
+
+// tenant is whose documents they are.
+const tenant = "demo"
+
+// lookInterval is how often the jobs are looked at: often enough to seem live.
+const lookInterval = 100 * time.Millisecond
+
+// document is one document on its way.
+type document struct {
+	name string
+	// replayed says that its job is one of an earlier run.
+	replayed bool
+	job      api.Job
+}
+
+// ended reports whether the document's job has ended.
+func (d *document) ended() bool {
+	switch d.job.State { //nolint:exhaustive // all others are on their way
+	case api.JobStateSucceeded, api.JobStateFailedFinal, api.JobStateCancelled:
+		return true
+	}
+	return false
+}
+
+// ingest submits the documents and follows their jobs to the end.
+func (d *demo) ingest(ctx context.Context, names []string) ([]*document, error) {
+	documents := make([]*document, len(names))
+	for i, name := range names {
+		var err error
+		documents[i], err = d.submit(ctx, name)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil, stopped(ctx)
+		case err != nil:
+			return nil, fmt.Errorf("submit %s: %w", name, err)
+		}
+	}
+	return documents, d.watch(ctx, documents)
+}
+
+// submit sends the command of one document.
+func (d *demo) submit(ctx context.Context, name string) (*document, error) {
+	path := filepath.Join(d.workspace.Documents, name)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err // It names the file.
+	}
+	input, err := json.Marshal(docpipeline.FileRef(path))
+	if err != nil {
+		return nil, err
+	}
+	output, err := json.Marshal(docpipeline.FileRef(d.workspace.OutputPath(name)))
+	if err != nil {
+		return nil, err
+	}
+	response, err := d.client.SubmitCommandWithResponse(ctx, nil, api.Command{
+		TenantID: tenant, RequestType: "doc.ingest", SchemaVersion: "1", InputRef: input, OutputRef: output,
+		Payload: json.RawMessage(`{"language":"en"}`), IdempotencyKey: key(input, output, content),
+	})
+	if err != nil {
+		return nil, err
+	}
+	accepted := response.JSON202
+	if accepted == nil {
+		return nil, fmt.Errorf("the server answered %d: %s", response.StatusCode(), response.Body)
+	}
+	return &document{
+		name: name, replayed: accepted.Replayed, job: api.Job{JobID: accepted.JobID, State: accepted.State},
+	}, nil
+}
+
+// key names a command by all that it depends on.
+func key(parts ...[]byte) string {
+	hash := sha256.New()
+	for _, part := range parts {
+		digest := sha256.Sum256(part)
+		hash.Write(digest[:])
+	}
+	return "demo-" + hex.EncodeToString(hash.Sum(nil)[:16])
+}
+
+// watch looks at the jobs until all have ended, and shows each change. A server
+// that does not answer for a while is forgiven.
+func (d *demo) watch(ctx context.Context, documents []*document) error {
+	show := newProgress(d.Out, d.Terminal, documents)
+	defer show.end()
+	ticker := time.NewTicker(lookInterval)
+	defer ticker.Stop()
+	answered := time.Now()
+	for {
+		open, err := d.look(ctx, documents, show)
+		switch {
+		case err == nil && open == 0:
+			return nil
+		case err == nil:
+			answered = time.Now()
+		case ctx.Err() == nil && time.Since(answered) > d.Patience:
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return stopped(ctx)
+		}
+	}
+}
+
+// stopped is the error of a run that was told to stop.
+func stopped(ctx context.Context) error {
+	return fmt.Errorf("stopped before every job had ended; run it again to go on: %w", context.Cause(ctx))
+}
+
+// look reads the jobs that have not ended yet, and returns how many are left.
+func (d *demo) look(ctx context.Context, documents []*document, show *progress) (open int, err error) {
+	for _, doc := range documents {
+		if !doc.ended() {
+			response, err := d.client.GetJobWithResponse(ctx, doc.job.JobID, nil)
+			if err != nil {
+				return 0, fmt.Errorf("look at %s: %w", doc.name, err)
+			}
+			if response.JSON200 == nil {
+				return 0, fmt.Errorf("look at %s: the server answered %d: %s", doc.name, response.StatusCode(), response.Body)
+			}
+			doc.job = *response.JSON200
+		}
+		show.update(doc)
+		if !doc.ended() {
+			open++
+		}
+	}
+	return open, nil
+}
