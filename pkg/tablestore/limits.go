@@ -38,6 +38,8 @@ const (
 	propertyOverhead = 8
 	opOverhead       = 1 << 10
 	annotation       = 40
+	scalar           = 32 // The longest number or time, or the quotes of a string.
+	escaped          = 6  // The longest form of one byte in a JSON string.
 )
 
 // RowBytes returns the size of a row with these properties as Azure Tables
@@ -62,6 +64,22 @@ func BatchBytes(batch Batch) int {
 		size += OpBytes(batch[i])
 	}
 	return size
+}
+
+// surelyFits reports whether the op is so small that neither its row nor its
+// share of a full batch can exceed a limit, whatever characters it holds. Most
+// are, and counting characters costs more than the rest of the checks.
+func (op *Op) surelyFits() bool {
+	const share = MaxBatchBytes / MaxBatchOps
+	longest := opOverhead + len(op.ETag) + 4*(len(op.Key.Partition)+len(op.Key.Row))
+	for i := range op.Properties {
+		value := &op.Properties[i].Value
+		longest += annotation + 2*len(op.Properties[i].Name) + scalar + escaped*len(value.str) + 2*len(value.bin)
+		if longest > share {
+			return false
+		}
+	}
+	return true
 }
 
 // OpBytes returns what the op adds to [BatchBytes] of its batch.
@@ -96,7 +114,7 @@ func wireBytes(v Value) int {
 	case KindBytes:
 		return 2 + (len(v.bin)+2)/3*4
 	default:
-		return 32
+		return scalar
 	}
 }
 

@@ -2,6 +2,7 @@ package tablestore
 
 import (
 	"bytes"
+	"slices"
 	"time"
 )
 
@@ -97,6 +98,12 @@ func (p Properties) Get(name string) Value {
 		}
 	}
 	return Value{}
+}
+
+// has reports whether there is a property of that name. Rows are so small that
+// a search beats a set.
+func (p Properties) has(name string) bool {
+	return slices.ContainsFunc(p, func(property Property) bool { return property.Name == name })
 }
 
 // Equal reports whether both hold the same names and values, in any order.

@@ -72,8 +72,11 @@ func (b Batch) validate() error {
 			ErrTooLarge, len(b), b[0].Key.Table, b[0].Key.Partition, MaxBatchOps)
 	}
 	seen := make(map[string]struct{}, len(b))
+	small := true
 	for i := range b {
 		op := &b[i]
+		fits := op.surelyFits()
+		small = small && fits
 		if op.Key.Table != b[0].Key.Table || op.Key.Partition != b[0].Key.Partition {
 			return op.fault(ErrInvalid, "batch began on partition %s/%s", b[0].Key.Table, b[0].Key.Partition)
 		}
@@ -81,9 +84,12 @@ func (b Batch) validate() error {
 			return op.fault(ErrInvalid, "row stands twice in one batch")
 		}
 		seen[op.Key.Row] = struct{}{}
-		if err := op.validate(); err != nil {
+		if err := op.validate(fits); err != nil {
 			return err
 		}
+	}
+	if small {
+		return nil
 	}
 	if size := BatchBytes(b); size > MaxBatchBytes {
 		return fmt.Errorf("%w: batch on %s/%s counts %d bytes, limit %d",
@@ -111,8 +117,8 @@ func (op *Op) fault(class error, format string, args ...any) error {
 	return fmt.Errorf("%w: %s %s: %s", class, op.Verb, op.Key, fmt.Sprintf(format, args...))
 }
 
-// validate checks one op by itself.
-func (op *Op) validate() error {
+// validate checks one op by itself. small says that its row surely fits.
+func (op *Op) validate(small bool) error {
 	if err := op.Key.Validate(); err != nil {
 		return fmt.Errorf("%s %s: %w", op.Verb, op.Key, err)
 	}
@@ -122,15 +128,17 @@ func (op *Op) validate() error {
 	if len(op.Properties) > MaxProperties {
 		return op.fault(ErrTooLarge, "%d properties, limit %d", len(op.Properties), MaxProperties)
 	}
-	names := make(map[string]struct{}, len(op.Properties))
-	for _, p := range op.Properties {
-		if _, twice := names[p.Name]; twice {
+	for i := range op.Properties {
+		p := &op.Properties[i]
+		if op.Properties[:i].has(p.Name) {
 			return op.fault(ErrInvalid, "property %q stands twice", p.Name)
 		}
-		names[p.Name] = struct{}{}
 		if class, reason := p.fault(); class != nil {
 			return op.fault(class, "property %q %s", p.Name, reason)
 		}
+	}
+	if small {
+		return nil
 	}
 	if size := RowBytes(op.Properties); size > MaxRowBytes {
 		return op.fault(ErrTooLarge, "row counts %d bytes, limit %d", size, MaxRowBytes)

@@ -33,9 +33,10 @@ func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 
 // write applies valid batches, all or none, and waits until they are durable.
 func (s *Store) write(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
+	defer s.running.Done()
 	if err := s.space.admit(); err != nil {
 		return nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
 	}
@@ -73,7 +74,8 @@ func (s *Store) submit(ctx context.Context, set []*stripe, writes []fold.Write) 
 	announce(set, p)
 	// The engine blocks while it waits for the disk, whatever becomes of the
 	// caller's context.
-	s.running.Go(func() { s.carry(set, p, batch, writes) })
+	s.running.Add(1)
+	go s.carry(set, p, batch, writes)
 
 	select {
 	case <-p.done:
@@ -89,20 +91,39 @@ func (s *Store) submit(ctx context.Context, set []*stripe, writes []fold.Write) 
 }
 
 // carry applies the batch to memory and to the log, unlocks the stripes, and
-// waits for the sync, which it shares with all writes of the moment.
+// leaves the wait for the sync to the settler.
 func (s *Store) carry(set []*stripe, p *pending, batch *pebble.Batch, writes []fold.Write) {
 	err := s.db.ApplyNoSyncWait(batch, pebble.Sync)
 	s.cutGaps(writes)
 	unlockAll(set)
-	if err == nil {
-		err = batch.SyncWait()
+	s.applied <- applied{set: set, pending: p, batch: batch, err: err}
+}
+
+// applied is a write that waits for its sync.
+type applied struct {
+	set     []*stripe
+	pending *pending
+	batch   *pebble.Batch
+	err     error
+}
+
+// settleAll waits for the sync of one write after the other, which each shares
+// with all writes of the moment: one sync wakes one goroutine, which finds the
+// writes behind the first durable as well. It ends when the channel is closed.
+func (s *Store) settleAll() {
+	for write := range s.applied {
+		err := write.err
+		if err == nil {
+			err = write.batch.SyncWait()
+		}
+		if err != nil {
+			s.latch.trip(fmt.Errorf("write to the log: %w", err))
+		} else {
+			_ = write.batch.Close() // It only gives memory back.
+		}
+		settle(write.set, write.pending)
+		s.running.Done()
 	}
-	if err != nil {
-		s.latch.trip(fmt.Errorf("write to the log: %w", err))
-	} else {
-		_ = batch.Close() // It only gives memory back.
-	}
-	settle(set, p)
 }
 
 // cutGaps tells scans about the rows that are visible now.

@@ -143,10 +143,17 @@ func open(options Options, lock *pebble.Lock) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %q: %w", ErrDamaged, options.Dir, latch.cause), db.Close())
 	}
 	fence.armed.Store(true)
-	return &Store{
+	store := &Store{
 		db: db, lock: lock, latch: latch, space: space, stripes: newStripes(), epoch: epoch,
-	}, nil
+		applied: make(chan applied, maxUnsettled),
+	}
+	go store.settleAll()
+	return store, nil
 }
+
+// maxUnsettled is how many writes may wait for the settler without keeping
+// anyone: more than the engine has under way.
+const maxUnsettled = 1024
 
 // openEngine opens the engine. It panics on some kinds of damage.
 func openEngine(dir string, options *pebble.Options) (db *pebble.DB, err error) {

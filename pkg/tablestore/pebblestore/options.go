@@ -63,11 +63,13 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// The memory that the engine uses.
+// The memory that the engine uses. The engine takes what its memtables hold
+// out of the cache: a cache that is no larger than they are would hold nothing.
 const (
 	memTableBytes = 32 << 20
-	cacheBytes    = 64 << 20
 	memTables     = 4
+	blockBytes    = 64 << 20
+	cacheBytes    = memTables*memTableBytes + blockBytes
 )
 
 // tune returns the engine's options for a small server: few and large

@@ -32,21 +32,30 @@ type Store struct {
 	epoch  uint64
 	writes atomic.Uint64
 
-	closed  atomic.Bool
-	running sync.WaitGroup // Writes on their way to the disk.
+	gate    sync.RWMutex // Guards closed against who is about to enter.
+	closed  bool
+	running sync.WaitGroup // Requests, and writes on their way to the disk.
+	applied chan applied   // Writes that only wait for their sync.
 }
 
 var _ tablestore.AtomicStore = (*Store)(nil)
 
-// ready returns why no request can be taken, or nil.
-func (s *Store) ready(ctx context.Context) error {
-	if s.closed.Load() {
-		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, errClosed)
-	}
+// enter begins a request, which ends with running.Done, or returns why none can
+// be taken.
+func (s *Store) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
 	}
-	return s.sound()
+	if err := s.sound(); err != nil {
+		return err
+	}
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	if s.closed {
+		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, errClosed)
+	}
+	s.running.Add(1)
+	return nil
 }
 
 // sound returns an error once the store has failed.
@@ -80,9 +89,10 @@ func (s *Store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, er
 	if err := key.Validate(); err != nil {
 		return tablestore.Row{}, err
 	}
-	if err := s.ready(ctx); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return tablestore.Row{}, err
 	}
+	defer s.running.Done()
 	row, err := s.read(key)
 	// Looked up after the read: a write is announced before it can be seen.
 	last := s.stripes.of(key.Table, key.Partition).last.Load()
@@ -124,9 +134,10 @@ func (s *Store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pa
 	if err := query.Validate(); err != nil {
 		return tablestore.Page{}, err
 	}
-	if err := s.ready(ctx); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return tablestore.Page{}, err
 	}
+	defer s.running.Done()
 	stripe := s.stripes.of(query.Table, query.Partition)
 	page, last, err := s.scan(stripe, query)
 	if err := s.durable(ctx, last); err != nil {
@@ -211,13 +222,19 @@ func rowKey(iter *pebble.Iterator, query tablestore.Query) string {
 	return string(iter.Key()[len(query.Table)+len(query.Partition)+2:])
 }
 
-// Close implements [tablestore.Store]. It waits for the writes that are still
-// on their way to the disk, also of callers that have given up on them.
+// Close implements [tablestore.Store]. It waits for requests under way, and for
+// the writes that are still on their way to the disk, also of callers that have
+// given up on them.
 func (s *Store) Close() error {
-	if s.closed.Swap(true) {
+	s.gate.Lock()
+	again := s.closed
+	s.closed = true
+	s.gate.Unlock()
+	if again {
 		return nil
 	}
 	s.running.Wait()
+	close(s.applied)
 	err := errors.Join(s.db.Close(), s.lock.Close())
 	if err != nil {
 		return fmt.Errorf("close local store: %w", err)

@@ -20,7 +20,8 @@ func (w *Write) Removed() bool { return w.ETag == "" }
 // time, by the goroutine that called [Fold].
 type Input struct {
 	// Current returns the stored version of a row, and "" where there is none.
-	// It is called at most once for each row. Required.
+	// It is called at most once for each row, and not for a row whose first op
+	// is the same whatever is stored. Required.
 	Current func(tablestore.Key) (tablestore.ETag, error)
 	// Next returns a version that was never given out before. Required.
 	Next func() tablestore.ETag
@@ -59,7 +60,7 @@ type folding struct {
 
 // op checks the op's precondition and notes what it does.
 func (f *folding) op(op *tablestore.Op) (tablestore.ETag, error) {
-	at, err := f.row(op.Key)
+	at, err := f.row(op)
 	if err != nil {
 		return "", err
 	}
@@ -94,25 +95,32 @@ func (f *folding) holds(op *tablestore.Op, at int) bool {
 	}
 }
 
-// row returns the place of the row, loading its version when it is new.
-func (f *folding) row(key tablestore.Key) (int, error) {
-	if at, ok := f.rows[key]; ok {
+// unread stands for the version of a row that need not be known.
+const unread tablestore.ETag = "unread"
+
+// row returns the place of the op's row, loading its version when it is new and
+// decides something: a look-up costs more than all else here.
+func (f *folding) row(op *tablestore.Op) (int, error) {
+	if at, ok := f.rows[op.Key]; ok {
 		return at, nil
 	}
-	etag, err := f.in.Current(key)
-	if err != nil {
-		return 0, err
+	etag := unread
+	if op.Verb != tablestore.Put && op.Verb != tablestore.Discard {
+		var err error
+		if etag, err = f.in.Current(op.Key); err != nil {
+			return 0, err
+		}
 	}
 	at := len(f.writes)
-	f.rows[key] = at
-	f.writes = append(f.writes, Write{Key: key, ETag: etag})
+	f.rows[op.Key] = at
+	f.writes = append(f.writes, Write{Key: op.Key, ETag: etag})
 	f.own = append(f.own, false)
 	f.before = append(f.before, etag)
 	return at, nil
 }
 
-// changed returns the rows whose stored version differs from the one before;
-// an absent row that stays absent is none.
+// changed returns the rows whose stored version differs from the one before, or
+// may differ; a row known to be absent that stays absent is none.
 func (f *folding) changed() []Write {
 	changed := f.writes[:0]
 	for i, write := range f.writes {
