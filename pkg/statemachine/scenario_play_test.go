@@ -1,0 +1,159 @@
+package statemachine_test
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// scenario is a job on its way through a file.
+type scenario struct {
+	agg    statemachine.Aggregate
+	now    time.Time
+	leases int
+	// given are the rows of the attempts that were given out, by names such as
+	// one#1, each as it was then.
+	given   map[string]statemachine.Outbox
+	history []statemachine.Transition
+	verbs   map[string]bool
+}
+
+// play runs the scenario of that text and returns it with what the text must
+// be: its own lines, and below each event what came of it. The error names the
+// file and the line.
+func play(path, text string) (*scenario, string, error) {
+	s := &scenario{now: start, given: map[string]statemachine.Outbox{}, verbs: map[string]bool{}}
+	if !saysWhy(text) {
+		return nil, "", fmt.Errorf("%s:1: a scenario opens with a paragraph, in comment lines, of why it matters", path)
+	}
+	var out strings.Builder
+	for i, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		if strings.HasPrefix(line, " ") {
+			continue // What came of it the last time.
+		}
+		out.WriteString(line + "\n")
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		became, err := s.line(strings.Fields(line))
+		if err != nil {
+			return nil, "", fmt.Errorf("%s:%d: %w", path, i+1, err)
+		}
+		for _, row := range became {
+			out.WriteString("    " + row + "\n")
+		}
+	}
+	if s.agg.Job.Rev == 0 {
+		return nil, "", fmt.Errorf("%s: nothing happens to a job", path)
+	}
+	return s, out.String(), nil
+}
+
+// saysWhy reports whether the text opens with a paragraph of whole sentences.
+func saysWhy(text string) bool {
+	paragraph, _, _ := strings.Cut(text, "\n\n")
+	for line := range strings.SplitSeq(paragraph, "\n") {
+		if !strings.HasPrefix(line, "# ") {
+			return false
+		}
+	}
+	return len(strings.Fields(paragraph)) > 20 && strings.HasSuffix(paragraph, ".")
+}
+
+// line does what one line says: it makes the job, or brings an event to it.
+func (s *scenario) line(fields []string) ([]string, error) {
+	if len(s.agg.Steps) == 0 {
+		return nil, s.job(fields)
+	}
+	if strings.HasPrefix(fields[0], "+") {
+		if err := s.wait(fields[0]); err != nil {
+			return nil, err
+		}
+		fields = fields[1:]
+	}
+	if len(fields) == 0 {
+		return nil, errors.New("nothing happens at that time")
+	}
+	verb, ok := verbs[fields[0]]
+	if !ok {
+		return nil, fmt.Errorf("unknown event %q", fields[0])
+	}
+	s.verbs[fields[0]] = true
+	a := s.args(verb.takes, fields[1:])
+	event := verb.event(a)
+	if a.err != nil {
+		return nil, a.err
+	}
+	return s.bring(event)
+}
+
+// wait goes on to a time such as +1m30s.
+func (s *scenario) wait(until string) error {
+	a := &args{said: map[string]string{"until": until}}
+	now := a.clock("until")
+	if now.Before(s.now) {
+		a.wrong("%s lies in the past", until)
+	}
+	s.now = now
+	return a.err
+}
+
+// job makes the job: its steps by name, then what of their policy differs from
+// the other tests'.
+func (s *scenario) job(fields []string) error {
+	ids := fields[1:]
+	if i := slices.IndexFunc(ids, func(word string) bool { return strings.Contains(word, "=") }); i >= 0 {
+		ids = ids[:i]
+	}
+	if fields[0] != "job" || len(ids) == 0 {
+		return fmt.Errorf("%q is no job with its steps", strings.Join(fields, " "))
+	}
+	a := s.args("timeout dispatch ack execution max-attempts", fields[1+len(ids):])
+	p := policy()
+	p.Timeout = a.duration("timeout")
+	p.Dispatch = a.delays("dispatch", p.Dispatch)
+	p.Ack = a.delays("ack", p.Ack)
+	p.Execution = a.delays("execution", p.Execution)
+	if a.says("max-attempts") {
+		p.MaxAttempts = a.number(a.said["max-attempts"])
+	}
+	s.agg.Job = statemachine.Job{ID: "job", State: statemachine.JobQueued, InputRef: []byte(`{"uri":"input"}`)}
+	for i, id := range ids {
+		s.agg.Steps = append(s.agg.Steps, statemachine.Step{
+			ID: id, Index: i, State: statemachine.StepPending, Policy: p, Input: statemachine.InputPrevious,
+		})
+	}
+	return a.err
+}
+
+// bring brings the event to the job and says what came of it.
+func (s *scenario) bring(event statemachine.Event) ([]string, error) {
+	s.leases++
+	before := clone(s.agg)
+	d, err := statemachine.Decide(s.agg, event, statemachine.Env{
+		Now: s.now, LeaseID: fmt.Sprint("lease-", s.leases), Hold: 15 * time.Second, Hot: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if d.Outcome != statemachine.Applied {
+		if !reflect.DeepEqual(before, d.After) {
+			return nil, fmt.Errorf("it is %s, and changed the job", d.Outcome)
+		}
+		return []string{outcomeRow(&d)}, nil
+	}
+	if broken := violations(&before, &d); len(broken) > 0 {
+		return nil, errors.New(strings.Join(broken, "; "))
+	}
+	s.agg = d.After
+	s.history = append(s.history, d.History...)
+	if row := d.Dispatch; row != nil {
+		s.given[fmt.Sprintf("%s#%d", row.StepID, row.AttemptNo)] = *row
+	}
+	return appliedRows(&d), nil
+}

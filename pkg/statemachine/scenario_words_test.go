@@ -1,0 +1,180 @@
+package statemachine_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// verb is an event's word in a scenario, with the kinds of words that it takes.
+// An attempt or a status that is taken must be there; all else may be left out.
+type verb struct {
+	takes string
+	event func(*args) statemachine.Event
+}
+
+// verbs are the words for all events.
+var verbs = map[string]verb{
+	"accept": {"", func(*args) statemachine.Event { return statemachine.Accept{} }},
+	"taken":  {"", func(*args) statemachine.Event { return statemachine.Taken{} }},
+	"published": {"attempt awaits-claim", func(a *args) statemachine.Event {
+		return statemachine.Published{OutboxID: a.row.ID, AttemptNo: a.row.AttemptNo, AwaitsClaim: a.says("awaits-claim")}
+	}},
+	"publish-rejected": {"attempt permanent", func(a *args) statemachine.Event {
+		return statemachine.PublishRejected{OutboxID: a.row.ID, AttemptNo: a.row.AttemptNo, Permanent: a.says("permanent")}
+	}},
+	"claimed": {"attempt forged by", func(a *args) statemachine.Event {
+		return statemachine.Claimed{StepID: a.row.StepID, Pair: a.pair(), By: a.clock("by")}
+	}},
+	"claim-extended": {"attempt forged by", func(a *args) statemachine.Event {
+		return statemachine.ClaimExtended{StepID: a.row.StepID, Pair: a.pair(), By: a.clock("by")}
+	}},
+	"ack": {"attempt forged", func(a *args) statemachine.Event {
+		return statemachine.Ack{StepID: a.row.StepID, Pair: a.pair()}
+	}},
+	"heartbeat": {"attempt forged", func(a *args) statemachine.Event {
+		return statemachine.Heartbeat{StepID: a.row.StepID, Pair: a.pair()}
+	}},
+	"result": {"attempt forged status code retry-after ref", func(a *args) statemachine.Event {
+		result := statemachine.Result{
+			StepID: a.row.StepID, Pair: a.pair(), Status: statemachine.ResultStatus(a.said["status"]),
+			ErrorCode: a.said["code"], RetryAfter: a.duration("retry-after"),
+		}
+		if a.says("ref") {
+			result.ResultRef = fmt.Appendf(nil, `{"uri":%q}`, a.said["ref"])
+		}
+		return result
+	}},
+	"deadline-passed": {"outage", func(a *args) statemachine.Event {
+		return statemachine.DeadlinePassed{Outage: a.clock("outage")}
+	}},
+	"cancel": {"", func(*args) statemachine.Event { return statemachine.Cancel{} }},
+	"pause":  {"", func(*args) statemachine.Event { return statemachine.Pause{} }},
+	"resume": {"", func(*args) statemachine.Event { return statemachine.Resume{} }},
+	"retry":  {"step", func(a *args) statemachine.Event { return statemachine.Retry{StepID: a.said["step"]} }},
+	"stall": {"attempt", func(a *args) statemachine.Event {
+		return statemachine.Stall{StepID: a.row.StepID, AttemptNo: a.row.AttemptNo}
+	}},
+}
+
+// args are the words after the first one, by their kinds, and the row of the
+// attempt that they name. The first thing that is wrong with them is kept.
+type args struct {
+	said map[string]string
+	row  statemachine.Outbox
+	err  error
+}
+
+// args sorts the words by their kinds. It knows all that may be there.
+func (s *scenario) args(takes string, fields []string) *args {
+	a := &args{said: map[string]string{}}
+	kinds := strings.Fields(takes)
+	for _, word := range fields {
+		kind, value := s.kind(word)
+		if !slices.Contains(kinds, kind) || a.says(kind) {
+			a.wrong("unknown word %q", word)
+		}
+		a.said[kind] = value
+	}
+	for _, kind := range []string{"attempt", "status"} {
+		if slices.Contains(kinds, kind) && !a.says(kind) {
+			a.wrong("it needs to say which %s", kind)
+		}
+	}
+	// An attempt that was never given out has a pair and a row that do not exist.
+	name := a.said["attempt"]
+	row, ok := s.given[name]
+	if !ok && name != "" {
+		id, number, _ := strings.Cut(name, "#")
+		row = statemachine.Outbox{ID: "unknown", StepID: id, AttemptNo: a.number(number), LeaseID: "unknown"}
+	}
+	a.row = row
+	return a
+}
+
+// kind is the kind of a word, with what it says.
+func (s *scenario) kind(word string) (kind, value string) {
+	if key, value, ok := strings.Cut(word, "="); ok && value != "" {
+		return key, value
+	}
+	switch {
+	case strings.Contains(word, "#"):
+		return "attempt", word
+	case slices.Contains([]string{"SUCCEEDED", "FAILED_RETRY", "FAILED_FINAL"}, word):
+		return "status", word
+	case slices.ContainsFunc(s.agg.Steps, func(step statemachine.Step) bool { return step.ID == word }):
+		return "step", word
+	}
+	return word, word
+}
+
+func (a *args) says(kind string) bool { return a.said[kind] != "" }
+
+// wrong keeps the first error.
+func (a *args) wrong(format string, values ...any) {
+	if a.err == nil {
+		a.err = fmt.Errorf(format, values...)
+	}
+}
+
+// pair is the fence of the attempt, forged where the words say so.
+func (a *args) pair() statemachine.Pair {
+	if a.says("forged") {
+		return statemachine.Pair{AttemptNo: a.row.AttemptNo, LeaseID: "forged"}
+	}
+	return statemachine.Pair{AttemptNo: a.row.AttemptNo, LeaseID: a.row.LeaseID}
+}
+
+// clock is a time such as +1m30s, counted from the start; zero where none is said.
+func (a *args) clock(kind string) time.Time {
+	if !a.says(kind) {
+		return time.Time{}
+	}
+	offset, ok := strings.CutPrefix(a.said[kind], "+")
+	if !ok {
+		a.wrong("%q is no time: write it as +1m30s, counted from the start", a.said[kind])
+	}
+	return start.Add(a.parse(offset))
+}
+
+// duration is the one that is said, 0 where none is.
+func (a *args) duration(kind string) time.Duration {
+	if !a.says(kind) {
+		return 0
+	}
+	return a.parse(a.said[kind])
+}
+
+// delays are those that are said, such as 1m,5m, or else the others.
+func (a *args) delays(kind string, otherwise []time.Duration) []time.Duration {
+	if !a.says(kind) {
+		return otherwise
+	}
+	var out []time.Duration
+	for text := range strings.SplitSeq(a.said[kind], ",") {
+		out = append(out, a.parse(text))
+	}
+	return out
+}
+
+// parse reads a duration.
+func (a *args) parse(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		a.wrong("%q is no duration", text)
+	}
+	return d
+}
+
+// number reads a number.
+func (a *args) number(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		a.wrong("%q is no number", text)
+	}
+	return n
+}
