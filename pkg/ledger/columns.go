@@ -69,6 +69,14 @@ func (c *columns) carry(loaded tablestore.Properties, known func(string) bool) t
 	return c.list
 }
 
+// Carry appends to the properties that a row is written with those of the row
+// as it was loaded that the writer does not know: a write by an older replica
+// must not erase a newer one's fields. It is what the ledger's own rows do.
+func Carry(written, loaded tablestore.Properties, known func(name string) bool) tablestore.Properties {
+	c := columns{list: written}
+	return c.carry(loaded, known)
+}
+
 // checkVersion refuses a row of a schema that is too new to be changed safely.
 func checkVersion(row *tablestore.Row) error {
 	if v := row.Properties.Get(columnVersion).Int(); v > schemaVersion+1 {

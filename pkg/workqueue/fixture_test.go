@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -44,6 +45,7 @@ func (o *outgoing) take() []ledger.Message {
 // bundle is a queue over a real ledger.
 type bundle struct {
 	*workqueue.Queue
+	ctx    context.Context //nolint:containedctx // The test's, for the cases of a table.
 	ledger *ledger.Ledger
 	out    *outgoing
 	store  tablestore.Store
@@ -58,7 +60,7 @@ func setup(t testing.TB, split bool) *bundle {
 // reopen is another process on the same store.
 func reopen(t testing.TB, store tablestore.Store) *bundle {
 	t.Helper()
-	b := &bundle{out: &outgoing{}, store: store}
+	b := &bundle{ctx: t.Context(), out: &outgoing{}, store: store}
 	storage := workqueue.NewStorage(store, "")
 	var err error
 	b.ledger, err = ledger.Open(t.Context(), ledger.Config{
@@ -145,6 +147,90 @@ func (b *bundle) step(t testing.TB, jobID string) statemachine.Step {
 // by is a worker's request on the item as it saw it.
 func by(owner, id string, item lifecycle.Item) lifecycle.Request {
 	return lifecycle.Request{Actor: owner, ExpectedRev: item.Rev, ID: id}
+}
+
+// tapped is a split store that shows each batch before it is written; an error
+// of the tap is the batch's outcome.
+type tapped struct {
+	tablestore.Store
+	mu   sync.Mutex
+	tap  func(tablestore.Batch) error
+	read func() // once, after the next item is read
+}
+
+func tap() *tapped { return &tapped{Store: memstore.New(memstore.Options{Split: true})} }
+
+func (s *tapped) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	s.mu.Lock()
+	tap := s.tap
+	s.mu.Unlock()
+	if tap != nil {
+		if err := tap(batch); err != nil {
+			return nil, err
+		}
+	}
+	return s.Store.Commit(ctx, batch)
+}
+
+func (s *tapped) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
+	row, err := s.Store.Get(ctx, key)
+	if strings.HasPrefix(key.Row, "ITEM:") {
+		s.mu.Lock()
+		read := s.read
+		s.read = nil
+		s.mu.Unlock()
+		if read != nil {
+			read()
+		}
+	}
+	return row, err
+}
+
+// afterRead calls do when the next item was read and before the reader has it.
+func (s *tapped) afterRead(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.read = do
+}
+
+// fail lets every write of such a row of the queue fail.
+func (s *tapped) fail(err error, prefixes ...string) {
+	s.set(func(batch tablestore.Batch) error {
+		key := batch[0].Key
+		for _, prefix := range prefixes {
+			if key.Table == workqueue.DefaultTable && (strings.HasPrefix(key.Row, prefix) || strings.HasPrefix(key.Partition, prefix)) {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// on sets the tap for batches that write a row of the queue whose partition or
+// row begins so, the first times of them; no tap is in place while it runs.
+func (s *tapped) on(prefix string, times int, do func() error) {
+	s.set(func(batch tablestore.Batch) error {
+		key := batch[0].Key
+		row := strings.HasPrefix(key.Row, prefix) || strings.HasPrefix(key.Partition, prefix)
+		if key.Table != workqueue.DefaultTable || !row {
+			return nil
+		}
+		s.mu.Lock()
+		was := s.tap
+		s.mu.Unlock()
+		s.set(nil)
+		err := do()
+		if times--; times > 0 {
+			s.set(was)
+		}
+		return err
+	})
+}
+
+func (s *tapped) set(tap func(tablestore.Batch) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tap = tap
 }
 
 // bothStores runs a test on a store that applies a change at once, and on one

@@ -57,8 +57,8 @@ func (s *Storage) followStep(ctx context.Context, jobID string, step *statemachi
 // followItem is what one item has to do to show what its step is.
 func (s *Storage) followItem(one *stored, step *statemachine.Step) ([]tablestore.Batch, error) {
 	item := one.item
-	if item.Status.Terminal() {
-		return nil, nil
+	if item.Status.Terminal() || item.AttemptNo > step.AttemptNo {
+		return nil, nil // It has ended, or carries what the ledger decided later.
 	}
 	if item.AttemptNo < step.AttemptNo && !step.State.Terminal() {
 		return s.followSuperseded(one)

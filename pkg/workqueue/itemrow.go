@@ -5,12 +5,23 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// encodeItem makes the item's properties; empty ones are left out.
-func encodeItem(i *lifecycle.Item) tablestore.Properties {
+// itemColumns are the names that encodeItem and the mark write. A rewrite
+// carries all others along: they are a neighbouring version's.
+var itemColumns = map[string]bool{
+	"v": true, "work_id": true, "status": true, "attempt": true, "rev": true, "owner": true, "lease_expires_at": true,
+	"claim_lease_ms": true, "dedupe_key": true, "message_id": true, "attempt_no": true, "lease_id": true, "job_id": true,
+	"step_id": true, "tenant_id": true, "service": true, "step_type": true, "created_at": true, "updated_at": true,
+	"result": true, "error_code": true, "error_message": true, "requests": true, "requeue_actor": true, "requeue_id": true,
+}
+
+// encodeItem makes the item's properties; empty ones are left out. loaded are
+// those of the row that is written over.
+func encodeItem(i *lifecycle.Item, loaded tablestore.Properties) tablestore.Properties {
 	p := make(tablestore.Properties, 0, 22)
 	str := func(name, s string) {
 		if s != "" {
@@ -32,6 +43,9 @@ func encodeItem(i *lifecycle.Item) tablestore.Properties {
 	num("rev", i.Rev)
 	str("owner", i.Owner)
 	at("lease_expires_at", i.LeaseExpiresAt)
+	if i.ClaimLease != 0 {
+		num("claim_lease_ms", i.ClaimLease.Milliseconds())
+	}
 	str("dedupe_key", i.DedupeKey)
 	str("message_id", i.MessageID)
 	num("attempt_no", int64(i.AttemptNo))
@@ -50,7 +64,8 @@ func encodeItem(i *lifecycle.Item) tablestore.Properties {
 		str("error_code", i.Error.Code)
 		str("error_message", i.Error.Message)
 	}
-	return append(p, tablestore.Property{Name: "requests", Value: tablestore.Bytes(encodeRequests(i.Requests))})
+	p = append(p, tablestore.Property{Name: "requests", Value: tablestore.Bytes(encodeRequests(i.Requests))})
+	return ledger.Carry(p, loaded, func(name string) bool { return itemColumns[name] })
 }
 
 // decodeItem reads what encodeItem wrote.
@@ -58,7 +73,8 @@ func decodeItem(p tablestore.Properties) (lifecycle.Item, error) {
 	i := lifecycle.Item{
 		WorkID: p.Get("work_id").String(), Status: lifecycle.Status(p.Get("status").String()),
 		Attempt: int(p.Get("attempt").Int()), Rev: p.Get("rev").Int(), Owner: p.Get("owner").String(),
-		LeaseExpiresAt: p.Get("lease_expires_at").Time(), Result: p.Get("result").Bytes(),
+		LeaseExpiresAt: p.Get("lease_expires_at").Time(),
+		ClaimLease:     time.Duration(p.Get("claim_lease_ms").Int()) * time.Millisecond, Result: p.Get("result").Bytes(),
 		DedupeKey: p.Get("dedupe_key").String(), MessageID: p.Get("message_id").String(),
 		AttemptNo: int(p.Get("attempt_no").Int()), LeaseID: p.Get("lease_id").String(),
 		JobID: p.Get("job_id").String(), StepID: p.Get("step_id").String(), TenantID: p.Get("tenant_id").String(),

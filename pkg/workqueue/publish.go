@@ -1,6 +1,7 @@
 package workqueue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,7 +123,7 @@ func (q *Queue) insert(ctx context.Context, id workID, message lifecycle.Message
 		return err
 	}
 	batch := tablestore.Batch{
-		{Verb: tablestore.Insert, Key: s.itemKey(id), Properties: encodeItem(&change.Item)},
+		{Verb: tablestore.Insert, Key: s.itemKey(id), Properties: encodeItem(&change.Item, nil)},
 		s.messageRow(id, message.AttemptNo, directive),
 	}
 	batch = append(batch, s.events(id, change.Events)...)
@@ -143,8 +144,9 @@ func (q *Queue) insert(ctx context.Context, id workID, message lifecycle.Message
 	return nil
 }
 
-// requeue gives an item that was taken from its worker the new directive. One
-// that the ledger took back but that still shows its owner is stalled first.
+// requeue gives an item that was taken from its worker the new directive, in
+// the name of the operator who asked for it, if one did. One that the ledger
+// took back but that still shows its owner is stalled first.
 func (q *Queue) requeue(ctx context.Context, old *stored, message lifecycle.Message, directive []byte) error {
 	s := q.storage
 	item, events := old.item, []lifecycle.Event(nil)
@@ -155,7 +157,9 @@ func (q *Queue) requeue(ctx context.Context, old *stored, message lifecycle.Mess
 		}
 		item, events = stalled.Item, stalled.Events
 	}
-	request := lifecycle.Request{Actor: "relay", ExpectedRev: item.Rev, ID: message.MessageID}
+	request := lifecycle.Request{
+		Actor: cmp.Or(old.mark.actor, "relay"), ExpectedRev: item.Rev, ID: cmp.Or(old.mark.id, message.MessageID),
+	}
 	change, err := lifecycle.Requeue(item, request, message.Directive, now())
 	if err != nil {
 		return err
@@ -178,18 +182,10 @@ func (s *Storage) messageRow(id workID, attemptNo int, directive []byte) tablest
 	}
 }
 
-// hint is the stage that makes a queued item findable. It is written before
-// the item: a hint to nothing is harmless.
-func (s *Storage) hint(item *lifecycle.Item) []tablestore.Stage {
-	return []tablestore.Stage{{{{Verb: tablestore.Put, Key: s.hintKey(item)}}}}
-}
-
 // offer tells the claims of this process of a queued item.
 func (q *Queue) offer(item *lifecycle.Item) {
 	if item.Status == lifecycle.StatusQueued {
-		q.ready.add(ref{
-			kind: kind{item.Service, item.StepType}, tenant: item.TenantID, workID: item.WorkID, created: item.CreatedAt,
-		})
+		q.ready.add(refOf(item))
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 type Ledger interface {
 	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
 	Change(ctx context.Context, jobID string, event statemachine.Event, opts ...ledger.Option) (ledger.Result, error)
+	History(ctx context.Context, jobID string, after int64, limit int) ([]ledger.HistoryEntry, int64, error)
 }
 
 // Config is what a [Queue] is made of.
@@ -36,10 +37,18 @@ type Config struct {
 // Queue is the pull queue: the embedded bus. It is safe for concurrent use, by
 // any number of processes on one store.
 type Queue struct {
+	*parts
+	caller Caller
+}
+
+// parts is what all callers of one queue share.
+type parts struct {
 	storage   *Storage
 	ledger    Ledger
 	callbacks *callbacks.Service
 	ready     *ready
+	turns     *turns
+	tidy      *tidy
 	logger    *slog.Logger
 
 	mu        sync.Mutex
@@ -58,24 +67,20 @@ func New(cfg Config) (*Queue, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Queue{
+	return &Queue{parts: &parts{
 		storage: cfg.Storage, ledger: cfg.Ledger, callbacks: callbacks.New(cfg.Ledger),
-		ready: newReady(cfg.MirrorLimit), logger: cfg.Logger, cataloged: map[kind]bool{}, refilled: map[string]time.Time{},
-	}, nil
+		ready: newReady(cfg.MirrorLimit), turns: newTurns(), tidy: newTidy(), logger: cfg.Logger,
+		cataloged: map[kind]bool{}, refilled: map[string]time.Time{},
+	}}, nil
 }
+
+// As returns the queue as that caller sees it: claims give it only items that
+// it may see, and for its verbs any other item is not there. It is the same
+// queue; nothing is copied but the limits.
+func (q *Queue) As(caller Caller) *Queue { return &Queue{parts: q.parts, caller: caller} }
 
 // Ready is the number of items that this process knows to be ready, by service.
 func (q *Queue) Ready() map[string]int { return q.ready.size() }
-
-// View is an item as callers see it.
-type View struct {
-	Item lifecycle.Item
-	// Directive is the message body. Only a claim's holds the lease id, which is
-	// a capability.
-	Directive []byte
-	// CancelRequested tells the worker that nobody waits for its result.
-	CancelRequested bool
-}
 
 // asProblem turns the queue's errors into what a caller is told.
 func asProblem(err error) error {

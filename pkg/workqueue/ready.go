@@ -3,31 +3,10 @@ package workqueue
 import (
 	"slices"
 	"sync"
-	"time"
 )
-
-// Filter narrows what a claim takes: a value matches where its list is empty
-// or names it.
-type Filter struct {
-	Services  []string
-	StepTypes []string
-}
-
-func (f *Filter) matches(k kind) bool {
-	return (len(f.Services) == 0 || slices.Contains(f.Services, k.service)) &&
-		(len(f.StepTypes) == 0 || slices.Contains(f.StepTypes, k.stepType))
-}
 
 // kind is what workers choose work by.
 type kind struct{ service, stepType string }
-
-// ref says where a ready item is.
-type ref struct {
-	kind    kind
-	tenant  string
-	workID  string
-	created time.Time
-}
 
 // ready mirrors in memory which items may be claimed, so that claims neither
 // scan nor race each other within the process. It is a hint: only the item's
@@ -70,7 +49,7 @@ func (r *ready) add(item ref) {
 		return
 	}
 	r.known[item.workID] = true
-	r.push(item, false)
+	r.push(item)
 }
 
 // waitingFor is how many items of the item's tenant and kind are inside: one
@@ -82,8 +61,9 @@ func (r *ready) waitingFor(item ref) int {
 	return 0
 }
 
-// push puts an item at the end of its tenant's queue, or at the front.
-func (r *ready) push(item ref, front bool) {
+// push puts an item into its tenant's queue by its age: items of another
+// process are found later than they were enqueued.
+func (r *ready) push(item ref) {
 	t := r.kinds[item.kind]
 	if t == nil {
 		t = &tenants{queues: map[string][]ref{}}
@@ -94,19 +74,18 @@ func (r *ready) push(item ref, front bool) {
 	if len(queue) == 0 {
 		t.order = append(t.order, item.tenant)
 	}
-	if front {
-		queue = slices.Insert(queue, 0, item)
-	} else {
-		queue = append(queue, item)
+	at := len(queue)
+	for at > 0 && queue[at-1].since.After(item.since) {
+		at--
 	}
-	t.queues[item.tenant] = queue
-	r.wake(item.kind)
+	t.queues[item.tenant] = slices.Insert(queue, at, item)
+	r.wake(func(f *Filter) bool { return f.matches(item.kind) && f.admits(item.tenant) })
 }
 
-// wake tells the first waiting claim that can use work of the kind.
-func (r *ready) wake(k kind) {
+// wake tells the first waiting claim whose filter fits.
+func (r *ready) wake(fits func(*Filter) bool) {
 	for _, w := range r.waiting {
-		if !w.filter.matches(k) {
+		if !fits(&w.filter) {
 			continue
 		}
 		select {
@@ -126,7 +105,7 @@ func (r *ready) pick(filter *Filter, limit int) []ref {
 	for i := 0; i < len(r.order) && len(picked) < limit; i++ {
 		k := r.order[i]
 		if filter.matches(k) {
-			picked = r.kinds[k].take(picked, limit)
+			picked = r.kinds[k].take(picked, limit, filter)
 		}
 	}
 	if len(picked) > 0 && len(r.order) > 1 { // The next claim begins with another kind.
@@ -135,11 +114,17 @@ func (r *ready) pick(filter *Filter, limit int) []ref {
 	return picked
 }
 
-// take takes one item of each tenant in turn.
-func (t *tenants) take(picked []ref, limit int) []ref {
+// take takes one item of each tenant in turn. Tenants that the filter leaves
+// out keep their turn.
+func (t *tenants) take(picked []ref, limit int, filter *Filter) []ref {
+	var passed []string
 	for len(picked) < limit && len(t.order) > 0 {
 		tenant := t.order[0]
 		t.order = t.order[1:]
+		if !filter.admits(tenant) {
+			passed = append(passed, tenant)
+			continue
+		}
 		queue := t.queues[tenant]
 		picked = append(picked, queue[0])
 		if len(queue) == 1 {
@@ -149,7 +134,15 @@ func (t *tenants) take(picked []ref, limit int) []ref {
 		t.queues[tenant] = queue[1:]
 		t.order = append(t.order, tenant)
 	}
+	if len(passed) > 0 {
+		t.order = append(passed, t.order...)
+	}
 	return picked
+}
+
+// serves reports whether there is work that the filter admits.
+func (t *tenants) serves(filter *Filter) bool {
+	return slices.ContainsFunc(t.order, filter.admits)
 }
 
 // settle forgets a picked item.
@@ -159,11 +152,11 @@ func (r *ready) settle(item ref) {
 	delete(r.known, item.workID)
 }
 
-// putBack returns a picked item to the front of its queue.
+// putBack returns a picked item to its place.
 func (r *ready) putBack(item ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.push(item, true)
+	r.push(item)
 }
 
 // wait registers a claim; leave ends that, and hands a wake-up that came too
@@ -182,7 +175,7 @@ func (r *ready) leave(w *waiter) {
 	r.waiting = slices.DeleteFunc(r.waiting, func(other *waiter) bool { return other == w })
 	for k, t := range r.kinds {
 		if len(t.order) > 0 {
-			r.wake(k)
+			r.wake(func(f *Filter) bool { return f.matches(k) && t.serves(f) })
 		}
 	}
 }

@@ -3,7 +3,6 @@ package workqueue
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -33,7 +32,7 @@ func (q *Queue) refill(ctx context.Context, filter *Filter) error {
 		if !filter.matches(k) {
 			continue
 		}
-		if left, err = q.refillKind(ctx, k, left); err != nil {
+		if left, err = q.refillKind(ctx, k, filter, left); err != nil {
 			return err
 		}
 	}
@@ -45,7 +44,7 @@ const maxFilters = 1024
 
 // refillDue reports whether it is time to look for this filter's work again.
 func (q *Queue) refillDue(filter *Filter) bool {
-	name := strings.Join(filter.Services, ",") + "/" + strings.Join(filter.StepTypes, ",")
+	name := filter.name()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if time.Since(q.refilled[name]) < pollInterval {
@@ -60,58 +59,75 @@ func (q *Queue) refillDue(filter *Filter) bool {
 
 // kinds reads the catalog.
 func (q *Queue) kinds(ctx context.Context) ([]kind, error) {
-	query := tablestore.Query{Table: q.storage.table, Partition: "catalog"}
-	var kinds []kind
+	rows, err := q.storage.rows(ctx, tablestore.Query{Table: q.storage.table, Partition: "catalog"})
+	if err != nil {
+		return nil, fmt.Errorf("read the queue's catalog: %w", err)
+	}
+	kinds := make([]kind, 0, len(rows))
+	for i := range rows {
+		parts, err := tablestore.Split(rows[i].Key.Row)
+		if err != nil || len(parts) != 2 {
+			q.logger.WarnContext(ctx, "bad key in the queue's catalog", "row", rows[i].Key.Row)
+			continue
+		}
+		kinds = append(kinds, kind{service: parts[0], stepType: parts[1]})
+	}
+	return kinds, nil
+}
+
+// refillKind reads the hints of one kind: of the tenants that the filter names,
+// or skipping from tenant to tenant. It returns how many more may be read.
+func (q *Queue) refillKind(ctx context.Context, k kind, filter *Filter, left int) (int, error) {
+	if !filter.any() {
+		for _, tenant := range filter.tenants() {
+			prefix := tablestore.Join(tenant) + ":"
+			rows, _, err := q.hints(ctx, k, prefix, tablestore.PrefixEnd(prefix), left)
+			if left -= rows; err != nil || left <= 0 {
+				return left, err
+			}
+		}
+		return left, nil
+	}
+	from := ""
+	for left > 0 {
+		rows, next, err := q.hints(ctx, k, from, "", left)
+		if left -= rows; err != nil || next == "" {
+			return left, err
+		}
+		from = next
+	}
+	return left, nil
+}
+
+// hints puts one page of a kind's hints into the mirror. It returns how many
+// there were, and where the next tenant's begin, empty where there is nothing
+// more.
+func (q *Queue) hints(ctx context.Context, k kind, from, to string, limit int) (int, string, error) {
+	query := tablestore.Query{
+		Table: q.storage.table, Partition: tablestore.Join("ready", k.service, k.stepType), From: from, To: to,
+		Limit: min(perTenant, limit),
+	}
 	for {
 		page, err := q.storage.store.Scan(ctx, query)
 		if err != nil {
-			return nil, fmt.Errorf("read the queue's catalog: %w", err)
+			return 0, "", fmt.Errorf("read the ready items of service %q: %w", k.service, err)
 		}
-		for i := range page.Rows {
-			parts, err := tablestore.Split(page.Rows[i].Key.Row)
-			if err != nil || len(parts) != 2 {
-				return nil, fmt.Errorf("bad key %q in the queue's catalog", page.Rows[i].Key.Row)
-			}
-			kinds = append(kinds, kind{service: parts[0], stepType: parts[1]})
-		}
-		if page.Next == "" {
-			return kinds, nil
-		}
-		query.Continue = page.Next
-	}
-}
-
-// refillKind reads the hints of one kind, skipping from tenant to tenant. It
-// returns how many more may be read.
-func (q *Queue) refillKind(ctx context.Context, k kind, left int) (int, error) {
-	from := ""
-	for left > 0 {
-		page, err := q.storage.store.Scan(ctx, tablestore.Query{
-			Table: q.storage.table, Partition: tablestore.Join("ready", k.service, k.stepType), From: from,
-			Limit: min(perTenant, left),
-		})
-		if err != nil {
-			return left, fmt.Errorf("read the ready items of service %q: %w", k.service, err)
-		}
-		if len(page.Rows) == 0 && page.Next == "" {
-			return left, nil
+		if query.Continue = page.Next; len(page.Rows) == 0 && page.Next != "" {
+			continue // A store may answer with an empty page that is not the last.
 		}
 		for i := range page.Rows {
 			item, err := decodeHint(k, page.Rows[i].Key.Row)
 			if err != nil {
-				return left, err
+				q.logger.WarnContext(ctx, "bad hint", "error", err)
+				continue
 			}
 			q.ready.add(item)
 		}
-		left -= len(page.Rows)
 		if page.Next == "" {
-			return left, nil
+			return len(page.Rows), "", nil
 		}
-		if len(page.Rows) > 0 {
-			from = nextTenant(page.Rows)
-		}
+		return len(page.Rows), nextTenant(page.Rows), nil
 	}
-	return left, nil
 }
 
 // nextTenant is where to go on: behind the tenant that fills the page to its
@@ -126,22 +142,3 @@ func nextTenant(rows []tablestore.Row) string {
 
 // tenantPrefix is the part of a hint's key that all hints of its tenant share.
 func tenantPrefix(row string) string { return row[:strings.IndexByte(row, ':')+1] }
-
-// decodeHint reads a hint from its key.
-func decodeHint(k kind, row string) (ref, error) {
-	parts, err := tablestore.Split(row)
-	if err != nil || len(parts) != 3 {
-		return ref{}, fmt.Errorf("bad key %q among the ready items", row)
-	}
-	ms, err := strconv.ParseInt(parts[1], 10, 64)
-	if err != nil {
-		return ref{}, fmt.Errorf("bad key %q among the ready items", row)
-	}
-	return ref{kind: k, tenant: parts[0], workID: parts[2], created: time.UnixMilli(ms).UTC()}, nil
-}
-
-// joinIDs and splitIDs are the stored form of a list of work ids, which hold
-// no white space.
-func joinIDs(ids []string) []byte { return []byte(strings.Join(ids, "\n")) }
-
-func splitIDs(data []byte) []string { return strings.Fields(string(data)) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -59,21 +58,13 @@ func (s *Storage) eventKey(id workID, rev int64) tablestore.Key {
 		tablestore.Pad(int64(id.FirstAttempt), 6), tablestore.Pad(rev, 8))
 }
 
-// hintKey addresses the hint that a queued item is ready: oldest first within
-// a tenant.
-func (s *Storage) hintKey(item *lifecycle.Item) tablestore.Key {
-	return tablestore.Key{
-		Table:     s.table,
-		Partition: tablestore.Join("ready", item.Service, item.StepType),
-		Row:       tablestore.Join(item.TenantID, tablestore.Pad(item.CreatedAt.UnixMilli(), 13), item.WorkID),
-	}
-}
-
 // stored is an item as it was read.
 type stored struct {
 	item lifecycle.Item
 	id   workID
 	row  tablestore.Row
+	// mark is the operator's request that the next requeue answers.
+	mark mark
 }
 
 // load reads an item. It returns [lifecycle.ErrNotFound], also for text that is
@@ -99,38 +90,44 @@ func decodeStored(row tablestore.Row, id workID) (*stored, error) {
 	if err != nil {
 		return nil, fmt.Errorf("row %s of job %s: %w", row.Key.Row, row.Key.Partition, err)
 	}
-	return &stored{item: item, id: id, row: row}, nil
+	return &stored{item: item, id: id, row: row, mark: decodeMark(row.Properties)}, nil
 }
 
-// items reads the items of one step, or of all steps where the index is
-// negative, oldest first.
+// items reads the items of one step, oldest first.
 func (s *Storage) items(ctx context.Context, jobID string, stepIndex int) ([]*stored, error) {
-	prefix := rowItem + ":"
-	if stepIndex >= 0 {
-		prefix = tablestore.Join(rowItem, tablestore.Pad(int64(stepIndex), 4)) + ":"
-	}
+	prefix := tablestore.Join(rowItem, tablestore.Pad(int64(stepIndex), 4)) + ":"
 	query := tablestore.Query{
 		Table: s.table, Partition: tablestore.Escape(jobID), From: prefix, To: tablestore.PrefixEnd(prefix),
 	}
-	var items []*stored
+	rows, err := s.rows(ctx, query)
+	if err != nil {
+		return nil, fmt.Errorf("read the work items of job %s: %w", jobID, err)
+	}
+	items := make([]*stored, 0, len(rows))
+	for _, row := range rows {
+		id, err := ledger.ParseOutboxID(row.Properties.Get("work_id").String())
+		if err != nil {
+			return nil, fmt.Errorf("row %s of job %s: %w", row.Key.Row, jobID, err)
+		}
+		one, err := decodeStored(row, id)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, one)
+	}
+	return items, nil
+}
+
+// rows reads all pages of a query.
+func (s *Storage) rows(ctx context.Context, query tablestore.Query) ([]tablestore.Row, error) {
+	var rows []tablestore.Row
 	for {
 		page, err := s.store.Scan(ctx, query)
 		if err != nil {
-			return nil, fmt.Errorf("read the work items of job %s: %w", jobID, err)
+			return nil, err
 		}
-		for _, row := range page.Rows {
-			id, err := ledger.ParseOutboxID(row.Properties.Get("work_id").String())
-			if err != nil {
-				return nil, fmt.Errorf("row %s of job %s: %w", row.Key.Row, jobID, err)
-			}
-			one, err := decodeStored(row, id)
-			if err != nil {
-				return nil, err
-			}
-			items = append(items, one)
-		}
-		if page.Next == "" {
-			return items, nil
+		if rows = append(rows, page.Rows...); page.Next == "" {
+			return rows, nil
 		}
 		query.Continue = page.Next
 	}
@@ -143,83 +140,6 @@ func (s *Storage) message(ctx context.Context, id workID, attemptNo int) ([]byte
 		return nil, fmt.Errorf("read the directive of job %s: %w", id.JobID, err)
 	}
 	return tablestore.Large(row.Properties, "directive"), nil
-}
-
-// writes are the batches that bring a move of an item to the store: the item
-// and its history in one, and the hint where the move makes it ready or takes
-// it.
-func (s *Storage) writes(old *stored, change lifecycle.Change) []tablestore.Batch {
-	item := change.Item
-	batch := tablestore.Batch{{
-		Verb: tablestore.Replace, Key: s.itemKey(old.id), ETag: old.row.ETag, Properties: encodeItem(&item),
-	}}
-	batch = append(batch, s.events(old.id, change.Events)...)
-	batches := []tablestore.Batch{batch}
-	was, is := old.item.Status == lifecycle.StatusQueued, item.Status == lifecycle.StatusQueued
-	if was && !is {
-		batches = append(batches, tablestore.Batch{{Verb: tablestore.Discard, Key: s.hintKey(&item)}})
-	}
-	return batches
-}
-
-// removal are the batches that drop an item from the queue; its history stays.
-func (s *Storage) removal(old *stored, change lifecycle.Change) []tablestore.Batch {
-	batch := tablestore.Batch{{Verb: tablestore.Delete, Key: s.itemKey(old.id), ETag: old.row.ETag}}
-	batch = append(batch, s.events(old.id, change.Events)...)
-	return []tablestore.Batch{batch, {{Verb: tablestore.Discard, Key: s.hintKey(&old.item)}}}
-}
-
-// events are the inserts of history rows.
-func (s *Storage) events(id workID, events []lifecycle.Event) tablestore.Batch {
-	batch := make(tablestore.Batch, 0, len(events))
-	for i := range events {
-		e := &events[i]
-		p := tablestore.Properties{
-			{Name: "type", Value: tablestore.String(string(e.Type))},
-			{Name: "from_status", Value: tablestore.String(string(e.From))},
-			{Name: "to_status", Value: tablestore.String(string(e.To))},
-			{Name: "rev", Value: tablestore.Int(e.Rev)},
-			{Name: "at", Value: tablestore.Time(e.At)},
-			{Name: "actor", Value: tablestore.String(e.Actor)},
-			{Name: "request_id", Value: tablestore.String(e.RequestID)},
-			{Name: "attempt", Value: tablestore.Int(int64(e.Attempt))},
-		}
-		batch = append(batch, tablestore.Op{Verb: tablestore.Insert, Key: s.eventKey(id, e.Rev), Properties: p})
-	}
-	return batch
-}
-
-// history reads one page of an item's events with rev > after.
-func (s *Storage) history(ctx context.Context, workID string, after int64, limit int) ([]lifecycle.Event, int64, error) {
-	id, err := ledger.ParseOutboxID(workID)
-	if err != nil {
-		return nil, 0, lifecycle.ErrNotFound
-	}
-	from := s.eventKey(id, after+1)
-	prefix := from.Row[:strings.LastIndexByte(from.Row, ':')+1]
-	page, err := s.store.Scan(ctx, tablestore.Query{
-		Table: s.table, Partition: from.Partition, From: from.Row, To: tablestore.PrefixEnd(prefix), Limit: limit,
-	})
-	if err != nil {
-		return nil, 0, fmt.Errorf("read the history of work item %s: %w", workID, err)
-	}
-	events := make([]lifecycle.Event, 0, len(page.Rows))
-	for i := range page.Rows {
-		events = append(events, decodeEvent(workID, page.Rows[i].Properties))
-	}
-	if page.Next != "" && len(events) > 0 {
-		return events, events[len(events)-1].Rev, nil
-	}
-	return events, 0, nil
-}
-
-func decodeEvent(workID string, p tablestore.Properties) lifecycle.Event {
-	return lifecycle.Event{
-		WorkID: workID, Type: lifecycle.EventType(p.Get("type").String()),
-		From: lifecycle.Status(p.Get("from_status").String()), To: lifecycle.Status(p.Get("to_status").String()),
-		Rev: p.Get("rev").Int(), At: p.Get("at").Time(), Actor: p.Get("actor").String(),
-		RequestID: p.Get("request_id").String(), Attempt: int(p.Get("attempt").Int()),
-	}
 }
 
 // now is the time of one change, in the milliseconds that are stored.

@@ -39,6 +39,15 @@ type Event struct {
 	Attempt int
 }
 
+// Check answers a request without making its move: whether it repeats one that
+// was accepted before, or else the refusal that the move would meet. What the
+// move itself carries, such as a result, is not looked at. Errors are those of
+// the package comment.
+func Check(item Item, operation Operation, request Request) (repeat bool, err error) {
+	_, repeat, err = admit(&item, operation, request)
+	return repeat, err
+}
+
 // admit answers for the request whether the operation may move the item, and
 // how; repeat says that it has done so before. The order of the questions is
 // that of the package comment.
@@ -108,6 +117,9 @@ func (i *Item) enter(move Transition, now time.Time) {
 	}
 	if !move.To.Held() {
 		i.Owner, i.LeaseExpiresAt = "", time.Time{}
+	}
+	if move.To != StatusClaimed {
+		i.ClaimLease = 0
 	}
 }
 

@@ -87,6 +87,7 @@ func (v *violations) identity(item *Item) {
 func (v *violations) parts(item *Item, rules presence) {
 	v.exactly(rules.owner, item.Owner != "", "owner", item.Status)
 	v.exactly(rules.lease, !item.LeaseExpiresAt.IsZero(), "lease", item.Status)
+	v.require(item.ClaimLease == 0 || item.Status == StatusClaimed, "claim_lease", "must be absent when "+string(item.Status))
 	v.exactly(rules.result, len(item.Result) > 0, "result", item.Status)
 	v.exactly(rules.failure, item.Error != nil, "error", item.Status)
 	v.require(len(item.Result) == 0 || isObject(item.Result), "result", "must be a JSON object")

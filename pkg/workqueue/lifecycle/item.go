@@ -23,6 +23,9 @@ type Item struct {
 	// LeaseExpiresAt is when the owner's hold runs out unless it is extended;
 	// the zero time where there is no lease.
 	LeaseExpiresAt time.Time
+	// ClaimLease is for how long the claim gave the item, for a heartbeat to give
+	// as much again. Only a claimed item has one.
+	ClaimLease time.Duration
 	// Result is what the owner made of the work: a JSON object, with output_ref
 	// and result_ref where there are any. Only a succeeded item has one.
 	Result json.RawMessage

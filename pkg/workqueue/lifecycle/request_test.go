@@ -143,6 +143,26 @@ func TestARepeatChangesNothing(t *testing.T) {
 }
 
 // The worker of attempt 1 asks again after the item went on without it.
+func TestCheckAnswersAsTheMoveDoes(t *testing.T) {
+	t.Parallel()
+	forEveryMove(t, func(t *testing.T, item lifecycle.Item, op lifecycle.Operation) {
+		t.Helper()
+		request := by(actorOf(op), item)
+		if repeat, err := lifecycle.Check(item, op, request); repeat || err != nil {
+			t.Errorf("of what is allowed: repeat %t, %v", repeat, err)
+		}
+		moved := must(t)(perform(op, item, request, t0))
+		if repeat, err := lifecycle.Check(moved, op, request); !repeat || err != nil {
+			t.Errorf("of a repeat: repeat %t, %v", repeat, err)
+		}
+		request.ID, request.ExpectedRev = "another", item.Rev+9
+		_, want := perform(op, item, request, t0)
+		if _, err := lifecycle.Check(item, op, request); err == nil || err.Error() != want.Error() {
+			t.Errorf("of another rev: %v, want %v", err, want)
+		}
+	})
+}
+
 func TestARepeatIsKnownBeforeRevOwnerAndStatus(t *testing.T) {
 	t.Parallel()
 	claimed := in(t, "claimed")

@@ -13,7 +13,11 @@ import (
 //
 // Source: Job lifecycle plan 02, Allowed transitions, Claim.
 func Claim(item Item, request Request, leaseUntil, now time.Time) (Change, error) {
-	return underLease(item, OpClaimNext, request, leaseUntil, now)
+	change, err := underLease(item, OpClaimNext, request, leaseUntil, now)
+	if err == nil && !change.Repeat {
+		change.Item.ClaimLease = leaseUntil.Sub(now)
+	}
+	return change, err
 }
 
 // ClaimAndStart claims the item and starts it in one change: two transitions

@@ -11,10 +11,18 @@ import (
 // own from open.
 func Run(t *testing.T, open func(t testing.TB) Harness) {
 	t.Helper()
+	RunWithin(t, func(t *testing.T, check func(t *testing.T)) { check(t) }, open)
+}
+
+// RunWithin does what [Run] does, with each check and the opening of its
+// harness inside a call of within. With [testing/synctest.Test] there, a queue
+// that reads the wall clock is tested on one that can be moved.
+func RunWithin(t *testing.T, within func(t *testing.T, check func(t *testing.T)), open func(t testing.TB) Harness) {
+	t.Helper()
 	for _, check := range checks() {
 		t.Run(check.name, func(t *testing.T) {
 			t.Parallel()
-			check.runOn(t, open(t))
+			within(t, func(t *testing.T) { check.runOn(t, open(t)) })
 		})
 	}
 }

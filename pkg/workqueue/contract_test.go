@@ -1,0 +1,180 @@
+package workqueue_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+	"github.com/lucius-project/lucius/pkg/workqueue/queuetest"
+)
+
+// The queue holds the contract that any queue must, over a real ledger, on a
+// store that applies a change at once and on one that always splits it.
+func TestQueue_HoldsTheContract(t *testing.T) {
+	t.Parallel()
+	for name, split := range map[string]bool{"atomic": false, "split": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			queuetest.RunWithin(t, synctest.Test, func(t testing.TB) queuetest.Harness {
+				u := &underTest{bundle: setup(t, split), messages: map[string]ledger.Message{}, items: map[string]string{}}
+				return queuetest.Harness{
+					Queue: u, Now: time.Now, Advance: time.Sleep, Message: u.accepted, Redispatch: u.redispatched,
+				}
+			})
+		})
+	}
+}
+
+// underTest is the queue as the suite drives it. Its messages are those of real
+// jobs, since the ledger decides about them.
+type underTest struct {
+	*bundle
+	mu       sync.Mutex
+	messages map[string]ledger.Message // by message id
+	items    map[string]string         // the item that a requeue's message id goes to
+}
+
+// accepted makes a job whose first directive stands for the suite's message.
+func (u *underTest) accepted(t testing.TB, m lifecycle.Message) lifecycle.Message {
+	got := u.accept(t, m.TenantID, m.Service, m.StepType)
+	u.keep(&got, got.OutboxID)
+	m.DedupeKey, m.JobID, m.StepID = got.MessageID(), got.JobID, got.StepID
+	m.Directive = directiveOf(&got)
+	return m
+}
+
+// redispatched has the ledger make the next attempt of a stalled item's step.
+func (u *underTest) redispatched(t testing.TB, item lifecycle.Item) lifecycle.Directive {
+	agg, err := u.ledger.Job(t.Context(), item.JobID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if agg.Steps[0].State == statemachine.StepFailedRetry {
+		result, err := u.ledger.Change(t.Context(), item.JobID, statemachine.Retry{StepID: item.StepID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		agg = &result.Job
+	}
+	message, err := u.ledger.Message(t.Context(), agg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.keep(message, item.WorkID)
+	return directiveOf(message)
+}
+
+func (u *underTest) keep(m *ledger.Message, workID string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.messages[m.MessageID()], u.items[m.MessageID()] = *m, workID
+}
+
+func (u *underTest) kept(messageID string) (ledger.Message, string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.messages[messageID], u.items[messageID]
+}
+
+func directiveOf(m *ledger.Message) lifecycle.Directive {
+	return lifecycle.Directive{MessageID: m.MessageID(), AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}
+}
+
+func (u *underTest) Enqueue(ctx context.Context, m lifecycle.Message) (lifecycle.Item, error) {
+	message, workID := u.kept(m.MessageID)
+	if err := u.Publish(ctx, []ledger.Message{message})[0]; err != nil {
+		return lifecycle.Item{}, err
+	}
+	return u.Get(ctx, workID)
+}
+
+func (u *underTest) ClaimNext(ctx context.Context, c queuetest.Claim) ([]lifecycle.Item, error) {
+	views, err := u.Claim(ctx, workqueue.ClaimRequest{
+		Owner: c.Owner, RequestID: c.RequestID, Max: c.Max, Lease: c.Lease, Start: c.Start,
+		Services: c.Filter.Services, StepTypes: c.Filter.StepTypes,
+	})
+	items := make([]lifecycle.Item, len(views))
+	for i := range views {
+		items[i] = views[i].Item
+	}
+	return items, err
+}
+
+func (u *underTest) Start(ctx context.Context, workID string, r lifecycle.Request) (lifecycle.Item, error) {
+	return itemOf(u.Queue.Start(ctx, workID, r))
+}
+
+func (u *underTest) Heartbeat(ctx context.Context, workID string, r lifecycle.Request) (lifecycle.Item, error) {
+	return itemOf(u.Queue.Heartbeat(ctx, workID, r))
+}
+
+func (u *underTest) Complete(ctx context.Context, workID string, r lifecycle.Request, result json.RawMessage,
+) (lifecycle.Item, error) {
+	var refs struct {
+		Output json.RawMessage `json:"output_ref"`
+		Result json.RawMessage `json:"result_ref"`
+	}
+	if err := json.Unmarshal(result, &refs); err != nil {
+		return lifecycle.Item{}, err
+	}
+	return itemOf(u.Queue.Complete(ctx, workID, r, refs.Output, refs.Result))
+}
+
+func (u *underTest) Fail(ctx context.Context, workID string, r lifecycle.Request, f lifecycle.Failure) (lifecycle.Item, error) {
+	return itemOf(u.Queue.Fail(ctx, workID, r, workqueue.Failure{Code: f.Code, Message: f.Message}))
+}
+
+func (u *underTest) Stall(ctx context.Context, workID string, r lifecycle.Request) (lifecycle.Item, error) {
+	return itemOf(u.Queue.Stall(ctx, workID, r))
+}
+
+// Requeue is the operator's, and then the relay's, which publishes what the
+// ledger has for the step: nobody names a directive.
+func (u *underTest) Requeue(ctx context.Context, workID string, r lifecycle.Request, next lifecycle.Directive,
+) (lifecycle.Item, error) {
+	item, err := u.Get(ctx, workID)
+	if err == nil && item.MessageID == next.MessageID && item.Status == lifecycle.StatusStalled {
+		return lifecycle.Item{}, errors.New("the ledger has no such directive to publish")
+	}
+	if item, err = itemOf(u.Queue.Requeue(ctx, workID, r)); err != nil {
+		return lifecycle.Item{}, err
+	}
+	if message, _ := u.kept(next.MessageID); message.JobID != "" {
+		if err := u.Publish(ctx, []ledger.Message{message})[0]; err != nil {
+			return lifecycle.Item{}, err
+		}
+		return u.Get(ctx, workID)
+	}
+	return item, nil
+}
+
+func (u *underTest) Get(ctx context.Context, workID string) (lifecycle.Item, error) {
+	return itemOf(u.Queue.Get(ctx, workID))
+}
+
+func (u *underTest) Events(ctx context.Context, workID string) ([]lifecycle.Event, error) {
+	events, _, err := u.Queue.Events(ctx, workID, 0, 1000)
+	return events, refusal(err)
+}
+
+// itemOf is the item of an answer.
+func itemOf(view workqueue.View, err error) (lifecycle.Item, error) { return view.Item, refusal(err) }
+
+// refusal is the lifecycle's word for a refusal: those of the ledger come
+// without.
+func refusal(err error) error {
+	known, ok := errors.AsType[*problem.Error](err)
+	if ok && known.Code == problem.IllegalTransition && known.Err == nil {
+		return errors.Join(lifecycle.ErrIllegalTransition, err)
+	}
+	return err
+}

@@ -1,0 +1,254 @@
+package workqueue_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+// swept is one verb of the sweep: the item it starts from, and the request,
+// which is the same each time it is sent.
+type swept struct {
+	name  string
+	until lifecycle.Status
+	send  func(ctx context.Context, s *scene) error
+}
+
+// scene is one item with its worker.
+type scene struct {
+	*bundle
+	message ledger.Message
+	item    lifecycle.Item // as it was before the verb
+}
+
+// claimed makes the claim, which must hand out the one item.
+func (s *scene) claimed(ctx context.Context, start bool) error {
+	views, err := s.Claim(ctx, workqueue.ClaimRequest{Owner: "w1", RequestID: "verb", Max: 5, Start: start})
+	if err == nil && (len(views) != 1 || string(views[0].Directive) != string(s.message.Directive)) {
+		return fmt.Errorf("claimed %d items", len(views))
+	}
+	return err
+}
+
+// moved makes a verb of one item's.
+func moved(actor string, verb func(*scene) func(context.Context, string, lifecycle.Request) (workqueue.View, error),
+) func(context.Context, *scene) error {
+	return func(ctx context.Context, s *scene) error {
+		_, err := verb(s)(ctx, s.item.WorkID, by(actor, "verb", s.item))
+		return err
+	}
+}
+
+func sweep() []swept {
+	type call = func(context.Context, string, lifecycle.Request) (workqueue.View, error)
+	start := moved("w1", func(s *scene) call { return s.Start })
+	beat := moved("w1", func(s *scene) call { return s.Heartbeat })
+	return []swept{
+		{"publish", lifecycle.StatusNone, func(ctx context.Context, s *scene) error {
+			return s.Publish(ctx, []ledger.Message{s.message})[0]
+		}},
+		{"claim", lifecycle.StatusQueued, func(ctx context.Context, s *scene) error { return s.claimed(ctx, false) }},
+		{"claim and start", lifecycle.StatusQueued, func(ctx context.Context, s *scene) error { return s.claimed(ctx, true) }},
+		{"heartbeat before the start", lifecycle.StatusClaimed, beat},
+		{"start", lifecycle.StatusClaimed, start},
+		{"heartbeat", lifecycle.StatusRunning, beat},
+		{"complete", lifecycle.StatusRunning, moved("w1", func(s *scene) call {
+			return func(ctx context.Context, id string, r lifecycle.Request) (workqueue.View, error) {
+				return s.Complete(ctx, id, r, nil, []byte(`{"uri":"s3://r"}`))
+			}
+		})},
+		{"fail", lifecycle.StatusRunning, moved("w1", func(s *scene) call {
+			return func(ctx context.Context, id string, r lifecycle.Request) (workqueue.View, error) {
+				return s.Fail(ctx, id, r, workqueue.Failure{Retryable: true, Code: "busy"})
+			}
+		})},
+		{"stall", lifecycle.StatusRunning, moved("operator", func(s *scene) call { return s.Stall })},
+		{"requeue", lifecycle.StatusStalled, moved("operator", func(s *scene) call { return s.Requeue })},
+	}
+}
+
+// Each call of the store fails in turn, before it takes effect and after. Sent
+// again, the request must come to what it comes to without a fault, once.
+func TestQueue_SurvivesAnySingleFault(t *testing.T) {
+	t.Parallel()
+	for _, verb := range sweep() {
+		for name, split := range map[string]bool{"atomic": false, "split": true} {
+			t.Run(verb.name+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				s, _, counter := stage(t, verb, split)
+				counter.Reset()
+				if err := verb.send(t.Context(), s); err != nil {
+					t.Fatal(err)
+				}
+				counts := counter.Counts()
+				want := s.outcome(t)
+				for nth := range int(counts.Gets + counts.Scans + counts.Commits) {
+					for _, after := range []bool{false, true} {
+						faultOnce(t, verb, split, storetest.Fault{Nth: nth + 1, After: after}, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// faultOnce sends the verb while one call fails, and again until it is answered.
+func faultOnce(t *testing.T, verb swept, split bool, fault storetest.Fault, want outcome) {
+	t.Helper()
+	s, faults, _ := stage(t, verb, split)
+	faults.Plan(fault)
+	err := verb.send(t.Context(), s)
+	if err != nil && verb.name != "publish" {
+		assertCode(t, err, problem.StoreUnavailable)
+	}
+	faults.Clear()
+	what := fmt.Sprintf("call %d, applied %t (%v)", fault.Nth, fault.After, err)
+	for range 2 { // Also what was answered may be sent again: the answer may be lost.
+		if err := verb.send(t.Context(), s); err != nil {
+			t.Errorf("%s: sent again: %v", what, err)
+			return
+		}
+	}
+	if diff := cmp.Diff(want, s.outcome(t)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// A refusal looks into the ledger first. Where that fails nobody is refused:
+// the request may be one that was applied.
+func TestQueue_RefusesNobodyUnjudged(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		seen   int64                // the rev of the request, from the item's
+		events []statemachine.Event // meanwhile, past the queue
+		want   problem.Code
+	}{
+		"by the item":        {-1, nil, problem.RevConflict},
+		"by what it follows": {0, []statemachine.Event{statemachine.Stall{StepID: "step", AttemptNo: 1}}, problem.IllegalTransition},
+		"by the ledger": {
+			0, []statemachine.Event{statemachine.Stall{StepID: "step", AttemptNo: 1}, statemachine.Retry{}}, problem.StaleAttempt,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for nth, calls := 0, 1; nth <= calls; nth++ { // The 0th has no fault, and counts the calls.
+				store := tap()
+				faulty, faults := storetest.Faulty(store)
+				counting, counter := storetest.Counting(faulty)
+				s := &scene{bundle: reopen(t, counting)}
+				s.message = s.work(t)
+				s.item = s.claim(t, "w1", "c1", 1, true)[0].Item
+				store.fail(tablestore.ErrUnavailable, "ITEM:")
+				for _, event := range test.events {
+					if _, err := s.ledger.Change(t.Context(), s.item.JobID, event); err != nil {
+						t.Fatal(err)
+					}
+				}
+				store.set(nil)
+				request := by("w1", "verb", s.item)
+				request.ExpectedRev += test.seen
+				complete := func() error {
+					_, err := s.Complete(t.Context(), s.item.WorkID, request, nil, nil)
+					return err
+				}
+				if nth == 0 {
+					counter.Reset()
+					assertCode(t, complete(), test.want)
+					counts := counter.Counts()
+					calls = int(counts.Gets + counts.Scans + counts.Commits)
+					continue
+				}
+				faults.Plan(storetest.Fault{Nth: nth})
+				assertCode(t, complete(), problem.StoreUnavailable)
+				faults.Clear()
+				if known := asKnown(complete()); known == nil || known.Code.Status() != 409 {
+					t.Errorf("call %d: sent again: %v", nth, known)
+				}
+			}
+		})
+	}
+}
+
+// stage sets the scene, on a store with a plan of faults.
+func stage(t *testing.T, verb swept, split bool) (*scene, *storetest.Faults, *storetest.Counter) {
+	t.Helper()
+	store, faults := storetest.Faulty(memstore.New(memstore.Options{Split: split}))
+	store, counter := storetest.Counting(store)
+	s := &scene{bundle: reopen(t, store)}
+	s.message = s.accept(t, "tenant_a", "ocr", "OCR")
+	if verb.until == lifecycle.StatusNone {
+		return s, faults, counter
+	}
+	s.relay(t, s.message)
+	if verb.until == lifecycle.StatusQueued {
+		return s, faults, counter
+	}
+	s.item = s.claim(t, "w1", "c1", 1, verb.until != lifecycle.StatusClaimed)[0].Item
+	if verb.until == lifecycle.StatusStalled {
+		view, err := s.Stall(t.Context(), s.item.WorkID, by("operator", "stall", s.item))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.item = view.Item
+	}
+	return s, faults, counter
+}
+
+// outcome is what a verb came to.
+type outcome struct {
+	Item  lifecycle.Item
+	Types []lifecycle.EventType
+	By    []string
+	Step  statemachine.StepState
+	Rev   int64 // the job's: each effect on the ledger raises it
+	Spent statemachine.Spent
+	Ready int // what another process finds to claim
+}
+
+func (s *scene) outcome(t *testing.T) outcome {
+	t.Helper()
+	for i, err := range s.Publish(t.Context(), s.out.take()) { // What the ledger left to the relay.
+		if err != nil {
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+	view, err := s.Get(t.Context(), s.message.OutboxID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, _, err := s.Events(t.Context(), s.message.OutboxID, 0, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lifecycle.ValidateHistory(view.Item, events); err != nil {
+		t.Error(err)
+	}
+	agg, err := s.ledger.Job(t.Context(), s.message.JobID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := outcome{
+		Item: lifecycle.Item{
+			Status: view.Item.Status, Attempt: view.Item.Attempt, Rev: view.Item.Rev, Owner: view.Item.Owner,
+			Result: view.Item.Result, Error: view.Item.Error, AttemptNo: view.Item.AttemptNo,
+		},
+		Step: agg.Steps[0].State, Rev: agg.Job.Rev, Spent: agg.Steps[0].Spent,
+		Ready: len(reopen(t, s.store).claim(t, "w9", "c9", 5, false)),
+	}
+	for _, e := range events {
+		out.Types, out.By = append(out.Types, e.Type), append(out.By, e.Actor)
+	}
+	return out
+}

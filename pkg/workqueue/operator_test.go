@@ -1,0 +1,338 @@
+package workqueue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+// stalled makes an item that an operator has taken from its worker.
+func (b *bundle) stalled(t *testing.T) lifecycle.Item {
+	t.Helper()
+	b.work(t)
+	item := b.claim(t, "w1", "c1", 1, true)[0].Item
+	view, err := b.Stall(t.Context(), item.WorkID, by("operator", "x1", item))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return view.Item
+}
+
+func TestRequeue_OffersTheItemAtOnceInTheOperatorsName(t *testing.T) {
+	t.Parallel()
+	bothStores(t, func(t *testing.T, b *bundle) {
+		stalled := b.stalled(t)
+		view, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled))
+		if err != nil || view.Item.Status != lifecycle.StatusQueued || view.Item.AttemptNo != 2 {
+			t.Fatalf("requeue: %v, item is %s", err, view.Item.Status)
+		}
+		b.relay(t) // The relay has it as well, and finds it done.
+		events, _, err := b.Events(t.Context(), stalled.WorkID, 0, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := events[len(events)-1]
+		want := lifecycle.Event{
+			WorkID: stalled.WorkID, Rev: 5, Type: lifecycle.EventRequeued, From: lifecycle.StatusStalled,
+			To: lifecycle.StatusQueued, At: last.At, Actor: "olga", RequestID: "x2", Attempt: 1,
+		}
+		if diff := cmp.Diff(want, last); diff != "" {
+			t.Errorf("last event (-want +got):\n%s", diff)
+		}
+		again, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled))
+		if err != nil || again.Item.Rev != view.Item.Rev {
+			t.Errorf("the repeat: %v, rev %d, first %d", err, again.Item.Rev, view.Item.Rev)
+		}
+		if step := b.step(t, stalled.JobID); step.AttemptNo != 2 || step.Spent != (statemachine.Spent{}) {
+			t.Errorf("step is at attempt %d and spent %+v", step.AttemptNo, step.Spent)
+		}
+	})
+}
+
+// Where the next attempt waits for the relay already, what the relay publishes
+// then is still the operator's requeue.
+func TestRequeue_OfAnAttemptThatWaitsForTheRelay(t *testing.T) {
+	t.Parallel()
+	bothStores(t, func(t *testing.T, b *bundle) {
+		stalled := b.stalled(t)
+		if _, err := b.ledger.Change(t.Context(), stalled.JobID, statemachine.Retry{}); err != nil {
+			t.Fatal(err)
+		}
+		request := by("olga", "x2", stalled)
+		var rev int64
+		for n := range 2 {
+			view, err := b.Requeue(t.Context(), stalled.WorkID, request)
+			if err != nil || view.Item.Status != lifecycle.StatusStalled {
+				t.Fatalf("requeue: %v, item is %s", err, view.Item.Status)
+			}
+			agg, err := b.ledger.Job(t.Context(), stalled.JobID)
+			if err != nil || n > 0 && agg.Job.Rev != rev {
+				t.Errorf("the repeat brought the job from rev %d to %d (%v)", rev, agg.Job.Rev, err)
+			}
+			rev = agg.Job.Rev
+		}
+		b.relay(t)
+		events, _, err := b.Events(t.Context(), stalled.WorkID, 0, 100)
+		if err != nil || events[len(events)-1].Actor != "olga" || events[len(events)-1].RequestID != "x2" {
+			t.Errorf("last event is %+v (%v)", events[len(events)-1], err)
+		}
+		if view, err := b.Requeue(t.Context(), stalled.WorkID, request); err != nil || view.Item.Status != lifecycle.StatusQueued {
+			t.Errorf("the repeat: %v, item is %s", err, view.Item.Status)
+		}
+	})
+}
+
+func TestRequeue_WithoutAnOperatorIsTheRelays(t *testing.T) {
+	t.Parallel()
+	b := setup(t, false)
+	stalled := b.stalled(t)
+	if _, err := b.ledger.Change(t.Context(), stalled.JobID, statemachine.Retry{}); err != nil {
+		t.Fatal(err)
+	}
+	b.relay(t)
+	events, _, err := b.Events(t.Context(), stalled.WorkID, 0, 100)
+	if err != nil || events[len(events)-1].Actor != "relay" {
+		t.Errorf("last event is %+v (%v)", events[len(events)-1], err)
+	}
+}
+
+func TestRequeue_IsRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t, false)
+	stalled := b.stalled(t)
+	send := func(spoil func(*lifecycle.Request)) error {
+		request := by("olga", "x2", stalled)
+		spoil(&request)
+		_, err := b.Requeue(t.Context(), stalled.WorkID, request)
+		return err
+	}
+	assertPointer(t, send(func(r *lifecycle.Request) { r.Actor = "" }), "/actor")
+	assertPointer(t, send(func(r *lifecycle.Request) { r.ID = "" }), "/request_id")
+	assertPointer(t, send(func(r *lifecycle.Request) { r.ExpectedRev = 0 }), "/expected_rev")
+	assertCode(t, send(func(r *lifecycle.Request) { r.ExpectedRev-- }), problem.RevConflict)
+	if _, err := b.ledger.Change(t.Context(), stalled.JobID, statemachine.Pause{}); err != nil {
+		t.Fatal(err)
+	}
+	assertCode(t, send(func(*lifecycle.Request) {}), problem.IllegalTransition)
+	if step := b.step(t, stalled.JobID); step.AttemptNo != 1 {
+		t.Errorf("a refused requeue made attempt %d", step.AttemptNo)
+	}
+	_, err := b.Requeue(t.Context(), "no-such-job.0.1", by("olga", "x2", stalled))
+	assertCode(t, err, problem.WorkNotFound)
+}
+
+// A requeue whose mark is lost, and then the relay publishes first: the repeat
+// is known all the same.
+func TestRequeue_WhoseMarkWasLostIsKnown(t *testing.T) {
+	t.Parallel()
+	store := tap()
+	b := reopen(t, store)
+	stalled := b.stalled(t)
+	store.on("ITEM:", 1<<20, down)
+	_, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled))
+	assertCode(t, err, problem.StoreUnavailable)
+	store.set(nil)
+	b.relay(t)
+	view, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled))
+	if err != nil || view.Item.Status != lifecycle.StatusQueued {
+		t.Errorf("the repeat: %v, item is %s", err, view.Item.Status)
+	}
+	_, err = b.Requeue(t.Context(), stalled.WorkID, by("olga", "x3", stalled))
+	assertCode(t, err, problem.RevConflict)
+}
+
+// Of two operators in two processes one is accepted, and the item says whose
+// requeue it was.
+func TestRequeue_OneOfTwoRacingOperatorsIsAccepted(t *testing.T) {
+	t.Parallel()
+	store := tap()
+	b := reopen(t, store)
+	stalled := b.stalled(t)
+	store.afterRead(func() {
+		if _, err := reopen(t, store).Requeue(t.Context(), stalled.WorkID, by("otto", "o1", stalled)); err != nil {
+			t.Error(err)
+		}
+	})
+	_, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled))
+	assertCode(t, err, problem.RevConflict)
+	events, _, err := b.Events(t.Context(), stalled.WorkID, 0, 100)
+	if err != nil || events[len(events)-1].Actor != "otto" {
+		t.Errorf("last event is %+v (%v)", events[len(events)-1], err)
+	}
+}
+
+// The mark that another process's write got in the way of is made good.
+func TestRequeue_WhoseMarkLosesARaceIsMarkedAllTheSame(t *testing.T) {
+	t.Parallel()
+	store := tap()
+	b := reopen(t, store)
+	stalled := b.stalled(t)
+	if _, err := b.ledger.Change(t.Context(), stalled.JobID, statemachine.Retry{}); err != nil {
+		t.Fatal(err)
+	}
+	store.on("ITEM:", 1, func() error {
+		if _, err := reopen(t, store).Requeue(t.Context(), stalled.WorkID, by("otto", "o1", stalled)); err != nil {
+			t.Error(err)
+		}
+		return nil
+	})
+	if _, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled)); err != nil {
+		t.Fatal(err)
+	}
+	b.relay(t)
+	events, _, err := b.Events(t.Context(), stalled.WorkID, 0, 100)
+	if err != nil || events[len(events)-1].Actor != "olga" {
+		t.Errorf("last event is %+v (%v)", events[len(events)-1], err)
+	}
+}
+
+func TestCaller_SeesNoItemOfOthers(t *testing.T) {
+	t.Parallel()
+	b := setup(t, false)
+	message := b.work(t)
+	item := b.claim(t, "w1", "c1", 1, false)[0].Item
+	type verb = func(context.Context, string, lifecycle.Request) (workqueue.View, error)
+	verbs := func(q *workqueue.Queue) map[string]verb {
+		return map[string]verb{
+			"heartbeat": q.Heartbeat, "start": q.Start, "stall": q.Stall, "requeue": q.Requeue,
+			"complete": func(ctx context.Context, id string, r lifecycle.Request) (workqueue.View, error) {
+				return q.Complete(ctx, id, r, nil, nil)
+			},
+			"fail": func(ctx context.Context, id string, r lifecycle.Request) (workqueue.View, error) {
+				return q.Fail(ctx, id, r, workqueue.Failure{})
+			},
+			"get": func(ctx context.Context, id string, _ lifecycle.Request) (workqueue.View, error) {
+				return q.Get(ctx, id)
+			},
+			"events": func(ctx context.Context, id string, _ lifecycle.Request) (workqueue.View, error) {
+				_, _, err := q.Events(ctx, id, 0, 10)
+				return workqueue.View{}, err
+			},
+		}
+	}
+	for _, caller := range []workqueue.Caller{
+		{Tenants: []string{"tenant_b"}},
+		{Services: []string{"embed"}},
+		{Tenants: []string{"tenant_a"}, Services: []string{"embed"}},
+	} {
+		for name, verb := range verbs(b.As(caller)) {
+			_, err := verb(t.Context(), item.WorkID, by("w1", name, item))
+			if known := asKnown(err); known == nil || known.Code != problem.WorkNotFound {
+				t.Errorf("%s as %+v: %v", name, caller, err)
+			}
+		}
+		views, err := b.As(caller).Claim(t.Context(), workqueue.ClaimRequest{Owner: "w1", RequestID: "c1", Max: 1})
+		if err != nil || len(views) != 0 {
+			t.Errorf("the claim, sent again as %+v, answered %d items (%v)", caller, len(views), err)
+		}
+	}
+	mine := b.As(workqueue.Caller{Tenants: []string{"tenant_b", "tenant_a"}, Services: []string{"ocr"}})
+	if view, err := mine.Start(t.Context(), message.OutboxID, by("w1", "s1", item)); err != nil || view.Item.Status != lifecycle.StatusRunning {
+		t.Errorf("start by who may: %v", err)
+	}
+}
+
+// The columns of a neighbouring version survive every rewrite of the item.
+func TestItem_CarriesColumnsThatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	bothStores(t, func(t *testing.T, b *bundle) {
+		b.work(t)
+		item := b.claim(t, "w1", "c1", 1, false)[0].Item
+		id, err := ledger.ParseOutboxID(item.WorkID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := tablestore.Key{Table: workqueue.DefaultTable, Partition: id.JobID, Row: "ITEM:0000:000001"}
+		row, err := b.store.Get(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		newer := append(row.Properties, tablestore.Property{Name: "of_tomorrow", Value: tablestore.Int(7)})
+		op := tablestore.Op{Verb: tablestore.Replace, Key: key, ETag: row.ETag, Properties: newer}
+		if _, err := b.store.Commit(t.Context(), tablestore.Batch{op}); err != nil {
+			t.Fatal(err)
+		}
+		for n, move := range []func(context.Context, string, lifecycle.Request) (workqueue.View, error){
+			b.Heartbeat, b.Start, b.Stall, b.Requeue,
+		} {
+			actor := item.Owner
+			if item.Status != lifecycle.StatusClaimed {
+				actor = "olga"
+			}
+			view, err := move(t.Context(), item.WorkID, by(actor, fmt.Sprint("r", n), item))
+			if err != nil {
+				t.Fatal(err)
+			}
+			item = view.Item
+			row, err := b.store.Get(t.Context(), key)
+			if err != nil || row.Properties.Get("of_tomorrow").Int() != 7 {
+				t.Errorf("the column is lost when the item becomes %s (%v)", item.Status, err)
+			}
+		}
+	})
+}
+
+// A request that comes while another one on its item is under way, in the same
+// process, sees what that has done.
+func TestQueue_RequestsOnAnItemTakeTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := tap()
+		b := reopen(t, store)
+		b.work(t)
+		item := b.claim(t, "w1", "c1", 1, true)[0].Item
+		second := make(chan error, 1)
+		store.on("ITEM:", 1, func() error { // The ledger knows of the first, the item does not yet.
+			go func() {
+				_, err := b.Stall(t.Context(), item.WorkID, by("olga", "x1", item))
+				second <- err
+			}()
+			synctest.Wait()
+			if len(second) > 0 {
+				t.Error("the second request did not wait")
+			}
+			return nil
+		})
+		if _, err := b.Heartbeat(t.Context(), item.WorkID, by("w1", "h1", item)); err != nil {
+			t.Error(err)
+		}
+		assertCode(t, <-second, problem.RevConflict)
+	})
+}
+
+func TestQueue_ARequestWaitsForItsTurnNoLongerThanItsContext(t *testing.T) {
+	t.Parallel()
+	store := tap()
+	b := reopen(t, store)
+	b.work(t)
+	item := b.claim(t, "w1", "c1", 1, true)[0].Item
+	store.on("ITEM:", 1, func() error {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("the worker hung up"))
+		for _, verb := range []func(context.Context, string, lifecycle.Request) (workqueue.View, error){b.Stall, b.Requeue} {
+			_, err := verb(ctx, item.WorkID, by("olga", "x", item))
+			assertCode(t, err, problem.StoreUnavailable)
+		}
+		return nil
+	})
+	if _, err := b.Heartbeat(t.Context(), item.WorkID, by("w1", "h1", item)); err != nil {
+		t.Error(err)
+	}
+}
+
+// asKnown is the problem that the error is, nil for any other error.
+func asKnown(err error) *problem.Error {
+	known, _ := errors.AsType[*problem.Error](err)
+	return known
+}
