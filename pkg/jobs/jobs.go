@@ -14,17 +14,24 @@ type Ledger interface {
 	Payload(ctx context.Context, jobID string) ([]byte, error)
 	History(ctx context.Context, jobID string, after int64, limit int) ([]ledger.HistoryEntry, int64, error)
 	Change(ctx context.Context, jobID string, event statemachine.Event, opts ...ledger.Option) (ledger.Result, error)
+	Rerun(ctx context.Context, rerun ledger.Rerun) (ledger.Accepted, error)
+	Index(ctx context.Context, query ledger.IndexQuery) ([]ledger.IndexEntry, bool, error)
+	Tenants(ctx context.Context, after string, limit int) ([]string, error)
 }
 
 // Service reads and steers jobs. It is safe for concurrent use.
 type Service struct {
 	ledger Ledger
 	ended  *Ended
+	limit  int
 }
 
 // New returns a service on the ledger. ended tells of jobs that end in this
-// process.
-func New(l Ledger, ended *Ended) *Service { return &Service{ledger: l, ended: ended} }
+// process; limit is the most jobs that a tenant may have in flight, 0 for no
+// limit.
+func New(l Ledger, ended *Ended, limit int) *Service {
+	return &Service{ledger: l, ended: ended, limit: limit}
+}
 
 // View is a job with its steps, and each step's part of the payload.
 type View struct {

@@ -36,7 +36,7 @@ func setup(t *testing.T) (*jobs.Service, *ledger.Ledger, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return jobs.New(l, ended), l, accepted.Job.ID
+	return jobs.New(l, ended, 0), l, accepted.Job.ID
 }
 
 func TestGet_ShowsEachStepItsPartOfThePayload(t *testing.T) {
@@ -106,7 +106,7 @@ func TestWait_SeesAnEndThatAnotherProcessBroughtAbout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, l, id := setup(t)
-		other := jobs.New(l, &jobs.Ended{})
+		other := jobs.New(l, &jobs.Ended{}, 0)
 		go func() {
 			time.Sleep(300 * time.Millisecond)
 			if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {

@@ -17,7 +17,8 @@ import (
 var ErrIdempotencyMismatch = errors.New("idempotency key was used for another command")
 
 // Command is a validated command, as rows to be. Job and Steps hold what
-// never changes; ids, states and times are filled in by the accept.
+// never changes; ids, states and times are filled in by the accept. Only a
+// rerun's steps have a state: those that it takes over have SUCCEEDED.
 type Command struct {
 	Job     statemachine.Job
 	Steps   []statemachine.Step
@@ -25,6 +26,13 @@ type Command struct {
 	// Limit is the most jobs that the tenant may have in flight; 0 is no limit.
 	Limit int
 	Actor string
+	// RequestID is the request's, for the history.
+	RequestID string
+	// Claim names the command where neither its key nor its hash does, as for a
+	// rerun. Optional.
+	Claim string
+	// Reason is for the history.
+	Reason string
 }
 
 // Accepted is the answer to a command.
@@ -53,7 +61,7 @@ type acceptance struct {
 //
 // Source: Ledger and state model, Idempotency strategy; Option B spec, 15.1.
 func (l *Ledger) Accept(ctx context.Context, cmd Command) (Accepted, error) {
-	a := &acceptance{l: l, cmd: &cmd, claim: l.claimKey(&cmd.Job)}
+	a := &acceptance{l: l, cmd: &cmd, claim: l.claimKey(&cmd)}
 	if err := a.newJob(); err != nil {
 		return Accepted{}, err
 	}
@@ -72,9 +80,13 @@ func (l *Ledger) Accept(ctx context.Context, cmd Command) (Accepted, error) {
 
 // claimKey addresses the claim of the command's idempotency key, or of its
 // hash where it has none.
-func (l *Ledger) claimKey(job *statemachine.Job) tablestore.Key {
+func (l *Ledger) claimKey(cmd *Command) tablestore.Key {
+	job := &cmd.Job
 	row := tablestore.Join("hash", job.IdempotencyHash)
-	if job.IdempotencyKey != "" {
+	switch {
+	case cmd.Claim != "":
+		row = tablestore.Join("of", cmd.Claim)
+	case job.IdempotencyKey != "":
 		sum := sha256.Sum256([]byte(job.IdempotencyKey))
 		row = tablestore.Join("key", hex.EncodeToString(sum[:]))
 	}
@@ -139,14 +151,14 @@ func (a *acceptance) plan() (*plan, error) {
 		return nil, err
 	}
 	agg := a.aggregate(now)
-	d, err := statemachine.Decide(agg, statemachine.Accept{}, a.l.env(f, now))
+	d, err := statemachine.Decide(agg, statemachine.Accept{Reason: a.cmd.Reason}, a.l.env(f, now))
 	if err != nil {
 		return nil, fmt.Errorf("accept: %w", err)
 	}
 	o := &options{
-		actor:    a.cmd.Actor,
+		actor: a.cmd.Actor, requestID: a.cmd.RequestID,
 		head:     head{slot: a.slot, claim: a.claim.Row},
-		reserved: reservation{tenantID: a.cmd.Job.TenantID, claim: a.claim.Row, slot: a.slot},
+		reserved: reservation{claim: a.claim.Row, slot: a.slot},
 	}
 	p := &planner{l: a.l, d: &d, fresh: f, options: o, eventName: "accept", now: now}
 	plan, err := p.build(a.cmd.Payload, nil)
@@ -166,7 +178,9 @@ func (a *acceptance) aggregate(now time.Time) statemachine.Aggregate {
 	copy(agg.Steps, a.cmd.Steps)
 	for i := range agg.Steps {
 		agg.Steps[i].Index = i
-		agg.Steps[i].State = statemachine.StepPending
+		if agg.Steps[i].State == "" {
+			agg.Steps[i].State = statemachine.StepPending
+		}
 	}
 	return agg
 }
@@ -198,6 +212,7 @@ func (a *acceptance) reserve(plan *plan, now time.Time) {
 
 // accepted is the answer after the commit, and hands the first directive over.
 func (a *acceptance) accepted(plan *plan, postErr error) Accepted {
+	a.l.seen.add(plan.after.Job.TenantID)
 	if a.l.handoff != nil && plan.message != nil {
 		a.l.handoff.Offer(*plan.message)
 	}

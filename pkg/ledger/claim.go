@@ -42,12 +42,13 @@ func (a *acceptance) meetClaim(ctx context.Context) (Accepted, bool, error) {
 		return Accepted{}, false, fmt.Errorf("accept: read the claim: %w", err)
 	}
 	p := row.Properties
-	if p.Get("idempotency_hash").String() != a.cmd.Job.IdempotencyHash {
-		return Accepted{}, false, ErrIdempotencyMismatch
-	}
 	claimed := p.Get("job_id").String()
 	s, err := a.l.load(ctx, claimed)
 	switch {
+	case err == nil && a.l.keyExpired(s, time.Now()):
+		return Accepted{}, false, a.rollForward(ctx, row, true)
+	case p.Get("idempotency_hash").String() != a.cmd.Job.IdempotencyHash:
+		return Accepted{}, false, ErrIdempotencyMismatch
 	case err == nil && !s.head.tombstone:
 		return Accepted{Job: s.agg.Job, Replayed: true}, true, nil
 	case err != nil && !errors.Is(err, ErrJobNotFound):
@@ -59,12 +60,13 @@ func (a *acceptance) meetClaim(ctx context.Context) (Accepted, bool, error) {
 }
 
 // rollForward takes an orphaned claim over by rewriting it under its version.
-// The claimed id is used again unless it has a tombstone.
-func (a *acceptance) rollForward(ctx context.Context, row tablestore.Row, tombstone bool) error {
+// The claimed id is used again unless it has a tombstone, or is that of a job
+// whose key has had its time.
+func (a *acceptance) rollForward(ctx context.Context, row tablestore.Row, used bool) error {
 	if err := a.freeOwnSlot(ctx); err != nil {
 		return err
 	}
-	if tombstone {
+	if used {
 		if err := a.newJob(); err != nil {
 			return err
 		}
@@ -136,15 +138,17 @@ func (a *acceptance) replay(ctx context.Context) (Accepted, bool, error) {
 	if err != nil {
 		return Accepted{}, false, fmt.Errorf("accept: read the claim: %w", err)
 	}
-	if row.Properties.Get("idempotency_hash").String() != a.cmd.Job.IdempotencyHash {
-		return Accepted{}, false, ErrIdempotencyMismatch
-	}
 	s, err := a.l.load(ctx, row.Properties.Get("job_id").String())
-	if errors.Is(err, ErrJobNotFound) || err == nil && s.head.tombstone {
-		return Accepted{}, false, nil
-	}
-	if err != nil {
+	missing := errors.Is(err, ErrJobNotFound)
+	switch {
+	case err != nil && !missing:
 		return Accepted{}, false, fmt.Errorf("accept: %w", err)
+	case !missing && a.l.keyExpired(s, time.Now()):
+		return Accepted{}, false, nil
+	case row.Properties.Get("idempotency_hash").String() != a.cmd.Job.IdempotencyHash:
+		return Accepted{}, false, ErrIdempotencyMismatch
+	case missing || s.head.tombstone:
+		return Accepted{}, false, nil
 	}
 	return Accepted{Job: s.agg.Job, Replayed: true}, true, nil
 }

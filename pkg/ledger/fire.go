@@ -79,6 +79,11 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, missing bool) (Stan
 	if time.Since(entry.Due) < orphanGrace {
 		return Early, Result{}, nil
 	}
+	if missing && entry.reserved.claim == "" {
+		// Only an accept's entry can be there before its job: this one is left of a
+		// job that was purged.
+		return Stale, Result{}, l.drop(ctx, entry)
+	}
 	if missing {
 		if err := l.bury(ctx, entry); err != nil {
 			return 0, Result{}, err
@@ -94,17 +99,11 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, missing bool) (Stan
 // bury makes an accept impossible that never came: a tombstone takes the job's
 // place, on which a late one starts over, and what it had reserved is freed.
 func (l *Ledger) bury(ctx context.Context, entry Entry) error {
-	key := l.jobKey(entry.JobID, rowJob)
-	properties := encodeJob(&statemachine.Job{ID: entry.JobID}, &head{tombstone: true}, nil)
-	_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Insert, Key: key, Properties: properties}})
-	if _, conflict := tablestore.IsConflict(err); conflict {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("give up on job %s: %w", entry.JobID, err)
+	if buried, err := l.entomb(ctx, entry.JobID); err != nil || !buried {
+		return err
 	}
 	claim := tablestore.Key{
-		Table: l.tables.Idempotency, Partition: tablestore.Escape(entry.reserved.tenantID), Row: entry.reserved.claim,
+		Table: l.tables.Idempotency, Partition: tablestore.Escape(entry.TenantID), Row: entry.reserved.claim,
 	}
 	for _, key := range []tablestore.Key{claim, l.slotKey(entry.reserved.slot)} {
 		if err := l.freeReserved(ctx, key, entry.JobID); err != nil {
@@ -112,6 +111,21 @@ func (l *Ledger) bury(ctx context.Context, entry Entry) error {
 		}
 	}
 	return nil
+}
+
+// entomb puts a tombstone in the place of a job that never came. It reports false
+// where the job came after all.
+func (l *Ledger) entomb(ctx context.Context, jobID string) (bool, error) {
+	key := l.jobKey(jobID, rowJob)
+	properties := encodeJob(&statemachine.Job{ID: jobID}, &head{tombstone: true}, nil)
+	_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Insert, Key: key, Properties: properties}})
+	if _, conflict := tablestore.IsConflict(err); conflict {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("give up on job %s: %w", jobID, err)
+	}
+	return true, nil
 }
 
 // freeReserved deletes a reservation if it names the job.

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -83,12 +84,14 @@ func TestFire_WhatFollowsAJobsEndIsDoneAfterACrash(t *testing.T) {
 		cmd := command("h")
 		cmd.Limit = 1
 		id := b.mustAccept(t, cmd).Job.ID
-		crashed := false
+		var crashed atomic.Bool // The batches of a stage come side by side.
 		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
-			if crashed && !commits(batch) {
+			if crashed.Load() && !commits(batch) {
 				return nil, tablestore.ErrUnavailable
 			}
-			crashed = crashed || commits(batch)
+			if commits(batch) {
+				crashed.Store(true)
+			}
 			return commit()
 		})
 		if result := b.mustChange(t, id, statemachine.Cancel{}); result.PostErr == nil {

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -36,6 +37,14 @@ type Config struct {
 	Handoff Handoff
 	// Follower keeps the pull queue's items in step with the ledger. Optional.
 	Follower Follower
+	// Retention is how long an ended job is kept. Optional. 0 keeps it for ever.
+	Retention time.Duration
+	// KeyTTL is how long an idempotency key is kept after its job's end: then it
+	// may name another command. Optional. 0 keeps it as long as the job.
+	KeyTTL time.Duration
+	// Archive is given each job before it is purged; where it fails the job is kept
+	// and tried again. Optional.
+	Archive func(ctx context.Context, job *Archived) error
 	// Ended is told of each job that this process brought to its end, after the
 	// commit. Optional. It must not block.
 	Ended func(jobID string)
@@ -60,6 +69,8 @@ type Follower interface {
 	// its post stage. It is called again, with before and after the same, for a
 	// job that ended and whose post stage may not have been done.
 	Follow(ctx context.Context, before, after *statemachine.Aggregate) ([]tablestore.Batch, error)
+	// Forget removes what is kept of a job that is purged.
+	Forget(ctx context.Context, jobID string) error
 }
 
 // Ledger keeps jobs in a table store. It is safe for concurrent use, by any
@@ -69,6 +80,9 @@ type Ledger struct {
 	tables   Tables
 	shards   int
 	hold     time.Duration
+	keep     time.Duration
+	keyTTL   time.Duration
+	archive  func(context.Context, *Archived) error
 	jitter   float64
 	handoff  Handoff
 	follower Follower
@@ -76,6 +90,7 @@ type Ledger struct {
 	entropy  io.Reader
 	random   func() float64
 	reclaims reclaimGate
+	seen     tenantSet
 }
 
 // Open returns a ledger on the store. It fails where the store does, and for a
@@ -89,6 +104,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	}
 	l := &Ledger{
 		store: cfg.Store, tables: cfg.Tables.withDefaults(), shards: cfg.Shards, hold: cfg.Hold, jitter: cfg.Jitter,
+		keep: cfg.Retention, keyTTL: cfg.KeyTTL, archive: cfg.Archive,
 		handoff: cfg.Handoff, follower: cfg.Follower, ended: cfg.Ended, entropy: cfg.Entropy, random: cfg.Random,
 	}
 	if l.ended == nil {
@@ -105,6 +121,9 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	}
 	if l.random == nil {
 		l.random = mathrand.Float64
+	}
+	if l.keep < 0 || l.keyTTL < 0 {
+		return nil, errors.New("ledger: Retention and KeyTTL must not be negative")
 	}
 	if l.shards < 1 || l.shards > 999 {
 		return nil, fmt.Errorf("ledger: Shards is %d, must be from 1 to 999", l.shards)
@@ -145,13 +164,19 @@ func (l *Ledger) Shards() int { return l.shards }
 // Tables are the names of the tables in use.
 func (l *Ledger) Tables() Tables { return l.tables }
 
-// NewJobID returns a fresh job id: a UUIDv7, from which the month of the
-// acceptance can be derived.
+// NewJobID returns a fresh job id: a UUIDv7 of now, from which the month of the
+// acceptance can be derived. It is made here, because package uuid's own has a
+// memory of the last one in the process, and so is not repeatable.
 func (l *Ledger) NewJobID() (string, error) {
-	id, err := uuid.NewV7FromReader(l.entropy)
-	if err != nil {
+	var id uuid.UUID
+	if _, err := io.ReadFull(l.entropy, id[6:]); err != nil {
 		return "", fmt.Errorf("make a job id: %w", err)
 	}
+	var ms [8]byte
+	binary.BigEndian.PutUint64(ms[:], uint64(time.Now().UnixMilli()))
+	copy(id[:6], ms[2:])
+	id[6] = id[6]&0x0f | 0x70 // version 7
+	id[8] = id[8]&0x3f | 0x80 // variant of RFC 9562
 	return id.String(), nil
 }
 

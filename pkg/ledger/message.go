@@ -14,6 +14,7 @@ type Message struct {
 	OutboxID      string
 	JobID         string
 	TenantID      string
+	ProtocolID    string
 	StepID        string
 	StepIndex     int
 	StepType      string
@@ -37,7 +38,8 @@ func (m *Message) MessageID() string { return m.OutboxID + "/" + strconv.Itoa(m.
 func newMessage(agg *statemachine.Aggregate, row *statemachine.Outbox) *Message {
 	step := &agg.Steps[row.StepIndex]
 	return &Message{
-		OutboxID: row.ID, JobID: agg.Job.ID, TenantID: agg.Job.TenantID, StepID: step.ID, StepIndex: row.StepIndex,
+		OutboxID: row.ID, JobID: agg.Job.ID, TenantID: agg.Job.TenantID,
+		ProtocolID: agg.Job.ProtocolID, StepID: step.ID, StepIndex: row.StepIndex,
 		StepType: step.Type, Service: step.Service, AttemptNo: row.AttemptNo, LeaseID: row.LeaseID,
 		Lane: row.Routing.Lane, Topic: row.Routing.Topic,
 		CorrelationID: agg.Job.CorrelationID, Traceparent: agg.Job.Traceparent,

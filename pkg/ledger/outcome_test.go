@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -53,12 +54,11 @@ func TestAccept_AnUnknownOutcomeIsClearedUp(t *testing.T) {
 			t.Run(table, func(t *testing.T) {
 				t.Parallel()
 				b := setup(t)
-				lost := false
+				var lost atomic.Bool // The batches of a stage come side by side.
 				b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
-					if batch[0].Key.Table != table || lost {
+					if batch[0].Key.Table != table || lost.Swap(true) {
 						return commit()
 					}
-					lost = true
 					if applied {
 						_, _ = commit()
 					}

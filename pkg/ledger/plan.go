@@ -42,6 +42,7 @@ func (p *planner) build(payload []byte, post []tablestore.Batch) (*plan, error) 
 		return out, nil
 	}
 	entry := p.schedule(out)
+	p.index(out)
 	if err := p.rows(out, entry, payload); err != nil {
 		return nil, err
 	}
@@ -81,13 +82,29 @@ func (p *planner) schedule(out *plan) entryRef {
 	if !fired && old.serves(want) {
 		return old
 	}
-	topic := ""
-	if want.Kind == Dispatch {
-		topic = p.d.After.Outbox.Routing.Topic
-	}
-	put := p.l.putEntry(p.d.After.Job.ID, want, p.d.After.Job.Rev, topic, p.options.reserved)
+	put := p.l.putEntry(&p.d.After, want, p.options.reserved)
 	out.change.Pre = append(out.change.Pre, tablestore.Stage{{put}})
 	return want
+}
+
+// index makes the job findable by its acceptance, or by its end, beside the
+// entry where that is new.
+func (p *planner) index(out *plan) {
+	var stage tablestore.Stage
+	switch {
+	case p.s == nil:
+		stage = p.l.indexAccepted(&p.d.After.Job)
+	case p.d.Ended:
+		stage = tablestore.Stage{p.l.indexEndedJob(&p.d.After)}
+	default:
+		return
+	}
+	pre := out.change.Pre
+	if len(pre) == 0 {
+		out.change.Pre = stages(stage)
+		return
+	}
+	pre[len(pre)-1] = append(pre[len(pre)-1], stage...)
 }
 
 // head is the Job row's own part as it was loaded.
@@ -180,17 +197,19 @@ func (p *planner) post(out *plan, entry entryRef, others []tablestore.Batch) {
 	job := &p.d.After.Job
 	clean := append(tablestore.Stage(nil), others...)
 	if p.d.Ended {
+		rows, entries := p.l.announce(job)
 		clean = append(clean, p.options.release...)
+		clean = append(clean, append(p.l.retain(job), append(entries, rows...)...)...)
 	}
 	out.change.Post = stages(clean)
-	var gone tablestore.Stage
+	var gone []entryRef
 	if old := p.head().entry; old.Kind != "" && old != entry {
-		gone = append(gone, tablestore.Batch{p.l.discardEntry(job.ID, old)})
+		gone = append(gone, old)
 	}
 	if p.d.Ended {
-		gone = append(gone, tablestore.Batch{p.l.discardEntry(job.ID, entry)})
+		gone = append(gone, entry)
 	}
-	out.change.Post = append(out.change.Post, stages(gone)...)
+	out.change.Post = append(out.change.Post, stages(p.l.discardEntries(job.ID, gone))...)
 }
 
 // bind makes a companion's writes a condition of the change where the store can

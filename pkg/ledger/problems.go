@@ -3,6 +3,7 @@ package ledger
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -15,6 +16,7 @@ import (
 // answered as internal.
 func Problem(err error) error {
 	var known *problem.Error
+	var unfit *NotRerunnableError
 	switch {
 	case err == nil || errors.As(err, &known):
 		return err
@@ -25,6 +27,8 @@ func Problem(err error) error {
 			Code: problem.IdempotencyMismatch, Err: err,
 			Detail: "The idempotency key was used before, for a command with another content.",
 		}
+	case errors.As(err, &unfit):
+		return &problem.Error{Code: problem.IllegalTransition, Detail: sentence(unfit.Reason), Err: err}
 	case errors.Is(err, ErrTenantLimit):
 		return &problem.Error{
 			Code: problem.TenantLimit, Detail: "The tenant has as many jobs in flight as it may.",
@@ -39,6 +43,11 @@ func Problem(err error) error {
 		}
 	}
 	return fmt.Errorf("ledger: %w", err)
+}
+
+// sentence makes one of a reason.
+func sentence(reason string) string {
+	return strings.ToUpper(reason[:1]) + reason[1:] + "."
 }
 
 // Problem is the refusal as its caller is told, nil where there is none.

@@ -18,10 +18,14 @@ type Kind string
 const (
 	Dispatch Kind = "dispatch" // a relay is to publish the job's outbox row
 	Timer    Kind = "timer"    // the sweeper is to look at the job
+	// An ended job may have any number of these, beside the one entry that its
+	// row names.
+	Webhook   Kind = "webhook"   // an announcement of its end is to be sent
+	Retention Kind = "retention" // it may be purged
 )
 
 // Kinds lists all kinds.
-var Kinds = []Kind{Dispatch, Timer}
+var Kinds = []Kind{Dispatch, Timer, Webhook, Retention}
 
 // Entry is a schedule entry: "look at this job then". It is a hint; only the
 // job's own rows say what is due.
@@ -34,8 +38,12 @@ type Entry struct {
 	// Rev is the revision that the entry's change makes. Below it the change
 	// may still be under way.
 	Rev int64
-	// Topic is where the directive of a dispatch entry goes.
+	// Topic is where the directive of a dispatch entry goes, and Lane its lane.
 	Topic string
+	Lane  int
+	// TenantID and ProtocolID are the job's.
+	TenantID   string
+	ProtocolID string
 	// reserved is what an accept has reserved before its commit, to be freed
 	// if that never comes.
 	reserved reservation
@@ -43,9 +51,8 @@ type Entry struct {
 
 // reservation is what an accept wrote before its commit.
 type reservation struct {
-	tenantID string
-	claim    string
-	slot     slotRef
+	claim string
+	slot  slotRef
 }
 
 // entryKey addresses an entry's row.
@@ -57,22 +64,40 @@ func (l *Ledger) entryKey(jobID string, ref entryRef) tablestore.Key {
 	}
 }
 
-// putEntry is the write of an entry.
-func (l *Ledger) putEntry(jobID string, ref entryRef, rev int64, topic string, r reservation) tablestore.Op {
-	c := newColumns(8)
-	c.int("rev", rev)
-	c.str("topic", topic)
-	c.str("tenant_id", r.tenantID)
+// putEntry is the write of an entry that stands for the aggregate.
+func (l *Ledger) putEntry(agg *statemachine.Aggregate, ref entryRef, r reservation) tablestore.Op {
+	c := newColumns(10)
+	c.int("rev", agg.Job.Rev)
+	if ref.Kind == Dispatch {
+		c.str("topic", agg.Outbox.Routing.Topic)
+		c.int("lane", int64(agg.Outbox.Routing.Lane))
+	}
+	c.str("tenant_id", agg.Job.TenantID)
+	c.str("protocol_id", agg.Job.ProtocolID)
 	c.str("claim", r.claim)
 	c.str("slot_partition", r.slot.Partition)
 	c.str("slot_row", r.slot.Row)
 	c.bool("slot_numbered", r.slot.Numbered)
-	return tablestore.Op{Verb: tablestore.Put, Key: l.entryKey(jobID, ref), Properties: c.list}
+	return tablestore.Op{Verb: tablestore.Put, Key: l.entryKey(agg.Job.ID, ref), Properties: c.list}
 }
 
 // discardEntry is the removal of an entry.
 func (l *Ledger) discardEntry(jobID string, ref entryRef) tablestore.Op {
 	return tablestore.Op{Verb: tablestore.Discard, Key: l.entryKey(jobID, ref)}
+}
+
+// discardEntries are the removals of entries, as few batches as can be.
+func (l *Ledger) discardEntries(jobID string, refs []entryRef) tablestore.Stage {
+	var stage tablestore.Stage
+	for _, ref := range refs {
+		op := l.discardEntry(jobID, ref)
+		if n := len(stage); n > 0 && stage[n-1][0].Key.Partition == op.Key.Partition {
+			stage[n-1] = append(stage[n-1], op)
+			continue
+		}
+		stage = append(stage, tablestore.Batch{op})
+	}
+	return stage
 }
 
 // Due returns one page of entries of that kind and shard that are due at now,
@@ -113,10 +138,10 @@ func decodeEntry(kind Kind, shard int, row *tablestore.Row) (Entry, error) {
 	p := row.Properties
 	return Entry{
 		Kind: kind, Shard: shard, Due: time.UnixMilli(ms).UTC(), JobID: parts[1], Nonce: parts[2],
-		Rev: p.Get("rev").Int(), Topic: p.Get("topic").String(),
+		Rev: p.Get("rev").Int(), Topic: p.Get("topic").String(), Lane: int(p.Get("lane").Int()),
+		TenantID: p.Get("tenant_id").String(), ProtocolID: p.Get("protocol_id").String(),
 		reserved: reservation{
-			tenantID: p.Get("tenant_id").String(),
-			claim:    p.Get("claim").String(),
+			claim: p.Get("claim").String(),
 			slot: slotRef{
 				Partition: p.Get("slot_partition").String(), Row: p.Get("slot_row").String(),
 				Numbered: p.Get("slot_numbered").Bool(),

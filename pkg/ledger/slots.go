@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -89,8 +91,8 @@ func (l *Ledger) freeSlot(ctx context.Context, tenantID string, limit int) (slot
 	if !l.reclaims.admit(tenantID, time.Now()) {
 		return slotRef{}, ErrTenantLimit
 	}
-	for row, kept := range taken {
-		gone, err := l.reclaimSlot(ctx, kept)
+	for _, row := range slices.Sorted(maps.Keys(taken)) {
+		gone, err := l.reclaimSlot(ctx, taken[row])
 		if err != nil {
 			return slotRef{}, err
 		}
@@ -214,6 +216,10 @@ func (l *Ledger) settleEnded(ctx context.Context, s *snapshot) error {
 		}
 		stage = append(stage, batches...)
 	}
+	if err := l.announceAgain(ctx, &s.agg.Job); err != nil {
+		return err
+	}
+	stage = append(stage, l.retain(&s.agg.Job)...)
 	if err := l.commitEach(ctx, stage); err != nil {
 		return fmt.Errorf("finish the end of job %s: %w", s.agg.Job.ID, err)
 	}

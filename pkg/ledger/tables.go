@@ -9,6 +9,7 @@ type Tables struct {
 	Idempotency string // Optional. Defaults to "jobidempotency".
 	Inflight    string // Optional. Defaults to "luciusinflight".
 	Schedule    string // Optional. Defaults to "luciusschedule".
+	Index       string // Optional. Defaults to "luciusjobindex".
 }
 
 // withDefaults fills in the names that are not set.
@@ -18,10 +19,11 @@ func (t Tables) withDefaults() Tables {
 		Idempotency: cmp.Or(t.Idempotency, "jobidempotency"),
 		Inflight:    cmp.Or(t.Inflight, "luciusinflight"),
 		Schedule:    cmp.Or(t.Schedule, "luciusschedule"),
+		Index:       cmp.Or(t.Index, "luciusjobindex"),
 	}
 }
 
 // All lists the names, so that a driver can create them.
 func (t Tables) All() []string {
-	return []string{t.Ledger, t.Idempotency, t.Inflight, t.Schedule}
+	return []string{t.Ledger, t.Idempotency, t.Inflight, t.Schedule, t.Index}
 }

@@ -44,7 +44,8 @@ type Job struct {
 	State           JobState
 	// Rev counts the changes of the job; the journal has one row for each.
 	Rev int64
-	// Started says that step 0 was ACKed at least once.
+	// Started says that the first step that was dispatched was ACKed at least
+	// once.
 	Started          bool
 	CurrentStepID    string
 	CurrentStepIndex int

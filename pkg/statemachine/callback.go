@@ -49,7 +49,7 @@ func (m *move) start(i int, cause string) {
 func (m *move) acked(i int, cause string) {
 	m.remember(i, func(a *Attempt) { a.Acked = true })
 	job := &m.agg.Job
-	if i != 0 || job.Started {
+	if job.Started {
 		return
 	}
 	job.Started = true

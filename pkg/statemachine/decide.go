@@ -51,7 +51,7 @@ func Decide(aggregate Aggregate, event Event, env Env) (Decision, error) {
 func (m *move) handle(event Event) {
 	switch e := event.(type) {
 	case Accept:
-		m.accept()
+		m.accept(e)
 	case Taken:
 		m.taken(e)
 	case Published:

@@ -5,11 +5,17 @@ import (
 	"time"
 )
 
-// accept is the first change of a job: QUEUED, and its first step dispatched.
-func (m *move) accept() {
+// accept is the first change of a job: QUEUED, and the first step that is to be
+// done dispatched.
+func (m *move) accept(e Accept) {
 	job := &m.agg.Job
-	if job.Rev != 0 || job.State != JobQueued {
+	first, open := m.agg.Active()
+	switch {
+	case job.Rev != 0 || job.State != JobQueued:
 		m.refuse(CodeIllegalTransition, "the job exists already")
+		return
+	case !open:
+		m.refuse(CodeIllegalTransition, "every step has ended")
 		return
 	}
 	m.apply()
@@ -18,8 +24,21 @@ func (m *move) accept() {
 		m.agg.Steps[i].CreatedAt = m.env.Now
 		m.touch(i)
 	}
-	m.note(Transition{Object: ObjectJob, Type: EventJobAccepted, To: string(JobQueued), Cause: "command accepted"})
-	m.dispatch(0, "command accepted")
+	cause := "command accepted"
+	if job.RerunOf != "" {
+		cause = "rerun of " + job.RerunOf
+	}
+	m.note(Transition{
+		Object: ObjectJob, Type: EventJobAccepted, To: string(JobQueued), Cause: cause, Detail: truncate(e.Reason, maxMessage),
+	})
+	for i := range first {
+		step := &m.agg.Steps[i]
+		step.CompletedAt = m.env.Now
+		m.note(Transition{
+			Object: ObjectStep, ID: step.ID, Type: EventStepCarried, To: string(step.State), Cause: cause,
+		})
+	}
+	m.dispatch(first, cause)
 	m.job(JobDispatching, "first step's outbox row created")
 }
 

@@ -19,8 +19,9 @@ type Pair struct {
 }
 
 // Accept is an accepted command: it turns a job that is QUEUED at rev 0 into
-// its first change.
-type Accept struct{}
+// its first change. Of a rerun the steps before the one to start at have
+// SUCCEEDED already, with the results of the job before.
+type Accept struct{ Reason string }
 
 // Taken is a relay that takes a PENDING row up off the hot path: the row is
 // held until the publish deadline, so that replicas do not publish side by

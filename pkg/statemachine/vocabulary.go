@@ -14,6 +14,7 @@ const (
 	EventStepClaimed    = "step.claimed"
 	EventStepExtended   = "step.extended"
 	EventStepRetryNow   = "step.retry_requested"
+	EventStepCarried    = "step.carried"
 	EventOutboxPending  = "outbox.pending"
 	EventOutboxDue      = "outbox.due"
 	EventOutboxTaken    = "outbox.taken"
@@ -24,7 +25,8 @@ const (
 func EventTypes() []string {
 	types := []string{
 		EventJobAccepted, EventJobAdvanced, EventJobRescheduled, EventStepRefenced, EventStepClaimed,
-		EventStepExtended, EventStepRetryNow, EventOutboxPending, EventOutboxDue, EventOutboxTaken, EventOutboxRejected,
+		EventStepExtended, EventStepRetryNow, EventStepCarried,
+		EventOutboxPending, EventOutboxDue, EventOutboxTaken, EventOutboxRejected,
 	}
 	add := func(object Object, from, to string) {
 		name := eventType(object, from, to)

@@ -50,7 +50,7 @@ func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
 	if err != nil || known {
 		return views, asProblem(err)
 	}
-	filter := Filter{Services: r.Services, StepTypes: r.StepTypes, Tenants: r.Tenants, Caller: q.caller}
+	filter := Filter{Services: r.Services, StepTypes: r.StepTypes, Tenants: r.Tenants, Caller: q.caller, held: q.held}
 	deadline := time.NewTimer(r.Wait)
 	defer deadline.Stop()
 	signal, leave := q.ready.wait(filter)
@@ -59,6 +59,11 @@ func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
 		views, err := q.claimReady(ctx, &r, &filter)
 		if err != nil || len(views) > 0 {
 			return views, asProblem(err)
+		}
+		select {
+		case <-signal:
+			continue // Work comes before the end of the wait, always: no lot is drawn.
+		default:
 		}
 		poll := time.NewTimer(pollInterval)
 		select {

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -120,9 +119,8 @@ type tidy struct {
 	walking bool
 }
 
-func newTidy() *tidy {
-	start := rand.IntN(memoryParts) //nolint:gosec // Spreads the walks; nothing has to be unguessable.
-	return &tidy{part: start, last: time.Now()}
+func newTidy(random func() float64) *tidy {
+	return &tidy{part: int(random() * memoryParts), last: time.Now()}
 }
 
 // due counts written memories, and says from where on to look at how many

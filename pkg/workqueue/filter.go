@@ -13,6 +13,8 @@ type Filter struct {
 	Tenants   []string
 	// Caller narrows it further, to what the caller may see at all.
 	Caller Caller
+	// held leaves tenants out whose dispatch is paused; nil leaves out none.
+	held func(tenantID string) bool
 }
 
 // Caller is what somebody may see of the queue: the items of these tenants, and
@@ -38,7 +40,7 @@ func (f *Filter) matches(k kind) bool {
 
 // admits reports whether the filter wants work of that tenant.
 func (f *Filter) admits(tenant string) bool {
-	return listed(f.Tenants, tenant) && listed(f.Caller.Tenants, tenant)
+	return listed(f.Tenants, tenant) && listed(f.Caller.Tenants, tenant) && (f.held == nil || !f.held(tenant))
 }
 
 // tenants are the tenants that the filter names, each once, nil where it takes

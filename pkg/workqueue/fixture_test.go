@@ -50,6 +50,7 @@ type bundle struct {
 	out    *outgoing
 	store  tablestore.Store
 	serial atomic.Int64
+	held   string // the tenant whose dispatch is paused
 }
 
 func setup(t testing.TB, split bool) *bundle {
@@ -69,7 +70,9 @@ func reopen(t testing.TB, store tablestore.Store) *bundle {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Queue, err = workqueue.New(workqueue.Config{Storage: storage, Ledger: b.ledger})
+	b.Queue, err = workqueue.New(workqueue.Config{
+		Storage: storage, Ledger: b.ledger, Held: func(tenantID string) bool { return tenantID == b.held },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

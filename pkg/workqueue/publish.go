@@ -59,11 +59,7 @@ func publishError(err error) error {
 // enqueue brings one directive into the queue.
 func (q *Queue) enqueue(ctx context.Context, m *ledger.Message) error {
 	id := workID{JobID: m.JobID, StepIndex: m.StepIndex, FirstAttempt: m.AttemptNo}
-	message := lifecycle.Message{
-		Directive: lifecycle.Directive{MessageID: m.MessageID(), AttemptNo: m.AttemptNo, LeaseID: m.LeaseID},
-		DedupeKey: m.MessageID(), JobID: m.JobID, StepID: m.StepID, TenantID: m.TenantID,
-		Service: m.Service, StepType: m.StepType,
-	}
+	message := messageOf(m)
 	if err := q.catalog(ctx, kind{m.Service, m.StepType}); err != nil {
 		return err
 	}
@@ -80,6 +76,20 @@ func (q *Queue) enqueue(ctx context.Context, m *ledger.Message) error {
 		}
 	}
 	return fmt.Errorf("enqueue %s: lost %d races: %w", message.MessageID, maxTries, outbox.ErrUncertain)
+}
+
+// messageOf is what the queue keeps of a directive.
+func messageOf(m *ledger.Message) lifecycle.Message {
+	return lifecycle.Message{
+		Directive: lifecycle.Directive{MessageID: m.MessageID(), AttemptNo: m.AttemptNo, LeaseID: m.LeaseID},
+		DedupeKey: m.MessageID(), JobID: m.JobID, StepID: m.StepID, TenantID: m.TenantID,
+		Service: m.Service, StepType: m.StepType,
+	}
+}
+
+// itemName is the work id of an item.
+func itemName(id workID) string {
+	return fmt.Sprintf("%s.%d.%d", id.JobID, id.StepIndex, id.FirstAttempt)
 }
 
 // supersede enqueues the directive where the step may have items already.
@@ -117,8 +127,7 @@ func (q *Queue) insert(ctx context.Context, id workID, message lifecycle.Message
 	gone []tablestore.Batch,
 ) error {
 	s := q.storage
-	name := fmt.Sprintf("%s.%d.%d", id.JobID, id.StepIndex, id.FirstAttempt)
-	change, err := lifecycle.Enqueue(nil, name, "relay", message, now())
+	change, err := lifecycle.Enqueue(nil, itemName(id), "relay", message, now())
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -30,6 +31,12 @@ type Config struct {
 	// MirrorLimit is the most ready items that are kept in memory; the others
 	// are found by a scan. Optional. Defaults to 10,000.
 	MirrorLimit int
+	// Held says that no work of the tenant is to be handed out at present.
+	// Optional. It must not block.
+	Held func(tenantID string) bool
+	// Random returns numbers in [0, 1), for where the walk over old claims begins.
+	// Optional. Defaults to math/rand/v2.
+	Random func() float64
 	// Logger is told of items that could not be handed out. Optional.
 	Logger *slog.Logger
 }
@@ -50,6 +57,7 @@ type parts struct {
 	turns     *turns
 	tidy      *tidy
 	logger    *slog.Logger
+	held      func(tenantID string) bool
 
 	mu        sync.Mutex
 	refilled  map[string]time.Time
@@ -64,12 +72,19 @@ func New(cfg Config) (*Queue, error) {
 	if cfg.MirrorLimit == 0 {
 		cfg.MirrorLimit = 10_000
 	}
+	if cfg.Random == nil {
+		cfg.Random = rand.Float64
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Held == nil {
+		cfg.Held = func(string) bool { return false }
+	}
 	return &Queue{parts: &parts{
 		storage: cfg.Storage, ledger: cfg.Ledger, callbacks: callbacks.New(cfg.Ledger),
-		ready: newReady(cfg.MirrorLimit), turns: newTurns(), tidy: newTidy(), logger: cfg.Logger,
+		ready: newReady(cfg.MirrorLimit), turns: newTurns(), tidy: newTidy(cfg.Random), logger: cfg.Logger,
+		held:      cfg.Held,
 		cataloged: map[kind]bool{}, refilled: map[string]time.Time{},
 	}}, nil
 }

@@ -173,8 +173,8 @@ func (r *ready) leave(w *waiter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.waiting = slices.DeleteFunc(r.waiting, func(other *waiter) bool { return other == w })
-	for k, t := range r.kinds {
-		if len(t.order) > 0 {
+	for _, k := range r.order {
+		if t := r.kinds[k]; len(t.order) > 0 {
 			r.wake(func(f *Filter) bool { return f.matches(k) && t.serves(f) })
 		}
 	}

@@ -1,0 +1,29 @@
+package jobs
+
+import (
+	"context"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+)
+
+// followPage is how many entries one look at a job returns, about.
+const followPage = 500
+
+// Follow returns what happened to the job behind entry index of revision rev,
+// and whether the job has ended and nothing more will. Entries of one revision
+// come together. The errors are [*problem.Error]s.
+func (s *Service) Follow(ctx context.Context, jobID string, rev int64, index int) ([]ledger.HistoryEntry, bool, error) {
+	// The job is read first: what its history says then is at least as new.
+	agg, err := s.ledger.Job(ctx, jobID)
+	if err != nil {
+		return nil, false, ledger.Problem(err)
+	}
+	entries, next, err := s.ledger.History(ctx, jobID, max(rev-1, 0), followPage)
+	if err != nil {
+		return nil, false, ledger.Problem(err)
+	}
+	for len(entries) > 0 && (entries[0].Rev < rev || entries[0].Rev == rev && entries[0].Index <= index) {
+		entries = entries[1:]
+	}
+	return entries, agg.Job.State.Terminal() && next == 0, nil
+}

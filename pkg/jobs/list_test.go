@@ -1,0 +1,193 @@
+package jobs_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/jobs"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+)
+
+// crowd is jobs of three tenants over five months, one every ten days, the
+// oldest first. Each third is cancelled.
+func crowd(t *testing.T) (*jobs.Service, []string) {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{Split: true})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for i := range 15 {
+		accepted, err := l.Accept(t.Context(), ledger.Command{
+			Job: statemachine.Job{
+				TenantID: fmt.Sprint("t", i%3), IdempotencyHash: fmt.Sprint(i), RequestType: fmt.Sprint("r", i%2),
+				CorrelationID: fmt.Sprint("c", i/3),
+			},
+			Steps: []statemachine.Step{{ID: "one"}}, Payload: []byte(`{}`),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, accepted.Job.ID)
+		if i%3 == 2 {
+			if _, err := l.Change(t.Context(), accepted.Job.ID, statemachine.Cancel{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(10 * 24 * time.Hour)
+	}
+	return jobs.New(l, &jobs.Ended{}, 0), ids
+}
+
+// pages reads a list to its end.
+func pages(t *testing.T, s *jobs.Service, f jobs.Filter, limit int) []string {
+	t.Helper()
+	var ids []string
+	after := ""
+	for {
+		found, next, err := s.List(t.Context(), f, limit, after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(found) > limit {
+			t.Errorf("a page of %d, limit %d", len(found), limit)
+		}
+		for _, agg := range found {
+			ids = append(ids, agg.Job.ID)
+		}
+		if after = next; after == "" {
+			return ids
+		}
+	}
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		day := func(n int) time.Time { return begin.Add(time.Duration(n) * 24 * time.Hour) }
+		s, ids := crowd(t)
+		all := day(-1)
+		for name, test := range map[string]struct {
+			filter jobs.Filter
+			want   func(i int) bool
+		}{
+			"all":                   {jobs.Filter{CreatedAfter: all}, func(int) bool { return true }},
+			"the last months":       {jobs.Filter{}, func(i int) bool { return i >= 6 }}, // from March on
+			"of a tenant":           {jobs.Filter{CreatedAfter: all, TenantID: "t1"}, func(i int) bool { return i%3 == 1 }},
+			"of nobody":             {jobs.Filter{CreatedAfter: all, TenantID: "t9"}, func(int) bool { return false }},
+			"that are cancelled":    {jobs.Filter{CreatedAfter: all, State: statemachine.JobCancelled}, func(i int) bool { return i%3 == 2 }},
+			"that are dispatching":  {jobs.Filter{CreatedAfter: all, State: statemachine.JobDispatching}, func(i int) bool { return i%3 != 2 }},
+			"of a request type":     {jobs.Filter{CreatedAfter: all, RequestType: "r1"}, func(i int) bool { return i%2 == 1 }},
+			"from a time on":        {jobs.Filter{CreatedAfter: day(100)}, func(i int) bool { return i >= 10 }},
+			"before a time":         {jobs.Filter{CreatedAfter: all, CreatedBefore: day(30)}, func(i int) bool { return i < 3 }},
+			"with a correlation id": {jobs.Filter{TenantID: "t0", CorrelationID: "c2"}, func(i int) bool { return i == 6 }},
+		} {
+			var want []string
+			for i, id := range ids {
+				if test.want(i) {
+					want = append(want, id)
+				}
+			}
+			slices.Reverse(want)
+			for _, limit := range []int{1, 2, 4, 100} {
+				if diff := cmp.Diff(want, pages(t, s, test.filter, limit)); diff != "" {
+					t.Errorf("jobs %s, %d a page (-want +got):\n%s", name, limit, diff)
+				}
+			}
+		}
+	})
+}
+
+func TestList_NamesTheParameterThatMakesNoSense(t *testing.T) {
+	t.Parallel()
+	s, _, id := setup(t)
+	now := time.Now()
+	for name, call := range map[string]func() error{
+		"correlation_id": func() error { _, _, err := s.List(t.Context(), jobs.Filter{CorrelationID: "c"}, 1, ""); return err },
+		"page_token":     func() error { _, _, err := s.List(t.Context(), jobs.Filter{}, 1, "x"); return err },
+		"created_after": func() error {
+			_, _, err := s.List(t.Context(), jobs.Filter{CreatedAfter: now, CreatedBefore: now}, 1, id)
+			return err
+		},
+	} {
+		var told *problem.Error
+		if err := call(); !errors.As(err, &told) || told.Code != problem.InvalidEnvelope {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// An index row may speak of a job whose accept never came.
+func TestList_LeavesOutWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.losing = true
+	_, err = l.Accept(t.Context(), ledger.Command{
+		Job: statemachine.Job{TenantID: "t", IdempotencyHash: "h"}, Steps: []statemachine.Step{{ID: "one"}}, Payload: []byte(`{}`),
+	})
+	if !errors.Is(err, tablestore.ErrUnavailable) {
+		t.Fatal(err)
+	}
+	if found := pages(t, jobs.New(l, &jobs.Ended{}, 0), jobs.Filter{}, 10); len(found) != 0 {
+		t.Errorf("listed %v", found)
+	}
+}
+
+func TestRerun_AnswersWithTheNewJob(t *testing.T) {
+	t.Parallel()
+	s, l, id := setup(t)
+	c := jobs.Control{JobID: id, Actor: "client", RequestID: "r", Reason: "why"}
+	var told *problem.Error
+	if _, err := s.Rerun(t.Context(), jobs.Rerun{Control: c}); !errors.As(err, &told) || told.Code != problem.IllegalTransition {
+		t.Errorf("rerun of a live job: %v", err)
+	}
+	if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, fromStart := range []bool{false, true} {
+		accepted, err := s.Rerun(t.Context(), jobs.Rerun{Control: c, FromStart: fromStart})
+		if err != nil || accepted.Job.RerunOf != id || accepted.Replayed {
+			t.Errorf("%+v, %v", accepted, err)
+		}
+	}
+}
+
+func TestFollow_GoesOnBehindAnEntry(t *testing.T) {
+	t.Parallel()
+	s, l, id := setup(t)
+	first, ended, err := s.Follow(t.Context(), id, 0, 0)
+	if err != nil || ended || len(first) < 3 {
+		t.Fatalf("%d entries, %t, %v", len(first), ended, err)
+	}
+	rest, _, err := s.Follow(t.Context(), id, first[1].Rev, first[1].Index)
+	if diff := cmp.Diff(first[2:], rest); diff != "" || err != nil {
+		t.Errorf("behind the second: %v (-want +got):\n%s", err, diff)
+	}
+	if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
+		t.Fatal(err)
+	}
+	last := first[len(first)-1]
+	rest, ended, err = s.Follow(t.Context(), id, last.Rev, last.Index)
+	if err != nil || !ended || len(rest) == 0 || rest[0].Rev != 2 {
+		t.Errorf("after the end: %+v, %t, %v", rest, ended, err)
+	}
+	var told *problem.Error
+	if _, _, err := s.Follow(t.Context(), "gone", 0, 0); !errors.As(err, &told) || told.Code != problem.JobNotFound {
+		t.Errorf("a job that is not there: %v", err)
+	}
+}

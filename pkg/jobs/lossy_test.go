@@ -1,0 +1,20 @@
+package jobs_test
+
+import (
+	"context"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// lossy is a split store that loses the commits of jobs while it is told to.
+type lossy struct {
+	tablestore.Store
+	losing bool
+}
+
+func (s *lossy) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if s.losing && batch[0].Key.Table == "luciusledger" {
+		return nil, tablestore.ErrUnavailable
+	}
+	return s.Store.Commit(ctx, batch)
+}

@@ -1,0 +1,129 @@
+package ledger_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// listed are the jobs of a list, page by page.
+func (b *bundle) listed(t *testing.T, q ledger.IndexQuery) []string {
+	t.Helper()
+	var ids []string
+	for {
+		q.Limit = 2
+		entries, more, err := b.Index(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			ids = append(ids, entry.JobID)
+			q.After = entry.JobID
+		}
+		if !more {
+			return ids
+		}
+	}
+}
+
+func TestIndex_ListsJobsNewestFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		var ids []string
+		for i := range 5 {
+			cmd := command(fmt.Sprint(i))
+			cmd.Job.CorrelationID = fmt.Sprint("c", i%2)
+			ids = append(ids, b.mustAccept(t, cmd).Job.ID)
+			time.Sleep(time.Millisecond)
+		}
+		slices.Reverse(ids)
+		month := ledger.IndexQuery{TenantID: "tenant_a", Month: time.Now()}
+		if diff := cmp.Diff(ids, b.listed(t, month)); diff != "" {
+			t.Errorf("all jobs (-want +got):\n%s", diff)
+		}
+		month.Month = time.Now().AddDate(0, -1, 0)
+		if got := b.listed(t, month); len(got) != 0 {
+			t.Errorf("the month before has %v", got)
+		}
+		if got := b.listed(t, ledger.IndexQuery{TenantID: "tenant_a", CorrelationID: "c1"}); !slices.Equal(got, []string{ids[1], ids[3]}) {
+			t.Errorf("by correlation id: %v of %v", got, ids)
+		}
+		if tenants, err := b.Tenants(t.Context(), "", 10); err != nil || !slices.Equal(tenants, []string{"tenant_a"}) {
+			t.Errorf("tenants %v, %v", tenants, err)
+		}
+	})
+}
+
+func TestIndex_AnEndedJobIsListedByItsEnd(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	cancelled := b.mustAccept(t, command("a")).Job.ID
+	b.mustChange(t, cancelled, statemachine.Cancel{})
+	failed := b.mustAccept(t, command("b")).Job.ID
+	b.failFinal(t)
+	for state, want := range map[statemachine.JobState]string{
+		statemachine.JobCancelled: cancelled, statemachine.JobFailedFinal: failed,
+	} {
+		q := ledger.IndexQuery{TenantID: "tenant_a", Month: time.Now(), State: state, Limit: 10}
+		entries, _, err := b.Index(t.Context(), q)
+		if err != nil || len(entries) != 1 || entries[0].JobID != want || entries[0].EndedAt.IsZero() {
+			t.Errorf("%s: %+v, %v", state, entries, err)
+		}
+		if state == statemachine.JobFailedFinal && (entries[0].StepType != "ONE" || entries[0].ErrorCode != "broken") {
+			t.Errorf("%+v", entries[0])
+		}
+	}
+}
+
+// failFinal fails the newest job for good.
+func (b *bundle) failFinal(t *testing.T) {
+	t.Helper()
+	m := b.inbox.last()
+	b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+	b.mustChange(t, m.JobID, statemachine.Result{
+		StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultFailedFinal, ErrorCode: "broken",
+	})
+}
+
+func TestLiveJobs_LeavesOutTheEnded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	want := b.mustAccept(t, command("a")).Job.ID
+	b.mustChange(t, b.mustAccept(t, command("b")).Job.ID, statemachine.Cancel{})
+	var got []string
+	for shard := range b.Shards() {
+		jobs, _, err := b.LiveJobs(t.Context(), shard, 10, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, agg := range jobs {
+			got = append(got, agg.Job.ID)
+		}
+	}
+	if !slices.Equal(got, []string{want}) {
+		t.Errorf("%v are alive, want %s", got, want)
+	}
+}
+
+func TestIDTime(t *testing.T) {
+	t.Parallel()
+	for id, ok := range map[string]bool{
+		"0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77": true, "0197F0C2-6F3A-7C41-9D0E-2B1F6A5C8E77": false,
+		"": false, "gone": false, "f47ac10b-58cc-4372-a567-0e02b2c3d479": false,
+	} {
+		if got := ledger.ParseJobID(id) == nil; got != ok {
+			t.Errorf("%q is a job id: %t", id, got)
+		}
+	}
+	if at := ledger.IDTime("0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"); at.Format(time.RFC3339) != "2025-07-09T19:56:03Z" {
+		t.Errorf("made at %s", at)
+	}
+}

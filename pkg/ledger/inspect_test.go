@@ -1,0 +1,165 @@
+package ledger_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// inspected are the findings at all slots.
+func (b *bundle) inspected(t *testing.T) []ledger.Finding {
+	t.Helper()
+	var all []ledger.Finding
+	for shard := range b.Shards() {
+		found, next, err := b.Inspect(t.Context(), shard, 100, "")
+		if err != nil || next != "" {
+			t.Fatalf("inspect: %q, %v", next, err)
+		}
+		all = append(all, found...)
+	}
+	return all
+}
+
+// discard deletes a row behind the ledger's back.
+func (b *bundle) discard(t *testing.T, key tablestore.Key) {
+	t.Helper()
+	if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestInspect_AJobWithAWayForwardIsFine(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.mustAccept(t, command("a"))
+	paused := b.mustAccept(t, command("b")).Job.ID
+	b.mustChange(t, paused, statemachine.Pause{})
+	for _, found := range b.inspected(t) {
+		if found.Stuck != "" || found.Repaired != "" || found.Waits || found.Job == nil {
+			t.Errorf("%+v", found)
+		}
+	}
+}
+
+func TestInspect_SaysWhatWaitsInThePullQueue(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.mustAccept(t, command("a")).Job.ID
+	m := b.inbox.last()
+	b.mustChange(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: 1, AwaitsClaim: true})
+	if found := b.inspected(t); len(found) != 1 || !found[0].Waits {
+		t.Errorf("%+v", found)
+	}
+}
+
+func TestInspect_AMissingEntryIsWrittenAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.mustAccept(t, command("a"))
+	before := b.entries(t)
+	for _, entry := range before {
+		b.discard(t, tablestore.Key{
+			Table: "luciusschedule", Partition: tablestore.Join(string(entry.Kind), tablestore.Pad(int64(entry.Shard), 3)),
+			Row: tablestore.Join(tablestore.Pad(entry.Due.UnixMilli(), 13), entry.JobID, entry.Nonce),
+		})
+	}
+	if found := b.inspected(t); len(found) != 1 || found[0].Repaired == "" {
+		t.Errorf("%+v", found)
+	}
+	if after := b.entries(t); len(after) != len(before) || !after[0].Due.Equal(before[0].Due) {
+		t.Errorf("entries %+v, before %+v", after, before)
+	}
+	if found := b.inspected(t); found[0].Repaired != "" {
+		t.Errorf("repaired again: %+v", found)
+	}
+}
+
+func TestInspect_FinishesTheEndOfAJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		id := b.mustAccept(t, command("a")).Job.ID
+		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+			if batch[0].Key.Table == "luciusinflight" {
+				return nil, tablestore.ErrUnavailable
+			}
+			return commit()
+		})
+		if result := b.mustChange(t, id, statemachine.Cancel{}); result.PostErr == nil {
+			t.Fatal("the slot was freed")
+		}
+		b.store.set(nil)
+		if found := b.inspected(t); found[0].Repaired != "" {
+			t.Errorf("at once: %+v", found)
+		}
+		time.Sleep(2 * time.Minute)
+		if found := b.inspected(t); found[0].Repaired == "" || len(b.live(t)) != 0 {
+			t.Errorf("later: %+v, %v", found, b.live(t))
+		}
+	})
+}
+
+// An accept whose commit never comes leaves a slot. Past the grace a tombstone
+// makes the commit impossible, and only then the slot goes.
+func TestInspect_GivesUpOnASlotThatNamesNoJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		var late func() ([]tablestore.ETag, error)
+		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+			if !commits(batch) {
+				return commit()
+			}
+			late = commit
+			return nil, tablestore.ErrUnavailable
+		})
+		if _, err := b.Accept(t.Context(), command("a")); err == nil {
+			t.Fatal("accepted")
+		}
+		b.store.set(nil)
+		if found := b.inspected(t); len(found) != 1 || found[0].Repaired != "" {
+			t.Errorf("at once: %+v", found)
+		}
+		time.Sleep(6 * time.Minute)
+		if found := b.inspected(t); found[0].Repaired == "" || len(b.live(t)) != 0 {
+			t.Errorf("later: %+v", found)
+		}
+		if _, err := late(); err == nil {
+			t.Error("the late commit came through")
+		} else if _, conflict := tablestore.IsConflict(err); !conflict {
+			t.Errorf("the late commit: %v", err)
+		}
+	})
+}
+
+func TestInspect_ReturnsTheStoresErrors(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.mustAccept(t, command("a"))
+	b.store.set(func(tablestore.Batch, func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+		return nil, tablestore.ErrUnavailable
+	})
+	for _, entry := range b.entries(t) {
+		key := tablestore.Key{
+			Table: "luciusschedule", Partition: tablestore.Join(string(entry.Kind), tablestore.Pad(int64(entry.Shard), 3)),
+			Row: tablestore.Join(tablestore.Pad(entry.Due.UnixMilli(), 13), entry.JobID, entry.Nonce),
+		}
+		if _, err := b.store.Store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	failed := false
+	for shard := range b.Shards() {
+		if _, _, err := b.Inspect(t.Context(), shard, 100, ""); errors.Is(err, tablestore.ErrUnavailable) {
+			failed = true
+		}
+	}
+	if !failed {
+		t.Error("no inspection failed")
+	}
+}

@@ -1,0 +1,131 @@
+package ledger_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// failedAtTwo is a job whose first step succeeded and whose second did not.
+func (b *bundle) failedAtTwo(t *testing.T) string {
+	t.Helper()
+	id := b.mustAccept(t, command("h")).Job.ID
+	b.succeed(t, b.inbox.last())
+	b.failFinal(t)
+	return id
+}
+
+func TestRerun_FromTheFailedStepKeepsWhatWasDone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old := b.failedAtTwo(t)
+	accepted, err := b.Rerun(t.Context(), ledger.Rerun{JobID: old, From: ledger.FromFailed, Actor: "operator", Reason: "fixed"})
+	if err != nil || accepted.Replayed {
+		t.Fatalf("%+v, %v", accepted, err)
+	}
+	m := b.inbox.last()
+	if m.JobID != accepted.Job.ID || m.StepID != "two" || accepted.Job.RerunOf != old {
+		t.Errorf("%+v was dispatched for %+v", m, accepted.Job)
+	}
+	agg, err := b.Job(t.Context(), accepted.Job.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if one := agg.Steps[0]; one.State != statemachine.StepSucceeded || string(one.ResultRef) != `{"uri":"s3://b/one"}` || one.AttemptNo != 0 {
+		t.Errorf("the step that was done is %+v", one)
+	}
+	if string(agg.Steps[1].InputRef) != `{"uri":"s3://b/one"}` {
+		t.Errorf("the step to do gets %s", agg.Steps[1].InputRef)
+	}
+	b.succeed(t, m)
+	if agg, err = b.Job(t.Context(), accepted.Job.ID); err != nil || agg.Job.State != statemachine.JobSucceeded {
+		t.Errorf("the rerun is %s, %v", agg.Job.State, err)
+	}
+	history, _, err := b.History(t.Context(), accepted.Job.ID, 0, 10)
+	if err != nil || history[0].Detail != "fixed" || history[1].Type != statemachine.EventStepCarried {
+		t.Errorf("history %+v, %v", history[:2], err)
+	}
+}
+
+func TestRerun_FromTheStartDoesEverythingAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old := b.failedAtTwo(t)
+	if _, err := b.Rerun(t.Context(), ledger.Rerun{JobID: old, From: ledger.FromStart}); err != nil {
+		t.Fatal(err)
+	}
+	if m := b.inbox.last(); m.StepID != "one" {
+		t.Errorf("step %s was dispatched", m.StepID)
+	}
+}
+
+func TestRerun_ADoubleClickMakesOneJob(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old := b.failedAtTwo(t)
+	ids := make([]string, 8)
+	var group sync.WaitGroup
+	for i := range ids {
+		group.Go(func() {
+			accepted, err := b.Rerun(t.Context(), ledger.Rerun{JobID: old, From: ledger.FromFailed})
+			if err != nil {
+				t.Error(err)
+			}
+			ids[i] = accepted.Job.ID
+		})
+	}
+	group.Wait()
+	other, err := b.Rerun(t.Context(), ledger.Rerun{JobID: old, From: ledger.FromStart})
+	if err != nil || other.Job.ID == ids[0] {
+		t.Errorf("the other starting point gave %+v, %v", other, err)
+	}
+	for _, id := range ids {
+		if id != ids[0] {
+			t.Errorf("reruns %v", ids)
+		}
+	}
+	if live := b.live(t); len(live) != 2 {
+		t.Errorf("%d jobs are alive", len(live))
+	}
+}
+
+func TestRerun_OnlyOfWhatEndedOtherwise(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	live := b.mustAccept(t, command("live")).Job.ID
+	done := b.mustAccept(t, command("done")).Job.ID
+	b.succeed(t, b.inbox.last())
+	b.succeed(t, b.inbox.last())
+	for _, id := range []string{live, done} {
+		_, err := b.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromStart})
+		var told *problem.Error
+		if !errors.As(ledger.Problem(err), &told) || told.Code != problem.IllegalTransition {
+			t.Errorf("rerun of %s: %v", id, err)
+		}
+	}
+	if _, err := b.Rerun(t.Context(), ledger.Rerun{JobID: "gone"}); !errors.Is(err, ledger.ErrJobNotFound) {
+		t.Errorf("rerun of a job that is not there: %v", err)
+	}
+}
+
+func TestRerun_ACancelledJobWhoseStepsAllSucceededStartsOver(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.mustAccept(t, command("h")).Job.ID
+	b.succeed(t, b.inbox.last())
+	m := b.inbox.last()
+	b.mustChange(t, id, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
+	b.mustChange(t, id, statemachine.Cancel{})
+	b.mustChange(t, id, statemachine.Result{StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultSucceeded})
+	var unfit *ledger.NotRerunnableError
+	if _, err := b.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromFailed}); !errors.As(err, &unfit) {
+		t.Errorf("rerun from a step that failed: %v", err)
+	}
+	if _, err := b.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromStart}); err != nil {
+		t.Errorf("rerun from the start: %v", err)
+	}
+}

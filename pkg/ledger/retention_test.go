@@ -1,0 +1,242 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+)
+
+// keeper is a ledger that keeps ended jobs for an hour and their keys for two.
+func keeper(t *testing.T, store *hooked, archive func(context.Context, *ledger.Archived) error) *bundle {
+	t.Helper()
+	in := &inbox{}
+	l, err := ledger.Open(t.Context(), ledger.Config{
+		Store: store, Handoff: in, Shards: 1, Hold: time.Minute, Retention: time.Hour, KeyTTL: 2 * time.Hour,
+		Archive: archive,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bundle{Ledger: l, store: store, inbox: in}
+}
+
+// ended is a job that ended just now.
+func (b *bundle) ended(t *testing.T) string {
+	t.Helper()
+	cmd := command("h")
+	cmd.Job.CallbackURLs = []string{"https://a.example/hook"}
+	id := b.mustAccept(t, cmd).Job.ID
+	b.mustChange(t, id, statemachine.Cancel{})
+	return id
+}
+
+// due are the entries of a kind that are due.
+func (b *bundle) due(t *testing.T, kind ledger.Kind) []ledger.Entry {
+	t.Helper()
+	entries, _, err := b.Due(t.Context(), kind, 0, time.Now(), 100, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+// rows counts the rows of all tables that a job can have rows in, but for those
+// that belong to no job.
+func (b *bundle) rows(t *testing.T, partitions map[string][]string) int {
+	t.Helper()
+	n := 0
+	for table, names := range partitions {
+		for _, partition := range names {
+			page, err := b.store.Scan(t.Context(), tablestore.Query{Table: table, Partition: partition})
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += len(page.Rows)
+		}
+	}
+	return n
+}
+
+func TestPurge_LeavesNothingOfTheJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var archived *ledger.Archived
+		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})},
+			func(_ context.Context, job *ledger.Archived) error { archived = job; return nil })
+		id := b.ended(t)
+		month := time.Now().Format("200601")
+		where := map[string][]string{
+			"luciusledger": {id}, "jobidempotency": {"tenant_a"}, "luciusinflight": {"live:000"},
+			"luciusschedule": {"retention:000", "timer:000", "dispatch:000"},
+			"luciusjobindex": {"jobs:tenant_a:" + month, "ended:tenant_a:" + month + ":CANCELLED"},
+		}
+		time.Sleep(119 * time.Minute)
+		if due := b.due(t, ledger.Retention); len(due) != 0 {
+			t.Fatalf("%v is due while the key is kept", due)
+		}
+		time.Sleep(2 * time.Minute)
+		due := b.due(t, ledger.Retention)
+		if len(due) != 1 {
+			t.Fatalf("%v is due", due)
+		}
+		if outcome, err := b.Purge(t.Context(), due[0]); err != nil || outcome != ledger.PurgeDone {
+			t.Fatalf("%s, %v", outcome, err)
+		}
+		if n := b.rows(t, where); n != 0 {
+			t.Errorf("%d rows are left", n)
+		}
+		if _, err := b.Job(t.Context(), id); !errors.Is(err, ledger.ErrJobNotFound) {
+			t.Errorf("the job is %v", err)
+		}
+		if archived == nil || archived.Job.ID != id || len(archived.Payload) == 0 || len(archived.History) == 0 {
+			t.Errorf("archived %+v", archived)
+		}
+		if accepted := b.mustAccept(t, command("h")); accepted.Replayed || accepted.Job.ID == id {
+			t.Errorf("the same command gave %+v", accepted)
+		}
+	})
+}
+
+// A purge may be cut short after any write: the next pass goes on, and nothing
+// half-deleted is seen in between.
+func TestPurge_GoesOnAfterACrash(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for crashAt := 1; ; crashAt++ {
+			b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+			id := b.ended(t)
+			time.Sleep(3 * time.Hour)
+			entry := b.due(t, ledger.Retention)[0]
+			writes := 0
+			b.store.set(func(_ tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+				if writes++; writes >= crashAt {
+					return nil, tablestore.ErrUnavailable
+				}
+				return commit()
+			})
+			_, err := b.Purge(t.Context(), entry)
+			b.store.set(nil)
+			if err == nil {
+				return // There is no later write.
+			}
+			if _, err := b.Job(t.Context(), id); err != nil && !errors.Is(err, ledger.ErrJobNotFound) {
+				t.Errorf("crash at write %d: the job is %v", crashAt, err)
+			}
+			if _, err := b.Purge(t.Context(), entry); err != nil || len(b.due(t, ledger.Retention)) != 0 {
+				t.Errorf("crash at write %d: purged again: %v", crashAt, err)
+			}
+		}
+	})
+}
+
+func TestPurge_NotBeforeTheRetentionAsItIsNow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &hooked{Store: memstore.New(memstore.Options{Split: true})}
+		id := keeper(t, store, nil).ended(t)
+		longer, err := ledger.Open(t.Context(), ledger.Config{Store: store, Retention: 24 * time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &bundle{Ledger: longer, store: store}
+		time.Sleep(3 * time.Hour)
+		if outcome, err := b.Purge(t.Context(), b.due(t, ledger.Retention)[0]); err != nil || outcome != ledger.PurgeLater {
+			t.Fatalf("%s, %v", outcome, err)
+		}
+		time.Sleep(22 * time.Hour)
+		if outcome, err := b.Purge(t.Context(), b.due(t, ledger.Retention)[0]); err != nil || outcome != ledger.PurgeDone {
+			t.Fatalf("%s, %v", outcome, err)
+		}
+		if _, err := b.Job(t.Context(), id); !errors.Is(err, ledger.ErrJobNotFound) {
+			t.Errorf("the job is %v", err)
+		}
+	})
+}
+
+func TestPurge_AnArchiveThatFailsKeepsTheJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		full := errors.New("no space")
+		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})},
+			func(context.Context, *ledger.Archived) error { return full })
+		id := b.ended(t)
+		time.Sleep(3 * time.Hour)
+		if _, err := b.Purge(t.Context(), b.due(t, ledger.Retention)[0]); !errors.Is(err, full) {
+			t.Errorf("purge: %v", err)
+		}
+		if _, err := b.Job(t.Context(), id); err != nil || len(b.due(t, ledger.Retention)) != 1 {
+			t.Errorf("the job is %v", err)
+		}
+	})
+}
+
+// Between the end of the key's time and that of the job's, the key may name
+// another command, and the purge of the old job must not take it away.
+func TestAcceptAfterTheKeysTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &hooked{Store: memstore.New(memstore.Options{Split: true})}
+		in := &inbox{}
+		l, err := ledger.Open(t.Context(), ledger.Config{
+			Store: store, Handoff: in, Shards: 1, Retention: 10 * time.Hour, KeyTTL: time.Hour,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &bundle{Ledger: l, store: store, inbox: in}
+		keyed := command("first")
+		keyed.Job.IdempotencyKey = "k"
+		old := b.mustAccept(t, keyed).Job.ID
+		b.mustChange(t, old, statemachine.Cancel{})
+		keyed.Job.IdempotencyHash = "second"
+		if _, err := b.Accept(t.Context(), keyed); !errors.Is(err, ledger.ErrIdempotencyMismatch) {
+			t.Fatalf("within the key's time: %v", err)
+		}
+		time.Sleep(61 * time.Minute)
+		fresh := b.mustAccept(t, keyed)
+		if fresh.Replayed || fresh.Job.ID == old {
+			t.Fatalf("after the key's time: %+v", fresh)
+		}
+		time.Sleep(10 * time.Hour)
+		for _, entry := range b.due(t, ledger.Retention) {
+			if _, err := b.Purge(t.Context(), entry); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again := b.mustAccept(t, keyed)
+		if !again.Replayed || again.Job.ID != fresh.Job.ID {
+			t.Errorf("after the purge of the old job: %+v", again)
+		}
+	})
+}
+
+func TestPurge_AnEntryThatStandsForNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+		live := b.mustAccept(t, command("h")).Job.ID
+		for _, id := range []string{live, "gone"} {
+			outcome, err := b.Purge(t.Context(), ledger.Entry{Kind: ledger.Retention, JobID: id, Due: time.Now(), Nonce: "0"})
+			if err != nil || outcome != ledger.PurgeNever {
+				t.Errorf("%s: %s, %v", id, outcome, err)
+			}
+		}
+	})
+}
+
+func TestOpen_RefusesNegativeTimes(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []ledger.Config{{Retention: -1}, {KeyTTL: -1}} {
+		cfg.Store = memstore.New(memstore.Options{})
+		if _, err := ledger.Open(t.Context(), cfg); err == nil {
+			t.Errorf("%+v was taken", cfg)
+		}
+	}
+}

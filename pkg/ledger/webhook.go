@@ -1,0 +1,323 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// rowWebhook lies outside of the range that loading a job scans.
+const rowWebhook = "WEBHOOK"
+
+// indexUndelivered lists the webhooks that were given up, newest job first.
+const indexUndelivered = "undelivered"
+
+// WebhookState is the state of a webhook. All but PENDING are final until an
+// operator replays it.
+type WebhookState string
+
+// The states.
+const (
+	WebhookPending   WebhookState = "PENDING"
+	WebhookDelivered WebhookState = "DELIVERED"
+	WebhookExhausted WebhookState = "EXHAUSTED" // every attempt failed
+	WebhookGone      WebhookState = "GONE"      // the receiver wants no more
+	WebhookRefused   WebhookState = "REFUSED"   // its address is not allowed
+)
+
+// WebhookRow is the announcement of a job's end to one URL.
+type WebhookRow struct {
+	JobID    string
+	TenantID string
+	Index    int // of the URL among the command's
+	URL      string
+	State    WebhookState
+	Attempts int
+	// NextAttemptAt is when it is sent again, while PENDING. While a process sends
+	// it, it lies behind the end of that attempt.
+	NextAttemptAt time.Time
+	LastStatus    int // HTTP status of the last attempt, 0 for none
+	LastError     string
+	CreatedAt     time.Time
+	UpdatedAt     time.Time
+
+	tag    tablestore.ETag
+	loaded tablestore.Properties
+}
+
+// webhookColumns are the names that encodeWebhook writes.
+var webhookColumns = nameSet(columnVersion, "job_id", "tenant_id", "index", "url", "state", "attempts",
+	"next_attempt_at", "last_status", "last_error", "created_at", "updated_at")
+
+// ID is the webhook's id, the same for each attempt.
+func (w *WebhookRow) ID() string { return w.JobID + "." + strconv.Itoa(w.Index) }
+
+// ParseWebhookID takes an id apart.
+func ParseWebhookID(id string) (jobID string, index int, err error) {
+	jobID, number, ok := cutLast(id)
+	index, err = strconv.Atoi(number)
+	if !ok || err != nil || index < 0 || jobID == "" {
+		return "", 0, fmt.Errorf("%q is not a webhook id", id)
+	}
+	return jobID, index, nil
+}
+
+func (l *Ledger) webhookKey(jobID string, index int) tablestore.Key {
+	return l.jobKey(jobID, rowWebhook, tablestore.Pad(int64(index), 2))
+}
+
+// undeliveredKey addresses the index row of a webhook that was given up.
+func (l *Ledger) undeliveredKey(jobID string, index int) tablestore.Key {
+	return tablestore.Key{
+		Table: l.tables.Index, Partition: indexUndelivered,
+		Row: tablestore.Join(tablestore.Pad(newestFirst-IDTime(jobID).UnixMilli(), 13), jobID, strconv.Itoa(index)),
+	}
+}
+
+// entry is the schedule entry that stands for the webhook.
+func (w *WebhookRow) entry() entryRef {
+	return entryRef{Kind: Webhook, Due: w.NextAttemptAt, Nonce: strconv.Itoa(w.Index)}
+}
+
+// announce are the writes that have an ended job announced, each URL by itself:
+// its row and its entry. The row is inserted, so that to do it again changes
+// nothing.
+func (l *Ledger) announce(job *statemachine.Job) (rows, entries tablestore.Stage) {
+	for i, url := range job.CallbackURLs {
+		w := &WebhookRow{
+			JobID: job.ID, TenantID: job.TenantID, Index: i, URL: url, State: WebhookPending,
+			NextAttemptAt: job.CompletedAt, CreatedAt: job.CompletedAt, UpdatedAt: job.CompletedAt,
+		}
+		rows = append(rows, tablestore.Batch{{
+			Verb: tablestore.Insert, Key: l.webhookKey(job.ID, i), Properties: encodeWebhook(w),
+		}})
+		put := l.putEntry(&statemachine.Aggregate{Job: *job}, w.entry(), reservation{})
+		entries = append(entries, tablestore.Batch{put})
+	}
+	return rows, entries
+}
+
+// announceAgain does what [Ledger.announce] asks for after a crash: a row that
+// is there already is left alone, with its entry.
+func (l *Ledger) announceAgain(ctx context.Context, job *statemachine.Job) error {
+	rows, entries := l.announce(job)
+	for i, row := range rows {
+		// The entry first: without its row it stands for nothing.
+		for _, batch := range []tablestore.Batch{entries[i], row} {
+			_, err := l.store.Commit(ctx, batch)
+			if _, conflict := tablestore.IsConflict(err); err != nil && !conflict {
+				return fmt.Errorf("announce the end of job %s: %w", job.ID, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Webhooks returns the webhooks of a job by index, none before it has ended. It
+// returns [ErrJobNotFound].
+func (l *Ledger) Webhooks(ctx context.Context, jobID string) ([]WebhookRow, error) {
+	if _, err := l.Job(ctx, jobID); err != nil {
+		return nil, err
+	}
+	rows, err := l.scanAll(ctx, tablestore.Query{
+		Table: l.tables.Ledger, Partition: tablestore.Escape(jobID),
+		From: rowWebhook + ":", To: tablestore.PrefixEnd(rowWebhook + ":"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the webhooks of job %s: %w", jobID, err)
+	}
+	found := make([]WebhookRow, len(rows))
+	for i := range rows {
+		found[i] = decodeWebhook(&rows[i])
+	}
+	return found, nil
+}
+
+// webhook reads one webhook, and the job that it announces. It returns
+// [ErrJobNotFound] where either is missing.
+func (l *Ledger) webhook(ctx context.Context, jobID string, index int) (*WebhookRow, *statemachine.Aggregate, error) {
+	agg, err := l.Job(ctx, jobID)
+	if err != nil {
+		return nil, nil, err
+	}
+	row, err := l.store.Get(ctx, l.webhookKey(jobID, index))
+	if errors.Is(err, tablestore.ErrNotFound) {
+		return nil, nil, ErrJobNotFound
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read webhook %d of job %s: %w", index, jobID, err)
+	}
+	w := decodeWebhook(&row)
+	return &w, agg, nil
+}
+
+// TakeWebhook claims a due webhook for one attempt: until hold has passed nobody
+// else sends it. It returns nil for an entry that stands for nothing, which is
+// deleted, and after a lost race.
+func (l *Ledger) TakeWebhook(ctx context.Context, entry Entry, hold time.Duration,
+) (*WebhookRow, *statemachine.Aggregate, error) {
+	index, err := strconv.Atoi(entry.Nonce)
+	if err != nil {
+		return nil, nil, fmt.Errorf("webhook entry of job %s: %w", entry.JobID, err)
+	}
+	w, agg, err := l.webhook(ctx, entry.JobID, index)
+	if errors.Is(err, ErrJobNotFound) {
+		return nil, nil, l.dropOld(ctx, entry)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if w.State != WebhookPending || w.entry() != entry.ref() {
+		return nil, nil, l.drop(ctx, entry)
+	}
+	next := *w
+	next.NextAttemptAt = time.Now().UTC().Truncate(time.Millisecond).Add(hold)
+	taken, err := l.moveWebhook(ctx, agg, w, &next)
+	if err != nil || !taken {
+		return nil, nil, err
+	}
+	return &next, agg, nil
+}
+
+// dropOld deletes an entry without a row once the row can not come any more.
+func (l *Ledger) dropOld(ctx context.Context, entry Entry) error {
+	if time.Since(entry.Due) < orphanGrace {
+		return nil
+	}
+	return l.drop(ctx, entry)
+}
+
+// SettleWebhook writes what became of an attempt: next is the webhook as it is to
+// be, with the same id. It reports false where somebody else moved it meanwhile.
+func (l *Ledger) SettleWebhook(ctx context.Context, taken, next *WebhookRow) (bool, error) {
+	agg, err := l.Job(ctx, taken.JobID)
+	if err != nil {
+		return false, err
+	}
+	return l.moveWebhook(ctx, agg, taken, next)
+}
+
+// ReplayWebhook starts the attempts of a webhook anew, at once. It returns
+// [ErrJobNotFound], and false where the webhook waits for an attempt already.
+func (l *Ledger) ReplayWebhook(ctx context.Context, id string) (*WebhookRow, bool, error) {
+	jobID, index, err := ParseWebhookID(id)
+	if err != nil {
+		return nil, false, ErrJobNotFound
+	}
+	for range maxTries {
+		w, agg, err := l.webhook(ctx, jobID, index)
+		if err != nil || w.State == WebhookPending {
+			return w, false, err
+		}
+		next := *w
+		next.State, next.Attempts = WebhookPending, 0
+		next.NextAttemptAt = time.Now().UTC().Truncate(time.Millisecond)
+		if moved, err := l.moveWebhook(ctx, agg, w, &next); err != nil || moved {
+			return &next, moved, err
+		}
+	}
+	return nil, false, fmt.Errorf("replay webhook %s: lost %d races: %w", id, maxTries, tablestore.ErrUnavailable)
+}
+
+// moveWebhook writes a webhook under its version: what makes it findable first,
+// what no longer stands for it last. It reports false after a lost race.
+func (l *Ledger) moveWebhook(ctx context.Context, agg *statemachine.Aggregate, old, next *WebhookRow) (bool, error) {
+	next.UpdatedAt = time.Now().UTC().Truncate(time.Millisecond)
+	change := tablestore.Change{Commit: tablestore.Batch{{
+		Verb: tablestore.Replace, Key: l.webhookKey(old.JobID, old.Index), ETag: old.tag, Properties: encodeWebhook(next),
+	}}}
+	var before, after tablestore.Stage
+	if next.State == WebhookPending {
+		before = append(before, tablestore.Batch{l.putEntry(&statemachine.Aggregate{Job: agg.Job}, next.entry(), reservation{})})
+	}
+	if old.State == WebhookPending && (next.State != WebhookPending || next.entry() != old.entry()) {
+		after = append(after, tablestore.Batch{l.discardEntry(old.JobID, old.entry())})
+	}
+	key := l.undeliveredKey(old.JobID, old.Index)
+	switch {
+	case next.undelivered():
+		c := newColumns(3)
+		c.str("job_id", next.JobID)
+		c.int("index", int64(next.Index))
+		c.str("tenant_id", next.TenantID)
+		before = append(before, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: c.list}})
+	case old.undelivered():
+		after = append(after, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
+	}
+	change.Pre, change.Post = stages(before), stages(after)
+	applied, err := tablestore.Apply(ctx, l.store, change)
+	if _, conflict := tablestore.IsConflict(err); conflict {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("write webhook %s: %w", old.ID(), err)
+	}
+	next.tag = applied.ETags[change.Commit[0].Key]
+	return true, nil
+}
+
+// undelivered reports whether the webhook was given up.
+func (w *WebhookRow) undelivered() bool {
+	return w.State == WebhookExhausted || w.State == WebhookRefused
+}
+
+// Undelivered returns one page of the webhooks that were given up, of one tenant
+// where it is not empty, and what to continue after, empty at the end.
+func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, after string) ([]WebhookRow, string, error) {
+	page, err := l.store.Scan(ctx, tablestore.Query{
+		Table: l.tables.Index, Partition: indexUndelivered, Limit: limit, Continue: after,
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("read the undelivered webhooks: %w", err)
+	}
+	found := make([]WebhookRow, 0, len(page.Rows))
+	for i := range page.Rows {
+		p := page.Rows[i].Properties
+		if tenantID != "" && p.Get("tenant_id").String() != tenantID {
+			continue
+		}
+		w, _, err := l.webhook(ctx, p.Get("job_id").String(), int(p.Get("index").Int()))
+		if errors.Is(err, ErrJobNotFound) || err == nil && !w.undelivered() {
+			continue
+		}
+		if err != nil {
+			return nil, "", err
+		}
+		found = append(found, *w)
+	}
+	return found, page.Next, nil
+}
+
+// encodeWebhook makes a webhook's row.
+func encodeWebhook(w *WebhookRow) tablestore.Properties {
+	c := newColumns(12)
+	c.str("job_id", w.JobID)
+	c.str("tenant_id", w.TenantID)
+	c.int("index", int64(w.Index))
+	c.str("url", w.URL)
+	c.str("state", string(w.State))
+	c.int("attempts", int64(w.Attempts))
+	c.time("next_attempt_at", w.NextAttemptAt)
+	c.int("last_status", int64(w.LastStatus))
+	c.str("last_error", w.LastError)
+	c.time("created_at", w.CreatedAt)
+	c.time("updated_at", w.UpdatedAt)
+	return c.carry(w.loaded, webhookColumns)
+}
+
+// decodeWebhook reads a webhook's row.
+func decodeWebhook(row *tablestore.Row) WebhookRow {
+	p := row.Properties
+	return WebhookRow{
+		JobID: p.Get("job_id").String(), TenantID: p.Get("tenant_id").String(), Index: int(p.Get("index").Int()),
+		URL: p.Get("url").String(), State: WebhookState(p.Get("state").String()), Attempts: int(p.Get("attempts").Int()),
+		NextAttemptAt: p.Get("next_attempt_at").Time(), LastStatus: int(p.Get("last_status").Int()),
+		LastError: p.Get("last_error").String(), CreatedAt: p.Get("created_at").Time(),
+		UpdatedAt: p.Get("updated_at").Time(), tag: row.ETag, loaded: p,
+	}
+}

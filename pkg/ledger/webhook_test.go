@@ -1,0 +1,177 @@
+package ledger_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+)
+
+// announced is a job that ended and has two webhooks.
+func (b *bundle) announced(t *testing.T) string {
+	t.Helper()
+	cmd := command("h")
+	cmd.Job.CallbackURLs = []string{"https://a.example/hook", "https://b.example/hook"}
+	id := b.mustAccept(t, cmd).Job.ID
+	b.mustChange(t, id, statemachine.Cancel{})
+	return id
+}
+
+// webhooks are the job's.
+func (b *bundle) webhooks(t *testing.T, id string) []ledger.WebhookRow {
+	t.Helper()
+	found, err := b.Webhooks(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func TestWebhooks_AreWrittenWithTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+		id := b.announced(t)
+		found := b.webhooks(t, id)
+		if len(found) != 2 || found[1].URL != "https://b.example/hook" || found[1].State != ledger.WebhookPending ||
+			found[1].ID() != id+".1" {
+			t.Errorf("%+v", found)
+		}
+		if due := b.due(t, ledger.Webhook); len(due) != 2 {
+			t.Errorf("%+v is due", due)
+		}
+	})
+}
+
+// The rows follow the commit: a crash in between must not lose them, and what
+// was delivered since must not be sent again.
+func TestWebhooks_SurviveACrashAfterTheCommit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+		var committed atomic.Bool // The batches of a stage come side by side.
+		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+			if committed.Load() {
+				return nil, tablestore.ErrUnavailable
+			}
+			tags, err := commit()
+			if commits(batch) && len(batch) > 1 && batch[1].Verb == tablestore.Replace {
+				committed.Store(true)
+			}
+			return tags, err
+		})
+		id := b.announced(t)
+		b.store.set(nil)
+		if found := b.webhooks(t, id); len(found) != 0 {
+			t.Fatalf("%+v was written", found)
+		}
+		time.Sleep(6 * time.Second)
+		entry := b.due(t, ledger.Timer)[0]
+		for range 2 { // Twice, as after another crash.
+			if standing, _, err := b.Fire(t.Context(), entry, statemachine.DeadlinePassed{}); err != nil {
+				t.Fatalf("%s, %v", standing, err)
+			}
+		}
+		if found := b.webhooks(t, id); len(found) != 2 || len(b.due(t, ledger.Webhook)) != 2 {
+			t.Errorf("%+v", found)
+		}
+	})
+}
+
+func TestTakeWebhook_HoldsItForOneAttempt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+		id := b.announced(t)
+		entry := b.due(t, ledger.Webhook)[0]
+		taken, job, err := b.TakeWebhook(t.Context(), entry, time.Minute)
+		if err != nil || taken == nil || job.Job.ID != id {
+			t.Fatalf("%+v, %v", taken, err)
+		}
+		if again, _, err := b.TakeWebhook(t.Context(), entry, time.Minute); err != nil || again != nil {
+			t.Errorf("taken twice: %+v, %v", again, err)
+		}
+		next := *taken
+		next.State, next.Attempts, next.LastStatus = ledger.WebhookDelivered, 1, 200
+		if moved, err := b.SettleWebhook(t.Context(), taken, &next); err != nil || !moved {
+			t.Fatalf("%t, %v", moved, err)
+		}
+		if moved, err := b.SettleWebhook(t.Context(), taken, &next); err != nil || moved {
+			t.Errorf("settled twice: %t, %v", moved, err)
+		}
+		time.Sleep(time.Hour)
+		if due := b.due(t, ledger.Webhook); len(due) != 1 {
+			t.Errorf("%+v is due", due)
+		}
+	})
+}
+
+func TestTakeWebhook_OfAProcessThatDied(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+		b.announced(t)
+		if _, _, err := b.TakeWebhook(t.Context(), b.due(t, ledger.Webhook)[0], time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		due := b.due(t, ledger.Webhook)
+		if len(due) != 2 {
+			t.Fatalf("%+v is due", due)
+		}
+		for _, entry := range due {
+			if taken, _, err := b.TakeWebhook(t.Context(), entry, time.Minute); err != nil || taken == nil {
+				t.Errorf("%+v, %v", taken, err)
+			}
+		}
+	})
+}
+
+func TestReplayWebhook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+		id := b.announced(t)
+		if _, replayed, err := b.ReplayWebhook(t.Context(), id+".0"); err != nil || replayed {
+			t.Errorf("one that waits: %t, %v", replayed, err)
+		}
+		for i, entry := range b.due(t, ledger.Webhook) {
+			taken, _, err := b.TakeWebhook(t.Context(), entry, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next := *taken
+			next.State = []ledger.WebhookState{ledger.WebhookExhausted, ledger.WebhookRefused}[i]
+			if _, err := b.SettleWebhook(t.Context(), taken, &next); err != nil {
+				t.Fatal(err)
+			}
+		}
+		given, next, err := b.Undelivered(t.Context(), "tenant_a", 10, "")
+		if err != nil || next != "" || len(given) != 2 {
+			t.Fatalf("given up: %+v, %v", given, err)
+		}
+		if others, _, err := b.Undelivered(t.Context(), "tenant_b", 10, ""); err != nil || len(others) != 0 {
+			t.Errorf("of another tenant: %+v, %v", others, err)
+		}
+		if _, replayed, err := b.ReplayWebhook(t.Context(), id+".0"); err != nil || !replayed {
+			t.Errorf("replay: %t, %v", replayed, err)
+		}
+		if given, _, err = b.Undelivered(t.Context(), "", 10, ""); err != nil || len(given) != 1 {
+			t.Errorf("given up after the replay: %+v, %v", given, err)
+		}
+		if due := b.due(t, ledger.Webhook); len(due) != 1 {
+			t.Errorf("%+v is due", due)
+		}
+		for _, unknown := range []string{"gone.0", id + ".7", "x", id + ".x"} {
+			if _, _, err := b.ReplayWebhook(t.Context(), unknown); !errors.Is(err, ledger.ErrJobNotFound) {
+				t.Errorf("%s: %v", unknown, err)
+			}
+		}
+	})
+}
