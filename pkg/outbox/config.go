@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/breaker"
@@ -56,6 +57,13 @@ type Config struct {
 	// PassLimit is the most rows that one pass takes up: the drain rate after
 	// an outage is PassLimit per Interval. Optional. Defaults to 2048.
 	PassLimit int
+	// Admit says whether dispatch goes on for such directives: what it holds back
+	// stays in the schedule. Optional. It must not block.
+	Admit func(tenantID, protocolID string, lane int) bool
+	// Random returns numbers in [0, 1), for the shard at which a pass begins and for
+	// the delays between publishes. Optional. Defaults to math/rand/v2. It must be
+	// safe for concurrent use.
+	Random func() float64
 	// Logger is told of rows that could not be published. Optional.
 	Logger *slog.Logger
 	// Observe is told of each outcome. Optional.
@@ -74,6 +82,7 @@ const (
 	Outage    Outcome = "outage"    // left to the schedule, bus or topic out of service
 	Overload  Outcome = "overload"  // left to the schedule, the window is full
 	Gated     Outcome = "gated"     // left to the schedule, the circuit is open
+	Held      Outcome = "held"      // left to the schedule, dispatch is paused
 	Unmarked  Outcome = "unmarked"  // published, but the row could not be marked
 )
 
@@ -95,6 +104,12 @@ func (c *Config) validate() error {
 	c.PassLimit = cmp.Or(c.PassLimit, 2048)
 	if min(c.Deadline, c.Interval) < 0 || min(c.Batch, c.Workers, c.Marks, c.PassLimit) < 0 {
 		return errors.New("relay: Deadline, Interval, Batch, Workers, Marks and PassLimit must be positive")
+	}
+	if c.Admit == nil {
+		c.Admit = func(string, string, int) bool { return true }
+	}
+	if c.Random == nil {
+		c.Random = rand.Float64
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

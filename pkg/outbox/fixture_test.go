@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,6 +69,7 @@ type bundle struct {
 	inbox    *outbox.Inbox
 	bus      *bus
 	outcomes map[outbox.Outcome]int
+	held     atomic.Bool // Dispatch is paused.
 	mu       sync.Mutex
 	serial   int
 }
@@ -89,7 +91,10 @@ func setup(t *testing.T) *bundle {
 	b.Relay, err = outbox.NewRelay(outbox.Config{
 		Ledger: b.ledger, Publisher: b.bus, Inbox: b.inbox, Breakers: breakers, Workers: 1,
 		Fatal:   func(illegal *seqledger.IllegalTransitionError) { t.Errorf("illegal transition: %v", illegal) },
-		Observe: b.observe,
+		Observe: b.observe, PassLimit: 4,
+		Admit: func(tenantID, protocolID string, lane int) bool {
+			return !b.held.Load() || tenantID != "t" || protocolID != "p" || lane != 1
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -127,9 +132,9 @@ func (b *bundle) accept(t *testing.T) string {
 	t.Helper()
 	b.serial++
 	accepted, err := b.ledger.Accept(t.Context(), ledger.Command{
-		Job: statemachine.Job{TenantID: "t", IdempotencyHash: fmt.Sprint(b.serial)},
+		Job: statemachine.Job{TenantID: "t", ProtocolID: "p", IdempotencyHash: fmt.Sprint(b.serial)},
 		Steps: []statemachine.Step{{
-			ID: "one", Routing: statemachine.Routing{Topic: "topic-1"},
+			ID: "one", Routing: statemachine.Routing{Topic: "topic-1", Lane: 1},
 			Policy: statemachine.Policy{
 				AckTimeout: time.Hour, Lease: time.Hour, Dispatch: []time.Duration{time.Minute}, Ack: []time.Duration{time.Minute},
 			},

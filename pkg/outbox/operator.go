@@ -13,6 +13,7 @@ import (
 type OperatorLedger interface {
 	Shards() int
 	Live(ctx context.Context, shard, limit int, from string) ([]string, string, error)
+	LiveJobs(ctx context.Context, shard, limit int, from string) ([]*statemachine.Aggregate, string, error)
 	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
 	Change(ctx context.Context, jobID string, event statemachine.Event, opts ...ledger.Option) (ledger.Result, error)
 }

@@ -83,13 +83,15 @@ func (r *Relay) begin(batch []admitted) ([]flight, error) {
 // the same seq and message id, until the deadline.
 func (r *Relay) fly(ctx context.Context, flights []flight) error {
 	pause := backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxElapsedTime(0))
+		backoff.WithInitialInterval(100*time.Millisecond), backoff.WithRandomizationFactor(0),
+		backoff.WithMaxElapsedTime(0))
 	for len(flights) > 0 {
 		again, err := r.round(ctx, flights)
 		if err != nil || len(again) == 0 {
 			return err
 		}
-		timer := time.NewTimer(pause.NextBackOff())
+		// Half of the delay either way, from the source that a simulation can repeat.
+		timer := time.NewTimer(time.Duration(float64(pause.NextBackOff()) * (0.5 + r.cfg.Random())))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -191,7 +193,7 @@ func (r *Relay) settle(ctx context.Context, f *flight, kind Outcome, cause error
 		})
 	case Outage, Uncertain:
 		r.cfg.Logger.WarnContext(ctx, "row not published", "jobId", f.message.JobID, "topic", f.message.Topic, "error", cause)
-	case Settled, Overload, Gated, Unmarked:
+	case Settled, Overload, Gated, Held, Unmarked:
 	}
 	r.cfg.Observe(final)
 	if _, err := r.window.Commit(f.seq, time.Now()); err != nil {

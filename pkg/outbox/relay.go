@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 type Relay struct {
 	cfg    Config
 	window *seqledger.Ledger
+	from   map[int]string // where the next pass over a shard begins
 }
 
 // NewRelay returns a relay. The error names the field that is missing.
@@ -37,7 +37,7 @@ func NewRelay(cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	return &Relay{cfg: cfg, window: window}, nil
+	return &Relay{cfg: cfg, window: window, from: map[int]string{}}, nil
 }
 
 // Counters are the window's counters, for gauges.
@@ -82,11 +82,16 @@ func (r *Relay) drain(ctx context.Context) error {
 	}
 }
 
-// admit asks the circuits about messages that come straight from a commit;
-// those behind an open one are left to the schedule.
+// admit asks about messages that come straight from a commit; those that are
+// paused, or behind an open circuit, are left to the schedule.
 func (r *Relay) admit(messages []ledger.Message) []admitted {
 	batch := make([]admitted, 0, len(messages))
 	for i := range messages {
+		m := &messages[i]
+		if !r.cfg.Admit(m.TenantID, m.ProtocolID, m.Lane) {
+			r.cfg.Observe(Held)
+			continue
+		}
 		grant := r.cfg.Breakers.Allow(messages[i].Topic, 1, time.Now())
 		if grant.N == 0 {
 			r.cfg.Observe(Gated)
@@ -115,7 +120,7 @@ func (r *Relay) passes(ctx context.Context) error {
 
 // RunOnce takes up what the dispatch schedule says is due and publishes it. It
 // returns the number of rows taken up; the error is that of reading the
-// schedule, or of a halted window.
+// schedule, or of a halted window. One pass runs at a time.
 func (r *Relay) RunOnce(ctx context.Context) (int, error) {
 	now := time.Now()
 	if err := r.reclaim(now); err != nil {
@@ -125,7 +130,7 @@ func (r *Relay) RunOnce(ctx context.Context) (int, error) {
 		return 0, nil
 	}
 	shards := r.cfg.Ledger.Shards()
-	start := rand.IntN(shards) //nolint:gosec // Spreads load; nothing has to be unguessable.
+	start := int(r.cfg.Random() * float64(shards))
 	taken := 0
 	for i := range shards {
 		n, err := r.shard(ctx, (start+i)%shards, now, r.cfg.PassLimit-taken)
@@ -140,14 +145,17 @@ func (r *Relay) RunOnce(ctx context.Context) (int, error) {
 	return taken, nil
 }
 
-// shard takes up the due rows of one shard.
+// shard takes up the due rows of one shard. Where many are held back, it goes on
+// in the next pass where this one ended, so that they hide nothing behind them
+// and are not all read in every pass.
 func (r *Relay) shard(ctx context.Context, shard int, now time.Time, limit int) (int, error) {
-	from, taken := "", 0
-	for taken < limit && ctx.Err() == nil {
+	from, taken, read := r.from[shard], 0, 0
+	for taken < limit && read < r.cfg.PassLimit && ctx.Err() == nil {
 		entries, next, err := r.cfg.Ledger.Due(ctx, ledger.Dispatch, shard, now, min(limit-taken, 256), from)
 		if err != nil {
 			return taken, err
 		}
+		read += len(entries)
 		batch := r.takeUp(ctx, entries)
 		taken += len(batch)
 		for len(batch) > 0 {
@@ -157,21 +165,26 @@ func (r *Relay) shard(ctx context.Context, shard int, now time.Time, limit int) 
 			}
 			batch = batch[n:]
 		}
-		if next == "" {
+		if from = next; from == "" {
 			break
 		}
-		from = next
 	}
+	r.from[shard] = from
 	return taken, nil
 }
 
 // takeUp claims due rows by compare-and-swap, so that replicas do not publish
-// them side by side. Rows behind an open circuit are left as they are.
+// them side by side. Rows that are paused, or behind an open circuit, are left as
+// they are.
 func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 	slots := make([]admitted, len(entries))
 	var group errgroup.Group
 	group.SetLimit(r.cfg.Marks)
 	for i, entry := range entries {
+		if !r.cfg.Admit(entry.TenantID, entry.ProtocolID, entry.Lane) {
+			r.cfg.Observe(Held)
+			continue
+		}
 		grant := r.cfg.Breakers.Allow(entry.Topic, 1, time.Now())
 		if grant.N == 0 {
 			r.cfg.Observe(Gated)

@@ -1,0 +1,70 @@
+package outbox_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// What is paused stays in the schedule, spends nothing, and goes out when the
+// pause ends.
+func TestRelay_LeavesWhatIsPaused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		b.held.Store(true)
+		defer b.start(t)()
+		id := b.accept(t)
+		for range 10 {
+			time.Sleep(time.Minute)
+			b.sweep(t)
+		}
+		agg := b.job(t, id)
+		if len(b.bus.ids()) != 0 || agg.Outbox.State != statemachine.OutboxPending || agg.Steps[0].AttemptNo != 1 {
+			t.Fatalf("published %v, the row is %+v", b.bus.ids(), agg.Outbox)
+		}
+		if b.saw(outbox.Held) == 0 {
+			t.Error("nobody was told")
+		}
+		b.held.Store(false)
+		time.Sleep(3 * time.Second)
+		if agg := b.job(t, id); len(b.bus.ids()) != 1 || agg.Outbox.State != statemachine.OutboxSent {
+			t.Errorf("published %v, the row is %s", b.bus.ids(), agg.Outbox.State)
+		}
+	})
+}
+
+// A pass reads no more than its limit of rows that are held back, and the next
+// one goes on behind them: all are seen in the end.
+func TestRelay_ABacklogThatIsHeldBackHidesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		for range 40 { // Ten times the pass limit.
+			b.accept(t)
+		}
+		time.Sleep(16 * time.Second)
+		b.sweep(t)
+		b.held.Store(true)
+		for range 20 {
+			if n, err := b.RunOnce(t.Context()); n != 0 || err != nil {
+				t.Fatalf("took up %d, %v", n, err)
+			}
+		}
+		if read := b.saw(outbox.Held); read > 20*2*4 {
+			t.Errorf("read %d rows in 20 passes over 2 shards", read)
+		}
+		b.held.Store(false)
+		for range 40 {
+			if _, err := b.RunOnce(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(b.bus.ids()); n != 40 {
+			t.Errorf("published %d", n)
+		}
+	})
+}

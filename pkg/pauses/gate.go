@@ -1,0 +1,161 @@
+package pauses
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// refreshInterval is how often a gate looks for changes: so long may a process
+// go on with what another one has paused.
+const refreshInterval = time.Second
+
+// Gate says whether a directive may be dispatched now, by its own view of the
+// pauses. It is safe for concurrent use, and makes no call to the store but in
+// its refresh.
+type Gate struct {
+	service *Service
+	logger  *slog.Logger
+
+	mu    sync.Mutex
+	holds map[string]*hold // by the pause's id
+}
+
+// hold is a pause as this process enforces it.
+type hold struct {
+	pause Pause
+	// let is how many directives passed since the ramp began.
+	let float64
+}
+
+// NewGate returns a gate that has read the pauses once. The error is the
+// store's.
+func NewGate(ctx context.Context, service *Service, logger *slog.Logger) (*Gate, error) {
+	g := &Gate{service: service, logger: logger, holds: map[string]*hold{}}
+	if err := g.Refresh(ctx); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// Run refreshes the view until the context ends. While the store is away the
+// view stays as it was: what is paused stays paused.
+func (g *Gate) Run(ctx context.Context) error {
+	ticker := time.NewTicker(refreshInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if err := g.Refresh(ctx); err != nil && ctx.Err() == nil {
+			g.logger.WarnContext(ctx, "pauses not refreshed", "error", err)
+		}
+	}
+}
+
+// Refresh reads the pauses, and removes those whose ramp is over.
+func (g *Gate) Refresh(ctx context.Context) error {
+	pauses, err := g.service.List(ctx)
+	if err != nil {
+		return fmt.Errorf("refresh the gate: %w", err)
+	}
+	current := now()
+	for _, pause := range g.adopt(pauses, current) {
+		if err := g.service.forget(ctx, pause.Scope); err != nil {
+			return fmt.Errorf("refresh the gate: %w", err)
+		}
+	}
+	return nil
+}
+
+// adopt takes the pauses over, and returns those whose ramp is over.
+func (g *Gate) adopt(pauses []Pause, current time.Time) []Pause {
+	var over []Pause
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	fresh := make(map[string]*hold, len(pauses))
+	for _, pause := range pauses {
+		if pause.at(current).State == Resumed {
+			over = append(over, pause)
+			continue
+		}
+		held := &hold{pause: pause}
+		if known := g.holds[pause.ID()]; known != nil && known.pause.ResumedAt.Equal(pause.ResumedAt) {
+			held.let = known.let
+		}
+		fresh[pause.ID()] = held
+	}
+	g.holds = fresh
+	return over
+}
+
+// Apply makes the view show a change of this process at once.
+func (g *Gate) Apply(pause Pause) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if pause.State == Resumed {
+		delete(g.holds, pause.ID())
+		return
+	}
+	g.holds[pause.ID()] = &hold{pause: pause}
+}
+
+// Admit reports whether the directive may be dispatched. One that is admitted
+// counts towards the ramps that it passes.
+func (g *Gate) Admit(subject Subject) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.holds) == 0 {
+		return true
+	}
+	current := time.Now()
+	var ramps []*hold
+	for _, h := range g.holds {
+		if !h.pause.Covers(subject) {
+			continue
+		}
+		switch h.pause.at(current).State {
+		case Paused:
+			return false
+		case Ramping:
+			if h.let+1 > passed(current.Sub(h.pause.ResumedAt)) {
+				return false
+			}
+			ramps = append(ramps, h)
+		case Resumed:
+		}
+	}
+	for _, h := range ramps {
+		h.let++
+	}
+	return true
+}
+
+// HoldsTenant reports whether everything of the tenant is paused, not counting
+// anything: then also what was published and nobody has taken yet is held. A ramp
+// holds back only what is still to be published.
+func (g *Gate) HoldsTenant(tenantID string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, id := range []string{Scope{}.ID(), Scope{TenantID: tenantID}.ID()} {
+		if h := g.holds[id]; h != nil && h.pause.State == Paused {
+			return true
+		}
+	}
+	return false
+}
+
+// Active returns the pauses that hold anything back, in no order.
+func (g *Gate) Active() []Pause {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	active := make([]Pause, 0, len(g.holds))
+	for _, h := range g.holds {
+		active = append(active, h.pause.at(time.Now()))
+	}
+	return active
+}

@@ -1,0 +1,233 @@
+package pauses
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// State is what a pause does at present.
+type State string
+
+// The states.
+const (
+	Paused  State = "PAUSED"  // nothing passes
+	Ramping State = "RAMPING" // more passes every second
+	Resumed State = "RESUMED" // everything passes; the row is gone, or goes
+)
+
+// DefaultRamp is how long a resumed scope ramps up unless asked otherwise: at a
+// rate that doubles every second, a flood by then.
+const DefaultRamp = 15 * time.Second
+
+// Pause is a pause by scope.
+type Pause struct {
+	Scope
+	State  State
+	Reason string
+	Actor  string
+	// CreatedAt is when it was paused, ResumedAt since when it ramps up.
+	CreatedAt time.Time
+	ResumedAt time.Time
+	Ramp      time.Duration
+}
+
+// at is the pause as it is at that time: a ramp ends by itself.
+func (p Pause) at(now time.Time) Pause {
+	if p.State == Ramping && !now.Before(p.ResumedAt.Add(p.Ramp)) {
+		p.State = Resumed
+	}
+	return p
+}
+
+// firstSecond is how many directives a process lets through in the first second
+// of a ramp.
+const firstSecond = 10
+
+// passed is how many directives a process may have let through after that time
+// of a ramp: firstSecond in the first second, twice as many in the next.
+func passed(since time.Duration) float64 {
+	return firstSecond * (math.Exp2(since.Seconds()) - 1)
+}
+
+// Config is what a [Service] is made of.
+type Config struct {
+	// Store holds the rows. Required.
+	Store tablestore.Store
+	// Table is theirs. Required.
+	Table string
+}
+
+// partition holds all pauses: there are never many.
+const partition = "pauses"
+
+// Service keeps the pauses. It is safe for concurrent use, by any number of
+// processes on one store.
+type Service struct{ cfg Config }
+
+// New returns a service. The error names the field that is missing.
+func New(cfg Config) (*Service, error) {
+	if cfg.Store == nil || cfg.Table == "" {
+		return nil, errors.New("pauses: Store and Table are required")
+	}
+	return &Service{cfg: cfg}, nil
+}
+
+func (s *Service) key(scope Scope) tablestore.Key {
+	return tablestore.Key{Table: s.cfg.Table, Partition: partition, Row: tablestore.Join(scope.ID())}
+}
+
+// List returns all pauses, ramping ones included, by id. The error is the
+// store's.
+func (s *Service) List(ctx context.Context) ([]Pause, error) {
+	var found []Pause
+	query := tablestore.Query{Table: s.cfg.Table, Partition: partition}
+	for {
+		page, err := s.cfg.Store.Scan(ctx, query)
+		if err != nil {
+			return nil, fmt.Errorf("read the pauses: %w", err)
+		}
+		for i := range page.Rows {
+			pause, err := decode(&page.Rows[i])
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, pause)
+		}
+		if query.Continue = page.Next; query.Continue == "" {
+			return found, nil
+		}
+	}
+}
+
+// Create pauses the scope. One that is paused already stays as it is; one that
+// ramps up is paused again.
+func (s *Service) Create(ctx context.Context, scope Scope, reason, actor string) (Pause, error) {
+	fresh := Pause{Scope: scope, State: Paused, Reason: reason, Actor: actor, CreatedAt: now()}
+	return s.move(ctx, scope, func(old *Pause) (*Pause, error) {
+		if old != nil && old.State == Paused {
+			return old, nil
+		}
+		return &fresh, nil
+	})
+}
+
+// Resume lets the scope ramp up within that time, or at once where it is 0. It
+// returns a not_found [*problem.Error] for a scope that is not paused.
+func (s *Service) Resume(ctx context.Context, scope Scope, ramp time.Duration) (Pause, error) {
+	return s.move(ctx, scope, func(old *Pause) (*Pause, error) {
+		if old == nil {
+			return nil, &problem.Error{Code: problem.NotFound, Detail: "There is no such pause."}
+		}
+		if old.State == Ramping {
+			return old, nil
+		}
+		next := *old
+		next.State, next.ResumedAt, next.Ramp = Ramping, now(), ramp
+		return &next, nil
+	})
+}
+
+// forget removes the row of a ramp that is over.
+func (s *Service) forget(ctx context.Context, scope Scope) error {
+	key := s.key(scope)
+	row, err := s.cfg.Store.Get(ctx, key)
+	if errors.Is(err, tablestore.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read pause %s: %w", scope.ID(), err)
+	}
+	pause, err := decode(&row)
+	if err != nil || pause.at(now()).State != Resumed {
+		return err
+	}
+	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: row.ETag}})
+	if _, conflict := tablestore.IsConflict(err); err != nil && !conflict {
+		return fmt.Errorf("forget pause %s: %w", scope.ID(), err)
+	}
+	return nil
+}
+
+// maxTries bounds how often a change is decided again after a lost race.
+const maxTries = 10
+
+// move changes a pause under its version. decide returns what it is to be, the
+// old one itself where that stays.
+func (s *Service) move(ctx context.Context, scope Scope, decide func(old *Pause) (*Pause, error)) (Pause, error) {
+	key := s.key(scope)
+	for range maxTries {
+		op := tablestore.Op{Verb: tablestore.Insert, Key: key}
+		var old *Pause
+		row, err := s.cfg.Store.Get(ctx, key)
+		switch {
+		case err == nil:
+			found, err := decode(&row)
+			if err != nil {
+				return Pause{}, err
+			}
+			old, op.Verb, op.ETag = &found, tablestore.Replace, row.ETag
+		case !errors.Is(err, tablestore.ErrNotFound):
+			return Pause{}, fmt.Errorf("read pause %s: %w", scope.ID(), err)
+		}
+		next, err := decide(old)
+		if err != nil || next == old {
+			return deref(next), err
+		}
+		op.Properties = encode(next)
+		_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{op})
+		if err == nil {
+			return next.at(now()), nil
+		}
+		if _, conflict := tablestore.IsConflict(err); !conflict {
+			return Pause{}, fmt.Errorf("change pause %s: %w", scope.ID(), err)
+		}
+	}
+	return Pause{}, fmt.Errorf("change pause %s: lost %d races: %w", scope.ID(), maxTries, tablestore.ErrUnavailable)
+}
+
+func deref(p *Pause) Pause {
+	if p == nil {
+		return Pause{}
+	}
+	return *p
+}
+
+// encode makes a pause's row.
+func encode(p *Pause) tablestore.Properties {
+	properties := tablestore.Properties{
+		{Name: "pause_id", Value: tablestore.String(p.ID())},
+		{Name: "state", Value: tablestore.String(string(p.State))},
+		{Name: "reason", Value: tablestore.String(p.Reason)},
+		{Name: "actor", Value: tablestore.String(p.Actor)},
+		{Name: "created_at", Value: tablestore.Time(p.CreatedAt)},
+	}
+	if p.State == Ramping {
+		properties = append(properties,
+			tablestore.Property{Name: "resumed_at", Value: tablestore.Time(p.ResumedAt)},
+			tablestore.Property{Name: "ramp_ms", Value: tablestore.Int(p.Ramp.Milliseconds())})
+	}
+	return properties
+}
+
+// decode reads a pause's row.
+func decode(row *tablestore.Row) (Pause, error) {
+	p := row.Properties
+	scope, err := ParseScope(p.Get("pause_id").String())
+	if err != nil {
+		return Pause{}, fmt.Errorf("row %s: %w", row.Key, err)
+	}
+	return Pause{
+		Scope: scope, State: State(p.Get("state").String()), Reason: p.Get("reason").String(),
+		Actor: p.Get("actor").String(), CreatedAt: p.Get("created_at").Time(), ResumedAt: p.Get("resumed_at").Time(),
+		Ramp: time.Duration(p.Get("ramp_ms").Int()) * time.Millisecond,
+	}, nil
+}
+
+// now is the time of one change, in the milliseconds that are stored.
+func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }

@@ -1,0 +1,204 @@
+package pauses_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/lucius-project/lucius/pkg/pauses"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// setup is a service on the store, and a gate.
+func setup(t *testing.T, store tablestore.Store) (*pauses.Service, *pauses.Gate) {
+	t.Helper()
+	service, err := pauses.New(pauses.Config{Store: store, Table: "luciusschedule"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate, err := pauses.NewGate(t.Context(), service, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return service, gate
+}
+
+var directive = pauses.Subject{TenantID: "a", ProtocolID: "p", Lane: 3}
+
+func TestScopes(t *testing.T) {
+	t.Parallel()
+	for id, test := range map[string]struct {
+		scope  pauses.Scope
+		covers bool
+	}{
+		"all":        {pauses.Scope{}, true},
+		"tenant:a":   {pauses.Scope{TenantID: "a"}, true},
+		"tenant:b:c": {pauses.Scope{TenantID: "b:c"}, false},
+		"protocol:p": {pauses.Scope{ProtocolID: "p"}, true},
+		"protocol:q": {pauses.Scope{ProtocolID: "q"}, false},
+		"lane:3":     {pauses.Scope{Lane: new(3)}, true},
+		"lane:0":     {pauses.Scope{Lane: new(0)}, false},
+	} {
+		parsed, err := pauses.ParseScope(id)
+		if diff := cmp.Diff(test.scope, parsed); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", id, err, diff)
+		}
+		if parsed.ID() != id || parsed.Covers(directive) != test.covers {
+			t.Errorf("%s: id %s, covers %t", id, parsed.ID(), parsed.Covers(directive))
+		}
+	}
+	for _, id := range []string{"", "al", "tenant:", "lane:x", "lane:-1", "job:1"} {
+		if _, err := pauses.ParseScope(id); err == nil {
+			t.Errorf("%q is a scope", id)
+		}
+	}
+}
+
+func TestPause_HoldsItsScopeAndNothingElse(t *testing.T) {
+	t.Parallel()
+	service, gate := setup(t, memstore.New(memstore.Options{}))
+	pause, err := service.Create(t.Context(), pauses.Scope{TenantID: "a"}, "it burns", "operator")
+	if err != nil || pause.State != pauses.Paused || pause.Reason != "it burns" || pause.Actor != "operator" {
+		t.Fatalf("%+v, %v", pause, err)
+	}
+	if !gate.Admit(directive) {
+		t.Error("the gate knew before it looked")
+	}
+	if err := gate.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if gate.Admit(directive) || !gate.HoldsTenant("a") {
+		t.Error("the tenant's directive passed")
+	}
+	if other := (pauses.Subject{TenantID: "b", ProtocolID: "p", Lane: 3}); !gate.Admit(other) || gate.HoldsTenant("b") {
+		t.Error("another tenant's was held")
+	}
+	if active := gate.Active(); len(active) != 1 || active[0].ID() != "tenant:a" {
+		t.Errorf("active: %+v", active)
+	}
+}
+
+func TestCreate_TheSameScopeIsTheSamePause(t *testing.T) {
+	t.Parallel()
+	service, _ := setup(t, memstore.New(memstore.Options{}))
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			if _, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	if found, err := service.List(t.Context()); err != nil || len(found) != 1 {
+		t.Errorf("%+v, %v", found, err)
+	}
+}
+
+func TestResume_RampsUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		service, gate := setup(t, memstore.New(memstore.Options{}))
+		if _, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator"); err != nil {
+			t.Fatal(err)
+		}
+		pause, err := service.Resume(t.Context(), pauses.Scope{}, 5*time.Second)
+		if err != nil || pause.State != pauses.Ramping {
+			t.Fatalf("%+v, %v", pause, err)
+		}
+		gate.Apply(pause)
+		var passed []int
+		for range 6 {
+			time.Sleep(time.Second)
+			if err := gate.Refresh(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			n := 0
+			for range 1000 {
+				if gate.Admit(directive) {
+					n++
+				}
+			}
+			passed = append(passed, n)
+		}
+		if diff := cmp.Diff([]int{10, 20, 40, 80, 1000, 1000}, passed); diff != "" {
+			t.Errorf("passed in each second (-want +got):\n%s", diff)
+		}
+		if found, err := service.List(t.Context()); err != nil || len(found) != 0 {
+			t.Errorf("left: %+v, %v", found, err)
+		}
+	})
+}
+
+func TestResume_AtOnceAndAgain(t *testing.T) {
+	t.Parallel()
+	service, gate := setup(t, memstore.New(memstore.Options{}))
+	var told *problem.Error
+	if _, err := service.Resume(t.Context(), pauses.Scope{}, 0); !errors.As(err, &told) || told.Code != problem.NotFound {
+		t.Errorf("resume of nothing: %v", err)
+	}
+	if _, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator"); err != nil {
+		t.Fatal(err)
+	}
+	pause, err := service.Resume(t.Context(), pauses.Scope{}, 0)
+	if err != nil || pause.State != pauses.Resumed {
+		t.Fatalf("%+v, %v", pause, err)
+	}
+	gate.Apply(pause)
+	if !gate.Admit(directive) || len(gate.Active()) != 0 {
+		t.Error("the directive is held")
+	}
+	if again, err := service.Create(t.Context(), pauses.Scope{}, "once more", "operator"); err != nil || again.Reason != "once more" {
+		t.Errorf("paused again: %+v, %v", again, err)
+	}
+}
+
+// While the store is away, what is paused stays paused, and who pauses is told.
+func TestGate_KeepsItsViewWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
+		service, gate := setup(t, store)
+		if _, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator"); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- gate.Run(ctx) }()
+		time.Sleep(1500 * time.Millisecond)
+		faults.Plan(storetest.Fault{Onwards: true})
+		time.Sleep(10 * time.Second)
+		if gate.Admit(directive) {
+			t.Error("the directive passed")
+		}
+		if _, err := service.Resume(t.Context(), pauses.Scope{}, 0); !errors.Is(err, tablestore.ErrUnavailable) {
+			t.Errorf("resume: %v", err)
+		}
+		if err := gate.Refresh(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) {
+			t.Errorf("refresh: %v", err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestNew_NamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	if _, err := pauses.New(pauses.Config{}); err == nil {
+		t.Error("a service without a store was made")
+	}
+}

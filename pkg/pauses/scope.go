@@ -1,0 +1,75 @@
+package pauses
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Scope is what a pause holds back: of its fields at most one is set, and none
+// is all dispatch.
+type Scope struct {
+	TenantID   string
+	ProtocolID string
+	Lane       *int
+}
+
+// The kinds of scope, as ids begin.
+const (
+	kindAll      = "all"
+	kindTenant   = "tenant"
+	kindProtocol = "protocol"
+	kindLane     = "lane"
+)
+
+// ID names the scope, and so its pause: "all", or "tenant:", "protocol:" or
+// "lane:" and the value.
+func (s Scope) ID() string {
+	switch {
+	case s.TenantID != "":
+		return kindTenant + ":" + s.TenantID
+	case s.ProtocolID != "":
+		return kindProtocol + ":" + s.ProtocolID
+	case s.Lane != nil:
+		return kindLane + ":" + strconv.Itoa(*s.Lane)
+	}
+	return kindAll
+}
+
+// ParseScope reads an id.
+func ParseScope(id string) (Scope, error) {
+	kind, value, _ := strings.Cut(id, ":")
+	switch {
+	case id == kindAll:
+		return Scope{}, nil
+	case kind == kindTenant && value != "":
+		return Scope{TenantID: value}, nil
+	case kind == kindProtocol && value != "":
+		return Scope{ProtocolID: value}, nil
+	case kind == kindLane:
+		if lane, err := strconv.Atoi(value); err == nil && lane >= 0 {
+			return Scope{Lane: &lane}, nil
+		}
+	}
+	return Scope{}, fmt.Errorf("%q is not the id of a pause", id)
+}
+
+// Subject is a directive, as far as scopes tell directives apart.
+type Subject struct {
+	TenantID   string
+	ProtocolID string
+	Lane       int
+}
+
+// Covers reports whether the scope holds the directive back.
+func (s Scope) Covers(subject Subject) bool {
+	switch {
+	case s.TenantID != "":
+		return s.TenantID == subject.TenantID
+	case s.ProtocolID != "":
+		return s.ProtocolID == subject.ProtocolID
+	case s.Lane != nil:
+		return *s.Lane == subject.Lane
+	}
+	return true
+}
