@@ -29,11 +29,18 @@ type Config struct {
 	SweepInterval  time.Duration
 	PublishTimeout time.Duration
 	ShutdownGrace  time.Duration
+	// ProtocolsInterval is the time between two looks at the protocol files.
+	ProtocolsInterval time.Duration
 
 	MaxBodyBytes    int
 	MaxPayloadBytes int
 	MaxInflight     int
 	RefPrefixes     []string
+
+	Retention   time.Duration
+	KeyTTL      time.Duration
+	ArchiveDir  string
+	StartPaused bool
 
 	LogLevel  string
 	LogFormat string

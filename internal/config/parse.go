@@ -136,3 +136,13 @@ func delays(to *[]time.Duration, s string) error {
 	*to = out
 	return nil
 }
+
+// boolean takes true or false.
+func boolean(to *bool, s string) error {
+	value, err := strconv.ParseBool(s)
+	if err != nil {
+		return fmt.Errorf("must be true or false")
+	}
+	*to = value
+	return nil
+}

@@ -13,7 +13,7 @@ type setting struct {
 }
 
 // settings are all knobs, in the order of --print-config.
-func settings() []setting { return slices.Concat(serving(), timing(), limits()) }
+func settings() []setting { return slices.Concat(serving(), timing(), limits(), keeping()) }
 
 // serving says where the server is and what it is made of.
 func serving() []setting {
@@ -78,6 +78,9 @@ func timing() []setting {
 		{"LUCIUS_SWEEP_INTERVAL", "1s", "time between two passes of the sweeper", func(c *Config, s string) error {
 			return positive(&c.SweepInterval, s)
 		}},
+		{"LUCIUS_PROTOCOLS_INTERVAL", "2s", "time between two looks at the protocol files", func(c *Config, s string) error {
+			return positive(&c.ProtocolsInterval, s)
+		}},
 		{"LUCIUS_PUBLISH_TIMEOUT", "10s", "time that one publish may take", func(c *Config, s string) error {
 			return positive(&c.PublishTimeout, s)
 		}},
@@ -108,6 +111,25 @@ func limits() []setting {
 		}},
 		{"LUCIUS_LOG_FORMAT", "json", "json or text", func(c *Config, s string) error {
 			return oneOf(&c.LogFormat, s, "json", "text")
+		}},
+	}
+}
+
+// keeping says for how long ended jobs are kept, and how the server begins.
+func keeping() []setting {
+	return []setting{
+		{"LUCIUS_RETENTION", "720h", "how long an ended job is kept; 0 is for ever", func(c *Config, s string) error {
+			return duration(&c.Retention, s)
+		}},
+		{"LUCIUS_IDEMPOTENCY_TTL", "168h", "how long a key outlives its job; 0 is as long as the job", func(c *Config, s string) error {
+			return duration(&c.KeyTTL, s)
+		}},
+		{"LUCIUS_ARCHIVE_DIR", "", "folder that gets a JSON line of each job before it is purged", func(c *Config, s string) error {
+			c.ArchiveDir = s
+			return nil
+		}},
+		{"LUCIUS_START_PAUSED", "false", "pause all dispatch at the start, until an operator resumes it", func(c *Config, s string) error {
+			return boolean(&c.StartPaused, s)
 		}},
 	}
 }

@@ -6,7 +6,7 @@
 //	        ▼
 //	     Registry ──Lookup(request_type)──► Protocol ──► Steps
 //	        ▲                                   │          ├ Policy(global)
-//	        │ Replace                           │          └ payload pointer
+//	        │ Replace ◄── Watcher               │          └ payload pointer
 //	     Holder ◄── Current ── use cases        ├ CheckSchemaVersion
 //	                                            └ ValidatePayload
 //
@@ -16,9 +16,10 @@
 // compile, each is an error that names file, line and what is wrong. A registry
 // that was loaded can be used without another look at it.
 //
-// To take up changed files, load the folder again and hand the registry to the
-// [Holder]; where loading fails, the old one stays in use. Jobs keep the steps
-// that they were accepted with.
+// A [Watcher] takes up changed files: it loads the folder again and hands the
+// registry to the [Holder]; where loading fails, the old one stays in use. Jobs
+// keep the steps that they were accepted with. docs/protocols.md has the rules
+// as users see them.
 //
 // Registry, Protocol and Step are immutable and safe for concurrent use.
 //

@@ -8,10 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-
-	"github.com/goccy/go-yaml/ast"
 )
 
 // maxFileSize is the size of the largest protocol file, in bytes.
@@ -33,40 +30,65 @@ func Load(dir string) (*Registry, error) { return load(os.DirFS(dir), dir) }
 func LoadFS(fsys fs.FS) (*Registry, error) { return load(fsys, "") }
 
 func load(fsys fs.FS, dir string) (*Registry, error) {
-	names, err := protocolFiles(fsys)
-	if err != nil {
-		return nil, fmt.Errorf("load protocols from %s: %w", folder(dir), err)
-	}
-	var files []parsedFile
-	var faults []error
-	for _, name := range names {
-		file := readFile(fsys, name, filepath.Join(dir, name))
-		for _, fault := range file.faults {
-			faults = append(faults, fault)
-		}
-		files = append(files, file)
-	}
-	registry, clashes := combine(files)
-	if faults = append(faults, clashes...); len(faults) > 0 {
-		return nil, errors.Join(faults...)
-	}
-	return registry, nil
+	files := read(fsys, dir)
+	return files.registry()
 }
 
-// folder names the folder in an error.
-func folder(dir string) string {
-	if dir == "" {
-		return "the built-in folder"
+// LoadPaths is like [Load] for any number of folders and files, which are
+// checked as one set. A file that is named itself is read whatever its ending,
+// and one that is named twice is read once.
+//
+// It returns an error that joins, for each path, what [Load] returns.
+func LoadPaths(paths ...string) (*Registry, error) {
+	if len(paths) == 0 {
+		return nil, ErrNoProtocols
 	}
-	return dir
+	var all snapshot
+	for _, name := range paths {
+		all.add(readPath(name))
+	}
+	return all.registry()
+}
+
+// readPath reads a folder, or a single file.
+func readPath(name string) snapshot {
+	name = filepath.Clean(name)
+	info, err := os.Stat(name)
+	if err != nil {
+		return unreadable(name, err)
+	}
+	if info.IsDir() {
+		return read(os.DirFS(name), name)
+	}
+	text, err := readLimited(os.DirFS(filepath.Dir(name)), filepath.Base(name))
+	return snapshot{files: []fileText{{path: name, text: text, err: err}}}
+}
+
+// read reads the protocol files of a folder.
+func read(fsys fs.FS, dir string) snapshot {
+	names, err := protocolFiles(fsys)
+	if err != nil {
+		return unreadable(cmp.Or(dir, "the built-in folder"), err)
+	}
+	var s snapshot
+	for _, name := range names {
+		text, err := readLimited(fsys, name)
+		s.files = append(s.files, fileText{path: filepath.Join(dir, name), text: text, err: err})
+	}
+	return s
+}
+
+// unreadable is what there is of a folder that cannot be listed.
+func unreadable(name string, err error) snapshot {
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pathError.Err // it is named here
+	}
+	return snapshot{faults: []error{fmt.Errorf("load protocols from %s: %w", name, err)}}
 }
 
 // protocolFiles lists the names of the protocol files, sorted.
 func protocolFiles(fsys fs.FS) ([]string, error) {
 	entries, err := fs.ReadDir(fsys, ".")
-	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
-		return nil, pathError.Err // the caller names the folder
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -86,30 +108,6 @@ func protocolFiles(fsys fs.FS) ([]string, error) {
 	return names, nil
 }
 
-// parsedFile is a file that was read, with what is wrong with it by itself.
-type parsedFile struct {
-	protocol *Protocol
-	root     ast.Node
-	faults   []*FileError
-}
-
-// readFile reads and checks one file.
-func readFile(fsys fs.FS, name, file string) parsedFile {
-	text, err := readLimited(fsys, name)
-	if err != nil {
-		return parsedFile{faults: []*FileError{{File: file, Message: err.Error()}}}
-	}
-	d, root, fault := decode(text)
-	if fault != nil {
-		fault.File = file
-		return parsedFile{faults: []*FileError{fault}}
-	}
-	c := checker{file: file, root: root}
-	protocol := c.protocol(d)
-	slices.SortStableFunc(c.faults, func(a, b *FileError) int { return cmp.Compare(a.Line, b.Line) })
-	return parsedFile{protocol: protocol, root: root, faults: c.faults}
-}
-
 // readLimited reads a file that is not too large.
 func readLimited(fsys fs.FS, name string) ([]byte, error) {
 	file, err := fsys.Open(name)
@@ -125,32 +123,4 @@ func readLimited(fsys fs.FS, name string) ([]byte, error) {
 		return nil, fmt.Errorf("is larger than %d bytes", maxFileSize)
 	}
 	return text, nil
-}
-
-// combine makes the registry and finds what files claim twice.
-func combine(files []parsedFile) (*Registry, []error) {
-	registry := &Registry{byRequestType: map[string]*Protocol{}}
-	byID := map[string]*Protocol{}
-	var clashes []error
-	for _, file := range files {
-		p := file.protocol
-		if p == nil {
-			continue
-		}
-		registry.protocols = append(registry.protocols, p)
-		claim := func(claims map[string]*Protocol, name, what string, at path) {
-			if other, taken := claims[name]; taken && other != p && name != "" {
-				clashes = append(clashes, &FileError{
-					File: p.File, Line: at.line(file.root),
-					Message: fmt.Sprintf("the %s %q is already claimed by %s", what, name, other.File),
-				})
-			}
-			claims[name] = p
-		}
-		claim(byID, p.ID, "protocol_id", path{"protocol_id"})
-		for i, requestType := range p.RequestTypes {
-			claim(registry.byRequestType, requestType, "request type", path{"request_types"}.item(i))
-		}
-	}
-	return registry, clashes
 }

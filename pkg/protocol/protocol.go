@@ -32,6 +32,8 @@ type Protocol struct {
 	Steps []Step
 	// File is the path of the file.
 	File string
+	// Digest is the SHA-256 of the file, in hexadecimal.
+	Digest string
 }
 
 // Step is one step of a protocol.

@@ -1,15 +1,16 @@
 package protocol
 
 import (
+	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 )
 
 // Registry is one consistent set of protocols.
 type Registry struct {
 	protocols     []*Protocol
 	byRequestType map[string]*Protocol
+	digest        string
 }
 
 // Lookup returns the protocol that claims the request type, or false.
@@ -28,19 +29,22 @@ func (r *Registry) Protocols() []*Protocol {
 	return protocols
 }
 
-// Holder holds the registry that is in use. It is safe for concurrent use.
-type Holder struct{ current atomic.Pointer[Registry] }
+// Digest returns the SHA-256, in hexadecimal, of the names and contents of all
+// files: two processes with the same digest take the same commands.
+func (r *Registry) Digest() string { return r.digest }
 
-// NewHolder returns a holder of the registry.
-func NewHolder(registry *Registry) *Holder {
-	h := new(Holder)
-	h.current.Store(registry)
-	return h
+// since returns the ids of the protocols that are new or differ from the
+// registry before, and of those that are gone, ordered.
+func (r *Registry) since(before *Registry) (changed, removed []string) {
+	old := map[string]string{}
+	for _, p := range before.protocols {
+		old[p.ID] = p.Digest
+	}
+	for _, p := range r.Protocols() {
+		if digest, known := old[p.ID]; !known || digest != p.Digest {
+			changed = append(changed, p.ID)
+		}
+		delete(old, p.ID)
+	}
+	return changed, slices.Sorted(maps.Keys(old))
 }
-
-// Current returns the registry in use. Take it once for each command, so that
-// all of the command is checked against the same protocols.
-func (h *Holder) Current() *Registry { return h.current.Load() }
-
-// Replace puts another registry into use and returns the one before.
-func (h *Holder) Replace(registry *Registry) *Registry { return h.current.Swap(registry) }

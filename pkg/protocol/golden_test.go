@@ -1,0 +1,39 @@
+package protocol_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/protocol"
+)
+
+// Each folder of testdata/refused holds files that are refused together, and in
+// want.txt what is said about them, line by line.
+func TestFoldersThatAreRefused(t *testing.T) {
+	t.Parallel()
+	wants, err := filepath.Glob("testdata/refused/*/want.txt")
+	if err != nil || len(wants) == 0 {
+		t.Fatalf("%v, %d cases", err, len(wants))
+	}
+	for _, want := range wants {
+		dir := filepath.Dir(want)
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			registry, err := protocol.LoadFS(os.DirFS(dir))
+			if err == nil || registry != nil {
+				t.Fatalf("Load = %v, %v, want an error", registry, err)
+			}
+			if diff := cmp.Diff(strings.Split(strings.TrimSpace(string(text)), "\n"), faults(t, err)); diff != "" {
+				t.Errorf("faults (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

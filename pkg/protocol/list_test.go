@@ -1,0 +1,104 @@
+package protocol_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/protocol"
+)
+
+// second is another protocol, which can stand beside small's.
+func second(version string) string {
+	return strings.NewReplacer("protocol_id: p", "protocol_id: a", "[r]", "[r2]").Replace(small("version: "+version, ""))
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		registry, err := protocol.LoadFS(folder("p.yaml", small(`schema_versions: ["1"]`, ""), "q.yaml", second("1.10")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		holder := protocol.NewHolder(registry)
+		steps := []protocol.StepDescription{{StepID: "one", StepType: "ONE", Service: "svc"}}
+		want := []protocol.Description{
+			{ProtocolID: "a", Version: "1.10", RequestTypes: []string{"r2"}, Steps: steps, File: "q.yaml"},
+			{ProtocolID: "p", RequestTypes: []string{"r"}, SchemaVersions: []string{"1"}, Steps: steps, File: "p.yaml"},
+		}
+		for i, p := range registry.Protocols() {
+			if want[i].Digest = p.Digest; len(p.Digest) != 64 {
+				t.Errorf("%s has the digest %q, want 64 hexadecimal digits", p.ID, p.Digest)
+			}
+		}
+		if diff := cmp.Diff(want, registry.List()); diff != "" {
+			t.Errorf("registry (-want +got):\n%s", diff)
+		}
+		for i := range want {
+			want[i].LoadedAt = time.Now().UTC()
+		}
+		time.Sleep(time.Hour)
+		if diff := cmp.Diff(want, holder.List()); diff != "" {
+			t.Errorf("holder (-want +got):\n%s", diff)
+		}
+		holder.Replace(registry)
+		if got := holder.List()[0].LoadedAt; !got.Equal(time.Now()) {
+			t.Errorf("after a reload the time is %s, want now", got)
+		}
+	})
+}
+
+func TestList_BelongsToTheCaller(t *testing.T) {
+	t.Parallel()
+	registry, err := protocol.LoadFS(folder("p.yaml", small(`schema_versions: ["1"]`, "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := registry.List()
+	list[0].RequestTypes[0], list[0].SchemaVersions[0], list[0].Steps[0].StepID = "x", "x", "x"
+	if _, ok := registry.Lookup("r"); !ok || registry.List()[0].RequestTypes[0] != "r" || registry.List()[0].SchemaVersions[0] != "1" {
+		t.Error("writing to the list changed the registry")
+	}
+}
+
+func TestDescription_JSON(t *testing.T) {
+	t.Parallel()
+	got, err := json.Marshal(protocol.Description{
+		ProtocolID: "p", RequestTypes: []string{"r"}, File: "p.yaml", Digest: "d",
+		Steps: []protocol.StepDescription{{StepID: "one", StepType: "ONE", Service: "svc"}},
+	})
+	want := `{"protocol_id":"p","request_types":["r"],"steps":[{"step_id":"one","step_type":"ONE","service":"svc"}],"file":"p.yaml","digest":"d"}`
+	if err != nil || string(got) != want {
+		t.Errorf("%s, %v, want %s", got, err, want)
+	}
+}
+
+// The digest is of names and contents, wherever the files are.
+func TestDigest(t *testing.T) {
+	t.Parallel()
+	of := func(registry *protocol.Registry, err error) string {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return registry.Digest()
+	}
+	w := watch(t)
+	first := of(protocol.LoadFS(folder("p.yaml", small("version: 1", ""))))
+	if got := of(protocol.Load(w.dir)); got != first {
+		t.Errorf("the same files in a folder have the digest %s, want %s", got, first)
+	}
+	for name, registry := range map[string]string{
+		"another text": of(protocol.LoadFS(folder("p.yaml", small("version: 1 ", "")))),
+		"another name": of(protocol.LoadFS(folder("q.yaml", small("version: 1", "")))),
+		"one more":     of(protocol.LoadFS(folder("p.yaml", small("version: 1", ""), "q.yaml", second("1")))),
+	} {
+		if registry == first {
+			t.Errorf("%s has the same digest", name)
+		}
+	}
+}

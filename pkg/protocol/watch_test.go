@@ -1,0 +1,364 @@
+package protocol_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/protocol"
+)
+
+// watched is a watcher of a folder on disk, with all that it tells.
+type watched struct {
+	*protocol.Watcher
+
+	dir      string
+	holder   *protocol.Holder
+	reload   chan os.Signal
+	log      bytes.Buffer
+	attempts []string
+}
+
+// watch makes a watcher of a new folder that holds one protocol, p.yaml, of
+// version 1.
+func watch(t *testing.T) *watched {
+	t.Helper()
+	w := &watched{dir: t.TempDir(), reload: make(chan os.Signal, 1)}
+	w.write(t, "p.yaml", small("version: 1", ""))
+	registry, err := protocol.Load(w.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.holder = protocol.NewHolder(registry)
+	w.Watcher, err = protocol.NewWatcher(protocol.WatcherConfig{
+		Dir: w.dir, Holder: w.holder, Reload: w.reload, Logger: slog.New(slog.NewTextHandler(&w.log, nil)),
+		Observe: func(o protocol.Outcome) { w.attempts = append(w.attempts, o.String()) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// write replaces a file in one go, as editors do.
+func (w *watched) write(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join(w.dir, name)
+	if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// looks runs the watcher n times and lists the outcomes.
+func (w *watched) looks(t *testing.T, n int) []string {
+	t.Helper()
+	var outcomes []string
+	for range n {
+		outcome, err := w.RunOnce(t.Context())
+		if (err != nil) != (outcome == protocol.Refused) {
+			t.Errorf("RunOnce = %s, %v", outcome, err)
+		}
+		outcomes = append(outcomes, outcome.String())
+	}
+	return outcomes
+}
+
+// version is the version of the protocol that the request type r has now.
+func (w *watched) version() string {
+	p, ok := w.holder.Current().Lookup("r")
+	if !ok {
+		return "none"
+	}
+	return p.Version
+}
+
+func TestWatcherConfig(t *testing.T) {
+	t.Parallel()
+	holder := protocol.NewHolder(nil)
+	for want, cfg := range map[string]protocol.WatcherConfig{
+		"Dir":      {Holder: holder},
+		"Holder":   {Dir: "x"},
+		"Interval": {Dir: "x", Holder: holder, Interval: -1},
+	} {
+		if w, err := protocol.NewWatcher(cfg); err == nil || w != nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("NewWatcher without a good %s = %v, %v", want, w, err)
+		}
+	}
+}
+
+// A change is loaded when two looks in a row see the same.
+func TestWatcher_RunOnce(t *testing.T) {
+	t.Parallel()
+	v2, bad := small("version: 2", ""), small("version: 3", "    lease: 15")
+	for _, test := range []struct {
+		name string
+		do   func(t *testing.T, w *watched)
+		want []string // of three looks
+		now  string   // the version in use afterwards
+	}{
+		{"nothing happens", func(*testing.T, *watched) {}, []string{"unchanged", "unchanged", "unchanged"}, "1"},
+		{
+			"a file is changed", func(t *testing.T, w *watched) { w.write(t, "p.yaml", v2) },
+			[]string{"settling", "reloaded", "unchanged"}, "2",
+		},
+		{"a file is touched", func(t *testing.T, w *watched) {
+			if err := os.Chtimes(filepath.Join(w.dir, "p.yaml"), time.Now(), time.Now().Add(time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"unchanged", "unchanged", "unchanged"}, "1"},
+		{
+			"a file is added that is no protocol", func(t *testing.T, w *watched) { w.write(t, "p.yaml~", bad) },
+			[]string{"unchanged", "unchanged", "unchanged"}, "1",
+		},
+		{
+			"a file is bad", func(t *testing.T, w *watched) { w.write(t, "p.yaml", bad) },
+			[]string{"settling", "refused", "unchanged"}, "1",
+		},
+		{"one file is good and one is bad", func(t *testing.T, w *watched) {
+			w.write(t, "p.yaml", v2)
+			w.write(t, "q.yaml", bad)
+		}, []string{"settling", "refused", "unchanged"}, "1"},
+		{"the file is removed", func(t *testing.T, w *watched) {
+			if err := os.Remove(filepath.Join(w.dir, "p.yaml")); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"settling", "refused", "unchanged"}, "1"},
+		{"the file is renamed", func(t *testing.T, w *watched) {
+			if err := os.Rename(filepath.Join(w.dir, "p.yaml"), filepath.Join(w.dir, "q.yaml")); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"settling", "reloaded", "unchanged"}, "1"},
+		{"the folder is removed", func(t *testing.T, w *watched) {
+			if err := os.RemoveAll(w.dir); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"settling", "refused", "unchanged"}, "1"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := watch(t)
+			test.do(t, w)
+			if diff := cmp.Diff(test.want, w.looks(t, 3)); diff != "" {
+				t.Errorf("outcomes (-want +got):\n%s", diff)
+			}
+			if got := w.version(); got != test.now {
+				t.Errorf("version %s is in use, want %s", got, test.now)
+			}
+			if refused := slices.Contains(test.want, "refused"); (w.Err() != nil) != refused {
+				t.Errorf("Err = %v", w.Err())
+			}
+		})
+	}
+}
+
+// What is being written differs from look to look, even where it happens to be a
+// good protocol.
+func TestWatcher_AFileThatIsBeingWrittenIsNotLoaded(t *testing.T) {
+	t.Parallel()
+	w := watch(t)
+	whole := small("version: 2", "    lease: 1m\n    timeout: 1h")
+	for _, part := range []string{"", "protocol", strings.TrimSuffix(whole, "    timeout: 1h\n"), whole} {
+		w.write(t, "p.yaml", part)
+		if got := w.looks(t, 1)[0]; got != "settling" || w.version() != "1" {
+			t.Errorf("%q is %s, and version %s in use", part, got, w.version())
+		}
+	}
+	if got := w.looks(t, 1)[0]; got != "reloaded" || w.version() != "2" {
+		t.Errorf("the whole file is %s, and version %s in use", got, w.version())
+	}
+}
+
+func TestWatcher_AChangeThatIsTakenBackIsNoChange(t *testing.T) {
+	t.Parallel()
+	w := watch(t)
+	w.write(t, "p.yaml", small("version: 2", ""))
+	got := w.looks(t, 1)
+	w.write(t, "p.yaml", small("version: 1", ""))
+	got = append(got, w.looks(t, 1)...)
+	w.write(t, "p.yaml", small("version: 2", ""))
+	got = append(got, w.looks(t, 1)...)
+	if diff := cmp.Diff([]string{"settling", "unchanged", "settling"}, got); diff != "" || len(w.attempts) > 0 {
+		t.Errorf("attempts %v, outcomes (-want +got):\n%s", w.attempts, diff)
+	}
+}
+
+// The way back from a bad file to the one in use clears the failure.
+func TestWatcher_ARefusedFileThatIsRestored(t *testing.T) {
+	t.Parallel()
+	w := watch(t)
+	w.write(t, "p.yaml", "x: 1\n")
+	got := w.looks(t, 2)
+	if err := w.Err(); err == nil || !strings.HasSuffix(err.Error(), `p.yaml:1: unknown field "x"`) {
+		t.Errorf("Err = %v, want the file, its line and what is wrong there", err)
+	}
+	w.write(t, "p.yaml", small("version: 1", ""))
+	got = append(got, w.looks(t, 3)...)
+	want := []string{"settling", "refused", "settling", "reloaded", "unchanged"}
+	if diff := cmp.Diff(want, got); diff != "" || w.Err() != nil {
+		t.Errorf("Err = %v, outcomes (-want +got):\n%s", w.Err(), diff)
+	}
+	if diff := cmp.Diff([]string{"refused", "reloaded"}, w.attempts); diff != "" {
+		t.Errorf("attempts (-want +got):\n%s", diff)
+	}
+}
+
+func TestWatcher_ReloadNow(t *testing.T) {
+	t.Parallel()
+	w := watch(t)
+	before := w.holder.Current()
+	if outcome, err := w.ReloadNow(t.Context()); outcome != protocol.Reloaded || err != nil || w.holder.Current() == before {
+		t.Errorf("unchanged files: %s, %v, want them loaded again", outcome, err)
+	}
+	w.write(t, "p.yaml", small("version: 2", ""))
+	if outcome, err := w.ReloadNow(t.Context()); outcome != protocol.Reloaded || err != nil || w.version() != "2" {
+		t.Errorf("a change: %s, %v, version %s", outcome, err, w.version())
+	}
+	if err := os.RemoveAll(w.dir); err != nil {
+		t.Fatal(err)
+	}
+	if outcome, err := w.ReloadNow(t.Context()); outcome != protocol.Refused || !errors.Is(err, fs.ErrNotExist) || w.version() != "2" {
+		t.Errorf("no folder: %s, %v, version %s", outcome, err, w.version())
+	}
+	if got := w.looks(t, 1)[0]; got != "unchanged" {
+		t.Errorf("the same folder again is %s, want unchanged", got)
+	}
+}
+
+// A mounted config map is a link to a link to a folder, and an update swaps the
+// one in the middle.
+func TestWatcher_TheLinkOfAConfigMapIsSwapped(t *testing.T) {
+	t.Parallel()
+	w := watch(t)
+	for version, name := range map[string]string{"version: 1": "..1", "version: 2": "..2"} {
+		if err := os.Mkdir(filepath.Join(w.dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		w.write(t, filepath.Join(name, "p.yaml"), small(version, ""))
+	}
+	link := func(to, name string) {
+		t.Helper()
+		path := filepath.Join(w.dir, name)
+		if err := errors.Join(os.Symlink(to, path+".new"), os.Rename(path+".new", path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link("..1", "..data")
+	link(filepath.Join("..data", "p.yaml"), "p.yaml")
+	if got := w.looks(t, 1)[0]; got != "unchanged" {
+		t.Errorf("the same text behind a link is %s, want unchanged", got)
+	}
+	link("..2", "..data")
+	if diff := cmp.Diff([]string{"settling", "reloaded"}, w.looks(t, 2)); diff != "" || w.version() != "2" {
+		t.Errorf("version %s, outcomes (-want +got):\n%s", w.version(), diff)
+	}
+}
+
+// running runs the watcher in a bubble of fake time and calls story.
+func (w *watched) running(t *testing.T, story func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	story()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Run = %v, want nil at the end of its context", err)
+	}
+}
+
+func TestWatcher_Run(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t)
+		w.running(t, func() {
+			w.write(t, "p.yaml", small("version: 2", ""))
+			time.Sleep(3 * time.Second)
+			synctest.Wait()
+			if got := w.version(); got != "1" {
+				t.Errorf("after one look version %s is in use, want 1", got)
+			}
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if got := w.version(); got != "2" {
+				t.Errorf("after two looks version %s is in use, want 2", got)
+			}
+			w.write(t, "p.yaml", small("version: 3", ""))
+			w.reload <- syscall.SIGHUP
+			synctest.Wait()
+			if got := w.version(); got != "3" {
+				t.Errorf("after the signal version %s is in use, want 3", got)
+			}
+			if since := time.Since(w.holder.LoadedAt()); since != 0 {
+				t.Errorf("version 3 was loaded %s ago, want now", since)
+			}
+		})
+	})
+}
+
+// A failure is logged once, however often it is seen; a signal asks again.
+func TestWatcher_Run_LogsAFailureOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t)
+		const refused, reloaded = "protocol files refused", "protocols reloaded"
+		count := func(step, text string, want int) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if got := strings.Count(w.log.String(), text); got != want {
+				t.Errorf("%s: %q stands %d times in the log, want %d:\n%s", step, text, got, want, w.log.String())
+			}
+		}
+		w.running(t, func() {
+			w.write(t, "p.yaml", "x: 1\n")
+			count("a bad file", refused, 1)
+			w.write(t, "p.yaml", "x: 2\n")
+			count("as bad, with another text", refused, 1)
+			w.reload <- syscall.SIGHUP
+			count("a signal", refused, 2)
+			w.write(t, "p.yaml", "y: 1\n")
+			count("bad in another way", refused, 3)
+			w.write(t, "p.yaml", small("version: 2", ""))
+			count("mended", reloaded, 1)
+			w.write(t, "p.yaml", "y: 1\n")
+			count("bad as before", refused, 4)
+		})
+		for _, want := range []string{`p.yaml:1: unknown field`, `changed=[p]`} {
+			if !strings.Contains(w.log.String(), want) {
+				t.Errorf("the log does not say %s:\n%s", want, w.log.String())
+			}
+		}
+		want := []string{"refused", "refused", "refused", "refused", "reloaded", "refused"}
+		if diff := cmp.Diff(want, w.attempts); diff != "" {
+			t.Errorf("attempts (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestWatcher_Run_NamesWhatChanged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t)
+		w.running(t, func() {
+			w.write(t, "p.yaml", strings.NewReplacer("protocol_id: p", "protocol_id: q", "[r]", "[r2]").Replace(small("", "")))
+			w.write(t, "z.yaml", strings.NewReplacer("protocol_id: p", "protocol_id: z", "[r]", "[r3]").Replace(small("", "")))
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		})
+		if want := `changed="[q z]" removed=[p]`; !strings.Contains(w.log.String(), want) {
+			t.Errorf("the log does not say %s:\n%s", want, w.log.String())
+		}
+	})
+}
