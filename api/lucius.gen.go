@@ -91,6 +91,7 @@ const (
 	EventTypeOutboxTaken        EventType = "outbox.taken"
 	EventTypeStepAwaitingAck    EventType = "step.awaiting_ack"
 	EventTypeStepCancelled      EventType = "step.cancelled"
+	EventTypeStepCarried        EventType = "step.carried"
 	EventTypeStepClaimed        EventType = "step.claimed"
 	EventTypeStepDispatching    EventType = "step.dispatching"
 	EventTypeStepExtended       EventType = "step.extended"
@@ -142,6 +143,8 @@ func (e EventType) Valid() bool {
 	case EventTypeStepAwaitingAck:
 		return true
 	case EventTypeStepCancelled:
+		return true
+	case EventTypeStepCarried:
 		return true
 	case EventTypeStepClaimed:
 		return true
@@ -223,6 +226,27 @@ func (e Mode) Valid() bool {
 	}
 }
 
+// Defines values for OutboxState.
+const (
+	OutboxStateFailedFinal OutboxState = "FAILED_FINAL"
+	OutboxStatePending     OutboxState = "PENDING"
+	OutboxStateSent        OutboxState = "SENT"
+)
+
+// Valid indicates whether the value is a known member of the OutboxState enum.
+func (e OutboxState) Valid() bool {
+	switch e {
+	case OutboxStateFailedFinal:
+		return true
+	case OutboxStatePending:
+		return true
+	case OutboxStateSent:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Outcome.
 const (
 	OutcomeApplied   Outcome = "applied"
@@ -235,6 +259,45 @@ func (e Outcome) Valid() bool {
 	case OutcomeApplied:
 		return true
 	case OutcomeDuplicate:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PauseState.
+const (
+	PauseStatePaused  PauseState = "PAUSED"
+	PauseStateRamping PauseState = "RAMPING"
+	PauseStateResumed PauseState = "RESUMED"
+)
+
+// Valid indicates whether the value is a known member of the PauseState enum.
+func (e PauseState) Valid() bool {
+	switch e {
+	case PauseStatePaused:
+		return true
+	case PauseStateRamping:
+		return true
+	case PauseStateResumed:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for RerunFrom.
+const (
+	RerunFromFailed RerunFrom = "failed"
+	RerunFromStart  RerunFrom = "start"
+)
+
+// Valid indicates whether the value is a known member of the RerunFrom enum.
+func (e RerunFrom) Valid() bool {
+	switch e {
+	case RerunFromFailed:
+		return true
+	case RerunFromStart:
 		return true
 	default:
 		return false
@@ -256,6 +319,54 @@ func (e ResultStatus) Valid() bool {
 	case ResultStatusFailedRetry:
 		return true
 	case ResultStatusSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for RetryState.
+const (
+	RetryStateCancelled RetryState = "CANCELLED"
+	RetryStateDone      RetryState = "DONE"
+	RetryStateRunning   RetryState = "RUNNING"
+)
+
+// Valid indicates whether the value is a known member of the RetryState enum.
+func (e RetryState) Valid() bool {
+	switch e {
+	case RetryStateCancelled:
+		return true
+	case RetryStateDone:
+		return true
+	case RetryStateRunning:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for RetryItemOutcome.
+const (
+	RetryItemOutcomeFailed   RetryItemOutcome = "failed"
+	RetryItemOutcomeRepeated RetryItemOutcome = "repeated"
+	RetryItemOutcomeRerun    RetryItemOutcome = "rerun"
+	RetryItemOutcomeSkipped  RetryItemOutcome = "skipped"
+	RetryItemOutcomeWaiting  RetryItemOutcome = "waiting"
+)
+
+// Valid indicates whether the value is a known member of the RetryItemOutcome enum.
+func (e RetryItemOutcome) Valid() bool {
+	switch e {
+	case RetryItemOutcomeFailed:
+		return true
+	case RetryItemOutcomeRepeated:
+		return true
+	case RetryItemOutcomeRerun:
+		return true
+	case RetryItemOutcomeSkipped:
+		return true
+	case RetryItemOutcomeWaiting:
 		return true
 	default:
 		return false
@@ -313,6 +424,33 @@ func (e StepState) Valid() bool {
 	case StepStatePending:
 		return true
 	case StepStateSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for WebhookState.
+const (
+	WebhookStateDelivered WebhookState = "DELIVERED"
+	WebhookStateExhausted WebhookState = "EXHAUSTED"
+	WebhookStateGone      WebhookState = "GONE"
+	WebhookStatePending   WebhookState = "PENDING"
+	WebhookStateRefused   WebhookState = "REFUSED"
+)
+
+// Valid indicates whether the value is a known member of the WebhookState enum.
+func (e WebhookState) Valid() bool {
+	switch e {
+	case WebhookStateDelivered:
+		return true
+	case WebhookStateExhausted:
+		return true
+	case WebhookStateGone:
+		return true
+	case WebhookStatePending:
+		return true
+	case WebhookStateRefused:
 		return true
 	default:
 		return false
@@ -461,6 +599,60 @@ type AdminWorkRequest struct {
 	//
 	// Example: 3f1d2c
 	RequestID string `json:"request_id,omitempty,omitzero"`
+}
+
+// BatchItem What became of one command.
+type BatchItem struct {
+	// CorrelationID The job's correlation id.
+	//
+	// Example: corr-123
+	CorrelationID string `json:"correlation_id,omitempty,omitzero"`
+
+	// Error Why a request was not done (RFC 9457).
+	//
+	// Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
+	Error *Problem `json:"error,omitempty"`
+
+	// JobID The job, where the command was accepted.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	JobID string `json:"jobId,omitempty,omitzero"`
+
+	// Replayed The command was accepted before.
+	//
+	// Example: false
+	Replayed bool `json:"replayed,omitempty,omitzero"`
+
+	// State State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
+	// never change.
+	//
+	// - QUEUED: accepted, the first step has no attempt yet.
+	// - DISPATCHING: the first step was never acknowledged yet.
+	// - IN_PROGRESS: a worker has a step in hand, or the next attempt is due.
+	// - PAUSING: a worker may finish its attempt, nothing new starts.
+	// - PAUSED: nothing is in hand; resume or cancel.
+	// - CANCELLING: a worker still has an attempt; nothing new starts.
+	//
+	//
+	// Example: IN_PROGRESS
+	State JobState `json:"state,omitempty,omitzero"`
+
+	// Status The HTTP status that the command alone would have had.
+	//
+	// Example: 202
+	Status int32 `json:"status"`
+}
+
+// BatchRequest Many commands.
+type BatchRequest struct {
+	// Commands The commands, each as `POST /v1/commands` takes it.
+	Commands []Command `json:"commands"`
+}
+
+// BatchResult What became of the commands.
+type BatchResult struct {
+	// Results One result for each command, in the same order.
+	Results []BatchItem `json:"results"`
 }
 
 // CallbackIdentity Which attempt of which step reports.
@@ -922,6 +1114,50 @@ type EventPage struct {
 	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
 }
 
+// FailureGroup Failed jobs of one step type and error code.
+type FailureGroup struct {
+	// Count How many jobs.
+	//
+	// Example: 12
+	Count int `json:"count"`
+
+	// ErrorCode Why it failed.
+	//
+	// Example: ack_timeout
+	ErrorCode string `json:"error_code"`
+
+	// FirstAt When the first of them failed.
+	//
+	// Example: 2026-01-27T10:02:00.000Z
+	FirstAt Time `json:"first_at"`
+
+	// LastAt When the last of them failed.
+	//
+	// Example: 2026-01-27T11:40:00.000Z
+	LastAt Time `json:"last_at"`
+
+	// SampleJobIds The newest of them.
+	//
+	// Example: ["0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"]
+	SampleJobIds []string `json:"sample_job_ids"`
+
+	// StepType Type of the step that failed.
+	//
+	// Example: OCR
+	StepType string `json:"step_type"`
+}
+
+// FailureList Groups of failed jobs.
+type FailureList struct {
+	// Groups The groups, the largest first.
+	Groups []FailureGroup `json:"groups"`
+
+	// Truncated There are more jobs than were counted.
+	//
+	// Example: false
+	Truncated bool `json:"truncated"`
+}
+
 // Health The process is alive.
 type Health struct {
 	// Status Always ok.
@@ -1134,6 +1370,17 @@ type Job struct {
 	UpdatedAt Time `json:"updated_at"`
 }
 
+// JobPage One page of jobs.
+type JobPage struct {
+	// Jobs The jobs, newest first.
+	Jobs []Job `json:"jobs"`
+
+	// NextPageToken For the next page; absent on the last.
+	//
+	// Example: MTc2OTUwNzIw
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+}
+
 // JobState State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
 // never change.
 //
@@ -1155,6 +1402,17 @@ type Mode string
 
 // NullableRef A reference, see `Ref`, or null.
 type NullableRef = json.RawMessage
+
+// OutboxPage One page of outbox rows.
+type OutboxPage struct {
+	// NextPageToken For the next page; absent on the last.
+	//
+	// Example: MTc2OTUwNzIw
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+
+	// Outbox The rows.
+	Outbox []OutboxRow `json:"outbox"`
+}
 
 // OutboxRetryRequest Which rows: by `outbox_ids`, or else by filters that narrow together.
 // Both at once is 400 `invalid_envelope`.
@@ -1208,6 +1466,76 @@ type OutboxRetryResult struct {
 	Skipped []OutboxSkip `json:"skipped"`
 }
 
+// OutboxRow The outbox row of an attempt.
+type OutboxRow struct {
+	// AttemptNo The attempt.
+	//
+	// Example: 1
+	AttemptNo int `json:"attempt_no"`
+
+	// CreatedAt When the attempt was made.
+	//
+	// Example: 2026-01-27T10:02:00.000Z
+	CreatedAt Time `json:"created_at"`
+
+	// JobID The job.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	JobID string `json:"jobId"`
+
+	// Lane Its lane.
+	//
+	// Example: 15
+	Lane int `json:"lane"`
+
+	// LastErrorCode Why the bus refused it.
+	//
+	// Example: rejected
+	LastErrorCode string `json:"last_error_code,omitempty,omitzero"`
+
+	// LastErrorMessage The same for people.
+	//
+	// Example: the message is too large
+	LastErrorMessage string `json:"last_error_message,omitempty,omitzero"`
+
+	// NextAttemptAt When it is due, while PENDING.
+	//
+	// Example: 2026-01-27T10:02:00.000Z
+	NextAttemptAt Time `json:"next_attempt_at,omitempty,omitzero"`
+
+	// OutboxID The row's id.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77.0.1
+	OutboxID string `json:"outbox_id"`
+
+	// State State of an outbox row: PENDING is to be published, SENT was published,
+	// FAILED_FINAL was given up or withdrawn.
+	//
+	//
+	// Example: PENDING
+	State OutboxState `json:"state"`
+
+	// StepID The step.
+	//
+	// Example: ocr
+	StepID string `json:"stepId"`
+
+	// TenantID Whose job it is.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id"`
+
+	// Topic Where the directive goes.
+	//
+	// Example: global-bus-p15
+	Topic string `json:"topic"`
+
+	// UpdatedAt When the row changed last.
+	//
+	// Example: 2026-01-27T10:02:01.250Z
+	UpdatedAt Time `json:"updated_at"`
+}
+
 // OutboxSkip A row that was not retried.
 type OutboxSkip struct {
 	// OutboxID The row.
@@ -1221,10 +1549,103 @@ type OutboxSkip struct {
 	Reason string `json:"reason"`
 }
 
+// OutboxState State of an outbox row: PENDING is to be published, SENT was published,
+// FAILED_FINAL was given up or withdrawn.
+//
+// Example: PENDING
+type OutboxState string
+
 // Outcome A callback that was applied before is a duplicate and changes nothing.
 //
 // Example: applied
 type Outcome string
+
+// Pause A pause by scope.
+type Pause struct {
+	// Actor Who paused it.
+	//
+	// Example: operator
+	Actor string `json:"actor"`
+
+	// CreatedAt Since when.
+	//
+	// Example: 2026-01-27T12:00:00.000Z
+	CreatedAt Time `json:"created_at"`
+
+	// Lane Of which lane.
+	//
+	// Example: 15
+	Lane *int32 `json:"lane,omitempty"`
+
+	// PauseID The pause's id, made of its scope.
+	//
+	// Example: tenant:tenant_a
+	PauseID string `json:"pause_id"`
+
+	// ProtocolID Of which protocol.
+	//
+	// Example: doc_ingest_v1
+	ProtocolID string `json:"protocol_id,omitempty,omitzero"`
+
+	// Reason Why.
+	//
+	// Example: The OCR service is down.
+	Reason string `json:"reason"`
+
+	// ResumedAt Since when it ramps up.
+	//
+	// Example: 2026-01-27T12:30:00.000Z
+	ResumedAt Time `json:"resumed_at,omitempty,omitzero"`
+
+	// State PAUSED lets nothing through, RAMPING lets through more every second.
+	//
+	// Example: PAUSED
+	State PauseState `json:"state"`
+
+	// TenantID Of which tenant.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id,omitempty,omitzero"`
+}
+
+// PauseState PAUSED lets nothing through, RAMPING lets through more every second.
+//
+// Example: PAUSED
+type PauseState string
+
+// PauseList All pauses.
+type PauseList struct {
+	// Pauses The pauses, by id.
+	Pauses []Pause `json:"pauses"`
+}
+
+// PauseRequest What to pause: one of `tenant_id`, `protocol_id`, `lane` and `all`.
+type PauseRequest struct {
+	// All All dispatch.
+	//
+	// Example: true
+	All bool `json:"all,omitempty,omitzero"`
+
+	// Lane Directives of this lane.
+	//
+	// Example: 15
+	Lane *int32 `json:"lane,omitempty"`
+
+	// ProtocolID Jobs of this protocol.
+	//
+	// Example: doc_ingest_v1
+	ProtocolID string `json:"protocol_id,omitempty,omitzero"`
+
+	// Reason Why; shown wherever the pause is.
+	//
+	// Example: The OCR service is down.
+	Reason string `json:"reason"`
+
+	// TenantID Jobs of this tenant.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id,omitempty,omitzero"`
+}
 
 // Payload Opaque to Lucius, but for the JSON Schema of each step.
 //
@@ -1274,6 +1695,71 @@ type Problem struct {
 // Example: invalid_envelope
 type ProblemCode = problem.Code
 
+// Protocol A protocol.
+type Protocol struct {
+	// Digest SHA-256 of its file's content, in hex; tells a changed file of the same version.
+	//
+	// Example: 87f4dbde31c2126a9b8350ed9744f4b64a3bbd83ef7e2b6c02e06e131f761748
+	Digest string `json:"digest"`
+
+	// File The name of its file.
+	//
+	// Example: doc_ingest.yaml
+	File string `json:"file"`
+
+	// ProtocolID The protocol's id.
+	//
+	// Example: doc_ingest_v1
+	ProtocolID string `json:"protocol_id"`
+
+	// RequestTypes What it takes.
+	//
+	// Example: ["doc.ingest"]
+	RequestTypes []string `json:"request_types"`
+
+	// SchemaVersions The payload versions that it takes; none is any.
+	//
+	// Example: ["1"]
+	SchemaVersions []string `json:"schema_versions,omitempty,omitzero"`
+
+	// Steps Its steps, in order.
+	Steps []ProtocolStep `json:"steps"`
+
+	// Version Its version.
+	//
+	// Example: 1
+	Version string `json:"version,omitempty,omitzero"`
+}
+
+// ProtocolList All protocols.
+type ProtocolList struct {
+	// LoadedAt When they were loaded.
+	//
+	// Example: 2026-01-27T09:00:00.000Z
+	LoadedAt Time `json:"loaded_at"`
+
+	// Protocols The protocols, by id.
+	Protocols []Protocol `json:"protocols"`
+}
+
+// ProtocolStep A step of a protocol.
+type ProtocolStep struct {
+	// Service The platform service.
+	//
+	// Example: ocr
+	Service string `json:"service"`
+
+	// StepID The step's id.
+	//
+	// Example: ocr
+	StepID string `json:"step_id"`
+
+	// StepType What the service is to do.
+	//
+	// Example: OCR
+	StepType string `json:"step_type"`
+}
+
 // Readiness The process may get requests.
 type Readiness struct {
 	// Status Always ready; a process that is not answers 503.
@@ -1312,6 +1798,24 @@ type ReportedError struct {
 //
 // Example: 3f1d2c
 type RequestID = string
+
+// RerunFrom Where a rerun starts, at the failed step or at the first one.
+//
+// Example: failed
+type RerunFrom string
+
+// RerunRequest Where to start again, and why.
+type RerunRequest struct {
+	// From Where a rerun starts, at the failed step or at the first one.
+	//
+	// Example: failed
+	From RerunFrom `json:"from,omitempty,omitzero"`
+
+	// Reason For the history.
+	//
+	// Example: The service is fixed.
+	Reason string `json:"reason,omitempty,omitzero"`
+}
 
 // ResultCallback A platform service has ended its attempt.
 type ResultCallback struct {
@@ -1387,6 +1891,184 @@ type ResultCallback struct {
 //
 // Example: SUCCEEDED
 type ResultStatus string
+
+// ResumeRequest How to resume.
+type ResumeRequest struct {
+	// RampSeconds How long the ramp takes; absent is 15, 0 is at once.
+	//
+	// Example: 15
+	RampSeconds *float64 `json:"ramp_seconds,omitempty"`
+
+	// Reason For the log.
+	//
+	// Example: It is back.
+	Reason string `json:"reason,omitempty,omitzero"`
+}
+
+// Retry A retry operation.
+type Retry struct {
+	// CreatedAt When it was asked for.
+	//
+	// Example: 2026-01-27T12:00:00.000Z
+	CreatedAt Time `json:"created_at"`
+
+	// Done How many were tried.
+	//
+	// Example: 5
+	Done int `json:"done"`
+
+	// Failed How many could not be rerun for another reason.
+	//
+	// Example: 0
+	Failed int `json:"failed"`
+
+	// From Where a rerun starts, at the failed step or at the first one.
+	//
+	// Example: failed
+	From RerunFrom `json:"from"`
+
+	// Items One page of its jobs.
+	Items []RetryItem `json:"items"`
+
+	// Matched How many jobs it is for.
+	//
+	// Example: 12
+	Matched int `json:"matched"`
+
+	// NextPageToken For the next page; absent on the last.
+	//
+	// Example: MTc2OTUwNzIw
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+
+	// RatePerSecond The most reruns a second.
+	//
+	// Example: 20
+	RatePerSecond float64 `json:"rate_per_second"`
+
+	// Reason Why.
+	//
+	// Example: The service is fixed.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Rerun How many have a rerun.
+	//
+	// Example: 4
+	Rerun int `json:"rerun"`
+
+	// RetryID The operation's id.
+	//
+	// Example: 0197f0c4-3b0e-7a51-8c1d-4e5f6a7b8c9d
+	RetryID string `json:"retry_id"`
+
+	// Skipped How many cannot be rerun.
+	//
+	// Example: 1
+	Skipped int `json:"skipped"`
+
+	// State RUNNING, DONE when every job was tried, CANCELLED when it was stopped before.
+	//
+	// Example: RUNNING
+	State RetryState `json:"state"`
+
+	// UpdatedAt When it went on last.
+	//
+	// Example: 2026-01-27T12:00:01.000Z
+	UpdatedAt Time `json:"updated_at"`
+}
+
+// RetryState RUNNING, DONE when every job was tried, CANCELLED when it was stopped before.
+//
+// Example: RUNNING
+type RetryState string
+
+// RetryItem What became of one job of a retry.
+type RetryItem struct {
+	// Detail Why there is none.
+	//
+	// Example: The job has SUCCEEDED.
+	Detail string `json:"detail,omitempty,omitzero"`
+
+	// JobID The failed job.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	JobID string `json:"jobId"`
+
+	// NewJobID Its rerun.
+	//
+	// Example: 0197f0c5-77aa-7b60-9e2f-5a6b7c8d9e0f
+	NewJobID string `json:"new_job_id,omitempty,omitzero"`
+
+	// Outcome `waiting`; `rerun` under `new_job_id`; `repeated` where that rerun was there
+	// already; `skipped` or `failed` for the reason in `detail`.
+	//
+	//
+	// Example: rerun
+	Outcome RetryItemOutcome `json:"outcome"`
+}
+
+// RetryItemOutcome `waiting`; `rerun` under `new_job_id`; `repeated` where that rerun was there
+// already; `skipped` or `failed` for the reason in `detail`.
+//
+// Example: rerun
+type RetryItemOutcome string
+
+// RetryRequest Which jobs to rerun; `job_ids` or else filters, which narrow together.
+type RetryRequest struct {
+	// CreatedAfter Only jobs accepted at this time or later.
+	//
+	// Example: 2026-01-27T00:00:00.000Z
+	CreatedAfter Time `json:"created_after,omitempty,omitzero"`
+
+	// CreatedBefore Only jobs accepted before this time.
+	//
+	// Example: 2026-01-28T00:00:00.000Z
+	CreatedBefore Time `json:"created_before,omitempty,omitzero"`
+
+	// ErrorCode Only jobs that failed with this code.
+	//
+	// Example: ack_timeout
+	ErrorCode string `json:"error_code,omitempty,omitzero"`
+
+	// From Where a rerun starts, at the failed step or at the first one.
+	//
+	// Example: failed
+	From RerunFrom `json:"from,omitempty,omitzero"`
+
+	// JobIDs These jobs.
+	//
+	// Example: ["0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"]
+	JobIDs []string `json:"job_ids,omitempty,omitzero"`
+
+	// Limit At most so many jobs; absent or 0 is 1,000.
+	//
+	// Example: 100
+	Limit int32 `json:"limit,omitempty,omitzero"`
+
+	// RatePerSecond The most reruns a second; absent or 0 is 20.
+	//
+	// Example: 20
+	RatePerSecond float64 `json:"rate_per_second,omitempty,omitzero"`
+
+	// Reason For the history.
+	//
+	// Example: The service is fixed.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RequestType Only jobs of this request type.
+	//
+	// Example: doc.ingest
+	RequestType string `json:"request_type,omitempty,omitzero"`
+
+	// StepType Only jobs that failed at a step of this type.
+	//
+	// Example: OCR
+	StepType string `json:"step_type,omitempty,omitzero"`
+
+	// TenantID Only jobs of this tenant.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id,omitempty,omitzero"`
+}
 
 // Step A step of a job.
 type Step struct {
@@ -1555,8 +2237,148 @@ type StepPayload = json.RawMessage
 // Example: IN_PROGRESS
 type StepState string
 
+// StuckJob A live job without a way forward.
+type StuckJob struct {
+	// FoundAt When it was found.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	FoundAt Time `json:"found_at"`
+
+	// JobID The job.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	JobID string `json:"jobId"`
+
+	// Reason What is missing.
+	//
+	// Example: no schedule entry stands for it
+	Reason string `json:"reason"`
+
+	// State State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
+	// never change.
+	//
+	// - QUEUED: accepted, the first step has no attempt yet.
+	// - DISPATCHING: the first step was never acknowledged yet.
+	// - IN_PROGRESS: a worker has a step in hand, or the next attempt is due.
+	// - PAUSING: a worker may finish its attempt, nothing new starts.
+	// - PAUSED: nothing is in hand; resume or cancel.
+	// - CANCELLING: a worker still has an attempt; nothing new starts.
+	//
+	//
+	// Example: IN_PROGRESS
+	State JobState `json:"state"`
+}
+
+// StuckList What the liveness check found.
+type StuckList struct {
+	// Checked Live jobs that the last round looked at.
+	//
+	// Example: 4711
+	Checked int `json:"checked"`
+
+	// OldestPendingSeconds How long the oldest row that is due has waited to be published.
+	//
+	// Example: 0.2
+	OldestPendingSeconds float64 `json:"oldest_pending_seconds,omitempty,omitzero"`
+
+	// Repaired Defects repaired since the process began.
+	//
+	// Example: 0
+	Repaired int `json:"repaired"`
+
+	// RoundEndedAt When the last round ended.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	RoundEndedAt Time `json:"round_ended_at,omitempty,omitzero"`
+
+	// Stuck Jobs that it could not repair.
+	Stuck []StuckJob `json:"stuck"`
+}
+
 // Violation One thing that is wrong with a request.
 type Violation = problem.Violation
+
+// Webhook The announcement of a job's end to one URL.
+type Webhook struct {
+	// Attempts How often it was sent.
+	//
+	// Example: 2
+	Attempts int `json:"attempts"`
+
+	// CreatedAt When the job ended.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	CreatedAt Time `json:"created_at"`
+
+	// Event What it announces.
+	//
+	// Example: job.succeeded
+	Event string `json:"event"`
+
+	// JobID The job.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	JobID string `json:"jobId"`
+
+	// LastError What was wrong with it.
+	//
+	// Example: the receiver answered 503
+	LastError string `json:"last_error,omitempty,omitzero"`
+
+	// LastStatus The HTTP status of the last attempt.
+	//
+	// Example: 503
+	LastStatus int32 `json:"last_status,omitempty,omitzero"`
+
+	// NextAttemptAt When it is sent again.
+	//
+	// Example: 2026-01-27T10:07:30.000Z
+	NextAttemptAt Time `json:"next_attempt_at,omitempty,omitzero"`
+
+	// State PENDING until it is DELIVERED, EXHAUSTED when every attempt failed, GONE
+	// when the receiver answered 410, REFUSED when its address is not allowed.
+	//
+	//
+	// Example: PENDING
+	State WebhookState `json:"state"`
+
+	// TenantID Whose job it is.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id"`
+
+	// UpdatedAt When it changed last.
+	//
+	// Example: 2026-01-27T10:02:36.000Z
+	UpdatedAt Time `json:"updated_at"`
+
+	// URL Where it goes.
+	//
+	// Example: https://app.example.com/hooks/lucius
+	URL string `json:"url"`
+
+	// WebhookID Its `webhook-id`.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77.0
+	WebhookID string `json:"webhook_id"`
+}
+
+// WebhookState PENDING until it is DELIVERED, EXHAUSTED when every attempt failed, GONE
+// when the receiver answered 410, REFUSED when its address is not allowed.
+//
+// Example: PENDING
+type WebhookState string
+
+// WebhookPage Webhooks.
+type WebhookPage struct {
+	// NextPageToken For the next page; absent on the last.
+	//
+	// Example: MTc2OTUwNzIw
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+
+	// Webhooks The webhooks.
+	Webhooks []Webhook `json:"webhooks"`
+}
 
 // WorkCompletion The worker is done.
 type WorkCompletion struct {
@@ -1844,8 +2666,17 @@ type Limit = int32
 // PageToken defines model for PageToken.
 type PageToken = string
 
+// PauseID defines model for PauseId.
+type PauseID = string
+
+// RetryID defines model for RetryId.
+type RetryID = string
+
 // Traceparent defines model for Traceparent.
 type Traceparent = string
+
+// WebhookID defines model for WebhookId.
+type WebhookID = string
 
 // WorkID defines model for WorkId.
 type WorkID = string
@@ -1910,6 +2741,71 @@ type AdminWork = AdminWorkRequest
 // Control Why an operator or client cancels, pauses or resumes.
 type Control = ControlRequest
 
+// ListFailuresParams defines parameters for ListFailures.
+type ListFailuresParams struct {
+	// TenantID Only jobs of this tenant.
+	TenantID *string `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// RequestType Only jobs of this request type.
+	RequestType *string `form:"request_type,omitempty" json:"request_type,omitempty"`
+
+	// CreatedAfter Only jobs accepted at this time or later.
+	CreatedAfter *Time `form:"created_after,omitempty" json:"created_after,omitempty"`
+
+	// CreatedBefore Only jobs accepted before this time.
+	CreatedBefore *Time `form:"created_before,omitempty" json:"created_before,omitempty"`
+}
+
+// ListOutboxParams defines parameters for ListOutbox.
+type ListOutboxParams struct {
+	// State Only rows in this state.
+	State OutboxState `form:"state,omitempty" json:"state,omitempty,omitzero"`
+
+	// TenantID Only rows of this tenant.
+	TenantID *string `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// Lane Only rows of this lane.
+	Lane *int32 `form:"lane,omitempty" json:"lane,omitempty"`
+
+	// Limit How many entries a page holds. Entries of one change are never split, so
+	// that a page of a job's history may hold a few more.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken The `next_page_token` of the page before; opaque.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+}
+
+// CreateRetryParams defines parameters for CreateRetry.
+type CreateRetryParams struct {
+	// IdempotencyKey Stands for the body's `idempotency_key`: the text as it is, or as a
+	// String of RFC 9651 in quotation marks. Both present and different is 400
+	// `invalid_envelope`.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// GetRetryParams defines parameters for GetRetry.
+type GetRetryParams struct {
+	// Limit How many entries a page holds. Entries of one change are never split, so
+	// that a page of a job's history may hold a few more.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken The `next_page_token` of the page before; opaque.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+}
+
+// ListWebhooksParams defines parameters for ListWebhooks.
+type ListWebhooksParams struct {
+	// TenantID Only webhooks of this tenant.
+	TenantID *string `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// Limit How many entries a page holds. Entries of one change are never split, so
+	// that a page of a job's history may hold a few more.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken The `next_page_token` of the page before; opaque.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+}
+
 // SubmitCommandParams defines parameters for SubmitCommand.
 type SubmitCommandParams struct {
 	// IdempotencyKey Stands for the body's `idempotency_key`: the text as it is, or as a
@@ -1920,6 +2816,34 @@ type SubmitCommandParams struct {
 	// Traceparent W3C trace context; used where the body has no `traceparent`, ignored
 	// where it is malformed.
 	Traceparent *Traceparent `json:"traceparent,omitempty"`
+}
+
+// ListJobsParams defines parameters for ListJobs.
+type ListJobsParams struct {
+	// TenantID Only jobs of this tenant.
+	TenantID *string `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// State Only jobs in this state.
+	State JobState `form:"state,omitempty" json:"state,omitempty,omitzero"`
+
+	// RequestType Only jobs of this request type.
+	RequestType *string `form:"request_type,omitempty" json:"request_type,omitempty"`
+
+	// CorrelationID Only jobs with this correlation id; needs `tenant_id`.
+	CorrelationID *string `form:"correlation_id,omitempty" json:"correlation_id,omitempty"`
+
+	// CreatedAfter Only jobs accepted at this time or later.
+	CreatedAfter *Time `form:"created_after,omitempty" json:"created_after,omitempty"`
+
+	// CreatedBefore Only jobs accepted before this time.
+	CreatedBefore *Time `form:"created_before,omitempty" json:"created_before,omitempty"`
+
+	// Limit How many entries a page holds. Entries of one change are never split, so
+	// that a page of a job's history may hold a few more.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken The `next_page_token` of the page before; opaque.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
 // GetJobParams defines parameters for GetJob.
@@ -1937,6 +2861,9 @@ type ListJobEventsParams struct {
 
 	// PageToken The `next_page_token` of the page before; opaque.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+
+	// LastEventID The last entry that a stream has shown.
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
 }
 
 // OrchestrateParams defines parameters for Orchestrate.
@@ -1964,6 +2891,21 @@ type ListWorkEventsParams struct {
 // RetryOutboxJSONRequestBody defines body for RetryOutbox for application/json ContentType.
 type RetryOutboxJSONRequestBody = OutboxRetryRequest
 
+// CreatePauseJSONRequestBody defines body for CreatePause for application/json ContentType.
+type CreatePauseJSONRequestBody = PauseRequest
+
+// ResumePauseJSONRequestBody defines body for ResumePause for application/json ContentType.
+type ResumePauseJSONRequestBody = ResumeRequest
+
+// CreateRetryJSONRequestBody defines body for CreateRetry for application/json ContentType.
+type CreateRetryJSONRequestBody = RetryRequest
+
+// CancelRetryJSONRequestBody defines body for CancelRetry for application/json ContentType.
+type CancelRetryJSONRequestBody = ControlRequest
+
+// ReplayWebhookJSONRequestBody defines body for ReplayWebhook for application/json ContentType.
+type ReplayWebhookJSONRequestBody = ControlRequest
+
 // RequeueWorkJSONRequestBody defines body for RequeueWork for application/json ContentType.
 type RequeueWorkJSONRequestBody = AdminWorkRequest
 
@@ -1982,11 +2924,17 @@ type CallbackResultJSONRequestBody = ResultCallback
 // SubmitCommandJSONRequestBody defines body for SubmitCommand for application/json ContentType.
 type SubmitCommandJSONRequestBody = Command
 
+// SubmitBatchJSONRequestBody defines body for SubmitBatch for application/json ContentType.
+type SubmitBatchJSONRequestBody = BatchRequest
+
 // CancelJobJSONRequestBody defines body for CancelJob for application/json ContentType.
 type CancelJobJSONRequestBody = ControlRequest
 
 // PauseJobJSONRequestBody defines body for PauseJob for application/json ContentType.
 type PauseJobJSONRequestBody = ControlRequest
+
+// RerunJobJSONRequestBody defines body for RerunJob for application/json ContentType.
+type RerunJobJSONRequestBody = RerunRequest
 
 // ResumeJobJSONRequestBody defines body for ResumeJob for application/json ContentType.
 type ResumeJobJSONRequestBody = ControlRequest
@@ -2108,6 +3056,23 @@ type ClientInterface interface {
 	// Corresponds with GET /readyz (the `GetReadiness` operationId).
 	GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListFailures Read the failed jobs in groups
+	//
+	// Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
+	// group first. At most 100,000 jobs are counted; `truncated` says that there are
+	// more.
+	//
+	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
+	ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListOutbox List outbox rows
+	//
+	// The rows of the active attempts of live jobs. A page may hold fewer rows than
+	// asked for and still name a next one.
+	//
+	// Corresponds with GET /v1/admin/outbox (the `ListOutbox` operationId).
+	ListOutbox(ctx context.Context, params *ListOutboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// RetryOutboxWithBody Publish what waits, now
 	//
 	// Makes PENDING outbox rows due now, and steps that wait in FAILED_RETRY
@@ -2133,6 +3098,137 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/admin/outbox/retry (the `RetryOutbox` operationId).
 	RetryOutbox(ctx context.Context, body RetryOutboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListPauses Read the pauses
+	//
+	// What is not dispatched at present, and what is still ramping up.
+	//
+	// Corresponds with GET /v1/admin/pauses (the `ListPauses` operationId).
+	ListPauses(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreatePauseWithBody Pause dispatch
+	//
+	// Nothing new is dispatched within the scope until it is resumed: of one
+	// tenant, one protocol, one lane, or at all. Commands are accepted, and what
+	// a worker has in hand goes on. The same scope again is the same pause.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/pauses (the `CreatePause` operationId).
+	CreatePauseWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreatePause Pause dispatch
+	//
+	// Nothing new is dispatched within the scope until it is resumed: of one
+	// tenant, one protocol, one lane, or at all. Commands are accepted, and what
+	// a worker has in hand goes on. The same scope again is the same pause.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/pauses (the `CreatePause` operationId).
+	CreatePause(ctx context.Context, body CreatePauseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResumePauseWithBody Resume dispatch
+	//
+	// What waits is let through at a rate that doubles every second, until the ramp
+	// is over.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/pauses/{pauseId}:resume (the `ResumePause` operationId).
+	ResumePauseWithBody(ctx context.Context, pauseID PauseID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResumePause Resume dispatch
+	//
+	// What waits is let through at a rate that doubles every second, until the ramp
+	// is over.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/pauses/{pauseId}:resume (the `ResumePause` operationId).
+	ResumePause(ctx context.Context, pauseID PauseID, body ResumePauseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateRetryWithBody Rerun failed jobs
+	//
+	// Reruns the named jobs, or those that the filters choose, in the background and
+	// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
+	// under the same `Idempotency-Key` answers with the same operation, and no job
+	// gets more than one rerun from one starting point whatever is clicked twice.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
+	CreateRetryWithBody(ctx context.Context, params *CreateRetryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateRetry Rerun failed jobs
+	//
+	// Reruns the named jobs, or those that the filters choose, in the background and
+	// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
+	// under the same `Idempotency-Key` answers with the same operation, and no job
+	// gets more than one rerun from one starting point whatever is clicked twice.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
+	CreateRetry(ctx context.Context, params *CreateRetryParams, body CreateRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetRetry Read a retry operation
+	//
+	// Its progress, and one page of its items in order.
+	//
+	// Corresponds with GET /v1/admin/retries/{retryId} (the `GetRetry` operationId).
+	GetRetry(ctx context.Context, retryID RetryID, params *GetRetryParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CancelRetryWithBody Stop a retry operation
+	//
+	// Reruns nothing more. What was rerun goes on.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
+	CancelRetryWithBody(ctx context.Context, retryID RetryID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CancelRetry Stop a retry operation
+	//
+	// Reruns nothing more. What was rerun goes on.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
+	CancelRetry(ctx context.Context, retryID RetryID, body CancelRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListStuck Read what is stuck
+	//
+	// Live jobs that the last round of the liveness check found without a way forward
+	// and could not repair, and what it repaired.
+	//
+	// Corresponds with GET /v1/admin/stuck (the `ListStuck` operationId).
+	ListStuck(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListWebhooks List webhooks that were not delivered
+	//
+	// Webhooks whose attempts are exhausted, or that were refused, newest first.
+	//
+	// Corresponds with GET /v1/admin/webhooks (the `ListWebhooks` operationId).
+	ListWebhooks(ctx context.Context, params *ListWebhooksParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReplayWebhookWithBody Send a webhook again
+	//
+	// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/webhooks/{webhookId}:replay (the `ReplayWebhook` operationId).
+	ReplayWebhookWithBody(ctx context.Context, webhookID WebhookID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReplayWebhook Send a webhook again
+	//
+	// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/webhooks/{webhookId}:replay (the `ReplayWebhook` operationId).
+	ReplayWebhook(ctx context.Context, webhookID WebhookID, body ReplayWebhookJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RequeueWorkWithBody Offer a stalled item again, now
 	//
@@ -2260,12 +3356,49 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/commands (the `SubmitCommand` operationId).
 	SubmitCommand(ctx context.Context, params *SubmitCommandParams, body SubmitCommandJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// SubmitBatchWithBody Submit many commands
+	//
+	// Each command is accepted or refused by itself, in any order, and answered at
+	// its place: the status and the body that `POST /v1/commands` would have given.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/commands:batch (the `SubmitBatch` operationId).
+	SubmitBatchWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SubmitBatch Submit many commands
+	//
+	// Each command is accepted or refused by itself, in any order, and answered at
+	// its place: the status and the body that `POST /v1/commands` would have given.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/commands:batch (the `SubmitBatch` operationId).
+	SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListJobs List jobs
+	//
+	// Newest first, by the time of acceptance. Each job is read when it is listed, so
+	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. A
+	// page may hold fewer jobs than asked for and still name a next one, where few
+	// match: go on until there is no `next_page_token`. The last three months are
+	// listed unless `created_after` says otherwise.
+	//
+	// Corresponds with GET /v1/jobs (the `ListJobs` operationId).
+	ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetJob Read a job with its steps
 	//
 	// Corresponds with GET /v1/jobs/{jobId} (the `GetJob` operationId).
 	GetJob(ctx context.Context, jobID JobID, params *GetJobParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListJobEvents Read the history of a job
+	//
+	// With `Accept: text/event-stream` the history so far and then each entry as
+	// it happens, as server-sent events: `id` is the entry's `event_id`, `event`
+	// its `type`, `data` the entry. The stream ends with the job, or when the
+	// server shuts down; a comment every 15 s keeps it open. A client that comes
+	// back with `Last-Event-ID` goes on behind that entry.
 	//
 	// Corresponds with GET /v1/jobs/{jobId}/events (the `ListJobEvents` operationId).
 	ListJobEvents(ctx context.Context, jobID JobID, params *ListJobEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -2274,6 +3407,13 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/jobs/{jobId}/steps (the `ListJobSteps` operationId).
 	ListJobSteps(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListJobWebhooks Read the webhooks of a job
+	//
+	// One for each of the command's `callback_urls`, written when the job ends.
+	//
+	// Corresponds with GET /v1/jobs/{jobId}/webhooks (the `ListJobWebhooks` operationId).
+	ListJobWebhooks(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CancelJobWithBody Cancel a job
 	//
@@ -2317,6 +3457,30 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/jobs/{jobId}:pause (the `PauseJob` operationId).
 	PauseJob(ctx context.Context, jobID JobID, body PauseJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// RerunJobWithBody Do a job again
+	//
+	// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
+	// that the old one was accepted with: from the failed step, keeping the results
+	// before it, or from the start. There is one rerun for each job and starting
+	// point; asking again answers with the same job and `replayed` true.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/jobs/{jobId}:rerun (the `RerunJob` operationId).
+	RerunJobWithBody(ctx context.Context, jobID JobID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RerunJob Do a job again
+	//
+	// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
+	// that the old one was accepted with: from the failed step, keeping the results
+	// before it, or from the start. There is one rerun for each job and starting
+	// point; asking again answers with the same job and `replayed` true.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/jobs/{jobId}:rerun (the `RerunJob` operationId).
+	RerunJob(ctx context.Context, jobID JobID, body RerunJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ResumeJobWithBody Resume a paused job
 	//
 	// Goes on with the first step that is not terminal.
@@ -2352,6 +3516,14 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/orchestrate (the `Orchestrate` operationId).
 	Orchestrate(ctx context.Context, params *OrchestrateParams, body OrchestrateJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListProtocols Read the protocols
+	//
+	// The protocols that new commands are accepted with. Jobs under way keep the one
+	// that they were accepted with.
+	//
+	// Corresponds with GET /v1/protocols (the `ListProtocols` operationId).
+	ListProtocols(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetWork Read an item
 	//
@@ -2535,6 +3707,43 @@ func (c *Client) GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn
 	return c.Client.Do(req)
 }
 
+// ListFailures Read the failed jobs in groups
+//
+// Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
+// group first. At most 100,000 jobs are counted; `truncated` says that there are
+// more.
+//
+// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
+func (c *Client) ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListFailuresRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListOutbox List outbox rows
+//
+// The rows of the active attempts of live jobs. A page may hold fewer rows than
+// asked for and still name a next one.
+//
+// Corresponds with GET /v1/admin/outbox (the `ListOutbox` operationId).
+func (c *Client) ListOutbox(ctx context.Context, params *ListOutboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListOutboxRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // RetryOutboxWithBody Publish what waits, now
 //
 // Makes PENDING outbox rows due now, and steps that wait in FAILED_RETRY
@@ -2571,6 +3780,277 @@ func (c *Client) RetryOutboxWithBody(ctx context.Context, contentType string, bo
 // Corresponds with POST /v1/admin/outbox/retry (the `RetryOutbox` operationId).
 func (c *Client) RetryOutbox(ctx context.Context, body RetryOutboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRetryOutboxRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListPauses Read the pauses
+//
+// What is not dispatched at present, and what is still ramping up.
+//
+// Corresponds with GET /v1/admin/pauses (the `ListPauses` operationId).
+func (c *Client) ListPauses(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListPausesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreatePauseWithBody Pause dispatch
+//
+// Nothing new is dispatched within the scope until it is resumed: of one
+// tenant, one protocol, one lane, or at all. Commands are accepted, and what
+// a worker has in hand goes on. The same scope again is the same pause.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/pauses (the `CreatePause` operationId).
+func (c *Client) CreatePauseWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreatePauseRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreatePause Pause dispatch
+//
+// Nothing new is dispatched within the scope until it is resumed: of one
+// tenant, one protocol, one lane, or at all. Commands are accepted, and what
+// a worker has in hand goes on. The same scope again is the same pause.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/pauses (the `CreatePause` operationId).
+func (c *Client) CreatePause(ctx context.Context, body CreatePauseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreatePauseRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResumePauseWithBody Resume dispatch
+//
+// What waits is let through at a rate that doubles every second, until the ramp
+// is over.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/pauses/{pauseId}:resume (the `ResumePause` operationId).
+func (c *Client) ResumePauseWithBody(ctx context.Context, pauseID PauseID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResumePauseRequestWithBody(c.Server, pauseID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResumePause Resume dispatch
+//
+// What waits is let through at a rate that doubles every second, until the ramp
+// is over.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/pauses/{pauseId}:resume (the `ResumePause` operationId).
+func (c *Client) ResumePause(ctx context.Context, pauseID PauseID, body ResumePauseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResumePauseRequest(c.Server, pauseID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateRetryWithBody Rerun failed jobs
+//
+// Reruns the named jobs, or those that the filters choose, in the background and
+// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
+// under the same `Idempotency-Key` answers with the same operation, and no job
+// gets more than one rerun from one starting point whatever is clicked twice.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
+func (c *Client) CreateRetryWithBody(ctx context.Context, params *CreateRetryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateRetryRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateRetry Rerun failed jobs
+//
+// Reruns the named jobs, or those that the filters choose, in the background and
+// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
+// under the same `Idempotency-Key` answers with the same operation, and no job
+// gets more than one rerun from one starting point whatever is clicked twice.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
+func (c *Client) CreateRetry(ctx context.Context, params *CreateRetryParams, body CreateRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateRetryRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetRetry Read a retry operation
+//
+// Its progress, and one page of its items in order.
+//
+// Corresponds with GET /v1/admin/retries/{retryId} (the `GetRetry` operationId).
+func (c *Client) GetRetry(ctx context.Context, retryID RetryID, params *GetRetryParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetRetryRequest(c.Server, retryID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CancelRetryWithBody Stop a retry operation
+//
+// Reruns nothing more. What was rerun goes on.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
+func (c *Client) CancelRetryWithBody(ctx context.Context, retryID RetryID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCancelRetryRequestWithBody(c.Server, retryID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CancelRetry Stop a retry operation
+//
+// Reruns nothing more. What was rerun goes on.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
+func (c *Client) CancelRetry(ctx context.Context, retryID RetryID, body CancelRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCancelRetryRequest(c.Server, retryID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListStuck Read what is stuck
+//
+// Live jobs that the last round of the liveness check found without a way forward
+// and could not repair, and what it repaired.
+//
+// Corresponds with GET /v1/admin/stuck (the `ListStuck` operationId).
+func (c *Client) ListStuck(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListStuckRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListWebhooks List webhooks that were not delivered
+//
+// Webhooks whose attempts are exhausted, or that were refused, newest first.
+//
+// Corresponds with GET /v1/admin/webhooks (the `ListWebhooks` operationId).
+func (c *Client) ListWebhooks(ctx context.Context, params *ListWebhooksParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListWebhooksRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReplayWebhookWithBody Send a webhook again
+//
+// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/webhooks/{webhookId}:replay (the `ReplayWebhook` operationId).
+func (c *Client) ReplayWebhookWithBody(ctx context.Context, webhookID WebhookID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReplayWebhookRequestWithBody(c.Server, webhookID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReplayWebhook Send a webhook again
+//
+// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/webhooks/{webhookId}:replay (the `ReplayWebhook` operationId).
+func (c *Client) ReplayWebhook(ctx context.Context, webhookID WebhookID, body ReplayWebhookJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReplayWebhookRequest(c.Server, webhookID, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2827,6 +4307,67 @@ func (c *Client) SubmitCommand(ctx context.Context, params *SubmitCommandParams,
 	return c.Client.Do(req)
 }
 
+// SubmitBatchWithBody Submit many commands
+//
+// Each command is accepted or refused by itself, in any order, and answered at
+// its place: the status and the body that `POST /v1/commands` would have given.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/commands:batch (the `SubmitBatch` operationId).
+func (c *Client) SubmitBatchWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSubmitBatchRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SubmitBatch Submit many commands
+//
+// Each command is accepted or refused by itself, in any order, and answered at
+// its place: the status and the body that `POST /v1/commands` would have given.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/commands:batch (the `SubmitBatch` operationId).
+func (c *Client) SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSubmitBatchRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListJobs List jobs
+//
+// Newest first, by the time of acceptance. Each job is read when it is listed, so
+// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. A
+// page may hold fewer jobs than asked for and still name a next one, where few
+// match: go on until there is no `next_page_token`. The last three months are
+// listed unless `created_after` says otherwise.
+//
+// Corresponds with GET /v1/jobs (the `ListJobs` operationId).
+func (c *Client) ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListJobsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetJob Read a job with its steps
 //
 // Corresponds with GET /v1/jobs/{jobId} (the `GetJob` operationId).
@@ -2843,6 +4384,12 @@ func (c *Client) GetJob(ctx context.Context, jobID JobID, params *GetJobParams, 
 }
 
 // ListJobEvents Read the history of a job
+//
+// With `Accept: text/event-stream` the history so far and then each entry as
+// it happens, as server-sent events: `id` is the entry's `event_id`, `event`
+// its `type`, `data` the entry. The stream ends with the job, or when the
+// server shuts down; a comment every 15 s keeps it open. A client that comes
+// back with `Last-Event-ID` goes on behind that entry.
 //
 // Corresponds with GET /v1/jobs/{jobId}/events (the `ListJobEvents` operationId).
 func (c *Client) ListJobEvents(ctx context.Context, jobID JobID, params *ListJobEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2862,6 +4409,23 @@ func (c *Client) ListJobEvents(ctx context.Context, jobID JobID, params *ListJob
 // Corresponds with GET /v1/jobs/{jobId}/steps (the `ListJobSteps` operationId).
 func (c *Client) ListJobSteps(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListJobStepsRequest(c.Server, jobID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListJobWebhooks Read the webhooks of a job
+//
+// One for each of the command's `callback_urls`, written when the job ends.
+//
+// Corresponds with GET /v1/jobs/{jobId}/webhooks (the `ListJobWebhooks` operationId).
+func (c *Client) ListJobWebhooks(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListJobWebhooksRequest(c.Server, jobID)
 	if err != nil {
 		return nil, err
 	}
@@ -2954,6 +4518,50 @@ func (c *Client) PauseJob(ctx context.Context, jobID JobID, body PauseJobJSONReq
 	return c.Client.Do(req)
 }
 
+// RerunJobWithBody Do a job again
+//
+// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
+// that the old one was accepted with: from the failed step, keeping the results
+// before it, or from the start. There is one rerun for each job and starting
+// point; asking again answers with the same job and `replayed` true.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/jobs/{jobId}:rerun (the `RerunJob` operationId).
+func (c *Client) RerunJobWithBody(ctx context.Context, jobID JobID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRerunJobRequestWithBody(c.Server, jobID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RerunJob Do a job again
+//
+// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
+// that the old one was accepted with: from the failed step, keeping the results
+// before it, or from the start. There is one rerun for each job and starting
+// point; asking again answers with the same job and `replayed` true.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/jobs/{jobId}:rerun (the `RerunJob` operationId).
+func (c *Client) RerunJob(ctx context.Context, jobID JobID, body RerunJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRerunJobRequest(c.Server, jobID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ResumeJobWithBody Resume a paused job
 //
 // Goes on with the first step that is not terminal.
@@ -3020,6 +4628,24 @@ func (c *Client) OrchestrateWithBody(ctx context.Context, params *OrchestratePar
 // Corresponds with POST /v1/orchestrate (the `Orchestrate` operationId).
 func (c *Client) Orchestrate(ctx context.Context, params *OrchestrateParams, body OrchestrateJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewOrchestrateRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListProtocols Read the protocols
+//
+// The protocols that new commands are accepted with. Jobs under way keep the one
+// that they were accepted with.
+//
+// Corresponds with GET /v1/protocols (the `ListProtocols` operationId).
+func (c *Client) ListProtocols(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListProtocolsRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -3374,6 +5000,194 @@ func NewGetReadinessRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewListFailuresRequest constructs an http.Request for the ListFailures method
+func NewListFailuresRequest(server string, params *ListFailuresParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/failures")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.TenantID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant_id", *params.TenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.RequestType != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "request_type", *params.RequestType, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.CreatedAfter != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "created_after", *params.CreatedAfter, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.CreatedBefore != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "created_before", *params.CreatedBefore, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListOutboxRequest constructs an http.Request for the ListOutbox method
+func NewListOutboxRequest(server string, params *ListOutboxParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/outbox")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if params.TenantID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant_id", *params.TenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Lane != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "lane", *params.Lane, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewRetryOutboxRequest calls the generic RetryOutbox builder with application/json body
 func NewRetryOutboxRequest(server string, body RetryOutboxJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -3395,6 +5209,447 @@ func NewRetryOutboxRequestWithBody(server string, contentType string, body io.Re
 	}
 
 	operationPath := fmt.Sprintf("/v1/admin/outbox/retry")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListPausesRequest constructs an http.Request for the ListPauses method
+func NewListPausesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/pauses")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreatePauseRequest calls the generic CreatePause builder with application/json body
+func NewCreatePauseRequest(server string, body CreatePauseJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreatePauseRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewCreatePauseRequestWithBody constructs an http.Request for the CreatePause method, with any body, and a specified content type
+func NewCreatePauseRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/pauses")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewResumePauseRequest calls the generic ResumePause builder with application/json body
+func NewResumePauseRequest(server string, pauseID PauseID, body ResumePauseJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewResumePauseRequestWithBody(server, pauseID, "application/json", bodyReader)
+}
+
+// NewResumePauseRequestWithBody constructs an http.Request for the ResumePause method, with any body, and a specified content type
+func NewResumePauseRequestWithBody(server string, pauseID PauseID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "pauseId", pauseID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/pauses/%s:resume", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewCreateRetryRequest calls the generic CreateRetry builder with application/json body
+func NewCreateRetryRequest(server string, params *CreateRetryParams, body CreateRetryJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateRetryRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewCreateRetryRequestWithBody constructs an http.Request for the CreateRetry method, with any body, and a specified content type
+func NewCreateRetryRequestWithBody(server string, params *CreateRetryParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/retries")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetRetryRequest constructs an http.Request for the GetRetry method
+func NewGetRetryRequest(server string, retryID RetryID, params *GetRetryParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "retryId", retryID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/retries/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCancelRetryRequest calls the generic CancelRetry builder with application/json body
+func NewCancelRetryRequest(server string, retryID RetryID, body CancelRetryJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCancelRetryRequestWithBody(server, retryID, "application/json", bodyReader)
+}
+
+// NewCancelRetryRequestWithBody constructs an http.Request for the CancelRetry method, with any body, and a specified content type
+func NewCancelRetryRequestWithBody(server string, retryID RetryID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "retryId", retryID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/retries/%s:cancel", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListStuckRequest constructs an http.Request for the ListStuck method
+func NewListStuckRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/stuck")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListWebhooksRequest constructs an http.Request for the ListWebhooks method
+func NewListWebhooksRequest(server string, params *ListWebhooksParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/webhooks")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.TenantID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant_id", *params.TenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewReplayWebhookRequest calls the generic ReplayWebhook builder with application/json body
+func NewReplayWebhookRequest(server string, webhookID WebhookID, body ReplayWebhookJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewReplayWebhookRequestWithBody(server, webhookID, "application/json", bodyReader)
+}
+
+// NewReplayWebhookRequestWithBody constructs an http.Request for the ReplayWebhook method, with any body, and a specified content type
+func NewReplayWebhookRequestWithBody(server string, webhookID WebhookID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "webhookId", webhookID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/webhooks/%s:replay", pathParam0)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -3694,6 +5949,180 @@ func NewSubmitCommandRequestWithBody(server string, params *SubmitCommandParams,
 	return req, nil
 }
 
+// NewSubmitBatchRequest calls the generic SubmitBatch builder with application/json body
+func NewSubmitBatchRequest(server string, body SubmitBatchJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSubmitBatchRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewSubmitBatchRequestWithBody constructs an http.Request for the SubmitBatch method, with any body, and a specified content type
+func NewSubmitBatchRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/commands:batch")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListJobsRequest constructs an http.Request for the ListJobs method
+func NewListJobsRequest(server string, params *ListJobsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/jobs")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.TenantID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant_id", *params.TenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if params.RequestType != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "request_type", *params.RequestType, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.CorrelationID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "correlation_id", *params.CorrelationID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.CreatedAfter != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "created_after", *params.CreatedAfter, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.CreatedBefore != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "created_before", *params.CreatedBefore, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetJobRequest constructs an http.Request for the GetJob method
 func NewGetJobRequest(server string, jobID JobID, params *GetJobParams) (*http.Request, error) {
 	var err error
@@ -3825,6 +6254,21 @@ func NewListJobEventsRequest(server string, jobID JobID, params *ListJobEventsPa
 		return nil, err
 	}
 
+	if params != nil {
+
+		if params.LastEventID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Last-Event-ID", *params.LastEventID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Last-Event-ID", headerParam0)
+		}
+
+	}
+
 	return req, nil
 }
 
@@ -3845,6 +6289,40 @@ func NewListJobStepsRequest(server string, jobID JobID) (*http.Request, error) {
 	}
 
 	operationPath := fmt.Sprintf("/v1/jobs/%s/steps", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListJobWebhooksRequest constructs an http.Request for the ListJobWebhooks method
+func NewListJobWebhooksRequest(server string, jobID JobID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "jobId", jobID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/jobs/%s/webhooks", pathParam0)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -3937,6 +6415,53 @@ func NewPauseJobRequestWithBody(server string, jobID JobID, contentType string, 
 	}
 
 	operationPath := fmt.Sprintf("/v1/jobs/%s:pause", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRerunJobRequest calls the generic RerunJob builder with application/json body
+func NewRerunJobRequest(server string, jobID JobID, body RerunJobJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRerunJobRequestWithBody(server, jobID, "application/json", bodyReader)
+}
+
+// NewRerunJobRequestWithBody constructs an http.Request for the RerunJob method, with any body, and a specified content type
+func NewRerunJobRequestWithBody(server string, jobID JobID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "jobId", jobID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/jobs/%s:rerun", pathParam0)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -4064,6 +6589,33 @@ func NewOrchestrateRequestWithBody(server string, params *OrchestrateParams, con
 			req.Header.Set("traceparent", headerParam1)
 		}
 
+	}
+
+	return req, nil
+}
+
+// NewListProtocolsRequest constructs an http.Request for the ListProtocols method
+func NewListProtocolsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/protocols")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
 	}
 
 	return req, nil
@@ -4481,6 +7033,27 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /readyz (the `GetReadiness` operationId).
 	GetReadinessWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetReadinessResponse, error)
 
+	// ListFailuresWithResponse Read the failed jobs in groups
+	//
+	// Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
+	// group first. At most 100,000 jobs are counted; `truncated` says that there are
+	// more.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
+	ListFailuresWithResponse(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*ListFailuresResponse, error)
+
+	// ListOutboxWithResponse List outbox rows
+	//
+	// The rows of the active attempts of live jobs. A page may hold fewer rows than
+	// asked for and still name a next one.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/outbox (the `ListOutbox` operationId).
+	ListOutboxWithResponse(ctx context.Context, params *ListOutboxParams, reqEditors ...RequestEditorFn) (*ListOutboxResponse, error)
+
 	// RetryOutboxWithBodyWithResponse Publish what waits, now
 	//
 	// Makes PENDING outbox rows due now, and steps that wait in FAILED_RETRY
@@ -4506,6 +7079,145 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/admin/outbox/retry (the `RetryOutbox` operationId).
 	RetryOutboxWithResponse(ctx context.Context, body RetryOutboxJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryOutboxResponse, error)
+
+	// ListPausesWithResponse Read the pauses
+	//
+	// What is not dispatched at present, and what is still ramping up.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/pauses (the `ListPauses` operationId).
+	ListPausesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListPausesResponse, error)
+
+	// CreatePauseWithBodyWithResponse Pause dispatch
+	//
+	// Nothing new is dispatched within the scope until it is resumed: of one
+	// tenant, one protocol, one lane, or at all. Commands are accepted, and what
+	// a worker has in hand goes on. The same scope again is the same pause.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/pauses (the `CreatePause` operationId).
+	CreatePauseWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreatePauseResponse, error)
+
+	// CreatePauseWithResponse Pause dispatch
+	//
+	// Nothing new is dispatched within the scope until it is resumed: of one
+	// tenant, one protocol, one lane, or at all. Commands are accepted, and what
+	// a worker has in hand goes on. The same scope again is the same pause.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/pauses (the `CreatePause` operationId).
+	CreatePauseWithResponse(ctx context.Context, body CreatePauseJSONRequestBody, reqEditors ...RequestEditorFn) (*CreatePauseResponse, error)
+
+	// ResumePauseWithBodyWithResponse Resume dispatch
+	//
+	// What waits is let through at a rate that doubles every second, until the ramp
+	// is over.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/pauses/{pauseId}:resume (the `ResumePause` operationId).
+	ResumePauseWithBodyWithResponse(ctx context.Context, pauseID PauseID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ResumePauseResponse, error)
+
+	// ResumePauseWithResponse Resume dispatch
+	//
+	// What waits is let through at a rate that doubles every second, until the ramp
+	// is over.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/pauses/{pauseId}:resume (the `ResumePause` operationId).
+	ResumePauseWithResponse(ctx context.Context, pauseID PauseID, body ResumePauseJSONRequestBody, reqEditors ...RequestEditorFn) (*ResumePauseResponse, error)
+
+	// CreateRetryWithBodyWithResponse Rerun failed jobs
+	//
+	// Reruns the named jobs, or those that the filters choose, in the background and
+	// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
+	// under the same `Idempotency-Key` answers with the same operation, and no job
+	// gets more than one rerun from one starting point whatever is clicked twice.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
+	CreateRetryWithBodyWithResponse(ctx context.Context, params *CreateRetryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateRetryResponse, error)
+
+	// CreateRetryWithResponse Rerun failed jobs
+	//
+	// Reruns the named jobs, or those that the filters choose, in the background and
+	// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
+	// under the same `Idempotency-Key` answers with the same operation, and no job
+	// gets more than one rerun from one starting point whatever is clicked twice.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
+	CreateRetryWithResponse(ctx context.Context, params *CreateRetryParams, body CreateRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateRetryResponse, error)
+
+	// GetRetryWithResponse Read a retry operation
+	//
+	// Its progress, and one page of its items in order.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/retries/{retryId} (the `GetRetry` operationId).
+	GetRetryWithResponse(ctx context.Context, retryID RetryID, params *GetRetryParams, reqEditors ...RequestEditorFn) (*GetRetryResponse, error)
+
+	// CancelRetryWithBodyWithResponse Stop a retry operation
+	//
+	// Reruns nothing more. What was rerun goes on.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
+	CancelRetryWithBodyWithResponse(ctx context.Context, retryID RetryID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CancelRetryResponse, error)
+
+	// CancelRetryWithResponse Stop a retry operation
+	//
+	// Reruns nothing more. What was rerun goes on.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
+	CancelRetryWithResponse(ctx context.Context, retryID RetryID, body CancelRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelRetryResponse, error)
+
+	// ListStuckWithResponse Read what is stuck
+	//
+	// Live jobs that the last round of the liveness check found without a way forward
+	// and could not repair, and what it repaired.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/stuck (the `ListStuck` operationId).
+	ListStuckWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListStuckResponse, error)
+
+	// ListWebhooksWithResponse List webhooks that were not delivered
+	//
+	// Webhooks whose attempts are exhausted, or that were refused, newest first.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/webhooks (the `ListWebhooks` operationId).
+	ListWebhooksWithResponse(ctx context.Context, params *ListWebhooksParams, reqEditors ...RequestEditorFn) (*ListWebhooksResponse, error)
+
+	// ReplayWebhookWithBodyWithResponse Send a webhook again
+	//
+	// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/webhooks/{webhookId}:replay (the `ReplayWebhook` operationId).
+	ReplayWebhookWithBodyWithResponse(ctx context.Context, webhookID WebhookID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReplayWebhookResponse, error)
+
+	// ReplayWebhookWithResponse Send a webhook again
+	//
+	// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/webhooks/{webhookId}:replay (the `ReplayWebhook` operationId).
+	ReplayWebhookWithResponse(ctx context.Context, webhookID WebhookID, body ReplayWebhookJSONRequestBody, reqEditors ...RequestEditorFn) (*ReplayWebhookResponse, error)
 
 	// RequeueWorkWithBodyWithResponse Offer a stalled item again, now
 	//
@@ -4633,6 +7345,39 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/commands (the `SubmitCommand` operationId).
 	SubmitCommandWithResponse(ctx context.Context, params *SubmitCommandParams, body SubmitCommandJSONRequestBody, reqEditors ...RequestEditorFn) (*SubmitCommandResponse, error)
 
+	// SubmitBatchWithBodyWithResponse Submit many commands
+	//
+	// Each command is accepted or refused by itself, in any order, and answered at
+	// its place: the status and the body that `POST /v1/commands` would have given.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/commands:batch (the `SubmitBatch` operationId).
+	SubmitBatchWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SubmitBatchResponse, error)
+
+	// SubmitBatchWithResponse Submit many commands
+	//
+	// Each command is accepted or refused by itself, in any order, and answered at
+	// its place: the status and the body that `POST /v1/commands` would have given.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/commands:batch (the `SubmitBatch` operationId).
+	SubmitBatchWithResponse(ctx context.Context, body SubmitBatchJSONRequestBody, reqEditors ...RequestEditorFn) (*SubmitBatchResponse, error)
+
+	// ListJobsWithResponse List jobs
+	//
+	// Newest first, by the time of acceptance. Each job is read when it is listed, so
+	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. A
+	// page may hold fewer jobs than asked for and still name a next one, where few
+	// match: go on until there is no `next_page_token`. The last three months are
+	// listed unless `created_after` says otherwise.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/jobs (the `ListJobs` operationId).
+	ListJobsWithResponse(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*ListJobsResponse, error)
+
 	// GetJobWithResponse Read a job with its steps
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -4641,6 +7386,12 @@ type ClientWithResponsesInterface interface {
 	GetJobWithResponse(ctx context.Context, jobID JobID, params *GetJobParams, reqEditors ...RequestEditorFn) (*GetJobResponse, error)
 
 	// ListJobEventsWithResponse Read the history of a job
+	//
+	// With `Accept: text/event-stream` the history so far and then each entry as
+	// it happens, as server-sent events: `id` is the entry's `event_id`, `event`
+	// its `type`, `data` the entry. The stream ends with the job, or when the
+	// server shuts down; a comment every 15 s keeps it open. A client that comes
+	// back with `Last-Event-ID` goes on behind that entry.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -4653,6 +7404,15 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/jobs/{jobId}/steps (the `ListJobSteps` operationId).
 	ListJobStepsWithResponse(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*ListJobStepsResponse, error)
+
+	// ListJobWebhooksWithResponse Read the webhooks of a job
+	//
+	// One for each of the command's `callback_urls`, written when the job ends.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/jobs/{jobId}/webhooks (the `ListJobWebhooks` operationId).
+	ListJobWebhooksWithResponse(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*ListJobWebhooksResponse, error)
 
 	// CancelJobWithBodyWithResponse Cancel a job
 	//
@@ -4696,6 +7456,30 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/jobs/{jobId}:pause (the `PauseJob` operationId).
 	PauseJobWithResponse(ctx context.Context, jobID JobID, body PauseJobJSONRequestBody, reqEditors ...RequestEditorFn) (*PauseJobResponse, error)
 
+	// RerunJobWithBodyWithResponse Do a job again
+	//
+	// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
+	// that the old one was accepted with: from the failed step, keeping the results
+	// before it, or from the start. There is one rerun for each job and starting
+	// point; asking again answers with the same job and `replayed` true.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/jobs/{jobId}:rerun (the `RerunJob` operationId).
+	RerunJobWithBodyWithResponse(ctx context.Context, jobID JobID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RerunJobResponse, error)
+
+	// RerunJobWithResponse Do a job again
+	//
+	// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
+	// that the old one was accepted with: from the failed step, keeping the results
+	// before it, or from the start. There is one rerun for each job and starting
+	// point; asking again answers with the same job and `replayed` true.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/jobs/{jobId}:rerun (the `RerunJob` operationId).
+	RerunJobWithResponse(ctx context.Context, jobID JobID, body RerunJobJSONRequestBody, reqEditors ...RequestEditorFn) (*RerunJobResponse, error)
+
 	// ResumeJobWithBodyWithResponse Resume a paused job
 	//
 	// Goes on with the first step that is not terminal.
@@ -4731,6 +7515,16 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/orchestrate (the `Orchestrate` operationId).
 	OrchestrateWithResponse(ctx context.Context, params *OrchestrateParams, body OrchestrateJSONRequestBody, reqEditors ...RequestEditorFn) (*OrchestrateResponse, error)
+
+	// ListProtocolsWithResponse Read the protocols
+	//
+	// The protocols that new commands are accepted with. Jobs under way keep the one
+	// that they were accepted with.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/protocols (the `ListProtocols` operationId).
+	ListProtocolsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListProtocolsResponse, error)
 
 	// GetWorkWithResponse Read an item
 	//
@@ -4952,6 +7746,78 @@ func (r GetReadinessResponse) StatusCode() int {
 	return 0
 }
 
+// ListFailuresResponse503Headers the declared response headers of an HTTP 503 response for ListFailures
+type ListFailuresResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListFailuresResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *FailureList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListFailuresResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListFailuresResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListFailuresResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListOutboxResponse503Headers the declared response headers of an HTTP 503 response for ListOutbox
+type ListOutboxResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListOutboxResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *OutboxPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListOutboxResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListOutboxResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListOutboxResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // RetryOutboxResponse503Headers the declared response headers of an HTTP 503 response for RetryOutbox
 type RetryOutboxResponse503Headers struct {
 	RetryAfter int32
@@ -4986,6 +7852,358 @@ func (r RetryOutboxResponse) Status() string {
 
 // StatusCode returns HTTPResponse.StatusCode
 func (r RetryOutboxResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListPausesResponse503Headers the declared response headers of an HTTP 503 response for ListPauses
+type ListPausesResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListPausesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PauseList
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListPausesResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListPausesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListPausesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// CreatePauseResponse503Headers the declared response headers of an HTTP 503 response for CreatePause
+type CreatePauseResponse503Headers struct {
+	RetryAfter int32
+}
+
+type CreatePauseResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Pause
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *CreatePauseResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r CreatePauseResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreatePauseResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ResumePauseResponse503Headers the declared response headers of an HTTP 503 response for ResumePause
+type ResumePauseResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ResumePauseResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Pause
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ResumePauseResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ResumePauseResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ResumePauseResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// CreateRetryResponse503Headers the declared response headers of an HTTP 503 response for CreateRetry
+type CreateRetryResponse503Headers struct {
+	RetryAfter int32
+}
+
+type CreateRetryResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Retry
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON422 the response for an HTTP 422 `application/problem+json` response
+	ApplicationProblemJSON422 *Unprocessable
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *CreateRetryResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateRetryResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateRetryResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// GetRetryResponse503Headers the declared response headers of an HTTP 503 response for GetRetry
+type GetRetryResponse503Headers struct {
+	RetryAfter int32
+}
+
+type GetRetryResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Retry
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *GetRetryResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r GetRetryResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetRetryResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// CancelRetryResponse503Headers the declared response headers of an HTTP 503 response for CancelRetry
+type CancelRetryResponse503Headers struct {
+	RetryAfter int32
+}
+
+type CancelRetryResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Retry
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *CancelRetryResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r CancelRetryResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CancelRetryResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListStuckResponse503Headers the declared response headers of an HTTP 503 response for ListStuck
+type ListStuckResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListStuckResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *StuckList
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListStuckResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListStuckResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListStuckResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListWebhooksResponse503Headers the declared response headers of an HTTP 503 response for ListWebhooks
+type ListWebhooksResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListWebhooksResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *WebhookPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListWebhooksResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListWebhooksResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListWebhooksResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ReplayWebhookResponse503Headers the declared response headers of an HTTP 503 response for ReplayWebhook
+type ReplayWebhookResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ReplayWebhookResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Webhook
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON409 the response for an HTTP 409 `application/problem+json` response
+	ApplicationProblemJSON409 *Conflict
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ReplayWebhookResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ReplayWebhookResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReplayWebhookResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -5272,6 +8490,82 @@ func (r SubmitCommandResponse) StatusCode() int {
 	return 0
 }
 
+// SubmitBatchResponse503Headers the declared response headers of an HTTP 503 response for SubmitBatch
+type SubmitBatchResponse503Headers struct {
+	RetryAfter int32
+}
+
+type SubmitBatchResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BatchResult
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *SubmitBatchResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r SubmitBatchResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SubmitBatchResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListJobsResponse503Headers the declared response headers of an HTTP 503 response for ListJobs
+type ListJobsResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListJobsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *JobPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListJobsResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListJobsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListJobsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // GetJobResponse503Headers the declared response headers of an HTTP 503 response for GetJob
 type GetJobResponse503Headers struct {
 	RetryAfter int32
@@ -5384,6 +8678,42 @@ func (r ListJobStepsResponse) StatusCode() int {
 	return 0
 }
 
+// ListJobWebhooksResponse503Headers the declared response headers of an HTTP 503 response for ListJobWebhooks
+type ListJobWebhooksResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListJobWebhooksResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *WebhookPage
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListJobWebhooksResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListJobWebhooksResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListJobWebhooksResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // CancelJobResponse503Headers the declared response headers of an HTTP 503 response for CancelJob
 type CancelJobResponse503Headers struct {
 	RetryAfter int32
@@ -5470,6 +8800,66 @@ func (r PauseJobResponse) Status() string {
 
 // StatusCode returns HTTPResponse.StatusCode
 func (r PauseJobResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// RerunJobResponse202Headers the declared response headers of an HTTP 202 response for RerunJob
+type RerunJobResponse202Headers struct {
+	Location string
+}
+
+// RerunJobResponse429Headers the declared response headers of an HTTP 429 response for RerunJob
+type RerunJobResponse429Headers struct {
+	RetryAfter int32
+}
+
+// RerunJobResponse503Headers the declared response headers of an HTTP 503 response for RerunJob
+type RerunJobResponse503Headers struct {
+	RetryAfter int32
+}
+
+type RerunJobResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *CommandAccepted
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON409 the response for an HTTP 409 `application/problem+json` response
+	ApplicationProblemJSON409 *Conflict
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *RerunJobResponse202Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *RerunJobResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *RerunJobResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r RerunJobResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RerunJobResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -5574,6 +8964,40 @@ func (r OrchestrateResponse) Status() string {
 
 // StatusCode returns HTTPResponse.StatusCode
 func (r OrchestrateResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListProtocolsResponse503Headers the declared response headers of an HTTP 503 response for ListProtocols
+type ListProtocolsResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListProtocolsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ProtocolList
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListProtocolsResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListProtocolsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListProtocolsResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -5933,6 +9357,39 @@ func (c *ClientWithResponses) GetReadinessWithResponse(ctx context.Context, reqE
 	return ParseGetReadinessResponse(rsp)
 }
 
+// ListFailuresWithResponse Read the failed jobs in groups
+//
+// Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
+// group first. At most 100,000 jobs are counted; `truncated` says that there are
+// more.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
+func (c *ClientWithResponses) ListFailuresWithResponse(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*ListFailuresResponse, error) {
+	rsp, err := c.ListFailures(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListFailuresResponse(rsp)
+}
+
+// ListOutboxWithResponse List outbox rows
+//
+// The rows of the active attempts of live jobs. A page may hold fewer rows than
+// asked for and still name a next one.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/outbox (the `ListOutbox` operationId).
+func (c *ClientWithResponses) ListOutboxWithResponse(ctx context.Context, params *ListOutboxParams, reqEditors ...RequestEditorFn) (*ListOutboxResponse, error) {
+	rsp, err := c.ListOutbox(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListOutboxResponse(rsp)
+}
+
 // RetryOutboxWithBodyWithResponse Publish what waits, now
 //
 // Makes PENDING outbox rows due now, and steps that wait in FAILED_RETRY
@@ -5969,6 +9426,229 @@ func (c *ClientWithResponses) RetryOutboxWithResponse(ctx context.Context, body 
 		return nil, err
 	}
 	return ParseRetryOutboxResponse(rsp)
+}
+
+// ListPausesWithResponse Read the pauses
+//
+// What is not dispatched at present, and what is still ramping up.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/pauses (the `ListPauses` operationId).
+func (c *ClientWithResponses) ListPausesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListPausesResponse, error) {
+	rsp, err := c.ListPauses(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListPausesResponse(rsp)
+}
+
+// CreatePauseWithBodyWithResponse Pause dispatch
+//
+// Nothing new is dispatched within the scope until it is resumed: of one
+// tenant, one protocol, one lane, or at all. Commands are accepted, and what
+// a worker has in hand goes on. The same scope again is the same pause.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/pauses (the `CreatePause` operationId).
+func (c *ClientWithResponses) CreatePauseWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreatePauseResponse, error) {
+	rsp, err := c.CreatePauseWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreatePauseResponse(rsp)
+}
+
+// CreatePauseWithResponse Pause dispatch
+//
+// Nothing new is dispatched within the scope until it is resumed: of one
+// tenant, one protocol, one lane, or at all. Commands are accepted, and what
+// a worker has in hand goes on. The same scope again is the same pause.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/pauses (the `CreatePause` operationId).
+func (c *ClientWithResponses) CreatePauseWithResponse(ctx context.Context, body CreatePauseJSONRequestBody, reqEditors ...RequestEditorFn) (*CreatePauseResponse, error) {
+	rsp, err := c.CreatePause(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreatePauseResponse(rsp)
+}
+
+// ResumePauseWithBodyWithResponse Resume dispatch
+//
+// What waits is let through at a rate that doubles every second, until the ramp
+// is over.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/pauses/{pauseId}:resume (the `ResumePause` operationId).
+func (c *ClientWithResponses) ResumePauseWithBodyWithResponse(ctx context.Context, pauseID PauseID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ResumePauseResponse, error) {
+	rsp, err := c.ResumePauseWithBody(ctx, pauseID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseResumePauseResponse(rsp)
+}
+
+// ResumePauseWithResponse Resume dispatch
+//
+// What waits is let through at a rate that doubles every second, until the ramp
+// is over.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/pauses/{pauseId}:resume (the `ResumePause` operationId).
+func (c *ClientWithResponses) ResumePauseWithResponse(ctx context.Context, pauseID PauseID, body ResumePauseJSONRequestBody, reqEditors ...RequestEditorFn) (*ResumePauseResponse, error) {
+	rsp, err := c.ResumePause(ctx, pauseID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseResumePauseResponse(rsp)
+}
+
+// CreateRetryWithBodyWithResponse Rerun failed jobs
+//
+// Reruns the named jobs, or those that the filters choose, in the background and
+// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
+// under the same `Idempotency-Key` answers with the same operation, and no job
+// gets more than one rerun from one starting point whatever is clicked twice.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
+func (c *ClientWithResponses) CreateRetryWithBodyWithResponse(ctx context.Context, params *CreateRetryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateRetryResponse, error) {
+	rsp, err := c.CreateRetryWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateRetryResponse(rsp)
+}
+
+// CreateRetryWithResponse Rerun failed jobs
+//
+// Reruns the named jobs, or those that the filters choose, in the background and
+// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
+// under the same `Idempotency-Key` answers with the same operation, and no job
+// gets more than one rerun from one starting point whatever is clicked twice.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
+func (c *ClientWithResponses) CreateRetryWithResponse(ctx context.Context, params *CreateRetryParams, body CreateRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateRetryResponse, error) {
+	rsp, err := c.CreateRetry(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateRetryResponse(rsp)
+}
+
+// GetRetryWithResponse Read a retry operation
+//
+// Its progress, and one page of its items in order.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/retries/{retryId} (the `GetRetry` operationId).
+func (c *ClientWithResponses) GetRetryWithResponse(ctx context.Context, retryID RetryID, params *GetRetryParams, reqEditors ...RequestEditorFn) (*GetRetryResponse, error) {
+	rsp, err := c.GetRetry(ctx, retryID, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetRetryResponse(rsp)
+}
+
+// CancelRetryWithBodyWithResponse Stop a retry operation
+//
+// Reruns nothing more. What was rerun goes on.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
+func (c *ClientWithResponses) CancelRetryWithBodyWithResponse(ctx context.Context, retryID RetryID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CancelRetryResponse, error) {
+	rsp, err := c.CancelRetryWithBody(ctx, retryID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCancelRetryResponse(rsp)
+}
+
+// CancelRetryWithResponse Stop a retry operation
+//
+// Reruns nothing more. What was rerun goes on.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
+func (c *ClientWithResponses) CancelRetryWithResponse(ctx context.Context, retryID RetryID, body CancelRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelRetryResponse, error) {
+	rsp, err := c.CancelRetry(ctx, retryID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCancelRetryResponse(rsp)
+}
+
+// ListStuckWithResponse Read what is stuck
+//
+// Live jobs that the last round of the liveness check found without a way forward
+// and could not repair, and what it repaired.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/stuck (the `ListStuck` operationId).
+func (c *ClientWithResponses) ListStuckWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListStuckResponse, error) {
+	rsp, err := c.ListStuck(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListStuckResponse(rsp)
+}
+
+// ListWebhooksWithResponse List webhooks that were not delivered
+//
+// Webhooks whose attempts are exhausted, or that were refused, newest first.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/webhooks (the `ListWebhooks` operationId).
+func (c *ClientWithResponses) ListWebhooksWithResponse(ctx context.Context, params *ListWebhooksParams, reqEditors ...RequestEditorFn) (*ListWebhooksResponse, error) {
+	rsp, err := c.ListWebhooks(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListWebhooksResponse(rsp)
+}
+
+// ReplayWebhookWithBodyWithResponse Send a webhook again
+//
+// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/webhooks/{webhookId}:replay (the `ReplayWebhook` operationId).
+func (c *ClientWithResponses) ReplayWebhookWithBodyWithResponse(ctx context.Context, webhookID WebhookID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReplayWebhookResponse, error) {
+	rsp, err := c.ReplayWebhookWithBody(ctx, webhookID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReplayWebhookResponse(rsp)
+}
+
+// ReplayWebhookWithResponse Send a webhook again
+//
+// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/webhooks/{webhookId}:replay (the `ReplayWebhook` operationId).
+func (c *ClientWithResponses) ReplayWebhookWithResponse(ctx context.Context, webhookID WebhookID, body ReplayWebhookJSONRequestBody, reqEditors ...RequestEditorFn) (*ReplayWebhookResponse, error) {
+	rsp, err := c.ReplayWebhook(ctx, webhookID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReplayWebhookResponse(rsp)
 }
 
 // RequeueWorkWithBodyWithResponse Offer a stalled item again, now
@@ -6169,6 +9849,57 @@ func (c *ClientWithResponses) SubmitCommandWithResponse(ctx context.Context, par
 	return ParseSubmitCommandResponse(rsp)
 }
 
+// SubmitBatchWithBodyWithResponse Submit many commands
+//
+// Each command is accepted or refused by itself, in any order, and answered at
+// its place: the status and the body that `POST /v1/commands` would have given.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/commands:batch (the `SubmitBatch` operationId).
+func (c *ClientWithResponses) SubmitBatchWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SubmitBatchResponse, error) {
+	rsp, err := c.SubmitBatchWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSubmitBatchResponse(rsp)
+}
+
+// SubmitBatchWithResponse Submit many commands
+//
+// Each command is accepted or refused by itself, in any order, and answered at
+// its place: the status and the body that `POST /v1/commands` would have given.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/commands:batch (the `SubmitBatch` operationId).
+func (c *ClientWithResponses) SubmitBatchWithResponse(ctx context.Context, body SubmitBatchJSONRequestBody, reqEditors ...RequestEditorFn) (*SubmitBatchResponse, error) {
+	rsp, err := c.SubmitBatch(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSubmitBatchResponse(rsp)
+}
+
+// ListJobsWithResponse List jobs
+//
+// Newest first, by the time of acceptance. Each job is read when it is listed, so
+// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. A
+// page may hold fewer jobs than asked for and still name a next one, where few
+// match: go on until there is no `next_page_token`. The last three months are
+// listed unless `created_after` says otherwise.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/jobs (the `ListJobs` operationId).
+func (c *ClientWithResponses) ListJobsWithResponse(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*ListJobsResponse, error) {
+	rsp, err := c.ListJobs(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListJobsResponse(rsp)
+}
+
 // GetJobWithResponse Read a job with its steps
 //
 // Returns a wrapper object for the known response body format(s).
@@ -6183,6 +9914,12 @@ func (c *ClientWithResponses) GetJobWithResponse(ctx context.Context, jobID JobI
 }
 
 // ListJobEventsWithResponse Read the history of a job
+//
+// With `Accept: text/event-stream` the history so far and then each entry as
+// it happens, as server-sent events: `id` is the entry's `event_id`, `event`
+// its `type`, `data` the entry. The stream ends with the job, or when the
+// server shuts down; a comment every 15 s keeps it open. A client that comes
+// back with `Last-Event-ID` goes on behind that entry.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -6206,6 +9943,21 @@ func (c *ClientWithResponses) ListJobStepsWithResponse(ctx context.Context, jobI
 		return nil, err
 	}
 	return ParseListJobStepsResponse(rsp)
+}
+
+// ListJobWebhooksWithResponse Read the webhooks of a job
+//
+// One for each of the command's `callback_urls`, written when the job ends.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/jobs/{jobId}/webhooks (the `ListJobWebhooks` operationId).
+func (c *ClientWithResponses) ListJobWebhooksWithResponse(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*ListJobWebhooksResponse, error) {
+	rsp, err := c.ListJobWebhooks(ctx, jobID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListJobWebhooksResponse(rsp)
 }
 
 // CancelJobWithBodyWithResponse Cancel a job
@@ -6274,6 +10026,42 @@ func (c *ClientWithResponses) PauseJobWithResponse(ctx context.Context, jobID Jo
 	return ParsePauseJobResponse(rsp)
 }
 
+// RerunJobWithBodyWithResponse Do a job again
+//
+// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
+// that the old one was accepted with: from the failed step, keeping the results
+// before it, or from the start. There is one rerun for each job and starting
+// point; asking again answers with the same job and `replayed` true.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/jobs/{jobId}:rerun (the `RerunJob` operationId).
+func (c *ClientWithResponses) RerunJobWithBodyWithResponse(ctx context.Context, jobID JobID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RerunJobResponse, error) {
+	rsp, err := c.RerunJobWithBody(ctx, jobID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRerunJobResponse(rsp)
+}
+
+// RerunJobWithResponse Do a job again
+//
+// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
+// that the old one was accepted with: from the failed step, keeping the results
+// before it, or from the start. There is one rerun for each job and starting
+// point; asking again answers with the same job and `replayed` true.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/jobs/{jobId}:rerun (the `RerunJob` operationId).
+func (c *ClientWithResponses) RerunJobWithResponse(ctx context.Context, jobID JobID, body RerunJobJSONRequestBody, reqEditors ...RequestEditorFn) (*RerunJobResponse, error) {
+	rsp, err := c.RerunJob(ctx, jobID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRerunJobResponse(rsp)
+}
+
 // ResumeJobWithBodyWithResponse Resume a paused job
 //
 // Goes on with the first step that is not terminal.
@@ -6332,6 +10120,22 @@ func (c *ClientWithResponses) OrchestrateWithResponse(ctx context.Context, param
 		return nil, err
 	}
 	return ParseOrchestrateResponse(rsp)
+}
+
+// ListProtocolsWithResponse Read the protocols
+//
+// The protocols that new commands are accepted with. Jobs under way keep the one
+// that they were accepted with.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/protocols (the `ListProtocols` operationId).
+func (c *ClientWithResponses) ListProtocolsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListProtocolsResponse, error) {
+	rsp, err := c.ListProtocols(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListProtocolsResponse(rsp)
 }
 
 // GetWorkWithResponse Read an item
@@ -6637,6 +10441,126 @@ func ParseGetReadinessResponse(rsp *http.Response) (*GetReadinessResponse, error
 	return response, nil
 }
 
+// ParseListFailuresResponse parses an HTTP response from a ListFailuresWithResponse call
+func ParseListFailuresResponse(rsp *http.Response) (*ListFailuresResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListFailuresResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest FailureList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers ListFailuresResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListOutboxResponse parses an HTTP response from a ListOutboxWithResponse call
+func ParseListOutboxResponse(rsp *http.Response) (*ListOutboxResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListOutboxResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest OutboxPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers ListOutboxResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseRetryOutboxResponse parses an HTTP response from a RetryOutboxWithResponse call
 func ParseRetryOutboxResponse(rsp *http.Response) (*RetryOutboxResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -6698,6 +10622,644 @@ func ParseRetryOutboxResponse(rsp *http.Response) (*RetryOutboxResponse, error) 
 	switch {
 	case rsp.StatusCode == 503:
 		var headers RetryOutboxResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListPausesResponse parses an HTTP response from a ListPausesWithResponse call
+func ParseListPausesResponse(rsp *http.Response) (*ListPausesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListPausesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PauseList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers ListPausesResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCreatePauseResponse parses an HTTP response from a CreatePauseWithResponse call
+func ParseCreatePauseResponse(rsp *http.Response) (*CreatePauseResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreatePauseResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Pause
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers CreatePauseResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseResumePauseResponse parses an HTTP response from a ResumePauseWithResponse call
+func ParseResumePauseResponse(rsp *http.Response) (*ResumePauseResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ResumePauseResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Pause
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers ResumePauseResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCreateRetryResponse parses an HTTP response from a CreateRetryWithResponse call
+func ParseCreateRetryResponse(rsp *http.Response) (*CreateRetryResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateRetryResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Retry
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 422:
+		var dest Unprocessable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON422 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers CreateRetryResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetRetryResponse parses an HTTP response from a GetRetryWithResponse call
+func ParseGetRetryResponse(rsp *http.Response) (*GetRetryResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetRetryResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Retry
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers GetRetryResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCancelRetryResponse parses an HTTP response from a CancelRetryWithResponse call
+func ParseCancelRetryResponse(rsp *http.Response) (*CancelRetryResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CancelRetryResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Retry
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers CancelRetryResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListStuckResponse parses an HTTP response from a ListStuckWithResponse call
+func ParseListStuckResponse(rsp *http.Response) (*ListStuckResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListStuckResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest StuckList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers ListStuckResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListWebhooksResponse parses an HTTP response from a ListWebhooksWithResponse call
+func ParseListWebhooksResponse(rsp *http.Response) (*ListWebhooksResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListWebhooksResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest WebhookPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers ListWebhooksResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseReplayWebhookResponse parses an HTTP response from a ReplayWebhookWithResponse call
+func ParseReplayWebhookResponse(rsp *http.Response) (*ReplayWebhookResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReplayWebhookResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Webhook
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers ReplayWebhookResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int32
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
@@ -7266,6 +11828,140 @@ func ParseSubmitCommandResponse(rsp *http.Response) (*SubmitCommandResponse, err
 	return response, nil
 }
 
+// ParseSubmitBatchResponse parses an HTTP response from a SubmitBatchWithResponse call
+func ParseSubmitBatchResponse(rsp *http.Response) (*SubmitBatchResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SubmitBatchResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BatchResult
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers SubmitBatchResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListJobsResponse parses an HTTP response from a ListJobsWithResponse call
+func ParseListJobsResponse(rsp *http.Response) (*ListJobsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListJobsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest JobPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers ListJobsResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseGetJobResponse parses an HTTP response from a GetJobWithResponse call
 func ParseGetJobResponse(rsp *http.Response) (*GetJobResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -7382,6 +12078,9 @@ func ParseListJobEventsResponse(rsp *http.Response) (*ListJobEventsResponse, err
 		}
 		response.ApplicationProblemJSON503 = &dest
 
+	case rsp.StatusCode == 200:
+		// Content-type (text/event-stream) unsupported
+
 	}
 
 	switch {
@@ -7447,6 +12146,66 @@ func ParseListJobStepsResponse(rsp *http.Response) (*ListJobStepsResponse, error
 	switch {
 	case rsp.StatusCode == 503:
 		var headers ListJobStepsResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListJobWebhooksResponse parses an HTTP response from a ListJobWebhooksWithResponse call
+func ParseListJobWebhooksResponse(rsp *http.Response) (*ListJobWebhooksResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListJobWebhooksResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest WebhookPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers ListJobWebhooksResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int32
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
@@ -7650,6 +12409,121 @@ func ParsePauseJobResponse(rsp *http.Response) (*PauseJobResponse, error) {
 	return response, nil
 }
 
+// ParseRerunJobResponse parses an HTTP response from a RerunJobWithResponse call
+func ParseRerunJobResponse(rsp *http.Response) (*RerunJobResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RerunJobResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest CommandAccepted
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers RerunJobResponse202Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: "uri-reference"}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		response.Headers202 = &headers
+	case rsp.StatusCode == 429:
+		var headers RerunJobResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers RerunJobResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseResumeJobResponse parses an HTTP response from a ResumeJobWithResponse call
 func ParseResumeJobResponse(rsp *http.Response) (*ResumeJobResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -7840,6 +12714,59 @@ func ParseOrchestrateResponse(rsp *http.Response) (*OrchestrateResponse, error) 
 		response.Headers429 = &headers
 	case rsp.StatusCode == 503:
 		var headers OrchestrateResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListProtocolsResponse parses an HTTP response from a ListProtocolsWithResponse call
+func ParseListProtocolsResponse(rsp *http.Response) (*ListProtocolsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListProtocolsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ProtocolList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 503:
+		var headers ListProtocolsResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int32
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int32"}); err != nil {
@@ -8441,9 +13368,42 @@ type ServerInterface interface {
 	// GetReadiness May the process get requests
 	// (GET /readyz)
 	GetReadiness(w http.ResponseWriter, r *http.Request)
+	// ListFailures Read the failed jobs in groups
+	// (GET /v1/admin/failures)
+	ListFailures(w http.ResponseWriter, r *http.Request, params ListFailuresParams)
+	// ListOutbox List outbox rows
+	// (GET /v1/admin/outbox)
+	ListOutbox(w http.ResponseWriter, r *http.Request, params ListOutboxParams)
 	// RetryOutbox Publish what waits, now
 	// (POST /v1/admin/outbox/retry)
 	RetryOutbox(w http.ResponseWriter, r *http.Request)
+	// ListPauses Read the pauses
+	// (GET /v1/admin/pauses)
+	ListPauses(w http.ResponseWriter, r *http.Request)
+	// CreatePause Pause dispatch
+	// (POST /v1/admin/pauses)
+	CreatePause(w http.ResponseWriter, r *http.Request)
+	// ResumePause Resume dispatch
+	// (POST /v1/admin/pauses/{pauseId}:resume)
+	ResumePause(w http.ResponseWriter, r *http.Request, pauseID PauseID)
+	// CreateRetry Rerun failed jobs
+	// (POST /v1/admin/retries)
+	CreateRetry(w http.ResponseWriter, r *http.Request, params CreateRetryParams)
+	// GetRetry Read a retry operation
+	// (GET /v1/admin/retries/{retryId})
+	GetRetry(w http.ResponseWriter, r *http.Request, retryID RetryID, params GetRetryParams)
+	// CancelRetry Stop a retry operation
+	// (POST /v1/admin/retries/{retryId}:cancel)
+	CancelRetry(w http.ResponseWriter, r *http.Request, retryID RetryID)
+	// ListStuck Read what is stuck
+	// (GET /v1/admin/stuck)
+	ListStuck(w http.ResponseWriter, r *http.Request)
+	// ListWebhooks List webhooks that were not delivered
+	// (GET /v1/admin/webhooks)
+	ListWebhooks(w http.ResponseWriter, r *http.Request, params ListWebhooksParams)
+	// ReplayWebhook Send a webhook again
+	// (POST /v1/admin/webhooks/{webhookId}:replay)
+	ReplayWebhook(w http.ResponseWriter, r *http.Request, webhookID WebhookID)
 	// RequeueWork Offer a stalled item again, now
 	// (POST /v1/admin/work/{workId}:requeue)
 	RequeueWork(w http.ResponseWriter, r *http.Request, workID WorkID)
@@ -8462,6 +13422,12 @@ type ServerInterface interface {
 	// SubmitCommand Submit a command
 	// (POST /v1/commands)
 	SubmitCommand(w http.ResponseWriter, r *http.Request, params SubmitCommandParams)
+	// SubmitBatch Submit many commands
+	// (POST /v1/commands:batch)
+	SubmitBatch(w http.ResponseWriter, r *http.Request)
+	// ListJobs List jobs
+	// (GET /v1/jobs)
+	ListJobs(w http.ResponseWriter, r *http.Request, params ListJobsParams)
 	// GetJob Read a job with its steps
 	// (GET /v1/jobs/{jobId})
 	GetJob(w http.ResponseWriter, r *http.Request, jobID JobID, params GetJobParams)
@@ -8471,18 +13437,27 @@ type ServerInterface interface {
 	// ListJobSteps Read the steps of a job
 	// (GET /v1/jobs/{jobId}/steps)
 	ListJobSteps(w http.ResponseWriter, r *http.Request, jobID JobID)
+	// ListJobWebhooks Read the webhooks of a job
+	// (GET /v1/jobs/{jobId}/webhooks)
+	ListJobWebhooks(w http.ResponseWriter, r *http.Request, jobID JobID)
 	// CancelJob Cancel a job
 	// (POST /v1/jobs/{jobId}:cancel)
 	CancelJob(w http.ResponseWriter, r *http.Request, jobID JobID)
 	// PauseJob Pause a job
 	// (POST /v1/jobs/{jobId}:pause)
 	PauseJob(w http.ResponseWriter, r *http.Request, jobID JobID)
+	// RerunJob Do a job again
+	// (POST /v1/jobs/{jobId}:rerun)
+	RerunJob(w http.ResponseWriter, r *http.Request, jobID JobID)
 	// ResumeJob Resume a paused job
 	// (POST /v1/jobs/{jobId}:resume)
 	ResumeJob(w http.ResponseWriter, r *http.Request, jobID JobID)
 	// Orchestrate Submit a command (other name)
 	// (POST /v1/orchestrate)
 	Orchestrate(w http.ResponseWriter, r *http.Request, params OrchestrateParams)
+	// ListProtocols Read the protocols
+	// (GET /v1/protocols)
+	ListProtocols(w http.ResponseWriter, r *http.Request)
 	// GetWork Read an item
 	// (GET /v1/work/{workId})
 	GetWork(w http.ResponseWriter, r *http.Request, workID WorkID)
@@ -8571,11 +13546,443 @@ func (siw *ServerInterfaceWrapper) GetReadiness(w http.ResponseWriter, r *http.R
 	handler.ServeHTTP(w, r)
 }
 
+// ListFailures operation middleware
+func (siw *ServerInterfaceWrapper) ListFailures(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListFailuresParams
+
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant_id", r.URL.Query(), &params.TenantID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tenant_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenant_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "request_type" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "request_type", r.URL.Query(), &params.RequestType, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "request_type"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "request_type", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "created_after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "created_after", r.URL.Query(), &params.CreatedAfter, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "created_after"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "created_after", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "created_before" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "created_before", r.URL.Query(), &params.CreatedBefore, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "created_before"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "created_before", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListFailures(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListOutbox operation middleware
+func (siw *ServerInterfaceWrapper) ListOutbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListOutboxParams
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant_id", r.URL.Query(), &params.TenantID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tenant_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenant_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "lane" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "lane", r.URL.Query(), &params.Lane, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "lane"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "lane", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListOutbox(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // RetryOutbox operation middleware
 func (siw *ServerInterfaceWrapper) RetryOutbox(w http.ResponseWriter, r *http.Request) {
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.RetryOutbox(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListPauses operation middleware
+func (siw *ServerInterfaceWrapper) ListPauses(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListPauses(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreatePause operation middleware
+func (siw *ServerInterfaceWrapper) CreatePause(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreatePause(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ResumePause operation middleware
+func (siw *ServerInterfaceWrapper) ResumePause(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "pauseId" -------------
+	var pauseID PauseID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "pauseId", mux.Vars(r)["pauseId"], &pauseID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pauseId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ResumePause(w, r, pauseID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateRetry operation middleware
+func (siw *ServerInterfaceWrapper) CreateRetry(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateRetryParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateRetry(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetRetry operation middleware
+func (siw *ServerInterfaceWrapper) GetRetry(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "retryId" -------------
+	var retryID RetryID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "retryId", mux.Vars(r)["retryId"], &retryID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "retryId", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetRetryParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetRetry(w, r, retryID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CancelRetry operation middleware
+func (siw *ServerInterfaceWrapper) CancelRetry(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "retryId" -------------
+	var retryID RetryID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "retryId", mux.Vars(r)["retryId"], &retryID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "retryId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CancelRetry(w, r, retryID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListStuck operation middleware
+func (siw *ServerInterfaceWrapper) ListStuck(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListStuck(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListWebhooks operation middleware
+func (siw *ServerInterfaceWrapper) ListWebhooks(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListWebhooksParams
+
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant_id", r.URL.Query(), &params.TenantID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tenant_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenant_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListWebhooks(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ReplayWebhook operation middleware
+func (siw *ServerInterfaceWrapper) ReplayWebhook(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "webhookId" -------------
+	var webhookID WebhookID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "webhookId", mux.Vars(r)["webhookId"], &webhookID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "webhookId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReplayWebhook(w, r, webhookID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -8739,6 +14146,144 @@ func (siw *ServerInterfaceWrapper) SubmitCommand(w http.ResponseWriter, r *http.
 	handler.ServeHTTP(w, r)
 }
 
+// SubmitBatch operation middleware
+func (siw *ServerInterfaceWrapper) SubmitBatch(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SubmitBatch(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListJobs operation middleware
+func (siw *ServerInterfaceWrapper) ListJobs(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListJobsParams
+
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant_id", r.URL.Query(), &params.TenantID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tenant_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenant_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "request_type" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "request_type", r.URL.Query(), &params.RequestType, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "request_type"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "request_type", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "correlation_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "correlation_id", r.URL.Query(), &params.CorrelationID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "correlation_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "correlation_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "created_after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "created_after", r.URL.Query(), &params.CreatedAfter, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "created_after"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "created_after", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "created_before" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "created_before", r.URL.Query(), &params.CreatedBefore, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "created_before"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "created_before", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListJobs(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetJob operation middleware
 func (siw *ServerInterfaceWrapper) GetJob(w http.ResponseWriter, r *http.Request) {
 
@@ -8825,6 +14370,27 @@ func (siw *ServerInterfaceWrapper) ListJobEvents(w http.ResponseWriter, r *http.
 		return
 	}
 
+	headers := r.Header
+
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID string
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Last-Event-ID", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Last-Event-ID", Err: err})
+			return
+		}
+
+		params.LastEventID = &LastEventID
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListJobEvents(w, r, jobID, params)
 	}))
@@ -8853,6 +14419,32 @@ func (siw *ServerInterfaceWrapper) ListJobSteps(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListJobSteps(w, r, jobID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListJobWebhooks operation middleware
+func (siw *ServerInterfaceWrapper) ListJobWebhooks(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "jobId" -------------
+	var jobID JobID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "jobId", mux.Vars(r)["jobId"], &jobID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "jobId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListJobWebhooks(w, r, jobID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -8905,6 +14497,32 @@ func (siw *ServerInterfaceWrapper) PauseJob(w http.ResponseWriter, r *http.Reque
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.PauseJob(w, r, jobID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RerunJob operation middleware
+func (siw *ServerInterfaceWrapper) RerunJob(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "jobId" -------------
+	var jobID JobID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "jobId", mux.Vars(r)["jobId"], &jobID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "jobId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RerunJob(w, r, jobID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -8991,6 +14609,20 @@ func (siw *ServerInterfaceWrapper) Orchestrate(w http.ResponseWriter, r *http.Re
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.Orchestrate(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListProtocols operation middleware
+func (siw *ServerInterfaceWrapper) ListProtocols(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListProtocols(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -9316,6 +14948,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/v1/orchestrate", wrapper.Orchestrate).Methods(http.MethodPost)
 
+	r.HandleFunc(options.BaseURL+"/v1/commands:batch", wrapper.SubmitBatch).Methods(http.MethodPost)
+
 	r.HandleFunc(options.BaseURL+"/v1/callbacks/ack", wrapper.CallbackAck).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/callbacks/result", wrapper.CallbackResult).Methods(http.MethodPost)
@@ -9336,23 +14970,53 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/v1/work/{workId}", wrapper.GetWork).Methods(http.MethodGet)
 
+	r.HandleFunc(options.BaseURL+"/v1/jobs", wrapper.ListJobs).Methods(http.MethodGet)
+
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}:cancel", wrapper.CancelJob).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}:pause", wrapper.PauseJob).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}:resume", wrapper.ResumeJob).Methods(http.MethodPost)
 
+	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}:rerun", wrapper.RerunJob).Methods(http.MethodPost)
+
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}/steps", wrapper.ListJobSteps).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}/events", wrapper.ListJobEvents).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}/webhooks", wrapper.ListJobWebhooks).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}", wrapper.GetJob).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/outbox/retry", wrapper.RetryOutbox).Methods(http.MethodPost)
 
+	r.HandleFunc(options.BaseURL+"/v1/admin/outbox", wrapper.ListOutbox).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/failures", wrapper.ListFailures).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/retries", wrapper.CreateRetry).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/retries/{retryId}:cancel", wrapper.CancelRetry).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/retries/{retryId}", wrapper.GetRetry).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/pauses", wrapper.ListPauses).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/pauses", wrapper.CreatePause).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/pauses/{pauseId}:resume", wrapper.ResumePause).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/webhooks", wrapper.ListWebhooks).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/webhooks/{webhookId}:replay", wrapper.ReplayWebhook).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/stuck", wrapper.ListStuck).Methods(http.MethodGet)
+
 	r.HandleFunc(options.BaseURL+"/v1/admin/work/{workId}:stall", wrapper.StallWork).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/work/{workId}:requeue", wrapper.RequeueWork).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/protocols", wrapper.ListProtocols).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/healthz", wrapper.GetHealth).Methods(http.MethodGet)
 

@@ -7,7 +7,6 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -51,26 +50,3 @@ func handled(answer callbacks.Answer, err error) (api.CallbackOutcome, error) {
 
 // seconds is a number of seconds from the wire.
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-
-// adminAPI serves the operators' requests to HTTP.
-type adminAPI struct{ operator *outbox.Operator }
-
-func (a adminAPI) RetryOutbox(ctx context.Context, r api.OutboxRetryRequest) (api.OutboxRetryResult, error) {
-	filter := outbox.Filter{
-		OutboxIDs: r.OutboxIDs, TenantID: r.TenantID, JobID: r.JobID, OlderThan: seconds(r.OlderThanSeconds),
-		Limit: int(r.Limit), Actor: string(api.ActorOperator), RequestID: httpapi.RequestID(ctx),
-	}
-	if r.Lane != nil {
-		lane := int(*r.Lane)
-		filter.Lane = &lane
-	}
-	report, err := a.operator.Retry(ctx, filter)
-	if err != nil {
-		return api.OutboxRetryResult{}, err
-	}
-	out := api.OutboxRetryResult{Matched: report.Matched, Retried: report.Retried, Skipped: []api.OutboxSkip{}}
-	for _, skip := range report.Skipped {
-		out.Skipped = append(out.Skipped, api.OutboxSkip{OutboxID: skip.OutboxID, Reason: skip.Reason})
-	}
-	return out, nil
-}

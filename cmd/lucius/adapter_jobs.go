@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/commands"
@@ -65,10 +66,7 @@ func (a jobsAPI) Events(ctx context.Context, jobID string, page httpapi.Page) (a
 	if err != nil {
 		return api.EventPage{}, err
 	}
-	out := api.EventPage{Events: make([]api.Event, len(entries))}
-	for i := range entries {
-		out.Events[i] = eventOf(&entries[i])
-	}
+	out := api.EventPage{Events: eventsOf(entries)}
 	if next > 0 {
 		out.NextPageToken = strconv.FormatInt(next, 10)
 	}
@@ -85,6 +83,65 @@ func (a jobsAPI) Pause(ctx context.Context, jobID string, r api.ControlRequest) 
 
 func (a jobsAPI) Resume(ctx context.Context, jobID string, r api.ControlRequest) (api.Job, bool, error) {
 	return steered(a.service.Resume(ctx, control(ctx, jobID, r)))
+}
+
+func (a jobsAPI) Rerun(ctx context.Context, jobID string, r api.RerunRequest) (api.CommandAccepted, error) {
+	accepted, err := a.service.Rerun(ctx, jobs.Rerun{
+		Control: control(ctx, jobID, api.ControlRequest{Reason: r.Reason}), FromStart: r.From == api.RerunFromStart,
+	})
+	if err != nil {
+		return api.CommandAccepted{}, err
+	}
+	return api.CommandAccepted{
+		JobID: accepted.Job.ID, State: api.JobState(accepted.Job.State), Replayed: accepted.Replayed,
+		CorrelationID: accepted.Job.CorrelationID,
+	}, nil
+}
+
+func (a jobsAPI) List(ctx context.Context, params api.ListJobsParams, page httpapi.Page) (api.JobPage, error) {
+	found, next, err := a.service.List(ctx, jobs.Filter{
+		TenantID: textOf(params.TenantID), State: statemachine.JobState(params.State),
+		RequestType: textOf(params.RequestType), CorrelationID: textOf(params.CorrelationID),
+		CreatedAfter: timeOf(params.CreatedAfter), CreatedBefore: timeOf(params.CreatedBefore),
+	}, page.Limit, page.Token)
+	if err != nil {
+		return api.JobPage{}, err
+	}
+	out := api.JobPage{NextPageToken: next}
+	for _, agg := range found {
+		out.Jobs = append(out.Jobs, jobOf(&jobs.View{Aggregate: *agg, Payloads: make([][]byte, len(agg.Steps))}))
+	}
+	return out, nil
+}
+
+func (a jobsAPI) Follow(ctx context.Context, jobID, after string) ([]api.Event, bool, error) {
+	rev, index, err := eventID(after)
+	if err != nil {
+		return nil, false, err
+	}
+	entries, ended, err := a.service.Follow(ctx, jobID, rev, index)
+	return eventsOf(entries), ended, err
+}
+
+// eventID reads the id of a history entry; none is before all.
+func eventID(id string) (rev int64, index int, err error) {
+	if id == "" {
+		return 0, 0, nil
+	}
+	if _, err := fmt.Sscanf(id, "%d-%d", &rev, &index); err != nil || rev < 1 || index < 0 {
+		return 0, 0, &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{
+			Message: "header Last-Event-ID is not the id of an event",
+		}}}
+	}
+	return rev, index, nil
+}
+
+// timeOf is a parameter from the wire, the zero time where there is none.
+func timeOf(t *api.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.Time
 }
 
 func control(ctx context.Context, jobID string, r api.ControlRequest) jobs.Control {
@@ -149,6 +206,15 @@ func stepsOf(v *jobs.View) []api.Step {
 		}
 	}
 	return steps
+}
+
+// eventsOf are history entries on the wire.
+func eventsOf(entries []ledger.HistoryEntry) []api.Event {
+	events := make([]api.Event, len(entries))
+	for i := range entries {
+		events[i] = eventOf(&entries[i])
+	}
+	return events
 }
 
 // eventOf is a history entry on the wire.

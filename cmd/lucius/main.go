@@ -19,6 +19,9 @@ type program struct {
 	stdout io.Writer
 	stderr io.Writer
 	lookup func(string) (string, bool)
+	// reload asks the server to read its protocol files again. Without it they are
+	// read again only when they change.
+	reload <-chan os.Signal
 }
 
 // command is one word of the command line.
@@ -34,6 +37,7 @@ func words() []command {
 		{"serve", "run the server", (*program).serve},
 		{"demo", "watch documents go through a three-step pipeline", (*program).demo},
 		{"bench", "measure jobs per second on this machine", (*program).bench},
+		{"protocols", "check protocol files", (*program).protocols},
 		{"version", "print the version", (*program).version},
 	}
 }
@@ -79,6 +83,6 @@ func (p *program) run(ctx context.Context, args []string) error {
 func (p *program) usage() {
 	fmt.Fprintln(p.stderr, "usage: lucius <command> [flags]")
 	for _, c := range words() {
-		fmt.Fprintf(p.stderr, "  %-8s %s\n", c.name, c.help)
+		fmt.Fprintf(p.stderr, "  %-9s %s\n", c.name, c.help)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/lucius-project/lucius/pkg/failures"
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/sweeper"
 )
@@ -16,6 +18,8 @@ type metrics struct {
 	entries *prometheus.CounterVec
 	failed  prometheus.Counter
 	late    prometheus.Gauge
+	purges  *prometheus.CounterVec
+	reruns  *prometheus.CounterVec
 }
 
 func newMetrics(registry *prometheus.Registry) *metrics {
@@ -32,8 +36,14 @@ func newMetrics(registry *prometheus.Registry) *metrics {
 		late: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "lucius_sweeper_late_seconds", Help: "How far behind the oldest entry of the last pass was.",
 		}),
+		purges: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lucius_retention_entries_total", Help: "Ended jobs whose time had come, by what became of them.",
+		}, []string{"outcome"}),
+		reruns: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lucius_retry_jobs_total", Help: "Jobs of retry operations, by what became of them.",
+		}, []string{"outcome"}),
 	}
-	registry.MustRegister(m.relay, m.entries, m.failed, m.late,
+	registry.MustRegister(m.relay, m.entries, m.failed, m.late, m.purges, m.reruns,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -49,6 +59,12 @@ func (m *metrics) swept(result sweeper.Result) {
 	m.failed.Add(float64(result.Failed))
 	m.late.Set(result.Late.Seconds())
 }
+
+// purged counts one outcome of the retention.
+func (m *metrics) purged(outcome ledger.Purged) { m.purges.WithLabelValues(outcome.String()).Inc() }
+
+// reran counts one job of a retry operation.
+func (m *metrics) reran(outcome failures.Outcome) { m.reruns.WithLabelValues(string(outcome)).Inc() }
 
 // watch registers the gauges of the system's parts.
 func (m *metrics) watch(registry *prometheus.Registry, s *system) {
@@ -69,6 +85,14 @@ func (m *metrics) watch(registry *prometheus.Registry, s *system) {
 		func() float64 { return float64(s.relay.Counters().Committed) })
 	gauge("lucius_circuits_open", "Circuits that are not closed.",
 		func() float64 { return float64(len(s.breakers.Open(time.Now()))) })
+	gauge("lucius_pauses_active", "Scopes whose dispatch is paused or ramps up.",
+		func() float64 { return float64(len(s.gate.Active())) })
+	gauge("lucius_jobs_stuck", "Live jobs without a way forward that could not be repaired.",
+		func() float64 { return float64(len(s.checker.Report().Stuck)) })
+	gauge("lucius_liveness_repaired", "Defects that the liveness check has repaired since the start.",
+		func() float64 { return float64(s.checker.Report().Repaired) })
+	gauge("lucius_outbox_oldest_pending_seconds", "How long the oldest due row has waited to be published.",
+		func() float64 { return s.checker.Report().OldestPending.Seconds() })
 	gauge("lucius_queue_ready", "Work items that this process knows to be ready.", func() float64 {
 		total := 0
 		for _, n := range s.queue.Ready() {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
 	"runtime/debug"
+	"syscall"
 
 	"github.com/lucius-project/lucius/internal/config"
 )
@@ -23,6 +25,10 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	if printing := flags.Lookup("print-config"); printing != nil && printing.Value.String() == "true" {
 		return loaded.Print(p.stdout)
 	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	p.reload = hangups
 	return p.runServer(ctx, &loaded.Config, nil)
 }
 
@@ -39,7 +45,7 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 	}
 	defer func() { _ = listener.Close() }() // The server has closed it, where it came to serve.
 	spareCollector()
-	s, err := assemble(ctx, cfg, log)
+	s, err := assemble(ctx, cfg, log, p.reload)
 	if err != nil {
 		return err
 	}

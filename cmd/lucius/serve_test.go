@@ -46,13 +46,14 @@ var short = []string{
 	"--ack-backoff", "20ms,20ms", "--execution-backoff", "20ms,20ms", "--dispatch-backoff", "20ms", "--log-level", "error",
 }
 
-// serveOn starts a server on the folder.
-func serveOn(t *testing.T, dir string) *server {
+// serveOn starts a server on the folder, with more flags that win over the usual
+// ones.
+func serveOn(t *testing.T, dir string, more ...string) *server {
 	t.Helper()
 	args := append([]string{
 		"--listen-addr", "127.0.0.1:0", "--data-dir", dir, "--protocols-dir", "../../protocols",
 	}, short...)
-	loaded, _, err := config.Load(args, func(string) (string, bool) { return "", false }, &output{})
+	loaded, _, err := config.Load(append(args, more...), func(string) (string, bool) { return "", false }, &output{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,10 +84,16 @@ func serveOn(t *testing.T, dir string) *server {
 
 func (s *server) submit(t *testing.T) string {
 	t.Helper()
+	return s.submitAs(t, t.Name())
+}
+
+// submitAs submits the command under an idempotency key.
+func (s *server) submitAs(t *testing.T, key string) string {
+	t.Helper()
 	response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, api.Command{
 		TenantID: "tenant_a", RequestType: "doc.ingest", SchemaVersion: "1", Payload: json.RawMessage(`{"language":"en"}`),
 		InputRef: json.RawMessage(`{"uri":"s3://in"}`), OutputRef: json.RawMessage(`{"uri":"s3://out"}`),
-		IdempotencyKey: t.Name(),
+		IdempotencyKey: key,
 	})
 	if err != nil || response.JSON202 == nil {
 		t.Fatalf("submit: %v, %s", err, response.Body)

@@ -153,7 +153,7 @@ func (f *fakeServer) fail(w http.ResponseWriter, id string, failure api.WorkFail
 	defer f.mu.Unlock()
 	job := f.job(id)
 	if failure.Retryable {
-		f.t.Errorf("job %s failed so far: %+v", id, failure.Error)
+		f.t.Errorf("job %s failed as if another attempt could help: %+v", id, failure.Error)
 	}
 	job.State, job.ErrorCode, job.ErrorMessage = api.JobStateFailedFinal, failure.Error.Code, failure.Error.Message
 	f.answer(w, http.StatusOK, api.WorkItem{WorkID: id, Directive: json.RawMessage("{}")})

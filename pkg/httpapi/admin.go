@@ -17,6 +17,26 @@ func (e *endpoints) RetryOutbox(w http.ResponseWriter, r *http.Request) {
 		})
 }
 
+// ListOutbox is GET /v1/admin/outbox.
+func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params api.ListOutboxParams) {
+	if params.State != "" && !params.State.Valid() {
+		e.respond.problem(w, r, invalid("parameter state must be PENDING, SENT or FAILED_FINAL", nil))
+		return
+	}
+	paged(e, w, r, params.Limit, params.PageToken, func(ctx context.Context, page Page) (api.OutboxPage, error) {
+		found, err := e.admin.Outbox(ctx, params, page)
+		found.Outbox = listed(found.Outbox)
+		return found, err
+	})
+}
+
+// ListStuck is GET /v1/admin/stuck.
+func (e *endpoints) ListStuck(w http.ResponseWriter, r *http.Request) {
+	found, err := e.admin.Stuck(r.Context())
+	found.Stuck = listed(found.Stuck)
+	e.respond.answer(w, r, http.StatusOK, found, err)
+}
+
 // StallWork is POST /v1/admin/work/{workId}:stall.
 func (e *endpoints) StallWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
 	serve(e, w, r, e.bodies.optional, on(workID, e.work.Stall))

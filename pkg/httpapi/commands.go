@@ -32,6 +32,11 @@ func (e *endpoints) submit(w http.ResponseWriter, r *http.Request, key *api.Idem
 		submission.Traceparent = *trace
 	}
 	accepted, err := e.commands.Submit(r.Context(), submission)
+	e.answerAccepted(w, r, accepted, err)
+}
+
+// answerAccepted answers 202 with the job's place.
+func (e *endpoints) answerAccepted(w http.ResponseWriter, r *http.Request, accepted api.CommandAccepted, err error) {
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return

@@ -27,6 +27,14 @@ type Config struct {
 	Work Work
 	// Admin is what operators may do. Required.
 	Admin Admin
+	// Failures shows and reruns what failed. Required.
+	Failures Failures
+	// Pauses stops dispatch by scope. Required.
+	Pauses Pauses
+	// Webhooks shows the webhooks. Required.
+	Webhooks Webhooks
+	// Protocols shows the protocols. Required.
+	Protocols Protocols
 	// Readiness answers readyz. Required.
 	Readiness Readiness
 	// Registry is where the server's metrics go, and what /metrics shows.
@@ -53,6 +61,10 @@ func (c Config) Validate() error {
 		{"Jobs", c.Jobs != nil},
 		{"Callbacks", c.Callbacks != nil},
 		{"Admin", c.Admin != nil},
+		{"Failures", c.Failures != nil},
+		{"Pauses", c.Pauses != nil},
+		{"Webhooks", c.Webhooks != nil},
+		{"Protocols", c.Protocols != nil},
 		{"Readiness", c.Readiness != nil},
 		{"Registry", c.Registry != nil},
 		{"Log", c.Log != nil},

@@ -16,6 +16,10 @@ type endpoints struct {
 	callbacks Callbacks
 	work      Work
 	admin     Admin
+	failures  Failures
+	pauses    Pauses
+	webhooks  Webhooks
+	protocols Protocols
 	readiness Readiness
 
 	server  *Server
@@ -23,6 +27,7 @@ type endpoints struct {
 	bodies  *bodies
 	metrics http.Handler
 	spec    []byte
+	streams chan struct{} // Holds a token for each open stream.
 }
 
 var _ api.ServerInterface = (*endpoints)(nil)
@@ -31,13 +36,15 @@ var _ api.ServerInterface = (*endpoints)(nil)
 func newEndpoints(config Config, server *Server) *endpoints {
 	return &endpoints{
 		commands: config.Commands, jobs: config.Jobs, callbacks: config.Callbacks, work: config.Work,
-		admin: config.Admin, readiness: config.Readiness,
+		admin: config.Admin, failures: config.Failures, pauses: config.Pauses, webhooks: config.Webhooks,
+		protocols: config.Protocols, readiness: config.Readiness,
 		server: server, respond: server.respond,
 		bodies: &bodies{
 			limit: config.MaxBodyBytes, timeout: config.BodyTimeout, unknown: server.metrics.unknown,
 		},
 		metrics: metricsHandler(config.Registry, config.Log),
 		spec:    api.Spec(),
+		streams: make(chan struct{}, maxStreams),
 	}
 }
 
@@ -68,6 +75,19 @@ func on[Body, Value any](
 // wait is how long the request may wait, cut to [MaxWait].
 func (e *endpoints) wait(limit time.Duration) Wait {
 	return Wait{Limit: min(limit, MaxWait), Ended: e.server.ended}
+}
+
+// paged answers with one page of a list.
+func paged[Value any](e *endpoints, w http.ResponseWriter, r *http.Request, limit *api.Limit, token *api.PageToken,
+	list func(context.Context, Page) (Value, error),
+) {
+	asked, err := page(limit, token)
+	if err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	found, err := list(r.Context(), asked)
+	e.respond.answer(w, r, http.StatusOK, found, err)
 }
 
 // page reads the parameters of a page.

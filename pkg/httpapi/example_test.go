@@ -16,6 +16,7 @@ func ExampleNew() {
 	var use useCases // The program's adapters of its use cases.
 	server, err := httpapi.New(httpapi.Config{
 		Commands: commands{&use}, Jobs: jobs{&use}, Callbacks: callbacks{&use}, Work: work{&use}, Admin: admin{&use},
+		Failures: failures{&use}, Pauses: pauses{&use}, Webhooks: webhooks{&use}, Protocols: protocols{&use},
 		Readiness: readiness{&use}, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

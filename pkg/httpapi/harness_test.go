@@ -77,7 +77,8 @@ func newHarness(t *testing.T, configure ...func(*httpapi.Config)) *harness {
 	h := &harness{useCases: &useCases{}, registry: prometheus.NewRegistry(), log: &buffer{}}
 	config := httpapi.Config{
 		Commands: commands{h.useCases}, Jobs: jobs{h.useCases}, Callbacks: callbacks{h.useCases}, Work: work{h.useCases},
-		Admin: admin{h.useCases}, Readiness: readiness{h.useCases}, Registry: h.registry,
+		Admin: admin{h.useCases}, Failures: failures{h.useCases}, Pauses: pauses{h.useCases},
+		Webhooks: webhooks{h.useCases}, Protocols: protocols{h.useCases}, Readiness: readiness{h.useCases}, Registry: h.registry,
 		Log: slog.New(slog.NewTextHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for _, change := range configure {

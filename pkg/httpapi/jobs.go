@@ -28,16 +28,41 @@ func (e *endpoints) ListJobSteps(w http.ResponseWriter, r *http.Request, jobID a
 	e.respond.answer(w, r, http.StatusOK, api.StepList{Steps: listed(steps)}, err)
 }
 
+// ListJobs is GET /v1/jobs.
+func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.ListJobsParams) {
+	if params.State != "" && !params.State.Valid() {
+		e.respond.problem(w, r, invalid("parameter state is none of a job's", nil))
+		return
+	}
+	paged(e, w, r, params.Limit, params.PageToken, func(ctx context.Context, page Page) (api.JobPage, error) {
+		found, err := e.jobs.List(ctx, params, page)
+		found.Jobs = listed(found.Jobs)
+		return found, err
+	})
+}
+
 // ListJobEvents is GET /v1/jobs/{jobId}/events.
 func (e *endpoints) ListJobEvents(w http.ResponseWriter, r *http.Request, jobID api.JobID, params api.ListJobEventsParams) {
-	asked, err := page(params.Limit, params.PageToken)
-	if err != nil {
+	if wantsStream(r) {
+		e.streamEvents(w, r, jobID, params.LastEventID)
+		return
+	}
+	paged(e, w, r, params.Limit, params.PageToken, func(ctx context.Context, page Page) (api.EventPage, error) {
+		events, err := e.jobs.Events(ctx, jobID, page)
+		events.Events = listed(events.Events)
+		return events, err
+	})
+}
+
+// RerunJob is POST /v1/jobs/{jobId}:rerun.
+func (e *endpoints) RerunJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
+	var request api.RerunRequest
+	if err := e.bodies.optional(w, r, &request); err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
-	events, err := e.jobs.Events(r.Context(), jobID, asked)
-	events.Events = listed(events.Events)
-	e.respond.answer(w, r, http.StatusOK, events, err)
+	accepted, err := e.jobs.Rerun(r.Context(), jobID, request)
+	e.answerAccepted(w, r, accepted, err)
 }
 
 // CancelJob is POST /v1/jobs/{jobId}:cancel.

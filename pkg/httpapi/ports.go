@@ -63,6 +63,14 @@ type Jobs interface {
 	Pause(ctx context.Context, jobID string, request api.ControlRequest) (job api.Job, applied bool, err error)
 	// Resume ends a pause. Applied is false where there is none.
 	Resume(ctx context.Context, jobID string, request api.ControlRequest) (job api.Job, applied bool, err error)
+	// Rerun does an ended job again, as a new one.
+	Rerun(ctx context.Context, jobID string, request api.RerunRequest) (api.CommandAccepted, error)
+	// List returns a page of jobs, newest first. Of the params it reads the
+	// filters only.
+	List(ctx context.Context, params api.ListJobsParams, page Page) (api.JobPage, error)
+	// Follow returns the entries of the job's history behind the event with that
+	// id, empty for all, and whether the job has ended and these are the last.
+	Follow(ctx context.Context, jobID, afterEventID string) (events []api.Event, ended bool, err error)
 }
 
 // Callbacks takes the reports of platform services. It is safe for concurrent
@@ -111,6 +119,51 @@ type Work interface {
 type Admin interface {
 	// RetryOutbox makes what waits for its dispatch due now.
 	RetryOutbox(ctx context.Context, request api.OutboxRetryRequest) (api.OutboxRetryResult, error)
+	// Outbox returns a page of the outbox rows of live jobs. Of the params it
+	// reads the filters only.
+	Outbox(ctx context.Context, params api.ListOutboxParams, page Page) (api.OutboxPage, error)
+	// Stuck returns what the liveness check found.
+	Stuck(ctx context.Context) (api.StuckList, error)
+}
+
+// Failures shows the jobs that failed, and reruns many. It is safe for
+// concurrent use.
+type Failures interface {
+	// Groups returns the failed jobs by step type and error code.
+	Groups(ctx context.Context, params api.ListFailuresParams) (api.FailureList, error)
+	// CreateRetry begins to rerun jobs. The same key is the same operation.
+	CreateRetry(ctx context.Context, key string, request api.RetryRequest) (api.Retry, error)
+	// Retry returns an operation with a page of its items.
+	Retry(ctx context.Context, retryID string, page Page) (api.Retry, error)
+	// CancelRetry ends an operation.
+	CancelRetry(ctx context.Context, retryID string, request api.ControlRequest) (api.Retry, error)
+}
+
+// Pauses stops dispatch within a scope. It is safe for concurrent use.
+type Pauses interface {
+	// List returns the pauses.
+	List(ctx context.Context) (api.PauseList, error)
+	// Create pauses a scope.
+	Create(ctx context.Context, request api.PauseRequest) (api.Pause, error)
+	// Resume ramps a scope up.
+	Resume(ctx context.Context, pauseID string, request api.ResumeRequest) (api.Pause, error)
+}
+
+// Webhooks shows what was announced of jobs' ends. It is safe for concurrent
+// use.
+type Webhooks interface {
+	// OfJob returns the webhooks of a job.
+	OfJob(ctx context.Context, jobID string) (api.WebhookPage, error)
+	// Undelivered returns a page of those that were given up.
+	Undelivered(ctx context.Context, params api.ListWebhooksParams, page Page) (api.WebhookPage, error)
+	// Replay starts the attempts of a webhook anew.
+	Replay(ctx context.Context, webhookID string, request api.ControlRequest) (api.Webhook, error)
+}
+
+// Protocols shows the protocols. It is safe for concurrent use.
+type Protocols interface {
+	// Protocols returns those that new commands are accepted with.
+	Protocols(ctx context.Context) (api.ProtocolList, error)
 }
 
 // Readiness says whether the process may get requests. It is safe for

@@ -62,6 +62,16 @@ func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	fault := problem.From(err)
 	p.report(r, fault)
+	body := p.body(r, fault)
+	if body.Status == http.StatusTooManyRequests || body.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", retryAfter(fault.RetryAfter))
+	}
+	encoded, _ := json.Marshal(body) // Strings and numbers: it can not fail.
+	p.send(w, fault.Code.Status(), "application/problem+json", encoded)
+}
+
+// body is the fault as the client may see it.
+func (p *responder) body(r *http.Request, fault *problem.Error) api.Problem {
 	body := api.Problem{
 		Type: fault.Code.Type(), Title: fault.Code.Title(), Status: int32(fault.Code.Status()), Code: fault.Code,
 		Detail: fault.Summary(), Errors: fault.Errors,
@@ -69,14 +79,10 @@ func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
 	if fault.Code == problem.Internal {
 		body.Detail, body.Errors = "", nil
 	}
-	if x != nil {
+	if x := exchangeOf(r.Context()); x != nil {
 		body.Instance = "urn:lucius:request:" + x.id
 	}
-	if body.Status == http.StatusTooManyRequests || body.Status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", retryAfter(fault.RetryAfter))
-	}
-	encoded, _ := json.Marshal(body) // Strings and numbers: it can not fail.
-	p.send(w, fault.Code.Status(), "application/problem+json", encoded)
+	return body
 }
 
 // clientGone reports whether the error is only that nobody waits for the answer.

@@ -45,3 +45,10 @@ func metricsHandler(registry *prometheus.Registry, log *slog.Logger) http.Handle
 		EnableOpenMetrics: true,
 	})
 }
+
+// ListProtocols is GET /v1/protocols.
+func (e *endpoints) ListProtocols(w http.ResponseWriter, r *http.Request) {
+	found, err := e.protocols.Protocols(r.Context())
+	found.Protocols = listed(found.Protocols)
+	e.respond.answer(w, r, http.StatusOK, found, err)
+}
