@@ -1,0 +1,124 @@
+package aztablestore
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// The types that an entity's JSON names. Strings and booleans need none.
+const (
+	typeSuffix = "@odata.type"
+	typeInt    = "Edm.Int64"
+	typeTime   = "Edm.DateTime"
+	typeBytes  = "Edm.Binary"
+)
+
+// timeLayout is how times are stored: always UTC, in milliseconds.
+const timeLayout = "2006-01-02T15:04:05.000Z"
+
+// encodeRow returns the entity of a row.
+func encodeRow(key tablestore.Key, properties tablestore.Properties) []byte {
+	entity := make(map[string]any, 2+2*len(properties))
+	entity["PartitionKey"], entity["RowKey"] = key.Partition, key.Row
+	for i := range properties {
+		encodeValue(entity, properties[i].Name, properties[i].Value)
+	}
+	encoded, _ := json.Marshal(entity) // Texts and booleans always can be.
+	return encoded
+}
+
+// encodeValue adds a valid value to the entity. A number goes as text: as a
+// JSON number it would pass through a float.
+func encodeValue(entity map[string]any, name string, value tablestore.Value) {
+	switch value.Kind() {
+	case tablestore.KindString:
+		entity[name] = value.String()
+	case tablestore.KindBool:
+		entity[name] = value.Bool()
+	case tablestore.KindInt:
+		entity[name], entity[name+typeSuffix] = strconv.FormatInt(value.Int(), 10), typeInt
+	case tablestore.KindTime:
+		entity[name], entity[name+typeSuffix] = value.Time().Format(timeLayout), typeTime
+	case tablestore.KindBytes:
+		entity[name], entity[name+typeSuffix] = base64.StdEncoding.EncodeToString(value.Bytes()), typeBytes
+	}
+}
+
+// decodeRow returns the row of an entity of that table. The error wraps
+// [tablestore.ErrCorrupt].
+func decodeRow(table string, entity []byte) (tablestore.Row, error) {
+	var fields map[string]any
+	if err := json.Unmarshal(entity, &fields); err != nil {
+		return tablestore.Row{}, fmt.Errorf("%w: %w", tablestore.ErrCorrupt, err)
+	}
+	partition, _ := fields["PartitionKey"].(string)
+	name, _ := fields["RowKey"].(string)
+	etag, _ := fields["odata.etag"].(string)
+	row := tablestore.Row{
+		Key:  tablestore.Key{Table: table, Partition: partition, Row: name},
+		ETag: tablestore.ETag(etag),
+	}
+	if etag == "" || row.Key.Validate() != nil {
+		return tablestore.Row{}, fmt.Errorf("%w: entity %s has no ETag or is none of ours", tablestore.ErrCorrupt, row.Key)
+	}
+	row.Properties = make(tablestore.Properties, 0, len(fields))
+	for name, field := range fields {
+		if notOurs(name) {
+			continue
+		}
+		kind, _ := fields[name+typeSuffix].(string)
+		value, err := decodeValue(kind, field)
+		if err != nil {
+			return tablestore.Row{}, fmt.Errorf("%w: property %q of row %s: %w", tablestore.ErrCorrupt, name, row.Key, err)
+		}
+		row.Properties = append(row.Properties, tablestore.Property{Name: name, Value: value})
+	}
+	return row, nil
+}
+
+// notOurs reports whether the field is the service's and not one of the row's
+// properties, whose names hold no dot.
+func notOurs(name string) bool {
+	return name == "PartitionKey" || name == "RowKey" || name == "Timestamp" || strings.Contains(name, ".")
+}
+
+// decodeValue returns the value of a field of that type.
+func decodeValue(kind string, field any) (tablestore.Value, error) {
+	switch field := field.(type) {
+	case bool:
+		return tablestore.Bool(field), nil
+	case float64:
+		// A whole number without a type is an Edm.Int32, written by other hands.
+		if n := int32(field); kind == "" && float64(n) == field {
+			return tablestore.Int(int64(n)), nil
+		}
+	case string:
+		return decodeText(kind, field)
+	}
+	return tablestore.Value{}, fmt.Errorf("unexpected %T of type %q", field, kind)
+}
+
+// decodeText returns the value of that type that is written as text.
+func decodeText(kind, text string) (tablestore.Value, error) {
+	switch kind {
+	case "", "Edm.String":
+		return tablestore.String(text), nil
+	case typeInt:
+		n, err := strconv.ParseInt(text, 10, 64)
+		return tablestore.Int(n), err
+	case typeTime:
+		t, err := time.Parse(time.RFC3339Nano, text)
+		return tablestore.Time(t), err
+	case typeBytes:
+		b, err := base64.StdEncoding.DecodeString(text)
+		return tablestore.Bytes(b), err
+	default:
+		return tablestore.Value{}, fmt.Errorf("unexpected type %q", kind)
+	}
+}
