@@ -74,11 +74,11 @@ func (s *Service) write(ctx context.Context, op *Operation, r *Request) (Operati
 		return Operation{}, err
 	}
 	draft := s.draftKey(op)
-	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Insert, Key: draft, Properties: op.encode()}})
+	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Put, Key: draft, Properties: op.encode()}})
 	if err != nil {
 		return Operation{}, fmt.Errorf("draft retry operation %s: %w", op.ID, err)
 	}
-	if err := s.insertItems(ctx, op, items); err != nil {
+	if err := s.putItems(ctx, op, items); err != nil {
 		return Operation{}, err
 	}
 	made := *op
@@ -103,8 +103,9 @@ func (s *Service) draftKey(op *Operation) tablestore.Key {
 	return key
 }
 
-// settle clears up a HEAD that was not surely written: it is ours, or that of
-// another create under the same key, or not there.
+// settle clears up a HEAD that was not surely written: it is ours, also where
+// the store reports a conflict with our own write, or that of another create
+// under the same key, or not there.
 func (s *Service) settle(ctx context.Context, op *Operation, cause error) (Operation, error) {
 	found, ok, err := s.existing(ctx, op)
 	if err == nil && !ok {

@@ -30,7 +30,9 @@
 // whose outcomes are written before the HEAD's sum. It never repairs itself: a
 // write that fails ends the work on that operation, and the next pass begins
 // anew from the rows. That is safe because [ledger.Ledger.Rerun] makes one job
-// for each job and starting point, whoever asks and how often.
+// for each job and starting point, whoever asks and how often. The history of
+// a new job names the operation as its request id, by which an operation knows
+// after a crash which reruns are its own.
 //
 // Before each item the HEAD is read: when Cancel has answered, no further rerun
 // begins, but for those under way at that moment.

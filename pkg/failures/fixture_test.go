@@ -2,6 +2,7 @@ package failures_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"sync"
@@ -203,11 +204,13 @@ func newSketch() *sketch {
 	}
 }
 
-// fail adds n failed jobs of the tenant, and returns them newest first.
+// fail adds n failed jobs of the tenant, the newest of now and the others each a
+// millisecond older, and returns them newest first.
 func (s *sketch) fail(tenant string, n int, code string) []string {
 	var ids []string
-	for range n {
-		id := uuid.Must(uuid.NewV7()).String()
+	now := time.Now()
+	for i := range n {
+		id := newID(now.Add(time.Duration(i-n+1) * time.Millisecond))
 		s.jobs[id] = &statemachine.Aggregate{Job: statemachine.Job{
 			ID: id, TenantID: tenant, State: statemachine.JobFailedFinal, ErrorCode: code,
 		}}
@@ -221,7 +224,7 @@ func (s *sketch) fail(tenant string, n int, code string) []string {
 	return ids
 }
 
-func (s *sketch) NewJobID() (string, error) { return uuid.Must(uuid.NewV7()).String(), nil }
+func (s *sketch) NewJobID() (string, error) { return newID(time.Now()), nil }
 
 func (s *sketch) Tenants(_ context.Context, after string, limit int) ([]string, error) {
 	s.mu.Lock()
@@ -278,10 +281,21 @@ func (s *sketch) Rerun(ctx context.Context, r ledger.Rerun) (ledger.Accepted, er
 	s.starts = append(s.starts, time.Now())
 	id, replayed := s.reruns[r.JobID]
 	if !replayed {
-		id = uuid.Must(uuid.NewV7()).String()
+		id = newID(time.Now())
 		s.reruns[r.JobID], s.by[id] = id, r.RequestID
 	}
 	return ledger.Accepted{Job: statemachine.Job{ID: id}, Replayed: replayed}, nil
+}
+
+// newID is a job id of that time. Package uuid's own remember the latest time of the
+// process, and so mix up the clocks of tests.
+func newID(at time.Time) string {
+	id := uuid.New()
+	var ms [8]byte
+	binary.BigEndian.PutUint64(ms[:], uint64(at.UnixMilli()))
+	copy(id[:6], ms[2:])
+	id[6] = id[6]&0x0f | 0x70
+	return id.String()
 }
 
 // count is how many reruns were asked for.

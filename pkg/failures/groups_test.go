@@ -92,14 +92,19 @@ func (s *losing) Commit(ctx context.Context, batch tablestore.Batch) ([]tablesto
 // never came it stays.
 func TestGroups_LeavesOutAnEndThatNeverCame(t *testing.T) {
 	t.Parallel()
-	for name, age := range map[string]time.Duration{"young": 0, "among the samples": time.Hour} {
+	for name, test := range map[string]struct {
+		age   time.Duration
+		newer int // jobs that failed behind it
+		// samples is how many are named: among old ones it takes a place.
+		samples int
+	}{"young": {0, 5, 5}, "among the samples": {time.Hour, 4, 4}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store := &losing{Store: split()}
 				w := open(t, store)
-				want := w.fail(t, "t", "OCR", "broken")
-				ended := time.Now().UTC()
+				began := time.Now().UTC()
+				want := []string{w.fail(t, "t", "OCR", "broken")}
 				time.Sleep(time.Second)
 				id := w.accept(t, "t", "OCR")
 				m := w.inbox.last
@@ -114,13 +119,20 @@ func TestGroups_LeavesOutAnEndThatNeverCame(t *testing.T) {
 					t.Fatal("the commit was not lost")
 				}
 				store.on = false
-				time.Sleep(age)
+				time.Sleep(test.age)
 				if err := w.change(t, id, statemachine.Cancel{}); err != nil {
 					t.Fatal(err)
 				}
+				ended := began
+				for range test.newer {
+					time.Sleep(time.Second)
+					ended = time.Now().UTC()
+					want = append([]string{w.fail(t, "t", "OCR", "broken")}, want...)
+				}
 				report := groups(t, w.Service, failures.Filter{})
 				if diff := cmp.Diff([]failures.Group{{
-					StepType: "OCR", ErrorCode: "broken", Count: 1, FirstAt: ended, LastAt: ended, SampleJobIDs: []string{want},
+					StepType: "OCR", ErrorCode: "broken", Count: test.newer + 1, FirstAt: began, LastAt: ended,
+					SampleJobIDs: want[:test.samples],
 				}}, report.Groups); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
 				}

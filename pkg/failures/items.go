@@ -84,14 +84,14 @@ func decodeItem(row *tablestore.Row) *itemRow {
 // writers is how many batches of items are written side by side.
 const writers = 4
 
-// insertItems writes the items of a new operation.
-func (s *Service) insertItems(ctx context.Context, op *Operation, items []*itemRow) error {
+// putItems writes the items of a new operation. Nobody else writes to its set.
+func (s *Service) putItems(ctx context.Context, op *Operation, items []*itemRow) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(writers)
 	for part := range slices.Chunk(items, tablestore.MaxBatchOps) {
 		batch := make(tablestore.Batch, len(part))
 		for i, item := range part {
-			batch[i] = tablestore.Op{Verb: tablestore.Insert, Key: s.itemKey(op, item.index), Properties: item.encode()}
+			batch[i] = tablestore.Op{Verb: tablestore.Put, Key: s.itemKey(op, item.index), Properties: item.encode()}
 		}
 		group.Go(func() error {
 			_, err := s.cfg.Store.Commit(ctx, batch)

@@ -34,7 +34,7 @@ type Counts struct {
 }
 
 // Done is how many were tried.
-func (c Counts) Done() int { return c.Rerun + c.Skipped + c.Failed }
+func (c *Counts) Done() int { return c.Rerun + c.Skipped + c.Failed }
 
 // add counts an outcome.
 func (c *Counts) add(outcome Outcome) {

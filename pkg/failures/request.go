@@ -50,26 +50,27 @@ type Request struct {
 
 // settled returns the request with its defaults, or the problem of the first
 // field that makes no sense.
-func (r Request) settled() (Request, error) {
-	r.From = cmp.Or(r.From, ledger.FromFailed)
-	r.Limit = cmp.Or(r.Limit, DefaultLimit)
-	r.RatePerSecond = cmp.Or(r.RatePerSecond, DefaultRate)
+func (r *Request) settled() (Request, error) {
+	out := *r
+	out.From = cmp.Or(out.From, ledger.FromFailed)
+	out.Limit = cmp.Or(out.Limit, DefaultLimit)
+	out.RatePerSecond = cmp.Or(out.RatePerSecond, DefaultRate)
 	switch {
-	case len(r.JobIDs) > MaxJobIDs:
-		return r, invalid("/job_ids", fmt.Sprintf("must hold at most %d", MaxJobIDs))
-	case len(r.JobIDs) > 0 && r.Filter != Filter{}:
-		return r, invalid("/job_ids", "must not stand beside filters")
-	case r.From != ledger.FromFailed && r.From != ledger.FromStart:
-		return r, invalid("/from", "must be failed or start")
-	case r.Limit < 0 || r.Limit > MaxLimit:
-		return r, invalid("/limit", fmt.Sprintf("must be from 0 to %d", MaxLimit))
-	case !(r.RatePerSecond > 0 && r.RatePerSecond <= MaxRate): // Not a number is neither.
-		return r, invalid("/rate_per_second", fmt.Sprintf("must be from 0 to %d", MaxRate))
-	case !r.Filter.possible():
-		return r, invalid("/created_after", "must be before created_before")
+	case len(out.JobIDs) > MaxJobIDs:
+		return out, invalid("/job_ids", fmt.Sprintf("must hold at most %d", MaxJobIDs))
+	case len(out.JobIDs) > 0 && out.Filter != Filter{}:
+		return out, invalid("/job_ids", "must not stand beside filters")
+	case out.From != ledger.FromFailed && out.From != ledger.FromStart:
+		return out, invalid("/from", "must be failed or start")
+	case out.Limit < 0 || out.Limit > MaxLimit:
+		return out, invalid("/limit", fmt.Sprintf("must be from 0 to %d", MaxLimit))
+	case !(out.RatePerSecond > 0 && out.RatePerSecond <= MaxRate): // Not a number is neither.
+		return out, invalid("/rate_per_second", fmt.Sprintf("must be from 0 to %d", MaxRate))
+	case !out.Filter.possible():
+		return out, invalid("/created_after", "must be before created_before")
 	}
-	r.JobIDs = unique(r.JobIDs)
-	return r, nil
+	out.JobIDs = unique(out.JobIDs)
+	return out, nil
 }
 
 // unique returns the ids without repetitions, in their order.

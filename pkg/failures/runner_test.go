@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -368,8 +369,10 @@ func TestRunner_ATenantAtItsLimitHoldsUpNoOther(t *testing.T) {
 		time.Sleep(time.Second)
 		jobs.fail("a", 100, "x")
 		full := time.Now().Add(time.Minute)
+		var vain atomic.Int32
 		jobs.veto = func(agg *statemachine.Aggregate) error {
 			if agg.Job.TenantID == "a" && time.Now().Before(full) {
+				vain.Add(1)
 				return ledger.ErrTenantLimit
 			}
 			return nil
@@ -386,6 +389,9 @@ func TestRunner_ATenantAtItsLimitHoldsUpNoOther(t *testing.T) {
 		group.Wait()
 		if page := get(t, service, op.ID); page.Rerun != 200 || page.State != failures.Done {
 			t.Errorf("in the end: %+v", page.Operation)
+		}
+		if n := vain.Load(); n > 120 {
+			t.Errorf("the full tenant was tried %d times in a minute", n)
 		}
 	})
 }
@@ -472,4 +478,70 @@ func TestRunner_WorksOnSoManySideBySide(t *testing.T) {
 			t.Errorf("%+v", result)
 		}
 	})
+}
+
+// One job that the store will not confirm waits by itself.
+func TestRunner_AJobThatFailsAgainAndAgainHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		all := jobs.fail("t", 40, "x")
+		jobs.veto = func(agg *statemachine.Aggregate) error {
+			if agg.Job.ID == all[0] {
+				return tablestore.ErrUnavailable
+			}
+			return nil
+		}
+		service := serve(t, jobs, split())
+		op := create(t, service, "", failures.Request{})
+		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+		defer cancel()
+		if _, err := runner(t, service).RunOnce(ctx); err != nil {
+			t.Fatal(err)
+		}
+		page := get(t, service, op.ID)
+		if page.State != failures.Running || page.Rerun != 39 || page.Items[0].Outcome != failures.Waiting {
+			t.Errorf("%+v, %+v", page.Operation, page.Items[0])
+		}
+	})
+}
+
+// A runner that was away for longer than its lease finds the operation in other
+// hands, and changes nothing about it.
+func TestRunner_AStalledOneChangesNothing(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]error{"with a rerun": nil, "with a tenant at its limit": ledger.ErrTenantLimit} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				jobs := newSketch()
+				jobs.fail("t", 10, "x")
+				var stalled atomic.Bool
+				jobs.veto = func(*statemachine.Aggregate) error {
+					if jobs.count() == 3 && stalled.CompareAndSwap(false, true) {
+						time.Sleep(2 * time.Minute)
+						return answer
+					}
+					return nil
+				}
+				service := serve(t, jobs, split())
+				op := create(t, service, "", failures.Request{RatePerSecond: 1})
+				var group sync.WaitGroup
+				group.Go(func() { runOnce(t, runner(t, service)) })
+				time.Sleep(time.Minute)
+				if result := runOnce(t, runner(t, service)); result.Begun != 1 {
+					t.Fatalf("it was not taken over: %+v", result)
+				}
+				before := get(t, service, op.ID)
+				group.Wait()
+				after := get(t, service, op.ID)
+				if after.State != failures.Done || after.Rerun != 10 || len(jobs.reruns) != 10 {
+					t.Errorf("%+v, %d reruns", after.Operation, len(jobs.reruns))
+				}
+				if diff := cmp.Diff(before.Items, after.Items); diff != "" || !after.UpdatedAt.Equal(before.UpdatedAt) {
+					t.Errorf("changed at %s and at %s (-before +after):\n%s", before.UpdatedAt, after.UpdatedAt, diff)
+				}
+			})
+		})
+	}
 }

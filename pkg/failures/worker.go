@@ -88,7 +88,10 @@ func (w *worker) over() bool { return w.stopped || len(w.waiting) == 0 }
 // pick chooses the items of a turn of about a second, or says how long there
 // are none.
 func (w *worker) pick(at time.Time) (turn []*itemRow, wait time.Duration) {
-	if wait := max(w.until.Sub(at), w.pace.next.Sub(at)-beat); wait > 0 {
+	if wait := w.until.Sub(at); wait > 0 {
+		return nil, wait
+	}
+	if wait := w.pace.next.Sub(at); wait > beat {
 		return nil, wait
 	}
 	size := min(max(int(math.Ceil(w.op.RatePerSecond)), 1), tablestore.MaxBatchOps)
