@@ -61,7 +61,7 @@ func (l *Ledger) Index(ctx context.Context, q IndexQuery) ([]IndexEntry, bool, e
 	if q.After != "" {
 		query.From = indexRow(q.After) + "\x00"
 	}
-	page, err := l.store.Scan(ctx, query)
+	page, err := l.page(ctx, query)
 	if err != nil {
 		return nil, false, fmt.Errorf("read the job index: %w", err)
 	}
@@ -75,6 +75,18 @@ func (l *Ledger) Index(ctx context.Context, q IndexQuery) ([]IndexEntry, bool, e
 		})
 	}
 	return entries, page.Next != "", nil
+}
+
+// page reads one page of a query, and reads on past empty ones, which a store may
+// give before the end.
+func (l *Ledger) page(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
+	for {
+		page, err := l.store.Scan(ctx, query)
+		if err != nil || len(page.Rows) > 0 || page.Next == "" {
+			return page, err
+		}
+		query.Continue = page.Next
+	}
 }
 
 // partition is where the list's rows lie.
@@ -111,7 +123,7 @@ func (l *Ledger) Tenants(ctx context.Context, after string, limit int) ([]string
 	if after != "" {
 		query.From = tablestore.Join(after) + "\x00"
 	}
-	page, err := l.store.Scan(ctx, query)
+	page, err := l.page(ctx, query)
 	if err != nil {
 		return nil, fmt.Errorf("read the tenants: %w", err)
 	}
