@@ -50,6 +50,7 @@ type acceptance struct {
 	jobID   string
 	claim   tablestore.Key
 	claimed tablestore.ETag // our version of the claim, once it is written
+	adopted bool            // the job id is another accept's, which may yet commit
 	slot    slotRef
 	slotTag tablestore.ETag // our version of a numbered slot, once it is taken
 }
@@ -100,7 +101,7 @@ func (a *acceptance) newJob() error {
 	if err != nil {
 		return err
 	}
-	a.jobID = id
+	a.jobID, a.adopted = id, false
 	if a.cmd.Limit > 0 {
 		a.slot = a.l.numberedSlot(a.cmd.Job.TenantID, int(a.l.random()*float64(a.cmd.Limit)))
 		return nil

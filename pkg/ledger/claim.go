@@ -91,7 +91,7 @@ func (a *acceptance) rollForward(ctx context.Context, row tablestore.Row, used b
 
 // adopt goes on under another job id.
 func (a *acceptance) adopt(jobID string) {
-	a.jobID = jobID
+	a.jobID, a.adopted = jobID, true
 	if a.cmd.Limit == 0 {
 		a.slot = a.l.ownSlot(a.cmd.Job.TenantID, jobID)
 	}
@@ -113,7 +113,10 @@ func (a *acceptance) moveSlot(ctx context.Context) (Accepted, bool, error) {
 }
 
 // refuse answers a command over the tenant's limit. A replay is never refused:
-// where the command made no claim yet, one that exists is looked for first.
+// where the command made no claim yet, one that exists is looked for first. A
+// claim that was taken over is released only when the accept that made it can
+// not commit any more: its job would be one without a claim, and the same
+// command would be carried out again.
 func (a *acceptance) refuse(ctx context.Context) (Accepted, bool, error) {
 	if a.claimed == "" {
 		accepted, found, err := a.replay(ctx)
@@ -122,8 +125,16 @@ func (a *acceptance) refuse(ctx context.Context) (Accepted, bool, error) {
 		}
 		return Accepted{}, false, ErrTenantLimit
 	}
-	err := a.release(ctx, a.claim, a.claimed)
-	if err != nil {
+	if a.adopted {
+		buried, err := a.l.entomb(ctx, a.jobID)
+		if err != nil {
+			return Accepted{}, false, err
+		}
+		if !buried {
+			return a.lose(ctx)
+		}
+	}
+	if err := a.release(ctx, a.claim, a.claimed); err != nil {
 		return Accepted{}, false, err
 	}
 	return Accepted{}, false, ErrTenantLimit

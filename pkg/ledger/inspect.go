@@ -58,7 +58,7 @@ func (l *Ledger) inspect(ctx context.Context, slot tablestore.Row) (Finding, err
 		return found, l.inspectOrphan(ctx, slot, &found)
 	case err != nil:
 		return found, err
-	case s.head.tombstone || !s.agg.Job.State.Terminal() && s.head.slot.Row != slot.Key.Row:
+	case s.head.tombstone || s.head.slot.Row != slot.Key.Row:
 		gone, err := l.reclaimSlot(ctx, slot)
 		if gone {
 			found.Repaired = "slot of a job that does not hold it"

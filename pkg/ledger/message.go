@@ -53,9 +53,12 @@ func (l *Ledger) Message(ctx context.Context, agg *statemachine.Aggregate) (*Mes
 		return nil, fmt.Errorf("job %s has no outbox row", agg.Job.ID)
 	}
 	message := newMessage(agg, agg.Outbox)
-	var err error
-	message.Directive, err = l.Directive(ctx, agg.Job.ID, message.StepIndex, message.AttemptNo)
-	return message, err
+	directive, err := l.Directive(ctx, agg.Job.ID, message.StepIndex, message.AttemptNo)
+	if err != nil {
+		return nil, err // A message without its directive must never be sent.
+	}
+	message.Directive = directive
+	return message, nil
 }
 
 // message makes the message of a new pair, with its directive.
