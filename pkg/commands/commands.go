@@ -18,6 +18,7 @@ import (
 // Ledger is what the service needs of the ledger.
 type Ledger interface {
 	Accept(ctx context.Context, command ledger.Command) (ledger.Accepted, error)
+	Replay(ctx context.Context, command ledger.Command) (ledger.Accepted, bool, error)
 }
 
 // Config is what a [Service] is made of.
@@ -67,28 +68,58 @@ func (s *Service) Submit(ctx context.Context, body []byte, headers envelope.Head
 	if err != nil {
 		return Accepted{}, err
 	}
-	proto, err := s.resolve(command)
+	made, err := s.make(command)
 	if err != nil {
-		return Accepted{}, err
+		return s.replayed(ctx, command, err)
 	}
-	job, err := s.job(command, proto)
-	if err != nil {
-		return Accepted{}, err
-	}
-	steps, err := s.steps(command, proto)
-	if err != nil {
-		return Accepted{}, err
-	}
-	accepted, err := s.cfg.Ledger.Accept(ctx, ledger.Command{
-		Job: job, Steps: steps, Payload: command.Payload, Limit: s.cfg.Limit, Actor: "client",
-	})
+	accepted, err := s.cfg.Ledger.Accept(ctx, made)
 	if err != nil {
 		return Accepted{}, ledger.Problem(err)
 	}
+	return answer(&accepted), nil
+}
+
+// make is the command as the protocols that are in use take it.
+func (s *Service) make(command *envelope.Command) (ledger.Command, error) {
+	proto, err := s.resolve(command)
+	if err != nil {
+		return ledger.Command{}, err
+	}
+	job, err := s.job(command, proto)
+	if err != nil {
+		return ledger.Command{}, err
+	}
+	steps, err := s.steps(command, proto)
+	if err != nil {
+		return ledger.Command{}, err
+	}
+	return ledger.Command{
+		Job: job, Steps: steps, Payload: command.Payload, Limit: s.cfg.Limit, Actor: "client",
+	}, nil
+}
+
+// replayed answers a command that would be refused now with the job that it made
+// when it was accepted: protocols may have changed since, and a replay is never
+// refused.
+func (s *Service) replayed(ctx context.Context, command *envelope.Command, refusal error) (Accepted, error) {
+	accepted, found, err := s.cfg.Ledger.Replay(ctx, ledger.Command{Job: statemachine.Job{
+		TenantID: command.TenantID, IdempotencyKey: command.IdempotencyKey, IdempotencyHash: command.Hash,
+	}})
+	switch {
+	case errors.Is(err, ledger.ErrIdempotencyMismatch) || err == nil && !found:
+		return Accepted{}, refusal
+	case err != nil:
+		return Accepted{}, ledger.Problem(err)
+	}
+	return answer(&accepted), nil
+}
+
+// answer is what the client is told.
+func answer(accepted *ledger.Accepted) Accepted {
 	return Accepted{
 		JobID: accepted.Job.ID, State: accepted.Job.State, Replayed: accepted.Replayed,
 		CorrelationID: accepted.Job.CorrelationID,
-	}, nil
+	}
 }
 
 // resolve finds the command's protocol and checks the command against it.

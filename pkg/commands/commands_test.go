@@ -30,8 +30,9 @@ steps:
 
 type bundle struct {
 	*commands.Service
-	ledger  *ledger.Ledger
-	counter *storetest.Counter
+	ledger    *ledger.Ledger
+	counter   *storetest.Counter
+	protocols *protocol.Holder
 }
 
 func setup(t *testing.T, limit int) *bundle {
@@ -49,15 +50,16 @@ func setup(t *testing.T, limit int) *bundle {
 	if err != nil {
 		t.Fatal(err)
 	}
+	holder := protocol.NewHolder(registry)
 	service, err := commands.New(commands.Config{
-		Ledger: l, Protocols: protocol.NewHolder(registry), Router: router, Limit: limit,
+		Ledger: l, Protocols: holder, Router: router, Limit: limit,
 		Policy:   envelope.Policy{AllowedRefs: []string{"s3"}},
 		Defaults: statemachine.Policy{AckTimeout: 30 * time.Second, Lease: time.Minute, MaxAttempts: 3},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bundle{Service: service, ledger: l, counter: counter}
+	return &bundle{Service: service, ledger: l, counter: counter, protocols: holder}
 }
 
 // body is a valid command; the pairs replace parts of it.
@@ -176,6 +178,39 @@ func TestSubmit_KeysAndLimits(t *testing.T) {
 	}
 	if again, err := b.Submit(t.Context(), body(), envelope.Headers{IdempotencyKey: "k"}); err != nil || !again.Replayed {
 		t.Errorf("a replay at the limit answered %v", err)
+	}
+}
+
+// The same command is answered with its job also when the protocols would refuse
+// it now; any other is refused.
+func TestSubmit_AReplayIsNeverRefused(t *testing.T) {
+	t.Parallel()
+	for name, changed := range map[string]string{
+		"the request type is gone":    strings.Replace(file, "doc.ingest", "doc.other", 1),
+		"the schema is stricter":      strings.Replace(file, "required: [language]", "required: [language, more]", 1),
+		"the version is not taken":    strings.Replace(file, `["1"]`, `["2"]`, 1),
+		"a step wants a document now": strings.Replace(file, "service: b,", "service: b, mode: BURST,", 1),
+	} {
+		for _, headers := range []envelope.Headers{{}, {IdempotencyKey: "k"}} {
+			b := setup(t, 0)
+			first, err := b.Submit(t.Context(), body(), headers)
+			if err != nil {
+				t.Fatal(err)
+			}
+			registry, err := protocol.LoadFS(fstest.MapFS{"ingest.yaml": {Data: []byte(changed)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.protocols.Replace(registry)
+			again, err := b.Submit(t.Context(), body(), headers)
+			if err != nil || !again.Replayed || again.JobID != first.JobID {
+				t.Errorf("%s: %+v, %v", name, again, err)
+			}
+			var told *problem.Error
+			if _, err := b.Submit(t.Context(), body("1.50", "1.51"), headers); !errors.As(err, &told) || told.Code.Status() >= 500 {
+				t.Errorf("%s, another command: %v", name, err)
+			}
+		}
 	}
 }
 

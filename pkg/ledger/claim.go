@@ -140,6 +140,15 @@ func (a *acceptance) refuse(ctx context.Context) (Accepted, bool, error) {
 	return Accepted{}, false, ErrTenantLimit
 }
 
+// Replay answers a command with the job that it has already, if it has one: a
+// command that was accepted is answered so whatever was changed since. Of the
+// command it reads the tenant, the key and the hash. The errors are those of
+// [Ledger.Accept].
+func (l *Ledger) Replay(ctx context.Context, cmd Command) (Accepted, bool, error) {
+	a := &acceptance{l: l, cmd: &cmd, claim: l.claimKey(&cmd)}
+	return a.replay(ctx)
+}
+
 // replay answers with the job of an existing claim, if there is one.
 func (a *acceptance) replay(ctx context.Context) (Accepted, bool, error) {
 	row, err := a.l.store.Get(ctx, a.claim)
