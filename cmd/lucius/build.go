@@ -46,9 +46,10 @@ func (s *system) build(ctx context.Context) error {
 
 // buildLedger makes the ledger, and the pull queue that follows it.
 func (s *system) buildLedger(ctx context.Context) error {
-	storage := workqueue.NewStorage(s.store, "")
+	storage := workqueue.NewStorage(s.store, s.cfg.Tables.Queue)
 	config := ledger.Config{
-		Store: s.store, Hold: s.cfg.PublishTimeout * 3 / 2, Jitter: s.cfg.Jitter, Handoff: s.inbox, Follower: storage,
+		Store: s.store, Tables: ledgerTables(s.cfg), Hold: s.cfg.PublishTimeout * 3 / 2, Jitter: s.cfg.Jitter,
+		Handoff: s.inbox, Follower: storage,
 		Ended: s.ended.Tell, Retention: s.cfg.Retention, KeyTTL: s.cfg.KeyTTL,
 	}
 	if s.cfg.ArchiveDir != "" {

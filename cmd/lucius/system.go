@@ -22,8 +22,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/sweeper"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
-	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -67,25 +65,13 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger, reload 
 		cfg: cfg, log: log, protocols: protocol.NewHolder(registry), inbox: outbox.NewInbox(inboxSize),
 		reload: reload, defect: make(chan *seqledger.IllegalTransitionError, 1),
 	}
-	if s.store, err = openStore(cfg, log); err != nil {
+	if s.store, err = openStore(ctx, cfg, log); err != nil {
 		return nil, err
 	}
 	if err := s.build(ctx); err != nil {
 		return nil, errors.Join(err, s.store.Close())
 	}
 	return s, nil
-}
-
-// openStore opens the configured backend.
-func openStore(cfg *config.Config, log *slog.Logger) (tablestore.Store, error) {
-	if cfg.StorageBackend == config.BackendMemory {
-		return memstore.New(memstore.Options{}), nil
-	}
-	store, err := pebblestore.Open(pebblestore.Options{Dir: cfg.DataDir, Logger: log})
-	if err != nil {
-		return nil, fmt.Errorf("LUCIUS_DATA_DIR %s: %w", cfg.DataDir, err)
-	}
-	return store, nil
 }
 
 // readiness asks the store; what else is wrong is a warning.

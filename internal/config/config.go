@@ -7,14 +7,17 @@ import (
 
 // Config is the configuration of one server process.
 type Config struct {
-	ListenAddr     string
-	StorageBackend string
-	DataDir        string
-	ProtocolsDir   string
-	Bus            string
-	TopicPrefix    string
-	Lanes          int
-	Roles          []string
+	ListenAddr      string
+	StorageBackend  string
+	DataDir         string
+	TableConnection string
+	TableEndpoint   string
+	Tables          Tables
+	ProtocolsDir    string
+	Bus             string
+	TopicPrefix     string
+	Lanes           int
+	Roles           []string
 
 	AckTimeout       time.Duration
 	Lease            time.Duration
@@ -50,8 +53,19 @@ type Config struct {
 const (
 	BackendLocal  = "local"
 	BackendMemory = "memory"
+	BackendLedger = "ledger" // Azure Table Storage, one table for all of a job
 	BusQueue      = "queue"
 )
+
+// Tables are the names of the tables.
+type Tables struct {
+	Ledger      string
+	Idempotency string
+	Index       string
+	Inflight    string
+	Schedule    string
+	Queue       string
+}
 
 // The roles of a process.
 const (

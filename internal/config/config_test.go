@@ -45,6 +45,7 @@ func TestLoad_NamesWhatMakesNoSense(t *testing.T) {
 		"LUCIUS_LEASE_DURATION": "0s", "LUCIUS_STEP_RESULT_TIMEOUT": "-1s", "LUCIUS_DISPATCH_BACKOFF": "1s,never",
 		"LUCIUS_BACKOFF_JITTER": "2", "LUCIUS_MAX_ATTEMPTS": "0", "LUCIUS_SWEEP_INTERVAL": "1us", "LUCIUS_PROTOCOLS_INTERVAL": "0s",
 		"LUCIUS_MAX_BODY_BYTES": "many", "LUCIUS_MAX_INFLIGHT_PER_TENANT": "-1", "LUCIUS_LOG_LEVEL": "loud",
+		"LUCIUS_LEDGER_TABLE": "Lucius-Ledger", "LUCIUS_START_PAUSED": "perhaps", "LUCIUS_RETENTION": "long",
 		"LUCIUS_STEP_RESULT_TIMEOUT_SECONDS": "x", "LUCIUS_ACK_BACKOFF": strings.Repeat("1s,", 17),
 	} {
 		_, err := load(t, nil, map[string]string{variable: value})
@@ -58,6 +59,9 @@ func TestLoad_ComparesSettings(t *testing.T) {
 	t.Parallel()
 	for _, vars := range []map[string]string{
 		{"LUCIUS_MAX_PAYLOAD_BYTES": "200000", "LUCIUS_MAX_BODY_BYTES": "100000"},
+		{"LUCIUS_STORAGE_BACKEND": "ledger"},
+		{"LUCIUS_STORAGE_BACKEND": "ledger", "LUCIUS_TABLE_CONNECTION": "c", "LUCIUS_TABLE_ENDPOINT": "e"},
+		{"LUCIUS_QUEUE_TABLE": "luciusledger"},
 		{"LUCIUS_ROLES": "api"},
 	} {
 		if _, err := load(t, nil, vars); err == nil {
@@ -88,5 +92,20 @@ func TestPrint(t *testing.T) {
 		if !strings.Contains(out.String(), line) {
 			t.Errorf("%q is missing in:\n%s", line, out.String())
 		}
+	}
+}
+
+func TestPrint_KeepsSecrets(t *testing.T) {
+	t.Parallel()
+	loaded, err := load(t, nil, map[string]string{"LUCIUS_TABLE_CONNECTION": "AccountKey=hunter2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := loaded.Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.Contains(got, "hunter2") || !strings.Contains(got, "LUCIUS_TABLE_CONNECTION=(set)\n") {
+		t.Errorf("printed\n%s", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -77,6 +78,13 @@ func (c *Config) crossCheck() []error {
 		problems = append(problems, fmt.Errorf("LUCIUS_MAX_PAYLOAD_BYTES (%d) must not be larger than LUCIUS_MAX_BODY_BYTES (%d)",
 			c.MaxPayloadBytes, c.MaxBodyBytes))
 	}
+	if c.StorageBackend == BackendLedger && (c.TableConnection == "") == (c.TableEndpoint == "") {
+		problems = append(problems, errors.New(
+			"LUCIUS_STORAGE_BACKEND ledger needs LUCIUS_TABLE_CONNECTION or LUCIUS_TABLE_ENDPOINT, and not both"))
+	}
+	if problem := c.Tables.distinct(); problem != nil {
+		problems = append(problems, problem)
+	}
 	if c.StorageBackend == BackendMemory || c.StorageBackend == BackendLocal {
 		for _, role := range []string{RoleAPI, RoleRelay, RoleSweeper} {
 			if !c.Has(role) {
@@ -89,15 +97,31 @@ func (c *Config) crossCheck() []error {
 	return problems
 }
 
+// distinct reports two tables of one name.
+func (t Tables) distinct() error {
+	names := []string{t.Ledger, t.Idempotency, t.Index, t.Inflight, t.Schedule, t.Queue}
+	slices.Sort(names)
+	for i := 1; i < len(names); i++ {
+		if names[i] == names[i-1] {
+			return fmt.Errorf("LUCIUS_…_TABLE: two tables are called %q", names[i])
+		}
+	}
+	return nil
+}
+
 // flagName is the flag of a variable.
 func flagName(variable string) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(variable, "LUCIUS_")), "_", "-")
 }
 
-// Print writes the configuration, one variable a line.
+// Print writes the configuration, one variable a line, without its secrets.
 func (l *Loaded) Print(w io.Writer) error {
 	for _, s := range settings() {
-		if _, err := fmt.Fprintf(w, "%s=%s\n", s.variable, l.texts[s.variable]); err != nil {
+		text := l.texts[s.variable]
+		if text != "" && secret(s.variable) {
+			text = "(set)"
+		}
+		if _, err := fmt.Fprintf(w, "%s=%s\n", s.variable, text); err != nil {
 			return fmt.Errorf("print the configuration: %w", err)
 		}
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,5 +145,14 @@ func boolean(to *bool, s string) error {
 		return fmt.Errorf("must be true or false")
 	}
 	*to = value
+	return nil
+}
+
+// tableName takes a name that every store can have for a table.
+func tableName(to *string, s string) error {
+	if !regexp.MustCompile(`^[a-z][a-z0-9]{2,62}$`).MatchString(s) {
+		return fmt.Errorf("must be 3 to 63 lower-case letters and digits that begin with a letter")
+	}
+	*to = s
 	return nil
 }

@@ -13,7 +13,7 @@ type setting struct {
 }
 
 // settings are all knobs, in the order of --print-config.
-func settings() []setting { return slices.Concat(serving(), timing(), limits(), keeping()) }
+func settings() []setting { return slices.Concat(serving(), tables(), timing(), limits(), keeping()) }
 
 // serving says where the server is and what it is made of.
 func serving() []setting {
@@ -21,8 +21,8 @@ func serving() []setting {
 		{"LUCIUS_LISTEN_ADDR", "127.0.0.1:8080", "address to serve on; loopback only", func(c *Config, s string) error {
 			return loopback(&c.ListenAddr, s)
 		}},
-		{"LUCIUS_STORAGE_BACKEND", BackendLocal, "local (durable, embedded) or memory", func(c *Config, s string) error {
-			return oneOf(&c.StorageBackend, s, BackendLocal, BackendMemory)
+		{"LUCIUS_STORAGE_BACKEND", BackendLocal, "local (durable), memory, or ledger (Azure Tables)", func(c *Config, s string) error {
+			return oneOf(&c.StorageBackend, s, BackendLocal, BackendMemory, BackendLedger)
 		}},
 		{"LUCIUS_DATA_DIR", "./lucius-data", "folder of the local store", func(c *Config, s string) error {
 			return required(&c.DataDir, s)
@@ -133,3 +133,30 @@ func keeping() []setting {
 		}},
 	}
 }
+
+// tables say where the rows are on Azure, and what their tables are called
+// anywhere.
+func tables() []setting {
+	name := func(variable, standard, help string, of func(*Tables) *string) setting {
+		return setting{variable, standard, help, func(c *Config, s string) error { return tableName(of(&c.Tables), s) }}
+	}
+	return []setting{
+		{"LUCIUS_TABLE_CONNECTION", "", "connection string of the storage account", func(c *Config, s string) error {
+			c.TableConnection = s
+			return nil
+		}},
+		{"LUCIUS_TABLE_ENDPOINT", "", "or its table endpoint, with the default Azure credential", func(c *Config, s string) error {
+			c.TableEndpoint = s
+			return nil
+		}},
+		name("LUCIUS_LEDGER_TABLE", "luciusledger", "table of the jobs", func(t *Tables) *string { return &t.Ledger }),
+		name("LUCIUS_IDEMPOTENCY_TABLE", "jobidempotency", "table of the keys", func(t *Tables) *string { return &t.Idempotency }),
+		name("LUCIUS_JOB_INDEX_TABLE", "luciusjobindex", "table of the lists", func(t *Tables) *string { return &t.Index }),
+		name("LUCIUS_INFLIGHT_TABLE", "luciusinflight", "table of the live jobs", func(t *Tables) *string { return &t.Inflight }),
+		name("LUCIUS_SCHEDULE_TABLE", "luciusschedule", "table of the schedule", func(t *Tables) *string { return &t.Schedule }),
+		name("LUCIUS_QUEUE_TABLE", "luciusqueue", "table of the pull queue", func(t *Tables) *string { return &t.Queue }),
+	}
+}
+
+// secret reports whether a variable's value must not be shown.
+func secret(variable string) bool { return variable == "LUCIUS_TABLE_CONNECTION" }
