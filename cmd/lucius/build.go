@@ -31,7 +31,7 @@ func (s *system) build(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
 	s.metrics = newMetrics(registry)
 	for _, part := range []func(context.Context) error{
-		s.buildLedger, s.buildPauses, s.buildDispatch, s.buildLoops,
+		s.buildLedger, s.buildPauses, s.buildDispatch, s.buildLoops, s.buildWebhooks,
 	} {
 		if err := part(ctx); err != nil {
 			return err
@@ -171,7 +171,9 @@ func (s *system) accepting() (*commands.Service, error) {
 	}
 	return commands.New(commands.Config{
 		Ledger: s.ledger, Protocols: s.protocols, Router: router, Limit: s.cfg.MaxInflight,
-		Policy: envelope.Policy{AllowedRefs: s.cfg.RefPrefixes, MaxPayloadBytes: s.cfg.MaxPayloadBytes},
+		Policy: envelope.Policy{
+			AllowedRefs: s.cfg.RefPrefixes, MaxPayloadBytes: s.cfg.MaxPayloadBytes, CheckCallbackURL: s.checkCallbackURL,
+		},
 		Defaults: statemachine.Policy{
 			AckTimeout: s.cfg.AckTimeout, Lease: s.cfg.Lease, Timeout: s.cfg.StepTimeout, Dispatch: s.cfg.DispatchBackoff,
 			Ack: s.cfg.AckBackoff, Execution: s.cfg.ExecutionBackoff, MaxAttempts: s.cfg.MaxAttempts,

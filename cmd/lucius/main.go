@@ -38,6 +38,8 @@ func words() []command {
 		{"demo", "watch documents go through a three-step pipeline", (*program).demo},
 		{"bench", "measure jobs per second on this machine", (*program).bench},
 		{"protocols", "check protocol files", (*program).protocols},
+		{"token", "make a bearer token", (*program).token},
+		{"webhook-secret", "print the secret that a tenant's receivers verify with", (*program).webhookSecret},
 		{"version", "print the version", (*program).version},
 	}
 }

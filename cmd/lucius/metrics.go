@@ -10,6 +10,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/sweeper"
+	"github.com/lucius-project/lucius/pkg/webhooks"
 )
 
 // metrics are the loops' counters; gauges are read when somebody asks.
@@ -20,6 +21,7 @@ type metrics struct {
 	late    prometheus.Gauge
 	purges  *prometheus.CounterVec
 	reruns  *prometheus.CounterVec
+	hooks   *prometheus.CounterVec
 }
 
 func newMetrics(registry *prometheus.Registry) *metrics {
@@ -42,8 +44,11 @@ func newMetrics(registry *prometheus.Registry) *metrics {
 		reruns: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lucius_retry_jobs_total", Help: "Jobs of retry operations, by what became of them.",
 		}, []string{"outcome"}),
+		hooks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lucius_webhook_attempts_total", Help: "Attempts to send a webhook, by what became of them.",
+		}, []string{"outcome"}),
 	}
-	registry.MustRegister(m.relay, m.entries, m.failed, m.late, m.purges, m.reruns,
+	registry.MustRegister(m.relay, m.entries, m.failed, m.late, m.purges, m.reruns, m.hooks,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -65,6 +70,11 @@ func (m *metrics) purged(outcome ledger.Purged) { m.purges.WithLabelValues(outco
 
 // reran counts one job of a retry operation.
 func (m *metrics) reran(outcome failures.Outcome) { m.reruns.WithLabelValues(string(outcome)).Inc() }
+
+// announced counts one attempt to send a webhook.
+func (m *metrics) announced(result webhooks.Result) {
+	m.hooks.WithLabelValues(string(result.Outcome)).Inc()
+}
 
 // watch registers the gauges of the system's parts.
 func (m *metrics) watch(registry *prometheus.Registry, s *system) {

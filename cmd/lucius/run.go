@@ -19,7 +19,7 @@ func (s *system) loops() []func(context.Context) error {
 		loops = append(loops, s.relay.Run)
 	}
 	if s.cfg.Has(config.RoleSweeper) {
-		loops = append(loops, s.sweeper.Run, s.purger.Run, s.checker.Run, s.rerunner.Run)
+		loops = append(loops, s.sweeper.Run, s.purger.Run, s.checker.Run, s.rerunner.Run, s.announcer.Run)
 	}
 	return loops
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/sweeper"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/webhooks"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -41,6 +42,9 @@ type system struct {
 	sweeper   *sweeper.Sweeper
 	purger    *retention.Purger
 	checker   *liveness.Checker
+	guard     *webhooks.Guard
+	sender    *webhooks.Sender
+	announcer *webhooks.Runner
 	failures  *failures.Service
 	rerunner  *failures.Runner
 	pauses    *pauses.Service
@@ -86,6 +90,7 @@ func (r readiness) Ready(ctx context.Context) ([]string, error) {
 
 // close closes the store. Nothing may be under way.
 func (s *system) close() error {
+	s.sender.Close()
 	if err := s.store.Close(); err != nil {
 		return fmt.Errorf("close the store: %w", err)
 	}

@@ -1,8 +1,11 @@
 package config
 
 import (
+	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/lucius-project/lucius/pkg/webhooks"
 )
 
 // Config is the configuration of one server process.
@@ -44,6 +47,10 @@ type Config struct {
 	KeyTTL      time.Duration
 	ArchiveDir  string
 	StartPaused bool
+
+	WebhookSecrets   []webhooks.Secret
+	WebhookNetworks  []netip.Prefix
+	WebhookAllowHTTP bool
 
 	LogLevel  string
 	LogFormat string

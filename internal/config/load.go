@@ -43,6 +43,9 @@ func Load(args []string, lookup func(string) (string, bool), usage io.Writer) (*
 		text, from := s.text(*values[i], given[flagName(s.variable)], lookup)
 		loaded.texts[s.variable] = text
 		if err := s.set(&loaded.Config, text); err != nil {
+			if secret(s.variable) {
+				text = "(set)"
+			}
 			problems = append(problems, fmt.Errorf("%s is %q, %w", from, text, err))
 		}
 	}

@@ -3,11 +3,14 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lucius-project/lucius/pkg/webhooks"
 )
 
 // required takes any text but none.
@@ -154,5 +157,31 @@ func tableName(to *string, s string) error {
 		return fmt.Errorf("must be 3 to 63 lower-case letters and digits that begin with a letter")
 	}
 	*to = s
+	return nil
+}
+
+// secrets takes a list of webhook secrets.
+func secrets(to *[]webhooks.Secret, s string) error {
+	*to = nil
+	for i, text := range list(s) {
+		secret, err := webhooks.ParseSecret(text)
+		if err != nil {
+			return fmt.Errorf("has at place %d: %w", i+1, err)
+		}
+		*to = append(*to, secret)
+	}
+	return nil
+}
+
+// networks takes a list of networks.
+func networks(to *[]netip.Prefix, s string) error {
+	*to = nil
+	for _, text := range list(s) {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("has %q, must be networks such as 10.0.0.0/8", text)
+		}
+		*to = append(*to, prefix.Masked())
+	}
 	return nil
 }

@@ -13,7 +13,9 @@ type setting struct {
 }
 
 // settings are all knobs, in the order of --print-config.
-func settings() []setting { return slices.Concat(serving(), tables(), timing(), limits(), keeping()) }
+func settings() []setting {
+	return slices.Concat(serving(), tables(), timing(), limits(), keeping(), announcing())
+}
 
 // serving says where the server is and what it is made of.
 func serving() []setting {
@@ -159,4 +161,21 @@ func tables() []setting {
 }
 
 // secret reports whether a variable's value must not be shown.
-func secret(variable string) bool { return variable == "LUCIUS_TABLE_CONNECTION" }
+func secret(variable string) bool {
+	return variable == "LUCIUS_TABLE_CONNECTION" || variable == "LUCIUS_WEBHOOK_SECRETS"
+}
+
+// announcing says how the ends of jobs are announced to callback URLs.
+func announcing() []setting {
+	return []setting{
+		{"LUCIUS_WEBHOOK_SECRETS", "", "whsec_ secrets that webhooks are signed with, per tenant", func(c *Config, s string) error {
+			return secrets(&c.WebhookSecrets, s)
+		}},
+		{"LUCIUS_WEBHOOK_NETWORKS", "", "private networks that webhooks may go to, such as 10.0.0.0/8", func(c *Config, s string) error {
+			return networks(&c.WebhookNetworks, s)
+		}},
+		{"LUCIUS_WEBHOOK_ALLOW_HTTP", "false", "take http callback URLs beside https", func(c *Config, s string) error {
+			return boolean(&c.WebhookAllowHTTP, s)
+		}},
+	}
+}

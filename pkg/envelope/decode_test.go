@@ -2,6 +2,7 @@ package envelope_test
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"slices"
@@ -238,5 +239,25 @@ func TestCodeOfAMixture(t *testing.T) {
 				t.Errorf("Decode: %v, want %s with %d violations", err, test.want, len(test.sets))
 			}
 		})
+	}
+}
+
+func TestCallbackURLsOfThePolicy(t *testing.T) {
+	t.Parallel()
+	policy := envelope.Policy{CheckCallbackURL: func(url string) string {
+		if strings.HasPrefix(url, "https://inside.") {
+			return "leads to an address that is not allowed"
+		}
+		return ""
+	}}
+	for url, want := range map[string]string{
+		"https://example.com/hook": "", "https://inside.example.com/": "leads to an address that is not allowed",
+	} {
+		command := body(map[string]string{"callback_urls": `["` + url + `"]`})
+		_, err := envelope.Decode(command, envelope.Headers{}, policy)
+		var told *problem.Error
+		if errors.As(err, &told); want == "" && err != nil || want != "" && (told == nil || told.Errors[0].Message != want) {
+			t.Errorf("%s: %v, want %q", url, err, want)
+		}
 	}
 }

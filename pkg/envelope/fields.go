@@ -156,8 +156,8 @@ func (d *decoder) callbackURLs() []string {
 	return urls
 }
 
-// callbackURL reads one webhook URL. Whether it may be called is decided when it
-// is called.
+// callbackURL reads one webhook URL. Whether it may be called is decided once more
+// when it is called: names lead elsewhere with time.
 func (d *decoder) callbackURL(pointer string, value any) string {
 	text, ok := value.(string)
 	if !ok {
@@ -174,6 +174,10 @@ func (d *decoder) callbackURL(pointer string, value any) string {
 		d.fail(problem.InvalidEnvelope, pointer, "must be an absolute http or https URL")
 	case target.User != nil:
 		d.fail(problem.InvalidEnvelope, pointer, "must not carry a user name or password")
+	case d.policy.CheckCallbackURL != nil:
+		if fault := d.policy.CheckCallbackURL(text); fault != "" {
+			d.fail(problem.InvalidEnvelope, pointer, "%s", fault)
+		}
 	}
 	return text
 }

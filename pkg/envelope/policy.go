@@ -19,6 +19,10 @@ type Policy struct {
 	// MaxPayloadBytes is the largest payload, as it is sent. Optional. Defaults
 	// to [DefaultMaxPayload].
 	MaxPayloadBytes int
+	// CheckCallbackURL returns why no webhook may go to the URL, in words that go
+	// on behind "callback URL", or "". Optional. Defaults to taking any that is
+	// absolute. It must not block.
+	CheckCallbackURL func(url string) string
 }
 
 var scheme = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*$`)

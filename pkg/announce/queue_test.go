@@ -2,6 +2,8 @@ package announce_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -14,46 +16,49 @@ import (
 	"github.com/lucius-project/lucius/pkg/announce"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/webhooks"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// receiver answers as it is told, and remembers when it was asked.
+// receiver answers as it is told, and remembers when it was asked for what.
 type receiver struct {
 	mu      sync.Mutex
-	answers []announce.Verdict // the next ones; delivered when they have run out
-	asked   []string
+	answers []webhooks.Result // the next ones; delivered when they have run out
+	bodies  []string
 	at      []time.Duration
 	begun   time.Time
 }
 
-func (r *receiver) Send(_ context.Context, w *ledger.WebhookRow, job *statemachine.Aggregate) announce.Verdict {
+func (r *receiver) send(_ context.Context, m webhooks.Message) webhooks.Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.asked = append(r.asked, w.ID()+" "+string(job.Job.State))
+	r.bodies = append(r.bodies, string(m.Body))
 	r.at = append(r.at, time.Since(r.begun).Truncate(time.Second))
 	if len(r.answers) == 0 {
-		return announce.Verdict{State: ledger.WebhookDelivered, Status: 200}
+		return webhooks.Result{Outcome: webhooks.Delivered, Status: 200}
 	}
 	answer := r.answers[0]
 	r.answers = r.answers[1:]
 	return answer
 }
 
-var failed = announce.Verdict{State: ledger.WebhookPending, Status: 500, Reason: "the receiver answered 500"}
+var failed = webhooks.Result{Outcome: webhooks.Failed, Status: 500, Reason: "the receiver answered 500"}
 
-// bundle is an announcer over a real ledger, and a job that ended.
+// bundle is a runner over a real ledger, and a job that ended.
 type bundle struct {
-	*announce.Announcer
+	*webhooks.Runner
 	ledger   *ledger.Ledger
+	queue    *announce.Queue
 	receiver *receiver
 	faults   *storetest.Faults
 	jobID    string
 }
 
-func setup(t *testing.T, answers ...announce.Verdict) *bundle {
+func setup(t *testing.T, answers ...webhooks.Result) *bundle {
 	t.Helper()
 	store, faults := storetest.Faulty(memstore.New(memstore.Options{Split: true}))
 	b := &bundle{receiver: &receiver{answers: answers, begun: time.Now()}, faults: faults}
@@ -61,8 +66,14 @@ func setup(t *testing.T, answers ...announce.Verdict) *bundle {
 	if b.ledger, err = ledger.Open(t.Context(), ledger.Config{Store: store, Shards: 2}); err != nil {
 		t.Fatal(err)
 	}
-	b.Announcer, err = announce.New(announce.Config{
-		Ledger: b.ledger, Sender: b.receiver, Delays: []time.Duration{10 * time.Second, time.Minute},
+	gate, err := webhooks.NewGate(webhooks.GateConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.queue = announce.NewQueue(b.ledger)
+	b.Runner, err = webhooks.NewRunner(webhooks.RunnerConfig{
+		Queue: b.queue, Send: b.receiver.send, Gate: gate,
+		Policy: webhooks.Policy{Delays: []time.Duration{10 * time.Second, time.Minute}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +92,7 @@ func setup(t *testing.T, answers ...announce.Verdict) *bundle {
 	return b
 }
 
-// run runs the announcer for that long.
+// run runs the runner for that long.
 func (b *bundle) run(t *testing.T, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -103,18 +114,22 @@ func (b *bundle) webhook(t *testing.T) ledger.WebhookRow {
 
 func TestAttempts(t *testing.T) {
 	t.Parallel()
-	later := announce.Verdict{State: ledger.WebhookPending, Status: 503, RetryAfter: time.Hour}
 	for name, test := range map[string]struct {
-		answers  []announce.Verdict
+		answers  []webhooks.Result
 		state    ledger.WebhookState
 		attempts []time.Duration
 	}{
-		"delivered at once":             {nil, ledger.WebhookDelivered, []time.Duration{0}},
-		"delivered the second time":     {[]announce.Verdict{failed}, ledger.WebhookDelivered, []time.Duration{0, 10 * time.Second}},
-		"every attempt failed":          {slices.Repeat([]announce.Verdict{failed}, 9), ledger.WebhookExhausted, []time.Duration{0, 10 * time.Second, 70 * time.Second}},
-		"the receiver wants no more":    {[]announce.Verdict{{State: ledger.WebhookGone, Status: 410}}, ledger.WebhookGone, []time.Duration{0}},
-		"the address is not allowed":    {[]announce.Verdict{{State: ledger.WebhookRefused}}, ledger.WebhookRefused, []time.Duration{0}},
-		"the receiver asks for an hour": {[]announce.Verdict{later}, ledger.WebhookDelivered, []time.Duration{0, time.Hour}},
+		"delivered at once":         {nil, ledger.WebhookDelivered, []time.Duration{0}},
+		"delivered the second time": {[]webhooks.Result{failed}, ledger.WebhookDelivered, []time.Duration{0, 10 * time.Second}},
+		"every attempt failed": {
+			slices.Repeat([]webhooks.Result{failed}, 9), ledger.WebhookExhausted,
+			[]time.Duration{0, 10 * time.Second, 70 * time.Second},
+		},
+		"the receiver wants no more": {[]webhooks.Result{{Outcome: webhooks.Gone, Status: 410}}, ledger.WebhookGone, []time.Duration{0}},
+		"the receiver asks for an hour": {
+			[]webhooks.Result{{Outcome: webhooks.RetryAfter, Status: 503, After: time.Hour}}, ledger.WebhookDelivered,
+			[]time.Duration{0, time.Hour},
+		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := setup(t, test.answers...)
@@ -125,11 +140,6 @@ func TestAttempts(t *testing.T) {
 			if diff := cmp.Diff(test.attempts, b.receiver.at, cmp.Comparer(about)); diff != "" {
 				t.Errorf("%s: attempts (-want +got):\n%s", name, diff)
 			}
-			for _, asked := range b.receiver.asked {
-				if asked != b.jobID+".0 CANCELLED" {
-					t.Errorf("%s: sent %s", name, asked)
-				}
-			}
 		})
 	}
 }
@@ -137,10 +147,31 @@ func TestAttempts(t *testing.T) {
 // about reports whether two times are within two passes of each other.
 func about(a, b time.Duration) bool { return (a - b).Abs() <= 2*time.Second }
 
+func TestTheEventIsTheJobsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, failed)
+		b.run(t, time.Minute)
+		var event struct {
+			Type string
+			Data struct{ JobID, State string }
+		}
+		if err := json.Unmarshal([]byte(b.receiver.bodies[0]), &event); err != nil {
+			t.Fatal(err)
+		}
+		if event.Type != "job.cancelled" || event.Data.JobID != b.jobID || event.Data.State != "CANCELLED" {
+			t.Errorf("%+v", event)
+		}
+		if len(b.receiver.bodies) != 2 || b.receiver.bodies[0] != b.receiver.bodies[1] {
+			t.Errorf("the attempts differ: %q", b.receiver.bodies)
+		}
+	})
+}
+
 func TestAReplayStartsAnew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, slices.Repeat([]announce.Verdict{failed}, 3)...)
+		b := setup(t, slices.Repeat([]webhooks.Result{failed}, 3)...)
 		b.run(t, time.Hour)
 		if _, replayed, err := b.ledger.ReplayWebhook(t.Context(), b.jobID+".0"); err != nil || !replayed {
 			t.Fatal(replayed, err)
@@ -162,23 +193,19 @@ func TestEveryStoreCallMayFail(t *testing.T) {
 				b := setup(t)
 				b.faults.Plan(storetest.Fault{Nth: nth, After: after})
 				b.run(t, 10*time.Minute)
-				if got := b.webhook(t); got.State != ledger.WebhookDelivered || len(b.receiver.asked) == 0 {
-					t.Errorf("call %d, after %t: %+v, sent %d times", nth, after, got, len(b.receiver.asked))
+				if got := b.webhook(t); got.State != ledger.WebhookDelivered || len(b.receiver.bodies) == 0 {
+					t.Errorf("call %d, after %t: %+v, sent %d times", nth, after, got, len(b.receiver.bodies))
 				}
 			})
 		}
 	}
 }
 
-func TestNew_NamesTheField(t *testing.T) {
+func TestTake_ReturnsTheStoresError(t *testing.T) {
 	t.Parallel()
-	l := &ledger.Ledger{}
-	for name, cfg := range map[string]announce.Config{
-		"nothing": {}, "no sender": {Ledger: l}, "negative hold": {Ledger: l, Sender: &receiver{}, Hold: -1},
-		"jitter": {Ledger: l, Sender: &receiver{}, Jitter: 2},
-	} {
-		if _, err := announce.New(cfg); err == nil {
-			t.Errorf("%s: no error", name)
-		}
+	b := setup(t)
+	b.faults.Plan(storetest.Fault{Onwards: true})
+	if claims, err := b.queue.Take(t.Context(), 1, time.Minute); !errors.Is(err, tablestore.ErrUnavailable) || len(claims) != 0 {
+		t.Errorf("%v, %v", claims, err)
 	}
 }

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+
+	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/announce"
+	"github.com/lucius-project/lucius/pkg/webhooks"
+)
+
+// buildWebhooks makes what announces the ends of jobs.
+func (s *system) buildWebhooks(context.Context) error {
+	var err error
+	s.guard, err = webhooks.NewGuard(webhooks.GuardConfig{
+		AllowedPrefixes: s.cfg.WebhookNetworks, AllowHTTP: s.cfg.WebhookAllowHTTP,
+	})
+	if err != nil {
+		return err
+	}
+	secrets, err := s.webhookSecrets()
+	if err != nil {
+		return err
+	}
+	s.sender, err = webhooks.NewSender(webhooks.Config{Guard: s.guard, Secrets: webhooks.TenantSecrets(secrets...)})
+	if err != nil {
+		return err
+	}
+	gate, err := webhooks.NewGate(webhooks.GateConfig{})
+	if err != nil {
+		return err
+	}
+	s.announcer, err = webhooks.NewRunner(webhooks.RunnerConfig{
+		Queue: announce.NewQueue(s.ledger), Send: s.sender.Send, Gate: gate, Policy: webhooks.StandardPolicy(),
+		Logger: s.log, Observe: s.metrics.announced,
+	})
+	return err
+}
+
+// checkCallbackURL says why no webhook may go to the URL, as far as that can be
+// told before its name is looked up.
+func (s *system) checkCallbackURL(url string) string {
+	if refused, ok := errors.AsType[*webhooks.RefusedError](s.guard.CheckURL(url)); ok {
+		return refused.Message
+	}
+	return ""
+}
+
+// webhookSecrets are the configured ones, or one that lives as long as the
+// process: receivers then get their webhooks, and cannot tell who sent them.
+func (s *system) webhookSecrets() ([]webhooks.Secret, error) {
+	if len(s.cfg.WebhookSecrets) > 0 {
+		return s.cfg.WebhookSecrets, nil
+	}
+	var key [32]byte
+	_, _ = rand.Read(key[:]) // It never fails.
+	secret, err := webhooks.ParseSecret("whsec_" + base64.StdEncoding.EncodeToString(key[:]))
+	return []webhooks.Secret{secret}, err
+}
+
+// webhookSecret prints the secret that a tenant's receivers verify with.
+func (p *program) webhookSecret(_ context.Context, args []string) error {
+	if len(args) != 1 || args[0] == "" {
+		return errors.New("webhook-secret takes one argument, the tenant's id")
+	}
+	loaded, _, err := config.Load(nil, p.lookup, p.stderr)
+	if err != nil {
+		return err
+	}
+	if len(loaded.WebhookSecrets) == 0 {
+		return errors.New("LUCIUS_WEBHOOK_SECRETS is not set, so nobody can tell who signed a webhook")
+	}
+	for _, secret := range loaded.WebhookSecrets {
+		if _, err := fmt.Fprintln(p.stdout, secret.ForTenant(args[0]).Reveal()); err != nil {
+			return fmt.Errorf("print the secret: %w", err)
+		}
+	}
+	return nil
+}

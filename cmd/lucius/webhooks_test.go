@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/webhooks"
+)
+
+const testSecret = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
+
+// hook is what a receiver got.
+type hook struct {
+	header http.Header
+	body   []byte
+}
+
+// receive starts a receiver of webhooks.
+func receive(t *testing.T) (string, <-chan hook) {
+	t.Helper()
+	got := make(chan hook, 8)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got <- hook{header: r.Header, body: body}
+	}))
+	t.Cleanup(receiver.Close)
+	return receiver.URL, got
+}
+
+func (s *server) submitWithHook(t *testing.T, url string) *api.SubmitCommandResponse {
+	t.Helper()
+	response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, api.Command{
+		TenantID: "tenant_a", RequestType: "doc.ingest", SchemaVersion: "1", Payload: json.RawMessage(`{"language":"en"}`),
+		InputRef: json.RawMessage(`{"uri":"s3://in"}`), OutputRef: json.RawMessage(`{"uri":"s3://out"}`),
+		CallbackURLs: []string{url},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response
+}
+
+func TestWebhooks_TheEndOfAJobIsAnnounced(t *testing.T) {
+	t.Parallel()
+	url, got := receive(t)
+	s := serveOn(t, t.TempDir(), "--webhook-secrets", testSecret, "--webhook-networks", "127.0.0.0/8", "--webhook-allow-http", "true")
+	accepted := s.submitWithHook(t, url)
+	if accepted.JSON202 == nil {
+		t.Fatalf("submit: %s", accepted.Body)
+	}
+	jobID := accepted.JSON202.JobID
+	if _, err := s.client.CancelJobWithResponse(t.Context(), jobID, api.ControlRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	select {
+	case h := <-got:
+		secret, err := webhooks.ParseSecret(testSecret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := webhooks.Verify(h.header, h.body, time.Now(), time.Minute, secret.ForTenant("tenant_a")); err != nil {
+			t.Errorf("the signature: %v", err)
+		}
+		if h.header.Get("webhook-id") != jobID+".0" || !strings.Contains(string(h.body), `"type":"job.cancelled"`) {
+			t.Errorf("%v\n%s", h.header, h.body)
+		}
+	case <-ctx.Done():
+		t.Fatal("nothing was announced")
+	}
+}
+
+func TestWebhooks_AnAddressThatIsNotAllowedIsRefusedAtTheDoor(t *testing.T) {
+	t.Parallel()
+	s := serveOn(t, t.TempDir())
+	for _, url := range []string{"https://127.0.0.1/hook", "http://example.com/hook", "https://169.254.169.254/latest"} {
+		response := s.submitWithHook(t, url)
+		if response.StatusCode() != http.StatusBadRequest || !strings.Contains(string(response.Body), "/callback_urls/0") {
+			t.Errorf("%s: %d %s", url, response.StatusCode(), response.Body)
+		}
+	}
+}
+
+func TestWebhookSecret_IsTheTenantsOwn(t *testing.T) {
+	t.Parallel()
+	var out output
+	p := &program{stdout: &out, stderr: &output{}, lookup: func(name string) (string, bool) {
+		return testSecret, name == "LUCIUS_WEBHOOK_SECRETS"
+	}}
+	if err := p.run(t.Context(), []string{"webhook-secret", "tenant_a"}); err != nil {
+		t.Fatal(err)
+	}
+	shown := strings.TrimSpace(out.String())
+	if _, err := webhooks.ParseSecret(shown); err != nil || shown == testSecret {
+		t.Errorf("shown %q, %v", shown, err)
+	}
+	p.lookup = func(string) (string, bool) { return "", false }
+	for _, args := range [][]string{{"webhook-secret"}, {"webhook-secret", "tenant_a"}} {
+		if err := p.run(t.Context(), args); err == nil {
+			t.Errorf("%v: no error", args)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package webhooks
+
+import (
+	"cmp"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// Config is what a [Sender] is made of.
+type Config struct {
+	// Guard decides where webhooks may go. Required.
+	Guard *Guard
+	// Secrets returns the secrets with which a tenant's webhooks are signed, at
+	// least one; see [TenantSecrets]. Required. It must be safe for concurrent use
+	// and must not block.
+	Secrets func(tenantID string) []Secret
+	// Timeout is how long one attempt may take, from the look-up of the name to
+	// the end of the answer. Optional. Defaults to 15 s.
+	Timeout time.Duration
+	// MaxRetryAfter is the longest time for which a receiver is left alone because
+	// it asked for it. Optional. Defaults to 24 h.
+	MaxRetryAfter time.Duration
+	// MaxConnsPerHost is the most connections to one host; who wants one more
+	// waits within Timeout. It should not be less than the Gate's PerHost.
+	// Optional. Defaults to 16.
+	MaxConnsPerHost int
+	// MaxIdleConns is the most connections kept for later. Optional. Defaults
+	// to 64.
+	MaxIdleConns int
+	// UserAgent is how the sender introduces itself. Optional. Defaults to
+	// Lucius-Webhooks/1.0.
+	UserAgent string
+	// RootCAs are the authorities whose certificates receivers may have. Optional.
+	// Defaults to the system's.
+	RootCAs *x509.CertPool
+	// Resolver looks up names. Optional. Defaults to the system's.
+	Resolver *net.Resolver
+}
+
+// Validate returns an error that names the field which makes no sense.
+func (c *Config) Validate() error {
+	if c.Guard == nil {
+		return errors.New("webhooks: Guard is required")
+	}
+	if c.Secrets == nil {
+		return errors.New("webhooks: Secrets is required")
+	}
+	switch {
+	case c.Timeout < 0 || c.MaxRetryAfter < 0:
+		return fmt.Errorf("webhooks: Timeout and MaxRetryAfter must not be negative, are %s and %s", c.Timeout, c.MaxRetryAfter)
+	case c.MaxConnsPerHost < 0 || c.MaxIdleConns < 0:
+		return fmt.Errorf("webhooks: MaxConnsPerHost and MaxIdleConns must not be negative, are %d and %d",
+			c.MaxConnsPerHost, c.MaxIdleConns)
+	}
+	return nil
+}
+
+func (c *Config) withDefaults() Config {
+	full := *c
+	full.Timeout = cmp.Or(c.Timeout, 15*time.Second)
+	full.MaxRetryAfter = cmp.Or(c.MaxRetryAfter, 24*time.Hour)
+	full.MaxConnsPerHost = cmp.Or(c.MaxConnsPerHost, 16)
+	full.MaxIdleConns = cmp.Or(c.MaxIdleConns, 64)
+	full.UserAgent = cmp.Or(c.UserAgent, "Lucius-Webhooks/1.0")
+	return full
+}

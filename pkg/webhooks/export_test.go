@@ -1,0 +1,7 @@
+package webhooks
+
+// What the tests look at from outside.
+var (
+	ParseRetryAfter = parseRetryAfter
+	HostOf          = hostOf
+)

@@ -1,0 +1,74 @@
+package webhooks
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// secretPrefix tells a webhook's secret from other secrets.
+const secretPrefix = "whsec_"
+
+// The sizes of a secret in bytes, before base64.
+const (
+	minSecret = 24
+	maxSecret = 64
+)
+
+// Secret is a key with which webhooks are signed. It is a value, and prints as
+// whsec_*** with every verb of fmt, so that it does not end up in a log. The zero
+// value is no secret.
+type Secret struct{ key string }
+
+// ParseSecret reads a secret as it is handed around: whsec_ and 24 to 64 bytes in
+// standard base64. The error says what is wrong with it and shows none of it.
+func ParseSecret(text string) (Secret, error) {
+	encoded, ok := strings.CutPrefix(text, secretPrefix)
+	if !ok {
+		return Secret{}, errors.New("webhooks: a secret must begin with " + secretPrefix)
+	}
+	key, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil || base64.StdEncoding.EncodeToString(key) != encoded {
+		return Secret{}, errors.New("webhooks: a secret must be base64 behind " + secretPrefix)
+	}
+	if len(key) < minSecret || len(key) > maxSecret {
+		return Secret{}, fmt.Errorf("webhooks: a secret must have %d to %d bytes, has %d", minSecret, maxSecret, len(key))
+	}
+	return Secret{key: string(key)}, nil
+}
+
+// Reveal returns the secret as ParseSecret reads it, for the one who is to verify
+// with it.
+func (s Secret) Reveal() string {
+	return secretPrefix + base64.StdEncoding.EncodeToString([]byte(s.key))
+}
+
+// Format writes the secret masked, whatever the verb.
+func (s Secret) Format(f fmt.State, _ rune) {
+	_, _ = io.WriteString(f, secretPrefix+"***") // fmt keeps what it writes to in memory
+}
+
+// ForTenant derives the tenant's own secret, always the same one. It tells
+// nothing of s, so that one tenant's receivers cannot sign as another's.
+func (s Secret) ForTenant(tenantID string) Secret {
+	mac := hmac.New(sha256.New, []byte(s.key))
+	mac.Write([]byte("lucius webhook secret of tenant\n" + tenantID))
+	return Secret{key: string(mac.Sum(nil))}
+}
+
+// TenantSecrets returns the source of secrets for [Config] that derives each
+// tenant's from the given ones. With several, as while the first replaces the
+// second, everything is signed with each.
+func TenantSecrets(secrets ...Secret) func(tenantID string) []Secret {
+	return func(tenantID string) []Secret {
+		own := make([]Secret, len(secrets))
+		for i, secret := range secrets {
+			own[i] = secret.ForTenant(tenantID)
+		}
+		return own
+	}
+}
