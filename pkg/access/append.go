@@ -1,0 +1,156 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// ErrEdit is returned where a token file is written in a way, such as lists in
+// brackets, in which an entry cannot be added to it without disturbing the rest.
+var ErrEdit = errors.New("the file is laid out in a way that only people can edit; add the entry by hand")
+
+// withEntry returns the token file with the entry added: as a new caller, or as
+// one more token of a caller that is there. Comments and layout stay. An empty
+// text stands for a file that is yet to be.
+func withEntry(file string, text []byte, entry Entry) ([]byte, error) {
+	if len(text) == 0 {
+		return fresh(entry)
+	}
+	had, err := parse(file, text)
+	if err != nil {
+		return nil, err
+	}
+	lines := strings.SplitAfter(strings.TrimRight(string(text), "\n"), "\n")
+	lines[len(lines)-1] += "\n"
+	known := slices.IndexFunc(had.callers, func(c Caller) bool { return c.name == entry.Name })
+	if known < 0 {
+		if _, err := fresh(entry); err != nil {
+			return nil, err
+		}
+		stanza, err := indented(entry.stanza(), lines, lineOfCaller(text, 0))
+		if err != nil {
+			return nil, err
+		}
+		return edited(lines, len(lines), stanza, entry, len(had.callers)+1)
+	}
+	if len(entry.Grants) > 0 {
+		return nil, fmt.Errorf("the caller %s is there already: leave its roles out to give it one more token", entry.Name)
+	}
+	line := lineOfLastToken(text, known)
+	item, err := indented("  - "+entry.TokenHash+"\n", lines, line)
+	if err != nil {
+		return nil, err
+	}
+	return edited(lines, line, item, entry, len(had.callers))
+}
+
+// indented is the text, which is indented by two, indented as the item of a list
+// that begins on that line. It returns [ErrEdit] where none begins there.
+func indented(text string, lines []string, line int) (string, error) {
+	if line == 0 {
+		return "", ErrEdit
+	}
+	indent, _, found := strings.Cut(lines[line-1], "- ")
+	if !found || strings.TrimSpace(indent) != "" {
+		return "", ErrEdit
+	}
+	var out strings.Builder
+	for part := range strings.Lines(text) {
+		out.WriteString(indent + strings.TrimPrefix(part, "  "))
+	}
+	return out.String(), nil
+}
+
+// edited inserts the text behind that many lines, and makes sure that the file
+// then says what it should.
+func edited(lines []string, behind int, text string, entry Entry, callers int) ([]byte, error) {
+	whole := []byte(strings.Join(slices.Insert(lines, behind, text), ""))
+	read, err := parse("token file", whole)
+	sum, ok := parseHash(entry.TokenHash)
+	if err != nil || !ok || len(read.callers) != callers {
+		return nil, ErrEdit
+	}
+	for _, held := range read.tokens[bucketOf(sum)] {
+		if held.sum == sum && read.callers[held.caller].name == entry.Name {
+			return whole, nil
+		}
+	}
+	return nil, ErrEdit
+}
+
+// callerValue is the i-th caller of a file that was parsed before.
+func callerValue(text []byte, i int) (*reader, value) {
+	r := &reader{}
+	top, _ := r.document(text)
+	return r, r.list(r.members(top, fileKeys...)["callers"], maxCallers)[i]
+}
+
+// lineOfCaller is the line on which the i-th caller begins.
+func lineOfCaller(text []byte, i int) int {
+	_, v := callerValue(text, i)
+	return v.line
+}
+
+// lineOfLastToken is the line of the last token of the i-th caller, or 0 where
+// it has none.
+func lineOfLastToken(text []byte, i int) int {
+	r, v := callerValue(text, i)
+	tokens := r.list(r.members(v, callerKeys...)["tokens"], maxCredentials)
+	if len(tokens) == 0 {
+		return 0
+	}
+	return tokens[len(tokens)-1].line
+}
+
+// AppendFile adds the entry to a token file, which is made where there is none:
+// as a new caller, or as one more token of a caller that is there. Comments and
+// layout stay. The file is replaced in one step, so that no reader sees half of
+// it. A new file is for its owner's eyes alone; one that was there keeps its
+// mode. Two calls at a time may lose one of the entries.
+//
+// It returns [ErrEdit], or an error that says what is wrong with the file or the
+// entry.
+func AppendFile(path string, entry Entry) error {
+	text, err := readLimited(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("token file: %w", err)
+	}
+	changed, err := withEntry(path, text, entry)
+	if err != nil {
+		return fmt.Errorf("add to the token file: %w", err)
+	}
+	return replace(path, changed)
+}
+
+// replace writes a file anew, in one step.
+func replace(path string, text []byte) (err error) {
+	mode := fs.FileMode(0o600)
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target // A link stays one.
+		if info, err := os.Stat(path); err == nil {
+			mode = info.Mode().Perm()
+		}
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("write the token file: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(file.Name()))
+		}
+	}()
+	_, err = file.Write(text)
+	if err = errors.Join(err, file.Chmod(mode), file.Sync(), file.Close()); err != nil {
+		return fmt.Errorf("write the token file: %w", err)
+	}
+	if err = os.Rename(file.Name(), path); err != nil {
+		return fmt.Errorf("write the token file: %w", err)
+	}
+	return nil
+}

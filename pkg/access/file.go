@@ -1,0 +1,126 @@
+package access
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"sync/atomic"
+)
+
+// How a token file spells the names in client certificates.
+const (
+	commonName = "cn:"
+	uriName    = "uri:"
+)
+
+// File is the callers of a token file. It is safe for concurrent use, but for
+// Reload, of which one call runs at a time.
+type File struct {
+	path    string
+	current atomic.Pointer[directory]
+}
+
+// OpenFile reads a token file. It returns an error that wraps [fs.ErrNotExist]
+// where there is none, or that joins a [FileError] for each mistake.
+func OpenFile(path string) (*File, error) {
+	f := &File{path: path}
+	if err := f.Reload(); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Reload reads the file again, and puts it into use if nothing is wrong with it.
+// Otherwise what was in use stays so, and the error is that of [OpenFile].
+func (f *File) Reload() error {
+	text, err := readLimited(f.path)
+	if err != nil {
+		return fmt.Errorf("token file: %w", err)
+	}
+	read, err := parse(f.path, text)
+	if err != nil {
+		return err
+	}
+	f.current.Store(read)
+	return nil
+}
+
+// Digest returns a hash of what the file holds now, or of why it cannot be read.
+// Whoever watches the file calls Reload when that changes.
+func (f *File) Digest() string { return digest(f.path) }
+
+// Callers returns how many callers are in use.
+func (f *File) Callers() int { return len(f.current.Load().callers) }
+
+// byToken returns the caller that has the token. The hashes are compared in
+// constant time; which of them are compared depends on the first bytes of the
+// hash of what was sent, which whoever sent it knows.
+func (f *File) byToken(token string) (Caller, bool) {
+	if !wellFormed(token) {
+		return Caller{}, false
+	}
+	now, sum := f.current.Load(), sha256.Sum256([]byte(token))
+	for _, held := range now.tokens[bucketOf(sum)] {
+		if subtle.ConstantTimeCompare(held.sum[:], sum[:]) == 1 {
+			return now.callers[held.caller], true
+		}
+	}
+	return Caller{}, false
+}
+
+// byCertificate returns the caller that has one of the names in the certificate,
+// which must have been verified: a URI first, then the common name.
+func (f *File) byCertificate(certificate *x509.Certificate) (Caller, bool) {
+	names := make([]string, 0, len(certificate.URIs)+1)
+	for _, uri := range certificate.URIs {
+		names = append(names, uriName+uri.String())
+	}
+	if certificate.Subject.CommonName != "" {
+		names = append(names, commonName+certificate.Subject.CommonName)
+	}
+	now := f.current.Load()
+	known := slices.IndexFunc(names, func(name string) bool { _, ok := now.certificates[name]; return ok })
+	if known < 0 {
+		return Caller{}, false
+	}
+	caller := now.callers[now.certificates[names[known]]]
+	caller.origin = ByCertificate
+	return caller, true
+}
+
+// readLimited reads a file that is not too large.
+func readLimited(path string) (text []byte, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // It was only read.
+	text, err = io.ReadAll(io.LimitReader(file, maxFileSize+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxFileSize {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: errTooLarge}
+	}
+	return text, nil
+}
+
+// errTooLarge is returned for a file of more than maxFileSize bytes.
+var errTooLarge = errors.New("is too large")
+
+// digest is a hash of the contents of the files, or of why they cannot be read.
+func digest(paths ...string) string {
+	hash := sha256.New()
+	for _, path := range paths {
+		text, err := readLimited(path)
+		fmt.Fprintf(hash, "%x %q\n", sha256.Sum256(text), fmt.Sprint(err))
+	}
+	return hex.EncodeToString(hash.Sum(nil))
+}
