@@ -19,6 +19,7 @@ type queue struct {
 	versions   map[string]int
 	takeErr    error
 	settleErr  error
+	asked      int      // how often
 	settled    []string // states, as they were written
 }
 
@@ -44,6 +45,7 @@ func due(id, url string) webhooks.Delivery {
 func (q *queue) Take(_ context.Context, limit int, hold time.Duration) ([]webhooks.Claim, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.asked++
 	now := time.Now()
 	var found []webhooks.Delivery
 	for id, delivery := range q.deliveries {

@@ -33,7 +33,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	defer r.Wait()
 	ticker := time.NewTicker(r.cfg.Interval)
 	defer ticker.Stop()
-	for {
+	for ctx.Err() == nil {
 		full, err := r.RunOnce(ctx)
 		if err != nil && ctx.Err() == nil {
 			r.cfg.Logger.ErrorContext(ctx, "due webhooks could not be taken", "error", err)
@@ -46,9 +46,9 @@ func (r *Runner) Run(ctx context.Context) error {
 		case <-more:
 		case <-ticker.C:
 		case <-ctx.Done():
-			return nil
 		}
 	}
+	return nil
 }
 
 // RunOnce takes as many due deliveries as there are workers without one, and sets

@@ -209,6 +209,20 @@ func TestRun_TakesMoreAsWorkersAreFreed(t *testing.T) {
 	})
 }
 
+// TestRun_AsksAtEachInterval and not more often, while there is little to do.
+func TestRun_AsksAtEachInterval(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(due("j.0", "https://a.example"), due("j.1", "https://b.example"))
+		stop := running(t, runner(t, q, always(delivered), nil))
+		time.Sleep(10*time.Second + time.Millisecond)
+		stop()
+		if q.asked != 11 {
+			t.Errorf("asked %d times in 10 s, want 11", q.asked)
+		}
+	})
+}
+
 // TestRun_Stops breaks attempts off, and leaves them due without counting them.
 func TestRun_Stops(t *testing.T) {
 	t.Parallel()
@@ -224,6 +238,9 @@ func TestRun_Stops(t *testing.T) {
 		got := q.get("j.0")
 		if got.State != webhooks.StatePending || got.Attempts != 0 || got.NextAttemptAt.After(time.Now()) {
 			t.Errorf("Delivery = %+v, want it due", got)
+		}
+		if diff := cmp.Diff([]string{"PENDING"}, q.settled); diff != "" {
+			t.Errorf("settled (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -186,11 +186,12 @@ func TestSend_AnAnswerWithoutEnd(t *testing.T) {
 	noticed := make(chan struct{})
 	r := answering(t, func(w http.ResponseWriter, _ *http.Request) {
 		defer close(noticed)
-		for {
+		for range 1 << 10 {
 			if _, err := io.WriteString(w, strings.Repeat("x", 1<<16)); err != nil {
 				return
 			}
 		}
+		t.Error("64 MiB were read")
 	})
 	want := webhooks.Result{Outcome: webhooks.Delivered, Status: 200}
 	if diff := cmp.Diff(want, sender(t, r, nil).Send(t.Context(), to(r.URL))); diff != "" {

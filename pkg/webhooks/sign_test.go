@@ -63,8 +63,10 @@ func TestVerify(t *testing.T) {
 		want   error
 	}{
 		{"the vector", func(*request) {}, nil},
-		{"one of our secrets", func(r *request) { r.secrets = []webhooks.Secret{other, known} }, nil},
-		{"one of their signatures", set("webhook-signature", "v1,"+strings.Repeat("A", 43)+"= "+vectorSignature), nil},
+		{"the last of our secrets", func(r *request) { r.secrets = []webhooks.Secret{other, known} }, nil},
+		{"the first of our secrets", func(r *request) { r.secrets = []webhooks.Secret{known, other} }, nil},
+		{"the first of their signatures", set("webhook-signature", vectorSignature+" v1,"+strings.Repeat("A", 43)+"="), nil},
+		{"the last of their signatures", set("webhook-signature", "v1,"+strings.Repeat("A", 43)+"= "+vectorSignature), nil},
 		{"beside another version", set("webhook-signature", "v1a,AAAA v2 "+vectorSignature+" x"), nil},
 		{"at the end of the tolerance", func(r *request) { r.now = vectorTime.Add(r.tolerance) }, nil},
 		{"with the receiver's clock behind", func(r *request) { r.now = vectorTime.Add(-r.tolerance) }, nil},
