@@ -143,6 +143,9 @@ func (l *Ledger) Directive(ctx context.Context, jobID string, stepIndex, attempt
 // large reads one large value of a row.
 func (l *Ledger) large(ctx context.Context, key tablestore.Key, name string) ([]byte, error) {
 	row, err := l.store.Get(ctx, key)
+	if errors.Is(err, tablestore.ErrNotFound) {
+		err = ErrJobNotFound // It is being purged.
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s of job %s: %w", key.Row, key.Partition, err)
 	}

@@ -103,6 +103,9 @@ func (q *Queue) recall(ctx context.Context, r *ClaimRequest, workID string, atte
 		return nil, claimed && err == nil, nil
 	}
 	directive, err := q.storage.message(ctx, one.id, one.item.AttemptNo)
+	if errors.Is(err, lifecycle.ErrNotFound) {
+		return nil, false, nil
+	}
 	if err != nil {
 		return nil, false, err
 	}

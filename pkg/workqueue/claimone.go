@@ -16,6 +16,9 @@ import (
 // was left behind by a claim of the same request, that claim is finished.
 func (q *Queue) claimOne(ctx context.Context, r *ClaimRequest, item ref) (*View, error) {
 	one, directive, err := q.claimable(ctx, item)
+	if errors.Is(err, lifecycle.ErrNotFound) {
+		return nil, nil
+	}
 	if one == nil || err != nil {
 		return nil, err
 	}

@@ -12,17 +12,41 @@ import (
 
 // Follow makes the items of a job follow its change: what the ledger has
 // decided, the queue shows. It reads nothing for a change that no item cares
-// about. Given the same aggregate twice, it brings all items of the job in line.
+// about. The end of a job brings all its items in line: nobody looks at it again
+// who could find one that a lost write left behind.
 func (s *Storage) Follow(ctx context.Context, before, after *statemachine.Aggregate) ([]tablestore.Batch, error) {
-	again := before.Job.Rev == after.Job.Rev && after.Job.State.Terminal()
+	if after.Job.State.Terminal() {
+		return s.followEnd(ctx, after, "")
+	}
 	var batches []tablestore.Batch
 	for i := range after.Steps {
-		if !again && !matters(before.Steps[i].State, after.Steps[i].State) {
+		if !matters(before.Steps[i].State, after.Steps[i].State) {
 			continue
 		}
 		more, err := s.followStep(ctx, after.Job.ID, &after.Steps[i])
 		if err != nil {
 			return nil, err
+		}
+		batches = append(batches, more...)
+	}
+	return batches, nil
+}
+
+// followEnd brings the items of a job that has ended in line, but for one that
+// somebody else moves.
+func (s *Storage) followEnd(ctx context.Context, after *statemachine.Aggregate, but string) ([]tablestore.Batch, error) {
+	items, err := s.itemsUnder(ctx, after.Job.ID, rowItem)
+	if err != nil {
+		return nil, err
+	}
+	var batches []tablestore.Batch
+	for _, item := range items {
+		if item.item.WorkID == but {
+			continue
+		}
+		more, err := s.followItem(item, &after.Steps[item.id.StepIndex])
+		if err != nil {
+			return nil, fmt.Errorf("follow job %s: %w", after.Job.ID, err)
 		}
 		batches = append(batches, more...)
 	}

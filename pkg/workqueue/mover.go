@@ -58,7 +58,18 @@ func (m *mover) post(ctx context.Context, before, after *statemachine.Aggregate)
 	if !m.one.shows(&before.Steps[m.one.id.StepIndex]) {
 		return nil, errBehind
 	}
-	return m.remember(ctx, &change.Item, m.writes(change))
+	batches, err := m.writes(change, &after.Steps[m.one.id.StepIndex])
+	if err != nil {
+		return nil, err
+	}
+	if after.Job.State.Terminal() && after.Job.AttemptsTotal > 1 {
+		others, err := m.q.storage.followEnd(ctx, after, m.one.item.WorkID)
+		if err != nil {
+			return nil, err
+		}
+		batches = append(batches, others...)
+	}
+	return m.remember(ctx, &change.Item, batches)
 }
 
 // remember adds the memory to the writes. Where the store can not apply them
@@ -78,11 +89,20 @@ func (m *mover) remember(ctx context.Context, moved *lifecycle.Item, batches []t
 	return batches, nil
 }
 
-// writes are the batches of the move: the item's own rows first.
-func (m *mover) writes(change lifecycle.Change) []tablestore.Batch {
+// writes are the batches of the move: the item's own rows first. An item that is
+// taken from its worker while its step ends is of no more use, and goes.
+func (m *mover) writes(change lifecycle.Change, step *statemachine.Step) ([]tablestore.Batch, error) {
 	batches := m.q.storage.writes(m.one, change)
+	if change.Item.Status == lifecycle.StatusStalled && step.State.Terminal() {
+		removed, err := lifecycle.Remove(change.Item, systemRequest(&change.Item), m.at)
+		if err != nil {
+			return nil, err
+		}
+		removed.Events = append(change.Events, removed.Events...)
+		batches = m.q.storage.removal(m.one, removed)
+	}
 	m.rest = batches[1:]
-	return batches
+	return batches, nil
 }
 
 // again is called where the ledger has decided and the item's writes then lost
@@ -132,7 +152,11 @@ func (m *mover) settleOnce(ctx context.Context, agg *statemachine.Aggregate) (do
 		}
 		return true, err
 	}
-	_, err = m.q.storage.store.Commit(ctx, m.writes(change)[0])
+	batches, err := m.writes(change, step)
+	if err != nil {
+		return false, err
+	}
+	_, err = m.q.storage.store.Commit(ctx, batches[0])
 	if _, conflict := tablestore.IsConflict(err); conflict {
 		return false, nil
 	}

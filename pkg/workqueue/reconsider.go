@@ -16,8 +16,8 @@ import (
 // missed what the ledger decided, because its write was lost. It follows first.
 // A request that the ledger has carried out is a repeat, also where the item
 // never got to remember it. An owner's request for the rev of the item that was
-// left behind goes on from where the item is then: nobody but its own reports
-// has moved it.
+// left behind goes on from where the item is then, while that carries the same
+// attempt: nobody but its own reports has moved it.
 func (q *Queue) reconsider(ctx context.Context, a admitted, operation lifecycle.Operation, refusal error) (admitted, error) {
 	agg, err := q.ledger.Job(ctx, a.one.item.JobID)
 	if errors.Is(err, ledger.ErrJobNotFound) {
@@ -38,7 +38,8 @@ func (q *Queue) reconsider(ctx context.Context, a admitted, operation lifecycle.
 	if known {
 		return after, nil
 	}
-	if a.request.ExpectedRev == a.one.item.Rev && a.request.Actor == a.one.item.Owner {
+	same := one.item.AttemptNo == a.one.item.AttemptNo // The owner may have the next one by now.
+	if same && a.request.ExpectedRev == a.one.item.Rev && a.request.Actor == a.one.item.Owner {
 		after.request.ExpectedRev = one.item.Rev
 	}
 	after.repeat, err = lifecycle.Check(one.item, operation, after.request)

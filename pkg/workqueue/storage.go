@@ -95,7 +95,12 @@ func decodeStored(row tablestore.Row, id workID) (*stored, error) {
 
 // items reads the items of one step, oldest first.
 func (s *Storage) items(ctx context.Context, jobID string, stepIndex int) ([]*stored, error) {
-	prefix := tablestore.Join(rowItem, tablestore.Pad(int64(stepIndex), 4)) + ":"
+	return s.itemsUnder(ctx, jobID, tablestore.Join(rowItem, tablestore.Pad(int64(stepIndex), 4)))
+}
+
+// itemsUnder reads the items whose keys begin with that.
+func (s *Storage) itemsUnder(ctx context.Context, jobID, prefix string) ([]*stored, error) {
+	prefix += ":"
 	query := tablestore.Query{
 		Table: s.table, Partition: tablestore.Escape(jobID), From: prefix, To: tablestore.PrefixEnd(prefix),
 	}
@@ -133,9 +138,13 @@ func (s *Storage) rows(ctx context.Context, query tablestore.Query) ([]tablestor
 	}
 }
 
-// message reads the directive's bytes of an attempt.
+// message reads the directive's bytes of an attempt. It returns
+// [lifecycle.ErrNotFound] where its job is being purged.
 func (s *Storage) message(ctx context.Context, id workID, attemptNo int) ([]byte, error) {
 	row, err := s.store.Get(ctx, s.messageKey(id, attemptNo))
+	if errors.Is(err, tablestore.ErrNotFound) {
+		err = lifecycle.ErrNotFound
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the directive of job %s: %w", id.JobID, err)
 	}

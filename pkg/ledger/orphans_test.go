@@ -1,0 +1,84 @@
+package ledger_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// A duplicate that is refused while the first is about to commit has taken over
+// its claim. Were it to release that, the job would come without one, and the
+// same command would be carried out a second time.
+func TestAccept_ARefusedDuplicateLeavesNoJobWithoutAClaim(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	other := reopen(t, b.store)
+	cmd := command("a")
+	cmd.Limit = 1
+	b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+		if commits(batch) {
+			b.store.set(nil)
+			if _, err := other.Accept(t.Context(), cmd); !errors.Is(err, ledger.ErrTenantLimit) {
+				t.Errorf("the duplicate was answered with %v", err)
+			}
+		}
+		return commit()
+	})
+	first := b.mustAccept(t, cmd)
+	again := other.mustAccept(t, cmd)
+	if !again.Replayed || again.Job.ID != first.Job.ID {
+		t.Errorf("job %s was answered with job %s", first.Job.ID, again.Job.ID)
+	}
+}
+
+// A slot may be written a second time by a request that came late. It is no one's
+// to free when its job ends.
+func TestInspect_FreesASlotThatAnEndedJobDoesNotHold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		cmd := command("a")
+		cmd.Limit = 2
+		id := b.mustAccept(t, cmd).Job.ID
+		b.mustChange(t, id, statemachine.Cancel{})
+		for k := range int64(2) {
+			_, err := b.store.Commit(t.Context(), tablestore.Batch{{
+				Verb: tablestore.Insert,
+				Key: tablestore.Key{
+					Table: "luciusinflight", Partition: tablestore.Join("live", tablestore.Pad(k, 3)),
+					Row: tablestore.Join("tenant_a", tablestore.Pad(k, 7)),
+				},
+				Properties: tablestore.Properties{{Name: "job_id", Value: tablestore.String(id)}},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		b.inspected(t)
+		if live := b.live(t); len(live) != 0 {
+			t.Errorf("slots are still taken: %v", live)
+		}
+	})
+}
+
+// A message without its directive must not exist: a bus would take it, and drop
+// the right one later as a duplicate.
+func TestMessage_IsNoneWithoutItsDirective(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.mustAccept(t, command("a")).Job.ID
+	agg, err := b.Job(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.discard(t, tablestore.Key{Table: "luciusledger", Partition: id, Row: "DIRECTIVE:0000:000001"})
+	if message, err := b.Message(t.Context(), agg); message != nil || !errors.Is(err, ledger.ErrJobNotFound) {
+		t.Errorf("%+v, %v", message, err)
+	}
+}
