@@ -12,6 +12,8 @@ SHELL       := bash
 
 GO            ?= go
 GOLANGCI_LINT := $(GO) tool -modfile=tools/golangci-lint/go.mod golangci-lint
+SEEDS         ?= 1000
+FROM          ?= 1
 MODULES       := . tools/golangci-lint tools/oapi-codegen
 
 # -shuffle=on also keeps Go from answering with a cached result. The timeout is
@@ -52,6 +54,14 @@ test-short: ## Run the tests without the race detector, long ones cut short
 .PHONY: test-race
 test-race: ## Run all tests under the race detector, in random order
 	$(call stage,$(GO) test $(RACE_FLAGS) ./...)
+
+.PHONY: sim
+sim: ## Simulate many seeds (SEEDS=1000 FROM=1), and print what was survived
+	$(GO) test ./internal/sim -run '^TestSim$$' -v -count=1 -timeout 0 -sim.seeds=$(SEEDS) -sim.from=$(FROM)
+
+.PHONY: mutants
+mutants: ## Break the code on purpose, and expect the simulation to see it
+	$(GO) test -tags mutants ./internal/sim -run '^TestMutants$$' -v -count=1 -timeout 0
 
 .PHONY: check-format
 check-format: ## Fail on files that gofmt would change

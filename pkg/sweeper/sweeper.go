@@ -39,6 +39,9 @@ type Config struct {
 	// Parallel is the number of jobs looked at side by side. Optional. Defaults
 	// to 16.
 	Parallel int
+	// Random returns numbers in [0, 1), for the shard at which a pass begins.
+	// Optional. Defaults to math/rand/v2. It must be safe for concurrent use.
+	Random func() float64
 	// Logger is told of jobs that could not be looked at. Optional.
 	Logger *slog.Logger
 	// Observe is told of each pass that found something. Optional.
@@ -77,6 +80,9 @@ func New(cfg Config) (*Sweeper, error) {
 	cfg.Parallel = cmp.Or(cfg.Parallel, 16)
 	if cfg.Interval < 0 || cfg.Page < 0 || cfg.PassLimit < 0 || cfg.Parallel < 0 {
 		return nil, errors.New("sweeper: Interval, Page, PassLimit and Parallel must be positive")
+	}
+	if cfg.Random == nil {
+		cfg.Random = rand.Float64
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -118,7 +124,7 @@ func (s *Sweeper) RunOnce(ctx context.Context) (Result, error) {
 	pass := &pass{sweeper: s, now: now, outage: s.outageEnd(now)}
 	pass.result.Standings = map[ledger.Standing]int{}
 	shards := s.cfg.Ledger.Shards()
-	start := rand.IntN(shards) //nolint:gosec // Spreads load; nothing has to be unguessable.
+	start := int(s.cfg.Random() * float64(shards))
 	var firstErr error
 	for i := range shards {
 		if err := pass.shard(ctx, (start+i)%shards); err != nil && firstErr == nil {

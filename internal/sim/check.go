@@ -1,0 +1,196 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// The tables, by the names that they have in a store.
+const (
+	tableLedger   = "luciusledger"
+	tableSchedule = "luciusschedule"
+	tableInflight = "luciusinflight"
+	tableQueue    = "luciusqueue"
+)
+
+// checker holds what is written, published and answered against the invariants.
+// It keeps its own picture of the rows. The driver alone uses it.
+type checker struct {
+	w          *world
+	seq        int // commits so far
+	rows       map[tablestore.Key]tablestore.Properties
+	jobs       map[string]*job
+	violations []string
+
+	sent     map[string]*ledger.Message // by message id
+	enqueued map[string]bool            // by message id
+	leases   map[string]string          // the attempt of each lease
+	holders  map[string]string          // the worker that was handed each lease
+	keys     map[string]answered        // by the command's name: what it was answered with
+	said     map[string]done            // reports that were answered as done
+}
+
+// answered is what a command was answered with first.
+type answered struct {
+	jobID   string
+	variant int
+}
+
+// done is when a report was answered as done: after how many commits, and at what
+// time.
+type done struct {
+	seq int
+	at  time.Time
+}
+
+// job is the picture of one job.
+type job struct {
+	id     string
+	row    jobRow
+	exists bool
+	steps  []stepRow
+	outbox map[string]outboxRow // by row key
+	// superseded is when each attempt of a step was followed by another, and ended
+	// when each step ended, both in commits.
+	superseded map[attemptKey]int
+	ended      map[int]int
+	items      map[string]itemRow // by row key
+	purged     bool
+}
+
+type attemptKey struct{ step, attempt int }
+
+func newChecker(w *world) *checker {
+	return &checker{
+		w: w, rows: map[tablestore.Key]tablestore.Properties{}, jobs: map[string]*job{},
+		sent: map[string]*ledger.Message{}, enqueued: map[string]bool{}, leases: map[string]string{},
+		holders: map[string]string{}, keys: map[string]answered{}, said: map[string]done{},
+	}
+}
+
+// violate notes that an invariant does not hold.
+func (c *checker) violate(invariant, format string, args ...any) {
+	c.violations = append(c.violations, invariant+": "+fmt.Sprintf(format, args...))
+}
+
+// job is the picture of that job, which may not be there yet.
+func (c *checker) job(id string) *job {
+	j := c.jobs[id]
+	if j == nil {
+		j = &job{
+			id: id, outbox: map[string]outboxRow{}, superseded: map[attemptKey]int{}, ended: map[int]int{},
+			items: map[string]itemRow{},
+		}
+		c.jobs[id] = j
+	}
+	return j
+}
+
+// write is one row as it was and as it is now; nil where it is not there.
+type write struct {
+	op  *tablestore.Op
+	old tablestore.Properties
+	was bool
+	// kind is the first part of the row key, such as JOB.
+	kind string
+}
+
+// gone reports whether the row is removed.
+func (w *write) gone() bool { return w.op.Verb == tablestore.Delete || w.op.Verb == tablestore.Discard }
+
+// before remembers the rows that a batch is about to write.
+func (c *checker) before(batch tablestore.Batch) []write {
+	writes := make([]write, len(batch))
+	for i := range batch {
+		op := &batch[i]
+		old, was := c.rows[op.Key]
+		kind, _, _ := strings.Cut(op.Key.Row, ":")
+		writes[i] = write{op: op, old: old, was: was, kind: kind}
+	}
+	return writes
+}
+
+// committed looks at a batch that was applied.
+func (c *checker) committed(who actor, batch tablestore.Batch, writes []write) {
+	c.seq++
+	for i := range writes {
+		if w := &writes[i]; w.gone() {
+			delete(c.rows, w.op.Key)
+		} else {
+			c.rows[w.op.Key] = w.op.Properties
+		}
+	}
+	partition := batch[0].Key.Partition
+	switch batch[0].Key.Table {
+	case tableLedger:
+		c.checkJob(who, c.job(partition), writes)
+	case tableSchedule:
+		c.checkSchedule(writes)
+	case tableQueue:
+		c.checkQueue(c.job(partition), writes)
+	}
+}
+
+// all are the jobs in the order of their ids.
+func (c *checker) all() []*job {
+	ids := slices.Sorted(maps.Keys(c.jobs))
+	list := make([]*job, 0, len(ids))
+	for _, id := range ids {
+		if c.jobs[id].exists {
+			list = append(list, c.jobs[id])
+		}
+	}
+	return list
+}
+
+// anyJob is some job's id, or empty.
+func (c *checker) anyJob(lot int) string {
+	list := c.all()
+	if len(list) == 0 {
+		return ""
+	}
+	return list[lot%len(list)].id
+}
+
+// anyItem is some item of the pull queue that has not ended, and the id of its
+// work; empty where there is none.
+func (c *checker) anyItem(lot int) itemRow {
+	var found []itemRow
+	for _, j := range c.all() {
+		for _, row := range slices.Sorted(maps.Keys(j.items)) {
+			if item := j.items[row]; !item.terminal() {
+				found = append(found, item)
+			}
+		}
+	}
+	if len(found) == 0 {
+		return itemRow{}
+	}
+	return found[lot%len(found)]
+}
+
+// paused are the jobs that are paused, or about to be.
+func (c *checker) paused() []string {
+	var ids []string
+	for _, j := range c.all() {
+		if j.row.state == "PAUSED" || j.row.state == "PAUSING" {
+			ids = append(ids, j.id)
+		}
+	}
+	return ids
+}
+
+// ended counts the jobs by state.
+func (c *checker) ended() map[string]int {
+	counts := map[string]int{}
+	for _, j := range c.all() {
+		counts[j.row.state]++
+	}
+	return counts
+}

@@ -1,0 +1,163 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+// answeredAccept looks at the answer to a command.
+func (c *checker) answeredAccept(cmd *command, a *ledger.Accepted, err error) {
+	first, known := c.keys[cmd.name()]
+	if known {
+		if j := c.job(first.jobID); j.purged || c.keyFree(j) {
+			known = false
+		}
+	}
+	switch {
+	case errors.Is(err, ledger.ErrIdempotencyMismatch):
+		if known && first.variant == cmd.variant {
+			c.violate("S11", "command %s was refused as another's under its own key", cmd.name())
+		}
+	case err != nil:
+		if !unknown(err) && !errors.Is(err, ledger.ErrTenantLimit) {
+			c.violate("answer", "command %s: %v", cmd.name(), err)
+		}
+	case !c.job(a.Job.ID).exists && !c.job(a.Job.ID).purged:
+		c.violate("S1", "job %s was accepted and is not there", a.Job.ID)
+	case known && first.jobID != a.Job.ID:
+		c.violate("S11", "command %s was answered with jobs %s and %s", cmd.name(), first.jobID, a.Job.ID)
+	case known && first.variant != cmd.variant:
+		c.violate("S11", "two commands under the key %s were both accepted", cmd.name())
+	default:
+		c.keys[cmd.name()] = answered{a.Job.ID, cmd.variant}
+	}
+}
+
+// answeredControl looks at the answer to an operator.
+func (c *checker) answeredControl(jobID string, event statemachine.Event, value any, err error) {
+	result, ok := value.(ledger.Result)
+	if err != nil || !ok || result.Outcome == statemachine.Refused {
+		if err != nil {
+			c.checkRefusal(fmt.Sprintf("%T of job %s", event, jobID), err)
+		}
+		return
+	}
+	j := c.job(jobID)
+	if _, cancel := event.(statemachine.Cancel); cancel && !j.purged && !j.row.terminal() && j.row.state != "CANCELLING" {
+		c.violate("answer", "the cancel of job %s was answered, and it is %s", jobID, j.row.state)
+	}
+}
+
+// checkRefusal checks that an error is one that a caller may be told.
+func (c *checker) checkRefusal(what string, err error) {
+	var refused *problem.Error
+	var unfit *ledger.NotRerunnableError
+	switch {
+	case unknown(err), errors.Is(err, ledger.ErrJobNotFound), errors.Is(err, ledger.ErrTenantLimit),
+		errors.As(err, &unfit):
+	case errors.As(err, &refused) && refused.Code.Status() < 500:
+	default:
+		c.violate("answer", "%s: %v", what, err)
+	}
+}
+
+// name tells which reports are repeats of each other.
+func (o *operation) name() string {
+	return fmt.Sprintf("%s %s/%s/%d/%s %s", o.kind, o.jobID, o.stepID, o.attemptNo, o.leaseID, o.status)
+}
+
+// saidBefore reports whether a report was answered as done before a request began.
+func (c *checker) saidBefore(name string, began int) bool {
+	first, known := c.said[name]
+	return known && first.seq <= began
+}
+
+// say notes that a report was answered as done.
+func (c *checker) say(name string) {
+	if _, known := c.said[name]; !known {
+		c.said[name] = done{c.seq, time.Now()}
+	}
+}
+
+// answeredCallback looks at the answer to a callback.
+func (c *checker) answeredCallback(began int, op *operation, err error) {
+	name := op.name()
+	switch {
+	case err == nil:
+		c.say(name)
+		c.checkDone(op)
+	case c.saidBefore(name, began) && op.kind != "heartbeat" && !unknown(err) && !c.job(op.jobID).purged:
+		c.violate("S12", "%s was answered as done, and now: %v", name, err)
+	default:
+		c.checkRefusal(name, err)
+	}
+}
+
+// checkDone checks that what was answered as done is in the ledger.
+func (c *checker) checkDone(op *operation) {
+	j := c.job(op.jobID)
+	if j.purged || op.kind == "heartbeat" {
+		return
+	}
+	for i := range j.steps {
+		if j.steps[i].id != op.stepID {
+			continue
+		}
+		memory := j.steps[i].remembers(op.attemptNo)
+		if !memory.acked || op.kind == "result" && memory.result != op.status {
+			c.violate("answer", "%s was answered as done, and the step remembers %+v", op.name(), memory)
+		}
+	}
+}
+
+// answeredVerb looks at the answer to a worker on the pull queue.
+func (c *checker) answeredVerb(began int, op *operation, workID, requestID string, err error) {
+	name := workID + " " + requestID
+	refused, _ := errors.AsType[*problem.Error](err)
+	gone := refused != nil && refused.Code == problem.WorkNotFound
+	remembered := c.saidBefore(name, began) && time.Since(c.said[name].at) < lifecycle.MinMemory
+	switch {
+	case err == nil:
+		c.say(name)
+		if op.kind != "heartbeat" {
+			c.checkDone(op)
+		}
+	case remembered && !unknown(err) && !gone:
+		c.violate("S12", "%s of %s was answered as done, and now: %v", op.name(), name, err)
+	default:
+		c.checkRefusal(name, err)
+	}
+}
+
+// answeredClaim looks at what a worker was handed.
+func (c *checker) answeredClaim(began int, owner, requestID string, views []workqueue.View, err error) {
+	if err != nil {
+		c.checkRefusal("claim "+requestID, err)
+	}
+	for i := range views {
+		item := &views[i].Item
+		j := c.job(item.JobID)
+		if other, known := c.holders[item.LeaseID]; known && other != owner {
+			c.violate("queue", "%s and %s were handed one pair, attempt %d of %s", other, owner, item.AttemptNo, item.WorkID)
+		}
+		c.holders[item.LeaseID] = owner
+		for index := range j.steps {
+			if j.steps[index].id != item.StepID {
+				continue
+			}
+			when, superseded := j.superseded[attemptKey{index, item.AttemptNo}]
+			ended, over := j.ended[index]
+			if superseded && when <= began || over && ended <= began {
+				c.violate("queue", "%s was handed attempt %d of %s, which was no longer current when it asked",
+					owner, item.AttemptNo, item.WorkID)
+			}
+		}
+	}
+}

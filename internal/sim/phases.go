@@ -1,0 +1,140 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+const (
+	// settleTime is how long the jobs have to come to their end when all are kind:
+	// as long as it takes to spend every budget of every step.
+	settleTime = 15 * time.Minute
+	// tidyTime is how long all that is left over may then be there: the grace of an
+	// orphaned entry, twice, and a round of the reconciler.
+	tidyTime = 15 * time.Minute
+	// idleTime is how long it is watched at rest.
+	idleTime = 2 * time.Minute
+)
+
+// faultPhase lets things go wrong.
+func (w *world) faultPhase() {
+	w.until(w.start.Add(w.scenario.length), func() bool { return w.trace.n > 6000 })
+}
+
+// tailPhase ends the faults: by the end of it every job must have come to its
+// end, and nothing may be left over.
+func (w *world) tailPhase() {
+	w.faulty, w.tail = false, true
+	w.throttled = time.Time{}
+	clear(w.cut)
+	clear(w.bus.down)
+	w.mu.Lock()
+	w.kind = true
+	w.mu.Unlock()
+	for _, c := range w.late {
+		c.ready = time.Now()
+	}
+	w.until(time.Now().Add(settleTime), func() bool { return len(w.unended()) == 0 })
+	w.settled("L2", w.unended())
+	w.mu.Lock()
+	w.tidy = true
+	w.mu.Unlock()
+	w.until(time.Now().Add(tidyTime), func() bool { return len(w.leftOver()) == 0 })
+	w.settled("left over", w.leftOver())
+	w.checkPublished()
+}
+
+// settled notes what is not as it should be by now.
+func (w *world) settled(invariant string, list []string) {
+	for _, what := range list {
+		if !w.broken() {
+			w.check.violate(invariant, "%s", what)
+		}
+	}
+}
+
+// idlePhase watches a world that has nothing to do.
+func (w *world) idlePhase() {
+	before := w.trace.n
+	end := time.Now().Add(idleTime)
+	w.until(end, func() bool { return false })
+	// Each pass reads each shard, and each claim the catalog and a few lists.
+	passes := int(idleTime/relayInterval+idleTime/sweepInterval+idleTime/livenessInterval) + 3
+	bound := w.scenario.replicas*passes*(shards+2)*2 + w.scenario.workers*int(idleTime/time.Second)*12
+	if calls := w.trace.n - before; calls > bound && !w.broken() {
+		w.check.violate("L3", "%d calls in %s with nothing to do, at most %d are to be expected", calls, idleTime, bound)
+	}
+}
+
+// unended says which jobs are still on their way.
+func (w *world) unended() []string {
+	if len(w.late) > 0 || len(w.agenda) > 0 {
+		return []string{"somebody is on the way"}
+	}
+	var list []string
+	for _, j := range w.check.all() {
+		if !j.row.terminal() && j.row.state != "PAUSED" {
+			list = append(list, "job "+j.id+" is "+j.row.state+stepsOf(j))
+		}
+	}
+	return list
+}
+
+// leftOver says what else is there that nobody needs.
+func (w *world) leftOver() []string {
+	var list []string
+	keys := slices.SortedFunc(maps.Keys(w.check.rows), func(a, b tablestore.Key) int { return strings.Compare(a.String(), b.String()) })
+	for _, key := range keys {
+		if what := w.surplus(key); what != "" {
+			list = append(list, what+" "+key.String())
+		}
+	}
+	return list
+}
+
+// stepsOf says where the steps of a job are.
+func stepsOf(j *job) string {
+	var b strings.Builder
+	for i := range j.steps {
+		s := &j.steps[i]
+		b.WriteString(", " + s.id + " is " + s.state + " at attempt " + itoa(s.attempt))
+	}
+	return b.String()
+}
+
+// surplus says what is wrong with a row that is there in the end; empty where
+// nothing is.
+func (w *world) surplus(key tablestore.Key) string {
+	row := w.check.rows[key]
+	switch {
+	case key.Table == tableSchedule && (strings.HasPrefix(key.Partition, "timer") || strings.HasPrefix(key.Partition, "dispatch")):
+		return "entry"
+	case key.Table == tableInflight:
+		if j := w.check.job(row.Get("job_id").String()); j.row.state != "PAUSED" {
+			return "slot of a job that is " + j.row.state + ":"
+		}
+	case key.Table == tableQueue && rowPrefix(key.Row, "ITEM"):
+		item := readItem(row)
+		if j := w.check.job(key.Partition); !item.terminal() && j.row.state != "PAUSED" {
+			return "item that is " + item.status + " of a job that is " + j.row.state + ":"
+		}
+	case key.Table == tableQueue && strings.HasPrefix(key.Partition, "ready:"):
+		return "hint"
+	}
+	return ""
+}
+
+// checkPublished checks that what is SENT was published, one last time, and that
+// every accepted command has its job.
+func (w *world) checkPublished() {
+	for _, name := range slices.Sorted(maps.Keys(w.check.keys)) {
+		first := w.check.keys[name]
+		if j := w.check.job(first.jobID); !j.exists && !j.purged {
+			w.check.violate("S1", "job %s of command %s is lost", j.id, name)
+		}
+	}
+}

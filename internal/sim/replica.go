@@ -1,0 +1,212 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/liveness"
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/retention"
+	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/sweeper"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+)
+
+// replica is one server, which may die and come back.
+type replica struct {
+	w          *world
+	name       string
+	generation int
+	now        *process // nil while it is down; the driver's
+}
+
+// process is one life of a replica.
+type process struct {
+	replica *replica
+	name    string
+	dead    bool            // under the gate's mutex
+	ctx     context.Context //nolint:containedctx // Its end is the death of the process.
+	cancel  context.CancelFunc
+	rng     *rand.Rand
+
+	mu    sync.Mutex
+	parts *parts // nil until it has started
+}
+
+// parts is what a server is made of.
+type parts struct {
+	ledger    *ledger.Ledger
+	queue     *workqueue.Queue
+	callbacks *callbacks.Service
+	operator  *outbox.Operator
+	loops     []loop
+}
+
+// loop is one of the loops of a server.
+type loop struct {
+	name string
+	run  func(context.Context) error
+}
+
+// begin starts the replica.
+func (r *replica) begin() {
+	r.generation++
+	p := &process{replica: r, name: fmt.Sprintf("%s.%d", r.name, r.generation)}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.rng = r.w.source(p.name)
+	r.now = p
+	r.w.actors.Go(func() { p.main(r.w) })
+}
+
+// main is the life of the process.
+func (p *process) main(w *world) {
+	started, err := p.open(w)
+	for err != nil {
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-time.After(time.Second + time.Duration(p.rng.Int64N(int64(time.Second)))):
+		}
+		started, err = p.open(w)
+	}
+	p.mu.Lock()
+	p.parts = started
+	p.mu.Unlock()
+	for _, l := range started.loops {
+		delay := time.Duration(p.rng.Int64N(int64(3 * time.Second)))
+		w.actors.Go(func() {
+			select {
+			case <-time.After(delay):
+			case <-p.ctx.Done():
+			}
+			if err := l.run(as(p.ctx, p.name+"/"+l.name, nil)); err != nil && w.gate.alive(p) {
+				w.defect("%s/%s ended: %v", p.name, l.name, err)
+			}
+		})
+	}
+}
+
+// up returns the parts of a process that has started, else nil.
+func (p *process) up() *parts {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.parts
+}
+
+// open puts the server together, as the program does.
+func (p *process) open(w *world) (*parts, error) {
+	store := &port{w: w, p: p}
+	inbox := outbox.NewInbox(w.scenario.inbox)
+	random := &lots{rng: w.source(p.name + "/ledger")}
+	cfg := ledger.Config{
+		Store: store, Shards: shards, Hold: hold, Jitter: w.scenario.jitter,
+		Retention: w.scenario.retention, KeyTTL: w.scenario.retention,
+		Entropy: random, Random: random.float,
+	}
+	if !w.scenario.cold || p.replica != w.replicas[0] {
+		cfg.Handoff = inbox
+	}
+	storage := workqueue.NewStorage(store, "")
+	if w.scenario.pull {
+		cfg.Follower = storage
+	}
+	l, err := ledger.Open(as(p.ctx, p.name+"/open", nil), cfg)
+	if err != nil {
+		return nil, err
+	}
+	made := &parts{ledger: l, callbacks: callbacks.New(l), operator: outbox.NewOperator(l)}
+	var publisher outbox.Publisher = &busPort{w: w, p: p}
+	if w.scenario.pull {
+		random := &lots{rng: w.source(p.name + "/queue")}
+		if made.queue, err = workqueue.New(workqueue.Config{Storage: storage, Ledger: l, Random: random.float}); err != nil {
+			return nil, err
+		}
+		publisher = made.queue
+	}
+	return made, made.addLoops(w, p, inbox, publisher)
+}
+
+// addLoops makes what runs by itself.
+func (m *parts) addLoops(w *world, p *process, inbox *outbox.Inbox, publisher outbox.Publisher) error {
+	breakers, err := breaker.NewSet(breaker.Config{})
+	if err != nil {
+		return err
+	}
+	relayLots, sweepLots := &lots{rng: w.source(p.name + "/relay")}, &lots{rng: w.source(p.name + "/sweeper")}
+	relay, err := outbox.NewRelay(outbox.Config{
+		Ledger: m.ledger, Publisher: publisher, Inbox: inbox, Breakers: breakers, Random: relayLots.float,
+		Fatal:    func(e *seqledger.IllegalTransitionError) { w.defect("%s: illegal transition: %v", p.name, e) },
+		Deadline: publishDeadline, Interval: relayInterval, Batch: 4, Workers: 2,
+		// One after the other: rows of one job in one pass can not be told apart by
+		// their first call, and who draws which id would be the scheduler's choice.
+		Marks: 1, PassLimit: 16,
+	})
+	if err != nil {
+		return err
+	}
+	sweep, err := sweeper.New(sweeper.Config{
+		Ledger: m.ledger, Interval: sweepInterval, Page: 8, Parallel: 1, Random: sweepLots.float,
+	})
+	if err != nil {
+		return err
+	}
+	m.loops = []loop{{"relay", relay.Run}, {"sweeper", sweep.Run}}
+	return m.addKeepers(w)
+}
+
+// addKeepers makes the loops that look after what the others left.
+func (m *parts) addKeepers(w *world) error {
+	cfg := liveness.Config{Ledger: m.ledger, Interval: livenessInterval, Page: 8, Rest: livenessInterval}
+	if m.queue != nil {
+		cfg.Ensure = m.queue.Ensure
+	}
+	checker, err := liveness.New(cfg)
+	if err != nil {
+		return err
+	}
+	m.loops = append(m.loops, loop{"liveness", func(ctx context.Context) error {
+		for !w.isTidy() && ctx.Err() == nil {
+			time.Sleep(livenessInterval)
+		}
+		return checker.Run(ctx)
+	}})
+	if w.scenario.retention > 0 {
+		purger, err := retention.New(retention.Config{Ledger: m.ledger, Interval: sweepInterval})
+		if err != nil {
+			return err
+		}
+		m.loops = append(m.loops, loop{"retention", purger.Run})
+	}
+	return nil
+}
+
+// lots is a source of ids and lots that several goroutines share.
+type lots struct {
+	mu  sync.Mutex
+	rng *rand.Rand
+}
+
+var _ io.Reader = (*lots)(nil)
+
+// Read fills p; it never fails.
+func (l *lots) Read(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range p {
+		p[i] = byte(l.rng.Uint32())
+	}
+	return len(p), nil
+}
+
+func (l *lots) float() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rng.Float64()
+}

@@ -1,0 +1,132 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// errLost is returned to an actor outside that does not learn what became of its
+// request.
+var errLost = errors.New("no answer")
+
+// visitor is an actor outside: a client, an operator, a worker.
+type visitor struct {
+	w    *world
+	name string
+	rng  *rand.Rand
+	n    int // requests so far
+	jobs int // tasks taken up
+}
+
+func (w *world) visitor(name string) *visitor {
+	return &visitor{w: w, name: name, rng: w.source(name)}
+}
+
+// request is a request that reached a replica.
+type request struct {
+	*parts
+	id    string
+	proc  *process
+	ctx   context.Context //nolint:containedctx // A request is as long as its context.
+	began int             // the number of commits before it
+}
+
+// answer is what a replica says.
+type answer struct {
+	value any
+	err   error
+}
+
+// ask sends a request to some replica and waits for the answer. handle runs in
+// the replica; known is told of its answer when that is given, whether or not it
+// arrives.
+func (v *visitor) ask(what string, op *operation, handle func(*request) (any, error), known func(*request, any, error)) (any, error) {
+	v.n++
+	name := fmt.Sprintf("%s#%d", v.name, v.n)
+	start, patience := v.rng.IntN(8), 5*time.Second+time.Duration(v.rng.Int64N(int64(20*time.Second)))
+	r := v.w.gate.park(&call{actor: name, verb: verbRequest, detail: what, exec: func() reply { return v.w.admit(start) }})
+	req, ok := r.value.(*request)
+	if r.err != nil || !ok {
+		return nil, errLost
+	}
+	ctx, cancel := context.WithTimeout(as(req.proc.ctx, name, op), patience+10*time.Second)
+	req.ctx, req.id = ctx, name
+	answers := make(chan answer, 1)
+	v.w.actors.Go(func() {
+		defer cancel()
+		value, err := handle(req)
+		back := &call{actor: name, verb: verbReply, detail: what + " " + tell(err), proc: req.proc, exec: func() reply {
+			known(req, value, err)
+			return reply{}
+		}}
+		if v.w.gate.park(back).err != nil {
+			err = errLost
+		}
+		answers <- answer{value, err}
+	})
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case a := <-answers:
+		return a.value, a.err
+	case <-timer.C:
+		return nil, errLost
+	}
+}
+
+// tell is an error as the trace has it.
+func tell(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return err.Error()
+}
+
+// admit finds a replica that takes requests. The driver runs it.
+func (w *world) admit(start int) reply {
+	for i := range w.replicas {
+		p := w.replicas[(start+i)%len(w.replicas)].now
+		if p == nil {
+			continue
+		}
+		if up := p.up(); up != nil {
+			return reply{value: &request{parts: up, proc: p, began: w.check.seq}}
+		}
+	}
+	return reply{err: errLost}
+}
+
+// unknown reports whether an error leaves open what became of the request.
+func unknown(err error) bool {
+	if known, ok := errors.AsType[*problem.Error](err); ok {
+		return known.Code == problem.StoreUnavailable
+	}
+	return errors.Is(err, errLost) || errors.Is(err, tablestore.ErrUnknown) || errors.Is(err, tablestore.ErrUnavailable)
+}
+
+// insist asks until there is an answer, or patience ends.
+func (v *visitor) insist(tries int, ask func() (any, error)) (any, error) {
+	for {
+		value, err := ask()
+		if tries--; err == nil || !unknown(err) || tries == 0 {
+			return value, err
+		}
+		if !v.pause(2 * time.Second) {
+			return nil, errLost
+		}
+	}
+}
+
+// pause rests for up to twice that long.
+func (v *visitor) pause(about time.Duration) bool {
+	return v.w.sleep(time.Duration(v.rng.Int64N(int64(2 * about))))
+}
+
+// chance draws a lot.
+func (v *visitor) chance(percent int) bool { return v.rng.IntN(100) < percent }

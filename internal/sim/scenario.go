@@ -1,0 +1,62 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// The times of the simulated servers. They are short, so that much happens in
+// little virtual time, but stand to each other as in the program.
+const (
+	shards           = 2
+	publishDeadline  = 4 * time.Second
+	hold             = 6 * time.Second
+	relayInterval    = 3 * time.Second
+	sweepInterval    = 4 * time.Second
+	livenessInterval = 10 * time.Second
+	ackTimeout       = 12 * time.Second
+	leaseTime        = 30 * time.Second
+)
+
+// scenario is what one seed is about.
+type scenario struct {
+	pull      bool // the pull queue, else a bus
+	replicas  int
+	clients   int
+	workers   int
+	commands  int           // distinct commands
+	submits   int           // of each client
+	controls  int           // what operators do
+	limit     int           // the most jobs of a tenant in flight; 0 is none
+	inbox     int           // room on the hot path
+	jitter    float64       // of the delays
+	liveness  bool          // the reconciler runs from the start
+	cold      bool          // one replica has no relay of its own to hand rows to
+	patience  time.Duration // by which the delays before a retry are multiples
+	retention time.Duration // 0 keeps jobs
+	length    time.Duration // of the phase with faults
+	faults    profile
+}
+
+// newScenario draws a scenario.
+func newScenario(rng *rand.Rand) scenario {
+	s := scenario{
+		pull: rng.IntN(3) != 0, replicas: 2 + rng.IntN(2), clients: 2, workers: 1 + rng.IntN(3),
+		commands: 2 + rng.IntN(5), submits: 2 + rng.IntN(4), controls: rng.IntN(16), inbox: 1 + rng.IntN(8),
+		length: time.Minute + time.Duration(rng.IntN(120))*time.Second,
+	}
+	if rng.IntN(3) == 0 {
+		s.limit = 1 + rng.IntN(3)
+	}
+	if rng.IntN(2) == 0 {
+		s.jitter = 0.3
+	}
+	s.liveness = rng.IntN(3) == 0
+	s.cold = rng.IntN(4) == 0
+	s.patience = time.Duration(1+rng.IntN(3)*5) * time.Second
+	if rng.IntN(5) == 0 {
+		s.retention = 4 * maxLate // A write that lands late finds the job still there.
+	}
+	s.faults = newProfile(rng)
+	return s
+}

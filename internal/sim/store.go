@@ -1,0 +1,89 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"strings"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// port is a process's way to the store. It is no [tablestore.AtomicStore], so
+// each batch of a change is a step of its own.
+type port struct {
+	w *world
+	p *process
+}
+
+// Get implements [tablestore.Store].
+func (s *port) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
+	r := s.park(ctx, verbGet, key.String(), func() reply {
+		row, err := s.w.store.Get(context.Background(), key)
+		return reply{row, err}
+	})
+	row, _ := r.value.(tablestore.Row)
+	return row, r.err
+}
+
+// Scan implements [tablestore.Store].
+func (s *port) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
+	detail := fmt.Sprintf("%s/%s/[%s,%s) %d %s", query.Table, query.Partition, query.From, query.To, query.Limit, query.Continue)
+	r := s.park(ctx, verbScan, detail, func() reply {
+		query := query
+		if limit := s.w.pageLimit(); limit > 0 && (query.Limit == 0 || query.Limit > limit) {
+			query.Limit = limit
+		}
+		page, err := s.w.store.Scan(context.Background(), query)
+		return reply{page, err}
+	})
+	page, _ := r.value.(tablestore.Page)
+	return page, r.err
+}
+
+// Commit implements [tablestore.Store].
+func (s *port) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	who := actorOf(ctx)
+	r := s.park(ctx, verbCommit, describe(batch), func() reply {
+		etags, err := s.w.commit(who, batch)
+		return reply{etags, err}
+	})
+	etags, _ := r.value.([]tablestore.ETag)
+	return etags, r.err
+}
+
+// Close implements [tablestore.Store].
+func (s *port) Close() error { return nil }
+
+func (s *port) park(ctx context.Context, v verb, detail string, exec func() reply) reply {
+	return s.w.gate.park(&call{actor: actorOf(ctx).name, verb: v, detail: detail, proc: s.p, ctx: ctx, exec: exec})
+}
+
+// commit applies a batch, and holds what it wrote against the invariants.
+func (w *world) commit(who actor, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	before := w.check.before(batch)
+	etags, err := w.store.Commit(context.Background(), batch)
+	if err == nil {
+		w.check.committed(who, batch, before)
+	}
+	return etags, err
+}
+
+// describe says what a batch writes, with a digest of the content.
+func describe(batch tablestore.Batch) string {
+	var b strings.Builder
+	h := fnv.New32a()
+	for i := range batch {
+		op := &batch[i]
+		if i == 0 {
+			b.WriteString(op.Key.Table + "/" + op.Key.Partition)
+		}
+		_, _ = h.Write([]byte(op.ETag))
+		_, _ = h.Write(tablestore.EncodeProperties(nil, op.Properties))
+		b.WriteString(" " + op.Verb.String() + " " + op.Key.Row)
+		if state := op.Properties.Get("state").String(); state != "" {
+			b.WriteString("=" + state)
+		}
+	}
+	return fmt.Sprintf("%s #%08x", b.String(), h.Sum32())
+}

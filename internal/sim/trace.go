@@ -1,0 +1,60 @@
+package sim
+
+import (
+	"fmt"
+	"hash"
+	"hash/fnv"
+	"time"
+)
+
+// traceTail is how many of its last lines a trace keeps.
+const traceTail = 80
+
+// trace is what happened, in order: all of it as a hash, the end of it as text.
+type trace struct {
+	hash  hash.Hash64
+	lines [traceTail]line
+	n     int
+	log   func(string)
+}
+
+// line is one step of the driver.
+type line struct {
+	at      time.Duration
+	actor   string
+	what    string
+	detail  string
+	fault   Fault
+	outcome string
+}
+
+func newTrace() *trace { return &trace{hash: fnv.New64a()} }
+
+// add takes one step into the trace.
+func (t *trace) add(l line) {
+	_, _ = fmt.Fprintf(t.hash, "%d|%s|%s|%s|%s|%s\n", l.at, l.actor, l.what, l.detail, l.fault, l.outcome)
+	t.lines[t.n%traceTail] = l
+	t.n++
+	if t.log != nil {
+		t.log(l.String())
+	}
+}
+
+// tail is the end of the trace, oldest first.
+func (t *trace) tail() []string {
+	var out []string
+	for i := max(0, t.n-traceTail); i < t.n; i++ {
+		out = append(out, t.lines[i%traceTail].String())
+	}
+	return out
+}
+
+// String is the line as a person reads it.
+func (l line) String() string {
+	const width = 300
+	detail := l.detail
+	if len(detail) > width {
+		detail = detail[:width] + "…"
+	}
+	return fmt.Sprintf("%12s %-16s %-8s %s [%s] %s", l.at, l.actor, l.what, detail, l.fault, l.outcome)
+}
