@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
@@ -102,6 +103,10 @@ func (q *Queue) recall(ctx context.Context, r *ClaimRequest, workID string, atte
 		claimed, err := lifecycle.Check(one.item, lifecycle.OpClaimNext, request) // Refused: it was no such claim.
 		return nil, claimed && err == nil, nil
 	}
+	held, err := q.stillHeld(ctx, r, one)
+	if err != nil || !held {
+		return nil, err == nil, err
+	}
 	directive, err := q.storage.message(ctx, one.id, one.item.AttemptNo)
 	if errors.Is(err, lifecycle.ErrNotFound) {
 		return nil, false, nil
@@ -110,6 +115,22 @@ func (q *Queue) recall(ctx context.Context, r *ClaimRequest, workID string, atte
 		return nil, false, err
 	}
 	return &View{Item: one.item, Directive: directive}, true, nil
+}
+
+// stillHeld asks the ledger whether the pair of an item that shows the claim is
+// current: its last write may have been lost. One that is behind follows first.
+func (q *Queue) stillHeld(ctx context.Context, r *ClaimRequest, one *stored) (bool, error) {
+	agg, err := q.ledger.Job(ctx, one.item.JobID)
+	if err == nil {
+		one, err = q.follow(ctx, one, agg)
+	}
+	switch {
+	case errors.Is(err, ledger.ErrJobNotFound), errors.Is(err, lifecycle.ErrNotFound):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return one.item.HeldUnder(r.Owner, r.RequestID), nil
 }
 
 // tidy is where this process is on its walk over the memories.

@@ -31,7 +31,7 @@ func (q *Queue) claimOne(ctx context.Context, r *ClaimRequest, item ref) (*View,
 	case err != nil:
 		return nil, err
 	case result.Outcome == statemachine.Applied && result.PostErr == nil:
-		return &View{Item: m.moved, Directive: directive}, nil
+		return m.held(r, directive), nil
 	case result.Outcome != statemachine.Applied:
 		known, err := q.applied(ctx, &result.Job, one, lifecycle.OpClaimNext, m.request)
 		if err != nil {
@@ -47,10 +47,16 @@ func (q *Queue) claimOne(ctx context.Context, r *ClaimRequest, item ref) (*View,
 		}
 		return nil, err
 	}
+	return m.held(r, directive), nil
+}
+
+// held is the item that the claim got, nil where it went on to another attempt
+// while the claim was being finished: that one is not the claimer's.
+func (m *mover) held(r *ClaimRequest, directive []byte) *View {
 	if !m.moved.HeldUnder(r.Owner, r.RequestID) {
-		return nil, nil
+		return nil
 	}
-	return &View{Item: m.moved, Directive: directive}, nil
+	return &View{Item: m.moved, Directive: directive}
 }
 
 // claimer makes the item's part of a claim, with the memory of it.
