@@ -54,11 +54,18 @@ func (v Value) fault() (class error, reason string) { //nolint:revive,staticchec
 }
 
 func validatePartition(table, partition string) error {
+	if err := validateTable(table); err != nil {
+		return err
+	}
+	return validateKeyPart("partition key", partition)
+}
+
+func validateTable(table string) error {
 	if !validTable(table) {
 		return fmt.Errorf("%w: table name %q is not 3 to 63 lower-case letters and digits that begin with a letter",
 			ErrInvalid, table)
 	}
-	return validateKeyPart("partition key", partition)
+	return nil
 }
 
 func validateKeyPart(what, part string) error {

@@ -12,7 +12,7 @@ import (
 // request, so the races are shorter.
 func TestStore(t *testing.T) {
 	t.Parallel()
-	features := storetest.Features{Durable: true, Effort: 10}
+	features := storetest.Features{Durable: true, Walks: true, Effort: 10}
 	storetest.Run(t, features, func(t testing.TB) storetest.Harness {
 		names := tables(t)
 		options := aztablestore.Options{Connection: connection(t), Tables: names[:]}

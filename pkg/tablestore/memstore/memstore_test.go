@@ -16,7 +16,7 @@ func TestStore(t *testing.T) {
 	for name, options := range map[string]memstore.Options{"atomic": {}, "split": {Split: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			features := storetest.Features{Atomic: !options.Split}
+			features := storetest.Features{Atomic: !options.Split, Walks: true}
 			storetest.Run(t, features, func(testing.TB) storetest.Harness {
 				return storetest.Harness{Store: memstore.New(options)}
 			})

@@ -28,7 +28,7 @@ func TestStore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			features := storetest.Features{Atomic: true, Durable: true}
+			features := storetest.Features{Atomic: true, Durable: true, Walks: true}
 			storetest.Run(t, features, func(t testing.TB) storetest.Harness {
 				options := options(t)
 				return storetest.Harness{

@@ -14,6 +14,8 @@ type Features struct {
 	// Durable says that what was committed is there after the store was closed
 	// and opened again. It needs Harness.Reopen.
 	Durable bool
+	// Walks says that the store is a [tablestore.Walker].
+	Walks bool
 	// NamelessConflicts says that a conflict may come without the row's key.
 	NamelessConflicts bool
 	// Effort scales the number of writes in the tests of races. Optional.
@@ -64,6 +66,9 @@ func checks(features Features) []check {
 		all = append(all, atomicChecks...)
 	} else {
 		all = append(all, splitChecks...)
+	}
+	if features.Walks {
+		all = append(all, walkChecks...)
 	}
 	if features.Durable {
 		all = append(all, durableChecks...)
