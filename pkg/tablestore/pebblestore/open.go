@@ -27,14 +27,18 @@ var (
 	// be read, or that a newer version wrote.
 	ErrDamaged = errors.New("data directory cannot be read")
 
+	// ErrNoStore is returned by Open when a directory that is to be read alone
+	// holds no data.
+	ErrNoStore = errors.New("no data directory")
+
 	// ErrNoSpace is returned by Open when less disk space is free than the
 	// reserve.
 	ErrNoSpace = errors.New("too little free disk space")
 )
 
 // Open opens the store in options.Dir, and makes it when there is none. Each
-// error names the directory. It wraps [ErrLocked], [ErrDamaged] or
-// [ErrNoSpace] where that is the reason; else the directory cannot be made or
+// error names the directory. It wraps [ErrLocked], [ErrDamaged],
+// [ErrNoStore] or [ErrNoSpace] where that is the reason; else the directory cannot be made or
 // written.
 func Open(options Options) (*Store, error) {
 	if err := options.Validate(); err != nil {
@@ -62,7 +66,11 @@ func prepare(options *Options) error {
 	if info, err := files.Stat(options.Dir); err == nil && !info.IsDir() {
 		return fmt.Errorf("data directory %q is not a directory", options.Dir)
 	}
-	if err := makeDir(files, options.Dir); err != nil {
+	if options.ReadOnly {
+		if _, err := files.Stat(options.Dir); err != nil {
+			return fmt.Errorf("%w: %q: %w", ErrNoStore, options.Dir, err)
+		}
+	} else if err := makeDir(files, options.Dir); err != nil {
 		return fmt.Errorf("data directory %q cannot be made: %w", options.Dir, err)
 	}
 	if files != vfs.Default {
@@ -121,7 +129,7 @@ func open(options Options, lock *pebble.Lock) (*Store, error) {
 	if err := space.look(); err != nil {
 		return nil, fmt.Errorf("data directory %q: free disk space is not known: %w", options.Dir, err)
 	}
-	if err := space.verdict(); err != nil {
+	if err := space.verdict(); err != nil && !options.ReadOnly {
 		return nil, fmt.Errorf("%w: data directory %q: %w", ErrNoSpace, options.Dir, err)
 	}
 	logger := options.Logger.With("dir", options.Dir)
@@ -131,11 +139,12 @@ func open(options Options, lock *pebble.Lock) (*Store, error) {
 	engine.FS, engine.Lock = fence, lock
 	engine.Logger = engineLogger{logger, latch}
 	engine.EventListener = (&background{space: space, latch: latch, logger: logger}).listener()
+	engine.ReadOnly, engine.ErrorIfNotExists = options.ReadOnly, options.ReadOnly
 	db, err := openEngine(options.Dir, engine)
 	if err != nil {
 		return nil, err
 	}
-	epoch, err := countOpening(db)
+	epoch, err := countOpening(db, options.ReadOnly)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("data directory %q: %w", options.Dir, err), db.Close())
 	}
@@ -145,7 +154,7 @@ func open(options Options, lock *pebble.Lock) (*Store, error) {
 	fence.armed.Store(true)
 	store := &Store{
 		db: db, lock: lock, latch: latch, space: space, stripes: newStripes(), epoch: epoch,
-		applied: make(chan applied, maxUnsettled),
+		applied: make(chan applied, maxUnsettled), readOnly: options.ReadOnly,
 	}
 	go store.settleAll()
 	return store, nil
@@ -166,6 +175,8 @@ func openEngine(dir string, options *pebble.Options) (db *pebble.DB, err error) 
 	switch {
 	case err == nil:
 		return db, nil
+	case errors.Is(err, pebble.ErrDBDoesNotExist):
+		return nil, fmt.Errorf("%w: %q", ErrNoStore, dir)
 	case pebble.IsCorruptionError(err), errors.Is(err, pebble.ErrDBNotPristine):
 		return nil, fmt.Errorf("%w: %q: %w", ErrDamaged, dir, err)
 	default:
@@ -174,8 +185,8 @@ func openEngine(dir string, options *pebble.Options) (db *pebble.DB, err error) 
 }
 
 // countOpening checks the header and returns the number of this opening, which
-// no ETag has used before.
-func countOpening(db *pebble.DB) (epoch uint64, err error) {
+// no ETag has used before. One that only reads is not counted.
+func countOpening(db *pebble.DB, readOnly bool) (epoch uint64, err error) {
 	header, closer, err := db.Get(headerKey)
 	switch {
 	case errors.Is(err, pebble.ErrNotFound):
@@ -188,6 +199,9 @@ func countOpening(db *pebble.DB) (epoch uint64, err error) {
 		if err := closer.Close(); err != nil {
 			return 0, fmt.Errorf("read header: %w", err)
 		}
+	}
+	if readOnly {
+		return epoch, nil
 	}
 	epoch++
 	if err := db.Set(headerKey, encodeHeader(epoch), pebble.Sync); err != nil {

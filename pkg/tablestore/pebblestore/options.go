@@ -24,6 +24,11 @@ type Options struct {
 	// keeps none.
 	Reserve int64
 
+	// ReadOnly opens a directory that is there for reading alone: nothing in it is
+	// changed, not even what a crash left to be cleared up. Each write is refused
+	// as [tablestore.ErrInvalid]. Optional. Defaults to false.
+	ReadOnly bool
+
 	// Logger gets failures at level error, and the storage engine's notes at
 	// level debug. Optional. Defaults to discarding.
 	Logger *slog.Logger

@@ -29,8 +29,9 @@ type Store struct {
 	space   *space
 	stripes *stripes
 
-	epoch  uint64
-	writes atomic.Uint64
+	readOnly bool
+	epoch    uint64
+	writes   atomic.Uint64
 
 	gate    sync.RWMutex // Guards closed against who is about to enter.
 	closed  bool
