@@ -1,0 +1,263 @@
+package audit_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/audit"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+func TestAudit_FindsNothingWrongWithWhatTheProgramWrites(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := settle(t)
+		report := w.audit(audit.Options{})
+		want := map[string]int{"SUCCEEDED": 1, "FAILED_FINAL": 1, "IN_PROGRESS": 2, "DISPATCHING": 2}
+		if diff := cmp.Diff(want, report.States); diff != "" || report.Jobs != 6 || report.Rows < 100 {
+			t.Errorf("%d jobs, %d rows, states (-want +got):\n%s", report.Jobs, report.Rows, diff)
+		}
+		for _, finding := range report.Findings {
+			t.Error(finding)
+		}
+	})
+}
+
+func TestAudit_SaysWhatIsLeftToDo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := settle(t)
+		quiet := 0
+		for _, finding := range w.audit(audit.Options{Quiescent: true}).Findings {
+			if finding.Invariant == audit.Quiet && !finding.Late {
+				quiet++
+			}
+		}
+		if quiet != 4 {
+			t.Errorf("%d jobs are said to go on, want 4", quiet)
+		}
+		time.Sleep(time.Hour) // Nobody looks after the town.
+		late := map[string]bool{}
+		for _, finding := range w.audit(audit.Options{}).Findings {
+			if !finding.Late {
+				t.Error(finding)
+			}
+			late[finding.JobID] = true
+		}
+		for _, name := range []string{"running", "retry", "dispatching"} {
+			if !late[w.jobs[name]] {
+				t.Errorf("%s is overdue and nobody says so", name)
+			}
+		}
+	})
+}
+
+func TestAudit_OfAnEmptyStore(t *testing.T) {
+	t.Parallel()
+	w := &town{t: t, store: emptyStore()}
+	if report := w.audit(audit.Options{}); report.Jobs+len(report.Findings) != 0 {
+		t.Errorf("the report is %+v", report)
+	}
+}
+
+// damage is one thing done to the town, and what has to come to light.
+type damage struct {
+	rule audit.Invariant
+	late bool
+	do   func(w *town)
+	wait time.Duration
+}
+
+func text(s string) tablestore.Value { return tablestore.String(s) }
+
+// damages are what no program of ours may do, each with the invariant that must
+// notice. One without a damage proves nothing: see the test below.
+var damages = map[string]damage{
+	"a job is lost but for its rows": {rule: audit.Accepted, do: func(w *town) { w.drop(w.key("running", "JOB")) }},
+	"a job is lost with all of it": {rule: audit.Accepted, do: func(w *town) {
+		if err := tablestore.DiscardAll(w.t.Context(), w.store, tablestore.Query{
+			Table: tables.Ledger, Partition: w.jobs["queued"],
+		}, ""); err != nil {
+			w.t.Fatal(err)
+		}
+	}},
+	"a job that failed is set going": {rule: audit.Journal, do: func(w *town) {
+		w.set(w.key("failed", "JOB"), "state", text("IN_PROGRESS"))
+	}},
+	"history goes on after the end": {rule: audit.Terminal, do: func(w *town) {
+		row, err := w.store.Get(w.t.Context(), w.key("failed", "JOB"))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		rev := row.Properties.Get("rev").Int() + 1
+		w.set(w.key("failed", "JOB"), "rev", tablestore.Int(rev))
+		w.journal("failed", rev, `[{"o":"job","t":"job.succeeded","f":"FAILED_FINAL","to":"SUCCEEDED"}]`)
+	}},
+	"history walks an edge that is not listed": {rule: audit.Edges, do: func(w *town) {
+		row, err := w.store.Get(w.t.Context(), w.key("queued", "JOB"))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		rev := row.Properties.Get("rev").Int() + 1
+		w.set(w.key("queued", "JOB"), "rev", tablestore.Int(rev))
+		w.journal("queued", rev, `[{"o":"job","t":"job.succeeded","f":"DISPATCHING","to":"SUCCEEDED"}]`)
+	}},
+	"a change is missing": {rule: audit.Journal, do: func(w *town) { w.drop(w.key("done", "EVENT:000000000003")) }},
+	"a change is not readable": {rule: audit.Readable, do: func(w *town) {
+		w.journal("done", 3, `[{`)
+	}},
+	"two changes are one operation": {rule: audit.Journal, do: func(w *town) {
+		row, err := w.store.Get(w.t.Context(), w.key("done", "EVENT:000000000003"))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.set(w.key("done", "EVENT:000000000004"), "operation", row.Properties.Get("operation"))
+	}},
+	"two steps at once": {rule: audit.OneStep, do: func(w *town) {
+		w.set(w.key("running", "STEP:0001:step1"), "state", text("IN_PROGRESS"))
+	}},
+	"a step is missing":   {rule: audit.OneStep, do: func(w *town) { w.drop(w.key("running", "STEP:0000:step0")) }},
+	"a step out of order": {rule: audit.OneStep, do: func(w *town) { w.set(w.key("done", "STEP:0000:step0"), "state", text("PENDING")) }},
+	"the lease is gone": {rule: audit.Pair, do: func(w *town) {
+		w.set(w.key("running", "STEP:0000:step0"), "lease_id", text(""))
+	}},
+	"two attempts have one lease": {rule: audit.Pair, do: func(w *town) {
+		row, err := w.store.Get(w.t.Context(), w.key("done", "OUTBOX:0000:000001"))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.set(w.key("done", "OUTBOX:0001:000001"), "lease_id", row.Properties.Get("lease_id"))
+	}},
+	"the outbox row of the attempt is gone": {rule: audit.Outbox, do: func(w *town) { w.drop(w.key("dispatching", "OUTBOX:0000:000001")) }},
+	"marked sent while the step waits to be": {rule: audit.Outbox, do: func(w *town) {
+		w.set(w.key("dispatching", "OUTBOX:0000:000001"), "state", text("SENT"))
+	}},
+	"marked sent and nobody sent it": {rule: audit.Published, do: func(w *town) {
+		w.set(w.key("done", "OUTBOX:0000:000001"), "sent_at", text(""))
+	}},
+	"the directive is gone": {rule: audit.Directive, do: func(w *town) { w.drop(w.key("running", "DIRECTIVE:0000:000001")) }},
+	"the directive is another's": {rule: audit.Directive, do: func(w *town) {
+		row, err := w.store.Get(w.t.Context(), w.key("done", "DIRECTIVE:0000:000001"))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.write(tablestore.Op{Verb: tablestore.Put, Key: w.key("running", "DIRECTIVE:0000:000001"), Properties: row.Properties})
+	}},
+	"the queue has other bytes": {rule: audit.Directive, do: func(w *town) {
+		key := tablestore.Key{Table: tables.Queue, Partition: w.jobs["queued"], Row: "MESSAGE:0000:000001"}
+		w.write(tablestore.Op{
+			Verb: tablestore.Put, Key: key, Properties: tablestore.AppendLarge(nil, "directive", []byte(`{"type":"DIRECTIVE"}`)),
+		})
+	}},
+	"the key is forgotten":     {rule: audit.Claim, do: func(w *town) { w.drop(w.find(tables.Idempotency, "done", "").Key) }},
+	"the key names another":    {rule: audit.Claim, do: func(w *town) { w.set(w.find(tables.Idempotency, "running", "").Key, "job_id", text(w.jobs["done"])) }},
+	"the key is of other text": {rule: audit.Claim, do: func(w *town) { w.set(w.find(tables.Idempotency, "running", "").Key, "idempotency_hash", text("x")) }},
+	"failed with budget left": {rule: audit.Budget, do: func(w *town) {
+		w.set(w.key("failed", "STEP:0000:step0"), "attempts", text("1:x:acked:"))
+	}},
+	"the entry is gone":     {rule: audit.Forward, do: func(w *town) { w.drop(w.find(tables.Schedule, "running", "timer").Key) }},
+	"the entry is too late": {rule: audit.Forward, do: func(w *town) { w.postpone("running") }},
+	"the queue lost the work": {rule: audit.Forward, do: func(w *town) {
+		w.drop(tablestore.Key{Table: tables.Queue, Partition: w.jobs["queued"], Row: "ITEM:0000:000001"})
+	}},
+	"the slot is free while the job runs": {rule: audit.Slot, do: func(w *town) { w.drop(w.find(tables.Inflight, "running", "").Key) }},
+	"the slot is taken after the end": {rule: audit.Slot, do: func(w *town) {
+		row, err := w.store.Get(w.t.Context(), w.key("done", "JOB"))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.write(tablestore.Op{Verb: tablestore.Put, Key: tablestore.Key{
+			Table: tables.Inflight, Partition: row.Properties.Get("slot_partition").String(), Row: row.Properties.Get("slot_row").String(),
+		}, Properties: tablestore.Properties{{Name: "job_id", Value: text(w.jobs["done"])}}})
+	}},
+	"a second slot is kept": {rule: audit.Slot, late: true, wait: time.Hour, do: func(w *town) {
+		slot := w.find(tables.Inflight, "running", "")
+		slot.Key.Row += "2"
+		w.write(tablestore.Op{Verb: tablestore.Put, Key: slot.Key, Properties: slot.Properties})
+	}},
+	"not in the list of its month": {rule: audit.Listed, do: func(w *town) { w.drop(w.find(tables.Index, "running", "jobs").Key) }},
+	"not in the list of failures":  {rule: audit.Listed, do: func(w *town) { w.drop(w.find(tables.Index, "failed", "ended").Key) }},
+	"the announcement is lost":     {rule: audit.Ended, do: func(w *town) { w.drop(w.key("done", "WEBHOOK:00")) }},
+	"the end was not followed up": {rule: audit.Ended, late: true, wait: time.Hour, do: func(w *town) {
+		row, err := w.store.Get(w.t.Context(), w.key("done", "JOB"))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		entry := w.find(tables.Schedule, "done", "retention")
+		entry.Key.Partition = "timer" + entry.Key.Partition[len("retention"):]
+		entry.Key.Row = tablestore.Join(tablestore.Pad(row.Properties.Get("entry_due").Time().UnixMilli(), 13), w.jobs["done"],
+			row.Properties.Get("entry_nonce").String())
+		w.write(tablestore.Op{Verb: tablestore.Put, Key: entry.Key, Properties: entry.Properties})
+	}},
+	"a worker still holds what has ended": {rule: audit.Queue, do: func(w *town) {
+		w.set(tablestore.Key{Table: tables.Queue, Partition: w.jobs["failed"], Row: "ITEM:0000:000001"}, "status", text("running"))
+	}},
+}
+
+// postpone moves the entry of a job an hour.
+func (w *town) postpone(name string) {
+	w.t.Helper()
+	entry := w.find(tables.Schedule, name, "timer")
+	parts, err := tablestore.Split(entry.Key.Row)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	row, err := w.store.Get(w.t.Context(), w.key(name, "JOB"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	due := row.Properties.Get("entry_due").Time().Add(time.Hour)
+	w.set(w.key(name, "JOB"), "entry_due", tablestore.Time(due))
+	entry.Key.Row = tablestore.Join(tablestore.Pad(due.UnixMilli(), 13), parts[1], parts[2])
+	w.write(tablestore.Op{Verb: tablestore.Put, Key: entry.Key, Properties: entry.Properties})
+}
+
+// journal writes a change into a job's history.
+func (w *town) journal(name string, rev int64, entries string) {
+	w.t.Helper()
+	w.write(tablestore.Op{
+		Verb: tablestore.Put, Key: w.key(name, "EVENT:"+tablestore.Pad(rev, 12)),
+		Properties: tablestore.AppendLarge(tablestore.Properties{
+			{Name: "rev", Value: tablestore.Int(rev)}, {Name: "operation", Value: text("ours")},
+			{Name: "at", Value: tablestore.Time(time.Now())},
+		}, "entries", []byte(entries)),
+	})
+}
+
+func TestAudit_NoticesEveryDamage(t *testing.T) {
+	t.Parallel()
+	for name, damage := range damages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := settle(t)
+				damage.do(w)
+				time.Sleep(damage.wait)
+				var lines string
+				for _, finding := range w.audit(audit.Options{}).Findings {
+					if finding.Invariant == damage.rule && finding.Late == damage.late {
+						return
+					}
+					lines += "\n" + finding.String()
+				}
+				t.Errorf("nothing of %q was found, but:%s", damage.rule, lines)
+			})
+		})
+	}
+}
+
+func TestInvariants_EachHasADamageThatItNotices(t *testing.T) {
+	t.Parallel()
+	noticed := map[audit.Invariant]bool{audit.Quiet: true} // Shown above.
+	for _, damage := range damages {
+		noticed[damage.rule] = true
+	}
+	for _, rule := range audit.Invariants {
+		if !noticed[rule] {
+			t.Errorf("no damage shows that %q is checked", rule)
+		}
+	}
+}
