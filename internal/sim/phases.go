@@ -46,6 +46,7 @@ func (w *world) tailPhase() {
 	w.until(time.Now().Add(tidyTime), func() bool { return len(w.leftOver()) == 0 })
 	w.settled("left over", w.leftOver())
 	w.checkPublished()
+	w.audit()
 }
 
 // settled notes what is not as it should be by now.
