@@ -38,6 +38,7 @@ func words() []command {
 		{"demo", "watch documents go through a three-step pipeline", (*program).demo},
 		{"bench", "measure jobs per second on this machine", (*program).bench},
 		{"protocols", "check protocol files", (*program).protocols},
+		{"audit", "hold a store against the invariants", (*program).audit},
 		{"token", "make a bearer token", (*program).token},
 		{"webhook-secret", "print the secret that a tenant's receivers verify with", (*program).webhookSecret},
 		{"version", "print the version", (*program).version},
@@ -51,8 +52,16 @@ func main() {
 	if err := p.run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "lucius:", err)
 		stop()
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
+}
+
+// exitCode is the code that the program ends with after an error.
+func exitCode(err error) int {
+	if exit, ok := errors.AsType[*exitError](err); ok {
+		return exit.code
+	}
+	return 1
 }
 
 // errUsage is returned for a command line that names no command.

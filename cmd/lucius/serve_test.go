@@ -73,6 +73,9 @@ func serveOn(t *testing.T, dir string, more ...string) *server {
 			if err := s.stop(); err != nil {
 				t.Errorf("the server did not end well: %v", err)
 			}
+			if loaded.StorageBackend == config.BackendLocal && !t.Failed() {
+				auditFolder(t, dir)
+			}
 		})
 		return s
 	case err := <-done:
