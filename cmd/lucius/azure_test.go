@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/lucius-project/lucius/api"
@@ -43,5 +44,12 @@ func TestServe_ReplicasOnOneStorageAccount(t *testing.T) {
 	listed, err := two.client.ListJobsWithResponse(t.Context(), &api.ListJobsParams{State: api.JobStateSucceeded})
 	if err != nil || listed.JSON200 == nil || len(listed.JSON200.Jobs) != 1 || listed.JSON200.Jobs[0].JobID != jobID {
 		t.Errorf("listed: %v, %s", err, listed.Body)
+	}
+	// The account is audited while a replica is at work on it.
+	out, code := auditIn(t, map[string]string{
+		"LUCIUS_STORAGE_BACKEND": "ledger", "LUCIUS_TABLE_CONNECTION": account.ConnectionString(),
+	})
+	if code != 0 || !strings.Contains(out, "1 jobs, 1 SUCCEEDED") {
+		t.Errorf("the audit ends with %d: %s", code, out)
 	}
 }
