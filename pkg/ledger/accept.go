@@ -240,7 +240,8 @@ func (a *acceptance) settle(ctx context.Context, plan *plan, cause error) (Accep
 }
 
 // resubmit sends the identical change again after an unknown outcome. The
-// claim and the slot may have been written by the first: then they are ours.
+// claim and a numbered slot may have been written by the first: then they are
+// ours.
 func (a *acceptance) resubmit(ctx context.Context, plan *plan, cause error) (Accepted, bool, error) {
 	if ctx.Err() != nil {
 		return Accepted{}, false, fmt.Errorf("accept: %w", cause)
@@ -249,6 +250,10 @@ func (a *acceptance) resubmit(ctx context.Context, plan *plan, cause error) (Acc
 		return Accepted{}, false, err
 	}
 	plan.change.Pre = plan.change.Pre[len(plan.change.Pre)-1:]
+	if !a.slot.Numbered {
+		// Nobody can tell whether it was taken, and to take it again is harmless.
+		plan.change.Pre = append([]tablestore.Stage{{{a.l.takeSlot(a.slot, a.jobID, time.Now())}}}, plan.change.Pre...)
+	}
 	plan.change.Post = nil
 	if a.claimed == "" || a.slot.Numbered && a.slotTag == "" {
 		return Accepted{}, false, nil

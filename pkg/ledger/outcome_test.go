@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 
@@ -49,9 +50,13 @@ func TestChange_AnUnknownOutcomeIsClearedUp(t *testing.T) {
 
 func TestAccept_AnUnknownOutcomeIsClearedUp(t *testing.T) {
 	t.Parallel()
-	for _, applied := range []bool{true, false} {
+	type outcome struct {
+		applied bool
+		limit   int // With one, slots are numbered; without, each job has its own.
+	}
+	for _, test := range []outcome{{true, 2}, {false, 2}, {true, 0}, {false, 0}} {
 		for _, table := range []string{"luciusledger", "jobidempotency", "luciusinflight", "luciusschedule"} {
-			t.Run(table, func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, applied %t, limit %d", table, test.applied, test.limit), func(t *testing.T) {
 				t.Parallel()
 				b := setup(t)
 				var lost atomic.Bool // The batches of a stage come side by side.
@@ -59,13 +64,13 @@ func TestAccept_AnUnknownOutcomeIsClearedUp(t *testing.T) {
 					if batch[0].Key.Table != table || lost.Swap(true) {
 						return commit()
 					}
-					if applied {
+					if test.applied {
 						_, _ = commit()
 					}
 					return nil, tablestore.ErrUnknown
 				})
 				cmd := command("h")
-				cmd.Limit = 2
+				cmd.Limit = test.limit
 				accepted := b.mustAccept(t, cmd)
 				assertRevs(t, b, accepted.Job.ID, 1)
 				if again := b.mustAccept(t, cmd); again.Job.ID != accepted.Job.ID {
