@@ -16,11 +16,7 @@ func (w *world) audit() {
 	auditor, err := audit.New(audit.Config{
 		Store: w.store.(audit.Store),
 		Options: audit.Options{
-			Tables: audit.Tables{
-				Ledger: tableLedger, Schedule: tableSchedule, Inflight: tableInflight, Idempotency: "jobidempotency",
-				Index: "luciusjobindex", Queue: tableQueue,
-			},
-			KeyTTL: w.scenario.retention, Retention: w.scenario.retention,
+			Tables: tables, KeyTTL: w.scenario.retention, Retention: w.scenario.retention,
 		},
 	})
 	if err != nil {

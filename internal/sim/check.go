@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -18,6 +19,12 @@ const (
 	tableInflight = "luciusinflight"
 	tableQueue    = "luciusqueue"
 )
+
+// tables are all of them, as an audit wants them.
+var tables = audit.Tables{
+	Ledger: tableLedger, Schedule: tableSchedule, Inflight: tableInflight, Queue: tableQueue,
+	Idempotency: "jobidempotency", Index: "luciusjobindex",
+}
 
 // checker holds what is written, published and answered against the invariants.
 // It keeps its own picture of the rows. The driver alone uses it.
@@ -52,15 +59,15 @@ type done struct {
 // job is the picture of one job.
 type job struct {
 	id     string
-	row    jobRow
+	row    audit.JobRow
 	exists bool
-	steps  []stepRow
-	outbox map[string]outboxRow // by row key
+	steps  []audit.StepRow
+	outbox map[string]audit.OutboxRow // by row key
 	// superseded is when each attempt of a step was followed by another, and ended
 	// when each step ended, both in commits.
 	superseded map[attemptKey]int
 	ended      map[int]int
-	items      map[string]itemRow // by row key
+	items      map[string]audit.ItemRow // by row key
 	purged     bool
 }
 
@@ -84,8 +91,8 @@ func (c *checker) job(id string) *job {
 	j := c.jobs[id]
 	if j == nil {
 		j = &job{
-			id: id, outbox: map[string]outboxRow{}, superseded: map[attemptKey]int{}, ended: map[int]int{},
-			items: map[string]itemRow{},
+			id: id, outbox: map[string]audit.OutboxRow{}, superseded: map[attemptKey]int{}, ended: map[int]int{},
+			items: map[string]audit.ItemRow{},
 		}
 		c.jobs[id] = j
 	}
@@ -160,17 +167,17 @@ func (c *checker) anyJob(lot int) string {
 
 // anyItem is some item of the pull queue that has not ended, and the id of its
 // work; empty where there is none.
-func (c *checker) anyItem(lot int) itemRow {
-	var found []itemRow
+func (c *checker) anyItem(lot int) audit.ItemRow {
+	var found []audit.ItemRow
 	for _, j := range c.all() {
 		for _, row := range slices.Sorted(maps.Keys(j.items)) {
-			if item := j.items[row]; !item.terminal() {
+			if item := j.items[row]; !item.Terminal() {
 				found = append(found, item)
 			}
 		}
 	}
 	if len(found) == 0 {
-		return itemRow{}
+		return audit.ItemRow{}
 	}
 	return found[lot%len(found)]
 }
@@ -179,7 +186,7 @@ func (c *checker) anyItem(lot int) itemRow {
 func (c *checker) paused() []string {
 	var ids []string
 	for _, j := range c.all() {
-		if j.row.state == "PAUSED" || j.row.state == "PAUSING" {
+		if j.row.State == "PAUSED" || j.row.State == "PAUSING" {
 			ids = append(ids, j.id)
 		}
 	}
@@ -190,7 +197,7 @@ func (c *checker) paused() []string {
 func (c *checker) ended() map[string]int {
 	counts := map[string]int{}
 	for _, j := range c.all() {
-		counts[j.row.state]++
+		counts[j.row.State]++
 	}
 	return counts
 }

@@ -50,8 +50,8 @@ func (c *checker) answeredControl(jobID string, event statemachine.Event, value 
 		return
 	}
 	j := c.job(jobID)
-	if _, cancel := event.(statemachine.Cancel); cancel && !j.purged && !j.row.terminal() && j.row.state != "CANCELLING" {
-		c.violate("answer", "the cancel of job %s was answered, and it is %s", jobID, j.row.state)
+	if _, cancel := event.(statemachine.Cancel); cancel && !j.purged && !j.row.Terminal() && j.row.State != "CANCELLING" {
+		c.violate("answer", "the cancel of job %s was answered, and it is %s", jobID, j.row.State)
 	}
 }
 
@@ -107,11 +107,11 @@ func (c *checker) checkDone(op *operation) {
 		return
 	}
 	for i := range j.steps {
-		if j.steps[i].id != op.stepID {
+		if j.steps[i].ID != op.stepID {
 			continue
 		}
-		memory := j.steps[i].remembers(op.attemptNo)
-		if !memory.acked || op.kind == "result" && memory.result != op.status {
+		memory := j.steps[i].Remembers(op.attemptNo)
+		if !memory.Acked || op.kind == "result" && memory.Result != op.status {
 			c.violate("answer", "%s was answered as done, and the step remembers %+v", op.name(), memory)
 		}
 	}
@@ -149,7 +149,7 @@ func (c *checker) answeredClaim(began int, owner, requestID string, views []work
 		}
 		c.holders[item.LeaseID] = owner
 		for index := range j.steps {
-			if j.steps[index].id != item.StepID {
+			if j.steps[index].ID != item.StepID {
 				continue
 			}
 			when, superseded := j.superseded[attemptKey{index, item.AttemptNo}]

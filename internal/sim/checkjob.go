@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -35,7 +36,7 @@ func (c *checker) checkJob(who actor, j *job, writes []write) {
 			c.takeDirective(j, w)
 		}
 	}
-	if j.purged || j.row.tombstone {
+	if j.purged || j.row.Tombstone {
 		return
 	}
 	c.checkHead(&was, j, head, journal)
@@ -52,23 +53,23 @@ func (c *checker) checkJob(who actor, j *job, writes []write) {
 // takeHead takes a JOB row over.
 func (c *checker) takeHead(j *job, w *write) {
 	if w.gone() {
-		if w.was && !j.row.tombstone {
+		if w.was && !j.row.Tombstone {
 			c.violate("S1", "job %s deleted without a tombstone", j.id)
 		}
-		j.exists, j.row = false, jobRow{}
+		j.exists, j.row = false, audit.JobRow{}
 		return
 	}
-	next := readJob(w.op.Properties)
+	next := audit.ReadJob(w.op.Properties)
 	switch {
-	case next.tombstone && j.exists:
-		if due := j.row.completed.Add(c.w.scenario.retention); !j.row.terminal() || c.w.scenario.retention == 0 || time.Now().Before(due) {
-			c.violate("S1", "job %s became a tombstone while %s", j.id, j.row.state)
+	case next.Tombstone && j.exists:
+		if due := j.row.Completed.Add(c.w.scenario.retention); !j.row.Terminal() || c.w.scenario.retention == 0 || time.Now().Before(due) {
+			c.violate("S1", "job %s became a tombstone while %s", j.id, j.row.State)
 		}
 		j.purged, j.exists = true, false
-	case j.row.tombstone:
+	case j.row.Tombstone:
 		c.violate("S3", "the tombstone of job %s was written over", j.id)
 	default:
-		j.exists = !next.tombstone
+		j.exists = !next.Tombstone
 	}
 	j.row = next
 }
@@ -78,18 +79,18 @@ func (c *checker) takeStep(j *job, w *write) (int, bool) {
 	if w.gone() {
 		return 0, false
 	}
-	step := readStep(w.op.Properties)
-	for len(j.steps) <= step.index {
-		j.steps = append(j.steps, stepRow{})
+	step := audit.ReadStep(w.op.Properties)
+	for len(j.steps) <= step.Index {
+		j.steps = append(j.steps, audit.StepRow{})
 	}
-	if old := j.steps[step.index]; old.attempt != step.attempt {
-		j.superseded[attemptKey{step.index, old.attempt}] = c.seq
+	if old := j.steps[step.Index]; old.Attempt != step.Attempt {
+		j.superseded[attemptKey{step.Index, old.Attempt}] = c.seq
 	}
-	if _, known := j.ended[step.index]; step.terminal() && !known {
-		j.ended[step.index] = c.seq
+	if _, known := j.ended[step.Index]; step.Terminal() && !known {
+		j.ended[step.Index] = c.seq
 	}
-	j.steps[step.index] = step
-	return step.index, true
+	j.steps[step.Index] = step
+	return step.Index, true
 }
 
 // takeOutbox takes an OUTBOX row over.
@@ -98,23 +99,23 @@ func (c *checker) takeOutbox(j *job, w *write) {
 		delete(j.outbox, w.op.Key.Row)
 		return
 	}
-	old, next := j.outbox[w.op.Key.Row], readOutbox(w.op.Properties)
+	old, next := j.outbox[w.op.Key.Row], audit.ReadOutbox(w.op.Properties)
 	j.outbox[w.op.Key.Row] = next
-	if w.was && old.state != "PENDING" && old.raw != next.raw {
-		c.violate("S3", "outbox row %s changed after it was %s", next.id, old.state)
+	if w.was && old.State != "PENDING" && old.Raw != next.Raw {
+		c.violate("S3", "outbox row %s changed after it was %s", next.ID, old.State)
 	}
-	if !w.was && next.state != "PENDING" {
-		c.violate("S7", "outbox row %s began as %s", next.id, next.state)
+	if !w.was && next.State != "PENDING" {
+		c.violate("S7", "outbox row %s began as %s", next.ID, next.State)
 	}
-	if next.state == "SENT" && old.state != "SENT" && c.sent[next.message()] == nil && !c.enqueued[next.message()] {
-		c.violate("S7", "outbox row %s is SENT and %s was never published", next.id, next.message())
+	if next.State == "SENT" && old.State != "SENT" && c.sent[next.Message()] == nil && !c.enqueued[next.Message()] {
+		c.violate("S7", "outbox row %s is SENT and %s was never published", next.ID, next.Message())
 	}
 }
 
 // takeDirective checks that an attempt's bytes are written once, after the
 // steps before it have ended.
 func (c *checker) takeDirective(j *job, w *write) {
-	if w.was && !w.gone() && rawOf(w.old) != rawOf(w.op.Properties) {
+	if w.was && !w.gone() && audit.Raw(w.old) != audit.Raw(w.op.Properties) {
 		c.violate("S8", "job %s: %s written over", j.id, w.op.Key.Row)
 	}
 }
@@ -127,19 +128,19 @@ func (c *checker) checkHead(was, j *job, head, journal *write) {
 		return
 	case head == nil:
 		return
-	case was.exists && was.row.terminal():
-		c.violate("S3", "job %s changed after it was %s", j.id, was.row.state)
-	case j.row.rev != was.row.rev+1:
-		c.violate("S10", "job %s went from rev %d to %d", j.id, was.row.rev, j.row.rev)
-	case journal == nil || journal.op.Verb != tablestore.Insert || journal.op.Properties.Get("rev").Int() != j.row.rev:
-		c.violate("S10", "rev %d of job %s has no journal row of its own", j.row.rev, j.id)
-	case j.row.updated.Before(was.row.updated):
-		c.violate("S10", "job %s was updated at %s and then at %s", j.id, was.row.updated, j.row.updated)
-	case j.row.attempts < was.row.attempts:
-		c.violate("S10", "attempts of job %s went from %d to %d", j.id, was.row.attempts, j.row.attempts)
+	case was.exists && was.row.Terminal():
+		c.violate("S3", "job %s changed after it was %s", j.id, was.row.State)
+	case j.row.Rev != was.row.Rev+1:
+		c.violate("S10", "job %s went from rev %d to %d", j.id, was.row.Rev, j.row.Rev)
+	case journal == nil || journal.op.Verb != tablestore.Insert || journal.op.Properties.Get("rev").Int() != j.row.Rev:
+		c.violate("S10", "rev %d of job %s has no journal row of its own", j.row.Rev, j.id)
+	case j.row.Updated.Before(was.row.Updated):
+		c.violate("S10", "job %s was updated at %s and then at %s", j.id, was.row.Updated, j.row.Updated)
+	case j.row.Attempts < was.row.Attempts:
+		c.violate("S10", "attempts of job %s went from %d to %d", j.id, was.row.Attempts, j.row.Attempts)
 	}
-	if was.exists && was.row.state != j.row.state && !walks(statemachine.JobEdges, was.row.state, j.row.state) {
-		c.violate("S15", "job %s went from %s to %s", j.id, was.row.state, j.row.state)
+	if was.exists && was.row.State != j.row.State && !walks(statemachine.JobEdges, was.row.State, j.row.State) {
+		c.violate("S15", "job %s went from %s to %s", j.id, was.row.State, j.row.State)
 	}
 	if !was.exists {
 		c.checkNewJob(j)
@@ -150,21 +151,21 @@ func (c *checker) checkHead(was, j *job, head, journal *write) {
 func (c *checker) checkNewJob(j *job) {
 	live := 0
 	for _, other := range c.all() {
-		if other.row.tenant == j.row.tenant && !other.row.terminal() {
+		if other.row.Tenant == j.row.Tenant && !other.row.Terminal() {
 			live++
 		}
-		if other != j && j.row.rerunOf == "" && other.row.rerunOf == "" && other.row.tenant == j.row.tenant &&
-			other.row.key == j.row.key && !c.keyFree(other) {
+		if other != j && j.row.RerunOf == "" && other.row.RerunOf == "" && other.row.Tenant == j.row.Tenant &&
+			other.row.IdempotencyKey == j.row.IdempotencyKey && !c.keyFree(other) {
 			c.violate("S11", "jobs %s and %s have one idempotency key", other.id, j.id)
 		}
 	}
 	if limit := c.w.scenario.limit; limit > 0 && live > limit {
-		c.violate("limit", "tenant %s has %d jobs in flight, %d are allowed", j.row.tenant, live, limit)
+		c.violate("limit", "tenant %s has %d jobs in flight, %d are allowed", j.row.Tenant, live, limit)
 	}
 }
 
 // keyFree reports whether the key of a job may name another by now.
 func (c *checker) keyFree(j *job) bool {
 	ttl := c.w.scenario.retention
-	return ttl > 0 && j.row.terminal() && time.Now().After(j.row.completed.Add(ttl))
+	return ttl > 0 && j.row.Terminal() && time.Now().After(j.row.Completed.Add(ttl))
 }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -23,7 +24,7 @@ func (c *checker) published(m *ledger.Message) {
 // checkMessage checks that a message id stands for one attempt, and an attempt
 // for one message id.
 func (c *checker) checkMessage(jobID, stepID string, attempt int, lease, id string) {
-	name := jobID + "/" + stepID + "/" + itoa(attempt)
+	name := jobID + "/" + stepID + "/" + strconv.Itoa(attempt)
 	if known := c.leases[lease]; known != "" && known != name {
 		c.violate("S8", "message %s carries the lease of %s", id, known)
 	}
@@ -72,30 +73,30 @@ var itemMoves = map[string]string{
 
 // checkItem compares an item with what it was.
 func (c *checker) checkItem(j *job, w *write) {
-	old, next := readItem(w.old), readItem(w.op.Properties)
+	old, next := audit.ReadItem(w.old), audit.ReadItem(w.op.Properties)
 	j.items[w.op.Key.Row] = next
-	if old.terminal() && rawOf(w.old) != rawOf(w.op.Properties) {
-		c.violate("queue", "%s of job %s changed after it was %s", w.op.Key.Row, j.id, old.status)
+	if old.Terminal() && audit.Raw(w.old) != audit.Raw(w.op.Properties) {
+		c.violate("queue", "%s of job %s changed after it was %s", w.op.Key.Row, j.id, old.Status)
 		return
 	}
-	if !strings.Contains(itemMoves[old.status], next.status) {
-		c.violate("queue", "%s of job %s went from %s to %s", w.op.Key.Row, j.id, old.status, next.status)
+	if !strings.Contains(itemMoves[old.Status], next.Status) {
+		c.violate("queue", "%s of job %s went from %s to %s", w.op.Key.Row, j.id, old.Status, next.Status)
 	}
-	if old.lease != next.lease || old.status != "queued" && next.status == "queued" {
-		c.enqueued[next.messageID] = true
-		c.checkMessage(next.job, next.step, next.attempt, next.lease, next.messageID)
+	if old.Lease != next.Lease || old.Status != "queued" && next.Status == "queued" {
+		c.enqueued[next.Message] = true
+		c.checkMessage(next.Job, next.Step, next.Attempt, next.Lease, next.Message)
 	}
-	if next.terminal() {
+	if next.Terminal() {
 		return
 	}
 	for row, other := range j.items {
-		if row != w.op.Key.Row && !other.terminal() && other.lease == next.lease {
+		if row != w.op.Key.Row && !other.Terminal() && other.Lease == next.Lease {
 			c.violate("queue", "%s and %s of job %s carry one lease", row, w.op.Key.Row, j.id)
 		}
 	}
-	back := next.status == "queued" && (old.status == "running" || old.status == "stalled")
-	if old.attempt > next.attempt || old.attempt == next.attempt && back {
+	back := next.Status == "queued" && (old.Status == "running" || old.Status == "stalled")
+	if old.Attempt > next.Attempt || old.Attempt == next.Attempt && back {
 		c.violate("queue", "%s of job %s was %s at attempt %d and is offered again for attempt %d",
-			w.op.Key.Row, j.id, old.status, old.attempt, next.attempt)
+			w.op.Key.Row, j.id, old.Status, old.Attempt, next.Attempt)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -13,37 +14,37 @@ import (
 // at or before its next deadline.
 func (c *checker) checkWayForward(j *job) {
 	due := j.due()
-	if due.IsZero() || j.row.state == "PAUSED" {
+	if due.IsZero() || j.row.State == "PAUSED" {
 		return
 	}
 	switch {
-	case j.row.entryKind == "":
-		c.violate("schedule", "job %s is %s and no entry stands for it", j.id, j.row.state)
+	case j.row.EntryKind == "":
+		c.violate("schedule", "job %s is %s and no entry stands for it", j.id, j.row.State)
 	case c.rows[c.entryKey(j)] == nil:
 		c.violate("schedule", "the entry of job %s, %s, is not there", j.id, c.entryKey(j).Row)
-	case j.row.entryDue.After(due):
-		c.violate("schedule", "the entry of job %s is due at %s, and the job at %s", j.id, j.row.entryDue, due)
+	case j.row.EntryDue.After(due):
+		c.violate("schedule", "the entry of job %s is due at %s, and the job at %s", j.id, j.row.EntryDue, due)
 	}
 }
 
 // due is when somebody must look at the job at the latest; the zero time is
 // never.
 func (j *job) due() time.Time {
-	if j.row.terminal() {
-		return j.row.completed.Add(time.Minute)
+	if j.row.Terminal() {
+		return j.row.Completed.Add(time.Minute)
 	}
 	for i := range j.steps {
 		step := &j.steps[i]
-		switch step.state {
+		switch step.State {
 		case "AWAITING_ACK", "IN_PROGRESS":
-			return step.end()
+			return step.End()
 		case "FAILED_RETRY":
-			return step.next
+			return step.Next
 		case "DISPATCHING":
 			due := time.Now()
 			for _, row := range j.outbox {
-				if row.state == "PENDING" {
-					due = later(due, row.due)
+				if row.State == "PENDING" {
+					due = later(due, row.Due)
 				}
 			}
 			return due.Add(hold)
@@ -54,15 +55,8 @@ func (j *job) due() time.Time {
 
 // entryKey is where the entry lies that the job names.
 func (c *checker) entryKey(j *job) tablestore.Key {
-	var h uint32 = 2166136261 // FNV-1a, by which entries are spread over the shards.
-	for i := range len(j.id) {
-		h = (h ^ uint32(j.id[i])) * 16777619
-	}
-	return tablestore.Key{
-		Table:     tableSchedule,
-		Partition: j.row.entryKind + ":" + tablestore.Pad(int64(h%shards), 3),
-		Row:       tablestore.Pad(j.row.entryDue.UnixMilli(), 13) + ":" + j.id + ":" + j.row.entryNonce,
-	}
+	evidence := audit.Evidence{JobID: j.id, Job: &j.row}
+	return evidence.EntryKey(&audit.Options{Tables: tables, Shards: shards})
 }
 
 // checkSchedule checks that no entry is deleted that somebody needs.
@@ -77,10 +71,10 @@ func (c *checker) checkSchedule(writes []write) {
 		named := j.exists && c.entryKey(j) == w.op.Key
 		timed := strings.HasPrefix(w.op.Key.Partition, "timer") || strings.HasPrefix(w.op.Key.Partition, "dispatch")
 		switch rev := w.old.Get("rev").Int(); {
-		case !timed || j.purged || j.row.tombstone:
-		case j.row.rev < rev:
-			c.violate("schedule", "an entry of job %s for rev %d was deleted at rev %d", j.id, rev, j.row.rev)
-		case named && !j.row.terminal():
+		case !timed || j.purged || j.row.Tombstone:
+		case j.row.Rev < rev:
+			c.violate("schedule", "an entry of job %s for rev %d was deleted at rev %d", j.id, rev, j.row.Rev)
+		case named && !j.row.Terminal():
 			c.violate("schedule", "the entry that stands for job %s was deleted", j.id)
 		case named:
 			c.checkEnd(j)
@@ -91,14 +85,14 @@ func (c *checker) checkSchedule(writes []write) {
 // checkEnd checks that what follows the end of a job is done when the last entry
 // that could remember it goes.
 func (c *checker) checkEnd(j *job) {
-	slot := c.rows[tablestore.Key{Table: tableInflight, Partition: j.row.slotPart, Row: j.row.row}]
+	slot := c.rows[tablestore.Key{Table: tableInflight, Partition: j.row.SlotPartition, Row: j.row.SlotRow}]
 	if slot.Get("job_id").String() == j.id {
 		c.violate("slot", "job %s has ended, its slot is taken, and no entry remembers it", j.id)
 	}
 	for _, row := range slices.Sorted(maps.Keys(j.items)) {
 		// One that is queued may have come after the end: the next claim drops it.
-		if item := j.items[row]; !item.terminal() && item.status != "queued" {
-			c.violate("queue", "job %s has ended, its %s is %s, and no entry remembers it", j.id, row, item.status)
+		if item := j.items[row]; !item.Terminal() && item.Status != "queued" {
+			c.violate("queue", "job %s has ended, its %s is %s, and no entry remembers it", j.id, row, item.Status)
 		}
 	}
 }

@@ -3,9 +3,11 @@ package sim
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -78,8 +80,8 @@ func (w *world) unended() []string {
 	}
 	var list []string
 	for _, j := range w.check.all() {
-		if !j.row.terminal() && j.row.state != "PAUSED" {
-			list = append(list, "job "+j.id+" is "+j.row.state+stepsOf(j))
+		if !j.row.Terminal() && j.row.State != "PAUSED" {
+			list = append(list, "job "+j.id+" is "+j.row.State+stepsOf(j))
 		}
 	}
 	return list
@@ -102,7 +104,7 @@ func stepsOf(j *job) string {
 	var b strings.Builder
 	for i := range j.steps {
 		s := &j.steps[i]
-		b.WriteString(", " + s.id + " is " + s.state + " at attempt " + itoa(s.attempt))
+		b.WriteString(", " + s.ID + " is " + s.State + " at attempt " + strconv.Itoa(s.Attempt))
 	}
 	return b.String()
 }
@@ -115,13 +117,13 @@ func (w *world) surplus(key tablestore.Key) string {
 	case key.Table == tableSchedule && (strings.HasPrefix(key.Partition, "timer") || strings.HasPrefix(key.Partition, "dispatch")):
 		return "entry"
 	case key.Table == tableInflight:
-		if j := w.check.job(row.Get("job_id").String()); j.row.state != "PAUSED" {
-			return "slot of a job that is " + j.row.state + ":"
+		if j := w.check.job(row.Get("job_id").String()); j.row.State != "PAUSED" {
+			return "slot of a job that is " + j.row.State + ":"
 		}
-	case key.Table == tableQueue && rowPrefix(key.Row, "ITEM"):
-		item := readItem(row)
-		if j := w.check.job(key.Partition); !item.terminal() && j.row.state != "PAUSED" {
-			return "item that is " + item.status + " of a job that is " + j.row.state + ":"
+	case key.Table == tableQueue && strings.HasPrefix(key.Row, "ITEM:"):
+		item := audit.ReadItem(row)
+		if j := w.check.job(key.Partition); !item.Terminal() && j.row.State != "PAUSED" {
+			return "item that is " + item.Status + " of a job that is " + j.row.State + ":"
 		}
 	case key.Table == tableQueue && strings.HasPrefix(key.Partition, "ready:"):
 		return "hint"

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
@@ -146,20 +147,20 @@ func (v *visitor) shove() {
 	r := v.w.gate.park(&call{
 		actor: v.name, verb: verbLook, detail: "item", exec: func() reply { return reply{value: v.w.check.anyItem(lot)} },
 	})
-	item, _ := r.value.(itemRow)
-	if item.workID == "" {
+	item, _ := r.value.(audit.ItemRow)
+	if item.WorkID == "" {
 		return
 	}
-	verb := lifecycle.Request{Actor: v.name, ExpectedRev: item.rev, ID: fmt.Sprint("shove-", v.n)}
+	verb := lifecycle.Request{Actor: v.name, ExpectedRev: item.Rev, ID: fmt.Sprint("shove-", v.n)}
 	_, _ = v.insist(3, func() (any, error) {
-		return v.ask("shove "+item.status+" "+item.workID, nil, func(r *request) (any, error) {
-			if item.status == "stalled" {
-				return r.queue.Requeue(r.ctx, item.workID, verb)
+		return v.ask("shove "+item.Status+" "+item.WorkID, nil, func(r *request) (any, error) {
+			if item.Status == "stalled" {
+				return r.queue.Requeue(r.ctx, item.WorkID, verb)
 			}
-			return r.queue.Stall(r.ctx, item.workID, verb)
+			return r.queue.Stall(r.ctx, item.WorkID, verb)
 		}, func(_ *request, _ any, err error) {
 			if err != nil {
-				v.w.check.checkRefusal("shove "+item.workID, err)
+				v.w.check.checkRefusal("shove "+item.WorkID, err)
 			}
 		})
 	})

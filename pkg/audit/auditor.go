@@ -197,7 +197,7 @@ func (a *Auditor) know(e *Evidence) {
 	a.report.States[e.Job.State]++
 	f := fact{rev: e.Job.Rev, terminal: e.Job.Terminal(), slot: e.slotKey(&a.o)}
 	if e.Job.EntryKind != "" {
-		f.entry = e.entryKey(&a.o)
+		f.entry = e.EntryKey(&a.o)
 	}
 	a.known[e.JobID] = f
 }

@@ -53,8 +53,8 @@ func (j *judge) judgeForward() {
 	case due.IsZero() || j.Job.State == "PAUSED":
 	case j.Job.EntryKind == "":
 		j.violate(Forward, "it is %s and no schedule entry stands for it", j.Job.State)
-	case j.Beside[j.entryKey(j.o)] == nil:
-		j.violate(Forward, "its schedule entry %s is not there", j.entryKey(j.o).Row)
+	case j.Beside[j.EntryKey(j.o)] == nil:
+		j.violate(Forward, "its schedule entry %s is not there", j.EntryKey(j.o).Row)
 	case j.Job.EntryDue.After(due):
 		j.violate(Forward, "its schedule entry is due at %s, and it at %s", stamp(j.Job.EntryDue), stamp(due))
 	case j.o.Now.After(j.Job.EntryDue.Add(j.o.Slack)):
@@ -108,7 +108,7 @@ func (j *judge) queued() bool {
 // judgeEnd checks what follows the end of a job. It may be undone for as long as
 // the entry stands that remembers it.
 func (j *judge) judgeEnd() {
-	if j.Job.EntryKind != "" && j.Beside[j.entryKey(j.o)] != nil {
+	if j.Job.EntryKind != "" && j.Beside[j.EntryKey(j.o)] != nil {
 		if j.o.Quiescent || j.o.Now.After(j.Job.EntryDue.Add(j.o.Slack)) {
 			j.late(Ended, "what follows its end was due at %s", stamp(j.Job.EntryDue))
 		}

@@ -121,13 +121,14 @@ func (e *Evidence) Wants(o *Options) []tablestore.Key {
 	}
 	keys := []tablestore.Key{e.slotKey(o), e.claimKey(o)}
 	if e.Job.EntryKind != "" {
-		keys = append(keys, e.entryKey(o))
+		keys = append(keys, e.EntryKey(o))
 	}
 	return append(keys, e.listKeys(o)...)
 }
 
-// entryKey is where the schedule entry lies that the job names.
-func (e *Evidence) entryKey(o *Options) tablestore.Key {
+// EntryKey is where the schedule entry lies that the job names. Only the schedule's
+// table and the shards of the options count.
+func (e *Evidence) EntryKey(o *Options) tablestore.Key {
 	return tablestore.Key{
 		Table: o.Tables.Schedule, Partition: e.Job.EntryKind + ":" + tablestore.Pad(int64(shard(e.JobID, o.Shards)), 3),
 		Row: tablestore.Join(tablestore.Pad(e.Job.EntryDue.UnixMilli(), 13), e.JobID, e.Job.EntryNonce),

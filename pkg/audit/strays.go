@@ -157,5 +157,5 @@ func (a *Auditor) fact(ctx context.Context, jobID string) (fact, bool, error) {
 	if job.Tombstone {
 		return fact{tombstone: true}, true, nil
 	}
-	return fact{rev: job.Rev, terminal: job.Terminal(), entry: e.entryKey(&a.o), slot: e.slotKey(&a.o)}, true, nil
+	return fact{rev: job.Rev, terminal: job.Terminal(), entry: e.EntryKey(&a.o), slot: e.slotKey(&a.o)}, true, nil
 }
