@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -18,9 +19,11 @@ import (
 const mutantSeeds = 12000
 
 // TestMutants breaks the code on purpose, in one way after the other, and
-// expects the simulation to see each: an invariant that nothing can trip proves
-// nothing. The broken files lie beside the tree, never in it. A test of this
-// name is run by `make mutants`; -run TestMutants/<name> runs one.
+// expects the simulation to see each by an invariant that the patch names: one
+// that nothing can trip proves nothing. What needs a coincidence that is too rare
+// names a test of its own instead. The broken files lie beside the tree, never in
+// it. A test of this name is run by `make mutants`; -run TestMutants/<name> runs
+// one.
 func TestMutants(t *testing.T) { //nolint:paralleltest // One build at a time is enough for a machine.
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -31,23 +34,55 @@ func TestMutants(t *testing.T) { //nolint:paralleltest // One build at a time is
 		t.Fatalf("no mutants: %v", err)
 	}
 	for _, patch := range patches {
-		t.Run(strings.TrimSuffix(filepath.Base(patch), ".patch"), func(t *testing.T) { //nolint:paralleltest // See above.
-			program := buildMutant(t, root, patch)
-			t.Log(survive(t, program))
+		t.Run(strings.TrimSuffix(filepath.Base(patch), ".patch"), func(t *testing.T) {
+			text, err := os.ReadFile(patch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			claim := readClaim(t, string(text))
+			overlay := writeOverlay(t, root, string(text))
+			if claim.pkg != "" {
+				t.Log(failTest(t, root, overlay, claim))
+				return
+			}
+			t.Log(survive(t, buildMutant(t, overlay), claim.invariants))
 		})
 	}
 }
 
-// buildMutant builds this test with the patch applied, and returns the program.
-func buildMutant(t *testing.T, root, patch string) string {
+// claim is what the first line of a patch says: by which invariants the
+// simulation sees it, or which test of which package does.
+type claim struct {
+	invariants []string
+	pkg, test  string
+}
+
+var (
+	byInvariant = regexp.MustCompile(`^[^()]*\(([^)]+)\)\.`)
+	byTest      = regexp.MustCompile(`Seen by: go test (\S+) -run (\w+)`)
+)
+
+func readClaim(t *testing.T, patch string) claim {
 	t.Helper()
-	text, err := os.ReadFile(patch)
-	if err != nil {
-		t.Fatal(err)
+	head, _, _ := strings.Cut(patch, "\n")
+	found := byInvariant.FindStringSubmatch(head)
+	if found == nil {
+		t.Fatalf("the patch names no invariant: %s", head)
 	}
+	c := claim{invariants: strings.Split(found[1], ", ")}
+	if test := byTest.FindStringSubmatch(head); test != nil {
+		c.pkg, c.test = test[1], test[2]
+	}
+	return c
+}
+
+// writeOverlay writes the files as the patch leaves them, and the list by which
+// the compiler finds them.
+func writeOverlay(t *testing.T, root, patch string) (list string) {
+	t.Helper()
 	dir := t.TempDir()
 	overlay := map[string]map[string]string{"Replace": {}}
-	for name, content := range apply(t, root, string(text)) {
+	for name, content := range apply(t, root, patch) {
 		file := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -58,22 +93,46 @@ func buildMutant(t *testing.T, root, patch string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, program := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "sim.test")
+	list = filepath.Join(dir, "overlay.json")
 	if err := os.WriteFile(list, encoded, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-overlay", list, "-o", program, ".")
+	return list
+}
+
+// buildMutant builds this test with the overlay, and returns the program.
+func buildMutant(t *testing.T, overlay string) string {
+	t.Helper()
+	program := filepath.Join(filepath.Dir(overlay), "sim.test")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", program, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("the mutant does not build: %v\n%s", err, out)
 	}
 	return program
 }
 
-// failure is how the simulation tells of a seed.
-var failure = regexp.MustCompile(`seed (\d+):\n(.*)`)
+// failTest expects the test that the patch names to fail.
+func failTest(t *testing.T, root, overlay string, c claim) string {
+	t.Helper()
+	run := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-count=1", "-overlay", overlay, "-run", c.test, c.pkg)
+	run.Dir = root
+	out, err := run.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "--- FAIL: "+c.test) {
+		t.Fatalf("%s of %s does not see it: %v\n%s", c.test, c.pkg, err, out)
+	}
+	return "seen by " + c.test
+}
 
-// survive runs the mutant until it is seen, and says how soon that was.
-func survive(t *testing.T, program string) string {
+// failure is how the simulation tells of a seed, and violated how it tells of
+// what was violated.
+var (
+	failure  = regexp.MustCompile(`seed (\d+):\n((?:[ \t]*\S.*\n)+)`)
+	violated = regexp.MustCompile(`(?m)^\s*(?:audit: (?:violation|late) )?([\w -]+):`)
+)
+
+// survive runs the mutant until it is seen, and says how soon that was, and by
+// which of the invariants.
+func survive(t *testing.T, program string, invariants []string) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -83,11 +142,19 @@ func survive(t *testing.T, program string) string {
 	if err == nil {
 		t.Fatalf("survived %d seeds", mutantSeeds)
 	}
-	seen := failure.FindSubmatch(out)
-	if seen == nil {
+	seeds := failure.FindAllStringSubmatch(string(out), -1)
+	if seeds == nil {
 		return "seen by a crash: " + string(out[:min(len(out), 300)])
 	}
-	return fmt.Sprintf("seen at seed %s: %.160s", seen[1], seen[2])
+	for _, seen := range seeds {
+		for _, name := range violated.FindAllStringSubmatch(seen[2], -1) {
+			if slices.Contains(invariants, name[1]) {
+				return fmt.Sprintf("seen at seed %s by %s: %.160s", seen[1], name[1], strings.TrimSpace(seen[2]))
+			}
+		}
+	}
+	t.Fatalf("seen, and not by %q: %s", invariants, seeds[0][2])
+	return ""
 }
 
 // apply applies a unified diff, and returns the files that it changes. What a
