@@ -15,5 +15,6 @@
 // compare-and-swap decides.
 //
 // Deadlines that passed while nobody could report, because the process or the
-// store was down, get a grace first; see [statemachine.DeadlinePassed].
+// store was down or the host was suspended, get a grace first; see
+// [statemachine.DeadlinePassed].
 package sweeper

@@ -62,8 +62,8 @@ type Sweeper struct {
 	cfg Config
 
 	mu sync.Mutex
-	// outage is when the last outage ended: the start of the process, or the
-	// first pass that read the store again.
+	// outage is when the last outage ended: the start of the process, the first
+	// pass that read the store again, or the first one after a standstill.
 	outage time.Time
 	down   bool
 }
@@ -93,12 +93,20 @@ func New(cfg Config) (*Sweeper, error) {
 	return &Sweeper{cfg: cfg, outage: time.Now()}, nil
 }
 
-// Run makes a pass at each interval until the context ends.
+// standstill is how much later than its interval a pass has to begin for the
+// process, or its host, to have been suspended in between.
+const standstill = time.Second
+
+// Run makes a pass at each interval until the context ends. A pass that begins
+// much too late takes the time before it for an outage.
 func (s *Sweeper) Run(ctx context.Context) error {
 	timer := time.NewTicker(s.cfg.Interval)
 	defer timer.Stop()
+	last := time.Now()
 	for {
+		s.noteStandstill(last, time.Now())
 		result, err := s.RunOnce(ctx)
+		last = time.Now()
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -133,6 +141,18 @@ func (s *Sweeper) RunOnce(ctx context.Context) (Result, error) {
 	}
 	s.note(firstErr)
 	return pass.result, firstErr
+}
+
+// noteStandstill takes the time since the last pass for an outage if the process
+// stood still. It goes by the wall clock, as deadlines do: the other one may
+// stand still with the host.
+func (s *Sweeper) noteStandstill(last, now time.Time) {
+	if now.Round(0).Sub(last.Round(0)) <= s.cfg.Interval+standstill {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.outage = now
 }
 
 // outageEnd is when the last outage ended: now, for a pass that may be the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -221,6 +222,36 @@ func TestSweeper_AnOutageOfTheStoreGivesAGraceAfterwards(t *testing.T) {
 		b.pass(t)
 		if step := b.step(t, id); step.State != statemachine.StepFailedRetry {
 			t.Errorf("step is %s after the grace", step.State)
+		}
+	})
+}
+
+func TestSweeper_AStandstillOfTheProcessGivesAGraceAfterwards(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		id := b.accept(t, "h")
+		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
+		b.accept(t, "of which the next pass tells")
+		suspend := sync.OnceFunc(func() { time.Sleep(10 * time.Minute) })
+		suspended, err := sweeper.New(sweeper.Config{Ledger: b.ledger, Observe: func(sweeper.Result) { suspend() }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- suspended.Run(ctx) }()
+		time.Sleep(10*time.Minute + 30*time.Second)
+		if step := b.step(t, id); step.State != statemachine.StepAwaitingAck {
+			t.Errorf("step is %s as soon as the process goes on", step.State)
+		}
+		time.Sleep(31 * time.Second)
+		if step := b.step(t, id); step.State != statemachine.StepFailedRetry {
+			t.Errorf("step is %s after the grace", step.State)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
 		}
 	})
 }
