@@ -96,7 +96,7 @@ func (s *system) buildDispatch(context.Context) error {
 		return err
 	}
 	s.relay, err = outbox.NewRelay(outbox.Config{
-		Ledger: s.ledger, Publisher: s.queue, Inbox: s.inbox, Breakers: s.breakers, Fatal: s.fatal,
+		Ledger: s.ledger, Publisher: killablePublisher(s.queue), Inbox: s.inbox, Breakers: s.breakers, Fatal: s.fatal,
 		Deadline: s.cfg.PublishTimeout, Interval: s.cfg.RetryInterval, Logger: s.log, Observe: s.metrics.relayed,
 		Admit: func(tenantID, protocolID string, lane int) bool {
 			return s.gate.Admit(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})

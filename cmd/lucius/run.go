@@ -34,7 +34,7 @@ func (s *system) serve(ctx context.Context, listener net.Listener) error {
 	for _, run := range s.loops() {
 		group.Go(func() error { return run(failed) })
 	}
-	server := httpapi.NewHTTPServer(s.handler, s.log)
+	server := httpapi.NewHTTPServer(killableAnswers(s.handler), s.log)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 

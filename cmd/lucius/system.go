@@ -72,6 +72,7 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger, reload 
 	if s.store, err = openStore(ctx, cfg, log); err != nil {
 		return nil, err
 	}
+	s.store = killableStore(s.store)
 	if err := s.build(ctx); err != nil {
 		return nil, errors.Join(err, s.store.Close())
 	}

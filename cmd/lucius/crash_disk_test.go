@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fullAfter is how large a file of the server may get, in blocks of 512 bytes:
+// a few hundred changes.
+const fullAfter = 6000
+
+// TestDisk_FullLosesNothing lets the log of the store grow until the system
+// takes no more of it, in the middle of a write, as on a disk without space. The
+// server answers that its store is unavailable, also to who asks whether it is
+// ready, and ends in good order when it is told to. With space again it goes on
+// with all that it had acknowledged.
+func TestDisk_FullLosesNothing(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	binary, err := buildPlain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	limited := []string{"-c", fmt.Sprintf(`ulimit -f %d && exec "$0" "$@"`, fullAfter), binary}
+	server, serves := s.launch(exec.Command("sh", append(limited, s.arguments(nil)...)...))
+	if !serves {
+		t.Fatalf("the server did not come up: %s", server.ending())
+	}
+	l := startLoad(s, 5*time.Millisecond)
+	s.expectUnready()
+	before := len(l.jobs())
+	response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_9", "key"))
+	if err != nil || response.StatusCode() != http.StatusServiceUnavailable {
+		t.Errorf("a command on a full disk: %v, %s", err, response.Body)
+	}
+	server.terminate()
+	if !strings.Contains(server.said.String(), "local store has failed and must be opened again") {
+		t.Errorf("the log does not name the cause: %s", server.said.String())
+	}
+	server = s.start()
+	jobs := l.drain()
+	server.terminate()
+	auditClean(t, s.data, jobs)
+	t.Logf("%d commands accepted before the disk was full, %d in all", before, len(jobs))
+}
+
+// expectUnready waits until the server says that it is not ready.
+func (s *site) expectUnready() {
+	s.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		response, err := s.client.GetReadinessWithResponse(s.t.Context())
+		if err != nil {
+			s.t.Fatalf("readyz: %v", err)
+		}
+		if response.StatusCode() == http.StatusServiceUnavailable {
+			return
+		}
+	}
+	s.t.Fatal("the server stays ready on a full disk")
+}
+
+// TestDisk_SecondServerIsRefused starts another server on a data directory that
+// one has open: it ends with a sentence, and the first goes on.
+func TestDisk_SecondServerIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	first := s.start()
+	l := startLoad(s, 5*time.Millisecond)
+	second := newSite(t)
+	second.data = s.data
+	for range 3 {
+		time.Sleep(100 * time.Millisecond)
+		second.expectRefused("data directory is in use by another process")
+	}
+	jobs := l.drain()
+	first.terminate()
+	auditClean(t, s.data, jobs)
+}
+
+// expectRefused fails unless a server on the site ends at once, with status 1
+// and one sentence that names the setting, the directory and the reason.
+func (s *site) expectRefused(reason string) {
+	s.t.Helper()
+	binary, err := buildPlain()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	p, serves := s.launch(exec.Command(binary, s.arguments(nil)...))
+	if serves {
+		p.kill()
+		s.t.Fatalf("the server came up, though %s", reason)
+	}
+	said := p.said.String()
+	for _, want := range []string{"LUCIUS_DATA_DIR", s.data, reason} {
+		if p.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(said, want) {
+			s.t.Errorf("the server ended with %s, want status 1 and %q", p.ending(), want)
+		}
+	}
+	if strings.Count(said, "lucius:") != 1 || strings.Contains(said, "goroutine ") {
+		s.t.Errorf("the server said more than a sentence: %s", said)
+	}
+}

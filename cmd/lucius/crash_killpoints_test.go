@@ -1,0 +1,104 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// killEnv is the variable of killpoints.go, which this test is built without.
+const killEnv = "LUCIUS_KILL_AT"
+
+// around are the points before and after each of these writes.
+func around(writes ...string) (points []string) {
+	for _, write := range writes {
+		points = append(points, "before."+write, "after."+write)
+	}
+	return points
+}
+
+// TestCrash_AtNamedPoints has the server kill itself between two of its writes,
+// under load: at one point, and once it was started again at the next one. See
+// killpoints.go for what the points mean. The last start is that of the binary
+// as it is shipped.
+func TestCrash_AtNamedPoints(t *testing.T) {
+	t.Parallel()
+	for name, points := range map[string][]string{
+		"an accept, write by write": around(
+			"jobidempotency.insert", "luciusinflight.put", "luciusjobindex.put", "commit.accept", "jobidempotency.replace"),
+		"a dispatch, write by write": around(
+			"luciusschedule.put", "publish", "luciusqueue.insert", "commit.published", "luciusschedule.discard"),
+		"a step's work, write by write": around(
+			"commit.ack", "luciusqueue.put", "luciusqueue.replace", "luciusledger.replace", "commit.result"),
+		"what ends an attempt or a job, write by write": around(
+			"commit.deadlinepassed", "luciusqueue.discard", "luciusinflight.discard"),
+		"changes in one write": around(
+			"whole.accept", "whole.published", "whole.ack", "whole", "whole.result", "whole.deadlinepassed"),
+		"answers that are not sent": {
+			"before.answer.commands", "before.answer.claim", "before.answer.heartbeat", "before.answer.complete", "before.answer.fail"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			l := startLoad(s, 20*time.Millisecond)
+			for i, point := range points {
+				p, _ := s.startToDie(fmt.Sprintf("%s:%d", point, 1+i%5*3))
+				p.expectDeath(point)
+			}
+			server := s.start()
+			jobs := l.drain()
+			server.terminate()
+			auditClean(t, s.data, jobs)
+		})
+	}
+}
+
+// TestCrash_WhileStartingAndStopping has the server kill itself in its very
+// first write, before it serves, and while it closes its store.
+func TestCrash_WhileStartingAndStopping(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	l := startLoad(s, 20*time.Millisecond)
+	for _, point := range append([]string{"after.open"}, around("luciusschedule.insert")...) {
+		p, serves := s.startToDie(point + ":1")
+		p.expectDeath(point)
+		if serves {
+			t.Errorf("%s came after the server served", point)
+		}
+	}
+	for _, point := range around("close") {
+		p, _ := s.startToDie(point + ":1")
+		time.Sleep(200 * time.Millisecond)
+		p.signal(syscall.SIGTERM)
+		p.expectDeath(point)
+	}
+	server := s.start()
+	jobs := l.drain()
+	server.terminate()
+	auditClean(t, s.data, jobs)
+}
+
+// startToDie starts a server that kills itself at the point. It says whether the
+// server came to serve.
+func (s *site) startToDie(point string) (*process, bool) {
+	s.t.Helper()
+	binary, err := buildKillable()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cmd := exec.Command(binary, s.arguments(nil)...)
+	cmd.Env = append(os.Environ(), killEnv+"="+point)
+	return s.launch(cmd)
+}
+
+// expectDeath fails unless the process kills itself, which nobody else does.
+func (p *process) expectDeath(point string) {
+	p.t.Helper()
+	p.wait(30 * time.Second)
+	if !p.killed() {
+		p.t.Fatalf("at %s the server ended otherwise: %s", point, p.ending())
+	}
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/worker"
+)
+
+// load is what clients and workers do to a server that may go away at any
+// moment: clients send each command until it is accepted, and workers carry it
+// through its three steps.
+type load struct {
+	t       *testing.T
+	site    *site
+	tenants int
+	pause   time.Duration // Between two commands of one tenant.
+
+	mu       sync.Mutex
+	accepted map[string]string // The job of each command, by its key.
+	replayed []string          // The commands whose first 202 said that an earlier one was lost.
+	quiet    chan struct{}     // Closed when no new command is to be sent.
+
+	submitters sync.WaitGroup
+	workers    sync.WaitGroup
+	rest       context.CancelFunc
+}
+
+// startLoad has two tenants send commands, and three workers work.
+func startLoad(s *site, pause time.Duration) *load {
+	ctx, rest := context.WithCancel(s.t.Context())
+	l := &load{
+		t: s.t, site: s, tenants: 2, pause: pause, accepted: map[string]string{}, quiet: make(chan struct{}), rest: rest,
+	}
+	for i := range l.tenants {
+		l.submitters.Go(func() { l.submitAll(ctx, fmt.Sprint("tenant_", i)) })
+	}
+	for i := range 3 {
+		l.workers.Go(func() { l.work(ctx, fmt.Sprint("worker-", i)) })
+	}
+	s.t.Cleanup(func() {
+		rest()
+		l.submitters.Wait()
+		l.workers.Wait()
+	})
+	return l
+}
+
+// submitAll sends one command after the other until the load is quiet, each
+// until it is accepted.
+func (l *load) submitAll(ctx context.Context, tenant string) {
+	for i := 0; ctx.Err() == nil; i++ {
+		key := fmt.Sprint("key-", i)
+		for ctx.Err() == nil && !l.submit(ctx, tenant, key) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		select {
+		case <-l.quiet:
+			return
+		case <-time.After(l.pause):
+		}
+	}
+}
+
+// submit sends a command and keeps what got a 202. It says whether one came.
+func (l *load) submit(ctx context.Context, tenant, key string) bool {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	response, err := l.site.client.SubmitCommandWithResponse(ctx, nil, commandOf(tenant, key))
+	if err != nil || response.JSON202 == nil {
+		if err == nil && response.StatusCode() < 500 && response.StatusCode() != http.StatusTooManyRequests {
+			l.t.Errorf("command %s of %s was refused: %s", key, tenant, response.Body)
+		}
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	name, id := tenant+"/"+key, response.JSON202.JobID
+	before := l.accepted[name]
+	if before != "" && before != id {
+		l.t.Errorf("command %s was accepted as %s and as %s", name, before, id)
+	}
+	if before == "" && response.JSON202.Replayed {
+		l.replayed = append(l.replayed, name)
+	}
+	l.accepted[name] = id
+	return true
+}
+
+// commandOf is the command that a tenant sends under a key.
+func commandOf(tenant, key string) api.Command {
+	return api.Command{
+		TenantID: tenant, RequestType: "doc.ingest", SchemaVersion: "1", IdempotencyKey: key,
+		InputRef: json.RawMessage(`{"uri":"s3://in"}`), OutputRef: json.RawMessage(`{"uri":"s3://out"}`),
+		Payload: json.RawMessage(`{"language":"en"}`),
+	}
+}
+
+// work carries steps out until the load rests.
+func (l *load) work(ctx context.Context, owner string) {
+	if err := newWorker(l.t, l.site.client, owner, handle).Run(ctx); err != nil && ctx.Err() == nil {
+		l.t.Errorf("worker: %v", err)
+	}
+}
+
+func newWorker(t *testing.T, client *api.ClientWithResponses, owner string, handle handler) *worker.Worker {
+	t.Helper()
+	w, err := worker.New(worker.Config{
+		Client: client, Owner: owner, Services: []string{"extract", "embed", "index"}, Parallel: 16, Handle: handle,
+		ClaimWait: 2 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// handler does the work of one directive.
+type handler = func(context.Context, api.Directive) (json.RawMessage, error)
+
+// handle is a worker's work: now and then it takes so long that the lease needs
+// a heartbeat, and now and then it has to be done again.
+func handle(ctx context.Context, directive api.Directive) (json.RawMessage, error) {
+	last := directive.JobID[len(directive.JobID)-1]
+	switch {
+	case last == '0' && directive.StepID == "embed":
+		select {
+		case <-time.After(800 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	case last == '1' && directive.AttemptNo == 1:
+		return nil, fmt.Errorf("attempt %d of this step fails", directive.AttemptNo)
+	}
+	return json.RawMessage(`{"uri":"s3://result"}`), nil
+}
+
+// drain lets the submitters have their last command accepted, and waits until
+// every accepted job has ended well. It returns them.
+func (l *load) drain() map[string]string {
+	l.t.Helper()
+	close(l.quiet)
+	giveUp := time.AfterFunc(time.Minute, l.rest)
+	l.submitters.Wait()
+	if !giveUp.Stop() {
+		l.t.Fatal("the last commands are not accepted")
+	}
+	jobs := l.jobs()
+	for name, id := range jobs {
+		l.await(name, id)
+	}
+	l.rest()
+	l.workers.Wait()
+	return jobs
+}
+
+// await waits until the job has ended well.
+func (l *load) await(name, id string) {
+	l.t.Helper()
+	wait := "5s"
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		response, err := l.site.client.GetJobWithResponse(l.t.Context(), id, &api.GetJobParams{Wait: &wait})
+		if err != nil || response.JSON200 == nil {
+			l.t.Fatalf("job %s of the accepted command %s cannot be read: %v", id, name, err)
+		}
+		switch job := response.JSON200; job.State {
+		case api.JobStateSucceeded:
+			return
+		case api.JobStateFailedFinal, api.JobStateCancelled:
+			l.t.Fatalf("job %s of command %s is %s: %s", id, name, job.State, job.ErrorMessage)
+		}
+	}
+	l.t.Fatalf("job %s of command %s does not end", id, name)
+}
+
+// jobs are the jobs that were accepted so far, by their command.
+func (l *load) jobs() map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.accepted)
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// standstill is longer than a lease, and much longer than the ACK timeout.
+const standstill = 2500 * time.Millisecond
+
+// TestPause_AServerThatStoodStillGoesOn stops the server's process under load
+// for longer than a lease, as a host that is suspended does. The workers' calls
+// hang meanwhile. Nothing is lost or applied twice.
+func TestPause_AServerThatStoodStillGoesOn(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	server := s.start()
+	l := startLoad(s, 20*time.Millisecond)
+	for range 2 {
+		time.Sleep(500 * time.Millisecond)
+		server.signal(syscall.SIGSTOP)
+		time.Sleep(standstill)
+		server.signal(syscall.SIGCONT)
+	}
+	jobs := l.drain()
+	server.terminate()
+	auditClean(t, s.data, jobs)
+}
+
+// TestPause_AServerThatStoodStillFencesNobody stops the server's process while
+// workers have steps in hand, for longer than their leases. The workers are heard
+// before those are acted on: no step is done twice.
+func TestPause_AServerThatStoodStillFencesNobody(t *testing.T) {
+	t.Parallel()
+	const lease = 3 * time.Second
+	s := newSite(t)
+	server := s.start("--lease-duration", lease.String())
+	l := &load{t: t, site: s, accepted: map[string]string{}}
+	for i := range 8 {
+		l.mustSubmit("tenant_0", fmt.Sprint("key-", i))
+	}
+	ctx, rest := context.WithCancel(t.Context())
+	defer rest()
+	inHand := make(chan struct{}, 100)
+	w := newWorker(t, s.client, "worker", func(context.Context, api.Directive) (json.RawMessage, error) {
+		inHand <- struct{}{}
+		time.Sleep(lease / 3)
+		return json.RawMessage(`{"uri":"s3://result"}`), nil
+	})
+	l.workers.Go(func() { _ = w.Run(ctx) }) // What it could not do shows in the jobs.
+	for range 8 {
+		<-inHand
+	}
+	server.signal(syscall.SIGSTOP)
+	time.Sleep(lease + lease/6)
+	server.signal(syscall.SIGCONT)
+	for name, id := range l.jobs() {
+		l.await(name, id)
+		job, err := s.client.GetJobWithResponse(t.Context(), id, nil)
+		if err != nil || job.JSON200 == nil {
+			t.Fatal(err)
+		}
+		for _, step := range job.JSON200.Steps {
+			if step.AttemptNo != 1 {
+				t.Errorf("step %s of job %s took %d attempts: %s", step.StepID, id, step.AttemptNo, step.LastErrorCode)
+			}
+		}
+	}
+	rest()
+	l.workers.Wait()
+	server.terminate()
+	auditClean(t, s.data, l.jobs())
+}
+
+// TestPause_AWorkerThatStoodStillIsFenced stops a worker's process with a step
+// in hand for longer than its lease. The step is done by another, and what the
+// first one reports when it goes on changes nothing.
+func TestPause_AWorkerThatStoodStillIsFenced(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	server := s.start()
+	first := s.startWorker()
+	l := &load{t: t, site: s, accepted: map[string]string{}}
+	if !l.submit(t.Context(), "tenant_0", "key") {
+		t.Fatal("the command was not accepted")
+	}
+	first.expectWord("working")
+	first.signal(syscall.SIGSTOP)
+
+	ctx, rest := context.WithCancel(t.Context())
+	second := newWorker(t, s.client, "second", func(context.Context, api.Directive) (json.RawMessage, error) {
+		return json.RawMessage(`{"uri":"s3://from-the-second"}`), nil
+	})
+	done := make(chan error, 1)
+	go func() { done <- second.Run(ctx) }()
+	id := l.jobs()["tenant_0/key"]
+	l.await("tenant_0/key", id)
+	first.signal(syscall.SIGCONT)
+	first.end()
+	rest()
+	if err := <-done; err != nil {
+		t.Errorf("the second worker: %v", err)
+	}
+
+	if !strings.Contains(first.said.String(), "report dropped") && !strings.Contains(first.said.String(), "lease is lost") {
+		t.Errorf("the worker that stood still was not refused: %s", first.said.String())
+	}
+	job, err := s.client.GetJobWithResponse(t.Context(), id, nil)
+	if err != nil || job.JSON200 == nil {
+		t.Fatal(err)
+	}
+	step := job.JSON200.Steps[0]
+	if step.AttemptNo != 2 || string(step.ResultRef) != `{"uri":"s3://from-the-second"}` {
+		t.Errorf("step ended in attempt %d with %s", step.AttemptNo, step.ResultRef)
+	}
+	server.terminate()
+	auditClean(t, s.data, l.jobs())
+}
+
+// workerProcess is a worker of its own process; see helpWork.
+type workerProcess struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	end   func()
+	lines *bufio.Reader
+	said  strings.Builder
+}
+
+// startWorker starts a worker process against the server of the moment.
+func (s *site) startWorker() *workerProcess {
+	s.t.Helper()
+	w := &workerProcess{t: s.t, cmd: exec.Command(os.Args[0])}
+	w.cmd.Env = append(os.Environ(), helpEnv+"=worker", helpURL+"=http://"+s.address.Load().(string))
+	w.cmd.Stderr = &w.said
+	in, err := w.cmd.StdinPipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	out, err := w.cmd.StdoutPipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	w.lines = bufio.NewReader(out)
+	if err := w.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		_ = w.cmd.Process.Kill() // It may have ended.
+		_ = w.cmd.Wait()
+	})
+	w.end = func() {
+		_ = in.Close()
+		if err := w.cmd.Wait(); err != nil {
+			w.t.Errorf("the worker did not end well: %v: %s", err, w.said.String())
+		}
+	}
+	return w
+}
+
+func (w *workerProcess) signal(signal syscall.Signal) { _ = w.cmd.Process.Signal(signal) }
+
+// expectWord waits until the worker says so.
+func (w *workerProcess) expectWord(word string) {
+	w.t.Helper()
+	if line, err := w.lines.ReadString('\n'); strings.TrimSpace(line) != word {
+		w.t.Fatalf("the worker said %q, %v", line, err)
+	}
+}

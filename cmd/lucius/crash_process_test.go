@@ -1,0 +1,201 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// helpEnv turns this test binary into a process that a test needs beside the
+// server.
+const helpEnv = "LUCIUS_TEST_HELP"
+
+// builds is where the binaries lie that the tests run.
+var builds string
+
+func TestMain(m *testing.M) {
+	if os.Getenv(helpEnv) == "worker" {
+		helpWork()
+		return
+	}
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "lucius-test-")
+	if err != nil {
+		panic(err)
+	}
+	builds = dir
+	defer func() { _ = os.RemoveAll(dir) }() // Nothing depends on it.
+	return m.Run()
+}
+
+// build makes the binary, once for all tests.
+func build(tags string) (string, error) {
+	binary := filepath.Join(builds, "lucius"+tags)
+	cmd := exec.Command("go", "build", "-tags", tags, "-o", binary, ".")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", errors.Join(err, errors.New(string(out)))
+	}
+	return binary, nil
+}
+
+var (
+	buildPlain    = sync.OnceValues(func() (string, error) { return build("") })
+	buildKillable = sync.OnceValues(func() (string, error) { return build("killpoints") })
+)
+
+// swift are settings under which a server that is killed all the time gets
+// everything done within seconds, and no budget is ever exhausted.
+var swift = []string{
+	"--listen-addr", "127.0.0.1:0", "--protocols-dir", "../../protocols", "--log-level", "error",
+	"--ack-timeout", "500ms", "--lease-duration", "2s", "--publish-timeout", "500ms",
+	"--ack-backoff", "100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms",
+	"--execution-backoff", "100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms",
+	"--max-attempts", "1000", "--sweep-interval", "50ms", "--outbox-retry-interval", "50ms",
+}
+
+// site is a data directory, and the client of whichever server runs on it.
+type site struct {
+	t      *testing.T
+	data   string
+	client *api.ClientWithResponses
+	http   *http.Client
+	// address is where the server of the moment listens; "" while there is none.
+	address atomic.Value
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{t: t, data: filepath.Join(t.TempDir(), "data")}
+	s.address.Store("")
+	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		address := s.address.Load().(string)
+		if address == "" {
+			return nil, syscall.ECONNREFUSED
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: dial}
+	s.http = &http.Client{Transport: transport}
+	var err error
+	s.client, err = api.NewClientWithResponses("http://localhost", api.WithHTTPClient(s.http))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// process is a server process. It ends with the test.
+type process struct {
+	t     *testing.T
+	site  *site
+	cmd   *exec.Cmd
+	said  strings.Builder // What it wrote to standard error, once it has ended.
+	ended chan struct{}
+}
+
+// start starts the server as it is shipped and waits until it serves. More
+// flags win over the usual ones.
+func (s *site) start(more ...string) *process {
+	s.t.Helper()
+	binary, err := buildPlain()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	p, serves := s.launch(exec.Command(binary, s.arguments(more)...))
+	if !serves {
+		s.t.Fatalf("the server did not come up: %s", p.ending())
+	}
+	return p
+}
+
+// arguments are those of a server on the site.
+func (s *site) arguments(more []string) []string {
+	return append(append([]string{"serve", "--data-dir", s.data}, swift...), more...)
+}
+
+// launch starts a process and waits until it serves, or has ended.
+func (s *site) launch(cmd *exec.Cmd) (*process, bool) {
+	s.t.Helper()
+	p := &process{t: s.t, site: s, cmd: cmd, ended: make(chan struct{})}
+	cmd.Stderr = &p.said
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { p.kill() })
+	lines := bufio.NewReader(out)
+	line, _ := lines.ReadString('\n') // A process that ends says nothing.
+	_, address, serves := strings.Cut(strings.TrimSpace(line), "lucius serves http://")
+	if serves {
+		s.address.Store(address)
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, lines) // Until it ends.
+		_ = cmd.Wait()                    // What it ended with is kept.
+		s.address.CompareAndSwap(address, "")
+		close(p.ended)
+	}()
+	if !serves {
+		p.wait(time.Minute)
+	}
+	return p, serves
+}
+
+// wait waits until the process has ended by itself.
+func (p *process) wait(longest time.Duration) {
+	p.t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(longest):
+		p.t.Fatalf("the process is still there after %s", longest)
+	}
+}
+
+// ending is how the process ended, and what it said. It has ended.
+func (p *process) ending() string { return p.cmd.ProcessState.String() + ": " + p.said.String() }
+
+// signal sends the process a signal, which may have ended.
+func (p *process) signal(signal syscall.Signal) { _ = p.cmd.Process.Signal(signal) }
+
+// kill ends the process as kill -9 does, if it has not ended.
+func (p *process) kill() {
+	p.t.Helper()
+	p.signal(syscall.SIGKILL)
+	p.wait(time.Minute)
+}
+
+// killed says whether the process was killed with SIGKILL.
+func (p *process) killed() bool {
+	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+}
+
+// terminate asks the server to stop, which it does with status 0.
+func (p *process) terminate() {
+	p.t.Helper()
+	p.signal(syscall.SIGTERM)
+	p.wait(time.Minute)
+	if !p.cmd.ProcessState.Success() {
+		p.t.Errorf("the server did not end well: %s", p.ending())
+	}
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// TestTerminate_UnderLoad sends the server SIGTERM again and again while
+// requests are under way. It ends with status 0, what waits is answered, no
+// answer is cut off, and a command that got none was not accepted either.
+func TestTerminate_UnderLoad(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	w := &witness{RoundTripper: s.http.Transport, seen: map[int]int{}}
+	s.http.Transport = w
+	server := s.start()
+	l := startLoad(s, 2*time.Millisecond)
+	for range 6 {
+		waiting := s.waitForWork()
+		time.Sleep(300 * time.Millisecond)
+		server.terminate()
+		if status := <-waiting; status != http.StatusOK {
+			t.Errorf("a claim that waited was answered %d", status)
+		}
+		server = s.start()
+	}
+	jobs := l.drain()
+	server.terminate()
+	auditClean(t, s.data, jobs)
+	w.report(t)
+	if len(l.replayed) > 0 {
+		t.Errorf("commands were accepted before, and nobody was told: %v", l.replayed)
+	}
+}
+
+// waitForWork claims work that never comes, and tells what was answered.
+func (s *site) waitForWork() <-chan int {
+	answered := make(chan int, 1)
+	go func() {
+		response, err := s.client.ClaimWorkWithResponse(s.t.Context(), api.ClaimRequest{
+			Owner: "patient", Services: []string{"none"}, RequestID: time.Now().String(), Max: 1, WaitSeconds: 30,
+		})
+		if err != nil {
+			s.t.Errorf("a claim that waited: %v", err)
+			answered <- 0
+			return
+		}
+		answered <- response.StatusCode()
+	}()
+	return answered
+}
+
+// witness sees how requests end.
+type witness struct {
+	http.RoundTripper
+
+	mu     sync.Mutex
+	seen   map[int]int // How often each status was answered.
+	shut   int         // Requests that were not let in.
+	broken []error     // Requests that ended any other way, cut-off answers among them.
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (w *witness) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := w.RoundTripper.RoundTrip(r)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case err == nil:
+		w.seen[response.StatusCode]++
+		response.Body = &witnessed{ReadCloser: response.Body, witness: w}
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
+		// A server that stops resets connections that it has not accepted, and
+		// closes those whose request it had not read.
+		w.shut++
+	case r.Context().Err() == nil:
+		w.broken = append(w.broken, err)
+	}
+	return response, err
+}
+
+// witnessed is an answer's body.
+type witnessed struct {
+	io.ReadCloser
+	witness *witness
+}
+
+// Read implements [io.Reader].
+func (b *witnessed) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.witness.mu.Lock()
+		defer b.witness.mu.Unlock()
+		b.witness.broken = append(b.witness.broken, err)
+	}
+	return n, err
+}
+
+// report fails for what no client should see.
+func (w *witness) report(t *testing.T) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, err := range w.broken {
+		t.Errorf("a request ended with %v", err)
+	}
+	for status, times := range maps.All(w.seen) {
+		if status >= 500 && status != http.StatusServiceUnavailable {
+			t.Errorf("status %d was answered %d times", status, times)
+		}
+	}
+	t.Logf("answers by status: %v; not let in: %d", w.seen, w.shut)
+}

@@ -1,0 +1,187 @@
+//go:build killpoints
+
+package main
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// killAt is the variable that says where the process is to die, as a point and
+// how often it is reached, such as "after.publish:3". Without it the process
+// lives on.
+//
+// The points lie between the parts, so that none of them knows of this:
+//
+//	before.X, after.X   a write that the store has not taken, or has made durable
+//	    X = commit.{event}    the commit of a change, named after its event
+//	    X = {table}.{verb}    any other batch, by its table and its first op
+//	    X = whole.{event}     a change in one write, pre and post included
+//	before.publish, after.publish   a directive on its way to the queue
+//	before.answer.{call}   an answer that is made and not sent
+//	after.open             the store is open, and nothing is served yet
+//	before.close, after.close   all requests and loops have ended
+//
+// With any point but whole.* the store hides that it can apply a change in one
+// write, so that there is something in between to die at.
+const killAt = "LUCIUS_KILL_AT"
+
+// trap is the point at which the process dies.
+type trap struct {
+	point string
+	left  atomic.Int64
+}
+
+// armed is the trap of this process.
+var armed = sync.OnceValue(func() *trap {
+	t := &trap{}
+	var times string
+	t.point, times, _ = strings.Cut(os.Getenv(killAt), ":")
+	n, err := strconv.ParseInt(times, 10, 64)
+	if t.point != "" && (err != nil || n < 1) {
+		panic(killAt + " names no count")
+	}
+	t.left.Store(n)
+	return t
+})
+
+// reach ends the process if this is its point, as kill -9 does: nothing is
+// written, closed or answered any more.
+func (t *trap) reach(point string) {
+	if point != t.point || t.left.Add(-1) != 0 {
+		return
+	}
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // It cannot fail.
+	select {}
+}
+
+// killableStore puts points around the writes of the store.
+func killableStore(store tablestore.Store) tablestore.Store {
+	t := armed()
+	t.reach("after.open")
+	split := &splitStore{Store: store, trap: t}
+	if atomic, ok := store.(tablestore.AtomicStore); ok && (t.point == "" || strings.Contains(t.point, ".whole")) {
+		return &wholeStore{splitStore: split, store: atomic}
+	}
+	return split
+}
+
+// splitStore applies the stages of a change one by one.
+type splitStore struct {
+	tablestore.Store
+	trap *trap
+}
+
+// Commit implements [tablestore.Store].
+func (s *splitStore) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	point := pointOf(batch)
+	s.trap.reach("before." + point)
+	etags, err := s.Store.Commit(ctx, batch)
+	if err == nil {
+		s.trap.reach("after." + point)
+	}
+	return etags, err
+}
+
+// Close implements [tablestore.Store].
+func (s *splitStore) Close() error {
+	s.trap.reach("before.close")
+	err := s.Store.Close()
+	s.trap.reach("after.close")
+	return err
+}
+
+// wholeStore applies a change in one write.
+type wholeStore struct {
+	*splitStore
+	store tablestore.AtomicStore
+}
+
+// CommitAll implements [tablestore.AtomicStore].
+func (s *wholeStore) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+	point := "whole"
+	for _, batch := range batches {
+		if event := journaledEvent(batch); event != "" {
+			point = "whole." + event
+		}
+	}
+	s.trap.reach("before." + point)
+	etags, err := s.store.CommitAll(ctx, batches)
+	if err == nil {
+		s.trap.reach("after." + point)
+	}
+	return etags, err
+}
+
+// pointOf names a batch.
+func pointOf(batch tablestore.Batch) string {
+	if event := journaledEvent(batch); event != "" {
+		return "commit." + event
+	}
+	verbs := map[tablestore.Verb]string{
+		tablestore.Insert: "insert", tablestore.Replace: "replace", tablestore.Delete: "delete",
+		tablestore.Put: "put", tablestore.Discard: "discard",
+	}
+	return batch[0].Key.Table + "." + verbs[batch[0].Verb]
+}
+
+// journaledEvent is the event whose journal row the batch holds, or "".
+func journaledEvent(batch tablestore.Batch) string {
+	for _, op := range batch {
+		if strings.HasPrefix(op.Key.Row, "EVENT:") && op.Verb == tablestore.Insert {
+			return op.Properties.Get("event").String()
+		}
+	}
+	return ""
+}
+
+// killablePublisher puts points around what the relay publishes.
+func killablePublisher(publisher outbox.Publisher) outbox.Publisher {
+	return trappedPublisher{Publisher: publisher, trap: armed()}
+}
+
+type trappedPublisher struct {
+	outbox.Publisher
+	trap *trap
+}
+
+// Publish implements [outbox.Publisher].
+func (p trappedPublisher) Publish(ctx context.Context, messages []ledger.Message) []error {
+	p.trap.reach("before.publish")
+	errs := p.Publisher.Publish(ctx, messages)
+	p.trap.reach("after.publish")
+	return errs
+}
+
+// killableAnswers puts a point before each answer, named after the last word of
+// the request's path.
+func killableAnswers(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		word := r.URL.Path[strings.LastIndexAny(r.URL.Path, "/:")+1:]
+		handler.ServeHTTP(&trappedAnswer{ResponseWriter: w, point: "before.answer." + word}, r)
+	})
+}
+
+type trappedAnswer struct {
+	http.ResponseWriter
+	point string
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (a *trappedAnswer) WriteHeader(status int) {
+	armed().reach(a.point)
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap leads [http.ResponseController] to the writer inside.
+func (a *trappedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
