@@ -63,6 +63,10 @@ sim: ## Simulate many seeds (SEEDS=1000 FROM=1), and print what was survived
 mutants: ## Break the code on purpose, and expect the simulation to see it
 	$(GO) test -tags mutants ./internal/sim -run '^TestMutants$$' -v -count=1 -timeout 0
 
+.PHONY: model
+model: ## Check the protocol's model in full, and that its mutants fail (needs spin)
+	model/check.sh
+
 .PHONY: crash
 crash: ## Kill, stop and starve the real binary, and audit what is left
 	$(GO) test ./cmd/lucius -run '^Test(Crash|Pause|Terminate|Disk|Log)_' -v -count=1
