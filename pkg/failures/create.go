@@ -42,7 +42,8 @@ func (s *Service) draft(key string, r *Request) (*Operation, error) {
 	}
 	created := now()
 	op := &Operation{
-		ID: fresh, State: drafted, From: r.From, RatePerSecond: r.RatePerSecond, Reason: r.Reason, Actor: r.Actor,
+		ID: fresh, State: drafted, From: r.From, TenantID: r.Filter.TenantID,
+		RatePerSecond: r.RatePerSecond, Reason: r.Reason, Actor: r.Actor,
 		CreatedAt: created, UpdatedAt: created, leaseUntil: created,
 		digest: r.digest(), named: len(r.JobIDs) > 0, set: fresh,
 	}

@@ -57,6 +57,8 @@ type Operation struct {
 	// Matched is how many jobs it is for.
 	Matched int
 	Counts
+	// TenantID is whose jobs it is for, empty where they may be of several tenants.
+	TenantID      string
 	RatePerSecond float64
 	Reason        string
 	Actor         string
@@ -94,6 +96,7 @@ func (o *Operation) encode() tablestore.Properties {
 		tablestore.Property{Name: "skipped", Value: tablestore.Int(int64(o.Skipped))},
 		tablestore.Property{Name: "failed", Value: tablestore.Int(int64(o.Failed))},
 		tablestore.Property{Name: "rate", Value: tablestore.String(strconv.FormatFloat(o.RatePerSecond, 'g', -1, 64))},
+		tablestore.Property{Name: "tenant_id", Value: tablestore.String(o.TenantID)},
 		tablestore.Property{Name: "reason", Value: tablestore.String(o.Reason)},
 		tablestore.Property{Name: "actor", Value: tablestore.String(o.Actor)},
 		tablestore.Property{Name: "created_at", Value: tablestore.Time(o.CreatedAt)},
@@ -119,7 +122,7 @@ func decode(row *tablestore.Row) (Operation, error) {
 		Counts: Counts{
 			Rerun: int(p.Get("rerun").Int()), Skipped: int(p.Get("skipped").Int()), Failed: int(p.Get("failed").Int()),
 		},
-		RatePerSecond: rate, Reason: p.Get("reason").String(), Actor: p.Get("actor").String(),
+		RatePerSecond: rate, TenantID: p.Get("tenant_id").String(), Reason: p.Get("reason").String(), Actor: p.Get("actor").String(),
 		CreatedAt: p.Get("created_at").Time(), UpdatedAt: p.Get("updated_at").Time(),
 		digest: p.Get("digest").String(), named: p.Get("named").Bool(), set: p.Get("item_set").String(),
 		owner: p.Get("owner").String(), leaseUntil: p.Get("lease_until").Time(), loaded: p,
