@@ -4,9 +4,9 @@
 #   docker build -t lucius .
 #   docker run --rm lucius demo
 #
-# `serve` listens on loopback, inside a container too: run it in the network
-# of the proxy that authenticates its callers (see SECURITY.md), or, to try it
-# on one machine, in that of the host:
+# `serve` listens on loopback, inside a container too, until it is told who may
+# call: set LUCIUS_AUTH_FILE or LUCIUS_OIDC_ISSUER and then LUCIUS_LISTEN_ADDR
+# (see docs/access.md). To try it on one machine, run it in the host's network:
 #
 #   docker run --rm --network host -v ./protocols:/etc/lucius/protocols:ro lucius
 

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/access"
 	"github.com/lucius-project/lucius/pkg/envelope"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -113,7 +114,7 @@ func TestEveryOperationDocumentsItsFailures(t *testing.T) {
 			if !strings.HasPrefix(path, "/v1/") {
 				continue
 			}
-			want := []string{"500", "503"}
+			want := []string{"401", "403", "429", "500", "503"}
 			if method == "POST" {
 				want = append(want, "400", "413", "415")
 			}
@@ -157,6 +158,24 @@ func TestFieldNamesAreTheContracts(t *testing.T) {
 			}
 			if strings.ToLower(field) != field || strings.ContainsAny(field, "-.") {
 				t.Errorf("%s.%s is not snake_case", name, field)
+			}
+		}
+	}
+}
+
+// Whoever is public says so: everything else asks for a token.
+func TestOnlyProbesAndTheDocumentArePublic(t *testing.T) {
+	t.Parallel()
+	doc := document(t)
+	if len(doc.Security) != 1 || doc.Security[0]["bearer"] == nil {
+		t.Errorf("the document asks for %v", doc.Security)
+	}
+	for path, item := range doc.Paths.Map() {
+		for method, operation := range item.Operations() {
+			rule, ok := access.RuleOf(operation.OperationID)
+			open := operation.Security != nil && len(*operation.Security) == 0
+			if !ok || open != (rule.Scope == access.Public) {
+				t.Errorf("%s %s: public is %t, and its rule %+v", method, path, open, rule)
 			}
 		}
 	}

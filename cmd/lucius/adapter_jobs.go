@@ -7,30 +7,12 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/envelope"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
-
-// commandsAPI serves the commands to HTTP.
-type commandsAPI struct{ service *commands.Service }
-
-func (a commandsAPI) Submit(ctx context.Context, s httpapi.Submission) (api.CommandAccepted, error) {
-	accepted, err := a.service.Submit(ctx, s.Body, envelope.Headers{
-		IdempotencyKey: s.IdempotencyKey, Traceparent: s.Traceparent,
-	})
-	if err != nil {
-		return api.CommandAccepted{}, err
-	}
-	return api.CommandAccepted{
-		JobID: accepted.JobID, State: api.JobState(accepted.State), Replayed: accepted.Replayed,
-		CorrelationID: accepted.CorrelationID,
-	}, nil
-}
 
 // jobsAPI serves the jobs to HTTP.
 type jobsAPI struct{ service *jobs.Service }

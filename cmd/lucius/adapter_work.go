@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/access"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
@@ -17,7 +18,12 @@ import (
 type workAPI struct{ queue *workqueue.Queue }
 
 func (a workAPI) Claim(ctx context.Context, r api.ClaimRequest, wait httpapi.Wait) ([]api.WorkItem, error) {
-	views, err := a.queue.Claim(ctx, workqueue.ClaimRequest{
+	reach, err := access.CallerOf(ctx).Reach(r.Services)
+	if err != nil {
+		return nil, err
+	}
+	queue := a.queue.As(workqueue.Caller{Tenants: reach.Tenants, Services: reach.Services})
+	views, err := queue.Claim(ctx, workqueue.ClaimRequest{
 		Owner: r.Owner, RequestID: r.RequestID, Services: r.Services, StepTypes: r.StepTypes,
 		Max: int(max(r.Max, 1)), Wait: wait.Limit, Ended: wait.Ended, Lease: seconds(r.LeaseSeconds), Start: r.Start,
 	})

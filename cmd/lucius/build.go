@@ -38,8 +38,10 @@ func (s *system) build(ctx context.Context) error {
 		}
 	}
 	s.metrics.watch(registry, s)
-	if err := s.watchProtocols(registry); err != nil {
-		return err
+	for _, watch := range []func(*prometheus.Registry) error{s.watchProtocols, s.watchAccess} {
+		if err := watch(registry); err != nil {
+			return err
+		}
 	}
 	return s.buildAPI(registry)
 }
@@ -150,7 +152,7 @@ func (s *system) buildAPI(registry *prometheus.Registry) error {
 	if err != nil {
 		return err
 	}
-	s.handler, err = httpapi.New(httpapi.Config{
+	config := httpapi.Config{
 		Commands: commandsAPI{accepting}, Jobs: jobsAPI{jobs.New(s.ledger, &s.ended, s.cfg.MaxInflight)},
 		Callbacks: callbacksAPI{callbacks.New(s.ledger)}, Work: workAPI{s.queue},
 		Admin:     adminAPI{operator: outbox.NewOperator(s.ledger), checker: s.checker},
@@ -159,7 +161,10 @@ func (s *system) buildAPI(registry *prometheus.Registry) error {
 		Pauses:    pausesAPI{service: s.pauses, gate: s.gate, log: s.log},
 		Protocols: protocolsAPI{s.protocols}, Readiness: readiness{s}, Registry: registry, Log: s.log,
 		MaxBodyBytes: int64(s.cfg.MaxBodyBytes),
-	})
+		Owners:       ownersAPI{ledger: s.ledger, queue: s.queue, failures: s.failures},
+	}
+	s.admission.guard(&config)
+	s.handler, err = httpapi.New(config)
 	return err
 }
 
@@ -170,7 +175,7 @@ func (s *system) accepting() (*commands.Service, error) {
 		return nil, err
 	}
 	return commands.New(commands.Config{
-		Ledger: s.ledger, Protocols: s.protocols, Router: router, Limit: s.cfg.MaxInflight,
+		Ledger: admitting{s.ledger}, Protocols: s.protocols, Router: router, Limit: s.cfg.MaxInflight,
 		Policy: envelope.Policy{
 			AllowedRefs: s.cfg.RefPrefixes, MaxPayloadBytes: s.cfg.MaxPayloadBytes, CheckCallbackURL: s.checkCallbackURL,
 		},
@@ -190,8 +195,10 @@ func (s *system) warnings(now time.Time) []string {
 	for _, pause := range s.gate.Active() {
 		warnings = append(warnings, "dispatch of "+pause.ID()+" is "+string(pause.State)+": "+pause.Reason)
 	}
-	if s.watcher.Err() != nil {
-		warnings = append(warnings, "the protocol files are refused, those before stay in use: see the log")
+	for _, watcher := range s.watchers {
+		if watcher.Err() != nil {
+			warnings = append(warnings, "the "+watcher.Name()+" are refused, those before stay in use: see the log")
+		}
 	}
 	for range s.checker.Report().Stuck {
 		return append(warnings, "jobs are stuck: see /v1/admin/stuck")

@@ -19,9 +19,9 @@ type program struct {
 	stdout io.Writer
 	stderr io.Writer
 	lookup func(string) (string, bool)
-	// reload asks the server to read its protocol files again. Without it they are
-	// read again only when they change.
-	reload <-chan os.Signal
+	// hangups returns a channel that asks a watcher of the server's to read its
+	// files again. Without it they are read again only when they change.
+	hangups func() <-chan os.Signal
 }
 
 // command is one word of the command line.

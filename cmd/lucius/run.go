@@ -14,7 +14,10 @@ import (
 
 // loops are what the process does beside answering requests, by its roles.
 func (s *system) loops() []func(context.Context) error {
-	loops := []func(context.Context) error{s.gate.Run, s.watcher.Run}
+	loops := []func(context.Context) error{s.gate.Run}
+	for _, watcher := range s.watchers {
+		loops = append(loops, watcher.Run)
+	}
 	if s.cfg.Has(config.RoleRelay) {
 		loops = append(loops, s.relay.Run)
 	}
@@ -36,7 +39,7 @@ func (s *system) serve(ctx context.Context, listener net.Listener) error {
 	}
 	server := httpapi.NewHTTPServer(killableAnswers(s.handler), s.log)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- s.admission.serve(server, listener) }()
 
 	var cause error
 	select {

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/signal"
 	"runtime/debug"
-	"syscall"
 
 	"github.com/lucius-project/lucius/internal/config"
 )
@@ -25,10 +23,9 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	if printing := flags.Lookup("print-config"); printing != nil && printing.Value.String() == "true" {
 		return loaded.Print(p.stdout)
 	}
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
-	p.reload = hangups
+	notify, stop := hangups()
+	defer stop()
+	p.hangups = notify
 	return p.runServer(ctx, &loaded.Config, nil)
 }
 
@@ -45,12 +42,12 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 	}
 	defer func() { _ = listener.Close() }() // The server has closed it, where it came to serve.
 	spareCollector()
-	s, err := assemble(ctx, cfg, log, p.reload)
+	s, err := assemble(ctx, cfg, log, p.hangups)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	baseURL := "http://" + listener.Addr().String()
+	baseURL := s.admission.scheme() + "://" + listener.Addr().String()
 	if ready != nil {
 		ready(baseURL)
 	} else if _, err := fmt.Fprintf(p.stdout, "lucius serves %s\n", baseURL); err != nil {

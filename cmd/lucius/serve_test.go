@@ -36,6 +36,7 @@ func (o *output) String() string {
 
 // server is a server in this process.
 type server struct {
+	url    string
 	client *api.ClientWithResponses
 	stop   func() error
 }
@@ -68,7 +69,7 @@ func serveOn(t *testing.T, dir string, more ...string) *server {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &server{client: client, stop: sync.OnceValue(func() error { cancel(); return <-done })}
+		s := &server{url: url, client: client, stop: sync.OnceValue(func() error { cancel(); return <-done })}
 		t.Cleanup(func() {
 			if err := s.stop(); err != nil {
 				t.Errorf("the server did not end well: %v", err)

@@ -18,6 +18,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/reload"
 	"github.com/lucius-project/lucius/pkg/retention"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/sweeper"
@@ -52,29 +53,34 @@ type system struct {
 	handler   *httpapi.Server
 	metrics   *metrics
 	protocols *protocol.Holder
-	reload    <-chan os.Signal
-	watcher   *protocol.Watcher
+	admission *admission
+	hangups   func() <-chan os.Signal
+	watchers  []*reload.Watcher
 	ended     jobs.Ended
 	// defect is closed by an illegal transition in the relay's window.
 	defect chan *seqledger.IllegalTransitionError
 }
 
 // assemble puts a server together on its store. Close it when that succeeds.
-func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger, reload <-chan os.Signal) (*system, error) {
+func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger, hangups func() <-chan os.Signal,
+) (*system, error) {
 	registry, err := protocol.Load(cfg.ProtocolsDir)
 	if err != nil {
 		return nil, fmt.Errorf("LUCIUS_PROTOCOLS_DIR %s: %w", cfg.ProtocolsDir, err)
 	}
 	s := &system{
 		cfg: cfg, log: log, protocols: protocol.NewHolder(registry), inbox: outbox.NewInbox(inboxSize),
-		reload: reload, defect: make(chan *seqledger.IllegalTransitionError, 1),
+		hangups: hangups, defect: make(chan *seqledger.IllegalTransitionError, 1),
+	}
+	if s.admission, err = admit(ctx, cfg, log); err != nil {
+		return nil, err
 	}
 	if s.store, err = openStore(ctx, cfg, log); err != nil {
-		return nil, err
+		return nil, errors.Join(err, s.admission.close())
 	}
 	s.store = killableStore(s.store)
 	if err := s.build(ctx); err != nil {
-		return nil, errors.Join(err, s.store.Close())
+		return nil, errors.Join(err, s.store.Close(), s.admission.close())
 	}
 	return s, nil
 }
@@ -92,10 +98,11 @@ func (r readiness) Ready(ctx context.Context) ([]string, error) {
 // close closes the store. Nothing may be under way.
 func (s *system) close() error {
 	s.sender.Close()
-	if err := s.store.Close(); err != nil {
-		return fmt.Errorf("close the store: %w", err)
+	err := s.store.Close()
+	if err != nil {
+		err = fmt.Errorf("close the store: %w", err)
 	}
-	return nil
+	return errors.Join(err, s.admission.close())
 }
 
 // newLogger is the log that the configuration asks for, on standard error.

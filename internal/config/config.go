@@ -48,6 +48,8 @@ type Config struct {
 	ArchiveDir  string
 	StartPaused bool
 
+	Access
+
 	WebhookSecrets   []webhooks.Secret
 	WebhookNetworks  []netip.Prefix
 	WebhookAllowHTTP bool

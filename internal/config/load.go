@@ -85,6 +85,7 @@ func (c *Config) crossCheck() []error {
 		problems = append(problems, errors.New(
 			"LUCIUS_STORAGE_BACKEND ledger needs LUCIUS_TABLE_CONNECTION or LUCIUS_TABLE_ENDPOINT, and not both"))
 	}
+	problems = append(problems, c.Access.check(c.ListenAddr)...)
 	if problem := c.Tables.distinct(); problem != nil {
 		problems = append(problems, problem)
 	}

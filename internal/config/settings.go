@@ -14,14 +14,14 @@ type setting struct {
 
 // settings are all knobs, in the order of --print-config.
 func settings() []setting {
-	return slices.Concat(serving(), tables(), timing(), limits(), keeping(), announcing())
+	return slices.Concat(serving(), admitting(), tables(), timing(), limits(), keeping(), announcing())
 }
 
 // serving says where the server is and what it is made of.
 func serving() []setting {
 	return []setting{
-		{"LUCIUS_LISTEN_ADDR", "127.0.0.1:8080", "address to serve on; loopback only", func(c *Config, s string) error {
-			return loopback(&c.ListenAddr, s)
+		{"LUCIUS_LISTEN_ADDR", "127.0.0.1:8080", "address to serve on; loopback unless callers are asked", func(c *Config, s string) error {
+			return address(&c.ListenAddr, s)
 		}},
 		{"LUCIUS_STORAGE_BACKEND", BackendLocal, "local (durable), memory, or ledger (Azure Tables)", func(c *Config, s string) error {
 			return oneOf(&c.StorageBackend, s, BackendLocal, BackendMemory, BackendLedger)

@@ -57,9 +57,9 @@ func (a *Authenticator) Configured() bool { return a.cfg.File != nil || a.cfg.Is
 // public.
 //
 // The error is a [problem.Error]: code unauthenticated, which wraps
-// [ErrNoCredential], [ErrInvalidCredential] or [ErrIssuerUnavailable], or code
-// forbidden for a request that a browser was led into, which wraps
-// [ErrCrossSite]. [Challenge] says what goes with it.
+// [ErrNoCredential] or [ErrInvalidCredential]; code issuer_unavailable, which
+// wraps [ErrIssuerUnavailable]; or code forbidden for a request that a browser was
+// led into, which wraps [ErrCrossSite]. [Challenge] says what goes with it.
 func (a *Authenticator) Authenticate(r *http.Request) (Caller, error) {
 	if !a.Configured() {
 		if err := a.browser.checkHost(r); err != nil {
@@ -94,7 +94,7 @@ func (a *Authenticator) byBearer(r *http.Request) (Caller, error) {
 	switch {
 	case errors.Is(err, ErrIssuerUnavailable):
 		return Caller{}, &problem.Error{
-			Code: problem.Unauthenticated, RetryAfter: retryIssuer, Err: err,
+			Code: problem.IssuerUnavailable, RetryAfter: retryIssuer, Err: err,
 			Detail: "The token cannot be checked at the moment: its issuer does not answer. Send the request again.",
 		}
 	case err != nil:

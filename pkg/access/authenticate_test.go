@@ -121,7 +121,7 @@ func refused(t *testing.T, caller access.Caller, err, reason error) {
 	told := map[error][3]string{
 		access.ErrInvalidCredential: {"unauthenticated", "The credential is not valid.", `Bearer realm="lucius", error="invalid_token"`},
 		access.ErrNoCredential:      {"unauthenticated", "Send a token in the header Authorization: Bearer.", `Bearer realm="lucius"`},
-		access.ErrIssuerUnavailable: {"unauthenticated", "The token cannot be checked at the moment: its issuer does not answer. Send the request again.", `Bearer realm="lucius"`},
+		access.ErrIssuerUnavailable: {"issuer_unavailable", "The token cannot be checked at the moment: its issuer does not answer. Send the request again.", ""},
 		access.ErrCrossSite:         {"forbidden", problem.From(err).Detail, ""},
 	}[reason]
 	fault := problem.From(err)

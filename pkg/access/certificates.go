@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/lucius-project/lucius/pkg/reload"
 )
 
 // CertificatesConfig names the files of a [Certificates].
@@ -33,7 +35,13 @@ func (c CertificatesConfig) Validate() error {
 // one call runs at a time.
 type Certificates struct {
 	cfg     CertificatesConfig
-	current atomic.Pointer[tls.Config]
+	current atomic.Pointer[certified]
+}
+
+// certified is what is in use, and the hash of the files that it came from.
+type certified struct {
+	config *tls.Config
+	digest string
 }
 
 // OpenCertificates reads the files. The error says which is wrong.
@@ -52,27 +60,57 @@ func OpenCertificates(cfg CertificatesConfig) (*Certificates, error) {
 // nothing is wrong with any. Otherwise what was in use stays so, and the error
 // is that of [OpenCertificates].
 func (c *Certificates) Reload() error {
-	chain, err := readLimited(c.cfg.CertFile)
-	if err != nil {
-		return fmt.Errorf("certificate: %w", err)
+	_, load := c.Look()
+	_, err := load()
+	return err
+}
+
+// Look reads the files. It returns a hash of what they hold, or of why they
+// cannot be read, and what puts that into use as [Certificates.Reload] does. It
+// is for a [reload.Watcher].
+func (c *Certificates) Look() (string, reload.Load) {
+	chain, key, authorities := look(c.cfg.CertFile), look(c.cfg.KeyFile), content{}
+	if c.cfg.ClientCAFile != "" {
+		authorities = look(c.cfg.ClientCAFile)
 	}
-	key, err := readLimited(c.cfg.KeyFile)
-	if err != nil {
-		return fmt.Errorf("key of the certificate: %w", err)
+	seen := digest(chain, key, authorities)
+	return seen, func() ([]any, error) {
+		config, err := c.config(chain, key, authorities)
+		if err != nil {
+			return nil, err
+		}
+		c.current.Store(&certified{config, seen})
+		return []any{"expires", c.Expires()}, nil
 	}
-	pair, err := tls.X509KeyPair(chain, key)
+}
+
+// look reads a file.
+func look(path string) content {
+	text, err := readLimited(path)
+	return content{text, err}
+}
+
+// InUse returns the hash of what is in use, as [Certificates.Look] does.
+func (c *Certificates) InUse() string { return c.current.Load().digest }
+
+// config is the configuration that the files stand for.
+func (c *Certificates) config(chain, key, authorities content) (*tls.Config, error) {
+	if chain.err != nil {
+		return nil, fmt.Errorf("certificate: %w", chain.err)
+	}
+	if key.err != nil {
+		return nil, fmt.Errorf("key of the certificate: %w", key.err)
+	}
+	pair, err := tls.X509KeyPair(chain.text, key.text)
 	if err != nil {
-		return fmt.Errorf("certificate %s with key %s: %w", c.cfg.CertFile, c.cfg.KeyFile, err)
+		return nil, fmt.Errorf("certificate %s with key %s: %w", c.cfg.CertFile, c.cfg.KeyFile, err)
 	}
 	config := base()
 	config.Certificates = []tls.Certificate{pair}
-	if c.cfg.ClientCAFile != "" {
-		if err := c.askClients(config); err != nil {
-			return err
-		}
+	if c.cfg.ClientCAFile == "" {
+		return config, nil
 	}
-	c.current.Store(config)
-	return nil
+	return config, c.askClients(config, authorities)
 }
 
 // errNoAuthority is returned for a file of authorities that holds none.
@@ -80,13 +118,12 @@ var errNoAuthority = errors.New("holds no certificate in PEM")
 
 // askClients has clients asked for a certificate. They need not have one: a
 // token will do as well, and health checks have neither.
-func (c *Certificates) askClients(config *tls.Config) error {
-	text, err := readLimited(c.cfg.ClientCAFile)
-	if err != nil {
-		return fmt.Errorf("client authorities: %w", err)
+func (c *Certificates) askClients(config *tls.Config, authorities content) error {
+	if authorities.err != nil {
+		return fmt.Errorf("client authorities: %w", authorities.err)
 	}
 	config.ClientCAs = x509.NewCertPool()
-	if !config.ClientCAs.AppendCertsFromPEM(text) {
+	if !config.ClientCAs.AppendCertsFromPEM(authorities.text) {
 		return fmt.Errorf("client authorities %s: %w", c.cfg.ClientCAFile, errNoAuthority)
 	}
 	config.ClientAuth = tls.VerifyClientCertIfGiven
@@ -101,22 +138,15 @@ func base() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 }
 
-// Digest returns a hash of what the files hold now, or of why they cannot be
-// read. Whoever watches the files calls Reload when that changes.
-func (c *Certificates) Digest() string {
-	if c.cfg.ClientCAFile == "" {
-		return digest(c.cfg.CertFile, c.cfg.KeyFile)
-	}
-	return digest(c.cfg.CertFile, c.cfg.KeyFile, c.cfg.ClientCAFile)
-}
-
 // Expires returns when the certificate in use ends.
-func (c *Certificates) Expires() time.Time { return c.current.Load().Certificates[0].Leaf.NotAfter }
+func (c *Certificates) Expires() time.Time {
+	return c.current.Load().config.Certificates[0].Leaf.NotAfter
+}
 
 // TLSConfig returns the configuration for a server, which takes up every Reload.
 // The caller owns it.
 func (c *Certificates) TLSConfig() *tls.Config {
 	config := base()
-	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current.Load(), nil }
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current.Load().config, nil }
 	return config
 }

@@ -136,9 +136,11 @@ func TestCertificates_AreTakenUpWhileTheServerRuns(t *testing.T) {
 	if answer, server, err := visit(t, address, ca); err != nil || server != "first" || answer != "HTTP/2.0 loopback" {
 		t.Errorf("answered %q as %s, %v", answer, server, err)
 	}
-	before := certificates.Digest()
+	if seen, _ := certificates.Look(); seen != certificates.InUse() {
+		t.Error("what is on disk is not what is in use")
+	}
 	ca.files(t, dir, "second")
-	if certificates.Digest() == before {
+	if seen, _ := certificates.Look(); seen == certificates.InUse() {
 		t.Error("the digest does not show the change")
 	}
 	if err := certificates.Reload(); err != nil {

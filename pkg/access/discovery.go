@@ -67,7 +67,7 @@ func checkKeysURL(keys, issuer string) error {
 	if strings.HasPrefix(issuer, "https:") && !strings.HasPrefix(keys, "https:") {
 		return errors.New("must be https")
 	}
-	return checkIssuerURL(keys)
+	return CheckIssuerURL(keys)
 }
 
 // errNoKeys is returned where an issuer has no key that could be used.

@@ -12,6 +12,8 @@ import (
 	"os"
 	"slices"
 	"sync/atomic"
+
+	"github.com/lucius-project/lucius/pkg/reload"
 )
 
 // How a token file spells the names in client certificates.
@@ -40,21 +42,33 @@ func OpenFile(path string) (*File, error) {
 // Reload reads the file again, and puts it into use if nothing is wrong with it.
 // Otherwise what was in use stays so, and the error is that of [OpenFile].
 func (f *File) Reload() error {
-	text, err := readLimited(f.path)
-	if err != nil {
-		return fmt.Errorf("token file: %w", err)
-	}
-	read, err := parse(f.path, text)
-	if err != nil {
-		return err
-	}
-	f.current.Store(read)
-	return nil
+	_, load := f.Look()
+	_, err := load()
+	return err
 }
 
-// Digest returns a hash of what the file holds now, or of why it cannot be read.
-// Whoever watches the file calls Reload when that changes.
-func (f *File) Digest() string { return digest(f.path) }
+// Look reads the file. It returns a hash of what it holds, or of why it cannot be
+// read, and what puts that text into use as [File.Reload] does. It is for a
+// [reload.Watcher].
+func (f *File) Look() (string, reload.Load) {
+	text, err := readLimited(f.path)
+	seen := digest(content{text, err})
+	return seen, func() ([]any, error) {
+		if err != nil {
+			return nil, fmt.Errorf("token file: %w", err)
+		}
+		read, err := parse(f.path, text)
+		if err != nil {
+			return nil, err
+		}
+		read.digest = seen
+		f.current.Store(read)
+		return []any{"callers", len(read.callers)}, nil
+	}
+}
+
+// InUse returns the hash of the text in use, as [File.Look] does.
+func (f *File) InUse() string { return f.current.Load().digest }
 
 // Callers returns how many callers are in use.
 func (f *File) Callers() int { return len(f.current.Load().callers) }
@@ -115,12 +129,17 @@ func readLimited(path string) (text []byte, err error) {
 // errTooLarge is returned for a file of more than maxFileSize bytes.
 var errTooLarge = errors.New("is too large")
 
-// digest is a hash of the contents of the files, or of why they cannot be read.
-func digest(paths ...string) string {
+// content is what a file held when it was read, or why it could not be.
+type content struct {
+	text []byte
+	err  error
+}
+
+// digest is a hash of what files held.
+func digest(files ...content) string {
 	hash := sha256.New()
-	for _, path := range paths {
-		text, err := readLimited(path)
-		fmt.Fprintf(hash, "%x %q\n", sha256.Sum256(text), fmt.Sprint(err))
+	for _, file := range files {
+		fmt.Fprintf(hash, "%x %q\n", sha256.Sum256(file.text), fmt.Sprint(file.err))
 	}
 	return hex.EncodeToString(hash.Sum(nil))
 }

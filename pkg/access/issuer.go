@@ -72,7 +72,7 @@ const usual = 4
 
 // Validate reports the first field that makes no sense, by name.
 func (c IssuerConfig) Validate() error {
-	if err := checkIssuerURL(c.URL); err != nil {
+	if err := CheckIssuerURL(c.URL); err != nil {
 		return fmt.Errorf("access: URL %w", err)
 	}
 	if c.Audience == "" {
@@ -91,8 +91,9 @@ func (c IssuerConfig) Validate() error {
 	return nil
 }
 
-// checkIssuerURL says what is wrong with a URL that keys are to come from.
-func checkIssuerURL(text string) error {
+// CheckIssuerURL says what is wrong with a URL that keys are to come from, as the
+// end of a sentence.
+func CheckIssuerURL(text string) error {
 	parsed, err := url.Parse(text)
 	switch {
 	case err != nil || parsed.Host == "" || parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "":

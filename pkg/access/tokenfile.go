@@ -33,6 +33,7 @@ const nameRule = "1 to 128 of the characters A-Z a-z 0-9 . _ @ / -"
 
 // directory is the callers of one token file. It is immutable.
 type directory struct {
+	digest       string // of the text that it was read from
 	callers      []Caller
 	tokens       map[bucket][]hashedToken
 	certificates map[string]int // the index of the caller that has the name

@@ -182,12 +182,12 @@ func TestFile_Reload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := file.Digest()
-	if before != file.Digest() {
-		t.Error("the digest changes by itself")
+	before := file.InUse()
+	if seen, _ := file.Look(); seen != before {
+		t.Error("what is on disk is not what is in use")
 	}
 	overwrite(t, path, head+stanza("cd", second, "{role: read, tenants: [a]}")+stanza("ce", "x", `{role: admin, tenants: "*"}`))
-	if file.Digest() == before {
+	if seen, _ := file.Look(); seen == before || file.InUse() != before {
 		t.Error("the digest does not show the change")
 	}
 	if name := nameFor(file, first); name != "ci" {
@@ -195,6 +195,9 @@ func TestFile_Reload(t *testing.T) {
 	}
 	if err := file.Reload(); err != nil {
 		t.Fatal(err)
+	}
+	if seen, _ := file.Look(); seen != file.InUse() {
+		t.Error("after the reload what is on disk is not what is in use")
 	}
 	if nameFor(file, first) != "" || nameFor(file, second) != "cd" || file.Callers() != 2 {
 		t.Errorf("after the reload the tokens are of %q and %q", nameFor(file, first), nameFor(file, second))
@@ -213,14 +216,14 @@ func TestFile_ABadFileLeavesTheOldOneInUse(t *testing.T) {
 	if err := file.Reload(); err == nil || nameFor(file, token) != "ci" {
 		t.Errorf("a bad file: %v, the token is that of %q", err, nameFor(file, token))
 	}
-	digest := file.Digest()
+	digest, _ := file.Look()
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 	if err := file.Reload(); !errors.Is(err, fs.ErrNotExist) || nameFor(file, token) != "ci" {
 		t.Errorf("no file: %v, the token is that of %q", err, nameFor(file, token))
 	}
-	if file.Digest() == digest {
+	if seen, _ := file.Look(); seen == digest {
 		t.Error("the digest does not show that the file is gone")
 	}
 }

@@ -11,6 +11,9 @@ import (
 func (e *endpoints) RetryOutbox(w http.ResponseWriter, r *http.Request) {
 	serve(e, w, r, e.bodies.strict,
 		func(ctx context.Context, request api.OutboxRetryRequest) (api.OutboxRetryResult, error) {
+			if err := e.guard.filtered(ctx, request.TenantID, request.JobID); err != nil {
+				return api.OutboxRetryResult{}, err
+			}
 			result, err := e.admin.RetryOutbox(ctx, request)
 			result.Skipped = listed(result.Skipped)
 			return result, err
@@ -23,7 +26,7 @@ func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params ap
 		e.respond.problem(w, r, invalid("parameter state must be PENDING, SENT or FAILED_FINAL", nil))
 		return
 	}
-	paged(e, w, r, params.Limit, params.PageToken, func(ctx context.Context, page Page) (api.OutboxPage, error) {
+	pagedOf(e, w, r, params.TenantID, params.Limit, params.PageToken, func(ctx context.Context, page Page) (api.OutboxPage, error) {
 		found, err := e.admin.Outbox(ctx, params, page)
 		found.Outbox = listed(found.Outbox)
 		return found, err

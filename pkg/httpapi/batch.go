@@ -55,7 +55,7 @@ func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {
 
 // submitOne accepts one command of a batch.
 func (e *endpoints) submitOne(r *http.Request, command []byte) api.BatchItem {
-	accepted, err := e.commands.Submit(r.Context(), Submission{Body: command})
+	accepted, err := e.commands.Submit(r.Context(), Submission{Body: command, Admit: e.admitting(r.Context())})
 	if err != nil {
 		fault := problem.From(err)
 		e.respond.report(r, fault)

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 
@@ -24,7 +25,7 @@ func (e *endpoints) submit(w http.ResponseWriter, r *http.Request, key *api.Idem
 		e.respond.problem(w, r, err)
 		return
 	}
-	submission := Submission{Body: body}
+	submission := Submission{Body: body, Admit: e.admitting(r.Context())}
 	if key != nil {
 		submission.IdempotencyKey = *key
 	}
@@ -33,6 +34,11 @@ func (e *endpoints) submit(w http.ResponseWriter, r *http.Request, key *api.Idem
 	}
 	accepted, err := e.commands.Submit(r.Context(), submission)
 	e.answerAccepted(w, r, accepted, err)
+}
+
+// admitting is the Admit of a submission.
+func (e *endpoints) admitting(ctx context.Context) func(tenantID string) error {
+	return func(tenantID string) error { return e.guard.named(ctx, tenantID) }
 }
 
 // answerAccepted answers 202 with the job's place.

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lucius-project/lucius/pkg/access"
 )
 
 // The defaults of [Config].
@@ -37,6 +39,18 @@ type Config struct {
 	Protocols Protocols
 	// Readiness answers readyz. Required.
 	Readiness Readiness
+	// Access tells who calls. Required: one without a token file and an issuer
+	// lets everybody do everything, and belongs on loopback.
+	Access *access.Authenticator
+	// Owners says whose objects are. Required.
+	Owners Owners
+	// CallerLimit limits the requests of each caller, TenantLimit those for each
+	// tenant. Optional. Default to no limit.
+	CallerLimit *access.Limiter
+	TenantLimit *access.Limiter
+	// Audit gets a record of each action of an operator, and of each control of a
+	// job. Optional. Defaults to none.
+	Audit *access.Audit
 	// Registry is where the server's metrics go, and what /metrics shows.
 	// Required.
 	Registry *prometheus.Registry
@@ -66,6 +80,8 @@ func (c Config) Validate() error {
 		{"Webhooks", c.Webhooks != nil},
 		{"Protocols", c.Protocols != nil},
 		{"Readiness", c.Readiness != nil},
+		{"Access", c.Access != nil},
+		{"Owners", c.Owners != nil},
 		{"Registry", c.Registry != nil},
 		{"Log", c.Log != nil},
 	} {

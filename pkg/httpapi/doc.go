@@ -1,12 +1,21 @@
 // Package httpapi is the HTTP transport: it turns requests into calls of the
 // use cases, and what they return into responses. It decides nothing itself.
 //
-//	request ─► Server ─► mux ─► generated glue ─► endpoints ─► Commands, Jobs,
-//	             │                (package api)       │         Callbacks, Work,
-//	             │                                    │         Admin, Readiness
-//	             ├ request id, access log, metrics    ├ body: type, size, JSON,
-//	             ├ panics                             │       unknown fields, limits
-//	             └ 503 while it drains                └ problem+json
+//	request ─► Server ─► mux ─► guard ─► generated glue ─► endpoints ─► Commands, Jobs,
+//	             │                │        (package api)       │         Callbacks, Work,
+//	             │                │                            │         Admin, Readiness
+//	             ├ request id,    ├ who calls, and its rule    ├ body: type, size, JSON,
+//	             │ access log,    │ (package access), limits   │       unknown fields, limits
+//	             │ metrics, audit └ whose the object is        └ problem+json
+//	             ├ panics                  (Owners)
+//	             └ 503 while it drains
+//
+// Every request that is not public passes the guard: [access.Authenticator] says
+// who calls, the rule of the route whether that role may, and [Owners] whose the
+// object is that the path names. One of another tenant is answered there, as one
+// that is not there is, before the body is read. What names its tenant in the
+// body or the query is asked about by its endpoint, a command by the use case that
+// reads it ([Submission].Admit). Use cases find the caller in their context.
 //
 // The use cases are interfaces of this package's own, with the wire types of
 // package api; the program that is put together adapts its use cases to them.

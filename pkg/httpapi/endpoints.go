@@ -23,6 +23,7 @@ type endpoints struct {
 	readiness Readiness
 
 	server  *Server
+	guard   *guard
 	respond *responder
 	bodies  *bodies
 	metrics http.Handler
@@ -33,12 +34,12 @@ type endpoints struct {
 var _ api.ServerInterface = (*endpoints)(nil)
 
 // newEndpoints returns the handlers of a server.
-func newEndpoints(config Config, server *Server) *endpoints {
+func newEndpoints(config Config, server *Server, guard *guard) *endpoints {
 	return &endpoints{
 		commands: config.Commands, jobs: config.Jobs, callbacks: config.Callbacks, work: config.Work,
 		admin: config.Admin, failures: config.Failures, pauses: config.Pauses, webhooks: config.Webhooks,
 		protocols: config.Protocols, readiness: config.Readiness,
-		server: server, respond: server.respond,
+		server: server, guard: guard, respond: server.respond,
 		bodies: &bodies{
 			limit: config.MaxBodyBytes, timeout: config.BodyTimeout, unknown: server.metrics.unknown,
 		},
@@ -88,6 +89,26 @@ func paged[Value any](e *endpoints, w http.ResponseWriter, r *http.Request, limi
 	}
 	found, err := list(r.Context(), asked)
 	e.respond.answer(w, r, http.StatusOK, found, err)
+}
+
+// pagedOf is paged for the list of the tenant that the request names, if it names
+// one.
+func pagedOf[Value any](e *endpoints, w http.ResponseWriter, r *http.Request, tenant *string,
+	limit *api.Limit, token *api.PageToken, list func(context.Context, Page) (Value, error),
+) {
+	if err := e.guard.named(r.Context(), textOf(tenant)); err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	paged(e, w, r, limit, token, list)
+}
+
+// textOf is a parameter, empty where there is none.
+func textOf(text *string) string {
+	if text == nil {
+		return ""
+	}
+	return *text
 }
 
 // page reads the parameters of a page.

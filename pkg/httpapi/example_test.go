@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lucius-project/lucius/pkg/access"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 )
 
@@ -18,6 +19,8 @@ func ExampleNew() {
 		Commands: commands{&use}, Jobs: jobs{&use}, Callbacks: callbacks{&use}, Work: work{&use}, Admin: admin{&use},
 		Failures: failures{&use}, Pauses: pauses{&use}, Webhooks: webhooks{&use}, Protocols: protocols{&use},
 		Readiness: readiness{&use}, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
+		Access: access.New(access.Config{}), // On loopback, where nobody is asked who they are.
+		Owners: owners{},
 	})
 	if err != nil {
 		fmt.Println(err)

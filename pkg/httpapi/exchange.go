@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorilla/mux"
 
+	"github.com/lucius-project/lucius/pkg/access"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
@@ -38,6 +39,15 @@ type exchange struct {
 	begun  time.Time
 	status int
 	bytes  int64
+
+	// rule is that of the route, the zero one where there is none.
+	rule   access.Rule
+	caller access.Caller
+	// object is the id of what the request is about, and tenant whose it is, as
+	// far as that is known.
+	object  string
+	tenant  string
+	foreign bool // It is there, and is not the caller's.
 }
 
 // exchangeKey finds the exchange in the request's context.
@@ -81,12 +91,13 @@ func (s *Server) end(x *exchange, r *http.Request) {
 	}
 	took := time.Since(x.begun)
 	s.metrics.observe(x, took)
+	s.record(x, r)
 	ctx := r.Context()
 	if s.respond.log.Enabled(ctx, slog.LevelDebug) {
 		s.respond.log.LogAttrs(ctx, slog.LevelDebug, "request",
 			slog.String("request_id", x.id), slog.String("method", x.method), slog.String("path", r.URL.Path),
 			slog.String("route", x.route), slog.Int("status", x.status), slog.Int64("bytes", x.bytes),
-			slog.Duration("took", took), slog.String("remote", r.RemoteAddr))
+			slog.Duration("took", took), slog.String("remote", r.RemoteAddr), slog.String("caller", x.caller.Name()))
 	}
 }
 

@@ -9,6 +9,10 @@ import (
 
 // ListFailures is GET /v1/admin/failures.
 func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params api.ListFailuresParams) {
+	if err := e.guard.named(r.Context(), textOf(params.TenantID)); err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
 	found, err := e.failures.Groups(r.Context(), params)
 	found.Groups = listed(found.Groups)
 	e.respond.answer(w, r, http.StatusOK, found, err)
@@ -21,11 +25,13 @@ func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params a
 		e.respond.problem(w, r, err)
 		return
 	}
-	key := ""
-	if params.IdempotencyKey != nil {
-		key = *params.IdempotencyKey
+	if err := e.guard.named(r.Context(), request.TenantID); err != nil {
+		e.respond.problem(w, r, err)
+		return
 	}
+	key := e.guard.keyOf(r.Context(), textOf(params.IdempotencyKey), request.TenantID)
 	retry, err := e.failures.CreateRetry(r.Context(), key, request)
+	exchangeOf(r.Context()).object = retry.RetryID
 	e.answerRetry(w, r, http.StatusAccepted, retry, err)
 }
 

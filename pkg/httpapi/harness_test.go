@@ -19,12 +19,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/access"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 func TestMain(m *testing.M) {
-	for _, text := range []string{"application/openapi+yaml", "application/openmetrics-text"} {
+	for _, text := range []string{"application/openapi+yaml", "application/openmetrics-text", "text/event-stream"} {
 		openapi3filter.RegisterBodyDecoder(text, openapi3filter.PlainBodyDecoder)
 	}
 	goleak.VerifyTestMain(m)
@@ -79,6 +80,7 @@ func newHarness(t *testing.T, configure ...func(*httpapi.Config)) *harness {
 		Commands: commands{h.useCases}, Jobs: jobs{h.useCases}, Callbacks: callbacks{h.useCases}, Work: work{h.useCases},
 		Admin: admin{h.useCases}, Failures: failures{h.useCases}, Pauses: pauses{h.useCases},
 		Webhooks: webhooks{h.useCases}, Protocols: protocols{h.useCases}, Readiness: readiness{h.useCases}, Registry: h.registry,
+		Access: open(), Owners: owners{},
 		Log: slog.New(slog.NewTextHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for _, change := range configure {
@@ -90,6 +92,11 @@ func newHarness(t *testing.T, configure ...func(*httpapi.Config)) *harness {
 	}
 	h.Server = server
 	return h
+}
+
+// open lets everybody in who speaks to the hosts that the tests are for.
+func open() *access.Authenticator {
+	return access.New(access.Config{Hosts: []string{"example.com", "lucius"}})
 }
 
 // do serves a request and holds the response against the document. Headers are

@@ -34,7 +34,7 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 		e.respond.problem(w, r, invalid("parameter state is none of a job's", nil))
 		return
 	}
-	paged(e, w, r, params.Limit, params.PageToken, func(ctx context.Context, page Page) (api.JobPage, error) {
+	pagedOf(e, w, r, params.TenantID, params.Limit, params.PageToken, func(ctx context.Context, page Page) (api.JobPage, error) {
 		found, err := e.jobs.List(ctx, params, page)
 		found.Jobs = listed(found.Jobs)
 		return found, err

@@ -35,6 +35,10 @@ type Submission struct {
 	IdempotencyKey string
 	// Traceparent is the traceparent header, empty where there is none.
 	Traceparent string
+	// Admit returns the problem of a command for that tenant which may not be
+	// accepted. The callee asks it once it knows the tenant, and before it accepts
+	// the command or tells anything of an earlier one.
+	Admit func(tenantID string) error
 }
 
 // Commands accepts commands. It is safe for concurrent use.
@@ -92,7 +96,8 @@ type Callbacks interface {
 // Source: Job lifecycle plan 02.
 type Work interface {
 	// Claim returns claimed items, as soon as there are any or none when the wait
-	// is over.
+	// is over. It takes the work alone that the caller of the context may do:
+	// [access.CallerOf].
 	Claim(ctx context.Context, request api.ClaimRequest, wait Wait) ([]api.WorkItem, error)
 	// Start is claimed to running.
 	Start(ctx context.Context, workID string, request api.WorkVerb) (api.WorkItem, error)

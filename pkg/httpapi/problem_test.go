@@ -92,7 +92,7 @@ func TestProblemsOfUseCasesAreAnsweredAsDocumented(t *testing.T) {
 func TestEveryCodeIsRaisedSomewhere(t *testing.T) {
 	t.Parallel()
 	frame := []problem.Code{problem.NotFound, problem.MethodNotAllowed, problem.UnsupportedMediaType}
-	access := []problem.Code{problem.Unauthenticated, problem.Forbidden}
+	access := []problem.Code{problem.Unauthenticated, problem.Forbidden, problem.IssuerUnavailable}
 	known := map[problem.Code]bool{}
 	for _, code := range append(frame, access...) {
 		known[code] = true

@@ -8,6 +8,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/access"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
@@ -16,12 +17,14 @@ type Server struct {
 	router  *mux.Router
 	metrics *metrics
 	respond *responder
+	audit   *access.Audit
 	ended   chan struct{}
 	drain   sync.Once
 }
 
 // New returns a server that is made of config. The error names the field that
-// makes no sense, or the metric that the registry holds already.
+// makes no sense, or the metric that the registry holds already, or a route that
+// package access has no rule for.
 func New(config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -34,9 +37,14 @@ func New(config Config) (*Server, error) {
 	s := &Server{
 		metrics: measured,
 		respond: &responder{log: config.Log},
+		audit:   config.Audit,
 		ended:   make(chan struct{}),
 	}
-	s.router = newRouter(newEndpoints(config, s), s.respond)
+	guard := newGuard(config, s.respond)
+	s.router = newRouter(newEndpoints(config, s, guard), guard)
+	if err := guard.learn(s.router); err != nil {
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -73,9 +81,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // newRouter returns the router of the generated glue, whose own answers are
 // problems.
-func newRouter(handlers api.ServerInterface, respond *responder) *mux.Router {
+func newRouter(handlers api.ServerInterface, guard *guard) *mux.Router {
+	respond := guard.respond
 	router := mux.NewRouter().SkipClean(true)
-	router.Use(rememberRoute)
+	router.Use(rememberRoute, guard.middleware)
 	api.HandlerWithOptions(handlers, api.GorillaServerOptions{
 		BaseRouter: router, ErrorHandlerFunc: respond.badParameter,
 	})

@@ -26,6 +26,8 @@ func TestConfigIsValidated(t *testing.T) {
 		"httpapi: Jobs is required":                  func(c *httpapi.Config) { c.Jobs = nil },
 		"httpapi: Callbacks is required":             func(c *httpapi.Config) { c.Callbacks = nil },
 		"httpapi: Admin is required":                 func(c *httpapi.Config) { c.Admin = nil },
+		"httpapi: Access is required":                func(c *httpapi.Config) { c.Access = nil },
+		"httpapi: Owners is required":                func(c *httpapi.Config) { c.Owners = nil },
 		"httpapi: Readiness is required":             func(c *httpapi.Config) { c.Readiness = nil },
 		"httpapi: Registry is required":              func(c *httpapi.Config) { c.Registry = nil },
 		"httpapi: Log is required":                   func(c *httpapi.Config) { c.Log = nil },

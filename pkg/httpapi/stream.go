@@ -20,6 +20,8 @@ const (
 	streamInterval = 250 * time.Millisecond
 	// streamComment is how often a silent stream says that it is alive.
 	streamComment = 15 * time.Second
+	// streamRecheck is how often it is asked whether the caller may still follow.
+	streamRecheck = 15 * time.Second
 	// streamWrite is how long a client may take to read what it is sent.
 	streamWrite = 10 * time.Second
 )
@@ -72,6 +74,7 @@ func (s *stream) run() {
 	ticker := time.NewTicker(streamInterval)
 	defer ticker.Stop()
 	sent := time.Now()
+	asked := sent
 	for {
 		events, ended, err := s.endpoints.jobs.Follow(s.r.Context(), s.jobID, s.last)
 		if err != nil && !s.begun {
@@ -87,6 +90,11 @@ func (s *stream) run() {
 		}
 		if err == nil && ended {
 			return
+		}
+		if time.Since(asked) > streamRecheck {
+			if asked = time.Now(); !s.endpoints.guard.still(s.r) {
+				return
+			}
 		}
 		select {
 		case <-ticker.C:

@@ -117,6 +117,14 @@ func list[T any](u *useCases, specimen T) []T {
 type commands struct{ *useCases }
 
 func (c commands) Submit(ctx context.Context, submission httpapi.Submission) (api.CommandAccepted, error) {
+	var command struct {
+		TenantID string `json:"tenant_id"`
+	}
+	_ = json.Unmarshal(submission.Body, &command) // A body that is no JSON is of no tenant.
+	if err := submission.Admit(command.TenantID); err != nil {
+		return api.CommandAccepted{}, err
+	}
+	submission.Admit = nil
 	return accepted, c.asked(ctx, call{Operation: "Submit", Request: submission}, wait{})
 }
 

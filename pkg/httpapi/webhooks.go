@@ -16,7 +16,7 @@ func (e *endpoints) ListJobWebhooks(w http.ResponseWriter, r *http.Request, jobI
 
 // ListWebhooks is GET /v1/admin/webhooks.
 func (e *endpoints) ListWebhooks(w http.ResponseWriter, r *http.Request, params api.ListWebhooksParams) {
-	paged(e, w, r, params.Limit, params.PageToken, func(ctx context.Context, page Page) (api.WebhookPage, error) {
+	pagedOf(e, w, r, params.TenantID, params.Limit, params.PageToken, func(ctx context.Context, page Page) (api.WebhookPage, error) {
 		found, err := e.webhooks.Undelivered(ctx, params, page)
 		found.Webhooks = listed(found.Webhooks)
 		return found, err

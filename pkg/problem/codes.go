@@ -76,6 +76,9 @@ const (
 const (
 	// StoreUnavailable: the store does not answer; nothing is known to be lost.
 	StoreUnavailable Code = "store_unavailable"
+	// IssuerUnavailable: the token cannot be checked, because its issuer does not
+	// answer. The token may be good.
+	IssuerUnavailable Code = "issuer_unavailable"
 	// ShuttingDown: this process drains; another one may take the request.
 	ShuttingDown Code = "shutting_down"
 	// Internal: a fault of this side. Details are in the log alone.
@@ -117,6 +120,7 @@ var definitions = []definition{
 	{RateLimited, http.StatusTooManyRequests, "Too many requests"},
 	{Internal, http.StatusInternalServerError, "Internal error"},
 	{StoreUnavailable, http.StatusServiceUnavailable, "The store is unavailable"},
+	{IssuerUnavailable, http.StatusServiceUnavailable, "The issuer of the token is unavailable"},
 	{ShuttingDown, http.StatusServiceUnavailable, "The server is shutting down"},
 }
 

@@ -42,6 +42,7 @@ func TestCodesHaveTheStatusOfTheContract(t *testing.T) {
 		"rate_limited":               http.StatusTooManyRequests,
 		"internal":                   http.StatusInternalServerError,
 		"store_unavailable":          http.StatusServiceUnavailable,
+		"issuer_unavailable":         http.StatusServiceUnavailable,
 		"shutting_down":              http.StatusServiceUnavailable,
 	}
 	got := map[problem.Code]int{}

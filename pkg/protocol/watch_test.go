@@ -18,11 +18,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/reload"
 )
 
 // watched is a watcher of a folder on disk, with all that it tells.
 type watched struct {
-	*protocol.Watcher
+	*reload.Watcher
 
 	dir      string
 	holder   *protocol.Holder
@@ -44,7 +45,7 @@ func watch(t *testing.T) *watched {
 	w.holder = protocol.NewHolder(registry)
 	w.Watcher, err = protocol.NewWatcher(protocol.WatcherConfig{
 		Dir: w.dir, Holder: w.holder, Reload: w.reload, Logger: slog.New(slog.NewTextHandler(&w.log, nil)),
-		Observe: func(o protocol.Outcome) { w.attempts = append(w.attempts, o.String()) },
+		Observe: func(o reload.Outcome) { w.attempts = append(w.attempts, o.String()) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +68,7 @@ func (w *watched) looks(t *testing.T, n int) []string {
 	var outcomes []string
 	for range n {
 		outcome, err := w.RunOnce(t.Context())
-		if (err != nil) != (outcome == protocol.Refused) {
+		if (err != nil) != (outcome == reload.Refused) {
 			t.Errorf("RunOnce = %s, %v", outcome, err)
 		}
 		outcomes = append(outcomes, outcome.String())
@@ -218,17 +219,17 @@ func TestWatcher_ReloadNow(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
 	before := w.holder.Current()
-	if outcome, err := w.ReloadNow(t.Context()); outcome != protocol.Reloaded || err != nil || w.holder.Current() == before {
+	if outcome, err := w.ReloadNow(t.Context()); outcome != reload.Reloaded || err != nil || w.holder.Current() == before {
 		t.Errorf("unchanged files: %s, %v, want them loaded again", outcome, err)
 	}
 	w.write(t, "p.yaml", small("version: 2", ""))
-	if outcome, err := w.ReloadNow(t.Context()); outcome != protocol.Reloaded || err != nil || w.version() != "2" {
+	if outcome, err := w.ReloadNow(t.Context()); outcome != reload.Reloaded || err != nil || w.version() != "2" {
 		t.Errorf("a change: %s, %v, version %s", outcome, err, w.version())
 	}
 	if err := os.RemoveAll(w.dir); err != nil {
 		t.Fatal(err)
 	}
-	if outcome, err := w.ReloadNow(t.Context()); outcome != protocol.Refused || !errors.Is(err, fs.ErrNotExist) || w.version() != "2" {
+	if outcome, err := w.ReloadNow(t.Context()); outcome != reload.Refused || !errors.Is(err, fs.ErrNotExist) || w.version() != "2" {
 		t.Errorf("no folder: %s, %v, version %s", outcome, err, w.version())
 	}
 	if got := w.looks(t, 1)[0]; got != "unchanged" {
@@ -312,7 +313,7 @@ func TestWatcher_Run_LogsAFailureOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := watch(t)
-		const refused, reloaded = "protocol files refused", "protocols reloaded"
+		const refused, reloaded = "files refused", "files reloaded"
 		count := func(step, text string, want int) {
 			t.Helper()
 			time.Sleep(time.Minute)

@@ -1,0 +1,95 @@
+package config_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/access"
+)
+
+func TestLoad_Access(t *testing.T) {
+	t.Parallel()
+	loaded, err := load(t, nil, map[string]string{
+		"LUCIUS_LISTEN_ADDR": "0.0.0.0:443", "LUCIUS_AUTH_FILE": "tokens.yaml",
+		"LUCIUS_OIDC_ISSUER": "https://issuer.example", "LUCIUS_OIDC_AUDIENCE": "lucius", "LUCIUS_OIDC_ROLES_CLAIM": "roles",
+		"LUCIUS_TLS_CERT": "cert.pem", "LUCIUS_TLS_KEY": "key.pem", "LUCIUS_TLS_CLIENT_CA": "ca.pem",
+		"LUCIUS_RATE_LIMIT_CALLER": "0.5", "LUCIUS_RATE_LIMIT_TENANT": "100:250", "LUCIUS_AUDIT_LOG": "audit.log",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.Access{
+		AuthFile: "tokens.yaml", OIDCIssuer: "https://issuer.example", OIDCAudience: "lucius", OIDCRolesClaim: "roles",
+		TLSCert: "cert.pem", TLSKey: "key.pem", TLSClientCA: "ca.pem",
+		CallerLimit: access.LimitConfig{Rate: 0.5}, TenantLimit: access.LimitConfig{Rate: 100, Burst: 250}, AuditLog: "audit.log",
+	}
+	if diff := cmp.Diff(want, loaded.Access); diff != "" || !loaded.Configured() {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestLoad_WithNothingConfiguredNobodyIsAsked(t *testing.T) {
+	t.Parallel()
+	loaded, err := load(t, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.Access{OIDCRolesClaim: access.DefaultRolesClaim, AuditLog: config.AuditStderr}
+	if diff := cmp.Diff(want, loaded.Access); diff != "" || loaded.Configured() {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestLoad_SaysWhatIsWrongWithAccess(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		vars map[string]string
+		want string
+	}{
+		{map[string]string{"LUCIUS_LISTEN_ADDR": ":8080"}, `LUCIUS_LISTEN_ADDR is ":8080", must be a loopback address`},
+		{map[string]string{"LUCIUS_LISTEN_ADDR": "192.0.2.1:8080"}, "set LUCIUS_AUTH_FILE or LUCIUS_OIDC_ISSUER"},
+		{map[string]string{"LUCIUS_LISTEN_ADDR": "example.com:8080"}, "LUCIUS_LISTEN_ADDR"},
+		{map[string]string{"LUCIUS_LISTEN_ADDR": "0.0.0.0:8080", "LUCIUS_TLS_CERT": "c", "LUCIUS_TLS_KEY": "k"}, "LUCIUS_LISTEN_ADDR"},
+		{map[string]string{"LUCIUS_LISTEN_ADDR": "8080"}, `LUCIUS_LISTEN_ADDR is "8080", must be host:port`},
+		{map[string]string{"LUCIUS_LISTEN_ADDR": "127.0.0.1:http"}, `has port "http"`},
+		{map[string]string{"LUCIUS_OIDC_ISSUER": "http://issuer.example"}, `LUCIUS_OIDC_ISSUER is "http://issuer.example", must be https`},
+		{map[string]string{"LUCIUS_OIDC_ISSUER": "https://issuer.example"}, "LUCIUS_OIDC_ISSUER needs LUCIUS_OIDC_AUDIENCE"},
+		{map[string]string{"LUCIUS_OIDC_AUDIENCE": "lucius"}, "LUCIUS_OIDC_AUDIENCE is of no use without"},
+		{map[string]string{"LUCIUS_OIDC_ROLES_CLAIM": ""}, "LUCIUS_OIDC_ROLES_CLAIM"},
+		{map[string]string{"LUCIUS_TLS_CERT": "c"}, "LUCIUS_TLS_CERT and LUCIUS_TLS_KEY are needed together"},
+		{map[string]string{"LUCIUS_TLS_KEY": "k"}, "LUCIUS_TLS_CERT and LUCIUS_TLS_KEY are needed together"},
+		{map[string]string{"LUCIUS_TLS_CLIENT_CA": "a", "LUCIUS_AUTH_FILE": "f"}, "LUCIUS_TLS_CLIENT_CA needs LUCIUS_TLS_CERT"},
+		{map[string]string{"LUCIUS_TLS_CLIENT_CA": "a", "LUCIUS_TLS_CERT": "c", "LUCIUS_TLS_KEY": "k"}, "LUCIUS_TLS_CLIENT_CA needs LUCIUS_AUTH_FILE"},
+		{map[string]string{"LUCIUS_RATE_LIMIT_CALLER": "many"}, "LUCIUS_RATE_LIMIT_CALLER"},
+		{map[string]string{"LUCIUS_RATE_LIMIT_CALLER": "-1"}, "LUCIUS_RATE_LIMIT_CALLER"},
+		{map[string]string{"LUCIUS_RATE_LIMIT_CALLER": "NaN"}, "LUCIUS_RATE_LIMIT_CALLER"},
+		{map[string]string{"LUCIUS_RATE_LIMIT_TENANT": "1:0"}, `LUCIUS_RATE_LIMIT_TENANT is "1:0", has the burst "0"`},
+		{map[string]string{"LUCIUS_AUDIT_LOG": ""}, "LUCIUS_AUDIT_LOG"},
+	} {
+		if _, err := load(t, nil, test.vars); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%v answered %v, want %s", test.vars, err, test.want)
+		}
+	}
+}
+
+// Where secrets are is no secret; what they are is in no setting of access.
+func TestPrint_ShowsAccess(t *testing.T) {
+	t.Parallel()
+	loaded, err := load(t, nil, map[string]string{"LUCIUS_AUTH_FILE": "tokens.yaml", "LUCIUS_RATE_LIMIT_CALLER": "5:10"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := loaded.Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"LUCIUS_AUTH_FILE=tokens.yaml\n", "LUCIUS_RATE_LIMIT_CALLER=5:10\n", "LUCIUS_AUDIT_LOG=stderr\n"} {
+		if !strings.Contains(out.String(), line) {
+			t.Errorf("%q is missing in:\n%s", line, out.String())
+		}
+	}
+}

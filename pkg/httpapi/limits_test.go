@@ -1,0 +1,170 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// atMost is a limiter for so many requests, and hardly any after that.
+func atMost(t *testing.T, burst int) *access.Limiter {
+	t.Helper()
+	limiter, err := access.NewLimiter(access.LimitConfig{Rate: 0.01, Burst: burst})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return limiter
+}
+
+func TestRequestsAreLimitedByCaller(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, []string{"read:t", "read:*"}, func(c *httpapi.Config) { c.CallerLimit = atMost(t, 2) })
+	for range 2 {
+		if got := g.as(t, "read:t", "GET /v1/jobs/j1", "").Status; got != http.StatusOK {
+			t.Errorf("answered %d", got)
+		}
+	}
+	response := g.as(t, "read:t", "GET /v1/jobs/j1", "")
+	wantProblem(t, response, problem.RateLimited, "The caller sends too many requests.")
+	if got := response.Header.Get("Retry-After"); got != "100" {
+		t.Errorf("Retry-After is %q", got)
+	}
+	if got := g.as(t, "read:*", "GET /v1/jobs/j1", "").Status; got != http.StatusOK {
+		t.Errorf("another caller is answered %d", got)
+	}
+	for range 5 {
+		if got := g.as(t, "", "GET /healthz", "").Status; got != http.StatusOK {
+			t.Errorf("a probe is answered %d", got)
+		}
+	}
+	if calls := g.useCases.all(); len(calls) != 3 {
+		t.Errorf("there was %+v", calls)
+	}
+}
+
+func TestRequestsAreLimitedByTenantWhoeverSendsThem(t *testing.T) {
+	t.Parallel()
+	callers := []string{"submit:t read:t platform:t", "submit:*"}
+	g := newGuarded(t, callers, func(c *httpapi.Config) { c.TenantLimit = atMost(t, 4) })
+	for _, request := range []struct {
+		caller       int
+		target, body string
+	}{
+		{1, "POST /v1/commands", `{"tenant_id":"t"}`},
+		{0, "GET /v1/jobs?tenant_id=t", ""},
+		{0, "GET /v1/jobs/j1", ""},
+		{0, "POST /v1/callbacks/ack", ack("t", "j1", "ocr")},
+	} {
+		if got := g.as(t, callers[request.caller], request.target, request.body); got.Status >= 300 {
+			t.Errorf("%s: %d %s", request.target, got.Status, got.Body)
+		}
+	}
+	wantProblem(t, g.as(t, callers[1], "POST /v1/commands", `{"tenant_id":"t"}`), problem.RateLimited,
+		"The tenant sends too many requests.")
+	batch := g.as(t, callers[1], "POST /v1/commands:batch", `{"commands":[{"tenant_id":"t"},{"tenant_id":"o"}]}`)
+	if !strings.Contains(batch.Body, `"status":429},{"correlation_id"`) {
+		t.Errorf("a batch is answered %s", batch.Body)
+	}
+}
+
+// audited is a harness with an audit log, and what is in it.
+func audited(t *testing.T, callers []string) (*guarded, func() []map[string]string) {
+	t.Helper()
+	var out bytes.Buffer
+	g := newGuarded(t, callers, func(c *httpapi.Config) {
+		c.Audit = access.NewAudit(slog.New(slog.NewJSONHandler(&out, nil)))
+	})
+	return g, func() []map[string]string {
+		var records []map[string]string
+		for line := range strings.Lines(out.String()) {
+			var record map[string]string
+			if err := json.Unmarshal([]byte(line), &record); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range []string{"time", "level", "msg", "at", "from", "origin"} {
+				if record[name] == "" && record["caller"] != "" {
+					t.Errorf("the record has no %s: %s", name, line)
+				}
+				delete(record, name)
+			}
+			records = append(records, record)
+		}
+		return records
+	}
+}
+
+func TestActionsAreAudited(t *testing.T) {
+	t.Parallel()
+	callers := []string{"submit:t admin:t", "submit:* admin:*"}
+	g, records := audited(t, callers)
+	record := func(caller, action, object, tenant, outcome string) map[string]string {
+		return map[string]string{"caller": caller, "action": action, "object": object, "tenant": tenant, "outcome": outcome}
+	}
+	var want []map[string]string
+	for _, test := range []struct {
+		caller       string
+		target, body string
+		record       map[string]string
+	}{
+		{callers[0], "POST /v1/jobs/j1:cancel", "", record("caller-a", "cancelJob", "j1", "t", "done")},
+		{callers[1], "POST /v1/jobs/j1:cancel", "", record("caller-b", "cancelJob", "j1", "t", "done")},
+		{callers[0], "POST /v1/jobs/other1:cancel", "", record("caller-a", "cancelJob", "other1", "", "denied")},
+		{callers[0], "POST /v1/jobs/none1:cancel", "", record("caller-a", "cancelJob", "none1", "", "failed")},
+		{callers[0], "POST /v1/jobs/j1:cancel", "{", record("caller-a", "cancelJob", "j1", "t", "failed")},
+		{callers[0], "POST /v1/admin/pauses", `{"tenant_id":"t","reason":"r"}`, record("caller-a", "createPause", "tenant:t", "t", "done")},
+		{callers[0], "POST /v1/admin/pauses", `{"tenant_id":"o","reason":"r"}`, record("caller-a", "createPause", "", "o", "denied")},
+		{callers[0], "POST /v1/admin/retries", `{"tenant_id":"t"}`, record("caller-a", "createRetry", "b1", "t", "done")},
+		{callers[1], "POST /v1/admin/outbox/retry", `{}`, record("caller-b", "retryOutbox", "", "", "done")},
+		{"", "POST /v1/admin/outbox/retry", `{}`, record("", "retryOutbox", "", "", "denied")},
+		{callers[0], "GET /v1/admin/outbox?tenant_id=t", "", nil},
+		{callers[0], "POST /v1/commands", `{"tenant_id":"t"}`, nil},
+	} {
+		g.as(t, test.caller, test.target, test.body)
+		if test.record != nil {
+			want = append(want, test.record)
+		}
+	}
+	if diff := cmp.Diff(want, records()); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+}
+
+func TestAnActionThatPanicsIsAudited(t *testing.T) {
+	t.Parallel()
+	g, records := audited(t, []string{"submit:t"})
+	g.useCases.hook = func(context.Context, call, wait) error { panic(errors.New("out of cheese")) }
+	g.as(t, "submit:t", "POST /v1/jobs/j1:cancel", "")
+	if got := records(); len(got) != 1 || got[0]["outcome"] != "failed" {
+		t.Errorf("records %v", got)
+	}
+}
+
+// Neither log has what a client proves itself with.
+func TestTokensAreInNoLog(t *testing.T) {
+	t.Parallel()
+	g, _ := audited(t, []string{"submit:t"})
+	wrong := access.NewToken()
+	g.as(t, "submit:t", "POST /v1/jobs/j1:cancel", "")
+	g.do(t, http.MethodPost, "/v1/jobs/j1:cancel", "", "Authorization: Bearer "+wrong)
+	g.do(t, http.MethodPost, "/v1/jobs/j1:cancel", "", "Authorization: Basic "+wrong)
+	log := g.log.String()
+	if strings.Contains(log, wrong) || strings.Contains(log, g.tokens["submit:t"]) {
+		t.Errorf("a token is in the log:\n%s", log)
+	}
+	for _, want := range []string{"caller=caller-a", "no caller has the token"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log does not say %s:\n%s", want, log)
+		}
+	}
+}
