@@ -36,7 +36,8 @@ const (
 	Delete
 	// Put writes a row over whatever is there.
 	Put
-	// Discard removes a row if it is there.
+	// Discard removes a row if it is there. Beside other ops of its batch it may
+	// leave a row that comes while the batch is on its way.
 	Discard
 )
 
