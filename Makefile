@@ -14,6 +14,7 @@ GO            ?= go
 GOLANGCI_LINT := $(GO) tool -modfile=tools/golangci-lint/go.mod golangci-lint
 SEEDS         ?= 1000
 FROM          ?= 1
+TIME          ?= 30s
 MODULES       := . tools/golangci-lint tools/oapi-codegen
 
 # -shuffle=on also keeps Go from answering with a cached result. The timeout is
@@ -62,6 +63,13 @@ sim: ## Simulate many seeds (SEEDS=1000 FROM=1), and print what was survived
 .PHONY: mutants
 mutants: ## Break the code on purpose, and expect the simulation to see it
 	$(GO) test -tags mutants ./internal/sim -run '^TestMutants$$' -v -count=1 -timeout 0
+
+.PHONY: fuzz
+fuzz: ## Fuzz each target for a while (TIME=30s); what fails is written into its testdata
+	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' . | sed 's/:func / /' | while read -r file target; do \
+		echo "== $$target ($$(dirname "$$file"))"; \
+		$(GO) test "$$(dirname "$$file")" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(TIME) -fuzzminimizetime 10x; \
+	done
 
 .PHONY: model
 model: ## Check the protocol's model in full, and that its mutants fail (needs spin)
