@@ -193,8 +193,16 @@ func (a *acceptance) freeOwnSlot(ctx context.Context) error {
 }
 
 // lose ends an acceptance whose claim somebody else rolled forward to a job:
-// that job is the answer.
+// that job is the answer. Both acceptances have one job id, so the other may have
+// found the slot that was taken here, and the job may hold it.
 func (a *acceptance) lose(ctx context.Context) (Accepted, bool, error) {
+	s, err := a.l.load(ctx, a.jobID)
+	if err != nil && !errors.Is(err, ErrJobNotFound) {
+		return Accepted{}, false, fmt.Errorf("accept: %w", err)
+	}
+	if err == nil && !s.head.tombstone && !s.agg.Job.State.Terminal() && s.head.slot == a.slot {
+		a.slotTag = ""
+	}
 	if err := a.freeOwnSlot(ctx); err != nil {
 		return Accepted{}, false, err
 	}

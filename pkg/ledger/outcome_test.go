@@ -190,3 +190,34 @@ func assertRevs(t *testing.T, b *bundle, id string, want int64) {
 		t.Errorf("history ends at rev %d, want %d", next-1, want)
 	}
 }
+
+// Two acceptances of one command have one job id, where the second rolls the claim
+// of the first forward. A slot that the first took is then the job's, also if it
+// is the second that commits.
+func TestAccept_TheLoserLeavesTheSlotThatTheJobHolds(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	cmd := command("h")
+	cmd.Limit = 1
+	other := reopen(t, b.store)
+	var raced atomic.Bool
+	b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+		switch {
+		case commits(batch) && !raced.Swap(true):
+			other.mustAccept(t, cmd)
+		case batch[0].Key.Table == "luciusinflight" && batch[0].Verb == tablestore.Insert && raced.Load():
+			return nil, tablestore.ErrUnknown // The second looks, and finds the slot of its job.
+		}
+		return commit()
+	})
+	accepted := b.mustAccept(t, cmd)
+	b.store.set(nil)
+	if live := b.live(t); !accepted.Replayed || len(live) != 1 || live[0] != accepted.Job.ID {
+		t.Errorf("accepted %+v, the live set is %v", accepted.Replayed, live)
+	}
+	next := command("next")
+	next.Limit = 1
+	if _, err := b.Accept(t.Context(), next); !errors.Is(err, ledger.ErrTenantLimit) {
+		t.Errorf("a second job of the tenant: %v, want ErrTenantLimit", err)
+	}
+}
