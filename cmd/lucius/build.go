@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lucius-project/lucius/internal/serving"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
@@ -152,17 +153,15 @@ func (s *system) buildAPI(registry *prometheus.Registry) error {
 	if err != nil {
 		return err
 	}
-	config := httpapi.Config{
-		Commands: commandsAPI{accepting}, Jobs: jobsAPI{jobs.New(s.ledger, &s.ended, s.cfg.MaxInflight)},
-		Callbacks: callbacksAPI{callbacks.New(s.ledger)}, Work: workAPI{s.queue},
-		Admin:     adminAPI{operator: outbox.NewOperator(s.ledger), checker: s.checker},
-		Failures:  failuresAPI{service: s.failures, log: s.log},
-		Webhooks:  webhooksAPI{s.ledger},
-		Pauses:    pausesAPI{service: s.pauses, gate: s.gate, log: s.log},
-		Protocols: protocolsAPI{s.protocols}, Readiness: readiness{s}, Registry: registry, Log: s.log,
-		MaxBodyBytes: int64(s.cfg.MaxBodyBytes),
-		Owners:       ownersAPI{ledger: s.ledger, queue: s.queue, failures: s.failures},
+	config, err := serving.Ports(&serving.Parts{
+		Ledger: s.ledger, Commands: accepting, Jobs: jobs.New(s.ledger, &s.ended, s.cfg.MaxInflight),
+		Callbacks: callbacks.New(s.ledger), Queue: s.queue, Operator: outbox.NewOperator(s.ledger), Checker: s.checker,
+		Failures: s.failures, Pauses: s.pauses, Gate: s.gate, Protocols: s.protocols, Log: s.log,
+	})
+	if err != nil {
+		return err
 	}
+	config.Readiness, config.Registry, config.MaxBodyBytes = readiness{s}, registry, int64(s.cfg.MaxBodyBytes)
 	s.admission.guard(&config)
 	s.handler, err = httpapi.New(config)
 	return err
@@ -175,7 +174,7 @@ func (s *system) accepting() (*commands.Service, error) {
 		return nil, err
 	}
 	return commands.New(commands.Config{
-		Ledger: admitting{s.ledger}, Protocols: s.protocols, Router: router, Limit: s.cfg.MaxInflight,
+		Ledger: serving.Admitting(s.ledger), Protocols: s.protocols, Router: router, Limit: s.cfg.MaxInflight,
 		Policy: envelope.Policy{
 			AllowedRefs: s.cfg.RefPrefixes, MaxPayloadBytes: s.cfg.MaxPayloadBytes, CheckCallbackURL: s.checkCallbackURL,
 		},

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -10,13 +10,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// adminAPI serves the operators' requests to HTTP.
-type adminAPI struct {
+// adminPort serves the operators' requests to HTTP.
+type adminPort struct {
 	operator *outbox.Operator
 	checker  *liveness.Checker
 }
 
-func (a adminAPI) RetryOutbox(ctx context.Context, r api.OutboxRetryRequest) (api.OutboxRetryResult, error) {
+func (a adminPort) RetryOutbox(ctx context.Context, r api.OutboxRetryRequest) (api.OutboxRetryResult, error) {
 	report, err := a.operator.Retry(ctx, outbox.Filter{
 		OutboxIDs: r.OutboxIDs, TenantID: r.TenantID, JobID: r.JobID, OlderThan: seconds(r.OlderThanSeconds),
 		Limit: int(r.Limit), Lane: laneOf(r.Lane), Actor: string(api.ActorOperator), RequestID: httpapi.RequestID(ctx),
@@ -31,7 +31,7 @@ func (a adminAPI) RetryOutbox(ctx context.Context, r api.OutboxRetryRequest) (ap
 	return out, nil
 }
 
-func (a adminAPI) Outbox(ctx context.Context, params api.ListOutboxParams, page httpapi.Page) (api.OutboxPage, error) {
+func (a adminPort) Outbox(ctx context.Context, params api.ListOutboxParams, page httpapi.Page) (api.OutboxPage, error) {
 	filter := outbox.ListFilter{
 		State: statemachine.OutboxState(params.State), TenantID: textOf(params.TenantID), Lane: laneOf(params.Lane),
 	}
@@ -62,7 +62,7 @@ func outboxRowOf(row *outbox.Row) api.OutboxRow {
 	return out
 }
 
-func (a adminAPI) Stuck(context.Context) (api.StuckList, error) {
+func (a adminPort) Stuck(context.Context) (api.StuckList, error) {
 	report := a.checker.Report()
 	out := api.StuckList{
 		Checked: report.Checked, Repaired: report.Repaired, RoundEndedAt: api.NewTime(report.RoundEnded),

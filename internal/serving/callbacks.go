@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -10,18 +10,18 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// callbacksAPI serves the callbacks to HTTP.
-type callbacksAPI struct{ service *callbacks.Service }
+// callbacksPort serves the callbacks to HTTP.
+type callbacksPort struct{ service *callbacks.Service }
 
-func (a callbacksAPI) Ack(ctx context.Context, c api.AckCallback) (api.CallbackOutcome, error) {
+func (a callbacksPort) Ack(ctx context.Context, c api.AckCallback) (api.CallbackOutcome, error) {
 	return handled(a.service.Ack(ctx, identity(ctx, c.JobID, c.StepID, c.TenantID, c.AttemptNo, c.LeaseID)))
 }
 
-func (a callbacksAPI) Heartbeat(ctx context.Context, c api.HeartbeatCallback) (api.CallbackOutcome, error) {
+func (a callbacksPort) Heartbeat(ctx context.Context, c api.HeartbeatCallback) (api.CallbackOutcome, error) {
 	return handled(a.service.Heartbeat(ctx, identity(ctx, c.JobID, c.StepID, c.TenantID, c.AttemptNo, c.LeaseID)))
 }
 
-func (a callbacksAPI) Result(ctx context.Context, c api.ResultCallback) (api.CallbackOutcome, error) {
+func (a callbacksPort) Result(ctx context.Context, c api.ResultCallback) (api.CallbackOutcome, error) {
 	id := identity(ctx, c.JobID, c.StepID, c.TenantID, c.AttemptNo, c.LeaseID)
 	return handled(a.service.Result(ctx, id, callbacks.Report{
 		Status: statemachine.ResultStatus(c.Status), ErrorCode: c.Error.Code, ErrorMessage: c.Error.Message,

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -11,10 +11,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// commandsAPI serves the commands to HTTP.
-type commandsAPI struct{ service *commands.Service }
+// commandsPort serves the commands to HTTP.
+type commandsPort struct{ service *commands.Service }
 
-func (a commandsAPI) Submit(ctx context.Context, s httpapi.Submission) (api.CommandAccepted, error) {
+func (a commandsPort) Submit(ctx context.Context, s httpapi.Submission) (api.CommandAccepted, error) {
 	ctx = context.WithValue(ctx, admitKey{}, s.Admit)
 	accepted, err := a.service.Submit(ctx, s.Body, envelope.Headers{
 		IdempotencyKey: s.IdempotencyKey, Traceparent: s.Traceparent,
@@ -32,9 +32,11 @@ func (a commandsAPI) Submit(ctx context.Context, s httpapi.Submission) (api.Comm
 // accepted.
 type admitKey struct{}
 
-// admitting is the ledger for commands that came over HTTP. Whose they are is
+// Admitting is the ledger for commands that come over HTTP. Whose they are is
 // asked here, of the very tenant that the job will have: a second reading of the
 // body might read another.
+func Admitting(l commands.Ledger) commands.Ledger { return admitting{l} }
+
 type admitting struct{ commands.Ledger }
 
 func (l admitting) Accept(ctx context.Context, command ledger.Command) (ledger.Accepted, error) {

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -10,13 +10,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
-// failuresAPI serves the failed jobs, and what reruns them, to HTTP.
-type failuresAPI struct {
+// failuresPort serves the failed jobs, and what reruns them, to HTTP.
+type failuresPort struct {
 	service *failures.Service
 	log     *slog.Logger
 }
 
-func (a failuresAPI) Groups(ctx context.Context, params api.ListFailuresParams) (api.FailureList, error) {
+func (a failuresPort) Groups(ctx context.Context, params api.ListFailuresParams) (api.FailureList, error) {
 	report, err := a.service.Groups(ctx, failures.Filter{
 		TenantID: textOf(params.TenantID), RequestType: textOf(params.RequestType),
 		CreatedAfter: timeOf(params.CreatedAfter), CreatedBefore: timeOf(params.CreatedBefore),
@@ -36,7 +36,7 @@ func (a failuresAPI) Groups(ctx context.Context, params api.ListFailuresParams) 
 	return out, nil
 }
 
-func (a failuresAPI) CreateRetry(ctx context.Context, key string, r api.RetryRequest) (api.Retry, error) {
+func (a failuresPort) CreateRetry(ctx context.Context, key string, r api.RetryRequest) (api.Retry, error) {
 	op, err := a.service.Create(ctx, key, failures.Request{
 		JobIDs: r.JobIDs,
 		Filter: failures.Filter{
@@ -54,7 +54,7 @@ func (a failuresAPI) CreateRetry(ctx context.Context, key string, r api.RetryReq
 	return retryOf(&op), nil
 }
 
-func (a failuresAPI) Retry(ctx context.Context, retryID string, page httpapi.Page) (api.Retry, error) {
+func (a failuresPort) Retry(ctx context.Context, retryID string, page httpapi.Page) (api.Retry, error) {
 	found, err := a.service.Get(ctx, retryID, page.Limit, page.Token)
 	if err != nil {
 		return api.Retry{}, err
@@ -69,7 +69,7 @@ func (a failuresAPI) Retry(ctx context.Context, retryID string, page httpapi.Pag
 	return out, nil
 }
 
-func (a failuresAPI) CancelRetry(ctx context.Context, retryID string, r api.ControlRequest) (api.Retry, error) {
+func (a failuresPort) CancelRetry(ctx context.Context, retryID string, r api.ControlRequest) (api.Retry, error) {
 	op, err := a.service.Cancel(ctx, retryID)
 	if err != nil {
 		return api.Retry{}, err

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// jobsAPI serves the jobs to HTTP.
-type jobsAPI struct{ service *jobs.Service }
+// jobsPort serves the jobs to HTTP.
+type jobsPort struct{ service *jobs.Service }
 
-func (a jobsAPI) Job(ctx context.Context, jobID string, wait httpapi.Wait) (api.Job, error) {
+func (a jobsPort) Job(ctx context.Context, jobID string, wait httpapi.Wait) (api.Job, error) {
 	var view *jobs.View
 	var err error
 	if wait.Limit > 0 {
@@ -28,10 +28,10 @@ func (a jobsAPI) Job(ctx context.Context, jobID string, wait httpapi.Wait) (api.
 	if err != nil {
 		return api.Job{}, err
 	}
-	return jobOf(view), nil
+	return JobOf(view), nil
 }
 
-func (a jobsAPI) Steps(ctx context.Context, jobID string) ([]api.Step, error) {
+func (a jobsPort) Steps(ctx context.Context, jobID string) ([]api.Step, error) {
 	view, err := a.service.Get(ctx, jobID)
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (a jobsAPI) Steps(ctx context.Context, jobID string) ([]api.Step, error) {
 	return stepsOf(view), nil
 }
 
-func (a jobsAPI) Events(ctx context.Context, jobID string, page httpapi.Page) (api.EventPage, error) {
+func (a jobsPort) Events(ctx context.Context, jobID string, page httpapi.Page) (api.EventPage, error) {
 	after, err := revToken(page.Token)
 	if err != nil {
 		return api.EventPage{}, err
@@ -48,26 +48,26 @@ func (a jobsAPI) Events(ctx context.Context, jobID string, page httpapi.Page) (a
 	if err != nil {
 		return api.EventPage{}, err
 	}
-	out := api.EventPage{Events: eventsOf(entries)}
+	out := api.EventPage{Events: EventsOf(entries)}
 	if next > 0 {
 		out.NextPageToken = strconv.FormatInt(next, 10)
 	}
 	return out, nil
 }
 
-func (a jobsAPI) Cancel(ctx context.Context, jobID string, r api.ControlRequest) (api.Job, bool, error) {
+func (a jobsPort) Cancel(ctx context.Context, jobID string, r api.ControlRequest) (api.Job, bool, error) {
 	return steered(a.service.Cancel(ctx, control(ctx, jobID, r)))
 }
 
-func (a jobsAPI) Pause(ctx context.Context, jobID string, r api.ControlRequest) (api.Job, bool, error) {
+func (a jobsPort) Pause(ctx context.Context, jobID string, r api.ControlRequest) (api.Job, bool, error) {
 	return steered(a.service.Pause(ctx, control(ctx, jobID, r)))
 }
 
-func (a jobsAPI) Resume(ctx context.Context, jobID string, r api.ControlRequest) (api.Job, bool, error) {
+func (a jobsPort) Resume(ctx context.Context, jobID string, r api.ControlRequest) (api.Job, bool, error) {
 	return steered(a.service.Resume(ctx, control(ctx, jobID, r)))
 }
 
-func (a jobsAPI) Rerun(ctx context.Context, jobID string, r api.RerunRequest) (api.CommandAccepted, error) {
+func (a jobsPort) Rerun(ctx context.Context, jobID string, r api.RerunRequest) (api.CommandAccepted, error) {
 	accepted, err := a.service.Rerun(ctx, jobs.Rerun{
 		Control: control(ctx, jobID, api.ControlRequest{Reason: r.Reason}), FromStart: r.From == api.RerunFromStart,
 	})
@@ -80,7 +80,7 @@ func (a jobsAPI) Rerun(ctx context.Context, jobID string, r api.RerunRequest) (a
 	}, nil
 }
 
-func (a jobsAPI) List(ctx context.Context, params api.ListJobsParams, page httpapi.Page) (api.JobPage, error) {
+func (a jobsPort) List(ctx context.Context, params api.ListJobsParams, page httpapi.Page) (api.JobPage, error) {
 	found, next, err := a.service.List(ctx, jobs.Filter{
 		TenantID: textOf(params.TenantID), State: statemachine.JobState(params.State),
 		RequestType: textOf(params.RequestType), CorrelationID: textOf(params.CorrelationID),
@@ -91,18 +91,18 @@ func (a jobsAPI) List(ctx context.Context, params api.ListJobsParams, page httpa
 	}
 	out := api.JobPage{NextPageToken: next}
 	for _, agg := range found {
-		out.Jobs = append(out.Jobs, jobOf(&jobs.View{Aggregate: *agg, Payloads: make([][]byte, len(agg.Steps))}))
+		out.Jobs = append(out.Jobs, JobOf(&jobs.View{Aggregate: *agg, Payloads: make([][]byte, len(agg.Steps))}))
 	}
 	return out, nil
 }
 
-func (a jobsAPI) Follow(ctx context.Context, jobID, after string) ([]api.Event, bool, error) {
+func (a jobsPort) Follow(ctx context.Context, jobID, after string) ([]api.Event, bool, error) {
 	rev, index, err := eventID(after)
 	if err != nil {
 		return nil, false, err
 	}
 	entries, ended, err := a.service.Follow(ctx, jobID, rev, index)
-	return eventsOf(entries), ended, err
+	return EventsOf(entries), ended, err
 }
 
 // eventID reads the id of a history entry; none is before all.
@@ -136,7 +136,7 @@ func steered(view *jobs.View, applied bool, err error) (api.Job, bool, error) {
 	if err != nil {
 		return api.Job{}, false, err
 	}
-	return jobOf(view), applied, nil
+	return JobOf(view), applied, nil
 }
 
 // revToken reads a page token, which is the rev to go on after.
@@ -153,8 +153,8 @@ func revToken(token string) (int64, error) {
 	return rev, nil
 }
 
-// jobOf is a job on the wire.
-func jobOf(v *jobs.View) api.Job {
+// JobOf is a job on the wire.
+func JobOf(v *jobs.View) api.Job {
 	j := &v.Job
 	return api.Job{
 		JobID: j.ID, TenantID: j.TenantID, TenantBucket: j.TenantBucket, RequestType: j.RequestType,
@@ -190,8 +190,8 @@ func stepsOf(v *jobs.View) []api.Step {
 	return steps
 }
 
-// eventsOf are history entries on the wire.
-func eventsOf(entries []ledger.HistoryEntry) []api.Event {
+// EventsOf are history entries on the wire.
+func EventsOf(entries []ledger.HistoryEntry) []api.Event {
 	events := make([]api.Event, len(entries))
 	for i := range entries {
 		events[i] = eventOf(&entries[i])

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -11,14 +11,14 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
-// ownersAPI tells HTTP whose objects are.
-type ownersAPI struct {
+// ownersPort tells HTTP whose objects are.
+type ownersPort struct {
 	ledger   *ledger.Ledger
 	queue    *workqueue.Queue
 	failures *failures.Service
 }
 
-func (a ownersAPI) Job(ctx context.Context, jobID string) (httpapi.Owner, error) {
+func (a ownersPort) Job(ctx context.Context, jobID string) (httpapi.Owner, error) {
 	agg, err := a.ledger.Job(ctx, jobID)
 	if err != nil {
 		return httpapi.Owner{}, ledger.Problem(err)
@@ -26,7 +26,7 @@ func (a ownersAPI) Job(ctx context.Context, jobID string) (httpapi.Owner, error)
 	return httpapi.Owner{TenantID: agg.Job.TenantID}, nil
 }
 
-func (a ownersAPI) Step(ctx context.Context, jobID, stepID string) (httpapi.Owner, error) {
+func (a ownersPort) Step(ctx context.Context, jobID, stepID string) (httpapi.Owner, error) {
 	agg, err := a.ledger.Job(ctx, jobID)
 	if err != nil {
 		return httpapi.Owner{}, ledger.Problem(err)
@@ -40,17 +40,17 @@ func (a ownersAPI) Step(ctx context.Context, jobID, stepID string) (httpapi.Owne
 	return owner, nil
 }
 
-func (a ownersAPI) Work(ctx context.Context, workID string) (httpapi.Owner, error) {
+func (a ownersPort) Work(ctx context.Context, workID string) (httpapi.Owner, error) {
 	view, err := a.queue.Get(ctx, workID)
 	return httpapi.Owner{TenantID: view.Item.TenantID, Service: view.Item.Service}, err
 }
 
-func (a ownersAPI) Retry(ctx context.Context, retryID string) (httpapi.Owner, error) {
+func (a ownersPort) Retry(ctx context.Context, retryID string) (httpapi.Owner, error) {
 	found, err := a.failures.Get(ctx, retryID, 1, "")
 	return httpapi.Owner{TenantID: found.TenantID}, err
 }
 
-func (a ownersAPI) Pause(_ context.Context, pauseID string) (httpapi.Owner, error) {
+func (a ownersPort) Pause(_ context.Context, pauseID string) (httpapi.Owner, error) {
 	scope, err := pauses.ParseScope(pauseID)
 	if err != nil {
 		return httpapi.Owner{}, &problem.Error{Code: problem.NotFound, Err: err}
@@ -58,7 +58,7 @@ func (a ownersAPI) Pause(_ context.Context, pauseID string) (httpapi.Owner, erro
 	return httpapi.Owner{TenantID: scope.TenantID}, nil
 }
 
-func (a ownersAPI) Webhook(ctx context.Context, webhookID string) (httpapi.Owner, error) {
+func (a ownersPort) Webhook(ctx context.Context, webhookID string) (httpapi.Owner, error) {
 	jobID, _, err := ledger.ParseWebhookID(webhookID)
 	if err != nil {
 		return httpapi.Owner{}, &problem.Error{Code: problem.NotFound, Err: err}

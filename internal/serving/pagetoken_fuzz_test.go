@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"errors"
@@ -40,8 +40,8 @@ func listed(f *testing.F) map[string]func(token string) error {
 	}
 	var ended jobs.Ended
 	tenant := "tenant_a"
-	all := jobsAPI{jobs.New(l, &ended, 0)}
-	rows := adminAPI{operator: outbox.NewOperator(l)}
+	all := jobsPort{jobs.New(l, &ended, 0)}
+	rows := adminPort{operator: outbox.NewOperator(l)}
 	page := func(token string) httpapi.Page { return httpapi.Page{Limit: 2, Token: token} }
 	return map[string]func(token string) error{
 		"jobs": func(token string) error {
@@ -61,7 +61,7 @@ func listed(f *testing.F) map[string]func(token string) error {
 			return err
 		},
 		"webhooks": func(token string) error {
-			_, err := webhooksAPI{l}.Undelivered(ctx, api.ListWebhooksParams{}, page(token))
+			_, err := webhooksPort{l}.Undelivered(ctx, api.ListWebhooksParams{}, page(token))
 			return err
 		},
 		"retries": func(token string) error {

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -11,15 +11,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// pausesAPI serves the pauses to HTTP. A change shows in this process at once,
+// pausesPort serves the pauses to HTTP. A change shows in this process at once,
 // and in others within a second.
-type pausesAPI struct {
+type pausesPort struct {
 	service *pauses.Service
 	gate    *pauses.Gate
 	log     *slog.Logger
 }
 
-func (a pausesAPI) List(ctx context.Context) (api.PauseList, error) {
+func (a pausesPort) List(ctx context.Context) (api.PauseList, error) {
 	found, err := a.service.List(ctx)
 	if err != nil {
 		return api.PauseList{}, ledger.Problem(err)
@@ -31,13 +31,13 @@ func (a pausesAPI) List(ctx context.Context) (api.PauseList, error) {
 	return out, nil
 }
 
-func (a pausesAPI) Create(ctx context.Context, r api.PauseRequest) (api.Pause, error) {
+func (a pausesPort) Create(ctx context.Context, r api.PauseRequest) (api.Pause, error) {
 	scope := pauses.Scope{TenantID: r.TenantID, ProtocolID: r.ProtocolID, Lane: laneOf(r.Lane)}
 	pause, err := a.service.Create(ctx, scope, r.Reason, string(api.ActorOperator))
 	return a.changed(ctx, pause, r.Reason, err)
 }
 
-func (a pausesAPI) Resume(ctx context.Context, pauseID string, r api.ResumeRequest) (api.Pause, error) {
+func (a pausesPort) Resume(ctx context.Context, pauseID string, r api.ResumeRequest) (api.Pause, error) {
 	scope, err := pauses.ParseScope(pauseID)
 	if err != nil {
 		return api.Pause{}, &problem.Error{Code: problem.NotFound, Detail: "There is no such pause.", Err: err}
@@ -51,7 +51,7 @@ func (a pausesAPI) Resume(ctx context.Context, pauseID string, r api.ResumeReque
 }
 
 // changed lets the gate see a change, and logs it.
-func (a pausesAPI) changed(ctx context.Context, pause pauses.Pause, reason string, err error) (api.Pause, error) {
+func (a pausesPort) changed(ctx context.Context, pause pauses.Pause, reason string, err error) (api.Pause, error) {
 	if err != nil {
 		return api.Pause{}, ledger.Problem(err)
 	}

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -8,10 +8,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/protocol"
 )
 
-// protocolsAPI serves the protocols in use to HTTP.
-type protocolsAPI struct{ holder *protocol.Holder }
+// protocolsPort serves the protocols in use to HTTP.
+type protocolsPort struct{ holder *protocol.Holder }
 
-func (a protocolsAPI) Protocols(context.Context) (api.ProtocolList, error) {
+func (a protocolsPort) Protocols(context.Context) (api.ProtocolList, error) {
 	out := api.ProtocolList{LoadedAt: api.NewTime(a.holder.LoadedAt())}
 	for _, p := range a.holder.Current().Protocols() {
 		shown := api.Protocol{

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -12,21 +12,21 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// webhooksAPI serves the webhooks to HTTP.
-type webhooksAPI struct{ ledger *ledger.Ledger }
+// webhooksPort serves the webhooks to HTTP.
+type webhooksPort struct{ ledger *ledger.Ledger }
 
-func (a webhooksAPI) OfJob(ctx context.Context, jobID string) (api.WebhookPage, error) {
+func (a webhooksPort) OfJob(ctx context.Context, jobID string) (api.WebhookPage, error) {
 	found, err := a.ledger.Webhooks(ctx, jobID)
 	return a.page(ctx, found, "", err)
 }
 
-func (a webhooksAPI) Undelivered(ctx context.Context, params api.ListWebhooksParams, page httpapi.Page,
+func (a webhooksPort) Undelivered(ctx context.Context, params api.ListWebhooksParams, page httpapi.Page,
 ) (api.WebhookPage, error) {
 	found, next, err := a.ledger.Undelivered(ctx, textOf(params.TenantID), page.Limit, page.Token)
 	return a.page(ctx, found, next, err)
 }
 
-func (a webhooksAPI) Replay(ctx context.Context, webhookID string, _ api.ControlRequest) (api.Webhook, error) {
+func (a webhooksPort) Replay(ctx context.Context, webhookID string, _ api.ControlRequest) (api.Webhook, error) {
 	found, replayed, err := a.ledger.ReplayWebhook(ctx, webhookID)
 	switch {
 	case errors.Is(err, ledger.ErrJobNotFound):
@@ -44,7 +44,7 @@ func (a webhooksAPI) Replay(ctx context.Context, webhookID string, _ api.Control
 }
 
 // page is a page of webhooks on the wire.
-func (a webhooksAPI) page(ctx context.Context, found []ledger.WebhookRow, next string, err error,
+func (a webhooksPort) page(ctx context.Context, found []ledger.WebhookRow, next string, err error,
 ) (api.WebhookPage, error) {
 	if err != nil {
 		return api.WebhookPage{}, ledger.Problem(err)

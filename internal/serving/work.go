@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"cmp"
@@ -14,10 +14,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// workAPI serves the pull queue to HTTP.
-type workAPI struct{ queue *workqueue.Queue }
+// workPort serves the pull queue to HTTP.
+type workPort struct{ queue *workqueue.Queue }
 
-func (a workAPI) Claim(ctx context.Context, r api.ClaimRequest, wait httpapi.Wait) ([]api.WorkItem, error) {
+func (a workPort) Claim(ctx context.Context, r api.ClaimRequest, wait httpapi.Wait) ([]api.WorkItem, error) {
 	reach, err := access.CallerOf(ctx).Reach(r.Services)
 	if err != nil {
 		return nil, err
@@ -39,34 +39,34 @@ func (a workAPI) Claim(ctx context.Context, r api.ClaimRequest, wait httpapi.Wai
 	return items, nil
 }
 
-func (a workAPI) Start(ctx context.Context, workID string, r api.WorkVerb) (api.WorkItem, error) {
+func (a workPort) Start(ctx context.Context, workID string, r api.WorkVerb) (api.WorkItem, error) {
 	return moved(a.queue.Start(ctx, workID, verb(r)))
 }
 
-func (a workAPI) Heartbeat(ctx context.Context, workID string, r api.WorkVerb) (api.WorkItem, error) {
+func (a workPort) Heartbeat(ctx context.Context, workID string, r api.WorkVerb) (api.WorkItem, error) {
 	view, err := a.queue.Heartbeat(ctx, workID, verb(r))
 	item, err := moved(view, err)
 	item.CancelRequested = &view.CancelRequested
 	return item, err
 }
 
-func (a workAPI) Complete(ctx context.Context, workID string, r api.WorkCompletion) (api.WorkItem, error) {
+func (a workPort) Complete(ctx context.Context, workID string, r api.WorkCompletion) (api.WorkItem, error) {
 	request := lifecycle.Request{Actor: r.Owner, ExpectedRev: r.ExpectedRev, ID: r.RequestID}
 	return moved(a.queue.Complete(ctx, workID, request, r.OutputRef, r.ResultRef))
 }
 
-func (a workAPI) Fail(ctx context.Context, workID string, r api.WorkFailure) (api.WorkItem, error) {
+func (a workPort) Fail(ctx context.Context, workID string, r api.WorkFailure) (api.WorkItem, error) {
 	request := lifecycle.Request{Actor: r.Owner, ExpectedRev: r.ExpectedRev, ID: r.RequestID}
 	return moved(a.queue.Fail(ctx, workID, request, workqueue.Failure{
 		Retryable: r.Retryable, Code: r.Error.Code, Message: r.Error.Message, RetryAfter: seconds(r.RetryAfterSeconds),
 	}))
 }
 
-func (a workAPI) Item(ctx context.Context, workID string) (api.WorkItem, error) {
+func (a workPort) Item(ctx context.Context, workID string) (api.WorkItem, error) {
 	return moved(a.queue.Get(ctx, workID))
 }
 
-func (a workAPI) Events(ctx context.Context, workID string, page httpapi.Page) (api.WorkEventPage, error) {
+func (a workPort) Events(ctx context.Context, workID string, page httpapi.Page) (api.WorkEventPage, error) {
 	after, err := revToken(page.Token)
 	if err != nil {
 		return api.WorkEventPage{}, err
@@ -89,7 +89,7 @@ func (a workAPI) Events(ctx context.Context, workID string, page httpapi.Page) (
 	return out, nil
 }
 
-func (a workAPI) Stall(ctx context.Context, workID string, r api.AdminWorkRequest) (api.WorkItem, error) {
+func (a workPort) Stall(ctx context.Context, workID string, r api.AdminWorkRequest) (api.WorkItem, error) {
 	request, err := a.operator(ctx, workID, r)
 	if err != nil {
 		return api.WorkItem{}, err
@@ -97,7 +97,7 @@ func (a workAPI) Stall(ctx context.Context, workID string, r api.AdminWorkReques
 	return moved(a.queue.Stall(ctx, workID, request))
 }
 
-func (a workAPI) Requeue(ctx context.Context, workID string, r api.AdminWorkRequest) (api.WorkItem, error) {
+func (a workPort) Requeue(ctx context.Context, workID string, r api.AdminWorkRequest) (api.WorkItem, error) {
 	request, err := a.operator(ctx, workID, r)
 	if err != nil {
 		return api.WorkItem{}, err
@@ -107,7 +107,7 @@ func (a workAPI) Requeue(ctx context.Context, workID string, r api.AdminWorkRequ
 
 // operator fills in what an operator may leave out: the rev is then that of
 // the item as it is now.
-func (a workAPI) operator(ctx context.Context, workID string, r api.AdminWorkRequest) (lifecycle.Request, error) {
+func (a workPort) operator(ctx context.Context, workID string, r api.AdminWorkRequest) (lifecycle.Request, error) {
 	request := lifecycle.Request{
 		Actor: string(api.ActorOperator), ExpectedRev: r.ExpectedRev, ID: cmp.Or(r.RequestID, httpapi.RequestID(ctx)),
 	}
