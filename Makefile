@@ -14,6 +14,7 @@ GO            ?= go
 GOLANGCI_LINT := $(GO) tool -modfile=tools/golangci-lint/go.mod golangci-lint
 SEEDS         ?= 1000
 FROM          ?= 1
+FRESH         ?= 6000
 TIME          ?= 30s
 MODULES       := . tools/golangci-lint tools/oapi-codegen
 
@@ -43,7 +44,7 @@ build: ## Build bin/lucius
 ##@ Check
 
 .PHONY: test
-test: verify test-race ## Check everything: what CI runs, quickest failures first, tests last
+test: verify sim-fresh test-race ## Check everything: what CI runs, quickest failures first, tests last
 
 .PHONY: verify
 verify: check-format vet check-generated check-tidy lint ## Check all but the tests
@@ -59,6 +60,12 @@ test-race: ## Run all tests under the race detector, in random order
 .PHONY: sim
 sim: ## Simulate many seeds (SEEDS=1000 FROM=1), and print what was survived
 	$(GO) test ./internal/sim -run '^TestSim$$' -v -count=1 -timeout 0 -sim.seeds=$(SEEDS) -sim.from=$(FROM)
+
+# Seeds that nobody has run yet: those of this second. What fails says how to run
+# it again, whatever the time.
+.PHONY: sim-fresh
+sim-fresh: ## Simulate a few minutes of seeds that were never run before
+	$(call stage,$(GO) test ./internal/sim -run '^TestSim$$' -count=1 -timeout 20m -sim.seeds=$(FRESH) -sim.from=$$(date +%s)000)
 
 .PHONY: mutants
 mutants: ## Break the code on purpose, and expect the simulation to see it

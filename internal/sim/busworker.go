@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -117,28 +116,25 @@ func (v *visitor) report(t *task, kind, status string) error {
 	}
 	_, err := v.insist(4, func() (any, error) {
 		return v.ask(fmt.Sprintf("%s %s/%s/%d %s", kind, t.jobID, t.stepID, t.attemptNo, op.status), op,
-			func(r *request) (any, error) { return r.report(v, t, op) },
+			func(r *request) (any, error) { return nil, r.report(t, op) },
 			func(r *request, _ any, err error) { v.w.check.answeredCallback(r.began, op, err) })
 	})
 	return err
 }
 
-// report is the replica's part.
-func (r *request) report(v *visitor, t *task, op *operation) (any, error) {
-	id := callbacks.Identity{
-		JobID: t.jobID, StepID: t.stepID, TenantID: t.tenantID,
-		Pair:  statemachine.Pair{AttemptNo: t.attemptNo, LeaseID: t.leaseID},
-		Actor: v.name, RequestID: r.id,
+// report is the request that the report is.
+func (r *request) report(t *task, op *operation) error {
+	body := fields{
+		"jobId": t.jobID, "stepId": t.stepID, "tenant_id": t.tenantID, "attempt_no": t.attemptNo, "lease_id": t.leaseID,
+		"timestamp": "2000-01-01T00:00:00Z",
 	}
-	switch op.kind {
-	case "ack":
-		return r.callbacks.Ack(r.ctx, id)
-	case "heartbeat":
-		return r.callbacks.Heartbeat(r.ctx, id)
+	if op.kind == "result" {
+		body["status"], body["result_ref"] = op.status, resultOf(t.leaseID)
+		if op.status != string(statemachine.ResultSucceeded) {
+			body["error"] = fields{"code": "code"}
+		}
 	}
-	return r.callbacks.Result(r.ctx, id, callbacks.Report{
-		Status: statemachine.ResultStatus(op.status), ErrorCode: "code", ResultRef: resultOf(t.leaseID),
-	})
+	return r.post("/v1/callbacks/"+op.kind, body, nil)
 }
 
 // resultOf is what an attempt makes: no two make the same.

@@ -8,12 +8,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/workqueue"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 // answeredAccept looks at the answer to a command.
-func (c *checker) answeredAccept(cmd *command, a *ledger.Accepted, err error) {
+func (c *checker) answeredAccept(cmd *command, jobID string, err error) {
 	first, known := c.keys[cmd.name()]
 	if known {
 		if j := c.job(first.jobID); j.purged || c.keyFree(j) {
@@ -29,24 +28,21 @@ func (c *checker) answeredAccept(cmd *command, a *ledger.Accepted, err error) {
 		if !unknown(err) && !errors.Is(err, ledger.ErrTenantLimit) {
 			c.violate("answer", "command %s: %v", cmd.name(), err)
 		}
-	case !c.job(a.Job.ID).exists && !c.job(a.Job.ID).purged:
-		c.violate("S1", "job %s was accepted and is not there", a.Job.ID)
-	case known && first.jobID != a.Job.ID:
-		c.violate("S11", "command %s was answered with jobs %s and %s", cmd.name(), first.jobID, a.Job.ID)
+	case !c.job(jobID).exists && !c.job(jobID).purged:
+		c.violate("S1", "job %s was accepted and is not there", jobID)
+	case known && first.jobID != jobID:
+		c.violate("S11", "command %s was answered with jobs %s and %s", cmd.name(), first.jobID, jobID)
 	case known && first.variant != cmd.variant:
 		c.violate("S11", "two commands under the key %s were both accepted", cmd.name())
 	default:
-		c.keys[cmd.name()] = answered{a.Job.ID, cmd.variant}
+		c.keys[cmd.name()] = answered{jobID, cmd.variant}
 	}
 }
 
 // answeredControl looks at the answer to an operator.
-func (c *checker) answeredControl(jobID string, event statemachine.Event, value any, err error) {
-	result, ok := value.(ledger.Result)
-	if err != nil || !ok || result.Outcome == statemachine.Refused {
-		if err != nil {
-			c.checkRefusal(fmt.Sprintf("%T of job %s", event, jobID), err)
-		}
+func (c *checker) answeredControl(jobID string, event statemachine.Event, err error) {
+	if err != nil {
+		c.checkRefusal(fmt.Sprintf("%T of job %s", event, jobID), err)
 		return
 	}
 	j := c.job(jobID)
@@ -137,26 +133,26 @@ func (c *checker) answeredVerb(began int, op *operation, workID, requestID strin
 }
 
 // answeredClaim looks at what a worker was handed.
-func (c *checker) answeredClaim(began int, owner, requestID string, views []workqueue.View, err error) {
+func (c *checker) answeredClaim(began int, owner, requestID string, items []item, err error) {
 	if err != nil {
 		c.checkRefusal("claim "+requestID, err)
 	}
-	for i := range views {
-		item := &views[i].Item
-		j := c.job(item.JobID)
-		if other, known := c.holders[item.LeaseID]; known && other != owner {
-			c.violate("queue", "%s and %s were handed one pair, attempt %d of %s", other, owner, item.AttemptNo, item.WorkID)
+	for i := range items {
+		t := items[i].task()
+		j := c.job(t.jobID)
+		if other, known := c.holders[t.leaseID]; known && other != owner {
+			c.violate("queue", "%s and %s were handed one pair, attempt %d of %s", other, owner, t.attemptNo, items[i].WorkID)
 		}
-		c.holders[item.LeaseID] = owner
+		c.holders[t.leaseID] = owner
 		for index := range j.steps {
-			if j.steps[index].ID != item.StepID {
+			if j.steps[index].ID != t.stepID {
 				continue
 			}
-			when, superseded := j.superseded[attemptKey{index, item.AttemptNo}]
+			when, superseded := j.superseded[attemptKey{index, t.attemptNo}]
 			ended, over := j.ended[index]
 			if superseded && when <= began || over && ended <= began {
 				c.violate("queue", "%s was handed attempt %d of %s, which was no longer current when it asked",
-					owner, item.AttemptNo, item.WorkID)
+					owner, t.attemptNo, items[i].WorkID)
 			}
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -77,34 +75,25 @@ func (v *visitor) submitAll(commands []*command) {
 // submit sends one command.
 func (v *visitor) submit(c *command) (any, error) {
 	return v.ask("submit "+c.hash(), nil, func(r *request) (any, error) {
-		return r.ledger.Accept(r.ctx, ledger.Command{
-			Job: statemachine.Job{
-				TenantID: c.tenant, ProtocolID: "p", RequestType: "job", IdempotencyKey: c.key, IdempotencyHash: c.hash(),
-			},
-			Steps: c.stepRows(), Payload: []byte(`{"of":"` + c.hash() + `"}`), Limit: c.limit,
-			Actor: v.name, RequestID: r.id,
-		})
+		var made struct {
+			JobID string `json:"jobId"`
+		}
+		err := r.post("/v1/commands", c.body(), &made)
+		return made.JobID, err
 	}, func(_ *request, value any, err error) {
-		accepted, _ := value.(ledger.Accepted)
-		v.w.check.answeredAccept(c, &accepted, err)
+		jobID, _ := value.(string)
+		v.w.check.answeredAccept(c, jobID, err)
 	})
 }
 
-// stepRows are the command's steps as its protocol has them.
-func (c *command) stepRows() []statemachine.Step {
-	delays := []time.Duration{2 * c.patience, 4 * c.patience, 7 * c.patience}
-	steps := make([]statemachine.Step, c.steps)
-	for i := range steps {
-		steps[i] = statemachine.Step{
-			ID: fmt.Sprintf("s%d", i), Type: "t", Service: fmt.Sprintf("svc%d", i%2),
-			Input: statemachine.InputPrevious, Routing: statemachine.Routing{Topic: fmt.Sprintf("topic%d", i%2), Lane: i % 2},
-			Policy: statemachine.Policy{
-				AckTimeout: ackTimeout, Lease: leaseTime,
-				Dispatch: delays[:2], Ack: delays, Execution: delays,
-			},
-		}
+// body is the command as a client writes it. Its correlation id is its own, as one
+// that is made would be another in each run.
+func (c *command) body() fields {
+	return fields{
+		"tenant_id": c.tenant, "request_type": fmt.Sprintf("job.%d", c.steps), "schema_version": "1",
+		"input_ref": fields{"uri": "mem://in"}, "output_ref": fields{"uri": "mem://out"},
+		"payload": fields{"of": c.hash()}, "idempotency_key": c.key, "correlation_id": "c-" + c.hash(),
 	}
-	return steps
 }
 
 // operate is an operator: it steers jobs, and asks for retries and reruns.
@@ -139,23 +128,36 @@ func (v *visitor) steer(id string) {
 // bring brings an event to a job; nil asks for a rerun.
 func (v *visitor) bring(id string, event statemachine.Event) {
 	what := fmt.Sprintf("steer %T %s", event, id)
-	from := []ledger.RerunFrom{ledger.FromFailed, ledger.FromStart}[v.rng.IntN(2)]
+	from := []string{"failed", "start"}[v.rng.IntN(2)]
 	ask := func() (any, error) {
 		return v.ask(what, nil, func(r *request) (any, error) {
-			if event == nil {
-				return r.ledger.Rerun(r.ctx, ledger.Rerun{JobID: id, From: from, Limit: v.w.scenario.limit, Actor: v.name})
+			switch event.(type) {
+			case nil:
+				return nil, r.post("/v1/jobs/"+id+":rerun", fields{"from": from}, nil)
+			case statemachine.Retry:
+				return nil, r.post("/v1/admin/outbox/retry", fields{"jobId": id}, nil)
+			default:
+				return nil, r.post("/v1/jobs/"+id+":"+verbOf(event), fields{"reason": v.name}, nil)
 			}
-			if _, retry := event.(statemachine.Retry); retry {
-				return r.operator.Retry(r.ctx, outbox.Filter{JobID: id})
-			}
-			return r.ledger.Change(r.ctx, id, event, ledger.By(v.name, r.id))
-		}, func(_ *request, value any, err error) { v.w.check.answeredControl(id, event, value, err) })
+		}, func(_ *request, _ any, err error) { v.w.check.answeredControl(id, event, err) })
 	}
 	if _, err := v.insist(3, ask); err == nil && v.chance(20) {
 		_, _ = ask()
 	}
 	if _, paused := event.(statemachine.Pause); paused && v.chance(60) && v.pause(3*time.Second) {
 		v.bring(id, statemachine.Resume{})
+	}
+}
+
+// verbOf is a control as the path has it.
+func verbOf(event statemachine.Event) string {
+	switch event.(type) {
+	case statemachine.Cancel:
+		return "cancel"
+	case statemachine.Pause:
+		return "pause"
+	default:
+		return "resume"
 	}
 }
 
@@ -177,7 +179,7 @@ func (v *visitor) release() {
 		}
 		_, _ = v.insist(9, func() (any, error) {
 			return v.ask("resume "+id, nil, func(r *request) (any, error) {
-				return r.ledger.Change(r.ctx, id, statemachine.Resume{}, ledger.By(v.name, r.id))
+				return nil, r.post("/v1/jobs/"+id+":resume", fields{}, nil)
 			}, func(*request, any, error) {})
 		})
 	}

@@ -1,5 +1,6 @@
 // Package sim simulates a whole Lucius: several replicas on one store, clients,
-// operators and workers, all in one process, on virtual time, from one seed.
+// operators and workers, all in one process, on virtual time, from one seed. Who is
+// outside speaks to the HTTP handlers of the replicas.
 //
 //	clients   operator   workers          replicas: ledger, relay, sweeper,
 //	   │          │         │             pull queue, reconciler, retention

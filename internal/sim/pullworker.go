@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/audit"
-	"github.com/lucius-project/lucius/pkg/workqueue"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
@@ -16,53 +15,70 @@ func (v *visitor) pullWork() {
 		if len(old) > 0 && v.chance(15) && !v.w.isKind() {
 			v.haunt(v.oneOf(old))
 		}
-		views := v.claim(n)
-		for _, view := range views {
-			v.w.actors.Go(v.fork().workOff(v.name, view))
-			old = append(old, taskOfItem(&view.Item))
+		for _, got := range v.claim(n) {
+			v.w.actors.Go(v.fork().workOff(v.name, got))
+			old = append(old, got.task())
 		}
 	}
 }
 
+// item is a work item as a worker sees it.
+type item struct {
+	WorkID    string           `json:"work_id"`
+	Status    lifecycle.Status `json:"status"`
+	Rev       int64            `json:"rev"`
+	Directive struct {
+		JobID     string `json:"jobId"`
+		StepID    string `json:"stepId"`
+		TenantID  string `json:"tenant_id"`
+		AttemptNo int    `json:"attempt_no"`
+		LeaseID   string `json:"lease_id"`
+	} `json:"directive"`
+}
+
 // claim asks for work, and again where the answer was lost.
-func (v *visitor) claim(n int) []workqueue.View {
-	claim := workqueue.ClaimRequest{
-		Owner: v.name, RequestID: fmt.Sprintf("claim-%d", n), Max: 1 + v.rng.IntN(2),
-		Wait: time.Duration(v.rng.Int64N(int64(3 * time.Second))), Start: v.chance(20),
+func (v *visitor) claim(n int) []item {
+	id := fmt.Sprintf("claim-%d", n)
+	body := fields{
+		"owner": v.name, "request_id": id, "max": 1 + v.rng.IntN(2),
+		"wait_seconds": 3 * v.rng.Float64(), "start": v.chance(20),
 	}
 	if v.chance(20) {
-		claim.Lease = 20 * time.Second
+		body["lease_seconds"] = 20
 	}
 	value, _ := v.insist(3, func() (any, error) {
-		return v.ask("claim "+claim.RequestID, nil,
-			func(r *request) (any, error) { return r.queue.Claim(r.ctx, claim) },
-			func(r *request, value any, err error) {
-				views, _ := value.([]workqueue.View)
-				v.w.check.answeredClaim(r.began, v.name, claim.RequestID, views, err)
-			})
+		return v.ask("claim "+id, nil, func(r *request) (any, error) {
+			var got struct {
+				Items []item `json:"items"`
+			}
+			err := r.post("/v1/work:claim", body, &got)
+			return got.Items, err
+		}, func(r *request, value any, err error) {
+			items, _ := value.([]item)
+			v.w.check.answeredClaim(r.began, v.name, id, items, err)
+		})
 	})
-	views, _ := value.([]workqueue.View)
-	return views
+	items, _ := value.([]item)
+	return items
 }
 
 // workOff does the work of one item in one of the manners that workers have.
-func (v *visitor) workOff(owner string, view workqueue.View) func() {
+func (v *visitor) workOff(owner string, got item) func() {
 	return func() {
-		item := view.Item
-		t := taskOfItem(&item)
+		t := got.task()
 		if v.chance(15) { // Claimed here, reported by callbacks.
 			v.work(t)()
 			return
 		}
-		h := &hand{visitor: v, owner: owner, task: t, workID: item.WorkID, rev: item.Rev}
-		h.run(item.Status)
+		h := &hand{visitor: v, owner: owner, task: t, workID: got.WorkID, rev: got.Rev}
+		h.run(got.Status)
 	}
 }
 
-func taskOfItem(item *lifecycle.Item) *task {
-	return &task{
-		jobID: item.JobID, stepID: item.StepID, tenantID: item.TenantID, attemptNo: item.AttemptNo, leaseID: item.LeaseID,
-	}
+// task is what is to be done for the item.
+func (i *item) task() *task {
+	d := &i.Directive
+	return &task{jobID: d.JobID, stepID: d.StepID, tenantID: d.TenantID, attemptNo: d.AttemptNo, leaseID: d.LeaseID}
 }
 
 // hand is a worker with an item in its hand.
@@ -110,35 +126,39 @@ func (h *hand) do(kind, status string) bool {
 		kind: kind, jobID: t.jobID, stepID: t.stepID, attemptNo: t.attemptNo, leaseID: t.leaseID, status: status,
 	}
 	id := fmt.Sprintf("%s-%s-%d-%d", t.leaseID[:8], kind, h.verbs, h.rng.IntN(1000))
-	verb := lifecycle.Request{Actor: h.owner, ExpectedRev: h.rev, ID: id}
+	rev := h.rev
 	ask := func() (any, error) {
 		return h.ask(fmt.Sprintf("%s %s %s", kind, h.workID, id), op,
-			func(r *request) (any, error) { return r.verb(h, op, verb) },
+			func(r *request) (any, error) { return r.verb(h, op, id, rev) },
 			func(r *request, _ any, err error) { h.w.check.answeredVerb(r.began, op, h.workID, id, err) })
 	}
 	value, err := h.insist(4, ask)
-	view, ok := value.(workqueue.View)
-	if err != nil || !ok || view.Item.AttemptNo != h.task.attemptNo {
+	got, ok := value.(item)
+	if err != nil || !ok || got.Directive.AttemptNo != h.task.attemptNo {
 		return false // In the last case the item went on to another attempt, which is another's.
 	}
 	if h.chance(20) {
 		_, _ = ask()
 	}
-	h.rev = view.Item.Rev
+	h.rev = got.Rev
 	return true
 }
 
-// verb is the replica's part.
-func (r *request) verb(h *hand, op *operation, verb lifecycle.Request) (any, error) {
+// verb is the request that the verb is.
+func (r *request) verb(h *hand, op *operation, id string, rev int64) (any, error) {
+	body := fields{"owner": h.owner, "expected_rev": rev, "request_id": id}
+	verb := op.kind
 	switch {
 	case op.kind == "ack":
-		return r.queue.Start(r.ctx, h.workID, verb)
-	case op.kind == "heartbeat":
-		return r.queue.Heartbeat(r.ctx, h.workID, verb)
+		verb = "start"
 	case op.status == "SUCCEEDED":
-		return r.queue.Complete(r.ctx, h.workID, verb, nil, resultOf(h.task.leaseID))
+		verb, body["result_ref"] = "complete", resultOf(h.task.leaseID)
+	case op.kind == "result":
+		verb, body["retryable"], body["error"] = "fail", op.status == "FAILED_RETRY", fields{"code": "code"}
 	}
-	return r.queue.Fail(r.ctx, h.workID, verb, workqueue.Failure{Retryable: op.status == "FAILED_RETRY", Code: "code"})
+	var got item
+	err := r.post("/v1/work/"+h.workID+":"+verb, body, &got)
+	return got, err
 }
 
 // shove is an operator who takes an item from its worker, or offers one again.
@@ -147,20 +167,21 @@ func (v *visitor) shove() {
 	r := v.w.gate.park(&call{
 		actor: v.name, verb: verbLook, detail: "item", exec: func() reply { return reply{value: v.w.check.anyItem(lot)} },
 	})
-	item, _ := r.value.(audit.ItemRow)
-	if item.WorkID == "" {
+	found, _ := r.value.(audit.ItemRow)
+	if found.WorkID == "" {
 		return
 	}
-	verb := lifecycle.Request{Actor: v.name, ExpectedRev: item.Rev, ID: fmt.Sprint("shove-", v.n)}
+	verb := "stall"
+	if found.Status == "stalled" {
+		verb = "requeue"
+	}
+	body := fields{"expected_rev": found.Rev, "request_id": fmt.Sprint("shove-", v.n)}
 	_, _ = v.insist(3, func() (any, error) {
-		return v.ask("shove "+item.Status+" "+item.WorkID, nil, func(r *request) (any, error) {
-			if item.Status == "stalled" {
-				return r.queue.Requeue(r.ctx, item.WorkID, verb)
-			}
-			return r.queue.Stall(r.ctx, item.WorkID, verb)
+		return v.ask("shove "+found.Status+" "+found.WorkID, nil, func(r *request) (any, error) {
+			return nil, r.post("/v1/admin/work/"+found.WorkID+":"+verb, body, nil)
 		}, func(_ *request, _ any, err error) {
 			if err != nil {
-				v.w.check.checkRefusal("shove "+item.WorkID, err)
+				v.w.check.checkRefusal("shove "+found.WorkID, err)
 			}
 		})
 	})

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/breaker"
-	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/liveness"
 	"github.com/lucius-project/lucius/pkg/outbox"
@@ -42,11 +43,12 @@ type process struct {
 
 // parts is what a server is made of.
 type parts struct {
-	ledger    *ledger.Ledger
-	queue     *workqueue.Queue
-	callbacks *callbacks.Service
-	operator  *outbox.Operator
-	loops     []loop
+	ledger  *ledger.Ledger
+	queue   *workqueue.Queue
+	checker *liveness.Checker
+	ended   jobs.Ended
+	handler http.Handler
+	loops   []loop
 }
 
 // loop is one of the loops of a server.
@@ -104,11 +106,12 @@ func (p *process) up() *parts {
 func (p *process) open(w *world) (*parts, error) {
 	store := &port{w: w, p: p}
 	inbox := outbox.NewInbox(w.scenario.inbox)
+	made := &parts{}
 	random := &lots{rng: w.source(p.name + "/ledger")}
 	cfg := ledger.Config{
 		Store: store, Shards: shards, Hold: hold, Jitter: w.scenario.jitter,
 		Retention: w.scenario.retention, KeyTTL: w.scenario.retention,
-		Entropy: random, Random: random.float,
+		Entropy: random, Random: random.float, Ended: made.ended.Tell,
 	}
 	if !w.scenario.cold || p.replica != w.replicas[0] {
 		cfg.Handoff = inbox
@@ -117,11 +120,12 @@ func (p *process) open(w *world) (*parts, error) {
 	if w.scenario.pull {
 		cfg.Follower = storage
 	}
-	l, err := ledger.Open(as(p.ctx, p.name+"/open", nil), cfg)
+	ctx := as(p.ctx, p.name+"/open", nil)
+	l, err := ledger.Open(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	made := &parts{ledger: l, callbacks: callbacks.New(l), operator: outbox.NewOperator(l)}
+	made.ledger = l
 	var publisher outbox.Publisher = &busPort{w: w, p: p}
 	if w.scenario.pull {
 		random := &lots{rng: w.source(p.name + "/queue")}
@@ -130,7 +134,10 @@ func (p *process) open(w *world) (*parts, error) {
 		}
 		publisher = made.queue
 	}
-	return made, made.addLoops(w, p, inbox, publisher)
+	if err := made.addLoops(w, p, inbox, publisher); err != nil {
+		return nil, err
+	}
+	return made, made.serve(ctx, w, store)
 }
 
 // addLoops makes what runs by itself.
@@ -171,6 +178,7 @@ func (m *parts) addKeepers(w *world) error {
 	if err != nil {
 		return err
 	}
+	m.checker = checker
 	m.loops = append(m.loops, loop{"liveness", func(ctx context.Context) error {
 		for !w.isTidy() && ctx.Err() == nil {
 			time.Sleep(livenessInterval)
