@@ -26,10 +26,7 @@ type snapshot struct {
 // load reads a job by one scan of its partition's short range. A tombstone is
 // returned as a snapshot with head.tombstone.
 func (l *Ledger) load(ctx context.Context, jobID string) (*snapshot, error) {
-	rows, err := l.scanAll(ctx, tablestore.Query{
-		Table: l.tables.Ledger, Partition: tablestore.Escape(jobID),
-		From: rowJob, To: tablestore.PrefixEnd(rowStep + ":"),
-	})
+	rows, err := l.jobRows(ctx, jobID)
 	if err != nil {
 		return nil, fmt.Errorf("load job %s: %w", jobID, err)
 	}

@@ -1,0 +1,96 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+)
+
+// paged is a store that gives one row to a page, and lets something happen after
+// the first page of a job.
+type paged struct {
+	*hooked
+	between func(query tablestore.Query)
+}
+
+func (p *paged) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
+	query.Limit = 1
+	page, err := p.hooked.Scan(ctx, query)
+	if query.Table == "luciusledger" && query.Continue == "" && p.between != nil {
+		p.between(query)
+	}
+	return page, err
+}
+
+// onPages is a ledger on a store of such pages, with a job whose first step was
+// dispatched, and another ledger on the same rows.
+func onPages(t *testing.T) (*paged, *ledger.Ledger, *bundle, ledger.Message) {
+	t.Helper()
+	b := reopen(t, &hooked{Store: memstore.New(memstore.Options{Split: true})})
+	b.mustAccept(t, command("h"))
+	m := b.inbox.last()
+	b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+	store := &paged{hooked: b.store}
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store, l, b, m
+}
+
+// A change between two pages shows in the second alone: the step that it began
+// then has no outbox row, or a state that the job does not know of.
+func TestJob_IsReadAsItWasAtOneInstant(t *testing.T) {
+	t.Parallel()
+	store, l, b, m := onPages(t)
+	var moved atomic.Bool
+	store.between = func(tablestore.Query) {
+		if !moved.Swap(true) {
+			b.mustChange(t, m.JobID, statemachine.Result{StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultSucceeded})
+		}
+	}
+	agg, err := l.Job(t.Context(), m.JobID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if agg.Job.CurrentStepIndex != 1 || agg.Steps[0].State != statemachine.StepSucceeded ||
+		agg.Steps[1].State != statemachine.StepDispatching || agg.Outbox == nil || agg.Outbox.StepIndex != 1 {
+		t.Errorf("the job is at step %d, its steps %s and %s, its row %+v",
+			agg.Job.CurrentStepIndex, agg.Steps[0].State, agg.Steps[1].State, agg.Outbox)
+	}
+}
+
+func TestJob_ThatNeverStandsStillIsReadAnotherTime(t *testing.T) {
+	t.Parallel()
+	store, l, b, m := onPages(t)
+	store.between = func(tablestore.Query) {
+		for _, event := range []statemachine.Event{statemachine.Pause{}, statemachine.Resume{}} {
+			if result, err := b.Change(t.Context(), m.JobID, event); err != nil || result.Outcome == statemachine.Applied {
+				return
+			}
+		}
+	}
+	if _, err := l.Job(t.Context(), m.JobID); !errors.Is(err, tablestore.ErrUnavailable) {
+		t.Errorf("answered %v", err)
+	}
+}
+
+func TestJob_ThatIsPurgedMeanwhileIsNotThere(t *testing.T) {
+	t.Parallel()
+	store, l, b, m := onPages(t)
+	store.between = func(query tablestore.Query) {
+		all := tablestore.Query{Table: query.Table, Partition: query.Partition}
+		if err := tablestore.DiscardAll(t.Context(), b.store, all, ""); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := l.Job(t.Context(), m.JobID); !errors.Is(err, ledger.ErrJobNotFound) {
+		t.Errorf("answered %v", err)
+	}
+}
