@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"errors"
+	"io"
 	"mime"
 	"net/http"
 	"strings"
@@ -72,7 +73,7 @@ func (b *bodies) raw(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		return nil, err
 	}
 	if r.ContentLength > b.limit {
-		return nil, b.tooLarge(w)
+		return nil, b.tooLarge(w, r)
 	}
 	// The time to send a body is limited here, not by the server's ReadTimeout:
 	// that would also end requests that wait. A writer without a connection has
@@ -86,15 +87,27 @@ func (b *bodies) raw(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		return buffer.Bytes(), nil
 	}
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		return nil, b.tooLarge(w)
+		return nil, b.tooLarge(w, r)
 	}
 	w.Header().Set("Connection", "close")
 	return nil, &problem.Error{Code: problem.InvalidJSON, Detail: "The body could not be read to its end.", Err: err}
 }
 
-// tooLarge is the problem of a body beyond the limit, whose rest is not read.
-func (b *bodies) tooLarge(w http.ResponseWriter) error {
+// What is read of a body beyond the limit, and for how long, before it is refused.
+const (
+	drainBytes = 16 << 20
+	drainTime  = 2 * time.Second
+)
+
+// tooLarge is the problem of a body beyond the limit. Some of its rest is read and
+// dropped: a client that is still sending when the connection ends never sees the
+// answer. One that asked whether to send at all is simply told.
+func (b *bodies) tooLarge(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Connection", "close")
+	if r.Header.Get("Expect") == "" {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime))
+		_, _ = io.CopyN(io.Discard, r.Body, drainBytes) // Whatever comes of it, the answer is the same.
+	}
 	return problem.Newf(problem.TooLarge, "The body is larger than %d bytes.", b.limit)
 }
 

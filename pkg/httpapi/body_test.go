@@ -1,6 +1,9 @@
 package httpapi_test
 
 import (
+	"bufio"
+	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -263,4 +266,39 @@ func FuzzResult(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A client that sends all of its body before it reads has to see why it was
+// refused, and not a broken connection.
+func TestABodyBeyondTheLimitIsAnsweredToAClientThatSendsOn(t *testing.T) {
+	t.Parallel()
+	server := listen(t, newHarness(t))
+	for name, header := range map[string]string{
+		"declared": "Content-Length: 6291456\r\n", "chunked": "Transfer-Encoding: chunked\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			connection, err := net.Dial("tcp", server.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = connection.Close() }()
+			body := strings.Repeat("x", 6<<20)
+			if name == "chunked" {
+				body = fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(body), body)
+			}
+			_, err = fmt.Fprintf(connection, "POST /v1/commands HTTP/1.1\r\nHost: lucius\r\nContent-Type: application/json\r\n%s\r\n%s", header, body)
+			if err != nil {
+				t.Fatalf("send: %v", err)
+			}
+			answer, err := http.ReadResponse(bufio.NewReader(connection), nil)
+			if err != nil {
+				t.Fatalf("read the answer: %v", err)
+			}
+			defer answer.Body.Close()
+			if answer.StatusCode != http.StatusRequestEntityTooLarge {
+				t.Errorf("answered %d", answer.StatusCode)
+			}
+		})
+	}
 }
