@@ -54,7 +54,7 @@ func (a *acceptance) meetClaim(ctx context.Context) (Accepted, bool, error) {
 	case err != nil && !errors.Is(err, ErrJobNotFound):
 		return Accepted{}, false, fmt.Errorf("accept: %w", err)
 	case p.Get("state").String() == claimCommitted:
-		return Accepted{}, false, fmt.Errorf("accept: the key's job %s is gone", claimed)
+		return Accepted{}, false, a.missKey(ctx, &row)
 	}
 	return Accepted{}, false, a.rollForward(ctx, row, err == nil)
 }
@@ -180,6 +180,22 @@ func (a *acceptance) release(ctx context.Context, key tablestore.Key, tag tables
 		return nil
 	}
 	return fmt.Errorf("accept: release %s: %w", key.Row, err)
+}
+
+// missKey is for a committed claim whose job is not there. The job may have been
+// purged since the claim was read, its claim before it: then the key is free. A
+// claim that still stands has lost its job.
+func (a *acceptance) missKey(ctx context.Context, claim *tablestore.Row) error {
+	now, err := a.l.store.Get(ctx, claim.Key)
+	switch {
+	case errors.Is(err, tablestore.ErrNotFound), err == nil && now.ETag != claim.ETag:
+		a.claimed = ""
+		return nil
+	case err != nil:
+		return fmt.Errorf("accept: read the claim: %w", err)
+	default:
+		return fmt.Errorf("accept: the key's job %s is gone", claim.Properties.Get("job_id").String())
+	}
 }
 
 // freeOwnSlot gives back what the acceptance took under the id that it leaves.

@@ -240,3 +240,52 @@ func TestOpen_RefusesNegativeTimes(t *testing.T) {
 		}
 	}
 }
+
+// vanishing is a store in which something happens once a claim was read.
+type vanishing struct {
+	*hooked
+	after func(claim tablestore.Row)
+}
+
+func (v *vanishing) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
+	row, err := v.hooked.Get(ctx, key)
+	if after := v.after; err == nil && key.Table == "jobidempotency" && after != nil {
+		v.after = nil
+		after(row)
+	}
+	return row, err
+}
+
+// A job may be purged while a duplicate of its command looks it up by the claim
+// that it has just read. Its key is free then. A claim that still stands has lost
+// its job, and says so.
+func TestAccept_OfAKeyWhoseJobIsPurgedMeanwhile(t *testing.T) {
+	t.Parallel()
+	for name, purged := range map[string]bool{"with its claim": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			first := b.mustAccept(t, command("h"))
+			store := &vanishing{hooked: b.store, after: func(claim tablestore.Row) {
+				if purged {
+					discard := tablestore.Batch{{Verb: tablestore.Discard, Key: claim.Key}}
+					if _, err := b.store.Commit(t.Context(), discard); err != nil {
+						t.Error(err)
+					}
+				}
+				all := tablestore.Query{Table: "luciusledger", Partition: first.Job.ID}
+				if err := tablestore.DiscardAll(t.Context(), b.store, all, ""); err != nil {
+					t.Error(err)
+				}
+			}}
+			l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := l.Accept(t.Context(), command("h"))
+			if purged != (err == nil) || purged && (again.Replayed || again.Job.ID == first.Job.ID) {
+				t.Errorf("answered %+v, %v", again.Job.ID, err)
+			}
+		})
+	}
+}
