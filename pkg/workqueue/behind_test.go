@@ -136,3 +136,35 @@ func TestQueue_AnItemThatIsStalledWhileItsJobEndsIsGone(t *testing.T) {
 		assertCode(t, err, problem.WorkNotFound)
 	})
 }
+
+// An operator's request that is sent again to another replica may be carried out
+// there while the first one decides. The first then finds it done, also where the
+// step has failed once more meanwhile: it must not be dispatched a second time.
+func TestRequeue_ARepeatThatOvertakesTheFirstIsTheOnlyOne(t *testing.T) {
+	t.Parallel()
+	store := tap()
+	b := reopen(t, store)
+	stalled := b.stalled(t)
+	other := reopen(t, store.Store)
+	request := by("olga", "x2", stalled)
+	overtaken := false
+	store.tap = func(batch tablestore.Batch) error {
+		if overtaken || batch[0].Key.Table != "luciusledger" {
+			return nil
+		}
+		overtaken = true
+		if _, err := other.Requeue(t.Context(), stalled.WorkID, request); err != nil {
+			t.Error(err)
+		}
+		item := other.claim(t, "w2", "c2", 1, true)[0].Item
+		_, err := other.Fail(t.Context(), item.WorkID, by("w2", "f1", item), workqueue.Failure{Retryable: true, Code: "c"})
+		return err
+	}
+	view, err := b.Requeue(t.Context(), stalled.WorkID, request)
+	if err != nil || view.Item.Status != lifecycle.StatusFailed {
+		t.Errorf("requeue: %v, item is %s", err, view.Item.Status)
+	}
+	if step := b.step(t, stalled.JobID); step.State != statemachine.StepFailedRetry || step.AttemptNo != 2 {
+		t.Errorf("step is %s at attempt %d", step.State, step.AttemptNo)
+	}
+}

@@ -2,6 +2,7 @@ package workqueue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -77,6 +78,9 @@ func (q *Queue) redispatch(ctx context.Context, a admitted) error {
 	event := statemachine.Retry{StepID: a.one.item.StepID}
 	result, err := q.ledger.Change(ctx, a.one.item.JobID, event, ledger.By(a.request.Actor, a.request.ID),
 		ledger.InTenant(a.one.item.TenantID), ledger.With(m.post, m.again))
+	if errors.Is(err, errRepeated) {
+		return nil
+	}
 	if err == nil {
 		err = result.Problem()
 	}
@@ -97,6 +101,10 @@ func (q *Queue) redispatch(ctx context.Context, a admitted) error {
 	return nil
 }
 
+// errRepeated ends a change of the ledger for a request that was carried out while
+// it was being decided: the same one, sent twice.
+var errRepeated = errors.New("the request was carried out before")
+
 // marker marks an item within a ledger's change.
 type marker struct {
 	q       *Queue
@@ -111,8 +119,12 @@ func (m *marker) post(ctx context.Context, _, _ *statemachine.Aggregate) ([]tabl
 	if err != nil {
 		return nil, err
 	}
-	if _, err := lifecycle.Check(one.item, lifecycle.OpRequeueStalled, m.request); err != nil {
+	repeat, err := lifecycle.Check(one.item, lifecycle.OpRequeueStalled, m.request)
+	if err != nil {
 		return nil, err
+	}
+	if repeat {
+		return nil, errRepeated
 	}
 	m.one = one
 	return []tablestore.Batch{m.q.storage.marked(one, mark{m.request.Actor, m.request.ID})}, nil
