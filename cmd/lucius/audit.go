@@ -150,7 +150,7 @@ func openForAudit(ctx context.Context, cfg *config.Config) (auditStore, int, err
 // auditTables are the names of the tables to audit.
 func auditTables(cfg *config.Config) audit.Tables {
 	return audit.Tables{
-		Ledger: cfg.Tables.Ledger, Schedule: cfg.Tables.Schedule, Inflight: cfg.Tables.Inflight,
+		Ledger: ledgerTables(cfg).Ledger, Schedule: cfg.Tables.Schedule, Inflight: cfg.Tables.Inflight,
 		Idempotency: cfg.Tables.Idempotency, Index: cfg.Tables.Index, Queue: cfg.Tables.Queue,
 	}
 }

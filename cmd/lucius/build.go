@@ -52,7 +52,7 @@ func (s *system) buildLedger(ctx context.Context) error {
 	storage := workqueue.NewStorage(s.store, s.cfg.Tables.Queue)
 	config := ledger.Config{
 		Store: s.store, Tables: ledgerTables(s.cfg), Hold: s.cfg.PublishTimeout * 3 / 2, Jitter: s.cfg.Jitter,
-		Handoff: s.inbox, Follower: storage,
+		Handoff: s.inbox, Follower: storage, Projector: projector(s.cfg, s.store),
 		Ended: s.ended.Tell, Retention: s.cfg.Retention, KeyTTL: s.cfg.KeyTTL,
 	}
 	if s.cfg.ArchiveDir != "" {

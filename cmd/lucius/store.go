@@ -7,6 +7,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -18,10 +19,9 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (table
 	switch cfg.StorageBackend {
 	case config.BackendMemory:
 		return memstore.New(memstore.Options{}), nil
-	case config.BackendLedger:
+	case config.BackendLedger, config.BackendTable:
 		store, err := aztablestore.Open(ctx, aztablestore.Options{
-			Connection: cfg.TableConnection, Endpoint: cfg.TableEndpoint, Logger: log,
-			Tables: append(ledgerTables(cfg).All(), cfg.Tables.Queue),
+			Connection: cfg.TableConnection, Endpoint: cfg.TableEndpoint, Logger: log, Tables: tableNames(cfg),
 		})
 		if err != nil {
 			return nil, fmt.Errorf("LUCIUS_STORAGE_BACKEND %s: %w", cfg.StorageBackend, err)
@@ -35,10 +35,38 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (table
 	return store, nil
 }
 
-// ledgerTables are the names of the ledger's tables.
+// tableNames are the names of all tables that the layout has.
+func tableNames(cfg *config.Config) []string {
+	names := append(ledgerTables(cfg).All(), cfg.Tables.Queue)
+	if cfg.StorageBackend == config.BackendTable {
+		names = append(names, projectedTables(cfg).All()...)
+	}
+	return names
+}
+
+// ledgerTables are the names of the ledger's tables. In the layout "table" the
+// jobs lie with their steps.
 func ledgerTables(cfg *config.Config) ledger.Tables {
-	return ledger.Tables{
+	tables := ledger.Tables{
 		Ledger: cfg.Tables.Ledger, Idempotency: cfg.Tables.Idempotency, Inflight: cfg.Tables.Inflight,
 		Schedule: cfg.Tables.Schedule, Index: cfg.Tables.Index,
 	}
+	if cfg.StorageBackend == config.BackendTable {
+		tables.Ledger = cfg.Tables.Steps
+	}
+	return tables
+}
+
+// projectedTables are the names of the tables that show the jobs.
+func projectedTables(cfg *config.Config) projections.Tables {
+	return projections.Tables{Jobs: cfg.Tables.Jobs, Outbox: cfg.Tables.Outbox, Events: cfg.Tables.Events}
+}
+
+// projector is what shows the jobs in further tables, nil where the layout has
+// none.
+func projector(cfg *config.Config, store tablestore.Store) ledger.Projector {
+	if cfg.StorageBackend != config.BackendTable {
+		return nil
+	}
+	return projections.New(store, projectedTables(cfg))
 }

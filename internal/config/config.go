@@ -63,12 +63,23 @@ const (
 	BackendLocal  = "local"
 	BackendMemory = "memory"
 	BackendLedger = "ledger" // Azure Table Storage, one table for all of a job
+	BackendTable  = "table"  // Azure Table Storage, the tables of Phase 1
 	BusQueue      = "queue"
 )
 
-// Tables are the names of the tables.
+// OnAzure reports whether the rows lie in a storage account.
+func (c *Config) OnAzure() bool {
+	return c.StorageBackend == BackendLedger || c.StorageBackend == BackendTable
+}
+
+// Tables are the names of the tables. Ledger is used by [BackendLedger] alone;
+// Jobs, Steps, Outbox and Events by [BackendTable].
 type Tables struct {
 	Ledger      string
+	Jobs        string
+	Steps       string
+	Outbox      string
+	Events      string
 	Idempotency string
 	Index       string
 	Inflight    string

@@ -61,11 +61,27 @@ func TestLoad_ComparesSettings(t *testing.T) {
 		{"LUCIUS_MAX_PAYLOAD_BYTES": "200000", "LUCIUS_MAX_BODY_BYTES": "100000"},
 		{"LUCIUS_STORAGE_BACKEND": "ledger"},
 		{"LUCIUS_STORAGE_BACKEND": "ledger", "LUCIUS_TABLE_CONNECTION": "c", "LUCIUS_TABLE_ENDPOINT": "e"},
+		{"LUCIUS_STORAGE_BACKEND": "table"},
+		{"LUCIUS_STORAGE_BACKEND": "table", "LUCIUS_TABLE_CONNECTION": "c", "LUCIUS_TABLE_ENDPOINT": "e"},
 		{"LUCIUS_QUEUE_TABLE": "luciusledger"},
+		{"LUCIUS_JOBS_TABLE": "luciussteps"},
+		{"LUCIUS_OUTBOX_TABLE": "luciusevents"},
 		{"LUCIUS_ROLES": "api"},
 	} {
 		if _, err := load(t, nil, vars); err == nil {
 			t.Errorf("%v was taken", vars)
+		}
+	}
+}
+
+func TestLoad_TakesBothLayouts(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []string{config.BackendLedger, config.BackendTable} {
+		loaded, err := load(t, nil, map[string]string{
+			"LUCIUS_STORAGE_BACKEND": backend, "LUCIUS_TABLE_CONNECTION": "c", "LUCIUS_STEPS_TABLE": "mysteps", "LUCIUS_ROLES": "api",
+		})
+		if err != nil || !loaded.OnAzure() || loaded.Tables.Steps != "mysteps" || loaded.Tables.Jobs != "luciusjobs" {
+			t.Errorf("%s: %+v, %v", backend, loaded, err)
 		}
 	}
 }

@@ -81,9 +81,9 @@ func (c *Config) crossCheck() []error {
 		problems = append(problems, fmt.Errorf("LUCIUS_MAX_PAYLOAD_BYTES (%d) must not be larger than LUCIUS_MAX_BODY_BYTES (%d)",
 			c.MaxPayloadBytes, c.MaxBodyBytes))
 	}
-	if c.StorageBackend == BackendLedger && (c.TableConnection == "") == (c.TableEndpoint == "") {
-		problems = append(problems, errors.New(
-			"LUCIUS_STORAGE_BACKEND ledger needs LUCIUS_TABLE_CONNECTION or LUCIUS_TABLE_ENDPOINT, and not both"))
+	if c.OnAzure() && (c.TableConnection == "") == (c.TableEndpoint == "") {
+		problems = append(problems, fmt.Errorf(
+			"LUCIUS_STORAGE_BACKEND %s needs LUCIUS_TABLE_CONNECTION or LUCIUS_TABLE_ENDPOINT, and not both", c.StorageBackend))
 	}
 	problems = append(problems, c.Access.check(c.ListenAddr)...)
 	if problem := c.Tables.distinct(); problem != nil {
@@ -103,7 +103,9 @@ func (c *Config) crossCheck() []error {
 
 // distinct reports two tables of one name.
 func (t Tables) distinct() error {
-	names := []string{t.Ledger, t.Idempotency, t.Index, t.Inflight, t.Schedule, t.Queue}
+	names := []string{
+		t.Ledger, t.Jobs, t.Steps, t.Outbox, t.Events, t.Idempotency, t.Index, t.Inflight, t.Schedule, t.Queue,
+	}
 	slices.Sort(names)
 	for i := 1; i < len(names); i++ {
 		if names[i] == names[i-1] {

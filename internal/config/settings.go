@@ -23,8 +23,8 @@ func serving() []setting {
 		{"LUCIUS_LISTEN_ADDR", "127.0.0.1:8080", "address to serve on; loopback unless callers are asked", func(c *Config, s string) error {
 			return address(&c.ListenAddr, s)
 		}},
-		{"LUCIUS_STORAGE_BACKEND", BackendLocal, "local (durable), memory, or ledger (Azure Tables)", func(c *Config, s string) error {
-			return oneOf(&c.StorageBackend, s, BackendLocal, BackendMemory, BackendLedger)
+		{"LUCIUS_STORAGE_BACKEND", BackendLocal, "local (durable), memory, ledger or table (both Azure)", func(c *Config, s string) error {
+			return oneOf(&c.StorageBackend, s, BackendLocal, BackendMemory, BackendLedger, BackendTable)
 		}},
 		{"LUCIUS_DATA_DIR", "./lucius-data", "folder of the local store", func(c *Config, s string) error {
 			return required(&c.DataDir, s)
@@ -151,7 +151,11 @@ func tables() []setting {
 			c.TableEndpoint = s
 			return nil
 		}},
-		name("LUCIUS_LEDGER_TABLE", "luciusledger", "table of the jobs", func(t *Tables) *string { return &t.Ledger }),
+		name("LUCIUS_LEDGER_TABLE", "luciusledger", "table of the jobs (ledger)", func(t *Tables) *string { return &t.Ledger }),
+		name("LUCIUS_STEPS_TABLE", "luciussteps", "table of the jobs and steps (table)", func(t *Tables) *string { return &t.Steps }),
+		name("LUCIUS_JOBS_TABLE", "luciusjobs", "table that shows jobs (table)", func(t *Tables) *string { return &t.Jobs }),
+		name("LUCIUS_OUTBOX_TABLE", "luciusoutbox", "table that shows the outbox (table)", func(t *Tables) *string { return &t.Outbox }),
+		name("LUCIUS_EVENTS_TABLE", "luciusevents", "table that shows the history (table)", func(t *Tables) *string { return &t.Events }),
 		name("LUCIUS_IDEMPOTENCY_TABLE", "jobidempotency", "table of the keys", func(t *Tables) *string { return &t.Idempotency }),
 		name("LUCIUS_JOB_INDEX_TABLE", "luciusjobindex", "table of the lists", func(t *Tables) *string { return &t.Index }),
 		name("LUCIUS_INFLIGHT_TABLE", "luciusinflight", "table of the live jobs", func(t *Tables) *string { return &t.Inflight }),

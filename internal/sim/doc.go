@@ -29,6 +29,9 @@
 // to come to its end and nothing may be left over. In the last phase nothing is
 // to be done, and hardly anybody may call.
 //
+// Every fourth seed runs in the storage layout "table". There, in the end, the
+// projected rows must be what the jobs are.
+//
 // Run one seed with
 //
 //	go test ./internal/sim -run Sim -sim.seed=N

@@ -45,8 +45,9 @@ func (w *world) tailPhase() {
 	w.mu.Lock()
 	w.tidy = true
 	w.mu.Unlock()
-	w.until(time.Now().Add(tidyTime), func() bool { return len(w.leftOver()) == 0 })
+	w.until(time.Now().Add(tidyTime), func() bool { return len(w.leftOver()) == 0 && len(w.unshown()) == 0 })
 	w.settled("left over", w.leftOver())
+	w.settled("projection", w.unshown())
 	w.checkPublished()
 	w.audit()
 }

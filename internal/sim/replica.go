@@ -14,6 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/liveness"
 	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/retention"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/sweeper"
@@ -119,6 +120,9 @@ func (p *process) open(w *world) (*parts, error) {
 	storage := workqueue.NewStorage(store, "")
 	if w.scenario.pull {
 		cfg.Follower = storage
+	}
+	if w.scenario.table {
+		cfg.Projector = projections.New(store, projections.Tables{})
 	}
 	ctx := as(p.ctx, p.name+"/open", nil)
 	l, err := ledger.Open(ctx, cfg)

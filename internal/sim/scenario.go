@@ -21,6 +21,7 @@ const (
 // scenario is what one seed is about.
 type scenario struct {
 	pull      bool // the pull queue, else a bus
+	table     bool // the storage layout "table", else "ledger"
 	replicas  int
 	clients   int
 	workers   int

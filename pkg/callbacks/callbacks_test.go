@@ -8,6 +8,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
@@ -21,7 +22,10 @@ func (i *inbox) Offer(message ledger.Message) { i.last = message }
 func setup(t *testing.T) (*callbacks.Service, *ledger.Ledger, callbacks.Identity) {
 	t.Helper()
 	in := &inbox{}
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{}), Handoff: in})
+	store := memstore.New(memstore.Options{})
+	l, err := ledger.Open(t.Context(), ledger.Config{
+		Store: store, Handoff: in, Projector: projectionstest.Projector(t, store),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

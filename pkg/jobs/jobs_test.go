@@ -12,6 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
@@ -22,7 +23,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func setup(t *testing.T) (*jobs.Service, *ledger.Ledger, string) {
 	t.Helper()
 	ended := &jobs.Ended{}
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{}), Ended: ended.Tell})
+	store := memstore.New(memstore.Options{})
+	l, err := ledger.Open(t.Context(), ledger.Config{
+		Store: store, Ended: ended.Tell, Projector: projectionstest.Projector(t, store),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

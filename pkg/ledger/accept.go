@@ -119,7 +119,7 @@ func (a *acceptance) try(ctx context.Context) (Accepted, bool, error) {
 	applied, err := tablestore.Apply(ctx, a.l.store, plan.change)
 	a.keep(applied)
 	if err == nil {
-		return a.accepted(plan, applied.PostErr), true, nil
+		return a.accepted(ctx, plan, applied.PostErr), true, nil
 	}
 	key, conflict := tablestore.IsConflict(err)
 	switch {
@@ -151,7 +151,7 @@ func (a *acceptance) plan() (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	agg := a.aggregate(now)
+	agg := a.aggregate()
 	d, err := statemachine.Decide(agg, statemachine.Accept{Reason: a.cmd.Reason}, a.l.env(f, now))
 	if err != nil {
 		return nil, fmt.Errorf("accept: %w", err)
@@ -171,10 +171,10 @@ func (a *acceptance) plan() (*plan, error) {
 }
 
 // aggregate is the job before its first change.
-func (a *acceptance) aggregate(now time.Time) statemachine.Aggregate {
+func (a *acceptance) aggregate() statemachine.Aggregate {
 	agg := statemachine.Aggregate{Job: a.cmd.Job, Steps: make([]statemachine.Step, len(a.cmd.Steps))}
 	agg.Job.ID = a.jobID
-	agg.Job.TenantBucket = TenantBucket(agg.Job.TenantID, now)
+	agg.Job.TenantBucket = TenantBucket(agg.Job.TenantID, IDTime(a.jobID))
 	agg.Job.State = statemachine.JobQueued
 	copy(agg.Steps, a.cmd.Steps)
 	for i := range agg.Steps {
@@ -212,12 +212,12 @@ func (a *acceptance) reserve(plan *plan, now time.Time) {
 }
 
 // accepted is the answer after the commit, and hands the first directive over.
-func (a *acceptance) accepted(plan *plan, postErr error) Accepted {
+func (a *acceptance) accepted(ctx context.Context, plan *plan, postErr error) Accepted {
 	a.l.seen.add(plan.after.Job.TenantID)
 	if a.l.handoff != nil && plan.message != nil {
 		a.l.handoff.Offer(*plan.message)
 	}
-	return Accepted{Job: plan.after.Job, PostErr: postErr}
+	return Accepted{Job: plan.after.Job, PostErr: a.l.finish(ctx, plan, postErr)}
 }
 
 // settle clears up a conflict on the job's rows, or an unknown outcome: the
@@ -228,7 +228,7 @@ func (a *acceptance) settle(ctx context.Context, plan *plan, cause error) (Accep
 		return Accepted{}, false, fmt.Errorf("accept: %w: %w", cause, err)
 	}
 	if owner == plan.operation {
-		return a.accepted(plan, nil), true, nil
+		return a.accepted(ctx, plan, nil), true, nil
 	}
 	if owner != "" {
 		return a.lose(ctx)
@@ -262,7 +262,7 @@ func (a *acceptance) resubmit(ctx context.Context, plan *plan, cause error) (Acc
 	if err != nil || !out.done {
 		return Accepted{}, false, err
 	}
-	return a.accepted(plan, out.postErr), true, nil
+	return a.accepted(ctx, plan, out.postErr), true, nil
 }
 
 // recover reads whether the claim and the slot are ours after all.

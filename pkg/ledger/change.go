@@ -131,11 +131,12 @@ func (l *Ledger) try(ctx context.Context, jobID string, event statemachine.Event
 	if err != nil || !applied.done {
 		return Result{}, false, err
 	}
-	result.Message, result.PostErr = applied.message, applied.postErr
+	result.Message = applied.plan.message
 	l.handOver(event, &result)
 	if d.Ended {
 		l.ended(jobID)
 	}
+	result.PostErr = l.finish(ctx, applied.plan, applied.postErr)
 	return result, true, nil
 }
 
@@ -151,7 +152,7 @@ func (l *Ledger) handOver(event statemachine.Event, result *Result) {
 // carried is what became of one plan.
 type carried struct {
 	done    bool // false: the race was lost
-	message *Message
+	plan    *plan
 	postErr error
 }
 
@@ -235,7 +236,7 @@ func (l *Ledger) submit(ctx context.Context, plan *plan, light bool) (carried, e
 	for range maxTries {
 		applied, err := tablestore.Apply(ctx, l.store, plan.change)
 		if err == nil {
-			return carried{done: true, message: plan.message, postErr: applied.PostErr}, nil
+			return carried{done: true, plan: plan, postErr: applied.PostErr}, nil
 		}
 		_, conflict := tablestore.IsConflict(err)
 		unknown := errors.Is(err, tablestore.ErrUnknown)
@@ -249,7 +250,7 @@ func (l *Ledger) submit(ctx context.Context, plan *plan, light bool) (carried, e
 		case lookErr != nil:
 			return carried{}, fmt.Errorf("%w: %w", err, lookErr)
 		case owner == plan.operation:
-			return carried{done: true, message: plan.message, postErr: l.applyPost(ctx, plan)}, nil
+			return carried{done: true, plan: plan, postErr: l.applyPost(ctx, plan)}, nil
 		case conflict || owner != "":
 			return carried{}, nil
 		case ctx.Err() != nil:

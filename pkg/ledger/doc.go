@@ -34,6 +34,12 @@
 // change makes; below that rev it is left alone, since the change may be under
 // way. Only the job's own rows say what is due.
 //
+// # Layouts
+//
+// A [Projector] shows the jobs in further tables. What it writes follows the
+// commit, and an entry of the schedule remembers it until it is known done. The
+// ledger never reads it.
+//
 // # Idempotency and the in-flight limit
 //
 // An accept claims the command's key first, then a slot of the tenant, then

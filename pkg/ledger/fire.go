@@ -50,7 +50,13 @@ func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event
 		return 0, Result{}, err
 	case missing || !s.head.tombstone && s.agg.Job.Rev < entry.Rev:
 		return l.fireEarly(ctx, entry, missing)
-	case s.head.entry != entry.ref() || s.head.tombstone:
+	case s.head.tombstone:
+		return Stale, Result{}, l.drop(ctx, entry)
+	case s.head.entry != entry.ref():
+		// It may be the one that remembers what follows a change.
+		if err := l.projectAgain(ctx, s); err != nil {
+			return 0, Result{}, err
+		}
 		return Stale, Result{}, l.drop(ctx, entry)
 	case s.agg.Job.State.Terminal():
 		if err := l.settleEnded(ctx, s); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -75,7 +76,9 @@ func setup(t *testing.T) *bundle {
 func reopen(t *testing.T, store *hooked) *bundle {
 	t.Helper()
 	in := &inbox{}
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Handoff: in, Shards: 4, Hold: time.Minute})
+	l, err := ledger.Open(t.Context(), ledger.Config{
+		Store: store, Handoff: in, Shards: 4, Hold: time.Minute, Projector: projectionstest.Projector(t, store),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,6 +37,9 @@ type Config struct {
 	Handoff Handoff
 	// Follower keeps the pull queue's items in step with the ledger. Optional.
 	Follower Follower
+	// Projector shows the jobs in the tables of another layout. Optional. Without
+	// one the layout is that of the ledger alone.
+	Projector Projector
 	// Retention is how long an ended job is kept. Optional. 0 keeps it for ever.
 	Retention time.Duration
 	// KeyTTL is how long an idempotency key is kept after its job's end: then it
@@ -76,21 +79,22 @@ type Follower interface {
 // Ledger keeps jobs in a table store. It is safe for concurrent use, by any
 // number of processes on one store.
 type Ledger struct {
-	store    tablestore.Store
-	tables   Tables
-	shards   int
-	hold     time.Duration
-	keep     time.Duration
-	keyTTL   time.Duration
-	archive  func(context.Context, *Archived) error
-	jitter   float64
-	handoff  Handoff
-	follower Follower
-	ended    func(string)
-	entropy  io.Reader
-	random   func() float64
-	reclaims reclaimGate
-	seen     tenantSet
+	store     tablestore.Store
+	tables    Tables
+	shards    int
+	hold      time.Duration
+	keep      time.Duration
+	keyTTL    time.Duration
+	archive   func(context.Context, *Archived) error
+	jitter    float64
+	handoff   Handoff
+	follower  Follower
+	projector Projector
+	ended     func(string)
+	entropy   io.Reader
+	random    func() float64
+	reclaims  reclaimGate
+	seen      tenantSet
 }
 
 // Open returns a ledger on the store. It fails where the store does, and for a
@@ -105,7 +109,8 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	l := &Ledger{
 		store: cfg.Store, tables: cfg.Tables.withDefaults(), shards: cfg.Shards, hold: cfg.Hold, jitter: cfg.Jitter,
 		keep: cfg.Retention, keyTTL: cfg.KeyTTL, archive: cfg.Archive,
-		handoff: cfg.Handoff, follower: cfg.Follower, ended: cfg.Ended, entropy: cfg.Entropy, random: cfg.Random,
+		handoff: cfg.Handoff, follower: cfg.Follower, projector: cfg.Projector, ended: cfg.Ended,
+		entropy: cfg.Entropy, random: cfg.Random,
 	}
 	if l.ended == nil {
 		l.ended = func(string) {}
@@ -128,20 +133,21 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	if l.shards < 1 || l.shards > 999 {
 		return nil, fmt.Errorf("ledger: Shards is %d, must be from 1 to 999", l.shards)
 	}
-	if err := l.adoptShards(ctx); err != nil {
+	if err := l.adoptSettings(ctx); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	return l, nil
 }
 
-// adoptShards makes the store's number of shards ours; the first process to
-// come writes its own.
-func (l *Ledger) adoptShards(ctx context.Context) error {
+// adoptSettings makes the store's number of shards ours, and checks that its
+// layout is; the first process to come writes its own.
+func (l *Ledger) adoptSettings(ctx context.Context) error {
 	key := tablestore.Key{Table: l.tables.Schedule, Partition: "meta", Row: "settings"}
 	row, err := l.store.Get(ctx, key)
 	if errors.Is(err, tablestore.ErrNotFound) {
-		c := newColumns(2)
+		c := newColumns(3)
 		c.int("shards", int64(l.shards))
+		c.str("layout", string(l.layout()))
 		_, err = l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Insert, Key: key, Properties: c.list}})
 		if _, conflict := tablestore.IsConflict(err); !conflict && err != nil {
 			return err
@@ -154,6 +160,9 @@ func (l *Ledger) adoptShards(ctx context.Context) error {
 	l.shards = int(row.Properties.Get("shards").Int())
 	if l.shards < 1 {
 		return fmt.Errorf("the store's number of shards is %d", l.shards)
+	}
+	if kept := layout(row.Properties.Get("layout").String()); kept != l.layout() {
+		return fmt.Errorf("the store keeps its jobs in the layout %s, not %s", kept, l.layout())
 	}
 	return nil
 }

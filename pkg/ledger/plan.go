@@ -19,6 +19,11 @@ type plan struct {
 	after     statemachine.Aggregate
 	operation string
 	message   *Message
+	// revision is for the projector, nil where there is none or nothing for it.
+	revision *Revision
+	// forget removes the entries that remember this change, once all that follows
+	// it is known done. Without a projector it is the last post stage.
+	forget tablestore.Stage
 }
 
 // planner builds the plan of one decision.
@@ -47,6 +52,9 @@ func (p *planner) build(payload []byte, post []tablestore.Batch) (*plan, error) 
 		return nil, err
 	}
 	p.post(out, entry, post)
+	if p.l.projector != nil {
+		out.revision = p.revision(out.message)
+	}
 	return out, nil
 }
 
@@ -67,24 +75,54 @@ func (p *planner) steps(batch tablestore.Batch) tablestore.Batch {
 	return batch
 }
 
-// schedule chooses the entry that stands for the job from now on, and writes
-// it before the commit where it is new.
+// schedule chooses the entry that stands for the job from now on. Before the
+// commit it writes that where it is new, and the one that remembers what follows.
 func (p *planner) schedule(out *plan) entryRef {
+	entry, fresh := p.entry()
+	var refs []entryRef
+	if fresh {
+		refs = append(refs, entry)
+	}
+	if after := p.afterRef(); after.Kind != "" {
+		refs = append(refs, after)
+	}
+	var puts tablestore.Stage
+	for _, ref := range refs {
+		puts = inBatches(puts, p.l.putEntry(&p.d.After, ref, p.options.reserved))
+	}
+	out.change.Pre = append(out.change.Pre, stages(puts)...)
+	return entry
+}
+
+// entry is the entry that stands for the job from now on, and whether it is new.
+func (p *planner) entry() (ref entryRef, fresh bool) {
 	old := p.head().entry
 	want := wakeRef(p.d.Wake, p.fresh.nonce())
 	if p.d.Ended {
-		want = entryRef{Kind: Timer, Due: p.now.Add(postDelay).Truncate(time.Millisecond), Nonce: p.fresh.nonce()}
+		want = p.soon(p.fresh.nonce())
 	}
 	if want.Kind == "" {
-		return entryRef{}
+		return entryRef{}, false
 	}
 	fired := p.options.entry != nil && p.options.entry.ref() == old
 	if !fired && old.serves(want) {
-		return old
+		return old, false
 	}
-	put := p.l.putEntry(&p.d.After, want, p.options.reserved)
-	out.change.Pre = append(out.change.Pre, tablestore.Stage{{put}})
-	return want
+	return want, true
+}
+
+// afterRef is the entry that remembers what follows this change; none where
+// nothing does, or where the entry that stands for an ended job does it.
+func (p *planner) afterRef() entryRef {
+	if p.l.projector == nil || p.d.Ended {
+		return entryRef{}
+	}
+	return p.soon(p.fresh.nonce() + "p") // No other entry's, whatever its time.
+}
+
+// soon is an entry that brings the sweeper back to what follows this change.
+func (p *planner) soon(nonce string) entryRef {
+	return entryRef{Kind: Timer, Due: p.now.Add(postDelay).Truncate(time.Millisecond), Nonce: nonce}
 }
 
 // index makes the job findable by its acceptance, or by its end, beside the
@@ -209,7 +247,13 @@ func (p *planner) post(out *plan, entry entryRef, others []tablestore.Batch) {
 	if p.d.Ended {
 		gone = append(gone, entry)
 	}
-	out.change.Post = append(out.change.Post, stages(p.l.discardEntries(job.ID, gone))...)
+	if after := p.afterRef(); after.Kind != "" {
+		gone = append(gone, after)
+	}
+	out.forget = p.l.discardEntries(job.ID, gone)
+	if p.l.projector == nil {
+		out.change.Post = append(out.change.Post, stages(out.forget)...)
+	}
 }
 
 // bind makes a companion's writes a condition of the change where the store can

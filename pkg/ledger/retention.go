@@ -169,6 +169,11 @@ func (l *Ledger) finishPurge(ctx context.Context, s *snapshot) error {
 			return err
 		}
 	}
+	if l.projector != nil {
+		if err := l.projector.Forget(ctx, job); err != nil {
+			return err
+		}
+	}
 	keys := l.indexKeys(job)
 	for i := range job.CallbackURLs {
 		keys = append(keys, l.undeliveredKey(job.ID, i))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -19,7 +20,7 @@ func keeper(t *testing.T, store *hooked, archive func(context.Context, *ledger.A
 	in := &inbox{}
 	l, err := ledger.Open(t.Context(), ledger.Config{
 		Store: store, Handoff: in, Shards: 1, Hold: time.Minute, Retention: time.Hour, KeyTTL: 2 * time.Hour,
-		Archive: archive,
+		Archive: archive, Projector: projectionstest.Projector(t, store),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +142,9 @@ func TestPurge_NotBeforeTheRetentionAsItIsNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &hooked{Store: memstore.New(memstore.Options{Split: true})}
 		id := keeper(t, store, nil).ended(t)
-		longer, err := ledger.Open(t.Context(), ledger.Config{Store: store, Retention: 24 * time.Hour})
+		longer, err := ledger.Open(t.Context(), ledger.Config{
+			Store: store, Retention: 24 * time.Hour, Projector: projectionstest.Projector(t, store),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,6 +189,7 @@ func TestAcceptAfterTheKeysTime(t *testing.T) {
 		in := &inbox{}
 		l, err := ledger.Open(t.Context(), ledger.Config{
 			Store: store, Handoff: in, Shards: 1, Retention: 10 * time.Hour, KeyTTL: time.Hour,
+			Projector: projectionstest.Projector(t, store),
 		})
 		if err != nil {
 			t.Fatal(err)

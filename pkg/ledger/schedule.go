@@ -90,14 +90,19 @@ func (l *Ledger) discardEntry(jobID string, ref entryRef) tablestore.Op {
 func (l *Ledger) discardEntries(jobID string, refs []entryRef) tablestore.Stage {
 	var stage tablestore.Stage
 	for _, ref := range refs {
-		op := l.discardEntry(jobID, ref)
-		if n := len(stage); n > 0 && stage[n-1][0].Key.Partition == op.Key.Partition {
-			stage[n-1] = append(stage[n-1], op)
-			continue
-		}
-		stage = append(stage, tablestore.Batch{op})
+		stage = inBatches(stage, l.discardEntry(jobID, ref))
 	}
 	return stage
+}
+
+// inBatches adds an op to the last batch of the stage, or to a new one where its
+// partition is another.
+func inBatches(stage tablestore.Stage, op tablestore.Op) tablestore.Stage {
+	if n := len(stage); n > 0 && stage[n-1][0].Key.Partition == op.Key.Partition {
+		stage[n-1] = append(stage[n-1], op)
+		return stage
+	}
+	return append(stage, tablestore.Batch{op})
 }
 
 // Due returns one page of entries of that kind and shard that are due at now,

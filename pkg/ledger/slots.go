@@ -202,8 +202,8 @@ func (l *Ledger) Live(ctx context.Context, shard, limit int, from string) ([]str
 	return jobs, page.Next, nil
 }
 
-// settleEnded does again what follows the end of a job: its slot is freed and
-// the pull queue follows.
+// settleEnded does again what follows the end of a job: its slot is freed, the
+// pull queue follows, and so do the projections.
 func (l *Ledger) settleEnded(ctx context.Context, s *snapshot) error {
 	stage, err := l.releaseSlot(ctx, s.head.slot, s.agg.Job.ID)
 	if err != nil {
@@ -223,5 +223,5 @@ func (l *Ledger) settleEnded(ctx context.Context, s *snapshot) error {
 	if err := l.commitEach(ctx, stage); err != nil {
 		return fmt.Errorf("finish the end of job %s: %w", s.agg.Job.ID, err)
 	}
-	return nil
+	return l.projectAgain(ctx, s)
 }

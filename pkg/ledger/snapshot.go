@@ -21,6 +21,8 @@ type snapshot struct {
 	job    tablestore.Row
 	steps  []tablestore.Row
 	outbox tablestore.Row
+	// outboxes are the rows of all attempts, outbox among them.
+	outboxes []tablestore.Row
 }
 
 // load reads a job by one scan of its partition's short range. A tombstone is
@@ -30,14 +32,13 @@ func (l *Ledger) load(ctx context.Context, jobID string) (*snapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load job %s: %w", jobID, err)
 	}
-	s := &snapshot{}
-	outboxes := make([]tablestore.Row, 0, 4)
+	s := &snapshot{outboxes: make([]tablestore.Row, 0, 4)}
 	for i := range rows {
 		switch kind, _, _ := strings.Cut(rows[i].Key.Row, ":"); kind {
 		case rowJob:
 			s.job = rows[i]
 		case rowOutbox:
-			outboxes = append(outboxes, rows[i])
+			s.outboxes = append(s.outboxes, rows[i])
 		case rowStep:
 			s.steps = append(s.steps, rows[i])
 		}
@@ -45,7 +46,7 @@ func (l *Ledger) load(ctx context.Context, jobID string) (*snapshot, error) {
 	if s.job.ETag == "" {
 		return nil, ErrJobNotFound
 	}
-	if err := s.decode(l, outboxes); err != nil {
+	if err := s.decode(l); err != nil {
 		return nil, fmt.Errorf("load job %s: %w", jobID, err)
 	}
 	return s, nil
@@ -72,7 +73,7 @@ func (l *Ledger) scanAll(ctx context.Context, query tablestore.Query) ([]tablest
 }
 
 // decode turns the rows into the aggregate.
-func (s *snapshot) decode(l *Ledger, outboxes []tablestore.Row) error {
+func (s *snapshot) decode(l *Ledger) error {
 	var err error
 	if s.agg.Job, s.head, err = decodeJob(&s.job); err != nil || s.head.tombstone {
 		return err
@@ -90,25 +91,25 @@ func (s *snapshot) decode(l *Ledger, outboxes []tablestore.Row) error {
 	if !ok || s.agg.Steps[active].OutboxID == "" {
 		return nil
 	}
-	return s.decodeOutbox(l, s.agg.Steps[active].OutboxID, outboxes)
+	return s.decodeOutbox(l, s.agg.Steps[active].OutboxID)
 }
 
 // decodeOutbox finds the row of the active attempt.
-func (s *snapshot) decodeOutbox(l *Ledger, outboxID string, rows []tablestore.Row) error {
+func (s *snapshot) decodeOutbox(l *Ledger, outboxID string) error {
 	id, err := ParseOutboxID(outboxID)
 	if err != nil {
 		return err
 	}
 	key := l.outboxKey(s.agg.Job.ID, id)
-	for i := range rows {
-		if rows[i].Key.Row != key.Row {
+	for i := range s.outboxes {
+		if s.outboxes[i].Key.Row != key.Row {
 			continue
 		}
-		row, err := decodeOutbox(&rows[i])
+		row, err := decodeOutbox(&s.outboxes[i])
 		if err != nil {
 			return err
 		}
-		s.outbox, s.agg.Outbox = rows[i], &row
+		s.outbox, s.agg.Outbox = s.outboxes[i], &row
 		return nil
 	}
 	return fmt.Errorf("outbox row %s is missing", outboxID)

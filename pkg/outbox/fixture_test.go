@@ -13,6 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -77,9 +78,10 @@ type bundle struct {
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	b := &bundle{inbox: outbox.NewInbox(8), bus: &bus{}, outcomes: map[outbox.Outcome]int{}}
+	store := memstore.New(memstore.Options{Split: true})
 	var err error
 	b.ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: memstore.New(memstore.Options{Split: true}), Handoff: b.inbox, Shards: 2, Hold: 15 * time.Second,
+		Store: store, Handoff: b.inbox, Shards: 2, Hold: 15 * time.Second, Projector: projectionstest.Projector(t, store),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/sweeper"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -38,7 +39,9 @@ func setup(t *testing.T, wrap func(*ledger.Ledger) sweeper.Ledger) *bundle {
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
 	b := &bundle{inbox: &inbox{}, counter: counter}
 	var err error
-	b.ledger, err = ledger.Open(t.Context(), ledger.Config{Store: store, Handoff: b.inbox, Shards: 4, Hold: 15 * time.Second})
+	b.ledger, err = ledger.Open(t.Context(), ledger.Config{
+		Store: store, Handoff: b.inbox, Shards: 4, Hold: 15 * time.Second, Projector: projectionstest.Projector(t, store),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

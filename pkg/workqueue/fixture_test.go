@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -66,6 +67,7 @@ func reopen(t testing.TB, store tablestore.Store) *bundle {
 	var err error
 	b.ledger, err = ledger.Open(t.Context(), ledger.Config{
 		Store: store, Handoff: b.out, Follower: storage, Shards: 2, Hold: time.Minute,
+		Projector: projectionstest.Projector(t, store),
 	})
 	if err != nil {
 		t.Fatal(err)

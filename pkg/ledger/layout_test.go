@@ -1,0 +1,62 @@
+package ledger_test
+
+import "testing"
+
+// TestTableLayout has what holds in the layout "ledger" hold in the layout "table".
+func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says it for itself.
+	for name, test := range map[string]func(*testing.T){
+		"Accept_MakesAJobWhoseFirstStepIsOnItsWay":              TestAccept_MakesAJobWhoseFirstStepIsOnItsWay,
+		"Accept_AJobRunsToItsEndAndLeavesNothingBehind":         TestAccept_AJobRunsToItsEndAndLeavesNothingBehind,
+		"Accept_TheSameCommandIsAnsweredWithItsJob":             TestAccept_TheSameCommandIsAnsweredWithItsJob,
+		"Accept_TenantsDoNotShareKeys":                          TestAccept_TenantsDoNotShareKeys,
+		"Accept_ManyAtOnceMakeOneJob":                           TestAccept_ManyAtOnceMakeOneJob,
+		"Accept_TheLimitHoldsUnderConcurrency":                  TestAccept_TheLimitHoldsUnderConcurrency,
+		"Accept_ARefusedCommandLeavesNothing":                   TestAccept_ARefusedCommandLeavesNothing,
+		"Accept_ACrashBeforeTheCommitIsRolledForward":           TestAccept_ACrashBeforeTheCommitIsRolledForward,
+		"Fire_ADeadlineIsActedOnOnce":                           TestFire_ADeadlineIsActedOnOnce,
+		"Fire_AnEntryThatTheJobDoesNotNameIsDeleted":            TestFire_AnEntryThatTheJobDoesNotNameIsDeleted,
+		"Fire_WhatFollowsAJobsEndIsDoneAfterACrash":             TestFire_WhatFollowsAJobsEndIsDoneAfterACrash,
+		"Schedule_EveryJobHasAWayForward":                       TestSchedule_EveryJobHasAWayForward,
+		"Index_ListsJobsNewestFirst":                            TestIndex_ListsJobsNewestFirst,
+		"Index_AnEndedJobIsListedByItsEnd":                      TestIndex_AnEndedJobIsListedByItsEnd,
+		"LiveJobs_LeavesOutTheEnded":                            TestLiveJobs_LeavesOutTheEnded,
+		"Inspect_AJobWithAWayForwardIsFine":                     TestInspect_AJobWithAWayForwardIsFine,
+		"Inspect_SaysWhatWaitsInThePullQueue":                   TestInspect_SaysWhatWaitsInThePullQueue,
+		"Inspect_AMissingEntryIsWrittenAgain":                   TestInspect_AMissingEntryIsWrittenAgain,
+		"Inspect_FinishesTheEndOfAJob":                          TestInspect_FinishesTheEndOfAJob,
+		"Inspect_GivesUpOnASlotThatNamesNoJob":                  TestInspect_GivesUpOnASlotThatNamesNoJob,
+		"Inspect_ReturnsTheStoresErrors":                        TestInspect_ReturnsTheStoresErrors,
+		"Accept_ARefusedDuplicateLeavesNoJobWithoutAClaim":      TestAccept_ARefusedDuplicateLeavesNoJobWithoutAClaim,
+		"Inspect_FreesASlotThatAnEndedJobDoesNotHold":           TestInspect_FreesASlotThatAnEndedJobDoesNotHold,
+		"Message_IsNoneWithoutItsDirective":                     TestMessage_IsNoneWithoutItsDirective,
+		"Change_AnUnknownOutcomeIsClearedUp":                    TestChange_AnUnknownOutcomeIsClearedUp,
+		"Accept_AnUnknownOutcomeIsClearedUp":                    TestAccept_AnUnknownOutcomeIsClearedUp,
+		"Change_ALostRaceIsDecidedAgain":                        TestChange_ALostRaceIsDecidedAgain,
+		"Change_AnUnavailableStoreChangesNothing":               TestChange_AnUnavailableStoreChangesNothing,
+		"Change_AnotherTenantsJobIsNotThere":                    TestChange_AnotherTenantsJobIsNotThere,
+		"Change_AnotherComponentsErrorEndsItWithNothingWritten": TestChange_AnotherComponentsErrorEndsItWithNothingWritten,
+		"Change_HeartbeatWritesNoJournal":                       TestChange_HeartbeatWritesNoJournal,
+		"Accept_TheLoserLeavesTheSlotThatTheJobHolds":           TestAccept_TheLoserLeavesTheSlotThatTheJobHolds,
+		"Rerun_FromTheFailedStepKeepsWhatWasDone":               TestRerun_FromTheFailedStepKeepsWhatWasDone,
+		"Rerun_FromTheStartDoesEverythingAgain":                 TestRerun_FromTheStartDoesEverythingAgain,
+		"Rerun_ADoubleClickMakesOneJob":                         TestRerun_ADoubleClickMakesOneJob,
+		"Rerun_OnlyOfWhatEndedOtherwise":                        TestRerun_OnlyOfWhatEndedOtherwise,
+		"Rerun_ACancelledJobWhoseStepsAllSucceededStartsOver":   TestRerun_ACancelledJobWhoseStepsAllSucceededStartsOver,
+		"Purge_LeavesNothingOfTheJob":                           TestPurge_LeavesNothingOfTheJob,
+		"Purge_GoesOnAfterACrash":                               TestPurge_GoesOnAfterACrash,
+		"Purge_NotBeforeTheRetentionAsItIsNow":                  TestPurge_NotBeforeTheRetentionAsItIsNow,
+		"Purge_AnArchiveThatFailsKeepsTheJob":                   TestPurge_AnArchiveThatFailsKeepsTheJob,
+		"AcceptAfterTheKeysTime":                                TestAcceptAfterTheKeysTime,
+		"Purge_AnEntryThatStandsForNothing":                     TestPurge_AnEntryThatStandsForNothing,
+		"Rows_ANewerVersionsColumnsAreCarriedAlong":             TestRows_ANewerVersionsColumnsAreCarriedAlong,
+		"Rows_AVersionTooNewIsRefused":                          TestRows_AVersionTooNewIsRefused,
+		"Rows_WhatIsAcceptedIsWhatIsRead":                       TestRows_WhatIsAcceptedIsWhatIsRead,
+		"Webhooks_AreWrittenWithTheEnd":                         TestWebhooks_AreWrittenWithTheEnd,
+		"Webhooks_SurviveACrashAfterTheCommit":                  TestWebhooks_SurviveACrashAfterTheCommit,
+		"TakeWebhook_HoldsItForOneAttempt":                      TestTakeWebhook_HoldsItForOneAttempt,
+		"TakeWebhook_OfAProcessThatDied":                        TestTakeWebhook_OfAProcessThatDied,
+		"ReplayWebhook":                                         TestReplayWebhook,
+	} {
+		t.Run(name, test)
+	}
+}

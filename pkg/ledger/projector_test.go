@@ -1,0 +1,202 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+)
+
+// sketch is a projector that does as it is told, and keeps what it was given.
+type sketch struct {
+	project func(r *ledger.Revision) (int64, error)
+	given   []*ledger.Revision
+}
+
+func (s *sketch) Project(_ context.Context, r *ledger.Revision) (int64, error) {
+	s.given = append(s.given, r)
+	if s.project == nil {
+		return r.Job.Rev, nil
+	}
+	return s.project(r)
+}
+
+func (s *sketch) Forget(context.Context, *statemachine.Job) error { return nil }
+
+// sketched is a ledger with that projector, on a store whose calls can fail.
+func sketched(t *testing.T) (*bundle, *sketch, *storetest.Faults) {
+	t.Helper()
+	store, faults := storetest.Faulty(memstore.New(memstore.Options{Split: true}))
+	in, projector := &inbox{}, &sketch{}
+	l, err := ledger.Open(t.Context(), ledger.Config{
+		Store: store, Handoff: in, Shards: 1, Hold: time.Minute, Projector: projector,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bundle{Ledger: l, store: &hooked{Store: store}, inbox: in}, projector, faults
+}
+
+// summary is what a revision says, in short.
+type summary struct {
+	Rev, After int64
+	Outbox     []string
+	Events     []string
+}
+
+func summarise(r *ledger.Revision) summary {
+	s := summary{Rev: r.Job.Rev, After: r.After}
+	for _, row := range r.Outbox {
+		text := string(row.State)
+		if row.New {
+			text += ", new"
+		}
+		if row.Directive != nil {
+			text += ", with its directive"
+		}
+		s.Outbox = append(s.Outbox, text)
+	}
+	for i := range r.History {
+		s.Events = append(s.Events, r.History[i].Type)
+	}
+	return s
+}
+
+func TestProjector_IsToldWhatEachChangeDid(t *testing.T) {
+	t.Parallel()
+	b, projector, _ := sketched(t)
+	b.mustAccept(t, command("h"))
+	m := b.inbox.last()
+	b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+	b.mustChange(t, m.JobID, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
+	b.mustChange(t, m.JobID, statemachine.Heartbeat{StepID: m.StepID, Pair: pair(m)}) // It has no revision.
+	want := []summary{
+		{Rev: 1, Outbox: []string{"PENDING, new, with its directive"}, Events: []string{
+			"job.accepted", "step.dispatching", "outbox.pending", "job.dispatching",
+		}},
+		{Rev: 2, After: 1, Outbox: []string{"SENT"}, Events: []string{"outbox.sent", "step.awaiting_ack"}},
+		{Rev: 3, After: 2, Events: []string{"step.in_progress", "job.in_progress"}},
+	}
+	got := make([]summary, len(projector.given))
+	for i, r := range projector.given {
+		got[i] = summarise(r)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestProjector_IsToldAllThatItLacks(t *testing.T) {
+	t.Parallel()
+	b, projector, _ := sketched(t)
+	b.mustAccept(t, command("h"))
+	m := b.inbox.last()
+	projector.project = func(r *ledger.Revision) (int64, error) {
+		if r.After > 0 {
+			return 0, nil // Nothing was shown yet.
+		}
+		return r.Job.Rev, nil
+	}
+	b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+	want := summary{Rev: 2, Outbox: []string{"SENT, with its directive"}, Events: []string{
+		"job.accepted", "step.dispatching", "outbox.pending", "job.dispatching", "outbox.sent", "step.awaiting_ack",
+	}}
+	if diff := cmp.Diff(want, summarise(projector.given[len(projector.given)-1])); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestProjector_ThatNeverGetsThereIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	b, projector, _ := sketched(t)
+	projector.project = func(*ledger.Revision) (int64, error) { return 0, nil }
+	accepted := b.mustAccept(t, command("h"))
+	if !errors.Is(accepted.PostErr, tablestore.ErrUnavailable) || len(projector.given) != 50 {
+		t.Errorf("after %d tries: %v", len(projector.given), accepted.PostErr)
+	}
+}
+
+// What the ledger reads for its projector may fail: the change holds, and the
+// entry that remembers it stays.
+func TestProjector_ReadsThatFail(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]storetest.Fault{
+		"the job":       {Call: storetest.ScanCall, Nth: 2},
+		"the history":   {Call: storetest.ScanCall, Nth: 3},
+		"the directive": {Call: storetest.GetCall},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, projector, faults := sketched(t)
+			b.mustAccept(t, command("h"))
+			m := b.inbox.last()
+			projector.project = func(*ledger.Revision) (int64, error) { return 0, nil }
+			faults.Plan(fault)
+			result := b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+			if !errors.Is(result.PostErr, storetest.ErrInjected) {
+				t.Errorf("what follows is %v", result.PostErr)
+			}
+			if entries := b.entries(t); len(entries) != 3 {
+				t.Errorf("the schedule has %v", entries)
+			}
+		})
+	}
+}
+
+func TestProjector_OfAJobThatIsPurgedMeanwhile(t *testing.T) {
+	t.Parallel()
+	b, projector, _ := sketched(t)
+	projector.project = func(r *ledger.Revision) (int64, error) {
+		_, err := b.store.Commit(t.Context(), tablestore.Batch{{
+			Verb: tablestore.Discard, Key: tablestore.Key{Table: "luciusledger", Partition: r.Job.ID, Row: "JOB"},
+		}})
+		return 0, err
+	}
+	if accepted := b.mustAccept(t, command("h")); accepted.PostErr != nil || len(projector.given) != 1 {
+		t.Errorf("after %d tries: %v", len(projector.given), accepted.PostErr)
+	}
+}
+
+// An entry that remembers a change stays until the change is shown, whoever
+// fires it, and however the job stands by then.
+func TestFire_AnEntryStaysUntilItsChangeIsShown(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]bool{"a job that goes on": false, "a job that has ended": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b, projector, _ := sketched(t)
+				broken := errors.New("out of reach")
+				projector.project = func(*ledger.Revision) (int64, error) { return 0, broken }
+				id := b.mustAccept(t, command("h")).Job.ID
+				want := map[ledger.Standing]int{ledger.Stale: 1}
+				if end {
+					b.mustChange(t, id, statemachine.Cancel{})
+					want[ledger.Finished] = 1
+				}
+				time.Sleep(6 * time.Second)
+				for _, entry := range b.due(t, ledger.Timer) {
+					if _, _, err := b.Fire(t.Context(), entry, statemachine.DeadlinePassed{}); !errors.Is(err, broken) {
+						t.Errorf("fired with %v", err)
+					}
+				}
+				projector.project = nil
+				if diff := cmp.Diff(want, b.fireAll(t)); diff != "" {
+					t.Errorf("fired (-want +got):\n%s", diff)
+				}
+				if left := b.due(t, ledger.Timer); len(left) != 0 {
+					t.Errorf("left: %v", left)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,60 @@
+package workqueue_test
+
+import "testing"
+
+// TestTableLayout has what holds in the layout "ledger" hold in the layout "table".
+func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says it for itself.
+	for name, test := range map[string]func(*testing.T){
+		"Torn_ALateReportIsNotTakenForTheSameWorkersNextAttempt": TestTorn_ALateReportIsNotTakenForTheSameWorkersNextAttempt,
+		"Torn_TheEndOfAJobBringsItemsOfEarlierStepsInLine":       TestTorn_TheEndOfAJobBringsItemsOfEarlierStepsInLine,
+		"Queue_AnItemWithoutItsDirectiveIsNotThere":              TestQueue_AnItemWithoutItsDirectiveIsNotThere,
+		"Claim_NamesTheFieldThatMakesNoSense":                    TestClaim_NamesTheFieldThatMakesNoSense,
+		"Claim_TakesTheWorkOfNamedTenants":                       TestClaim_TakesTheWorkOfNamedTenants,
+		"Claim_OfNamedTenantsFindsWhatOthersEnqueued":            TestClaim_OfNamedTenantsFindsWhatOthersEnqueued,
+		"Claim_OthersKeepTheirTurnWhileOneTenantIsServed":        TestClaim_OthersKeepTheirTurnWhileOneTenantIsServed,
+		"Claim_AWaitingOneIsWokenByWorkOfItsTenants":             TestClaim_AWaitingOneIsWokenByWorkOfItsTenants,
+		"Claim_FindsOlderWorkOfAnotherProcessUnderLoad":          TestClaim_FindsOlderWorkOfAnotherProcessUnderLoad,
+		"Claim_GivesItsLeaseAgainWithEachHeartbeat":              TestClaim_GivesItsLeaseAgainWithEachHeartbeat,
+		"Claim_ForgetsWhileThereIsNothingToDo":                   TestClaim_ForgetsWhileThereIsNothingToDo,
+		"Ready_CountsWhatMayBeClaimed":                           TestReady_CountsWhatMayBeClaimed,
+		"Claim_DropsAnItemWhoseAttemptIsGone":                    TestClaim_DropsAnItemWhoseAttemptIsGone,
+		"Claim_DropsHintsToNothing":                              TestClaim_DropsHintsToNothing,
+		"Claim_ReadsPastAHintThatMakesNoSense":                   TestClaim_ReadsPastAHintThatMakesNoSense,
+		"Queue_HoldsTheContract":                                 TestQueue_HoldsTheContract,
+		"Ensure_PutsRightWhatWasLost":                            TestEnsure_PutsRightWhatWasLost,
+		"Ensure_LeavesAloneWhatMovedOn":                          TestEnsure_LeavesAloneWhatMovedOn,
+		"Claim_LeavesOutATenantWhoseDispatchIsPaused":            TestClaim_LeavesOutATenantWhoseDispatchIsPaused,
+		"Queue_RefusesNobodyUnjudged":                            TestQueue_RefusesNobodyUnjudged,
+		"Requeue_WithoutAnOperatorIsTheRelays":                   TestRequeue_WithoutAnOperatorIsTheRelays,
+		"Requeue_IsRefused":                                      TestRequeue_IsRefused,
+		"Requeue_WhoseMarkWasLostIsKnown":                        TestRequeue_WhoseMarkWasLostIsKnown,
+		"Requeue_OneOfTwoRacingOperatorsIsAccepted":              TestRequeue_OneOfTwoRacingOperatorsIsAccepted,
+		"Requeue_WhoseMarkLosesARaceIsMarkedAllTheSame":          TestRequeue_WhoseMarkLosesARaceIsMarkedAllTheSame,
+		"Caller_SeesNoItemOfOthers":                              TestCaller_SeesNoItemOfOthers,
+		"Queue_RequestsOnAnItemTakeTurns":                        TestQueue_RequestsOnAnItemTakeTurns,
+		"Queue_ARequestWaitsForItsTurnNoLongerThanItsContext":    TestQueue_ARequestWaitsForItsTurnNoLongerThanItsContext,
+		"Queue_TenantsTakeTurns":                                 TestQueue_TenantsTakeTurns,
+		"Queue_FiltersNarrowAClaim":                              TestQueue_FiltersNarrowAClaim,
+		"Queue_AnotherProcessFindsWhatThisOneEnqueued":           TestQueue_AnotherProcessFindsWhatThisOneEnqueued,
+		"Queue_AWaitingClaimIsWokenByAnEnqueue":                  TestQueue_AWaitingClaimIsWokenByAnEnqueue,
+		"Queue_UnknownItems":                                     TestQueue_UnknownItems,
+		"Torn_AClaimThatCannotCleanUpDeliversAllTheSame":         TestTorn_AClaimThatCannotCleanUpDeliversAllTheSame,
+		"Torn_AClaimThatCannotBeRememberedIsNone":                TestTorn_AClaimThatCannotBeRememberedIsNone,
+		"Torn_AMemoryOfALostRaceHoldsNobodyUp":                   TestTorn_AMemoryOfALostRaceHoldsNobodyUp,
+		"Torn_AClaimSentTwiceAtOnceIsOneClaim":                   TestTorn_AClaimSentTwiceAtOnceIsOneClaim,
+		"Torn_AClaimIsFinishedByItsRepeatInAnotherProcess":       TestTorn_AClaimIsFinishedByItsRepeatInAnotherProcess,
+		"Torn_AnItemIsNotStartedUnderAnothersClaim":              TestTorn_AnItemIsNotStartedUnderAnothersClaim,
+		"Torn_AWorkerGoesOnAfterAStartThatItsItemMissed":         TestTorn_AWorkerGoesOnAfterAStartThatItsItemMissed,
+		"Torn_AnotherWorkerGainsNothingFromALostWrite":           TestTorn_AnotherWorkerGainsNothingFromALostWrite,
+		"Torn_ARepeatIsKnownThoughTheItemNeverHeardOfIt":         TestTorn_ARepeatIsKnownThoughTheItemNeverHeardOfIt,
+		"Torn_OneOfTwoRacingProcessesIsAccepted":                 TestTorn_OneOfTwoRacingProcessesIsAccepted,
+		"Torn_ARequestForARevThatIsGoneChangesNothing":           TestTorn_ARequestForARevThatIsGoneChangesNothing,
+		"Torn_AnotherRequestDoesNotTakeTheFirstsAnswer":          TestTorn_AnotherRequestDoesNotTakeTheFirstsAnswer,
+		"Torn_ARepeatIsKnownAfterTheNextAttemptWasMade":          TestTorn_ARepeatIsKnownAfterTheNextAttemptWasMade,
+		"Torn_AnItemsNextAttemptIsNobodysLateMove":               TestTorn_AnItemsNextAttemptIsNobodysLateMove,
+		"Torn_ALateCleanUpLeavesTheNextHintAlone":                TestTorn_ALateCleanUpLeavesTheNextHintAlone,
+		"Torn_ALostFollowIsMadeUpForByTheNextAttempt":            TestTorn_ALostFollowIsMadeUpForByTheNextAttempt,
+	} {
+		t.Run(name, test)
+	}
+}
