@@ -14,7 +14,7 @@ GO            ?= go
 GOLANGCI_LINT := $(GO) tool -modfile=tools/golangci-lint/go.mod golangci-lint
 SEEDS         ?= 1000
 FROM          ?= 1
-FRESH         ?= 6000
+FRESH         ?= 3000
 TIME          ?= 30s
 MODULES       := . tools/golangci-lint tools/oapi-codegen
 

@@ -125,11 +125,23 @@ func (c *checker) answeredVerb(began int, op *operation, workID, requestID strin
 		if op.kind != "heartbeat" {
 			c.checkDone(op)
 		}
-	case remembered && !unknown(err) && !gone:
+	case remembered && !unknown(err) && !gone && !(op.kind == "heartbeat" && c.over(op)):
 		c.violate("S12", "%s of %s was answered as done, and now: %v", op.name(), name, err)
 	default:
 		c.checkRefusal(name, err)
 	}
+}
+
+// over reports whether the attempt of a report has ended. A heartbeat leaves no
+// trace in the history, so that its repeat may be refused then, as a new one is.
+func (c *checker) over(op *operation) bool {
+	j := c.job(op.jobID)
+	for i := range j.steps {
+		if s := &j.steps[i]; s.ID == op.stepID {
+			return s.Attempt != op.attemptNo || !s.Live()
+		}
+	}
+	return true
 }
 
 // answeredClaim looks at what a worker was handed.
