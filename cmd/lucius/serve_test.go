@@ -267,5 +267,6 @@ func TestDemo_RunsToItsEndAndAgain(t *testing.T) {
 		if err != nil || !strings.Contains(out.String(), all) || !strings.Contains(out.String(), "search:") {
 			t.Fatalf("%v:\n%s", err, out.String())
 		}
+		auditFolder(t, filepath.Join(dir, "store"), "--quiescent")
 	}
 }
