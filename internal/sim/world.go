@@ -90,7 +90,7 @@ func newWorld(seed uint64) *world {
 		faults: map[Fault]int{}, cut: map[string]time.Time{}, faulty: true,
 	}
 	w.scenario = newScenario(rng)
-	w.scenario.table = seed%4 == 0 // Not a lot: it would make each seed another.
+	w.scenario.table = seed%4 == 1 // Not a lot: it would make each seed another.
 	w.check = newChecker(w)
 	w.bus = newBus(w)
 	return w
