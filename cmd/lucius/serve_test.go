@@ -270,3 +270,24 @@ func TestDemo_RunsToItsEndAndAgain(t *testing.T) {
 		auditFolder(t, filepath.Join(dir, "store"), "--quiescent")
 	}
 }
+
+// A list by time takes the form that times have everywhere else.
+func TestServe_ListsByTime(t *testing.T) {
+	t.Parallel()
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"))
+	jobID := s.submit(t)
+	for query, want := range map[string]int{
+		"created_after=2026-01-01T00:00:00Z": 1, "created_after=2026-01-01T00:00:00.5%2B02:00": 1,
+		"created_before=2026-01-01T00:00:00Z": 0, "created_after=2100-01-01T00:00:00.000Z": 0,
+	} {
+		response, err := s.client.ListJobsWithResponse(t.Context(), nil, func(_ context.Context, r *http.Request) error {
+			r.URL.RawQuery = query
+			return nil
+		})
+		if err != nil || response.JSON200 == nil || len(response.JSON200.Jobs) != want {
+			t.Errorf("%s: %v, %s, want %d jobs", query, err, response.Body, want)
+		} else if want == 1 && response.JSON200.Jobs[0].JobID != jobID {
+			t.Errorf("%s lists %s", query, response.JSON200.Jobs[0].JobID)
+		}
+	}
+}
