@@ -135,6 +135,19 @@ func (g *Gate) Admit(subject Subject) bool {
 	return true
 }
 
+// Holds reports whether a pause covers the directive, be it one that ramps up:
+// then it has to wait for its turn. It counts nothing.
+func (g *Gate) Holds(subject Subject) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, h := range g.holds {
+		if h.pause.Covers(subject) && h.pause.at(time.Now()).State != Resumed {
+			return true
+		}
+	}
+	return false
+}
+
 // HoldsTenant reports whether everything of the tenant is paused, not counting
 // anything: then also what was published and nobody has taken yet is held. A ramp
 // holds back only what is still to be published.

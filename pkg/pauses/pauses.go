@@ -177,7 +177,7 @@ func (s *Service) move(ctx context.Context, scope Scope, decide func(old *Pause)
 		}
 		next, err := decide(old)
 		if err != nil || next == old {
-			return deref(next), err
+			return deref(next).at(now()), err
 		}
 		op.Properties = encode(next)
 		_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{op})

@@ -47,6 +47,10 @@ func TestScopes(t *testing.T) {
 		"tenant:a":   {pauses.Scope{TenantID: "a"}, true},
 		"tenant:b:c": {pauses.Scope{TenantID: "b:c"}, false},
 		"protocol:p": {pauses.Scope{ProtocolID: "p"}, true},
+
+		"tenant:b~2Fc~7E~25":  {pauses.Scope{TenantID: "b/c~%"}, false},
+		"protocol:~C3~A4~3F1": {pauses.Scope{ProtocolID: "ä?1"}, false},
+
 		"protocol:q": {pauses.Scope{ProtocolID: "q"}, false},
 		"lane:3":     {pauses.Scope{Lane: new(3)}, true},
 		"lane:0":     {pauses.Scope{Lane: new(0)}, false},
@@ -59,7 +63,7 @@ func TestScopes(t *testing.T) {
 			t.Errorf("%s: id %s, covers %t", id, parsed.ID(), parsed.Covers(directive))
 		}
 	}
-	for _, id := range []string{"", "al", "tenant:", "lane:x", "lane:-1", "job:1"} {
+	for _, id := range []string{"", "al", "tenant:", "tenant:~2", "lane:x", "lane:-1", "job:1"} {
 		if _, err := pauses.ParseScope(id); err == nil {
 			t.Errorf("%q is a scope", id)
 		}
@@ -84,6 +88,9 @@ func TestPause_HoldsItsScopeAndNothingElse(t *testing.T) {
 	}
 	if other := (pauses.Subject{TenantID: "b", ProtocolID: "p", Lane: 3}); !gate.Admit(other) || gate.HoldsTenant("b") {
 		t.Error("another tenant's was held")
+	}
+	if !gate.Holds(directive) || gate.Holds(pauses.Subject{TenantID: "b"}) {
+		t.Error("a command is held otherwise than its directive")
 	}
 	if active := gate.Active(); len(active) != 1 || active[0].ID() != "tenant:a" {
 		t.Errorf("active: %+v", active)
@@ -157,8 +164,11 @@ func TestResume_AtOnceAndAgain(t *testing.T) {
 		t.Fatalf("%+v, %v", pause, err)
 	}
 	gate.Apply(pause)
-	if !gate.Admit(directive) || len(gate.Active()) != 0 {
+	if !gate.Admit(directive) || gate.Holds(directive) || len(gate.Active()) != 0 {
 		t.Error("the directive is held")
+	}
+	if again, err := service.Resume(t.Context(), pauses.Scope{}, time.Minute); err != nil || again.State != pauses.Resumed {
+		t.Errorf("resumed again: %+v, %v", again, err)
 	}
 	if again, err := service.Create(t.Context(), pauses.Scope{}, "once more", "operator"); err != nil || again.Reason != "once more" {
 		t.Errorf("paused again: %+v, %v", again, err)

@@ -2,6 +2,7 @@ package pauses
 
 import (
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 )
@@ -23,13 +24,14 @@ const (
 )
 
 // ID names the scope, and so its pause: "all", or "tenant:", "protocol:" or
-// "lane:" and the value.
+// "lane:" and the value, in which what does not belong into a path is "~" and two
+// hexadecimal digits.
 func (s Scope) ID() string {
 	switch {
 	case s.TenantID != "":
-		return kindTenant + ":" + s.TenantID
+		return kindTenant + ":" + escape(s.TenantID)
 	case s.ProtocolID != "":
-		return kindProtocol + ":" + s.ProtocolID
+		return kindProtocol + ":" + escape(s.ProtocolID)
 	case s.Lane != nil:
 		return kindLane + ":" + strconv.Itoa(*s.Lane)
 	}
@@ -38,8 +40,10 @@ func (s Scope) ID() string {
 
 // ParseScope reads an id.
 func ParseScope(id string) (Scope, error) {
-	kind, value, _ := strings.Cut(id, ":")
+	kind, escaped, _ := strings.Cut(id, ":")
+	value, err := unescape(escaped)
 	switch {
+	case err != nil:
 	case id == kindAll:
 		return Scope{}, nil
 	case kind == kindTenant && value != "":
@@ -52,6 +56,17 @@ func ParseScope(id string) (Scope, error) {
 		}
 	}
 	return Scope{}, fmt.Errorf("%q is not the id of a pause", id)
+}
+
+// escape makes a value fit for a path, also one that is decoded before it is
+// taken apart: with another sign than "%".
+func escape(value string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(url.PathEscape(value), "~", "%7E"), "%", "~")
+}
+
+// unescape undoes escape.
+func unescape(escaped string) (string, error) {
+	return url.PathUnescape(strings.ReplaceAll(escaped, "~", "%"))
 }
 
 // Subject is a directive, as far as scopes tell directives apart.
