@@ -54,6 +54,9 @@ func (s *system) buildLedger(ctx context.Context) error {
 		Store: s.store, Tables: ledgerTables(s.cfg), Hold: s.cfg.PublishTimeout * 3 / 2, Jitter: s.cfg.Jitter,
 		Handoff: s.inbox, Follower: storage, Projector: projector(s.cfg, s.store),
 		Ended: s.ended.Tell, Retention: s.cfg.Retention, KeyTTL: s.cfg.KeyTTL,
+		Held: func(tenantID, protocolID string, lane int) bool {
+			return s.gate.Holds(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
+		},
 	}
 	if s.cfg.ArchiveDir != "" {
 		jobArchive, err := newArchive(s.cfg.ArchiveDir)

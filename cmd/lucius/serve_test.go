@@ -291,3 +291,26 @@ func TestServe_ListsByTime(t *testing.T) {
 		}
 	}
 }
+
+// A pause is resumed under the id that it was given, whatever its scope is called,
+// and what was accepted meanwhile goes out soon after.
+func TestServe_PausesAndResumes(t *testing.T) {
+	t.Parallel()
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"))
+	for _, request := range []api.PauseRequest{
+		{TenantID: "tenant/a ~%", Reason: "why"}, {ProtocolID: "docs/v1?", Reason: "why"}, {All: true, Reason: "why"},
+	} {
+		created, err := s.client.CreatePauseWithResponse(t.Context(), request)
+		if err != nil || created.JSON200 == nil {
+			t.Fatalf("pause: %v, %s", err, created.Body)
+		}
+		if request.All {
+			s.submit(t)
+		}
+		resumed, err := s.client.ResumePauseWithResponse(t.Context(), created.JSON200.PauseID, api.ResumeRequest{RampSeconds: new(0.0)})
+		if err != nil || resumed.JSON200 == nil || resumed.JSON200.State != api.PauseStateResumed {
+			t.Errorf("resume %s: %v, %s", created.JSON200.PauseID, err, resumed.Body)
+		}
+	}
+	s.claim(t, "claim", true) // It waits for less than the safety net.
+}

@@ -214,9 +214,7 @@ func (a *acceptance) reserve(plan *plan, now time.Time) {
 // accepted is the answer after the commit, and hands the first directive over.
 func (a *acceptance) accepted(ctx context.Context, plan *plan, postErr error) Accepted {
 	a.l.seen.add(plan.after.Job.TenantID)
-	if a.l.handoff != nil && plan.message != nil {
-		a.l.handoff.Offer(*plan.message)
-	}
+	a.l.handOver(plan)
 	return Accepted{Job: plan.after.Job, PostErr: a.l.finish(ctx, plan, postErr)}
 }
 

@@ -132,7 +132,7 @@ func (l *Ledger) try(ctx context.Context, jobID string, event statemachine.Event
 		return Result{}, false, err
 	}
 	result.Message = applied.plan.message
-	l.handOver(event, &result)
+	l.handOver(applied.plan)
 	if d.Ended {
 		l.ended(jobID)
 	}
@@ -140,13 +140,12 @@ func (l *Ledger) try(ctx context.Context, jobID string, event statemachine.Event
 	return result, true, nil
 }
 
-// handOver gives the directive of a new pair to this process's relay. A row
-// that a relay takes up is in its hands already.
-func (l *Ledger) handOver(event statemachine.Event, result *Result) {
-	if _, taken := event.(statemachine.Taken); taken || result.Message == nil || l.handoff == nil {
-		return
+// handOver gives the directive of a new row to this process's relay, if it is
+// meant for that.
+func (l *Ledger) handOver(plan *plan) {
+	if plan.hot && plan.message != nil {
+		l.handoff.Offer(*plan.message)
 	}
-	l.handoff.Offer(*result.Message)
 }
 
 // carried is what became of one plan.

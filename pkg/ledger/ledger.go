@@ -35,6 +35,10 @@ type Config struct {
 	// Handoff takes rows that are due at once to this process's relay. Optional:
 	// without it they are left to the relays of other processes.
 	Handoff Handoff
+	// Held says that the dispatch of such directives is held back: their rows are
+	// not handed over, but go into the dispatch schedule at once, where they wait
+	// for their turn. Optional. It must not block.
+	Held func(tenantID, protocolID string, lane int) bool
 	// Follower keeps the pull queue's items in step with the ledger. Optional.
 	Follower Follower
 	// Projector shows the jobs in the tables of another layout. Optional. Without
@@ -88,6 +92,7 @@ type Ledger struct {
 	archive   func(context.Context, *Archived) error
 	jitter    float64
 	handoff   Handoff
+	held      func(tenantID, protocolID string, lane int) bool
 	follower  Follower
 	projector Projector
 	ended     func(string)
@@ -109,7 +114,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	l := &Ledger{
 		store: cfg.Store, tables: cfg.Tables.withDefaults(), shards: cfg.Shards, hold: cfg.Hold, jitter: cfg.Jitter,
 		keep: cfg.Retention, keyTTL: cfg.KeyTTL, archive: cfg.Archive,
-		handoff: cfg.Handoff, follower: cfg.Follower, projector: cfg.Projector, ended: cfg.Ended,
+		handoff: cfg.Handoff, held: cfg.Held, follower: cfg.Follower, projector: cfg.Projector, ended: cfg.Ended,
 		entropy: cfg.Entropy, random: cfg.Random,
 	}
 	if l.ended == nil {
@@ -209,6 +214,11 @@ func (l *Ledger) fresh() (fresh, error) {
 // env is what a decision takes from outside.
 func (l *Ledger) env(f fresh, now time.Time) statemachine.Env {
 	return statemachine.Env{
-		Now: now, LeaseID: f.lease, Random: l.random(), Jitter: l.jitter, Hold: l.hold, Hot: l.handoff != nil,
+		Now: now, LeaseID: f.lease, Random: l.random(), Jitter: l.jitter, Hold: l.hold, Hot: l.hot,
 	}
+}
+
+// hot reports whether such a directive goes to this process's own relay.
+func (l *Ledger) hot(tenantID, protocolID string, lane int) bool {
+	return l.handoff != nil && (l.held == nil || !l.held(tenantID, protocolID, lane))
 }

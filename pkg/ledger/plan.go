@@ -19,6 +19,8 @@ type plan struct {
 	after     statemachine.Aggregate
 	operation string
 	message   *Message
+	// hot says that the message is for this process's own relay.
+	hot bool
 	// revision is for the projector, nil where there is none or nothing for it.
 	revision *Revision
 	// forget removes the entries that remember this change, once all that follows
@@ -40,7 +42,7 @@ type planner struct {
 // build makes the writes of the decision. payload is the command's, needed
 // where a directive is to be made; post are writes of other components.
 func (p *planner) build(payload []byte, post []tablestore.Batch) (*plan, error) {
-	out := &plan{after: p.d.After, operation: p.fresh.operation}
+	out := &plan{after: p.d.After, operation: p.fresh.operation, hot: p.d.Hot}
 	out.change.Commit = p.steps(out.change.Commit)
 	if p.d.Light {
 		out.change.Post = stages(post)

@@ -70,7 +70,8 @@ type bundle struct {
 	inbox    *outbox.Inbox
 	bus      *bus
 	outcomes map[outbox.Outcome]int
-	held     atomic.Bool // Dispatch is paused.
+	held     atomic.Bool // Dispatch is paused, as the relay sees it.
+	known    atomic.Bool // The same as the ledger sees it.
 	mu       sync.Mutex
 	serial   int
 }
@@ -79,9 +80,15 @@ func setup(t *testing.T) *bundle {
 	t.Helper()
 	b := &bundle{inbox: outbox.NewInbox(8), bus: &bus{}, outcomes: map[outbox.Outcome]int{}}
 	store := memstore.New(memstore.Options{Split: true})
+	covers := func(tenantID, protocolID string, lane int) bool {
+		return tenantID == "t" && protocolID == "p" && lane == 1
+	}
 	var err error
 	b.ledger, err = ledger.Open(t.Context(), ledger.Config{
 		Store: store, Handoff: b.inbox, Shards: 2, Hold: 15 * time.Second, Projector: projectionstest.Projector(t, store),
+		Held: func(tenantID, protocolID string, lane int) bool {
+			return b.known.Load() && covers(tenantID, protocolID, lane)
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +102,7 @@ func setup(t *testing.T) *bundle {
 		Fatal:   func(illegal *seqledger.IllegalTransitionError) { t.Errorf("illegal transition: %v", illegal) },
 		Observe: b.observe, PassLimit: 4,
 		Admit: func(tenantID, protocolID string, lane int) bool {
-			return !b.held.Load() || tenantID != "t" || protocolID != "p" || lane != 1
+			return !b.held.Load() || !covers(tenantID, protocolID, lane)
 		},
 	})
 	if err != nil {

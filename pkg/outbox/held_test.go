@@ -37,6 +37,30 @@ func TestRelay_LeavesWhatIsPaused(t *testing.T) {
 	})
 }
 
+// What is accepted while its dispatch is paused does not wait for the safety net
+// when the pause ends: the next passes find it, as far as a ramp lets them.
+func TestRelay_TakesUpWhatWasAcceptedInAPause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		b.held.Store(true)
+		b.known.Store(true)
+		defer b.start(t)()
+		for range 3 {
+			b.accept(t)
+		}
+		time.Sleep(2500 * time.Millisecond)
+		if b.inbox.Waiting() != 0 || len(b.bus.ids()) != 0 {
+			t.Errorf("%d waiting in the inbox, published %v", b.inbox.Waiting(), b.bus.ids())
+		}
+		b.held.Store(false)
+		time.Sleep(time.Second)
+		if n := len(b.bus.ids()); n != 3 {
+			t.Errorf("published %d within a pass after the pause", n)
+		}
+	})
+}
+
 // A pass reads no more than its limit of rows that are held back, and the next
 // one goes on behind them: all are seen in the end.
 func TestRelay_ABacklogThatIsHeldBackHidesNothing(t *testing.T) {

@@ -20,8 +20,10 @@ type Env struct {
 	// Hold is how long a relay holds a row that it publishes: the publish
 	// deadline and a margin.
 	Hold time.Duration
-	// Hot says that this process hands a new row to its own relay at once.
-	Hot bool
+	// Hot says whether this process hands a new row of such a directive to its own
+	// relay at once. Optional: without it none is. It is asked once, and only for a
+	// new row.
+	Hot func(tenantID, protocolID string, lane int) bool
 }
 
 // Decide says what the event does to the aggregate. It is a pure function of

@@ -116,6 +116,8 @@ type Decision struct {
 	// Dispatch is the row whose directive is to be made and stored with this
 	// change, because its pair is new; nil where no pair is.
 	Dispatch *Outbox
+	// Hot says that the row is for this process's own relay.
+	Hot bool
 	// History is what the journal row of this change holds.
 	History []Transition
 	// Wake is what the job needs next, unless Light.

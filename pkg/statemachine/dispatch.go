@@ -71,12 +71,14 @@ func (m *move) dispatch(i int, cause string) {
 // offer makes the row due: behind the hold where this process hands it to its
 // own relay, with a timer as the safety net; else now, for whichever relay.
 func (m *move) offer(row *Outbox) {
-	if !m.env.Hot {
+	job := &m.agg.Job
+	if m.env.Hot == nil || !m.env.Hot(job.TenantID, job.ProtocolID, row.Routing.Lane) {
 		row.DueAt = deadline(m.env.Now, 0)
 		return
 	}
 	row.DueAt = deadline(m.env.Now, m.env.Hold)
 	m.wake = &Wake{Kind: WakeTimer, At: row.DueAt}
+	m.d.Hot = true
 }
 
 // newPair gives step i the next attempt_no and the fresh lease id.

@@ -244,7 +244,7 @@ func (e *explorer) decide(n node, c candidate) (statemachine.Decision, time.Time
 		}
 	}
 	before := clone(n.agg)
-	d, err := statemachine.Decide(n.agg, c.event, statemachine.Env{Now: now, LeaseID: leaseID, Hold: 15 * time.Second, Hot: true})
+	d, err := statemachine.Decide(n.agg, c.event, statemachine.Env{Now: now, LeaseID: leaseID, Hold: 15 * time.Second, Hot: hot})
 	if err != nil {
 		e.t.Fatalf("%s: %s: %v", name(&n.agg), c.name, err)
 	}

@@ -136,7 +136,7 @@ func (s *scenario) bring(event statemachine.Event) ([]string, error) {
 	s.leases++
 	before := clone(s.agg)
 	d, err := statemachine.Decide(s.agg, event, statemachine.Env{
-		Now: s.now, LeaseID: fmt.Sprint("lease-", s.leases), Hold: 15 * time.Second, Hot: true,
+		Now: s.now, LeaseID: fmt.Sprint("lease-", s.leases), Hold: 15 * time.Second, Hot: hot,
 	})
 	if err != nil {
 		return nil, err
