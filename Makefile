@@ -44,7 +44,7 @@ build: ## Build bin/lucius
 ##@ Check
 
 .PHONY: test
-test: verify sim-fresh test-race ## Check everything: what CI runs, quickest failures first, tests last
+test: verify mutants-build sim-fresh test-race ## Check everything: what CI runs, quickest failures first, tests last
 
 .PHONY: verify
 verify: check-format vet check-generated check-tidy lint ## Check all but the tests
@@ -66,6 +66,10 @@ sim: ## Simulate many seeds (SEEDS=1000 FROM=1), and print what was survived
 .PHONY: sim-fresh
 sim-fresh: ## Simulate a few minutes of seeds that were never run before
 	$(call stage,$(GO) test ./internal/sim -run '^TestSim$$' -count=1 -timeout 20m -sim.seeds=$(FRESH) -sim.from=$$(date +%s)000)
+
+.PHONY: mutants-build
+mutants-build: ## Check that every mutant still fits the code
+	$(call stage,$(GO) test -tags mutants ./internal/sim -run '^TestMutantsBuild$$' -count=1)
 
 .PHONY: mutants
 mutants: ## Break the code on purpose, and expect the simulation to see it

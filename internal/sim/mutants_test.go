@@ -50,6 +50,39 @@ func TestMutants(t *testing.T) { //nolint:paralleltest // One build at a time is
 	}
 }
 
+// TestMutantsBuild expects each patch to fit the code as it is now, and the code to
+// build with it: a mutant that does not build is never seen. It is quick, so it runs
+// with every change.
+func TestMutantsBuild(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	patches, err := filepath.Glob("testdata/mutants/*.patch")
+	if err != nil || len(patches) == 0 {
+		t.Fatalf("no mutants: %v", err)
+	}
+	for _, patch := range patches {
+		t.Run(strings.TrimSuffix(filepath.Base(patch), ".patch"), func(t *testing.T) {
+			text, err := os.ReadFile(patch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			readClaim(t, string(text))
+			args := []string{"build", "-overlay", writeOverlay(t, root, string(text))}
+			for name := range apply(t, root, string(text)) {
+				args = append(args, "./"+filepath.Dir(name))
+			}
+			build := exec.CommandContext(t.Context(), "go", args...)
+			build.Dir = root
+			if out, err := build.CombinedOutput(); err != nil {
+				t.Errorf("the mutant does not build: %v\n%s", err, out)
+			}
+		})
+	}
+}
+
 // claim is what the first line of a patch says: by which invariants the
 // simulation sees it, or which test of which package does.
 type claim struct {
