@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/lucius-project/lucius/pkg/canonicaljson"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -11,18 +12,20 @@ import (
 
 // Message is a directive with what a publisher needs to route it.
 type Message struct {
-	OutboxID      string
-	JobID         string
-	TenantID      string
-	ProtocolID    string
-	StepID        string
-	StepIndex     int
-	StepType      string
-	Service       string
-	AttemptNo     int
-	LeaseID       string
-	Lane          int
-	Topic         string
+	OutboxID   string
+	JobID      string
+	TenantID   string
+	ProtocolID string
+	StepID     string
+	StepIndex  int
+	StepType   string
+	Service    string
+	AttemptNo  int
+	LeaseID    string
+	Lane       int
+	Topic      string
+	// AckTimeout is how long after its publish a worker has to acknowledge it.
+	AckTimeout    time.Duration
 	CorrelationID string
 	Traceparent   string
 	// Directive is the message body: made once for the attempt, and published
@@ -41,7 +44,7 @@ func newMessage(agg *statemachine.Aggregate, row *statemachine.Outbox) *Message 
 		OutboxID: row.ID, JobID: agg.Job.ID, TenantID: agg.Job.TenantID,
 		ProtocolID: agg.Job.ProtocolID, StepID: step.ID, StepIndex: row.StepIndex,
 		StepType: step.Type, Service: step.Service, AttemptNo: row.AttemptNo, LeaseID: row.LeaseID,
-		Lane: row.Routing.Lane, Topic: row.Routing.Topic,
+		Lane: row.Routing.Lane, Topic: row.Routing.Topic, AckTimeout: step.Policy.AckTimeout,
 		CorrelationID: agg.Job.CorrelationID, Traceparent: agg.Job.Traceparent,
 	}
 }

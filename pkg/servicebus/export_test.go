@@ -1,0 +1,88 @@
+package servicebus
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+)
+
+// What the tests look at from outside.
+type (
+	// Receiver is what replies are received from.
+	Receiver = receiver
+	// SendFunc is a courier.
+	SendFunc func(ctx context.Context, messages []*azservicebus.Message) (taken int, err error)
+)
+
+func (f SendFunc) send(ctx context.Context, messages []*azservicebus.Message) (int, error) {
+	return f(ctx, messages)
+}
+
+// Verdict is verdict, for an error of sending or of opening the topic.
+func Verdict(ctx context.Context, topic string, err error, opening bool) error {
+	if opening {
+		err = &linkError{err}
+	}
+	return verdict(ctx, topic, err)
+}
+
+// WithCouriers returns a publisher that sends by these, and is connected or not.
+func WithCouriers(cfg PublisherConfig, connected bool, courierOf func(topic string) SendFunc) (*Publisher, error) {
+	p, err := NewPublisher(cfg)
+	if err != nil {
+		return nil, err
+	}
+	p.make = func(topic string) courier { return courierOf(topic) }
+	p.connected = func() bool { return connected }
+	return p, nil
+}
+
+// WithReceivers returns a consumer that receives from these.
+func WithReceivers(cfg RepliesConfig, open func(topic string) (Receiver, error)) (*Replies, error) {
+	r, err := NewReplies(cfg)
+	if err != nil {
+		return nil, err
+	}
+	for _, topic := range r.topics {
+		topic.open = func() (receiver, error) { return open(topic.name) }
+	}
+	return r, nil
+}
+
+// Plain is what is read of incoming bytes.
+func Plain(in []byte) ([]byte, error) { return io.ReadAll(newOutcomeReader(bytes.NewReader(in))) }
+
+// NewOutcomeReader returns a reader of what comes in.
+func NewOutcomeReader(in io.Reader) io.Reader { return newOutcomeReader(in) }
+
+// Address is where the namespace's connections go.
+func (n Namespace) Address() (hostPort string, plain bool, err error) {
+	target, err := n.address()
+	return target.hostPort, target.plain, err
+}
+
+// LargestOutcome is largestOutcome.
+const LargestOutcome = largestOutcome
+
+// Dialer opens connections to one address.
+type Dialer struct{ d *dialer }
+
+// NewDialer returns a dialer for the namespace.
+func NewDialer(n Namespace) (Dialer, error) {
+	target, err := n.address()
+	return Dialer{newDialer(target, n.TLS, n.DialTimeout)}, err
+}
+
+// Dial opens a connection.
+func (d Dialer) Dial(ctx context.Context) (net.Conn, error) {
+	return d.d.dial(ctx, azservicebus.NewWebSocketConnArgs{})
+}
+
+// Connected reports whether a connection is open.
+func (d Dialer) Connected() bool { return d.d.connected() }
+
+// Cut ends all connections.
+func (d Dialer) Cut() { d.d.cut() }

@@ -1,0 +1,289 @@
+package servicebus_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"go.uber.org/goleak"
+
+	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/servicebus"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// key is the secret of the namespace.
+var key = base64.StdEncoding.EncodeToString([]byte("nobody may see this"))
+
+// namespace is one that nobody connects to.
+func namespace() servicebus.Namespace {
+	return servicebus.Namespace{
+		Connection: "Endpoint=sb://example.servicebus.windows.net/;SharedAccessKeyName=lucius;SharedAccessKey=" + key,
+	}
+}
+
+// directive is a message to a topic.
+func directive(topic, outboxID string) ledger.Message {
+	return ledger.Message{
+		OutboxID: outboxID, Topic: topic, AttemptNo: 2, JobID: "job", TenantID: "tenant_a", Service: "ocr",
+		StepType: "OCR", Directive: []byte(`{"type":"DIRECTIVE"}`),
+	}
+}
+
+// ack is the body of a reply, with some fields replaced, or left out where they
+// are nil.
+func ack(replaced map[string]any) string {
+	fields := map[string]any{
+		"type": "ACK", "jobId": "job", "stepId": "step", "tenant_id": "tenant_a", "attempt_no": 1,
+		"lease_id": "lease", "timestamp": "2026-01-27T10:02:00.000Z",
+	}
+	maps.Copy(fields, replaced)
+	maps.DeleteFunc(fields, func(_ string, value any) bool { return value == nil })
+	body, err := json.Marshal(fields)
+	if err != nil {
+		panic(err)
+	}
+	return string(body)
+}
+
+// call is one call of the use case.
+type call struct {
+	Verb     string
+	Identity callbacks.Identity
+	Report   callbacks.Report
+}
+
+// useCase answers as it is told, and keeps what it was asked.
+type useCase struct {
+	// answer is asked for the n-th call, from 0. Optional: it was applied.
+	answer func(ctx context.Context, n int) (callbacks.Answer, error)
+
+	mu    sync.Mutex
+	calls []call
+}
+
+func (u *useCase) Ack(ctx context.Context, id callbacks.Identity, _ ...ledger.Option) (callbacks.Answer, error) {
+	return u.called(ctx, call{Verb: "ACK", Identity: id})
+}
+
+func (u *useCase) Heartbeat(ctx context.Context, id callbacks.Identity, _ ...ledger.Option) (callbacks.Answer, error) {
+	return u.called(ctx, call{Verb: "HEARTBEAT", Identity: id})
+}
+
+func (u *useCase) Result(ctx context.Context, id callbacks.Identity, report callbacks.Report, _ ...ledger.Option) (callbacks.Answer, error) {
+	return u.called(ctx, call{Verb: "RESULT", Identity: id, Report: report})
+}
+
+func (u *useCase) called(ctx context.Context, c call) (callbacks.Answer, error) {
+	u.mu.Lock()
+	n := len(u.calls)
+	u.calls = append(u.calls, c)
+	u.mu.Unlock()
+	if u.answer == nil {
+		return callbacks.Answer{}, nil
+	}
+	return u.answer(ctx, n)
+}
+
+// topic is a reply topic's subscription, in memory.
+type topic struct {
+	replies chan *azservicebus.ReceivedMessage
+	lock    time.Duration // of a message, from its delivery or renewal
+	// receive replaces the receiving. Optional.
+	receive func(ctx context.Context) ([]*azservicebus.ReceivedMessage, error)
+	// fail is the error of a verb on a message: complete, abandon, dead-letter or
+	// renew. Optional.
+	fail func(ctx context.Context, verb string) error
+
+	mu     sync.Mutex
+	log    []string // what was done with the messages
+	asked  []int    // for how many messages
+	reason azservicebus.DeadLetterOptions
+}
+
+// newTopic returns a topic with these replies, whose ids are m0, m1 and so on.
+func newTopic(bodies ...string) *topic {
+	f := &topic{replies: make(chan *azservicebus.ReceivedMessage, len(bodies)), lock: time.Minute}
+	for i, body := range bodies {
+		f.replies <- &azservicebus.ReceivedMessage{MessageID: fmt.Sprintf("m%d", i), Body: []byte(body)}
+	}
+	return f
+}
+
+func (f *topic) ReceiveMessages(
+	ctx context.Context, n int, _ *azservicebus.ReceiveMessagesOptions,
+) ([]*azservicebus.ReceivedMessage, error) {
+	f.mu.Lock()
+	f.asked = append(f.asked, n)
+	f.mu.Unlock()
+	if f.receive != nil {
+		return f.receive(ctx)
+	}
+	select {
+	case m := <-f.replies:
+		m.LockedUntil = new(time.Now().Add(f.lock))
+		return []*azservicebus.ReceivedMessage{m}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (f *topic) CompleteMessage(
+	ctx context.Context, m *azservicebus.ReceivedMessage, _ *azservicebus.CompleteMessageOptions,
+) error {
+	return f.did(ctx, "complete", m)
+}
+
+func (f *topic) AbandonMessage(
+	ctx context.Context, m *azservicebus.ReceivedMessage, _ *azservicebus.AbandonMessageOptions,
+) error {
+	return f.did(ctx, "abandon", m)
+}
+
+func (f *topic) DeadLetterMessage(
+	ctx context.Context, m *azservicebus.ReceivedMessage, options *azservicebus.DeadLetterOptions,
+) error {
+	f.mu.Lock()
+	f.reason = *options
+	f.mu.Unlock()
+	return f.did(ctx, "dead-letter", m)
+}
+
+func (f *topic) RenewMessageLock(
+	ctx context.Context, m *azservicebus.ReceivedMessage, _ *azservicebus.RenewMessageLockOptions,
+) error {
+	err := f.did(ctx, "renew", m)
+	if err == nil {
+		m.LockedUntil = new(time.Now().Add(f.lock))
+	}
+	return err
+}
+
+func (f *topic) did(ctx context.Context, verb string, m *azservicebus.ReceivedMessage) error {
+	f.mu.Lock()
+	f.log = append(f.log, verb+" "+m.MessageID)
+	f.mu.Unlock()
+	if f.fail != nil {
+		if err := f.fail(ctx, verb); err != nil {
+			return err
+		}
+	}
+	if m.LockedUntil != nil && time.Now().After(*m.LockedUntil) {
+		return coded(azservicebus.CodeLockLost)
+	}
+	return nil
+}
+
+// done is what was done with the messages, but for the renewing of locks.
+func (f *topic) done() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var settled []string
+	for _, entry := range f.log {
+		if !strings.HasPrefix(entry, "renew") {
+			settled = append(settled, entry)
+		}
+	}
+	return strings.Join(settled, ", ")
+}
+
+// renewals is how often a lock was renewed.
+func (f *topic) renewals() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, entry := range f.log {
+		if strings.HasPrefix(entry, "renew") {
+			n++
+		}
+	}
+	return n
+}
+
+// consumer is a running consumer of one topic.
+type consumer struct {
+	*servicebus.Replies
+	stop context.CancelFunc // of the context that it runs in
+	over chan struct{}      // closed when it has returned
+
+	mu        sync.Mutex
+	delivered []servicebus.Delivery
+}
+
+// consume runs a consumer in the bubble of the test. It is stopped at its end.
+func consume(t *testing.T, from *topic, to servicebus.Callbacks, change ...func(*servicebus.RepliesConfig)) *consumer {
+	t.Helper()
+	c := &consumer{over: make(chan struct{})}
+	cfg := servicebus.RepliesConfig{
+		Namespace: namespace(), Callbacks: to, Prefix: "replies-", Subscription: "lucius", Lanes: 1,
+		Random: func() float64 { return 0.5 },
+		Observe: func(d servicebus.Delivery) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.delivered = append(c.delivered, d)
+		},
+	}
+	for _, set := range change {
+		set(&cfg)
+	}
+	replies, err := servicebus.WithReceivers(cfg, func(string) (servicebus.Receiver, error) { return from, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Replies = replies
+	ctx, stop := context.WithCancel(t.Context())
+	c.stop = stop
+	go func() {
+		defer close(c.over)
+		if err := replies.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-c.over
+	})
+	return c
+}
+
+// deliveries is what became of the deliveries so far.
+func (c *consumer) deliveries() []servicebus.Delivery {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]servicebus.Delivery(nil), c.delivered...)
+}
+
+// deliver brings one reply to the use case, and returns what became of it and
+// what was done with it.
+func deliver(
+	t *testing.T, body string, to servicebus.Callbacks, change ...func(*servicebus.RepliesConfig),
+) (d servicebus.Delivery, from *topic) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		from = newTopic(body)
+		c := consume(t, from, to, change...)
+		synctest.Wait()
+		all := c.deliveries()
+		if len(all) != 1 {
+			t.Fatalf("%d deliveries came to an end, want 1", len(all))
+		}
+		d = all[0]
+	})
+	return d, from
+}
+
+// pass lets time go by in the bubble of the test, and all that is due in it happen.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}

@@ -1,0 +1,230 @@
+package servicebus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/servicebus"
+)
+
+// sending sends the first messages to a topic.
+type sending func(ctx context.Context, topic string, messages []*azservicebus.Message) (int, error)
+
+// publisherConfig is one that is complete.
+func publisherConfig() servicebus.PublisherConfig {
+	return servicebus.PublisherConfig{
+		Namespace:  namespace(),
+		AckTimeout: func(*ledger.Message) time.Duration { return time.Minute },
+	}
+}
+
+// publisher returns a connected publisher that sends so.
+func publisher(t *testing.T, send sending, change ...func(*servicebus.PublisherConfig)) *servicebus.Publisher {
+	t.Helper()
+	return connectedOrNot(t, true, send, change...)
+}
+
+// connectedOrNot returns a publisher that sends so, connected or not.
+func connectedOrNot(t *testing.T, connected bool, send sending, change ...func(*servicebus.PublisherConfig)) *servicebus.Publisher {
+	t.Helper()
+	cfg := publisherConfig()
+	for _, set := range change {
+		set(&cfg)
+	}
+	p, err := servicebus.WithCouriers(cfg, connected, func(topic string) servicebus.SendFunc {
+		return func(ctx context.Context, messages []*azservicebus.Message) (int, error) {
+			return send(ctx, topic, messages)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// directives are so many messages to a topic, with the outbox ids 0, 1 and so on.
+func directives(topic string, n int) []ledger.Message {
+	messages := make([]ledger.Message, n)
+	for i := range messages {
+		messages[i] = directive(topic, fmt.Sprint(i))
+	}
+	return messages
+}
+
+// ids are those of the messages, without the attempt.
+func ids(messages []*azservicebus.Message) string {
+	var all []string
+	for _, m := range messages {
+		all = append(all, strings.TrimSuffix(*m.MessageID, "/2"))
+	}
+	return strings.Join(all, " ")
+}
+
+// meanings are what the outcomes say.
+func meanings(outcomes []error) []string {
+	said := make([]string, len(outcomes))
+	for i, err := range outcomes {
+		said[i] = meaning(err)
+	}
+	return said
+}
+
+func TestPublisher_SendsToSeveralTopicsSideBySide(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var together sync.WaitGroup
+		together.Add(3) // A topic whose turn comes after another's would wait for ever.
+		var mu sync.Mutex
+		got := map[string]string{}
+		p := publisher(t, func(_ context.Context, topic string, messages []*azservicebus.Message) (int, error) {
+			together.Done()
+			together.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			got[topic] = ids(messages)
+			return len(messages), nil
+		})
+		outcomes := p.Publish(t.Context(), []ledger.Message{
+			directive("b", "1"), directive("a", "2"), directive("b", "3"), directive("c", "4"), directive("a", "5"),
+		})
+		if diff := cmp.Diff([]string{"sent", "sent", "sent", "sent", "sent"}, meanings(outcomes)); diff != "" {
+			t.Errorf("outcomes (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(map[string]string{"a": "2 5", "b": "1 3", "c": "4"}, got); diff != "" {
+			t.Errorf("the topics got (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestPublisher_TheOutcomesAreInTheOrderOfTheMessages(t *testing.T) {
+	t.Parallel()
+	p := publisher(t, func(_ context.Context, topic string, messages []*azservicebus.Message) (int, error) {
+		switch {
+		case topic == "missing":
+			return len(messages), coded(azservicebus.CodeNotFound)
+		case topic == "cut":
+			return len(messages), coded(azservicebus.CodeConnectionLost)
+		case len(messages) > 1 || ids(messages) == "refused":
+			return len(messages), said("amqp:not-allowed")
+		case ids(messages) == "large":
+			return 1, azservicebus.ErrMessageTooLarge
+		}
+		return 1, nil
+	})
+	outcomes := p.Publish(t.Context(), []ledger.Message{
+		directive("here", "1"), directive("missing", "2"), directive("here", "refused"), directive("cut", "3"),
+		directive("missing", "4"), directive("here", "large"), directive("here", "5"),
+	})
+	want := []string{"sent", "missing", "rejected", "bus", "missing", "rejected for good", "sent"}
+	if diff := cmp.Diff(want, meanings(outcomes)); diff != "" {
+		t.Errorf("outcomes (-want +got):\n%s", diff)
+	}
+}
+
+func TestPublisher_NothingToSend(t *testing.T) {
+	t.Parallel()
+	p := publisher(t, func(context.Context, string, []*azservicebus.Message) (int, error) {
+		t.Error("something was sent")
+		return 0, nil
+	})
+	if outcomes := p.Publish(t.Context(), nil); len(outcomes) != 0 {
+		t.Errorf("outcomes %v, want none", outcomes)
+	}
+}
+
+func TestPublisher_OpensATopicOnce(t *testing.T) {
+	t.Parallel()
+	opened := map[string]int{}
+	p, err := servicebus.WithCouriers(publisherConfig(), true, func(topic string) servicebus.SendFunc {
+		opened[topic]++
+		return func(_ context.Context, messages []*azservicebus.Message) (int, error) { return len(messages), nil }
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		p.Publish(t.Context(), []ledger.Message{directive("a", "1"), directive("b", "2")})
+	}
+	if diff := cmp.Diff(map[string]int{"a": 1, "b": 1}, opened); diff != "" {
+		t.Errorf("opened (-want +got):\n%s", diff)
+	}
+}
+
+func TestPublisher_TheDeadlineStartsWithThePublish(t *testing.T) {
+	t.Parallel()
+	if publisher(t, nil).AwaitsClaim() {
+		t.Error("it awaits a claim, which nobody makes on a topic")
+	}
+}
+
+// Nothing was sent, so nothing is connected: it closes at once, and twice.
+func TestPublisher_Close(t *testing.T) {
+	t.Parallel()
+	p, err := servicebus.NewPublisher(publisherConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := p.Close(t.Context()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.Close(over); err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("Close without any time: %v", err)
+	}
+}
+
+// After the end a message is not lost, but its outcome is not known either.
+func TestPublisher_PublishAfterClose(t *testing.T) {
+	t.Parallel()
+	p, err := servicebus.NewPublisher(publisherConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := meanings(p.Publish(t.Context(), directives("topic", 2))); !cmp.Equal(got, []string{"unknown", "unknown"}) {
+		t.Errorf("outcomes %v, want unknown", got)
+	}
+}
+
+func TestNewPublisher_NamesTheFieldThatMakesNoSense(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		change func(*servicebus.PublisherConfig)
+		want   string
+	}{
+		{func(c *servicebus.PublisherConfig) { c.Namespace = servicebus.Namespace{} }, "Namespace needs"},
+		{func(c *servicebus.PublisherConfig) { c.AckTimeout = nil }, "AckTimeout is required"},
+		{func(c *servicebus.PublisherConfig) { c.Margin = -1 }, "Margin must not be negative"},
+		{func(c *servicebus.PublisherConfig) { c.SendTimeout = -1 }, "SendTimeout must not be negative"},
+		{func(c *servicebus.PublisherConfig) { c.Grace = -1 }, "Grace must not be negative"},
+		{func(c *servicebus.PublisherConfig) { c.Parallel = -1 }, "Parallel must not be negative"},
+		{func(c *servicebus.PublisherConfig) { c.Patience = -1 }, "Patience must not be negative"},
+		{func(c *servicebus.PublisherConfig) { c.BatchBytes = -1 }, "BatchBytes must not be negative"},
+		{func(c *servicebus.PublisherConfig) { c.Namespace.Connection = "Endpoint=sb://example.test" }, "Namespace.Connection cannot be used"},
+	} {
+		t.Run(test.want, func(t *testing.T) {
+			t.Parallel()
+			cfg := publisherConfig()
+			test.change(&cfg)
+			_, err := servicebus.NewPublisher(cfg)
+			if err == nil || !strings.Contains(err.Error(), "servicebus publisher: "+test.want) {
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,168 @@
+package servicebus_test
+
+import (
+	"encoding/json"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/servicebus"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// identity is that of the replies of these tests.
+func identity() callbacks.Identity {
+	return callbacks.Identity{
+		JobID: "job", StepID: "step", TenantID: "tenant_a", Actor: "platform", RequestID: "m0",
+		Pair: statemachine.Pair{AttemptNo: 1, LeaseID: "lease"},
+	}
+}
+
+// result is the body of a RESULT, with some fields replaced.
+func result(status string, replaced map[string]any) string {
+	fields := map[string]any{"type": "RESULT", "status": status}
+	maps.Copy(fields, replaced)
+	return ack(fields)
+}
+
+// These are the bodies of the HTTP callbacks, with a type.
+func TestReply_WhatItSaysIsBroughtToTheUseCase(t *testing.T) {
+	t.Parallel()
+	const example = `"jobId":"job","stepId":"step","tenant_id":"tenant_a","attempt_no":1,"lease_id":"lease"`
+	for _, test := range []struct {
+		name    string
+		body    string
+		verb    string
+		report  callbacks.Report
+		unknown bool
+	}{
+		{"ACK", ack(nil), "ACK", callbacks.Report{}, false},
+		{"ACK, as the specification has it", `{"type": "ACK", ` + example + `, "correlation_id": "corr-123", "timestamp": "2026-01-27T10:02:00Z"}`, "ACK", callbacks.Report{}, false},
+		{"ACK, with a time of another zone", ack(map[string]any{"timestamp": "2026-01-27T11:02:00.5+01:00"}), "ACK", callbacks.Report{}, false},
+		{"ACK, with white space around", "\r\n\t " + ack(nil) + " \n", "ACK", callbacks.Report{}, false},
+		{"ACK, with an unknown field", ack(map[string]any{"worker": "w7"}), "ACK", callbacks.Report{}, true},
+		{"ACK, with a field of a RESULT", ack(map[string]any{"status": 7}), "ACK", callbacks.Report{}, true},
+		{"HEARTBEAT", ack(map[string]any{"type": "HEARTBEAT"}), "HEARTBEAT", callbacks.Report{}, false},
+		{"HEARTBEAT, with an unknown field", ack(map[string]any{"type": "HEARTBEAT", "progress": 0.5}), "HEARTBEAT", callbacks.Report{}, true},
+		{"RESULT", result("SUCCEEDED", nil), "RESULT", callbacks.Report{Status: statemachine.ResultSucceeded}, false},
+		{
+			"RESULT, with references",
+			result("SUCCEEDED", map[string]any{"output_ref": json.RawMessage(`{"uri":"s3://b/o","etag":7}`), "result_ref": json.RawMessage(`{"uri":"s3://b/r"}`)}), "RESULT",
+			callbacks.Report{
+				Status:    statemachine.ResultSucceeded,
+				OutputRef: json.RawMessage(`{"uri":"s3://b/o","etag":7}`), ResultRef: json.RawMessage(`{"uri":"s3://b/r"}`),
+			}, false,
+		},
+		{
+			"RESULT, with references that are null",
+			result("SUCCEEDED", map[string]any{"output_ref": json.RawMessage(`null`), "result_ref": json.RawMessage(`null`)}), "RESULT",
+			callbacks.Report{Status: statemachine.ResultSucceeded}, false,
+		},
+		{
+			"RESULT, to be tried again",
+			result("FAILED_RETRY", map[string]any{"error": map[string]any{"code": "busy", "message": "come back"}, "retry_after_seconds": 1.5}), "RESULT",
+			callbacks.Report{Status: statemachine.ResultFailedRetry, ErrorCode: "busy", ErrorMessage: "come back", RetryAfter: 1500 * time.Millisecond}, false,
+		},
+		{
+			"RESULT, failed for good, with an unknown field of the error",
+			result("FAILED_FINAL", map[string]any{"error": map[string]any{"code": "broken", "trace": "…"}}), "RESULT",
+			callbacks.Report{Status: statemachine.ResultFailedFinal, ErrorCode: "broken"}, true,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			to := &useCase{}
+			delivered, from := deliver(t, test.body, to)
+			want := servicebus.Delivery{Type: servicebus.ReplyType(test.verb), Outcome: servicebus.ReplyApplied, UnknownFields: test.unknown}
+			if delivered != want || from.done() != "complete m0" {
+				t.Errorf("%+v, %q, want %+v, completed", delivered, from.done(), want)
+			}
+			if diff := cmp.Diff([]call{{Verb: test.verb, Identity: identity(), Report: test.report}}, to.calls); diff != "" {
+				t.Errorf("calls (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A reply that nobody can read is put aside with what is wrong with it, and where.
+func TestReply_WhatCannotBeReadGoesToTheDeadLetters(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name        string
+		body        string
+		kind        servicebus.ReplyType
+		reason      string
+		description string // the beginning of it
+	}{
+		{"nothing", "", "unknown", "invalid_json", "The body is not valid JSON: unexpected end"},
+		{"no JSON", "ACK", "unknown", "invalid_json", "The body is not valid JSON: invalid character 'A'"},
+		{"half an object", ack(nil)[:40], "unknown", "invalid_json", "The body is not valid JSON"},
+		{"two objects", ack(nil) + ack(nil), "unknown", "invalid_json", "The body is not valid JSON"},
+		{"not UTF-8", ack(map[string]any{"lease_id": "l"})[:3] + "\xff", "unknown", "invalid_json", "The body is not UTF-8."},
+		{"not UTF-8 in what is opaque", strings.Replace(result("SUCCEEDED", map[string]any{"output_ref": map[string]any{"uri": "X"}}), "X", "\xff", 1), "unknown", "invalid_json", "The body is not UTF-8."},
+		{"an array", "[" + ack(nil) + "]", "unknown", "invalid_json", "The body must be an object, is array."},
+		{"a string", `"ACK"`, "unknown", "invalid_json", "The body must be an object, is string."},
+		{"null", `null`, "unknown", "unknown_type", "/type must be ACK, RESULT or HEARTBEAT."},
+		{"no type", ack(map[string]any{"type": nil}), "unknown", "unknown_type", "/type must be ACK, RESULT or HEARTBEAT."},
+		{"an unknown type", ack(map[string]any{"type": "DIRECTIVE"}), "unknown", "unknown_type", "/type must be ACK, RESULT or HEARTBEAT."},
+		{"a type in another case", ack(map[string]any{"type": "ack"}), "unknown", "unknown_type", "/type must be ACK, RESULT or HEARTBEAT."},
+		{"the type of what has none", ack(map[string]any{"type": "unknown"}), "unknown", "unknown_type", "/type must be ACK, RESULT or HEARTBEAT."},
+		{"a type that is a number", ack(map[string]any{"type": 1}), "unknown", "invalid_envelope", "/type cannot be number."},
+		{"no job", ack(map[string]any{"jobId": nil}), "ACK", "invalid_envelope", "/jobId is required and must not be empty."},
+		{"no step", ack(map[string]any{"stepId": ""}), "ACK", "invalid_envelope", "/stepId is required and must not be empty."},
+		{"no tenant", ack(map[string]any{"tenant_id": nil}), "ACK", "invalid_envelope", "/tenant_id is required and must not be empty."},
+		{"no lease", ack(map[string]any{"lease_id": nil}), "ACK", "invalid_envelope", "/lease_id is required and must not be empty."},
+		{"no attempt", ack(map[string]any{"attempt_no": nil}), "ACK", "invalid_envelope", "/attempt_no must be at least 1."},
+		{"half an attempt", ack(map[string]any{"attempt_no": 1.5}), "ACK", "invalid_envelope", "/attempt_no cannot be number 1.5."},
+		{"an attempt that is a string", ack(map[string]any{"attempt_no": "1"}), "ACK", "invalid_envelope", "/attempt_no cannot be string."},
+		{"too many attempts", ack(map[string]any{"attempt_no": 1 << 31}), "ACK", "invalid_envelope", "/attempt_no cannot be number 2147483648."},
+		{"no time", ack(map[string]any{"timestamp": nil}), "ACK", "invalid_envelope", "/timestamp is required."},
+		{"a time that is none", ack(map[string]any{"timestamp": "now"}), "ACK", "invalid_envelope", `/timestamp cannot be "now".`},
+		{"a long id", ack(map[string]any{"jobId": strings.Repeat("j", 129)}), "ACK", "invalid_envelope", "/jobId must not be longer than 128 characters."},
+		{"several faults", ack(map[string]any{"jobId": nil, "stepId": nil}), "ACK", "invalid_envelope", "/jobId is required and must not be empty. There are 2 violations in all."},
+		{"a HEARTBEAT without a job", ack(map[string]any{"type": "HEARTBEAT", "jobId": nil}), "HEARTBEAT", "invalid_envelope", "/jobId is required and must not be empty."},
+		{"a RESULT without a status", ack(map[string]any{"type": "RESULT"}), "RESULT", "invalid_envelope", "/status must be SUCCEEDED, FAILED_RETRY or FAILED_FINAL."},
+		{"a status in another case", result("succeeded", nil), "RESULT", "invalid_envelope", "/status must be SUCCEEDED, FAILED_RETRY or FAILED_FINAL."},
+		{"a delay below zero", result("FAILED_RETRY", map[string]any{"retry_after_seconds": -1}), "RESULT", "invalid_envelope", "/retry_after_seconds must be at least 0."},
+		{"a delay of years", result("FAILED_RETRY", map[string]any{"retry_after_seconds": 604801}), "RESULT", "invalid_envelope", "/retry_after_seconds must be at most 604800."},
+		{"a reference that is a string", result("SUCCEEDED", map[string]any{"output_ref": "s3://b/o"}), "RESULT", "invalid_envelope", "/output_ref must be an object."},
+		{"an error that is a string", result("FAILED_FINAL", map[string]any{"error": "broken"}), "RESULT", "invalid_envelope", "/error cannot be string."},
+		{"a code of an error that is a number", result("FAILED_FINAL", map[string]any{"error": map[string]any{"code": 7}}), "RESULT", "invalid_envelope", "/error/code cannot be number."},
+		{"too large", ack(map[string]any{"note": strings.Repeat("x", 2000)}), "unknown", "too_large", "The body is larger than 2000 bytes."},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			to := &useCase{}
+			delivered, from := deliver(t, test.body, to, func(cfg *servicebus.RepliesConfig) { cfg.MaxBytes = 2000 })
+			want := servicebus.Delivery{Type: test.kind, Outcome: servicebus.ReplyDeadLettered}
+			if delivered.UnknownFields = false; delivered != want || from.done() != "dead-letter m0" {
+				t.Fatalf("%+v, %q, want %+v, dead-lettered", delivered, from.done(), want)
+			}
+			if *from.reason.Reason != test.reason || !strings.HasPrefix(*from.reason.ErrorDescription, test.description) {
+				t.Errorf("%s: %s, want %s: %s", *from.reason.Reason, *from.reason.ErrorDescription, test.reason, test.description)
+			}
+			if len(to.calls) != 0 {
+				t.Errorf("it was brought to the use case: %+v", to.calls)
+			}
+		})
+	}
+}
+
+// The largest body is one that may still be read.
+func TestReply_TheLargestBody(t *testing.T) {
+	t.Parallel()
+	body := ack(nil)
+	for _, test := range []struct {
+		limit int
+		want  servicebus.DeliveryOutcome
+	}{{len(body), servicebus.ReplyApplied}, {len(body) - 1, servicebus.ReplyDeadLettered}} {
+		delivered, _ := deliver(t, body, &useCase{}, func(cfg *servicebus.RepliesConfig) { cfg.MaxBytes = test.limit })
+		if delivered.Outcome != test.want {
+			t.Errorf("of %d bytes with a limit of %d: %s, want %s", len(body), test.limit, delivered.Outcome, test.want)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package servicebus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"github.com/Azure/go-amqp"
+
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/servicebus"
+)
+
+// meaning is what an error says in the words of the publisher's port.
+func meaning(err error) string {
+	rejected, isRejected := errors.AsType[*outbox.RejectedError](err)
+	outage, isOutage := errors.AsType[*outbox.OutageError](err)
+	switch {
+	case err == nil:
+		return "sent"
+	case isRejected && rejected.Permanent:
+		return "rejected for good"
+	case isRejected:
+		return "rejected"
+	case isOutage && outage.Entity == "":
+		return "bus"
+	case isOutage:
+		return outage.Entity
+	case errors.Is(err, outbox.ErrUncertain):
+		return "unknown"
+	}
+	return "not of the port: " + err.Error()
+}
+
+// said is an error of the broker.
+func said(condition amqp.ErrCond) error {
+	return &amqp.Error{Condition: condition, Description: "so it is"}
+}
+
+// coded is an error of the SDK.
+func coded(code azservicebus.Code) error { return &azservicebus.Error{Code: code} }
+
+// What the SDK returns for what the broker answers is a matter of measurement.
+// This is what the relay is to make of it.
+func TestVerdict(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name     string
+		err      error
+		sending  string
+		entering string // where the same is the answer to opening the topic
+	}{
+		{"nothing", nil, "sent", "unknown"},
+		{"missing entity", said(amqp.ErrCondNotFound), "topic", "topic"},
+		{"missing entity, from a request", coded(azservicebus.CodeNotFound), "topic", "topic"},
+		{"no right", coded(azservicebus.CodeUnauthorizedAccess), "topic", "topic"},
+		{"no right, raw", said(amqp.ErrCondUnauthorizedAccess), "topic", "topic"},
+		{"full", said(amqp.ErrCondResourceLimitExceeded), "topic", "topic"},
+		{"disabled", said("com.microsoft:entity-disabled"), "topic", "topic"},
+		{"not allowed", said(amqp.ErrCondNotAllowed), "rejected", "topic"},
+		{"throttled", said("com.microsoft:server-busy"), "topic", "topic"},
+		{"too large, alone", azservicebus.ErrMessageTooLarge, "rejected for good", "rejected for good"},
+		{"too large, in a batch", said(amqp.ErrCondMessageSizeExceeded), "rejected for good", "rejected for good"},
+		{"lock lost", coded(azservicebus.CodeLockLost), "unknown", "unknown"},
+		{"the broker's time is up", coded(azservicebus.CodeTimeout), "unknown", "unknown"},
+		{"the broker's time is up, raw", said("com.microsoft:timeout"), "unknown", "unknown"},
+		{"cancelled by the broker", said("com.microsoft:operation-cancelled"), "unknown", "unknown"},
+		{"internal error, raw", said(amqp.ErrCondInternalError), "unknown", "unknown"},
+		{"unknown condition, raw", said("com.example:new"), "unknown", "unknown"},
+		{"connection lost", coded(azservicebus.CodeConnectionLost), "bus", "bus"},
+		{"sender closed", coded(azservicebus.CodeClosed), "unknown", "unknown"},
+		{"a code to come", coded("new"), "unknown", "unknown"},
+		{"no credit", said(amqp.ErrCondTransferLimitExceeded), "unknown", "unknown"},
+		{"link detached", &amqp.LinkError{RemoteErr: &amqp.Error{Condition: amqp.ErrCondDetachForced}}, "unknown", "unknown"},
+		{"time is up", context.DeadlineExceeded, "unknown", "unknown"},
+		{"cancelled", context.Canceled, "unknown", "unknown"},
+		{"anything else", io.ErrUnexpectedEOF, "unknown", "unknown"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if got := meaning(servicebus.Verdict(t.Context(), "topic", test.err, false)); got != test.sending {
+				t.Errorf("sending: %s, want %s", got, test.sending)
+			}
+			if test.err == nil {
+				return
+			}
+			if got := meaning(servicebus.Verdict(t.Context(), "topic", test.err, true)); got != test.entering {
+				t.Errorf("opening the topic: %s, want %s", got, test.entering)
+			}
+			wrapped := fmt.Errorf("send: %w", test.err)
+			if got := meaning(servicebus.Verdict(t.Context(), "topic", wrapped, false)); got != test.sending {
+				t.Errorf("sending, wrapped: %s, want %s", got, test.sending)
+			}
+		})
+	}
+}
+
+// An error after the end of the context is mostly a consequence of that end.
+func TestVerdict_AfterTheEndOnlyTheMessageIsSpokenOf(t *testing.T) {
+	t.Parallel()
+	expired, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	t.Cleanup(cancel)
+	for _, test := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"too large", azservicebus.ErrMessageTooLarge, "rejected for good"},
+		{"refused", said(amqp.ErrCondNotAllowed), "rejected"},
+		{"missing entity", said(amqp.ErrCondNotFound), "unknown"},
+		{"connection lost", coded(azservicebus.CodeConnectionLost), "unknown"},
+		{"sent", nil, "sent"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if got := meaning(servicebus.Verdict(expired, "topic", test.err, false)); got != test.want {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestVerdict_SaysWhy(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		err     error
+		opening bool
+		want    string
+	}{
+		{"with the broker's words", said(amqp.ErrCondNotAllowed), false, "message rejected: the topic does not take the message: so it is"},
+		{"without any", &amqp.Error{Condition: amqp.ErrCondNotAllowed}, false, "message rejected: the topic does not take the message"},
+		{"too large", azservicebus.ErrMessageTooLarge, false, "message rejected: the message is larger than the topic takes"},
+		{"on the way in", context.Canceled, true, "outcome of the publish is unknown: open the topic: context canceled"},
+		{"the topic", coded(azservicebus.CodeNotFound), false, "topic is out of service: (notfound): unknown error"},
+		{"the bus", coded(azservicebus.CodeConnectionLost), false, "bus is out of service: (connlost): unknown error"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if got := servicebus.Verdict(t.Context(), "topic", test.err, test.opening); got.Error() != test.want {
+				t.Errorf("%q, want %q", got, test.want)
+			}
+		})
+	}
+}
