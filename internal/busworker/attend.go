@@ -1,0 +1,131 @@
+package busworker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"github.com/google/uuid"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// The types of replies.
+const (
+	typeAck       = "ACK"
+	typeHeartbeat = "HEARTBEAT"
+	typeResult    = "RESULT"
+)
+
+// maxMessage is the longest error message that is reported, in bytes.
+const maxMessage = 1000
+
+// attend answers one directive. It is completed last: until then it comes again.
+func (l *lane) attend(ctx context.Context, m *azservicebus.ReceivedMessage) {
+	var d api.Directive
+	if err := json.Unmarshal(m.Body, &d); err != nil {
+		l.cfg.Log.WarnContext(ctx, "not a directive", "message_id", m.MessageID, "error", err)
+		l.settle(ctx, m, func(ctx context.Context) error { return l.from.DeadLetterMessage(ctx, m, nil) })
+		return
+	}
+	if !l.reply(ctx, typeAck, api.AckCallback{
+		Type: typeAck, JobID: d.JobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: d.AttemptNo, LeaseID: d.LeaseID,
+		Timestamp: api.Time{Time: time.Now()},
+	}) {
+		return
+	}
+	quiet := l.beat(ctx, m, &d)
+	result, err := l.handle(ctx, d)
+	quiet()
+	if ctx.Err() != nil {
+		return // Somebody else gets it.
+	}
+	answer := api.ResultCallback{
+		Type: typeResult, JobID: d.JobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: d.AttemptNo, LeaseID: d.LeaseID,
+		Timestamp: api.Time{Time: time.Now()}, Status: api.ResultStatusSucceeded, ResultRef: result,
+	}
+	if err != nil {
+		answer.Status, answer.ResultRef, answer.Error = api.ResultStatusFailedRetry, nil, reported(err)
+		if l.cfg.Permanent(err) {
+			answer.Status = api.ResultStatusFailedFinal
+		}
+	}
+	if l.reply(ctx, typeResult, answer) {
+		l.settle(ctx, m, func(ctx context.Context) error { return l.from.CompleteMessage(ctx, m, nil) })
+	}
+}
+
+// handle runs the handler. One that panics has failed: it must not take others
+// with it.
+func (l *lane) handle(ctx context.Context, d api.Directive) (result json.RawMessage, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			result, err = nil, fmt.Errorf("the handler panicked: %v", value)
+		}
+	}()
+	return l.cfg.Handle(ctx, d)
+}
+
+// reported is an error as it is told.
+func reported(err error) api.ReportedError {
+	text := err.Error()
+	return api.ReportedError{Code: "work_failed", Message: strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")}
+}
+
+// beat keeps the attempt's lease, and the message's lock, until quiet is called.
+func (l *lane) beat(ctx context.Context, m *azservicebus.ReceivedMessage, d *api.Directive) (quiet func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var beating sync.WaitGroup
+	beating.Go(func() {
+		for sleep(ctx, l.cfg.Heartbeat) {
+			l.reply(ctx, typeHeartbeat, api.HeartbeatCallback{
+				Type: typeHeartbeat, JobID: d.JobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: d.AttemptNo, LeaseID: d.LeaseID,
+				Timestamp: api.Time{Time: time.Now()},
+			})
+			l.settle(ctx, m, func(ctx context.Context) error { return l.from.RenewMessageLock(ctx, m, nil) })
+		}
+	})
+	return func() {
+		cancel()
+		beating.Wait()
+	}
+}
+
+// reply sends a callback, again and again until the bus has it. It
+// reports false where the context ended first.
+func (l *lane) reply(ctx context.Context, kind string, callback any) bool {
+	body, err := json.Marshal(callback)
+	if err != nil {
+		l.cfg.Log.ErrorContext(ctx, "reply not encoded", "type", kind, "error", err)
+		return false
+	}
+	message := &azservicebus.Message{
+		MessageID: new(uuid.NewString()), Subject: new(kind), ContentType: new("application/json"), Body: body,
+	}
+	for {
+		once, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := l.replies.SendMessage(once, message, nil)
+		cancel()
+		if err == nil {
+			return true
+		}
+		l.cfg.Log.WarnContext(ctx, "reply not sent", "type", kind, "error", err)
+		if !sleep(ctx, 100*time.Millisecond) {
+			return false
+		}
+	}
+}
+
+// settle makes one call about a message. One that fails makes the directive come
+// again, which is answered again.
+func (l *lane) settle(ctx context.Context, m *azservicebus.ReceivedMessage, how func(context.Context) error) {
+	once, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := how(once); err != nil && ctx.Err() == nil {
+		l.cfg.Log.WarnContext(ctx, "directive not settled, it will come again", "message_id", m.MessageID, "error", err)
+	}
+}

@@ -1,0 +1,102 @@
+package busworker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"golang.org/x/sync/errgroup"
+)
+
+// errStopped ends a handler's context when the time of grace is over.
+var errStopped = errors.New("the worker has stopped")
+
+// Worker takes directives and answers them. Create it with [New].
+type Worker struct{ cfg Config }
+
+// New returns a worker. The error names the field that makes no sense.
+func New(cfg Config) (*Worker, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("busworker: %w", err)
+	}
+	return &Worker{cfg: cfg.withDefaults()}, nil
+}
+
+// Run works until the context ends, and finishes what it has in hand within the
+// time of grace. A bus that is away is waited for. The error is that of a
+// connection string that cannot be used.
+func (w *Worker) Run(ctx context.Context) error {
+	client, err := azservicebus.NewClientFromConnectionString(w.cfg.Connection, &azservicebus.ClientOptions{
+		RetryOptions: azservicebus.RetryOptions{MaxRetries: 2, RetryDelay: 50 * time.Millisecond, MaxRetryDelay: time.Second},
+	})
+	if err != nil {
+		return errors.New("busworker: the connection string cannot be used") // The SDK's text may hold the key.
+	}
+	finish, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(errStopped)
+	grace := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(w.cfg.Grace, func() { stop(errStopped) })
+		<-finish.Done()
+		timer.Stop()
+	})
+	defer grace()
+	var group errgroup.Group
+	for n := range w.cfg.Lanes {
+		l, err := openLane(client, &w.cfg, n)
+		if err != nil {
+			return err
+		}
+		group.Go(func() error { l.run(ctx, finish); return nil })
+	}
+	_ = group.Wait() // A lane that cannot be read is tried again, and is no error.
+	closing, cancel := context.WithTimeout(finish, time.Second)
+	defer cancel()
+	if err := client.Close(closing); err != nil {
+		w.cfg.Log.WarnContext(ctx, "bus not closed well", "error", err)
+	}
+	return nil
+}
+
+// run reads one lane until the context ends, and waits for what is in hand.
+func (l *lane) run(ctx, finish context.Context) {
+	var inHand sync.WaitGroup
+	defer inHand.Wait()
+	places := make(chan struct{}, l.cfg.Parallel)
+	for {
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		<-places
+		messages, err := l.from.ReceiveMessages(ctx, cap(places)-len(places), nil)
+		for _, m := range messages {
+			places <- struct{}{}
+			inHand.Go(func() {
+				defer func() { <-places }()
+				l.attend(finish, m)
+			})
+		}
+		if len(messages) == 0 && !sleep(ctx, 100*time.Millisecond) {
+			return
+		}
+		if err != nil && ctx.Err() == nil {
+			l.cfg.Log.WarnContext(ctx, "lane not read", "error", err)
+		}
+	}
+}
+
+// sleep waits, and reports false where the context ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

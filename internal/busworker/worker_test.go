@@ -1,0 +1,236 @@
+package busworker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"go.uber.org/goleak"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/amqppeer"
+	"github.com/lucius-project/lucius/internal/busworker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	worker  = "global-bus-p0/Subscriptions/ocr"
+	replies = "global-bus-replies-p0/Subscriptions/lucius"
+)
+
+// bus is a namespace with one lane.
+type bus struct {
+	*amqppeer.Server
+	t *testing.T
+}
+
+func newBus(t *testing.T) *bus {
+	t.Helper()
+	peer, err := amqppeer.Start(amqppeer.Config{Topics: []amqppeer.Topic{
+		{Name: "global-bus-p0", Subscriptions: []amqppeer.Subscription{{Name: "ocr"}}},
+		{Name: "global-bus-replies-p0", Subscriptions: []amqppeer.Subscription{{Name: "lucius"}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(peer.Close)
+	return &bus{peer, t}
+}
+
+// work runs a worker until stop is called.
+func (b *bus) work(change func(*busworker.Config)) (stop func()) {
+	b.t.Helper()
+	cfg := busworker.Config{
+		Connection: b.ConnectionString(), Lanes: 1, Subscription: "ocr",
+		Handle: func(context.Context, api.Directive) (json.RawMessage, error) {
+			return json.RawMessage(`{"uri":"s3://out"}`), nil
+		},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	w, err := busworker.New(cfg)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("worker: %v", err)
+		}
+	}
+}
+
+// send sends a directive, or whatever it is.
+func (b *bus) send(body string) {
+	b.t.Helper()
+	client, err := azservicebus.NewClientFromConnectionString(b.ConnectionString(), nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer func() { _ = client.Close(b.t.Context()) }() // The message is there.
+	sender, err := client.NewSender("global-bus-p0", nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := sender.SendMessage(b.t.Context(), &azservicebus.Message{Body: []byte(body)}, nil); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// replied waits for so many replies and returns their types and the last one.
+func (b *bus) replied(n int) (types string, last api.ResultCallback) {
+	b.t.Helper()
+	b.until(func() bool { return b.Depth(replies) >= n })
+	for _, m := range b.Messages(replies) {
+		last = api.ResultCallback{}
+		if err := json.Unmarshal(m.Body, &last); err != nil {
+			b.t.Fatalf("reply %s: %v", m.Body, err)
+		}
+		types += last.Type + " "
+	}
+	return strings.TrimSpace(types), last
+}
+
+// until waits until something is so.
+func (b *bus) until(so func() bool) {
+	b.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !so(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatal("it does not come to that")
+		}
+	}
+}
+
+const directive = `{"type":"DIRECTIVE","jobId":"j","stepId":"s","tenant_id":"t","attempt_no":2,"lease_id":"l"}`
+
+func TestWorker_AnswersADirectiveAndCompletesItLast(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	stop := b.work(nil)
+	b.send(directive)
+	types, last := b.replied(2)
+	if types != "ACK RESULT" || last.Status != api.ResultStatusSucceeded || string(last.ResultRef) != `{"uri":"s3://out"}` ||
+		last.JobID != "j" || last.StepID != "s" || last.TenantID != "t" || last.AttemptNo != 2 || last.LeaseID != "l" {
+		t.Errorf("%s: %+v", types, last)
+	}
+	stop()
+	if b.Depth(worker) != 0 {
+		t.Error("the directive is still there")
+	}
+}
+
+func TestWorker_ReportsWhatFailed(t *testing.T) {
+	t.Parallel()
+	wrong := errors.New("the page is blank")
+	for name, test := range map[string]struct {
+		handle    func(context.Context, api.Directive) (json.RawMessage, error)
+		permanent bool
+		status    api.ResultStatus
+		message   string
+	}{
+		"once":     {func(context.Context, api.Directive) (json.RawMessage, error) { return nil, wrong }, false, api.ResultStatusFailedRetry, "the page is blank"},
+		"for good": {func(context.Context, api.Directive) (json.RawMessage, error) { return nil, wrong }, true, api.ResultStatusFailedFinal, "the page is blank"},
+		"panicked": {func(context.Context, api.Directive) (json.RawMessage, error) { panic("at the page") }, false, api.ResultStatusFailedRetry, "the handler panicked: at the page"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBus(t)
+			defer b.work(func(cfg *busworker.Config) {
+				cfg.Handle, cfg.Permanent = test.handle, func(error) bool { return test.permanent }
+			})()
+			b.send(directive)
+			if _, last := b.replied(2); last.Status != test.status || last.Error.Message != test.message || last.Error.Code == "" {
+				t.Errorf("%+v", last)
+			}
+		})
+	}
+}
+
+// A step that takes long is kept alive, also over a bus that was away meanwhile.
+func TestWorker_BeatsWhileItWorks(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	release := make(chan struct{})
+	stop := b.work(func(cfg *busworker.Config) {
+		cfg.Heartbeat = 10 * time.Millisecond
+		cfg.Handle = func(context.Context, api.Directive) (json.RawMessage, error) { <-release; return nil, nil }
+	})
+	b.send(directive)
+	b.replied(3)
+	b.Stop()
+	if err := b.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	b.replied(b.Depth(replies) + 2)
+	close(release)
+	stop()
+	types, last := b.replied(5)
+	if !strings.HasPrefix(types, "ACK HEARTBEAT HEARTBEAT") || last.Type != "RESULT" {
+		t.Errorf("%s", types)
+	}
+}
+
+// What is no directive is put aside, and does not keep the worker from the next.
+func TestWorker_PutsAsideWhatIsNoDirective(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	defer b.work(nil)()
+	b.send("not json")
+	b.send(directive)
+	b.replied(2)
+	if b.Depth(worker+"/$DeadLetterQueue") != 1 {
+		t.Error("it is not among the dead letters")
+	}
+}
+
+// A worker that is told to stop gives up what takes longer than its grace; the
+// directive comes again, to somebody else.
+func TestWorker_StopsWithinItsGrace(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	stop := b.work(func(cfg *busworker.Config) {
+		cfg.Grace = 10 * time.Millisecond
+		cfg.Handle = func(ctx context.Context, _ api.Directive) (json.RawMessage, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+	})
+	b.send(directive)
+	b.replied(1)
+	stop()
+	if b.Depth(worker) != 1 || b.Depth(replies) != 1 {
+		t.Errorf("%d directives, %d replies", b.Depth(worker), b.Depth(replies))
+	}
+}
+
+func TestNew_NamesTheField(t *testing.T) {
+	t.Parallel()
+	handle := func(context.Context, api.Directive) (json.RawMessage, error) { return nil, nil }
+	for want, cfg := range map[string]busworker.Config{
+		"Connection":   {Lanes: 1, Subscription: "s", Handle: handle},
+		"Lanes":        {Connection: "c", Subscription: "s", Handle: handle},
+		"Subscription": {Connection: "c", Lanes: 1, Handle: handle},
+		"Handle":       {Connection: "c", Lanes: 1, Subscription: "s"},
+		"Grace":        {Connection: "c", Lanes: 1, Subscription: "s", Handle: handle, Grace: -1},
+	} {
+		if _, err := busworker.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	w, err := busworker.New(busworker.Config{Connection: "key=hunter2", Lanes: 1, Subscription: "s", Handle: handle})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Run(t.Context()); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("a bad connection string: %v", err)
+	}
+}
