@@ -32,13 +32,14 @@ func (s *system) build(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
 	s.metrics = newMetrics(registry)
 	for _, part := range []func(context.Context) error{
-		s.buildLedger, s.buildPauses, s.buildDispatch, s.buildLoops, s.buildWebhooks,
+		s.buildLedger, s.buildPauses, s.buildBus, s.buildDispatch, s.buildLoops, s.buildWebhooks,
 	} {
 		if err := part(ctx); err != nil {
 			return err
 		}
 	}
 	s.metrics.watch(registry, s)
+	s.bus.watch(registry)
 	for _, watch := range []func(*prometheus.Registry) error{s.watchProtocols, s.watchAccess} {
 		if err := watch(registry); err != nil {
 			return err
@@ -69,6 +70,7 @@ func (s *system) buildLedger(ctx context.Context) error {
 	if s.ledger, err = ledger.Open(ctx, config); err != nil {
 		return err
 	}
+	s.callbacks = callbacks.New(s.ledger)
 	s.queue, err = workqueue.New(workqueue.Config{
 		Storage: storage, Ledger: s.ledger, Logger: s.log,
 		Held: func(tenantID string) bool { return s.gate.HoldsTenant(tenantID) },
@@ -102,7 +104,7 @@ func (s *system) buildDispatch(context.Context) error {
 		return err
 	}
 	s.relay, err = outbox.NewRelay(outbox.Config{
-		Ledger: s.ledger, Publisher: killablePublisher(s.queue), Inbox: s.inbox, Breakers: s.breakers, Fatal: s.fatal,
+		Ledger: s.ledger, Publisher: killablePublisher(s.bus), Inbox: s.inbox, Breakers: s.breakers, Fatal: s.fatal,
 		Deadline: s.cfg.PublishTimeout, Interval: s.cfg.RetryInterval, Logger: s.log, Observe: s.metrics.relayed,
 		Admit: func(tenantID, protocolID string, lane int) bool {
 			return s.gate.Admit(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
@@ -158,7 +160,7 @@ func (s *system) buildAPI(registry *prometheus.Registry) error {
 	}
 	config, err := serving.Ports(&serving.Parts{
 		Ledger: s.ledger, Commands: accepting, Jobs: jobs.New(s.ledger, &s.ended, s.cfg.MaxInflight),
-		Callbacks: callbacks.New(s.ledger), Queue: s.queue, Operator: outbox.NewOperator(s.ledger), Checker: s.checker,
+		Callbacks: s.callbacks, Queue: s.queue, Operator: outbox.NewOperator(s.ledger), Checker: s.checker,
 		Failures: s.failures, Pauses: s.pauses, Gate: s.gate, Protocols: s.protocols, Log: s.log,
 	})
 	if err != nil {
@@ -193,6 +195,9 @@ func (s *system) warnings(now time.Time) []string {
 	var warnings []string
 	for _, circuit := range s.breakers.Open(now) {
 		warnings = append(warnings, "the circuit of "+circuit.Name+" is "+circuit.State.String())
+	}
+	for _, topic := range s.bus.down() {
+		warnings = append(warnings, "replies cannot be read from "+topic+": see the log")
 	}
 	for _, pause := range s.gate.Active() {
 		warnings = append(warnings, "dispatch of "+pause.ID()+" is "+string(pause.State)+": "+pause.Reason)

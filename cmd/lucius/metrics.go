@@ -9,6 +9,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/failures"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/servicebus"
 	"github.com/lucius-project/lucius/pkg/sweeper"
 	"github.com/lucius-project/lucius/pkg/webhooks"
 )
@@ -22,6 +23,7 @@ type metrics struct {
 	purges  *prometheus.CounterVec
 	reruns  *prometheus.CounterVec
 	hooks   *prometheus.CounterVec
+	replies *prometheus.CounterVec
 }
 
 func newMetrics(registry *prometheus.Registry) *metrics {
@@ -47,8 +49,11 @@ func newMetrics(registry *prometheus.Registry) *metrics {
 		hooks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lucius_webhook_attempts_total", Help: "Attempts to send a webhook, by what became of them.",
 		}, []string{"outcome"}),
+		replies: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lucius_bus_replies_total", Help: "Deliveries from reply topics, by type and by what became of them.",
+		}, []string{"type", "outcome"}),
 	}
-	registry.MustRegister(m.relay, m.entries, m.failed, m.late, m.purges, m.reruns, m.hooks,
+	registry.MustRegister(m.relay, m.entries, m.failed, m.late, m.purges, m.reruns, m.hooks, m.replies,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -74,6 +79,11 @@ func (m *metrics) reran(outcome failures.Outcome) { m.reruns.WithLabelValues(str
 // announced counts one attempt to send a webhook.
 func (m *metrics) announced(result webhooks.Result) {
 	m.hooks.WithLabelValues(string(result.Outcome)).Inc()
+}
+
+// replied counts one delivery of a reply.
+func (m *metrics) replied(d servicebus.Delivery) {
+	m.replies.WithLabelValues(string(d.Type), string(d.Outcome)).Inc()
 }
 
 // watch registers the gauges of the system's parts.

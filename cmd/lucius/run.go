@@ -18,6 +18,9 @@ func (s *system) loops() []func(context.Context) error {
 	for _, watcher := range s.watchers {
 		loops = append(loops, watcher.Run)
 	}
+	if s.bus.replies != nil && s.cfg.Has(config.RoleAPI) {
+		loops = append(loops, s.bus.replies.Run)
+	}
 	if s.cfg.Has(config.RoleRelay) {
 		loops = append(loops, s.relay.Run)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/failures"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/jobs"
@@ -37,6 +38,8 @@ type system struct {
 	store     tablestore.Store
 	ledger    *ledger.Ledger
 	queue     *workqueue.Queue
+	callbacks *callbacks.Service
+	bus       *bus
 	inbox     *outbox.Inbox
 	breakers  *breaker.Set
 	relay     *outbox.Relay
@@ -70,7 +73,7 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger, hangups
 	}
 	s := &system{
 		cfg: cfg, log: log, protocols: protocol.NewHolder(registry), inbox: outbox.NewInbox(inboxSize),
-		hangups: hangups, defect: make(chan *seqledger.IllegalTransitionError, 1),
+		hangups: hangups, bus: &bus{}, defect: make(chan *seqledger.IllegalTransitionError, 1),
 	}
 	if s.admission, err = admit(ctx, cfg, log); err != nil {
 		return nil, err
@@ -95,9 +98,17 @@ func (r readiness) Ready(ctx context.Context) ([]string, error) {
 	return r.s.warnings(time.Now()), nil
 }
 
-// close closes the store. Nothing may be under way.
+// goodbye is how long a bus may take to say that it heard of the end.
+const goodbye = 2 * time.Second
+
+// close closes the bus and the store. Nothing may be under way.
 func (s *system) close() error {
 	s.sender.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	if err := s.bus.close(ctx); err != nil {
+		s.log.Warn("bus not closed well", "error", err) // Nothing hangs on it.
+	}
 	err := s.store.Close()
 	if err != nil {
 		err = fmt.Errorf("close the store: %w", err)

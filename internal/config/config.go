@@ -18,6 +18,7 @@ type Config struct {
 	Tables          Tables
 	ProtocolsDir    string
 	Bus             string
+	ServiceBus      ServiceBus
 	TopicPrefix     string
 	Lanes           int
 	Roles           []string
@@ -65,11 +66,22 @@ const (
 	BackendLedger = "ledger" // Azure Table Storage, one table for all of a job
 	BackendTable  = "table"  // Azure Table Storage, the tables of Phase 1
 	BusQueue      = "queue"
+	BusServiceBus = "servicebus" // Azure Service Bus, a topic for each lane
 )
 
 // OnAzure reports whether the rows lie in a storage account.
 func (c *Config) OnAzure() bool {
 	return c.StorageBackend == BackendLedger || c.StorageBackend == BackendTable
+}
+
+// ServiceBus says which namespace is used, and for what beside the directives.
+type ServiceBus struct {
+	Connection string
+	Namespace  string
+	// Replies says that replies are taken from topics.
+	Replies           bool
+	ReplyPrefix       string
+	ReplySubscription string
 }
 
 // Tables are the names of the tables. Ledger is used by [BackendLedger] alone;

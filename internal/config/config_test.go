@@ -41,7 +41,7 @@ func TestLoad_NamesWhatMakesNoSense(t *testing.T) {
 	t.Parallel()
 	for variable, value := range map[string]string{
 		"LUCIUS_LISTEN_ADDR": "0.0.0.0:8080", "LUCIUS_STORAGE_BACKEND": "paper", "LUCIUS_DATA_DIR": "",
-		"LUCIUS_BUS": "bicycle", "LUCIUS_SERVICEBUS_LANES": "0", "LUCIUS_ROLES": "api,chef", "LUCIUS_ACK_TIMEOUT": "soon",
+		"LUCIUS_BUS": "bicycle", "LUCIUS_SERVICEBUS_LANES": "0", "LUCIUS_SERVICEBUS_REPLIES": "both", "LUCIUS_SERVICEBUS_REPLY_PREFIX": "", "LUCIUS_ROLES": "api,chef", "LUCIUS_ACK_TIMEOUT": "soon",
 		"LUCIUS_LEASE_DURATION": "0s", "LUCIUS_STEP_RESULT_TIMEOUT": "-1s", "LUCIUS_DISPATCH_BACKOFF": "1s,never",
 		"LUCIUS_BACKOFF_JITTER": "2", "LUCIUS_MAX_ATTEMPTS": "0", "LUCIUS_SWEEP_INTERVAL": "1us", "LUCIUS_PROTOCOLS_INTERVAL": "0s",
 		"LUCIUS_MAX_BODY_BYTES": "many", "LUCIUS_MAX_INFLIGHT_PER_TENANT": "-1", "LUCIUS_LOG_LEVEL": "loud",
@@ -67,6 +67,13 @@ func TestLoad_ComparesSettings(t *testing.T) {
 		{"LUCIUS_JOBS_TABLE": "luciussteps"},
 		{"LUCIUS_OUTBOX_TABLE": "luciusevents"},
 		{"LUCIUS_ROLES": "api"},
+		{"LUCIUS_BUS": "servicebus"},
+		{"LUCIUS_BUS": "servicebus", "LUCIUS_SERVICEBUS_CONNECTION": "c", "LUCIUS_SERVICEBUS_NAMESPACE": "n"},
+		{"LUCIUS_SERVICEBUS_REPLIES": "true"},
+		{
+			"LUCIUS_BUS": "servicebus", "LUCIUS_SERVICEBUS_NAMESPACE": "n", "LUCIUS_SERVICEBUS_REPLIES": "true",
+			"LUCIUS_SERVICEBUS_REPLY_PREFIX": "global-bus-p",
+		},
 	} {
 		if _, err := load(t, nil, vars); err == nil {
 			t.Errorf("%v was taken", vars)

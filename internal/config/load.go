@@ -85,6 +85,7 @@ func (c *Config) crossCheck() []error {
 		problems = append(problems, fmt.Errorf(
 			"LUCIUS_STORAGE_BACKEND %s needs LUCIUS_TABLE_CONNECTION or LUCIUS_TABLE_ENDPOINT, and not both", c.StorageBackend))
 	}
+	problems = append(problems, c.busCheck()...)
 	problems = append(problems, c.Access.check(c.ListenAddr)...)
 	if problem := c.Tables.distinct(); problem != nil {
 		problems = append(problems, problem)
@@ -97,6 +98,23 @@ func (c *Config) crossCheck() []error {
 					role, c.StorageBackend))
 			}
 		}
+	}
+	return problems
+}
+
+// busCheck compares the settings of the bus.
+func (c *Config) busCheck() []error {
+	var problems []error
+	if c.Bus == BusServiceBus && (c.ServiceBus.Connection == "") == (c.ServiceBus.Namespace == "") {
+		problems = append(problems, errors.New(
+			"LUCIUS_BUS servicebus needs LUCIUS_SERVICEBUS_CONNECTION or LUCIUS_SERVICEBUS_NAMESPACE, and not both"))
+	}
+	if c.Bus != BusServiceBus && c.ServiceBus.Replies {
+		problems = append(problems, errors.New("LUCIUS_SERVICEBUS_REPLIES needs LUCIUS_BUS servicebus"))
+	}
+	if c.ServiceBus.Replies && c.TopicPrefix == c.ServiceBus.ReplyPrefix {
+		problems = append(problems, fmt.Errorf(
+			"LUCIUS_SERVICEBUS_TOPIC_PREFIX and LUCIUS_SERVICEBUS_REPLY_PREFIX are both %q", c.TopicPrefix))
 	}
 	return problems
 }

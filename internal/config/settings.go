@@ -14,7 +14,7 @@ type setting struct {
 
 // settings are all knobs, in the order of --print-config.
 func settings() []setting {
-	return slices.Concat(serving(), admitting(), tables(), timing(), limits(), keeping(), announcing())
+	return slices.Concat(serving(), admitting(), bus(), tables(), timing(), limits(), keeping(), announcing())
 }
 
 // serving says where the server is and what it is made of.
@@ -32,8 +32,25 @@ func serving() []setting {
 		{"LUCIUS_PROTOCOLS_DIR", "./protocols", "folder of the protocol files", func(c *Config, s string) error {
 			return required(&c.ProtocolsDir, s)
 		}},
-		{"LUCIUS_BUS", BusQueue, "queue (the pull queue)", func(c *Config, s string) error {
-			return oneOf(&c.Bus, s, BusQueue)
+		{"LUCIUS_ROLES", "api,relay,sweeper", "what this process does", func(c *Config, s string) error {
+			return subset(&c.Roles, s, RoleAPI, RoleRelay, RoleSweeper)
+		}},
+	}
+}
+
+// bus says how directives reach the workers, and how their replies come back.
+func bus() []setting {
+	return []setting{
+		{"LUCIUS_BUS", BusQueue, "queue (the pull queue) or servicebus (Azure)", func(c *Config, s string) error {
+			return oneOf(&c.Bus, s, BusQueue, BusServiceBus)
+		}},
+		{"LUCIUS_SERVICEBUS_CONNECTION", "", "connection string of the namespace", func(c *Config, s string) error {
+			c.ServiceBus.Connection = s
+			return nil
+		}},
+		{"LUCIUS_SERVICEBUS_NAMESPACE", "", "or its host name, with the default Azure credential", func(c *Config, s string) error {
+			c.ServiceBus.Namespace = s
+			return nil
 		}},
 		{"LUCIUS_SERVICEBUS_TOPIC_PREFIX", "global-bus-p", "topic of a lane without its number", func(c *Config, s string) error {
 			return required(&c.TopicPrefix, s)
@@ -41,8 +58,14 @@ func serving() []setting {
 		{"LUCIUS_SERVICEBUS_LANES", "16", "number of lanes", func(c *Config, s string) error {
 			return integer(&c.Lanes, s, 1, 1024)
 		}},
-		{"LUCIUS_ROLES", "api,relay,sweeper", "what this process does", func(c *Config, s string) error {
-			return subset(&c.Roles, s, RoleAPI, RoleRelay, RoleSweeper)
+		{"LUCIUS_SERVICEBUS_REPLIES", "false", "take replies from topics too", func(c *Config, s string) error {
+			return boolean(&c.ServiceBus.Replies, s)
+		}},
+		{"LUCIUS_SERVICEBUS_REPLY_PREFIX", "global-bus-replies-p", "reply topic without its number", func(c *Config, s string) error {
+			return required(&c.ServiceBus.ReplyPrefix, s)
+		}},
+		{"LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION", "lucius-invoker", "subscription on reply topics", func(c *Config, s string) error {
+			return required(&c.ServiceBus.ReplySubscription, s)
 		}},
 	}
 }
@@ -166,7 +189,9 @@ func tables() []setting {
 
 // secret reports whether a variable's value must not be shown.
 func secret(variable string) bool {
-	return variable == "LUCIUS_TABLE_CONNECTION" || variable == "LUCIUS_WEBHOOK_SECRETS"
+	return slices.Contains([]string{
+		"LUCIUS_TABLE_CONNECTION", "LUCIUS_SERVICEBUS_CONNECTION", "LUCIUS_WEBHOOK_SECRETS",
+	}, variable)
 }
 
 // announcing says how the ends of jobs are announced to callback URLs.

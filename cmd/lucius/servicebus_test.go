@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/amqppeer"
+	"github.com/lucius-project/lucius/internal/busworker"
+	"github.com/lucius-project/lucius/internal/config"
+)
+
+// busLanes is the number of lanes that the tests' namespaces have.
+const busLanes = 2
+
+// busServices are the services of the protocol that the tests use.
+var busServices = []string{"extract", "embed", "index"}
+
+// newNamespace starts a namespace with what provisioning would make in it.
+func newNamespace(t *testing.T) *amqppeer.Server {
+	t.Helper()
+	var cfg amqppeer.Config
+	for lane := range busLanes {
+		directives := amqppeer.Topic{Name: fmt.Sprint("global-bus-p", lane)}
+		for _, service := range busServices {
+			directives.Subscriptions = append(directives.Subscriptions, amqppeer.Subscription{
+				Name: service, Filter: map[string]string{"service": service}, LockDuration: 5 * time.Second, MaxDeliveries: 1000,
+			})
+		}
+		replies := amqppeer.Subscription{Name: "lucius-invoker", LockDuration: 5 * time.Second, MaxDeliveries: 1000}
+		cfg.Topics = append(cfg.Topics, directives, amqppeer.Topic{
+			Name: fmt.Sprint("global-bus-replies-p", lane), Subscriptions: []amqppeer.Subscription{replies},
+		})
+	}
+	namespace, err := amqppeer.Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(namespace.Close)
+	return namespace
+}
+
+// onBus are the flags of a server on the namespace.
+func onBus(namespace *amqppeer.Server) []string {
+	return []string{
+		"--bus", config.BusServiceBus, "--servicebus-connection", namespace.ConnectionString(),
+		"--servicebus-lanes", fmt.Sprint(busLanes), "--servicebus-replies", "true",
+	}
+}
+
+// workOnBus has the services work until the test ends, or rest is called.
+func workOnBus(t *testing.T, namespace *amqppeer.Server, handle handler) (rest func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, len(busServices))
+	for _, service := range busServices {
+		w, err := busworker.New(busworker.Config{
+			Connection: namespace.ConnectionString(), Lanes: busLanes, Subscription: service, Handle: handle,
+			Heartbeat: 500 * time.Millisecond, Parallel: 16,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { done <- w.Run(ctx) }()
+	}
+	stopped := false
+	rest = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		for range busServices {
+			if err := <-done; err != nil {
+				t.Errorf("worker: %v", err)
+			}
+		}
+	}
+	t.Cleanup(rest)
+	return rest
+}
+
+// A command goes through all its steps over the topics, and its workers answer by
+// the reply topics.
+func TestServe_OnServiceBus(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
+		"--ack-timeout", "10s", "--lease-duration", "10s")...)
+	workOnBus(t, namespace, handle)
+	jobID := s.submit(t)
+	job := s.wait(t, jobID)
+	if job.State != api.JobStateSucceeded || string(job.FinalOutput) != `{"uri":"s3://result"}` {
+		t.Errorf("the job is %s, its output %s", job.State, job.FinalOutput)
+	}
+	for lane := range busLanes {
+		for _, path := range []string{
+			fmt.Sprintf("global-bus-replies-p%d/Subscriptions/lucius-invoker/$DeadLetterQueue", lane),
+			fmt.Sprintf("global-bus-p%d/Subscriptions/embed/$DeadLetterQueue", lane),
+		} {
+			if found := namespace.Messages(path); len(found) > 0 {
+				t.Errorf("%s holds %s: %v", path, found[0].Body, found[0].Properties)
+			}
+		}
+	}
+}
+
+// A worker may answer over HTTP instead, and learns there that it is superseded.
+func TestServe_OnServiceBusWithCallbacks(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
+		"--servicebus-replies", "false", "--ack-timeout", "10s", "--lease-duration", "10s")...)
+	jobID := s.submit(t)
+	for _, service := range busServices {
+		d := takeDirective(t, namespace, jobID, service)
+		ack, err := s.client.CallbackAckWithResponse(t.Context(), api.AckCallback{
+			JobID: jobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: d.AttemptNo, LeaseID: d.LeaseID,
+			Timestamp: api.Time{Time: time.Now()},
+		})
+		if err != nil || ack.JSON200 == nil || ack.JSON200.Outcome != api.OutcomeApplied {
+			t.Fatalf("ack: %v, %s", err, ack.Body)
+		}
+		result, err := s.client.CallbackResultWithResponse(t.Context(), api.ResultCallback{
+			JobID: jobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: d.AttemptNo, LeaseID: d.LeaseID,
+			Timestamp: api.Time{Time: time.Now()}, Status: api.ResultStatusSucceeded,
+		})
+		if err != nil || result.JSON200 == nil {
+			t.Fatalf("result: %v, %s", err, result.Body)
+		}
+	}
+	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded {
+		t.Errorf("the job is %s", job.State)
+	}
+}
+
+// takeDirective waits for the directive of a job on the subscription of a service.
+func takeDirective(t *testing.T, namespace *amqppeer.Server, jobID, service string) (d api.Directive) {
+	t.Helper()
+	client, err := azservicebus.NewClientFromConnectionString(namespace.ConnectionString(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close(t.Context()) }() // The test has what it wants.
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	found := make(chan *azservicebus.ReceivedMessage)
+	for lane := range busLanes {
+		receiver, err := client.NewReceiverForSubscription(fmt.Sprint("global-bus-p", lane), service, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			messages, err := receiver.ReceiveMessages(ctx, 1, nil)
+			if err != nil || len(messages) == 0 {
+				return
+			}
+			_ = receiver.CompleteMessage(ctx, messages[0], nil) // Else it comes again.
+			found <- messages[0]
+		}()
+	}
+	select {
+	case m := <-found:
+		if err := json.Unmarshal(m.Body, &d); err != nil || d.JobID != jobID {
+			t.Fatalf("directive %s: %v", m.Body, err)
+		}
+		if m.MessageID == "" || *m.Subject != d.StepType || m.ApplicationProperties["service"] != service ||
+			m.ApplicationProperties["attempt_no"] != int64(d.AttemptNo) {
+			t.Errorf("message %s, %s: %v", m.MessageID, *m.Subject, m.ApplicationProperties)
+		}
+	case <-ctx.Done():
+		t.Fatalf("no directive for %s", service)
+	}
+	return d
+}
+
+// While the bus is away jobs wait and spend nothing, and the server serves on.
+func TestServe_WaitsForABusThatIsAway(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
+		"--ack-timeout", "10s", "--lease-duration", "10s", "--publish-timeout", "1s")...)
+	namespace.Stop()
+	jobID := s.submit(t)
+	warned(t, s)
+	if err := namespace.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	workOnBus(t, namespace, func(context.Context, api.Directive) (json.RawMessage, error) { return nil, nil })
+	job := s.wait(t, jobID)
+	if job.State != api.JobStateSucceeded || job.AttemptsTotal != 3 {
+		t.Errorf("the job is %s after %d attempts", job.State, job.AttemptsTotal)
+	}
+}
+
+// warned waits until the server warns of an open circuit, and is ready all the
+// same.
+func warned(t *testing.T, s *server) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		response, err := s.client.GetReadinessWithResponse(t.Context())
+		if err != nil || response.JSON200 == nil {
+			t.Fatalf("not ready: %v, %s", err, response.Body)
+		}
+		if len(response.JSON200.Warnings) > 0 {
+			return
+		}
+	}
+	t.Fatal("nobody was warned")
+}
