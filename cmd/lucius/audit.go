@@ -73,12 +73,15 @@ func (p *program) audit(ctx context.Context, args []string) error {
 	return nil
 }
 
-// unaudited is the error of an audit that could not be done. Help is no error.
-func unaudited(err error) error {
+// unaudited is the error of an audit that could not be done.
+func unaudited(err error) error { return endWith(exitUnaudited, err) }
+
+// endWith is the error that ends the program with the code. Help is no error.
+func endWith(code int, err error) error {
 	if errors.Is(err, flag.ErrHelp) {
 		return err
 	}
-	return &exitError{exitUnaudited, err}
+	return &exitError{code, err}
 }
 
 // runAudit opens the store for reading and audits it.

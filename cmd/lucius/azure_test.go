@@ -1,116 +1,138 @@
 package main
 
 import (
-	"bytes"
+	"context"
+	"maps"
 	"strings"
 	"testing"
 
-	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/projections"
-	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
-	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
+	"github.com/lucius-project/lucius/pkg/servicebus/topology"
 )
 
-// onAzure starts a replica on the account, in that layout.
-func onAzure(t *testing.T, account *azurite.Server, layout string) *server {
-	t.Helper()
-	return serveOn(t, t.TempDir(), "--storage-backend", layout, "--table-connection", account.ConnectionString(),
-		"--ack-timeout", "10s", "--lease-duration", "10s", "--sweep-interval", "100ms", "--outbox-retry-interval", "100ms")
+// memoryNamespace is a namespace of Service Bus in memory.
+type memoryNamespace struct {
+	topics map[string]*topology.TopicState
+	err    error
 }
 
-// Replicas on one storage account share all work, in either layout: what one
-// accepts another's workers do, and when one dies in the middle the other goes on.
-func TestServe_ReplicasOnOneStorageAccount(t *testing.T) {
+func (m *memoryNamespace) Limits(context.Context) (int, error) { return 256 << 10, m.err }
+
+func (m *memoryNamespace) Topic(_ context.Context, name string) (*topology.TopicState, error) {
+	return m.topics[name], m.err
+}
+
+func (m *memoryNamespace) CreateTopic(_ context.Context, topic *topology.Topic) error {
+	m.topics[topic.Name] = &topology.TopicState{Active: true, Deduplicates: topic.Window > 0, Window: topic.Window}
+	return m.err
+}
+
+func (m *memoryNamespace) CreateSubscription(_ context.Context, topic string, s topology.Subscription) error {
+	m.topics[topic].Subscriptions = append(m.topics[topic].Subscriptions, topology.SubscriptionState{Name: s.Name, Active: true})
+	return m.err
+}
+
+// azureCommand runs lucius azure on the namespace, with those variables.
+func azureCommand(t *testing.T, namespace topology.Admin, variables map[string]string, args ...string) (out string, code int) {
+	t.Helper()
+	stdout := &output{}
+	p := &program{stdout: stdout, stderr: &output{}, namespace: namespace, lookup: func(name string) (string, bool) {
+		value, set := variables[name]
+		return value, set
+	}}
+	err := p.run(t.Context(), append([]string{"azure"}, args...))
+	if err == nil {
+		return stdout.String(), 0
+	}
+	return stdout.String() + err.Error(), exitCode(err)
+}
+
+// onServiceBus are the variables of a server with two lanes.
+func onServiceBus(more map[string]string) map[string]string {
+	variables := map[string]string{
+		"LUCIUS_BUS": config.BusServiceBus, "LUCIUS_SERVICEBUS_NAMESPACE": "example.servicebus.windows.net",
+		"LUCIUS_SERVICEBUS_LANES": "2", "LUCIUS_SERVICEBUS_REPLIES": "true", "LUCIUS_PROTOCOLS_DIR": "../../protocols",
+	}
+	maps.Copy(variables, more)
+	return variables
+}
+
+// What a check misses, provisioning creates: tables, and topics with a subscription
+// for each service of the protocols.
+func TestAzure_ProvisionsWhatCheckMisses(t *testing.T) {
 	t.Parallel()
-	for _, layout := range []string{config.BackendLedger, config.BackendTable} {
-		t.Run(layout, func(t *testing.T) {
-			t.Parallel()
-			account, err := azurite.Start(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(account.Stop)
-			doAJob(t, account, layout)
-			if layout == config.BackendTable {
-				assertShown(t, account)
-			}
-			assertLayoutStays(t, account, layout)
-		})
-	}
-}
-
-// doAJob has two replicas do a job together.
-func doAJob(t *testing.T, account *azurite.Server, layout string) {
-	t.Helper()
-	one, two := onAzure(t, account, layout), onAzure(t, account, layout)
-
-	jobID := one.submit(t)
-	if again := two.submit(t); again != jobID {
-		t.Errorf("the same command on the other replica is job %s, not %s", again, jobID)
-	}
-	two.complete(t, two.claim(t, "c1", true)) // Its next step is two's relay's.
-	one.complete(t, one.claim(t, "c2", true))
-	if err := one.stop(); err != nil {
-		t.Fatal(err)
-	}
-	two.complete(t, two.claim(t, "c3", true))
-
-	job, err := two.client.GetJobWithResponse(t.Context(), jobID, nil)
-	if err != nil || job.JSON200 == nil || job.JSON200.State != api.JobStateSucceeded {
-		t.Fatalf("%v, %s", err, job.Body)
-	}
-	listed, err := two.client.ListJobsWithResponse(t.Context(), &api.ListJobsParams{State: api.JobStateSucceeded})
-	if err != nil || listed.JSON200 == nil || len(listed.JSON200.Jobs) != 1 || listed.JSON200.Jobs[0].JobID != jobID {
-		t.Errorf("listed: %v, %s", err, listed.Body)
-	}
-	// The account is audited while a replica is at work on it.
-	out, code := auditIn(t, map[string]string{
-		"LUCIUS_STORAGE_BACKEND": layout, "LUCIUS_TABLE_CONNECTION": account.ConnectionString(),
-	})
-	if code != 0 || !strings.Contains(out, "1 jobs, 1 SUCCEEDED") {
-		t.Errorf("the audit ends with %d: %s", code, out)
-	}
-}
-
-// assertShown checks that the tables of Phase 1 show what was done.
-func assertShown(t *testing.T, account *azurite.Server) {
-	t.Helper()
-	loaded, _, err := config.Load(
-		[]string{"--storage-backend", config.BackendTable, "--table-connection", account.ConnectionString()},
-		func(string) (string, bool) { return "", false }, &bytes.Buffer{})
+	account, err := azurite.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := aztablestore.Open(t.Context(), aztablestore.Options{
-		Connection: account.ConnectionString(), Tables: tableNames(&loaded.Config),
+	t.Cleanup(account.Stop)
+	variables := onServiceBus(map[string]string{
+		"LUCIUS_STORAGE_BACKEND": config.BackendTable, "LUCIUS_TABLE_CONNECTION": account.ConnectionString(),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
+	namespace := &memoryNamespace{topics: map[string]*topology.TopicState{}}
+
+	out, code := azureCommand(t, namespace, variables, "check")
+	for _, want := range []string{
+		"wrong: table luciussteps: the table is not there; provision creates it\n", "tables: 9 looked at, 9 wrong\n",
+		"wrong: global-bus-p1: the topic is not there; provision creates it\n", "topics: 4 looked at, 4 wrong\n",
+		"13 things have to be mended",
+	} {
+		if code != exitFindings || !strings.Contains(out, want) {
+			t.Errorf("the check ends with %d, and has no %q:\n%s", code, want, out)
 		}
-	}()
-	found, err := projectionstest.Compare(t.Context(), store, "luciussteps", projections.Tables{})
-	if err != nil || len(found) > 0 {
-		t.Errorf("not shown: %v, %v", found, err)
+	}
+	out, code = azureCommand(t, namespace, variables, "provision")
+	for _, want := range []string{
+		"created: global-bus-p0/extract\n", "created: global-bus-replies-p1/lucius-invoker\n",
+		"tables: 9 looked at, 0 wrong\n", "topics: 4 looked at, 0 wrong\n",
+	} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("provisioning ends with %d, and has no %q:\n%s", code, want, out)
+		}
+	}
+	if out, code := azureCommand(t, namespace, variables, "check"); code != 0 || strings.Count(out, "\n") != 2 {
+		t.Errorf("the second check ends with %d:\n%s", code, out)
 	}
 }
 
-// assertLayoutStays checks that a replica is not let in with another layout than
-// that of the account's jobs.
-func assertLayoutStays(t *testing.T, account *azurite.Server, layout string) {
-	t.Helper()
-	other := map[string]string{config.BackendLedger: config.BackendTable, config.BackendTable: config.BackendLedger}[layout]
-	p := &program{stdout: &output{}, stderr: &output{}, lookup: func(string) (string, bool) { return "", false }}
-	err := p.run(t.Context(), []string{
-		"serve", "--storage-backend", other, "--table-connection", account.ConnectionString(), "--listen-addr", "127.0.0.1:0",
-		"--protocols-dir", "../../protocols",
-	})
-	if err == nil || !strings.Contains(err.Error(), "the store keeps its jobs in the layout "+layout+", not "+other) {
-		t.Errorf("a replica for %s was told %v", other, err)
+// What cannot be looked at is not taken for right.
+func TestAzure_CannotBeChecked(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		namespace topology.Admin
+		variables map[string]string
+		args      []string
+		want      string
+	}{
+		"no right":      {&memoryNamespace{err: topology.ErrForbidden}, onServiceBus(nil), []string{"check"}, topology.ErrForbidden.Error()},
+		"no right, too": {&memoryNamespace{err: topology.ErrForbidden}, onServiceBus(nil), []string{"provision"}, topology.ErrForbidden.Error()},
+		"no account": {
+			nil, map[string]string{
+				"LUCIUS_STORAGE_BACKEND":  config.BackendLedger,
+				"LUCIUS_TABLE_CONNECTION": "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=a2V5;TableEndpoint=http://127.0.0.1:1/a;",
+			},
+			[]string{"check"}, "the account does not answer",
+		},
+		"a bad key": {
+			nil, onServiceBus(map[string]string{
+				"LUCIUS_SERVICEBUS_NAMESPACE": "", "LUCIUS_SERVICEBUS_CONNECTION": "Endpoint=sb://example/;SharedAccessKey=hunter2",
+			}),
+			[]string{"check"}, "LUCIUS_BUS servicebus: the connection string of the namespace cannot be used",
+		},
+		"nothing on Azure": {nil, nil, []string{"check"}, "nothing is on Azure"},
+		"no protocols":     {nil, onServiceBus(map[string]string{"LUCIUS_PROTOCOLS_DIR": "nowhere"}), []string{"check"}, "LUCIUS_PROTOCOLS_DIR nowhere"},
+		"no such word":     {nil, nil, []string{"mend"}, "lucius azure check, or lucius azure provision"},
+		"no word":          {nil, nil, nil, "lucius azure check, or lucius azure provision"},
+		"an argument":      {nil, nil, []string{"check", "topics"}, `was given "topics"`},
+		"a bad variable":   {nil, onServiceBus(map[string]string{"LUCIUS_SERVICEBUS_LANES": "many"}), []string{"check"}, "LUCIUS_SERVICEBUS_LANES"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out, code := azureCommand(t, test.namespace, test.variables, test.args...)
+			if code != exitUnchecked || !strings.Contains(out, test.want) || strings.Contains(out, "hunter2") {
+				t.Errorf("it ends with %d: %s", code, out)
+			}
+		})
 	}
 }

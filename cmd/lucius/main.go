@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/lucius-project/lucius/pkg/servicebus/topology"
 )
 
 // program is what the command line runs against, so that tests can put their
@@ -22,6 +24,8 @@ type program struct {
 	// hangups returns a channel that asks a watcher of the server's to read its
 	// files again. Without it they are read again only when they change.
 	hangups func() <-chan os.Signal
+	// namespace is managed instead of the configured one. Optional.
+	namespace topology.Admin
 }
 
 // command is one word of the command line.
@@ -39,6 +43,7 @@ func words() []command {
 		{"bench", "measure jobs per second on this machine", (*program).bench},
 		{"protocols", "check protocol files", (*program).protocols},
 		{"audit", "hold a store against the invariants", (*program).audit},
+		{"azure", "check or create what a server needs on Azure", (*program).azure},
 		{"token", "make a bearer token", (*program).token},
 		{"webhook-secret", "print the secret that a tenant's receivers verify with", (*program).webhookSecret},
 		{"version", "print the version", (*program).version},

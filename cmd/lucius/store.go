@@ -20,9 +20,7 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (table
 	case config.BackendMemory:
 		return memstore.New(memstore.Options{}), nil
 	case config.BackendLedger, config.BackendTable:
-		store, err := aztablestore.Open(ctx, aztablestore.Options{
-			Connection: cfg.TableConnection, Endpoint: cfg.TableEndpoint, Logger: log, Tables: tableNames(cfg),
-		})
+		store, err := aztablestore.Open(ctx, tableOptions(cfg, log))
 		if err != nil {
 			return nil, fmt.Errorf("LUCIUS_STORAGE_BACKEND %s: %w", cfg.StorageBackend, err)
 		}
@@ -33,6 +31,13 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (table
 		return nil, fmt.Errorf("LUCIUS_DATA_DIR %s: %w", cfg.DataDir, err)
 	}
 	return store, nil
+}
+
+// tableOptions say where the tables are on Azure.
+func tableOptions(cfg *config.Config, log *slog.Logger) aztablestore.Options {
+	return aztablestore.Options{
+		Connection: cfg.TableConnection, Endpoint: cfg.TableEndpoint, Logger: log, Tables: tableNames(cfg),
+	}
 }
 
 // tableNames are the names of all tables that the layout has.

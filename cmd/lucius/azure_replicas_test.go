@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/azurite"
+	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/projections"
+	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
+	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
+)
+
+// onAzure starts a replica on the account, in that layout.
+func onAzure(t *testing.T, account *azurite.Server, layout string) *server {
+	t.Helper()
+	return serveOn(t, t.TempDir(), "--storage-backend", layout, "--table-connection", account.ConnectionString(),
+		"--ack-timeout", "10s", "--lease-duration", "10s", "--sweep-interval", "100ms", "--outbox-retry-interval", "100ms")
+}
+
+// Replicas on one storage account share all work, in either layout: what one
+// accepts another's workers do, and when one dies in the middle the other goes on.
+func TestServe_ReplicasOnOneStorageAccount(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []string{config.BackendLedger, config.BackendTable} {
+		t.Run(layout, func(t *testing.T) {
+			t.Parallel()
+			account, err := azurite.Start(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(account.Stop)
+			doAJob(t, account, layout)
+			if layout == config.BackendTable {
+				assertShown(t, account)
+			}
+			assertLayoutStays(t, account, layout)
+		})
+	}
+}
+
+// doAJob has two replicas do a job together.
+func doAJob(t *testing.T, account *azurite.Server, layout string) {
+	t.Helper()
+	one, two := onAzure(t, account, layout), onAzure(t, account, layout)
+
+	jobID := one.submit(t)
+	if again := two.submit(t); again != jobID {
+		t.Errorf("the same command on the other replica is job %s, not %s", again, jobID)
+	}
+	two.complete(t, two.claim(t, "c1", true)) // Its next step is two's relay's.
+	one.complete(t, one.claim(t, "c2", true))
+	if err := one.stop(); err != nil {
+		t.Fatal(err)
+	}
+	two.complete(t, two.claim(t, "c3", true))
+
+	job, err := two.client.GetJobWithResponse(t.Context(), jobID, nil)
+	if err != nil || job.JSON200 == nil || job.JSON200.State != api.JobStateSucceeded {
+		t.Fatalf("%v, %s", err, job.Body)
+	}
+	listed, err := two.client.ListJobsWithResponse(t.Context(), &api.ListJobsParams{State: api.JobStateSucceeded})
+	if err != nil || listed.JSON200 == nil || len(listed.JSON200.Jobs) != 1 || listed.JSON200.Jobs[0].JobID != jobID {
+		t.Errorf("listed: %v, %s", err, listed.Body)
+	}
+	// The account is audited while a replica is at work on it.
+	out, code := auditIn(t, map[string]string{
+		"LUCIUS_STORAGE_BACKEND": layout, "LUCIUS_TABLE_CONNECTION": account.ConnectionString(),
+	})
+	if code != 0 || !strings.Contains(out, "1 jobs, 1 SUCCEEDED") {
+		t.Errorf("the audit ends with %d: %s", code, out)
+	}
+}
+
+// assertShown checks that the tables of Phase 1 show what was done.
+func assertShown(t *testing.T, account *azurite.Server) {
+	t.Helper()
+	loaded, _, err := config.Load(
+		[]string{"--storage-backend", config.BackendTable, "--table-connection", account.ConnectionString()},
+		func(string) (string, bool) { return "", false }, &bytes.Buffer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := aztablestore.Open(t.Context(), aztablestore.Options{
+		Connection: account.ConnectionString(), Tables: tableNames(&loaded.Config),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	found, err := projectionstest.Compare(t.Context(), store, "luciussteps", projections.Tables{})
+	if err != nil || len(found) > 0 {
+		t.Errorf("not shown: %v, %v", found, err)
+	}
+}
+
+// assertLayoutStays checks that a replica is not let in with another layout than
+// that of the account's jobs.
+func assertLayoutStays(t *testing.T, account *azurite.Server, layout string) {
+	t.Helper()
+	other := map[string]string{config.BackendLedger: config.BackendTable, config.BackendTable: config.BackendLedger}[layout]
+	p := &program{stdout: &output{}, stderr: &output{}, lookup: func(string) (string, bool) { return "", false }}
+	err := p.run(t.Context(), []string{
+		"serve", "--storage-backend", other, "--table-connection", account.ConnectionString(), "--listen-addr", "127.0.0.1:0",
+		"--protocols-dir", "../../protocols",
+	})
+	if err == nil || !strings.Contains(err.Error(), "the store keeps its jobs in the layout "+layout+", not "+other) {
+		t.Errorf("a replica for %s was told %v", other, err)
+	}
+}
