@@ -33,6 +33,10 @@ stage = @begin=$$(date +%s); echo "== $@"; $(1); echo "== $@ took $$(($$(date +%
 demo: ## Run a job from command to result in one process
 	$(GO) run ./cmd/lucius demo
 
+.PHONY: azure-local
+azure-local: ## Stand in for Azure on this machine, and print how to serve on it
+	$(GO) run ./internal/azurelocal
+
 .PHONY: bench
 bench: ## Measure throughput and latency on this machine
 	$(GO) run ./cmd/lucius bench
