@@ -33,8 +33,18 @@ type load struct {
 	rest       context.CancelFunc
 }
 
-// startLoad has two tenants send commands, and three workers work.
+// startLoad has two tenants send commands, and three workers pull work.
 func startLoad(s *site, pause time.Duration) *load {
+	l, ctx := startClients(s, pause)
+	for i := range 3 {
+		l.workers.Go(func() { l.work(ctx, fmt.Sprint("worker-", i)) })
+	}
+	return l
+}
+
+// startClients has two tenants send commands, until the load rests, which ends the
+// context.
+func startClients(s *site, pause time.Duration) (*load, context.Context) {
 	ctx, rest := context.WithCancel(s.t.Context())
 	l := &load{
 		t: s.t, site: s, tenants: 2, pause: pause, accepted: map[string]string{}, quiet: make(chan struct{}), rest: rest,
@@ -42,15 +52,12 @@ func startLoad(s *site, pause time.Duration) *load {
 	for i := range l.tenants {
 		l.submitters.Go(func() { l.submitAll(ctx, fmt.Sprint("tenant_", i)) })
 	}
-	for i := range 3 {
-		l.workers.Go(func() { l.work(ctx, fmt.Sprint("worker-", i)) })
-	}
 	s.t.Cleanup(func() {
 		rest()
 		l.submitters.Wait()
 		l.workers.Wait()
 	})
-	return l
+	return l, ctx
 }
 
 // submitAll sends one command after the other until the load is quiet, each

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/internal/amqppeer"
+	"github.com/lucius-project/lucius/internal/azurite"
+	"github.com/lucius-project/lucius/internal/config"
+)
+
+// TestCrash_EverythingOnAzure runs three replicas on one storage account and one
+// namespace, and meanwhile kills them, restarts the broker, cuts its connections and
+// the way to the account, and has replies arrive twice and out of order. Every accepted
+// command has a job that ended well all the same, no step is applied twice, and
+// the audit of the account is clean.
+func TestCrash_EverythingOnAzure(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []string{config.BackendLedger, config.BackendTable} {
+		t.Run(layout, func(t *testing.T) {
+			t.Parallel()
+			c := newCloud(t, layout)
+			c.start()
+			rest := workOnBus(t, c.namespace, handle)
+			l, _ := startClients(c.entry, 50*time.Millisecond)
+			for round := range 8 {
+				l.more(5)
+				c.disturb(round)
+			}
+			jobs := l.drain()
+			rest()
+			c.audit(jobs)
+			t.Logf("%d commands accepted", len(jobs))
+		})
+	}
+}
+
+// more waits until so many more commands are accepted.
+func (l *load) more(n int) {
+	l.t.Helper()
+	want := len(l.jobs()) + n
+	for deadline := time.Now().Add(time.Minute); len(l.jobs()) < want; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			l.t.Fatalf("%d commands accepted, want %d", len(l.jobs()), want)
+		}
+	}
+}
+
+// cloud is an account, a namespace, and replicas on both. Clients reach whichever
+// replica started last.
+type cloud struct {
+	t         *testing.T
+	layout    string
+	account   *azurite.Server
+	way       *road // to the account
+	namespace *amqppeer.Server
+	entry     *site
+	replicas  []*process
+}
+
+// replicasOnAzure is the number of replicas.
+const replicasOnAzure = 3
+
+func newCloud(t *testing.T, layout string) *cloud {
+	t.Helper()
+	account, err := azurite.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(account.Stop)
+	c := &cloud{t: t, layout: layout, account: account, way: newRoad(t, account.Addr()), namespace: newNamespace(t), entry: newSite(t)}
+	var arrivals atomic.Int64
+	c.namespace.SetHooks(amqppeer.Hooks{OnArrival: func(subscription, _ string) amqppeer.Arrival {
+		n := arrivals.Add(1)
+		if !strings.Contains(subscription, "replies") {
+			return amqppeer.Arrival{Twice: n%7 == 0}
+		}
+		if n%5 == 0 {
+			return amqppeer.Arrival{Delay: time.Duration(n%4) * 50 * time.Millisecond}
+		}
+		return amqppeer.Arrival{Twice: n%3 == 0}
+	}})
+	return c
+}
+
+// flags are those of a replica.
+func (c *cloud) flags() []string {
+	return append(onBus(c.namespace), "--storage-backend", c.layout, "--table-connection", c.way.connectionOver(c.account),
+		"--ack-timeout", "3s", "--lease-duration", "3s", "--publish-timeout", "2s", "--sweep-interval", "200ms",
+		"--outbox-retry-interval", "200ms")
+}
+
+// start starts all replicas.
+func (c *cloud) start() {
+	c.t.Helper()
+	for range replicasOnAzure {
+		c.replicas = append(c.replicas, c.entry.start(c.flags()...))
+	}
+}
+
+// disturb does one thing that happens to replicas and brokers.
+func (c *cloud) disturb(round int) {
+	c.t.Helper()
+	switch round % 4 {
+	case 0: // A replica dies, and another takes its place.
+		victim := rand.IntN(len(c.replicas))
+		c.replicas[victim].kill()
+		c.replicas[victim] = c.entry.start(c.flags()...)
+	case 1:
+		c.namespace.Cut()
+	case 2: // The broker goes away for a while.
+		c.namespace.Stop()
+		time.Sleep(time.Second)
+		if err := c.namespace.Restart(); err != nil {
+			c.t.Fatal(err)
+		}
+	case 3: // The account does.
+		c.way.close()
+		time.Sleep(time.Second)
+		c.way.reopen()
+	}
+}
+
+// audit looks at each job while a replica runs, and at the account when none does.
+func (c *cloud) audit(accepted map[string]string) {
+	c.t.Helper()
+	if len(accepted) == 0 {
+		c.t.Error("no command was accepted")
+	}
+	for _, id := range accepted {
+		auditJob(c.t, c.entry.client, id)
+	}
+	if found := listJobs(c.t, c.entry.client); len(found) != len(accepted) {
+		c.t.Errorf("%d commands were accepted, and there are %d jobs", len(accepted), len(found))
+	}
+	for range 20 { // What a crash left undone after a job's end has an entry that is due soon.
+		if _, clean := c.auditOnce(); clean {
+			break
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	for _, replica := range c.replicas {
+		replica.terminate()
+	}
+	if out, clean := c.auditOnce(); !clean {
+		c.t.Errorf("lucius audit:\n%s", out)
+	}
+	for lane := range busLanes {
+		path := fmt.Sprintf("global-bus-replies-p%d/Subscriptions/lucius-invoker/$DeadLetterQueue", lane)
+		for _, m := range c.namespace.Messages(path) {
+			c.t.Errorf("dead letter %s: %v", m.Body, m.Properties)
+		}
+	}
+	if c.layout == config.BackendTable {
+		assertShown(c.t, c.account)
+	}
+}
+
+// auditOnce runs lucius audit on the account.
+func (c *cloud) auditOnce() (out string, clean bool) {
+	c.t.Helper()
+	binary, err := buildPlain()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, "audit", "--quiescent")
+	cmd.Env = append(os.Environ(), "LUCIUS_STORAGE_BACKEND="+c.layout, "LUCIUS_TABLE_CONNECTION="+c.account.ConnectionString())
+	found, err := cmd.CombinedOutput()
+	return string(found), err == nil
+}
