@@ -148,10 +148,11 @@ func TestDeliver_ALockThatIsLostEndsTheTrying(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		err  error // of each renewal
+		once bool  // and then no more
 	}{
-		{"it says so", coded(azservicebus.CodeLockLost)},
-		{"it cannot be renewed until it has run out", errors.New("no connection")},
-		{"it says so late", coded(azservicebus.CodeConnectionLost)},
+		{"the bus says so", coded(azservicebus.CodeLockLost), true},
+		{"it cannot be renewed until it has run out", errors.New("no connection"), false},
+		{"the connection is lost", coded(azservicebus.CodeConnectionLost), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -168,6 +169,9 @@ func TestDeliver_ALockThatIsLostEndsTheTrying(t *testing.T) {
 				want := []servicebus.Delivery{{Type: servicebus.ReplyAck, Outcome: servicebus.ReplyLockLost}}
 				if diff := cmp.Diff(want, c.deliveries()); diff != "" || from.done() != "" {
 					t.Errorf("%q (-want +got):\n%s", from.done(), diff)
+				}
+				if n := from.renewals(); (n == 1) != test.once {
+					t.Errorf("it was renewed %d times", n)
 				}
 			})
 		})
