@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -33,6 +34,8 @@ const (
 	MaxOutboxIDs = 1000
 	// MaxRetryLimit is the largest limit of an operator's retry.
 	MaxRetryLimit = 10000
+	// MaxURI is the longest uri of a reference.
+	MaxURI = 2048
 	// MaxPage is how many entries a page may hold.
 	MaxPage = 1000
 	// DefaultPage is how many entries a page holds unless asked otherwise.
@@ -64,7 +67,7 @@ func (c *HeartbeatCallback) Check() []problem.Violation {
 }
 
 // Check returns what is wrong with the callback by itself, and makes a null
-// reference an absent one. The URIs are not looked at.
+// reference an absent one.
 func (c *ResultCallback) Check() []problem.Violation {
 	var v violations
 	v.identity(CallbackIdentity{
@@ -103,7 +106,7 @@ func (c *WorkVerb) Check() []problem.Violation {
 }
 
 // Check returns what is wrong with the request by itself, and makes a null
-// reference an absent one. The URIs are not looked at.
+// reference an absent one.
 func (c *WorkCompletion) Check() []problem.Violation {
 	var v violations
 	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
@@ -163,6 +166,11 @@ func (v *violations) add(pointer, message string) {
 	*v = append(*v, problem.Violation{Pointer: pointer, Message: message})
 }
 
+// exceeds adds one of a value that is beyond a limit of its size.
+func (v *violations) exceeds(pointer, message string) {
+	*v = append(*v, problem.Violation{Pointer: pointer, Message: message, Code: problem.TooLarge})
+}
+
 // identity checks what all callbacks share.
 func (v *violations) identity(c CallbackIdentity) {
 	v.text("/jobId", c.JobID, 1, MaxName)
@@ -196,14 +204,14 @@ func (v *violations) text(pointer, value string, shortest, longest int) {
 		v.add(pointer, "is required and must not be empty")
 	}
 	if len(value) > longest && utf8.RuneCountInString(value) > longest {
-		v.add(pointer, fmt.Sprintf("must not be longer than %d characters", longest))
+		v.exceeds(pointer, fmt.Sprintf("must not be longer than %d characters", longest))
 	}
 }
 
 // texts checks a list of strings that must not be empty.
 func (v *violations) texts(pointer string, values []string, most, longest int) {
 	if len(values) > most {
-		v.add(pointer, fmt.Sprintf("must not hold more than %d entries", most))
+		v.exceeds(pointer, fmt.Sprintf("must not hold more than %d entries", most))
 		return
 	}
 	for i, value := range values {
@@ -226,13 +234,40 @@ func (v *violations) atLeast(pointer string, value float64, least int) {
 	}
 }
 
-// ref checks that a reference is an object, and makes null absent.
+// ref checks that a reference is an object with a URI, and makes null absent.
 func (v *violations) ref(pointer string, ref *json.RawMessage) {
 	trimmed := bytes.TrimLeft(*ref, " \t\r\n")
 	switch {
+	case len(trimmed) == 0:
 	case bytes.Equal(trimmed, []byte("null")):
 		*ref = nil
-	case len(trimmed) > 0 && trimmed[0] != '{':
+	case trimmed[0] != '{':
 		v.add(pointer, "must be an object")
+	default:
+		v.uri(pointer+"/uri", *ref)
+	}
+}
+
+// uri checks the URI of a reference. Whether its scheme is an allowed one is not
+// asked: that is for what comes from applications.
+func (v *violations) uri(pointer string, ref json.RawMessage) {
+	var members map[string]json.RawMessage
+	var uri *string
+	err := json.Unmarshal(ref, &members)
+	if given, ok := members["uri"]; ok && err == nil {
+		err = json.Unmarshal(given, &uri)
+	}
+	invalid := func(message string) {
+		*v = append(*v, problem.Violation{Pointer: pointer, Message: message, Code: problem.RefInvalid})
+	}
+	switch {
+	case err != nil:
+		invalid("must be a string")
+	case uri == nil:
+		invalid("is required")
+	case strings.TrimSpace(*uri) == "":
+		invalid("must not be empty or blank")
+	default:
+		v.text(pointer, *uri, 0, MaxURI)
 	}
 }

@@ -2,10 +2,12 @@ package api_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -196,7 +198,7 @@ func TestOutboxIDsStandAlone(t *testing.T) {
 			{Pointer: "/outbox_ids/1", Message: "is required and must not be empty"},
 		}},
 		{"too many ids", api.OutboxRetryRequest{OutboxIDs: slices.Repeat([]string{"a"}, api.MaxOutboxIDs+1)}, []problem.Violation{
-			{Pointer: "/outbox_ids", Message: "must not hold more than 1000 entries"},
+			{Pointer: "/outbox_ids", Message: "must not hold more than 1000 entries", Code: problem.TooLarge},
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -215,7 +217,7 @@ func TestCheckNamesEveryViolation(t *testing.T) {
 	}
 	want := []problem.Violation{
 		{Pointer: "/jobId", Message: "is required and must not be empty"},
-		{Pointer: "/stepId", Message: "must not be longer than 128 characters"},
+		{Pointer: "/stepId", Message: "must not be longer than 128 characters", Code: problem.TooLarge},
 		{Pointer: "/tenant_id", Message: "is required and must not be empty"},
 		{Pointer: "/attempt_no", Message: "must be at least 1"},
 		{Pointer: "/lease_id", Message: "is required and must not be empty"},
@@ -227,6 +229,46 @@ func TestCheckNamesEveryViolation(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, request.Check()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestAReferenceHasAURI(t *testing.T) {
+	t.Parallel()
+	for ref, want := range map[string]problem.Violation{
+		`{}`:                 {Pointer: "/uri", Message: "is required", Code: problem.RefInvalid},
+		`{"uri":null}`:       {Pointer: "/uri", Message: "is required", Code: problem.RefInvalid},
+		`{"URI":"u"}`:        {Pointer: "/uri", Message: "is required", Code: problem.RefInvalid},
+		`{"a":{"uri":"u"}}`:  {Pointer: "/uri", Message: "is required", Code: problem.RefInvalid},
+		`{"uri":""}`:         {Pointer: "/uri", Message: "must not be empty or blank", Code: problem.RefInvalid},
+		`{"uri":"\u00a0\t"}`: {Pointer: "/uri", Message: "must not be empty or blank", Code: problem.RefInvalid},
+		`{"uri":7}`:          {Pointer: "/uri", Message: "must be a string", Code: problem.RefInvalid},
+		`{"uri":{}}`:         {Pointer: "/uri", Message: "must be a string", Code: problem.RefInvalid},
+		`{"uri":"` + strings.Repeat("x", api.MaxURI+1) + `"}`: {
+			Pointer: "/uri", Message: "must not be longer than 2048 characters", Code: problem.TooLarge,
+		},
+		`["uri"]`:      {Message: "must be an object"},
+		`{"uri":"u"}`:  {},
+		` {"uri":"u"}`: {},
+	} {
+		t.Run(fmt.Sprintf("%.20s", ref), func(t *testing.T) {
+			t.Parallel()
+			completion := api.WorkCompletion{Owner: "o", ExpectedRev: 1, RequestID: "r", OutputRef: json.RawMessage(ref)}
+			result := api.ResultCallback{
+				JobID: "j", StepID: "s", TenantID: "t", AttemptNo: 1, LeaseID: "l", Timestamp: api.NewTime(time.Unix(1, 0)),
+				Status: api.ResultStatusSucceeded, ResultRef: json.RawMessage(ref),
+			}
+			for pointer, got := range map[string][]problem.Violation{
+				"/output_ref": completion.Check(), "/result_ref": result.Check(),
+			} {
+				var all []problem.Violation
+				if want.Message != "" {
+					all = []problem.Violation{{Pointer: pointer + want.Pointer, Message: want.Message, Code: want.Code}}
+				}
+				if diff := cmp.Diff(all, got); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			}
+		})
 	}
 }
 

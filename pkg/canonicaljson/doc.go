@@ -8,8 +8,8 @@
 // [Parse] refuses what readers are known to disagree about, because such a text
 // could mean one thing to Lucius and another to a platform service: duplicate
 // names, invalid UTF-8, lone surrogates, a byte order mark, text after the
-// value. It also refuses what is only meant to hurt: values nested deeper than
-// [MaxDepth], and numbers that need more than [MaxDigits] digits.
+// value. It also refuses, as too large, what is only meant to hurt: values nested
+// deeper than [MaxDepth], and numbers that need more than [MaxDigits] digits.
 //
 // The canonical form:
 //

@@ -20,11 +20,13 @@ const MaxDepth = 64
 // [json.Number] in canonical spelling, string, bool and nil. The caller owns
 // the tree, which shares no memory with data.
 //
-// What is refused is reported as a [problem.Error] of the code
-// [problem.InvalidJSON] that points at the first fault.
+// What is refused is reported as a [problem.Error] that points at the first fault:
+// of the code [problem.TooLarge] beyond [MaxDepth] and [MaxDigits], else of
+// [problem.InvalidJSON]. Its detail repeats nothing of the text.
 func Parse(data []byte) (any, error) {
 	p := parsers.Get().(*parser)
 	defer p.release()
+	p.text = data
 	p.decoder.Reset(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
 	return p.document()
 }
@@ -37,10 +39,14 @@ var noText = bytes.NewReader(nil)
 
 // parser reads one text. Duplicate names are not left to the decoder: the maps
 // of the tree find them at no further cost.
-type parser struct{ decoder *jsontext.Decoder }
+type parser struct {
+	decoder *jsontext.Decoder
+	text    []byte // What is read, to tell lines and columns.
+}
 
 // release forgets the text and hands the parser back.
 func (p *parser) release() {
+	p.text = nil
 	p.decoder.Reset(noText)
 	parsers.Put(p)
 }
@@ -49,10 +55,10 @@ func (p *parser) release() {
 func (p *parser) document() (any, error) {
 	token, err := p.decoder.ReadToken()
 	if errors.Is(err, io.EOF) {
-		return nil, refuse("", "is empty")
+		return nil, p.refuse("", len(p.text), "is empty", "it is empty")
 	}
 	if err != nil {
-		return nil, syntaxError(err)
+		return nil, p.syntaxError(err)
 	}
 	tree, err := p.value(token, 0)
 	if err != nil {
@@ -60,7 +66,7 @@ func (p *parser) document() (any, error) {
 	}
 	end := p.decoder.InputOffset()
 	if _, err = p.decoder.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, refuse("", "has more text after its value, from byte %d on", end)
+		return nil, p.refuse("", int(end), "has more text after its value", "text after the value")
 	}
 	return tree, nil
 }
@@ -86,7 +92,7 @@ func (p *parser) value(token jsontext.Token, depth int) (any, error) {
 // compound returns the object or array that the token begins.
 func (p *parser) compound(token jsontext.Token, depth int) (any, error) {
 	if depth > MaxDepth {
-		return nil, refuse(p.decoder.StackPointer(), "is nested deeper than %d levels", MaxDepth)
+		return nil, p.exceeds("is nested deeper than %d levels", MaxDepth)
 	}
 	if token.Kind() == jsontext.KindBeginObject {
 		return p.object(depth)
@@ -98,7 +104,7 @@ func (p *parser) compound(token jsontext.Token, depth int) (any, error) {
 func (p *parser) number(token jsontext.Token) (any, error) {
 	literal, ok := plainDecimal(token.String())
 	if !ok {
-		return nil, refuse(p.decoder.StackPointer(), "is a number that needs more than %d digits", MaxDigits)
+		return nil, p.exceeds("is a number that needs more than %d digits", MaxDigits)
 	}
 	return json.Number(literal), nil
 }
@@ -109,17 +115,18 @@ func (p *parser) object(depth int) (any, error) {
 	for {
 		token, err := p.decoder.ReadToken()
 		if err != nil {
-			return nil, syntaxError(err)
+			return nil, p.syntaxError(err)
 		}
 		if token.Kind() == jsontext.KindEndObject {
 			return members, nil
 		}
 		name := token.String()
 		if _, taken := members[name]; taken {
-			return nil, refuse(p.decoder.StackPointer(), "is there twice: a name may occur only once in an object")
+			return nil, p.refuse(p.decoder.StackPointer(), p.last(),
+				"is there twice: a name may occur only once in an object", "a name that its object has already")
 		}
 		if token, err = p.decoder.ReadToken(); err != nil {
-			return nil, syntaxError(err)
+			return nil, p.syntaxError(err)
 		}
 		if members[name], err = p.value(token, depth); err != nil {
 			return nil, err
@@ -133,7 +140,7 @@ func (p *parser) array(depth int) (any, error) {
 	for {
 		token, err := p.decoder.ReadToken()
 		if err != nil {
-			return nil, syntaxError(err)
+			return nil, p.syntaxError(err)
 		}
 		if token.Kind() == jsontext.KindEndArray {
 			return elements, nil
@@ -147,21 +154,37 @@ func (p *parser) array(depth int) (any, error) {
 }
 
 // syntaxError translates what the decoder reports.
-func syntaxError(err error) error {
-	syntactic, ok := errors.AsType[*jsontext.SyntacticError](err)
-	if !ok {
-		return &problem.Error{Code: problem.InvalidJSON, Err: err}
+func (p *parser) syntaxError(err error) error {
+	offset, pointer := len(p.text), jsontext.Pointer("")
+	if syntactic, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		pointer = syntactic.JSONPointer
+		if !errors.Is(syntactic.Err, io.ErrUnexpectedEOF) {
+			offset = int(syntactic.ByteOffset)
+		}
 	}
-	if errors.Is(syntactic.Err, io.ErrUnexpectedEOF) {
-		return refuse(syntactic.JSONPointer, "ends too early, after byte %d", syntactic.ByteOffset)
-	}
-	return refuse(syntactic.JSONPointer, "has a syntax error at byte %d: %v", syntactic.ByteOffset, syntactic.Err)
+	fault := problem.NotJSONAt(p.text, offset, "", err)
+	fault.Errors = []problem.Violation{{Pointer: string(pointer), Message: "is not valid JSON"}}
+	return fault
 }
 
-// refuse returns the error of the one fault at the pointer.
-func refuse(pointer jsontext.Pointer, format string, args ...any) error {
+// last is the offset of the last byte that was read.
+func (p *parser) last() int { return int(p.decoder.InputOffset()) - 1 }
+
+// refuse returns the error of the one fault at the pointer, which has that message,
+// and at the offset, where what is to be found.
+func (p *parser) refuse(pointer jsontext.Pointer, offset int, message, what string) error {
+	fault := problem.NotJSONAt(p.text, offset, what, nil)
+	fault.Errors = []problem.Violation{{Pointer: string(pointer), Message: message}}
+	return fault
+}
+
+// exceeds returns the error of the value that was just read, or begun, and is
+// beyond a limit.
+func (p *parser) exceeds(format string, limit int) error {
+	what := fmt.Sprintf(format, limit)
 	return &problem.Error{
-		Code:   problem.InvalidJSON,
-		Errors: []problem.Violation{{Pointer: string(pointer), Message: fmt.Sprintf(format, args...)}},
+		Code:   problem.TooLarge,
+		Detail: fmt.Sprintf("The body is beyond a limit at %s: it %s.", problem.Place(p.text, p.last()), what),
+		Errors: []problem.Violation{{Pointer: string(p.decoder.StackPointer()), Message: what}},
 	}
 }

@@ -31,24 +31,76 @@ func TestParseSaysWhatIsWrongAndWhere(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		input string
+		at    string
 		want  problem.Violation
 	}{
-		{"", problem.Violation{Pointer: "", Message: "is empty"}},
-		{`{"a":[1,{"b":1,"b":2}]}`, problem.Violation{Pointer: "/a/1/b", Message: "is there twice: a name may occur only once in an object"}},
-		{`{"a":{"b":1e1000}}`, problem.Violation{Pointer: "/a/b", Message: "is a number that needs more than 1000 digits"}},
-		{`{"a":` + strings.Repeat("[", 64), problem.Violation{Pointer: "/a" + strings.Repeat("/0", 63), Message: "is nested deeper than 64 levels"}},
-		{`{"a":1} {}`, problem.Violation{Pointer: "", Message: "has more text after its value, from byte 7 on"}},
-		{`{"a":`, problem.Violation{Pointer: "/a", Message: "ends too early, after byte 5"}},
-		{`{"a":x}`, problem.Violation{Pointer: "/a", Message: "has a syntax error at byte 5: invalid character 'x' at start of value"}},
+		{"", "line 1, column 1: it is empty.", problem.Violation{Pointer: "", Message: "is empty"}},
+		{
+			`{"a":[1,{"b":1,"b":2}]}`, "line 1, column 18: a name that its object has already.",
+			problem.Violation{Pointer: "/a/1/b", Message: "is there twice: a name may occur only once in an object"},
+		},
+		{
+			`{"a":1} {}`, "line 1, column 8: text after the value.",
+			problem.Violation{Pointer: "", Message: "has more text after its value"},
+		},
+		{`{"a":`, "line 1, column 6: it ends too early.", problem.Violation{Pointer: "/a", Message: "is not valid JSON"}},
+		{
+			"{\n\"a\":x}", "line 2, column 5: a character that must not be there.",
+			problem.Violation{Pointer: "/a", Message: "is not valid JSON"},
+		},
+		{"{\"a\":\"\xff\"}", "line 1, column 7: not UTF-8.", problem.Violation{Pointer: "/a", Message: "is not valid JSON"}},
 	} {
 		t.Run(test.input, func(t *testing.T) {
 			t.Parallel()
 			_, err := canonicaljson.Parse([]byte(test.input))
-			want := &problem.Error{Code: problem.InvalidJSON, Errors: []problem.Violation{test.want}}
+			found := problem.From(err)
+			if want := "The body is not valid JSON at " + test.at; found.Code != problem.InvalidJSON || found.Detail != want {
+				t.Errorf("got %s %q, want %q", found.Code, found.Detail, want)
+			}
+			if diff := cmp.Diff([]problem.Violation{test.want}, found.Errors); diff != "" {
+				t.Errorf("errors (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseNamesTheLimitThatIsExceeded(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ input, detail, pointer, message string }{
+		{
+			`{"a":` + strings.Repeat("[", canonicaljson.MaxDepth), "The body is beyond a limit at line 1, column 69: it is nested deeper than 64 levels.",
+			"/a" + strings.Repeat("/0", 63), "is nested deeper than 64 levels",
+		},
+		{
+			`{"a":{"b":1e1000}}`, "The body is beyond a limit at line 1, column 16: it is a number that needs more than 1000 digits.",
+			"/a/b", "is a number that needs more than 1000 digits",
+		},
+	} {
+		t.Run(test.message, func(t *testing.T) {
+			t.Parallel()
+			_, err := canonicaljson.Parse([]byte(test.input))
+			want := &problem.Error{
+				Code: problem.TooLarge, Detail: test.detail,
+				Errors: []problem.Violation{{Pointer: test.pointer, Message: test.message}},
+			}
 			if diff := cmp.Diff(want, problem.From(err)); diff != "" {
 				t.Errorf("error (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// What is told of a text must not repeat it: it could be anything.
+func TestParseRepeatsNothingInItsDetail(t *testing.T) {
+	t.Parallel()
+	for _, input := range []string{
+		`{"ßecret":ß}`, `{"ßecret":1,"ßecret":2}`, `{"ßecret":"\ß"}`, `{"ßecret":1}ß`, `{"ßecret":`, `{"ßecret":1e1000}`,
+		`{"ßecret":` + strings.Repeat("[", canonicaljson.MaxDepth), `{"ßecret" ß`, "{\"ßecret\":\"\xff\"}",
+	} {
+		_, err := canonicaljson.Parse([]byte(input))
+		if detail := problem.From(err).Summary(); err == nil || strings.Contains(detail, "ß") || strings.Contains(detail, "'") {
+			t.Errorf("%.40s: %s", input, detail)
+		}
 	}
 }
 

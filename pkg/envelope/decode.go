@@ -97,14 +97,9 @@ func (d *decoder) command(headers Headers) *Command {
 	return c
 }
 
-// precedence orders the codes for a command that breaks several kinds of rules.
-var precedence = map[problem.Code]int{problem.RefInvalid: 1, problem.TooLarge: 2, problem.InvalidEnvelope: 3}
-
 // fail records a violation.
 func (d *decoder) fail(code problem.Code, pointer, format string, args ...any) {
-	if precedence[code] > precedence[d.code] {
-		d.code = code
-	}
+	d.code = problem.Foremost(d.code, code)
 	if len(d.violations) == MaxViolations {
 		d.unnamed++
 		return

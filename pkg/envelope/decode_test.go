@@ -194,7 +194,7 @@ func TestWhatIsNotACommandAtAll(t *testing.T) {
 	}{
 		{``, problem.InvalidJSON, ""},
 		{`{"tenant_id":"a","tenant_id":"b"}`, problem.InvalidJSON, "/tenant_id"},
-		{`{"payload":{"n":1e1000000}}`, problem.InvalidJSON, "/payload/n"},
+		{`{"payload":{"n":1e1000000}}`, problem.TooLarge, "/payload/n"},
 		{`{} {}`, problem.InvalidJSON, ""},
 		{`null`, problem.InvalidEnvelope, ""},
 		{`[]`, problem.InvalidEnvelope, ""},

@@ -18,7 +18,8 @@
 //	too_large          a value exceeds one of the limits below
 //	ref_invalid        a reference without a URI, or with one not allowed
 //
-// and before them all invalid_json, with which nothing else can be checked.
+// and before them all what [canonicaljson.Parse] refuses, invalid_json or
+// too_large, with which nothing else can be checked.
 //
 // What the payload must hold is the protocol's business, where it goes that of
 // the router. The package is pure and safe for concurrent use.

@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"encoding/json"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -27,6 +28,7 @@ func TestOperatorsEndpointsDecodeCallAndEncode(t *testing.T) {
 	tenant, kind, lane, ramp := "t", "doc.ingest", int32(3), 2.5
 	withItems := bulkRetry
 	withItems.Items = []api.RetryItem{bulkItem}
+	failed, sent := api.JobStateFailedFinal, api.OutboxStateSent
 	noItems := bulkRetry
 	noItems.Items = []api.RetryItem{}
 	first := httpapi.Page{Limit: api.DefaultPage}
@@ -41,7 +43,7 @@ func TestOperatorsEndpointsDecodeCallAndEncode(t *testing.T) {
 		{
 			target: "GET /v1/jobs?tenant_id=t&state=FAILED_FINAL&request_type=doc.ingest&limit=3&page_token=AA",
 			call: call{Operation: "List", Page: httpapi.Page{Limit: 3, Token: "AA"}, Request: api.ListJobsParams{
-				TenantID: &tenant, State: api.JobStateFailedFinal, RequestType: &kind,
+				TenantID: &tenant, State: &failed, RequestType: &kind,
 			}},
 			status: 200, answer: api.JobPage{Jobs: []api.Job{job}, NextPageToken: "next"},
 		},
@@ -60,7 +62,7 @@ func TestOperatorsEndpointsDecodeCallAndEncode(t *testing.T) {
 		},
 		{
 			target: "GET /v1/admin/outbox?state=SENT&lane=3", call: call{Operation: "Outbox", Page: first, Request: api.ListOutboxParams{
-				State: api.OutboxStateSent, Lane: &lane,
+				State: &sent, Lane: &lane,
 			}},
 			status: 200, answer: api.OutboxPage{Outbox: []api.OutboxRow{outboxRow}},
 		},
@@ -199,6 +201,10 @@ func TestABatchAnswersEachCommandByItself(t *testing.T) {
 	if diff := cmp.Diff([]int32{202, 422, 202}, statuses); diff != "" {
 		t.Errorf("statuses (-want +got):\n%s", diff)
 	}
+	// Whether it is a repeat is said of each that was accepted, also where it is not.
+	if n := strings.Count(response.Body, `"replayed":false`); n != 2 || result.Results[1].Replayed != nil {
+		t.Errorf("%d of 2 say that they are no repeats: %s", n, response.Body)
+	}
 	if bad := result.Results[1]; bad.Error == nil || bad.Error.Code != problem.UnknownRequestType || bad.JobID != "" {
 		t.Errorf("the one that was refused: %+v", bad)
 	}
@@ -210,14 +216,16 @@ func TestABatchAnswersEachCommandByItself(t *testing.T) {
 func TestABatchAsAWholeIsRefused(t *testing.T) {
 	t.Parallel()
 	many := make([]struct{}, api.MaxBatch+1)
-	for body, want := range map[string]string{
-		`{}`:              "is required and must not be empty",
-		`{"commands":[]}`: "is required and must not be empty",
-		asJSON(t, map[string]any{"commands": many}): "must not hold more than 100 entries",
+	for body, want := range map[string]api.Problem{
+		`{}`:              {Code: problem.InvalidEnvelope, Detail: "/commands is required and must not be empty."},
+		`{"commands":[]}`: {Code: problem.InvalidEnvelope, Detail: "/commands is required and must not be empty."},
+		asJSON(t, map[string]any{"commands": many}): {
+			Code: problem.TooLarge, Detail: "/commands must not hold more than 100 entries.",
+		},
 	} {
 		h := newHarness(t)
 		found := problemOf(t, h.do(t, http.MethodPost, "/v1/commands:batch", body))
-		if found.Code != problem.InvalidEnvelope || len(found.Errors) != 1 || found.Errors[0].Message != want {
+		if found.Code != want.Code || len(found.Errors) != 1 || found.Detail != want.Detail {
 			t.Errorf("%.40s: %+v", body, found)
 		}
 		if asked := h.useCases.all(); len(asked) != 0 {

@@ -28,7 +28,7 @@ func (b *batch) Check() []problem.Violation {
 		return []problem.Violation{{Pointer: "/commands", Message: "is required and must not be empty"}}
 	case n > api.MaxBatch:
 		message := fmt.Sprintf("must not hold more than %d entries", api.MaxBatch)
-		return []problem.Violation{{Pointer: "/commands", Message: message}}
+		return []problem.Violation{{Pointer: "/commands", Message: message, Code: problem.TooLarge}}
 	}
 	return nil
 }
@@ -63,7 +63,7 @@ func (e *endpoints) submitOne(r *http.Request, command []byte) api.BatchItem {
 		return api.BatchItem{Status: body.Status, Error: &body}
 	}
 	return api.BatchItem{
-		Status: http.StatusAccepted, JobID: accepted.JobID, State: accepted.State, Replayed: accepted.Replayed,
+		Status: http.StatusAccepted, JobID: accepted.JobID, State: accepted.State, Replayed: &accepted.Replayed,
 		CorrelationID: accepted.CorrelationID,
 	}
 }

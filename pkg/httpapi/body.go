@@ -20,7 +20,6 @@ const readAhead = 1 << 16
 // bodies reads request bodies. It is safe for concurrent use.
 type bodies struct {
 	limit   int64
-	timeout time.Duration
 	unknown *prometheus.CounterVec
 }
 
@@ -62,7 +61,7 @@ func (b *bodies) decode(w http.ResponseWriter, r *http.Request, into checker, un
 		return err
 	}
 	if violations := into.Check(); len(violations) > 0 {
-		return &problem.Error{Code: problem.InvalidEnvelope, Errors: violations}
+		return problem.Refused(violations)
 	}
 	return nil
 }
@@ -75,15 +74,10 @@ func (b *bodies) raw(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > b.limit {
 		return nil, b.tooLarge(w, r)
 	}
-	// The time to send a body is limited here, not by the server's ReadTimeout:
-	// that would also end requests that wait. A writer without a connection has
-	// no deadlines, and needs none.
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(b.timeout))
 	buffer := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), readAhead)+bytes.MinRead))
 	_, err := buffer.ReadFrom(http.MaxBytesReader(w, r.Body, b.limit))
 	if err == nil {
-		_ = control.SetReadDeadline(time.Time{})
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // See hurryBody.
 		return buffer.Bytes(), nil
 	}
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {

@@ -105,11 +105,11 @@ func TestFaultsInABodyAreNamedWithTheirPlace(t *testing.T) {
 	}{
 		{
 			"not JSON", "/v1/jobs/j1:cancel", "{\n  \"reason\": oops}", problem.InvalidJSON,
-			"The body is not valid JSON at line 2, column 13: invalid character 'o' looking for beginning of value.", nil,
+			"The body is not valid JSON at line 2, column 13: a character that must not be there.", nil,
 		},
 		{
 			"a missing comma", "/v1/callbacks/ack", `{"jobId":"ä" "stepId":"s"}`, problem.InvalidJSON,
-			"The body is not valid JSON at line 1, column 15: invalid character '\"' after object key:value pair.", nil,
+			"The body is not valid JSON at line 1, column 15: a character that must not be there.", nil,
 		},
 		{
 			"cut off", "/v1/jobs/j1:cancel", "{\"reason\":\n", problem.InvalidJSON,
@@ -244,6 +244,61 @@ func TestACommandIsNotReadHere(t *testing.T) {
 	}
 }
 
+// What is told of a body that is not JSON must not repeat it.
+func TestABodyThatIsNotJSONIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{"Ω", `{"reason":Ω}`, `{"reason":"\Ω"}`, `{"reason":"Ω" Ω}`, `{"reason":"x"}Ω`, `{"Ω":`, "{\"Ω\":\"\xff\"}"} {
+		response := newHarness(t).do(t, http.MethodPost, "/v1/jobs/j1:cancel", body)
+		found := problemOf(t, response)
+		if found.Code != problem.InvalidJSON || strings.ContainsAny(response.Body, "Ω'") || !strings.Contains(found.Detail, "line 1, column ") {
+			t.Errorf("%s: %s", body, response.Body)
+		}
+	}
+}
+
+func TestAnExceededLimitIsTooLarge(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", api.MaxReason+1)
+	for _, test := range []struct{ path, body, detail string }{
+		{"/v1/jobs/j1:cancel", `{"reason":"` + long + `"}`, "/reason must not be longer than 1024 characters."},
+		{
+			"/v1/work:claim", `{"owner":"o","request_id":"r","services":["` + strings.Repeat(`s","`, api.MaxFilters) + `s"]}`,
+			"/services must not hold more than 64 entries.",
+		},
+		{
+			"/v1/callbacks/ack", "{\n\"x\":" + strings.Repeat("[", 128),
+			"The body is beyond a limit at line 2, column 132: it is nested deeper than 128 levels.",
+		},
+	} {
+		h := newHarness(t)
+		wantProblem(t, h.do(t, http.MethodPost, test.path, test.body), problem.TooLarge, test.detail)
+		if calls := h.useCases.all(); len(calls) > 0 {
+			t.Errorf("%s: the use case was called", test.path)
+		}
+	}
+	// What is malformed as well is that first.
+	wantProblem(t, newHarness(t).do(t, http.MethodPost, "/v1/work:claim", `{"owner":"`+long+`"}`), problem.InvalidEnvelope,
+		"/owner must not be longer than 128 characters. There are 2 violations in all.")
+}
+
+func TestAReferenceWithoutAURIIsRefused(t *testing.T) {
+	t.Parallel()
+	for path, body := range map[string]string{
+		"/v1/work/w1:complete": `{"owner":"o","expected_rev":2,"request_id":"r",%q:{}}`,
+		"/v1/callbacks/result": `{"status":"SUCCEEDED",` + identityJSON + `,%q:{}}`,
+	} {
+		for _, field := range []string{"output_ref", "result_ref"} {
+			h := newHarness(t)
+			response := h.do(t, http.MethodPost, path, fmt.Sprintf(body, field))
+			wantProblem(t, response, problem.RefInvalid, "/"+field+"/uri is required.")
+			want := []problem.Violation{{Pointer: "/" + field + "/uri", Message: "is required"}}
+			if diff := cmp.Diff(want, problemOf(t, response).Errors); diff != "" || len(h.useCases.all()) > 0 {
+				t.Errorf("%s: (-want +got):\n%s", path, diff)
+			}
+		}
+	}
+}
+
 // FuzzResult sees to it that whatever a platform service sends is answered as
 // documented, and reaches the use case only within the contract's limits.
 func FuzzResult(f *testing.F) {
@@ -256,7 +311,9 @@ func FuzzResult(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body string) {
 		h := newHarness(t)
 		response := h.do(t, http.MethodPost, "/v1/callbacks/result", body, "Content-Type: application/json")
-		if response.Status != http.StatusOK && response.Status != http.StatusBadRequest {
+		switch response.Status {
+		case http.StatusOK, http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		default:
 			t.Errorf("%q: %d", body, response.Status)
 		}
 		for _, call := range h.useCases.all() {

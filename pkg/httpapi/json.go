@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
@@ -29,6 +28,9 @@ func refuseUnknown(name string, err error) error {
 // decodeJSON decodes exactly one JSON value. Errors are problems that say where
 // the fault is.
 func decodeJSON(data []byte, into any, unknown onUnknown) error {
+	if err := checkText(data); err != nil {
+		return err
+	}
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(into)
@@ -46,7 +48,7 @@ func decodeJSON(data []byte, into any, unknown onUnknown) error {
 	end := decoder.InputOffset()
 	rest := bytes.TrimLeft(data[end:], " \t\r\n")
 	if len(rest) > 0 {
-		return syntaxFault(data, len(data)-len(rest), "text after the value", nil)
+		return problem.NotJSONAt(data, len(data)-len(rest), "text after the value", nil)
 	}
 	return nil
 }
@@ -67,26 +69,10 @@ func unknownField(err error) (name string, is bool) {
 
 // decodeFault makes a problem of a decoder's error.
 func decodeFault(data []byte, err error) error {
-	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return syntaxFault(data, int(syntax.Offset)-1, syntax.Error(), err)
-	}
 	if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return typeFault(wrongType)
 	}
-	// Reading from memory fails in no other way than by coming to its end.
-	return syntaxFault(data, len(data), "it ends too early", err)
-}
-
-// syntaxFault is the problem of a body that is not JSON from that byte on.
-func syntaxFault(data []byte, offset int, what string, err error) error {
-	before := data[:min(max(offset, 0), len(data))]
-	line := bytes.Count(before, []byte("\n")) + 1
-	column := len(before) - bytes.LastIndexByte(before, '\n')
-	return &problem.Error{
-		Code:   problem.InvalidJSON,
-		Detail: fmt.Sprintf("The body is not valid JSON at line %d, column %d: %s.", line, column, what),
-		Err:    err,
-	}
+	return problem.NotJSON(data, err)
 }
 
 // typeFault is the problem of a value of another type than its field's.

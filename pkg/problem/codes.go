@@ -11,7 +11,7 @@ const (
 	// InvalidJSON: the body is not JSON.
 	InvalidJSON Code = "invalid_json"
 	// InvalidEnvelope: a field or parameter is missing, unknown, of another
-	// type, too long or out of its range.
+	// type or out of its range, or a parameter is too long.
 	InvalidEnvelope Code = "invalid_envelope"
 	// PayloadInvalid: the payload does not match a step's JSON Schema.
 	PayloadInvalid Code = "payload_invalid"
@@ -23,7 +23,8 @@ const (
 	SchemaVersionUnsupported Code = "schema_version_unsupported"
 	// IdempotencyMismatch: the idempotency key was used for another command.
 	IdempotencyMismatch Code = "idempotency_mismatch"
-	// TooLarge: the request, or the directive it would make, exceeds a limit.
+	// TooLarge: the body, something in it, or the directive it would make, exceeds
+	// a limit: of bytes, characters, entries, digits or levels.
 	TooLarge Code = "too_large"
 	// UnsupportedMediaType: the body is not declared as application/json.
 	UnsupportedMediaType Code = "unsupported_media_type"

@@ -1,6 +1,7 @@
 package problem
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,6 +15,9 @@ type Violation struct {
 	Pointer string `json:"pointer"`
 	// Message says what is wrong with it, for people.
 	Message string `json:"message"`
+	// Code is the kind of fault, which [Refused] makes the code of the whole.
+	// Optional. Defaults to [InvalidEnvelope]. It is not sent.
+	Code Code `json:"-"`
 }
 
 // Error is a problem that a use case reports to its caller. It is immutable
@@ -36,6 +40,30 @@ type Error struct {
 // Newf returns an [Error] of that code whose detail is the formatted text.
 func Newf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
+}
+
+// Refused returns the [Error] of a request with these violations, of which there
+// must be one at least. Where they are of several kinds its code is the [Foremost].
+// The error owns the slice.
+func Refused(violations []Violation) *Error {
+	var code Code
+	for i := range violations {
+		code = Foremost(code, cmp.Or(violations[i].Code, InvalidEnvelope))
+	}
+	return &Error{Code: code, Errors: violations}
+}
+
+// precedence orders the codes of faults that one request may have side by side.
+var precedence = map[Code]int{RefInvalid: 1, TooLarge: 2, InvalidEnvelope: 3}
+
+// Foremost returns the code that a request is answered with whose faults are of
+// both kinds: [InvalidEnvelope] before [TooLarge] before [RefInvalid] before any
+// other, and a where neither is one of these.
+func Foremost(a, b Code) Code {
+	if precedence[b] > precedence[a] {
+		return b
+	}
+	return a
 }
 
 // Summary returns the detail for the client; where there is none, the first

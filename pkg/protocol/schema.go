@@ -3,10 +3,12 @@ package protocol
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/lucius-project/lucius/pkg/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // errNotLoaded answers every reference of a schema to something outside of it.
@@ -43,7 +45,13 @@ func jsonTree(document any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return canonicaljson.Parse(text)
+	tree, err := canonicaljson.Parse(text)
+	if err != nil {
+		// Where that is in the text that was made here tells nobody anything.
+		fault := problem.From(err).Errors[0]
+		return nil, fmt.Errorf("%q %s", fault.Pointer, fault.Message)
+	}
+	return tree, nil
 }
 
 // compile compiles a schema of draft 2020-12, unless it names another, without

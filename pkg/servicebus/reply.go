@@ -124,7 +124,7 @@ func read(body []byte, into interface{ Check() []problem.Violation }) (unknown b
 	strict.DisallowUnknownFields()
 	unknown = strict.Decode(into) != nil
 	if violations := into.Check(); len(violations) > 0 {
-		return unknown, &problem.Error{Code: problem.InvalidEnvelope, Errors: violations}
+		return unknown, problem.Refused(violations)
 	}
 	return unknown, nil
 }
@@ -147,5 +147,5 @@ func decode(body []byte, into any) error {
 			Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Pointer: pointer, Message: "cannot be " + wrongType.Value}},
 		}
 	}
-	return problem.Newf(problem.InvalidJSON, "The body is not valid JSON: %s.", err)
+	return problem.NotJSON(body, err)
 }

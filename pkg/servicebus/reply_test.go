@@ -98,8 +98,8 @@ func TestReply_WhatCannotBeReadGoesToTheDeadLetters(t *testing.T) {
 		reason      string
 		description string // the beginning of it
 	}{
-		{"nothing", "", "unknown", "invalid_json", "The body is not valid JSON: unexpected end"},
-		{"no JSON", "ACK", "unknown", "invalid_json", "The body is not valid JSON: invalid character 'A'"},
+		{"nothing", "", "unknown", "invalid_json", "The body is not valid JSON at line 1, column 1: it ends too early"},
+		{"no JSON", "ACK", "unknown", "invalid_json", "The body is not valid JSON at line 1, column 1: a character"},
 		{"half an object", ack(nil)[:40], "unknown", "invalid_json", "The body is not valid JSON"},
 		{"two objects", ack(nil) + ack(nil), "unknown", "invalid_json", "The body is not valid JSON"},
 		{"not UTF-8", ack(map[string]any{"lease_id": "l"})[:3] + "\xff", "unknown", "invalid_json", "The body is not UTF-8."},

@@ -1,0 +1,60 @@
+package httpapi
+
+import (
+	"unicode/utf8"
+
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// maxDepth is how deep objects and arrays of a body may be nested. A command is
+// held to less: see package canonicaljson.
+const maxDepth = 128
+
+// checkText refuses what the decoder would keep as it is, for others to stumble
+// over: text that is not UTF-8, and values that are nested too deep.
+func checkText(data []byte) error {
+	if !utf8.Valid(data) {
+		return problem.NotJSONAt(data, validPrefix(data), "not UTF-8", nil)
+	}
+	if at := tooDeep(data); at >= 0 {
+		return problem.Newf(problem.TooLarge, "The body is beyond a limit at %s: it is nested deeper than %d levels.",
+			problem.Place(data, at), maxDepth)
+	}
+	return nil
+}
+
+// validPrefix is how many bytes of the text are UTF-8, up to the first that is
+// not.
+func validPrefix(data []byte) int {
+	valid := 0
+	for {
+		r, size := utf8.DecodeRune(data[valid:])
+		if r == utf8.RuneError && size <= 1 {
+			return valid
+		}
+		valid += size
+	}
+}
+
+// tooDeep is where the text is nested deeper than is allowed, -1 where it is not.
+func tooDeep(data []byte) int {
+	depth, quoted, escaped := 0, false, false
+	for i, c := range data {
+		switch {
+		case escaped:
+			escaped = false
+		case quoted && c == '\\':
+			escaped = true
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{', c == '[':
+			if depth++; depth > maxDepth {
+				return i
+			}
+		case c == '}', c == ']':
+			depth--
+		}
+	}
+	return -1
+}
