@@ -32,14 +32,18 @@ func (a adminPort) RetryOutbox(ctx context.Context, r api.OutboxRetryRequest) (a
 }
 
 func (a adminPort) Outbox(ctx context.Context, params api.ListOutboxParams, page httpapi.Page) (api.OutboxPage, error) {
-	filter := outbox.ListFilter{
-		State: statemachine.OutboxState(params.State), TenantID: textOf(params.TenantID), Lane: laneOf(params.Lane),
-	}
-	rows, next, err := a.operator.List(ctx, filter, page.Limit, page.Token)
+	after, err := placeOf(page.Token)
 	if err != nil {
 		return api.OutboxPage{}, err
 	}
-	out := api.OutboxPage{NextPageToken: next}
+	filter := outbox.ListFilter{
+		State: statemachine.OutboxState(textOf(params.State)), TenantID: textOf(params.TenantID), Lane: laneOf(params.Lane),
+	}
+	rows, next, err := a.operator.List(ctx, filter, page.Limit, after)
+	if err != nil {
+		return api.OutboxPage{}, err
+	}
+	out := api.OutboxPage{NextPageToken: pageToken(next)}
 	for i := range rows {
 		out.Outbox = append(out.Outbox, outboxRowOf(&rows[i]))
 	}
@@ -86,9 +90,9 @@ func laneOf(lane *int32) *int {
 }
 
 // textOf is a parameter from the wire, empty where there is none.
-func textOf(text *string) string {
+func textOf[Text ~string](text *Text) string {
 	if text == nil {
 		return ""
 	}
-	return *text
+	return string(*text)
 }

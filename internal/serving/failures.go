@@ -55,12 +55,16 @@ func (a failuresPort) CreateRetry(ctx context.Context, key string, r api.RetryRe
 }
 
 func (a failuresPort) Retry(ctx context.Context, retryID string, page httpapi.Page) (api.Retry, error) {
-	found, err := a.service.Get(ctx, retryID, page.Limit, page.Token)
+	after, err := placeOf(page.Token)
+	if err != nil {
+		return api.Retry{}, err
+	}
+	found, err := a.service.Get(ctx, retryID, page.Limit, after)
 	if err != nil {
 		return api.Retry{}, err
 	}
 	out := retryOf(&found.Operation)
-	out.NextPageToken = found.Next
+	out.NextPageToken = pageToken(found.Next)
 	for _, item := range found.Items {
 		out.Items = append(out.Items, api.RetryItem{
 			JobID: item.JobID, Outcome: api.RetryItemOutcome(item.Outcome), NewJobID: item.NewJobID, Detail: item.Detail,

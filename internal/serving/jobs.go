@@ -3,7 +3,6 @@ package serving
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
@@ -40,7 +39,7 @@ func (a jobsPort) Steps(ctx context.Context, jobID string) ([]api.Step, error) {
 }
 
 func (a jobsPort) Events(ctx context.Context, jobID string, page httpapi.Page) (api.EventPage, error) {
-	after, err := revToken(page.Token)
+	after, err := revOf(page.Token)
 	if err != nil {
 		return api.EventPage{}, err
 	}
@@ -48,11 +47,7 @@ func (a jobsPort) Events(ctx context.Context, jobID string, page httpapi.Page) (
 	if err != nil {
 		return api.EventPage{}, err
 	}
-	out := api.EventPage{Events: EventsOf(entries)}
-	if next > 0 {
-		out.NextPageToken = strconv.FormatInt(next, 10)
-	}
-	return out, nil
+	return api.EventPage{Events: EventsOf(entries), NextPageToken: revToken(next)}, nil
 }
 
 func (a jobsPort) Cancel(ctx context.Context, jobID string, r api.ControlRequest) (api.Job, bool, error) {
@@ -81,15 +76,19 @@ func (a jobsPort) Rerun(ctx context.Context, jobID string, r api.RerunRequest) (
 }
 
 func (a jobsPort) List(ctx context.Context, params api.ListJobsParams, page httpapi.Page) (api.JobPage, error) {
-	found, next, err := a.service.List(ctx, jobs.Filter{
-		TenantID: textOf(params.TenantID), State: statemachine.JobState(params.State),
-		RequestType: textOf(params.RequestType), CorrelationID: textOf(params.CorrelationID),
-		CreatedAfter: timeOf(params.CreatedAfter), CreatedBefore: timeOf(params.CreatedBefore),
-	}, page.Limit, page.Token)
+	after, err := placeOf(page.Token)
 	if err != nil {
 		return api.JobPage{}, err
 	}
-	out := api.JobPage{NextPageToken: next}
+	found, next, err := a.service.List(ctx, jobs.Filter{
+		TenantID: textOf(params.TenantID), State: statemachine.JobState(textOf(params.State)),
+		RequestType: textOf(params.RequestType), CorrelationID: textOf(params.CorrelationID),
+		CreatedAfter: timeOf(params.CreatedAfter), CreatedBefore: timeOf(params.CreatedBefore),
+	}, page.Limit, after)
+	if err != nil {
+		return api.JobPage{}, err
+	}
+	out := api.JobPage{NextPageToken: pageToken(next)}
 	for _, agg := range found {
 		out.Jobs = append(out.Jobs, JobOf(&jobs.View{Aggregate: *agg, Payloads: make([][]byte, len(agg.Steps))}))
 	}
@@ -137,20 +136,6 @@ func steered(view *jobs.View, applied bool, err error) (api.Job, bool, error) {
 		return api.Job{}, false, err
 	}
 	return JobOf(view), applied, nil
-}
-
-// revToken reads a page token, which is the rev to go on after.
-func revToken(token string) (int64, error) {
-	if token == "" {
-		return 0, nil
-	}
-	rev, err := strconv.ParseInt(token, 10, 64)
-	if err != nil || rev < 1 {
-		return 0, &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{
-			Message: "page_token is not one that a page has given",
-		}}}
-	}
-	return rev, nil
 }
 
 // JobOf is a job on the wire.

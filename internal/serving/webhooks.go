@@ -22,7 +22,11 @@ func (a webhooksPort) OfJob(ctx context.Context, jobID string) (api.WebhookPage,
 
 func (a webhooksPort) Undelivered(ctx context.Context, params api.ListWebhooksParams, page httpapi.Page,
 ) (api.WebhookPage, error) {
-	found, next, err := a.ledger.Undelivered(ctx, textOf(params.TenantID), page.Limit, page.Token)
+	after, err := placeOf(page.Token)
+	if err != nil {
+		return api.WebhookPage{}, err
+	}
+	found, next, err := a.ledger.Undelivered(ctx, textOf(params.TenantID), page.Limit, after)
 	return a.page(ctx, found, next, err)
 }
 
@@ -49,7 +53,7 @@ func (a webhooksPort) page(ctx context.Context, found []ledger.WebhookRow, next 
 	if err != nil {
 		return api.WebhookPage{}, ledger.Problem(err)
 	}
-	out := api.WebhookPage{NextPageToken: next}
+	out := api.WebhookPage{NextPageToken: pageToken(next)}
 	for i := range found {
 		job, err := a.ledger.Job(ctx, found[i].JobID)
 		if err != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strconv"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/access"
@@ -67,7 +66,7 @@ func (a workPort) Item(ctx context.Context, workID string) (api.WorkItem, error)
 }
 
 func (a workPort) Events(ctx context.Context, workID string, page httpapi.Page) (api.WorkEventPage, error) {
-	after, err := revToken(page.Token)
+	after, err := revOf(page.Token)
 	if err != nil {
 		return api.WorkEventPage{}, err
 	}
@@ -75,16 +74,13 @@ func (a workPort) Events(ctx context.Context, workID string, page httpapi.Page) 
 	if err != nil {
 		return api.WorkEventPage{}, err
 	}
-	out := api.WorkEventPage{Events: make([]api.WorkEvent, len(events))}
+	out := api.WorkEventPage{Events: make([]api.WorkEvent, len(events)), NextPageToken: revToken(next)}
 	for i, e := range events {
 		out.Events[i] = api.WorkEvent{
 			EventID: fmt.Sprintf("%s-%d", workID, e.Rev), Rev: e.Rev, Type: api.WorkEventType(e.Type),
 			At: api.NewTime(e.At), Actor: e.Actor, From: api.WorkStatus(e.From), To: api.WorkStatus(e.To),
 			RequestID: e.RequestID, Attempt: e.Attempt,
 		}
-	}
-	if next > 0 {
-		out.NextPageToken = strconv.FormatInt(next, 10)
 	}
 	return out, nil
 }
