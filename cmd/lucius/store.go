@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
@@ -31,6 +34,24 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (table
 		return nil, fmt.Errorf("LUCIUS_DATA_DIR %s: %w", cfg.DataDir, err)
 	}
 	return store, nil
+}
+
+// writableOf is what tells why the store takes no writes at the moment, as far as
+// it knows before it is written to. Those that are elsewhere do not.
+func writableOf(store tablestore.Store) func() error {
+	if local, ok := store.(interface{ Writable() error }); ok {
+		return local.Writable
+	}
+	return func() error { return nil }
+}
+
+// unwritable is the problem of a store that can be read and takes no writes.
+func unwritable(err error) error {
+	detail := "The store takes no writes."
+	if errors.Is(err, pebblestore.ErrNoSpace) {
+		detail = "The store takes no writes: less disk space is free than its reserve."
+	}
+	return &problem.Error{Code: problem.StoreUnavailable, Detail: detail, RetryAfter: time.Second, Err: err}
 }
 
 // tableOptions say where the tables are on Azure.

@@ -36,6 +36,7 @@ type system struct {
 	cfg       *config.Config
 	log       *slog.Logger
 	store     tablestore.Store
+	writable  func() error // Why the store takes no writes now, see writableOf.
 	ledger    *ledger.Ledger
 	queue     *workqueue.Queue
 	callbacks *callbacks.Service
@@ -81,6 +82,7 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger, hangups
 	if s.store, err = openStore(ctx, cfg, log); err != nil {
 		return nil, errors.Join(err, s.admission.close())
 	}
+	s.writable = writableOf(s.store)
 	s.store = killableStore(s.store)
 	if err := s.build(ctx); err != nil {
 		return nil, errors.Join(err, s.store.Close(), s.admission.close())
@@ -94,6 +96,9 @@ type readiness struct{ s *system }
 func (r readiness) Ready(ctx context.Context) ([]string, error) {
 	if _, _, err := r.s.ledger.Live(ctx, 0, 1, ""); err != nil {
 		return nil, ledger.Problem(err)
+	}
+	if err := r.s.writable(); err != nil {
+		return nil, unwritable(err)
 	}
 	return r.s.warnings(time.Now()), nil
 }

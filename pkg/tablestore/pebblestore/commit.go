@@ -37,11 +37,8 @@ func (s *Store) write(ctx context.Context, batches []tablestore.Batch) ([][]tabl
 		return nil, err
 	}
 	defer s.running.Done()
-	if s.readOnly {
-		return nil, fmt.Errorf("%w: local store was opened for reading alone", tablestore.ErrInvalid)
-	}
-	if err := s.space.admit(); err != nil {
-		return nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
+	if err := s.Writable(); err != nil {
+		return nil, err
 	}
 	set := s.stripes.touched(batches)
 	if err := lockAll(ctx, set, s.latch); err != nil {

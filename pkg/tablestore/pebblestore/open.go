@@ -31,8 +31,8 @@ var (
 	// holds no data.
 	ErrNoStore = errors.New("no data directory")
 
-	// ErrNoSpace is returned by Open when less disk space is free than the
-	// reserve.
+	// ErrNoSpace is returned by Open, by writes and by [Store.Writable] when less
+	// disk space is free than the reserve.
 	ErrNoSpace = errors.New("too little free disk space")
 )
 

@@ -68,6 +68,25 @@ func (s *Store) sound() error {
 	return nil
 }
 
+// Writable returns why the store would refuse a write now, nil where it would not:
+// [tablestore.ErrUnavailable] once it has failed, and [ErrNoSpace] with it while
+// less disk space is free than the reserve; [tablestore.ErrInvalid] where it was
+// opened for reading alone. It looks at the disk about once a second at most, so
+// that a store to which nobody writes sees that there is space again. It is safe
+// for concurrent use.
+func (s *Store) Writable() error {
+	if s.readOnly {
+		return fmt.Errorf("%w: local store was opened for reading alone", tablestore.ErrInvalid)
+	}
+	if err := s.sound(); err != nil {
+		return err
+	}
+	if err := s.space.admit(); err != nil {
+		return fmt.Errorf("%w: %w: %w", tablestore.ErrUnavailable, ErrNoSpace, err)
+	}
+	return nil
+}
+
 // durable waits until what was read before it is on the disk: until the writes
 // that were pending then are done. It returns an error when they may never be.
 func (s *Store) durable(ctx context.Context, writes ...*pending) error {
