@@ -2,6 +2,7 @@ package statemachine
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 )
 
@@ -85,6 +86,16 @@ const (
 	ResultFailedRetry ResultStatus = "FAILED_RETRY"
 	ResultFailedFinal ResultStatus = "FAILED_FINAL"
 )
+
+// ErrorCode returns the error code of a RESULT of this status: the platform's as
+// given, or one that names the status where it gave none, so that whatever failed
+// says why. A RESULT that SUCCEEDED has none of its own.
+func (s ResultStatus) ErrorCode(given string) string {
+	if s == ResultSucceeded {
+		return given
+	}
+	return orDefault(given, strings.ToLower(string(s)))
+}
 
 // Result is a worker's RESULT.
 //

@@ -47,10 +47,10 @@ func (m *move) settle(i int, e Result) {
 		}
 		m.succeedStep(i)
 	case ResultFailedFinal:
-		m.failStep(i, orDefault(e.ErrorCode, "failed_final"), e.ErrorMessage, "RESULT FAILED_FINAL")
+		m.failStep(i, e.Status.ErrorCode(e.ErrorCode), e.ErrorMessage, "RESULT FAILED_FINAL")
 	case ResultFailedRetry:
 		m.failAttempt(i, failure{
-			cause: CauseExecution, code: orDefault(e.ErrorCode, "failed_retry"), message: e.ErrorMessage,
+			cause: CauseExecution, code: e.Status.ErrorCode(e.ErrorCode), message: e.ErrorMessage,
 			trigger: "RESULT FAILED_RETRY", retryAfter: e.RetryAfter,
 		})
 	}

@@ -134,6 +134,26 @@ func TestStory_ALateFailureIsRememberedAndChangesNothing(t *testing.T) {
 	s.answers(late, statemachine.Duplicate, "")
 }
 
+func TestStory_AFailureKeepsItsCodeOrIsNamedAfterItsStatus(t *testing.T) {
+	t.Parallel()
+	for _, status := range []statemachine.ResultStatus{statemachine.ResultFailedRetry, statemachine.ResultFailedFinal} {
+		for _, given := range []string{"corrupt_pdf", ""} {
+			s := newStory(t)
+			s.does(s.published())
+			result := s.result(status)
+			result.ErrorCode = given
+			s.does(result)
+			want := status.ErrorCode(given)
+			if got := s.agg.Steps[0].LastErrorCode; got != want || want == "" || given != "" && want != given {
+				t.Errorf("%s with the code %q is %q, want %q", status, given, got, want)
+			}
+		}
+	}
+	if got := statemachine.ResultSucceeded.ErrorCode(""); got != "" {
+		t.Errorf("a success has the code %q", got)
+	}
+}
+
 func TestStory_AContradictionIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)

@@ -162,6 +162,34 @@ func TestQueue_AfterAFailureTheNextAttemptIsANewItem(t *testing.T) {
 	})
 }
 
+// The queue and the ledger say the same of a failure, also where its worker named no
+// code.
+func TestQueue_AFailureHasTheCodeOfItsStep(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]workqueue.Failure{
+		"named":                {Code: "corrupt_pdf"},
+		"unnamed":              {},
+		"retryable, named":     {Retryable: true, Code: "busy"},
+		"retryable, not named": {Retryable: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bothStores(t, func(t *testing.T, b *bundle) {
+				message := b.work(t)
+				item := b.claim(t, "w1", "c1", 1, true)[0].Item
+				failed, err := b.Fail(t.Context(), item.WorkID, by("w1", "f1", item), failure)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, of := failed.Item.Error.Code, b.step(t, message.JobID).LastErrorCode
+				if got != of || failure.Code != "" && got != failure.Code {
+					t.Errorf("the item says %q and its step %q, want %q", got, of, failure.Code)
+				}
+			})
+		})
+	}
+}
+
 func TestQueue_ItemsFollowTheLedger(t *testing.T) {
 	t.Parallel()
 	report := func(status statemachine.ResultStatus) func(statemachine.Pair) statemachine.Event {

@@ -84,11 +84,10 @@ func (q *Queue) Fail(ctx context.Context, workID string, r lifecycle.Request, f 
 	report := callbacks.Report{
 		Status: statemachine.ResultFailedFinal, ErrorCode: f.Code, ErrorMessage: f.Message, RetryAfter: f.RetryAfter,
 	}
-	failure := lifecycle.Failure{Code: "failed_final", Message: f.Message}
 	if f.Retryable {
-		report.Status, failure.Code = statemachine.ResultFailedRetry, "failed_retry"
+		report.Status = statemachine.ResultFailedRetry
 	}
-	failure.Code = cmp.Or(f.Code, failure.Code)
+	failure := lifecycle.Failure{Code: report.Status.ErrorCode(f.Code), Message: f.Message}
 	return q.report(ctx, workID, r, verb{
 		operation: lifecycle.OpFail,
 		bring:     q.result(report),
