@@ -14,7 +14,7 @@ import (
 
 // loops are what the process does beside answering requests, by its roles.
 func (s *system) loops() []func(context.Context) error {
-	loops := []func(context.Context) error{s.gate.Run}
+	loops := []func(context.Context) error{s.gate.Run, minding}
 	for _, watcher := range s.watchers {
 		loops = append(loops, watcher.Run)
 	}
@@ -42,7 +42,8 @@ func (s *system) serve(ctx context.Context, listener net.Listener) error {
 	}
 	server := httpapi.NewHTTPServer(killableAnswers(s.handler), s.log)
 	served := make(chan error, 1)
-	go func() { served <- s.admission.serve(server, listener) }()
+	limited := httpapi.LimitConnections(server, listener, s.maxConnections(ctx))
+	go func() { served <- s.admission.serve(server, limited) }()
 
 	var cause error
 	select {

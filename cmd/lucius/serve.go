@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"runtime/debug"
 
 	"github.com/lucius-project/lucius/internal/config"
@@ -54,18 +53,6 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 		return fmt.Errorf("say where the server is: %w", err)
 	}
 	return s.serve(ctx, listener)
-}
-
-// collectAt is how far the heap grows, in percent of what lives, before it is
-// collected. Little lives in a server whose rows are on disk, so the customary
-// 100 would have it collect many times a second to save a few megabytes.
-const collectAt = 400
-
-// spareCollector sets that, unless GOGC says otherwise.
-func spareCollector() {
-	if _, ok := os.LookupEnv("GOGC"); !ok {
-		debug.SetGCPercent(collectAt)
-	}
 }
 
 // version prints what the binary was built from.

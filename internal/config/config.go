@@ -39,6 +39,8 @@ type Config struct {
 	// ProtocolsInterval is the time between two looks at the protocol files.
 	ProtocolsInterval time.Duration
 
+	// MaxConnections is how many connections may be open at once.
+	MaxConnections  int
 	MaxBodyBytes    int
 	MaxPayloadBytes int
 	MaxInflight     int

@@ -118,6 +118,9 @@ func timing() []setting {
 // limits bound what comes in and what is logged.
 func limits() []setting {
 	return []setting{
+		{"LUCIUS_MAX_CONNECTIONS", "10000", "connections that may be open at once", func(c *Config, s string) error {
+			return integer(&c.MaxConnections, s, 1, 1_000_000)
+		}},
 		{"LUCIUS_MAX_BODY_BYTES", "1048576", "largest request body", func(c *Config, s string) error {
 			return integer(&c.MaxBodyBytes, s, 1024, 64<<20)
 		}},

@@ -76,11 +76,23 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) (*exchange, *http
 	header.Set(requestIDHeader, x.id)
 	header.Set("X-Content-Type-Options", "nosniff")
 	s.metrics.inFlight.Inc()
+	s.hurryBody(w, r)
 	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
 	if r.Method == http.MethodHead {
 		r.Method = http.MethodGet
 	}
 	return x, r
+}
+
+// hurryBody bounds the time that a client may take to send its body, until the
+// body is read to its end. It holds for one that is refused as well: what is left
+// of its body is read before it is answered. The server's ReadTimeout would also
+// end requests that wait. A writer without a connection has no deadlines, and
+// needs none.
+func (s *Server) hurryBody(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTimeout))
+	}
 }
 
 // end accounts for the exchange.

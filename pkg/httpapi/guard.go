@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorilla/mux"
 
+	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/access"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
@@ -113,12 +114,20 @@ func (g *guard) admit(x *exchange, r *http.Request) error {
 	return nil
 }
 
+// maxObjectID is the longest id that an object may have, in bytes: no row could
+// have a longer one in its key.
+const maxObjectID = 160
+
 // own sees whose the object of the path is. One of somebody else is answered as
 // one that is not there, which is answered here as well, before anything else of
 // the request is looked at: so nothing tells the two apart.
 func (g *guard) own(x *exchange, r *http.Request) error {
 	kind, _ := g.kind(x.route)
-	x.object = mux.Vars(r)[kind.parameter]
+	id := mux.Vars(r)[kind.parameter]
+	if len(id) > maxObjectID {
+		return kind.missing
+	}
+	x.object = id
 	everything := x.rule.AllowsStep(x.caller, "", "")
 	if everything && !x.rule.Audited {
 		return nil // The use case says whether it is there.
@@ -151,6 +160,9 @@ func hide(err error, missing *problem.Error) error {
 // named returns the problem of a request that names that tenant, or none with an
 // empty text, where it may not go on.
 func (g *guard) named(ctx context.Context, tenantID string) error {
+	if len(tenantID) > api.MaxTenantID {
+		return invalid(fmt.Sprintf("tenant_id must be at most %d bytes", api.MaxTenantID), nil)
+	}
 	x := exchangeOf(ctx)
 	if x.rule.Audited {
 		x.tenant = tenantID

@@ -11,6 +11,8 @@ const (
 	headerTimeout  = 10 * time.Second
 	idleTimeout    = 2 * time.Minute
 	maxHeaderBytes = 32 << 10
+	// maxRequests is how many requests one HTTP/2 connection may have under way.
+	maxRequests = 100
 	// writeMargin is what a client may take to send its request and to read the
 	// answer, beside the longest wait.
 	writeMargin = 60 * time.Second
@@ -19,7 +21,8 @@ const (
 // NewHTTPServer returns an [http.Server] that serves the handler under limits on
 // time and size, and logs what goes wrong with connections at debug. There is
 // no limit on reading a request as a whole, because it would also end requests
-// that wait; see [Config].BodyTimeout.
+// that wait; see [Config].BodyTimeout. [LimitConnections] bounds how many there
+// are.
 //
 // To stop: [Server.Drain], then Shutdown.
 func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
@@ -29,6 +32,7 @@ func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
 		WriteTimeout:      MaxWait + writeMargin,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxRequests},
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }

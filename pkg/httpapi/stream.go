@@ -1,8 +1,9 @@
 package httpapi
 
 import (
-	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"mime"
 	"net/http"
 	"strings"
@@ -15,6 +16,8 @@ import (
 const (
 	// maxStreams bounds the streams that one process keeps open.
 	maxStreams = 1024
+	// maxLooks bounds the streams that look for news at a time.
+	maxLooks = 64
 	// streamInterval is how often a stream looks for news: another process may
 	// have changed the job.
 	streamInterval = 250 * time.Millisecond
@@ -25,6 +28,13 @@ const (
 	// streamWrite is how long a client may take to read what it is sent.
 	streamWrite = 10 * time.Second
 )
+
+// atOnce is a tick that has come already.
+var atOnce = func() <-chan time.Time {
+	closed := make(chan time.Time)
+	close(closed)
+	return closed
+}()
 
 // eventStream is the media type of server-sent events.
 const eventStream = "text/event-stream"
@@ -76,7 +86,7 @@ func (s *stream) run() {
 	sent := time.Now()
 	asked := sent
 	for {
-		events, ended, err := s.endpoints.jobs.Follow(s.r.Context(), s.jobID, s.last)
+		events, ended, err := s.look()
 		if err != nil && !s.begun {
 			s.endpoints.respond.problem(s.w, s.r, err)
 			return
@@ -96,8 +106,12 @@ func (s *stream) run() {
 				return
 			}
 		}
+		next := ticker.C
+		if err == nil && len(events) > 0 {
+			next = atOnce // There may be more.
+		}
 		select {
-		case <-ticker.C:
+		case <-next:
 		case <-s.endpoints.server.ended:
 			return
 		case <-s.r.Context().Done():
@@ -106,23 +120,21 @@ func (s *stream) run() {
 	}
 }
 
+// look returns what is new of the job. Few streams look at a time: a job is read as
+// a whole, and all may be of large ones.
+func (s *stream) look() (events []api.Event, ended bool, err error) {
+	select {
+	case s.endpoints.looks <- struct{}{}:
+		defer func() { <-s.endpoints.looks }()
+		return s.endpoints.jobs.Follow(s.r.Context(), s.jobID, s.last)
+	case <-s.r.Context().Done():
+		return nil, false, context.Cause(s.r.Context())
+	}
+}
+
 // send writes entries, or a comment where there are none. It reports whether
 // the client is still there.
 func (s *stream) send(events []api.Event) bool {
-	var out bytes.Buffer
-	if len(events) == 0 {
-		out.WriteString(": waiting\n\n")
-	}
-	for i := range events {
-		data, err := s.endpoints.respond.encode(&events[i])
-		if err != nil {
-			return false
-		}
-		// The encoder ends the value with a newline.
-		fmt.Fprintf(&out, "id: %s\nevent: %s\ndata: %s\n", events[i].EventID, events[i].Type, data.Bytes())
-		s.endpoints.respond.release(data)
-		s.last = events[i].EventID
-	}
 	if !s.begun {
 		s.begun = true
 		header := s.w.Header()
@@ -132,8 +144,31 @@ func (s *stream) send(events []api.Event) bool {
 	}
 	// A writer without a connection has no deadlines, and needs none.
 	_ = s.control.SetWriteDeadline(time.Now().Add(streamWrite))
-	if _, err := s.w.Write(out.Bytes()); err != nil {
-		return false
+	if len(events) == 0 {
+		if _, err := io.WriteString(s.w, ": waiting\n\n"); err != nil {
+			return false
+		}
+	}
+	for i := range events {
+		if !s.sendOne(&events[i]) {
+			return false
+		}
 	}
 	return s.control.Flush() == nil
+}
+
+// sendOne writes one entry: a client that does not read holds no more of them in
+// memory than the one.
+func (s *stream) sendOne(event *api.Event) bool {
+	data, err := s.endpoints.respond.encode(event)
+	if err != nil {
+		return false
+	}
+	defer s.endpoints.respond.release(data)
+	// The encoder ends the value with a newline.
+	if _, err := fmt.Fprintf(s.w, "id: %s\nevent: %s\ndata: %s\n", event.EventID, event.Type, data.Bytes()); err != nil {
+		return false
+	}
+	s.last = event.EventID
+	return true
 }

@@ -6,8 +6,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
-// followPage is how many entries one look at a job returns, about.
-const followPage = 500
+// followPage is how many entries one look at a job returns, about. Whoever follows
+// holds them until they are sent, however slowly.
+const followPage = 20
 
 // Follow returns what happened to the job behind entry index of revision rev,
 // and whether the job has ended and nothing more will. Entries of one revision

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// crowd is how many idle connections there are: as many as may be open at once,
+// unless the system forbids this process to have that many.
+const crowd = 10_000
+
+// allowFiles lets this process have files beside those for n connections, and
+// returns for how many there is room.
+func allowFiles(t *testing.T, n int) int {
+	t.Helper()
+	const beside = 2000
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	limit.Cur = limit.Max
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if limit.Max < uint64(n+beside) {
+		return int(limit.Max) * 4 / 5
+	}
+	return n
+}
+
+// TestHostile_IdleConnections opens as many connections as may be, of which half
+// say nothing and half have been answered once and say nothing more.
+func TestHostile_IdleConnections(t *testing.T) {
+	t.Parallel()
+	n := allowFiles(t, crowd)
+	f := besiege(t)
+	f.while(func() {
+		f.crowdIn(n)
+		sockets := openSockets(t, f.cmd.Process.Pid)
+		t.Logf("%d connections were opened, the server has %d sockets", n, sockets)
+	})
+}
+
+// TestHostile_MoreConnectionsThanMayBe opens far more connections than the server
+// is to have: it closes the longest idle ones, and a good client always gets in.
+func TestHostile_MoreConnectionsThanMayBe(t *testing.T) {
+	t.Parallel()
+	const may, beside = 50, 20
+	f := besiege(t, "--max-connections", fmt.Sprint(may))
+	f.while(func() {
+		for range 5 {
+			f.crowdIn(2 * may)
+			if sockets := openSockets(t, f.cmd.Process.Pid); sockets > may+beside {
+				t.Errorf("the server has %d sockets with --max-connections %d", sockets, may)
+			}
+		}
+	})
+}
+
+// crowdIn opens connections that stay idle.
+func (f *fortress) crowdIn(n int) {
+	var group errgroup.Group
+	group.SetLimit(32)
+	for i := range n {
+		group.Go(func() error {
+			conn, err := f.dial()
+			if err == nil && i%2 == 1 {
+				err = askOnce(conn)
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		f.t.Errorf("a connection is not served: %v", err)
+	}
+}
+
+// askOnce has one request answered, and leaves the connection open.
+func askOnce(conn net.Conn) error {
+	if _, err := fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+		return err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("answered %s", response.Status)
+	}
+	return response.Body.Close()
+}

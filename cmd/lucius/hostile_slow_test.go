@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestHostile_SlowClients sends headers that never end and bodies of which hardly
+// anything comes. Nobody waits for them longer than they may take, also where the
+// request is refused without its body.
+func TestHostile_SlowClients(t *testing.T) {
+	t.Parallel()
+	f := besiege(t)
+	f.while(func() {
+		var attacks sync.WaitGroup
+		attacks.Go(func() { f.allAtOnce(200, f.sendSlowHeaders) })
+		attacks.Go(func() { f.allAtOnce(100, f.sendSlowBody(f.token, "invalid_json")) })
+		attacks.Go(func() { f.allAtOnce(100, f.sendSlowBody("", "unauthenticated")) })
+		attacks.Wait()
+	})
+}
+
+// sendSlowHeaders fails unless the connection ends without an answer.
+func (f *fortress) sendSlowHeaders(conn net.Conn) {
+	_, _ = fmt.Fprint(conn, "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+	go drip(conn, "a", 100*time.Millisecond)
+	if said := f.expectClosed(conn); said != "" {
+		f.t.Errorf("a request without an end is answered %.200s", said)
+	}
+}
+
+// sendSlowBody fails unless the request is answered with a problem of that code,
+// and the connection ends.
+func (f *fortress) sendSlowBody(token, code string) func(net.Conn) {
+	return func(conn net.Conn) {
+		_, _ = fmt.Fprint(conn, f.posting(token, "/v1/commands", "Content-Length: 100000\r\n"))
+		go drip(conn, " ", time.Second)
+		got, err := read(conn)
+		if err != nil {
+			f.t.Errorf("with code %s in prospect: %v", code, err)
+			return
+		}
+		f.expectProblem(http.MethodPost, "/v1/commands", got, code)
+		f.expectClosed(conn)
+	}
+}
+
+// drip sends the text again and again, slowly, until the connection ends.
+func drip(w io.Writer, text string, pause time.Duration) {
+	for {
+		if _, err := io.WriteString(w, text); err != nil {
+			return
+		}
+		time.Sleep(pause)
+	}
+}

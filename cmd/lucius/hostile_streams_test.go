@@ -1,0 +1,182 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestHostile_StreamsThatNobodyReads follows a job with a long history, and reads
+// nothing of it. The server does not wait for such a client.
+func TestHostile_StreamsThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	const streams = 1000
+	f := besiege(t)
+	jobID := f.longJob(t)
+	f.while(func() {
+		for range streams {
+			conn := f.dialDeaf(t)
+			_, _ = fmt.Fprintf(conn, "GET /v1/jobs/%s/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nAuthorization: Bearer %s\r\n\r\n",
+				jobID, f.token)
+		}
+		f.untilUnderWay("all streams are open", func(n int) bool { return n >= streams })
+		f.untilUnderWay("those that nobody reads are closed", func(n int) bool { return n < streams/10 })
+	})
+}
+
+// TestHostile_AnswersThatNobodyReads asks for large answers, and reads nothing of
+// them.
+func TestHostile_AnswersThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	f := besiege(t)
+	jobID := f.longJob(t)
+	f.while(func() {
+		for range 200 {
+			conn := f.dialDeaf(t)
+			request := fmt.Sprintf("GET /v1/jobs/%s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n", jobID, f.token)
+			_, _ = fmt.Fprint(conn, strings.Repeat(request, 10))
+		}
+		f.untilUnderWay("they are on their way", func(n int) bool { return n > 100 })
+	})
+}
+
+// TestHostile_TooManyStreams opens more streams than a process has.
+func TestHostile_TooManyStreams(t *testing.T) {
+	t.Parallel()
+	const may, beside = 1024, 50
+	f := besiege(t)
+	jobID := f.submit(t, `{"language":"en"}`)
+	path := "/v1/jobs/" + jobID + "/events"
+	f.while(func() {
+		var begun, refused atomic.Int64
+		var all sync.WaitGroup
+		for range may + beside {
+			conn, err := f.dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() {
+				_, _ = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAccept: text/event-stream\r\nAuthorization: Bearer %s\r\n\r\n",
+					path, f.token)
+				beginning := make([]byte, len("HTTP/1.1 200"))
+				if _, err := conn.Read(beginning); err != nil {
+					t.Errorf("a stream is not answered: %v", err)
+				}
+				switch string(beginning) {
+				case "HTTP/1.1 200":
+					begun.Add(1)
+				case "HTTP/1.1 429":
+					refused.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if begun.Load() != may || refused.Load() != beside {
+			t.Errorf("%d streams were opened and %d refused, want %d and %d", begun.Load(), refused.Load(), may, beside)
+		}
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.url+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+f.token)
+		request.Header.Set("Accept", "text/event-stream")
+		got, err := f.send(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.expectProblem(http.MethodGet, path, got, "rate_limited")
+	})
+}
+
+// TestHostile_LongPolls waits for work that never comes, on many connections.
+func TestHostile_LongPolls(t *testing.T) {
+	t.Parallel()
+	const polls = 1000
+	f := besiege(t)
+	f.while(func() {
+		for i := range polls {
+			conn, err := f.dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			body := claimBody(fmt.Sprint(i), 60, "none")
+			headers := fmt.Sprintf("Content-Length: %d\r\n", len(body))
+			_, _ = fmt.Fprint(conn, f.posting(f.token, "/v1/work:claim", headers)+body)
+		}
+		f.untilUnderWay("all of them wait", func(n int) bool { return n >= polls })
+	})
+}
+
+// submit submits a command that nobody works on.
+func (f *fortress) submit(t *testing.T, payload string) string {
+	t.Helper()
+	body := strings.Replace(ingestFor("tenant_long", "k"), "{}}", payload+"}", 1)
+	return f.want(t, http.StatusAccepted, http.MethodPost, "/v1/commands", body).field(t, "jobId")
+}
+
+// longJob is a job with more payload, and more history, than the system holds for
+// a client that reads nothing.
+func (f *fortress) longJob(t *testing.T) string {
+	t.Helper()
+	jobID := f.submit(t, `{"language":"en","x":"`+strings.Repeat("x", 120_000)+`"}`)
+	because := `{"reason":"` + strings.Repeat("y", 1000) + `"}`
+	for range 90 {
+		f.want(t, http.StatusAccepted, http.MethodPost, "/v1/jobs/"+jobID+":pause", because)
+		f.want(t, http.StatusAccepted, http.MethodPost, "/v1/jobs/"+jobID+":resume", because)
+	}
+	if got := len(f.want(t, http.StatusOK, http.MethodGet, "/v1/jobs/"+jobID+"/events?limit=1000", "").body); got < 200_000 {
+		t.Fatalf("the history has %d bytes", got)
+	}
+	return jobID
+}
+
+// dialDeaf opens a connection of which hardly anything fits into the buffers of
+// the system.
+func (f *fortress) dialDeaf(t *testing.T) net.Conn {
+	t.Helper()
+	small := func(_, _ string, raw syscall.RawConn) (err error) {
+		failed := raw.Control(func(file uintptr) {
+			if err = syscall.SetsockoptInt(int(file), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096); err == nil {
+				err = syscall.SetsockoptInt(int(file), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG, 536)
+			}
+		})
+		if failed != nil {
+			return failed
+		}
+		return err
+	}
+	conn, err := (&net.Dialer{Timeout: patience, Control: small}).DialContext(t.Context(), "tcp", f.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// untilUnderWay waits until so many requests are under way.
+func (f *fortress) untilUnderWay(what string, enough func(n int) bool) {
+	f.t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		metrics, err := f.call(f.t.Context(), http.MethodGet, "/metrics", "")
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(metrics.body, "\nlucius_http_requests_in_flight ")
+		var n int
+		if _, err := fmt.Sscan(rest, &n); err != nil {
+			f.t.Fatal(err)
+		}
+		if enough(n) {
+			return
+		}
+		if time.Now().After(end) {
+			f.t.Fatalf("in vain waited until %s: %d requests are under way", what, n)
+		}
+	}
+}

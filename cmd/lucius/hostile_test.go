@@ -1,0 +1,160 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
+)
+
+// patience is how long a hostile client, or a good one beside it, waits at most.
+// It is far beyond all limits of the server.
+const patience = 2 * time.Minute
+
+// fortress is a real server that asks who calls, by tokens and by JWT, under
+// siege. A good client is always there.
+type fortress struct {
+	*process
+	*caller // The good client. It may do everything, and has one connection.
+
+	url     string
+	address string
+	mint    *mint
+	keys    atomic.Int64
+}
+
+// besiege starts the server, with more flags that win over the usual ones.
+func besiege(t *testing.T, more ...string) *fortress {
+	t.Helper()
+	f := &fortress{mint: newMint(t)}
+	file := filepath.Join(t.TempDir(), "tokens.yaml")
+	token := addCaller(t, file, "good", "submit:*", "read:*", "platform:*", "admin:*")
+	s := newSite(t)
+	f.process = s.start(append([]string{
+		"--auth-file", file, "--oidc-issuer", f.mint.url, "--oidc-audience", "lucius", "--audit-log", "off",
+		"--ack-timeout", "5m", "--lease-duration", "5m",
+	}, more...)...)
+	f.address = s.address.Load().(string)
+	f.url = "http://" + f.address
+	f.caller = f.as(token)
+	return f
+}
+
+// as is a client with that token.
+func (f *fortress) as(token string) *caller {
+	transport := &http.Transport{}
+	f.t.Cleanup(transport.CloseIdleConnections)
+	return &caller{url: f.url, token: token, http: &http.Client{Transport: transport, Timeout: patience}}
+}
+
+// while attacks, and sees that a good client is answered all the time and that
+// the server stays under its bound of memory.
+func (f *fortress) while(attack func()) {
+	f.t.Helper()
+	over := make(chan struct{})
+	var calls sync.WaitGroup
+	answered := 0
+	calls.Go(func() {
+		for last := false; !last; answered++ {
+			select {
+			case <-over:
+				last = true // Once more, behind the attack.
+			case <-time.After(20 * time.Millisecond):
+			}
+			if err := f.callWell(); err != nil {
+				f.t.Errorf("a good client is not answered: %v", err)
+				return
+			}
+		}
+	})
+	attack()
+	close(over)
+	calls.Wait()
+	highest := residentPeak(f.t, f.cmd.Process.Pid)
+	f.t.Logf("%d good calls were answered, the server had at most %d MiB", answered, highest>>20)
+	if highest > memoryBound {
+		f.t.Errorf("the server had %d MiB, the bound is %d MiB", highest>>20, memoryBound>>20)
+	}
+}
+
+// callWell submits a command and reads its job.
+func (f *fortress) callWell() error {
+	key := fmt.Sprint(f.keys.Add(1))
+	submitted, err := f.call(f.t.Context(), http.MethodPost, "/v1/commands", strings.Replace(ingestFor("tenant_good", key), "{}}", `{"language":"en"}}`, 1))
+	if err != nil {
+		return err
+	}
+	var accepted api.CommandAccepted
+	if err := json.Unmarshal([]byte(submitted.body), &accepted); err != nil || submitted.status != http.StatusAccepted {
+		return fmt.Errorf("a command is answered %d %s", submitted.status, submitted.body)
+	}
+	if job, err := f.call(f.t.Context(), http.MethodGet, "/v1/jobs/"+accepted.JobID, ""); err != nil || job.status != http.StatusOK {
+		return fmt.Errorf("its job is answered %d %s, %w", job.status, job.body, err)
+	}
+	return nil
+}
+
+// dial opens a connection that ends with the test, or with the patience.
+func (f *fortress) dial() (net.Conn, error) {
+	conn, err := net.DialTimeout("tcp", f.address, patience)
+	if err != nil {
+		return nil, err
+	}
+	f.t.Cleanup(func() { _ = conn.Close() })
+	return conn, conn.SetDeadline(time.Now().Add(patience))
+}
+
+// expectClosed fails unless the server closes the connection, and returns what it
+// said before that.
+func (f *fortress) expectClosed(conn net.Conn) string {
+	said, err := io.ReadAll(conn)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		f.t.Errorf("the connection of %s is still open", conn.LocalAddr())
+	}
+	return string(said)
+}
+
+// expectProblem fails unless the answer is a problem of that code, as the
+// document has it for the request, and says nothing of what is inside.
+func (f *fortress) expectProblem(method, path string, got answer, code string) {
+	f.t.Helper()
+	var found api.Problem
+	err := json.Unmarshal([]byte(got.body), &found)
+	mediaType := got.header.Get("Content-Type")
+	if err != nil || mediaType != "application/problem+json" || string(found.Code) != code ||
+		found.Code.Status() != got.status || int(found.Status) != got.status {
+		f.t.Errorf("%s %.80s is answered %d, %s, want %s: %.500s", method, path, got.status, mediaType, code, got.body)
+		return
+	}
+	request, err := http.NewRequestWithContext(f.t.Context(), method, f.url+path, http.NoBody)
+	if err != nil {
+		f.t.Error(err)
+		return
+	}
+	err = contract().Check(&contracttest.Exchange{
+		Request: request, Status: got.status, Header: got.header, Received: []byte(got.body),
+	})
+	if err != nil {
+		f.t.Errorf("not as documented: %.1000v", err)
+	}
+	for _, inside := range []string{".go", "goroutine", "panic", "pebble", "jose", "0xc0", f.site.data, os.TempDir(), "dial tcp"} {
+		if strings.Contains(got.body, inside) {
+			f.t.Errorf("%s %.80s tells %q: %.500s", method, path, inside, got.body)
+		}
+	}
+	if len(got.body) > 64<<10 {
+		f.t.Errorf("%s %.80s is answered with %d bytes", method, path, len(got.body))
+	}
+}

@@ -1,0 +1,71 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// A body that nobody wants is waited for no longer than another.
+func TestASlowBodyOfARefusedRequestIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, []string{"submit:t"}, func(c *httpapi.Config) { c.BodyTimeout = 20 * time.Millisecond })
+	response, closes := post(t, listen(t, g.harness), "/v1/commands", "Content-Length: 10\r\n\r\n{")
+	if found := problemOf(t, response); found.Code != problem.Unauthenticated || !closes {
+		t.Errorf("answered %s, and closes is %t", found.Code, closes)
+	}
+}
+
+func TestTextThatOthersWouldStumbleOverIsRefused(t *testing.T) {
+	t.Parallel()
+	nested := func(n int) string {
+		return `{"reason":"why","x":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}`
+	}
+	for name, test := range map[string]struct{ body, detail string }{
+		"a byte that is not UTF-8": {"{\"reason\":\n\"\xff\"}", "The body is not valid JSON at line 2, column 2: not UTF-8."},
+		"a replacement, then one":  {"{\"reason\":\"\ufffd\xff\"}", "The body is not valid JSON at line 1, column 15: not UTF-8."},
+		"too deep":                 {nested(128), "The body is beyond a limit at line 1, column 148: it is nested deeper than 128 levels."},
+		"deep enough":              {nested(127), "/x is unknown."},
+		"brackets in a text":       {`{"reason":"\"` + strings.Repeat("[", 200) + `"}`, ""},
+	} {
+		h := newHarness(t)
+		response := h.do(t, http.MethodPost, "/v1/jobs/j1:cancel", test.body)
+		switch {
+		case test.detail == "" && response.Status != http.StatusOK:
+			t.Errorf("%s: answered %d %s", name, response.Status, response.Body)
+		case test.detail != "" && problemOf(t, response).Detail != test.detail:
+			t.Errorf("%s: answered %s", name, response.Body)
+		}
+	}
+}
+
+func TestWhatIsTooLongToBeAnIDIsNotThere(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("a", 161)
+	g := newGuarded(t, []string{"submit:* read:* platform:* admin:*", "read:t"})
+	for target, code := range map[string]problem.Code{
+		"GET /v1/jobs/" + long:                                problem.JobNotFound,
+		"POST /v1/jobs/" + long + ":cancel":                   problem.JobNotFound,
+		"GET /v1/work/" + long:                                problem.WorkNotFound,
+		"GET /v1/admin/retries/" + long:                       problem.NotFound,
+		"POST /v1/admin/pauses/tenant:" + long + ":resume":    problem.NotFound,
+		"GET /v1/jobs?tenant_id=" + long:                      problem.InvalidEnvelope,
+		"GET /v1/admin/failures?tenant_id=" + long:            problem.InvalidEnvelope,
+		"GET /v1/jobs?tenant_id=t&correlation_id=" + long:     problem.InvalidEnvelope,
+		"GET /v1/jobs?tenant_id=t&request_type=" + long[:129]: problem.InvalidEnvelope,
+	} {
+		if found := problemOf(t, g.as(t, "submit:* read:* platform:* admin:*", target, "")); found.Code != code {
+			t.Errorf("%.40s: answered %s, want %s", target, found.Code, code)
+		}
+	}
+	if found := problemOf(t, g.as(t, "read:t", "GET /v1/jobs/"+long, "")); found.Code != problem.JobNotFound {
+		t.Errorf("a caller of a tenant is answered %s", found.Code)
+	}
+	if calls := g.useCases.all(); len(calls) > 0 {
+		t.Errorf("there was %+v", calls)
+	}
+}
