@@ -90,6 +90,10 @@ fuzz: ## Fuzz each target for a while (TIME=30s); what fails is written into its
 model: ## Check the protocol's model in full, and that its mutants fail (needs spin)
 	model/check.sh
 
+.PHONY: contract
+contract: ## Provoke every documented status code, and print which were answered as documented
+	$(GO) test ./pkg/httpapi -run '^TestEveryDocumentedStatusCodeIsAnswered$$' -v -count=1 | grep -vE '^ *(=== |--- PASS)'
+
 .PHONY: crash
 crash: ## Kill, stop and starve the real binary, and audit what is left
 	$(GO) test ./cmd/lucius -run '^Test(Crash|Pause|Terminate|Disk|Log)_' -v -count=1
@@ -107,7 +111,7 @@ vet: ## Run go vet
 
 .PHONY: check-generated
 check-generated: ## Fail when generated files are not what their sources make
-	$(call stage,sums() { find . -name '*.gen.go' -print0 | sort -z | xargs -0 -r cksum; }; \
+	$(call stage,sums() { find . -name '*.gen.*' -print0 | sort -z | xargs -0 -r cksum; }; \
 	before=$$(sums); $(GO) generate ./...; after=$$(sums); \
 	if [[ $$before != "$$after" ]]; then \
 		echo 'generated files were stale and have been made again:'; \
@@ -134,7 +138,7 @@ fmt: ## Format the source and group its imports
 	$(GOLANGCI_LINT) fmt ./...
 
 .PHONY: generate
-generate: ## Make the generated files again (api/*.gen.go from api/openapi.yaml)
+generate: ## Make the generated files again (api/*.gen.* from api/openapi.yaml)
 	$(GO) generate ./...
 
 .PHONY: tidy

@@ -4,6 +4,8 @@
 //	     │
 //	     ├─────────► Spec()          the document itself, served as it is
 //	     │
+//	     ├─────────► docs.gen.html   the document as a page, [Docs]
+//	     │
 //	     └─────────► check.go        its limits on what comes in, by hand,
 //	                                 because generated validation is slow
 //

@@ -196,4 +196,12 @@ func TestTheClientLeavesUnsetParametersOut(t *testing.T) {
 	if params, ok := server.params.(api.SubmitCommandParams); !ok || params.IdempotencyKey != nil || params.Traceparent != nil {
 		t.Errorf("the server saw %+v", server.params)
 	}
+	for name, made := range map[string]func(string) (*http.Request, error){
+		"listJobs":   func(url string) (*http.Request, error) { return api.NewListJobsRequest(url, &api.ListJobsParams{}) },
+		"listOutbox": func(url string) (*http.Request, error) { return api.NewListOutboxRequest(url, &api.ListOutboxParams{}) },
+	} {
+		if request, err := made(listener.URL); err != nil || request.URL.RawQuery != "" {
+			t.Errorf("%s: %v asks for %s", name, err, request.URL)
+		}
+	}
 }

@@ -10,3 +10,10 @@ var spec []byte
 
 // Spec returns the OpenAPI document, in YAML. The caller owns the bytes.
 func Spec() []byte { return slices.Clone(spec) }
+
+//go:embed docs.gen.html
+var docs []byte
+
+// Docs returns the OpenAPI document as a page of HTML, which has its style in its
+// only style element, no script, and nothing to load. The caller owns the bytes.
+func Docs() []byte { return slices.Clone(docs) }

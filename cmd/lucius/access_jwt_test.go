@@ -61,7 +61,7 @@ func TestAccess_JWT(t *testing.T) {
 		"in another one's name":    {map[string]any{"perms": "read:*", "iss": "https://issuer.example"}, http.StatusUnauthorized},
 		"of somebody with no name": {map[string]any{"perms": "read:*", "sub": ""}, http.StatusUnauthorized},
 	} {
-		c := &caller{url: s.url, token: sign(test.claims), http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+		c := &caller{url: s.url, token: sign(test.claims), http: &http.Client{Transport: contracted(&http.Transport{DisableKeepAlives: true})}}
 		if got := c.do(t, "GET", "/v1/jobs?tenant_id=tenant_a", ""); got.status != test.status {
 			t.Errorf("%s: %d %s, want %d", name, got.status, got.body, test.status)
 		}
@@ -94,7 +94,7 @@ func TestAccess_NothingConfigured(t *testing.T) {
 		if test.origin != "" {
 			request.Header.Set("Origin", test.origin)
 		}
-		response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+		response, err := (&http.Client{Transport: contracted(&http.Transport{DisableKeepAlives: true})}).Do(request)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -27,30 +28,44 @@ type answer struct {
 	header http.Header
 }
 
-// do sends a request. All requests have one id, so that answers can be compared.
+// do is call for a request that must be answered.
 func (c *caller) do(t *testing.T, method, path, body string) answer {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), method, c.url+path, strings.NewReader(body))
+	got, err := c.call(t.Context(), method, path, body)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return got
+}
+
+// call sends a request. All requests have one id, so that answers can be compared.
+func (c *caller) call(ctx context.Context, method, path, body string) (answer, error) {
+	request, err := http.NewRequestWithContext(ctx, method, c.url+path, strings.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
 	request.Header.Set("X-Request-Id", "r1")
+	// It is not sent: it lets the client send the request again where the server
+	// has closed an idle connection meanwhile.
+	request.Header["X-Idempotency-Key"] = nil
 	if body != "" {
 		request.Header.Set("Content-Type", "application/json")
 	}
 	if c.token != "" {
 		request.Header.Set("Authorization", "Bearer "+c.token)
 	}
+	return c.send(request)
+}
+
+// send sends a request as it is.
+func (c *caller) send(request *http.Request) (answer, error) {
 	response, err := c.http.Do(request)
 	if err != nil {
-		t.Fatal(err)
+		return answer{}, err
 	}
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer{response.StatusCode, string(text), response.Header}
+	return answer{response.StatusCode, string(text), response.Header}, err
 }
 
 // want is do for a request that must be answered with that status.
@@ -117,7 +132,7 @@ func newEstate(t *testing.T, callers map[string]string, more ...string) *estate 
 	dir, protocols := t.TempDir(), t.TempDir()
 	put(t, protocols, ingest("1", "read", "write"))
 	e := &estate{file: filepath.Join(dir, "tokens.yaml"), audit: filepath.Join(dir, "audit.log"), call: map[string]*caller{}}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Transport: contracted(&http.Transport{DisableKeepAlives: true})}
 	for name, grants := range callers {
 		e.call[name] = &caller{token: addCaller(t, e.file, name, strings.Fields(grants)...), http: client}
 	}

@@ -90,9 +90,9 @@ func (a *authority) issue(t *testing.T, dir, name, certFile, keyFile string) tls
 func (a *authority) client(own ...tls.Certificate) *http.Client {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.certificate)
-	return &http.Client{Transport: &http.Transport{
+	return &http.Client{Transport: contracted(&http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: own},
-	}}
+	})}
 }
 
 // nameOf is the name in the server's certificate.

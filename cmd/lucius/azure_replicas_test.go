@@ -61,7 +61,8 @@ func doAJob(t *testing.T, account *azurite.Server, layout string) {
 	if err != nil || job.JSON200 == nil || job.JSON200.State != api.JobStateSucceeded {
 		t.Fatalf("%v, %s", err, job.Body)
 	}
-	listed, err := two.client.ListJobsWithResponse(t.Context(), &api.ListJobsParams{State: api.JobStateSucceeded})
+	succeeded := api.JobStateSucceeded
+	listed, err := two.client.ListJobsWithResponse(t.Context(), &api.ListJobsParams{State: &succeeded})
 	if err != nil || listed.JSON200 == nil || len(listed.JSON200.Jobs) != 1 || listed.JSON200.Jobs[0].JobID != jobID {
 		t.Errorf("listed: %v, %s", err, listed.Body)
 	}

@@ -42,7 +42,7 @@ func runTests(m *testing.M) int {
 	}
 	builds = dir
 	defer func() { _ = os.RemoveAll(dir) }() // Nothing depends on it.
-	return m.Run()
+	return holdToContract(m.Run())
 }
 
 // build makes the binary, once for all tests.
@@ -92,7 +92,7 @@ func newSite(t *testing.T) *site {
 		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: dial}
-	s.http = &http.Client{Transport: transport}
+	s.http = &http.Client{Transport: contracted(transport)}
 	var err error
 	s.client, err = api.NewClientWithResponses("http://localhost", api.WithHTTPClient(s.http))
 	if err != nil {

@@ -228,7 +228,7 @@ func TestReload_OnSIGHUP(t *testing.T) {
 		url = strings.TrimSpace(text)
 		return up
 	})
-	client, err := api.NewClientWithResponses(url, api.WithHTTPClient(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}))
+	client, err := api.NewClientWithResponses(url, api.WithHTTPClient(&http.Client{Transport: contracted(&http.Transport{DisableKeepAlives: true})}))
 	if err != nil {
 		t.Fatal(err)
 	}

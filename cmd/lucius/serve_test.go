@@ -64,7 +64,7 @@ func serveOn(t *testing.T, dir string, more ...string) *server {
 	go func() { done <- p.runServer(ctx, &loaded.Config, func(url string) { urls <- url }) }()
 	select {
 	case url := <-urls:
-		transport := &http.Transport{DisableKeepAlives: true}
+		transport := contracted(&http.Transport{DisableKeepAlives: true})
 		client, err := api.NewClientWithResponses(url, api.WithHTTPClient(&http.Client{Transport: transport}))
 		if err != nil {
 			t.Fatal(err)

@@ -62,4 +62,5 @@ var rules = []Rule{
 	{"getReadiness", get, "/readyz", nil, Public, false},
 	{"getMetrics", get, "/metrics", []Role{Read, Admin}, Everywhere, false},
 	{"getOpenAPI", get, "/openapi.yaml", nil, Public, false},
+	{"getDocs", get, "/docs", nil, Public, false},
 }

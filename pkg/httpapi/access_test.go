@@ -24,7 +24,15 @@ type guarded struct {
 // lists, with spaces between them.
 func newGuarded(t *testing.T, callers []string, configure ...func(*httpapi.Config)) *guarded {
 	t.Helper()
-	path, tokens := filepath.Join(t.TempDir(), "tokens.yaml"), map[string]string{}
+	path, file, tokens := newTokens(t, callers)
+	ask := func(c *httpapi.Config) { c.Access = access.New(access.Config{File: file}) }
+	return &guarded{newHarness(t, append([]func(*httpapi.Config){ask}, configure...)...), path, file, tokens}
+}
+
+// newTokens returns a token file of those callers, and their tokens by their grants.
+func newTokens(t *testing.T, callers []string) (path string, file *access.File, tokens map[string]string) {
+	t.Helper()
+	path, tokens = filepath.Join(t.TempDir(), "tokens.yaml"), map[string]string{}
 	for i, texts := range callers {
 		token := access.NewToken()
 		entry := access.Entry{Name: "caller-" + string(rune('a'+i)), TokenHash: access.HashToken(token)}
@@ -44,8 +52,7 @@ func newGuarded(t *testing.T, callers []string, configure ...func(*httpapi.Confi
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(c *httpapi.Config) { c.Access = access.New(access.Config{File: file}) }
-	return &guarded{newHarness(t, append([]func(*httpapi.Config){ask}, configure...)...), path, file, tokens}
+	return path, file, tokens
 }
 
 // as sends a request of the caller with those grants, or of nobody.
@@ -104,6 +111,7 @@ var asks = map[string]ask{
 	"getReadiness":      {"GET /readyz", ""},
 	"getMetrics":        {"GET /metrics", ""},
 	"getOpenAPI":        {"GET /openapi.yaml", ""},
+	"getDocs":           {"GET /docs", ""},
 }
 
 // about is the request about the object with that id.

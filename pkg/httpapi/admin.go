@@ -22,7 +22,7 @@ func (e *endpoints) RetryOutbox(w http.ResponseWriter, r *http.Request) {
 
 // ListOutbox is GET /v1/admin/outbox.
 func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params api.ListOutboxParams) {
-	if params.State != "" && !params.State.Valid() {
+	if params.State != nil && !params.State.Valid() {
 		e.respond.problem(w, r, invalid("parameter state must be PENDING, SENT or FAILED_FINAL", nil))
 		return
 	}

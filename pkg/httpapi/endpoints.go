@@ -28,7 +28,9 @@ type endpoints struct {
 	bodies  *bodies
 	metrics http.Handler
 	spec    []byte
+	docs    *docs
 	streams chan struct{} // Holds a token for each open stream.
+	looks   chan struct{} // Holds a token for each stream that looks for news.
 }
 
 var _ api.ServerInterface = (*endpoints)(nil)
@@ -40,12 +42,11 @@ func newEndpoints(config Config, server *Server, guard *guard) *endpoints {
 		admin: config.Admin, failures: config.Failures, pauses: config.Pauses, webhooks: config.Webhooks,
 		protocols: config.Protocols, readiness: config.Readiness,
 		server: server, guard: guard, respond: server.respond,
-		bodies: &bodies{
-			limit: config.MaxBodyBytes, timeout: config.BodyTimeout, unknown: server.metrics.unknown,
-		},
+		bodies:  &bodies{limit: config.MaxBodyBytes, unknown: server.metrics.unknown},
 		metrics: metricsHandler(config.Registry, config.Log),
-		spec:    api.Spec(),
+		spec:    api.Spec(), docs: newDocs(api.Docs()),
 		streams: make(chan struct{}, maxStreams),
+		looks:   make(chan struct{}, maxLooks),
 	}
 }
 

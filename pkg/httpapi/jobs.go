@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -30,8 +31,13 @@ func (e *endpoints) ListJobSteps(w http.ResponseWriter, r *http.Request, jobID a
 
 // ListJobs is GET /v1/jobs.
 func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.ListJobsParams) {
-	if params.State != "" && !params.State.Valid() {
+	if params.State != nil && !params.State.Valid() {
 		e.respond.problem(w, r, invalid("parameter state is none of a job's", nil))
+		return
+	}
+	if max(len(textOf(params.CorrelationID)), len(textOf(params.RequestType))) > api.MaxName {
+		message := fmt.Sprintf("parameters correlation_id and request_type must be at most %d bytes", api.MaxName)
+		e.respond.problem(w, r, invalid(message, nil))
 		return
 	}
 	pagedOf(e, w, r, params.TenantID, params.Limit, params.PageToken, func(ctx context.Context, page Page) (api.JobPage, error) {

@@ -36,7 +36,7 @@ var raised = map[problem.Code][]string{
 		"GET /v1/work/w1", "GET /v1/work/w1/events", "POST /v1/work/w1:start", "POST /v1/work/w1:heartbeat",
 		"POST /v1/work/w1:complete", "POST /v1/work/w1:fail", "POST /v1/admin/work/w1:stall", "POST /v1/admin/work/w1:requeue",
 	},
-	problem.Conflict: {"POST /v1/jobs/j1:cancel", "POST /v1/callbacks/ack", "POST /v1/work:claim"},
+	problem.Conflict: {"POST /v1/jobs/j1:cancel", "POST /v1/callbacks/ack", "POST /v1/work/w1:start"},
 	problem.IllegalTransition: {
 		"POST /v1/jobs/j1:cancel", "POST /v1/jobs/j1:pause", "POST /v1/jobs/j1:resume", "POST /v1/callbacks/ack",
 		"POST /v1/work/w1:start", "POST /v1/admin/work/w1:stall", "POST /v1/admin/work/w1:requeue",

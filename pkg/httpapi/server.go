@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/gorilla/mux"
 
@@ -18,8 +19,11 @@ type Server struct {
 	metrics *metrics
 	respond *responder
 	audit   *access.Audit
-	ended   chan struct{}
-	drain   sync.Once
+	// bodyTimeout is how long a client may take to send its body.
+	bodyTimeout time.Duration
+
+	ended chan struct{}
+	drain sync.Once
 }
 
 // New returns a server that is made of config. The error names the field that
@@ -37,8 +41,8 @@ func New(config Config) (*Server, error) {
 	s := &Server{
 		metrics: measured,
 		respond: &responder{log: config.Log},
-		audit:   config.Audit,
-		ended:   make(chan struct{}),
+		audit:   config.Audit, bodyTimeout: config.BodyTimeout,
+		ended: make(chan struct{}),
 	}
 	guard := newGuard(config, s.respond)
 	s.router = newRouter(newEndpoints(config, s, guard), guard)

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
+)
+
+// contract is the OpenAPI document that the exchanges of these tests are held
+// against. Whichever of them is not as documented fails the run in the end: some
+// are of goroutines that no test waits for.
+var contract = sync.OnceValue(func() *contracttest.Contract {
+	made, err := contracttest.New()
+	if err != nil {
+		panic(err)
+	}
+	return made
+})
+
+// faults are what of the exchanges is not as documented.
+var faults struct {
+	mu   sync.Mutex
+	seen []error
+}
+
+// contracted is a transport whose exchanges are held against the document.
+func contracted(base http.RoundTripper) http.RoundTripper {
+	return &contracttest.Transport{Base: base, Contract: contract(), Fault: func(err error) {
+		faults.mu.Lock()
+		defer faults.mu.Unlock()
+		faults.seen = append(faults.seen, err)
+	}}
+}
+
+// holdToContract is the code that a run of the tests ends with, which had that one
+// without the document. In a verbose run it says what was exercised.
+func holdToContract(code int) int {
+	faults.mu.Lock()
+	found := slices.Clone(faults.seen)
+	faults.mu.Unlock()
+	for _, fault := range found {
+		fmt.Fprintf(os.Stderr, "not as documented: %v\n", fault)
+	}
+	if testing.Verbose() {
+		fmt.Fprintf(os.Stderr, "the contract, and what of it the real server was asked:\n%s", contract().Report())
+	}
+	if len(found) > 0 && code == 0 {
+		return 1
+	}
+	return code
+}

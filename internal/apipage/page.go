@@ -1,0 +1,163 @@
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"slices"
+	"strings"
+
+	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+//go:embed page.html.tmpl
+var layoutText string
+
+//go:embed page.css
+var style string
+
+// layout is the page's template.
+var layout = template.Must(template.New("page").Funcs(template.FuncMap{
+	"markup": markup, "inline": inline,
+	"style": func() template.CSS { return template.CSS(style) }, //nolint:gosec // It is a file of this package.
+}).Parse(layoutText))
+
+// page is what the template shows.
+type page struct {
+	Title, Version, Text string
+	Groups               []group
+	Schemas              []schemaView
+	Codes                []code
+}
+
+// group is the operations of one tag.
+type group struct {
+	Name, Text string
+	Operations []operationView
+}
+
+type operationView struct {
+	ID, Method, Path, Summary, Text string
+	Access                          string
+	Parameters                      []field
+	Request                         *bodyView
+	Responses                       []responseView
+}
+
+type bodyView struct {
+	Media    string
+	Text     string
+	Required bool
+	Type     typeText
+	Example  string
+}
+
+type responseView struct {
+	Status, Text string
+	Bodies       []bodyView
+	Headers      []field
+}
+
+type schemaView struct {
+	Name, Text string
+	Type       typeText
+	Fields     []field
+	Limits     []string
+	Strict     bool
+	Example    string
+}
+
+// code is a problem code.
+type code struct {
+	Name, Title string
+	Status      int
+}
+
+// view is the page of a document. The error names what it lacks.
+func view(d *document) (*page, error) {
+	made := &page{Title: d.Info.Title, Version: d.Info.Version, Text: d.Info.Description}
+	for _, tag := range d.Tags {
+		made.Groups = append(made.Groups, group{Name: tag.Name, Text: tag.Description})
+	}
+	for _, path := range d.Paths {
+		for method, operation := range map[string]*operation{"GET": path.Value.Get, "POST": path.Value.Post} {
+			if operation == nil {
+				continue
+			}
+			if err := made.add(d, method, path.Name, &path.Value, operation); err != nil {
+				return nil, fmt.Errorf("%s %s: %w", method, path.Name, err)
+			}
+		}
+	}
+	for i := range d.Components.Schemas {
+		shown, err := d.schemaView(&d.Components.Schemas[i])
+		if err != nil {
+			return nil, fmt.Errorf("schema %s: %w", d.Components.Schemas[i].Name, err)
+		}
+		made.Schemas = append(made.Schemas, shown)
+	}
+	for _, each := range problem.Codes() {
+		made.Codes = append(made.Codes, code{string(each), each.Title(), each.Status()})
+	}
+	return made, nil
+}
+
+// add adds an operation to the group of its tag.
+func (p *page) add(d *document, method, path string, item *pathItem, o *operation) error {
+	rule, known := access.RuleFor(method, path)
+	if !known {
+		return fmt.Errorf("%s has no rule in package access", o.ID)
+	}
+	shown := operationView{
+		ID: o.ID, Method: method, Path: path, Summary: o.Summary, Text: o.Description, Access: accessText(&rule),
+	}
+	var err error
+	if shown.Parameters, err = d.parameters(slices.Concat(item.Parameters, o.Parameters)); err != nil {
+		return err
+	}
+	if shown.Request, err = d.request(o.RequestBody); err != nil {
+		return err
+	}
+	if shown.Responses, err = d.responses(o.Responses); err != nil {
+		return err
+	}
+	at := slices.IndexFunc(p.Groups, func(g group) bool { return slices.Contains(o.Tags, g.Name) })
+	if at < 0 {
+		return fmt.Errorf("%s has no tag that the document describes", o.ID)
+	}
+	p.Groups[at].Operations = append(p.Groups[at].Operations, shown)
+	// A map has no order: within a path the reads come first.
+	slices.SortStableFunc(p.Groups[at].Operations, func(a, b operationView) int {
+		if a.Path != b.Path {
+			return 0
+		}
+		return strings.Compare(a.Method, b.Method)
+	})
+	return nil
+}
+
+// scopes are the scopes of rules in words.
+var scopes = map[access.Scope]string{
+	access.Anywhere:   "for any tenant",
+	access.Named:      "for the tenant that the request names, and for all tenants where it names none",
+	access.Owned:      "for the tenant whose it is: what is another's is answered as if it were not there",
+	access.Narrowed:   "for any tenant: it is about those of the caller alone",
+	access.Everywhere: "for all tenants",
+}
+
+// accessText says who may call an operation.
+func accessText(rule *access.Rule) string {
+	if rule.Scope == access.Public {
+		return "Anyone, without a credential."
+	}
+	roles := make([]string, len(rule.Roles))
+	for i, role := range rule.Roles {
+		roles[i] = "`" + string(role) + "`"
+	}
+	text := "Role " + strings.Join(roles, " or ") + ", " + scopes[rule.Scope] + "."
+	if rule.Audited {
+		text += " Each call is in the audit log."
+	}
+	return text
+}

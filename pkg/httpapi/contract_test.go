@@ -1,0 +1,118 @@
+package httpapi_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
+)
+
+// Each status code that the document has for an operation is answered by the real
+// use cases, as the document says. One that nobody can provoke should not be in
+// the document, and one that is answered and is not there fails the test.
+func TestEveryDocumentedStatusCodeIsAnswered(t *testing.T) {
+	t.Parallel()
+	contract, err := contracttest.New()
+	must(t, err)
+	_, file, tokens := newTokens(t, rigCallers)
+	t.Run("cases", func(t *testing.T) {
+		t.Parallel()
+		for _, operation := range contract.Operations() {
+			for _, status := range operation.Statuses {
+				t.Run(fmt.Sprintf("%s/%d", operation.ID, status), func(t *testing.T) {
+					t.Parallel()
+					r := newRig(t, contract, file, tokens)
+					r.walk(t, operation, status)
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		report := contract.Report()
+		t.Logf("the contract, and what of it was exercised:\n%s", report)
+		if missing := report.Missing(); len(missing) > 0 {
+			t.Errorf("not exercised: %v", missing)
+		}
+	})
+}
+
+// walk brings about one status code of an operation.
+func (r *rig) walk(t *testing.T, operation contracttest.Operation, status int) {
+	t.Helper()
+	asked := r.situate(t, operation, status)
+	request := asked.request(t.Context(), r.tokens)
+	if got, err := r.contract.Find(request); err != nil || got != operation.ID {
+		t.Fatalf("the case asks for %q: %v", got, err)
+	}
+	judgeRequest(t, r.contract.CheckRequest(request, []byte(asked.body)), status)
+	if got := r.ask(t, r.Server, asked); got.Status != status {
+		t.Errorf("%s: %d, want %d: %s", asked.target, got.Status, status, got.Body)
+	}
+}
+
+// situate returns the request of the case for that status code.
+func (r *rig) situate(t *testing.T, operation contracttest.Operation, status int) question {
+	t.Helper()
+	if own, ok := special[contracttest.Pair{Operation: operation.ID, Status: status}]; ok {
+		return own(t, r)
+	}
+	accepted, known := accepting[operation.ID]
+	if !known {
+		t.Fatalf("how is %s called? say so in this test", operation.ID)
+	}
+	if status < http.StatusMultipleChoices {
+		return accepted(t, r)
+	}
+	refused, ok := shared[status]
+	if !ok {
+		t.Fatalf("no case answers %d: say in this test how %s comes to it, or take it out of the document", status, operation.ID)
+	}
+	return refused(t, r, operation, accepted(t, r))
+}
+
+// judgeRequest fails the test where a request is not as documented and the server
+// does not answer so, or the other way round. What is wrong with 422 may show in a
+// schema or not.
+func judgeRequest(t *testing.T, fault error, status int) {
+	t.Helper()
+	refused := status == http.StatusBadRequest || status == http.StatusUnsupportedMediaType
+	switch {
+	case status == http.StatusUnprocessableEntity:
+	case refused && fault == nil:
+		t.Errorf("the document allows the request that is answered %d", status)
+	case !refused && fault != nil:
+		t.Errorf("the document does not allow the request that is answered %d: %v", status, fault)
+	}
+}
+
+// A case whose status code left the document leaves this test as well.
+func TestEveryCaseIsDocumented(t *testing.T) {
+	t.Parallel()
+	statuses := map[string][]int{}
+	for _, operation := range contract().Operations() {
+		statuses[operation.ID] = operation.Statuses
+	}
+	for operation := range accepting {
+		if statuses[operation] == nil {
+			t.Errorf("%s is not in the document", operation)
+		}
+	}
+	for pair := range special {
+		if !slices.Contains(statuses[pair.Operation], pair.Status) {
+			t.Errorf("%s: %d is not in the document", pair.Operation, pair.Status)
+		}
+	}
+}
+
+// The roles of a case's outsider are those of package access.
+func TestThereIsACallerForEachRole(t *testing.T) {
+	t.Parallel()
+	for _, role := range access.Roles() {
+		if !slices.Contains(rigCallers, string(role)+":*") {
+			t.Errorf("no caller has the role %s alone", role)
+		}
+	}
+}
