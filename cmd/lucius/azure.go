@@ -10,6 +10,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/servicebus"
 	"github.com/lucius-project/lucius/pkg/servicebus/topology"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
@@ -61,6 +62,8 @@ type azureNeeds struct {
 	tables *aztablestore.Options
 	topics *topology.Topology
 	admin  topology.Admin
+	// namespace is the one of the topics, with the right of a server.
+	namespace servicebus.Namespace
 }
 
 // azureNeedsOf works out what the configuration needs.
@@ -71,6 +74,7 @@ func (p *program) azureNeedsOf(cfg *config.Config) (*azureNeeds, error) {
 		n.tables = &options
 	}
 	if cfg.Bus == config.BusServiceBus {
+		n.namespace = namespaceOf(cfg)
 		var err error
 		if n.topics, err = topicsOf(cfg); err != nil {
 			return nil, err
@@ -188,11 +192,24 @@ func (n *azureNeeds) checkTables(ctx context.Context) (wrong int, err error) {
 	return wrong, nil
 }
 
-// checkTopics looks at each topic.
+// checkTopics looks at each topic, and tries what a server does with it. A
+// credential that may not look, as that of a server need not, is tried all the same.
 func (n *azureNeeds) checkTopics(ctx context.Context) (wrong int, err error) {
 	findings, err := n.topics.Check(ctx, n.admin)
+	if errors.Is(err, topology.ErrForbidden) {
+		findings = []topology.Finding{{
+			Entity: "the namespace", Level: topology.Warning,
+			Detail: "it cannot be looked at (" + err.Error() + "), so it was only tried what a server does with it",
+		}}
+	} else if err != nil {
+		return 0, err
+	}
+	faults, err := n.tryTopics(ctx, findings)
 	if err != nil {
 		return 0, err
+	}
+	for _, fault := range faults {
+		findings = append(findings, topology.Finding{Entity: fault.Entity, Level: topology.Wrong, Detail: fault.Detail})
 	}
 	for _, found := range findings {
 		line := found.String()
@@ -206,4 +223,29 @@ func (n *azureNeeds) checkTopics(ctx context.Context) (wrong int, err error) {
 	}
 	fmt.Fprintf(n.out, "topics: %d looked at, %d wrong\n", len(n.topics.Topics), wrong)
 	return wrong, nil
+}
+
+// tryTopics opens the topics that directives go to, and looks into the subscriptions
+// that are read, but for what is known to be missing.
+func (n *azureNeeds) tryTopics(ctx context.Context, known []topology.Finding) ([]servicebus.Fault, error) {
+	missing := map[string]bool{}
+	for _, found := range known {
+		missing[found.Entity] = found.Missing
+	}
+	trial := servicebus.Trial{MessageBytes: n.topics.MessageBytes}
+	for i := range n.topics.Topics {
+		topic := &n.topics.Topics[i]
+		if missing[topic.Name] {
+			continue
+		}
+		if topic.Window > 0 {
+			trial.Topics = append(trial.Topics, topic.Name)
+		}
+		for _, s := range topic.Subscriptions {
+			if path := (servicebus.Subscription{Topic: topic.Name, Name: s.Name}); s.Ours && !missing[path.String()] {
+				trial.Subscriptions = append(trial.Subscriptions, path)
+			}
+		}
+	}
+	return servicebus.Try(ctx, n.namespace, trial)
 }

@@ -2,19 +2,34 @@ package main
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"strings"
 	"testing"
 
+	"github.com/lucius-project/lucius/internal/amqppeer"
 	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/servicebus/topology"
 )
 
-// memoryNamespace is a namespace of Service Bus in memory.
+// memoryNamespace is the management side of a namespace: what is created there is
+// there for those who send and read.
 type memoryNamespace struct {
 	topics map[string]*topology.TopicState
+	peer   *amqppeer.Server
 	err    error
+}
+
+// newMemoryNamespace starts an empty namespace.
+func newMemoryNamespace(t *testing.T) *memoryNamespace {
+	t.Helper()
+	peer, err := amqppeer.Start(amqppeer.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(peer.Close)
+	return &memoryNamespace{topics: map[string]*topology.TopicState{}, peer: peer}
 }
 
 func (m *memoryNamespace) Limits(context.Context) (int, error) { return 256 << 10, m.err }
@@ -25,12 +40,12 @@ func (m *memoryNamespace) Topic(_ context.Context, name string) (*topology.Topic
 
 func (m *memoryNamespace) CreateTopic(_ context.Context, topic *topology.Topic) error {
 	m.topics[topic.Name] = &topology.TopicState{Active: true, Deduplicates: topic.Window > 0, Window: topic.Window}
-	return m.err
+	return errors.Join(m.err, m.peer.AddTopic(amqppeer.Topic{Name: topic.Name}))
 }
 
 func (m *memoryNamespace) CreateSubscription(_ context.Context, topic string, s topology.Subscription) error {
 	m.topics[topic].Subscriptions = append(m.topics[topic].Subscriptions, topology.SubscriptionState{Name: s.Name, Active: true})
-	return m.err
+	return errors.Join(m.err, m.peer.AddSubscription(topic, amqppeer.Subscription{Name: s.Name}))
 }
 
 // azureCommand runs lucius azure on the namespace, with those variables.
@@ -46,6 +61,14 @@ func azureCommand(t *testing.T, namespace topology.Admin, variables map[string]s
 		return stdout.String(), 0
 	}
 	return stdout.String() + err.Error(), exitCode(err)
+}
+
+// connected are the variables of a server on the namespace.
+func (m *memoryNamespace) connected(more map[string]string) map[string]string {
+	variables := onServiceBus(more)
+	variables["LUCIUS_SERVICEBUS_NAMESPACE"] = ""
+	variables["LUCIUS_SERVICEBUS_CONNECTION"] = m.peer.ConnectionString()
+	return variables
 }
 
 // onServiceBus are the variables of a server with two lanes.
@@ -67,10 +90,10 @@ func TestAzure_ProvisionsWhatCheckMisses(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(account.Stop)
-	variables := onServiceBus(map[string]string{
+	namespace := newMemoryNamespace(t)
+	variables := namespace.connected(map[string]string{
 		"LUCIUS_STORAGE_BACKEND": config.BackendTable, "LUCIUS_TABLE_CONNECTION": account.ConnectionString(),
 	})
-	namespace := &memoryNamespace{topics: map[string]*topology.TopicState{}}
 
 	out, code := azureCommand(t, namespace, variables, "check")
 	for _, want := range []string{
@@ -96,6 +119,32 @@ func TestAzure_ProvisionsWhatCheckMisses(t *testing.T) {
 	}
 }
 
+// The credential of a server may send and read, and need not be allowed to look:
+// then what a server does is tried.
+func TestAzure_ChecksWithAServersCredential(t *testing.T) {
+	t.Parallel()
+	namespace := newMemoryNamespace(t)
+	variables := namespace.connected(nil)
+	if out, code := azureCommand(t, namespace, variables, "provision"); code != 0 {
+		t.Fatalf("provisioning ends with %d:\n%s", code, out)
+	}
+	namespace.err = topology.ErrForbidden
+	out, code := azureCommand(t, namespace, variables, "check")
+	if code != 0 || !strings.HasPrefix(out, "warning: the namespace: it cannot be looked at") || !strings.Contains(out, "topics: 4 looked at, 0 wrong\n") {
+		t.Errorf("the check ends with %d:\n%s", code, out)
+	}
+	namespace.peer.SetHooks(amqppeer.Hooks{OnAttach: func(address string) *amqppeer.Refusal {
+		if address == "global-bus-p1" {
+			return &amqppeer.Refusal{Condition: amqppeer.UnauthorizedAccess}
+		}
+		return nil
+	}})
+	out, code = azureCommand(t, namespace, variables, "check")
+	if code != exitFindings || !strings.Contains(out, "wrong: global-bus-p1: the credential does not let it be used\n") {
+		t.Errorf("the check ends with %d:\n%s", code, out)
+	}
+}
+
 // What cannot be looked at is not taken for right.
 func TestAzure_CannotBeChecked(t *testing.T) {
 	t.Parallel()
@@ -105,8 +154,10 @@ func TestAzure_CannotBeChecked(t *testing.T) {
 		args      []string
 		want      string
 	}{
-		"no right":      {&memoryNamespace{err: topology.ErrForbidden}, onServiceBus(nil), []string{"check"}, topology.ErrForbidden.Error()},
-		"no right, too": {&memoryNamespace{err: topology.ErrForbidden}, onServiceBus(nil), []string{"provision"}, topology.ErrForbidden.Error()},
+		"no right": {&memoryNamespace{err: topology.ErrForbidden}, onServiceBus(nil), []string{"provision"}, topology.ErrForbidden.Error()},
+		"no namespace": {
+			&memoryNamespace{err: errors.New("the namespace answers 500")}, onServiceBus(nil), []string{"check"}, "the namespace answers 500",
+		},
 		"no account": {
 			nil, map[string]string{
 				"LUCIUS_STORAGE_BACKEND":  config.BackendLedger,

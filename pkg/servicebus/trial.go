@@ -1,0 +1,135 @@
+package servicebus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/pkg/outbox"
+)
+
+// Trial says what a server is going to do on a namespace.
+type Trial struct {
+	// Topics are those that it sends to. Optional.
+	Topics []string
+	// MessageBytes is the largest body that it sends. Optional.
+	MessageBytes int
+	// Subscriptions are those that it reads. Optional.
+	Subscriptions []Subscription
+	// Timeout bounds each try. Optional. Defaults to 10 s.
+	Timeout time.Duration
+}
+
+// Subscription names a subscription.
+type Subscription struct{ Topic, Name string }
+
+// String is its path, as Azure writes it.
+func (s Subscription) String() string { return s.Topic + "/" + s.Name }
+
+// Fault is one thing that the credential, or the namespace, does not let be done.
+type Fault struct {
+	// Entity is a topic, or topic/subscription.
+	Entity string
+	// Detail says what cannot be done, and why, in a sentence without secrets.
+	Detail string
+}
+
+// tries is how many entities are tried side by side.
+const tries = 8
+
+// Try tries each of these things, and changes nothing: a topic is opened for
+// sending, and nothing is sent; a subscription is looked into, and nothing is taken.
+// The faults are in the order of the trial. The error names the field of the
+// namespace that makes no sense.
+func Try(ctx context.Context, n Namespace, trial Trial) ([]Fault, error) {
+	opened, err := openBus(n)
+	if err != nil {
+		return nil, fmt.Errorf("servicebus: %w", err)
+	}
+	if trial.Timeout == 0 {
+		trial.Timeout = 10 * time.Second
+	}
+	found := make([]Fault, len(trial.Topics)+len(trial.Subscriptions))
+	var group errgroup.Group
+	group.SetLimit(tries)
+	try := func(at int, entity string, what func(context.Context) error) {
+		group.Go(func() error {
+			once, cancel := context.WithTimeout(ctx, trial.Timeout)
+			defer cancel()
+			if err := what(once); err != nil {
+				found[at] = Fault{Entity: entity, Detail: explain(once, entity, err)}
+			}
+			return nil
+		})
+	}
+	for i, topic := range trial.Topics {
+		try(i, topic, func(ctx context.Context) error { return trySend(ctx, opened.client, topic, trial.MessageBytes) })
+	}
+	for i, s := range trial.Subscriptions {
+		try(len(trial.Topics)+i, s.String(), func(ctx context.Context) error { return tryRead(ctx, opened.client, s) })
+	}
+	_ = group.Wait() // What cannot be done is a fault.
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = opened.close(closing) // Nothing hangs on it.
+	faults := found[:0]
+	for _, f := range found {
+		if f.Detail != "" {
+			faults = append(faults, f)
+		}
+	}
+	return faults, nil
+}
+
+// trySend opens a topic, and sees whether a message of that size fits.
+func trySend(ctx context.Context, client *azservicebus.Client, topic string, size int) error {
+	sender, err := client.NewSender(topic, nil)
+	if err != nil {
+		return err
+	}
+	batch, err := sender.NewMessageBatch(ctx, nil)
+	if err != nil {
+		return &linkError{err}
+	}
+	if err := batch.AddMessage(&azservicebus.Message{Body: make([]byte, size)}, nil); err != nil {
+		return err
+	}
+	return sender.Close(ctx)
+}
+
+// tryRead looks at the first message of a subscription, if there is one.
+func tryRead(ctx context.Context, client *azservicebus.Client, s Subscription) error {
+	receiver, err := client.NewReceiverForSubscription(s.Topic, s.Name, nil)
+	if err != nil {
+		return err
+	}
+	if _, err := receiver.PeekMessages(ctx, 1, nil); err != nil {
+		return &linkError{err}
+	}
+	return receiver.Close(ctx)
+}
+
+// explain says in a sentence what an error means.
+func explain(ctx context.Context, entity string, err error) string {
+	if broken, ok := errors.AsType[*azservicebus.Error](err); ok && broken.Code == azservicebus.CodeUnauthorizedAccess {
+		return "the credential does not let it be used"
+	}
+	outcome := verdict(ctx, entity, err)
+	if _, refused := errors.AsType[*outbox.RejectedError](outcome); refused {
+		return "it does not take messages as large as directives may be"
+	}
+	outage, ok := errors.AsType[*outbox.OutageError](outcome)
+	switch {
+	case ok && outage.Entity == "":
+		return "no connection"
+	case ok:
+		return "it is not there, or not in service"
+	case ctx.Err() != nil:
+		return "it did not answer in time"
+	}
+	return "it cannot be used: " + err.Error()
+}

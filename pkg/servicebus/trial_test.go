@@ -1,0 +1,96 @@
+package servicebus_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/internal/amqppeer"
+	"github.com/lucius-project/lucius/pkg/servicebus"
+)
+
+// tryAll tries to send to the topic and to read the invoker's subscription.
+func tryAll(t *testing.T, connection string, size int) []servicebus.Fault {
+	t.Helper()
+	faults, err := servicebus.Try(t.Context(), servicebus.Namespace{Connection: connection}, servicebus.Trial{
+		Topics: []string{wireTopic}, MessageBytes: size, Timeout: 5 * time.Second,
+		Subscriptions: []servicebus.Subscription{{Topic: wireReplies, Name: "lucius-invoker"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return faults
+}
+
+// A trial leaves everything as it was.
+func TestTry_WhatCanBeDone(t *testing.T) {
+	t.Parallel()
+	peer := namespaceOnWire(t, nil)
+	published(t, publish(t, publisherOnWire(t, peer, nil), onTopic(wireReplies, 2)))
+	if faults := tryAll(t, peer.ConnectionString(), 200_000); len(faults) > 0 {
+		t.Errorf("%v", faults)
+	}
+	if peer.Depth(wireWorker) != 0 || peer.Depth(wireInvoker) != 2 || peer.Messages(wireInvoker)[0].Locked {
+		t.Errorf("%d and %d messages, the first: %+v", peer.Depth(wireWorker), peer.Depth(wireInvoker), peer.Messages(wireInvoker)[0])
+	}
+}
+
+func TestTry_WhatCannot(t *testing.T) {
+	t.Parallel()
+	const invoker = wireReplies + "/lucius-invoker"
+	for name, test := range map[string]struct {
+		change func(*amqppeer.Config)
+		size   int
+		want   []servicebus.Fault
+	}{
+		"nothing is there": {
+			func(cfg *amqppeer.Config) { cfg.Topics = nil }, 1,
+			[]servicebus.Fault{{wireTopic, "it is not there, or not in service"}, {invoker, "it is not there, or not in service"}},
+		},
+		"no token": {
+			func(cfg *amqppeer.Config) {
+				cfg.Hooks.OnToken = func(string) *amqppeer.Refusal { return &amqppeer.Refusal{Description: "no"} }
+			}, 1,
+			[]servicebus.Fault{{wireTopic, "the credential does not let it be used"}, {invoker, "the credential does not let it be used"}},
+		},
+		"no right to send": {
+			func(cfg *amqppeer.Config) {
+				cfg.Hooks.OnAttach = func(address string) *amqppeer.Refusal {
+					if address == wireTopic {
+						return &amqppeer.Refusal{Condition: amqppeer.UnauthorizedAccess}
+					}
+					return nil
+				}
+			}, 1,
+			[]servicebus.Fault{{wireTopic, "the credential does not let it be used"}},
+		},
+		"small messages": {
+			func(cfg *amqppeer.Config) { cfg.MaxMessageSize = 1000 }, 2000,
+			[]servicebus.Fault{{wireTopic, "it does not take messages as large as directives may be"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			peer := namespaceOnWire(t, test.change)
+			if diff := cmp.Diff(test.want, tryAll(t, peer.ConnectionString(), test.size)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTry_NobodyIsThere(t *testing.T) {
+	t.Parallel()
+	peer := namespaceOnWire(t, nil)
+	peer.Close()
+	for _, fault := range tryAll(t, peer.ConnectionString(), 1) {
+		if fault.Detail != "no connection" {
+			t.Errorf("%v", fault)
+		}
+	}
+	if _, err := servicebus.Try(t.Context(), servicebus.Namespace{}, servicebus.Trial{}); err == nil || !strings.Contains(err.Error(), "Namespace") {
+		t.Errorf("no namespace: %v", err)
+	}
+}
