@@ -122,7 +122,7 @@ func TestReply_WhatCannotBeReadGoesToTheDeadLetters(t *testing.T) {
 		{"too many attempts", ack(map[string]any{"attempt_no": 1 << 31}), "ACK", "invalid_envelope", "/attempt_no cannot be number 2147483648."},
 		{"no time", ack(map[string]any{"timestamp": nil}), "ACK", "invalid_envelope", "/timestamp is required."},
 		{"a time that is none", ack(map[string]any{"timestamp": "now"}), "ACK", "invalid_envelope", `/timestamp cannot be "now".`},
-		{"a long id", ack(map[string]any{"jobId": strings.Repeat("j", 129)}), "ACK", "invalid_envelope", "/jobId must not be longer than 128 characters."},
+		{"a long id", ack(map[string]any{"jobId": strings.Repeat("j", 129)}), "ACK", "too_large", "/jobId must not be longer than 128 characters."},
 		{"several faults", ack(map[string]any{"jobId": nil, "stepId": nil}), "ACK", "invalid_envelope", "/jobId is required and must not be empty. There are 2 violations in all."},
 		{"a HEARTBEAT without a job", ack(map[string]any{"type": "HEARTBEAT", "jobId": nil}), "HEARTBEAT", "invalid_envelope", "/jobId is required and must not be empty."},
 		{"a RESULT without a status", ack(map[string]any{"type": "RESULT"}), "RESULT", "invalid_envelope", "/status must be SUCCEEDED, FAILED_RETRY or FAILED_FINAL."},
