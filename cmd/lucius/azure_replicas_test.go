@@ -41,6 +41,32 @@ func TestServe_ReplicasOnOneStorageAccount(t *testing.T) {
 	}
 }
 
+// API, relay and sweeper may be processes of their own: then what one commits goes
+// into the schedule, and the others find it there.
+func TestServe_RolesApart(t *testing.T) {
+	t.Parallel()
+	account, err := azurite.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(account.Stop)
+	serve := func(role string) *server {
+		return serveOn(t, t.TempDir(), "--storage-backend", config.BackendLedger, "--table-connection", account.ConnectionString(),
+			"--roles", role, "--ack-timeout", "300ms", "--lease-duration", "10s", "--sweep-interval", "50ms",
+			"--outbox-retry-interval", "50ms")
+	}
+	front := serve(config.RoleAPI)
+	serve(config.RoleRelay)
+	serve(config.RoleSweeper)
+	jobID := front.submit(t)
+	front.claim(t, "claimed and forgotten", false) // The sweeper takes it back.
+	finish(t, front, jobID)
+	job := front.wait(t, jobID)
+	if job.State != api.JobStateSucceeded || job.AttemptsTotal != 4 {
+		t.Errorf("the job is %s after %d attempts", job.State, job.AttemptsTotal)
+	}
+}
+
 // doAJob has two replicas do a job together.
 func doAJob(t *testing.T, account *azurite.Server, layout string) {
 	t.Helper()

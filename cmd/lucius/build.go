@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/serving"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
@@ -51,23 +52,26 @@ func (s *system) build(ctx context.Context) error {
 // buildLedger makes the ledger, and the pull queue that follows it.
 func (s *system) buildLedger(ctx context.Context) error {
 	storage := workqueue.NewStorage(s.store, s.cfg.Tables.Queue)
-	config := ledger.Config{
+	settings := ledger.Config{
 		Store: s.store, Tables: ledgerTables(s.cfg), Hold: s.cfg.PublishTimeout * 3 / 2, Jitter: s.cfg.Jitter,
-		Handoff: s.inbox, Follower: storage, Projector: projector(s.cfg, s.store),
+		Follower: storage, Projector: projector(s.cfg, s.store),
 		Ended: s.ended.Tell, Retention: s.cfg.Retention, KeyTTL: s.cfg.KeyTTL,
 		Held: func(tenantID, protocolID string, lane int) bool {
 			return s.gate.Holds(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
 		},
+	}
+	if s.cfg.Has(config.RoleRelay) {
+		settings.Handoff = s.inbox // Else the relays of other processes find it, at once.
 	}
 	if s.cfg.ArchiveDir != "" {
 		jobArchive, err := newArchive(s.cfg.ArchiveDir)
 		if err != nil {
 			return err
 		}
-		config.Archive = jobArchive.add
+		settings.Archive = jobArchive.add
 	}
 	var err error
-	if s.ledger, err = ledger.Open(ctx, config); err != nil {
+	if s.ledger, err = ledger.Open(ctx, settings); err != nil {
 		return err
 	}
 	s.callbacks = callbacks.New(s.ledger)
