@@ -55,7 +55,7 @@ func (s *system) buildLedger(ctx context.Context) error {
 	settings := ledger.Config{
 		Store: s.store, Tables: ledgerTables(s.cfg), Hold: s.cfg.PublishTimeout * 3 / 2, Jitter: s.cfg.Jitter,
 		Follower: storage, Projector: projector(s.cfg, s.store),
-		Ended: s.ended.Tell, Retention: s.cfg.Retention, KeyTTL: s.cfg.KeyTTL,
+		Ended: s.ended.Tell, Observe: s.changed, Retention: s.cfg.Retention, KeyTTL: s.cfg.KeyTTL,
 		Held: func(tenantID, protocolID string, lane int) bool {
 			return s.gate.Holds(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
 		},

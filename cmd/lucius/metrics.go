@@ -18,12 +18,14 @@ import (
 type metrics struct {
 	relay   *prometheus.CounterVec
 	entries *prometheus.CounterVec
-	failed  prometheus.Counter
+	unswept prometheus.Counter
 	late    prometheus.Gauge
 	purges  *prometheus.CounterVec
 	reruns  *prometheus.CounterVec
 	hooks   *prometheus.CounterVec
 	replies *prometheus.CounterVec
+	changes *prometheus.CounterVec
+	failed  *prometheus.CounterVec
 }
 
 func newMetrics(registry *prometheus.Registry) *metrics {
@@ -34,7 +36,7 @@ func newMetrics(registry *prometheus.Registry) *metrics {
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lucius_sweeper_entries_total", Help: "Due schedule entries, by how they stood to their job.",
 		}, []string{"standing"}),
-		failed: prometheus.NewCounter(prometheus.CounterOpts{
+		unswept: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "lucius_sweeper_failures_total", Help: "Due schedule entries that could not be handled and stay.",
 		}),
 		late: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -53,7 +55,13 @@ func newMetrics(registry *prometheus.Registry) *metrics {
 			Name: "lucius_bus_replies_total", Help: "Deliveries from reply topics, by type and by what became of them.",
 		}, []string{"type", "outcome"}),
 	}
-	registry.MustRegister(m.relay, m.entries, m.failed, m.late, m.purges, m.reruns, m.hooks, m.replies,
+	m.changes = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lucius_transitions_total", Help: "Committed changes of jobs, steps and outbox rows, by event type.",
+	}, []string{"event"})
+	m.failed = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lucius_step_failures_total", Help: "Attempts of steps that failed, by cause and by whether another follows.",
+	}, []string{"cause", "retried"})
+	registry.MustRegister(m.relay, m.entries, m.unswept, m.late, m.purges, m.reruns, m.hooks, m.replies, m.changes, m.failed,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -66,7 +74,7 @@ func (m *metrics) swept(result sweeper.Result) {
 	for standing, n := range result.Standings {
 		m.entries.WithLabelValues(standing.String()).Add(float64(n))
 	}
-	m.failed.Add(float64(result.Failed))
+	m.unswept.Add(float64(result.Failed))
 	m.late.Set(result.Late.Seconds())
 }
 

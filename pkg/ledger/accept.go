@@ -214,7 +214,7 @@ func (a *acceptance) reserve(plan *plan, now time.Time) {
 // accepted is the answer after the commit, and hands the first directive over.
 func (a *acceptance) accepted(ctx context.Context, plan *plan, postErr error) Accepted {
 	a.l.seen.add(plan.after.Job.TenantID)
-	a.l.handOver(plan)
+	a.l.committed(plan)
 	return Accepted{Job: plan.after.Job, PostErr: a.l.finish(ctx, plan, postErr)}
 }
 

@@ -132,7 +132,7 @@ func (l *Ledger) try(ctx context.Context, jobID string, event statemachine.Event
 		return Result{}, false, err
 	}
 	result.Message = applied.plan.message
-	l.handOver(applied.plan)
+	l.committed(applied.plan)
 	if d.Ended {
 		l.ended(jobID)
 	}
@@ -140,9 +140,10 @@ func (l *Ledger) try(ctx context.Context, jobID string, event statemachine.Event
 	return result, true, nil
 }
 
-// handOver gives the directive of a new row to this process's relay, if it is
-// meant for that.
-func (l *Ledger) handOver(plan *plan) {
+// committed tells of a change that is committed, and gives the directive of a new
+// row to this process's relay, if it is meant for that.
+func (l *Ledger) committed(plan *plan) {
+	l.observe(&plan.after, plan.history)
 	if plan.hot && plan.message != nil {
 		l.handoff.Offer(*plan.message)
 	}

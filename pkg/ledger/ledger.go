@@ -52,6 +52,13 @@ type Config struct {
 	// Archive is given each job before it is purged; where it fails the job is kept
 	// and tried again. Optional.
 	Archive func(ctx context.Context, job *Archived) error
+	// Observe is told of each change that this process committed, with the job after
+	// it, for metrics and logs. It must not block, nor keep or change what it is
+	// given. Optional. A change that another process rolled forward is told there,
+	// and one whose process died behind the commit is told nowhere.
+	//
+	// Source: Option B spec, 20.
+	Observe func(after *statemachine.Aggregate, history []statemachine.Transition)
 	// Ended is told of each job that this process brought to its end, after the
 	// commit. Optional. It must not block.
 	Ended func(jobID string)
@@ -96,6 +103,7 @@ type Ledger struct {
 	follower  Follower
 	projector Projector
 	ended     func(string)
+	observe   func(*statemachine.Aggregate, []statemachine.Transition)
 	entropy   io.Reader
 	random    func() float64
 	reclaims  reclaimGate
@@ -114,8 +122,11 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	l := &Ledger{
 		store: cfg.Store, tables: cfg.Tables.withDefaults(), shards: cfg.Shards, hold: cfg.Hold, jitter: cfg.Jitter,
 		keep: cfg.Retention, keyTTL: cfg.KeyTTL, archive: cfg.Archive,
-		handoff: cfg.Handoff, held: cfg.Held, follower: cfg.Follower, projector: cfg.Projector, ended: cfg.Ended,
+		handoff: cfg.Handoff, held: cfg.Held, follower: cfg.Follower, projector: cfg.Projector, ended: cfg.Ended, observe: cfg.Observe,
 		entropy: cfg.Entropy, random: cfg.Random,
+	}
+	if l.observe == nil {
+		l.observe = func(*statemachine.Aggregate, []statemachine.Transition) {}
 	}
 	if l.ended == nil {
 		l.ended = func(string) {}

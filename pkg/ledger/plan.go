@@ -17,6 +17,7 @@ const postDelay = 5 * time.Second
 type plan struct {
 	change    tablestore.Change
 	after     statemachine.Aggregate
+	history   []statemachine.Transition
 	operation string
 	message   *Message
 	// hot says that the message is for this process's own relay.
@@ -42,7 +43,7 @@ type planner struct {
 // build makes the writes of the decision. payload is the command's, needed
 // where a directive is to be made; post are writes of other components.
 func (p *planner) build(payload []byte, post []tablestore.Batch) (*plan, error) {
-	out := &plan{after: p.d.After, operation: p.fresh.operation, hot: p.d.Hot}
+	out := &plan{after: p.d.After, history: p.d.History, operation: p.fresh.operation, hot: p.d.Hot}
 	out.change.Commit = p.steps(out.change.Commit)
 	if p.d.Light {
 		out.change.Post = stages(post)

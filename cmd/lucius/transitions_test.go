@@ -1,0 +1,101 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// What becomes of commands can be followed in the metrics: starts, retries,
+// timeouts and ends.
+func TestServe_CountsWhatBecomesOfJobs(t *testing.T) {
+	t.Parallel()
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), "--ack-timeout", "10s", "--lease-duration", "10s")
+	jobID := s.submit(t)
+	item := s.claim(t, "c0", true)
+	failed, err := s.client.FailWorkWithResponse(t.Context(), item.WorkID, api.WorkFailure{
+		Owner: "w", ExpectedRev: item.Rev, RequestID: "f", Retryable: true, Error: api.ReportedError{Code: "any code", Message: "m"},
+	})
+	if err != nil || failed.JSON200 == nil {
+		t.Fatalf("fail: %v, %s", err, failed.Body)
+	}
+	finish(t, s, jobID)
+	text := scrape(t, s)
+	for _, want := range []string{
+		`lucius_transitions_total{event="job.accepted"} 1`, `lucius_transitions_total{event="job.succeeded"} 1`,
+		`lucius_transitions_total{event="step.succeeded"} 3`, `lucius_step_failures_total{cause="reported",retried="yes"} 1`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("the metrics have no %s", want)
+		}
+	}
+}
+
+// scrape reads the metrics.
+func scrape(t *testing.T, s *server) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }() // It is read.
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// A line of the log says of which attempt it speaks, and holds no lease id.
+func TestChanged_LogsWithIdentity(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	s := &system{
+		log:     slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		metrics: newMetrics(prometheus.NewRegistry()),
+	}
+	after := &statemachine.Aggregate{
+		Job:   statemachine.Job{ID: "job", TenantID: "tenant", CurrentStepID: "ocr", CorrelationID: "c", Traceparent: "00-t", Rev: 7},
+		Steps: []statemachine.Step{{ID: "ocr", LeaseID: "capability", LastErrorCode: statemachine.ErrorAckTimeout}},
+	}
+	s.changed(after, []statemachine.Transition{
+		{Object: statemachine.ObjectStep, ID: "ocr", Type: "step.failed_retry", From: "INITIATED", To: "FAILED_RETRY", AttemptNo: 2, Cause: "ACK timeout"},
+		{Object: statemachine.ObjectOutbox, ID: "row", Type: "outbox.failed_final", From: "SENT", To: "FAILED_FINAL", AttemptNo: 2},
+	})
+	for _, want := range []string{
+		`"event":"step.failed_retry","jobId":"job","tenant_id":"tenant","stepId":"ocr","attempt_no":2`, `"cause":"ACK timeout"`,
+		`"correlation_id":"c","traceparent":"00-t"`, `"event":"outbox.failed_final","jobId":"job","tenant_id":"tenant","stepId":"ocr"`,
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the log has no %s:\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "capability") {
+		t.Error("the log holds the lease id")
+	}
+}
+
+func TestCauseOf(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]string{
+		"ack_timeout": "ack_timeout", "lease_expired": "lease_expired", "step_timeout": "step_timeout",
+		"dispatch_exhausted": "dispatch_exhausted", "cancelled": "cancelled", "": "reported", "whatever a worker says": "reported",
+	} {
+		if got := causeOf(code); got != want {
+			t.Errorf("%q is %q, want %q", code, got, want)
+		}
+	}
+}
