@@ -51,7 +51,7 @@ func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event
 	case missing || !s.head.tombstone && s.agg.Job.Rev < entry.Rev:
 		return l.fireEarly(ctx, entry, missing)
 	case s.head.tombstone:
-		return Stale, Result{}, l.drop(ctx, entry)
+		return l.firePurged(ctx, entry)
 	case s.head.entry != entry.ref():
 		// It may be the one that remembers what follows a change.
 		if err := l.projectAgain(ctx, s); err != nil {
@@ -86,9 +86,8 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, missing bool) (Stan
 		return Early, Result{}, nil
 	}
 	if missing && entry.reserved.claim == "" {
-		// Only an accept's entry can be there before its job: this one is left of a
-		// job that was purged.
-		return Stale, Result{}, l.drop(ctx, entry)
+		// Only an accept's entry can be there before its job.
+		return l.firePurged(ctx, entry)
 	}
 	if missing {
 		if err := l.bury(ctx, entry); err != nil {
@@ -100,6 +99,17 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, missing bool) (Stan
 		return 0, Result{}, err
 	}
 	return Orphaned, Result{}, l.drop(ctx, entry)
+}
+
+// firePurged deletes an entry that is left of a job which is purged. Who was about to
+// show the job may have died behind the purge.
+func (l *Ledger) firePurged(ctx context.Context, entry Entry) (Standing, Result, error) {
+	if l.projector != nil {
+		if err := l.takeBack(ctx, &statemachine.Job{ID: entry.JobID, TenantID: entry.TenantID}); err != nil {
+			return 0, Result{}, err
+		}
+	}
+	return Stale, Result{}, l.drop(ctx, entry)
 }
 
 // bury makes an accept impossible that never came: a tombstone takes the job's

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -137,17 +138,43 @@ func (l *Ledger) project(ctx context.Context, r *Revision) error {
 			return fmt.Errorf("project job %s: %w", jobID, err)
 		}
 		if at >= r.Job.Rev {
-			return nil
+			return l.recant(ctx, &r.Job)
 		}
+		known := &r.Job
 		r, err = l.since(ctx, jobID, at)
 		if errors.Is(err, ErrJobNotFound) {
-			return nil // It is purged, and its projections with it.
+			return l.takeBack(ctx, known)
 		}
 		if err != nil {
 			return fmt.Errorf("project job %s: %w", jobID, err)
 		}
 	}
 	return fmt.Errorf("project job %s: lost %d races: %w", jobID, maxTries, tablestore.ErrUnavailable)
+}
+
+// recant takes back what was shown late of a job that is purged: the purge may have
+// been there before. Where the job is still there, what was shown is there for its
+// purge to find.
+func (l *Ledger) recant(ctx context.Context, job *statemachine.Job) error {
+	if time.Since(job.UpdatedAt) < postDelay {
+		return nil // No job is purged so soon.
+	}
+	s, err := l.load(ctx, job.ID)
+	switch {
+	case err == nil && !s.head.tombstone:
+		return nil
+	case err != nil && !errors.Is(err, ErrJobNotFound):
+		return fmt.Errorf("project job %s: %w", job.ID, err)
+	}
+	return l.takeBack(ctx, job)
+}
+
+// takeBack removes what is shown of a job that is purged.
+func (l *Ledger) takeBack(ctx context.Context, job *statemachine.Job) error {
+	if err := l.projector.Forget(ctx, job); err != nil {
+		return fmt.Errorf("take back what was shown of job %s: %w", job.ID, err)
+	}
+	return nil
 }
 
 // historyPage is how many changes are read at once.

@@ -19,7 +19,9 @@ import (
 // sketch is a projector that does as it is told, and keeps what it was given.
 type sketch struct {
 	project func(r *ledger.Revision) (int64, error)
+	forget  error
 	given   []*ledger.Revision
+	forgot  []string
 }
 
 func (s *sketch) Project(_ context.Context, r *ledger.Revision) (int64, error) {
@@ -30,7 +32,10 @@ func (s *sketch) Project(_ context.Context, r *ledger.Revision) (int64, error) {
 	return s.project(r)
 }
 
-func (s *sketch) Forget(context.Context, *statemachine.Job) error { return nil }
+func (s *sketch) Forget(_ context.Context, job *statemachine.Job) error {
+	s.forgot = append(s.forgot, job.TenantID+"/"+job.ID)
+	return s.forget
+}
 
 // sketched is a ledger with that projector, on a store whose calls can fail.
 func sketched(t *testing.T) (*bundle, *sketch, *storetest.Faults) {
@@ -155,15 +160,88 @@ func TestProjector_ReadsThatFail(t *testing.T) {
 func TestProjector_OfAJobThatIsPurgedMeanwhile(t *testing.T) {
 	t.Parallel()
 	b, projector, _ := sketched(t)
-	projector.project = func(r *ledger.Revision) (int64, error) {
-		_, err := b.store.Commit(t.Context(), tablestore.Batch{{
-			Verb: tablestore.Discard, Key: tablestore.Key{Table: "luciusledger", Partition: r.Job.ID, Row: "JOB"},
-		}})
-		return 0, err
+	projector.project = func(r *ledger.Revision) (int64, error) { return 0, b.purge(t, r.Job.ID) }
+	accepted := b.mustAccept(t, command("h"))
+	if accepted.PostErr != nil || len(projector.given) != 1 || len(projector.forgot) != 1 {
+		t.Errorf("after %d tries, forgotten %v: %v", len(projector.given), projector.forgot, accepted.PostErr)
 	}
-	if accepted := b.mustAccept(t, command("h")); accepted.PostErr != nil || len(projector.given) != 1 {
-		t.Errorf("after %d tries: %v", len(projector.given), accepted.PostErr)
+}
+
+// purge makes a job one that was purged.
+func (b *bundle) purge(t *testing.T, jobID string) error {
+	t.Helper()
+	_, err := b.store.Commit(t.Context(), tablestore.Batch{{
+		Verb: tablestore.Discard, Key: tablestore.Key{Table: "luciusledger", Partition: jobID, Row: "JOB"},
+	}})
+	return err
+}
+
+// Who shows a job so late that it may be purged by then looks again, and takes back
+// what the purge did not find.
+func TestProjector_TakesBackWhatItShowsTooLate(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		late    time.Duration
+		purged  bool
+		forgets int
+		forget  error
+	}{
+		"at once":                       {0, false, 0, nil},
+		"late":                          {time.Minute, false, 0, nil},
+		"late, of a job that is purged": {time.Minute, true, 1, nil},
+		"late, and it fails":            {time.Minute, true, 1, errors.New("out of reach")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b, projector, _ := sketched(t)
+				projector.forget = test.forget
+				projector.project = func(r *ledger.Revision) (int64, error) {
+					time.Sleep(test.late)
+					if test.purged {
+						return r.Job.Rev, b.purge(t, r.Job.ID)
+					}
+					return r.Job.Rev, nil
+				}
+				accepted := b.mustAccept(t, command("h"))
+				if !errors.Is(accepted.PostErr, test.forget) || len(projector.forgot) != test.forgets {
+					t.Errorf("forgotten %v, %v", projector.forgot, accepted.PostErr)
+				}
+			})
+		})
 	}
+}
+
+// Who was to show a job may have died behind its purge: whoever finds the entry that
+// remembers it takes back what is there.
+func TestFire_AnEntryOfAPurgedJobTakesBackWhatIsShown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b, projector, _ := sketched(t)
+		projector.project = func(*ledger.Revision) (int64, error) { return 0, errors.New("died") }
+		id := b.mustAccept(t, command("h")).Job.ID
+		b.mustChange(t, id, statemachine.Cancel{})
+		if err := b.purge(t, id); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		projector.forget = errors.New("out of reach")
+		failed := 0
+		for _, entry := range b.due(t, ledger.Timer) {
+			if _, _, err := b.Fire(t.Context(), entry, statemachine.DeadlinePassed{}); errors.Is(err, projector.forget) {
+				failed++
+			}
+		}
+		if left := b.due(t, ledger.Timer); failed == 0 || len(left) < failed {
+			t.Errorf("%d could not be fired, and %d are left", failed, len(left))
+		}
+		projector.forget = nil
+		projector.forgot = nil
+		b.fireAll(t)
+		if left := b.due(t, ledger.Timer); len(left) != 0 || len(projector.forgot) == 0 || projector.forgot[0] != "tenant_a/"+id {
+			t.Errorf("left %v, forgotten %v", left, projector.forgot)
+		}
+	})
 }
 
 // An entry that remembers a change stays until the change is shown, whoever
