@@ -51,6 +51,14 @@ func (c *checker) answeredControl(jobID string, event statemachine.Event, err er
 	}
 }
 
+// answeredHalt looks at the answer to an operator who pauses dispatch, or lets it go
+// on.
+func (c *checker) answeredHalt(what, scope string, err error) {
+	if err != nil {
+		c.checkRefusal(what+" of "+scope, err)
+	}
+}
+
 // checkRefusal checks that an error is one that a caller may be told.
 func (c *checker) checkRefusal(what string, err error) {
 	var refused *problem.Error

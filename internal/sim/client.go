@@ -106,6 +106,10 @@ func (v *visitor) operate() {
 			v.shove()
 			continue
 		}
+		if v.w.scenario.halts && v.chance(30) {
+			v.halt()
+			continue
+		}
 		lot := v.rng.IntN(1 << 20)
 		r := v.w.gate.park(&call{
 			actor: v.name, verb: verbLook, detail: "job", exec: func() reply { return reply{value: v.w.check.anyJob(lot)} },
@@ -115,6 +119,42 @@ func (v *visitor) operate() {
 		}
 	}
 	v.release()
+	for _, id := range scopes {
+		v.unhalt(id, 1000) // However long it takes until a replica is up again.
+	}
+}
+
+// scopes are the pauses that an operator makes.
+var scopes = []string{"all", "tenant:t1", "protocol:p2", "lane:1"}
+
+// halt pauses dispatch by scope, and mostly lets it go on after a while.
+func (v *visitor) halt() {
+	id := scopes[v.rng.IntN(len(scopes))]
+	body := map[string]fields{
+		"all": {"all": true}, "tenant:t1": {"tenant_id": "t1"}, "protocol:p2": {"protocol_id": "p2"}, "lane:1": {"lane": 1},
+	}[id]
+	body["reason"] = v.name
+	_, _ = v.insist(3, func() (any, error) {
+		return v.ask("pause "+id, nil, func(r *request) (any, error) {
+			return nil, r.post("/v1/admin/pauses", body, nil)
+		}, func(_ *request, _ any, err error) { v.w.check.answeredHalt("pause", id, err) })
+	})
+	if v.chance(70) && v.pause(10*time.Second) {
+		v.unhalt(id, 3)
+	}
+}
+
+// unhalt lets the dispatch of a scope go on at once: a ramp would let through what
+// comes first, and that is the scheduler's choice.
+func (v *visitor) unhalt(id string, tries int) {
+	if !v.w.scenario.halts {
+		return
+	}
+	_, _ = v.insist(tries, func() (any, error) {
+		return v.ask("resume "+id, nil, func(r *request) (any, error) {
+			return nil, r.post("/v1/admin/pauses/"+id+":resume", fields{"ramp_seconds": 0}, nil)
+		}, func(_ *request, _ any, err error) { v.w.check.answeredHalt("resume", id, err) })
+	})
 }
 
 // steer does one thing to a job, twice at times.

@@ -68,6 +68,9 @@ func (w *world) idlePhase() {
 	w.until(end, func() bool { return false })
 	// Each pass reads each shard, and each claim the catalog and a few lists.
 	passes := int(idleTime/relayInterval+idleTime/sweepInterval+idleTime/livenessInterval) + 3
+	if w.scenario.halts {
+		passes += int(idleTime / time.Second) // The gate looks for changes.
+	}
 	bound := w.scenario.replicas*passes*(shards+2)*2 + w.scenario.workers*int(idleTime/time.Second)*12
 	if calls := w.trace.n - before; calls > bound && !w.broken() {
 		w.check.violate("L3", "%d calls in %s with nothing to do, at most %d are to be expected", calls, idleTime, bound)

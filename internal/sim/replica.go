@@ -14,6 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/liveness"
 	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/retention"
 	"github.com/lucius-project/lucius/pkg/seqledger"
@@ -47,6 +48,7 @@ type parts struct {
 	ledger  *ledger.Ledger
 	queue   *workqueue.Queue
 	checker *liveness.Checker
+	gate    *pauses.Gate
 	ended   jobs.Ended
 	handler http.Handler
 	loops   []loop
@@ -124,6 +126,11 @@ func (p *process) open(w *world) (*parts, error) {
 	if w.scenario.table {
 		cfg.Projector = projections.New(store, projections.Tables{})
 	}
+	if w.scenario.halts {
+		cfg.Held = func(tenantID, protocolID string, lane int) bool {
+			return made.gate.Holds(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
+		}
+	}
 	ctx := as(p.ctx, p.name+"/open", nil)
 	l, err := ledger.Open(ctx, cfg)
 	if err != nil {
@@ -141,7 +148,18 @@ func (p *process) open(w *world) (*parts, error) {
 	if err := made.addLoops(w, p, inbox, publisher); err != nil {
 		return nil, err
 	}
-	return made, made.serve(ctx, w, store)
+	if err := made.serve(ctx, w, store); err != nil {
+		return nil, err
+	}
+	if w.scenario.halts {
+		made.loops = append(made.loops, loop{"gate", made.gate.Run})
+	}
+	return made, nil
+}
+
+// admit asks the gate, which is there before any loop runs.
+func (m *parts) admit(tenantID, protocolID string, lane int) bool {
+	return m.gate.Admit(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
 }
 
 // addLoops makes what runs by itself.
@@ -157,7 +175,7 @@ func (m *parts) addLoops(w *world, p *process, inbox *outbox.Inbox, publisher ou
 		Deadline: publishDeadline, Interval: relayInterval, Batch: 4, Workers: 2,
 		// One after the other: rows of one job in one pass can not be told apart by
 		// their first call, and who draws which id would be the scheduler's choice.
-		Marks: 1, PassLimit: 16,
+		Marks: 1, PassLimit: 16, Admit: m.admit,
 	})
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ const (
 type scenario struct {
 	pull      bool // the pull queue, else a bus
 	table     bool // the storage layout "table", else "ledger"
+	halts     bool // operators pause dispatch by scope
 	replicas  int
 	clients   int
 	workers   int

@@ -74,14 +74,13 @@ func (m *parts) serve(ctx context.Context, w *world, store tablestore.Store) err
 	if err != nil {
 		return err
 	}
-	gate, err := pauses.NewGate(ctx, held, log)
-	if err != nil {
+	if m.gate, err = pauses.NewGate(ctx, held, log); err != nil {
 		return err
 	}
 	config, err := serving.Ports(&serving.Parts{
 		Ledger: m.ledger, Commands: accepting, Jobs: jobs.New(m.ledger, &m.ended, w.scenario.limit),
 		Callbacks: callbacks.New(m.ledger), Queue: m.queue, Operator: outbox.NewOperator(m.ledger), Checker: m.checker,
-		Failures: retries, Pauses: held, Gate: gate, Protocols: holder, Log: log,
+		Failures: retries, Pauses: held, Gate: m.gate, Protocols: holder, Log: log,
 	})
 	if err != nil {
 		return err

@@ -90,7 +90,9 @@ func newWorld(seed uint64) *world {
 		faults: map[Fault]int{}, cut: map[string]time.Time{}, faulty: true,
 	}
 	w.scenario = newScenario(rng)
-	w.scenario.table = seed%4 == 1 // Not a lot: it would make each seed another.
+	// Not lots: they would make each seed another.
+	w.scenario.table = seed%4 == 1
+	w.scenario.halts = seed%8 == 3 || seed%8 == 5
 	w.check = newChecker(w)
 	w.bus = newBus(w)
 	return w
