@@ -8,6 +8,8 @@
 //	     │
 //	     └─────────► check.go        its limits on what comes in, by hand,
 //	                                 because generated validation is slow
+//	                   text.go       what holds for the text of every body
+//	                   fault.go      what is wrong with one, in words of our own
 //
 // openapi.yaml is written first; everything else follows from it or is tested
 // against it. To change the contract, edit the document, then run go generate.

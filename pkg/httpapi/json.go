@@ -3,8 +3,6 @@ package httpapi
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"reflect"
 	"strconv"
 	"strings"
 
@@ -20,7 +18,7 @@ type onUnknown func(name string, err error) error
 func refuseUnknown(name string, err error) error {
 	return &problem.Error{
 		Code:   problem.InvalidEnvelope,
-		Errors: []problem.Violation{{Pointer: "/" + escapePointer(name), Message: "is unknown"}},
+		Errors: []problem.Violation{{Pointer: api.Pointer(name), Message: "is unknown"}},
 		Err:    err,
 	}
 }
@@ -28,7 +26,7 @@ func refuseUnknown(name string, err error) error {
 // decodeJSON decodes exactly one JSON value. Errors are problems that say where
 // the fault is.
 func decodeJSON(data []byte, into any, unknown onUnknown) error {
-	if err := checkText(data); err != nil {
+	if err := api.CheckText(data); err != nil {
 		return err
 	}
 	decoder := json.NewDecoder(bytes.NewReader(data))
@@ -43,7 +41,7 @@ func decodeJSON(data []byte, into any, unknown onUnknown) error {
 		err = decoder.Decode(into)
 	}
 	if err != nil {
-		return decodeFault(data, err)
+		return api.DecodeFault(data, err)
 	}
 	end := decoder.InputOffset()
 	rest := bytes.TrimLeft(data[end:], " \t\r\n")
@@ -65,51 +63,4 @@ func unknownField(err error) (name string, is bool) {
 	}
 	name, unquoteErr := strconv.Unquote(quoted)
 	return name, unquoteErr == nil
-}
-
-// decodeFault makes a problem of a decoder's error.
-func decodeFault(data []byte, err error) error {
-	if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return typeFault(wrongType)
-	}
-	return problem.NotJSON(data, err)
-}
-
-// typeFault is the problem of a value of another type than its field's.
-func typeFault(err *json.UnmarshalTypeError) error {
-	pointer := ""
-	if err.Field != "" {
-		pointer = "/" + strings.ReplaceAll(escapePointer(err.Field), ".", "/")
-	}
-	return &problem.Error{
-		Code:   problem.InvalidEnvelope,
-		Errors: []problem.Violation{{Pointer: pointer, Message: "must be " + typeName(err.Type)}},
-		Err:    err,
-	}
-}
-
-// typeName is what a Go type is called in JSON.
-func typeName(t reflect.Type) string {
-	if t == reflect.TypeFor[api.Time]() {
-		return "a time as in RFC 3339"
-	}
-	switch t.Kind() {
-	case reflect.String:
-		return "a string"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Int, reflect.Int32, reflect.Int64:
-		return "a whole number of at most " + strconv.Itoa(t.Bits()) + " bits"
-	case reflect.Float64:
-		return "a number"
-	case reflect.Slice:
-		return "an array"
-	default:
-		return "an object"
-	}
-}
-
-// escapePointer escapes a name for a JSON pointer (RFC 6901).
-func escapePointer(name string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")
 }

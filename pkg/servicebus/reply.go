@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/callbacks"
@@ -131,21 +128,11 @@ func read(body []byte, into interface{ Check() []problem.Violation }) (unknown b
 
 // decode decodes a JSON object; the error says what is wrong with it.
 func decode(body []byte, into any) error {
-	if !utf8.Valid(body) { // The decoder would keep it so in what is opaque.
-		return problem.Newf(problem.InvalidJSON, "The body is not UTF-8.")
+	if err := api.CheckText(body); err != nil {
+		return err
 	}
-	err := json.Unmarshal(body, into)
-	wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err)
-	switch {
-	case err == nil:
-		return nil
-	case ok && wrongType.Field == "":
-		return problem.Newf(problem.InvalidJSON, "The body must be an object, is %s.", wrongType.Value)
-	case ok:
-		pointer := "/" + strings.ReplaceAll(wrongType.Field, ".", "/")
-		return &problem.Error{
-			Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Pointer: pointer, Message: "cannot be " + wrongType.Value}},
-		}
+	if err := json.Unmarshal(body, into); err != nil {
+		return api.DecodeFault(body, err)
 	}
-	return problem.NotJSON(body, err)
+	return nil
 }

@@ -29,6 +29,9 @@ func result(status string, replaced map[string]any) string {
 	return ack(fields)
 }
 
+// nested is an array in an array, that many in all.
+func nested(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
+
 // These are the bodies of the HTTP callbacks, with a type.
 func TestReply_WhatItSaysIsBroughtToTheUseCase(t *testing.T) {
 	t.Parallel()
@@ -55,6 +58,14 @@ func TestReply_WhatItSaysIsBroughtToTheUseCase(t *testing.T) {
 			callbacks.Report{
 				Status:    statemachine.ResultSucceeded,
 				OutputRef: json.RawMessage(`{"uri":"s3://b/o","etag":7}`), ResultRef: json.RawMessage(`{"uri":"s3://b/r"}`),
+			}, false,
+		},
+		{
+			"RESULT, with a reference as deep as it may be",
+			result("SUCCEEDED", map[string]any{"output_ref": json.RawMessage(`{"uri":"]\"","a":` + nested(126) + `}`)}), "RESULT",
+			callbacks.Report{
+				Status:    statemachine.ResultSucceeded,
+				OutputRef: json.RawMessage(`{"uri":"]\"","a":` + nested(126) + `}`),
 			}, false,
 		},
 		{
@@ -102,26 +113,27 @@ func TestReply_WhatCannotBeReadGoesToTheDeadLetters(t *testing.T) {
 		{"no JSON", "ACK", "unknown", "invalid_json", "The body is not valid JSON at line 1, column 1: a character"},
 		{"half an object", ack(nil)[:40], "unknown", "invalid_json", "The body is not valid JSON"},
 		{"two objects", ack(nil) + ack(nil), "unknown", "invalid_json", "The body is not valid JSON"},
-		{"not UTF-8", ack(map[string]any{"lease_id": "l"})[:3] + "\xff", "unknown", "invalid_json", "The body is not UTF-8."},
-		{"not UTF-8 in what is opaque", strings.Replace(result("SUCCEEDED", map[string]any{"output_ref": map[string]any{"uri": "X"}}), "X", "\xff", 1), "unknown", "invalid_json", "The body is not UTF-8."},
-		{"an array", "[" + ack(nil) + "]", "unknown", "invalid_json", "The body must be an object, is array."},
-		{"a string", `"ACK"`, "unknown", "invalid_json", "The body must be an object, is string."},
+		{"not UTF-8", ack(map[string]any{"lease_id": "l"})[:3] + "\xff", "unknown", "invalid_json", "The body is not valid JSON at line 1, column 4: not UTF-8."},
+		{"not UTF-8 in what is opaque", strings.Replace(result("SUCCEEDED", map[string]any{"output_ref": map[string]any{"uri": "X"}}), "X", "\xff", 1), "unknown", "invalid_json", "The body is not valid JSON at line 1, column 71: not UTF-8."},
+		{"too deep in what is opaque", strings.Replace(result("SUCCEEDED", map[string]any{"output_ref": map[string]any{"uri": "s3://b/o", "a": "X"}}), `"X"`, nested(127), 1), "unknown", "too_large", "The body is beyond a limit at line 1, column 194: it is nested deeper than 128 levels."},
+		{"an array", "[" + ack(nil) + "]", "unknown", "invalid_envelope", "must be an object."},
+		{"a string", `"ACK"`, "unknown", "invalid_envelope", "must be an object."},
 		{"null", `null`, "unknown", "unknown_type", "/type must be ACK, RESULT or HEARTBEAT."},
 		{"no type", ack(map[string]any{"type": nil}), "unknown", "unknown_type", "/type must be ACK, RESULT or HEARTBEAT."},
 		{"an unknown type", ack(map[string]any{"type": "DIRECTIVE"}), "unknown", "unknown_type", "/type must be ACK, RESULT or HEARTBEAT."},
 		{"a type in another case", ack(map[string]any{"type": "ack"}), "unknown", "unknown_type", "/type must be ACK, RESULT or HEARTBEAT."},
 		{"the type of what has none", ack(map[string]any{"type": "unknown"}), "unknown", "unknown_type", "/type must be ACK, RESULT or HEARTBEAT."},
-		{"a type that is a number", ack(map[string]any{"type": 1}), "unknown", "invalid_envelope", "/type cannot be number."},
+		{"a type that is a number", ack(map[string]any{"type": 1}), "unknown", "invalid_envelope", "/type must be a string."},
 		{"no job", ack(map[string]any{"jobId": nil}), "ACK", "invalid_envelope", "/jobId is required and must not be empty."},
 		{"no step", ack(map[string]any{"stepId": ""}), "ACK", "invalid_envelope", "/stepId is required and must not be empty."},
 		{"no tenant", ack(map[string]any{"tenant_id": nil}), "ACK", "invalid_envelope", "/tenant_id is required and must not be empty."},
 		{"no lease", ack(map[string]any{"lease_id": nil}), "ACK", "invalid_envelope", "/lease_id is required and must not be empty."},
 		{"no attempt", ack(map[string]any{"attempt_no": nil}), "ACK", "invalid_envelope", "/attempt_no must be at least 1."},
-		{"half an attempt", ack(map[string]any{"attempt_no": 1.5}), "ACK", "invalid_envelope", "/attempt_no cannot be number 1.5."},
-		{"an attempt that is a string", ack(map[string]any{"attempt_no": "1"}), "ACK", "invalid_envelope", "/attempt_no cannot be string."},
-		{"too many attempts", ack(map[string]any{"attempt_no": 1 << 31}), "ACK", "invalid_envelope", "/attempt_no cannot be number 2147483648."},
+		{"half an attempt", ack(map[string]any{"attempt_no": 1.5}), "ACK", "invalid_envelope", "/attempt_no must be a whole number of at most 32 bits."},
+		{"an attempt that is a string", ack(map[string]any{"attempt_no": "1"}), "ACK", "invalid_envelope", "/attempt_no must be a whole number of at most 32 bits."},
+		{"too many attempts", ack(map[string]any{"attempt_no": 1 << 31}), "ACK", "invalid_envelope", "/attempt_no must be a whole number of at most 32 bits."},
 		{"no time", ack(map[string]any{"timestamp": nil}), "ACK", "invalid_envelope", "/timestamp is required."},
-		{"a time that is none", ack(map[string]any{"timestamp": "now"}), "ACK", "invalid_envelope", `/timestamp cannot be "now".`},
+		{"a time that is none", ack(map[string]any{"timestamp": "now"}), "ACK", "invalid_envelope", "/timestamp must be a time as in RFC 3339."},
 		{"a long id", ack(map[string]any{"jobId": strings.Repeat("j", 129)}), "ACK", "too_large", "/jobId must not be longer than 128 characters."},
 		{"several faults", ack(map[string]any{"jobId": nil, "stepId": nil}), "ACK", "invalid_envelope", "/jobId is required and must not be empty. There are 2 violations in all."},
 		{"a HEARTBEAT without a job", ack(map[string]any{"type": "HEARTBEAT", "jobId": nil}), "HEARTBEAT", "invalid_envelope", "/jobId is required and must not be empty."},
@@ -130,8 +142,8 @@ func TestReply_WhatCannotBeReadGoesToTheDeadLetters(t *testing.T) {
 		{"a delay below zero", result("FAILED_RETRY", map[string]any{"retry_after_seconds": -1}), "RESULT", "invalid_envelope", "/retry_after_seconds must be at least 0."},
 		{"a delay of years", result("FAILED_RETRY", map[string]any{"retry_after_seconds": 604801}), "RESULT", "invalid_envelope", "/retry_after_seconds must be at most 604800."},
 		{"a reference that is a string", result("SUCCEEDED", map[string]any{"output_ref": "s3://b/o"}), "RESULT", "invalid_envelope", "/output_ref must be an object."},
-		{"an error that is a string", result("FAILED_FINAL", map[string]any{"error": "broken"}), "RESULT", "invalid_envelope", "/error cannot be string."},
-		{"a code of an error that is a number", result("FAILED_FINAL", map[string]any{"error": map[string]any{"code": 7}}), "RESULT", "invalid_envelope", "/error/code cannot be number."},
+		{"an error that is a string", result("FAILED_FINAL", map[string]any{"error": "broken"}), "RESULT", "invalid_envelope", "/error must be an object."},
+		{"a code of an error that is a number", result("FAILED_FINAL", map[string]any{"error": map[string]any{"code": 7}}), "RESULT", "invalid_envelope", "/error/code must be a string."},
 		{"too large", ack(map[string]any{"note": strings.Repeat("x", 2000)}), "unknown", "too_large", "The body is larger than 2000 bytes."},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -183,14 +184,17 @@ func withoutNulls(body []byte) []byte {
 	return kept
 }
 
-// drop drops the fields that are null.
-func drop(object map[string]any) {
-	for name, value := range object {
-		switch value := value.(type) {
-		case nil:
-			delete(object, name)
-		case map[string]any:
-			drop(value)
+// drop drops the fields that are null, of objects in lists too.
+func drop(value any) {
+	switch value := value.(type) {
+	case map[string]any:
+		maps.DeleteFunc(value, func(_ string, field any) bool { return field == nil })
+		for _, field := range value {
+			drop(field)
+		}
+	case []any:
+		for _, item := range value {
+			drop(item)
 		}
 	}
 }

@@ -124,6 +124,7 @@ func TestRequestsAreHeldAgainstTheDocument(t *testing.T) {
 		{"POST /v1/commands", command, true},
 		{"POST /v1/commands", "", false},
 		{"POST /v1/commands", strings.Replace(command, "{", `{"tenant":"t",`, 1), false},
+		{"POST /v1/commands:batch", `{"commands":[` + strings.Replace(command, "{", `{"doc_id":null,`, 1) + `]}`, true},
 		{"POST /v1/jobs/j1:cancel", "", true},
 		{"POST /v1/jobs/j1:cancel", `{"why":"x"}`, false},
 		{"GET /v1/jobs/j1?wait=1m0.5s", "", true},

@@ -1,4 +1,4 @@
-package httpapi
+package api
 
 import (
 	"unicode/utf8"
@@ -6,19 +6,20 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// maxDepth is how deep objects and arrays of a body may be nested. A command is
-// held to less: see package canonicaljson.
-const maxDepth = 128
+// MaxDepth is how deep objects and arrays of what comes in may be nested. A command
+// is held to less: see package canonicaljson.
+const MaxDepth = 128
 
-// checkText refuses what the decoder would keep as it is, for others to stumble
-// over: text that is not UTF-8, and values that are nested too deep.
-func checkText(data []byte) error {
-	if !utf8.Valid(data) {
-		return problem.NotJSONAt(data, validPrefix(data), "not UTF-8", nil)
+// CheckText refuses what the decoder would keep as it is, for others to stumble
+// over: text that is not UTF-8, and values that are nested too deep. The error is
+// a [*problem.Error].
+func CheckText(body []byte) error {
+	if !utf8.Valid(body) {
+		return problem.NotJSONAt(body, validPrefix(body), "not UTF-8", nil)
 	}
-	if at := tooDeep(data); at >= 0 {
+	if at := tooDeep(body); at >= 0 {
 		return problem.Newf(problem.TooLarge, "The body is beyond a limit at %s: it is nested deeper than %d levels.",
-			problem.Place(data, at), maxDepth)
+			problem.Place(body, at), MaxDepth)
 	}
 	return nil
 }
@@ -49,7 +50,7 @@ func tooDeep(data []byte) int {
 			quoted = !quoted
 		case quoted:
 		case c == '{', c == '[':
-			if depth++; depth > maxDepth {
+			if depth++; depth > MaxDepth {
 				return i
 			}
 		case c == '}', c == ']':
