@@ -19,8 +19,9 @@ type Gate struct {
 	service *Service
 	logger  *slog.Logger
 
-	mu    sync.Mutex
-	holds map[string]*hold // by the pause's id
+	mu      sync.Mutex
+	holds   map[string]*hold // by the pause's id
+	applied int              // how many changes of this process there were
 }
 
 // hold is a pause as this process enforces it.
@@ -57,14 +58,15 @@ func (g *Gate) Run(ctx context.Context) error {
 	}
 }
 
-// Refresh reads the pauses, and removes those whose ramp is over.
+// Refresh reads the pauses, and removes those whose ramp is over. What it has read
+// is dropped where a change of this process came in between: it may be older.
 func (g *Gate) Refresh(ctx context.Context) error {
+	before := g.changes()
 	pauses, err := g.service.List(ctx)
 	if err != nil {
 		return fmt.Errorf("refresh the gate: %w", err)
 	}
-	current := now()
-	for _, pause := range g.adopt(pauses, current) {
+	for _, pause := range g.adopt(pauses, before, now()) {
 		if err := g.service.forget(ctx, pause.Scope); err != nil {
 			return fmt.Errorf("refresh the gate: %w", err)
 		}
@@ -72,36 +74,53 @@ func (g *Gate) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// adopt takes the pauses over, and returns those whose ramp is over.
-func (g *Gate) adopt(pauses []Pause, current time.Time) []Pause {
+// changes is how many changes of this process the view has seen.
+func (g *Gate) changes() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.applied
+}
+
+// adopt takes the pauses over that were read after so many changes of this process,
+// unless there was another since, and returns those whose ramp is over.
+func (g *Gate) adopt(pauses []Pause, after int, current time.Time) []Pause {
 	var over []Pause
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.applied != after {
+		return nil
+	}
 	fresh := make(map[string]*hold, len(pauses))
 	for _, pause := range pauses {
 		if pause.at(current).State == Resumed {
 			over = append(over, pause)
 			continue
 		}
-		held := &hold{pause: pause}
-		if known := g.holds[pause.ID()]; known != nil && known.pause.ResumedAt.Equal(pause.ResumedAt) {
-			held.let = known.let
-		}
-		fresh[pause.ID()] = held
+		fresh[pause.ID()] = g.hold(pause)
 	}
 	g.holds = fresh
 	return over
+}
+
+// hold is the pause with what its ramp has let through so far. The lock is held.
+func (g *Gate) hold(pause Pause) *hold {
+	h := &hold{pause: pause}
+	if known := g.holds[pause.ID()]; known != nil && known.pause.ResumedAt.Equal(pause.ResumedAt) {
+		h.let = known.let
+	}
+	return h
 }
 
 // Apply makes the view show a change of this process at once.
 func (g *Gate) Apply(pause Pause) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.applied++
 	if pause.State == Resumed {
 		delete(g.holds, pause.ID())
 		return
 	}
-	g.holds[pause.ID()] = &hold{pause: pause}
+	g.holds[pause.ID()] = g.hold(pause)
 }
 
 // Admit reports whether the directive may be dispatched. One that is admitted
@@ -167,8 +186,11 @@ func (g *Gate) Active() []Pause {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	active := make([]Pause, 0, len(g.holds))
+	current := time.Now()
 	for _, h := range g.holds {
-		active = append(active, h.pause.at(time.Now()))
+		if pause := h.pause.at(current); pause.State != Resumed {
+			active = append(active, pause)
+		}
 	}
 	return active
 }

@@ -175,6 +175,94 @@ func TestResume_AtOnceAndAgain(t *testing.T) {
 	}
 }
 
+// A second resume answers what is there; it gives the ramp no second beginning.
+func TestResume_AgainDoesNotLetMoreThrough(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		service, gate := setup(t, memstore.New(memstore.Options{}))
+		if _, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator"); err != nil {
+			t.Fatal(err)
+		}
+		passed := 0
+		for range 2 {
+			pause, err := service.Resume(t.Context(), pauses.Scope{}, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			gate.Apply(pause)
+			time.Sleep(time.Second / 2)
+			for range 100 {
+				if gate.Admit(directive) {
+					passed++
+				}
+			}
+		}
+		if passed != 10 {
+			t.Errorf("%d passed in the first second, want 10", passed)
+		}
+	})
+}
+
+// A ramp that is over holds nothing back, also before the gate has looked again.
+func TestGate_ARampThatIsOverIsNotActive(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		service, gate := setup(t, memstore.New(memstore.Options{}))
+		if _, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator"); err != nil {
+			t.Fatal(err)
+		}
+		pause, err := service.Resume(t.Context(), pauses.Scope{}, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gate.Apply(pause)
+		if active := gate.Active(); len(active) != 1 || active[0].State != pauses.Ramping {
+			t.Errorf("while it ramps up: %+v", active)
+		}
+		time.Sleep(time.Second)
+		if active := gate.Active(); len(active) != 0 {
+			t.Errorf("afterwards: %+v", active)
+		}
+	})
+}
+
+// scanning does something behind each scan, before its rows are returned.
+type scanning struct {
+	tablestore.Store
+	behind func()
+}
+
+func (s *scanning) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
+	page, err := s.Store.Scan(ctx, query)
+	if s.behind != nil {
+		s.behind()
+	}
+	return page, err
+}
+
+// What a refresh read before a change of this process does not undo it.
+func TestGate_ARefreshDoesNotUndoWhatCameMeanwhile(t *testing.T) {
+	t.Parallel()
+	store := &scanning{Store: memstore.New(memstore.Options{})}
+	service, gate := setup(t, store)
+	store.behind = func() {
+		store.behind = nil
+		pause, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator")
+		if err != nil {
+			t.Error(err)
+		}
+		gate.Apply(pause)
+	}
+	for _, when := range []string{"meanwhile", "afterwards"} {
+		if err := gate.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if gate.Admit(directive) {
+			t.Errorf("the directive passed after a refresh %s", when)
+		}
+	}
+}
+
 // While the store is away, what is paused stays paused, and who pauses is told.
 func TestGate_KeepsItsViewWithoutTheStore(t *testing.T) {
 	t.Parallel()
