@@ -52,12 +52,12 @@ func NewAudit(log *slog.Logger) *Audit { return &Audit{log: log} }
 func (a *Audit) Write(ctx context.Context, record Record) {
 	a.log.LogAttrs(ctx, slog.LevelInfo, "audit",
 		slog.Time("at", record.At.UTC()),
-		slog.String("caller", printable(record.Caller.name)),
+		slog.String("caller", Printable(record.Caller.name)),
 		slog.String("origin", string(record.Caller.origin)),
-		slog.String("from", printable(record.From)),
-		slog.String("action", printable(record.Action)),
-		slog.String("object", printable(record.Object)),
-		slog.String("tenant", printable(record.Tenant)),
+		slog.String("from", Printable(record.From)),
+		slog.String("action", Printable(record.Action)),
+		slog.String("object", Printable(record.Object)),
+		slog.String("tenant", Printable(record.Tenant)),
 		slog.String("outcome", string(record.Outcome)))
 }
 
@@ -67,8 +67,9 @@ var secrets = regexp.MustCompile(TokenPrefix + `[a-z2-7]{16,}|eyJ[A-Za-z0-9_-]{8
 // maxAudited is the longest text in a record, in bytes.
 const maxAudited = 512
 
-// printable is a text from a request as a record may have it.
-func printable(text string) string {
+// Printable is a text from a request as a log may have it: what looks like a token
+// is masked, and of a long text only the beginning is there.
+func Printable(text string) string {
 	masked := secrets.ReplaceAllString(text, "[masked]")
 	return strings.ToValidUTF8(masked[:min(len(masked), maxAudited)], "")
 }

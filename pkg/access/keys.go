@@ -63,6 +63,8 @@ type lookup struct {
 	found []jose.JSONWebKey
 	// any says that there are keys in use.
 	any bool
+	// wait says that the keys are not to be used before that attempt has ended.
+	wait bool
 	// underway is closed when the attempt to get others ends, nil without one.
 	underway <-chan struct{}
 	// failed is why the last attempt failed, or nil.
@@ -78,10 +80,11 @@ var errNotAsked = errors.New("it is not asked again yet")
 // key returns the keys with the id that fit the algorithm. It asks the issuer
 // where the id is unknown, but no more often than it may: a flood of made-up ids
 // costs one look at the issuer in each interval. It returns
-// [ErrIssuerUnavailable] where there are no keys at all.
+// [ErrIssuerUnavailable] where there are no keys at all, and where the issuer may
+// have a new one that it could not be asked for.
 func (i *Issuer) key(ctx context.Context, id string, algorithm jose.SignatureAlgorithm) ([]jose.JSONWebKey, error) {
 	now := i.look(id, algorithm, true)
-	if len(now.found) == 0 && now.underway != nil {
+	if now.wait && now.underway != nil {
 		select {
 		case <-now.underway:
 		case <-ctx.Done():
@@ -92,7 +95,7 @@ func (i *Issuer) key(ctx context.Context, id string, algorithm jose.SignatureAlg
 	switch {
 	case len(now.found) > 0:
 		return now.found, nil
-	case now.any:
+	case now.any && now.failed == nil:
 		return nil, fmt.Errorf("key %.64q: %w", id, errUnknownKey)
 	default:
 		return nil, fmt.Errorf("%w: %w", ErrIssuerUnavailable, cmp.Or(now.failed, errNotAsked))
@@ -101,7 +104,8 @@ func (i *Issuer) key(ctx context.Context, id string, algorithm jose.SignatureAlg
 
 // look finds a key among those in use. With ask it begins an attempt to get
 // others where the key is not among them, or where they are old. Nobody waits
-// for the latter, so that an issuer that is slow slows only tokens with new keys.
+// for the latter, so that an issuer that is slow slows only tokens with new keys;
+// but where none was asked for since long, nobody knows whether one was withdrawn.
 func (i *Issuer) look(id string, algorithm jose.SignatureAlgorithm, ask bool) lookup {
 	now := time.Now()
 	i.mu.Lock()
@@ -112,6 +116,7 @@ func (i *Issuer) look(id string, algorithm jose.SignatureAlgorithm, ask bool) lo
 	}
 	found := lookup{found: keys.find(id, algorithm), any: keys != nil}
 	if ask && (len(found.found) == 0 || now.Sub(keys.fetched) >= i.cfg.Refresh) {
+		found.wait = len(found.found) == 0 || now.Sub(i.next) >= i.cfg.Refresh
 		found.underway = i.begin(now)
 	}
 	found.failed = i.failed

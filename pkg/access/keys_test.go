@@ -109,6 +109,48 @@ func TestIssuer_IsLookedAtAgainInTheBackground(t *testing.T) {
 	})
 }
 
+// Tokens come now and then, and the first after a pause could have a key that was
+// withdrawn long ago.
+func TestIssuer_IsAskedFirstWhereNobodyHasForLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		withdrawn := edKey("k")
+		fake := newIssuer(withdrawn.public())
+		guarded := fake.checker(t)
+		if _, err := send(t, guarded, withdrawn.sign(t, claims(nil))); err != nil {
+			t.Fatal(err)
+		}
+		fake.set(func() { fake.keys = []any{edKey("other").public()}; fake.takes = time.Second })
+		time.Sleep(access.DefaultRefresh + access.DefaultRefetch)
+		for range 2 {
+			caller, err := send(t, guarded, withdrawn.sign(t, claims(nil)))
+			refused(t, caller, err, access.ErrInvalidCredential)
+		}
+	})
+}
+
+// A token with a new key may be good: the client is to send it again.
+func TestIssuer_ThatIsDownMayHaveANewKey(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		known, young := edKey("k"), edKey("young")
+		fake := newIssuer(known.public())
+		guarded := fake.checker(t)
+		if _, err := send(t, guarded, known.sign(t, claims(nil))); err != nil {
+			t.Fatal(err)
+		}
+		fake.set(func() { fake.down = errors.New("no route") })
+		time.Sleep(access.DefaultRefetch)
+		for range 2 {
+			caller, err := send(t, guarded, young.sign(t, claims(nil)))
+			refused(t, caller, err, access.ErrIssuerUnavailable)
+		}
+		if _, err := send(t, guarded, known.sign(t, claims(nil))); err != nil {
+			t.Errorf("a token with a known key: %v", err)
+		}
+	})
+}
+
 func TestIssuer_ThatIsDownStopsNobodyForLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -49,13 +49,14 @@ type Limiter struct {
 
 	mu     sync.Mutex
 	byKey  map[string]*list.Element
-	recent *list.List // of keyed, the most recent first
+	recent *list.List // of *keyed, the most recent first
 }
 
 // keyed is the limiter of one key.
 type keyed struct {
 	key     string
 	limiter *rate.Limiter
+	last    time.Time // The latest time of a request.
 }
 
 // NewLimiter returns a limiter. The error names the field that makes no sense.
@@ -79,7 +80,16 @@ func (l *Limiter) Take(key string, now time.Time) (retryAfter time.Duration) {
 	if l == nil {
 		return 0
 	}
-	reservation := l.of(key).ReserveN(now, 1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// One at a time, and in the order of their times: else what is given back of a
+	// refused one is not what it took, and time that goes back counts twice.
+	k := l.of(key)
+	if now.Before(k.last) {
+		now = k.last
+	}
+	k.last = now
+	reservation := k.limiter.ReserveN(now, 1)
 	retryAfter = reservation.DelayFrom(now)
 	if retryAfter > 0 {
 		reservation.CancelAt(now)
@@ -99,19 +109,18 @@ func (l *Limiter) Check(what, key string, now time.Time) error {
 	}
 }
 
-// of returns the limiter of the key, which is now the most recent.
-func (l *Limiter) of(key string) *rate.Limiter {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// of returns the limiter of the key, which is now the most recent. The mutex is
+// held.
+func (l *Limiter) of(key string) *keyed {
 	if element, ok := l.byKey[key]; ok {
 		l.recent.MoveToFront(element)
-		return element.Value.(keyed).limiter
+		return element.Value.(*keyed)
 	}
 	if l.recent.Len() >= l.cfg.Keys {
 		oldest := l.recent.Back()
-		delete(l.byKey, l.recent.Remove(oldest).(keyed).key)
+		delete(l.byKey, l.recent.Remove(oldest).(*keyed).key)
 	}
-	limiter := rate.NewLimiter(rate.Limit(l.cfg.Rate), l.cfg.Burst)
-	l.byKey[key] = l.recent.PushFront(keyed{key, limiter})
-	return limiter
+	made := &keyed{key: key, limiter: rate.NewLimiter(rate.Limit(l.cfg.Rate), l.cfg.Burst)}
+	l.byKey[key] = l.recent.PushFront(made)
+	return made
 }

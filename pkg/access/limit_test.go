@@ -43,6 +43,41 @@ func TestLimiter_TakesABurstAndThenTheRate(t *testing.T) {
 	}
 }
 
+// Requests side by side come with times that are out of order by a little.
+func TestLimiter_TimeThatGoesBackGivesNothing(t *testing.T) {
+	t.Parallel()
+	l := limiter(t, access.LimitConfig{Rate: 1000, Burst: 1})
+	taken := 0
+	for range 1000 {
+		for _, at := range []time.Time{noon.Add(10 * time.Millisecond), noon} {
+			if l.Take("a", at) == 0 {
+				taken++
+			}
+		}
+	}
+	if taken != 1 {
+		t.Errorf("%d requests at one time were let through", taken)
+	}
+}
+
+func TestLimiter_WhatIsRefusedSideBySideIsNotCounted(t *testing.T) {
+	t.Parallel()
+	l := limiter(t, access.LimitConfig{Rate: 1, Burst: 1})
+	l.Take("a", noon)
+	var group sync.WaitGroup
+	for range 16 {
+		group.Go(func() {
+			for range 1000 {
+				l.Take("a", noon)
+			}
+		})
+	}
+	group.Wait()
+	if wait := l.Take("a", noon); wait != time.Second {
+		t.Errorf("after a flood the wait is %s", wait)
+	}
+}
+
 func TestLimiter_Check(t *testing.T) {
 	t.Parallel()
 	l := limiter(t, access.LimitConfig{Rate: 0.1})

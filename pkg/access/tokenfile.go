@@ -113,6 +113,9 @@ func (r *reader) caller(v value, i int, c *claimed) Caller {
 	if ok && !namePattern.MatchString(name) {
 		r.fail(members["name"], "is %q and must be %s", name, nameRule)
 	}
+	if wellFormed(name) {
+		r.fail(members["name"], "is a token: its hash belongs under tokens, and the name is in logs")
+	}
 	if ok {
 		claim(r, members["name"], c.names, name, i)
 	}
@@ -171,6 +174,9 @@ func (r *reader) grants(v value) []Grant {
 		role, _ := r.text(members["role"])
 		grant := Grant{Role: Role(role)}
 		grant.Tenants, grant.All = r.tenants(members["tenants"])
+		if services := members["services"]; services.node != nil && services.absent() {
+			r.fail(services, "must not be empty") // To leave it out is to mean all.
+		}
 		for _, service := range r.list(members["services"], MaxListed) {
 			name, _ := r.text(service)
 			grant.Services = append(grant.Services, name)

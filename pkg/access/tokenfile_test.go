@@ -63,6 +63,10 @@ func TestOpenFile_NamesEveryMistakeWithItsLine(t *testing.T) {
 		"no caller":        {"version: 1\ncallers: []\n", []string{"tokens.yaml:2: callers must not be empty"}},
 		"callers are null": {"version: 1\ncallers:\n", []string{"tokens.yaml:2: callers must name at least one caller"}},
 		"an alias":         {"version: &v 1\ncallers: *v\n", []string{"tokens.yaml:1: version must be a single value", "tokens.yaml:2: callers must be a list"}},
+		"services are null": {
+			head + stanza("a", "a", "{role: platform, tenants: [t], services: }"),
+			[]string{"tokens.yaml:7: callers[0].roles[0].services must not be empty"},
+		},
 		"all kinds": {`version: 1
 users: []
 callers:
@@ -145,10 +149,17 @@ func mistakes(t *testing.T, err error, dir string) []string {
 
 func TestOpenFile_DoesNotRepeatWhatMayBeASecret(t *testing.T) {
 	t.Parallel()
-	token := access.NewToken()
-	path := put(t, "tokens.yaml", "version: 1\ncallers:\n  - {name: a, tokens: ["+token+"], roles: [{role: read, tenants: [t]}]}\n")
-	if _, err := access.OpenFile(path); err == nil || strings.Contains(err.Error(), token) {
-		t.Errorf("answered %v", err)
+	token, role := access.NewToken(), "{role: read, tenants: [t]}"
+	for name, text := range map[string]string{
+		"instead of its hash": head + strings.Replace(stanza("a", "a", role), hash("a"), token, 1),
+		"as the name":         head + stanza(token, "a", role),
+		"within the name":     head + stanza("'"+token+" '", "a", role),
+		"as a key":            head + stanza("a", "a", role) + token + ": 1\n",
+		"as a role":           head + stanza("a", "a", "{role: "+token+", tenants: [t]}"),
+	} {
+		if _, err := access.OpenFile(put(t, "tokens.yaml", text)); err == nil || strings.Contains(err.Error(), token) {
+			t.Errorf("%s: answered %v", name, err)
+		}
 	}
 }
 

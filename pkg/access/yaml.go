@@ -44,9 +44,10 @@ type reader struct {
 	faults []error
 }
 
-// fail records what is wrong with a value.
+// fail records what is wrong with a value. The message may quote the value, which
+// could be a token that stands in the wrong place.
 func (r *reader) fail(v value, format string, args ...any) {
-	message := strings.TrimSpace(v.path + " " + fmt.Sprintf(format, args...))
+	message := Printable(strings.TrimSpace(v.path + " " + fmt.Sprintf(format, args...)))
 	r.faults = append(r.faults, &FileError{File: r.file, Line: v.line, Message: message})
 }
 

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"container/list"
+	"context"
 	"crypto/tls"
 	"net"
 	"net/http"
@@ -18,22 +19,29 @@ const minSilence = 250 * time.Millisecond
 // been without a request the longest: silent clients, and those that never get
 // to the end of their headers, cannot keep others out. Where all have a request
 // under way, new ones wait unread, in the operating system's queue, until one
-// has none.
+// has none. A [Server] counts only requests that it lets in: nobody keeps a place
+// without a credential, by a body that does not come or an answer that is not read.
 //
-// It sets the server's ConnState. Serve the returned listener once.
+// It sets the server's ConnState and ConnContext. Serve the returned listener
+// once.
 func LimitConnections(server *http.Server, listener net.Listener, limit int) net.Listener {
 	c := &connections{
 		Listener: listener, limit: limit,
-		open: map[net.Conn]*list.Element{}, changed: make(chan struct{}, 1), closed: make(chan struct{}),
+		open: map[net.Conn]*connection{}, changed: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	server.ConnState = c.note
+	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		return context.WithValue(ctx, seatKey{}, &seat{c, plain(conn)})
+	}
 	return c
 }
 
-// quiet is a connection without a request.
-type quiet struct {
+// connection is an open one.
+type connection struct {
 	conn  net.Conn
-	since time.Time
+	place *list.Element // In quiet, nil while a request is under way.
+	since time.Time     // When it got that place.
+	kept  int           // How many of its requests keep it.
 }
 
 // connections are the open ones of a server. It is safe for concurrent use, and
@@ -46,9 +54,9 @@ type connections struct {
 	closed  chan struct{}
 	close   sync.Once
 
-	mu   sync.Mutex
-	open map[net.Conn]*list.Element // The place in idle, nil while a request is under way.
-	idle list.List                  // The quiet ones, the longest first.
+	mu    sync.Mutex
+	open  map[net.Conn]*connection
+	quiet list.List // Those that may be closed, the longest first.
 }
 
 // Accept implements [net.Listener]. It waits until there is room.
@@ -96,11 +104,11 @@ func (c *connections) giveUp(now time.Time) (net.Conn, time.Duration) {
 	if len(c.open) < c.limit {
 		return nil, 0
 	}
-	front := c.idle.Front()
+	front := c.quiet.Front()
 	if front == nil {
 		return nil, minSilence
 	}
-	longest, _ := front.Value.(quiet)
+	longest, _ := front.Value.(*connection)
 	if silent := now.Sub(longest.since); silent < minSilence {
 		return nil, minSilence - silent
 	}
@@ -111,22 +119,43 @@ func (c *connections) giveUp(now time.Time) (net.Conn, time.Duration) {
 // note keeps account of a connection. The server tells it of each before it
 // accepts the next.
 func (c *connections) note(conn net.Conn, state http.ConnState) {
-	if secured, ok := conn.(*tls.Conn); ok {
-		conn = secured.NetConn() // It closes without a farewell, which could take its time.
-	}
+	conn = plain(conn)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	place, known := c.open[conn]
-	switch {
-	case state == http.StateNew, state == http.StateIdle && known && place == nil:
-		c.open[conn] = c.idle.PushBack(quiet{conn, time.Now()})
-	case state == http.StateActive && place != nil:
-		c.idle.Remove(place)
-		c.open[conn] = nil
-		return
-	case state == http.StateClosed, state == http.StateHijacked:
+	known := c.open[conn]
+	switch state {
+	case http.StateNew:
+		c.open[conn] = &connection{conn: conn}
+		c.yield(c.open[conn])
+	case http.StateIdle:
+		c.yield(known)
+	case http.StateActive:
+		c.occupy(known)
+	case http.StateClosed, http.StateHijacked:
 		c.forget(conn)
+		c.tell()
 	}
+}
+
+// yield lets a connection be closed, unless a request keeps it. The lock is held.
+func (c *connections) yield(known *connection) {
+	if known != nil && known.place == nil && known.kept == 0 {
+		known.since = time.Now()
+		known.place = c.quiet.PushBack(known)
+		c.tell()
+	}
+}
+
+// occupy lets a connection not be closed. The lock is held.
+func (c *connections) occupy(known *connection) {
+	if known != nil && known.place != nil {
+		c.quiet.Remove(known.place)
+		known.place = nil
+	}
+}
+
+// tell wakes who waits for room. The lock is held.
+func (c *connections) tell() {
 	select {
 	case c.changed <- struct{}{}:
 	default:
@@ -135,8 +164,15 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 
 // forget counts a connection no longer, if it did. The lock is held.
 func (c *connections) forget(conn net.Conn) {
-	if place := c.open[conn]; place != nil {
-		c.idle.Remove(place)
-	}
+	c.occupy(c.open[conn])
 	delete(c.open, conn)
+}
+
+// plain is the connection without its TLS: it closes without a farewell, which
+// could take its time.
+func plain(conn net.Conn) net.Conn {
+	if secured, ok := conn.(*tls.Conn); ok {
+		return secured.NetConn()
+	}
+	return conn
 }

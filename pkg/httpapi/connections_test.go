@@ -2,12 +2,14 @@ package httpapi_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -140,4 +142,75 @@ func TestAServerEndsWhileAConnectionWaits(t *testing.T) {
 	request(t, connect(t, address), "/")
 	<-begun
 	connect(t, address)
+}
+
+// sendRaw writes what a client sends, whole or not.
+func sendRaw(t *testing.T, conn net.Conn, text string) {
+	t.Helper()
+	if _, err := fmt.Fprint(conn, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The library would answer by itself, and nobody would know of it.
+func TestOptionsOfTheWholeServerAreAnsweredAsAnyOtherPath(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, crowded(t, 1, newHarness(t).ServeHTTP))
+	sendRaw(t, conn, "OPTIONS * HTTP/1.1\r\nHost: lucius\r\n\r\n")
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := response.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	if kind := response.Header.Get("Content-Type"); response.StatusCode != http.StatusNotFound || kind != "application/problem+json" {
+		t.Errorf("answered %d %s", response.StatusCode, kind)
+	}
+}
+
+// strangers are requests of somebody without a credential that do not end by
+// themselves.
+var strangers = map[string]string{
+	"a body that does not come":   "POST /v1/commands HTTP/1.1\r\nHost: lucius\r\nContent-Length: 9\r\n\r\n{",
+	"chunks that do not come":     "POST /v1/commands HTTP/1.1\r\nHost: lucius\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+	"a body for nothing":          "POST /none HTTP/1.1\r\nHost: lucius\r\nContent-Length: 9\r\n\r\n{",
+	"a body for a probe":          "GET /healthz HTTP/1.1\r\nHost: lucius\r\nContent-Length: 9\r\n\r\n{",
+	"answers that are not read":   strings.Repeat("GET /docs HTTP/1.1\r\nHost: lucius\r\n\r\n", 50),
+	"a credential that is no one": "POST /v1/commands HTTP/1.1\r\nHost: lucius\r\nAuthorization: Bearer x\r\nContent-Length: 9\r\n\r\n{",
+}
+
+func TestAStrangersRequestKeepsNoPlace(t *testing.T) {
+	t.Parallel()
+	for name, text := range strangers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGuarded(t, []string{"read:*"}, func(c *httpapi.Config) { c.BodyTimeout = time.Hour })
+			begun, release := make(chan struct{}), make(chan struct{})
+			g.useCases.hook = func(_ context.Context, _ call, w wait) error {
+				if w.Limit > 0 {
+					close(begun)
+					<-release
+				}
+				return nil
+			}
+			address := crowded(t, 2, g.ServeHTTP)
+			let := func(path string) net.Conn {
+				conn := connect(t, address)
+				sendRaw(t, conn, "GET "+path+" HTTP/1.1\r\nHost: lucius\r\nAuthorization: Bearer "+g.tokens["read:*"]+"\r\n\r\n")
+				return conn
+			}
+			// One who was let in waits, and is there the longest.
+			waits := let("/v1/jobs/j1?wait=60s")
+			<-begun
+			sendRaw(t, connect(t, address), text)
+			if err := answered(let("/v1/protocols")); err != nil {
+				t.Errorf("a client that is let in is not answered: %v", err)
+			}
+			close(release)
+			if err := answered(waits); err != nil {
+				t.Errorf("the request under way is not answered: %v", err)
+			}
+		})
+	}
 }

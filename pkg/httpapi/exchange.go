@@ -48,6 +48,9 @@ type exchange struct {
 	object  string
 	tenant  string
 	foreign bool // It is there, and is not the caller's.
+
+	seat *seat
+	kept bool // It keeps its connection, see LimitConnections.
 }
 
 // exchangeKey finds the exchange in the request's context.
@@ -71,7 +74,10 @@ func exchangeOf(ctx context.Context) *exchange {
 // begin makes the exchange of a request, and the request that carries it. HEAD
 // is served as GET: net/http drops the body of the response.
 func (s *Server) begin(w http.ResponseWriter, r *http.Request) (*exchange, *http.Request) {
-	x := &exchange{ResponseWriter: w, id: requestID(r), method: r.Method, route: unmatched, begun: time.Now()}
+	x := &exchange{
+		ResponseWriter: w, id: requestID(r), method: r.Method, route: unmatched, begun: time.Now(), seat: seatOf(r.Context()),
+	}
+	x.seat.offer()
 	header := w.Header()
 	header.Set(requestIDHeader, x.id)
 	header.Set("X-Content-Type-Options", "nosniff")
@@ -98,6 +104,9 @@ func (s *Server) hurryBody(w http.ResponseWriter, r *http.Request) {
 // end accounts for the exchange.
 func (s *Server) end(x *exchange, r *http.Request) {
 	s.metrics.inFlight.Dec()
+	if x.kept {
+		x.seat.keep(-1)
+	}
 	if x.status == 0 {
 		x.status = http.StatusOK
 	}
@@ -107,7 +116,7 @@ func (s *Server) end(x *exchange, r *http.Request) {
 	ctx := r.Context()
 	if s.respond.log.Enabled(ctx, slog.LevelDebug) {
 		s.respond.log.LogAttrs(ctx, slog.LevelDebug, "request",
-			slog.String("request_id", x.id), slog.String("method", x.method), slog.String("path", r.URL.Path),
+			slog.String("request_id", x.id), slog.String("method", x.method), slog.String("path", access.Printable(r.URL.Path)),
 			slog.String("route", x.route), slog.Int("status", x.status), slog.Int64("bytes", x.bytes),
 			slog.Duration("took", took), slog.String("remote", r.RemoteAddr), slog.String("caller", x.caller.Name()))
 	}

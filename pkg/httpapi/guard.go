@@ -87,6 +87,8 @@ func (g *guard) middleware(next http.Handler) http.Handler {
 				g.respond.problem(w, r, err)
 				return
 			}
+			x.kept = true
+			x.seat.keep(1)
 			r = r.WithContext(access.WithCaller(r.Context(), x.caller))
 		}
 		next.ServeHTTP(w, r)

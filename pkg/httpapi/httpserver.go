@@ -34,5 +34,7 @@ func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
 		MaxHeaderBytes:    maxHeaderBytes,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxRequests},
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		// OPTIONS * is the handler's to refuse, as any other.
+		DisableGeneralOptionsHandler: true,
 	}
 }

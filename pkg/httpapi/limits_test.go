@@ -158,6 +158,8 @@ func TestTokensAreInNoLog(t *testing.T) {
 	g.as(t, "submit:t", "POST /v1/jobs/j1:cancel", "")
 	g.do(t, http.MethodPost, "/v1/jobs/j1:cancel", "", "Authorization: Bearer "+wrong)
 	g.do(t, http.MethodPost, "/v1/jobs/j1:cancel", "", "Authorization: Basic "+wrong)
+	g.do(t, http.MethodGet, "/v1/jobs/"+wrong, "")
+	g.as(t, "submit:t", "GET /v1/"+wrong, "")
 	log := g.log.String()
 	if strings.Contains(log, wrong) || strings.Contains(log, g.tokens["submit:t"]) {
 		t.Errorf("a token is in the log:\n%s", log)

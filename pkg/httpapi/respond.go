@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/access"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
@@ -107,7 +108,7 @@ func (p *responder) report(r *http.Request, fault *problem.Error) {
 	}
 	p.log.LogAttrs(r.Context(), level, "request failed",
 		slog.String("request_id", RequestID(r.Context())), slog.String("method", r.Method), slog.String("route", route),
-		slog.String("path", r.URL.Path), slog.String("code", string(fault.Code)), slog.Any("err", fault))
+		slog.String("path", access.Printable(r.URL.Path)), slog.String("code", string(fault.Code)), slog.Any("err", fault))
 }
 
 // retryAfter is the header's value: whole seconds, rounded up.
