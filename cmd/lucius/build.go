@@ -122,6 +122,7 @@ func (s *system) buildLoops(context.Context) error {
 	var err error
 	s.sweeper, err = sweeper.New(sweeper.Config{
 		Ledger: s.ledger, Interval: s.cfg.SweepInterval, Logger: s.log, Observe: s.metrics.swept,
+		Outages: s.outagesForSweeper(),
 	})
 	if err != nil {
 		return err
@@ -143,7 +144,7 @@ func (s *system) buildLoops(context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.checker, err = liveness.New(liveness.Config{Ledger: s.ledger, Ensure: s.queue.Ensure, Logger: s.log})
+	s.checker, err = liveness.New(liveness.Config{Ledger: s.ledger, Ensure: s.withinReach, Logger: s.log})
 	return err
 }
 
@@ -198,7 +199,11 @@ func (s *system) accepting() (*commands.Service, error) {
 func (s *system) warnings(now time.Time) []string {
 	var warnings []string
 	for _, circuit := range s.breakers.Open(now) {
-		warnings = append(warnings, "the circuit of "+circuit.Name+" is "+circuit.State.String())
+		name := circuit.Name
+		if name == breaker.Bus {
+			name = "the whole bus"
+		}
+		warnings = append(warnings, "the circuit of "+name+" is "+circuit.State.String())
 	}
 	for _, topic := range s.bus.down() {
 		warnings = append(warnings, "replies cannot be read from "+topic+": see the log")
@@ -211,8 +216,8 @@ func (s *system) warnings(now time.Time) []string {
 			warnings = append(warnings, "the "+watcher.Name()+" are refused, those before stay in use: see the log")
 		}
 	}
-	for range s.checker.Report().Stuck {
-		return append(warnings, "jobs are stuck: see /v1/admin/stuck")
+	if len(s.checker.Report().Stuck) > 0 {
+		warnings = append(warnings, "jobs are stuck: see /v1/admin/stuck")
 	}
 	return warnings
 }

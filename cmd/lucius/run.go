@@ -14,12 +14,12 @@ import (
 
 // loops are what the process does beside answering requests, by its roles.
 func (s *system) loops() []func(context.Context) error {
-	loops := []func(context.Context) error{s.gate.Run, minding}
+	loops := []func(context.Context) error{s.gate.Run, mindMemory}
 	for _, watcher := range s.watchers {
 		loops = append(loops, watcher.Run)
 	}
-	if s.bus.replies != nil && s.cfg.Has(config.RoleAPI) {
-		loops = append(loops, s.bus.replies.Run)
+	if s.outages != nil {
+		loops = append(loops, s.watchOutages)
 	}
 	if s.cfg.Has(config.RoleRelay) {
 		loops = append(loops, s.relay.Run)
@@ -40,6 +40,7 @@ func (s *system) serve(ctx context.Context, listener net.Listener) error {
 	for _, run := range s.loops() {
 		group.Go(func() error { return run(failed) })
 	}
+	stopReplies := s.takeReplies(failed)
 	server := httpapi.NewHTTPServer(killableAnswers(s.handler), s.log)
 	served := make(chan error, 1)
 	limited := httpapi.LimitConnections(server, listener, s.maxConnections(ctx))
@@ -60,6 +61,25 @@ func (s *system) serve(ctx context.Context, listener net.Listener) error {
 	if err := server.Shutdown(grace); err != nil {
 		cause = errors.Join(cause, fmt.Errorf("requests did not end in %s: %w", s.cfg.ShutdownGrace, err), server.Close())
 	}
+	stopReplies() // What it commits goes to the relay.
 	stop()
 	return errors.Join(cause, group.Wait())
+}
+
+// takeReplies reads reply topics until it is stopped, which takes until what is in hand
+// is settled. It is a callback that comes another way, so it is the API's.
+func (s *system) takeReplies(ctx context.Context) (stop func()) {
+	if s.bus.replies == nil || !s.cfg.Has(config.RoleAPI) {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.bus.replies.Run(ctx) // A topic that cannot be read is a warning, and no error.
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/liveness"
+	"github.com/lucius-project/lucius/pkg/outages"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/protocol"
@@ -41,6 +42,7 @@ type system struct {
 	queue     *workqueue.Queue
 	callbacks *callbacks.Service
 	bus       *bus
+	outages   *outages.Board // nil on the pull queue
 	inbox     *outbox.Inbox
 	breakers  *breaker.Set
 	relay     *outbox.Relay
@@ -61,7 +63,7 @@ type system struct {
 	hangups   func() <-chan os.Signal
 	watchers  []*reload.Watcher
 	ended     jobs.Ended
-	// defect is closed by an illegal transition in the relay's window.
+	// defect receives an illegal transition in the relay's window.
 	defect chan *seqledger.IllegalTransitionError
 }
 

@@ -119,6 +119,11 @@ type DeadlinePassed struct {
 	// zero time. An attempt whose deadline passed before it gets a grace of one
 	// ACK timeout, or of a third of its lease, from then on.
 	Outage time.Time
+	// Topic says the same of outages of a topic in which directives did not reach
+	// their workers; it holds for attempts that have no ACK yet. Optional.
+	Topic func(topic string) time.Time
+	// Replies says the same of outages in which replies did not come back. Optional.
+	Replies time.Time
 }
 
 // Cancel asks to end the job without a result.

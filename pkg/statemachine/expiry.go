@@ -14,7 +14,7 @@ func (m *move) deadlinePassed(e DeadlinePassed) {
 	}
 	m.apply()
 	i, ok := m.agg.Active()
-	if ok && m.grace(i, e.Outage) {
+	if ok && m.grace(i, e.outage(&m.agg.Steps[i])) {
 		return
 	}
 	if !ok || !m.expire(i) {
@@ -23,6 +23,21 @@ func (m *move) deadlinePassed(e DeadlinePassed) {
 			Cause: "nothing was due",
 		})
 	}
+}
+
+// outage is when the last outage ended in which the step's worker could not report.
+func (e DeadlinePassed) outage(step *Step) time.Time {
+	last := e.Outage
+	if e.Replies.After(last) {
+		last = e.Replies
+	}
+	if e.Topic == nil || step.State != StepAwaitingAck {
+		return last
+	}
+	if topic := e.Topic(step.Routing.Topic); topic.After(last) {
+		last = topic
+	}
+	return last
 }
 
 // grace extends a deadline that passed during an outage, so that the worker can

@@ -303,6 +303,61 @@ func TestStory_AnOutageGivesAGrace(t *testing.T) {
 	s.wakes(statemachine.WakeTimer, 5*time.Minute)
 }
 
+// An outage of a topic, or of the way back, gives a grace to those alone who could
+// not be reached or could not report.
+func TestStory_AnOutageOfTheBusGivesAGrace(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		event func(s *story) statemachine.DeadlinePassed
+		// What becomes of an attempt without an ACK, and of one that runs.
+		unacknowledged, run statemachine.StepState
+	}{
+		"its topic": {func(s *story) statemachine.DeadlinePassed { return away(s, "topic1") }, awaiting, statemachine.StepFailedRetry},
+		"another topic": {
+			func(s *story) statemachine.DeadlinePassed { return away(s, "topic2") },
+			statemachine.StepFailedRetry, statemachine.StepFailedRetry,
+		},
+		"the way back": {
+			func(s *story) statemachine.DeadlinePassed { return statemachine.DeadlinePassed{Replies: s.now} }, awaiting, running,
+		},
+		"long ago": {
+			func(s *story) statemachine.DeadlinePassed {
+				return statemachine.DeadlinePassed{Replies: s.now.Add(-59 * time.Minute)}
+			},
+			statemachine.StepFailedRetry, statemachine.StepFailedRetry,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStory(t)
+			s.agg.Steps[0].Routing.Topic = "topic1"
+			s.does(s.published())
+			s.later(time.Hour)
+			s.does(test.event(s))
+			s.is(statemachine.JobDispatching, test.unacknowledged)
+
+			s = newStory(t)
+			s.agg.Steps[0].Routing.Topic = "topic1"
+			s.does(s.published())
+			s.does(s.ack())
+			s.later(time.Hour)
+			s.does(test.event(s))
+			s.is(statemachine.JobInProgress, test.run)
+		})
+	}
+}
+
+// away is an outage of the topic that goes on.
+func away(s *story, topic string) statemachine.DeadlinePassed {
+	end := s.now
+	return statemachine.DeadlinePassed{Topic: func(name string) time.Time {
+		if name == topic {
+			return end
+		}
+		return time.Time{}
+	}}
+}
+
 func TestStory_ErrorTextsAreCut(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)

@@ -39,6 +39,9 @@ type Config struct {
 	// Parallel is the number of jobs looked at side by side. Optional. Defaults
 	// to 16.
 	Parallel int
+	// Outages says when outages of the bus ended in which workers could not be reached,
+	// or could not report. Optional: without it there are none, as on the pull queue.
+	Outages func(ctx context.Context) (Outages, error)
 	// Random returns numbers in [0, 1), for the shard at which a pass begins.
 	// Optional. Defaults to math/rand/v2. It must be safe for concurrent use.
 	Random func() float64
@@ -46,6 +49,15 @@ type Config struct {
 	Logger *slog.Logger
 	// Observe is told of each pass that found something. Optional.
 	Observe func(Result)
+}
+
+// Outages is when outages of the bus ended. One that goes on ends now.
+type Outages struct {
+	// Topic is that of a topic, or of the whole bus if that was later; the zero time
+	// where there was none.
+	Topic func(topic string) time.Time
+	// Replies is that of the way back.
+	Replies time.Time
 }
 
 // Result is what one pass did.
@@ -130,6 +142,13 @@ func (s *Sweeper) Run(ctx context.Context) error {
 func (s *Sweeper) RunOnce(ctx context.Context) (Result, error) {
 	now := time.Now()
 	pass := &pass{sweeper: s, now: now, outage: s.outageEnd(now)}
+	if s.cfg.Outages != nil {
+		var err error
+		if pass.bus, err = s.cfg.Outages(ctx); err != nil {
+			s.note(err)
+			return Result{}, fmt.Errorf("sweep: %w", err)
+		}
+	}
 	pass.result.Standings = map[ledger.Standing]int{}
 	shards := s.cfg.Ledger.Shards()
 	start := int(s.cfg.Random() * float64(shards))
@@ -183,6 +202,7 @@ type pass struct {
 	sweeper *Sweeper
 	now     time.Time
 	outage  time.Time
+	bus     Outages
 
 	mu     sync.Mutex
 	result Result
@@ -221,7 +241,7 @@ func (p *pass) page(ctx context.Context, entries []ledger.Entry) {
 
 // fire handles one entry.
 func (p *pass) fire(ctx context.Context, entry ledger.Entry) {
-	event := statemachine.DeadlinePassed{}
+	event := statemachine.DeadlinePassed{Topic: p.bus.Topic, Replies: p.bus.Replies}
 	if entry.Due.Before(p.outage) {
 		event.Outage = p.outage
 	}

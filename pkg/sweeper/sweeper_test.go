@@ -229,6 +229,46 @@ func TestSweeper_AnOutageOfTheStoreGivesAGraceAfterwards(t *testing.T) {
 	})
 }
 
+// While the bus is away nobody is blamed, however long that takes; afterwards there
+// is a grace, and no unit of any budget is spent.
+func TestSweeper_AnOutageOfTheBusHoldsDeadlines(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		var end time.Time
+		var broken error
+		s, err := sweeper.New(sweeper.Config{Ledger: b.ledger, Outages: func(context.Context) (sweeper.Outages, error) {
+			return sweeper.Outages{Topic: func(string) time.Time { return end }}, broken
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Sweeper = s
+		id := b.accept(t, "h")
+		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
+		for range 100 {
+			time.Sleep(12 * time.Second)
+			end = time.Now()
+			b.pass(t)
+			if step := b.step(t, id); step.State != statemachine.StepAwaitingAck {
+				t.Fatalf("step is %s during the outage", step.State)
+			}
+		}
+		broken = tablestore.ErrUnavailable
+		if _, err := b.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) {
+			t.Errorf("without the store: %v", err)
+		}
+		broken = nil
+		time.Sleep(2 * time.Minute) // The store was away as well: that is a grace of its own.
+		b.pass(t)
+		time.Sleep(31 * time.Second)
+		b.pass(t)
+		if step := b.step(t, id); step.State != statemachine.StepFailedRetry || step.Spent.Ack != 1 {
+			t.Errorf("after the grace step is %s, %+v", step.State, step.Spent)
+		}
+	})
+}
+
 func TestSweeper_AStandstillOfTheProcessGivesAGraceAfterwards(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

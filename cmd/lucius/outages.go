@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/outages"
+	"github.com/lucius-project/lucius/pkg/sweeper"
+)
+
+// buildOutages makes the board on which replicas tell each other of outages. The pull
+// queue has none: its workers are asked over HTTP alone.
+func (s *system) buildOutages() error {
+	var err error
+	s.outages, err = outages.New(outages.Config{
+		Store: s.store, Table: s.ledger.Tables().Schedule,
+		// Between two tries a circuit is neither open nor closed.
+		Margin: s.cfg.PublishTimeout + 2*s.cfg.RetryInterval + 4*time.Second,
+	})
+	if err != nil {
+		return fmt.Errorf("LUCIUS_BUS %s: %w", s.cfg.Bus, err)
+	}
+	return nil
+}
+
+// watchOutages notes what this process sees of outages.
+func (s *system) watchOutages(ctx context.Context) error {
+	return s.outages.Watch(ctx, s.outOfService, s.log)
+}
+
+// outOfService is what does not work at the moment: topics whose circuit is open, the
+// bus, and the way back where a reply topic cannot be read. A circuit that is half
+// open waits for something to be sent, and says nothing.
+func (s *system) outOfService(now time.Time) []outages.Part {
+	var parts []outages.Part
+	for _, circuit := range s.breakers.Open(now) {
+		switch {
+		case circuit.State != breaker.Open:
+		case circuit.Name == breaker.Bus:
+			parts = append(parts, outages.Bus)
+		default:
+			parts = append(parts, outages.Part(circuit.Name))
+		}
+	}
+	if len(s.bus.down()) > 0 {
+		parts = append(parts, outages.Replies)
+	}
+	return parts
+}
+
+// outagesForSweeper is what the sweeper asks about outages; nil where there are none.
+func (s *system) outagesForSweeper() func(context.Context) (sweeper.Outages, error) {
+	if s.outages == nil {
+		return nil
+	}
+	return func(ctx context.Context) (sweeper.Outages, error) {
+		ends, err := s.outages.Ends(ctx)
+		if err != nil {
+			return sweeper.Outages{}, err
+		}
+		return sweeper.Outages{
+			Replies: ends[outages.Replies],
+			Topic: func(topic string) time.Time {
+				last := ends[outages.Bus]
+				if end := ends[outages.Part(topic)]; end.After(last) {
+					last = end
+				}
+				return last
+			},
+		}, nil
+	}
+}
