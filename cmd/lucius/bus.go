@@ -11,6 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/servicebus"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // bus is how directives leave, and how replies come back beside the callbacks.
@@ -36,9 +37,12 @@ func (s *system) buildBus(context.Context) error {
 		SendTimeout: min(3*time.Second, s.cfg.PublishTimeout/3),
 	})
 	if err != nil {
-		return fmt.Errorf("LUCIUS_BUS %s: %w", s.cfg.Bus, err)
+		return fmt.Errorf("%s: %w", namespaceVariable(s.cfg), err)
 	}
 	s.bus.Publisher, s.bus.topics = topics, topics
+	if err := s.buildOutages(); err != nil {
+		return err
+	}
 	if !s.cfg.ServiceBus.Replies {
 		return nil
 	}
@@ -53,9 +57,33 @@ func (s *system) buildBus(context.Context) error {
 	return nil
 }
 
+// withinReach makes sure that a directive which waits for its claim can be claimed. On
+// topics nobody claims: what went to the pull queue before the bus was changed gets
+// its ACK deadline now, and goes out by the topics after it.
+func (s *system) withinReach(ctx context.Context, m *ledger.Message) (missing bool, err error) {
+	if s.cfg.Bus == config.BusQueue {
+		return s.queue.Ensure(ctx, m)
+	}
+	result, err := s.ledger.Change(ctx, m.JobID, statemachine.Claimed{
+		StepID: m.StepID, Pair: statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID},
+	}, ledger.By(ledger.ActorSystem, ""))
+	if err != nil {
+		return false, fmt.Errorf("give job %s its ACK deadline: %w", m.JobID, err)
+	}
+	return result.Outcome == statemachine.Applied, nil
+}
+
 // namespaceOf is the configured namespace.
 func namespaceOf(cfg *config.Config) servicebus.Namespace {
 	return servicebus.Namespace{Connection: cfg.ServiceBus.Connection, Host: cfg.ServiceBus.Namespace}
+}
+
+// namespaceVariable is the variable that says which namespace is used.
+func namespaceVariable(cfg *config.Config) string {
+	if cfg.ServiceBus.Connection != "" {
+		return "LUCIUS_SERVICEBUS_CONNECTION"
+	}
+	return "LUCIUS_SERVICEBUS_NAMESPACE"
 }
 
 // down lists the topics that no replies can be read from.

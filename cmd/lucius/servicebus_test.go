@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +45,32 @@ func newNamespace(t *testing.T) *amqppeer.Server {
 	}
 	t.Cleanup(namespace.Close)
 	return namespace
+}
+
+// A namespace that makes no sense stops the start; the variable is named, and the
+// key is not shown.
+func TestServe_NamesTheVariableOfABadNamespace(t *testing.T) {
+	t.Parallel()
+	for flag, test := range map[string]struct{ value, want string }{
+		"--servicebus-connection": {
+			"SharedAccessKeyName=n;SharedAccessKey=hunter2", "LUCIUS_SERVICEBUS_CONNECTION: servicebus publisher: Namespace.Connection needs an Endpoint",
+		},
+		"--servicebus-namespace": {
+			"sb://hunter2/", "LUCIUS_SERVICEBUS_NAMESPACE: servicebus publisher: Namespace.Host must be a host name",
+		},
+	} {
+		t.Run(flag, func(t *testing.T) {
+			t.Parallel()
+			p := &program{stdout: &output{}, stderr: &output{}, lookup: func(string) (string, bool) { return "", false }}
+			err := p.run(t.Context(), []string{
+				"serve", "--storage-backend", config.BackendMemory, "--listen-addr", "127.0.0.1:0", "--protocols-dir", "../../protocols",
+				"--bus", config.BusServiceBus, flag, test.value,
+			})
+			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
+	}
 }
 
 // onBus are the flags of a server on the namespace.
@@ -213,4 +240,54 @@ func warned(t *testing.T, s *server) {
 		}
 	}
 	t.Fatal("nobody was warned")
+}
+
+// While replies cannot come back nobody is taken for dead, for longer than a lease:
+// no attempt is spent and no work done twice.
+func TestServe_HoldsLeasesWhileRepliesCannotCome(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
+		"--ack-timeout", "8s", "--lease-duration", "8s", "--publish-timeout", "1s", "--outbox-retry-interval", "100ms")...)
+	inHand, release := make(chan struct{}, 10), make(chan struct{})
+	workOnBus(t, namespace, func(context.Context, api.Directive) (json.RawMessage, error) {
+		inHand <- struct{}{}
+		<-release
+		return nil, nil
+	})
+	jobID := s.submit(t)
+	<-inHand
+	namespace.Stop()
+	time.Sleep(20 * time.Second)
+	if err := namespace.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	job := s.wait(t, jobID)
+	if job.State != api.JobStateSucceeded || job.AttemptsTotal != 3 {
+		t.Errorf("the job is %s after %d attempts: %s", job.State, job.AttemptsTotal, job.Steps[0].LastErrorMessage)
+	}
+}
+
+// What waits in the pull queue when the bus is changed goes out by the topics.
+func TestServe_ChangesFromTheQueueToServiceBus(t *testing.T) {
+	t.Parallel()
+	namespace, dir := newNamespace(t), filepath.Join(t.TempDir(), "data")
+	before := serveOn(t, dir, "--servicebus-lanes", fmt.Sprint(busLanes))
+	jobID := before.submit(t)
+	for step := ""; step != string(api.StepStateAwaitingAck); time.Sleep(10 * time.Millisecond) {
+		response, err := before.client.GetJobWithResponse(t.Context(), jobID, nil)
+		if err != nil || response.JSON200 == nil {
+			t.Fatalf("%v, %s", err, response.Body)
+		}
+		step = string(response.JSON200.Steps[0].State)
+	}
+	if err := before.stop(); err != nil {
+		t.Fatal(err)
+	}
+	s := serveOn(t, dir, append(onBus(namespace), "--ack-timeout", "5s", "--lease-duration", "10s")...)
+	workOnBus(t, namespace, func(context.Context, api.Directive) (json.RawMessage, error) { return nil, nil })
+	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded {
+		t.Errorf("the job is %s: %+v", job.State, job.Steps[0])
+	}
 }

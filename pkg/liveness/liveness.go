@@ -17,6 +17,7 @@ import (
 type Ledger interface {
 	Shards() int
 	Inspect(ctx context.Context, shard, limit int, from string) ([]ledger.Finding, string, error)
+	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
 	Message(ctx context.Context, agg *statemachine.Aggregate) (*ledger.Message, error)
 	Due(ctx context.Context, kind ledger.Kind, shard int, now time.Time, limit int, from string,
 	) ([]ledger.Entry, string, error)
@@ -29,8 +30,9 @@ const maxStuck = 1000
 type Config struct {
 	// Ledger holds the jobs. Required.
 	Ledger Ledger
-	// Ensure makes sure that a directive waits in the pull queue, and reports
-	// whether it did not. Optional: without a pull queue no job waits there.
+	// Ensure makes sure that a directive that waits for its claim is within reach of
+	// a worker, and reports whether it was not. Optional: without a pull queue no job
+	// waits there.
 	Ensure func(ctx context.Context, message *ledger.Message) (missing bool, err error)
 	// Interval is the time between two pages. Optional. Defaults to 1 s.
 	Interval time.Duration
@@ -169,7 +171,7 @@ func (c *Checker) note(ctx context.Context, found *ledger.Finding) error {
 			return err
 		}
 		if missing {
-			found.Repaired = "directive missing in the pull queue"
+			found.Repaired = "directive out of reach of workers"
 		}
 	}
 	switch {
@@ -187,7 +189,8 @@ func (c *Checker) note(ctx context.Context, found *ledger.Finding) error {
 	return nil
 }
 
-// age finds the oldest row that is due to be published.
+// age finds out how long the row has waited that has been due the longest. A row that
+// could not be published is due again a little later, so its age is that of the row.
 func (c *Checker) age(ctx context.Context) error {
 	now := time.Now()
 	oldest := time.Duration(0)
@@ -196,8 +199,16 @@ func (c *Checker) age(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("liveness: %w", err)
 		}
-		if len(entries) > 0 {
-			oldest = max(oldest, now.Sub(entries[0].Due))
+		if len(entries) == 0 {
+			continue
+		}
+		job, err := c.cfg.Ledger.Job(ctx, entries[0].JobID)
+		switch {
+		case errors.Is(err, ledger.ErrJobNotFound):
+		case err != nil:
+			return fmt.Errorf("liveness: %w", err)
+		case job.Outbox != nil && job.Outbox.State == statemachine.OutboxPending:
+			oldest = max(oldest, now.Sub(job.Outbox.CreatedAt))
 		}
 	}
 	c.mu.Lock()

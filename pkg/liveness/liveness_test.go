@@ -20,7 +20,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type ward struct {
 	findings [2][]ledger.Finding
 	err      error
-	due      time.Time
+	pending  time.Time // since when a row is
+	gone     error     // why its job cannot be read
 }
 
 func (w *ward) Shards() int { return 2 }
@@ -41,10 +42,16 @@ func (w *ward) Message(_ context.Context, agg *statemachine.Aggregate) (*ledger.
 
 func (w *ward) Due(_ context.Context, _ ledger.Kind, shard int, _ time.Time, _ int, _ string,
 ) ([]ledger.Entry, string, error) {
-	if shard == 1 && !w.due.IsZero() {
-		return []ledger.Entry{{Due: w.due}}, "", nil
+	if shard == 1 && !w.pending.IsZero() {
+		return []ledger.Entry{{Due: time.Now(), JobID: "pending"}}, "", nil
 	}
 	return nil, "", nil
+}
+
+func (w *ward) Job(_ context.Context, id string) (*statemachine.Aggregate, error) {
+	agg := job(id)
+	agg.Outbox = &statemachine.Outbox{State: statemachine.OutboxPending, CreatedAt: w.pending}
+	return agg, w.gone
 }
 
 // round makes a whole round.
@@ -122,7 +129,7 @@ func TestRunOnce_LooksAgainAfterAnError(t *testing.T) {
 func TestRun_TellsHowLongTheOldestRowWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, err := liveness.New(liveness.Config{Ledger: &ward{due: time.Now()}})
+		c, err := liveness.New(liveness.Config{Ledger: &ward{pending: time.Now()}}) // It is due again all the time.
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,6 +142,22 @@ func TestRun_TellsHowLongTheOldestRowWaits(t *testing.T) {
 			t.Errorf("%+v, %v", c.Report(), err)
 		}
 	})
+}
+
+func TestRunOnce_OfAPendingRowWhoseJobIsGone(t *testing.T) {
+	t.Parallel()
+	w := &ward{pending: time.Now().Add(-time.Hour), gone: ledger.ErrJobNotFound}
+	c, err := liveness.New(liveness.Config{Ledger: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.RunOnce(t.Context()); err != nil || c.Report().OldestPending != 0 {
+		t.Errorf("%+v, %v", c.Report(), err)
+	}
+	w.gone = errors.New("away")
+	if _, err := c.RunOnce(t.Context()); !errors.Is(err, w.gone) {
+		t.Errorf("a ledger that does not answer: %v", err)
+	}
 }
 
 func TestNew_NamesTheField(t *testing.T) {

@@ -43,6 +43,7 @@ const (
 // The error codes of the state machine's own on jobs and steps.
 const (
 	ErrorAckTimeout        = "ack_timeout"
+	ErrorPublishRejected   = "publish_rejected" // while another publish follows
 	ErrorDispatchExhausted = "dispatch_exhausted"
 	ErrorLeaseExpired      = "lease_expired"
 	ErrorStepTimeout       = "step_timeout"

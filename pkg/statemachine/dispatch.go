@@ -200,7 +200,7 @@ func (m *move) publishRejected(e PublishRejected) {
 		m.failStep(i, ErrorDispatchExhausted, e.Reason, "publish failed final")
 		return
 	}
-	step.LastErrorCode = "publish_rejected"
+	step.LastErrorCode = ErrorPublishRejected
 	m.outboxSame(EventOutboxRejected, e.Reason)
 	row.Rejected = true
 	row.DueAt = deadline(m.env.Now, jitter(delay, m.env.Jitter, m.env.Random))
