@@ -53,7 +53,7 @@ func failedStep(after *statemachine.Aggregate, t *statemachine.Transition) *stat
 func causeOf(code string) string {
 	switch code {
 	case statemachine.ErrorAckTimeout, statemachine.ErrorLeaseExpired, statemachine.ErrorStepTimeout,
-		statemachine.ErrorDispatchExhausted, statemachine.ErrorCancelled:
+		statemachine.ErrorPublishRejected, statemachine.ErrorDispatchExhausted, statemachine.ErrorCancelled:
 		return code
 	}
 	return "reported"

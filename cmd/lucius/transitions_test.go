@@ -92,7 +92,7 @@ func TestCauseOf(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]string{
 		"ack_timeout": "ack_timeout", "lease_expired": "lease_expired", "step_timeout": "step_timeout",
-		"dispatch_exhausted": "dispatch_exhausted", "cancelled": "cancelled", "": "reported", "whatever a worker says": "reported",
+		"publish_rejected": "publish_rejected", "dispatch_exhausted": "dispatch_exhausted", "cancelled": "cancelled", "": "reported", "whatever a worker says": "reported",
 	} {
 		if got := causeOf(code); got != want {
 			t.Errorf("%q is %q, want %q", code, got, want)

@@ -187,6 +187,7 @@ func (r *Relay) settle(ctx context.Context, f *flight, kind Outcome, cause error
 	case Rejected:
 		var rejected *RejectedError
 		errors.As(cause, &rejected)
+		r.cfg.Logger.WarnContext(ctx, "message refused by the bus", "jobId", f.message.JobID, "topic", f.message.Topic, "error", cause)
 		final = r.bring(ctx, f, kind, statemachine.PublishRejected{
 			OutboxID: f.message.OutboxID, AttemptNo: f.message.AttemptNo,
 			Permanent: rejected.Permanent, Reason: rejected.Reason,

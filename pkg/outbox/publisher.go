@@ -30,13 +30,24 @@ var ErrUncertain = errors.New("outcome of the publish is unknown")
 // RejectedError is returned for a message that the bus refused for its own
 // sake. It spends the step's dispatch budget.
 type RejectedError struct {
+	// Reason is a sentence for the job's history, in words of our own.
 	Reason string
+	// Err is what the bus said, for the log. Optional.
+	Err error
 	// Permanent says that no later try can succeed.
 	Permanent bool
 }
 
-// Error gives the reason.
-func (e *RejectedError) Error() string { return "message rejected: " + e.Reason }
+// Error gives the reason, and what the bus said.
+func (e *RejectedError) Error() string {
+	if e.Err == nil {
+		return "message rejected: " + e.Reason
+	}
+	return fmt.Sprintf("message rejected: %s: %v", e.Reason, e.Err)
+}
+
+// Unwrap returns what the bus said.
+func (e *RejectedError) Unwrap() error { return e.Err }
 
 // OutageError is returned for a message that was not looked at because its
 // topic, or the bus, is out of service. It spends nothing.

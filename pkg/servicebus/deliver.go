@@ -46,6 +46,8 @@ func (s *subscription) handle(ctx context.Context, from receiver, m *azservicebu
 	case transient(known.Code):
 		d.Outcome = s.abandon(ctx, from, m, err)
 	case recorded(known.Code):
+		s.cfg.Logger.InfoContext(ctx, "reply refused",
+			"topic", s.name, "message_id", m.MessageID, "type", parsed.kind, "reason", known.Code, "description", known.Summary())
 		d.Outcome = s.complete(ctx, from, m, ReplyRefused)
 	default:
 		d.Outcome = s.deadLetter(ctx, from, m, known)

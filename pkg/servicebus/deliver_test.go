@@ -86,6 +86,20 @@ func TestDeliver_ACleanUpThatFailsIsLogged(t *testing.T) {
 	}
 }
 
+// Its sender gets no answer, so what is refused is told to the log.
+func TestDeliver_ARefusalIsLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	deliver(t, ack(nil), answers(callbacks.Answer{}, problem.Newf(problem.StaleAttempt, "Attempt 1 is over.")), func(cfg *servicebus.RepliesConfig) {
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	for _, want := range []string{"topic=replies-0", "message_id=m0", "type=ACK", "reason=stale_attempt", "Attempt 1 is over."} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %s in the log: %s", want, log.String())
+		}
+	}
+}
+
 // An outage of the store outlasts any number of deliveries, so a reply is not
 // given back: the bus would put it among the dead letters in the end.
 func TestDeliver_IsHeldWhileTheStoreDoesNotAnswer(t *testing.T) {

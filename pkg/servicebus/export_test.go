@@ -29,15 +29,32 @@ func Verdict(ctx context.Context, topic string, err error, opening bool) error {
 	return verdict(ctx, topic, err)
 }
 
-// WithCouriers returns a publisher that sends by these, and is connected or not.
-func WithCouriers(cfg PublisherConfig, connected bool, courierOf func(topic string) SendFunc) (*Publisher, error) {
+// WithCouriers returns a publisher that sends by these. Each of them connects first,
+// as the SDK does, or cannot.
+func WithCouriers(cfg PublisherConfig, connects bool, courierOf func(topic string) SendFunc) (*Publisher, error) {
 	p, err := NewPublisher(cfg)
 	if err != nil {
 		return nil, err
 	}
-	p.make = func(topic string) courier { return courierOf(topic) }
-	p.connected = func() bool { return connected }
+	p.make = func(topic string) courier {
+		send := courierOf(topic)
+		return SendFunc(func(ctx context.Context, messages []*azservicebus.Message) (int, error) {
+			if connects {
+				p.bus.dialer.connectNowhere()
+			}
+			return send(ctx, messages)
+		})
+	}
 	return p, nil
+}
+
+// connectNowhere has a connection, which leads nowhere.
+func (d *dialer) connectNowhere() {
+	near, far := net.Pipe()
+	_ = far.Close() // Nobody is there.
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open[&connection{Conn: near, dialer: d}] = struct{}{}
 }
 
 // WithReceivers returns a consumer that receives from these.

@@ -81,21 +81,22 @@ type sent struct {
 	err   error
 }
 
-// transfer makes one send and returns after its time at the latest, whether the
-// send comes back or not. One that does not keeps its place until it does; when
+// transfer makes one send, once there is a place for it, and returns after its time
+// at the latest, whether the send comes back or not. One that does not keeps its place until it does; when
 // all places are gone that way, nothing more is sent. The error is one of the
 // publisher's port.
 func (l *lane) transfer(ctx context.Context, messages []*azservicebus.Message) (int, error) {
 	if int(l.stuck.Load()) >= cap(l.places) {
 		return len(messages), &outbox.OutageError{Entity: l.topic, Err: errStuck}
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
-	defer cancel()
 	select {
 	case l.places <- struct{}{}:
 	case <-ctx.Done():
 		return len(messages), uncertain(ctx.Err())
 	}
+	// From here on: to wait for a place is no silence of the topic's.
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
 	// The state of one send: its goroutine and its waiter settle who comes first.
 	var over atomic.Bool
 	back := make(chan sent, 1)
@@ -110,13 +111,14 @@ func (l *lane) transfer(ctx context.Context, messages []*azservicebus.Message) (
 	if s, ok := l.await(ctx, back); ok {
 		return s.taken, l.judge(ctx, s.err)
 	}
+	outcome := l.judge(ctx, errSilent) // Before its connections are cut: then there are none.
 	l.stuck.Add(1)
 	if !over.CompareAndSwap(false, true) {
 		l.stuck.Add(-1) // It came back just now.
 	} else {
 		l.abandon(l.topic)
 	}
-	return len(messages), l.judge(ctx, errSilent)
+	return len(messages), outcome
 }
 
 // await waits for a send, for the grace beyond the end of its context at most.

@@ -110,7 +110,8 @@ func silent(ctx context.Context, _ string, messages []*azservicebus.Message) (in
 	return len(messages), ctx.Err()
 }
 
-// A send that does not even end with its context is left behind.
+// A send that does not even end with its context is left behind. That its
+// connections are then cut, by this side, does not make it the whole bus's fault.
 func TestLane_ASendThatNeverComesBackIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

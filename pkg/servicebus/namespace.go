@@ -1,6 +1,7 @@
 package servicebus
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -76,7 +77,10 @@ func connectionAddress(connection string) (address, error) {
 	if fields["entitypath"] != "" {
 		return address{}, errors.New("Namespace.Connection must be that of the namespace, without an EntityPath")
 	}
-	plain, _ := strconv.ParseBool(fields["usedevelopmentemulator"]) // The SDK complains about another value.
+	plain, err := strconv.ParseBool(cmp.Or(fields["usedevelopmentemulator"], "false"))
+	if err != nil {
+		return address{}, errors.New("Namespace.Connection cannot be used: its UseDevelopmentEmulator must be true or false")
+	}
 	endpoint, err := url.Parse(fields["endpoint"])
 	if err == nil {
 		if target, ok := addressOf(endpoint.Host, plain); ok {

@@ -62,6 +62,7 @@ func TestNamespace_ValidateNamesTheFieldAndHidesTheKey(t *testing.T) {
 		{"an endpoint that cannot be read", servicebus.Namespace{Connection: "Endpoint=sb://a%zz" + key + secret}, "Namespace.Connection needs an Endpoint"},
 		{"an endpoint without a host", servicebus.Namespace{Connection: "Endpoint=sb://:5671/" + secret}, "Namespace.Connection needs an Endpoint"},
 		{"of one entity", servicebus.Namespace{Connection: namespace().Connection + ";EntityPath=orders"}, "without an EntityPath"},
+		{"an emulator that is none", servicebus.Namespace{Connection: namespace().Connection + ";UseDevelopmentEmulator=maybe"}, "its UseDevelopmentEmulator must be true or false"},
 		{"not a connection string", servicebus.Namespace{Connection: key}, "Namespace.Connection needs an Endpoint"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

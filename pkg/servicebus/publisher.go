@@ -92,11 +92,10 @@ func (c *PublisherConfig) setDefaults() {
 // Publisher publishes directives to the topics of their lanes. It is an
 // [outbox.Publisher], and safe for concurrent use.
 type Publisher struct {
-	cfg       PublisherConfig
-	bus       *bus
-	make      func(topic string) courier
-	connected func() bool
-	cuts      atomic.Int64
+	cfg  PublisherConfig
+	bus  *bus
+	make func(topic string) courier
+	cuts atomic.Int64
 
 	mu    sync.Mutex
 	lanes map[string]*lane
@@ -113,7 +112,7 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 		return nil, fmt.Errorf("servicebus publisher: %w", err)
 	}
 	cfg.setDefaults()
-	p := &Publisher{cfg: cfg, bus: opened, connected: opened.dialer.connected, lanes: map[string]*lane{}}
+	p := &Publisher{cfg: cfg, bus: opened, lanes: map[string]*lane{}}
 	p.make = func(topic string) courier {
 		return &sender{client: opened.client, topic: topic, batchBytes: uint64(cfg.BatchBytes)}
 	}
@@ -160,7 +159,7 @@ func (p *Publisher) lane(topic string) *lane {
 	if !ok {
 		l = &lane{
 			topic: topic, courier: p.make(topic), timeout: p.cfg.SendTimeout, grace: p.cfg.Grace,
-			patience: int32(p.cfg.Patience), connected: p.connected, abandon: p.abandoned,
+			patience: int32(p.cfg.Patience), connected: p.bus.dialer.connected, abandon: p.abandoned,
 			places: make(chan struct{}, p.cfg.Parallel),
 		}
 		p.lanes[topic] = l

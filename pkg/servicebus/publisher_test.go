@@ -28,20 +28,20 @@ func publisherConfig() servicebus.PublisherConfig {
 	}
 }
 
-// publisher returns a connected publisher that sends so.
+// publisher returns a publisher that connects, and sends so.
 func publisher(t *testing.T, send sending, change ...func(*servicebus.PublisherConfig)) *servicebus.Publisher {
 	t.Helper()
 	return connectedOrNot(t, true, send, change...)
 }
 
-// connectedOrNot returns a publisher that sends so, connected or not.
-func connectedOrNot(t *testing.T, connected bool, send sending, change ...func(*servicebus.PublisherConfig)) *servicebus.Publisher {
+// connectedOrNot returns a publisher that sends so, and connects or cannot.
+func connectedOrNot(t *testing.T, connects bool, send sending, change ...func(*servicebus.PublisherConfig)) *servicebus.Publisher {
 	t.Helper()
 	cfg := publisherConfig()
 	for _, set := range change {
 		set(&cfg)
 	}
-	p, err := servicebus.WithCouriers(cfg, connected, func(topic string) servicebus.SendFunc {
+	p, err := servicebus.WithCouriers(cfg, connects, func(topic string) servicebus.SendFunc {
 		return func(ctx context.Context, messages []*azservicebus.Message) (int, error) {
 			return send(ctx, topic, messages)
 		}

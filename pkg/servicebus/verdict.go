@@ -33,15 +33,15 @@ func (e *linkError) Unwrap() error { return e.err }
 //	time is up, cancelled, closed,   unknown
 //	released, modified, all else
 func verdict(ctx context.Context, topic string, err error) error {
-	condition, said := amqpCondition(err)
+	condition := amqpCondition(err)
 	_, link := errors.AsType[*linkError](err)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, azservicebus.ErrMessageTooLarge), condition == amqp.ErrCondMessageSizeExceeded:
-		return &outbox.RejectedError{Reason: "the message is larger than the topic takes", Permanent: true}
+		return &outbox.RejectedError{Reason: "the message is larger than the topic takes", Permanent: true, Err: err}
 	case condition == amqp.ErrCondNotAllowed && !link:
-		return &outbox.RejectedError{Reason: "the topic does not take the message" + because(said)}
+		return &outbox.RejectedError{Reason: "the topic does not take the message", Err: err}
 	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return uncertain(err)
 	}
@@ -69,21 +69,12 @@ func codeVerdict(topic string, err *azservicebus.Error) error {
 	}
 }
 
-// amqpCondition is the condition of an AMQP error and what the broker said with
-// it; empty for any other error.
-func amqpCondition(err error) (condition amqp.ErrCond, said string) {
+// amqpCondition is the condition of an AMQP error; empty for any other error.
+func amqpCondition(err error) amqp.ErrCond {
 	if fault, ok := errors.AsType[*amqp.Error](err); ok {
-		return fault.Condition, fault.Description
+		return fault.Condition
 	}
-	return "", ""
-}
-
-// because adds a reason to a sentence, where there is one.
-func because(reason string) string {
-	if reason == "" {
-		return ""
-	}
-	return ": " + reason
+	return ""
 }
 
 // uncertain is the error of a send whose outcome is not known.

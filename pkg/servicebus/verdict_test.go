@@ -132,9 +132,8 @@ func TestVerdict_SaysWhy(t *testing.T) {
 		opening bool
 		want    string
 	}{
-		{"with the broker's words", said(amqp.ErrCondNotAllowed), false, "message rejected: the topic does not take the message: so it is"},
-		{"without any", &amqp.Error{Condition: amqp.ErrCondNotAllowed}, false, "message rejected: the topic does not take the message"},
-		{"too large", azservicebus.ErrMessageTooLarge, false, "message rejected: the message is larger than the topic takes"},
+		{"with the broker's words", said(amqp.ErrCondNotAllowed), false, "message rejected: the topic does not take the message: *Error{Condition: amqp:not-allowed, Description: so it is, Info: map[]}"},
+		{"too large", azservicebus.ErrMessageTooLarge, false, "message rejected: the message is larger than the topic takes: the message is too large"},
 		{"on the way in", context.Canceled, true, "outcome of the publish is unknown: open the topic: context canceled"},
 		{"the topic", coded(azservicebus.CodeNotFound), false, "topic is out of service: (notfound): unknown error"},
 		{"the bus", coded(azservicebus.CodeConnectionLost), false, "bus is out of service: (connlost): unknown error"},
@@ -145,5 +144,18 @@ func TestVerdict_SaysWhy(t *testing.T) {
 				t.Errorf("%q, want %q", got, test.want)
 			}
 		})
+	}
+}
+
+// What the broker says is for the log; the job's history has words of our own, and
+// so have clients.
+func TestVerdict_KeepsTheBrokersWordsForTheLog(t *testing.T) {
+	t.Parallel()
+	refused, ok := errors.AsType[*outbox.RejectedError](servicebus.Verdict(t.Context(), "topic", said(amqp.ErrCondNotAllowed), false))
+	if !ok || refused.Reason != "the topic does not take the message" {
+		t.Errorf("%+v", refused)
+	}
+	if fault, ok := errors.AsType[*amqp.Error](refused); !ok || fault.Description != "so it is" {
+		t.Errorf("its cause is %v", refused.Err)
 	}
 }

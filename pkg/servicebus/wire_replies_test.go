@@ -184,7 +184,7 @@ func TestWire_RepliesThatAreNotApplied(t *testing.T) {
 	}
 	w.empty()
 	for body, reason := range map[string]problem.Code{
-		"{": problem.InvalidJSON, "[]": problem.InvalidJSON, `{"type":"MAYBE"}`: "unknown_type", `{"type":"ACK"}`: problem.InvalidEnvelope,
+		"{": problem.InvalidJSON, "[]": problem.InvalidEnvelope, `{"type":"MAYBE"}`: "unknown_type", `{"type":"ACK"}`: problem.InvalidEnvelope,
 		replyBody("ACK", string(problem.JobNotFound)): problem.JobNotFound,
 	} {
 		w.send(body)
@@ -208,10 +208,10 @@ func TestWire_RepliesThatAreNotApplied(t *testing.T) {
 // up however long it takes.
 func TestWire_RepliesWaitForTheStore(t *testing.T) {
 	t.Parallel()
-	w := replies(t, namespaceOnWire(t, func(cfg *amqppeer.Config) { cfg.LockDuration, cfg.MaxDeliveries = 600*time.Millisecond, 1 }))
+	w := replies(t, namespaceOnWire(t, func(cfg *amqppeer.Config) { cfg.LockDuration, cfg.MaxDeliveries = 2*time.Second, 1 }))
 	w.ledger.answers(func(string, callbacks.Identity) error { return &problem.Error{Code: problem.StoreUnavailable} })
 	w.send(replyBody("RESULT", "s"))
-	time.Sleep(2 * time.Second)
+	time.Sleep(5 * time.Second) // Longer than two locks hold.
 	w.ledger.answers(nil)
 	w.expect(servicebus.ReplyResult, servicebus.ReplyApplied)
 	w.empty()

@@ -280,7 +280,7 @@ func TestWire_ABrokerThatIsSilent(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
 	publisher := publisherOnWire(t, peer, func(cfg *servicebus.PublisherConfig) {
-		cfg.SendTimeout, cfg.Grace, cfg.Patience = 200*time.Millisecond, 2*time.Second, 3
+		cfg.SendTimeout, cfg.Grace, cfg.Patience = time.Second, 10*time.Second, 3
 	})
 	peer.SetHooks(amqppeer.Hooks{OnSend: func(string, []string) amqppeer.Fault {
 		return amqppeer.Fault{Effect: amqppeer.Silence}

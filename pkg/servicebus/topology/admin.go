@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
@@ -43,6 +45,9 @@ type namespace struct{ client *admin.Client }
 // Open returns the management side of a namespace. Nothing is sent yet.
 func Open(options NamespaceOptions) (Admin, error) {
 	client := &admin.ClientOptions{ClientOptions: azcore.ClientOptions{Transport: options.Transport}}
+	if emulated(options.Connection) {
+		return nil, errors.New("the connection string is that of an emulator (UseDevelopmentEmulator), which cannot be managed")
+	}
 	if options.Connection != "" {
 		opened, err := admin.NewClientFromConnectionString(options.Connection, client)
 		if err != nil {
@@ -60,6 +65,18 @@ func Open(options NamespaceOptions) (Admin, error) {
 		return nil, fmt.Errorf("namespace %s: %w", options.Namespace, err)
 	}
 	return &namespace{opened}, nil
+}
+
+// emulated reports whether a connection string is that of an emulator. Those speak
+// AMQP alone; a request would fail after many tries by something about TLS.
+func emulated(connection string) bool {
+	for part := range strings.SplitSeq(connection, ";") {
+		name, value, _ := strings.Cut(part, "=")
+		if on, err := strconv.ParseBool(value); err == nil && on && strings.EqualFold(name, "UseDevelopmentEmulator") {
+			return true
+		}
+	}
+	return false
 }
 
 // Limits implements [Admin].

@@ -154,6 +154,17 @@ func TestNamespace_SaysWhatItMayNot(t *testing.T) {
 	}
 }
 
+func TestOpen_AnEmulatorCannotBeManaged(t *testing.T) {
+	t.Parallel()
+	_, err := topology.Open(topology.NamespaceOptions{Connection: connection + ";usedevelopmentemulator=True", Transport: &rest{}})
+	if err == nil || !strings.Contains(err.Error(), "cannot be managed") || strings.Contains(err.Error(), "aGVsbG8=") {
+		t.Errorf("an emulator: %v", err)
+	}
+	if _, err := topology.Open(topology.NamespaceOptions{Connection: connection + ";UseDevelopmentEmulator=false", Transport: &rest{}}); err != nil {
+		t.Errorf("none: %v", err)
+	}
+}
+
 func TestPeriods(t *testing.T) {
 	t.Parallel()
 	service := &rest{sku: "Standard", entities: map[string]string{}}
