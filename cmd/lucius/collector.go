@@ -25,11 +25,11 @@ func spareCollector() {
 	}
 }
 
-// minding adjusts the collector to what is alive until the context ends, unless
+// mindMemory adjusts the collector to what is alive until the context ends, unless
 // GOMEMLIMIT says how much there may be. A limit that is near to what is alive would
 // have it collect all the time, so the limit is never below twice that: what lives
 // in memory may be as large as it likes.
-func minding(ctx context.Context) error {
+func mindMemory(ctx context.Context) error {
 	if _, ok := os.LookupEnv("GOMEMLIMIT"); ok {
 		return nil
 	}

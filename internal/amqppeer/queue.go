@@ -16,9 +16,10 @@ type stored struct {
 	deadLetteredFrom string
 }
 
-// expired reports whether the message's time to live has passed.
+// expired reports whether the message's time to live has passed. A dead letter has
+// none.
 func (c *stored) expired(now time.Time) bool {
-	return c.content.timeToLive > 0 && now.Sub(c.enqueued) > c.content.timeToLive
+	return c.deadLetteredFrom == "" && c.content.timeToLive > 0 && now.Sub(c.enqueued) > c.content.timeToLive
 }
 
 // held is a message that has arrived and is not yet to be delivered.

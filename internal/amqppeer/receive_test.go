@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -230,6 +231,34 @@ func TestAMessageIsNotDeliveredAfterItsTime(t *testing.T) {
 	send(t, s, "long")
 	if got := idsOf(receive(t, receiver(t, client, nil), 1)); !slices.Equal(got, []string{"long"}) {
 		t.Errorf("received %v", got)
+	}
+}
+
+func TestADeadLetterOutlivesItsTime(t *testing.T) {
+	t.Parallel()
+	server := start(t, nil)
+	client := connect(t, server)
+	s, r := sender(t, client), receiver(t, client, nil)
+	const life = time.Second
+	for try := 0; server.Depth(dead) == 0; try++ { // A slow machine may let one expire before it is received.
+		short := message(strconv.Itoa(try))
+		short.TimeToLive = new(life)
+		if err := s.SendMessage(deadline(t), short, nil); err != nil {
+			t.Fatalf("send: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(deadline(t), life)
+		received, _ := r.ReceiveMessages(ctx, 1, nil) // None, where it was too late.
+		cancel()
+		for _, m := range received {
+			if err := r.DeadLetterMessage(deadline(t), m, nil); err != nil {
+				t.Fatalf("dead-letter: %v", err)
+			}
+		}
+	}
+	over := server.Messages(dead)[0].EnqueuedAt.Add(2 * life)
+	eventually(t, "its time is over", func() bool { return time.Now().After(over) })
+	if got := server.Depth(dead); got != 1 {
+		t.Errorf("%d dead letters, want 1", got)
 	}
 }
 

@@ -81,12 +81,12 @@ func view(d *document) (*page, error) {
 		made.Groups = append(made.Groups, group{Name: tag.Name, Text: tag.Description})
 	}
 	for _, path := range d.Paths {
-		for method, operation := range map[string]*operation{"GET": path.Value.Get, "POST": path.Value.Post} {
-			if operation == nil {
+		for _, each := range []named[*operation]{{"GET", path.Value.Get}, {"POST", path.Value.Post}} {
+			if each.Value == nil {
 				continue
 			}
-			if err := made.add(d, method, path.Name, &path.Value, operation); err != nil {
-				return nil, fmt.Errorf("%s %s: %w", method, path.Name, err)
+			if err := made.add(d, each.Name, path.Name, &path.Value, each.Value); err != nil {
+				return nil, fmt.Errorf("%s %s: %w", each.Name, path.Name, err)
 			}
 		}
 	}
@@ -127,13 +127,6 @@ func (p *page) add(d *document, method, path string, item *pathItem, o *operatio
 		return fmt.Errorf("%s has no tag that the document describes", o.ID)
 	}
 	p.Groups[at].Operations = append(p.Groups[at].Operations, shown)
-	// A map has no order: within a path the reads come first.
-	slices.SortStableFunc(p.Groups[at].Operations, func(a, b operationView) int {
-		if a.Path != b.Path {
-			return 0
-		}
-		return strings.Compare(a.Method, b.Method)
-	})
 	return nil
 }
 

@@ -60,6 +60,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if o.lanes < 1 || flags.NArg() > 0 {
 		return errors.New("--lanes must be at least 1, and there are no arguments")
 	}
+	if o.layout != "ledger" && o.layout != "table" {
+		return fmt.Errorf("--layout is %q, must be ledger or table", o.layout)
+	}
 	account, err := azurite.Start(ctx)
 	if err != nil {
 		return err

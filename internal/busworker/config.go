@@ -32,8 +32,9 @@ type Config struct {
 	// Permanent reports whether no other attempt can succeed after this error.
 	// Optional. Defaults to never.
 	Permanent func(error) bool
-	// Heartbeat is the time between two signs of life of one attempt. It must be
-	// well within the lease. Optional. Defaults to 30 s.
+	// Heartbeat is the time between two signs of life of one attempt; with each the
+	// message's lock is renewed. It must be well within the lease, and within the lock
+	// duration of the subscription. Optional. Defaults to 10 s.
 	Heartbeat time.Duration
 	// Parallel is the most directives of one lane at once. Optional. Defaults to 4.
 	Parallel int
@@ -67,7 +68,7 @@ func (c Config) Validate() error {
 func (c Config) withDefaults() Config {
 	c.TopicPrefix = cmp.Or(c.TopicPrefix, "global-bus-p")
 	c.ReplyPrefix = cmp.Or(c.ReplyPrefix, "global-bus-replies-p")
-	c.Heartbeat = cmp.Or(c.Heartbeat, 30*time.Second)
+	c.Heartbeat = cmp.Or(c.Heartbeat, 10*time.Second)
 	c.Parallel = cmp.Or(c.Parallel, 4)
 	c.Grace = cmp.Or(c.Grace, 10*time.Second)
 	if c.Permanent == nil {

@@ -27,7 +27,7 @@ func New(cfg Config) (*Worker, error) {
 
 // Run works until the context ends, and finishes what it has in hand within the
 // time of grace. A bus that is away is waited for. The error is that of a
-// connection string that cannot be used.
+// connection string or a name that cannot be used.
 func (w *Worker) Run(ctx context.Context) error {
 	client, err := azservicebus.NewClientFromConnectionString(w.cfg.Connection, &azservicebus.ClientOptions{
 		RetryOptions: azservicebus.RetryOptions{MaxRetries: 2, RetryDelay: 50 * time.Millisecond, MaxRetryDelay: time.Second},
@@ -43,12 +43,14 @@ func (w *Worker) Run(ctx context.Context) error {
 		timer.Stop()
 	})
 	defer grace()
-	var group errgroup.Group
-	for n := range w.cfg.Lanes {
-		l, err := openLane(client, &w.cfg, n)
-		if err != nil {
+	lanes := make([]*lane, w.cfg.Lanes)
+	for n := range lanes {
+		if lanes[n], err = openLane(client, &w.cfg, n); err != nil {
 			return err
 		}
+	}
+	var group errgroup.Group
+	for _, l := range lanes {
 		group.Go(func() error { l.run(ctx, finish); return nil })
 	}
 	_ = group.Wait() // A lane that cannot be read is tried again, and is no error.

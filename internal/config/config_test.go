@@ -74,6 +74,10 @@ func TestLoad_ComparesSettings(t *testing.T) {
 			"LUCIUS_BUS": "servicebus", "LUCIUS_SERVICEBUS_NAMESPACE": "n", "LUCIUS_SERVICEBUS_REPLIES": "true",
 			"LUCIUS_SERVICEBUS_REPLY_PREFIX": "global-bus-p",
 		},
+		{
+			"LUCIUS_BUS": "servicebus", "LUCIUS_SERVICEBUS_NAMESPACE": "n", "LUCIUS_SERVICEBUS_REPLIES": "true",
+			"LUCIUS_SERVICEBUS_REPLY_PREFIX": "global-bus-p1", // Lane 0 of replies is lane 10 of directives.
+		},
 	} {
 		if _, err := load(t, nil, vars); err == nil {
 			t.Errorf("%v was taken", vars)

@@ -112,11 +112,29 @@ func (c *Config) busCheck() []error {
 	if c.Bus != BusServiceBus && c.ServiceBus.Replies {
 		problems = append(problems, errors.New("LUCIUS_SERVICEBUS_REPLIES needs LUCIUS_BUS servicebus"))
 	}
-	if c.ServiceBus.Replies && c.TopicPrefix == c.ServiceBus.ReplyPrefix {
-		problems = append(problems, fmt.Errorf(
-			"LUCIUS_SERVICEBUS_TOPIC_PREFIX and LUCIUS_SERVICEBUS_REPLY_PREFIX are both %q", c.TopicPrefix))
+	if topic := c.sharedTopic(); topic != "" {
+		problems = append(problems, fmt.Errorf("LUCIUS_SERVICEBUS_TOPIC_PREFIX %q and LUCIUS_SERVICEBUS_REPLY_PREFIX %q "+
+			"make %s a topic of directives and of replies", c.TopicPrefix, c.ServiceBus.ReplyPrefix, topic))
 	}
 	return problems
+}
+
+// sharedTopic is a topic that directives and replies would share, empty if there is
+// none.
+func (c *Config) sharedTopic() string {
+	if !c.ServiceBus.Replies {
+		return ""
+	}
+	directives := map[string]bool{}
+	for lane := range c.Lanes {
+		directives[c.TopicPrefix+strconv.Itoa(lane)] = true
+	}
+	for lane := range c.Lanes {
+		if topic := c.ServiceBus.ReplyPrefix + strconv.Itoa(lane); directives[topic] {
+			return topic
+		}
+	}
+	return ""
 }
 
 // distinct reports two tables of one name.
