@@ -94,6 +94,11 @@ model: ## Check the protocol's model in full, and that its mutants fail (needs s
 contract: ## Provoke every documented status code, and print which were answered as documented
 	$(GO) test ./pkg/httpapi -run '^TestEveryDocumentedStatusCodeIsAnswered$$' -v -count=1 | grep -vE '^ *(=== |--- PASS)'
 
+# It asks the public vulnerability database, so it is no part of `make test`.
+.PHONY: vulncheck
+vulncheck: ## Hold what the program calls against known vulnerabilities (needs the network)
+	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...
+
 .PHONY: crash
 crash: ## Kill, stop and starve the real binary, and audit what is left
 	$(GO) test ./cmd/lucius -run '^Test(Crash|Pause|Terminate|Disk|Log)_' -v -count=1
