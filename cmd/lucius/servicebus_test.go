@@ -285,7 +285,8 @@ func TestServe_ChangesFromTheQueueToServiceBus(t *testing.T) {
 	if err := before.stop(); err != nil {
 		t.Fatal(err)
 	}
-	s := serveOn(t, dir, append(onBus(namespace), "--ack-timeout", "5s", "--lease-duration", "10s")...)
+	s := serveOn(t, dir, append(onBus(namespace), "--ack-timeout", "5s", "--lease-duration", "30s",
+		"--ack-backoff", "50ms,50ms,50ms,50ms,50ms,50ms,50ms,50ms")...) // A slow machine's workers may need some.
 	workOnBus(t, namespace, func(context.Context, api.Directive) (json.RawMessage, error) { return nil, nil })
 	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded {
 		t.Errorf("the job is %s: %+v", job.State, job.Steps[0])
