@@ -194,11 +194,12 @@ func (s *tenantSet) has(name string) bool {
 
 func (s *tenantSet) add(name string) { s.names.Store(name, true) }
 
-// LiveJobs returns one page of the jobs of one shard of the live set, as
-// [Ledger.Live] does, but themselves. Ended and missing ones are left
-// out.
-func (l *Ledger) LiveJobs(ctx context.Context, shard, limit int, from string) ([]*statemachine.Aggregate, string, error) {
-	ids, next, err := l.Live(ctx, shard, limit, from)
+// LiveJobs returns one page of the jobs of a tenant, or of all, in one shard of
+// the live set, as [Ledger.LiveOf] does, but themselves. Ended and missing ones
+// are left out.
+func (l *Ledger) LiveJobs(ctx context.Context, tenantID string, shard, limit int, from string,
+) ([]*statemachine.Aggregate, string, error) {
+	ids, next, err := l.LiveOf(ctx, tenantID, shard, limit, from)
 	if err != nil {
 		return nil, "", err
 	}

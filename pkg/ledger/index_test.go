@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,7 +101,7 @@ func TestLiveJobs_LeavesOutTheEnded(t *testing.T) {
 	b.mustChange(t, b.mustAccept(t, command("b")).Job.ID, statemachine.Cancel{})
 	var got []string
 	for shard := range b.Shards() {
-		jobs, _, err := b.LiveJobs(t.Context(), shard, 10, "")
+		jobs, _, err := b.LiveJobs(t.Context(), "", shard, 10, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,6 +111,41 @@ func TestLiveJobs_LeavesOutTheEnded(t *testing.T) {
 	}
 	if !slices.Equal(got, []string{want}) {
 		t.Errorf("%v are alive, want %s", got, want)
+	}
+}
+
+// A page of a tenant's jobs is read at its own, whatever others have.
+func TestLiveJobs_OfATenantTellsNothingOfOthers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var want, got []string
+	for i := range 25 {
+		cmd := command(fmt.Sprint(i))
+		cmd.Job.TenantID = []string{"tenant_b", "tenant_a", "tenant", "tenant_a_", "tenant_a:"}[i%5]
+		if id := b.mustAccept(t, cmd).Job.ID; cmd.Job.TenantID == "tenant_a" {
+			want = append(want, id)
+		}
+	}
+	for shard := range b.Shards() {
+		for from := ""; ; {
+			jobs, next, err := b.LiveJobs(t.Context(), "tenant_a", shard, 1, from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, agg := range jobs {
+				got = append(got, agg.Job.ID)
+			}
+			if from = next; from == "" {
+				break
+			}
+			if !strings.HasPrefix(from, "tenant_a:"+got[len(got)-1]) {
+				t.Errorf("the page ends at %q", from)
+			}
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 

@@ -56,6 +56,8 @@ func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says 
 		"TakeWebhook_HoldsItForOneAttempt":                      TestTakeWebhook_HoldsItForOneAttempt,
 		"TakeWebhook_OfAProcessThatDied":                        TestTakeWebhook_OfAProcessThatDied,
 		"ReplayWebhook":                                         TestReplayWebhook,
+		"Undelivered_OfATenantTellsNothingOfOthers":             TestUndelivered_OfATenantTellsNothingOfOthers,
+		"LiveJobs_OfATenantTellsNothingOfOthers":                TestLiveJobs_OfATenantTellsNothingOfOthers,
 	} {
 		t.Run(name, test)
 	}

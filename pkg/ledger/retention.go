@@ -176,7 +176,7 @@ func (l *Ledger) finishPurge(ctx context.Context, s *snapshot) error {
 	}
 	keys := l.indexKeys(job)
 	for i := range job.CallbackURLs {
-		keys = append(keys, l.undeliveredKey(job.ID, i))
+		keys = append(keys, l.undeliveredKeys(job.TenantID, job.ID, i)...)
 	}
 	for _, key := range keys {
 		if _, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {

@@ -76,7 +76,13 @@ func TestPurge_LeavesNothingOfTheJob(t *testing.T) {
 		where := map[string][]string{
 			"luciusledger": {id}, "jobidempotency": {"tenant_a"}, "luciusinflight": {"live:000"},
 			"luciusschedule": {"retention:000", "timer:000", "dispatch:000"},
-			"luciusjobindex": {"jobs:tenant_a:" + month, "ended:tenant_a:" + month + ":CANCELLED"},
+			"luciusjobindex": {
+				"jobs:tenant_a:" + month, "ended:tenant_a:" + month + ":CANCELLED", "undelivered", "undelivered:tenant_a",
+			},
+		}
+		b.givenUp(t)
+		if given, _, err := b.Undelivered(t.Context(), "tenant_a", 10, ""); err != nil || len(given) != 1 {
+			t.Fatalf("given up: %+v, %v", given, err)
 		}
 		time.Sleep(119 * time.Minute)
 		if due := b.due(t, ledger.Retention); len(due) != 0 {

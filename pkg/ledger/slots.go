@@ -125,13 +125,9 @@ func (l *Ledger) pickFree(tenantID string, limit int, taken map[string]tablestor
 
 // takenSlots reads the tenant's slots in all partitions of the live set.
 func (l *Ledger) takenSlots(ctx context.Context, tenantID string) (map[string]tablestore.Row, error) {
-	prefix := tablestore.Join(tenantID) + ":"
 	taken := map[string]tablestore.Row{}
 	for shard := range l.shards {
-		rows, err := l.scanAll(ctx, tablestore.Query{
-			Table: l.tables.Inflight, Partition: tablestore.Join("live", tablestore.Pad(int64(shard), 3)),
-			From: prefix, To: tablestore.PrefixEnd(prefix),
-		})
+		rows, err := l.scanAll(ctx, l.slotsOf(tenantID, shard))
 		if err != nil {
 			return nil, fmt.Errorf("read the slots of tenant %q: %w", tenantID, err)
 		}
@@ -140,6 +136,17 @@ func (l *Ledger) takenSlots(ctx context.Context, tenantID string) (map[string]ta
 		}
 	}
 	return taken, nil
+}
+
+// slotsOf selects the slots of a tenant, or of all with an empty text, in one
+// shard of the live set.
+func (l *Ledger) slotsOf(tenantID string, shard int) tablestore.Query {
+	query := tablestore.Query{Table: l.tables.Inflight, Partition: tablestore.Join("live", tablestore.Pad(int64(shard), 3))}
+	if tenantID != "" {
+		query.From = tablestore.Join(tenantID) + ":"
+		query.To = tablestore.PrefixEnd(query.From)
+	}
+	return query
 }
 
 // reclaimSlot frees the slot of a job that ended, that was given up on, or
@@ -188,10 +195,16 @@ func (g *reclaimGate) admit(tenantID string, now time.Time) bool {
 
 // Live returns one page of the jobs of one shard of the live set.
 func (l *Ledger) Live(ctx context.Context, shard, limit int, from string) ([]string, string, error) {
-	page, err := l.store.Scan(ctx, tablestore.Query{
-		Table: l.tables.Inflight, Partition: tablestore.Join("live", tablestore.Pad(int64(shard), 3)),
-		Limit: limit, Continue: from,
-	})
+	return l.LiveOf(ctx, "", shard, limit, from)
+}
+
+// LiveOf is [Ledger.Live] for the jobs of one tenant, and of all where it is
+// empty. Of other tenants' jobs nothing is read, and where the page ends tells
+// nothing of them.
+func (l *Ledger) LiveOf(ctx context.Context, tenantID string, shard, limit int, from string) ([]string, string, error) {
+	query := l.slotsOf(tenantID, shard)
+	query.Limit, query.Continue = limit, from
+	page, err := l.store.Scan(ctx, query)
 	if err != nil {
 		return nil, "", fmt.Errorf("read shard %d of the live set: %w", shard, err)
 	}

@@ -14,7 +14,9 @@ import (
 // rowWebhook lies outside of the range that loading a job scans.
 const rowWebhook = "WEBHOOK"
 
-// indexUndelivered lists the webhooks that were given up, newest job first.
+// indexUndelivered lists the webhooks that were given up, newest job first: all of
+// them, and behind the tenant's name those of one. So the page of a tenant is read,
+// and ends, at rows that are its own.
 const indexUndelivered = "undelivered"
 
 // WebhookState is the state of a webhook. All but PENDING are final until an
@@ -71,12 +73,23 @@ func (l *Ledger) webhookKey(jobID string, index int) tablestore.Key {
 	return l.jobKey(jobID, rowWebhook, tablestore.Pad(int64(index), 2))
 }
 
-// undeliveredKey addresses the index row of a webhook that was given up.
-func (l *Ledger) undeliveredKey(jobID string, index int) tablestore.Key {
-	return tablestore.Key{
-		Table: l.tables.Index, Partition: indexUndelivered,
-		Row: tablestore.Join(tablestore.Pad(newestFirst-IDTime(jobID).UnixMilli(), 13), jobID, strconv.Itoa(index)),
+// undeliveredKeys address the index rows of a webhook that was given up: in the
+// list of all tenants, and in that of its own.
+func (l *Ledger) undeliveredKeys(tenantID, jobID string, index int) []tablestore.Key {
+	row := tablestore.Join(tablestore.Pad(newestFirst-IDTime(jobID).UnixMilli(), 13), jobID, strconv.Itoa(index))
+	return []tablestore.Key{
+		{Table: l.tables.Index, Partition: undeliveredOf(""), Row: row},
+		{Table: l.tables.Index, Partition: undeliveredOf(tenantID), Row: row},
 	}
+}
+
+// undeliveredOf is the partition of a tenant's webhooks that were given up, or of
+// all with an empty text.
+func undeliveredOf(tenantID string) string {
+	if tenantID == "" {
+		return indexUndelivered
+	}
+	return tablestore.Join(indexUndelivered, tenantID)
 }
 
 // entry is the schedule entry that stands for the webhook.
@@ -238,16 +251,16 @@ func (l *Ledger) moveWebhook(ctx context.Context, agg *statemachine.Aggregate, o
 	if old.State == WebhookPending && (next.State != WebhookPending || next.entry() != old.entry()) {
 		after = append(after, tablestore.Batch{l.discardEntry(old.JobID, old.entry())})
 	}
-	key := l.undeliveredKey(old.JobID, old.Index)
-	switch {
-	case next.undelivered():
-		c := newColumns(3)
-		c.str("job_id", next.JobID)
-		c.int("index", int64(next.Index))
-		c.str("tenant_id", next.TenantID)
-		before = append(before, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: c.list}})
-	case old.undelivered():
-		after = append(after, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
+	for _, key := range l.undeliveredKeys(old.TenantID, old.JobID, old.Index) {
+		switch {
+		case next.undelivered():
+			c := newColumns(2)
+			c.str("job_id", next.JobID)
+			c.int("index", int64(next.Index))
+			before = append(before, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: c.list}})
+		case old.undelivered():
+			after = append(after, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
+		}
 	}
 	change.Pre, change.Post = stages(before), stages(after)
 	applied, err := tablestore.Apply(ctx, l.store, change)
@@ -267,10 +280,11 @@ func (w *WebhookRow) undelivered() bool {
 }
 
 // Undelivered returns one page of the webhooks that were given up, of one tenant
-// where it is not empty, and what to continue after, empty at the end.
+// where it is not empty, and what to continue after, empty at the end. Of a tenant's
+// webhooks nothing but these is read, and the end of a page tells of no others.
 func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, after string) ([]WebhookRow, string, error) {
 	page, err := l.store.Scan(ctx, tablestore.Query{
-		Table: l.tables.Index, Partition: indexUndelivered, Limit: limit, Continue: after,
+		Table: l.tables.Index, Partition: undeliveredOf(tenantID), Limit: limit, Continue: after,
 	})
 	if err != nil {
 		return nil, "", fmt.Errorf("read the undelivered webhooks: %w", err)
@@ -278,9 +292,6 @@ func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, af
 	found := make([]WebhookRow, 0, len(page.Rows))
 	for i := range page.Rows {
 		p := page.Rows[i].Properties
-		if tenantID != "" && p.Get("tenant_id").String() != tenantID {
-			continue
-		}
 		w, _, err := l.webhook(ctx, p.Get("job_id").String(), int(p.Get("index").Int()))
 		if errors.Is(err, ErrJobNotFound) || err == nil && !w.undelivered() {
 			continue

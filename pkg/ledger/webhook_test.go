@@ -2,6 +2,9 @@ package ledger_test
 
 import (
 	"errors"
+	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -112,6 +115,64 @@ func TestTakeWebhook_HoldsItForOneAttempt(t *testing.T) {
 	})
 }
 
+// givenUp has all webhooks that are due given up.
+func (b *bundle) givenUp(t *testing.T) {
+	t.Helper()
+	for _, entry := range b.due(t, ledger.Webhook) {
+		taken, _, err := b.TakeWebhook(t.Context(), entry, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := *taken
+		next.State = ledger.WebhookExhausted
+		if moved, err := b.SettleWebhook(t.Context(), taken, &next); err != nil || !moved {
+			t.Fatalf("%t, %v", moved, err)
+		}
+	}
+}
+
+// A tenant's pages are full, and where they end names no job of another tenant.
+func TestUndelivered_OfATenantTellsNothingOfOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+		var own []string
+		for i := range 9 {
+			cmd := command(strconv.Itoa(i))
+			cmd.Job.TenantID = []string{"tenant_a", "tenant_b", "tenant_b", "tenant", "tenant_a:"}[i%5]
+			cmd.Job.CallbackURLs = []string{"https://a.example/hook"}
+			id := b.mustAccept(t, cmd).Job.ID
+			b.mustChange(t, id, statemachine.Cancel{})
+			if cmd.Job.TenantID == "tenant_a" {
+				own = append(own, id)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		b.givenUp(t)
+		slices.Reverse(own)
+		var got []string
+		for after := ""; ; {
+			page, next, err := b.Undelivered(t.Context(), "tenant_a", 1, after)
+			if err != nil || len(page) != 1 {
+				t.Fatalf("a page of %d behind %q: %v", len(page), after, err)
+			}
+			got = append(got, page[0].JobID)
+			if after = next; after == "" {
+				break
+			}
+			if !strings.Contains(after, page[0].JobID) {
+				t.Errorf("the page ends at %q, and not at its own %s", after, page[0].JobID)
+			}
+		}
+		if !slices.Equal(got, own) {
+			t.Errorf("%v, want %v", got, own)
+		}
+		if all, _, err := b.Undelivered(t.Context(), "", 100, ""); err != nil || len(all) != 9 {
+			t.Errorf("of all tenants: %d, %v", len(all), err)
+		}
+	})
+}
+
 func TestTakeWebhook_OfAProcessThatDied(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -162,8 +223,10 @@ func TestReplayWebhook(t *testing.T) {
 		if _, replayed, err := b.ReplayWebhook(t.Context(), id+".0"); err != nil || !replayed {
 			t.Errorf("replay: %t, %v", replayed, err)
 		}
-		if given, _, err = b.Undelivered(t.Context(), "", 10, ""); err != nil || len(given) != 1 {
-			t.Errorf("given up after the replay: %+v, %v", given, err)
+		for _, tenant := range []string{"", "tenant_a"} {
+			if given, _, err = b.Undelivered(t.Context(), tenant, 10, ""); err != nil || len(given) != 1 {
+				t.Errorf("given up after the replay, of %q: %+v, %v", tenant, given, err)
+			}
 		}
 		if due := b.due(t, ledger.Webhook); len(due) != 1 {
 			t.Errorf("%+v is due", due)

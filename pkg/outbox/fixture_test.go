@@ -139,9 +139,15 @@ func (b *bundle) start(t *testing.T) (stop func()) {
 
 func (b *bundle) accept(t *testing.T) string {
 	t.Helper()
+	return b.acceptOf(t, "t")
+}
+
+// acceptOf is accept for another tenant.
+func (b *bundle) acceptOf(t *testing.T, tenantID string) string {
+	t.Helper()
 	b.serial++
 	accepted, err := b.ledger.Accept(t.Context(), ledger.Command{
-		Job: statemachine.Job{TenantID: "t", ProtocolID: "p", IdempotencyHash: fmt.Sprint(b.serial)},
+		Job: statemachine.Job{TenantID: tenantID, ProtocolID: "p", IdempotencyHash: fmt.Sprint(b.serial)},
 		Steps: []statemachine.Step{{
 			ID: "one", Routing: statemachine.Routing{Topic: "topic-1", Lane: 1},
 			Policy: statemachine.Policy{

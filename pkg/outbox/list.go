@@ -30,8 +30,8 @@ const maxExamined = 2000
 
 // List returns one page of the rows of the active attempts of live jobs, in no
 // particular order, and what to continue after, empty at the end. A page may be
-// short of the limit and still not be the last. The errors are
-// [*problem.Error]s.
+// short of the limit and still not be the last. Where the filter names a tenant, only
+// its jobs are read, and the place names no others. The errors are [*problem.Error]s.
 func (o *Operator) List(ctx context.Context, f ListFilter, limit int, after string) ([]Row, string, error) {
 	shard, from, err := parsePlace(after)
 	if err != nil {
@@ -44,7 +44,7 @@ func (o *Operator) List(ctx context.Context, f ListFilter, limit int, after stri
 		if page <= 0 {
 			return rows, place(shard, from), nil
 		}
-		jobs, next, err := o.ledger.LiveJobs(ctx, shard, page, from)
+		jobs, next, err := o.ledger.LiveJobs(ctx, f.TenantID, shard, page, from)
 		if err != nil {
 			return nil, "", ledger.Problem(err)
 		}

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/lucius-project/lucius/pkg/outbox"
@@ -64,5 +65,40 @@ func TestOperator_List(t *testing.T) {
 		if _, _, err := operator.List(t.Context(), outbox.ListFilter{}, 1, token); !errors.As(err, &told) || told.Code != problem.InvalidEnvelope {
 			t.Errorf("token %q: %v", token, err)
 		}
+	}
+}
+
+// What others have neither makes a tenant's pages empty nor shows in where they end.
+func TestOperator_ListOfATenantTellsNothingOfOthers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var want, got []string
+	for i := range 4200 { // In each shard more than are read for one page.
+		if i%1000 == 500 {
+			want = append(want, b.acceptOf(t, "u"))
+		}
+		b.accept(t)
+	}
+	operator, pages := outbox.NewOperator(b.ledger), 0
+	for after := ""; ; {
+		rows, next, err := operator.List(t.Context(), outbox.ListFilter{TenantID: "u"}, 1, after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range rows {
+			got = append(got, row.JobID)
+		}
+		pages++
+		if after = next; after == "" {
+			break
+		}
+		_, from, _ := strings.Cut(after, "/")
+		if from != "" && !strings.HasPrefix(from, "u:") {
+			t.Errorf("a page ends at %q", after)
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, slices.Sorted(slices.Values(want))) || pages > len(want)+1 {
+		t.Errorf("%v on %d pages, want %v", got, pages, want)
 	}
 }

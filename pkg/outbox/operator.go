@@ -12,8 +12,8 @@ import (
 // OperatorLedger is what the operator's requests need of the ledger.
 type OperatorLedger interface {
 	Shards() int
-	Live(ctx context.Context, shard, limit int, from string) ([]string, string, error)
-	LiveJobs(ctx context.Context, shard, limit int, from string) ([]*statemachine.Aggregate, string, error)
+	LiveOf(ctx context.Context, tenantID string, shard, limit int, from string) ([]string, string, error)
+	LiveJobs(ctx context.Context, tenantID string, shard, limit int, from string) ([]*statemachine.Aggregate, string, error)
 	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
 	Change(ctx context.Context, jobID string, event statemachine.Event, opts ...ledger.Option) (ledger.Result, error)
 }
@@ -108,7 +108,7 @@ func (o *Operator) retryID(ctx context.Context, id string, filter Filter, report
 func (o *Operator) retryShard(ctx context.Context, shard int, filter Filter, report *Report) error {
 	from := ""
 	for {
-		jobIDs, next, err := o.ledger.Live(ctx, shard, 256, from)
+		jobIDs, next, err := o.ledger.LiveOf(ctx, filter.TenantID, shard, 256, from)
 		if err != nil {
 			return err
 		}
