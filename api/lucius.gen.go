@@ -2807,9 +2807,11 @@ type ListOutboxParams struct {
 
 // CreateRetryParams defines parameters for CreateRetry.
 type CreateRetryParams struct {
-	// IdempotencyKey Stands for the body's `idempotency_key`: the text as it is, or as a
-	// String of RFC 9651 in quotation marks. Both present and different is 400
-	// `invalid_envelope`.
+	// IdempotencyKey The client's name for this request: the text as it is, or as a String of
+	// RFC 9651 in quotation marks, which do not count, nor do backslashes there.
+	// Longer than 255 bytes is 413 `too_large`, malformed 400
+	// `invalid_envelope`. With a command it stands for the body's
+	// `idempotency_key`; both present and different is 400 as well.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -2840,9 +2842,11 @@ type ListWebhooksParams struct {
 
 // SubmitCommandParams defines parameters for SubmitCommand.
 type SubmitCommandParams struct {
-	// IdempotencyKey Stands for the body's `idempotency_key`: the text as it is, or as a
-	// String of RFC 9651 in quotation marks. Both present and different is 400
-	// `invalid_envelope`.
+	// IdempotencyKey The client's name for this request: the text as it is, or as a String of
+	// RFC 9651 in quotation marks, which do not count, nor do backslashes there.
+	// Longer than 255 bytes is 413 `too_large`, malformed 400
+	// `invalid_envelope`. With a command it stands for the body's
+	// `idempotency_key`; both present and different is 400 as well.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 
 	// Traceparent W3C trace context; used where the body has no `traceparent`, ignored
@@ -2902,9 +2906,11 @@ type ListJobEventsParams struct {
 
 // OrchestrateParams defines parameters for Orchestrate.
 type OrchestrateParams struct {
-	// IdempotencyKey Stands for the body's `idempotency_key`: the text as it is, or as a
-	// String of RFC 9651 in quotation marks. Both present and different is 400
-	// `invalid_envelope`.
+	// IdempotencyKey The client's name for this request: the text as it is, or as a String of
+	// RFC 9651 in quotation marks, which do not count, nor do backslashes there.
+	// Longer than 255 bytes is 413 `too_large`, malformed 400
+	// `invalid_envelope`. With a command it stands for the body's
+	// `idempotency_key`; both present and different is 400 as well.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 
 	// Traceparent W3C trace context; used where the body has no `traceparent`, ignored
@@ -3093,8 +3099,9 @@ type ClientInterface interface {
 
 	// GetReadiness May the process get requests
 	//
-	// Depends on the store alone. What is degraded, such as an open circuit to
-	// the bus, shows as a warning to callers that may read the metrics.
+	// Depends on the store alone, whose answer holds for a second. What is
+	// degraded, such as an open circuit to the bus, shows as a warning to callers
+	// that may read the metrics.
 	//
 	// Corresponds with GET /readyz (the `GetReadiness` operationId).
 	GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3439,9 +3446,10 @@ type ClientInterface interface {
 	//
 	// With `Accept: text/event-stream` the history so far and then each entry as
 	// it happens, as server-sent events: `id` is the entry's `event_id`, `event`
-	// its `type`, `data` the entry. The stream ends with the job, or when the
-	// server shuts down; a comment every 15 s keeps it open. A client that comes
-	// back with `Last-Event-ID` goes on behind that entry.
+	// its `type`, `data` the entry. The stream ends with the job, when the server
+	// shuts down, or when another caller gets its place; a comment about every 15 s
+	// keeps it open, also while the store is away. A client that comes back with
+	// `Last-Event-ID` goes on behind that entry.
 	//
 	// Corresponds with GET /v1/jobs/{jobId}/events (the `ListJobEvents` operationId).
 	ListJobEvents(ctx context.Context, jobID JobID, params *ListJobEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3752,8 +3760,9 @@ func (c *Client) GetOpenAPI(ctx context.Context, reqEditors ...RequestEditorFn) 
 
 // GetReadiness May the process get requests
 //
-// Depends on the store alone. What is degraded, such as an open circuit to
-// the bus, shows as a warning to callers that may read the metrics.
+// Depends on the store alone, whose answer holds for a second. What is
+// degraded, such as an open circuit to the bus, shows as a warning to callers
+// that may read the metrics.
 //
 // Corresponds with GET /readyz (the `GetReadiness` operationId).
 func (c *Client) GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4448,9 +4457,10 @@ func (c *Client) GetJob(ctx context.Context, jobID JobID, params *GetJobParams, 
 //
 // With `Accept: text/event-stream` the history so far and then each entry as
 // it happens, as server-sent events: `id` is the entry's `event_id`, `event`
-// its `type`, `data` the entry. The stream ends with the job, or when the
-// server shuts down; a comment every 15 s keeps it open. A client that comes
-// back with `Last-Event-ID` goes on behind that entry.
+// its `type`, `data` the entry. The stream ends with the job, when the server
+// shuts down, or when another caller gets its place; a comment about every 15 s
+// keeps it open, also while the store is away. A client that comes back with
+// `Last-Event-ID` goes on behind that entry.
 //
 // Corresponds with GET /v1/jobs/{jobId}/events (the `ListJobEvents` operationId).
 func (c *Client) ListJobEvents(ctx context.Context, jobID JobID, params *ListJobEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -7131,8 +7141,9 @@ type ClientWithResponsesInterface interface {
 
 	// GetReadinessWithResponse May the process get requests
 	//
-	// Depends on the store alone. What is degraded, such as an open circuit to
-	// the bus, shows as a warning to callers that may read the metrics.
+	// Depends on the store alone, whose answer holds for a second. What is
+	// degraded, such as an open circuit to the bus, shows as a warning to callers
+	// that may read the metrics.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7495,9 +7506,10 @@ type ClientWithResponsesInterface interface {
 	//
 	// With `Accept: text/event-stream` the history so far and then each entry as
 	// it happens, as server-sent events: `id` is the entry's `event_id`, `event`
-	// its `type`, `data` the entry. The stream ends with the job, or when the
-	// server shuts down; a comment every 15 s keeps it open. A client that comes
-	// back with `Last-Event-ID` goes on behind that entry.
+	// its `type`, `data` the entry. The stream ends with the job, when the server
+	// shuts down, or when another caller gets its place; a comment about every 15 s
+	// keeps it open, also while the store is away. A client that comes back with
+	// `Last-Event-ID` goes on behind that entry.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -8103,6 +8115,8 @@ type ListPausesResponse struct {
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
 	JSON200 *PauseList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
 	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
 	ApplicationProblemJSON401 *Unauthenticated
 	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
@@ -8461,6 +8475,8 @@ type ListStuckResponse struct {
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
 	JSON200 *StuckList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
 	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
 	ApplicationProblemJSON401 *Unauthenticated
 	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
@@ -9258,6 +9274,8 @@ type ListJobStepsResponse struct {
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
 	JSON200 *StepList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
 	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
 	ApplicationProblemJSON401 *Unauthenticated
 	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
@@ -9314,6 +9332,8 @@ type ListJobWebhooksResponse struct {
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
 	JSON200 *WebhookPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
 	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
 	ApplicationProblemJSON401 *Unauthenticated
 	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
@@ -9708,6 +9728,8 @@ type ListProtocolsResponse struct {
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
 	JSON200 *ProtocolList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
 	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
 	ApplicationProblemJSON401 *Unauthenticated
 	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
@@ -9762,6 +9784,8 @@ type GetWorkResponse struct {
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
 	JSON200 *WorkItem
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
 	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
 	ApplicationProblemJSON401 *Unauthenticated
 	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
@@ -10235,8 +10259,9 @@ func (c *ClientWithResponses) GetOpenAPIWithResponse(ctx context.Context, reqEdi
 
 // GetReadinessWithResponse May the process get requests
 //
-// Depends on the store alone. What is degraded, such as an open circuit to
-// the bus, shows as a warning to callers that may read the metrics.
+// Depends on the store alone, whose answer holds for a second. What is
+// degraded, such as an open circuit to the bus, shows as a warning to callers
+// that may read the metrics.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -10809,9 +10834,10 @@ func (c *ClientWithResponses) GetJobWithResponse(ctx context.Context, jobID JobI
 //
 // With `Accept: text/event-stream` the history so far and then each entry as
 // it happens, as server-sent events: `id` is the entry's `event_id`, `event`
-// its `type`, `data` the entry. The stream ends with the job, or when the
-// server shuts down; a comment every 15 s keeps it open. A client that comes
-// back with `Last-Event-ID` goes on behind that entry.
+// its `type`, `data` the entry. The stream ends with the job, when the server
+// shuts down, or when another caller gets its place; a comment about every 15 s
+// keeps it open, also while the store is away. A client that comes back with
+// `Last-Event-ID` goes on behind that entry.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -11771,6 +11797,13 @@ func ParseListPausesResponse(rsp *http.Response) (*ListPausesResponse, error) {
 		}
 		response.JSON200 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
 		var dest Unauthenticated
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -12453,6 +12486,13 @@ func ParseListStuckResponse(rsp *http.Response) (*ListStuckResponse, error) {
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
 		var dest Unauthenticated
@@ -13997,6 +14037,13 @@ func ParseListJobStepsResponse(rsp *http.Response) (*ListJobStepsResponse, error
 		}
 		response.JSON200 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
 		var dest Unauthenticated
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -14097,6 +14144,13 @@ func ParseListJobWebhooksResponse(rsp *http.Response) (*ListJobWebhooksResponse,
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
 		var dest Unauthenticated
@@ -14878,6 +14932,13 @@ func ParseListProtocolsResponse(rsp *http.Response) (*ListProtocolsResponse, err
 		}
 		response.JSON200 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
 		var dest Unauthenticated
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -14971,6 +15032,13 @@ func ParseGetWorkResponse(rsp *http.Response) (*GetWorkResponse, error) {
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
 		var dest Unauthenticated

@@ -245,13 +245,18 @@ func TestCodeOfAMixture(t *testing.T) {
 func TestCallbackURLsOfThePolicy(t *testing.T) {
 	t.Parallel()
 	policy := envelope.Policy{CheckCallbackURL: func(url string) string {
-		if strings.HasPrefix(url, "https://inside.") {
+		switch {
+		case strings.HasPrefix(url, "https://inside."):
 			return "leads to an address that is not allowed"
+		case strings.HasPrefix(url, "ftp:"):
+			return "must be an absolute https URL"
 		}
 		return ""
 	}}
 	for url, want := range map[string]string{
 		"https://example.com/hook": "", "https://inside.example.com/": "leads to an address that is not allowed",
+		"ftp://example.com/":    "must be an absolute https URL", // The policy knows which schemes there are.
+		"gopher://example.com/": "must be an absolute http or https URL", "https://me@example.com/": "must not carry a user name or password",
 	} {
 		command := body(map[string]string{"callback_urls": `["` + url + `"]`})
 		_, err := envelope.Decode(command, envelope.Headers{}, policy)

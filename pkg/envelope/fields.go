@@ -3,7 +3,6 @@ package envelope
 import (
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -168,16 +167,8 @@ func (d *decoder) callbackURL(pointer string, value any) string {
 		d.tooLong(pointer, len(text), MaxCallbackURL)
 		return ""
 	}
-	target, err := url.Parse(text)
-	switch {
-	case err != nil || target.Scheme != "http" && target.Scheme != "https" || target.Hostname() == "":
-		d.fail(problem.InvalidEnvelope, pointer, "must be an absolute http or https URL")
-	case target.User != nil:
-		d.fail(problem.InvalidEnvelope, pointer, "must not carry a user name or password")
-	case d.policy.CheckCallbackURL != nil:
-		if fault := d.policy.CheckCallbackURL(text); fault != "" {
-			d.fail(problem.InvalidEnvelope, pointer, "%s", fault)
-		}
+	if fault := d.policy.callbackFault(text); fault != "" {
+		d.fail(problem.InvalidEnvelope, pointer, "%s", fault)
 	}
 	return text
 }

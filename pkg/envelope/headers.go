@@ -24,6 +24,20 @@ func (d *decoder) idempotencyKey(header string) string {
 	return fromHeader
 }
 
+// HeaderKey returns the idempotency key of an Idempotency-Key header, read as that
+// of a command is, and empty where the header is empty. What is wrong with it is a
+// [problem.Error] of the code [problem.InvalidEnvelope], or [problem.TooLarge] beyond
+// [MaxIdempotencyKey] bytes.
+func HeaderKey(header string) (string, error) {
+	var d decoder
+	key := d.idempotencyKey(header)
+	for i := range d.violations {
+		fault := &d.violations[i]
+		fault.Pointer, fault.Message = "", "Idempotency-Key "+fault.Message // No body has it.
+	}
+	return key, d.err()
+}
+
 // unquote returns the text of a header that is a String of RFC 9651, as the
 // Idempotency-Key header of the IETF draft is. Many clients send the bare text,
 // which is returned as it is.

@@ -1,8 +1,11 @@
 package envelope_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/envelope"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -60,6 +63,32 @@ func TestIdempotencyKeysThatAreRefused(t *testing.T) {
 				t.Errorf("Decode: %v, want %s at /idempotency_key", err, test.code)
 			}
 		})
+	}
+}
+
+// The key of a header alone is the one that a command with that header has.
+func TestHeaderKey(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]string{
+		"": "", "k": "k", `"k"`: "k", `"a\"b\\c"`: `a"b\c`, strings.Repeat("k", 255): strings.Repeat("k", 255),
+		`"` + strings.Repeat(`\"`, 255) + `"`: strings.Repeat(`"`, 255),
+	} {
+		if got, err := envelope.HeaderKey(header); err != nil || got != want {
+			t.Errorf("%.20q: %.20q, %v, want %.20q", header, got, err, want)
+		}
+	}
+	const malformed = "Idempotency-Key is malformed in the header: a quoted text must end with its quotation mark"
+	for header, want := range map[string]problem.Error{
+		`"`:                      {Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: malformed}}},
+		`"k`:                     {Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: malformed}}},
+		`""`:                     {Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: "Idempotency-Key must not be empty or blank"}}},
+		strings.Repeat("k", 256): {Code: problem.TooLarge, Errors: []problem.Violation{{Message: "Idempotency-Key is 256 bytes long; at most 255 are allowed"}}},
+	} {
+		_, err := envelope.HeaderKey(header)
+		told, ok := errors.AsType[*problem.Error](err)
+		if !ok || told.Code != want.Code || !cmp.Equal(told.Errors, want.Errors) {
+			t.Errorf("%.20q: %v, want %s %+v", header, err, want.Code, want.Errors)
+		}
 	}
 }
 

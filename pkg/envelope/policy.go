@@ -2,6 +2,7 @@ package envelope
 
 import (
 	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 	"unicode"
@@ -20,8 +21,9 @@ type Policy struct {
 	// to [DefaultMaxPayload].
 	MaxPayloadBytes int
 	// CheckCallbackURL returns why no webhook may go to the URL, in words that go
-	// on behind "callback URL", or "". Optional. Defaults to taking any that is
-	// absolute. It must not block.
+	// on behind "callback URL", or "". It is asked first, as it knows which schemes
+	// are allowed. Optional. Defaults to taking any absolute http or https URL. It
+	// must not block.
 	CheckCallbackURL func(url string) string
 }
 
@@ -68,6 +70,23 @@ func (p Policy) allows(uri string) bool {
 		}
 	}
 	return false
+}
+
+// callbackFault returns why no webhook may go to the URL, or "".
+func (p Policy) callbackFault(text string) string {
+	if p.CheckCallbackURL != nil {
+		if fault := p.CheckCallbackURL(text); fault != "" {
+			return fault
+		}
+	}
+	target, err := url.Parse(text)
+	switch {
+	case err != nil || target.Scheme != "http" && target.Scheme != "https" || target.Hostname() == "":
+		return "must be an absolute http or https URL"
+	case target.User != nil:
+		return "must not carry a user name or password"
+	}
+	return ""
 }
 
 // hasPrefix reports whether uri begins with prefix and with no more than that

@@ -233,3 +233,28 @@ func TestABatchAsAWholeIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// The key of a retry operation is read as that of a command is.
+func TestTheKeyOfARetryOperation(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]string{
+		`k1`: "k1", `"k1"`: "k1", `"a\"b"`: `a"b`, strings.Repeat("k", 255): strings.Repeat("k", 255),
+	} {
+		h := newHarness(t)
+		response := h.do(t, http.MethodPost, "/v1/admin/retries", `{"tenant_id":"t"}`, "Idempotency-Key: "+header)
+		if calls := h.useCases.all(); response.Status != http.StatusAccepted || len(calls) != 1 || calls[0].ID != want {
+			t.Errorf("%.20s: %d, %+v, want the key %.20s", header, response.Status, calls, want)
+		}
+	}
+	for header, want := range map[string]problem.Error{
+		`"`:                       {Code: problem.InvalidEnvelope, Detail: "Idempotency-Key is malformed in the header: a quoted text must end with its quotation mark."},
+		strings.Repeat("k", 5000): {Code: problem.TooLarge, Detail: "Idempotency-Key is 5000 bytes long; at most 255 are allowed."},
+	} {
+		h := newHarness(t)
+		response := h.do(t, http.MethodPost, "/v1/admin/retries", `{"tenant_id":"t"}`, "Idempotency-Key: "+header)
+		wantProblem(t, response, want.Code, want.Detail)
+		if calls := h.useCases.all(); len(calls) > 0 {
+			t.Errorf("%.20s: there was %+v", header, calls)
+		}
+	}
+}

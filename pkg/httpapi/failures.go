@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/envelope"
 )
 
 // ListFailures is GET /v1/admin/failures.
@@ -29,7 +30,12 @@ func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params a
 		e.respond.problem(w, r, err)
 		return
 	}
-	key := e.guard.keyOf(r.Context(), textOf(params.IdempotencyKey), request.TenantID)
+	key, err := envelope.HeaderKey(textOf(params.IdempotencyKey))
+	if err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	key = e.guard.keyOf(r.Context(), key, request.TenantID)
 	retry, err := e.failures.CreateRetry(r.Context(), key, request)
 	exchangeOf(r.Context()).object = retry.RetryID
 	e.answerRetry(w, r, http.StatusAccepted, retry, err)

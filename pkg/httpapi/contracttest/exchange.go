@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -147,8 +148,11 @@ func (c *Contract) response(e *Exchange, route *routers.Route, params map[string
 // request holds a request against the document, its body unless any will do. What
 // the library knows less of than the document and the RFCs say is made plain to it
 // first: a field that is null is as one that is not there, and a media type has no
-// case.
+// case. A query that does not parse has no parameters to look at.
 func (c *Contract) request(r *http.Request, sent []byte, route *routers.Route, params map[string]string, anyBody bool) error {
+	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+		return fmt.Errorf("the query does not parse: %w", err)
+	}
 	probe := r.Clone(r.Context())
 	probe.GetBody = nil // It would be the body as it was.
 	sent = withoutNulls(sent)

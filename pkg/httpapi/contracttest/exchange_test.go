@@ -129,6 +129,8 @@ func TestRequestsAreHeldAgainstTheDocument(t *testing.T) {
 		{"POST /v1/jobs/j1:cancel", `{"why":"x"}`, false},
 		{"GET /v1/jobs/j1?wait=1m0.5s", "", true},
 		{"GET /v1/jobs/j1?wait=soon", "", false},
+		{"GET /v1/protocols?%zz", "", false},
+		{"GET /v1/jobs?limit=1;tenant_id=t", "", false},
 		{"GET /v2", "", false},
 	} {
 		made := exchange(test.target, test.sent, 200, "")

@@ -1,0 +1,47 @@
+package httpapi_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+func TestAQueryThatDoesNotParseIsRefused(t *testing.T) {
+	t.Parallel()
+	const detail = "the query must be percent-encoded name=value pairs, joined by ampersands."
+	many := "/v1/jobs?tenant_id=t" + strings.Repeat("&a", 10_000) // As many as net/url reads, and one more.
+	for _, target := range []string{
+		"GET /v1/jobs?tenant_id=%zz", "GET /v1/jobs?a=b;tenant_id=x", "GET /v1/jobs?tenant_id=t&%=1", "GET /v1/jobs?limit=1&tenant_id=t%2",
+		"GET " + many, "GET /v1/admin/outbox?tenant_id=%zz", "GET /v1/admin/webhooks?limit=1;tenant_id=t", "GET /v1/admin/failures?tenant_id=%zz",
+		"GET /v1/jobs/j1?wait=%zz", "GET /v1/jobs/j1/steps?%zz", "GET /v1/admin/pauses?;", "POST /v1/jobs/j1:cancel?%zz",
+	} {
+		method, path := split(target)
+		h := newHarness(t)
+		wantProblem(t, h.do(t, method, path, ""), problem.InvalidEnvelope, detail)
+		if calls := h.useCases.all(); len(calls) > 0 {
+			t.Errorf("%.60s: there was %+v", target, calls)
+		}
+	}
+}
+
+// Probes take no parameter, and who asks for them may send what keeps caches away.
+func TestAQueryThatDoesNotParseFailsNoProbe(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/docs"} {
+		if response := beside(newHarness(t), "GET", path+"?%zz;", ""); response.Status != 200 {
+			t.Errorf("%s: %d %s", path, response.Status, response.Body)
+		}
+	}
+}
+
+// Who may not call at all is told that, whatever the query is.
+func TestAQueryThatDoesNotParseTellsAStrangerNothing(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, []string{"read:t"})
+	for caller, code := range map[string]problem.Code{"": problem.Unauthenticated, "read:t": problem.Forbidden} {
+		if found := problemOf(t, g.as(t, caller, "GET /v1/admin/outbox?tenant_id=%zz", "")); found.Code != code {
+			t.Errorf("%q is answered %s, want %s", caller, found.Code, code)
+		}
+	}
+}
