@@ -163,6 +163,7 @@ func (s *system) buildAPI(registry *prometheus.Registry) error {
 	if err != nil {
 		return err
 	}
+	probesOnly := !s.cfg.Has(config.RoleAPI)
 	config, err := serving.Ports(&serving.Parts{
 		Ledger: s.ledger, Commands: accepting, Jobs: jobs.New(s.ledger, &s.ended, s.cfg.MaxInflight),
 		Callbacks: s.callbacks, Queue: s.queue, Operator: outbox.NewOperator(s.ledger), Checker: s.checker,
@@ -172,6 +173,8 @@ func (s *system) buildAPI(registry *prometheus.Registry) error {
 		return err
 	}
 	config.Readiness, config.Registry, config.MaxBodyBytes = readiness{s}, registry, int64(s.cfg.MaxBodyBytes)
+	config.MaxWaits = max(1, s.room/2) // Those who wait leave room for all others.
+	config.ProbesOnly = probesOnly
 	s.admission.guard(&config)
 	s.handler, err = httpapi.New(config)
 	return err

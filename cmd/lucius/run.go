@@ -43,7 +43,7 @@ func (s *system) serve(ctx context.Context, listener net.Listener) error {
 	stopReplies := s.takeReplies(failed)
 	server := httpapi.NewHTTPServer(killableAnswers(s.handler), s.log)
 	served := make(chan error, 1)
-	limited := httpapi.LimitConnections(server, listener, s.maxConnections(ctx))
+	limited := httpapi.LimitConnections(server, listener, s.room)
 	go func() { served <- s.admission.serve(server, limited) }()
 
 	var cause error

@@ -38,6 +38,7 @@ type system struct {
 	log       *slog.Logger
 	store     tablestore.Store
 	writable  func() error // Why the store takes no writes now, see writableOf.
+	answer    answered     // What the store said when it was last asked for readyz.
 	ledger    *ledger.Ledger
 	queue     *workqueue.Queue
 	callbacks *callbacks.Service
@@ -57,6 +58,7 @@ type system struct {
 	pauses    *pauses.Service
 	gate      *pauses.Gate
 	handler   *httpapi.Server
+	room      int // How many connections may be open.
 	metrics   *metrics
 	protocols *protocol.Holder
 	admission *admission
@@ -85,24 +87,12 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger, hangups
 		return nil, errors.Join(err, s.admission.close())
 	}
 	s.writable = writableOf(s.store)
+	s.room = s.maxConnections(ctx)
 	s.store = killableStore(s.store)
 	if err := s.build(ctx); err != nil {
 		return nil, errors.Join(err, s.store.Close(), s.admission.close())
 	}
 	return s, nil
-}
-
-// readiness asks the store; what else is wrong is a warning.
-type readiness struct{ s *system }
-
-func (r readiness) Ready(ctx context.Context) ([]string, error) {
-	if _, _, err := r.s.ledger.Live(ctx, 0, 1, ""); err != nil {
-		return nil, ledger.Problem(err)
-	}
-	if err := r.s.writable(); err != nil {
-		return nil, unwritable(err)
-	}
-	return r.s.warnings(time.Now()), nil
 }
 
 // goodbye is how long a bus may take to say that it heard of the end.

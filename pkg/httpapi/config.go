@@ -15,6 +15,7 @@ import (
 const (
 	DefaultMaxBodyBytes = 1 << 20
 	DefaultBodyTimeout  = 30 * time.Second
+	DefaultMaxWaits     = 5000
 )
 
 // Config is what a [Server] is made of.
@@ -63,6 +64,13 @@ type Config struct {
 	// BodyTimeout is how long a client may take to send its body. Optional.
 	// Defaults to [DefaultBodyTimeout].
 	BodyTimeout time.Duration
+	// MaxWaits is how many requests may wait at a time. Callers share them fairly:
+	// beyond, the oldest of the caller with the most is answered, for another one.
+	// Optional. Defaults to [DefaultMaxWaits].
+	MaxWaits int
+	// ProbesOnly leaves out all but /healthz, /readyz and /metrics, for a process
+	// that does not serve the API. Optional. Defaults to false.
+	ProbesOnly bool
 }
 
 // Validate reports the first field that makes no sense, by name.
@@ -95,6 +103,9 @@ func (c Config) Validate() error {
 	if c.BodyTimeout < 0 {
 		return errors.New("httpapi: BodyTimeout must not be negative")
 	}
+	if c.MaxWaits < 0 {
+		return errors.New("httpapi: MaxWaits must not be negative")
+	}
 	return nil
 }
 
@@ -108,6 +119,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.BodyTimeout == 0 {
 		c.BodyTimeout = DefaultBodyTimeout
+	}
+	if c.MaxWaits == 0 {
+		c.MaxWaits = DefaultMaxWaits
 	}
 	return c
 }

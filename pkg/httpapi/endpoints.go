@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // endpoints are the handlers behind the generated glue: decode, call, answer.
@@ -29,7 +31,6 @@ type endpoints struct {
 	metrics http.Handler
 	spec    []byte
 	docs    *docs
-	streams chan struct{} // Holds a token for each open stream.
 	looks   chan struct{} // Holds a token for each stream that looks for news.
 }
 
@@ -45,8 +46,7 @@ func newEndpoints(config Config, server *Server, guard *guard) *endpoints {
 		bodies:  &bodies{limit: config.MaxBodyBytes, unknown: server.metrics.unknown},
 		metrics: metricsHandler(config.Registry, config.Log),
 		spec:    api.Spec(), docs: newDocs(api.Docs()),
-		streams: make(chan struct{}, maxStreams),
-		looks:   make(chan struct{}, maxLooks),
+		looks: make(chan struct{}, maxLooks),
 	}
 }
 
@@ -74,9 +74,19 @@ func on[Body, Value any](
 	return func(ctx context.Context, body Body) (Value, error) { return call(ctx, id, body) }
 }
 
-// wait is how long the request may wait, cut to [MaxWait].
-func (e *endpoints) wait(limit time.Duration) Wait {
-	return Wait{Limit: min(limit, MaxWait), Ended: e.server.ended}
+// waiting calls the use case with leave to wait for so long, cut to [MaxWait],
+// where the caller has not its share of the long polls already.
+func waiting[Value any](ctx context.Context, e *endpoints, limit time.Duration, call func(Wait) (Value, error)) (Value, error) {
+	if limit <= 0 {
+		return call(Wait{Limit: limit, Ended: e.server.ended})
+	}
+	place := e.server.waits.take(access.CallerOf(ctx).Name())
+	if place == nil {
+		var none Value
+		return none, problem.Newf(problem.RateLimited, "The caller has its share of the requests that may wait.")
+	}
+	defer place.leave()
+	return call(Wait{Limit: min(limit, MaxWait), Ended: place.ended})
 }
 
 // paged answers with one page of a list.

@@ -19,7 +19,9 @@ func (e *endpoints) GetJob(w http.ResponseWriter, r *http.Request, jobID api.Job
 			return
 		}
 	}
-	job, err := e.jobs.Job(r.Context(), jobID, e.wait(limit))
+	job, err := waiting(r.Context(), e, limit, func(wait Wait) (api.Job, error) {
+		return e.jobs.Job(r.Context(), jobID, wait)
+	})
 	e.answerJob(w, r, http.StatusOK, job, err)
 }
 

@@ -14,7 +14,8 @@ const MaxWait = 60 * time.Second
 type Wait struct {
 	// Limit is the longest wait, up to [MaxWait]; 0 is not to wait.
 	Limit time.Duration
-	// Ended is closed when the server drains: answer with what there is.
+	// Ended is closed when the server drains, or another caller may wait instead:
+	// answer with what there is.
 	Ended <-chan struct{}
 }
 

@@ -21,6 +21,10 @@ type Server struct {
 	audit   *access.Audit
 	// bodyTimeout is how long a client may take to send its body.
 	bodyTimeout time.Duration
+	probesOnly  bool
+
+	streams *shares
+	waits   *shares
 
 	ended chan struct{}
 	drain sync.Once
@@ -41,7 +45,8 @@ func New(config Config) (*Server, error) {
 	s := &Server{
 		metrics: measured,
 		respond: &responder{log: config.Log},
-		audit:   config.Audit, bodyTimeout: config.BodyTimeout,
+		audit:   config.Audit, bodyTimeout: config.BodyTimeout, probesOnly: config.ProbesOnly,
+		streams: newShares(maxStreams), waits: newShares(config.MaxWaits),
 		ended: make(chan struct{}),
 	}
 	guard := newGuard(config, s.respond)
@@ -55,7 +60,11 @@ func New(config Config) (*Server, error) {
 // Drain makes the server refuse new requests under /v1/ with shutting_down, say
 // at readyz that it is not ready, and answer the requests that wait. Requests
 // under way go on. It returns at once and may be called again.
-func (s *Server) Drain() { s.drain.Do(func() { close(s.ended) }) }
+func (s *Server) Drain() {
+	s.drain.Do(func() { close(s.ended) })
+	s.streams.end()
+	s.waits.end()
+}
 
 // draining reports whether Drain was called.
 func (s *Server) draining() bool {
@@ -75,6 +84,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x, r := s.begin(w, r)
 	defer s.end(x, r)
 	defer s.survive(x, r)
+	if !s.serves(r.URL.Path) {
+		s.respond.problem(x, r, errNoAPI)
+		return
+	}
 	if s.draining() && strings.HasPrefix(r.URL.Path, "/v1/") {
 		w.Header().Set("Connection", "close")
 		s.respond.problem(x, r, errDraining)
@@ -88,7 +101,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func newRouter(handlers api.ServerInterface, guard *guard) *mux.Router {
 	respond := guard.respond
 	router := mux.NewRouter().SkipClean(true)
-	router.Use(rememberRoute, guard.middleware)
+	router.Use(rememberRoute, guard.middleware, respond.wholeQuery)
 	api.HandlerWithOptions(handlers, api.GorillaServerOptions{
 		BaseRouter: router, ErrorHandlerFunc: respond.badParameter,
 	})

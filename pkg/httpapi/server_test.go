@@ -33,6 +33,7 @@ func TestConfigIsValidated(t *testing.T) {
 		"httpapi: Log is required":                   func(c *httpapi.Config) { c.Log = nil },
 		"httpapi: MaxBodyBytes must not be negative": func(c *httpapi.Config) { c.MaxBodyBytes = -1 },
 		"httpapi: BodyTimeout must not be negative":  func(c *httpapi.Config) { c.BodyTimeout = -1 },
+		"httpapi: MaxWaits must not be negative":     func(c *httpapi.Config) { c.MaxWaits = -1 },
 	} {
 		var config httpapi.Config
 		newHarness(t, func(c *httpapi.Config) { config = *c })

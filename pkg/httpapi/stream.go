@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/access"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 const (
-	// maxStreams bounds the streams that one process keeps open.
+	// maxStreams bounds the streams that one process keeps open, see shares.
 	maxStreams = 1024
 	// maxLooks bounds the streams that look for news at a time.
 	maxLooks = 64
@@ -25,6 +26,9 @@ const (
 	streamComment = 15 * time.Second
 	// streamRecheck is how often it is asked whether the caller may still follow.
 	streamRecheck = 15 * time.Second
+	// streamLook is how long a stream that has begun looks before it says that it is
+	// alive: the store may not answer.
+	streamLook = 5 * time.Second
 	// streamWrite is how long a client may take to read what it is sent.
 	streamWrite = 10 * time.Second
 )
@@ -58,21 +62,22 @@ type stream struct {
 	r         *http.Request
 	control   *http.ResponseController
 	jobID     string
+	place     *place
 	last      string // The id of the last entry that was sent.
 	begun     bool
 }
 
 // streamEvents sends the history of a job, and goes on until the job ends, the
-// server drains or the client goes.
+// server drains, the client goes or another one gets its place.
 func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID string, last *string) {
-	select {
-	case e.streams <- struct{}{}:
-		defer func() { <-e.streams }()
-	default:
-		e.respond.problem(w, r, problem.Newf(problem.RateLimited, "This process has %d streams open.", maxStreams))
+	place := e.server.streams.take(access.CallerOf(r.Context()).Name())
+	if place == nil {
+		e.respond.problem(w, r, problem.Newf(problem.RateLimited,
+			"This process has %d streams open, of which the caller has its share.", maxStreams))
 		return
 	}
-	s := &stream{endpoints: e, w: w, r: r, control: http.NewResponseController(w), jobID: jobID}
+	defer place.leave()
+	s := &stream{endpoints: e, w: w, r: r, control: http.NewResponseController(w), jobID: jobID, place: place}
 	if last != nil {
 		s.last = *last
 	}
@@ -91,8 +96,12 @@ func (s *stream) run() {
 			s.endpoints.respond.problem(s.w, s.r, err)
 			return
 		}
-		// A store that is away for a moment does not end a stream.
-		if err == nil && (len(events) > 0 || !s.begun || time.Since(sent) > streamComment) {
+		if err != nil {
+			// A store that is away for a moment does not end a stream, and does not
+			// silence it: proxies cut silent ones.
+			events = nil
+		}
+		if len(events) > 0 || !s.begun || time.Since(sent) > streamComment {
 			if !s.send(events) {
 				return
 			}
@@ -112,7 +121,7 @@ func (s *stream) run() {
 		}
 		select {
 		case <-next:
-		case <-s.endpoints.server.ended:
+		case <-s.place.ended:
 			return
 		case <-s.r.Context().Done():
 			return
@@ -123,12 +132,18 @@ func (s *stream) run() {
 // look returns what is new of the job. Few streams look at a time: a job is read as
 // a whole, and all may be of large ones.
 func (s *stream) look() (events []api.Event, ended bool, err error) {
+	ctx := s.r.Context()
+	if s.begun {
+		var end context.CancelFunc
+		ctx, end = context.WithTimeout(ctx, streamLook)
+		defer end()
+	}
 	select {
 	case s.endpoints.looks <- struct{}{}:
 		defer func() { <-s.endpoints.looks }()
-		return s.endpoints.jobs.Follow(s.r.Context(), s.jobID, s.last)
-	case <-s.r.Context().Done():
-		return nil, false, context.Cause(s.r.Context())
+		return s.endpoints.jobs.Follow(ctx, s.jobID, s.last)
+	case <-ctx.Done():
+		return nil, false, context.Cause(ctx)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -131,5 +132,34 @@ func TestAStreamEndsWithTheServerAndWithItsClient(t *testing.T) {
 				t.Fatalf("%s: the stream goes on", name)
 			}
 		}
+	}
+}
+
+// Proxies cut streams that are silent for long. So one says that it is alive also
+// while the store refuses, and while it does not answer at all.
+func TestAStreamIsNotSilentWhileTheStoreIsAway(t *testing.T) {
+	t.Parallel()
+	for name, away := range map[string]func(context.Context) error{
+		"refuses":         func(context.Context) error { return errors.New("away") },
+		"does not answer": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHarness(t)
+			n := 0
+			h.useCases.hook = func(ctx context.Context, _ call, _ wait) error {
+				if n++; n == 1 {
+					return nil
+				}
+				return away(ctx)
+			}
+			go func() {
+				time.Sleep(time.Minute)
+				h.Drain()
+			}()
+			response := h.do(t, http.MethodGet, "/v1/jobs/j1/events", "", "Accept: text/event-stream")
+			if got := strings.Count(response.Body, ": waiting\n\n"); got < 2 || got > 4 || len(ids(response.Body)) != 1 {
+				t.Errorf("%s: there are %d comments in a minute:\n%s", name, got, response.Body)
+			}
+		})
 	}
 }

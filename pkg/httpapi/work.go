@@ -13,7 +13,9 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 	serve(e, w, r, e.bodies.lenient, func(ctx context.Context, request api.ClaimRequest) (api.ClaimedWork, error) {
 		request.Max = max(request.Max, 1)
 		limit := time.Duration(min(request.WaitSeconds, MaxWait.Seconds()) * float64(time.Second))
-		items, err := e.work.Claim(ctx, request, e.wait(limit))
+		items, err := waiting(ctx, e, limit, func(wait Wait) ([]api.WorkItem, error) {
+			return e.work.Claim(ctx, request, wait)
+		})
 		return api.ClaimedWork{Items: listed(items)}, err
 	})
 }
