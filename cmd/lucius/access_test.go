@@ -352,7 +352,7 @@ func TestAccess_LimitsAndAudit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`"caller":"operator","origin":"token","from":"127.0.0.1","action":"cancelJob","object":"","tenant":"","outcome":"denied"`,
+		`"caller":"operator","origin":"token","from":"127.0.0.1","action":"cancelJob","object":"` + jobID + `","tenant":"","outcome":"denied"`,
 		`"caller":"operator","origin":"token","from":"127.0.0.1","action":"createPause","object":"all","tenant":"","outcome":"done"`,
 	} {
 		if !strings.Contains(string(log), want) {

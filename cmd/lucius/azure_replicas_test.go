@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -56,14 +58,43 @@ func TestServe_RolesApart(t *testing.T) {
 			"--outbox-retry-interval", "50ms")
 	}
 	front := serve(config.RoleAPI)
-	serve(config.RoleRelay)
-	serve(config.RoleSweeper)
+	for _, role := range []string{config.RoleRelay, config.RoleSweeper} {
+		assertProbesOnly(t, serve(role))
+	}
 	jobID := front.submit(t)
 	front.claim(t, "claimed and forgotten", false) // The sweeper takes it back.
 	finish(t, front, jobID)
 	job := front.wait(t, jobID)
 	if job.State != api.JobStateSucceeded || job.AttemptsTotal != 4 {
 		t.Errorf("the job is %s after %d attempts", job.State, job.AttemptsTotal)
+	}
+}
+
+// assertProbesOnly checks that the process answers for itself, and serves no API.
+func assertProbesOnly(t *testing.T, s *server) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for path, want := range map[string]int{
+		"/healthz": http.StatusOK, "/readyz": http.StatusOK, "/metrics": http.StatusOK,
+		"/v1/jobs": http.StatusNotFound, "/v1/protocols": http.StatusNotFound, "/docs": http.StatusNotFound,
+	} {
+		response, err := client.Get(s.url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("%s: %d, want %d", path, response.StatusCode, want)
+		}
+	}
+	response, err := client.Post(s.url+"/v1/commands", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusNotFound || !strings.Contains(string(body), "does not serve the API") {
+		t.Errorf("a command is answered %d %s, %v", response.StatusCode, body, err)
 	}
 }
 

@@ -1,15 +1,20 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // refusing is a store that can be read and takes no writes.
@@ -60,4 +65,81 @@ func TestReadiness_OfAStoreThatDoesNotTellIsNotDoubted(t *testing.T) {
 	if err := writableOf(memstore.New(memstore.Options{}))(); err != nil {
 		t.Errorf("writable: %v", err)
 	}
+}
+
+// TestAnswered_IsAskedForOnceASecond has many ask at a time, for anybody may ask
+// whether a server is ready: the store is asked once a second, whatever it says.
+func TestAnswered_IsAskedForOnceASecond(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]error{"it is well": nil, "it is away": tablestore.ErrUnavailable} {
+		synctest.Test(t, func(t *testing.T) {
+			var a answered
+			asked := 0
+			ask := func(context.Context) error {
+				asked++
+				time.Sleep(100 * time.Millisecond)
+				return want
+			}
+			for second := range 3 {
+				var all sync.WaitGroup
+				for i := range 100 {
+					all.Go(func() {
+						time.Sleep(time.Duration(i) * 9 * time.Millisecond)
+						if err := a.get(t.Context(), ask); !errors.Is(err, want) {
+							t.Errorf("%s: %v", name, err)
+						}
+					})
+				}
+				all.Wait()
+				if asked != second+1 {
+					t.Errorf("%s: in second %d it was asked %d times", name, second, asked)
+				}
+				time.Sleep(time.Second)
+			}
+		})
+	}
+}
+
+// TestAnswered_IsNotThatOfOneWhoWentAway asks with a context that has ended: what is
+// kept is the store's answer, and not that nobody waits for it.
+func TestAnswered_IsNotThatOfOneWhoWentAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var a answered
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		if err := a.get(gone, func(ctx context.Context) error { return ctx.Err() }); err != nil {
+			t.Errorf("the store was asked for the first alone: %v", err)
+		}
+		time.Sleep(answerAge)
+		from := time.Now()
+		err := a.get(t.Context(), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(from) != answerTime {
+			t.Errorf("a store that does not answer: %v after %s", err, time.Since(from))
+		}
+	})
+}
+
+// TestReadiness_ReadsTheStoreOnceASecond asks a server often.
+func TestReadiness_ReadsTheStoreOnceASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+		l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
+		if err != nil {
+			t.Fatal(err)
+		}
+		why := fmt.Errorf("%w: full", tablestore.ErrUnavailable)
+		r := readiness{&system{ledger: l, writable: func() error { return why }}}
+		counter.Reset()
+		for range 50 {
+			if _, err := r.Ready(t.Context()); !errors.Is(err, why) {
+				t.Errorf("Ready: %v", err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if got := counter.Counts(); got.Gets+got.Scans != 1 {
+			t.Errorf("in half a second the store was read %+v", got)
+		}
+	})
 }

@@ -56,7 +56,11 @@ func (p *program) newToken(args []string) error {
 // addToken adds the token to the file, and prints it once it is there: a token
 // that was shown works.
 func (p *program) addToken(file, token string, entry access.Entry) error {
-	if err := access.AppendFile(file, entry); err != nil {
+	err := access.AppendFile(file, entry)
+	if errors.Is(err, access.ErrEdit) {
+		return fmt.Errorf("%w; without --file a token comes with what to add by hand", err)
+	}
+	if err != nil {
 		return err
 	}
 	fmt.Fprintf(p.stderr, "Added to %s. The token, which is not shown again:\n", file)

@@ -108,3 +108,21 @@ func TestToken_SaysWhatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+func TestTokenNew_SaysWhatToDoWithAFileThatItCannotEdit(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tokens.yaml")
+	before := "version: 1\ncallers: [{name: a, tokens: ['" + access.HashToken(access.NewToken()) + "'], roles: [{role: read, tenants: [t]}]}]\n"
+	if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stdout, _, err := tokenCommand(t, "new", "--file", path, "--name", "ci", "--role", "read:*")
+	if !errors.Is(err, access.ErrEdit) || stdout != "" {
+		t.Fatalf("answered %q, %v", stdout, err)
+	}
+	for _, want := range []string{"not to lists in brackets", "without --file"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+}

@@ -12,7 +12,8 @@ import (
 
 // ErrEdit is returned where a token file is written in a way, such as lists in
 // brackets, in which an entry cannot be added to it without disturbing the rest.
-var ErrEdit = errors.New("the file is laid out in a way that only people can edit; add the entry by hand")
+var ErrEdit = errors.New("the file is laid out in a way that only people can edit: an entry is added to lists whose items " +
+	"have lines and dashes of their own, not to lists in brackets, and the callers must come last")
 
 // withEntry returns the token file with the entry added: as a new caller, or as
 // one more token of a caller that is there. Comments and layout stay. An empty

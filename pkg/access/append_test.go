@@ -111,7 +111,7 @@ func TestAppendFile_LeavesTheFileAloneWhere(t *testing.T) {
 		"a name is none":                  {fine, access.Entry{Name: "b c", TokenHash: hash("2"), Grants: grants(t, "read:*")}, `name is "b c"`},
 		"a hash is none":                  {fine, access.Entry{Name: "b", TokenHash: "x", Grants: grants(t, "read:*")}, "sha256:"},
 		"the token is there":              {fine, access.Entry{Name: "b", TokenHash: hash("1"), Grants: grants(t, "read:*")}, access.ErrEdit.Error()},
-		"callers are in brackets":         {flow, access.Entry{Name: "b", TokenHash: hash("2"), Grants: grants(t, "read:*")}, access.ErrEdit.Error()},
+		"callers are in brackets":         {flow, access.Entry{Name: "b", TokenHash: hash("2"), Grants: grants(t, "read:*")}, "not to lists in brackets"},
 		"tokens are in brackets":          {flow, access.Entry{Name: "a", TokenHash: hash("2")}, access.ErrEdit.Error()},
 		"a key follows the callers":       {strings.TrimPrefix(fine, "version: 1\n") + "version: 1\n", access.Entry{Name: "b", TokenHash: hash("2"), Grants: grants(t, "read:*")}, access.ErrEdit.Error()},
 		"the caller has certificates":     {head + "  - name: a\n    certificates: [cn:a]\n    roles: [{role: read, tenants: [t]}]\n", access.Entry{Name: "a", TokenHash: hash("2")}, access.ErrEdit.Error()},

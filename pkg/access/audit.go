@@ -5,7 +5,10 @@ import (
 	"log/slog"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Outcome is what became of an action.
@@ -40,17 +43,39 @@ type Record struct {
 	Outcome Outcome
 }
 
+const (
+	// strangerRecords is how many records there may be of callers who are not known,
+	// in a second and in the long run.
+	strangerRecords = 1
+	// strangerBurst is how many there may be at once.
+	strangerBurst = 100
+)
+
 // Audit writes audit records. It is safe for concurrent use.
-type Audit struct{ log *slog.Logger }
+type Audit struct {
+	log       *slog.Logger
+	strangers *rate.Limiter
+	leftOut   atomic.Int64 // Records of strangers since the last one that was written.
+}
 
 // NewAudit returns an audit log that writes to the logger, which should be one of
 // its own: audit records are kept longer, and by others, than a server's log.
-func NewAudit(log *slog.Logger) *Audit { return &Audit{log: log} }
+func NewAudit(log *slog.Logger) *Audit {
+	return &Audit{log: log, strangers: rate.NewLimiter(strangerRecords, strangerBurst)}
+}
 
 // Write writes the record, at level info. There is no field for a secret; ids
 // come from requests, so what looks like a token in them is masked.
+//
+// Anybody can be refused as often as they like, so of callers who are not known it
+// writes 100 records at once and one a second after that, by the records' times.
+// The next record, of whomever, says in left_out how many it did not write.
 func (a *Audit) Write(ctx context.Context, record Record) {
-	a.log.LogAttrs(ctx, slog.LevelInfo, "audit",
+	if record.Caller.name == "" && !a.strangers.AllowN(record.At, 1) {
+		a.leftOut.Add(1)
+		return
+	}
+	attrs := []slog.Attr{
 		slog.Time("at", record.At.UTC()),
 		slog.String("caller", Printable(record.Caller.name)),
 		slog.String("origin", string(record.Caller.origin)),
@@ -58,7 +83,12 @@ func (a *Audit) Write(ctx context.Context, record Record) {
 		slog.String("action", Printable(record.Action)),
 		slog.String("object", Printable(record.Object)),
 		slog.String("tenant", Printable(record.Tenant)),
-		slog.String("outcome", string(record.Outcome)))
+		slog.String("outcome", string(record.Outcome)),
+	}
+	if leftOut := a.leftOut.Swap(0); leftOut > 0 {
+		attrs = append(attrs, slog.Int64("left_out", leftOut))
+	}
+	a.log.LogAttrs(ctx, slog.LevelInfo, "audit", attrs...)
 }
 
 // secrets is what tokens look like: those of [NewToken], and JWTs.

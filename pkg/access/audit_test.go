@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -30,6 +31,41 @@ func TestAudit_Write(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the record (-want +got):\n%s", diff)
+	}
+}
+
+// Anybody can be refused as often as they like. So what strangers make is bounded,
+// and what is left out is counted; what a caller does is always there.
+func TestAudit_IsNotFloodedByStrangers(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	audit := access.NewAudit(slog.New(slog.NewJSONHandler(&out, nil)))
+	write := func(at time.Time, caller access.Caller) {
+		audit.Write(t.Context(), access.Record{At: at, Caller: caller, Action: "cancelJob", Outcome: access.Denied})
+	}
+	lines := func() []string {
+		defer out.Reset()
+		return strings.Split(strings.TrimSpace(out.String()), "\n")
+	}
+	stranger, known := access.Caller{}, access.NewCaller("ci", access.ByToken)
+	for range 1000 {
+		write(noon, stranger)
+	}
+	if got := lines(); len(got) != 100 || strings.Contains(got[99], "left_out") {
+		t.Errorf("there are %d records, the last is %s", len(got), got[len(got)-1])
+	}
+	for range 200 {
+		write(noon, known)
+	}
+	got := lines()
+	if len(got) != 200 || !strings.Contains(got[0], `"left_out":900}`) || strings.Contains(got[1], "left_out") {
+		t.Errorf("of a caller there are %d records, the first is %s", len(got), got[0])
+	}
+	for i := range 20 {
+		write(noon.Add(time.Duration(i)*time.Second/2), stranger)
+	}
+	if got := lines(); len(got) != 9 || !strings.Contains(got[0], `"left_out":2`) {
+		t.Errorf("in ten seconds there are %d records, the first is %s", len(got), got[0])
 	}
 }
 

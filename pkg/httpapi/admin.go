@@ -1,8 +1,11 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/lucius-project/lucius/api"
 )
@@ -11,6 +14,7 @@ import (
 func (e *endpoints) RetryOutbox(w http.ResponseWriter, r *http.Request) {
 	serve(e, w, r, e.bodies.strict,
 		func(ctx context.Context, request api.OutboxRetryRequest) (api.OutboxRetryResult, error) {
+			exchangeOf(ctx).object = rowsOf(&request)
 			if err := e.guard.filtered(ctx, request.TenantID, request.JobID); err != nil {
 				return api.OutboxRetryResult{}, err
 			}
@@ -18,6 +22,16 @@ func (e *endpoints) RetryOutbox(w http.ResponseWriter, r *http.Request) {
 			result.Skipped = listed(result.Skipped)
 			return result, err
 		})
+}
+
+// rowsOf names the rows of an operator's retry, for the record: by their ids or
+// their job, else by nothing. Of many ids the first are named.
+func rowsOf(request *api.OutboxRetryRequest) string {
+	const named = 8
+	if len(request.OutboxIDs) <= named {
+		return cmp.Or(request.JobID, strings.Join(request.OutboxIDs, ","))
+	}
+	return fmt.Sprintf("%d rows, such as %s", len(request.OutboxIDs), strings.Join(request.OutboxIDs[:named], ","))
 }
 
 // ListOutbox is GET /v1/admin/outbox.

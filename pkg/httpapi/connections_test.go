@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -212,5 +213,38 @@ func TestAStrangersRequestKeepsNoPlace(t *testing.T) {
 				t.Errorf("the request under way is not answered: %v", err)
 			}
 		})
+	}
+}
+
+// What net/http refuses before the handler sees it is as the OpenAPI document and
+// the guide for operators have it.
+func TestWhatIsNoRequestIsRefusedInPlainText(t *testing.T) {
+	t.Parallel()
+	address := listen(t, newHarness(t)).Listener.Addr().String()
+	for head, status := range map[string]int{
+		"no HTTP": http.StatusBadRequest,
+		"GET / HTTP/1.1\r\nHost: lucius\r\nX: " + strings.Repeat("x", 64<<10):                http.StatusRequestHeaderFieldsTooLarge,
+		"POST /v1/commands HTTP/1.1\r\nHost: lucius\r\nTransfer-Encoding: gzip":              http.StatusNotImplemented,
+		"GET / HTTP/9.9\r\nHost: lucius":                                                     http.StatusHTTPVersionNotSupported,
+		"POST /v1/commands HTTP/1.1\r\nHost: lucius\r\nExpect: wonders\r\nContent-Length: 2": http.StatusExpectationFailed,
+	} {
+		conn := connect(t, address)
+		if _, err := fmt.Fprint(conn, head+"\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Errorf("%.80q: %v", head, err)
+			continue
+		}
+		body, _ := io.ReadAll(response.Body) // A reset behind the answer is as good as its end.
+		_ = response.Body.Close()
+		media := response.Header.Get("Content-Type")
+		if response.StatusCode != status || !response.Close || response.Header.Get("X-Request-Id") != "" {
+			t.Errorf("%.80q is answered %s with %v", head, response.Status, response.Header)
+		}
+		if empty := status == http.StatusExpectationFailed; empty != (len(body) == 0) || !empty && !strings.HasPrefix(media, "text/plain") {
+			t.Errorf("%.80q is answered with %s %q", head, media, body)
+		}
 	}
 }

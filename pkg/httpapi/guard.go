@@ -100,6 +100,10 @@ func (g *guard) admit(x *exchange, r *http.Request) error {
 	if x.rule.Operation == "" {
 		return problem.Newf(problem.Forbidden, "Nobody may call this.") // The zero rule is of no route.
 	}
+	if x.rule.Scope == access.Owned {
+		kind, _ := g.kind(x.route)
+		x.object = mux.Vars(r)[kind.parameter] // Also that of a request that is refused.
+	}
 	var err error
 	if x.caller, err = g.access.Authenticate(r); err != nil {
 		return err
@@ -125,11 +129,9 @@ const maxObjectID = 160
 // the request is looked at: so nothing tells the two apart.
 func (g *guard) own(x *exchange, r *http.Request) error {
 	kind, _ := g.kind(x.route)
-	id := mux.Vars(r)[kind.parameter]
-	if len(id) > maxObjectID {
+	if len(x.object) > maxObjectID {
 		return kind.missing
 	}
-	x.object = id
 	everything := x.rule.AllowsStep(x.caller, "", "")
 	if everything && !x.rule.Audited {
 		return nil // The use case says whether it is there.

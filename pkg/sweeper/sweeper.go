@@ -255,7 +255,9 @@ func (p *pass) fire(ctx context.Context, entry ledger.Entry) {
 	p.result.Late = max(p.result.Late, p.now.Sub(entry.Due))
 	if err != nil {
 		p.result.Failed++
-		p.sweeper.cfg.Logger.WarnContext(ctx, "deadline not handled", "jobId", entry.JobID, "error", err)
+		if ctx.Err() == nil { // Else the process stops, and the next one handles it.
+			p.sweeper.cfg.Logger.WarnContext(ctx, "deadline not handled", "jobId", entry.JobID, "error", err)
+		}
 		return
 	}
 	p.result.Standings[standing]++

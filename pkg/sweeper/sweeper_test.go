@@ -1,9 +1,12 @@
 package sweeper_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -36,6 +39,11 @@ type bundle struct {
 
 func setup(t *testing.T, wrap func(*ledger.Ledger) sweeper.Ledger) *bundle {
 	t.Helper()
+	return setupWith(t, wrap, nil)
+}
+
+func setupWith(t *testing.T, wrap func(*ledger.Ledger) sweeper.Ledger, logger *slog.Logger) *bundle {
+	t.Helper()
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
 	b := &bundle{inbox: &inbox{}, counter: counter}
 	var err error
@@ -49,7 +57,7 @@ func setup(t *testing.T, wrap func(*ledger.Ledger) sweeper.Ledger) *bundle {
 	if wrap != nil {
 		l = wrap(b.ledger)
 	}
-	if b.Sweeper, err = sweeper.New(sweeper.Config{Ledger: l, Page: 2}); err != nil {
+	if b.Sweeper, err = sweeper.New(sweeper.Config{Ledger: l, Page: 2, Logger: logger}); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -200,6 +208,44 @@ func TestSweeper_OneBadJobHoldsUpNoOther(t *testing.T) {
 			t.Errorf("the next pass: %+v", again)
 		}
 	})
+}
+
+// ending ends the context before it fires an entry, where it is told to: the
+// process stops.
+type ending struct {
+	*ledger.Ledger
+	end func()
+}
+
+func (e *ending) Fire(ctx context.Context, _ ledger.Entry, _ statemachine.Event) (ledger.Standing, ledger.Result, error) {
+	e.end()
+	if err := ctx.Err(); err != nil {
+		return 0, ledger.Result{}, fmt.Errorf("fire: %w", err)
+	}
+	return 0, ledger.Result{}, errors.New("bad row")
+}
+
+// A deadline that is not handled because the process stops is nobody's trouble.
+func TestSweeper_WarnsOfWhatFailsAndNotOfItsEnd(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]bool{"fails": false, "stops": true} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			e := &ending{end: func() {}}
+			if ends {
+				e.end = cancel
+			}
+			var log bytes.Buffer
+			b := setupWith(t, func(l *ledger.Ledger) sweeper.Ledger { e.Ledger = l; return e }, slog.New(slog.NewTextHandler(&log, nil)))
+			b.accept(t, name)
+			time.Sleep(16 * time.Second)
+			result, _ := b.RunOnce(ctx)
+			if result.Failed != 1 || strings.Contains(log.String(), "deadline not handled") == ends {
+				t.Errorf("%s: %+v, and the log says %q", name, result, &log)
+			}
+		})
+	}
 }
 
 func TestSweeper_AnOutageOfTheStoreGivesAGraceAfterwards(t *testing.T) {

@@ -208,6 +208,22 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
+// A call that was cancelled is not sent again, so nobody is warned that it is.
+func TestNoRetryIsLoggedOfACallThatWasCancelled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		store, service := scripted(t, aztablestore.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, hangs)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		_, err := store.Get(ctx, key("a"))
+		expectError(t, err, tablestore.ErrUnavailable)
+		if log.Len() > 0 || service.requests() != 1 {
+			t.Errorf("after %d requests the log says %s", service.requests(), &log)
+		}
+	})
+}
+
 func TestRetriesAreLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -40,6 +40,9 @@ func (s *Store) send(ctx context.Context, r request, try func(context.Context) e
 		if failed == nil || tries >= s.options.Tries || !r.again(failed) {
 			return turnedAway, failed
 		}
+		if ctx.Err() != nil {
+			return turnedAway, failed // Nobody waits for it any more.
+		}
 		delay := max(delays.NextBackOff(), failed.wait)
 		s.options.Logger.WarnContext(ctx, "sending a table request again",
 			slog.String("request", r.name), slog.String("target", r.target), slog.Int("tries", tries),
