@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/outages"
 	"github.com/lucius-project/lucius/pkg/sweeper"
 )
@@ -31,19 +30,9 @@ func (s *system) watchOutages(ctx context.Context) error {
 }
 
 // outOfService is what does not work at the moment: topics whose circuit is open, the
-// bus, and the way back where a reply topic cannot be read. A circuit that is half
-// open waits for something to be sent, and says nothing.
+// bus, and the way back where a reply topic cannot be read.
 func (s *system) outOfService(now time.Time) []outages.Part {
-	var parts []outages.Part
-	for _, circuit := range s.breakers.Open(now) {
-		switch {
-		case circuit.State != breaker.Open:
-		case circuit.Name == breaker.Bus:
-			parts = append(parts, outages.Bus)
-		default:
-			parts = append(parts, outages.Part(circuit.Name))
-		}
-	}
+	parts := outages.Broken(s.breakers, now)
 	if len(s.bus.down()) > 0 {
 		parts = append(parts, outages.Replies)
 	}
@@ -57,18 +46,6 @@ func (s *system) outagesForSweeper() func(context.Context) (sweeper.Outages, err
 	}
 	return func(ctx context.Context) (sweeper.Outages, error) {
 		ends, err := s.outages.Ends(ctx)
-		if err != nil {
-			return sweeper.Outages{}, err
-		}
-		return sweeper.Outages{
-			Replies: ends[outages.Replies],
-			Topic: func(topic string) time.Time {
-				last := ends[outages.Bus]
-				if end := ends[outages.Part(topic)]; end.After(last) {
-					last = end
-				}
-				return last
-			},
-		}, nil
+		return sweeper.Outages{Topic: ends.Topic, Replies: ends[outages.Replies]}, err
 	}
 }

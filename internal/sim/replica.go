@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/liveness"
+	"github.com/lucius-project/lucius/pkg/outages"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/projections"
@@ -145,7 +147,7 @@ func (p *process) open(w *world) (*parts, error) {
 		}
 		publisher = made.queue
 	}
-	if err := made.addLoops(w, p, inbox, publisher); err != nil {
+	if err := made.addLoops(w, p, store, inbox, publisher); err != nil {
 		return nil, err
 	}
 	if err := made.serve(ctx, w, store); err != nil {
@@ -163,7 +165,7 @@ func (m *parts) admit(tenantID, protocolID string, lane int) bool {
 }
 
 // addLoops makes what runs by itself.
-func (m *parts) addLoops(w *world, p *process, inbox *outbox.Inbox, publisher outbox.Publisher) error {
+func (m *parts) addLoops(w *world, p *process, store *port, inbox *outbox.Inbox, publisher outbox.Publisher) error {
 	breakers, err := breaker.NewSet(breaker.Config{})
 	if err != nil {
 		return err
@@ -180,14 +182,38 @@ func (m *parts) addLoops(w *world, p *process, inbox *outbox.Inbox, publisher ou
 	if err != nil {
 		return err
 	}
-	sweep, err := sweeper.New(sweeper.Config{
-		Ledger: m.ledger, Interval: sweepInterval, Page: 8, Parallel: 1, Random: sweepLots.float,
+	swept := sweeper.Config{Ledger: m.ledger, Interval: sweepInterval, Page: 8, Parallel: 1, Random: sweepLots.float}
+	m.loops = []loop{{"relay", relay.Run}}
+	if w.scenario.tells {
+		if err := m.addOutages(store, breakers, &swept); err != nil {
+			return err
+		}
+	}
+	sweep, err := sweeper.New(swept)
+	if err != nil {
+		return err
+	}
+	m.loops = append(m.loops, loop{"sweeper", sweep.Run})
+	return m.addKeepers(w)
+}
+
+// addOutages has replicas tell each other which topics are away, and the sweeper heed
+// it.
+func (m *parts) addOutages(store *port, breakers *breaker.Set, swept *sweeper.Config) error {
+	board, err := outages.New(outages.Config{
+		Store: store, Table: m.ledger.Tables().Schedule, Margin: publishDeadline + 2*relayInterval,
 	})
 	if err != nil {
 		return err
 	}
-	m.loops = []loop{{"relay", relay.Run}, {"sweeper", sweep.Run}}
-	return m.addKeepers(w)
+	swept.Outages = func(ctx context.Context) (sweeper.Outages, error) {
+		ends, err := board.Ends(ctx)
+		return sweeper.Outages{Topic: ends.Topic}, err
+	}
+	m.loops = append(m.loops, loop{"outages", func(ctx context.Context) error {
+		return board.Watch(ctx, func(now time.Time) []outages.Part { return outages.Broken(breakers, now) }, slog.New(slog.DiscardHandler))
+	}})
+	return nil
 }
 
 // addKeepers makes the loops that look after what the others left.

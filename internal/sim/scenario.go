@@ -23,6 +23,7 @@ type scenario struct {
 	pull      bool // the pull queue, else a bus
 	table     bool // the storage layout "table", else "ledger"
 	halts     bool // operators pause dispatch by scope
+	tells     bool // replicas tell each other of outages of the bus
 	replicas  int
 	clients   int
 	workers   int

@@ -93,6 +93,7 @@ func newWorld(seed uint64) *world {
 	// Not lots: they would make each seed another.
 	w.scenario.table = seed%4 == 1
 	w.scenario.halts = seed%8 == 3 || seed%8 == 5
+	w.scenario.tells = w.scenario.halts && !w.scenario.pull
 	w.check = newChecker(w)
 	w.bus = newBus(w)
 	return w

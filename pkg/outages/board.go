@@ -99,10 +99,23 @@ func (b *Board) giveTurn(part Part) {
 	delete(b.noted, part)
 }
 
-// Ends reads when the last outage of each part ended; one that goes on ends now. Parts
-// that were never away are not there. The error is the store's.
-func (b *Board) Ends(ctx context.Context) (map[Part]time.Time, error) {
-	ends := map[Part]time.Time{}
+// Ends is when the last outage of each part ended. Parts that were never away are not
+// there.
+type Ends map[Part]time.Time
+
+// Topic is when the last outage ended in which the topic could not be reached, be it
+// its own or that of the whole bus.
+func (e Ends) Topic(topic string) time.Time {
+	if own := e[Part(topic)]; own.After(e[Bus]) {
+		return own
+	}
+	return e[Bus]
+}
+
+// Ends reads when the last outage of each part ended; one that goes on ends now. The
+// error is the store's.
+func (b *Board) Ends(ctx context.Context) (Ends, error) {
+	ends := Ends{}
 	query := tablestore.Query{Table: b.cfg.Table, Partition: partition}
 	for {
 		page, err := b.cfg.Store.Scan(ctx, query)

@@ -4,7 +4,25 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/lucius-project/lucius/pkg/breaker"
 )
+
+// Broken are the parts whose circuits are open. One that is half open waits for
+// something to be sent, and says nothing: where nothing is, it would for ever.
+func Broken(circuits *breaker.Set, now time.Time) []Part {
+	var parts []Part
+	for _, circuit := range circuits.Open(now) {
+		switch {
+		case circuit.State != breaker.Open:
+		case circuit.Name == breaker.Bus:
+			parts = append(parts, Bus)
+		default:
+			parts = append(parts, Part(circuit.Name))
+		}
+	}
+	return parts
+}
 
 // watchInterval is the time between two looks at what is out of service.
 const watchInterval = time.Second
