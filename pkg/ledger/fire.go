@@ -57,6 +57,11 @@ func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event
 		if err := l.projectAgain(ctx, s); err != nil {
 			return 0, Result{}, err
 		}
+		if s.agg.Job.State.Terminal() {
+			if err := l.freeLost(ctx, entry); err != nil {
+				return 0, Result{}, err
+			}
+		}
 		return Stale, Result{}, l.drop(ctx, entry)
 	case s.agg.Job.State.Terminal():
 		if err := l.settleEnded(ctx, s); err != nil {
@@ -104,12 +109,21 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, missing bool) (Stan
 // firePurged deletes an entry that is left of a job which is purged. Who was about to
 // show the job may have died behind the purge.
 func (l *Ledger) firePurged(ctx context.Context, entry Entry) (Standing, Result, error) {
+	if err := l.freeLost(ctx, entry); err != nil {
+		return 0, Result{}, err
+	}
 	if l.projector != nil {
 		if err := l.takeBack(ctx, &statemachine.Job{ID: entry.JobID, TenantID: entry.TenantID}); err != nil {
 			return 0, Result{}, err
 		}
 	}
 	return Stale, Result{}, l.drop(ctx, entry)
+}
+
+// freeLost frees the slot that an accept reserved which lost the race for its job,
+// where the job has ended: it may have taken the slot after the end had freed it.
+func (l *Ledger) freeLost(ctx context.Context, entry Entry) error {
+	return l.freeReserved(ctx, l.slotKey(entry.reserved.slot), entry.JobID)
 }
 
 // bury makes an accept impossible that never came: a tombstone takes the job's

@@ -67,6 +67,36 @@ func TestInspect_FreesASlotThatAnEndedJobDoesNotHold(t *testing.T) {
 	})
 }
 
+// A request that comes late takes the job's slot again when the job has ended
+// meanwhile, and freed it. The entry that the request wrote remembers that.
+func TestFire_ASlotThatIsTakenAfterTheEndIsFreed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		met := false
+		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+			if batch[0].Key.Table == "luciusinflight" && !met {
+				met = true
+				id := b.mustAccept(t, command("h")).Job.ID
+				b.mustChange(t, id, statemachine.Cancel{})
+			}
+			return commit()
+		})
+		if accepted := b.mustAccept(t, command("h")); !met || !accepted.Replayed {
+			t.Fatalf("the late request: %+v", accepted)
+		}
+		b.store.set(nil)
+		if live := b.live(t); len(live) != 1 {
+			t.Fatalf("slots are %v, the late request was meant to take one", live)
+		}
+		time.Sleep(2 * time.Minute)
+		b.fireAll(t)
+		if live := b.live(t); len(live) != 0 {
+			t.Errorf("slots are still taken: %v", live)
+		}
+	})
+}
+
 // A message without its directive must not exist: a bus would take it, and drop
 // the right one later as a duplicate.
 func TestMessage_IsNoneWithoutItsDirective(t *testing.T) {
