@@ -30,10 +30,11 @@ func (s *system) watchOutages(ctx context.Context) error {
 }
 
 // outOfService is what does not work at the moment: topics whose circuit is open, the
-// bus, and the way back where a reply topic cannot be read.
+// bus, and the way back where no reply topic can be read. One alone may be missing for
+// ever, and would hold the deadlines of all.
 func (s *system) outOfService(now time.Time) []outages.Part {
 	parts := outages.Broken(s.breakers, now)
-	if len(s.bus.down()) > 0 {
+	if down := len(s.bus.down()); down > 0 && down == s.cfg.Lanes {
 		parts = append(parts, outages.Replies)
 	}
 	return parts
@@ -46,6 +47,10 @@ func (s *system) outagesForSweeper() func(context.Context) (sweeper.Outages, err
 	}
 	return func(ctx context.Context) (sweeper.Outages, error) {
 		ends, err := s.outages.Ends(ctx)
-		return sweeper.Outages{Topic: ends.Topic, Replies: ends[outages.Replies]}, err
+		found := sweeper.Outages{Topic: ends.Topic, Replies: ends[outages.Replies]}
+		if bus := ends[outages.Bus]; s.cfg.ServiceBus.Replies && bus.After(found.Replies) {
+			found.Replies = bus // They come over the same bus.
+		}
+		return found, err
 	}
 }

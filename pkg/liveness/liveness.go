@@ -11,6 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // Ledger is what the check needs of the ledger.
@@ -205,8 +206,10 @@ func (c *Checker) age(ctx context.Context) error {
 		job, err := c.cfg.Ledger.Job(ctx, entries[0].JobID)
 		switch {
 		case errors.Is(err, ledger.ErrJobNotFound):
-		case err != nil:
+		case errors.Is(err, tablestore.ErrUnavailable):
 			return fmt.Errorf("liveness: %w", err)
+		case err != nil: // A job that cannot be read must not hide the others.
+			c.cfg.Logger.ErrorContext(ctx, "age of a pending row not known", "jobId", entries[0].JobID, "error", err)
 		case job.Outbox != nil && job.Outbox.State == statemachine.OutboxPending:
 			oldest = max(oldest, now.Sub(job.Outbox.CreatedAt))
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/liveness"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -154,7 +155,11 @@ func TestRunOnce_OfAPendingRowWhoseJobIsGone(t *testing.T) {
 	if _, err := c.RunOnce(t.Context()); err != nil || c.Report().OldestPending != 0 {
 		t.Errorf("%+v, %v", c.Report(), err)
 	}
-	w.gone = errors.New("away")
+	w.gone = errors.New("the row makes no sense")
+	if _, err := c.RunOnce(t.Context()); err != nil {
+		t.Errorf("a job that cannot be read: %v", err)
+	}
+	w.gone = tablestore.ErrUnavailable
 	if _, err := c.RunOnce(t.Context()); !errors.Is(err, w.gone) {
 		t.Errorf("a ledger that does not answer: %v", err)
 	}
