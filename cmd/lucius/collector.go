@@ -27,8 +27,9 @@ func spareCollector() {
 
 // mindMemory adjusts the collector to what is alive until the context ends, unless
 // GOMEMLIMIT says how much there may be. A limit that is near to what is alive would
-// have it collect all the time, so the limit is never below twice that: what lives
-// in memory may be as large as it likes.
+// have it collect all the time, so there is always room for twice that: what lives
+// in memory may be as large as it likes. The limit counts stacks as well, of which
+// nothing is freed while their connections last, and many have as much as the heap.
 func mindMemory(ctx context.Context) error {
 	if _, ok := os.LookupEnv("GOMEMLIMIT"); ok {
 		return nil
@@ -36,10 +37,10 @@ func mindMemory(ctx context.Context) error {
 	defer debug.SetMemoryLimit(math.MaxInt64)
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	alive := []runtimemetrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	used := []runtimemetrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	for {
-		runtimemetrics.Read(alive)
-		debug.SetMemoryLimit(memoryLimit(alive[0].Value.Uint64()))
+		runtimemetrics.Read(used)
+		debug.SetMemoryLimit(memoryLimit(used[0].Value.Uint64(), used[1].Value.Uint64()))
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -48,7 +49,9 @@ func mindMemory(ctx context.Context) error {
 	}
 }
 
-// memoryLimit is the limit for so many bytes that are alive.
-func memoryLimit(alive uint64) int64 {
-	return max(collectHarderAt, int64(min(alive, math.MaxInt64/2))*2)
+// memoryLimit is the limit for so many bytes that are alive in the heap, and those of
+// the stacks.
+func memoryLimit(alive, stacks uint64) int64 {
+	twice := int64(min(alive, math.MaxInt64/2)) * 2
+	return max(collectHarderAt, twice+int64(min(stacks, uint64(math.MaxInt64-twice))))
 }
