@@ -47,14 +47,19 @@ func (a *acceptance) meetClaim(ctx context.Context) (Accepted, bool, error) {
 	switch {
 	case err == nil && a.l.keyExpired(s, time.Now()):
 		return Accepted{}, false, a.rollForward(ctx, row, true)
-	case p.Get("idempotency_hash").String() != a.cmd.Job.IdempotencyHash:
+	case p.Get("idempotency_hash").String() != a.cmd.Job.IdempotencyHash && err == nil && !s.head.tombstone:
 		return Accepted{}, false, ErrIdempotencyMismatch
+	case p.Get("idempotency_hash").String() != a.cmd.Job.IdempotencyHash:
+		// Whoever claimed the key may have been refused since, and the key be another's.
+		return Accepted{}, false, a.stillClaimed(ctx, &row, ErrIdempotencyMismatch)
 	case err == nil && !s.head.tombstone:
 		return Accepted{Job: s.agg.Job, Replayed: true}, true, nil
 	case err != nil && !errors.Is(err, ErrJobNotFound):
 		return Accepted{}, false, fmt.Errorf("accept: %w", err)
 	case p.Get("state").String() == claimCommitted:
-		return Accepted{}, false, a.missKey(ctx, &row)
+		// The job may have been purged since the claim was read, its claim before it:
+		// then the key is free. A claim that still stands has lost its job.
+		return Accepted{}, false, a.stillClaimed(ctx, &row, fmt.Errorf("accept: the key's job %s is gone", claimed))
 	}
 	return Accepted{}, false, a.rollForward(ctx, row, err == nil)
 }
@@ -182,10 +187,9 @@ func (a *acceptance) release(ctx context.Context, key tablestore.Key, tag tables
 	return fmt.Errorf("accept: release %s: %w", key.Row, err)
 }
 
-// missKey is for a committed claim whose job is not there. The job may have been
-// purged since the claim was read, its claim before it: then the key is free. A
-// claim that still stands has lost its job.
-func (a *acceptance) missKey(ctx context.Context, claim *tablestore.Row) error {
+// stillClaimed returns the refusal if the claim stands as it was read. Otherwise the
+// acceptance begins anew.
+func (a *acceptance) stillClaimed(ctx context.Context, claim *tablestore.Row, refusal error) error {
 	now, err := a.l.store.Get(ctx, claim.Key)
 	switch {
 	case errors.Is(err, tablestore.ErrNotFound), err == nil && now.ETag != claim.ETag:
@@ -193,9 +197,8 @@ func (a *acceptance) missKey(ctx context.Context, claim *tablestore.Row) error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("accept: read the claim: %w", err)
-	default:
-		return fmt.Errorf("accept: the key's job %s is gone", claim.Properties.Get("job_id").String())
 	}
+	return refusal
 }
 
 // freeOwnSlot gives back what the acceptance took under the id that it leaves.

@@ -299,3 +299,49 @@ func TestAccept_OfAKeyWhoseJobIsPurgedMeanwhile(t *testing.T) {
 		})
 	}
 }
+
+// A command may be refused, and release its claim of a key, while another command
+// looks at that claim. The key is free then; a claim that still stands holds it, be
+// its job there yet or not.
+func TestAccept_OfAKeyThatIsReleasedMeanwhile(t *testing.T) {
+	t.Parallel()
+	for name, released := range map[string]bool{"released": true, "kept": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+				if commits(batch) {
+					return nil, tablestore.ErrUnavailable
+				}
+				return commit()
+			})
+			if _, err := b.Accept(t.Context(), keyed("h")); err == nil {
+				t.Fatal("the first command was meant to fail")
+			}
+			b.store.set(nil)
+			store := &vanishing{hooked: b.store, after: func(claim tablestore.Row) {
+				if !released {
+					return
+				}
+				if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: claim.Key}}); err != nil {
+					t.Error(err)
+				}
+			}}
+			l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := l.Accept(t.Context(), keyed("i")); released != (err == nil) ||
+				!released && !errors.Is(err, ledger.ErrIdempotencyMismatch) {
+				t.Errorf("answered %v", err)
+			}
+		})
+	}
+}
+
+// keyed is a command of that hash under one key.
+func keyed(hash string) ledger.Command {
+	cmd := command(hash)
+	cmd.Job.IdempotencyKey = "k"
+	return cmd
+}
