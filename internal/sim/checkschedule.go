@@ -86,7 +86,7 @@ func (c *checker) checkSchedule(writes []write) {
 // that could remember it goes.
 func (c *checker) checkEnd(j *job) {
 	slot := c.rows[tablestore.Key{Table: tableInflight, Partition: j.row.SlotPartition, Row: j.row.SlotRow}]
-	if slot.Get("job_id").String() == j.id {
+	if slot.Get("job_id").String() == j.id && !c.remembered(j) {
 		c.violate("slot", "job %s has ended, its slot is taken, and no entry remembers it", j.id)
 	}
 	for _, row := range slices.Sorted(maps.Keys(j.items)) {
@@ -95,6 +95,17 @@ func (c *checker) checkEnd(j *job) {
 			c.violate("queue", "job %s has ended, its %s is %s, and no entry remembers it", j.id, row, item.Status)
 		}
 	}
+}
+
+// remembered reports whether an accept that lost the race for the job, and may have
+// taken the slot after the end had freed it, has an entry that frees it.
+func (c *checker) remembered(j *job) bool {
+	for key, row := range c.rows {
+		if key.Table == tableSchedule && row.Get("slot_row").String() == j.row.SlotRow && strings.Contains(key.Row, ":"+j.id+":") {
+			return true
+		}
+	}
+	return false
 }
 
 // later is the later of two times.

@@ -119,6 +119,9 @@ func (v *visitor) operate() {
 		}
 	}
 	v.release()
+	if v.w.scenario.halts {
+		_ = v.w.sleep(time.Minute) // A pause that nobody got an answer to may still be on its way.
+	}
 	for _, id := range scopes {
 		v.unhalt(id, 1000) // However long it takes until a replica is up again.
 	}
