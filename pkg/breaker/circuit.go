@@ -1,18 +1,21 @@
 package breaker
 
-import "time"
+import (
+	"time"
+)
 
-// unanswered is the reason of a circuit whose probes were never reported.
+// unanswered is the reason of a circuit that opened because probes were not
+// reported in time.
 const unanswered = "probes were not answered in time"
 
-// circuit is one circuit. It is not safe for concurrent use. Its methods want
-// advance to be called with the same time first.
+// circuit is one circuit. It is not safe for concurrent use. Before any other
+// method, advance must be called with the same time.
 type circuit struct {
 	settings *Settings
 	state    State
 	// epoch counts the changes of state. A grant holds for one epoch.
 	epoch uint64
-	// failures counts those in a row while closed.
+	// failures counts consecutive failures while closed.
 	failures int
 	// trips is Circuit.Trips.
 	trips        int
@@ -22,18 +25,19 @@ type circuit struct {
 	ramp         ramp
 }
 
-// page is what a half-open circuit has admitted.
+// page is the probes that a half-open circuit has admitted.
 type page struct {
 	admitted int
-	// answered is how many of them were answered, without a failure.
+	// answered is how many probes were answered without a failure.
 	answered int
-	// deadline is when the rest must have been, if there is a rest.
+	// deadline is when the outstanding probes must be reported, if there are
+	// any.
 	deadline time.Time
 }
 
 func (p page) outstanding() int { return p.admitted - p.answered }
 
-// advance makes the changes that time alone brings.
+// advance makes the state changes that are due by now.
 func (c *circuit) advance(now time.Time) {
 	if c.state == HalfOpen && c.page.outstanding() > 0 && !now.Before(c.page.deadline) {
 		c.trip(unanswered, c.page.deadline)
@@ -51,7 +55,7 @@ func (c *circuit) advance(now time.Time) {
 	c.ramp.advance(c.settings, now)
 }
 
-// room is how many rows of n the circuit would admit.
+// room returns how many of n rows the circuit would admit.
 func (c *circuit) room(n int) int {
 	switch {
 	case c.state == Open:
@@ -65,7 +69,7 @@ func (c *circuit) room(n int) int {
 	}
 }
 
-// retryAt is when there may be room again.
+// retryAt returns when there may be room again.
 func (c *circuit) retryAt() time.Time {
 	switch c.state {
 	case Open:
@@ -77,7 +81,7 @@ func (c *circuit) retryAt() time.Time {
 	}
 }
 
-// take admits n rows, for which there must be room.
+// take admits n rows. The circuit must have room for them.
 func (c *circuit) take(n int, now time.Time) {
 	switch {
 	case c.state == HalfOpen:
@@ -90,7 +94,7 @@ func (c *circuit) take(n int, now time.Time) {
 
 func (c *circuit) ramping() bool { return !c.ramp.began.IsZero() }
 
-// succeed takes note of a row that was answered.
+// succeed records an answered row.
 func (c *circuit) succeed(now time.Time) {
 	c.failures = 0
 	if c.state == HalfOpen && c.page.outstanding() > 0 {
@@ -99,7 +103,7 @@ func (c *circuit) succeed(now time.Time) {
 	}
 }
 
-// fail takes note of a row that failed by the circuit's fault.
+// fail records a row whose failure counts against the circuit.
 func (c *circuit) fail(reason string, now time.Time) {
 	c.failures++
 	if c.state == HalfOpen || c.failures >= c.settings.TripAfter {
@@ -107,7 +111,7 @@ func (c *circuit) fail(reason string, now time.Time) {
 	}
 }
 
-// forgo takes a row back that says nothing about the circuit.
+// forgo returns the place of a row that says nothing about the circuit.
 func (c *circuit) forgo(now time.Time) {
 	if c.state == HalfOpen && c.page.outstanding() > 0 {
 		c.page.admitted--
@@ -115,7 +119,7 @@ func (c *circuit) forgo(now time.Time) {
 	}
 }
 
-// judge closes a half-open circuit whose page was answered as a whole.
+// judge closes a half-open circuit once its whole page is answered.
 func (c *circuit) judge(now time.Time) {
 	if c.page.answered > 0 && c.page.outstanding() == 0 {
 		c.enter(Closed)
@@ -123,7 +127,7 @@ func (c *circuit) judge(now time.Time) {
 	}
 }
 
-// trip opens the circuit. An outage that goes on keeps its beginning.
+// trip opens the circuit. An outage that continues keeps its start.
 func (c *circuit) trip(reason string, now time.Time) {
 	if c.state == Closed {
 		c.since = now
@@ -141,4 +145,35 @@ func (c *circuit) enter(state State) {
 	c.failures = 0
 	c.page = page{}
 	c.ramp = ramp{}
+}
+
+// ramp limits what is admitted after a circuit has closed. It counts in whole
+// rows and steps: the k-th interval admits k times RampStep rows. The zero
+// ramp, of a circuit that was never open, limits nothing.
+type ramp struct {
+	began time.Time
+	step  int // the current interval, from 0
+	used  int // rows admitted in it
+}
+
+// over reports whether the ramp has ended.
+func (r *ramp) over(s *Settings, now time.Time) bool {
+	return r.began.IsZero() || !now.Before(r.began.Add(s.RampFor))
+}
+
+// advance moves to the interval of now, never back to an earlier one.
+func (r *ramp) advance(s *Settings, now time.Time) {
+	if step := int(now.Sub(r.began) / s.RampInterval); step > r.step {
+		r.step, r.used = step, 0
+	}
+}
+
+// room returns how many more rows the current interval admits.
+func (r *ramp) room(s *Settings) int {
+	return s.RampStep*(r.step+1) - r.used
+}
+
+// next returns when the next interval begins.
+func (r *ramp) next(s *Settings) time.Time {
+	return r.began.Add(time.Duration(r.step+1) * s.RampInterval)
 }

@@ -27,8 +27,8 @@ func TestAClosedCircuitAdmitsEverything(t *testing.T) {
 	}
 }
 
-// TestWhoIsToBlame says which circuit each verdict opens.
-func TestWhoIsToBlame(t *testing.T) {
+// TestVerdictsOpenTheirCircuit checks which circuit each verdict opens.
+func TestVerdictsOpenTheirCircuit(t *testing.T) {
 	t.Parallel()
 	const open, closed = breaker.Open, breaker.Closed
 	tests := []struct {
@@ -53,8 +53,8 @@ func TestWhoIsToBlame(t *testing.T) {
 	}
 }
 
-// TestTripAfter counts failures in a row: an answer begins the count anew, a
-// row without a verdict does not.
+// TestTripAfter counts consecutive failures: an answer resets the count, a row
+// without a verdict does not.
 func TestTripAfter(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -102,8 +102,8 @@ func TestHalfOpenAdmitsOnePage(t *testing.T) {
 	f.wantRetryAt(f.allow(red, 5, 0, 13), 42)
 }
 
-// TestAPageIsJudgedAsAWhole gives a page of probes, what is reported of them in
-// order, and what becomes of the circuit.
+// TestAPageIsJudgedAsAWhole reports outcomes of a page of probes and checks the
+// circuit's state.
 func TestAPageIsJudgedAsAWhole(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -131,7 +131,7 @@ func TestAPageIsJudgedAsAWhole(t *testing.T) {
 	}
 }
 
-func TestARowThatSaysNothingLeavesItsPlaceToAnother(t *testing.T) {
+func TestARowWithoutAVerdictReturnsItsPlace(t *testing.T) {
 	t.Parallel()
 	f := newSet(t)
 	f.fail(red, entityFailed, 0)
@@ -161,8 +161,8 @@ func TestCoolDownsDouble(t *testing.T) {
 	}
 }
 
-// TestProbesThatAreNeverAnswered fail their page at its deadline, whenever
-// somebody looks.
+// TestProbesThatAreNeverAnswered checks that unanswered probes fail their page
+// at its deadline, whenever the set is called.
 func TestProbesThatAreNeverAnswered(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -206,8 +206,8 @@ func TestProbesThatAreNeverAnswered(t *testing.T) {
 	}
 }
 
-// TestLateReportsChangeNothing: what was granted before the circuit changed its
-// state says nothing about it now.
+// TestLateReportsChangeNothing: a grant from before the circuit's last change
+// of state no longer counts.
 func TestLateReportsChangeNothing(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -240,8 +240,8 @@ func TestLateReportsChangeNothing(t *testing.T) {
 	}
 }
 
-// TestReportingTooOftenDoesNoHarm: the rows beyond the grant are not counted.
-func TestReportingTooOftenDoesNoHarm(t *testing.T) {
+// TestExcessReportsAreIgnored: rows beyond the grant are not counted.
+func TestExcessReportsAreIgnored(t *testing.T) {
 	t.Parallel()
 	f := newSet(t)
 	f.fail(red, entityFailed, 0)

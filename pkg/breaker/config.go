@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Settings are those of one circuit.
+// Settings configure one circuit.
 type Settings struct {
-	// TripAfter is how many failures in a row open the circuit. Optional.
-	// Defaults to 1: a missing topic will not be there for the next row.
+	// TripAfter is how many consecutive failures open the circuit. Optional.
+	// Defaults to 1: if a topic is missing, the next row fails too.
 	TripAfter int
 
 	// CoolDown is how long the circuit stays open the first time. Each failed
@@ -16,41 +16,41 @@ type Settings struct {
 	// Defaults to 5 s.
 	CoolDown time.Duration
 
-	// MaxCoolDown is the limit to that. Optional. Defaults to 12 times CoolDown.
+	// MaxCoolDown limits the doubled cool-down. Optional. Defaults to 12 times
+	// CoolDown.
 	MaxCoolDown time.Duration
 
 	// Probes is how many rows a half-open circuit admits. Optional. Defaults
 	// to 10.
 	Probes int
 
-	// ProbeTimeout is how long after the last admitted probe all must have been
-	// reported; the circuit opens again otherwise. It should exceed the publish
+	// ProbeTimeout is how long after the last admitted probe all probes must be
+	// reported; otherwise the circuit opens again. It should exceed the publish
 	// deadline. Optional. Defaults to 1 min.
 	ProbeTimeout time.Duration
 
-	// RampStep is how many rows more are admitted in each RampInterval than in
-	// the one before, from the time the circuit closes. Optional. Defaults
-	// to 100.
+	// RampStep is by how many rows the limit grows with each RampInterval after
+	// the circuit closes. Optional. Defaults to 100.
 	RampStep int
 
 	// RampInterval is the length of one step of the ramp. Optional. Defaults to
 	// 1 s.
 	RampInterval time.Duration
 
-	// RampFor is how long the ramp limits what is admitted. Optional. Defaults
-	// to 30 times RampInterval.
+	// RampFor is how long the ramp lasts. Optional. Defaults to 30 times
+	// RampInterval.
 	RampFor time.Duration
 }
 
-// Config is what a Set is made from.
+// Config configures a [Set].
 type Config struct {
-	// Bus has the settings of the circuit of the whole bus. Optional.
+	// Bus configures the circuit of the whole bus. Optional.
 	Bus Settings
-	// Entity has the settings of the circuit of each entity. Optional.
+	// Entity configures the circuit of each entity. Optional.
 	Entity Settings
 }
 
-// Validate returns an error that names the field which is out of range.
+// Validate returns an error that names the field that is out of range.
 func (c Config) Validate() error {
 	if err := c.Bus.validate(); err != nil {
 		return fmt.Errorf("Bus.%w", err)
@@ -111,8 +111,8 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// coolDown is how long the n-th trip in a row keeps the circuit open, counted
-// from 1.
+// coolDown returns how long the n-th consecutive trip, counted from 1, keeps
+// the circuit open.
 func (s Settings) coolDown(n int) time.Duration {
 	d := s.CoolDown
 	for ; n > 1 && d < s.MaxCoolDown; n-- {

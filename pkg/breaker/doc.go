@@ -1,11 +1,11 @@
-// Package breaker says how much may be published while a topic, or the whole
-// bus, is in trouble.
+// Package breaker limits publishing during an outage of a topic or of the whole
+// bus.
 //
-// An outage is not a failing message: it must spend no attempt and fail no
-// job. So the relay asks before it takes rows up, and leaves alone what it is
-// not given. There is one circuit for each entity (a topic, a queue) and one
-// above them for the bus; a row needs room in both, and the two are asked in
-// one step.
+// An outage is not a failing message: it must not use up attempts or fail jobs.
+// The relay therefore asks before it takes rows up, and leaves rows that are
+// not granted. There is one circuit for each entity (a topic, a queue) and one
+// above them for the bus. A row needs room in both, and both are asked in one
+// step.
 //
 //	            TripAfter failures in a row
 //	┌────────┐ ─────────────────────────────▶ ┌────────┐
@@ -18,26 +18,26 @@
 //	                      └────────────────── │ half-open │ admits a page
 //	                                          └───────────┘ of Probes rows
 //
-// A half-open circuit admits a bounded page. Once every row of it is answered,
-// which may well be fewer than the bound, the circuit closes, and the backlog
-// drains along a ramp: in the k-th RampInterval after it closed at most
-// k·RampStep rows, until RampFor has passed. A failure on the ramp opens it
-// again, with the longer cool-down.
+// A half-open circuit admits a bounded page. Once every admitted row is
+// answered, even if they are fewer than the bound, the circuit closes, and the
+// backlog drains along a ramp: at most k·RampStep rows in the k-th RampInterval
+// after closing, until RampFor has passed. A failure on the ramp opens the
+// circuit again, with the longer cool-down.
 //
-// [Set.Allow] answers with a [Grant], and every row of it is reported under
-// that grant. A grant remembers in which period of each circuit it was given:
-// an answer that arrives after the circuit has moved on is evidence about a
-// time that has passed, and changes nothing. So the other ninety-nine failures
-// of a page of a hundred neither prolong the outage nor fail its probes.
+// [Set.Allow] returns a [Grant], and the relay reports every row of it under
+// that grant. A grant holds the epoch of each circuit: a report that arrives
+// after the circuit has changed its state is ignored. So the other ninety-nine
+// failures of a page of a hundred neither prolong the outage nor fail its
+// probes.
 //
-// The package is pure: time comes in with each call, no goroutine and no timer
-// runs, and a circuit's state is a function of the calls so far and of now,
-// not of how often somebody looked.
+// The package is pure: each call passes the time, there are no goroutines or
+// timers, and a circuit's state depends on the calls so far and on now, not on
+// how often it was read.
 //
 // # Why not a library
 //
-// github.com/sony/gobreaker/v2 (v2.4.0) was weighed as the core of a circuit,
-// and does not fit at these points:
+// github.com/sony/gobreaker/v2 (v2.4.0) was considered as the core of a
+// circuit. It does not fit for these reasons:
 //
 //   - It reads the clock itself, while here time is a parameter, so that several
 //     replicas run in one deterministic simulation.
@@ -51,6 +51,6 @@
 //   - The cool-down is fixed, and since when and why a circuit is open is not
 //     kept.
 //
-// The ramp would have been ours in any case. What would be left of the library
-// is a switch over three states.
+// The ramp would be our code in any case, which leaves a switch over three
+// states for the library.
 package breaker

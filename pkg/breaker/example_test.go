@@ -7,7 +7,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/breaker"
 )
 
-// A topic that is disabled for a while, and its backlog of rows.
+// A topic is disabled for a while, and its backlog drains afterwards.
 func Example() {
 	set, err := breaker.NewSet(breaker.Config{})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 var t0 = time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
 
-// at is a time in seconds from t0.
+// at returns the time that many seconds after t0.
 func at(seconds float64) time.Time {
 	return t0.Add(time.Duration(seconds * float64(time.Second)))
 }
@@ -27,7 +27,7 @@ var (
 	busFailed    = breaker.Outcome{Verdict: breaker.BusFailed, Reason: "connection refused"}
 )
 
-// small are settings with which one can count: cool-downs of 10, 20, 40 and 60
+// small are settings with small numbers: cool-downs of 10, 20, 40 and 60
 // seconds, pages of 3 probes, and a ramp of 2, 4, 6, 8 and 10 rows a second.
 var small = breaker.Settings{
 	TripAfter:    1,
@@ -60,7 +60,7 @@ func newSetOf(t *testing.T, cfg breaker.Config) fixture {
 	return fixture{set, t}
 }
 
-// allow asks for n rows and wants that many granted.
+// allow asks for n rows and expects want of them granted.
 func (f fixture) allow(entity string, n, want int, seconds float64) breaker.Grant {
 	f.t.Helper()
 	grant := f.Allow(entity, n, at(seconds))
@@ -76,13 +76,13 @@ func (f fixture) report(grant breaker.Grant, seconds float64, outcomes ...breake
 	}
 }
 
-// fail opens a circuit by one row at the time.
+// fail opens a circuit by one failed row.
 func (f fixture) fail(entity string, outcome breaker.Outcome, seconds float64) {
 	f.t.Helper()
 	f.report(f.allow(entity, 1, 1, seconds), seconds, outcome)
 }
 
-// recover closes a circuit that is half-open by one probe.
+// recover closes a half-open circuit by one probe.
 func (f fixture) recover(entity string, seconds float64) {
 	f.t.Helper()
 	f.report(f.allow(entity, 1, 1, seconds), seconds, answered)

@@ -10,8 +10,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/breaker"
 )
 
-// witness watches a set from outside, and knows no more of it than the states,
-// the grants and its settings.
+// witness observes a set from outside: it knows only the states, the grants and
+// the settings.
 type witness struct {
 	set    fixture
 	now    time.Time
@@ -19,11 +19,11 @@ type witness struct {
 	seen   map[string]*seen
 }
 
-// seen is what the witness knows of one circuit.
+// seen is the witness's knowledge of one circuit.
 type seen struct {
 	state breaker.State
-	// closed is when it was last seen to close, and admitted is what it has
-	// granted since, by interval of the ramp.
+	// closed is when the circuit was last seen to close, and admitted counts
+	// the rows granted since, by interval of the ramp.
 	closed   time.Time
 	admitted map[int]int
 	// periods counts the changes of state, reopening included.
@@ -34,7 +34,7 @@ type seen struct {
 type granted struct {
 	breaker.Grant
 	unreported int
-	// periods are those of the circuits when it was given.
+	// periods are the circuits' periods at the time of the grant.
 	periods map[string]int
 }
 
@@ -64,8 +64,7 @@ func (w *witness) allow(t *rapid.T) {
 	}
 }
 
-// checkBound holds what was just granted against the bound of the circuit's
-// state.
+// checkBound checks the last grant against the limit of the circuit's state.
 func (w *witness) checkBound(t *rapid.T, name string, n int) {
 	c := w.seen[name]
 	switch c.state {
@@ -90,8 +89,8 @@ func (w *witness) checkBound(t *rapid.T, name string, n int) {
 	}
 }
 
-// underWay counts the rows that the circuit admitted in its current period and
-// that were not reported.
+// underWay counts the unreported rows that the circuit admitted in its current
+// period.
 func (w *witness) underWay(name string) (rows int) {
 	for _, g := range w.grants {
 		if period, ok := g.periods[name]; ok && period == w.seen[name].periods {
@@ -113,7 +112,7 @@ func (w *witness) report(t *rapid.T) {
 	w.observe()
 }
 
-// observe notes what has become of the circuits since it was last called.
+// observe records the circuits' state changes since the last call.
 func (w *witness) observe() {
 	open := w.set.Open(w.now)
 	for name, c := range w.seen {
@@ -151,8 +150,8 @@ func (w *witness) wait(t *rapid.T) {
 	}).Draw(t, "wait"))
 }
 
-// wantRecovery checks that no history keeps a circuit from closing: once the
-// last cool-down and page are over, a row to each entity is enough.
+// wantRecovery checks that every circuit can close after any history: once the
+// last cool-down and page are over, one row to each entity is enough.
 func (w *witness) wantRecovery(t *rapid.T) {
 	w.now = w.now.Add(2 * small.MaxCoolDown)
 	for _, entity := range []string{red, blue} {
@@ -164,9 +163,9 @@ func (w *witness) wantRecovery(t *rapid.T) {
 	}
 }
 
-// TestLookingChangesNothing makes the same random calls on two sets, one of
-// which is looked at all the time. All answers are equal.
-func TestLookingChangesNothing(t *testing.T) {
+// TestReadingChangesNothing makes the same random calls on two sets, one of
+// which is also read all the time, and compares all answers.
+func TestReadingChangesNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		plain, watched := newSet(t), newSet(t)

@@ -6,8 +6,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/breaker"
 )
 
-// TestTheBacklogDrainsAlongARamp asks for far too much, time and again, after
-// the circuit has closed at 10 s.
+// TestTheBacklogDrainsAlongARamp repeatedly asks for too many rows after the
+// circuit has closed at 10 s.
 func TestTheBacklogDrainsAlongARamp(t *testing.T) {
 	t.Parallel()
 	steps := []struct {
@@ -20,7 +20,7 @@ func TestTheBacklogDrainsAlongARamp(t *testing.T) {
 		{10.999, 0, 11},
 		{11, 4, 12},
 		{12, 6, 13},
-		{14, 10, 15}, // What was not used at 13 s is not added.
+		{14, 10, 15}, // Rows not used at 13 s are not added.
 		{14.5, 0, 15},
 	}
 	f := newSet(t)
@@ -55,8 +55,8 @@ func TestAClockThatGoesBackGivesNoRoomAgain(t *testing.T) {
 	f.allow(red, 1000, 8, 13)
 }
 
-// TestTheRampOfTheBusIsSharedByItsEntities: a topic that is well itself waits
-// for its place in the bus.
+// TestTheRampOfTheBusIsSharedByItsEntities: a healthy topic waits for its place
+// in the bus.
 func TestTheRampOfTheBusIsSharedByItsEntities(t *testing.T) {
 	t.Parallel()
 	f := newSet(t)

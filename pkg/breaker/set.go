@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Bus is the name of the circuit above all entities. It is no legal name of
-// one.
+// Bus is the name of the circuit above all entities. It is not a legal entity
+// name.
 const Bus = "*"
 
-// Set is the circuits of one bus: its own, and one for each entity. It is made
-// by NewSet and is safe for concurrent use. An entity's circuit is made when it
-// is first asked for and kept from then on.
+// Set holds the circuits of one bus: its own, and one for each entity. It is
+// safe for concurrent use. An entity's circuit is made at its first use and
+// kept.
 type Set struct {
 	settings Settings // of the entities
 
@@ -23,8 +23,8 @@ type Set struct {
 	entities map[string]*circuit
 }
 
-// NewSet returns a set in which everything is closed. It returns the error of
-// Config.Validate.
+// NewSet returns a set with all circuits closed, or the error of
+// [Config.Validate].
 func NewSet(cfg Config) (*Set, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("circuit breaker config: %w", err)
@@ -37,9 +37,9 @@ func NewSet(cfg Config) (*Set, error) {
 	}, nil
 }
 
-// Allow asks to publish n rows to the entity, and takes as many places as both
-// the entity and the bus have. What it does not grant is to be left untouched.
-// The entity is not Bus, which is always asked too.
+// Allow asks to publish n rows to the entity, and grants as many as both the
+// entity and the bus have room for. The caller must not publish the others. The
+// entity must not be Bus, which is always asked as well.
 func (s *Set) Allow(entity string, n int, now time.Time) Grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,8 +59,8 @@ func (s *Set) Allow(entity string, n int, now time.Time) Grant {
 	return grant
 }
 
-// Report takes the outcome of one row of the grant. A report that comes after
-// the circuit has changed its state since the grant changes nothing there.
+// Report records the outcome of one row of the grant. A circuit that has
+// changed its state since the grant ignores it.
 func (s *Set) Report(grant Grant, outcome Outcome, now time.Time) {
 	if grant.N == 0 {
 		return
@@ -98,8 +98,8 @@ func reportToEntity(entity *circuit, outcome Outcome, now time.Time) {
 	}
 }
 
-// State returns what one who wants to publish to the entity meets: its own
-// state, or that of the bus if it admits less. State of Bus is the bus's own.
+// State returns the state that applies to publishing to the entity: its own, or
+// that of the bus if the bus admits less. For Bus it is the bus's own.
 func (s *Set) State(entity string, now time.Time) State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *Set) State(entity string, now time.Time) State {
 }
 
 // Open lists the circuits that are not closed, the bus first, then the entities
-// by name. It is empty when all is well.
+// by name. It is empty if all circuits are closed.
 func (s *Set) Open(now time.Time) []Circuit {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func appendOpen(list []Circuit, name string, c *circuit) []Circuit {
 	})
 }
 
-// advance brings the bus and the entity up to now, and returns the entity.
+// advance advances the bus and the entity to now, and returns the entity.
 func (s *Set) advance(entity string, now time.Time) *circuit {
 	s.bus.advance(now)
 	e, ok := s.entities[entity]

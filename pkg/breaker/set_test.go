@@ -21,8 +21,8 @@ func TestTheBusIsAboveAll(t *testing.T) {
 	f.allow("topic-green", 2, 0, 10)
 }
 
-// TestARefusalTakesNoPlace: a place in the bus is there for those who can use
-// it, and one in an entity is not used up while the bus is the narrower.
+// TestARefusalTakesNoPlace: a row that the entity refuses takes no place in the
+// bus, and the reverse.
 func TestARefusalTakesNoPlace(t *testing.T) {
 	t.Parallel()
 	f := newSet(t)
@@ -38,7 +38,7 @@ func TestARefusalTakesNoPlace(t *testing.T) {
 	f.allow(blue, 3, 2, 16)
 }
 
-// TestRetryAtIsTheLaterOfBoth: to ask before would be in vain.
+// TestRetryAtIsTheLaterOfBoth: asking before it would get no rows.
 func TestRetryAtIsTheLaterOfBoth(t *testing.T) {
 	t.Parallel()
 	f := newSet(t)
@@ -51,8 +51,8 @@ func TestRetryAtIsTheLaterOfBoth(t *testing.T) {
 	f.wantRetryAt(f.allow(red, 1, 0, 15), 35)
 }
 
-// TestAnEntityFailureIsAnAnswerOfTheBus: whoever says that a topic is missing
-// can be reached.
+// TestAnEntityFailureIsAnAnswerOfTheBus: a bus that reports a missing topic is
+// reachable.
 func TestAnEntityFailureIsAnAnswerOfTheBus(t *testing.T) {
 	t.Parallel()
 	f := newSet(t)
@@ -62,7 +62,7 @@ func TestAnEntityFailureIsAnAnswerOfTheBus(t *testing.T) {
 	f.wantState(red, breaker.Open, 10)
 }
 
-// TestABusFailureSaysNothingAboutTheEntity: its probe is given back.
+// TestABusFailureSaysNothingAboutTheEntity: the entity's probe is returned.
 func TestABusFailureSaysNothingAboutTheEntity(t *testing.T) {
 	t.Parallel()
 	f := newSet(t)
@@ -145,7 +145,7 @@ func TestConfigNamesTheBadField(t *testing.T) {
 	}
 }
 
-// TestConfigDefaults walks an outage with nothing configured.
+// TestConfigDefaults runs an outage with the default settings.
 func TestConfigDefaults(t *testing.T) {
 	t.Parallel()
 	f := newSetOf(t, breaker.Config{})
@@ -164,8 +164,8 @@ func TestConfigDefaults(t *testing.T) {
 	f.allow(red, 10_000, 10_000, now+30)
 }
 
-// TestConcurrentUse has many publishers go through an outage, and shows that
-// the set is sound afterwards. The rest is for the race detector.
+// TestConcurrentUse runs an outage with many publishers, and checks that the
+// set works afterwards. The race detector checks the rest.
 func TestConcurrentUse(t *testing.T) {
 	t.Parallel()
 	f := newSet(t)

@@ -7,7 +7,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 )
 
-// BenchmarkLife is the whole life of a seq, with a heartbeat: five calls.
+// BenchmarkLife measures the whole life of a seq, with a heartbeat: five calls.
 func BenchmarkLife(b *testing.B) {
 	ledger, err := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
@@ -30,8 +30,8 @@ func BenchmarkLife(b *testing.B) {
 	})
 }
 
-// BenchmarkReclaimNothing is what each pass of the relay pays with many leases
-// in flight, none of them expired.
+// BenchmarkReclaimNothing measures Reclaim, as each pass of the relay calls it,
+// with many leases in flight and none expired.
 func BenchmarkReclaimNothing(b *testing.B) {
 	f := newLedger(b)
 	for range 64 {

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// DefaultWindow is Config.Window where none is given.
+// DefaultWindow is the default of Config.Window.
 const DefaultWindow = 4096
 
-// Config is what a ledger is made from.
+// Config configures a ledger.
 type Config struct {
 	// LeaseDuration is how long a lease lives after its last heartbeat.
 	// Required.
@@ -18,21 +18,21 @@ type Config struct {
 	// Source: Stage1 seq ledger spec, Lease Ownership, leaseExpiresMs.
 	LeaseDuration time.Duration
 
-	// Window is how many seqs may be open, which is taken up and not yet
-	// COMMITTED, at a time. Optional. Defaults to DefaultWindow.
+	// Window is how many seqs may be open at a time: taken up and not yet
+	// COMMITTED. Optional. Defaults to DefaultWindow.
 	Window int
 
-	// Retry decides about retries. Optional. Defaults to no retries.
+	// Retry is the retry guard. Optional. Defaults to no retries.
 	Retry Policy
 
-	// Fatal is told of the illegal transition that halted the ledger, at most
-	// once, from the goroutine that tried it and without any lock held. In
-	// production it logs the facts and stops the process with a non-zero code.
+	// Fatal is called with the illegal transition that halts the ledger, at
+	// most once, by the goroutine that tried it and without any lock held. In
+	// production it logs the facts and exits the process with a non-zero code.
 	// Required.
 	Fatal func(*IllegalTransitionError)
 }
 
-// Validate returns an error that names the field which is missing or out of
+// Validate returns an error that names the field that is missing or out of
 // range.
 func (c Config) Validate() error {
 	if c.LeaseDuration <= 0 {
@@ -62,8 +62,8 @@ const LeaseExpired Class = "lease_expired"
 //
 // Source: Stage1 seq ledger spec, Retry Guard.
 type Policy struct {
-	// MaxAttempts is how many attempts a seq may have in all, the first one
-	// included. Optional. Defaults to 1, which is no retry.
+	// MaxAttempts is the greatest number of attempts of a seq, including the
+	// first. Optional. Defaults to 1: no retry.
 	MaxAttempts int
 
 	// Retryable lists the classes that may be retried. Optional. Defaults to
@@ -71,8 +71,8 @@ type Policy struct {
 	Retryable []Class
 }
 
-// Allows reports whether a seq that had that many attempts, the last of which
-// failed with that class, may have another.
+// Allows reports whether a seq may be retried after that many attempts, the
+// last of which failed with that class.
 func (p Policy) Allows(class Class, attempts int) bool {
 	return attempts < p.MaxAttempts && slices.Contains(p.Retryable, class)
 }

@@ -2,7 +2,7 @@ package seqledger
 
 import "time"
 
-// Counters says how many seqs are in which state, at one moment.
+// Counters counts the seqs in each state at one moment.
 //
 // Source: Stage1 seq ledger spec, Constant-Time Counters.
 type Counters struct {
@@ -10,18 +10,18 @@ type Counters struct {
 	InFlight   uint64
 	// Terminal is the four TERMINAL_* states together.
 	Terminal uint64
-	// Committed never falls.
+	// Committed never decreases.
 	Committed uint64
 }
 
-// Open returns how many seqs are in the window. Take is refused when that is
+// Open returns how many seqs are in the window. Take fails if it equals
 // Config.Window.
 func (c Counters) Open() uint64 {
 	return c.Dispatched + c.InFlight + c.Terminal
 }
 
-// Counters returns the counters, for gauges and for back-pressure. It takes
-// constant time, and also answers when the ledger is halted.
+// Counters returns the counters, for gauges and back-pressure. It takes
+// constant time and works on a halted ledger.
 func (l *Ledger) Counters() Counters {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -34,23 +34,22 @@ func (l *Ledger) Counters() Counters {
 	}
 }
 
-// Status is what the ledger knows of one seq. For UNSEEN and COMMITTED ones
-// that is no more than the state.
+// Status is what the ledger knows about one seq. UNSEEN and COMMITTED seqs have
+// only a state.
 type Status struct {
 	State State
 	// Attempts counts the attempts, the current one included.
 	Attempts int
 	// Owner is the token of the last owner, or empty.
 	Owner string
-	// Heartbeat is the lease's last one, and the zero time unless IN_FLIGHT.
-	Heartbeat time.Time
-	// ExpiresAt is when the lease may be reclaimed, and the zero time unless
+	// Heartbeat is the time of the lease's last heartbeat; the zero time unless
 	// IN_FLIGHT.
+	Heartbeat time.Time
+	// ExpiresAt is when the lease expires; the zero time unless IN_FLIGHT.
 	ExpiresAt time.Time
 }
 
-// Inspect returns the status of any seq. It also answers when the ledger is
-// halted.
+// Inspect returns the status of any seq. It works on a halted ledger.
 func (l *Ledger) Inspect(seq Seq) Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()

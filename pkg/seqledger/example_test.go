@@ -7,8 +7,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 )
 
-// The life of a row whose first owner is too slow. In production Fatal logs the
-// error and exits with a non-zero code.
+// A row's first owner is too slow, and a second one finishes it. In production
+// Fatal logs the error and exits with a non-zero code.
 func Example() {
 	ledger, err := seqledger.New(seqledger.Config{
 		LeaseDuration: 10 * time.Second,

@@ -10,12 +10,12 @@ import (
 
 const leaseDuration = 10 * time.Second
 
-// t0 is when the tests begin, and at a time counted from there.
+// t0 is when the tests begin; at returns the time that many seconds later.
 var t0 = time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
 
 func at(seconds int) time.Time { return t0.Add(time.Duration(seconds) * time.Second) }
 
-// timeout is a retryable class beside LeaseExpired, poison one that is not.
+// timeout is a retryable class like LeaseExpired, poison is not retryable.
 const (
 	timeout seqledger.Class = "timeout"
 	poison  seqledger.Class = "poison"
@@ -27,7 +27,8 @@ var allStates = []seqledger.State{
 	seqledger.Committed,
 }
 
-// tb is what the helpers need of a test, a benchmark or a property.
+// tb is the interface that the helpers use of a test, a benchmark or a
+// property.
 type tb interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -59,8 +60,8 @@ func newLedger(t tb) *fixture {
 	return f
 }
 
-// in brings a new seq into the state, by legal moves at t0 and under the owner
-// "anna". The lease is that of its only attempt, or nil if it had none.
+// in moves a new seq to the state, by legal moves at t0 and under the owner
+// "anna". It returns the lease of its only attempt, or nil if there was none.
 func (f *fixture) in(t tb, state seqledger.State) (seqledger.Seq, *seqledger.Lease) {
 	t.Helper()
 	if state == seqledger.Unseen {
@@ -127,8 +128,8 @@ func (f *fixture) wantLegal(t tb) {
 	}
 }
 
-// wantIllegal checks that err is the illegal transition, that the hook was
-// told of the same one, and that the ledger stands still since.
+// wantIllegal checks that err is the illegal transition, that the hook got the
+// same one, and that the ledger has halted.
 func (f *fixture) wantIllegal(t tb, err error, want seqledger.IllegalTransitionError) {
 	t.Helper()
 	var got *seqledger.IllegalTransitionError
@@ -142,7 +143,7 @@ func (f *fixture) wantIllegal(t tb, err error, want seqledger.IllegalTransitionE
 		t.Errorf("illegal transition\n got %+v\nwant %+v", *got, want)
 	}
 	if !slices.Equal(f.fatal, []*seqledger.IllegalTransitionError{got}) {
-		t.Errorf("hook was told of %v, want just %v", f.fatal, got)
+		t.Errorf("hook was called with %v, want only %v", f.fatal, got)
 	}
 	f.wantState(t, want.Seq, want.From)
 	if _, err := f.Take(t0); !errors.Is(err, seqledger.ErrHalted) {

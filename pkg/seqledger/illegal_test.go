@@ -36,8 +36,8 @@ func TestTheFactsAreLogged(t *testing.T) {
 	}
 }
 
-// TestNothingMovesAfterAnIllegalTransition: the hook of production ends the
-// process; until it has, and where a test's does not, the ledger stands still.
+// TestNothingMovesAfterAnIllegalTransition: production's hook ends the process;
+// until then, or if a test's hook does not, the ledger stays halted.
 func TestNothingMovesAfterAnIllegalTransition(t *testing.T) {
 	t.Parallel()
 	f := newLedger(t)
@@ -75,8 +75,8 @@ func TestNothingMovesAfterAnIllegalTransition(t *testing.T) {
 	}
 }
 
-// TestTheHookMayAskTheLedger: no lock is held while it runs.
-func TestTheHookMayAskTheLedger(t *testing.T) {
+// TestTheHookMayReadTheLedger: no lock is held while the hook runs.
+func TestTheHookMayReadTheLedger(t *testing.T) {
 	t.Parallel()
 	var ledger *seqledger.Ledger
 	var seen seqledger.Counters

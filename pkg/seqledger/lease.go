@@ -11,9 +11,9 @@ type Lease struct {
 	attempt int
 	owner   string
 
-	// The rest is the ledger's, under its mutex.
+	// The ledger's mutex guards the fields below.
 
-	// lost says that the lease was taken away, as opposed to finished.
+	// lost says that the lease was taken away and not finished.
 	lost       bool
 	heartbeat  time.Time
 	prev, next *Lease

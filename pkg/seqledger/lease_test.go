@@ -8,8 +8,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 )
 
-// taken has every way to lose a lease, and what may have become of the seq
-// since.
+// taken has every way to lose a lease, and what may happen to the seq
+// afterwards.
 var taken = []struct {
 	name string
 	take func(t *testing.T, f *fixture, seq seqledger.Seq, lease *seqledger.Lease)
@@ -52,8 +52,8 @@ func revokeOne(t *testing.T, f *fixture, _ seqledger.Seq, lease *seqledger.Lease
 	}
 }
 
-// TestTheOwnerWhoseLeaseWasTakenIsTurnedAway, and nothing of it is fatal.
-func TestTheOwnerWhoseLeaseWasTakenIsTurnedAway(t *testing.T) {
+// TestTheOwnerOfALostLeaseGetsNotHeld checks that a lost lease is never fatal.
+func TestTheOwnerOfALostLeaseGetsNotHeld(t *testing.T) {
 	t.Parallel()
 	for _, test := range taken {
 		t.Run(test.name, func(t *testing.T) {
@@ -82,9 +82,9 @@ func TestTheOwnerWhoseLeaseWasTakenIsTurnedAway(t *testing.T) {
 	}
 }
 
-// TestWhatComesAfterTheOwnerFinished is latency as well: a last tick of the
-// heartbeat, or a cancellation that came too late.
-func TestWhatComesAfterTheOwnerFinished(t *testing.T) {
+// TestCallsAfterTheOwnerFinished are latency and not fatal: a last heartbeat,
+// or a late cancellation.
+func TestCallsAfterTheOwnerFinished(t *testing.T) {
 	t.Parallel()
 	f := newLedger(t)
 	seq, lease := f.in(t, seqledger.TerminalSuccess)
@@ -123,8 +123,8 @@ func TestALeaseExpiresItsDurationAfterTheLastHeartbeat(t *testing.T) {
 	}
 }
 
-// TestAnExpiredLeaseCountsUntilItIsReclaimed: being late harms nobody as long
-// as nobody acted on it.
+// TestAnExpiredLeaseCountsUntilItIsReclaimed: an expired lease is still held
+// until Reclaim takes it.
 func TestAnExpiredLeaseCountsUntilItIsReclaimed(t *testing.T) {
 	t.Parallel()
 	f := newLedger(t)
@@ -157,7 +157,7 @@ func TestHeartbeatsAreMonotonic(t *testing.T) {
 	}
 }
 
-// TestReclaimWalks covers both ends of the walk of an expired lease.
+// TestReclaimWalks covers both final states of an expired lease.
 func TestReclaimWalks(t *testing.T) {
 	t.Parallel()
 	f := newLedger(t)
@@ -177,7 +177,7 @@ func TestReclaimWalks(t *testing.T) {
 	f.wantLegal(t)
 }
 
-func TestReclaimStaysFailedWhereExpiryIsNotRetryable(t *testing.T) {
+func TestReclaimStaysFailedIfExpiryIsNotRetryable(t *testing.T) {
 	t.Parallel()
 	ledger, err := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
@@ -196,8 +196,8 @@ func TestReclaimStaysFailedWhereExpiryIsNotRetryable(t *testing.T) {
 	f.wantState(t, seq, seqledger.TerminalFail)
 }
 
-// TestReclaimIsDeterministic replays one history many times. The order is that
-// of the last heartbeats, whatever the order of the seqs.
+// TestReclaimIsDeterministic replays one history many times. Leases are
+// reclaimed in order of their last heartbeats, whatever the order of the seqs.
 func TestReclaimIsDeterministic(t *testing.T) {
 	t.Parallel()
 	want := []seqledger.Reclaimed{

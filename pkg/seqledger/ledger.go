@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Ledger is the state of all seqs of one process. It is made by New and is
-// safe for concurrent use; every method is one atomic step.
+// Ledger is the state of all seqs of one process. It is safe for concurrent
+// use; every method is one atomic step.
 type Ledger struct {
 	cfg Config
 
 	mu sync.Mutex
-	// open holds every seq below next that is not COMMITTED.
+	// invariant: 1 ≤ seq < next ⇒ seq ∈ open, or seq is COMMITTED.
 	open map[Seq]*entry
 	next Seq
-	// counts has the number of seqs in each state; Unseen is not counted.
+	// counts is the number of seqs in each state except Unseen.
 	counts [states]uint64
 	leases leaseQueue
 	clock  time.Time
@@ -30,11 +30,11 @@ type entry struct {
 	attempts int
 	// owner is the last owner.
 	owner string
-	// lease is set exactly while the seq is in flight.
+	// invariant: lease ≠ nil ⇔ state = IN_FLIGHT.
 	lease *Lease
 }
 
-// New returns an empty ledger. It returns the error of Config.Validate.
+// New returns an empty ledger, or the error of [Config.Validate].
 func New(cfg Config) (*Ledger, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("seq ledger config: %w", err)
@@ -45,8 +45,8 @@ func New(cfg Config) (*Ledger, error) {
 	return &Ledger{cfg: cfg, open: make(map[Seq]*entry), next: 1}, nil
 }
 
-// atomically runs one change under the mutex, and then tells the hook if that
-// change halted the ledger.
+// atomically runs one change under the mutex, and calls the hook afterwards if
+// the change halted the ledger.
 func atomically[T any](l *Ledger, now time.Time, change func() (T, error)) (T, error) {
 	result, illegal, err := locked(l, now, change)
 	if illegal != nil {
@@ -70,8 +70,8 @@ func locked[T any](l *Ledger, now time.Time, change func() (T, error)) (result T
 	return result, l.halted, err
 }
 
-// lookup returns the entry of any seq. For one that is not in the window that
-// is a mere description of it.
+// lookup returns the entry of any seq. For a seq outside the window it is a
+// temporary one.
 func (l *Ledger) lookup(seq Seq) *entry {
 	if e, ok := l.open[seq]; ok {
 		return e
@@ -82,7 +82,7 @@ func (l *Ledger) lookup(seq Seq) *entry {
 	return &entry{seq: seq, state: Unseen}
 }
 
-// move is the only place where a state is written.
+// move changes the state; no other function does.
 func (l *Ledger) move(e *entry, to State, owner string, now time.Time) error {
 	if !Legal(e.state, to) {
 		return l.refuse(e, to, owner, now, "not in the transition table")
@@ -108,8 +108,8 @@ func (l *Ledger) refuse(e *entry, to State, owner string, now time.Time, reason 
 	return l.halted
 }
 
-// release ends the entry's lease. A lost one was taken away from its owner,
-// who is yet to hear of it.
+// release ends the entry's lease. lost says that it was taken from its owner,
+// which learns of it at its next call.
 func (l *Ledger) release(e *entry, lost bool) {
 	l.leases.remove(e.lease)
 	e.lease.lost = lost

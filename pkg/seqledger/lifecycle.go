@@ -7,11 +7,11 @@ import (
 )
 
 // ErrWindowFull is returned by Take when Config.Window seqs are open. The
-// caller takes up no more rows until some were committed.
+// caller takes up no more rows until some are committed.
 var ErrWindowFull = errors.New("seq ledger window is full")
 
-// Take gives out the next seq, in DISPATCHED and with its first attempt. It
-// returns ErrWindowFull or ErrHalted, and then gives out none.
+// Take returns the next seq, in DISPATCHED and with its first attempt, or
+// ErrWindowFull or ErrHalted.
 func (l *Ledger) Take(now time.Time) (Seq, error) {
 	return atomically(l, now, func() (Seq, error) {
 		if len(l.open) >= l.cfg.Window {
@@ -48,10 +48,9 @@ func (l *Ledger) Begin(seq Seq, owner string, now time.Time) (*Lease, error) {
 	})
 }
 
-// Heartbeat lets the lease live on for Config.LeaseDuration from now. It
-// reports whether the lease is still held; one that has expired is, as long as
-// nobody has reclaimed it. A heartbeat is no transition and never fatal. It
-// returns ErrHalted.
+// Heartbeat extends the lease to Config.LeaseDuration from now. It reports
+// whether the lease is still held; an expired lease is held until Reclaim takes
+// it. A heartbeat is not a transition and never fatal. It returns ErrHalted.
 //
 // Source: Stage1 seq ledger spec, Lease Ownership, rule 2.
 func (l *Ledger) Heartbeat(lease *Lease, now time.Time) (held bool, err error) {
@@ -67,10 +66,10 @@ func (l *Ledger) Heartbeat(lease *Lease, now time.Time) (held bool, err error) {
 }
 
 // Finish ends the attempt with one of the four TERMINAL_* states. It reports
-// whether the lease was held until then: if not, it was taken away, nothing
-// has changed, and the outcome must be dropped. It returns ErrHalted, or an
-// *IllegalTransitionError for an outcome that is no terminal state and for a lease
-// that was finished before.
+// whether the lease was still held: if not, it was taken away, nothing changes,
+// and the caller must drop the outcome. It returns ErrHalted, or an
+// *IllegalTransitionError for an outcome that is not a terminal state or a
+// lease that was already finished.
 //
 // Source: Stage1 seq ledger spec, Atomicity, rule 2.
 func (l *Ledger) Finish(lease *Lease, outcome State, now time.Time) (held bool, err error) {
@@ -91,10 +90,10 @@ func (l *Ledger) Finish(lease *Lease, outcome State, now time.Time) (held bool, 
 	})
 }
 
-// Revoke cancels the attempt under a lease against its owner's will, after
-// whatever grace the caller's policy gives: IN_FLIGHT to TERMINAL_CANCEL. It
-// reports whether the lease was held until then; if not, the attempt had
-// already ended, and nothing has changed. It returns ErrHalted.
+// Revoke cancels the attempt under a lease without its owner: IN_FLIGHT to
+// TERMINAL_CANCEL. Any grace period is the caller's. It reports whether the
+// lease was still held; if not, the attempt had already ended, and nothing
+// changes. It returns ErrHalted.
 func (l *Ledger) Revoke(lease *Lease, now time.Time) (held bool, err error) {
 	return atomically(l, now, func() (bool, error) {
 		e := l.lookup(lease.seq)
@@ -105,10 +104,10 @@ func (l *Ledger) Revoke(lease *Lease, now time.Time) (held bool, err error) {
 	})
 }
 
-// Cancel gives a seq up: DISPATCHED to TERMINAL_CANCEL before its work began,
+// Cancel abandons a seq: DISPATCHED to TERMINAL_CANCEL before its work began,
 // or IN_FLIGHT to TERMINAL_CANCEL by force, which takes the lease away. It
-// returns ErrHalted, or an *IllegalTransitionError from any other state. A caller
-// who cannot know whether an owner is just finishing uses Revoke.
+// returns ErrHalted, or an *IllegalTransitionError from any other state. If an
+// owner may be finishing at the same time, use Revoke.
 func (l *Ledger) Cancel(seq Seq, now time.Time) error {
 	_, err := atomically(l, now, func() (struct{}, error) {
 		return struct{}{}, l.cancel(l.lookup(seq), now)
@@ -139,7 +138,7 @@ func (l *Ledger) Retry(seq Seq, class Class, now time.Time) (retried bool, err e
 }
 
 func (l *Ledger) retry(e *entry, class Class, now time.Time) (bool, error) {
-	// The table alone would let an UNSEEN seq pass.
+	// The table alone would allow an UNSEEN seq.
 	if e.state != TerminalFail {
 		return false, l.refuse(e, Dispatched, e.owner, now, "a retry starts from TERMINAL_FAIL only")
 	}
@@ -153,10 +152,10 @@ func (l *Ledger) retry(e *entry, class Class, now time.Time) (bool, error) {
 	return true, nil
 }
 
-// Commit marks a seq in a TERMINAL_* state as COMMITTED; it then leaves the
-// window. It reports whether this call did it: a seq that is COMMITTED stays
-// so, and its replay changes nothing. It returns ErrHalted, or an
-// *IllegalTransitionError from any other state.
+// Commit moves a seq from a TERMINAL_* state to COMMITTED, and out of the
+// window. It reports whether this call did so: committing a COMMITTED seq again
+// changes nothing. It returns ErrHalted, or an *IllegalTransitionError from any
+// other state.
 //
 // Source: Stage1 seq ledger spec, Atomicity, rule 3.
 func (l *Ledger) Commit(seq Seq, now time.Time) (changed bool, err error) {

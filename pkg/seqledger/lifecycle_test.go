@@ -8,17 +8,17 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 )
 
-// fatal stands for no state at all: the call halts the ledger.
+// fatal is not a state: it means that the call halts the ledger.
 const fatal seqledger.State = 99
 
-// methods says what each method that takes a seq does to it.
+// methods is the effect of each method that takes a seq.
 var methods = []struct {
 	name string
 	call func(*fixture, seqledger.Seq) error
-	// tries is the state that a refused call had attempted.
+	// tries is the state that a refused call attempts.
 	tries seqledger.State
-	// leaves is the state after the call, by the state before it in the order
-	// of the codes.
+	// leaves is the state after the call, indexed by the code of the state
+	// before.
 	leaves [8]seqledger.State
 }{
 	{
@@ -45,7 +45,7 @@ var methods = []struct {
 		leaves: [8]seqledger.State{fatal, fatal, fatal, fatal, fatal, seqledger.Dispatched, fatal, fatal},
 	},
 	{
-		name:   "Retry of a class that is not",
+		name:   "Retry of a class that is not retryable",
 		call:   retryAs(poison),
 		tries:  seqledger.Dispatched,
 		leaves: [8]seqledger.State{fatal, fatal, fatal, fatal, fatal, seqledger.TerminalFail, fatal, fatal},
@@ -97,7 +97,8 @@ func TestEveryMethodInEveryState(t *testing.T) {
 	}
 }
 
-// TestFinishUnderAHeldLease says what each outcome does to a seq in flight.
+// TestFinishUnderAHeldLease checks the effect of each outcome on a seq in
+// flight.
 func TestFinishUnderAHeldLease(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range append([]seqledger.State{99}, allStates...) {
@@ -118,8 +119,8 @@ func TestFinishUnderAHeldLease(t *testing.T) {
 	}
 }
 
-// TestSecondTerminalEventIsFatal has the owner finish twice, with something
-// else happening to the seq in between.
+// TestSecondTerminalEventIsFatal has the owner finish twice, with other calls
+// on the seq in between.
 func TestSecondTerminalEventIsFatal(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -135,7 +136,7 @@ func TestSecondTerminalEventIsFatal(t *testing.T) {
 		{"after a retry", seqledger.TerminalFail, func(t *testing.T, f *fixture, seq seqledger.Seq) {
 			mustRetry(t, f, seq)
 		}, seqledger.Dispatched},
-		{"in the midst of the next attempt", seqledger.TerminalFail, func(t *testing.T, f *fixture, seq seqledger.Seq) {
+		{"during the next attempt", seqledger.TerminalFail, func(t *testing.T, f *fixture, seq seqledger.Seq) {
 			mustRetry(t, f, seq)
 			f.begin(t, seq, "bert", t0)
 		}, seqledger.InFlight},
@@ -167,7 +168,8 @@ func mustRetry(t *testing.T, f *fixture, seq seqledger.Seq) {
 	}
 }
 
-// TestALeaseOfAnotherLedgerIsFatal mixes two ledgers up, which only a bug does.
+// TestALeaseOfAnotherLedgerIsFatal: only a bug passes a lease of another
+// ledger.
 func TestALeaseOfAnotherLedgerIsFatal(t *testing.T) {
 	t.Parallel()
 	one, other := newLedger(t), newLedger(t)
@@ -221,7 +223,7 @@ func TestCommitIsIdempotentLongAfterTheSeqLeftTheWindow(t *testing.T) {
 	t.Parallel()
 	f := newLedger(t)
 	first, _ := f.in(t, seqledger.TerminalSuccess)
-	late, _ := f.in(t, seqledger.TerminalFail) // Settles last and holds back no other.
+	late, _ := f.in(t, seqledger.TerminalFail) // Settles last, without delaying others.
 	f.commit(t, first)
 	for range 1000 {
 		f.in(t, seqledger.Committed)

@@ -11,8 +11,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 )
 
-// model is the ledger as one would write it without a thought for cost: all
-// seqs are kept for ever, and every question is answered by a scan.
+// model is the simplest ledger: it keeps all seqs for ever and answers every
+// call by a scan.
 type model struct {
 	clock time.Time
 	seqs  []*modelSeq // by seq - 1
@@ -32,7 +32,7 @@ type modelLease struct {
 	owner     string
 	lost      bool
 	heartbeat time.Time
-	beats     int // the number of the operation that set heartbeat
+	beats     int // number of the operation that set heartbeat
 }
 
 func (m *model) at(seq seqledger.Seq) *modelSeq {
@@ -55,7 +55,7 @@ func (m *model) status(seq seqledger.Seq) seqledger.Status {
 	return status
 }
 
-// recount makes the counters anew.
+// recount computes the counters from the seqs.
 func (m *model) recount() (c seqledger.Counters) {
 	for _, s := range m.seqs {
 		switch {
@@ -100,26 +100,26 @@ func (m *model) expired() (leases []*modelLease) {
 	return leases
 }
 
-// The model's ledger is small, so that its limits are met soon.
+// The model's ledger is small, so that calls reach its limits soon.
 const (
 	modelWindow   = 5
 	modelAttempts = 2
 )
 
-// machine drives the ledger and the model side by side.
+// machine makes the same calls on the ledger and the model.
 type machine struct {
 	*fixture
 	model  model
 	now    time.Time
 	leases []*modelLease // all that were ever given out
 	ops    int
-	// patience is how many more calls must be legal ones.
+	// patience is how many more calls must be legal.
 	patience int
-	// illegal is set once the model has foreseen an illegal transition.
+	// illegal is set once the model predicts an illegal transition.
 	illegal bool
 }
 
-// tick draws the time of the next call, which now and then lies in the past.
+// tick draws the time of the next call, which is occasionally in the past.
 func (m *machine) tick(t *rapid.T) time.Time {
 	seconds := rapid.SampledFrom([]int{0, 1, 2, -1, 4, 9}).Draw(t, "seconds")
 	m.now = m.now.Add(time.Duration(seconds) * time.Second)
@@ -130,8 +130,8 @@ func (m *machine) tick(t *rapid.T) time.Time {
 	return m.now
 }
 
-// drawSeq draws a seq in one of the states from which the call is legal; when
-// patience is at its end, any seq. It reports whether there is one.
+// drawSeq draws a seq in one of the states from which the call is legal, or any
+// seq once patience is used up. It reports whether there is one.
 func (m *machine) drawSeq(t *rapid.T, legal ...seqledger.State) (seqledger.Seq, bool) {
 	var seqs []seqledger.Seq
 	for i := range len(m.model.seqs) + 2 {
@@ -146,8 +146,8 @@ func (m *machine) drawSeq(t *rapid.T, legal ...seqledger.State) (seqledger.Seq, 
 	return rapid.SampledFrom(seqs).Draw(t, "seq"), true
 }
 
-// drawLease draws one of the leases given out lately, whatever became of it.
-// It reports whether there is one.
+// drawLease draws one of the latest leases, whether held or not. It reports
+// whether there is one.
 func (m *machine) drawLease(t *rapid.T) (*modelLease, bool) {
 	if len(m.leases) == 0 {
 		return nil, false
@@ -156,7 +156,8 @@ func (m *machine) drawLease(t *rapid.T) (*modelLease, bool) {
 	return m.leases[len(m.leases)-1-back], true
 }
 
-// expect is told whether the next call is legal, and says whether to make it.
+// expect records whether the next call is legal, and reports whether to make
+// it.
 func (m *machine) expect(legal bool) bool {
 	if !legal && m.patience > 0 {
 		return false
@@ -166,8 +167,8 @@ func (m *machine) expect(legal bool) bool {
 	return true
 }
 
-// verify checks the error of a call against what expect has foreseen, and
-// reports whether the call was legal.
+// verify checks the error of a call against expect's prediction, and reports
+// whether the call was legal.
 func (m *machine) verify(t *rapid.T, err error, want seqledger.IllegalTransitionError) bool {
 	if !m.illegal {
 		if err != nil {
@@ -345,13 +346,13 @@ func (m *machine) Reclaim(t *rapid.T) {
 	}
 }
 
-// unowned is the illegal transition of a call that names no owner.
+// unowned returns the illegal transition of a call that names no owner.
 func (m *machine) unowned(seq seqledger.Seq, to seqledger.State, now time.Time) seqledger.IllegalTransitionError {
 	status := m.model.status(seq)
 	return seqledger.IllegalTransitionError{Seq: seq, From: status.State, To: to, Owner: status.Owner, At: now}
 }
 
-// Check compares everything that can be seen.
+// Check compares all observable state.
 func (m *machine) Check(t *rapid.T) {
 	if got, want := m.Counters(), m.model.recount(); got != want {
 		t.Fatalf("counters %+v, want %+v", got, want)
@@ -371,13 +372,12 @@ func (m *machine) Check(t *rapid.T) {
 		t.Fatalf("NextExpiry = %s, %t, want %s, %t", got, ok, first, flying)
 	}
 	if (len(m.fatal) > 0) != m.illegal {
-		t.Fatalf("the hook was told of %v, want something: %t", m.fatal, m.illegal)
+		t.Fatalf("the hook was called with %v, want a call: %t", m.fatal, m.illegal)
 	}
 }
 
-// TestTheLedgerIsItsModel runs random calls, legal ones and in the end others,
-// against the ledger and the model, and compares all answers, states and
-// counters.
+// TestTheLedgerIsItsModel makes random calls, legal at first and then any, on
+// the ledger and the model, and compares all answers, states and counters.
 func TestTheLedgerIsItsModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

@@ -2,12 +2,12 @@ package seqledger
 
 import "time"
 
-// Reclaimed is one lease that had expired and was taken away.
+// Reclaimed is an expired lease that was taken away.
 type Reclaimed struct {
 	Seq Seq
-	// Owner is who lost the lease.
+	// Owner is the token of the owner that lost the lease.
 	Owner string
-	// Attempt is the attempt that failed by it.
+	// Attempt is the number of the failed attempt.
 	Attempt int
 	// Retried says that the seq is DISPATCHED again, with the next attempt, and
 	// waits for a new owner. Otherwise it is in TERMINAL_FAIL, and the caller
@@ -15,12 +15,11 @@ type Reclaimed struct {
 	Retried bool
 }
 
-// Reclaim takes away every lease without a heartbeat for
-// Config.LeaseDuration. Each seq goes from IN_FLIGHT to TERMINAL_FAIL, and on
-// to DISPATCHED if the retry guard allows it for the class LeaseExpired. The
-// answer is ordered by the last heartbeat, oldest first, and depends on
-// nothing but the calls so far and their times. It costs O(leases expired). It
-// returns ErrHalted.
+// Reclaim takes away every lease without a heartbeat for Config.LeaseDuration.
+// Each seq goes from IN_FLIGHT to TERMINAL_FAIL, and on to DISPATCHED if the
+// retry guard allows it for the class LeaseExpired. The result is ordered by
+// the last heartbeat, oldest first, and depends only on the calls so far and
+// their times. It costs O(leases expired). It returns ErrHalted.
 //
 // Source: Stage1 seq ledger spec, Lease Ownership, rules 3 and 4.
 func (l *Ledger) Reclaim(now time.Time) ([]Reclaimed, error) {
@@ -47,9 +46,9 @@ func (l *Ledger) reclaim(lease *Lease, now time.Time) (Reclaimed, error) {
 	return Reclaimed{Seq: e.seq, Owner: lease.owner, Attempt: lease.attempt, Retried: retried}, err
 }
 
-// NextExpiry returns when the first lease will expire, if none gets a
-// heartbeat; ok is false when nothing is in flight. It is for the caller that
-// wants to sleep until then, and takes constant time.
+// NextExpiry returns when the first lease expires without further heartbeats;
+// ok is false if no seq is in flight. A caller can sleep until then. It takes
+// constant time.
 func (l *Ledger) NextExpiry() (at time.Time, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,18 +2,18 @@ package seqledger
 
 import "fmt"
 
-// Seq is the number of one take-up. Numbers start at 1 and are given out in
-// order without gaps; the zero Seq is never given out.
+// Seq is the number of a row taken up. Numbers start at 1 and rise without
+// gaps; the zero Seq is never used.
 type Seq uint64
 
-// State is where a seq stands. The numeric codes are part of the contract.
+// State is the state of a seq. The numeric codes are part of the contract.
 //
 // Source: Stage1 seq ledger spec, State Codes.
 type State uint8
 
 // The states.
 const (
-	// Unseen is every seq that was not given out yet.
+	// Unseen is a seq that was not taken yet.
 	Unseen State = 0
 	// Dispatched is a seq that was taken up and waits for an owner.
 	Dispatched State = 1
@@ -21,11 +21,11 @@ const (
 	InFlight State = 2
 	// TerminalSuccess is a seq whose work was done.
 	TerminalSuccess State = 3
-	// TerminalSkip is a seq whose work was found to be needless.
+	// TerminalSkip is a seq whose work was not needed.
 	TerminalSkip State = 4
 	// TerminalFail is a seq whose attempt failed, or whose lease expired.
 	TerminalFail State = 5
-	// TerminalCancel is a seq that was given up before or during its work.
+	// TerminalCancel is a seq that was abandoned before or during its work.
 	TerminalCancel State = 6
 	// Committed is a seq whose outcome is settled in the store. It is final.
 	Committed State = 7

@@ -12,14 +12,14 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 )
 
-// crowd is a relay in miniature: workers that are sometimes too slow, someone
-// who reclaims, and a clock that runs with the work.
+// crowd is a small relay: workers that are sometimes too slow, calls of
+// Reclaim, and a clock that advances with the work.
 type crowd struct {
 	*seqledger.Ledger
 	t *testing.T
 	// elapsed is the logical time since t0.
 	elapsed atomic.Int64
-	// again has the seqs that were reclaimed and wait for a new owner.
+	// again holds the reclaimed seqs that wait for a new owner.
 	again chan seqledger.Seq
 	// settled counts the commits of each seq.
 	settled [crowdSeqs + 1]atomic.Int32
@@ -28,7 +28,7 @@ type crowd struct {
 
 const crowdSeqs = 4000
 
-// TestManyOwners has all of it happen at once. Nothing is fatal, and every seq
+// TestManyOwners runs the crowd concurrently: nothing is fatal, and every seq
 // is settled exactly once.
 func TestManyOwners(t *testing.T) {
 	t.Parallel()
@@ -94,8 +94,8 @@ func (c *crowd) pick() (seqledger.Seq, bool) {
 	return seq, err == nil
 }
 
-// run works on one seq under one lease after the other, until it is settled or
-// taken away.
+// run works on one seq, under one lease after another, until it is settled or
+// reclaimed.
 func (c *crowd) run(seq seqledger.Seq, owner string, random *rand.Rand) {
 	for {
 		lease, err := c.Begin(seq, owner, c.now())

@@ -7,12 +7,11 @@ type Transition struct {
 	// Rule is the number of the rule in the specification's Transition Contract.
 	Rule     int
 	From, To State
-	// Guarded says that the pair alone is not enough: the retry guard must
-	// agree too.
+	// Guarded says that the retry guard must allow the move too.
 	Guarded bool
 }
 
-// transitions is the whole contract. What is not listed is illegal.
+// transitions is the whole contract: a move that is not listed is illegal.
 var transitions = [...]Transition{
 	{Rule: 1, From: Unseen, To: Dispatched},
 	{Rule: 2, From: Dispatched, To: InFlight},
@@ -28,7 +27,7 @@ var transitions = [...]Transition{
 	{Rule: 12, From: TerminalFail, To: Dispatched, Guarded: true},
 }
 
-// legal is transitions as a matrix, for a lookup in constant time.
+// legal is transitions as a matrix, for lookups in constant time.
 var legal = matrix(transitions[:])
 
 func matrix(edges []Transition) (m [states][states]bool) {
@@ -38,15 +37,16 @@ func matrix(edges []Transition) (m [states][states]bool) {
 	return m
 }
 
-// Transitions returns the legal moves in the order of the specification. The
-// slice is the caller's.
+// Transitions returns a copy of the legal moves in the order of the
+// specification.
 //
 // Source: Stage1 seq ledger spec, Transition Contract.
 func Transitions() []Transition {
 	return slices.Clone(transitions[:])
 }
 
-// Legal reports whether the move is in the table. A guarded move needs more.
+// Legal reports whether the move is in the table. A guarded move also needs the
+// retry guard.
 func Legal(from, to State) bool {
 	return from < states && to < states && legal[from][to]
 }

@@ -94,8 +94,8 @@ func TestStateCodesAndNames(t *testing.T) {
 	}
 }
 
-// legalBy has, for each pair of the contract, the method that makes the move.
-// The ledger is a new one, with one seq in the pair's prior state.
+// legalBy maps each pair of the contract to the method that makes the move, on
+// a new ledger with one seq in the pair's prior state.
 var legalBy = map[pair]func(*fixture, seqledger.Seq, *seqledger.Lease) error{
 	{seqledger.Unseen, seqledger.Dispatched}: func(f *fixture, seq seqledger.Seq, _ *seqledger.Lease) error {
 		got, err := f.Take(t0)
@@ -166,7 +166,7 @@ func TestEveryIllegalPairIsFatal(t *testing.T) {
 	t.Parallel()
 	forEveryPair(t, func(t *testing.T, p pair) {
 		if _, legal := contract[p]; legal {
-			return // TestEveryLegalPairPasses has it.
+			return // TestEveryLegalPairPasses covers it.
 		}
 		f := newLedger(t)
 		seq, _ := f.in(t, p.from)
