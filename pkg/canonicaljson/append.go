@@ -13,7 +13,7 @@ import (
 // Append appends the canonical form of a tree to dst and returns the extended
 // buffer. The tree is not changed.
 //
-// It panics on a value that no tree of [Parse] holds: another Go type, a string
+// It panics on a value that [Parse] cannot return: another Go type, a string
 // that is not UTF-8, a number of more than [MaxDigits] digits.
 func Append(dst []byte, tree any) []byte {
 	switch v := tree.(type) {

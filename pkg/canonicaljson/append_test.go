@@ -30,7 +30,7 @@ func TestTextsThatMeanTheSameHashTheSame(t *testing.T) {
 		first := canonicaljson.Hash(mustParse(t, same[0]))
 		for _, text := range same[1:] {
 			if canonicaljson.Hash(mustParse(t, text)) != first {
-				t.Errorf("%s and %s mean the same and hash differently", same[0], text)
+				t.Errorf("%s and %s mean the same but hash differently", same[0], text)
 			}
 		}
 	}
@@ -46,7 +46,7 @@ func TestTextsThatDifferHashDifferently(t *testing.T) {
 	} {
 		hash := canonicaljson.Hash(mustParse(t, text))
 		if other, taken := seen[hash]; taken {
-			t.Errorf("%s and %s differ and hash the same", other, text)
+			t.Errorf("%s and %s differ but hash the same", other, text)
 		}
 		seen[hash] = text
 	}
@@ -74,7 +74,7 @@ func TestAppendSortsObjectsOfAnySize(t *testing.T) {
 	}
 }
 
-func TestAppendPanicsOnWhatNoParsedTreeHolds(t *testing.T) {
+func TestAppendPanicsOnValuesThatParseCannotReturn(t *testing.T) {
 	t.Parallel()
 	for name, value := range map[string]any{
 		"a float":             1.5,
@@ -90,7 +90,7 @@ func TestAppendPanicsOnWhatNoParsedTreeHolds(t *testing.T) {
 			t.Parallel()
 			defer func() {
 				if recover() == nil {
-					t.Errorf("Append took %#v", value)
+					t.Errorf("Append accepted %#v", value)
 				}
 			}()
 			canonicaljson.Append(nil, value)
@@ -98,7 +98,7 @@ func TestAppendPanicsOnWhatNoParsedTreeHolds(t *testing.T) {
 	}
 }
 
-func TestAppendTakesNumbersInAnySpelling(t *testing.T) {
+func TestAppendAcceptsNumbersInAnySpelling(t *testing.T) {
 	t.Parallel()
 	if got := string(canonicaljson.Append(nil, json.Number("-120.50e-1"))); got != "-12.05" {
 		t.Errorf("Append = %s, want -12.05", got)

@@ -1,15 +1,16 @@
-// Package canonicaljson reads JSON strictly and writes it in the one canonical
-// form whose SHA-256 tells whether two commands are the same.
+// Package canonicaljson parses JSON strictly and writes it in a canonical form,
+// whose SHA-256 tells whether two commands are the same.
 //
 //	text ──Parse──► tree ──Append──► canonical text ──Hash──► SHA-256, hex
 //	                 │
 //	                 └──► the envelope, the JSON Schemas of the protocol
 //
-// [Parse] refuses what readers are known to disagree about, because such a text
+// [Parse] refuses text that parsers are known to read differently, because it
 // could mean one thing to Lucius and another to a platform service: duplicate
 // names, invalid UTF-8, lone surrogates, a byte order mark, text after the
-// value. It also refuses, as too large, what is only meant to hurt: values nested
-// deeper than [MaxDepth], and numbers that need more than [MaxDigits] digits.
+// value. It also refuses, as too large, values nested deeper than [MaxDepth],
+// and numbers that need more than [MaxDigits] digits, which only an attacker
+// sends.
 //
 // The canonical form:
 //
@@ -27,8 +28,8 @@
 //     \u00xx with lower-case digits. There is no other normalisation: é and
 //     e followed by a combining accent stay two different strings.
 //
-// The vectors in testdata/canonicaljson say the same by example; any other
-// implementation can be tested with them.
+// The vectors in testdata/canonicaljson are examples of these rules, and can
+// test any other implementation.
 //
 // The package is pure and safe for concurrent use.
 //

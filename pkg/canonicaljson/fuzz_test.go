@@ -9,8 +9,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// Whatever the text: it is refused with a pointer, or its canonical form is
-// valid JSON, is read again, and is the canonical form of itself.
+// Any text is either refused with a pointer, or has a canonical form that is
+// valid JSON, can be parsed, and is its own canonical form.
 func FuzzCanonicalFormIsAFixedPoint(f *testing.F) {
 	vectors := readVectors(f)
 	for _, vector := range vectors.Accepted {
@@ -37,12 +37,12 @@ func FuzzCanonicalFormIsAFixedPoint(f *testing.F) {
 			t.Fatalf("the canonical form %q of %q is refused: %v", canonical, data, err)
 		}
 		if twice := canonicaljson.Append(nil, again); !bytes.Equal(canonical, twice) {
-			t.Fatalf("%q has the canonical form %q, and that one %q", data, canonical, twice)
+			t.Fatalf("%q has the canonical form %q, whose canonical form is %q", data, canonical, twice)
 		}
 	})
 }
 
-// Resolving over the text and over the tree finds the same.
+// Pointer over the text and Lookup over the tree find the same value.
 func FuzzPointer(f *testing.F) {
 	for _, pointer := range []string{"", "/foo/1", "/a~1b", "/deep/list/0/x", "/foo/-", "~"} {
 		f.Add([]byte(pointerDocument), pointer)
@@ -51,7 +51,7 @@ func FuzzPointer(f *testing.F) {
 		raw, found := canonicaljson.Pointer(data, pointer)
 		tree, err := canonicaljson.Parse(data)
 		if err != nil {
-			return // Pointer must not panic; what it finds in such a text is open.
+			return // Pointer must not panic on such a text; its result is undefined.
 		}
 		part, there := canonicaljson.Lookup(tree, pointer)
 		if found != there {

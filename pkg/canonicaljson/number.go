@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// MaxDigits is how many digits a number may need in plain decimal notation, on
-// both sides of the point together. It keeps a text of a few bytes, 1e999999999,
-// from becoming one of a gigabyte.
+// MaxDigits is the greatest number of digits of a number in plain decimal
+// notation, on both sides of the point together. It keeps a few bytes, such as
+// 1e999999999, from becoming a gigabyte of text.
 const MaxDigits = 1000
 
 // decimal is sign 0.digits × 10^point, with neither leading nor trailing zeros
@@ -19,7 +19,7 @@ type decimal struct {
 }
 
 // plainDecimal rewrites a valid JSON number in plain decimal notation without
-// superfluous zeros, and reports false where that needs more than [MaxDigits].
+// superfluous zeros. It returns false if that needs more than [MaxDigits].
 func plainDecimal(literal string) (string, bool) {
 	if isPlain(literal) {
 		return literal, true
@@ -40,8 +40,8 @@ func plainDecimal(literal string) (string, bool) {
 	}
 }
 
-// isPlain reports whether the literal is short and canonical as it stands, as
-// nearly all are. JSON's grammar has no leading zeros.
+// isPlain reports whether the literal is short and already canonical, as nearly
+// all are. JSON's grammar has no leading zeros.
 func isPlain(literal string) bool {
 	if len(literal) > MaxDigits || literal == "-0" {
 		return false
@@ -50,7 +50,7 @@ func isPlain(literal string) bool {
 		!strings.ContainsAny(literal, "eE") && literal[len(literal)-1] != '0'
 }
 
-// parseDecimal takes a valid JSON number apart.
+// parseDecimal splits a valid JSON number.
 func parseDecimal(literal string) decimal {
 	var d decimal
 	if rest, negative := strings.CutPrefix(literal, "-"); negative {
@@ -67,8 +67,8 @@ func parseDecimal(literal string) decimal {
 	return d
 }
 
-// parseExponent reads an exponent. One beyond all measure stays beyond it, but
-// small enough to be added to.
+// parseExponent parses an exponent. A huge one is cut to a value that is still
+// too large for MaxDigits but can be added to without overflow.
 func parseExponent(text string) int {
 	const beyond = 1 << 30
 	exponent, err := strconv.Atoi(text)
@@ -82,7 +82,7 @@ func parseExponent(text string) int {
 	}
 }
 
-// width is the number of digits that plain decimal notation needs.
+// width returns the number of digits that plain decimal notation needs.
 func (d decimal) width() int {
 	switch {
 	case d.digits == "":

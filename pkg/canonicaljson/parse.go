@@ -13,16 +13,17 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// MaxDepth is how deep objects and arrays may be nested; a scalar has depth 0.
+// MaxDepth is the greatest depth of nested objects and arrays; a scalar has
+// depth 0.
 const MaxDepth = 64
 
 // Parse reads one JSON value and returns its tree: map[string]any, []any,
 // [json.Number] in canonical spelling, string, bool and nil. The caller owns
 // the tree, which shares no memory with data.
 //
-// What is refused is reported as a [problem.Error] that points at the first fault:
-// of the code [problem.TooLarge] beyond [MaxDepth] and [MaxDigits], else of
-// [problem.InvalidJSON]. Its detail repeats nothing of the text.
+// The error is a [problem.Error] that points at the first fault, with the code
+// [problem.TooLarge] beyond [MaxDepth] or [MaxDigits], otherwise
+// [problem.InvalidJSON]. Its detail does not quote the text.
 func Parse(data []byte) (any, error) {
 	p := parsers.Get().(*parser)
 	defer p.release()
@@ -31,27 +32,27 @@ func Parse(data []byte) (any, error) {
 	return p.document()
 }
 
-// parsers keeps decoders with their stacks for reuse.
+// parsers pools decoders with their stacks.
 var parsers = sync.Pool{New: func() any { return &parser{decoder: new(jsontext.Decoder)} }}
 
-// noText is what an idle decoder would read.
+// noText is the input of an idle decoder.
 var noText = bytes.NewReader(nil)
 
-// parser reads one text. Duplicate names are not left to the decoder: the maps
-// of the tree find them at no further cost.
+// parser parses one text. It finds duplicate names by the maps of the tree,
+// which is cheaper than the decoder's own check.
 type parser struct {
 	decoder *jsontext.Decoder
-	text    []byte // What is read, to tell lines and columns.
+	text    []byte // The input, for lines and columns.
 }
 
-// release forgets the text and hands the parser back.
+// release drops the text and returns the parser to the pool.
 func (p *parser) release() {
 	p.text = nil
 	p.decoder.Reset(noText)
 	parsers.Put(p)
 }
 
-// document reads the one value and makes sure that nothing follows.
+// document parses the value and checks that no text follows.
 func (p *parser) document() (any, error) {
 	token, err := p.decoder.ReadToken()
 	if errors.Is(err, io.EOF) {
@@ -71,7 +72,7 @@ func (p *parser) document() (any, error) {
 	return tree, nil
 }
 
-// value returns the value that the token is or begins.
+// value returns the scalar that the token is, or the compound that it begins.
 func (p *parser) value(token jsontext.Token, depth int) (any, error) {
 	switch token.Kind() {
 	case jsontext.KindNull:
@@ -84,7 +85,7 @@ func (p *parser) value(token jsontext.Token, depth int) (any, error) {
 		return token.String(), nil
 	case jsontext.KindNumber:
 		return p.number(token)
-	default: // the decoder lets only the two beginnings through here
+	default: // the decoder returns only '{' or '[' here
 		return p.compound(token, depth+1)
 	}
 }
@@ -153,7 +154,7 @@ func (p *parser) array(depth int) (any, error) {
 	}
 }
 
-// syntaxError translates what the decoder reports.
+// syntaxError converts the decoder's error.
 func (p *parser) syntaxError(err error) error {
 	offset, pointer := len(p.text), jsontext.Pointer("")
 	if syntactic, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
@@ -167,19 +168,19 @@ func (p *parser) syntaxError(err error) error {
 	return fault
 }
 
-// last is the offset of the last byte that was read.
+// last returns the offset of the last byte read.
 func (p *parser) last() int { return int(p.decoder.InputOffset()) - 1 }
 
-// refuse returns the error of the one fault at the pointer, which has that message,
-// and at the offset, where what is to be found.
+// refuse returns the error of a single fault: message describes it at the
+// pointer, and what describes the text at the offset.
 func (p *parser) refuse(pointer jsontext.Pointer, offset int, message, what string) error {
 	fault := problem.NotJSONAt(p.text, offset, what, nil)
 	fault.Errors = []problem.Violation{{Pointer: string(pointer), Message: message}}
 	return fault
 }
 
-// exceeds returns the error of the value that was just read, or begun, and is
-// beyond a limit.
+// exceeds returns the error of the value just read or begun, which exceeds a
+// limit.
 func (p *parser) exceeds(format string, limit int) error {
 	what := fmt.Sprintf(format, limit)
 	return &problem.Error{

@@ -12,7 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-func TestParseMakesATreeForSchemaValidators(t *testing.T) {
+func TestParseReturnsATreeForSchemaValidators(t *testing.T) {
 	t.Parallel()
 	tree, err := canonicaljson.Parse([]byte(`{"o":{},"a":[],"n":1.50,"s":"x","t":true,"f":false,"z":null}`))
 	if err != nil {
@@ -90,8 +90,8 @@ func TestParseNamesTheLimitThatIsExceeded(t *testing.T) {
 	}
 }
 
-// What is told of a text must not repeat it: it could be anything.
-func TestParseRepeatsNothingInItsDetail(t *testing.T) {
+// Errors must not quote the text, which may hold anything.
+func TestParseErrorsDoNotQuoteTheText(t *testing.T) {
 	t.Parallel()
 	for _, input := range []string{
 		`{"ßecret":ß}`, `{"ßecret":1,"ßecret":2}`, `{"ßecret":"\ß"}`, `{"ßecret":1}ß`, `{"ßecret":`, `{"ßecret":1e1000}`,
@@ -124,7 +124,7 @@ func TestParseNeitherChangesNorKeepsItsInput(t *testing.T) {
 	}
 }
 
-// Parsers are reused: a fault in one text must not show in another.
+// Parsers are reused: a fault in one text must not affect another.
 func TestParseFromManyGoroutines(t *testing.T) {
 	t.Parallel()
 	var group sync.WaitGroup

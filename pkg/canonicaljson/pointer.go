@@ -10,9 +10,9 @@ import (
 
 // Pointer resolves an RFC 6901 pointer over raw JSON and returns the bytes of
 // that value verbatim; the pointer "" is raw itself. The result aliases raw. It
-// is false where the pointer is malformed, leads nowhere, or meets text that is
-// not JSON. Of duplicate names the first counts: raw should have gone through
-// [Parse] before.
+// returns false if the pointer is malformed, names no value, or reaches text
+// that is not JSON. Of duplicate names the first counts: [Parse] should have
+// accepted raw before.
 func Pointer(raw json.RawMessage, pointer string) (json.RawMessage, bool) {
 	path := jsontext.Pointer(pointer)
 	if !path.IsValid() {
@@ -35,7 +35,8 @@ func Pointer(raw json.RawMessage, pointer string) (json.RawMessage, bool) {
 }
 
 // Lookup resolves an RFC 6901 pointer over a tree of [Parse]. The result is
-// part of the tree. It is false where the pointer is malformed or leads nowhere.
+// part of the tree. It returns false if the pointer is malformed or names no
+// value.
 func Lookup(tree any, pointer string) (any, bool) {
 	path := jsontext.Pointer(pointer)
 	if !path.IsValid() {
@@ -64,9 +65,9 @@ func child(parent any, token string) (any, bool) {
 	return nil, false
 }
 
-// Members splits the text of an object that went through [Parse] into the
-// verbatim texts of its members. They alias raw. It is false where raw is not
-// an object.
+// Members splits the text of an object that [Parse] accepted into the verbatim
+// texts of its members, which alias raw. It returns false if raw is not an
+// object.
 func Members(raw json.RawMessage) (map[string]json.RawMessage, bool) {
 	decoder := newDecoder(raw)
 	if token, err := decoder.ReadToken(); err != nil || token.Kind() != jsontext.KindBeginObject {
@@ -90,12 +91,12 @@ func Members(raw json.RawMessage) (map[string]json.RawMessage, bool) {
 	}
 }
 
-// newDecoder reads raw in place. It does not look for duplicate names again.
+// newDecoder decodes raw in place, without checking for duplicate names again.
 func newDecoder(raw []byte) *jsontext.Decoder {
 	return jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
 }
 
-// descend stops the decoder before the member or element of the coming value
+// descend moves the decoder to the start of the next value's member or element
 // that the reference token names.
 func descend(decoder *jsontext.Decoder, token string) bool {
 	begin, err := decoder.ReadToken()
@@ -137,8 +138,8 @@ func seekElement(decoder *jsontext.Decoder, i int) bool {
 	return decoder.PeekKind() != jsontext.KindEndArray
 }
 
-// arrayIndex reads the reference token of an array element: digits without a
-// leading zero. The "-" of RFC 6901, the element after the last, is never there.
+// arrayIndex parses the reference token of an array element: digits without a
+// leading zero. The "-" of RFC 6901, the element after the last, never exists.
 func arrayIndex(token string) (int, bool) {
 	if token == "" || token[0] == '0' && token != "0" || token[0] == '+' || token[0] == '-' {
 		return 0, false

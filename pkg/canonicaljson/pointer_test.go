@@ -36,7 +36,7 @@ func TestPointerAndLookup(t *testing.T) {
 	}
 }
 
-func TestPointersThatLeadNowhere(t *testing.T) {
+func TestPointersThatNameNoValue(t *testing.T) {
 	t.Parallel()
 	tree := mustParse(t, pointerDocument)
 	for _, pointer := range []string{
@@ -78,7 +78,7 @@ func TestMembersKeepsTheTextOfEachMember(t *testing.T) {
 	}
 }
 
-func TestMembersOfWhatIsNotAnObject(t *testing.T) {
+func TestMembersOfOtherValues(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "null", "1", `"{}"`, "[]", "{", `{"a"`, `{"a":`, `{"a":1`, `{"a":x}`} {
 		if got, ok := canonicaljson.Members(json.RawMessage(text)); ok {

@@ -17,7 +17,7 @@ type vectorFile struct {
 	Refused  []struct {
 		Why, Input, Pointer string
 		InputHex            string       `json:"input_hex"`
-		Code                problem.Code // That of what is not JSON where it is empty.
+		Code                problem.Code // Empty means invalid_json.
 	}
 	Commands []struct{ Why, Command, Canonical, SHA256 string }
 }

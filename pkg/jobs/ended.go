@@ -2,14 +2,14 @@ package jobs
 
 import "sync"
 
-// Ended tells waiting readers of jobs that end in this process. The zero value
+// Ended wakes readers that wait for jobs that end in this process. The zero value
 // is ready; it is safe for concurrent use.
 type Ended struct {
 	mu      sync.Mutex
 	waiting map[string][]chan struct{}
 }
 
-// Tell wakes whoever waits for the job. It does not block.
+// Tell wakes the readers that wait for the job. It does not block.
 func (e *Ended) Tell(jobID string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

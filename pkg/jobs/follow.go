@@ -6,15 +6,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
-// followPage is how many entries one look at a job returns, about. Whoever follows
-// holds them until they are sent, however slowly.
+// followPage is about how many entries one look at a job returns. The follower keeps
+// them in memory until they are sent, however slowly.
 const followPage = 20
 
-// Follow returns what happened to the job behind entry index of revision rev,
-// and whether the job has ended and nothing more will. Entries of one revision
-// come together. The errors are [*problem.Error]s.
+// Follow returns the job's history after entry index of revision rev, and whether the
+// history is complete: the job has ended. Entries of one revision come together. The
+// errors are [*problem.Error]s.
 func (s *Service) Follow(ctx context.Context, jobID string, rev int64, index int) ([]ledger.HistoryEntry, bool, error) {
-	// The job is read first: what its history says then is at least as new.
+	// Read the job first: its history is then at least as new.
 	agg, err := s.ledger.Job(ctx, jobID)
 	if err != nil {
 		return nil, false, ledger.Problem(err)

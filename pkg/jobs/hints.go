@@ -10,33 +10,32 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
-// Index is where lists of jobs are read from.
+// Index is the index that lists of jobs are read from.
 type Index interface {
 	Index(ctx context.Context, query ledger.IndexQuery) ([]ledger.IndexEntry, bool, error)
 }
 
-// Hint is an index entry and whose job it speaks of. It was written before the
-// commit that it speaks of: only the job itself can tell.
+// Hint is an index entry with its tenant. It is written before the job's commit, so
+// only the job itself shows whether the commit happened.
 type Hint struct {
 	TenantID string
 	ledger.IndexEntry
 }
 
-// HintQuery says which part of a filter's jobs is read.
+// HintQuery selects the part of a filter's jobs to read.
 type HintQuery struct {
-	// Tenants are those whose jobs are merged. Each has a page in memory.
+	// Tenants are the tenants whose jobs are merged. Each has a page in memory.
 	Tenants []string
-	// After is the job behind which the list begins, or empty.
+	// After is the job after which the list begins, or empty.
 	After string
-	// Page is the most entries that are read at once, of all tenants together.
+	// Page is the most entries in memory at a time, of all tenants together.
 	Page int
 }
 
-// Hints yields a hint of each job that may match the filter, the newest first.
-// Of the filter it heeds the terminal state, the correlation id and, by months
-// and up to a day, the times: it may yield too much, never too little. Where
-// CreatedAfter is zero, it goes three months back. The error, which is the last
-// that is yielded, is the store's.
+// Hints yields a hint of each job that may match the filter, the newest first. It
+// applies the filter's terminal state, correlation id and, by months and to a day's
+// precision, times: it may yield too much, never too little. If CreatedAfter is zero,
+// it goes three months back. An error of the store is yielded last.
 func (f *Filter) Hints(ctx context.Context, index Index, q HintQuery) iter.Seq2[Hint, error] {
 	return func(yield func(Hint, error) bool) {
 		if f.CorrelationID != "" {
@@ -52,7 +51,7 @@ func (f *Filter) Hints(ctx context.Context, index Index, q HintQuery) iter.Seq2[
 	}
 }
 
-// months are the first days of the oldest and of the newest month to look at.
+// months returns the first days of the oldest and of the newest month to read.
 func (f *Filter) months(after string) (oldest, newest time.Time) {
 	end := time.Now()
 	if !f.CreatedBefore.IsZero() {
@@ -117,13 +116,13 @@ func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time
 // rolled forward has the id of the first try.
 const idLead = 24 * time.Hour
 
-// tooOld reports whether a job with an id of that time, and so any that follows
-// it, was accepted before what the filter asks for.
+// tooOld reports whether a job with an id of that time, and so every later one in the
+// list, was accepted before the filter's range.
 func (f *Filter) tooOld(id time.Time) bool {
 	return !f.CreatedAfter.IsZero() && id.Add(idLead).Before(f.CreatedAfter)
 }
 
-// source is one tenant's part of a month.
+// source reads one tenant's part of a month.
 type source struct {
 	query   ledger.IndexQuery
 	entries []ledger.IndexEntry
@@ -132,7 +131,7 @@ type source struct {
 	head time.Time
 }
 
-// fill reads the next entries where there are none.
+// fill reads the next entries if none are left.
 func (s *source) fill(ctx context.Context, index Index) error {
 	if len(s.entries) > 0 || !s.more {
 		return nil

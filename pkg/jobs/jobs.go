@@ -8,28 +8,16 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// Ledger is what the service needs of the ledger.
-type Ledger interface {
-	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
-	Payload(ctx context.Context, jobID string) ([]byte, error)
-	History(ctx context.Context, jobID string, after int64, limit int) ([]ledger.HistoryEntry, int64, error)
-	Change(ctx context.Context, jobID string, event statemachine.Event, opts ...ledger.Option) (ledger.Result, error)
-	Rerun(ctx context.Context, rerun ledger.Rerun) (ledger.Accepted, error)
-	Index(ctx context.Context, query ledger.IndexQuery) ([]ledger.IndexEntry, bool, error)
-	Tenants(ctx context.Context, after string, limit int) ([]string, error)
-}
-
-// Service reads and steers jobs. It is safe for concurrent use.
+// Service reads and controls jobs. It is safe for concurrent use.
 type Service struct {
-	ledger Ledger
+	ledger *ledger.Ledger
 	ended  *Ended
 	limit  int
 }
 
-// New returns a service on the ledger. ended tells of jobs that end in this
-// process; limit is the most jobs that a tenant may have in flight, 0 for no
-// limit.
-func New(l Ledger, ended *Ended, limit int) *Service {
+// New returns a service on the ledger. ended wakes readers when a job ends in this
+// process; limit is the most jobs that a tenant may have in flight, 0 for no limit.
+func New(l *ledger.Ledger, ended *Ended, limit int) *Service {
 	return &Service{ledger: l, ended: ended, limit: limit}
 }
 
@@ -65,12 +53,12 @@ func (s *Service) view(ctx context.Context, agg *statemachine.Aggregate) (*View,
 	return view, nil
 }
 
-// pollInterval is how often a waiting reader looks for an end that another
-// process brought about.
+// pollInterval is how often a waiting reader reads the job, which another process may
+// have ended.
 const pollInterval = time.Second
 
-// Wait returns the job when it is terminal, or after that time as it is then.
-// It ends early when ended is closed, or with the context. The errors are
+// Wait returns the job when it is terminal, or its current state after that time. It
+// ends early when ended is closed or the context is done. The errors are
 // [*problem.Error]s.
 func (s *Service) Wait(ctx context.Context, jobID string, wait time.Duration, ended <-chan struct{}) (*View, error) {
 	timeout, cancel := context.WithTimeout(ctx, wait)
@@ -98,7 +86,7 @@ func (s *Service) Wait(ctx context.Context, jobID string, wait time.Duration, en
 }
 
 // History returns one page of the job's history with rev > after, and the rev
-// to go on after, 0 at the end. The errors are [*problem.Error]s.
+// to continue after, 0 at the end. The errors are [*problem.Error]s.
 func (s *Service) History(ctx context.Context, jobID string, after int64, limit int,
 ) ([]ledger.HistoryEntry, int64, error) {
 	entries, next, err := s.ledger.History(ctx, jobID, after, limit)
@@ -113,7 +101,7 @@ func (s *Service) History(ctx context.Context, jobID string, after int64, limit 
 	return entries, next, nil
 }
 
-// Control is a request to steer a job.
+// Control is a request to cancel, pause or resume a job.
 type Control struct {
 	JobID     string
 	Reason    string
@@ -121,19 +109,18 @@ type Control struct {
 	RequestID string
 }
 
-// Cancel asks to end the job without a result. It reports whether that changed
-// anything; the errors are [*problem.Error]s, illegal_transition for a job that
-// ended otherwise.
+// Cancel ends the job without a result. It reports whether that changed the job; the
+// errors are [*problem.Error]s, illegal_transition for a job that ended otherwise.
 func (s *Service) Cancel(ctx context.Context, c Control) (*View, bool, error) {
 	return s.steer(ctx, c, statemachine.Cancel{Reason: c.Reason})
 }
 
-// Pause asks to start nothing new. See [Service.Cancel] for what it returns.
+// Pause stops new dispatch of the job. It returns the same as [Service.Cancel].
 func (s *Service) Pause(ctx context.Context, c Control) (*View, bool, error) {
 	return s.steer(ctx, c, statemachine.Pause{Reason: c.Reason})
 }
 
-// Resume ends a pause. See [Service.Cancel] for what it returns.
+// Resume ends a pause. It returns the same as [Service.Cancel].
 func (s *Service) Resume(ctx context.Context, c Control) (*View, bool, error) {
 	return s.steer(ctx, c, statemachine.Resume{Reason: c.Reason})
 }

@@ -18,17 +18,16 @@ type Filter struct {
 	RequestType string
 	// CorrelationID needs TenantID.
 	CorrelationID string
-	// CreatedAfter and CreatedBefore bound the acceptance, from and to, where
-	// they are not zero.
+	// CreatedAfter and CreatedBefore, if not zero, bound the time of acceptance:
+	// CreatedAfter ≤ accepted < CreatedBefore.
 	CreatedAfter  time.Time
 	CreatedBefore time.Time
 }
 
 const (
-	// defaultMonths is how many months back a list goes where its filter does not
-	// say.
+	// defaultMonths is how many months back a list goes without CreatedAfter.
 	defaultMonths = 3
-	// maxMonths bounds how far back it may go.
+	// maxMonths bounds how far back a list may go.
 	maxMonths = 120
 	// maxExamined bounds the jobs that are read for one page.
 	maxExamined = 2000
@@ -36,9 +35,9 @@ const (
 	maxTenants = 1000
 )
 
-// List returns one page of jobs, newest first, and what to continue after,
-// empty at the end. A page may be short of the limit and still not be the last.
-// Each job is as its own rows say. The errors are [*problem.Error]s.
+// List returns one page of jobs, newest first, and the position to continue after,
+// empty at the end. A page may hold fewer jobs than the limit and still not be the
+// last. Each job is read from its own rows. The errors are [*problem.Error]s.
 func (s *Service) List(ctx context.Context, f Filter, limit int, after string) ([]*statemachine.Aggregate, string, error) {
 	if err := f.check(after); err != nil {
 		return nil, "", err
@@ -57,14 +56,14 @@ func (s *Service) List(ctx context.Context, f Filter, limit int, after string) (
 	return list.found, list.last, nil
 }
 
-// check names the parameter that makes no sense.
+// check names the first invalid parameter.
 func (f *Filter) check(after string) error {
 	var message string
 	switch {
 	case f.CorrelationID != "" && f.TenantID == "":
 		message = "parameter correlation_id needs tenant_id"
 	case after != "" && ledger.ParseJobID(after) != nil:
-		message = "page_token is not one that a page has given"
+		message = "page_token is invalid"
 	case !f.CreatedAfter.IsZero() && !f.CreatedBefore.IsZero() && !f.CreatedAfter.Before(f.CreatedBefore):
 		message = "parameter created_after must be before created_before"
 	default:
@@ -73,7 +72,7 @@ func (f *Filter) check(after string) error {
 	return &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: message}}}
 }
 
-// tenants are those whose jobs are listed.
+// tenants returns the tenants whose jobs are listed.
 func (s *Service) tenants(ctx context.Context, f *Filter) ([]string, error) {
 	if f.TenantID != "" {
 		return []string{f.TenantID}, nil
@@ -81,7 +80,7 @@ func (s *Service) tenants(ctx context.Context, f *Filter) ([]string, error) {
 	return s.ledger.Tenants(ctx, "", maxTenants)
 }
 
-// listing is one page in the making.
+// listing is a page that is being filled.
 type listing struct {
 	service *Service
 	filter  Filter
@@ -91,7 +90,7 @@ type listing struct {
 	found    []*statemachine.Aggregate
 	last     string // the job that was looked at last
 	examined int
-	// exhausted says that there is nothing behind the last job.
+	// exhausted says that no job comes after the last one.
 	exhausted bool
 }
 
@@ -113,13 +112,13 @@ func (l *listing) run(ctx context.Context) error {
 	return nil
 }
 
-// look reads a job, and keeps it where it matches.
+// look reads a job, and keeps it if it matches.
 func (l *listing) look(ctx context.Context, jobID string) error {
 	l.last = jobID
 	l.examined++
 	agg, err := l.service.ledger.Job(ctx, jobID)
 	if errors.Is(err, ledger.ErrJobNotFound) {
-		return nil // Its accept never came, or it is purged.
+		return nil // Its accept never committed, or it is purged.
 	}
 	if err != nil {
 		return err
@@ -130,7 +129,7 @@ func (l *listing) look(ctx context.Context, jobID string) error {
 	return nil
 }
 
-// matches holds the filter against the job itself.
+// matches applies the filter to the job itself.
 func (f *Filter) matches(job *statemachine.Job) bool {
 	return !slices.Contains([]bool{
 		f.TenantID == "" || job.TenantID == f.TenantID,

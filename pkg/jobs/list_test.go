@@ -85,7 +85,7 @@ func TestList(t *testing.T) {
 			"all":                   {jobs.Filter{CreatedAfter: all}, func(int) bool { return true }},
 			"the last months":       {jobs.Filter{}, func(i int) bool { return i >= 6 }}, // from March on
 			"of a tenant":           {jobs.Filter{CreatedAfter: all, TenantID: "t1"}, func(i int) bool { return i%3 == 1 }},
-			"of nobody":             {jobs.Filter{CreatedAfter: all, TenantID: "t9"}, func(int) bool { return false }},
+			"of an unknown tenant":  {jobs.Filter{CreatedAfter: all, TenantID: "t9"}, func(int) bool { return false }},
 			"that are cancelled":    {jobs.Filter{CreatedAfter: all, State: statemachine.JobCancelled}, func(i int) bool { return i%3 == 2 }},
 			"that are dispatching":  {jobs.Filter{CreatedAfter: all, State: statemachine.JobDispatching}, func(i int) bool { return i%3 != 2 }},
 			"of a request type":     {jobs.Filter{CreatedAfter: all, RequestType: "r1"}, func(i int) bool { return i%2 == 1 }},
@@ -128,7 +128,7 @@ func TestList_NamesTheParameterThatMakesNoSense(t *testing.T) {
 	}
 }
 
-// An index row may speak of a job whose accept never came.
+// An index row may name a job whose accept never committed.
 func TestList_LeavesOutWhatIsNotThere(t *testing.T) {
 	t.Parallel()
 	store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
@@ -176,7 +176,7 @@ func TestFollow_GoesOnBehindAnEntry(t *testing.T) {
 	}
 	rest, _, err := s.Follow(t.Context(), id, first[1].Rev, first[1].Index)
 	if diff := cmp.Diff(first[2:], rest); diff != "" || err != nil {
-		t.Errorf("behind the second: %v (-want +got):\n%s", err, diff)
+		t.Errorf("after the second: %v (-want +got):\n%s", err, diff)
 	}
 	if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
 		t.Fatal(err)

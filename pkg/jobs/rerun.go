@@ -6,14 +6,14 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
-// Rerun is a request to do an ended job again, as a new one.
+// Rerun is a request to repeat an ended job as a new one.
 type Rerun struct {
 	Control
-	// FromStart does every step again, not only those from the failed one on.
+	// FromStart repeats every step, not only those from the failed one on.
 	FromStart bool
 }
 
-// Rerun makes a new job of one that ended FAILED_FINAL or CANCELLED. There is
+// Rerun creates a new job from one that ended FAILED_FINAL or CANCELLED. There is
 // one for each job and starting point, so a double click gives the same job.
 // The errors are [*problem.Error]s, illegal_transition for any other job.
 func (s *Service) Rerun(ctx context.Context, r Rerun) (ledger.Accepted, error) {

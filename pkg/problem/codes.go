@@ -3,19 +3,19 @@ package problem
 import "net/http"
 
 // Code is the machine-readable reason of a problem. Codes are part of the wire
-// contract: they may be added, never renamed or given another meaning.
+// contract: new ones may be added, but none renamed or given another meaning.
 type Code string
 
-// The codes of requests that are wrong in themselves.
+// The codes of invalid requests.
 const (
 	// InvalidJSON: the body is not JSON.
 	InvalidJSON Code = "invalid_json"
-	// InvalidEnvelope: a field or parameter is missing, unknown, of another
-	// type or out of its range, or a parameter is too long.
+	// InvalidEnvelope: a field or parameter is missing, unknown, of the wrong
+	// type or out of range, or a parameter is too long.
 	InvalidEnvelope Code = "invalid_envelope"
 	// PayloadInvalid: the payload does not match a step's JSON Schema.
 	PayloadInvalid Code = "payload_invalid"
-	// UnknownRequestType: no protocol takes the request_type.
+	// UnknownRequestType: no protocol accepts the request_type.
 	UnknownRequestType Code = "unknown_request_type"
 	// RefInvalid: a reference has no URI, or one that is not allowed.
 	RefInvalid Code = "ref_invalid"
@@ -23,8 +23,8 @@ const (
 	SchemaVersionUnsupported Code = "schema_version_unsupported"
 	// IdempotencyMismatch: the idempotency key was used for another command.
 	IdempotencyMismatch Code = "idempotency_mismatch"
-	// TooLarge: the body, something in it, or the directive it would make, exceeds
-	// a limit: of bytes, characters, entries, digits or levels.
+	// TooLarge: the body, a part of it, or the directive that it would make,
+	// exceeds a limit of bytes, characters, entries, digits or levels.
 	TooLarge Code = "too_large"
 	// UnsupportedMediaType: the body is not declared as application/json.
 	UnsupportedMediaType Code = "unsupported_media_type"
@@ -32,7 +32,7 @@ const (
 	MethodNotAllowed Code = "method_not_allowed"
 )
 
-// The codes of requests for something that does not exist, or that the caller
+// The codes of requests for an object that does not exist or that the caller
 // may not see.
 const (
 	// NotFound: no such path.
@@ -45,9 +45,10 @@ const (
 	WorkNotFound Code = "work_not_found"
 )
 
-// The codes of requests that do not fit the present state.
+// The codes of requests that conflict with the current state.
 const (
-	// Conflict: others kept changing the same thing; the request may be repeated.
+	// Conflict: concurrent requests kept changing the same object; the caller
+	// may retry.
 	Conflict Code = "conflict"
 	// IllegalTransition: the state does not allow it.
 	IllegalTransition Code = "illegal_transition"
@@ -67,33 +68,33 @@ const (
 	Unauthenticated Code = "unauthenticated"
 	// Forbidden: the credential does not cover this.
 	Forbidden Code = "forbidden"
-	// TenantLimit: the tenant has as many live jobs as it may.
+	// TenantLimit: the tenant's limit of jobs in flight is reached.
 	TenantLimit Code = "tenant_limit"
 	// RateLimited: too many requests.
 	RateLimited Code = "rate_limited"
 )
 
-// The codes of failures on this side.
+// The codes of server failures.
 const (
-	// StoreUnavailable: the store does not answer; nothing is known to be lost.
+	// StoreUnavailable: the store does not answer. No data is known to be lost.
 	StoreUnavailable Code = "store_unavailable"
-	// IssuerUnavailable: the token cannot be checked, because its issuer does not
-	// answer. The token may be good.
+	// IssuerUnavailable: the token cannot be checked, because its issuer does
+	// not answer. The token may be valid.
 	IssuerUnavailable Code = "issuer_unavailable"
-	// ShuttingDown: this process drains; another one may take the request.
+	// ShuttingDown: this process drains; another one may accept the request.
 	ShuttingDown Code = "shutting_down"
-	// Internal: a fault of this side. Details are in the log alone.
+	// Internal: a fault of the server. Only the log has details.
 	Internal Code = "internal"
 )
 
-// definition is what a code stands for.
+// definition is the meaning of a code.
 type definition struct {
 	code   Code
 	status int
 	title  string
 }
 
-// definitions is the one table of codes, by status.
+// definitions are all codes, by status.
 var definitions = []definition{
 	{InvalidJSON, http.StatusBadRequest, "The body is not valid JSON"},
 	{InvalidEnvelope, http.StatusBadRequest, "The request is not valid"},
@@ -134,8 +135,8 @@ func Codes() []Code {
 	return codes
 }
 
-// define returns the code's definition, and that of [Internal] for a code that
-// the table does not hold.
+// define returns the code's definition, or that of [Internal] for an unknown
+// code.
 func define(code Code) definition {
 	for i := range definitions {
 		if definitions[i].code == code {
@@ -145,12 +146,11 @@ func define(code Code) definition {
 	return definition{Internal, http.StatusInternalServerError, "Internal error"}
 }
 
-// Status returns the HTTP status that the code is answered with, and 500 for an
-// unknown code.
+// Status returns the code's HTTP status, or 500 for an unknown code.
 func (c Code) Status() int { return define(c).status }
 
-// Title returns the sentence for people that is the same for every problem of
-// the code, without a full stop.
+// Title returns the code's sentence for people, without a full stop. It is the
+// same for every problem with the code.
 func (c Code) Title() string { return define(c).title }
 
 // Type returns the URI that identifies the kind of problem, RFC 9457's type.

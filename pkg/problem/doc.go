@@ -1,5 +1,5 @@
-// Package problem is the one vocabulary of errors between the use cases and
-// those who call Lucius: a stable machine-readable code, and what goes with it.
+// Package problem defines the errors that use cases return to clients: a stable
+// machine-readable code with details.
 //
 //	use case ──► *problem.Error{Code, Detail, Errors, RetryAfter, Err}
 //	                  │
@@ -9,8 +9,8 @@
 //	                  ▼
 //	          application/problem+json (RFC 9457)
 //
-// A use case returns an [Error] where a client can do something about it, and
-// any other error where not; [From] makes of the latter the code internal,
-// whose cause reaches the log alone. The package imports nothing of the
-// project, so that every layer may use it.
+// A use case returns an [Error] if a client can act on it, and any other error
+// if not; [From] converts the latter to the code internal, whose cause is only
+// logged. The package imports no other package of the project, so that every
+// layer can use it.
 package problem

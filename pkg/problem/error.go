@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Violation names one thing that is wrong with a request, and where.
+// Violation is one fault of a request and its location.
 type Violation struct {
-	// Pointer is the JSON pointer (RFC 6901) of the value in the request's body;
-	// empty where the whole body or a parameter is meant.
+	// Pointer is the JSON pointer (RFC 6901) of the value in the request's
+	// body, or empty for the whole body or a parameter.
 	Pointer string `json:"pointer"`
-	// Message says what is wrong with it, for people.
+	// Message describes the fault, for people.
 	Message string `json:"message"`
-	// Code is the kind of fault, which [Refused] makes the code of the whole.
+	// Code is the kind of fault, from which [Refused] chooses the error's code.
 	// Optional. Defaults to [InvalidEnvelope]. It is not sent.
 	Code Code `json:"-"`
 }
@@ -29,11 +29,11 @@ type Error struct {
 	// Summary. It is sent to the client, so it must not hold secrets, file
 	// paths or SDK text.
 	Detail string
-	// Errors names every violation, in the order of the request. Optional.
+	// Errors are all violations, in the order of the request. Optional.
 	Errors []Violation
-	// RetryAfter tells the client when to try again. Optional; 0 says nothing.
+	// RetryAfter tells the client when to retry. Optional; 0 is not sent.
 	RetryAfter time.Duration
-	// Err is the cause, for the log alone: it is never sent. Optional.
+	// Err is the cause, which is logged and never sent. Optional.
 	Err error
 }
 
@@ -42,9 +42,9 @@ func Newf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
-// Refused returns the [Error] of a request with these violations, of which there
-// must be one at least. Where they are of several kinds its code is the [Foremost].
-// The error owns the slice.
+// Refused returns the [Error] of a request with these violations, at least one.
+// If they have several codes, the error has the [Foremost]. The error owns the
+// slice.
 func Refused(violations []Violation) *Error {
 	var code Code
 	for i := range violations {
@@ -53,12 +53,12 @@ func Refused(violations []Violation) *Error {
 	return &Error{Code: code, Errors: violations}
 }
 
-// precedence orders the codes of faults that one request may have side by side.
+// precedence orders the codes of faults that one request may have together.
 var precedence = map[Code]int{RefInvalid: 1, TooLarge: 2, InvalidEnvelope: 3}
 
-// Foremost returns the code that a request is answered with whose faults are of
-// both kinds: [InvalidEnvelope] before [TooLarge] before [RefInvalid] before any
-// other, and a where neither is one of these.
+// Foremost returns the code for a request with faults of both codes:
+// [InvalidEnvelope] before [TooLarge] before [RefInvalid] before any other, or
+// a if neither is one of these.
 func Foremost(a, b Code) Code {
 	if precedence[b] > precedence[a] {
 		return b
@@ -66,8 +66,8 @@ func Foremost(a, b Code) Code {
 	return a
 }
 
-// Summary returns the detail for the client; where there is none, the first
-// violation and how many there are.
+// Summary returns the detail for the client or, if there is none, the first
+// violation and the number of violations.
 func (e *Error) Summary() string {
 	if e.Detail != "" || len(e.Errors) == 0 {
 		return e.Detail
@@ -99,9 +99,9 @@ func (e *Error) Error() string {
 // Unwrap returns the cause, or nil.
 func (e *Error) Unwrap() error { return e.Err }
 
-// From returns the [Error] that err is or wraps, nil for nil, and for any other
-// error, or one whose code is none of [Codes], one of code [Internal] with err
-// as its cause and no detail.
+// From returns the [Error] that err is or wraps, or nil for nil. Any other
+// error, or one whose code is not in [Codes], becomes an Error with the code
+// [Internal], err as its cause and no detail.
 func From(err error) *Error {
 	if err == nil {
 		return nil

@@ -9,21 +9,21 @@ import (
 	"unicode/utf8"
 )
 
-// NotJSON returns the [Error] of a body that package encoding/json could not read,
-// with the error that it returned. One of a value's type is the caller's to tell
-// apart: such a body is JSON. What is wrong is said by [NotJSONAt]: the
-// decoder's own text repeats the body, and stays in Err, for the log.
+// NotJSON returns the [Error] of a body for which package encoding/json
+// returned err. The caller must handle errors of a value's type itself: such a
+// body is JSON. The detail is that of [NotJSONAt], because the decoder's own
+// text quotes the body; that text is kept in Err, for the log.
 func NotJSON(body []byte, err error) *Error {
-	offset := len(body) // A decoder that reads from memory fails else by coming to its end.
+	offset := len(body) // Any other failure of a decoder in memory is an early end.
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && syntax.Error() != "unexpected end of JSON input" {
 		offset = int(syntax.Offset) - 1
 	}
 	return NotJSONAt(body, offset, "", err)
 }
 
-// NotJSONAt returns the [Error] of a body that is not JSON from the byte at offset
-// on, counted from 0. Its detail says where that is, and what: in the words given,
-// or, where there are none, in those for what is found there. It repeats nothing of
+// NotJSONAt returns the [Error] of a body that is not JSON from the byte at
+// offset on, counted from 0. Its detail names the place and the fault, which is
+// what or, if that is empty, a description of the byte there. It does not quote
 // the body. err is the cause, for the log; it may be nil.
 func NotJSONAt(body []byte, offset int, what string, err error) *Error {
 	if what == "" {
@@ -36,9 +36,9 @@ func NotJSONAt(body []byte, offset int, what string, err error) *Error {
 	}
 }
 
-// Place returns the line and column of the byte at offset, both counted from 1, in
-// words. Columns are counted in bytes. An offset outside of the body is moved to
-// its beginning or end.
+// Place returns the line and column of the byte at offset, both counted from 1,
+// in words. Columns are counted in bytes. An offset outside the body is moved
+// to its beginning or end.
 func Place(body []byte, offset int) string {
 	before := body[:min(max(offset, 0), len(body))]
 	line := bytes.Count(before, []byte("\n")) + 1
@@ -46,7 +46,7 @@ func Place(body []byte, offset int) string {
 	return fmt.Sprintf("line %d, column %d", line, column)
 }
 
-// misplaced says what is found at offset, where JSON cannot go on like that.
+// misplaced describes the byte at offset, at which the JSON becomes invalid.
 func misplaced(body []byte, offset int) string {
 	if offset >= len(body) {
 		return "it ends too early"

@@ -18,23 +18,23 @@ var (
 	ErrUnknownMode = errors.New("routing: unknown mode")
 )
 
-// Mode says how the routing key is made.
+// Mode is how the routing key is made.
 //
 // Source: Option B spec, 7.1.
 type Mode string
 
 // The modes.
 const (
-	// Default makes the key of the tenant id alone.
+	// Default makes the key from the tenant id.
 	Default Mode = "DEFAULT"
-	// Burst makes the key of the tenant id and the doc id.
+	// Burst makes the key from the tenant id and the doc id.
 	Burst Mode = "BURST"
 )
 
 // Valid reports whether the mode is one of the modes.
 func (m Mode) Valid() bool { return m == Default || m == Burst }
 
-// Source says who decided on the mode.
+// Source is where the mode comes from.
 type Source string
 
 // The sources, in order of precedence.
@@ -44,11 +44,11 @@ const (
 	SourceDefault  Source = "default"
 )
 
-// Request is what a decision is made from.
+// Request is the input of a decision.
 type Request struct {
 	// TenantID is the command's tenant_id. Required.
 	TenantID string
-	// DocID is the command's doc_id. Required where the mode is BURST.
+	// DocID is the command's doc_id. Required if the mode is BURST.
 	DocID string
 	// RequestMode is the mode that the command asks for, or empty.
 	RequestMode Mode
@@ -58,7 +58,7 @@ type Request struct {
 
 // Decision is where a step's directives go, and why.
 type Decision struct {
-	// Mode is the mode that was resolved.
+	// Mode is the resolved mode.
 	Mode Mode
 	// Lane is the lane's number, counted from 0.
 	Lane int
@@ -66,7 +66,7 @@ type Decision struct {
 	RoutingKey string
 	// Topic is the name of the lane's topic.
 	Topic string
-	// Source says who decided on the mode.
+	// Source is where the mode comes from.
 	Source Source
 	// Reason is a sentence for people.
 	Reason string
@@ -105,7 +105,7 @@ func resolve(request Request) (Mode, Source) {
 	}
 }
 
-// routingKey makes the key of the mode.
+// routingKey returns the mode's key.
 func routingKey(mode Mode, request Request) (string, error) {
 	tenant := normalise(request.TenantID)
 	if tenant == "" {
@@ -125,13 +125,13 @@ func routingKey(mode Mode, request Request) (string, error) {
 	}
 }
 
-// normalise maps the spellings of one id to one text: Unicode NFC, trimmed,
+// normalise maps all spellings of an id to one text: Unicode NFC, trimmed,
 // lower case.
 func normalise(id string) string {
 	return strings.ToLower(strings.TrimSpace(norm.NFC.String(id)))
 }
 
-// reason puts the decision into a sentence.
+// reason returns the decision as a sentence.
 func reason(mode Mode, source Source) string {
 	var why, what string
 	switch source {

@@ -12,20 +12,20 @@ const (
 	DefaultTopicPrefix = "global-bus-p"
 )
 
-// MaxLanes bounds the number of lanes: each is a topic of its own.
+// MaxLanes is the greatest number of lanes. Each lane is a topic of its own.
 const MaxLanes = 1024
 
-// Config says what the lanes are.
+// Config configures the lanes.
 type Config struct {
 	// Lanes is the number of lanes, 1 to [MaxLanes]. Optional. Defaults to
 	// [DefaultLanes]. Changing it moves routing keys to other lanes.
 	Lanes int
-	// TopicPrefix is what the lane's number is appended to. Optional. Defaults
-	// to [DefaultTopicPrefix].
+	// TopicPrefix is the topic's name without the lane's number. Optional.
+	// Defaults to [DefaultTopicPrefix].
 	TopicPrefix string
 }
 
-// Validate reports the first field that makes no sense, by name.
+// Validate returns an error that names the first invalid field.
 func (c Config) Validate() error {
 	if c.Lanes < 0 || c.Lanes > MaxLanes {
 		return fmt.Errorf("routing: Lanes is %d and must be 1 to %d", c.Lanes, MaxLanes)

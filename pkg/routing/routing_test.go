@@ -29,7 +29,8 @@ func decide(tb testing.TB, router *routing.Router, request routing.Request) rout
 	return decision
 }
 
-// The lanes are part of the wire contract: other implementations count on them.
+// The lanes are part of the wire contract: other implementations depend on
+// them.
 func TestLanesOfTheContract(t *testing.T) {
 	t.Parallel()
 	router := newRouter(t, routing.Config{})
@@ -60,7 +61,7 @@ func TestLanesOfTheContract(t *testing.T) {
 	}
 }
 
-func TestWhoDecidesOnTheMode(t *testing.T) {
+func TestModePrecedence(t *testing.T) {
 	t.Parallel()
 	router := newRouter(t, routing.Config{})
 	const none, standard, burst = routing.Mode(""), routing.Default, routing.Burst
@@ -163,7 +164,7 @@ func TestValidModes(t *testing.T) {
 	}
 }
 
-// Every lane is used, and none by far more keys than another.
+// Every lane is used, and by similar numbers of keys.
 func TestKeysSpreadOverTheLanes(t *testing.T) {
 	t.Parallel()
 	router := newRouter(t, routing.Config{})
@@ -201,7 +202,7 @@ func FuzzDecide(f *testing.F) {
 			t.Fatalf("Decide(%q, %q) = %+v, off the lanes", tenant, doc, decision)
 		}
 		if !utf8.ValidString(tenant) {
-			return // NFC promises nothing then, and no such command is accepted.
+			return // NFC is undefined for such a text, and no such command is accepted.
 		}
 		request.TenantID = "\t" + request.TenantID + " "
 		again, err := router.Decide(request)
