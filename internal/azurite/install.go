@@ -12,12 +12,12 @@ import (
 	"path/filepath"
 )
 
-// sources are the files of tools/azurite that make up an installation. A
-// change of any of them makes a new one.
+// sources are the files of tools/azurite that define an installation. A change of
+// any of them causes a new one.
 var sources = []string{"package.json", "package-lock.json", "run.js"}
 
-// install returns the directory that holds the pinned Azurite, and installs it
-// on first use. Processes that come at the same time wait for one another.
+// install returns the directory of the pinned Azurite, and installs it on first use.
+// Concurrent processes wait for one another.
 func install(ctx context.Context) (string, error) {
 	files, err := readSources()
 	if err != nil {
@@ -44,8 +44,8 @@ func install(ctx context.Context) (string, error) {
 	return dir, installInto(ctx, home, dir, files)
 }
 
-// installInto installs beside dir and moves the result there, so that dir is
-// complete or does not exist.
+// installInto installs into a scratch directory next to dir and renames it to dir, so
+// that dir is complete or does not exist.
 func installInto(ctx context.Context, home, dir string, files map[string][]byte) (err error) {
 	scratch, err := os.MkdirTemp(home, "installing-")
 	if err != nil {
@@ -93,13 +93,13 @@ func findTools() (string, error) {
 			return tools, nil
 		}
 		if filepath.Dir(dir) == dir {
-			return "", errors.New("tools/azurite is in no directory above: run inside the repository")
+			return "", errors.New("tools/azurite was not found in any parent directory: run inside the repository")
 		}
 		dir = filepath.Dir(dir)
 	}
 }
 
-// fingerprint names an installation of these files.
+// fingerprint returns the name of the installation of these files.
 func fingerprint(files map[string][]byte) string {
 	hash := sha256.New()
 	for _, name := range sources {

@@ -4,6 +4,6 @@ package azurite
 
 import "context"
 
-// lock does nothing here: two installations at once cost time, and the first
-// that is complete is kept.
+// lock does nothing here: concurrent installations cost time, and the first complete
+// one is kept.
 func lock(context.Context, string) (unlock func(), err error) { return func() {}, nil }

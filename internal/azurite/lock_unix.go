@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// lockPoll is how often a process that waits looks again.
+// lockPoll is how often a waiting process retries.
 const lockPoll = 50 * time.Millisecond
 
-// lock takes the lock on that file, which dies with the process, and waits for
-// whoever holds it.
+// lock locks the file, and waits while another process holds the lock. The lock ends
+// with the process.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -29,8 +29,7 @@ type Server struct {
 
 // Start installs Azurite if need be and starts it in memory on a free loopback
 // port. It returns when the server listens. ctx bounds the start and not the
-// server, which runs until [Server.Stop] or until this process ends, in
-// whatever way.
+// server, which runs until [Server.Stop] or until this process ends, even by a kill.
 func Start(ctx context.Context) (*Server, error) {
 	dir, err := install(ctx)
 	if err != nil {
@@ -75,7 +74,7 @@ func start(ctx context.Context, dir string) (*Server, error) {
 	return s, nil
 }
 
-// drain reads what the server prints until it ends, and sends its port.
+// drain reads the server's output until it ends, and sends its port.
 func (s *Server) drain(stdout io.Reader, ports chan<- string) {
 	defer close(s.drained)
 	lines := bufio.NewScanner(stdout)
@@ -91,19 +90,19 @@ func (s *Server) drain(stdout io.Reader, ports chan<- string) {
 // Addr returns the host and port at which the server listens.
 func (s *Server) Addr() string { return "127.0.0.1:" + s.port }
 
-// ConnectionString returns what a client of Azure Tables connects with.
+// ConnectionString returns a connection string for clients of Azure Tables.
 func (s *Server) ConnectionString() string {
 	return fmt.Sprintf("DefaultEndpointsProtocol=http;AccountName=%s;AccountKey=%s;TableEndpoint=http://%s/%s;",
 		account, key, s.Addr(), account)
 }
 
-// Stop ends the server, with all that it stored, and waits until it is gone.
-// Calling it again does nothing.
+// Stop kills the server, which loses its data, and waits until it has exited. Calling
+// it again does nothing.
 func (s *Server) Stop() {
 	s.stop.Do(func() {
 		_ = s.process.Process.Kill()
 		<-s.drained
 		_ = s.stdin.Close()
-		_ = s.process.Wait() // That it was killed is no news.
+		_ = s.process.Wait() // It returns that the process was killed.
 	})
 }

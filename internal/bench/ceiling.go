@@ -16,8 +16,8 @@ import (
 const ceilingAnswer = `{"jobId":"00000000-0000-7000-8000-000000000000","state":"DISPATCHING",` +
 	`"replayed":false,"correlation_id":"00000000-0000-7000-8000-000000000000"}`
 
-// ceilingServer is the least that a durable service can do: it answers a
-// request once its body is on disk.
+// ceilingServer does the least that a durable service can do: it answers a request
+// once its body is on disk.
 type ceilingServer struct {
 	log    *groupLog
 	server *http.Server
@@ -66,7 +66,7 @@ func (c *ceilingServer) close() error {
 	return errors.Join(err, c.log.close())
 }
 
-// ceiling measures how many durable requests this machine answers to the same
+// ceiling measures how many durable requests this machine answers for the same
 // number of clients, with bodies as long as a command's payload.
 func (b *bench) ceiling(ctx context.Context) (result Ceiling, err error) {
 	server, err := startCeiling(ctx, b.options.Dir)
@@ -100,8 +100,8 @@ func (b *bench) ceiling(ctx context.Context) (result Ceiling, err error) {
 	}, nil
 }
 
-// knock makes one request after the other until the window's end, and returns
-// the times of those that were answered in it.
+// knock makes one request after the other until the window's end, and returns the
+// durations of those that were answered in it.
 func (b *bench) knock(ctx context.Context, client *client, window window, body []byte) ([]time.Duration, error) {
 	var taken []time.Duration
 	for {

@@ -18,10 +18,10 @@ type client struct {
 	base string
 }
 
-// newClient returns a client that keeps so many connections open.
+// newClient returns a client that keeps that many connections open.
 func newClient(base string, connections int) *client {
 	return &client{base: base, http: &http.Client{
-		// Nothing that is asked here takes longer: a claim waits for claimWait.
+		// No request takes longer: a claim waits for claimWait.
 		Timeout: time.Minute,
 		Transport: &http.Transport{
 			MaxIdleConnsPerHost: connections,
@@ -36,8 +36,7 @@ func newClient(base string, connections int) *client {
 // close drops the kept connections.
 func (c *client) close() { c.http.CloseIdleConnections() }
 
-// post sends a JSON body and reads the answer into the value, where it is not
-// nil.
+// post sends a JSON body and decodes the answer into the value, unless it is nil.
 func (c *client) post(ctx context.Context, path string, body, answer any) error {
 	encoded, err := json.Marshal(body)
 	if err != nil {
@@ -46,7 +45,7 @@ func (c *client) post(ctx context.Context, path string, body, answer any) error 
 	return c.send(ctx, http.MethodPost, path, encoded, answer)
 }
 
-// get reads the answer into the value.
+// get decodes the answer into the value.
 func (c *client) get(ctx context.Context, path string, answer any) error {
 	return c.send(ctx, http.MethodGet, path, nil, answer)
 }
@@ -62,10 +61,10 @@ func (c *client) send(ctx context.Context, method, path string, body []byte, ans
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return err // It names method and URL.
+		return err // It names the method and the URL.
 	}
 	defer response.Body.Close()
-	// Read to its end, or the connection could not be kept.
+	// Read to the end, or the connection could not be kept.
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		return fmt.Errorf("%s %s: read the answer: %w", method, path, err)
@@ -82,10 +81,10 @@ func (c *client) send(ctx context.Context, method, path string, body []byte, ans
 	return nil
 }
 
-// StatusError is an answer of the server that the benchmark did not expect: a
-// run in which requests fail measures nothing.
+// StatusError is an unexpected answer of the server: a run in which requests fail
+// measures nothing.
 type StatusError struct {
-	// Method and Path are what was asked.
+	// Method and Path are those of the request.
 	Method, Path string
 	// Status is the HTTP status of the answer.
 	Status int
@@ -93,7 +92,7 @@ type StatusError struct {
 	Body string
 }
 
-// Error says what was asked and what was answered.
+// Error implements error.
 func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s %s: the server answered %d: %.300s", e.Method, e.Path, e.Status, e.Body)
 }

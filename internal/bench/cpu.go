@@ -13,12 +13,11 @@ import (
 // is 100 on every platform that Linux runs on today.
 const ticksPerSecond = 100
 
-// errProcStat is returned for a stat file that is not what proc(5) says.
-var errProcStat = errors.New("has no CPU times where proc(5) says")
+// errProcStat is returned for a stat file that does not follow proc(5).
+var errProcStat = errors.New("has no CPU times in the fields that proc(5) names")
 
-// cpuTime is the CPU time that the process has used, its user and system time
-// together, in steps of 10 ms. It is read from /proc, so there is none without
-// Linux.
+// cpuTime returns the CPU time that the process has used, user plus system, in steps
+// of 10 ms. It reads /proc, so it needs Linux.
 func cpuTime(pid int) (time.Duration, error) {
 	path := fmt.Sprintf("/proc/%d/stat", pid)
 	stat, err := os.ReadFile(path)
@@ -36,7 +35,7 @@ func cpuTime(pid int) (time.Duration, error) {
 // field is the program's name in parentheses, which may hold anything, so
 // fields are counted from the last parenthesis.
 func parseStat(stat []byte) (time.Duration, error) {
-	const utime, stime = 14 - 3, 15 - 3 // field 3 is the first behind the name
+	const utime, stime = 14 - 3, 15 - 3 // field 3 is the first after the name
 	at := bytes.LastIndexByte(stat, ')')
 	fields := bytes.Fields(stat[at+1:])
 	if at < 0 || len(fields) <= stime {
@@ -53,14 +52,14 @@ func parseStat(stat []byte) (time.Duration, error) {
 	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
 }
 
-// cpu is the CPU time that the two sides have used.
+// cpu is the CPU time that server and client have used.
 type cpu struct{ server, client time.Duration }
 
-// sub is what was used since.
+// sub returns the CPU time used since.
 func (c cpu) sub(since cpu) cpu { return cpu{c.server - since.server, c.client - since.client} }
 
-// usedCPU is what the server, where its process is known, and this process
-// have used so far.
+// usedCPU returns what this process, and the server if its process is known, have
+// used so far.
 func usedCPU(serverPID int) (used cpu, err error) {
 	if serverPID == 0 {
 		return cpu{}, nil

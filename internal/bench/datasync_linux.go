@@ -5,5 +5,5 @@ import (
 	"syscall"
 )
 
-// datasync puts what was written on disk, without the file's times.
+// datasync syncs the file's data, without its times.
 func datasync(file *os.File) error { return syscall.Fdatasync(int(file.Fd())) }

@@ -4,5 +4,5 @@ package bench
 
 import "os"
 
-// datasync puts what was written on disk.
+// datasync syncs the file.
 func datasync(file *os.File) error { return file.Sync() }

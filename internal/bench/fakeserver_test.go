@@ -17,7 +17,7 @@ import (
 // kind of request.
 type fakeServer struct {
 	t *testing.T
-	// spoil answers a request in the server's place, where it returns true.
+	// spoil answers a request instead of the server if it returns true.
 	spoil func(w http.ResponseWriter, r *http.Request) bool
 
 	mu       sync.Mutex
@@ -25,7 +25,7 @@ type fakeServer struct {
 	keys     map[string]bool     // the idempotency keys and request ids that were used
 	queue    []*fakeJob          // jobs with a step that waits for a worker
 	arrived  chan struct{}       // is closed and replaced when the queue gets something
-	payloads map[int]int         // how many commands had a payload of so many bytes
+	payloads map[int]int         // how many commands had a payload of this size
 }
 
 // fakeJob is one job.
@@ -77,7 +77,7 @@ func (f *fakeServer) submit(w http.ResponseWriter, r *http.Request) {
 	f.answer(w, http.StatusAccepted, api.CommandAccepted{JobID: job.id, State: api.JobStateDispatching})
 }
 
-// once fails the test where a name that must be fresh was used before.
+// once fails the test if a name that must be fresh was used before.
 func (f *fakeServer) once(name string) {
 	if name == "" || f.keys[name] {
 		f.t.Errorf("%q is not a fresh name", name)

@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// groupLog is a file that is appended to and synced: one sync for all appends
-// that came in during the one before. This is how every database with a log
-// shares a sync. It is safe for concurrent use.
+// groupLog is a log file with group commit: one sync covers all appends that arrived
+// during the previous sync, as in every database with a log. It is safe for
+// concurrent use.
 type groupLog struct {
 	file *os.File
 	wake chan struct{}
@@ -20,7 +20,7 @@ type groupLog struct {
 	closed  bool
 }
 
-// group is the appends that share a sync.
+// group is a set of appends that share a sync.
 type group struct {
 	bytes  []byte
 	synced chan struct{}
@@ -55,13 +55,13 @@ func (l *groupLog) append(record []byte) error {
 	l.mu.Unlock()
 	select {
 	case l.wake <- struct{}{}:
-	default: // It is awake, or will be.
+	default: // A wake-up is pending already.
 	}
 	<-mine.synced
 	return mine.err
 }
 
-// run writes group after group.
+// run flushes one group after the other.
 func (l *groupLog) run() {
 	defer close(l.done)
 	for range l.wake {
@@ -70,7 +70,7 @@ func (l *groupLog) run() {
 	l.flush()
 }
 
-// flush puts what is pending on disk.
+// flush writes and syncs the pending group.
 func (l *groupLog) flush() {
 	l.mu.Lock()
 	current := l.pending
@@ -88,8 +88,8 @@ func (l *groupLog) flush() {
 	close(current.synced)
 }
 
-// close waits for what is pending and removes the file. No append may be under
-// way.
+// close waits for pending appends and removes the file. No append may be in
+// progress.
 func (l *groupLog) close() error {
 	l.mu.Lock()
 	l.closed = true

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Percentiles sum up how long something took, in milliseconds.
+// Percentiles summarizes durations, in milliseconds.
 type Percentiles struct {
 	P50 float64 `json:"p50"`
 	P90 float64 `json:"p90"`
@@ -14,9 +14,9 @@ type Percentiles struct {
 	Max float64 `json:"max"`
 }
 
-// percentiles sorts the times and sums them up: each percentile is the smallest
-// time that so many percent did not exceed. All samples are kept, so these are
-// exact; nothing is averaged or put into buckets.
+// percentiles sorts the durations and summarizes them: each percentile is the
+// smallest sample that at least that share of the samples does not exceed. All
+// samples are kept, so the figures are exact, without averages or buckets.
 func percentiles(times []time.Duration) Percentiles {
 	if len(times) == 0 {
 		return Percentiles{}
@@ -31,5 +31,5 @@ func percentiles(times []time.Duration) Percentiles {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// merge puts the times of all clients into one slice.
+// merge joins the durations of all clients.
 func merge(taken [][]time.Duration) []time.Duration { return slices.Concat(taken...) }

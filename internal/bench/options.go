@@ -8,21 +8,20 @@ import (
 	"time"
 )
 
-// Options say what is measured, and how long.
+// Options configures a measurement.
 type Options struct {
-	// BaseURL is where the server answers, such as http://127.0.0.1:8080. It must
+	// BaseURL is the URL of the server, such as http://127.0.0.1:8080. The server must
 	// have been started with the protocols of [WriteProtocols]. Required.
 	BaseURL string
 	// Dir is a folder on the disk that holds the server's data. The ceiling is
 	// measured there, in a file that is removed afterwards. Required.
 	Dir string
-	// Out is where the results are written. Required.
+	// Out receives the results. Required.
 	Out io.Writer
-	// Progress is where a line tells how far the run is. Optional. Defaults to
-	// nowhere.
+	// Progress receives lines about the progress of the run. Optional.
 	Progress io.Writer
-	// ServerPID is the server's process, whose CPU time is measured. Optional. 0
-	// leaves that out.
+	// ServerPID is the server's process id, for measuring its CPU time. Optional. 0
+	// omits that.
 	ServerPID int
 	// Steps are the numbers of steps to measure jobs with, each in a run of its
 	// own; see [ParseSteps]. Optional. Defaults to 1 and 3.
@@ -38,17 +37,16 @@ type Options struct {
 	PayloadBytes int
 	// Duration is how long each run is measured. Optional. Defaults to 10s.
 	Duration time.Duration
-	// WarmUp is how long each run goes on before that. Optional. Defaults to 2s.
+	// WarmUp is how long each run lasts before that. Optional. Defaults to 2s.
 	WarmUp time.Duration
-	// Drain is how long the last jobs of a run may take to end after it. Optional.
+	// Drain is how long the last jobs may take to end after a run. Optional.
 	// Defaults to 30s.
 	Drain time.Duration
 	// JSON writes the results as one JSON document instead of a table. Optional.
 	JSON bool
 }
 
-// The limits of what may be asked for. The largest payload is what a server
-// takes by default.
+// The limits of the options. The largest payload is the server's default limit.
 const (
 	maxSubmitters = 4096
 	maxPullers    = 64
@@ -56,7 +54,7 @@ const (
 	maxPayload    = 128 << 10
 )
 
-// Validate names the first field that makes no sense.
+// Validate returns an error that names the first invalid field.
 func (o *Options) Validate() error {
 	base, err := url.Parse(o.BaseURL)
 	switch {
@@ -89,7 +87,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// setDefaults fills in what was left out.
+// setDefaults fills in the defaults.
 func (o *Options) setDefaults() {
 	if len(o.Steps) == 0 {
 		o.Steps = []int{1, 3}
@@ -117,7 +115,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// ParseSteps reads "1", "3" or "both", as the command line has it.
+// ParseSteps parses the command line's "1", "3" or "both".
 func ParseSteps(text string) ([]int, error) {
 	switch text {
 	case "1":

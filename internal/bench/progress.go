@@ -12,15 +12,15 @@ import (
 	"golang.org/x/term"
 )
 
-// progress tells how far a run is: on a terminal in one line that is written
-// over and over, elsewhere in a line every few seconds.
+// progress shows the progress of a run: on a terminal in one line that it rewrites,
+// elsewhere in a new line every few seconds.
 type progress struct {
 	out      io.Writer
 	terminal bool
 	counted  atomic.Int64
 }
 
-// newProgress finds out whether the writer is a terminal.
+// newProgress returns a progress that writes to out, which may be a terminal.
 func newProgress(out io.Writer) *progress {
 	file, ok := out.(*os.File)
 	return &progress{out: out, terminal: ok && term.IsTerminal(int(file.Fd()))}
@@ -29,8 +29,8 @@ func newProgress(out io.Writer) *progress {
 // count counts one thing that ended.
 func (p *progress) count() { p.counted.Add(1) }
 
-// follow writes about a run until stop is called or the context ends. What is
-// counted is named by unit.
+// follow reports on a run until stop is called or the context ends. unit names the
+// things counted.
 func (p *progress) follow(ctx context.Context, name, unit string, window window) (stop func()) {
 	p.counted.Store(0)
 	ctx, cancel := context.WithCancel(ctx)
@@ -75,13 +75,13 @@ func (p *progress) line(text string) {
 	p.print(text + "\n")
 }
 
-// clearLine makes a terminal begin its line anew.
+// clearLine clears a terminal's current line.
 const clearLine = "\r\x1b[K"
 
-// print writes a text. Progress that nobody can read is no reason to stop.
+// print writes a text and ignores errors: the run does not depend on its progress.
 func (p *progress) print(text string) { _, _ = io.WriteString(p.out, text) }
 
-// phase says where in a run the time is.
+// phase returns the name of the run's phase at the time.
 func phase(window window, now time.Time) string {
 	switch {
 	case now.Before(window.start):

@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// service is who does the steps of the benchmark's jobs.
+// service does the steps of the benchmark's jobs.
 const service = "bench"
 
 // names are the words for the numbers of steps that can be measured.
 var names = map[int]string{1: "one", 3: "three"}
 
-// measurable reports whether there is a protocol with so many steps.
+// measurable reports whether there is a protocol with that many steps.
 func measurable(steps int) bool { return names[steps] != "" }
 
-// requestType is the request_type of commands whose jobs have so many steps.
+// requestType returns the request_type of commands whose jobs have that many steps.
 func requestType(steps int) string { return "bench." + names[steps] }
 
-// title is how people are told of jobs with so many steps.
+// title returns the heading for jobs with that many steps.
 func title(steps int) string {
 	if steps == 1 {
 		return names[steps] + " step"
@@ -27,12 +27,12 @@ func title(steps int) string {
 	return names[steps] + " steps"
 }
 
-// stepID is the id of a job's nth step, from 1.
+// stepID returns the id of a job's nth step, from 1.
 func stepID(n int) string { return fmt.Sprintf("step_%d", n) }
 
 // WriteProtocols writes the protocol files of the benchmark, for the request
-// types bench.one and bench.three, into the folder, which must exist. A server
-// that is to be measured loads its protocols from there.
+// types bench.one and bench.three, into the folder, which must exist. The measured
+// server must load its protocols from there.
 func WriteProtocols(dir string) error {
 	for steps, name := range names {
 		path := filepath.Join(dir, "bench_"+name+".yaml")
@@ -43,7 +43,7 @@ func WriteProtocols(dir string) error {
 	return nil
 }
 
-// protocolFile is the protocol of jobs with so many steps.
+// protocolFile returns the protocol of jobs with that many steps.
 func protocolFile(steps int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "protocol_id: bench_%s\nrequest_types: [%s]\nsteps:\n", names[steps], requestType(steps))

@@ -19,18 +19,18 @@ const (
 	claimWait = 20 * time.Second
 )
 
-// pulling is what the pullers of a run share.
+// pulling is the state that the pullers of a run share.
 type pulling struct {
 	client  *client
 	tracker *tracker
-	// owner is the worker's name, for all of them: they are threads of one.
+	// owner is the worker's name: all pullers are one worker.
 	owner string
-	// last is the id of the step that ends a job.
+	// last is the id of a job's last step.
 	last     string
 	requests atomic.Int64
 }
 
-// claimed is as much of a claim's answer as a puller reads.
+// claimed is the part of a claim's answer that a puller reads.
 type claimed struct {
 	Items []item `json:"items"`
 }
@@ -45,10 +45,10 @@ type item struct {
 	} `json:"directive"`
 }
 
-// loop claims and starts work until the context ends, and has each item
-// completed on the group: a slow completion keeps no other from being claimed.
-// There are never more under way than jobs in flight. finish is the context of
-// the completions, which outlives the claims.
+// loop claims and starts items until the context ends, and completes each in a
+// goroutine of the group, so that a slow completion does not block further claims.
+// There are never more completions than jobs in flight. finish is the context of the
+// completions, which outlives the claims.
 func (p *pulling) loop(ctx, finish context.Context, group *errgroup.Group) error {
 	for ctx.Err() == nil {
 		items, err := p.claim(ctx)
@@ -62,7 +62,7 @@ func (p *pulling) loop(ctx, finish context.Context, group *errgroup.Group) error
 	return nil
 }
 
-// claim takes work, and waits for it where there is none.
+// claim claims items, and waits if there are none.
 func (p *pulling) claim(ctx context.Context) ([]item, error) {
 	var answer claimed
 	err := p.client.post(ctx, "/v1/work:claim", api.ClaimRequest{
@@ -72,7 +72,7 @@ func (p *pulling) claim(ctx context.Context) ([]item, error) {
 	return answer.Items, err
 }
 
-// complete reports success, and tells the submitter where that ended its job.
+// complete reports success, and notifies the submitter if that ended its job.
 func (p *pulling) complete(ctx context.Context, work *item) error {
 	err := p.client.post(ctx, "/v1/work/"+work.WorkID+":complete", api.WorkCompletion{
 		Owner: p.owner, ExpectedRev: work.Rev, RequestID: p.requestID(),
@@ -87,5 +87,5 @@ func (p *pulling) complete(ctx context.Context, work *item) error {
 	return nil
 }
 
-// requestID is fresh for each request.
+// requestID returns a fresh request id.
 func (p *pulling) requestID() string { return fmt.Sprintf("%s-%d", p.owner, p.requests.Add(1)) }

@@ -8,8 +8,8 @@ import (
 	"text/tabwriter"
 )
 
-// Report is what one measurement found. As JSON, times are in the unit that
-// their names end with.
+// Report is the result of one measurement. In JSON, names end with the unit of their
+// times.
 type Report struct {
 	Submitters      int     `json:"submitters"`
 	Pullers         int     `json:"pullers"`
@@ -18,49 +18,48 @@ type Report struct {
 	DurationSeconds float64 `json:"duration_seconds"`
 	// Jobs has one entry for each number of steps.
 	Jobs []JobResult `json:"jobs"`
-	// Ceiling is what the machine can do at all.
+	// Ceiling is the upper limit of this machine.
 	Ceiling Ceiling `json:"ceiling"`
 }
 
-// JobResult is what was measured with jobs of one number of steps.
+// JobResult is the result for jobs of one number of steps.
 type JobResult struct {
 	// Steps is the number of steps of each job.
 	Steps int `json:"steps"`
 	// Jobs is how many ended in the measured time, and PerSecond their rate.
 	Jobs      int     `json:"jobs"`
 	PerSecond float64 `json:"jobs_per_second"`
-	// OfCeiling is PerSecond as a part of the ceiling's requests a second.
+	// OfCeiling is PerSecond divided by the ceiling's requests per second.
 	OfCeiling float64 `json:"of_ceiling"`
-	// EndToEnd is from the submission of a command to its job's end, Submit from
-	// there to the 202.
+	// EndToEnd is from the submission of a command to its job's end, Submit from the
+	// submission to the 202.
 	EndToEnd Percentiles `json:"end_to_end_ms"`
 	Submit   Percentiles `json:"submit_ms"`
-	// CPU is left out where the server's process was not named.
+	// CPU is nil if the server's process is unknown.
 	CPU *CPU `json:"cpu,omitempty"`
 	// Audited is how many jobs were read back; all of them had succeeded.
 	Audited int `json:"audited"`
 }
 
-// CPU is the processor time that was used in the measured time.
+// CPU is the processor time used in the measured time.
 type CPU struct {
-	// ServerSeconds and ClientSeconds are what the two processes used; submitters
-	// and pullers are both clients.
+	// ServerSeconds and ClientSeconds are those of the two processes; submitters and
+	// pullers are both clients.
 	ServerSeconds float64 `json:"server_seconds"`
 	ClientSeconds float64 `json:"client_seconds"`
-	// ServerMicrosPerJob is what the server used for each job.
+	// ServerMicrosPerJob is the server's time per job.
 	ServerMicrosPerJob float64 `json:"server_us_per_job"`
 }
 
-// Ceiling is what the bare server did.
+// Ceiling is the result of the bare server.
 type Ceiling struct {
-	// Requests is how many it answered in the measured time, and PerSecond their
-	// rate.
+	// Requests counts its answers in the measured time, and PerSecond is their rate.
 	Requests  int         `json:"requests"`
 	PerSecond float64     `json:"requests_per_second"`
 	Latency   Percentiles `json:"latency_ms"`
 }
 
-// charge puts the CPU time into the result, where it was measured.
+// charge puts the CPU time into the result, if it was measured.
 func (r *JobResult) charge(used cpu) {
 	if used.client == 0 && used.server == 0 {
 		return
@@ -71,7 +70,7 @@ func (r *JobResult) charge(used cpu) {
 	}
 }
 
-// compare fills in what part of the ceiling was reached.
+// compare fills in OfCeiling.
 func (r *Report) compare() {
 	if r.Ceiling.PerSecond == 0 {
 		return
@@ -81,7 +80,7 @@ func (r *Report) compare() {
 	}
 }
 
-// write writes the report as JSON or for people.
+// write writes the report as JSON or as a table.
 func (r *Report) write(out io.Writer, asJSON bool) error {
 	var err error
 	if asJSON {
@@ -97,8 +96,8 @@ func (r *Report) write(out io.Writer, asJSON bool) error {
 	return nil
 }
 
-// String is the report as a table, a column for each number of steps and one
-// for the ceiling, and what its rows mean.
+// String returns the report as a table, with a column for each number of steps and
+// one for the ceiling, and a legend.
 func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d submitters with one job each in flight, %d pullers, payloads of %d bytes, %gs after %gs of warm-up\n\n",
@@ -106,14 +105,14 @@ func (r *Report) String() string {
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, line := range r.rows() {
 		// Only cells that end with a tab belong to a column.
-		_, _ = fmt.Fprintf(table, "%s\t\n", strings.Join(line, "\t")) // A strings.Builder takes everything.
+		_, _ = fmt.Fprintf(table, "%s\t\n", strings.Join(line, "\t")) // A strings.Builder never fails.
 	}
 	_ = table.Flush()
 	b.WriteString(legend)
 	return b.String()
 }
 
-// legend says what the rows mean.
+// legend explains the rows.
 const legend = `
 Counted are jobs that ended in the measured time, and for the ceiling requests
 that a bare HTTP server answered after an fdatasync shared by all that waited.
@@ -121,7 +120,7 @@ End to end is from a command's submission to the answer that ended its job's
 last step, submit until its 202. Jobs that were read back had all succeeded.
 `
 
-// rows are the cells of the table, the first row being its head.
+// rows returns the cells of the table; the first row is its head.
 func (r *Report) rows() [][]string {
 	head := []string{""}
 	rows := [][]string{{"counted"}, {"a second"}, {"of the ceiling"}}

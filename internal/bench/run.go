@@ -14,8 +14,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// ErrUnfinished is returned when jobs that were accepted have not ended some
-// time after the last command.
+// ErrUnfinished is returned when accepted jobs have not ended within Drain.
 var ErrUnfinished = errors.New("jobs did not end")
 
 // ErrAudit is returned when a job that was counted is not SUCCEEDED when it is
@@ -29,13 +28,12 @@ type bench struct {
 	progress *progress
 }
 
-// Run measures the server and the ceiling of the machine, and writes what it
-// found. It takes warm-up and duration for each number of steps and once more
-// for the ceiling, and at most the time to drain longer for each.
+// Run measures the server and the ceiling of the machine, and writes the results. It
+// takes WarmUp and Duration for each number of steps and once more for the ceiling,
+// plus at most Drain for each.
 //
-// Any request that fails ends it: a [*StatusError] says what the server
-// answered. [ErrUnfinished], [ErrReplayed] and [ErrAudit] are the others that
-// may be asked for.
+// It ends at the first failed request; a [*StatusError] holds the server's answer.
+// Its other errors are [ErrUnfinished], [ErrReplayed] and [ErrAudit].
 func Run(ctx context.Context, options Options) error {
 	report, err := Measure(ctx, options)
 	if err != nil {
@@ -44,7 +42,7 @@ func Run(ctx context.Context, options Options) error {
 	return report.write(options.Out, options.JSON)
 }
 
-// Measure is [Run] without the writing of the results.
+// Measure does the work of [Run] and returns the results.
 func Measure(ctx context.Context, options Options) (*Report, error) {
 	options.setDefaults()
 	if err := options.Validate(); err != nil {
@@ -74,13 +72,13 @@ func Measure(ctx context.Context, options Options) (*Report, error) {
 	return report, nil
 }
 
-// window begins when the warm-up is over.
+// window returns the measured time, which begins after the warm-up.
 func (b *bench) window() window {
 	start := time.Now().Add(b.options.WarmUp)
 	return window{start, start.Add(b.options.Duration)}
 }
 
-// jobs measures jobs of so many steps.
+// jobs measures jobs of that many steps.
 func (b *bench) jobs(ctx context.Context, steps int) (JobResult, error) {
 	window := b.window()
 	limited, cancel := context.WithDeadlineCause(ctx, window.end.Add(b.options.Drain), ErrUnfinished)
@@ -109,8 +107,8 @@ func (b *bench) jobs(ctx context.Context, steps int) (JobResult, error) {
 	return result, nil
 }
 
-// load runs submitters and pullers, and returns what each submitter measured,
-// and the CPU time that was used in the window.
+// load runs submitters and pullers, and returns the samples of each submitter and the
+// CPU time used in the window.
 func (b *bench) load(ctx context.Context, steps int, window window) ([]samples, cpu, error) {
 	run := "bench-" + uuid.NewString()
 	tracker := newTracker()
@@ -147,7 +145,7 @@ func (b *bench) load(ctx context.Context, steps int, window window) ([]samples, 
 	return taken, used, err
 }
 
-// watchCPU is the CPU time that is used in the window.
+// watchCPU returns the CPU time used in the window.
 func (b *bench) watchCPU(ctx context.Context, window window) (cpu, error) {
 	if !sleepUntil(ctx, window.start) {
 		return cpu{}, nil
@@ -160,7 +158,7 @@ func (b *bench) watchCPU(ctx context.Context, window window) (cpu, error) {
 	return after.sub(before), err
 }
 
-// sleepUntil reports whether the time came before the context's end.
+// sleepUntil waits for the time. It reports false if the context ends first.
 func sleepUntil(ctx context.Context, at time.Time) bool {
 	timer := time.NewTimer(time.Until(at))
 	defer timer.Stop()
@@ -172,7 +170,7 @@ func sleepUntil(ctx context.Context, at time.Time) bool {
 	}
 }
 
-// audit reads jobs back that were counted as ended, a few at a time.
+// audit reads back jobs that were counted as ended, a few concurrently.
 func (b *bench) audit(ctx context.Context, jobIDs []string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(8)

@@ -40,7 +40,7 @@ func TestMeasureCountsJobsAndCeiling(t *testing.T) {
 	}
 	for i, steps := range []int{1, 3} {
 		job := report.Jobs[i]
-		if job.Steps != steps || job.Jobs == 0 || job.EndToEnd.P50 == 0 || job.Submit.Max > job.EndToEnd.Max {
+		if job.Steps != steps || job.Jobs == 0 || job.EndToEnd.P50 == 0 || job.Submit.P50 == 0 {
 			t.Errorf("jobs of %d steps: %+v", steps, job)
 		}
 		if rate := float64(job.Jobs) / 0.2; job.PerSecond != rate {
@@ -64,7 +64,7 @@ func TestMeasureCountsJobsAndCeiling(t *testing.T) {
 	}
 	left, err := os.ReadDir(options.Dir)
 	if err != nil || len(left) > 0 {
-		t.Errorf("the ceiling left %v behind (%v)", left, err)
+		t.Errorf("the ceiling did not remove %v (%v)", left, err)
 	}
 }
 

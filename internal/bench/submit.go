@@ -12,47 +12,47 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// ErrReplayed is returned when the server says that it had accepted a command
-// before: then no job was run for it.
+// ErrReplayed is returned when the server answers a command as a replay, so that no
+// new job was run for it.
 var ErrReplayed = errors.New("a fresh command was answered as a replay")
 
-// tenants is how many tenants the submitters spread over, so that claims have
-// somebody to be fair to.
+// tenants is how many tenants the submitters spread over, so that fairness between
+// tenants is at work.
 const tenants = 8
 
-// window is the time that is measured.
+// window is the measured time.
 type window struct{ start, end time.Time }
 
 // holds reports whether t lies in the window.
 func (w window) holds(t time.Time) bool { return !t.Before(w.start) && t.Before(w.end) }
 
-// submitting is what the submitters of a run share.
+// submitting is the state that the submitters of a run share.
 type submitting struct {
 	client  *client
 	tracker *tracker
 	window  window
-	// run tells the commands of this run from all others'.
+	// run distinguishes the commands of this run from those of others.
 	run     string
 	steps   int
 	payload json.RawMessage
-	// count is told of each job that ended.
+	// count is called for each job that ended.
 	count func()
 }
 
-// samples is what one submitter measured.
+// samples holds the measurements of one submitter.
 type samples struct {
 	// endToEnd are the times from a command's submission to its job's end, of
 	// the jobs that ended in the window.
 	endToEnd []time.Duration
-	// submit are the times that the 202 of the same commands took.
+	// submit are the times until the 202 of the same commands.
 	submit []time.Duration
-	// jobs are ids to be read back: the first job, the second, the fourth and so
-	// on, which takes few from anywhere in the run.
+	// jobs are ids for the audit: the first job, the second, the fourth and so on,
+	// which are few but from all over the run.
 	jobs []string
 }
 
-// loop submits one command after the other, each when the job of the one
-// before has ended, until the window's end.
+// loop submits commands until the window's end, each after the previous one's job
+// has ended.
 func (s *submitting) loop(ctx context.Context, submitter int) (samples, error) {
 	var taken samples
 	for n := uint(1); time.Now().Before(s.window.end); n++ {
@@ -103,7 +103,7 @@ func (s *submitting) submit(ctx context.Context, name string, submitter int) (st
 	return accepted.JobID, nil
 }
 
-// payloadOf is a payload of so many bytes.
+// payloadOf returns a payload of that many bytes.
 func payloadOf(size int) json.RawMessage {
 	filling := bytes.Repeat([]byte{'x'}, size-minPayload)
 	return fmt.Appendf(nil, `{"data":"%s"}`, filling)

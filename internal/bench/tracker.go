@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// tracker tells each submitter when its job has ended. Jobs are known by their
-// correlation id, which the submitter chose: a job may end before the answer
-// that names its job id has been read. It is safe for concurrent use.
+// tracker notifies each submitter when its job has ended. It knows jobs by the
+// correlation id, which the submitter chose: a job may end before its submitter has
+// read the job id. It is safe for concurrent use.
 type tracker struct {
 	mu      sync.Mutex
 	waiting map[string]chan time.Time
@@ -15,7 +15,7 @@ type tracker struct {
 
 func newTracker() *tracker { return &tracker{waiting: map[string]chan time.Time{}} }
 
-// expect returns a channel that is sent the end of the job, once.
+// expect returns a channel that receives the time of the job's end.
 func (t *tracker) expect(correlationID string) <-chan time.Time {
 	ended := make(chan time.Time, 1)
 	t.mu.Lock()
@@ -24,13 +24,13 @@ func (t *tracker) expect(correlationID string) <-chan time.Time {
 	return ended
 }
 
-// end tells that a job ended. One that nobody waits for, left over from an
-// earlier run, or one that is told again, is ignored.
+// end records that a job ended. It ignores repetitions, and jobs left over from an
+// earlier run.
 func (t *tracker) end(correlationID string, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if ended, ok := t.waiting[correlationID]; ok {
-		ended <- at // It has room for one, and is sent no other.
+		ended <- at // The channel has room for it, and gets no other.
 		delete(t.waiting, correlationID)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/lucius-project/lucius/internal/worker"
 )
 
-// ErrNotIngested is returned when a document's job ended otherwise than
+// ErrNotIngested is returned when a document's job ended in another state than
 // SUCCEEDED.
 var ErrNotIngested = errors.New("not every document was ingested")
 
@@ -33,10 +33,9 @@ type demo struct {
 	workspace docpipeline.Workspace
 }
 
-// Run runs the demo to its end, and returns an error unless every job
-// succeeded: [ErrNotIngested], [ErrNoDocuments], the context's cause, or what
-// came of a request. A second run on the same folders goes on with the jobs of
-// the first.
+// Run runs the demo and returns an error unless every job succeeded:
+// [ErrNotIngested], [ErrNoDocuments], the context's cause, or the error of a request.
+// A second run on the same folders continues the jobs of the first.
 func Run(ctx context.Context, options Options) error {
 	options.setDefaults()
 	if err := options.Validate(); err != nil {
@@ -61,7 +60,7 @@ func Run(ctx context.Context, options Options) error {
 	documents, err := d.ingest(working, names)
 	stop()
 	if workErr := group.Wait(); workErr != nil {
-		return workErr // It is why the rest stopped.
+		return workErr // It stopped the rest.
 	}
 	if err != nil {
 		return err
@@ -110,7 +109,7 @@ func (d *demo) documents() ([]string, error) {
 // serve runs one platform service until the context ends.
 func (d *demo) serve(ctx context.Context, name string, service docpipeline.Service) error {
 	w, err := worker.New(worker.Config{
-		// Another run has other workers: what a killed one held is not theirs.
+		// A new name for each run: the items of a killed worker do not belong to it.
 		Client: d.client, Owner: "demo-" + name + "-" + uuid.NewString(), Services: []string{name},
 		Handle: func(ctx context.Context, directive api.Directive) (json.RawMessage, error) {
 			return d.work(ctx, service, directive)

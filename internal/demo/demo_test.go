@@ -99,7 +99,7 @@ func TestADocumentThatChangedIsANewJob(t *testing.T) {
 	}
 }
 
-// A run that was cut off leaves its jobs where they are; the next one goes on
+// An interrupted run leaves its jobs as they are; the next one continues
 // with them.
 func TestARunThatWasCutOffIsGoneOnWith(t *testing.T) {
 	t.Parallel()

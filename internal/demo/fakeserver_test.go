@@ -21,7 +21,7 @@ var services = []string{"extract", "embed", "index"}
 // requests in its place.
 type fakeServer struct {
 	t *testing.T
-	// spoil answers a request in the server's place, where it returns true.
+	// spoil answers a request instead of the server if it returns true.
 	spoil func(w http.ResponseWriter, r *http.Request) bool
 
 	mu      sync.Mutex

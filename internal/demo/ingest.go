@@ -14,16 +14,16 @@ import (
 	"github.com/lucius-project/lucius/internal/docpipeline"
 )
 
-// tenant is whose documents they are.
+// tenant is the tenant of the documents.
 const tenant = "demo"
 
-// lookInterval is how often the jobs are looked at: often enough to seem live.
+// lookInterval is how often the jobs are read: often enough to look live.
 const lookInterval = 100 * time.Millisecond
 
-// document is one document on its way.
+// document is one document and its job.
 type document struct {
 	name string
-	// replayed says that its job is one of an earlier run.
+	// replayed is true if its job is from an earlier run.
 	replayed bool
 	job      api.Job
 }
@@ -84,7 +84,7 @@ func (d *demo) submit(ctx context.Context, name string) (*document, error) {
 	}, nil
 }
 
-// key names a command by all that it depends on.
+// key returns an idempotency key of everything that a command depends on.
 func key(parts ...[]byte) string {
 	hash := sha256.New()
 	for _, part := range parts {
@@ -94,8 +94,8 @@ func key(parts ...[]byte) string {
 	return "demo-" + hex.EncodeToString(hash.Sum(nil)[:16])
 }
 
-// watch looks at the jobs until all have ended, and shows each change. A server
-// that does not answer for a while is forgiven.
+// watch reads the jobs until all have ended and shows each change. It tolerates
+// outages of the server up to Patience.
 func (d *demo) watch(ctx context.Context, documents []*document) error {
 	show := newProgress(d.Out, d.Terminal, documents)
 	defer show.end()
@@ -120,12 +120,12 @@ func (d *demo) watch(ctx context.Context, documents []*document) error {
 	}
 }
 
-// stopped is the error of a run that was told to stop.
+// stopped returns the error of a run that was interrupted.
 func stopped(ctx context.Context) error {
-	return fmt.Errorf("stopped before every job had ended; run it again to go on: %w", context.Cause(ctx))
+	return fmt.Errorf("stopped before every job had ended; run it again to continue: %w", context.Cause(ctx))
 }
 
-// look reads the jobs that have not ended yet, and returns how many are left.
+// look reads the jobs that have not ended and returns how many are left.
 func (d *demo) look(ctx context.Context, documents []*document, show *progress) (open int, err error) {
 	for _, doc := range documents {
 		if !doc.ended() {

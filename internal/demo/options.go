@@ -8,31 +8,30 @@ import (
 	"time"
 )
 
-// Options is what a demo needs.
+// Options configures a run.
 type Options struct {
-	// BaseURL is where the server answers. It must have the protocol doc.ingest
-	// with the services extract, embed and index. Required.
+	// BaseURL is the URL of the server, which must have the protocol doc.ingest with
+	// the services extract, embed and index. Required.
 	BaseURL string
-	// DocumentsDir holds the .txt and .html documents. Required.
+	// DocumentsDir has the .txt and .html documents. Required.
 	DocumentsDir string
-	// WorkDir is where the services write; it is created. Required.
+	// WorkDir is the folder that the services write to; it is created. Required.
 	WorkDir string
-	// Out is where the demo tells what happens. Required.
+	// Out receives the progress and the results. Required.
 	Out io.Writer
-	// Terminal says that Out is one, so that bars can be drawn in place.
+	// Terminal is true if Out is a terminal, on which bars can be drawn in place.
 	Terminal bool
-	// Query is what the index is searched for at the end. Optional. Defaults to a
-	// question about a lighthouse.
+	// Query is the search at the end. Optional. Defaults to a question about a
+	// lighthouse.
 	Query string
-	// Pace is how much longer each step takes than its work, so that somebody can
-	// watch. Optional. Defaults to no longer.
+	// Pace slows down each step, so that a person can watch. Optional. Defaults to 0.
 	Pace time.Duration
-	// Patience is for how long the server may not answer while the jobs are under
-	// way, as when it restarts. Optional. Defaults to 30s.
+	// Patience is how long the server may be away while jobs are in flight, such as
+	// during a restart. Optional. Defaults to 30s.
 	Patience time.Duration
 }
 
-// Validate names the first field that makes no sense.
+// Validate returns an error that names the first invalid field.
 func (o *Options) Validate() error {
 	base, err := url.Parse(o.BaseURL)
 	switch {
@@ -52,7 +51,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// setDefaults fills in what was left out.
+// setDefaults fills in the defaults.
 func (o *Options) setDefaults() {
 	if o.Query == "" {
 		o.Query = "a lamp that ships see at night from the sea"

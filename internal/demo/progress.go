@@ -16,7 +16,7 @@ import (
 // steps is how many steps a document has.
 const steps = 3
 
-// progress shows the documents on their way: a bar each on a terminal, a line
+// progress shows the progress of the documents: a bar for each on a terminal, a line
 // for each change elsewhere.
 type progress struct {
 	out   io.Writer
@@ -24,10 +24,10 @@ type progress struct {
 	shown map[string]*line
 }
 
-// line is what is shown of one document.
+// line is the display of one document.
 type line struct {
-	bar *mpb.Bar // nil where there are no bars
-	// label is read by the one who draws the bars.
+	bar *mpb.Bar // nil without bars
+	// label is read by the goroutine that draws the bars.
 	label atomic.Value
 }
 
@@ -50,8 +50,8 @@ func newProgress(out io.Writer, terminal bool, documents []*document) *progress 
 	return p
 }
 
-// drawable reports whether bars would be seen: some terminals say that they have
-// no room at all, and what is drawn there is lost.
+// drawable reports whether bars would be visible: some terminals report a width of 0
+// and lose what is drawn.
 func drawable(out io.Writer) bool {
 	file, ok := out.(*os.File)
 	if !ok {
@@ -61,7 +61,7 @@ func drawable(out io.Writer) bool {
 	return err == nil && width > 0 && height > 0
 }
 
-// update shows the document as it is now.
+// update shows the present state of a document.
 func (p *progress) update(doc *document) {
 	shown, label := p.shown[doc.name], label(doc)
 	if shown.label.Swap(label) == label {
@@ -79,7 +79,7 @@ func (p *progress) update(doc *document) {
 	}
 }
 
-// label is where the document is.
+// label returns the state of a document for display.
 func label(doc *document) string {
 	switch {
 	case doc.ended() && doc.replayed:
@@ -96,7 +96,7 @@ func (p *progress) end() {
 		return
 	}
 	for _, shown := range p.shown {
-		shown.bar.Abort(false) // A bar that is complete stays so.
+		shown.bar.Abort(false) // This does not change a complete bar.
 	}
 	p.bars.Wait()
 }

@@ -12,7 +12,7 @@ import (
 // hits is how many documents the search shows.
 const hits = 3
 
-// tell says what became of the documents and where everything is, and searches
+// tell prints the outcome of the documents and the paths of the results, and searches
 // the index.
 func (d *demo) tell(documents []*document) error {
 	var failed []string

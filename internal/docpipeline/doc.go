@@ -16,11 +16,11 @@
 // values, and the same input gives the same output on every machine. The
 // services around them only read and write files.
 //
-// A directive may be delivered more than once, also to two workers at the same
-// time. So each service writes its whole file beside its place and renames it:
-// nobody sees half a file, and doing the work again puts the same bytes there.
+// A directive may be delivered more than once, even to two workers at the same
+// time. So each service writes its file under a temporary name and renames it:
+// readers never see a partial file, and repeated work writes the same bytes.
 //
-// A directive comes from outside. The file URIs in it are held to the folders
-// of the [Workspace] by the operating system ([os.Root]), so that no path and
-// no symbolic link leads a service to other files.
+// Directives are untrusted input. The operating system ([os.Root]) confines the
+// file URIs in them to the folders of the [Workspace], so that no path and no
+// symbolic link leads a service to other files.
 package docpipeline

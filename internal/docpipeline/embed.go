@@ -8,11 +8,11 @@ import (
 
 const (
 	// dimensions is the length of every vector. Half of it is enough for long
-	// queries, but what shares a bucket by chance then outweighs the one or two
-	// words that a short query shares with a chunk.
+	// queries, but with short queries hash collisions would then outweigh the one or
+	// two words that query and chunk share.
 	dimensions = 512
 	// chunkWords is the most words of a chunk: about a paragraph, so that a hit
-	// says where in a document something stands.
+	// locates the passage in its document.
 	chunkWords = 80
 )
 
@@ -28,9 +28,9 @@ type Embedded struct {
 	Chunks []Chunk `json:"chunks"`
 }
 
-// Embed cuts a document into chunks of at most 80 words and computes the vector
-// of each, see [Vector]. The title counts in every chunk. The chunks are of one
-// length: a short rest would be near to any query that shares a word with it.
+// Embed splits a document into chunks of at most 80 words and computes the vector
+// of each, see [Vector]. The title counts in every chunk. The chunks have nearly the
+// same length: a short last one would be near to any query that shares a word with it.
 func Embed(text Text) Embedded {
 	embedded := Embedded{Text: text}
 	words := strings.Fields(text.Body)
@@ -46,8 +46,8 @@ func Embed(text Text) Embedded {
 const (
 	weightTerm = 1
 	weightPair = 0.5
-	// A word's parts let forms of one word, and its compounds, come near each
-	// other: lamp and lamplight.
+	// A word's parts bring its forms and compounds near each other: lamp and
+	// lamplight.
 	weightPart = 0.25
 	partLength = 4
 )
@@ -78,7 +78,7 @@ func Vector(text string) []float32 {
 // the sign, so that features that share a bucket cancel out on average.
 func addFeature(buckets *[dimensions]float64, feature string, weight float64) {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(feature)) // A hash takes everything.
+	_, _ = h.Write([]byte(feature)) // A hash never fails.
 	sum := h.Sum64()
 	if sum>>63 == 1 {
 		weight = -weight
@@ -91,7 +91,7 @@ func normalize(buckets *[dimensions]float64) []float32 {
 	vector := make([]float32, dimensions)
 	var sum float64
 	for _, x := range buckets {
-		sum += float64(x * x) // The conversion keeps a processor from fusing the two, which would round otherwise.
+		sum += float64(x * x) // The conversion prevents a fused multiply-add, which would round differently.
 	}
 	if sum == 0 {
 		return vector

@@ -14,17 +14,17 @@ const maxTitle = 200
 type Text struct {
 	// Name is the document's path in its folder.
 	Name string `json:"name"`
-	// Title is its title, or its name where it has none.
+	// Title is its title, or its name if it has none.
 	Title string `json:"title"`
-	// Language is the one that the command names, as in BCP 47.
+	// Language is the BCP 47 tag in the command.
 	Language string `json:"language"`
-	// Body is its text, a line for each paragraph.
+	// Body is its text, one line for each paragraph.
 	Body string `json:"body"`
 }
 
-// Extract takes the text out of a document, whose kind it knows by the ending
-// of its name: .txt, .html or .htm. It returns [ErrPermanent] for another kind
-// and for a document without text.
+// Extract extracts the text of a document, whose kind follows from the extension of
+// its name: .txt, .html or .htm. It returns [ErrPermanent] for another kind and for
+// a document without text.
 func Extract(name string, data []byte, language string) (Text, error) {
 	source := clean(string(data))
 	var title, body string
@@ -45,8 +45,8 @@ func Extract(name string, data []byte, language string) (Text, error) {
 	return Text{Name: name, Title: title, Language: language, Body: body}, nil
 }
 
-// fromText takes a text file's first line for its title. Blank lines part its
-// paragraphs.
+// fromText reads a text file: the first line is its title, and blank lines separate
+// its paragraphs.
 func fromText(source string) (title, body string) {
 	source = strings.TrimSpace(strings.ReplaceAll(source, "\r\n", "\n"))
 	title, _, _ = strings.Cut(source, "\n")
@@ -63,7 +63,7 @@ func fromText(source string) (title, body string) {
 	return title, paragraphs(append(parts, part.String()))
 }
 
-// shorten cuts a text to so many characters, the last of them an ellipsis.
+// shorten cuts a text to most characters, the last of them an ellipsis.
 func shorten(s string, most int) string {
 	if utf8.RuneCountInString(s) <= most {
 		return s

@@ -38,7 +38,7 @@ func FuzzExtract(f *testing.F) {
 	})
 }
 
-// unwanted are characters that nobody can see, the line break apart.
+// unwanted matches invisible characters except the line break.
 func unwanted(r rune) bool {
 	return r != '\n' && unicode.IsControl(r) || r == '\u00ad' || r == '\u200b' || r == '\ufeff'
 }

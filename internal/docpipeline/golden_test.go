@@ -12,7 +12,7 @@ import (
 	"github.com/lucius-project/lucius/internal/docpipeline"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // documentsDir holds the documents of the demo.
 const documentsDir = "../../testdata/documents"

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/net/html/atom"
 )
 
-// fromHTML reads the title and the text that a reader would see. It works on
-// tokens, not on a tree: whatever the nesting, it takes one pass and no stack,
-// and broken HTML gives some text instead of an error.
+// fromHTML extracts the title and the visible text. It works on tokens, not on a
+// tree: however deep the nesting, it takes one pass and no stack, and broken HTML
+// gives some text instead of an error.
 func fromHTML(source string) (title, body string) {
 	p := page{tokens: html.NewTokenizer(strings.NewReader(source))}
 	for p.next() {
@@ -21,19 +21,19 @@ func fromHTML(source string) (title, body string) {
 	return title, paragraphs(p.parts)
 }
 
-// page is what was read of an HTML document so far.
+// page is the part of an HTML document that was read so far.
 type page struct {
 	tokens *html.Tokenizer
 	title  strings.Builder
-	// titles is how many there were; only the first counts.
+	// titles counts the title elements; only the first one is used.
 	titles int
 	// heading is the first h1, the title of a page without one.
 	heading string
 	parts   []string
 	part    strings.Builder
-	// inTitle and inHeading say where text belongs.
+	// inTitle and inHeading are true inside the title and the first h1.
 	inTitle, inHeading bool
-	// hidden is the element whose content is no text, and depth how many of its
+	// hidden is the open element whose content is skipped, and depth how many of its
 	// kind are open.
 	hidden atom.Atom
 	depth  int
@@ -55,9 +55,9 @@ func (p *page) next() bool {
 	return true
 }
 
-// text puts text where it belongs.
+// text adds text to the title, the heading or the paragraph.
 func (p *page) text(s string) {
-	s = clean(s) // What entities stand for has not been looked at yet.
+	s = clean(s) // Entities may have decoded to characters that clean removes.
 	switch {
 	case p.hidden != 0:
 	case p.inTitle && p.titles > 1:
@@ -68,7 +68,7 @@ func (p *page) text(s string) {
 	}
 }
 
-// tag takes a tag.
+// tag handles a tag.
 func (p *page) tag(kind html.TokenType, name atom.Atom) {
 	switch {
 	case p.hidden != 0:
@@ -89,12 +89,12 @@ func (p *page) tag(kind html.TokenType, name atom.Atom) {
 	}
 }
 
-// inHidden looks for the end of what is hidden.
+// inHidden handles a tag inside a hidden element.
 func (p *page) inHidden(kind html.TokenType, name atom.Atom) {
 	if name != p.hidden {
 		return
 	}
-	switch kind { //nolint:exhaustive // only tags come here, and one that closes itself changes nothing
+	switch kind { //nolint:exhaustive // only tags come here, and a self-closing one changes nothing
 	case html.StartTagToken:
 		p.depth++
 	case html.EndTagToken:
@@ -104,7 +104,7 @@ func (p *page) inHidden(kind html.TokenType, name atom.Atom) {
 	}
 }
 
-// endParagraph begins a new paragraph.
+// endParagraph ends the paragraph.
 func (p *page) endParagraph() {
 	part := p.part.String()
 	p.part.Reset()
@@ -118,8 +118,8 @@ func (p *page) endParagraph() {
 var hiding = atoms(atom.Script, atom.Style, atom.Noscript, atom.Template, atom.Iframe, atom.Object, atom.Svg,
 	atom.Math, atom.Canvas, atom.Audio, atom.Video, atom.Nav, atom.Select, atom.Textarea)
 
-// blocks are the elements that stand in lines of their own. All others are
-// parts of a line: their tags part no words.
+// blocks are the elements that start a new paragraph. All others are inline: their
+// tags do not separate words.
 var blocks = atoms(atom.Address, atom.Article, atom.Aside, atom.Blockquote, atom.Body, atom.Br, atom.Caption,
 	atom.Dd, atom.Details, atom.Div, atom.Dl, atom.Dt, atom.Fieldset, atom.Figcaption, atom.Figure, atom.Footer,
 	atom.Form, atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6, atom.Head, atom.Header, atom.Hr, atom.Html,

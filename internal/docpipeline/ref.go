@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// ErrPermanent is returned for work that no other attempt can do: a directive,
-// document or reference that is wrong in itself. Any other error may go away.
+// ErrPermanent is returned if no retry can succeed: the directive, document or
+// reference itself is wrong. Any other error may be transient.
 var ErrPermanent = errors.New("cannot be done")
 
-// Ref is a reference to a file, as directives and results hold it.
+// Ref is a reference to a file in directives and results.
 type Ref struct {
 	URI string `json:"uri"`
 }
@@ -23,8 +23,8 @@ func FileRef(path string) Ref {
 	return Ref{URI: (&url.URL{Scheme: "file", Path: filepath.ToSlash(path)}).String()}
 }
 
-// within returns the path of the referenced file inside the folder. A reference
-// to anything outside of it is refused, with [ErrPermanent].
+// within returns the path of the referenced file inside the folder. It returns
+// [ErrPermanent] for a reference to anything outside.
 func within(folder string, raw json.RawMessage) (string, error) {
 	var ref Ref
 	if err := json.Unmarshal(raw, &ref); err != nil {

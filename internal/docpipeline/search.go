@@ -23,13 +23,13 @@ type Hit struct {
 	Title string
 	// Score is the cosine of the angle between query and chunk, 1 at best.
 	Score float64
-	// Snippet is where in the chunk most of the query stands.
+	// Snippet is the passage of the chunk that best matches the query.
 	Snippet string
 }
 
-// Search returns the k documents of an index that are nearest to the query,
-// best first; those that have nothing in common with it are left out. It reads
-// the whole index, which is fine for the demo's few documents.
+// Search returns the k documents of an index that are nearest to the query, best
+// first, and omits those that share nothing with it. It reads the whole index, which
+// is fine for the demo's few documents.
 func Search(indexDir, query string, k int) ([]Hit, error) {
 	entries, err := os.ReadDir(indexDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +63,7 @@ func Search(indexDir, query string, k int) ([]Hit, error) {
 	return hits[:max(0, min(k, len(hits)))], nil
 }
 
-// bestOf is the document's best chunk for the vector of the query.
+// bestOf returns the document's best chunk for the vector of the query.
 func bestOf(doc *Embedded, wanted []float32, query string) Hit {
 	hit := Hit{Name: doc.Name, Title: doc.Title}
 	best := ""
@@ -76,7 +76,7 @@ func bestOf(doc *Embedded, wanted []float32, query string) Hit {
 	return hit
 }
 
-// cosine is the cosine of the angle between vectors of length 1.
+// cosine returns the cosine of the angle between vectors of length 1.
 func cosine(a, b []float32) float64 {
 	var sum float64
 	for i := range min(len(a), len(b)) {
@@ -85,8 +85,8 @@ func cosine(a, b []float32) float64 {
 	return sum
 }
 
-// snippet is the run of words that holds the most different terms of the query,
-// the first of these, in ellipses where it is cut off.
+// snippet returns the first run of words with the most different terms of the query,
+// with an ellipsis at each end that is cut off.
 func snippet(text, query string) string {
 	wanted := make(map[string]bool)
 	for _, term := range terms(query) {

@@ -9,12 +9,12 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// Service does the work of one step and returns the reference of what it wrote.
-// Doing it again writes the same bytes. It returns [ErrPermanent] where no
-// other attempt can succeed.
+// Service does the work of one step and returns the reference of the file that it
+// wrote. A repetition writes the same bytes. It returns [ErrPermanent] if no retry
+// can succeed.
 type Service func(ctx context.Context, directive api.Directive) (json.RawMessage, error)
 
-// Services returns the three services by the names that protocols know.
+// Services returns the three services by their names in protocols.
 func (w Workspace) Services() map[string]Service {
 	return map[string]Service{"extract": w.extract, "embed": w.embed, "index": w.index}
 }
@@ -52,7 +52,7 @@ func (w Workspace) embed(_ context.Context, d api.Directive) (json.RawMessage, e
 }
 
 // index reads an [Embedded], puts it into the index, and writes its [Result].
-// The result comes last: where it is, the document can be found.
+// The result comes last, so a document with a result can be found.
 func (w Workspace) index(_ context.Context, d api.Directive) (json.RawMessage, error) {
 	to, err := within(w.Work, d.OutputRef)
 	if err != nil {
@@ -68,7 +68,7 @@ func (w Workspace) index(_ context.Context, d api.Directive) (json.RawMessage, e
 	return w.write(to, Summarize(&doc))
 }
 
-// read reads what another step wrote.
+// read reads a file that another step wrote.
 func (w Workspace) read(ref json.RawMessage, value any) error {
 	name, err := within(w.Work, ref)
 	if err != nil {

@@ -201,7 +201,7 @@ func TestLocalhostIsThisHost(t *testing.T) {
 	}
 }
 
-// What no other attempt can do is said to be so.
+// Errors that no retry can cure are marked permanent.
 func TestDirectivesThatMakeNoSense(t *testing.T) {
 	t.Parallel()
 	w := workspace(t, map[string]string{"a.txt": "inside", "a.pdf": "%PDF"})
@@ -278,7 +278,7 @@ func TestTroubleWithFilesIsNotPermanent(t *testing.T) {
 		},
 		"a file instead of the work folder": func(t *testing.T, w docpipeline.Workspace) { inTheWay(t, w.Work) },
 		"a file instead of a folder in it":  func(t *testing.T, w docpipeline.Workspace) { inTheWay(t, filepath.Join(w.Work, "text")) },
-		"a folder where the text is to be put": func(t *testing.T, w docpipeline.Workspace) {
+		"a folder at the path of the text": func(t *testing.T, w docpipeline.Workspace) {
 			inTheWay(t, filepath.Join(w.Work, "text", "a.txt.json", "x"))
 		},
 	} {
@@ -295,7 +295,7 @@ func TestTroubleWithFilesIsNotPermanent(t *testing.T) {
 			}
 			for file := range tree(t, filepath.Dir(w.Work)) {
 				if strings.Contains(file, ".new-") {
-					t.Errorf("%s was left behind", file)
+					t.Errorf("%s was not removed", file)
 				}
 			}
 		})

@@ -14,14 +14,14 @@ type Result struct {
 	Name     string `json:"name"`
 	Title    string `json:"title"`
 	Language string `json:"language"`
-	// Words and Chunks are how long the document is.
+	// Words and Chunks count the document's words and chunks.
 	Words  int `json:"words"`
 	Chunks int `json:"chunks"`
-	// TopTerms are the terms that it uses most, most frequent first.
+	// TopTerms are its most frequent terms, most frequent first.
 	TopTerms []string `json:"top_terms"`
 }
 
-// Summarize sums a document up.
+// Summarize returns the result of a document.
 func Summarize(doc *Embedded) Result {
 	counts := make(map[string]int)
 	for _, term := range terms(doc.Body) {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// clean makes text uniform: valid UTF-8 in composed form (NFC), without control
-// characters and characters that take no room.
+// clean normalizes text: valid UTF-8 in composed form (NFC), without control
+// characters and invisible characters.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -24,11 +24,10 @@ func clean(s string) string {
 	return norm.NFC.String(s)
 }
 
-// squeeze makes one space of each run of white space, and none at the ends.
+// squeeze replaces each run of white space by one space and trims the ends.
 func squeeze(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// paragraphs squeezes each of the parts and puts those that are not empty into
-// lines of their own.
+// paragraphs squeezes the parts and joins the non-empty ones as lines.
 func paragraphs(parts []string) string {
 	var lines []string
 	for _, part := range parts {
@@ -39,8 +38,8 @@ func paragraphs(parts []string) string {
 	return strings.Join(lines, "\n")
 }
 
-// terms are the words of a text that carry meaning, in lower case and without
-// a plural s. Search and index go by them.
+// terms returns the meaningful words of a text, in lower case and without a plural
+// s. Search and index use them.
 func terms(text string) []string {
 	var found []string
 	words := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool {
@@ -57,8 +56,8 @@ func terms(text string) []string {
 	return found
 }
 
-// stopwords are English words that are in every document, as [terms] makes
-// them: too short ones are dropped before.
+// stopwords are common English words in the form that [terms] gives them. Shorter
+// ones than these are dropped earlier.
 var stopwords = wordSet(`
 	about after again all also and any are because been before being but can could did each even every few for
 	from had has have her here him his how into it its just less like made make many may more most much must not

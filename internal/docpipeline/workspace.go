@@ -25,31 +25,31 @@ const (
 )
 
 // Workspace is the folders that the services may touch. Both are absolute
-// paths. It is safe for concurrent use, also by many processes.
+// paths. It is safe for concurrent use, even by many processes.
 type Workspace struct {
-	// Documents holds the inputs, which are only read.
+	// Documents has the inputs. Services only read it.
 	Documents string
-	// Work holds what the services write. It is created where it is missing.
+	// Work has the files that the services write. It is created if missing.
 	Work string
 }
 
 // IndexDir returns the folder of the searchable index, for [Search].
 func (w Workspace) IndexDir() string { return filepath.Join(w.Work, indexDir) }
 
-// OutputPath returns where the result file of a document belongs, for the
-// output_ref of its command. The document is named by its path in Documents.
+// OutputPath returns the path of a document's result file, for the output_ref of its
+// command. The document is named by its path in Documents.
 func (w Workspace) OutputPath(document string) string {
 	return filepath.Join(w.Work, outputDir, fileName(document))
 }
 
-// fileName is the name of a document's file in each folder under Work. Folders
-// are escaped, so that documents of one name in different folders stay apart.
+// fileName returns the name of a document's file in each folder under Work. It
+// escapes folders, so that documents of one name in different folders do not collide.
 func fileName(document string) string {
 	return url.PathEscape(filepath.ToSlash(document)) + ".json"
 }
 
-// readFile reads a file of the folder. One that is missing, too large or no
-// regular file will not get better: [ErrPermanent].
+// readFile reads a file of the folder. It returns [ErrPermanent] if the file is
+// missing, too large or not a regular file.
 func readFile(folder, name string) ([]byte, error) {
 	root, err := os.OpenRoot(folder)
 	if err != nil {
@@ -80,7 +80,7 @@ func readFile(folder, name string) ([]byte, error) {
 	return data, nil
 }
 
-// readJSON reads what writeFile wrote. The value says what is expected.
+// readJSON decodes a JSON file of the folder into the value.
 func readJSON(folder, name string, value any) error {
 	data, err := readFile(folder, name)
 	if err != nil {
@@ -92,9 +92,8 @@ func readJSON(folder, name string, value any) error {
 	return nil
 }
 
-// writeFile puts a file of the folder in place in one step, on disk: nobody
-// reads half of it, not even after a power failure. The folder and those under
-// it are created.
+// writeFile writes a file of the folder atomically and durably: no reader sees a
+// partial file, not even after a power failure. It creates missing folders.
 func writeFile(folder, name string, data []byte) (err error) {
 	if err := os.MkdirAll(folder, 0o750); err != nil {
 		return fmt.Errorf("create a folder: %w", err)
@@ -107,19 +106,19 @@ func writeFile(folder, name string, data []byte) (err error) {
 	if err := root.MkdirAll(filepath.Dir(name), 0o750); err != nil {
 		return fmt.Errorf("create a folder: %w", err)
 	}
-	// Two workers may write one file at a time, so each has a name of its own.
+	// Two workers may write the same file at once, so each uses its own temporary name.
 	temporary := filepath.Join(filepath.Dir(name), ".new-"+uuid.NewString())
 	if err = writeSynced(root, temporary, data); err == nil {
 		err = root.Rename(temporary, name)
 	}
 	if err != nil {
-		_ = root.Remove(temporary) // It may not exist, and nobody reads it.
+		_ = root.Remove(temporary) // It may not exist, and no reader looks for it.
 		return fmt.Errorf("write a file: %w", err)
 	}
 	return nil
 }
 
-// writeSynced writes a new file and returns when it is on disk.
+// writeSynced writes a new file and syncs it.
 func writeSynced(root *os.Root, name string, data []byte) error {
 	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
 	if err != nil {

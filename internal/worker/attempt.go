@@ -12,8 +12,8 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// The codes of failures that are reported in the handler's place. Any other
-// error of a handler is reported as work_failed.
+// The error codes of reported failures. codeFailed is for any error of a handler
+// that has no code of its own here.
 const (
 	codeFailed    = "work_failed"
 	codePanicked  = "handler_panicked"
@@ -24,12 +24,12 @@ const (
 // maxMessage is the longest error message that is reported, in bytes.
 const maxMessage = 1000
 
-// panicError is a handler that panicked.
+// panicError is the panic of a handler.
 type panicError struct{ value any }
 
 func (e *panicError) Error() string { return fmt.Sprintf("the handler panicked: %v", e.value) }
 
-// attend does the work of one item and reports what came of it.
+// attend does the work of one item and reports the result.
 func (w *Worker) attend(ctx context.Context, item *api.WorkItem) {
 	var directive api.Directive
 	if err := json.Unmarshal(item.Directive, &directive); err != nil {
@@ -44,7 +44,7 @@ func (w *Worker) attend(ctx context.Context, item *api.WorkItem) {
 	cancel(nil)
 	switch {
 	case errors.Is(cause, ErrLeaseLost):
-		w.cfg.Log.WarnContext(ctx, "work dropped: its lease is lost", "work_id", item.WorkID, "error", cause)
+		w.cfg.Log.WarnContext(ctx, "work dropped: the lease is lost", "work_id", item.WorkID, "error", cause)
 	case err == nil:
 		w.report(ctx, item, rev, w.completion(result))
 	case errors.Is(cause, ErrCancelled):
@@ -58,8 +58,8 @@ func (w *Worker) attend(ctx context.Context, item *api.WorkItem) {
 	}
 }
 
-// handle runs the handler. One that panics has failed: it must not take the
-// other items in hand with it.
+// handle runs the handler. A panic counts as a failure, so that it does not stop the
+// other items in hand.
 func (w *Worker) handle(ctx context.Context, directive api.Directive) (result json.RawMessage, err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -69,11 +69,11 @@ func (w *Worker) handle(ctx context.Context, directive api.Directive) (result js
 	return w.cfg.Handle(ctx, directive)
 }
 
-// report is a last word about an item at the given rev, as one try of a call.
+// report makes one try to report the end of an item at the given rev.
 type report func(ctx context.Context, workID string, rev int64, requestID string) (answer, error)
 
-// report sends the last word. One that is refused is dropped: the attempt is
-// another's, or has been decided another way.
+// report reports the end of an item. A refused report is dropped: the attempt
+// belongs to another worker or has ended otherwise.
 func (w *Worker) report(ctx context.Context, item *api.WorkItem, rev int64, send report) {
 	requestID := uuid.NewString()
 	err := w.persist(ctx, func(ctx context.Context) (answer, error) { return send(ctx, item.WorkID, rev, requestID) })
@@ -95,7 +95,7 @@ func (w *Worker) completion(result json.RawMessage) report {
 	}
 }
 
-// failure reports that the work could not be done.
+// failure reports a failure.
 func (w *Worker) failure(code string, retryable bool, cause error) report {
 	message := cause.Error()
 	message = strings.ToValidUTF8(message[:min(len(message), maxMessage)], "")

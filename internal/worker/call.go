@@ -13,16 +13,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// The delays between the tries of one call: soon enough that a restart of the
-// server is hardly noticed, and no more often than every two seconds while it
-// is away.
+// The delays between the tries of one call: the first is so short that a restart of
+// the server costs little, and the longest limits the calls during an outage.
 const (
 	firstDelay = 50 * time.Millisecond
 	lastDelay  = 2 * time.Second
 )
 
-// callTimeout is how long one try of a call may take, a claim's wait apart: a
-// server that took the request and went away never answers.
+// callTimeout is how long one try of a call may take, in addition to a claim's wait:
+// a server that received the request and then crashed never answers.
 const callTimeout = 10 * time.Second
 
 // RefusedError is an answer of the server that repeating the call would not
@@ -30,12 +29,12 @@ const callTimeout = 10 * time.Second
 type RefusedError struct {
 	// Status is the HTTP status, 4xx or one that the contract does not know.
 	Status int
-	// Code and Detail are the problem's, empty where the answer is none.
+	// Code and Detail are the problem's, empty if the answer is not a problem.
 	Code   problem.Code
 	Detail string
 }
 
-// Error says what was answered.
+// Error implements error.
 func (e *RefusedError) Error() string {
 	if e.Code == "" {
 		return fmt.Sprintf("the server answered %d", e.Status)
@@ -43,15 +42,15 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the server answered %d %s: %s", e.Status, e.Code, e.Detail)
 }
 
-// answer is what came back of one try.
+// answer is the server's answer to one try.
 type answer struct {
 	status int
 	body   []byte
-	// ok says that it is what the contract promises for success.
+	// ok is true if it is the contract's answer for success.
 	ok bool
 }
 
-// refusal is the error of an answer that is no success.
+// refusal returns the error for an answer that is not ok.
 func (a *answer) refusal() error {
 	refused := &RefusedError{Status: a.status}
 	var p api.Problem
@@ -61,13 +60,13 @@ func (a *answer) refusal() error {
 	return refused
 }
 
-// again reports whether the same call may be answered otherwise later.
+// again reports whether a retry may succeed.
 func (a *answer) again() bool {
 	return a.status >= 500 || a.status == http.StatusTooManyRequests || a.status == http.StatusRequestTimeout
 }
 
-// persist makes one call, which has one request id, until it is answered. It
-// returns a [*RefusedError], or the context's cause when that ends first.
+// persist retries one call, with one request id, until it is answered. It returns a
+// [*RefusedError], or the context's cause if the context ends first.
 func (w *Worker) persist(ctx context.Context, call func(context.Context) (answer, error)) error {
 	delays := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(firstDelay), backoff.WithMaxInterval(lastDelay), backoff.WithMaxElapsedTime(0))
@@ -85,7 +84,7 @@ func (w *Worker) persist(ctx context.Context, call func(context.Context) (answer
 		}
 		return backoff.Permanent(answer.refusal())
 	}, backoff.WithContext(delays, ctx), func(err error, delay time.Duration) {
-		w.cfg.Log.DebugContext(ctx, "calling again", "owner", w.cfg.Owner, "in", delay, "error", err)
+		w.cfg.Log.DebugContext(ctx, "retrying a call", "owner", w.cfg.Owner, "in", delay, "error", err)
 	})
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)

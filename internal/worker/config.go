@@ -11,15 +11,14 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// Config is what a [Worker] is made of.
+// Config configures a [Worker].
 type Config struct {
-	// Client calls the server. Its transport should have no deadline of its own
-	// that a long poll of ClaimWait could meet. Required.
+	// Client calls the server. Its transport must not have a timeout shorter than a
+	// long poll of ClaimWait. Required.
 	Client *api.ClientWithResponses
-	// Owner is the worker's name, which no other that runs at the same time may
-	// have. Required.
+	// Owner is the worker's name, unique among the running workers. Required.
 	Owner string
-	// Services are what the worker can do. Required.
+	// Services are the services whose steps the worker does. Required.
 	Services []string
 	// Handle does the work of one directive and returns the reference of its
 	// result, a JSON object, or nil for none. It is called from many goroutines.
@@ -29,19 +28,20 @@ type Config struct {
 	// Permanent reports whether no other attempt can succeed after this error.
 	// Optional. Defaults to never.
 	Permanent func(error) bool
-	// Parallel is the most directives at once, up to 100. Optional. Defaults to 4.
+	// Parallel limits the directives in hand at once, up to 100. Optional. Defaults
+	// to 4.
 	Parallel int
 	// ClaimWait is how long a claim waits for work, up to 60s. Optional. Defaults
 	// to 20s.
 	ClaimWait time.Duration
-	// Grace is how long what is in hand may take after the worker was told to
-	// stop. Optional. Defaults to 10s.
+	// Grace is how long directives in hand may still take after a stop. Optional.
+	// Defaults to 10s.
 	Grace time.Duration
-	// Log is told of failures. Optional. Defaults to nowhere.
+	// Log receives failures. Optional.
 	Log *slog.Logger
 }
 
-// Validate names the first field that makes no sense.
+// Validate returns an error that names the first invalid field.
 func (c *Config) Validate() error {
 	switch {
 	case c.Client == nil:
@@ -62,7 +62,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// setDefaults fills in what was left out.
+// setDefaults fills in the defaults.
 func (c *Config) setDefaults() {
 	if c.Permanent == nil {
 		c.Permanent = func(error) bool { return false }

@@ -9,12 +9,12 @@
 //	       ├──▶ handle ──▶ complete or fail ────┤
 //	       ┆                                    ┆
 //
-// It lives through restarts of the server. A call that is not answered, or
-// answered with 5xx or 429, is made again, with growing delays and the same
-// request id, so that what the server did the first time is answered and not
-// done twice. A claim is repeated for as long as the worker runs, a report and
-// a heartbeat until the server says that the attempt is another's.
+// The worker survives restarts of the server. It retries a call without an answer,
+// or answered with 408, 429 or 5xx, with growing delays and the same request id, so
+// that the server repeats its answer and not the work. It retries a claim for as long
+// as the worker runs, and a report or heartbeat until the server says that the
+// attempt belongs to another worker.
 //
-// Delivery is at least once: a handler may see a directive again, and must do
-// the same then.
+// Delivery is at least once: a handler may see a directive again, and must be
+// idempotent.
 package worker

@@ -48,7 +48,7 @@ type fakeQueue struct {
 	t     *testing.T
 	lease time.Duration
 	begun time.Time
-	// script answers a call in the queue's place, where it returns true. An
+	// script answers a call instead of the queue if it returns true. An
 	// answer with status 0 is none: the connection breaks.
 	script func(c *call) (status int, answer any, ok bool)
 

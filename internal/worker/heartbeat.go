@@ -11,16 +11,16 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// ErrCancelled ends a handler's context when the job is being cancelled: nobody
-// waits for the result any more.
+// ErrCancelled ends a handler's context when the job is being cancelled, so that its
+// result is not needed any more.
 var ErrCancelled = errors.New("the job is being cancelled")
 
-// ErrLeaseLost ends a handler's context when the server says that the attempt
-// is not this worker's any more. What came of it is not reported.
+// ErrLeaseLost ends a handler's context when the server says that the attempt no
+// longer belongs to this worker. Its result is not reported.
 var ErrLeaseLost = errors.New("the lease is lost")
 
-// minBeat keeps a lease of a few milliseconds, or of a clock that is behind,
-// from becoming a busy loop.
+// minBeat prevents a busy loop when a lease is very short, or looks so because the
+// server's clock is late.
 const minBeat = 10 * time.Millisecond
 
 // heart extends the lease of one item for as long as its handler runs.
@@ -30,12 +30,12 @@ type heart struct {
 	giveUp  context.CancelCauseFunc
 	stopped chan struct{}
 	done    chan struct{}
-	// rev is the item's, once done is closed.
+	// rev is the item's rev; it may be read once done is closed.
 	rev int64
 }
 
-// startHeart begins to extend the lease, at a third of its length. giveUp ends
-// the handler's context.
+// startHeart starts heartbeats, each after a third of the rest of the lease. giveUp
+// ends the handler's context.
 func (w *Worker) startHeart(ctx context.Context, item *api.WorkItem, giveUp context.CancelCauseFunc) *heart {
 	h := &heart{
 		w: w, workID: item.WorkID, giveUp: giveUp, rev: item.Rev,
@@ -45,8 +45,8 @@ func (w *Worker) startHeart(ctx context.Context, item *api.WorkItem, giveUp cont
 	return h
 }
 
-// stop ends the heartbeats and returns the item's rev. A heartbeat under way is
-// waited for: the server may have raised the rev already.
+// stop ends the heartbeats and returns the item's rev. It waits for a heartbeat in
+// flight, which may raise the rev.
 func (h *heart) stop() int64 {
 	close(h.stopped)
 	<-h.done

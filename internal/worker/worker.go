@@ -12,14 +12,13 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// ErrStopped ends a handler's context when the worker was told to stop and the
-// time of grace is over.
+// ErrStopped ends a handler's context when the grace after a stop is over.
 var ErrStopped = errors.New("the worker has stopped")
 
 // Worker pulls and does work. Create it with [New].
 type Worker struct{ cfg Config }
 
-// New returns a worker. The error names the field that makes no sense.
+// New returns a worker. The error names the invalid field.
 func New(cfg Config) (*Worker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
@@ -28,9 +27,9 @@ func New(cfg Config) (*Worker, error) {
 	return &Worker{cfg: cfg}, nil
 }
 
-// Run works until the context ends, then finishes what it has in hand, within
-// the time of grace, and returns nil. It returns an error, a [*RefusedError],
-// only where the server refuses to give any work: it would be refused again.
+// Run works until the context ends, then finishes the items in hand within the grace
+// and returns nil. It returns an error, a [*RefusedError], only if the server refuses
+// a claim, which it would refuse again.
 func (w *Worker) Run(ctx context.Context) error {
 	finish, stop := afterwards(ctx, w.cfg.Grace)
 	defer stop()
@@ -58,8 +57,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 }
 
-// take takes all free slots, and waits for the first. It takes none when the
-// context has ended.
+// take takes all free slots, and waits for the first. It takes none once the context
+// has ended.
 func take(ctx context.Context, slots chan struct{}) int {
 	select {
 	case slots <- struct{}{}:
@@ -79,10 +78,9 @@ func take(ctx context.Context, slots chan struct{}) int {
 	}
 }
 
-// claim takes and starts up to so many items, and waits for the first. A claim
-// that the context's end cuts off may have been carried out: it is made once
-// more under its request id, without a wait, so that nothing is left behind in
-// this worker's name.
+// claim claims and starts up to most items, and waits for the first. A claim that is
+// interrupted by the context's end may have succeeded, so it is repeated once with
+// the same request id and no wait; otherwise its items would stay claimed.
 func (w *Worker) claim(ctx, finish context.Context, most int) ([]api.WorkItem, error) {
 	request := api.ClaimRequest{
 		Owner: w.cfg.Owner, Services: w.cfg.Services, Max: int32(most), WaitSeconds: w.cfg.ClaimWait.Seconds(),
@@ -96,16 +94,16 @@ func (w *Worker) claim(ctx, finish context.Context, most int) ([]api.WorkItem, e
 	again, cancel := context.WithTimeout(finish, lastClaim)
 	defer cancel()
 	if items, err = w.claimOnce(again, request); err != nil {
-		w.cfg.Log.WarnContext(ctx, "work may be left behind: the last claim was not answered",
+		w.cfg.Log.WarnContext(ctx, "items may stay claimed: the last claim was not answered",
 			"owner", w.cfg.Owner, "error", err)
 	}
 	return items, nil
 }
 
-// lastClaim is how long the claim may take that looks after a cut-off one.
+// lastClaim is how long the repetition of an interrupted claim may take.
 const lastClaim = 2 * time.Second
 
-// claimOnce makes one claim, as often as it takes to be answered.
+// claimOnce makes one claim and retries it until it is answered.
 func (w *Worker) claimOnce(ctx context.Context, request api.ClaimRequest) (items []api.WorkItem, err error) {
 	err = w.persist(ctx, func(ctx context.Context) (answer, error) {
 		response, err := w.cfg.Client.ClaimWorkWithResponse(ctx, request)
@@ -120,8 +118,8 @@ func (w *Worker) claimOnce(ctx context.Context, request api.ClaimRequest) (items
 	return items, err
 }
 
-// afterwards is a context that ends so much later than the given one, with
-// [ErrStopped].
+// afterwards returns a context that ends with [ErrStopped] when the grace after the
+// given context's end is over.
 func afterwards(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	later, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

@@ -78,7 +78,7 @@ func TestNoMoreThanParallelAtOnce(t *testing.T) {
 		time.Sleep(6500 * time.Millisecond)
 		synctest.Wait()
 		if done := len(q.made("complete")); done != 5 {
-			t.Errorf("%d items done beside the slow one, want 5", done)
+			t.Errorf("%d items done besides the slow one, want 5", done)
 		}
 		if most != 2 {
 			t.Errorf("%d at once, want 2", most)
