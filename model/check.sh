@@ -1,69 +1,109 @@
 #!/usr/bin/env bash
-# Checks outbox.pml in full, and each of its mutants, which must fail. Needs a C
-# compiler; installs spin where it is missing and this may be done. A run that was
-# cut short is a failure: it proves nothing.
+# Checks the models in full, and each of their mutants, which must fail. Needs a C
+# compiler; installs spin if it is missing and this may be done. A run that was cut
+# short is a failure: it proves nothing.
 set -euo pipefail
-model=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/outbox.pml
+models=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 if ! command -v spin >/dev/null; then
     echo "spin is missing: installing it" >&2
-    apt-get install -y --no-install-recommends spin >/dev/null ||
+    { apt-get update && apt-get install -y --no-install-recommends spin; } >/dev/null ||
         { echo "install spin (the Debian package has that name), then run this again" >&2; exit 2; }
 fi
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-cd "$dir"
-failed=0
+runs=0
 
-# check <what> <pass|safety|liveness> <live|safe> <switches>
+# check <model> <what> <pass|safety|liveness> <safe|live|finite> <switches>
 #
-# The second is what has to come out: no error, an assertion, or a cycle in which
-# the job never ends.
+# Two checks run side by side. The third argument is what has to come out: no error,
+# an assertion, or a cycle. A live check looks for a run in which the job never ends
+# although no process is starved, a finite one for any run that goes on for ever.
 check() {
-    local what=$1 want=$2 kind=$3 switches=$4 got out
-    local build=(-DSAFETY -DNOCLAIM) run=()
-    if [[ $kind == live ]]; then
+    while (($(jobs -rp | wc -l) >= 2)); do wait -n || true; done
+    runs=$((runs + 1))
+    mkdir "$dir/$runs"
+    (cd "$dir/$runs" && verify "$@") || touch "$dir/failed" &
+}
+
+verify() {
+    local model=$1 what=$2 want=$3 kind=$4 switches=$5 got out
+    local build=(-DSAFETY -DNOCLAIM) run=() optimise=-O2
+    [[ $want == pass ]] || optimise=-O0 # A mutant fails soon: it takes longer to compile.
+    case $kind in
+    live)
         build=(-DNFAIR=4) run=(-a -f -N ends)
         switches+=" -DPASSES"
-    fi
-    rm -f pan*
+        ;;
+    finite) build=(-DNP -DNOCLAIM) run=(-l) ;;
+    esac
     # shellcheck disable=SC2086 # Switches are words.
-    spin -a $switches "$model" >spin.log 2>&1 || { cat spin.log >&2; exit 2; }
-    "${CC:-cc}" -O2 -w -DCOLLAPSE -DVECTORSZ=512 -DMEMLIM=3000 "${build[@]}" -o pan pan.c
+    spin -a $switches "$models/$model.pml" >spin.log 2>&1 || { cat spin.log >&2; return 1; }
+    "${CC:-cc}" "$optimise" -w -DCOLLAPSE -DVECTORSZ=512 -DMEMLIM=3000 "${build[@]}" -o pan pan.c
     out=$(./pan -m1000000 "${run[@]}" 2>&1) || true
     case $out in
     *"max search depth too small"* | *"out of memory"* | *"Search not completed"*"errors: 0"*) got=truncated ;;
     *"assertion violated"*) got=safety ;;
-    *"acceptance cycle"*) got=liveness ;;
+    *"acceptance cycle"* | *"non-progress cycle"*"errors: 1"*) got=liveness ;;
     *"errors: 0"*) got=pass ;;
     *) got="no result" ;;
     esac
-    printf '%-42s %-9s %-9s %10s states %7ss\n' "$what" "$want" "$got" \
+    printf '%-7s %-44s %-9s %-9s %9s states %6ss\n' "$model" "$what" "$want" "$got" \
         "$(sed -n 's/^ *\([0-9]*\) states, stored.*/\1/p' <<<"$out")" \
         "$(sed -n 's/^pan: elapsed time \([0-9.]*\) seconds/\1/p' <<<"$out")"
     if [[ $got != "$want" ]]; then
-        failed=1
         echo "  see: ${out}" | head -5
+        return 1
     fi
 }
 
-printf '%-42s %-9s %-9s\n' "" expected got
+printf '%-7s %-44s %-9s %-9s\n' "" "" expected got
+
 one="-DSTEPS=1 -DATTEMPTS=2"
 two="-DSTEPS=2 -DATTEMPTS=1"
-check "1 step, 2 attempts, 2 crashes" pass safe "$one -DCRASHES=2"
-check "2 steps, 1 attempt, 2 crashes" pass safe "$two -DCRASHES=2"
-check "2 steps, 2 attempts, no crash" pass safe "-DSTEPS=2 -DATTEMPTS=2 -DCRASHES=0"
-check "1 step, 2 attempts, 1 crash: it ends" pass live "$one -DCRASHES=1"
-check "2 steps, 1 attempt, 1 crash: it ends" pass live "$two -DCRASHES=1"
+check outbox "1 step, 2 attempts, 2 crashes" pass safe "$one -DCRASHES=2"
+check outbox "2 steps, 1 attempt, 2 crashes" pass safe "$two -DCRASHES=2"
+check outbox "2 steps, 2 attempts, no crash" pass safe "-DSTEPS=2 -DATTEMPTS=2 -DCRASHES=0"
+check outbox "2 steps, 1 attempt, 1 crash, 1 grace" pass safe "$two -DCRASHES=1 -DRAISES=1"
+check outbox "1 step, 2 attempts, 1 crash: it ends" pass live "$one -DCRASHES=1"
+check outbox "2 steps, 1 attempt, 1 crash: it ends" pass live "$two -DCRASHES=1"
 
 number=0
 for mutant in NO_CAS MARK_FIRST ENTRY_AFTER DELETE_EARLY NO_LEASE SAME_LEASE NO_END_ENTRY ENTRY_BEFORE_WORK \
     NO_NEW_ENTRY REWRITE_TERMINAL; do
     number=$((number + 1))
-    check "mutant $mutant" safety safe "$one -DMUTANT=$number"
+    check outbox "mutant $mutant" safety safe "$one -DMUTANT=$number"
 done
-check "mutant HOT_ONLY: it ends" liveness live "$one -DMUTANT=11"
-check "mutant NO_DEADLINES: it ends" liveness live "$one -DMUTANT=12"
+check outbox "mutant HOT_ONLY: it ends" liveness live "$one -DMUTANT=11"
+check outbox "mutant NO_DEADLINES: it ends" liveness live "$one -DMUTANT=12"
+check outbox "mutant RAISE_BLIND" safety safe "$one -DRAISES=1 -DMUTANT=13"
 
-exit "$failed"
+check queue "1 step, 2 attempts, 1 crash" pass safe "$one -DCRASHES=1"
+check queue "2 steps, 1 attempt, 2 accepts" pass safe "$two -DCRASHES=0 -DACCEPTS=2"
+check queue "1 step, 2 attempts, paused scope" pass safe "$one -DCRASHES=0 -DSCOPES=1"
+check queue "2 steps, 1 attempt, paused scope" pass safe "$two -DCRASHES=0 -DSCOPES=1"
+check queue "1 step, 2 attempts, pause and cancel" pass safe "$one -DCRASHES=0 -DPAUSES=1 -DCANCELS=1"
+check queue "1 step, 2 attempts: every run ends" pass finite "$one -DCRASHES=0 -DCANCELS=1"
+
+number=0
+for mutant in NO_CAS KEY_WITHOUT_REV CLAIM_PENDING CLAIM_OTHER_ATTEMPT HINT_AFTER DELETE_EARLY RAISE_BLIND \
+    NO_TOMBSTONE TOMBSTONE_BLIND PURGE_LEAVES_HINT REQUEUE_LEAVES_HINT DEADLINE_WITHOUT_ITEM \
+    CALLBACK_WITHOUT_ITEM STALE_PUBLISH STALE_CLAIM HELD_FOR_EVER CLAIM_WITHOUT_TIMER REPAIR_COUNTS SAME_PAIR; do
+    number=$((number + 1))
+    instance="-DCRASHES=1"
+    case $mutant in CLAIM_PENDING | STALE_* | HELD_FOR_EVER) instance="-DCRASHES=0 -DSCOPES=1" ;; esac
+    check queue "mutant $mutant" safety safe "$one $instance -DMUTANT=$number"
+done
+
+check claims "3 requests for 1 item, 1 crash" pass safe "-DREQUESTS=3"
+check claims "2 requests for 2 items, 2 crashes" pass safe "-DMAX=2 -DCRASHES=2"
+
+number=0
+for mutant in MEMORY_AFTER REPLACE_QUEUED REPLACE_ENDED REPLACE_BLIND; do
+    number=$((number + 1))
+    check claims "mutant $mutant" safety safe "-DMUTANT=$number"
+done
+
+wait
+[[ ! -e $dir/failed ]]

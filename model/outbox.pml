@@ -26,6 +26,9 @@
 #ifndef CRASHES
 #define CRASHES 1
 #endif
+#ifndef RAISES
+#define RAISES 0         /* early entries whose grace may pass */
+#endif
 #ifndef MUTANT
 #define MUTANT 0
 #endif
@@ -42,6 +45,7 @@
 #define REWRITE_TERMINAL 10   /* a late report changes a job that has ended */
 #define HOT_ONLY         11   /* the relay knows only what it was handed, in memory */
 #define NO_DEADLINES     12   /* nobody acts when a worker is silent */
+#define RAISE_BLIND      13   /* after raising rev an entry is deleted without another look */
 
 #define ENTRIES 4             /* numbers of entries; one is used again when nobody knows it */
 #define NONE    ENTRIES       /* no entry */
@@ -53,7 +57,7 @@
 #define SWEEPER 2
 
 mtype = { DISPATCHING, AWAITING_ACK, IN_PROGRESS, FAILED_RETRY };   /* the step */
-mtype = { MARK, ACK, SUCCEEDED, RETRY, DEADLINE };                  /* what happens to it */
+mtype = { MARK, ACK, SUCCEEDED, RETRY, DEADLINE, RAISE };           /* what happens to it */
 
 /* The job's partition: one commit point. */
 byte  step, attempt;
@@ -71,6 +75,7 @@ bool  slot = true;                /* the in-flight slot */
 bool  published[ALL];
 bool  hot = true;                 /* the relay was handed the directive, in memory */
 byte  crashes = CRASHES;
+byte  raises = RAISES;
 
 /* Only for the check. */
 byte  advanced[STEPS];
@@ -135,6 +140,7 @@ inline load(me, fired) {
 /* What a change does to the job. */
 inline decide() {
 	if
+	:: kind == RAISE          /* rev alone: no commit of the old one can come any more */
 	:: kind == MARK -> state = AWAITING_ACK; sent = true
 	:: kind == ACK -> state = IN_PROGRESS; sent = true
 	:: kind == SUCCEEDED ->
@@ -164,7 +170,7 @@ inline change(me) {
 	:: d_step {
 		(fresh[me] || MUTANT == NO_CAS) && (!ended || MUTANT == REWRITE_TERMINAL) ->
 		assert(!ended);                                  /* nothing terminal changes */
-		assert(kind == DEADLINE || which == CURRENT);    /* fenced */
+		assert(kind == DEADLINE || kind == RAISE || which == CURRENT);    /* fenced */
 		assert(kind != MARK || published[which]);        /* SENT means published */
 		fresh[0] = false; fresh[1] = false; fresh[2] = false;
 		early[0] = false; early[1] = false; early[2] = false; early[3] = false;
@@ -252,8 +258,11 @@ again:
 	goto again
 }
 
+#define OVERDUE(id) (raises > 0 && !ended && present[id] && early[id])
+
 /* The sweeper fires any entry, at any time. One whose change may still come is
- * left alone. */
+ * left alone; past a grace rev is raised, and then the entry is judged like any
+ * other: its change may have landed after all. */
 proctype sweeper() {
 	LOCALS;
 	byte entry;
@@ -264,19 +273,32 @@ again:
 		:: DUE(1) -> entry = 1
 		:: DUE(2) -> entry = 2
 		:: DUE(3) -> entry = 3
+		:: OVERDUE(0) -> entry = 0; kind = RAISE
+		:: OVERDUE(1) -> entry = 1; kind = RAISE
+		:: OVERDUE(2) -> entry = 2; kind = RAISE
+		:: OVERDUE(3) -> entry = 3; kind = RAISE
 		fi;
 		held[SWEEPER] = entry;
 		if
-		:: entry != head -> goto stale
-		:: entry == head && ended -> goto finish
-		:: entry == head && (WORK || (!ended && MUTANT == NO_DEADLINES)) -> d_step { entry = 0; forget(SWEEPER) }; goto again   /* the relay's */
-		:: entry == head && !ended && !WORK && MUTANT != NO_DEADLINES -> d_step { entry = 0; kind = DEADLINE; load(SWEEPER, true) }
+		:: kind == RAISE && MUTANT == RAISE_BLIND -> raises--; goto blind
+		:: kind == RAISE && MUTANT != RAISE_BLIND -> d_step { raises--; entry = 0; held[SWEEPER] = NONE; load(SWEEPER, false) }
+		:: kind != RAISE && entry != head -> goto stale
+		:: kind != RAISE && entry == head && ended -> goto finish
+		:: kind != RAISE && entry == head && (WORK || (!ended && MUTANT == NO_DEADLINES)) -> d_step { entry = 0; forget(SWEEPER) }; goto again   /* the relay's */
+		:: kind != RAISE && entry == head && !ended && !WORK && MUTANT != NO_DEADLINES -> d_step { entry = 0; kind = DEADLINE; load(SWEEPER, true) }
 		fi
 	}
 	change(SWEEPER);
 	goto again;
 stale:                                /* it stands for nothing */
 	atomic { discard(entry); entry = 0; forget(SWEEPER) };
+	goto again;
+blind:                                /* raised behind whatever was committed meanwhile */
+	atomic {
+		fresh[0] = false; fresh[1] = false; fresh[2] = false;
+		early[0] = false; early[1] = false; early[2] = false; early[3] = false;
+		discard(entry); entry = 0; forget(SWEEPER)
+	};
 	goto again;
 finish:                               /* what follows the end, once more */
 	slot = false;
