@@ -11,8 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// The limits of openapi.yaml on what comes in, in characters, entries and
-// seconds.
+// The limits of openapi.yaml on requests, in characters, entries and seconds.
 const (
 	// MaxTenantID is the longest tenant_id.
 	MaxTenantID = 128
@@ -36,6 +35,8 @@ const (
 	MaxRetryLimit = 10000
 	// MaxURI is the longest uri of a reference.
 	MaxURI = 2048
+	// MaxRef is the size of a reference as it was sent, in bytes.
+	MaxRef = 8 << 10
 	// MaxPage is how many entries a page may hold.
 	MaxPage = 1000
 	// DefaultPage is how many entries a page holds unless asked otherwise.
@@ -43,47 +44,6 @@ const (
 	// MaxPageToken is the longest page_token.
 	MaxPageToken = 1024
 )
-
-// Check returns what is wrong with the callback by itself.
-func (c *AckCallback) Check() []problem.Violation {
-	var v violations
-	v.identity(CallbackIdentity{
-		AttemptNo: c.AttemptNo, CorrelationID: c.CorrelationID, JobID: c.JobID, LeaseID: c.LeaseID,
-		StepID: c.StepID, TenantID: c.TenantID, Timestamp: c.Timestamp,
-	})
-	v.kind(c.Type, "ACK")
-	return v
-}
-
-// Check returns what is wrong with the callback by itself.
-func (c *HeartbeatCallback) Check() []problem.Violation {
-	var v violations
-	v.identity(CallbackIdentity{
-		AttemptNo: c.AttemptNo, CorrelationID: c.CorrelationID, JobID: c.JobID, LeaseID: c.LeaseID,
-		StepID: c.StepID, TenantID: c.TenantID, Timestamp: c.Timestamp,
-	})
-	v.kind(c.Type, "HEARTBEAT")
-	return v
-}
-
-// Check returns what is wrong with the callback by itself, and makes a null
-// reference an absent one.
-func (c *ResultCallback) Check() []problem.Violation {
-	var v violations
-	v.identity(CallbackIdentity{
-		AttemptNo: c.AttemptNo, CorrelationID: c.CorrelationID, JobID: c.JobID, LeaseID: c.LeaseID,
-		StepID: c.StepID, TenantID: c.TenantID, Timestamp: c.Timestamp,
-	})
-	v.kind(c.Type, "RESULT")
-	if !c.Status.Valid() {
-		v.add("/status", "must be SUCCEEDED, FAILED_RETRY or FAILED_FINAL")
-	}
-	v.text("/error/code", c.Error.Code, 0, MaxName)
-	v.ref("/output_ref", &c.OutputRef)
-	v.ref("/result_ref", &c.ResultRef)
-	v.number("/retry_after_seconds", c.RetryAfterSeconds, MaxRetryAfter)
-	return v
-}
 
 // Check returns what is wrong with the request by itself.
 func (c *ClaimRequest) Check() []problem.Violation {
@@ -105,8 +65,8 @@ func (c *WorkVerb) Check() []problem.Violation {
 	return v
 }
 
-// Check returns what is wrong with the request by itself, and makes a null
-// reference an absent one.
+// Check returns what is wrong with the request by itself, and turns a null
+// reference into an absent one.
 func (c *WorkCompletion) Check() []problem.Violation {
 	var v violations
 	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
@@ -146,7 +106,7 @@ func (c *OutboxRetryRequest) Check() []problem.Violation {
 	v.texts("/outbox_ids", c.OutboxIDs, MaxOutboxIDs, MaxOutboxID)
 	filtered := c.TenantID != "" || c.JobID != "" || c.Lane != nil || c.OlderThanSeconds != 0 || c.Limit != 0
 	if len(c.OutboxIDs) > 0 && filtered {
-		v.add("/outbox_ids", "must not stand beside filters")
+		v.add("/outbox_ids", "must not be combined with filters")
 	}
 	v.text("/tenant_id", c.TenantID, 0, MaxTenantID)
 	v.text("/jobId", c.JobID, 0, MaxName)
@@ -161,37 +121,17 @@ func (c *OutboxRetryRequest) Check() []problem.Violation {
 // violations collects what is wrong with one request.
 type violations []problem.Violation
 
-// add adds one.
+// add adds a violation.
 func (v *violations) add(pointer, message string) {
 	*v = append(*v, problem.Violation{Pointer: pointer, Message: message})
 }
 
-// exceeds adds one of a value that is beyond a limit of its size.
+// exceeds adds the violation of a value that exceeds a limit of its size.
 func (v *violations) exceeds(pointer, message string) {
 	*v = append(*v, problem.Violation{Pointer: pointer, Message: message, Code: problem.TooLarge})
 }
 
-// identity checks what all callbacks share.
-func (v *violations) identity(c CallbackIdentity) {
-	v.text("/jobId", c.JobID, 1, MaxName)
-	v.text("/stepId", c.StepID, 1, MaxName)
-	v.text("/tenant_id", c.TenantID, 1, MaxTenantID)
-	v.atLeast("/attempt_no", float64(c.AttemptNo), 1)
-	v.text("/lease_id", c.LeaseID, 1, MaxName)
-	if c.Timestamp.IsZero() {
-		v.add("/timestamp", "is required")
-	}
-	v.text("/correlation_id", c.CorrelationID, 0, MaxName)
-}
-
-// kind checks a message type that may be absent.
-func (v *violations) kind(got, want string) {
-	if got != "" && got != want {
-		v.add("/type", "must be "+want+" here")
-	}
-}
-
-// verb checks what the verbs of the pull queue share.
+// verb checks the fields that the verbs of the pull queue share.
 func (v *violations) verb(c WorkVerb) {
 	v.text("/owner", c.Owner, 1, MaxName)
 	v.atLeast("/expected_rev", float64(c.ExpectedRev), 1)
@@ -234,7 +174,8 @@ func (v *violations) atLeast(pointer string, value float64, least int) {
 	}
 }
 
-// ref checks that a reference is an object with a URI, and makes null absent.
+// ref checks that a reference is an object with a URI and not too long, and turns
+// null into an absent reference.
 func (v *violations) ref(pointer string, ref *json.RawMessage) {
 	trimmed := bytes.TrimLeft(*ref, " \t\r\n")
 	switch {
@@ -243,13 +184,15 @@ func (v *violations) ref(pointer string, ref *json.RawMessage) {
 		*ref = nil
 	case trimmed[0] != '{':
 		v.add(pointer, "must be an object")
+	case len(*ref) > MaxRef:
+		v.exceeds(pointer, fmt.Sprintf("is %d bytes long; at most %d are allowed", len(*ref), MaxRef))
 	default:
 		v.uri(pointer+"/uri", *ref)
 	}
 }
 
-// uri checks the URI of a reference. Whether its scheme is an allowed one is not
-// asked: that is for what comes from applications.
+// uri checks the URI of a reference. Any scheme will do: the allowed schemes bind
+// applications only.
 func (v *violations) uri(pointer string, ref json.RawMessage) {
 	var members map[string]json.RawMessage
 	var uri *string

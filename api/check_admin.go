@@ -4,7 +4,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// The limits of openapi.yaml on what operators ask for.
+// The limits of openapi.yaml on operators' requests.
 const (
 	// MaxBatch is how many commands a batch may hold.
 	MaxBatch = 100
@@ -31,7 +31,7 @@ func (c *RetryRequest) Check() []problem.Violation {
 	filtered := c.TenantID != "" || c.RequestType != "" || c.StepType != "" || c.ErrorCode != "" ||
 		!c.CreatedAfter.IsZero() || !c.CreatedBefore.IsZero() || c.Limit != 0
 	if len(c.JobIDs) > 0 && filtered {
-		v.add("/job_ids", "must not stand beside filters")
+		v.add("/job_ids", "must not be combined with filters")
 	}
 	v.text("/tenant_id", c.TenantID, 0, MaxTenantID)
 	v.text("/request_type", c.RequestType, 0, MaxName)

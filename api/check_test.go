@@ -183,7 +183,7 @@ func TestRetryJobIDsStandAlone(t *testing.T) {
 func TestOutboxIDsStandAlone(t *testing.T) {
 	t.Parallel()
 	lane := int32(0)
-	both := []problem.Violation{{Pointer: "/outbox_ids", Message: "must not stand beside filters"}}
+	both := []problem.Violation{{Pointer: "/outbox_ids", Message: "must not be combined with filters"}}
 	for _, test := range []struct {
 		name    string
 		request api.OutboxRetryRequest
@@ -245,6 +245,9 @@ func TestAReferenceHasAURI(t *testing.T) {
 		`{"uri":{}}`:         {Pointer: "/uri", Message: "must be a string", Code: problem.RefInvalid},
 		`{"uri":"` + strings.Repeat("x", api.MaxURI+1) + `"}`: {
 			Pointer: "/uri", Message: "must not be longer than 2048 characters", Code: problem.TooLarge,
+		},
+		`{"uri":"u","x":"` + strings.Repeat("x", api.MaxRef) + `"}`: {
+			Message: "is 8210 bytes long; at most 8192 are allowed", Code: problem.TooLarge,
 		},
 		`["uri"]`:      {Message: "must be an object"},
 		`{"uri":"u"}`:  {},

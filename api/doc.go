@@ -6,10 +6,10 @@
 //	     │
 //	     ├─────────► docs.gen.html   the document as a page, [Docs]
 //	     │
-//	     └─────────► check.go        its limits on what comes in, by hand,
+//	     └─────────► check.go        its limits on requests, by hand,
 //	                                 because generated validation is slow
-//	                   text.go       what holds for the text of every body
-//	                   fault.go      what is wrong with one, in words of our own
+//	                   text.go       the rules for the text of every body
+//	                   fault.go      the problem of a body that does not decode
 //
 // openapi.yaml is written first; everything else follows from it or is tested
 // against it. To change the contract, edit the document, then run go generate.

@@ -11,8 +11,8 @@ import (
 )
 
 // DecodeFault returns the problem of a body that package encoding/json could not
-// decode into a type of the contract, with the error that it returned. It says where
-// the fault is and what has to be there; the decoder's own words repeat the body.
+// decode into a type of the contract, given the decoder's error. It says where the
+// fault is and what must be there; the decoder's own message would repeat the body.
 func DecodeFault(body []byte, err error) *problem.Error {
 	if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return typeFault(wrongType)
@@ -20,7 +20,7 @@ func DecodeFault(body []byte, err error) *problem.Error {
 	return problem.NotJSON(body, err)
 }
 
-// typeFault is the problem of a value of another type than its field's.
+// typeFault returns the problem of a value that has the wrong type for its field.
 func typeFault(err *json.UnmarshalTypeError) *problem.Error {
 	pointer := ""
 	if err.Field != "" {
@@ -33,7 +33,7 @@ func typeFault(err *json.UnmarshalTypeError) *problem.Error {
 	}
 }
 
-// typeName is what a Go type is called in JSON.
+// typeName returns the JSON term for a Go type.
 func typeName(t reflect.Type) string {
 	if t == reflect.TypeFor[Time]() {
 		return "a time as in RFC 3339"
@@ -54,10 +54,10 @@ func typeName(t reflect.Type) string {
 	}
 }
 
-// pointerEscapes are what a name in a JSON pointer must not hold.
+// pointerEscapes escapes the characters that are special in a JSON pointer.
 var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
 
-// Pointer returns the JSON pointer (RFC 6901) to what these names lead to.
+// Pointer returns the JSON pointer (RFC 6901) for this path of names.
 func Pointer(names ...string) string {
 	var pointer strings.Builder
 	for _, name := range names {

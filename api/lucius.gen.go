@@ -526,7 +526,7 @@ func (e WorkStatus) Valid() bool {
 	}
 }
 
-// AckCallback A platform service takes a directive.
+// AckCallback A platform service has taken a directive.
 type AckCallback struct {
 	// AttemptNo The directive's `attempt_no`.
 	//
@@ -543,7 +543,7 @@ type AckCallback struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// LeaseID The directive's `lease_id`, a capability. Not the current pair is 409 `stale_attempt`.
+	// LeaseID The directive's `lease_id`, a capability. A pair of attempt and lease that is not current is 409 `stale_attempt`.
 	//
 	// Example: 9a7c1f0e5d3b4a29
 	LeaseID string `json:"lease_id"`
@@ -553,12 +553,12 @@ type AckCallback struct {
 	// Example: ocr
 	StepID string `json:"stepId"`
 
-	// TenantID The directive's `tenant_id`. Not the job's is 404.
+	// TenantID The directive's `tenant_id`. One that is not the job's is 404.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Timestamp When the sender sent it. Recorded, never trusted.
+	// Timestamp When the sender sent it. Recorded, but no decision uses it.
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Timestamp Time `json:"timestamp"`
@@ -569,7 +569,7 @@ type AckCallback struct {
 	Type string `json:"type,omitempty,omitzero"`
 }
 
-// Actor Who made it happen.
+// Actor Who caused it.
 //
 // - client: a command or a control request.
 // - platform: a callback, over HTTP or a reply topic.
@@ -581,10 +581,10 @@ type AckCallback struct {
 // Example: platform
 type Actor string
 
-// AdminWorkRequest How an operator moves an item; all of it is optional.
+// AdminWorkRequest An operator's change of an item; every field is optional.
 type AdminWorkRequest struct {
-	// ExpectedRev The item's `rev` as last seen, another one is 409 `rev_conflict`;
-	// absent or 0 takes the item as it is.
+	// ExpectedRev The item's `rev` as last seen; a different one is 409 `rev_conflict`;
+	// absent or 0 accepts any.
 	//
 	//
 	// Example: 2
@@ -595,13 +595,13 @@ type AdminWorkRequest struct {
 	// Example: The worker hangs.
 	Reason string `json:"reason,omitempty,omitzero"`
 
-	// RequestID The operator's name for this request. A repeat answers as the first did.
+	// RequestID The operator's name for this request. A repeat gets the first answer.
 	//
 	// Example: 3f1d2c
 	RequestID string `json:"request_id,omitempty,omitzero"`
 }
 
-// BatchItem What became of one command.
+// BatchItem The result of one command.
 type BatchItem struct {
 	// CorrelationID The job's correlation id.
 	//
@@ -613,13 +613,13 @@ type BatchItem struct {
 	// Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 	Error *Problem `json:"error,omitempty"`
 
-	// JobID The job, where the command was accepted.
+	// JobID The job, if the command was accepted.
 	//
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId,omitempty,omitzero"`
 
-	// Replayed The command was accepted before. There where the command was accepted,
-	// now or before.
+	// Replayed The command was accepted before. Present only if the command was
+	// accepted, now or before.
 	//
 	//
 	// Example: false
@@ -629,17 +629,17 @@ type BatchItem struct {
 	// never change.
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
-	// - DISPATCHING: the first step was never acknowledged yet.
-	// - IN_PROGRESS: a worker has a step in hand, or the next attempt is due.
+	// - DISPATCHING: the first step has not been acknowledged yet.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
 	// - PAUSING: a worker may finish its attempt, nothing new starts.
-	// - PAUSED: nothing is in hand; resume or cancel.
+	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
 	//
 	// Example: IN_PROGRESS
 	State JobState `json:"state,omitempty,omitzero"`
 
-	// Status The HTTP status that the command alone would have had.
+	// Status The HTTP status that `POST /v1/commands` would have given.
 	//
 	// Example: 202
 	Status int32 `json:"status"`
@@ -651,7 +651,7 @@ type BatchRequest struct {
 	Commands []Command `json:"commands"`
 }
 
-// BatchResult What became of the commands.
+// BatchResult The results of the commands.
 type BatchResult struct {
 	// Results One result for each command, in the same order.
 	Results []BatchItem `json:"results"`
@@ -674,7 +674,7 @@ type CallbackIdentity struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// LeaseID The directive's `lease_id`, a capability. Not the current pair is 409 `stale_attempt`.
+	// LeaseID The directive's `lease_id`, a capability. A pair of attempt and lease that is not current is 409 `stale_attempt`.
 	//
 	// Example: 9a7c1f0e5d3b4a29
 	LeaseID string `json:"lease_id"`
@@ -684,18 +684,18 @@ type CallbackIdentity struct {
 	// Example: ocr
 	StepID string `json:"stepId"`
 
-	// TenantID The directive's `tenant_id`. Not the job's is 404.
+	// TenantID The directive's `tenant_id`. One that is not the job's is 404.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Timestamp When the sender sent it. Recorded, never trusted.
+	// Timestamp When the sender sent it. Recorded, but no decision uses it.
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Timestamp Time `json:"timestamp"`
 }
 
-// CallbackOutcome What became of a callback, and how things stand now.
+// CallbackOutcome The outcome of a callback and the state of the step now.
 type CallbackOutcome struct {
 	// CancelRequested The job is being cancelled; stop if you can.
 	//
@@ -706,17 +706,17 @@ type CallbackOutcome struct {
 	// never change.
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
-	// - DISPATCHING: the first step was never acknowledged yet.
-	// - IN_PROGRESS: a worker has a step in hand, or the next attempt is due.
+	// - DISPATCHING: the first step has not been acknowledged yet.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
 	// - PAUSING: a worker may finish its attempt, nothing new starts.
-	// - PAUSED: nothing is in hand; resume or cancel.
+	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
 	//
 	// Example: IN_PROGRESS
 	JobState JobState `json:"job_state"`
 
-	// LeaseExpiresAt By when to send the next heartbeat or the result; absent where the step ended.
+	// LeaseExpiresAt By when to send the next heartbeat or the result; absent if the step has ended.
 	//
 	// Example: 2026-01-27T10:17:01.250Z
 	LeaseExpiresAt Time `json:"lease_expires_at,omitempty,omitzero"`
@@ -729,10 +729,10 @@ type CallbackOutcome struct {
 	// StepState State of a step. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
 	// never change.
 	//
-	// - PENDING: an earlier step is not done.
+	// - PENDING: an earlier step has not ended.
 	// - DISPATCHING: the directive is to be published.
 	// - AWAITING_ACK: published, no worker has acknowledged it yet.
-	// - IN_PROGRESS: a worker has it in hand.
+	// - IN_PROGRESS: a worker holds the attempt.
 	// - FAILED_RETRY: the next attempt starts at `next_attempt_at`.
 	//
 	//
@@ -740,7 +740,7 @@ type CallbackOutcome struct {
 	StepState StepState `json:"step_state"`
 }
 
-// ClaimRequest Which items a worker wants. Both lists empty claim anything.
+// ClaimRequest Which items a worker wants. If both lists are empty, any item matches.
 //
 // Example: {"max":10,"owner":"worker-7","request_id":"3f1d2c","services":["ocr"],"wait_seconds":20}
 type ClaimRequest struct {
@@ -801,12 +801,12 @@ type ClaimedWork struct {
 //
 // Example: {"input_ref":{"uri":"s3://bucket/input.pdf"},"output_ref":{"uri":"s3://bucket/output.json"},"payload":{"language":"en"},"request_type":"doc.ingest","schema_version":"1","tenant_id":"tenant_a"}
 type Command struct {
-	// CallbackURLs Where to announce the job's end.
+	// CallbackURLs URLs to notify of the job's end.
 	//
 	// Example: ["https://app.example.com/hooks/lucius"]
 	CallbackURLs []string `json:"callback_urls,omitempty,omitzero"`
 
-	// CorrelationID The client's own id for its logs; generated where absent.
+	// CorrelationID The client's own id for its logs; generated if absent.
 	//
 	// Example: corr-123
 	CorrelationID string `json:"correlation_id,omitempty,omitzero"`
@@ -816,40 +816,42 @@ type Command struct {
 	// Example: doc_1
 	DocID string `json:"doc_id,omitempty,omitzero"`
 
-	// IdempotencyKey The client's name for this command, unique for the tenant. Used for
+	// IdempotencyKey The client's name for this command, unique in the tenant. Used for
 	// another command: 422 `idempotency_mismatch`.
 	//
 	//
 	// Example: order-4711
 	IdempotencyKey string `json:"idempotency_key,omitempty,omitzero"`
 
-	// InputRef A reference to data that Lucius never reads. Opaque but for `uri`, which
-	// must be of an allowed scheme (422 `ref_invalid`).
+	// InputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
+	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
+	// (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/input.pdf"}
 	InputRef Ref `json:"input_ref"`
 
-	// Mode How the routing key is made: of the tenant, or with BURST of tenant and
+	// Mode What the routing key is made from: the tenant or, with BURST, tenant and
 	// document.
 	//
 	//
 	// Example: DEFAULT
 	Mode Mode `json:"mode,omitempty,omitzero"`
 
-	// OutputRef A reference to data that Lucius never reads. Opaque but for `uri`, which
-	// must be of an allowed scheme (422 `ref_invalid`).
+	// OutputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
+	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
+	// (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/input.pdf"}
 	OutputRef Ref `json:"output_ref"`
 
-	// Payload Opaque to Lucius, but for the JSON Schema of each step.
+	// Payload Opaque to Lucius, except for the JSON Schema of each step.
 	//
 	// Example: {"language":"en"}
 	Payload Payload `json:"payload"`
 
-	// RequestType What is to be done; a protocol must take it (422 `unknown_request_type`).
+	// RequestType The kind of work; a protocol must accept it (422 `unknown_request_type`).
 	//
 	// Example: doc.ingest
 	RequestType string `json:"request_type"`
@@ -861,7 +863,7 @@ type Command struct {
 	// Example: 1
 	SchemaVersion string `json:"schema_version"`
 
-	// TenantID Whose job it is.
+	// TenantID The tenant that owns the job.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
@@ -871,8 +873,9 @@ type Command struct {
 	// Example: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
 	Traceparent string `json:"traceparent,omitempty,omitzero"`
 
-	// WorkspaceRef A reference to data that Lucius never reads. Opaque but for `uri`, which
-	// must be of an allowed scheme (422 `ref_invalid`).
+	// WorkspaceRef A reference to data that Lucius never reads. Opaque except for `uri`, which
+	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
+	// (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/input.pdf"}
@@ -888,7 +891,7 @@ type CommandAccepted struct {
 	// Example: corr-123
 	CorrelationID string `json:"correlation_id"`
 
-	// JobID The job, the first one where the command is a duplicate.
+	// JobID The job; the first one if the command is a duplicate.
 	//
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
@@ -902,10 +905,10 @@ type CommandAccepted struct {
 	// never change.
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
-	// - DISPATCHING: the first step was never acknowledged yet.
-	// - IN_PROGRESS: a worker has a step in hand, or the next attempt is due.
+	// - DISPATCHING: the first step has not been acknowledged yet.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
 	// - PAUSING: a worker may finish its attempt, nothing new starts.
-	// - PAUSED: nothing is in hand; resume or cancel.
+	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
 	//
@@ -921,7 +924,7 @@ type ControlRequest struct {
 	Reason string `json:"reason,omitempty,omitzero"`
 }
 
-// Directive What a platform service is told to do. Every field is there, null where unset.
+// Directive What a platform service is told to do. Every field is present, null if unset.
 //
 // Example: {"attempt_no":1,"correlation_id":"corr-123","input_ref":{"uri":"s3://bucket/input.pdf"},"jobId":"0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77","lane":15,"lease_id":"9a7c1f0e5d3b4a29","mode":"DEFAULT","output_ref":{"uri":"s3://bucket/output.json"},"payload":{"language":"en"},"protocol_id":"doc_ingest_v1","routing_key_used":"tenant_a","service":"ocr","stepId":"ocr","step_type":"OCR","tenant_id":"tenant_a","traceparent":null,"type":"DIRECTIVE","workspace_ref":null}
 type Directive struct {
@@ -949,13 +952,13 @@ type Directive struct {
 	Lane int `json:"lane"`
 
 	// LeaseID The capability to report on the attempt; callbacks must carry it.
-	// Left out where a directive is merely shown.
+	// Left out if a directive is only shown.
 	//
 	//
 	// Example: 9a7c1f0e5d3b4a29
 	LeaseID string `json:"lease_id,omitempty,omitzero"`
 
-	// Mode How the routing key is made: of the tenant, or with BURST of tenant and
+	// Mode What the routing key is made from: the tenant or, with BURST, tenant and
 	// document.
 	//
 	//
@@ -975,7 +978,7 @@ type Directive struct {
 	// Example: doc_ingest_v1
 	ProtocolID string `json:"protocol_id"`
 
-	// RoutingKeyUsed What the lane was computed from.
+	// RoutingKeyUsed The key that the lane was computed from.
 	//
 	// Example: tenant_a
 	RoutingKeyUsed string `json:"routing_key_used"`
@@ -995,7 +998,7 @@ type Directive struct {
 	// Example: OCR
 	StepType string `json:"step_type"`
 
-	// TenantID Whose job it is.
+	// TenantID The tenant that owns the job.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
@@ -1005,7 +1008,7 @@ type Directive struct {
 	// Example: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
 	Traceparent *string `json:"traceparent"`
 
-	// Type Tells it from replies on a bus.
+	// Type Distinguishes a directive from replies on a bus.
 	//
 	// Example: DIRECTIVE
 	Type string `json:"type"`
@@ -1014,14 +1017,14 @@ type Directive struct {
 	WorkspaceRef NullableRef `json:"workspace_ref"`
 }
 
-// DirectiveBytes The directive as it was made, see `Directive`. Only answers to a claim
-// hold its `lease_id`; elsewhere it is left out.
+// DirectiveBytes The directive as it was created, see `Directive`. Only answers to a claim
+// hold its `lease_id`.
 type DirectiveBytes = json.RawMessage
 
-// Event One entry of a job's history. All entries of one `rev` happened in one
+// Event One entry of a job's history. All entries of one `rev` belong to one
 // change.
 type Event struct {
-	// Actor Who made it happen.
+	// Actor Who caused it.
 	//
 	// - client: a command or a control request.
 	// - platform: a callback, over HTTP or a reply topic.
@@ -1039,12 +1042,12 @@ type Event struct {
 	// Example: 2026-01-27T10:02:01.250Z
 	At Time `json:"at"`
 
-	// AttemptNo The attempt, where there is one.
+	// AttemptNo The attempt, if there is one.
 	//
 	// Example: 1
 	AttemptNo int `json:"attempt_no,omitempty,omitzero"`
 
-	// Cause What made it happen.
+	// Cause The cause.
 	//
 	// Example: ACK
 	Cause string `json:"cause,omitempty,omitzero"`
@@ -1054,17 +1057,17 @@ type Event struct {
 	// Example: lease_expired
 	Detail string `json:"detail,omitempty,omitzero"`
 
-	// EventID Unique in the job, and ordered as the history is.
+	// EventID Unique in the job, in the order of the history.
 	//
-	// Example: 0000000003.01
+	// Example: 000000000003-001
 	EventID string `json:"event_id"`
 
-	// From The state before; absent where it was created.
+	// From The state before; absent if the object was created.
 	//
 	// Example: AWAITING_ACK
 	From string `json:"from,omitempty,omitzero"`
 
-	// Object What it happened to.
+	// Object The kind of object that changed.
 	//
 	// Example: step
 	Object EventObject `json:"object"`
@@ -1074,17 +1077,17 @@ type Event struct {
 	// Example: ocr
 	ObjectID string `json:"object_id,omitempty,omitzero"`
 
-	// RequestID The `X-Request-Id` of the request that made it happen.
+	// RequestID The `X-Request-Id` of the request that caused it.
 	//
 	// Example: req-42
 	RequestID string `json:"request_id,omitempty,omitzero"`
 
-	// Rev The job's revision that the change made.
+	// Rev The job's revision after the change.
 	//
 	// Example: 3
 	Rev int64 `json:"rev"`
 
-	// To The state after, the same where it stayed.
+	// To The state after; equal to `from` if it stayed.
 	//
 	// Example: IN_PROGRESS
 	To string `json:"to,omitempty,omitzero"`
@@ -1095,7 +1098,7 @@ type Event struct {
 	Type EventType `json:"type"`
 }
 
-// EventObject What it happened to.
+// EventObject The kind of object that changed.
 //
 // Example: step
 type EventObject string
@@ -1168,7 +1171,7 @@ type Health struct {
 	Status string `json:"status"`
 }
 
-// HeartbeatCallback A platform service still works on a directive.
+// HeartbeatCallback A platform service is still working on a directive.
 type HeartbeatCallback struct {
 	// AttemptNo The directive's `attempt_no`.
 	//
@@ -1185,7 +1188,7 @@ type HeartbeatCallback struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// LeaseID The directive's `lease_id`, a capability. Not the current pair is 409 `stale_attempt`.
+	// LeaseID The directive's `lease_id`, a capability. A pair of attempt and lease that is not current is 409 `stale_attempt`.
 	//
 	// Example: 9a7c1f0e5d3b4a29
 	LeaseID string `json:"lease_id"`
@@ -1195,12 +1198,12 @@ type HeartbeatCallback struct {
 	// Example: ocr
 	StepID string `json:"stepId"`
 
-	// TenantID The directive's `tenant_id`. Not the job's is 404.
+	// TenantID The directive's `tenant_id`. One that is not the job's is 404.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Timestamp When the sender sent it. Recorded, never trusted.
+	// Timestamp When the sender sent it. Recorded, but no decision uses it.
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Timestamp Time `json:"timestamp"`
@@ -1256,14 +1259,14 @@ type Job struct {
 	// Example: ack_timeout
 	ErrorCode string `json:"error_code,omitempty,omitzero"`
 
-	// ErrorMessage The same for people.
+	// ErrorMessage The same as a sentence.
 	//
 	// Example: no ACK for attempt 4 by 2026-01-27T10:21:30.000Z
 	ErrorMessage string `json:"error_message,omitempty,omitzero"`
 
-	// FinalOutput A reference as a platform service reported it, kept as given. Opaque but
-	// for `uri`, which it must have (422 `ref_invalid`) and which is not held
-	// against the allowed schemes.
+	// FinalOutput A reference as a platform service reported it, kept as given. Opaque except
+	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+	// most 8 KiB as sent (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -1279,8 +1282,9 @@ type Job struct {
 	// Example: order-4711
 	IdempotencyKey string `json:"idempotency_key,omitempty,omitzero"`
 
-	// InputRef A reference to data that Lucius never reads. Opaque but for `uri`, which
-	// must be of an allowed scheme (422 `ref_invalid`).
+	// InputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
+	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
+	// (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/input.pdf"}
@@ -1291,15 +1295,16 @@ type Job struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// Mode How the routing key is made: of the tenant, or with BURST of tenant and
+	// Mode What the routing key is made from: the tenant or, with BURST, tenant and
 	// document.
 	//
 	//
 	// Example: DEFAULT
 	Mode Mode `json:"mode"`
 
-	// OutputRef A reference to data that Lucius never reads. Opaque but for `uri`, which
-	// must be of an allowed scheme (422 `ref_invalid`).
+	// OutputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
+	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
+	// (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/input.pdf"}
@@ -1315,12 +1320,12 @@ type Job struct {
 	// Example: 1
 	ProtocolVersion string `json:"protocol_version,omitempty,omitzero"`
 
-	// RequestType What is to be done.
+	// RequestType The kind of work.
 	//
 	// Example: doc.ingest
 	RequestType string `json:"request_type"`
 
-	// RerunOf The job that this one does again.
+	// RerunOf The job that this one reruns.
 	//
 	// Example: 0197f0b1-1c52-7a08-8f63-7d5e4c3b2a19
 	RerunOf string `json:"rerun_of,omitempty,omitzero"`
@@ -1339,10 +1344,10 @@ type Job struct {
 	// never change.
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
-	// - DISPATCHING: the first step was never acknowledged yet.
-	// - IN_PROGRESS: a worker has a step in hand, or the next attempt is due.
+	// - DISPATCHING: the first step has not been acknowledged yet.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
 	// - PAUSING: a worker may finish its attempt, nothing new starts.
-	// - PAUSED: nothing is in hand; resume or cancel.
+	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
 	//
@@ -1357,7 +1362,7 @@ type Job struct {
 	// Example: tenant_a:202601
 	TenantBucket string `json:"tenant_bucket"`
 
-	// TenantID Whose job it is.
+	// TenantID The tenant that owns the job.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
@@ -1388,16 +1393,16 @@ type JobPage struct {
 // never change.
 //
 // - QUEUED: accepted, the first step has no attempt yet.
-// - DISPATCHING: the first step was never acknowledged yet.
-// - IN_PROGRESS: a worker has a step in hand, or the next attempt is due.
+// - DISPATCHING: the first step has not been acknowledged yet.
+// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
 // - PAUSING: a worker may finish its attempt, nothing new starts.
-// - PAUSED: nothing is in hand; resume or cancel.
+// - PAUSED: no worker holds an attempt; resume or cancel.
 // - CANCELLING: a worker still has an attempt; nothing new starts.
 //
 // Example: IN_PROGRESS
 type JobState string
 
-// Mode How the routing key is made: of the tenant, or with BURST of tenant and
+// Mode What the routing key is made from: the tenant or, with BURST, tenant and
 // document.
 //
 // Example: DEFAULT
@@ -1417,8 +1422,8 @@ type OutboxPage struct {
 	Outbox []OutboxRow `json:"outbox"`
 }
 
-// OutboxRetryRequest Which rows: by `outbox_ids`, or else by filters that narrow together.
-// Both at once is 400 `invalid_envelope`.
+// OutboxRetryRequest Which rows: either `outbox_ids`, or filters that must all match. Both
+// together are 400 `invalid_envelope`.
 //
 // Example: {"older_than_seconds":60,"tenant_id":"tenant_a"}
 type OutboxRetryRequest struct {
@@ -1432,12 +1437,12 @@ type OutboxRetryRequest struct {
 	// Example: 15
 	Lane *int32 `json:"lane,omitempty"`
 
-	// Limit At most so many rows; absent or 0 is all.
+	// Limit The most rows to retry; absent or 0 is all.
 	//
 	// Example: 100
 	Limit int32 `json:"limit,omitempty,omitzero"`
 
-	// OlderThanSeconds Only rows that did not change for so long.
+	// OlderThanSeconds Only rows that have not changed for this long.
 	//
 	// Example: 60
 	OlderThanSeconds float64 `json:"older_than_seconds,omitempty,omitzero"`
@@ -1453,7 +1458,7 @@ type OutboxRetryRequest struct {
 	TenantID string `json:"tenant_id,omitempty,omitzero"`
 }
 
-// OutboxRetryResult What an operator's retry found and did.
+// OutboxRetryResult What an operator's retry found and changed.
 type OutboxRetryResult struct {
 	// Matched Rows that were found.
 	//
@@ -1496,7 +1501,7 @@ type OutboxRow struct {
 	// Example: rejected
 	LastErrorCode string `json:"last_error_code,omitempty,omitzero"`
 
-	// LastErrorMessage The same for people.
+	// LastErrorMessage The same as a sentence.
 	//
 	// Example: the message is too large
 	LastErrorMessage string `json:"last_error_message,omitempty,omitzero"`
@@ -1512,7 +1517,7 @@ type OutboxRow struct {
 	OutboxID string `json:"outbox_id"`
 
 	// State State of an outbox row: PENDING is to be published, SENT was published,
-	// FAILED_FINAL was given up or withdrawn.
+	// FAILED_FINAL was abandoned or withdrawn.
 	//
 	//
 	// Example: PENDING
@@ -1523,12 +1528,12 @@ type OutboxRow struct {
 	// Example: ocr
 	StepID string `json:"stepId"`
 
-	// TenantID Whose job it is.
+	// TenantID The tenant that owns the job.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Topic Where the directive goes.
+	// Topic The topic that the directive goes to.
 	//
 	// Example: global-bus-p15
 	Topic string `json:"topic"`
@@ -1553,7 +1558,7 @@ type OutboxSkip struct {
 }
 
 // OutboxState State of an outbox row: PENDING is to be published, SENT was published,
-// FAILED_FINAL was given up or withdrawn.
+// FAILED_FINAL was abandoned or withdrawn.
 //
 // Example: PENDING
 type OutboxState string
@@ -1563,7 +1568,7 @@ type OutboxState string
 // Example: applied
 type Outcome string
 
-// Pause A pause by scope.
+// Pause A pause of one scope.
 type Pause struct {
 	// Actor Who paused it.
 	//
@@ -1575,17 +1580,17 @@ type Pause struct {
 	// Example: 2026-01-27T12:00:00.000Z
 	CreatedAt Time `json:"created_at"`
 
-	// Lane Of which lane.
+	// Lane The paused lane.
 	//
 	// Example: 15
 	Lane *int32 `json:"lane,omitempty"`
 
-	// PauseID The pause's id, made of its scope.
+	// PauseID The pause's id, derived from its scope.
 	//
 	// Example: tenant:tenant_a
 	PauseID string `json:"pause_id"`
 
-	// ProtocolID Of which protocol.
+	// ProtocolID The paused protocol.
 	//
 	// Example: doc_ingest_v1
 	ProtocolID string `json:"protocol_id,omitempty,omitzero"`
@@ -1600,18 +1605,18 @@ type Pause struct {
 	// Example: 2026-01-27T12:30:00.000Z
 	ResumedAt Time `json:"resumed_at,omitempty,omitzero"`
 
-	// State PAUSED lets nothing through, RAMPING lets through more every second.
+	// State PAUSED dispatches nothing, RAMPING dispatches more every second.
 	//
 	// Example: PAUSED
 	State PauseState `json:"state"`
 
-	// TenantID Of which tenant.
+	// TenantID The paused tenant.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id,omitempty,omitzero"`
 }
 
-// PauseState PAUSED lets nothing through, RAMPING lets through more every second.
+// PauseState PAUSED dispatches nothing, RAMPING dispatches more every second.
 //
 // Example: PAUSED
 type PauseState string
@@ -1639,7 +1644,7 @@ type PauseRequest struct {
 	// Example: doc_ingest_v1
 	ProtocolID string `json:"protocol_id,omitempty,omitzero"`
 
-	// Reason Why; shown wherever the pause is.
+	// Reason Why; shown with the pause.
 	//
 	// Example: The OCR service is down.
 	Reason string `json:"reason"`
@@ -1650,7 +1655,7 @@ type PauseRequest struct {
 	TenantID string `json:"tenant_id,omitempty,omitzero"`
 }
 
-// Payload Opaque to Lucius, but for the JSON Schema of each step.
+// Payload Opaque to Lucius, except for the JSON Schema of each step.
 //
 // Example: {"language":"en"}
 type Payload = json.RawMessage
@@ -1715,12 +1720,12 @@ type Protocol struct {
 	// Example: doc_ingest_v1
 	ProtocolID string `json:"protocol_id"`
 
-	// RequestTypes What it takes.
+	// RequestTypes The request types that it accepts.
 	//
 	// Example: ["doc.ingest"]
 	RequestTypes []string `json:"request_types"`
 
-	// SchemaVersions The payload versions that it takes; none is any.
+	// SchemaVersions The payload versions that it accepts; empty accepts any.
 	//
 	// Example: ["1"]
 	SchemaVersions []string `json:"schema_versions,omitempty,omitzero"`
@@ -1757,7 +1762,7 @@ type ProtocolStep struct {
 	// Example: ocr
 	StepID string `json:"step_id"`
 
-	// StepType What the service is to do.
+	// StepType The kind of step, which tells the service what to do.
 	//
 	// Example: OCR
 	StepType string `json:"step_type"`
@@ -1776,8 +1781,9 @@ type Readiness struct {
 	Warnings []string `json:"warnings"`
 }
 
-// Ref A reference to data that Lucius never reads. Opaque but for `uri`, which
-// must be of an allowed scheme (422 `ref_invalid`).
+// Ref A reference to data that Lucius never reads. Opaque except for `uri`, which
+// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
+// (413 `too_large`).
 //
 // Example: {"uri":"s3://bucket/input.pdf"}
 type Ref = json.RawMessage
@@ -1795,9 +1801,9 @@ type ReportedError struct {
 	Message string `json:"message,omitempty,omitzero"`
 }
 
-// ReportedRef A reference as a platform service reported it, kept as given. Opaque but
-// for `uri`, which it must have (422 `ref_invalid`) and which is not held
-// against the allowed schemes.
+// ReportedRef A reference as a platform service reported it, kept as given. Opaque except
+// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+// most 8 KiB as sent (413 `too_large`).
 //
 // Example: {"uri":"s3://bucket/ocr.json"}
 type ReportedRef = json.RawMessage
@@ -1809,14 +1815,14 @@ type ReportedRef = json.RawMessage
 // Example: 3f1d2c
 type RequestID = string
 
-// RerunFrom Where a rerun starts, at the failed step or at the first one.
+// RerunFrom Where a rerun starts, from the failed step or from the first one.
 //
 // Example: failed
 type RerunFrom string
 
 // RerunRequest Where to start again, and why.
 type RerunRequest struct {
-	// From Where a rerun starts, at the failed step or at the first one.
+	// From Where a rerun starts, from the failed step or from the first one.
 	//
 	// Example: failed
 	From RerunFrom `json:"from,omitempty,omitzero"`
@@ -1847,22 +1853,22 @@ type ResultCallback struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// LeaseID The directive's `lease_id`, a capability. Not the current pair is 409 `stale_attempt`.
+	// LeaseID The directive's `lease_id`, a capability. A pair of attempt and lease that is not current is 409 `stale_attempt`.
 	//
 	// Example: 9a7c1f0e5d3b4a29
 	LeaseID string `json:"lease_id"`
 
-	// OutputRef A reference as a platform service reported it, kept as given. Opaque but
-	// for `uri`, which it must have (422 `ref_invalid`) and which is not held
-	// against the allowed schemes.
+	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
+	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+	// most 8 KiB as sent (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
 	OutputRef ReportedRef `json:"output_ref,omitempty,omitzero"`
 
-	// ResultRef A reference as a platform service reported it, kept as given. Opaque but
-	// for `uri`, which it must have (422 `ref_invalid`) and which is not held
-	// against the allowed schemes.
+	// ResultRef A reference as a platform service reported it, kept as given. Opaque except
+	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+	// most 8 KiB as sent (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -1883,12 +1889,12 @@ type ResultCallback struct {
 	// Example: ocr
 	StepID string `json:"stepId"`
 
-	// TenantID The directive's `tenant_id`. Not the job's is 404.
+	// TenantID The directive's `tenant_id`. One that is not the job's is 404.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Timestamp When the sender sent it. Recorded, never trusted.
+	// Timestamp When the sender sent it. Recorded, but no decision uses it.
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Timestamp Time `json:"timestamp"`
@@ -1906,7 +1912,7 @@ type ResultStatus string
 
 // ResumeRequest How to resume.
 type ResumeRequest struct {
-	// RampSeconds How long the ramp takes; absent is 15, 0 is at once.
+	// RampSeconds How long the ramp takes; absent is 15, 0 means no ramp.
 	//
 	// Example: 15
 	RampSeconds *float64 `json:"ramp_seconds,omitempty"`
@@ -1919,12 +1925,12 @@ type ResumeRequest struct {
 
 // Retry A retry operation.
 type Retry struct {
-	// CreatedAt When it was asked for.
+	// CreatedAt When it was requested.
 	//
 	// Example: 2026-01-27T12:00:00.000Z
 	CreatedAt Time `json:"created_at"`
 
-	// Done How many were tried.
+	// Done How many jobs were tried.
 	//
 	// Example: 5
 	Done int `json:"done"`
@@ -1934,7 +1940,7 @@ type Retry struct {
 	// Example: 0
 	Failed int `json:"failed"`
 
-	// From Where a rerun starts, at the failed step or at the first one.
+	// From Where a rerun starts, from the failed step or from the first one.
 	//
 	// Example: failed
 	From RerunFrom `json:"from"`
@@ -1942,7 +1948,7 @@ type Retry struct {
 	// Items One page of its jobs.
 	Items []RetryItem `json:"items"`
 
-	// Matched How many jobs it is for.
+	// Matched How many jobs it reruns.
 	//
 	// Example: 12
 	Matched int `json:"matched"`
@@ -1982,7 +1988,7 @@ type Retry struct {
 	// Example: RUNNING
 	State RetryState `json:"state"`
 
-	// UpdatedAt When it went on last.
+	// UpdatedAt When it last made progress.
 	//
 	// Example: 2026-01-27T12:00:01.000Z
 	UpdatedAt Time `json:"updated_at"`
@@ -1993,9 +1999,9 @@ type Retry struct {
 // Example: RUNNING
 type RetryState string
 
-// RetryItem What became of one job of a retry.
+// RetryItem The outcome of one job of a retry.
 type RetryItem struct {
-	// Detail Why there is none.
+	// Detail Why there is no rerun.
 	//
 	// Example: The job has SUCCEEDED.
 	Detail string `json:"detail,omitempty,omitzero"`
@@ -2010,7 +2016,7 @@ type RetryItem struct {
 	// Example: 0197f0c5-77aa-7b60-9e2f-5a6b7c8d9e0f
 	NewJobID string `json:"new_job_id,omitempty,omitzero"`
 
-	// Outcome `waiting`; `rerun` under `new_job_id`; `repeated` where that rerun was there
+	// Outcome `waiting`; `rerun` as `new_job_id`; `repeated` if that rerun existed
 	// already; `skipped` or `failed` for the reason in `detail`.
 	//
 	//
@@ -2018,13 +2024,13 @@ type RetryItem struct {
 	Outcome RetryItemOutcome `json:"outcome"`
 }
 
-// RetryItemOutcome `waiting`; `rerun` under `new_job_id`; `repeated` where that rerun was there
+// RetryItemOutcome `waiting`; `rerun` as `new_job_id`; `repeated` if that rerun existed
 // already; `skipped` or `failed` for the reason in `detail`.
 //
 // Example: rerun
 type RetryItemOutcome string
 
-// RetryRequest Which jobs to rerun; `job_ids` or else filters, which narrow together.
+// RetryRequest Selects jobs to rerun, either by `job_ids` or by filters that must all match.
 type RetryRequest struct {
 	// CreatedAfter Only jobs accepted at this time or later.
 	//
@@ -2041,7 +2047,7 @@ type RetryRequest struct {
 	// Example: ack_timeout
 	ErrorCode string `json:"error_code,omitempty,omitzero"`
 
-	// From Where a rerun starts, at the failed step or at the first one.
+	// From Where a rerun starts, from the failed step or from the first one.
 	//
 	// Example: failed
 	From RerunFrom `json:"from,omitempty,omitzero"`
@@ -2051,7 +2057,7 @@ type RetryRequest struct {
 	// Example: ["0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"]
 	JobIDs []string `json:"job_ids,omitempty,omitzero"`
 
-	// Limit At most so many jobs; absent or 0 is 1,000.
+	// Limit The most jobs to rerun; absent or 0 is 1,000.
 	//
 	// Example: 100
 	Limit int32 `json:"limit,omitempty,omitzero"`
@@ -2104,14 +2110,14 @@ type Step struct {
 	// Example: The request names mode DEFAULT.
 	DecisionReason string `json:"decision_reason"`
 
-	// DecisionSource What decided on the mode.
+	// DecisionSource The rule that chose the mode.
 	//
 	// Example: request
 	DecisionSource StepDecisionSource `json:"decision_source"`
 
-	// InputRef A reference as a platform service reported it, kept as given. Opaque but
-	// for `uri`, which it must have (422 `ref_invalid`) and which is not held
-	// against the allowed schemes.
+	// InputRef A reference as a platform service reported it, kept as given. Opaque except
+	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+	// most 8 KiB as sent (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -2127,12 +2133,12 @@ type Step struct {
 	// Example: lease_expired
 	LastErrorCode string `json:"last_error_code,omitempty,omitzero"`
 
-	// LastErrorMessage The same for people.
+	// LastErrorMessage The same as a sentence.
 	//
 	// Example: attempt 1 sent no heartbeat or RESULT by 2026-01-27T10:17:01.250Z
 	LastErrorMessage string `json:"last_error_message,omitempty,omitzero"`
 
-	// LeaseExpiresAt Deadline of the attempt in hand: of its ACK, then of its lease. While
+	// LeaseExpiresAt Deadline of the current attempt: of its ACK, then of its lease. While
 	// DISPATCHING it is an estimate; absent while no worker has claimed the
 	// directive.
 	//
@@ -2145,9 +2151,9 @@ type Step struct {
 	// Example: 2026-01-27T10:17:31.250Z
 	NextAttemptAt Time `json:"next_attempt_at,omitempty,omitzero"`
 
-	// OutputRef A reference as a platform service reported it, kept as given. Opaque but
-	// for `uri`, which it must have (422 `ref_invalid`) and which is not held
-	// against the allowed schemes.
+	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
+	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+	// most 8 KiB as sent (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -2158,27 +2164,27 @@ type Step struct {
 	// Example: {"language":"en"}
 	Payload StepPayload `json:"payload,omitempty,omitzero"`
 
-	// ResolvedMode How the routing key is made: of the tenant, or with BURST of tenant and
+	// ResolvedMode What the routing key is made from: the tenant or, with BURST, tenant and
 	// document.
 	//
 	//
 	// Example: DEFAULT
 	ResolvedMode Mode `json:"resolved_mode"`
 
-	// ResultRef A reference as a platform service reported it, kept as given. Opaque but
-	// for `uri`, which it must have (422 `ref_invalid`) and which is not held
-	// against the allowed schemes.
+	// ResultRef A reference as a platform service reported it, kept as given. Opaque except
+	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+	// most 8 KiB as sent (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
 	ResultRef ReportedRef `json:"result_ref,omitempty,omitzero"`
 
-	// RoutingKeyUsed What the lane was computed from.
+	// RoutingKeyUsed The key that the lane was computed from.
 	//
 	// Example: tenant_a
 	RoutingKeyUsed string `json:"routing_key_used"`
 
-	// Service The platform service that does it.
+	// Service The platform service that executes it.
 	//
 	// Example: ocr
 	Service string `json:"service"`
@@ -2186,10 +2192,10 @@ type Step struct {
 	// State State of a step. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
 	// never change.
 	//
-	// - PENDING: an earlier step is not done.
+	// - PENDING: an earlier step has not ended.
 	// - DISPATCHING: the directive is to be published.
 	// - AWAITING_ACK: published, no worker has acknowledged it yet.
-	// - IN_PROGRESS: a worker has it in hand.
+	// - IN_PROGRESS: a worker holds the attempt.
 	// - FAILED_RETRY: the next attempt starts at `next_attempt_at`.
 	//
 	//
@@ -2201,12 +2207,12 @@ type Step struct {
 	// Example: ocr
 	StepID string `json:"stepId"`
 
-	// StepIndex Its place in the job, from 0.
+	// StepIndex Its index in the job, from 0.
 	//
 	// Example: 0
 	StepIndex int `json:"step_index"`
 
-	// StepType What the service is to do.
+	// StepType The kind of step, which tells the service what to do.
 	//
 	// Example: OCR
 	StepType string `json:"step_type"`
@@ -2216,15 +2222,16 @@ type Step struct {
 	// Example: 2026-01-27T10:02:01.250Z
 	UpdatedAt Time `json:"updated_at"`
 
-	// WorkspaceRef A reference to data that Lucius never reads. Opaque but for `uri`, which
-	// must be of an allowed scheme (422 `ref_invalid`).
+	// WorkspaceRef A reference to data that Lucius never reads. Opaque except for `uri`, which
+	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
+	// (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/input.pdf"}
 	WorkspaceRef Ref `json:"workspace_ref,omitempty,omitzero"`
 }
 
-// StepDecisionSource What decided on the mode.
+// StepDecisionSource The rule that chose the mode.
 //
 // Example: request
 type StepDecisionSource string
@@ -2243,10 +2250,10 @@ type StepPayload = json.RawMessage
 // StepState State of a step. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
 // never change.
 //
-// - PENDING: an earlier step is not done.
+// - PENDING: an earlier step has not ended.
 // - DISPATCHING: the directive is to be published.
 // - AWAITING_ACK: published, no worker has acknowledged it yet.
-// - IN_PROGRESS: a worker has it in hand.
+// - IN_PROGRESS: a worker holds the attempt.
 // - FAILED_RETRY: the next attempt starts at `next_attempt_at`.
 //
 // Example: IN_PROGRESS
@@ -2273,10 +2280,10 @@ type StuckJob struct {
 	// never change.
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
-	// - DISPATCHING: the first step was never acknowledged yet.
-	// - IN_PROGRESS: a worker has a step in hand, or the next attempt is due.
+	// - DISPATCHING: the first step has not been acknowledged yet.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
 	// - PAUSING: a worker may finish its attempt, nothing new starts.
-	// - PAUSED: nothing is in hand; resume or cancel.
+	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
 	//
@@ -2284,14 +2291,14 @@ type StuckJob struct {
 	State JobState `json:"state"`
 }
 
-// StuckList What the liveness check found.
+// StuckList What the reconciler found.
 type StuckList struct {
-	// Checked Live jobs that the last round looked at.
+	// Checked Live jobs that the last round checked.
 	//
 	// Example: 4711
 	Checked int `json:"checked"`
 
-	// OldestPendingSeconds How long the oldest row that is due has waited to be published.
+	// OldestPendingSeconds How long the oldest due row has waited to be published.
 	//
 	// Example: 0.2
 	OldestPendingSeconds float64 `json:"oldest_pending_seconds,omitempty,omitzero"`
@@ -2310,7 +2317,7 @@ type StuckList struct {
 	Stuck []StuckJob `json:"stuck"`
 }
 
-// Violation One thing that is wrong with a request.
+// Violation One violation in a request.
 type Violation = problem.Violation
 
 // Webhook The announcement of a job's end to one URL.
@@ -2335,7 +2342,7 @@ type Webhook struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// LastError What was wrong with it.
+	// LastError Why the last attempt failed.
 	//
 	// Example: the receiver answered 503
 	LastError string `json:"last_error,omitempty,omitzero"`
@@ -2357,7 +2364,7 @@ type Webhook struct {
 	// Example: PENDING
 	State WebhookState `json:"state"`
 
-	// TenantID Whose job it is.
+	// TenantID The tenant that owns the job.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
@@ -2367,7 +2374,7 @@ type Webhook struct {
 	// Example: 2026-01-27T10:02:36.000Z
 	UpdatedAt Time `json:"updated_at"`
 
-	// URL Where it goes.
+	// URL Its destination.
 	//
 	// Example: https://app.example.com/hooks/lucius
 	URL string `json:"url"`
@@ -2402,9 +2409,9 @@ type WorkCompletion struct {
 	// Example: 2
 	ExpectedRev int64 `json:"expected_rev"`
 
-	// OutputRef A reference as a platform service reported it, kept as given. Opaque but
-	// for `uri`, which it must have (422 `ref_invalid`) and which is not held
-	// against the allowed schemes.
+	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
+	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+	// most 8 KiB as sent (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -2423,9 +2430,9 @@ type WorkCompletion struct {
 	// Example: 3f1d2c
 	RequestID RequestID `json:"request_id"`
 
-	// ResultRef A reference as a platform service reported it, kept as given. Opaque but
-	// for `uri`, which it must have (422 `ref_invalid`) and which is not held
-	// against the allowed schemes.
+	// ResultRef A reference as a platform service reported it, kept as given. Opaque except
+	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+	// most 8 KiB as sent (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -2434,7 +2441,7 @@ type WorkCompletion struct {
 
 // WorkEvent One entry of an item's history.
 type WorkEvent struct {
-	// Actor The worker, or what of Lucius did it.
+	// Actor The worker, or the part of Lucius that did it.
 	//
 	// Example: worker-7
 	Actor string `json:"actor"`
@@ -2454,7 +2461,7 @@ type WorkEvent struct {
 	// Example: The job was cancelled.
 	Detail string `json:"detail,omitempty,omitzero"`
 
-	// EventID Unique for the item, and ordered as the history is.
+	// EventID Unique in the item, in the order of the history.
 	//
 	// Example: 0000000002
 	EventID string `json:"event_id"`
@@ -2462,21 +2469,21 @@ type WorkEvent struct {
 	// From Status of a work item.
 	//
 	// - queued: may be claimed.
-	// - claimed: a worker has it and has not started yet.
-	// - running: its worker works on it.
-	// - succeeded, failed: ended, for good.
+	// - claimed: a worker holds it and has not started yet.
+	// - running: its worker is working on it.
+	// - succeeded, failed: final.
 	// - stalled: taken from its worker; the next attempt queues it again.
 	//
 	//
 	// Example: claimed
 	From WorkStatus `json:"from,omitempty,omitzero"`
 
-	// RequestID The `request_id` that made it happen.
+	// RequestID The `request_id` of the request that caused it.
 	//
 	// Example: 3f1d2c
 	RequestID string `json:"request_id,omitempty,omitzero"`
 
-	// Rev The item's revision that the change made.
+	// Rev The item's revision after the change.
 	//
 	// Example: 2
 	Rev int64 `json:"rev"`
@@ -2484,9 +2491,9 @@ type WorkEvent struct {
 	// To Status of a work item.
 	//
 	// - queued: may be claimed.
-	// - claimed: a worker has it and has not started yet.
-	// - running: its worker works on it.
-	// - succeeded, failed: ended, for good.
+	// - claimed: a worker holds it and has not started yet.
+	// - running: its worker is working on it.
+	// - succeeded, failed: final.
 	// - stalled: taken from its worker; the next attempt queues it again.
 	//
 	//
@@ -2538,7 +2545,7 @@ type WorkFailure struct {
 	// Example: 3f1d2c
 	RequestID RequestID `json:"request_id"`
 
-	// RetryAfterSeconds Where retryable, replaces the delay before the next attempt.
+	// RetryAfterSeconds If retryable, replaces the delay before the next attempt.
 	//
 	// Example: 30
 	RetryAfterSeconds float64 `json:"retry_after_seconds,omitempty,omitzero"`
@@ -2566,8 +2573,8 @@ type WorkItem struct {
 	// Example: 2026-01-27T10:02:00.000Z
 	CreatedAt Time `json:"created_at"`
 
-	// Directive The directive as it was made, see `Directive`. Only answers to a claim
-	// hold its `lease_id`; elsewhere it is left out.
+	// Directive The directive as it was created, see `Directive`. Only answers to a claim
+	// hold its `lease_id`.
 	Directive DirectiveBytes `json:"directive"`
 
 	// Error Why an attempt failed, kept as given.
@@ -2576,12 +2583,12 @@ type WorkItem struct {
 	// Lease How long its worker may keep an item.
 	Lease *WorkLease `json:"lease,omitempty"`
 
-	// Owner The worker that has it, in claimed and running.
+	// Owner The worker that holds it, in claimed and running.
 	//
 	// Example: worker-7
 	Owner string `json:"owner,omitempty,omitzero"`
 
-	// Result What an item's worker made of it.
+	// Result The result or the error that the worker reported.
 	Result *WorkResult `json:"result,omitempty"`
 
 	// Rev Counts its changes; goes into the next request's `expected_rev`.
@@ -2592,9 +2599,9 @@ type WorkItem struct {
 	// Status Status of a work item.
 	//
 	// - queued: may be claimed.
-	// - claimed: a worker has it and has not started yet.
-	// - running: its worker works on it.
-	// - succeeded, failed: ended, for good.
+	// - claimed: a worker holds it and has not started yet.
+	// - running: its worker is working on it.
+	// - succeeded, failed: final.
 	// - stalled: taken from its worker; the next attempt queues it again.
 	//
 	//
@@ -2614,25 +2621,25 @@ type WorkItem struct {
 
 // WorkLease How long its worker may keep an item.
 type WorkLease struct {
-	// ExpiresAt When it is taken from the worker unless extended.
+	// ExpiresAt When the sweeper takes it from the worker, unless extended.
 	//
 	// Example: 2026-01-27T10:17:01.250Z
 	ExpiresAt Time `json:"expires_at"`
 }
 
-// WorkResult What an item's worker made of it.
+// WorkResult The result or the error that the worker reported.
 type WorkResult struct {
-	// OutputRef A reference as a platform service reported it, kept as given. Opaque but
-	// for `uri`, which it must have (422 `ref_invalid`) and which is not held
-	// against the allowed schemes.
+	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
+	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+	// most 8 KiB as sent (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
 	OutputRef ReportedRef `json:"output_ref,omitempty,omitzero"`
 
-	// ResultRef A reference as a platform service reported it, kept as given. Opaque but
-	// for `uri`, which it must have (422 `ref_invalid`) and which is not held
-	// against the allowed schemes.
+	// ResultRef A reference as a platform service reported it, kept as given. Opaque except
+	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+	// most 8 KiB as sent (413 `too_large`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -2642,9 +2649,9 @@ type WorkResult struct {
 // WorkStatus Status of a work item.
 //
 // - queued: may be claimed.
-// - claimed: a worker has it and has not started yet.
-// - running: its worker works on it.
-// - succeeded, failed: ended, for good.
+// - claimed: a worker holds it and has not started yet.
+// - running: its worker is working on it.
+// - succeeded, failed: final.
 // - stalled: taken from its worker; the next attempt queues it again.
 //
 // Example: claimed
@@ -2705,7 +2712,7 @@ type WorkID = string
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type BadRequest = Problem
 
-// CallbackHandled What became of a callback, and how things stand now.
+// CallbackHandled The outcome of a callback and the state of the step now.
 type CallbackHandled = CallbackOutcome
 
 // Conflict Why a request was not done (RFC 9457).
@@ -2764,7 +2771,7 @@ type Unprocessable = Problem
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type UnsupportedMediaType = Problem
 
-// AdminWork How an operator moves an item; all of it is optional.
+// AdminWork An operator's change of an item; every field is optional.
 type AdminWork = AdminWorkRequest
 
 // Control Why an operator or client cancels, pauses or resumes.
@@ -2797,32 +2804,32 @@ type ListOutboxParams struct {
 	Lane *int32 `form:"lane,omitempty" json:"lane,omitempty"`
 
 	// Limit How many entries a page holds. Entries of one change are never split, so
-	// that a page of a job's history may hold a few more.
+	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the page before. Opaque; one that no page has given
-	// is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page. Opaque; any other value is 400
+	// `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
 // CreateRetryParams defines parameters for CreateRetry.
 type CreateRetryParams struct {
-	// IdempotencyKey The client's name for this request: the text as it is, or as a String of
-	// RFC 9651 in quotation marks, which do not count, nor do backslashes there.
+	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in
+	// quotation marks, which are removed together with its escaping backslashes.
 	// Longer than 255 bytes is 413 `too_large`, malformed 400
-	// `invalid_envelope`. With a command it stands for the body's
-	// `idempotency_key`; both present and different is 400 as well.
+	// `invalid_envelope`. For a command it replaces the body's
+	// `idempotency_key`; if both are present and differ, that is 400 as well.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // GetRetryParams defines parameters for GetRetry.
 type GetRetryParams struct {
 	// Limit How many entries a page holds. Entries of one change are never split, so
-	// that a page of a job's history may hold a few more.
+	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the page before. Opaque; one that no page has given
-	// is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page. Opaque; any other value is 400
+	// `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
@@ -2832,25 +2839,25 @@ type ListWebhooksParams struct {
 	TenantID *string `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 
 	// Limit How many entries a page holds. Entries of one change are never split, so
-	// that a page of a job's history may hold a few more.
+	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the page before. Opaque; one that no page has given
-	// is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page. Opaque; any other value is 400
+	// `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
 // SubmitCommandParams defines parameters for SubmitCommand.
 type SubmitCommandParams struct {
-	// IdempotencyKey The client's name for this request: the text as it is, or as a String of
-	// RFC 9651 in quotation marks, which do not count, nor do backslashes there.
+	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in
+	// quotation marks, which are removed together with its escaping backslashes.
 	// Longer than 255 bytes is 413 `too_large`, malformed 400
-	// `invalid_envelope`. With a command it stands for the body's
-	// `idempotency_key`; both present and different is 400 as well.
+	// `invalid_envelope`. For a command it replaces the body's
+	// `idempotency_key`; if both are present and differ, that is 400 as well.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 
-	// Traceparent W3C trace context; used where the body has no `traceparent`, ignored
-	// where it is malformed.
+	// Traceparent W3C trace context; used if the body has no `traceparent`, ignored if
+	// malformed.
 	Traceparent *Traceparent `json:"traceparent,omitempty"`
 }
 
@@ -2875,11 +2882,11 @@ type ListJobsParams struct {
 	CreatedBefore *Time `form:"created_before,omitempty" json:"created_before,omitempty"`
 
 	// Limit How many entries a page holds. Entries of one change are never split, so
-	// that a page of a job's history may hold a few more.
+	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the page before. Opaque; one that no page has given
-	// is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page. Opaque; any other value is 400
+	// `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
@@ -2893,39 +2900,39 @@ type GetJobParams struct {
 // ListJobEventsParams defines parameters for ListJobEvents.
 type ListJobEventsParams struct {
 	// Limit How many entries a page holds. Entries of one change are never split, so
-	// that a page of a job's history may hold a few more.
+	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the page before. Opaque; one that no page has given
-	// is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page. Opaque; any other value is 400
+	// `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 
-	// LastEventID The last entry that a stream has shown.
+	// LastEventID The last entry that the client received from a stream.
 	LastEventID *string `json:"Last-Event-ID,omitempty"`
 }
 
 // OrchestrateParams defines parameters for Orchestrate.
 type OrchestrateParams struct {
-	// IdempotencyKey The client's name for this request: the text as it is, or as a String of
-	// RFC 9651 in quotation marks, which do not count, nor do backslashes there.
+	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in
+	// quotation marks, which are removed together with its escaping backslashes.
 	// Longer than 255 bytes is 413 `too_large`, malformed 400
-	// `invalid_envelope`. With a command it stands for the body's
-	// `idempotency_key`; both present and different is 400 as well.
+	// `invalid_envelope`. For a command it replaces the body's
+	// `idempotency_key`; if both are present and differ, that is 400 as well.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 
-	// Traceparent W3C trace context; used where the body has no `traceparent`, ignored
-	// where it is malformed.
+	// Traceparent W3C trace context; used if the body has no `traceparent`, ignored if
+	// malformed.
 	Traceparent *Traceparent `json:"traceparent,omitempty"`
 }
 
 // ListWorkEventsParams defines parameters for ListWorkEvents.
 type ListWorkEventsParams struct {
 	// Limit How many entries a page holds. Entries of one change are never split, so
-	// that a page of a job's history may hold a few more.
+	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the page before. Opaque; one that no page has given
-	// is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page. Opaque; any other value is 400
+	// `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
@@ -3074,8 +3081,8 @@ type ClientInterface interface {
 
 	// GetDocs Read this document as a page
 	//
-	// The same as `/openapi.yaml`, for people: a page without scripts that loads
-	// nothing else.
+	// The same as `/openapi.yaml`, for people: a page without scripts and without
+	// external resources.
 	//
 	// Corresponds with GET /docs (the `GetDocs` operationId).
 	GetDocs(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3099,9 +3106,9 @@ type ClientInterface interface {
 
 	// GetReadiness May the process get requests
 	//
-	// Depends on the store alone, whose answer holds for a second. What is
-	// degraded, such as an open circuit to the bus, shows as a warning to callers
-	// that may read the metrics.
+	// Depends only on the store; its state is cached for a second. Callers that
+	// may read the metrics also get warnings about what is degraded, such as an
+	// open circuit to the bus.
 	//
 	// Corresponds with GET /readyz (the `GetReadiness` operationId).
 	GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3109,7 +3116,7 @@ type ClientInterface interface {
 	// ListFailures Read the failed jobs in groups
 	//
 	// Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
-	// group first. At most 100,000 jobs are counted; `truncated` says that there are
+	// group first. At most 100,000 jobs are counted; `truncated` is true if there are
 	// more.
 	//
 	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
@@ -3118,31 +3125,31 @@ type ClientInterface interface {
 	// ListOutbox List outbox rows
 	//
 	// The rows of the active attempts of live jobs. A page may hold fewer rows than
-	// asked for and still name a next one.
+	// asked for and still have a next one.
 	//
 	// Corresponds with GET /v1/admin/outbox (the `ListOutbox` operationId).
 	ListOutbox(ctx context.Context, params *ListOutboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RetryOutboxWithBody Publish what waits, now
+	// RetryOutboxWithBody Publish waiting directives now
 	//
-	// Makes PENDING outbox rows due now, and steps that wait in FAILED_RETRY
-	// for their next dispatch as well. It spends no budget. Rows are chosen
-	// either by `outbox_ids` or by the filters, which narrow together; the
-	// empty object is all that are due or waiting. A row that is SENT or
-	// FAILED_FINAL is skipped with its reason.
+	// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
+	// for their next dispatch. It spends no budget. Select rows either by
+	// `outbox_ids` or by filters, all of which must match; the empty object
+	// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
+	// skipped with its reason.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/admin/outbox/retry (the `RetryOutbox` operationId).
 	RetryOutboxWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RetryOutbox Publish what waits, now
+	// RetryOutbox Publish waiting directives now
 	//
-	// Makes PENDING outbox rows due now, and steps that wait in FAILED_RETRY
-	// for their next dispatch as well. It spends no budget. Rows are chosen
-	// either by `outbox_ids` or by the filters, which narrow together; the
-	// empty object is all that are due or waiting. A row that is SENT or
-	// FAILED_FINAL is skipped with its reason.
+	// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
+	// for their next dispatch. It spends no budget. Select rows either by
+	// `outbox_ids` or by filters, all of which must match; the empty object
+	// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
+	// skipped with its reason.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3151,16 +3158,17 @@ type ClientInterface interface {
 
 	// ListPauses Read the pauses
 	//
-	// What is not dispatched at present, and what is still ramping up.
+	// The scopes whose dispatch is paused or still ramping up.
 	//
 	// Corresponds with GET /v1/admin/pauses (the `ListPauses` operationId).
 	ListPauses(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreatePauseWithBody Pause dispatch
 	//
-	// Nothing new is dispatched within the scope until it is resumed: of one
-	// tenant, one protocol, one lane, or at all. Commands are accepted, and what
-	// a worker has in hand goes on. The same scope again is the same pause.
+	// Dispatches nothing new within the scope until it is resumed. The scope is
+	// one tenant, one protocol, one lane, or everything. Commands are still
+	// accepted, and workers finish the attempts that they hold. Pausing the same
+	// scope again gives the same pause.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3169,9 +3177,10 @@ type ClientInterface interface {
 
 	// CreatePause Pause dispatch
 	//
-	// Nothing new is dispatched within the scope until it is resumed: of one
-	// tenant, one protocol, one lane, or at all. Commands are accepted, and what
-	// a worker has in hand goes on. The same scope again is the same pause.
+	// Dispatches nothing new within the scope until it is resumed. The scope is
+	// one tenant, one protocol, one lane, or everything. Commands are still
+	// accepted, and workers finish the attempts that they hold. Pausing the same
+	// scope again gives the same pause.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3180,8 +3189,8 @@ type ClientInterface interface {
 
 	// ResumePauseWithBody Resume dispatch
 	//
-	// What waits is let through at a rate that doubles every second, until the ramp
-	// is over.
+	// Dispatches the waiting directives at a rate that doubles every second, until
+	// the ramp ends.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3190,8 +3199,8 @@ type ClientInterface interface {
 
 	// ResumePause Resume dispatch
 	//
-	// What waits is let through at a rate that doubles every second, until the ramp
-	// is over.
+	// Dispatches the waiting directives at a rate that doubles every second, until
+	// the ramp ends.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3200,10 +3209,10 @@ type ClientInterface interface {
 
 	// CreateRetryWithBody Rerun failed jobs
 	//
-	// Reruns the named jobs, or those that the filters choose, in the background and
-	// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
-	// under the same `Idempotency-Key` answers with the same operation, and no job
-	// gets more than one rerun from one starting point whatever is clicked twice.
+	// Reruns the named jobs, or those that the filters select, in the background and
+	// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+	// with the same `Idempotency-Key` answers with the same operation, and no job
+	// gets more than one rerun from one starting point however often it is requested.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3212,10 +3221,10 @@ type ClientInterface interface {
 
 	// CreateRetry Rerun failed jobs
 	//
-	// Reruns the named jobs, or those that the filters choose, in the background and
-	// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
-	// under the same `Idempotency-Key` answers with the same operation, and no job
-	// gets more than one rerun from one starting point whatever is clicked twice.
+	// Reruns the named jobs, or those that the filters select, in the background and
+	// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+	// with the same `Idempotency-Key` answers with the same operation, and no job
+	// gets more than one rerun from one starting point however often it is requested.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3231,7 +3240,7 @@ type ClientInterface interface {
 
 	// CancelRetryWithBody Stop a retry operation
 	//
-	// Reruns nothing more. What was rerun goes on.
+	// Stops further reruns. Jobs that were already rerun continue.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3240,17 +3249,17 @@ type ClientInterface interface {
 
 	// CancelRetry Stop a retry operation
 	//
-	// Reruns nothing more. What was rerun goes on.
+	// Stops further reruns. Jobs that were already rerun continue.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
 	CancelRetry(ctx context.Context, retryID RetryID, body CancelRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListStuck Read what is stuck
+	// ListStuck Read stuck jobs
 	//
-	// Live jobs that the last round of the liveness check found without a way forward
-	// and could not repair, and what it repaired.
+	// Live jobs without a way forward that the reconciler's last round found and
+	// could not repair, and how many defects it repaired.
 	//
 	// Corresponds with GET /v1/admin/stuck (the `ListStuck` operationId).
 	ListStuck(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3264,7 +3273,7 @@ type ClientInterface interface {
 
 	// ReplayWebhookWithBody Send a webhook again
 	//
-	// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+	// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3273,7 +3282,7 @@ type ClientInterface interface {
 
 	// ReplayWebhook Send a webhook again
 	//
-	// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+	// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3342,7 +3351,7 @@ type ClientInterface interface {
 
 	// CallbackHeartbeatWithBody Extend the lease of a step
 	//
-	// The platform service still works. Answers with the new deadline and with
+	// The platform service is still working. Answers with the new deadline and with
 	// `cancel_requested`. A heartbeat before its ACK implies the ACK.
 	//
 	// Takes any type of body and a specified content type.
@@ -3352,7 +3361,7 @@ type ClientInterface interface {
 
 	// CallbackHeartbeat Extend the lease of a step
 	//
-	// The platform service still works. Answers with the new deadline and with
+	// The platform service is still working. Answers with the new deadline and with
 	// `cancel_requested`. A heartbeat before its ACK implies the ACK.
 	//
 	// Takes a body of the `application/json` content type.
@@ -3363,8 +3372,8 @@ type ClientInterface interface {
 	// CallbackResultWithBody Report the result of a step
 	//
 	// Ends the attempt. SUCCEEDED starts the next step or ends the job,
-	// FAILED_RETRY is tried again while the budget lasts, FAILED_FINAL ends
-	// the job. A result before its ACK implies the ACK.
+	// FAILED_RETRY starts another attempt while the budget lasts, FAILED_FINAL
+	// ends the job. A result before its ACK implies the ACK.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3374,8 +3383,8 @@ type ClientInterface interface {
 	// CallbackResult Report the result of a step
 	//
 	// Ends the attempt. SUCCEEDED starts the next step or ends the job,
-	// FAILED_RETRY is tried again while the budget lasts, FAILED_FINAL ends
-	// the job. A result before its ACK implies the ACK.
+	// FAILED_RETRY starts another attempt while the budget lasts, FAILED_FINAL
+	// ends the job. A result before its ACK implies the ACK.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3385,9 +3394,9 @@ type ClientInterface interface {
 	// SubmitCommandWithBody Submit a command
 	//
 	// Accepts a command and answers 202 as soon as its job is durable. The
-	// same command again answers with the first job and `replayed` true: the
-	// same `idempotency_key` where there is one, else the same tenant, request
-	// type, schema version, references and payload.
+	// same command again answers with the first job and `replayed` true. Commands
+	// are the same if they have the same `idempotency_key` or, without a key, the
+	// same tenant, request type, schema version, references and payload.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3397,9 +3406,9 @@ type ClientInterface interface {
 	// SubmitCommand Submit a command
 	//
 	// Accepts a command and answers 202 as soon as its job is durable. The
-	// same command again answers with the first job and `replayed` true: the
-	// same `idempotency_key` where there is one, else the same tenant, request
-	// type, schema version, references and payload.
+	// same command again answers with the first job and `replayed` true. Commands
+	// are the same if they have the same `idempotency_key` or, without a key, the
+	// same tenant, request type, schema version, references and payload.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3408,8 +3417,9 @@ type ClientInterface interface {
 
 	// SubmitBatchWithBody Submit many commands
 	//
-	// Each command is accepted or refused by itself, in any order, and answered at
-	// its place: the status and the body that `POST /v1/commands` would have given.
+	// Each command is accepted or refused independently, in any order. Its result,
+	// at the same index, has the status and the body that `POST /v1/commands`
+	// would have given.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3418,8 +3428,9 @@ type ClientInterface interface {
 
 	// SubmitBatch Submit many commands
 	//
-	// Each command is accepted or refused by itself, in any order, and answered at
-	// its place: the status and the body that `POST /v1/commands` would have given.
+	// Each command is accepted or refused independently, in any order. Its result,
+	// at the same index, has the status and the body that `POST /v1/commands`
+	// would have given.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3429,10 +3440,10 @@ type ClientInterface interface {
 	// ListJobs List jobs
 	//
 	// Newest first, by the time of acceptance. Each job is read when it is listed, so
-	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. A
-	// page may hold fewer jobs than asked for and still name a next one, where few
-	// match: go on until there is no `next_page_token`. The last three months are
-	// listed unless `created_after` says otherwise.
+	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
+	// few jobs match, a page may hold fewer than asked for and still have a next one:
+	// go on until there is no `next_page_token`. The last three months are listed
+	// unless `created_after` says otherwise.
 	//
 	// Corresponds with GET /v1/jobs (the `ListJobs` operationId).
 	ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3447,9 +3458,9 @@ type ClientInterface interface {
 	// With `Accept: text/event-stream` the history so far and then each entry as
 	// it happens, as server-sent events: `id` is the entry's `event_id`, `event`
 	// its `type`, `data` the entry. The stream ends with the job, when the server
-	// shuts down, or when another caller gets its place; a comment about every 15 s
-	// keeps it open, also while the store is away. A client that comes back with
-	// `Last-Event-ID` goes on behind that entry.
+	// shuts down, or when another caller gets its slot; a comment about every 15 s
+	// keeps it open, also while the store is unavailable. A client that reconnects
+	// with `Last-Event-ID` continues after that entry.
 	//
 	// Corresponds with GET /v1/jobs/{jobId}/events (the `ListJobEvents` operationId).
 	ListJobEvents(ctx context.Context, jobID JobID, params *ListJobEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3468,9 +3479,9 @@ type ClientInterface interface {
 
 	// CancelJobWithBody Cancel a job
 	//
-	// CANCELLED at once where no worker holds an attempt, else CANCELLING
-	// until that attempt ends. Cancelled promises no further effect on the
-	// ledger, not that no worker is still busy.
+	// CANCELLED immediately if no worker holds an attempt, else CANCELLING
+	// until that attempt ends. CANCELLED means that the job changes no more; a
+	// worker may still be busy with it.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3479,9 +3490,9 @@ type ClientInterface interface {
 
 	// CancelJob Cancel a job
 	//
-	// CANCELLED at once where no worker holds an attempt, else CANCELLING
-	// until that attempt ends. Cancelled promises no further effect on the
-	// ledger, not that no worker is still busy.
+	// CANCELLED immediately if no worker holds an attempt, else CANCELLING
+	// until that attempt ends. CANCELLED means that the job changes no more; a
+	// worker may still be busy with it.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3490,8 +3501,8 @@ type ClientInterface interface {
 
 	// PauseJobWithBody Pause a job
 	//
-	// PAUSED at once where no worker holds an attempt, else PAUSING until that
-	// attempt ends. Nothing new is dispatched meanwhile, retries included.
+	// PAUSED immediately if no worker holds an attempt, else PAUSING until that
+	// attempt ends. In both states nothing new is dispatched, retries included.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3500,32 +3511,32 @@ type ClientInterface interface {
 
 	// PauseJob Pause a job
 	//
-	// PAUSED at once where no worker holds an attempt, else PAUSING until that
-	// attempt ends. Nothing new is dispatched meanwhile, retries included.
+	// PAUSED immediately if no worker holds an attempt, else PAUSING until that
+	// attempt ends. In both states nothing new is dispatched, retries included.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/jobs/{jobId}:pause (the `PauseJob` operationId).
 	PauseJob(ctx context.Context, jobID JobID, body PauseJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RerunJobWithBody Do a job again
+	// RerunJobWithBody Rerun a job
 	//
-	// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
-	// that the old one was accepted with: from the failed step, keeping the results
-	// before it, or from the start. There is one rerun for each job and starting
-	// point; asking again answers with the same job and `replayed` true.
+	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
+	// steps: from the failed step, keeping the results before it, or from the start.
+	// There is one rerun for each job and starting point; a repeated request answers
+	// with the same job and `replayed` true.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/jobs/{jobId}:rerun (the `RerunJob` operationId).
 	RerunJobWithBody(ctx context.Context, jobID JobID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RerunJob Do a job again
+	// RerunJob Rerun a job
 	//
-	// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
-	// that the old one was accepted with: from the failed step, keeping the results
-	// before it, or from the start. There is one rerun for each job and starting
-	// point; asking again answers with the same job and `replayed` true.
+	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
+	// steps: from the failed step, keeping the results before it, or from the start.
+	// There is one rerun for each job and starting point; a repeated request answers
+	// with the same job and `replayed` true.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3570,8 +3581,8 @@ type ClientInterface interface {
 
 	// ListProtocols Read the protocols
 	//
-	// The protocols that new commands are accepted with. Jobs under way keep the one
-	// that they were accepted with.
+	// The protocols that new commands are accepted with. A job keeps the protocol
+	// that it was accepted with.
 	//
 	// Corresponds with GET /v1/protocols (the `ListProtocols` operationId).
 	ListProtocols(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3588,7 +3599,7 @@ type ClientInterface interface {
 
 	// CompleteWorkWithBody Complete a running item
 	//
-	// running to succeeded. Towards the job it is the RESULT SUCCEEDED.
+	// running to succeeded. For the job this is the RESULT SUCCEEDED.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3597,7 +3608,7 @@ type ClientInterface interface {
 
 	// CompleteWork Complete a running item
 	//
-	// running to succeeded. Towards the job it is the RESULT SUCCEEDED.
+	// running to succeeded. For the job this is the RESULT SUCCEEDED.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3606,9 +3617,9 @@ type ClientInterface interface {
 
 	// FailWorkWithBody Fail a running item
 	//
-	// running to failed, for good. Towards the job it is the RESULT
-	// FAILED_RETRY where `retryable`, whose next attempt is a new item, else
-	// FAILED_FINAL.
+	// running to failed, which is final for the item. For the job this is the
+	// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
+	// else it is FAILED_FINAL.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3617,9 +3628,9 @@ type ClientInterface interface {
 
 	// FailWork Fail a running item
 	//
-	// running to failed, for good. Towards the job it is the RESULT
-	// FAILED_RETRY where `retryable`, whose next attempt is a new item, else
-	// FAILED_FINAL.
+	// running to failed, which is final for the item. For the job this is the
+	// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
+	// else it is FAILED_FINAL.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3648,7 +3659,7 @@ type ClientInterface interface {
 
 	// StartWorkWithBody Start a claimed item
 	//
-	// claimed to running. Towards the job it is the ACK, and from now on the
+	// claimed to running. For the job this is the ACK, and from now on the
 	// item's lease is the step's.
 	//
 	// Takes any type of body and a specified content type.
@@ -3658,7 +3669,7 @@ type ClientInterface interface {
 
 	// StartWork Start a claimed item
 	//
-	// claimed to running. Towards the job it is the ACK, and from now on the
+	// claimed to running. For the job this is the ACK, and from now on the
 	// item's lease is the step's.
 	//
 	// Takes a body of the `application/json` content type.
@@ -3669,10 +3680,10 @@ type ClientInterface interface {
 	// ClaimWorkWithBody Claim work items
 	//
 	// A long poll: answers as soon as there is work, else with no items after
-	// `wait_seconds`. A claim is the delivery of the directive and starts its
-	// ACK deadline. A repeat with the same `request_id` answers with those of
-	// the first answer's items whose pair of attempt and lease is still
-	// current; an empty answer is not remembered.
+	// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
+	// A repeat with the same `request_id` answers with those items of the first
+	// answer that still have the same attempt and lease; an empty answer is not
+	// remembered.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3682,10 +3693,10 @@ type ClientInterface interface {
 	// ClaimWork Claim work items
 	//
 	// A long poll: answers as soon as there is work, else with no items after
-	// `wait_seconds`. A claim is the delivery of the directive and starts its
-	// ACK deadline. A repeat with the same `request_id` answers with those of
-	// the first answer's items whose pair of attempt and lease is still
-	// current; an empty answer is not remembered.
+	// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
+	// A repeat with the same `request_id` answers with those items of the first
+	// answer that still have the same attempt and lease; an empty answer is not
+	// remembered.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3695,8 +3706,8 @@ type ClientInterface interface {
 
 // GetDocs Read this document as a page
 //
-// The same as `/openapi.yaml`, for people: a page without scripts that loads
-// nothing else.
+// The same as `/openapi.yaml`, for people: a page without scripts and without
+// external resources.
 //
 // Corresponds with GET /docs (the `GetDocs` operationId).
 func (c *Client) GetDocs(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -3760,9 +3771,9 @@ func (c *Client) GetOpenAPI(ctx context.Context, reqEditors ...RequestEditorFn) 
 
 // GetReadiness May the process get requests
 //
-// Depends on the store alone, whose answer holds for a second. What is
-// degraded, such as an open circuit to the bus, shows as a warning to callers
-// that may read the metrics.
+// Depends only on the store; its state is cached for a second. Callers that
+// may read the metrics also get warnings about what is degraded, such as an
+// open circuit to the bus.
 //
 // Corresponds with GET /readyz (the `GetReadiness` operationId).
 func (c *Client) GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -3780,7 +3791,7 @@ func (c *Client) GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn
 // ListFailures Read the failed jobs in groups
 //
 // Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
-// group first. At most 100,000 jobs are counted; `truncated` says that there are
+// group first. At most 100,000 jobs are counted; `truncated` is true if there are
 // more.
 //
 // Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
@@ -3799,7 +3810,7 @@ func (c *Client) ListFailures(ctx context.Context, params *ListFailuresParams, r
 // ListOutbox List outbox rows
 //
 // The rows of the active attempts of live jobs. A page may hold fewer rows than
-// asked for and still name a next one.
+// asked for and still have a next one.
 //
 // Corresponds with GET /v1/admin/outbox (the `ListOutbox` operationId).
 func (c *Client) ListOutbox(ctx context.Context, params *ListOutboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -3814,13 +3825,13 @@ func (c *Client) ListOutbox(ctx context.Context, params *ListOutboxParams, reqEd
 	return c.Client.Do(req)
 }
 
-// RetryOutboxWithBody Publish what waits, now
+// RetryOutboxWithBody Publish waiting directives now
 //
-// Makes PENDING outbox rows due now, and steps that wait in FAILED_RETRY
-// for their next dispatch as well. It spends no budget. Rows are chosen
-// either by `outbox_ids` or by the filters, which narrow together; the
-// empty object is all that are due or waiting. A row that is SENT or
-// FAILED_FINAL is skipped with its reason.
+// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
+// for their next dispatch. It spends no budget. Select rows either by
+// `outbox_ids` or by filters, all of which must match; the empty object
+// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
+// skipped with its reason.
 //
 // Takes any type of body and a specified content type.
 //
@@ -3837,13 +3848,13 @@ func (c *Client) RetryOutboxWithBody(ctx context.Context, contentType string, bo
 	return c.Client.Do(req)
 }
 
-// RetryOutbox Publish what waits, now
+// RetryOutbox Publish waiting directives now
 //
-// Makes PENDING outbox rows due now, and steps that wait in FAILED_RETRY
-// for their next dispatch as well. It spends no budget. Rows are chosen
-// either by `outbox_ids` or by the filters, which narrow together; the
-// empty object is all that are due or waiting. A row that is SENT or
-// FAILED_FINAL is skipped with its reason.
+// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
+// for their next dispatch. It spends no budget. Select rows either by
+// `outbox_ids` or by filters, all of which must match; the empty object
+// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
+// skipped with its reason.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -3862,7 +3873,7 @@ func (c *Client) RetryOutbox(ctx context.Context, body RetryOutboxJSONRequestBod
 
 // ListPauses Read the pauses
 //
-// What is not dispatched at present, and what is still ramping up.
+// The scopes whose dispatch is paused or still ramping up.
 //
 // Corresponds with GET /v1/admin/pauses (the `ListPauses` operationId).
 func (c *Client) ListPauses(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -3879,9 +3890,10 @@ func (c *Client) ListPauses(ctx context.Context, reqEditors ...RequestEditorFn) 
 
 // CreatePauseWithBody Pause dispatch
 //
-// Nothing new is dispatched within the scope until it is resumed: of one
-// tenant, one protocol, one lane, or at all. Commands are accepted, and what
-// a worker has in hand goes on. The same scope again is the same pause.
+// Dispatches nothing new within the scope until it is resumed. The scope is
+// one tenant, one protocol, one lane, or everything. Commands are still
+// accepted, and workers finish the attempts that they hold. Pausing the same
+// scope again gives the same pause.
 //
 // Takes any type of body and a specified content type.
 //
@@ -3900,9 +3912,10 @@ func (c *Client) CreatePauseWithBody(ctx context.Context, contentType string, bo
 
 // CreatePause Pause dispatch
 //
-// Nothing new is dispatched within the scope until it is resumed: of one
-// tenant, one protocol, one lane, or at all. Commands are accepted, and what
-// a worker has in hand goes on. The same scope again is the same pause.
+// Dispatches nothing new within the scope until it is resumed. The scope is
+// one tenant, one protocol, one lane, or everything. Commands are still
+// accepted, and workers finish the attempts that they hold. Pausing the same
+// scope again gives the same pause.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -3921,8 +3934,8 @@ func (c *Client) CreatePause(ctx context.Context, body CreatePauseJSONRequestBod
 
 // ResumePauseWithBody Resume dispatch
 //
-// What waits is let through at a rate that doubles every second, until the ramp
-// is over.
+// Dispatches the waiting directives at a rate that doubles every second, until
+// the ramp ends.
 //
 // Takes any type of body and a specified content type.
 //
@@ -3941,8 +3954,8 @@ func (c *Client) ResumePauseWithBody(ctx context.Context, pauseID PauseID, conte
 
 // ResumePause Resume dispatch
 //
-// What waits is let through at a rate that doubles every second, until the ramp
-// is over.
+// Dispatches the waiting directives at a rate that doubles every second, until
+// the ramp ends.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -3961,10 +3974,10 @@ func (c *Client) ResumePause(ctx context.Context, pauseID PauseID, body ResumePa
 
 // CreateRetryWithBody Rerun failed jobs
 //
-// Reruns the named jobs, or those that the filters choose, in the background and
-// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
-// under the same `Idempotency-Key` answers with the same operation, and no job
-// gets more than one rerun from one starting point whatever is clicked twice.
+// Reruns the named jobs, or those that the filters select, in the background and
+// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+// with the same `Idempotency-Key` answers with the same operation, and no job
+// gets more than one rerun from one starting point however often it is requested.
 //
 // Takes any type of body and a specified content type.
 //
@@ -3983,10 +3996,10 @@ func (c *Client) CreateRetryWithBody(ctx context.Context, params *CreateRetryPar
 
 // CreateRetry Rerun failed jobs
 //
-// Reruns the named jobs, or those that the filters choose, in the background and
-// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
-// under the same `Idempotency-Key` answers with the same operation, and no job
-// gets more than one rerun from one starting point whatever is clicked twice.
+// Reruns the named jobs, or those that the filters select, in the background and
+// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+// with the same `Idempotency-Key` answers with the same operation, and no job
+// gets more than one rerun from one starting point however often it is requested.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4022,7 +4035,7 @@ func (c *Client) GetRetry(ctx context.Context, retryID RetryID, params *GetRetry
 
 // CancelRetryWithBody Stop a retry operation
 //
-// Reruns nothing more. What was rerun goes on.
+// Stops further reruns. Jobs that were already rerun continue.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4041,7 +4054,7 @@ func (c *Client) CancelRetryWithBody(ctx context.Context, retryID RetryID, conte
 
 // CancelRetry Stop a retry operation
 //
-// Reruns nothing more. What was rerun goes on.
+// Stops further reruns. Jobs that were already rerun continue.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4058,10 +4071,10 @@ func (c *Client) CancelRetry(ctx context.Context, retryID RetryID, body CancelRe
 	return c.Client.Do(req)
 }
 
-// ListStuck Read what is stuck
+// ListStuck Read stuck jobs
 //
-// Live jobs that the last round of the liveness check found without a way forward
-// and could not repair, and what it repaired.
+// Live jobs without a way forward that the reconciler's last round found and
+// could not repair, and how many defects it repaired.
 //
 // Corresponds with GET /v1/admin/stuck (the `ListStuck` operationId).
 func (c *Client) ListStuck(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4095,7 +4108,7 @@ func (c *Client) ListWebhooks(ctx context.Context, params *ListWebhooksParams, r
 
 // ReplayWebhookWithBody Send a webhook again
 //
-// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4114,7 +4127,7 @@ func (c *Client) ReplayWebhookWithBody(ctx context.Context, webhookID WebhookID,
 
 // ReplayWebhook Send a webhook again
 //
-// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4253,7 +4266,7 @@ func (c *Client) CallbackAck(ctx context.Context, body CallbackAckJSONRequestBod
 
 // CallbackHeartbeatWithBody Extend the lease of a step
 //
-// The platform service still works. Answers with the new deadline and with
+// The platform service is still working. Answers with the new deadline and with
 // `cancel_requested`. A heartbeat before its ACK implies the ACK.
 //
 // Takes any type of body and a specified content type.
@@ -4273,7 +4286,7 @@ func (c *Client) CallbackHeartbeatWithBody(ctx context.Context, contentType stri
 
 // CallbackHeartbeat Extend the lease of a step
 //
-// The platform service still works. Answers with the new deadline and with
+// The platform service is still working. Answers with the new deadline and with
 // `cancel_requested`. A heartbeat before its ACK implies the ACK.
 //
 // Takes a body of the `application/json` content type.
@@ -4294,8 +4307,8 @@ func (c *Client) CallbackHeartbeat(ctx context.Context, body CallbackHeartbeatJS
 // CallbackResultWithBody Report the result of a step
 //
 // Ends the attempt. SUCCEEDED starts the next step or ends the job,
-// FAILED_RETRY is tried again while the budget lasts, FAILED_FINAL ends
-// the job. A result before its ACK implies the ACK.
+// FAILED_RETRY starts another attempt while the budget lasts, FAILED_FINAL
+// ends the job. A result before its ACK implies the ACK.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4315,8 +4328,8 @@ func (c *Client) CallbackResultWithBody(ctx context.Context, contentType string,
 // CallbackResult Report the result of a step
 //
 // Ends the attempt. SUCCEEDED starts the next step or ends the job,
-// FAILED_RETRY is tried again while the budget lasts, FAILED_FINAL ends
-// the job. A result before its ACK implies the ACK.
+// FAILED_RETRY starts another attempt while the budget lasts, FAILED_FINAL
+// ends the job. A result before its ACK implies the ACK.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4336,9 +4349,9 @@ func (c *Client) CallbackResult(ctx context.Context, body CallbackResultJSONRequ
 // SubmitCommandWithBody Submit a command
 //
 // Accepts a command and answers 202 as soon as its job is durable. The
-// same command again answers with the first job and `replayed` true: the
-// same `idempotency_key` where there is one, else the same tenant, request
-// type, schema version, references and payload.
+// same command again answers with the first job and `replayed` true. Commands
+// are the same if they have the same `idempotency_key` or, without a key, the
+// same tenant, request type, schema version, references and payload.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4358,9 +4371,9 @@ func (c *Client) SubmitCommandWithBody(ctx context.Context, params *SubmitComman
 // SubmitCommand Submit a command
 //
 // Accepts a command and answers 202 as soon as its job is durable. The
-// same command again answers with the first job and `replayed` true: the
-// same `idempotency_key` where there is one, else the same tenant, request
-// type, schema version, references and payload.
+// same command again answers with the first job and `replayed` true. Commands
+// are the same if they have the same `idempotency_key` or, without a key, the
+// same tenant, request type, schema version, references and payload.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4379,8 +4392,9 @@ func (c *Client) SubmitCommand(ctx context.Context, params *SubmitCommandParams,
 
 // SubmitBatchWithBody Submit many commands
 //
-// Each command is accepted or refused by itself, in any order, and answered at
-// its place: the status and the body that `POST /v1/commands` would have given.
+// Each command is accepted or refused independently, in any order. Its result,
+// at the same index, has the status and the body that `POST /v1/commands`
+// would have given.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4399,8 +4413,9 @@ func (c *Client) SubmitBatchWithBody(ctx context.Context, contentType string, bo
 
 // SubmitBatch Submit many commands
 //
-// Each command is accepted or refused by itself, in any order, and answered at
-// its place: the status and the body that `POST /v1/commands` would have given.
+// Each command is accepted or refused independently, in any order. Its result,
+// at the same index, has the status and the body that `POST /v1/commands`
+// would have given.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4420,10 +4435,10 @@ func (c *Client) SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBod
 // ListJobs List jobs
 //
 // Newest first, by the time of acceptance. Each job is read when it is listed, so
-// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. A
-// page may hold fewer jobs than asked for and still name a next one, where few
-// match: go on until there is no `next_page_token`. The last three months are
-// listed unless `created_after` says otherwise.
+// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
+// few jobs match, a page may hold fewer than asked for and still have a next one:
+// go on until there is no `next_page_token`. The last three months are listed
+// unless `created_after` says otherwise.
 //
 // Corresponds with GET /v1/jobs (the `ListJobs` operationId).
 func (c *Client) ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4458,9 +4473,9 @@ func (c *Client) GetJob(ctx context.Context, jobID JobID, params *GetJobParams, 
 // With `Accept: text/event-stream` the history so far and then each entry as
 // it happens, as server-sent events: `id` is the entry's `event_id`, `event`
 // its `type`, `data` the entry. The stream ends with the job, when the server
-// shuts down, or when another caller gets its place; a comment about every 15 s
-// keeps it open, also while the store is away. A client that comes back with
-// `Last-Event-ID` goes on behind that entry.
+// shuts down, or when another caller gets its slot; a comment about every 15 s
+// keeps it open, also while the store is unavailable. A client that reconnects
+// with `Last-Event-ID` continues after that entry.
 //
 // Corresponds with GET /v1/jobs/{jobId}/events (the `ListJobEvents` operationId).
 func (c *Client) ListJobEvents(ctx context.Context, jobID JobID, params *ListJobEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4509,9 +4524,9 @@ func (c *Client) ListJobWebhooks(ctx context.Context, jobID JobID, reqEditors ..
 
 // CancelJobWithBody Cancel a job
 //
-// CANCELLED at once where no worker holds an attempt, else CANCELLING
-// until that attempt ends. Cancelled promises no further effect on the
-// ledger, not that no worker is still busy.
+// CANCELLED immediately if no worker holds an attempt, else CANCELLING
+// until that attempt ends. CANCELLED means that the job changes no more; a
+// worker may still be busy with it.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4530,9 +4545,9 @@ func (c *Client) CancelJobWithBody(ctx context.Context, jobID JobID, contentType
 
 // CancelJob Cancel a job
 //
-// CANCELLED at once where no worker holds an attempt, else CANCELLING
-// until that attempt ends. Cancelled promises no further effect on the
-// ledger, not that no worker is still busy.
+// CANCELLED immediately if no worker holds an attempt, else CANCELLING
+// until that attempt ends. CANCELLED means that the job changes no more; a
+// worker may still be busy with it.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4551,8 +4566,8 @@ func (c *Client) CancelJob(ctx context.Context, jobID JobID, body CancelJobJSONR
 
 // PauseJobWithBody Pause a job
 //
-// PAUSED at once where no worker holds an attempt, else PAUSING until that
-// attempt ends. Nothing new is dispatched meanwhile, retries included.
+// PAUSED immediately if no worker holds an attempt, else PAUSING until that
+// attempt ends. In both states nothing new is dispatched, retries included.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4571,8 +4586,8 @@ func (c *Client) PauseJobWithBody(ctx context.Context, jobID JobID, contentType 
 
 // PauseJob Pause a job
 //
-// PAUSED at once where no worker holds an attempt, else PAUSING until that
-// attempt ends. Nothing new is dispatched meanwhile, retries included.
+// PAUSED immediately if no worker holds an attempt, else PAUSING until that
+// attempt ends. In both states nothing new is dispatched, retries included.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4589,12 +4604,12 @@ func (c *Client) PauseJob(ctx context.Context, jobID JobID, body PauseJobJSONReq
 	return c.Client.Do(req)
 }
 
-// RerunJobWithBody Do a job again
+// RerunJobWithBody Rerun a job
 //
-// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
-// that the old one was accepted with: from the failed step, keeping the results
-// before it, or from the start. There is one rerun for each job and starting
-// point; asking again answers with the same job and `replayed` true.
+// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
+// steps: from the failed step, keeping the results before it, or from the start.
+// There is one rerun for each job and starting point; a repeated request answers
+// with the same job and `replayed` true.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4611,12 +4626,12 @@ func (c *Client) RerunJobWithBody(ctx context.Context, jobID JobID, contentType 
 	return c.Client.Do(req)
 }
 
-// RerunJob Do a job again
+// RerunJob Rerun a job
 //
-// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
-// that the old one was accepted with: from the failed step, keeping the results
-// before it, or from the start. There is one rerun for each job and starting
-// point; asking again answers with the same job and `replayed` true.
+// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
+// steps: from the failed step, keeping the results before it, or from the start.
+// There is one rerun for each job and starting point; a repeated request answers
+// with the same job and `replayed` true.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4711,8 +4726,8 @@ func (c *Client) Orchestrate(ctx context.Context, params *OrchestrateParams, bod
 
 // ListProtocols Read the protocols
 //
-// The protocols that new commands are accepted with. Jobs under way keep the one
-// that they were accepted with.
+// The protocols that new commands are accepted with. A job keeps the protocol
+// that it was accepted with.
 //
 // Corresponds with GET /v1/protocols (the `ListProtocols` operationId).
 func (c *Client) ListProtocols(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4759,7 +4774,7 @@ func (c *Client) ListWorkEvents(ctx context.Context, workID WorkID, params *List
 
 // CompleteWorkWithBody Complete a running item
 //
-// running to succeeded. Towards the job it is the RESULT SUCCEEDED.
+// running to succeeded. For the job this is the RESULT SUCCEEDED.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4778,7 +4793,7 @@ func (c *Client) CompleteWorkWithBody(ctx context.Context, workID WorkID, conten
 
 // CompleteWork Complete a running item
 //
-// running to succeeded. Towards the job it is the RESULT SUCCEEDED.
+// running to succeeded. For the job this is the RESULT SUCCEEDED.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4797,9 +4812,9 @@ func (c *Client) CompleteWork(ctx context.Context, workID WorkID, body CompleteW
 
 // FailWorkWithBody Fail a running item
 //
-// running to failed, for good. Towards the job it is the RESULT
-// FAILED_RETRY where `retryable`, whose next attempt is a new item, else
-// FAILED_FINAL.
+// running to failed, which is final for the item. For the job this is the
+// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
+// else it is FAILED_FINAL.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4818,9 +4833,9 @@ func (c *Client) FailWorkWithBody(ctx context.Context, workID WorkID, contentTyp
 
 // FailWork Fail a running item
 //
-// running to failed, for good. Towards the job it is the RESULT
-// FAILED_RETRY where `retryable`, whose next attempt is a new item, else
-// FAILED_FINAL.
+// running to failed, which is final for the item. For the job this is the
+// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
+// else it is FAILED_FINAL.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4879,7 +4894,7 @@ func (c *Client) HeartbeatWork(ctx context.Context, workID WorkID, body Heartbea
 
 // StartWorkWithBody Start a claimed item
 //
-// claimed to running. Towards the job it is the ACK, and from now on the
+// claimed to running. For the job this is the ACK, and from now on the
 // item's lease is the step's.
 //
 // Takes any type of body and a specified content type.
@@ -4899,7 +4914,7 @@ func (c *Client) StartWorkWithBody(ctx context.Context, workID WorkID, contentTy
 
 // StartWork Start a claimed item
 //
-// claimed to running. Towards the job it is the ACK, and from now on the
+// claimed to running. For the job this is the ACK, and from now on the
 // item's lease is the step's.
 //
 // Takes a body of the `application/json` content type.
@@ -4920,10 +4935,10 @@ func (c *Client) StartWork(ctx context.Context, workID WorkID, body StartWorkJSO
 // ClaimWorkWithBody Claim work items
 //
 // A long poll: answers as soon as there is work, else with no items after
-// `wait_seconds`. A claim is the delivery of the directive and starts its
-// ACK deadline. A repeat with the same `request_id` answers with those of
-// the first answer's items whose pair of attempt and lease is still
-// current; an empty answer is not remembered.
+// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
+// A repeat with the same `request_id` answers with those items of the first
+// answer that still have the same attempt and lease; an empty answer is not
+// remembered.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4943,10 +4958,10 @@ func (c *Client) ClaimWorkWithBody(ctx context.Context, contentType string, body
 // ClaimWork Claim work items
 //
 // A long poll: answers as soon as there is work, else with no items after
-// `wait_seconds`. A claim is the delivery of the directive and starts its
-// ACK deadline. A repeat with the same `request_id` answers with those of
-// the first answer's items whose pair of attempt and lease is still
-// current; an empty answer is not remembered.
+// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
+// A repeat with the same `request_id` answers with those items of the first
+// answer that still have the same attempt and lease; an empty answer is not
+// remembered.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7108,8 +7123,8 @@ type ClientWithResponsesInterface interface {
 
 	// GetDocsWithResponse Read this document as a page
 	//
-	// The same as `/openapi.yaml`, for people: a page without scripts that loads
-	// nothing else.
+	// The same as `/openapi.yaml`, for people: a page without scripts and without
+	// external resources.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7141,9 +7156,9 @@ type ClientWithResponsesInterface interface {
 
 	// GetReadinessWithResponse May the process get requests
 	//
-	// Depends on the store alone, whose answer holds for a second. What is
-	// degraded, such as an open circuit to the bus, shows as a warning to callers
-	// that may read the metrics.
+	// Depends only on the store; its state is cached for a second. Callers that
+	// may read the metrics also get warnings about what is degraded, such as an
+	// open circuit to the bus.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7153,7 +7168,7 @@ type ClientWithResponsesInterface interface {
 	// ListFailuresWithResponse Read the failed jobs in groups
 	//
 	// Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
-	// group first. At most 100,000 jobs are counted; `truncated` says that there are
+	// group first. At most 100,000 jobs are counted; `truncated` is true if there are
 	// more.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -7164,33 +7179,33 @@ type ClientWithResponsesInterface interface {
 	// ListOutboxWithResponse List outbox rows
 	//
 	// The rows of the active attempts of live jobs. A page may hold fewer rows than
-	// asked for and still name a next one.
+	// asked for and still have a next one.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/admin/outbox (the `ListOutbox` operationId).
 	ListOutboxWithResponse(ctx context.Context, params *ListOutboxParams, reqEditors ...RequestEditorFn) (*ListOutboxResponse, error)
 
-	// RetryOutboxWithBodyWithResponse Publish what waits, now
+	// RetryOutboxWithBodyWithResponse Publish waiting directives now
 	//
-	// Makes PENDING outbox rows due now, and steps that wait in FAILED_RETRY
-	// for their next dispatch as well. It spends no budget. Rows are chosen
-	// either by `outbox_ids` or by the filters, which narrow together; the
-	// empty object is all that are due or waiting. A row that is SENT or
-	// FAILED_FINAL is skipped with its reason.
+	// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
+	// for their next dispatch. It spends no budget. Select rows either by
+	// `outbox_ids` or by filters, all of which must match; the empty object
+	// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
+	// skipped with its reason.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/admin/outbox/retry (the `RetryOutbox` operationId).
 	RetryOutboxWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetryOutboxResponse, error)
 
-	// RetryOutboxWithResponse Publish what waits, now
+	// RetryOutboxWithResponse Publish waiting directives now
 	//
-	// Makes PENDING outbox rows due now, and steps that wait in FAILED_RETRY
-	// for their next dispatch as well. It spends no budget. Rows are chosen
-	// either by `outbox_ids` or by the filters, which narrow together; the
-	// empty object is all that are due or waiting. A row that is SENT or
-	// FAILED_FINAL is skipped with its reason.
+	// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
+	// for their next dispatch. It spends no budget. Select rows either by
+	// `outbox_ids` or by filters, all of which must match; the empty object
+	// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
+	// skipped with its reason.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7199,7 +7214,7 @@ type ClientWithResponsesInterface interface {
 
 	// ListPausesWithResponse Read the pauses
 	//
-	// What is not dispatched at present, and what is still ramping up.
+	// The scopes whose dispatch is paused or still ramping up.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7208,9 +7223,10 @@ type ClientWithResponsesInterface interface {
 
 	// CreatePauseWithBodyWithResponse Pause dispatch
 	//
-	// Nothing new is dispatched within the scope until it is resumed: of one
-	// tenant, one protocol, one lane, or at all. Commands are accepted, and what
-	// a worker has in hand goes on. The same scope again is the same pause.
+	// Dispatches nothing new within the scope until it is resumed. The scope is
+	// one tenant, one protocol, one lane, or everything. Commands are still
+	// accepted, and workers finish the attempts that they hold. Pausing the same
+	// scope again gives the same pause.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7219,9 +7235,10 @@ type ClientWithResponsesInterface interface {
 
 	// CreatePauseWithResponse Pause dispatch
 	//
-	// Nothing new is dispatched within the scope until it is resumed: of one
-	// tenant, one protocol, one lane, or at all. Commands are accepted, and what
-	// a worker has in hand goes on. The same scope again is the same pause.
+	// Dispatches nothing new within the scope until it is resumed. The scope is
+	// one tenant, one protocol, one lane, or everything. Commands are still
+	// accepted, and workers finish the attempts that they hold. Pausing the same
+	// scope again gives the same pause.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7230,8 +7247,8 @@ type ClientWithResponsesInterface interface {
 
 	// ResumePauseWithBodyWithResponse Resume dispatch
 	//
-	// What waits is let through at a rate that doubles every second, until the ramp
-	// is over.
+	// Dispatches the waiting directives at a rate that doubles every second, until
+	// the ramp ends.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7240,8 +7257,8 @@ type ClientWithResponsesInterface interface {
 
 	// ResumePauseWithResponse Resume dispatch
 	//
-	// What waits is let through at a rate that doubles every second, until the ramp
-	// is over.
+	// Dispatches the waiting directives at a rate that doubles every second, until
+	// the ramp ends.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7250,10 +7267,10 @@ type ClientWithResponsesInterface interface {
 
 	// CreateRetryWithBodyWithResponse Rerun failed jobs
 	//
-	// Reruns the named jobs, or those that the filters choose, in the background and
-	// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
-	// under the same `Idempotency-Key` answers with the same operation, and no job
-	// gets more than one rerun from one starting point whatever is clicked twice.
+	// Reruns the named jobs, or those that the filters select, in the background and
+	// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+	// with the same `Idempotency-Key` answers with the same operation, and no job
+	// gets more than one rerun from one starting point however often it is requested.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7262,10 +7279,10 @@ type ClientWithResponsesInterface interface {
 
 	// CreateRetryWithResponse Rerun failed jobs
 	//
-	// Reruns the named jobs, or those that the filters choose, in the background and
-	// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
-	// under the same `Idempotency-Key` answers with the same operation, and no job
-	// gets more than one rerun from one starting point whatever is clicked twice.
+	// Reruns the named jobs, or those that the filters select, in the background and
+	// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+	// with the same `Idempotency-Key` answers with the same operation, and no job
+	// gets more than one rerun from one starting point however often it is requested.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7283,7 +7300,7 @@ type ClientWithResponsesInterface interface {
 
 	// CancelRetryWithBodyWithResponse Stop a retry operation
 	//
-	// Reruns nothing more. What was rerun goes on.
+	// Stops further reruns. Jobs that were already rerun continue.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7292,17 +7309,17 @@ type ClientWithResponsesInterface interface {
 
 	// CancelRetryWithResponse Stop a retry operation
 	//
-	// Reruns nothing more. What was rerun goes on.
+	// Stops further reruns. Jobs that were already rerun continue.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
 	CancelRetryWithResponse(ctx context.Context, retryID RetryID, body CancelRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelRetryResponse, error)
 
-	// ListStuckWithResponse Read what is stuck
+	// ListStuckWithResponse Read stuck jobs
 	//
-	// Live jobs that the last round of the liveness check found without a way forward
-	// and could not repair, and what it repaired.
+	// Live jobs without a way forward that the reconciler's last round found and
+	// could not repair, and how many defects it repaired.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7320,7 +7337,7 @@ type ClientWithResponsesInterface interface {
 
 	// ReplayWebhookWithBodyWithResponse Send a webhook again
 	//
-	// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+	// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7329,7 +7346,7 @@ type ClientWithResponsesInterface interface {
 
 	// ReplayWebhookWithResponse Send a webhook again
 	//
-	// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+	// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7398,7 +7415,7 @@ type ClientWithResponsesInterface interface {
 
 	// CallbackHeartbeatWithBodyWithResponse Extend the lease of a step
 	//
-	// The platform service still works. Answers with the new deadline and with
+	// The platform service is still working. Answers with the new deadline and with
 	// `cancel_requested`. A heartbeat before its ACK implies the ACK.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -7408,7 +7425,7 @@ type ClientWithResponsesInterface interface {
 
 	// CallbackHeartbeatWithResponse Extend the lease of a step
 	//
-	// The platform service still works. Answers with the new deadline and with
+	// The platform service is still working. Answers with the new deadline and with
 	// `cancel_requested`. A heartbeat before its ACK implies the ACK.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
@@ -7419,8 +7436,8 @@ type ClientWithResponsesInterface interface {
 	// CallbackResultWithBodyWithResponse Report the result of a step
 	//
 	// Ends the attempt. SUCCEEDED starts the next step or ends the job,
-	// FAILED_RETRY is tried again while the budget lasts, FAILED_FINAL ends
-	// the job. A result before its ACK implies the ACK.
+	// FAILED_RETRY starts another attempt while the budget lasts, FAILED_FINAL
+	// ends the job. A result before its ACK implies the ACK.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7430,8 +7447,8 @@ type ClientWithResponsesInterface interface {
 	// CallbackResultWithResponse Report the result of a step
 	//
 	// Ends the attempt. SUCCEEDED starts the next step or ends the job,
-	// FAILED_RETRY is tried again while the budget lasts, FAILED_FINAL ends
-	// the job. A result before its ACK implies the ACK.
+	// FAILED_RETRY starts another attempt while the budget lasts, FAILED_FINAL
+	// ends the job. A result before its ACK implies the ACK.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7441,9 +7458,9 @@ type ClientWithResponsesInterface interface {
 	// SubmitCommandWithBodyWithResponse Submit a command
 	//
 	// Accepts a command and answers 202 as soon as its job is durable. The
-	// same command again answers with the first job and `replayed` true: the
-	// same `idempotency_key` where there is one, else the same tenant, request
-	// type, schema version, references and payload.
+	// same command again answers with the first job and `replayed` true. Commands
+	// are the same if they have the same `idempotency_key` or, without a key, the
+	// same tenant, request type, schema version, references and payload.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7453,9 +7470,9 @@ type ClientWithResponsesInterface interface {
 	// SubmitCommandWithResponse Submit a command
 	//
 	// Accepts a command and answers 202 as soon as its job is durable. The
-	// same command again answers with the first job and `replayed` true: the
-	// same `idempotency_key` where there is one, else the same tenant, request
-	// type, schema version, references and payload.
+	// same command again answers with the first job and `replayed` true. Commands
+	// are the same if they have the same `idempotency_key` or, without a key, the
+	// same tenant, request type, schema version, references and payload.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7464,8 +7481,9 @@ type ClientWithResponsesInterface interface {
 
 	// SubmitBatchWithBodyWithResponse Submit many commands
 	//
-	// Each command is accepted or refused by itself, in any order, and answered at
-	// its place: the status and the body that `POST /v1/commands` would have given.
+	// Each command is accepted or refused independently, in any order. Its result,
+	// at the same index, has the status and the body that `POST /v1/commands`
+	// would have given.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7474,8 +7492,9 @@ type ClientWithResponsesInterface interface {
 
 	// SubmitBatchWithResponse Submit many commands
 	//
-	// Each command is accepted or refused by itself, in any order, and answered at
-	// its place: the status and the body that `POST /v1/commands` would have given.
+	// Each command is accepted or refused independently, in any order. Its result,
+	// at the same index, has the status and the body that `POST /v1/commands`
+	// would have given.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7485,10 +7504,10 @@ type ClientWithResponsesInterface interface {
 	// ListJobsWithResponse List jobs
 	//
 	// Newest first, by the time of acceptance. Each job is read when it is listed, so
-	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. A
-	// page may hold fewer jobs than asked for and still name a next one, where few
-	// match: go on until there is no `next_page_token`. The last three months are
-	// listed unless `created_after` says otherwise.
+	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
+	// few jobs match, a page may hold fewer than asked for and still have a next one:
+	// go on until there is no `next_page_token`. The last three months are listed
+	// unless `created_after` says otherwise.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7507,9 +7526,9 @@ type ClientWithResponsesInterface interface {
 	// With `Accept: text/event-stream` the history so far and then each entry as
 	// it happens, as server-sent events: `id` is the entry's `event_id`, `event`
 	// its `type`, `data` the entry. The stream ends with the job, when the server
-	// shuts down, or when another caller gets its place; a comment about every 15 s
-	// keeps it open, also while the store is away. A client that comes back with
-	// `Last-Event-ID` goes on behind that entry.
+	// shuts down, or when another caller gets its slot; a comment about every 15 s
+	// keeps it open, also while the store is unavailable. A client that reconnects
+	// with `Last-Event-ID` continues after that entry.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7534,9 +7553,9 @@ type ClientWithResponsesInterface interface {
 
 	// CancelJobWithBodyWithResponse Cancel a job
 	//
-	// CANCELLED at once where no worker holds an attempt, else CANCELLING
-	// until that attempt ends. Cancelled promises no further effect on the
-	// ledger, not that no worker is still busy.
+	// CANCELLED immediately if no worker holds an attempt, else CANCELLING
+	// until that attempt ends. CANCELLED means that the job changes no more; a
+	// worker may still be busy with it.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7545,9 +7564,9 @@ type ClientWithResponsesInterface interface {
 
 	// CancelJobWithResponse Cancel a job
 	//
-	// CANCELLED at once where no worker holds an attempt, else CANCELLING
-	// until that attempt ends. Cancelled promises no further effect on the
-	// ledger, not that no worker is still busy.
+	// CANCELLED immediately if no worker holds an attempt, else CANCELLING
+	// until that attempt ends. CANCELLED means that the job changes no more; a
+	// worker may still be busy with it.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7556,8 +7575,8 @@ type ClientWithResponsesInterface interface {
 
 	// PauseJobWithBodyWithResponse Pause a job
 	//
-	// PAUSED at once where no worker holds an attempt, else PAUSING until that
-	// attempt ends. Nothing new is dispatched meanwhile, retries included.
+	// PAUSED immediately if no worker holds an attempt, else PAUSING until that
+	// attempt ends. In both states nothing new is dispatched, retries included.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7566,32 +7585,32 @@ type ClientWithResponsesInterface interface {
 
 	// PauseJobWithResponse Pause a job
 	//
-	// PAUSED at once where no worker holds an attempt, else PAUSING until that
-	// attempt ends. Nothing new is dispatched meanwhile, retries included.
+	// PAUSED immediately if no worker holds an attempt, else PAUSING until that
+	// attempt ends. In both states nothing new is dispatched, retries included.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/jobs/{jobId}:pause (the `PauseJob` operationId).
 	PauseJobWithResponse(ctx context.Context, jobID JobID, body PauseJobJSONRequestBody, reqEditors ...RequestEditorFn) (*PauseJobResponse, error)
 
-	// RerunJobWithBodyWithResponse Do a job again
+	// RerunJobWithBodyWithResponse Rerun a job
 	//
-	// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
-	// that the old one was accepted with: from the failed step, keeping the results
-	// before it, or from the start. There is one rerun for each job and starting
-	// point; asking again answers with the same job and `replayed` true.
+	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
+	// steps: from the failed step, keeping the results before it, or from the start.
+	// There is one rerun for each job and starting point; a repeated request answers
+	// with the same job and `replayed` true.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/jobs/{jobId}:rerun (the `RerunJob` operationId).
 	RerunJobWithBodyWithResponse(ctx context.Context, jobID JobID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RerunJobResponse, error)
 
-	// RerunJobWithResponse Do a job again
+	// RerunJobWithResponse Rerun a job
 	//
-	// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
-	// that the old one was accepted with: from the failed step, keeping the results
-	// before it, or from the start. There is one rerun for each job and starting
-	// point; asking again answers with the same job and `replayed` true.
+	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
+	// steps: from the failed step, keeping the results before it, or from the start.
+	// There is one rerun for each job and starting point; a repeated request answers
+	// with the same job and `replayed` true.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7636,8 +7655,8 @@ type ClientWithResponsesInterface interface {
 
 	// ListProtocolsWithResponse Read the protocols
 	//
-	// The protocols that new commands are accepted with. Jobs under way keep the one
-	// that they were accepted with.
+	// The protocols that new commands are accepted with. A job keeps the protocol
+	// that it was accepted with.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7660,7 +7679,7 @@ type ClientWithResponsesInterface interface {
 
 	// CompleteWorkWithBodyWithResponse Complete a running item
 	//
-	// running to succeeded. Towards the job it is the RESULT SUCCEEDED.
+	// running to succeeded. For the job this is the RESULT SUCCEEDED.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7669,7 +7688,7 @@ type ClientWithResponsesInterface interface {
 
 	// CompleteWorkWithResponse Complete a running item
 	//
-	// running to succeeded. Towards the job it is the RESULT SUCCEEDED.
+	// running to succeeded. For the job this is the RESULT SUCCEEDED.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7678,9 +7697,9 @@ type ClientWithResponsesInterface interface {
 
 	// FailWorkWithBodyWithResponse Fail a running item
 	//
-	// running to failed, for good. Towards the job it is the RESULT
-	// FAILED_RETRY where `retryable`, whose next attempt is a new item, else
-	// FAILED_FINAL.
+	// running to failed, which is final for the item. For the job this is the
+	// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
+	// else it is FAILED_FINAL.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7689,9 +7708,9 @@ type ClientWithResponsesInterface interface {
 
 	// FailWorkWithResponse Fail a running item
 	//
-	// running to failed, for good. Towards the job it is the RESULT
-	// FAILED_RETRY where `retryable`, whose next attempt is a new item, else
-	// FAILED_FINAL.
+	// running to failed, which is final for the item. For the job this is the
+	// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
+	// else it is FAILED_FINAL.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7720,7 +7739,7 @@ type ClientWithResponsesInterface interface {
 
 	// StartWorkWithBodyWithResponse Start a claimed item
 	//
-	// claimed to running. Towards the job it is the ACK, and from now on the
+	// claimed to running. For the job this is the ACK, and from now on the
 	// item's lease is the step's.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -7730,7 +7749,7 @@ type ClientWithResponsesInterface interface {
 
 	// StartWorkWithResponse Start a claimed item
 	//
-	// claimed to running. Towards the job it is the ACK, and from now on the
+	// claimed to running. For the job this is the ACK, and from now on the
 	// item's lease is the step's.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
@@ -7741,10 +7760,10 @@ type ClientWithResponsesInterface interface {
 	// ClaimWorkWithBodyWithResponse Claim work items
 	//
 	// A long poll: answers as soon as there is work, else with no items after
-	// `wait_seconds`. A claim is the delivery of the directive and starts its
-	// ACK deadline. A repeat with the same `request_id` answers with those of
-	// the first answer's items whose pair of attempt and lease is still
-	// current; an empty answer is not remembered.
+	// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
+	// A repeat with the same `request_id` answers with those items of the first
+	// answer that still have the same attempt and lease; an empty answer is not
+	// remembered.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7754,10 +7773,10 @@ type ClientWithResponsesInterface interface {
 	// ClaimWorkWithResponse Claim work items
 	//
 	// A long poll: answers as soon as there is work, else with no items after
-	// `wait_seconds`. A claim is the delivery of the directive and starts its
-	// ACK deadline. A repeat with the same `request_id` answers with those of
-	// the first answer's items whose pair of attempt and lease is still
-	// current; an empty answer is not remembered.
+	// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
+	// A repeat with the same `request_id` answers with those items of the first
+	// answer that still have the same attempt and lease; an empty answer is not
+	// remembered.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -10164,8 +10183,6 @@ type ClaimWorkResponse struct {
 	ApplicationProblemJSON401 *Unauthenticated
 	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
 	ApplicationProblemJSON403 *Forbidden
-	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
-	ApplicationProblemJSON404 *NotFound
 	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
 	ApplicationProblemJSON413 *TooLarge
 	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
@@ -10202,8 +10219,8 @@ func (r ClaimWorkResponse) StatusCode() int {
 
 // GetDocsWithResponse Read this document as a page
 //
-// The same as `/openapi.yaml`, for people: a page without scripts that loads
-// nothing else.
+// The same as `/openapi.yaml`, for people: a page without scripts and without
+// external resources.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -10259,9 +10276,9 @@ func (c *ClientWithResponses) GetOpenAPIWithResponse(ctx context.Context, reqEdi
 
 // GetReadinessWithResponse May the process get requests
 //
-// Depends on the store alone, whose answer holds for a second. What is
-// degraded, such as an open circuit to the bus, shows as a warning to callers
-// that may read the metrics.
+// Depends only on the store; its state is cached for a second. Callers that
+// may read the metrics also get warnings about what is degraded, such as an
+// open circuit to the bus.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -10277,7 +10294,7 @@ func (c *ClientWithResponses) GetReadinessWithResponse(ctx context.Context, reqE
 // ListFailuresWithResponse Read the failed jobs in groups
 //
 // Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
-// group first. At most 100,000 jobs are counted; `truncated` says that there are
+// group first. At most 100,000 jobs are counted; `truncated` is true if there are
 // more.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -10294,7 +10311,7 @@ func (c *ClientWithResponses) ListFailuresWithResponse(ctx context.Context, para
 // ListOutboxWithResponse List outbox rows
 //
 // The rows of the active attempts of live jobs. A page may hold fewer rows than
-// asked for and still name a next one.
+// asked for and still have a next one.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -10307,13 +10324,13 @@ func (c *ClientWithResponses) ListOutboxWithResponse(ctx context.Context, params
 	return ParseListOutboxResponse(rsp)
 }
 
-// RetryOutboxWithBodyWithResponse Publish what waits, now
+// RetryOutboxWithBodyWithResponse Publish waiting directives now
 //
-// Makes PENDING outbox rows due now, and steps that wait in FAILED_RETRY
-// for their next dispatch as well. It spends no budget. Rows are chosen
-// either by `outbox_ids` or by the filters, which narrow together; the
-// empty object is all that are due or waiting. A row that is SENT or
-// FAILED_FINAL is skipped with its reason.
+// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
+// for their next dispatch. It spends no budget. Select rows either by
+// `outbox_ids` or by filters, all of which must match; the empty object
+// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
+// skipped with its reason.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10326,13 +10343,13 @@ func (c *ClientWithResponses) RetryOutboxWithBodyWithResponse(ctx context.Contex
 	return ParseRetryOutboxResponse(rsp)
 }
 
-// RetryOutboxWithResponse Publish what waits, now
+// RetryOutboxWithResponse Publish waiting directives now
 //
-// Makes PENDING outbox rows due now, and steps that wait in FAILED_RETRY
-// for their next dispatch as well. It spends no budget. Rows are chosen
-// either by `outbox_ids` or by the filters, which narrow together; the
-// empty object is all that are due or waiting. A row that is SENT or
-// FAILED_FINAL is skipped with its reason.
+// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
+// for their next dispatch. It spends no budget. Select rows either by
+// `outbox_ids` or by filters, all of which must match; the empty object
+// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
+// skipped with its reason.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10347,7 +10364,7 @@ func (c *ClientWithResponses) RetryOutboxWithResponse(ctx context.Context, body 
 
 // ListPausesWithResponse Read the pauses
 //
-// What is not dispatched at present, and what is still ramping up.
+// The scopes whose dispatch is paused or still ramping up.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -10362,9 +10379,10 @@ func (c *ClientWithResponses) ListPausesWithResponse(ctx context.Context, reqEdi
 
 // CreatePauseWithBodyWithResponse Pause dispatch
 //
-// Nothing new is dispatched within the scope until it is resumed: of one
-// tenant, one protocol, one lane, or at all. Commands are accepted, and what
-// a worker has in hand goes on. The same scope again is the same pause.
+// Dispatches nothing new within the scope until it is resumed. The scope is
+// one tenant, one protocol, one lane, or everything. Commands are still
+// accepted, and workers finish the attempts that they hold. Pausing the same
+// scope again gives the same pause.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10379,9 +10397,10 @@ func (c *ClientWithResponses) CreatePauseWithBodyWithResponse(ctx context.Contex
 
 // CreatePauseWithResponse Pause dispatch
 //
-// Nothing new is dispatched within the scope until it is resumed: of one
-// tenant, one protocol, one lane, or at all. Commands are accepted, and what
-// a worker has in hand goes on. The same scope again is the same pause.
+// Dispatches nothing new within the scope until it is resumed. The scope is
+// one tenant, one protocol, one lane, or everything. Commands are still
+// accepted, and workers finish the attempts that they hold. Pausing the same
+// scope again gives the same pause.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10396,8 +10415,8 @@ func (c *ClientWithResponses) CreatePauseWithResponse(ctx context.Context, body 
 
 // ResumePauseWithBodyWithResponse Resume dispatch
 //
-// What waits is let through at a rate that doubles every second, until the ramp
-// is over.
+// Dispatches the waiting directives at a rate that doubles every second, until
+// the ramp ends.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10412,8 +10431,8 @@ func (c *ClientWithResponses) ResumePauseWithBodyWithResponse(ctx context.Contex
 
 // ResumePauseWithResponse Resume dispatch
 //
-// What waits is let through at a rate that doubles every second, until the ramp
-// is over.
+// Dispatches the waiting directives at a rate that doubles every second, until
+// the ramp ends.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10428,10 +10447,10 @@ func (c *ClientWithResponses) ResumePauseWithResponse(ctx context.Context, pause
 
 // CreateRetryWithBodyWithResponse Rerun failed jobs
 //
-// Reruns the named jobs, or those that the filters choose, in the background and
-// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
-// under the same `Idempotency-Key` answers with the same operation, and no job
-// gets more than one rerun from one starting point whatever is clicked twice.
+// Reruns the named jobs, or those that the filters select, in the background and
+// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+// with the same `Idempotency-Key` answers with the same operation, and no job
+// gets more than one rerun from one starting point however often it is requested.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10446,10 +10465,10 @@ func (c *ClientWithResponses) CreateRetryWithBodyWithResponse(ctx context.Contex
 
 // CreateRetryWithResponse Rerun failed jobs
 //
-// Reruns the named jobs, or those that the filters choose, in the background and
-// no faster than `rate_per_second`. Which jobs those are is settled now. A repeat
-// under the same `Idempotency-Key` answers with the same operation, and no job
-// gets more than one rerun from one starting point whatever is clicked twice.
+// Reruns the named jobs, or those that the filters select, in the background and
+// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+// with the same `Idempotency-Key` answers with the same operation, and no job
+// gets more than one rerun from one starting point however often it is requested.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10479,7 +10498,7 @@ func (c *ClientWithResponses) GetRetryWithResponse(ctx context.Context, retryID 
 
 // CancelRetryWithBodyWithResponse Stop a retry operation
 //
-// Reruns nothing more. What was rerun goes on.
+// Stops further reruns. Jobs that were already rerun continue.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10494,7 +10513,7 @@ func (c *ClientWithResponses) CancelRetryWithBodyWithResponse(ctx context.Contex
 
 // CancelRetryWithResponse Stop a retry operation
 //
-// Reruns nothing more. What was rerun goes on.
+// Stops further reruns. Jobs that were already rerun continue.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10507,10 +10526,10 @@ func (c *ClientWithResponses) CancelRetryWithResponse(ctx context.Context, retry
 	return ParseCancelRetryResponse(rsp)
 }
 
-// ListStuckWithResponse Read what is stuck
+// ListStuckWithResponse Read stuck jobs
 //
-// Live jobs that the last round of the liveness check found without a way forward
-// and could not repair, and what it repaired.
+// Live jobs without a way forward that the reconciler's last round found and
+// could not repair, and how many defects it repaired.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -10540,7 +10559,7 @@ func (c *ClientWithResponses) ListWebhooksWithResponse(ctx context.Context, para
 
 // ReplayWebhookWithBodyWithResponse Send a webhook again
 //
-// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10555,7 +10574,7 @@ func (c *ClientWithResponses) ReplayWebhookWithBodyWithResponse(ctx context.Cont
 
 // ReplayWebhookWithResponse Send a webhook again
 //
-// Starts the attempts of a webhook anew, at once, with the same `webhook-id`.
+// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10666,7 +10685,7 @@ func (c *ClientWithResponses) CallbackAckWithResponse(ctx context.Context, body 
 
 // CallbackHeartbeatWithBodyWithResponse Extend the lease of a step
 //
-// The platform service still works. Answers with the new deadline and with
+// The platform service is still working. Answers with the new deadline and with
 // `cancel_requested`. A heartbeat before its ACK implies the ACK.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -10682,7 +10701,7 @@ func (c *ClientWithResponses) CallbackHeartbeatWithBodyWithResponse(ctx context.
 
 // CallbackHeartbeatWithResponse Extend the lease of a step
 //
-// The platform service still works. Answers with the new deadline and with
+// The platform service is still working. Answers with the new deadline and with
 // `cancel_requested`. A heartbeat before its ACK implies the ACK.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
@@ -10699,8 +10718,8 @@ func (c *ClientWithResponses) CallbackHeartbeatWithResponse(ctx context.Context,
 // CallbackResultWithBodyWithResponse Report the result of a step
 //
 // Ends the attempt. SUCCEEDED starts the next step or ends the job,
-// FAILED_RETRY is tried again while the budget lasts, FAILED_FINAL ends
-// the job. A result before its ACK implies the ACK.
+// FAILED_RETRY starts another attempt while the budget lasts, FAILED_FINAL
+// ends the job. A result before its ACK implies the ACK.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10716,8 +10735,8 @@ func (c *ClientWithResponses) CallbackResultWithBodyWithResponse(ctx context.Con
 // CallbackResultWithResponse Report the result of a step
 //
 // Ends the attempt. SUCCEEDED starts the next step or ends the job,
-// FAILED_RETRY is tried again while the budget lasts, FAILED_FINAL ends
-// the job. A result before its ACK implies the ACK.
+// FAILED_RETRY starts another attempt while the budget lasts, FAILED_FINAL
+// ends the job. A result before its ACK implies the ACK.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10733,9 +10752,9 @@ func (c *ClientWithResponses) CallbackResultWithResponse(ctx context.Context, bo
 // SubmitCommandWithBodyWithResponse Submit a command
 //
 // Accepts a command and answers 202 as soon as its job is durable. The
-// same command again answers with the first job and `replayed` true: the
-// same `idempotency_key` where there is one, else the same tenant, request
-// type, schema version, references and payload.
+// same command again answers with the first job and `replayed` true. Commands
+// are the same if they have the same `idempotency_key` or, without a key, the
+// same tenant, request type, schema version, references and payload.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10751,9 +10770,9 @@ func (c *ClientWithResponses) SubmitCommandWithBodyWithResponse(ctx context.Cont
 // SubmitCommandWithResponse Submit a command
 //
 // Accepts a command and answers 202 as soon as its job is durable. The
-// same command again answers with the first job and `replayed` true: the
-// same `idempotency_key` where there is one, else the same tenant, request
-// type, schema version, references and payload.
+// same command again answers with the first job and `replayed` true. Commands
+// are the same if they have the same `idempotency_key` or, without a key, the
+// same tenant, request type, schema version, references and payload.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10768,8 +10787,9 @@ func (c *ClientWithResponses) SubmitCommandWithResponse(ctx context.Context, par
 
 // SubmitBatchWithBodyWithResponse Submit many commands
 //
-// Each command is accepted or refused by itself, in any order, and answered at
-// its place: the status and the body that `POST /v1/commands` would have given.
+// Each command is accepted or refused independently, in any order. Its result,
+// at the same index, has the status and the body that `POST /v1/commands`
+// would have given.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10784,8 +10804,9 @@ func (c *ClientWithResponses) SubmitBatchWithBodyWithResponse(ctx context.Contex
 
 // SubmitBatchWithResponse Submit many commands
 //
-// Each command is accepted or refused by itself, in any order, and answered at
-// its place: the status and the body that `POST /v1/commands` would have given.
+// Each command is accepted or refused independently, in any order. Its result,
+// at the same index, has the status and the body that `POST /v1/commands`
+// would have given.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10801,10 +10822,10 @@ func (c *ClientWithResponses) SubmitBatchWithResponse(ctx context.Context, body 
 // ListJobsWithResponse List jobs
 //
 // Newest first, by the time of acceptance. Each job is read when it is listed, so
-// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. A
-// page may hold fewer jobs than asked for and still name a next one, where few
-// match: go on until there is no `next_page_token`. The last three months are
-// listed unless `created_after` says otherwise.
+// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
+// few jobs match, a page may hold fewer than asked for and still have a next one:
+// go on until there is no `next_page_token`. The last three months are listed
+// unless `created_after` says otherwise.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -10835,9 +10856,9 @@ func (c *ClientWithResponses) GetJobWithResponse(ctx context.Context, jobID JobI
 // With `Accept: text/event-stream` the history so far and then each entry as
 // it happens, as server-sent events: `id` is the entry's `event_id`, `event`
 // its `type`, `data` the entry. The stream ends with the job, when the server
-// shuts down, or when another caller gets its place; a comment about every 15 s
-// keeps it open, also while the store is away. A client that comes back with
-// `Last-Event-ID` goes on behind that entry.
+// shuts down, or when another caller gets its slot; a comment about every 15 s
+// keeps it open, also while the store is unavailable. A client that reconnects
+// with `Last-Event-ID` continues after that entry.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -10880,9 +10901,9 @@ func (c *ClientWithResponses) ListJobWebhooksWithResponse(ctx context.Context, j
 
 // CancelJobWithBodyWithResponse Cancel a job
 //
-// CANCELLED at once where no worker holds an attempt, else CANCELLING
-// until that attempt ends. Cancelled promises no further effect on the
-// ledger, not that no worker is still busy.
+// CANCELLED immediately if no worker holds an attempt, else CANCELLING
+// until that attempt ends. CANCELLED means that the job changes no more; a
+// worker may still be busy with it.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10897,9 +10918,9 @@ func (c *ClientWithResponses) CancelJobWithBodyWithResponse(ctx context.Context,
 
 // CancelJobWithResponse Cancel a job
 //
-// CANCELLED at once where no worker holds an attempt, else CANCELLING
-// until that attempt ends. Cancelled promises no further effect on the
-// ledger, not that no worker is still busy.
+// CANCELLED immediately if no worker holds an attempt, else CANCELLING
+// until that attempt ends. CANCELLED means that the job changes no more; a
+// worker may still be busy with it.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10914,8 +10935,8 @@ func (c *ClientWithResponses) CancelJobWithResponse(ctx context.Context, jobID J
 
 // PauseJobWithBodyWithResponse Pause a job
 //
-// PAUSED at once where no worker holds an attempt, else PAUSING until that
-// attempt ends. Nothing new is dispatched meanwhile, retries included.
+// PAUSED immediately if no worker holds an attempt, else PAUSING until that
+// attempt ends. In both states nothing new is dispatched, retries included.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10930,8 +10951,8 @@ func (c *ClientWithResponses) PauseJobWithBodyWithResponse(ctx context.Context, 
 
 // PauseJobWithResponse Pause a job
 //
-// PAUSED at once where no worker holds an attempt, else PAUSING until that
-// attempt ends. Nothing new is dispatched meanwhile, retries included.
+// PAUSED immediately if no worker holds an attempt, else PAUSING until that
+// attempt ends. In both states nothing new is dispatched, retries included.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10944,12 +10965,12 @@ func (c *ClientWithResponses) PauseJobWithResponse(ctx context.Context, jobID Jo
 	return ParsePauseJobResponse(rsp)
 }
 
-// RerunJobWithBodyWithResponse Do a job again
+// RerunJobWithBodyWithResponse Rerun a job
 //
-// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
-// that the old one was accepted with: from the failed step, keeping the results
-// before it, or from the start. There is one rerun for each job and starting
-// point; asking again answers with the same job and `replayed` true.
+// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
+// steps: from the failed step, keeping the results before it, or from the start.
+// There is one rerun for each job and starting point; a repeated request answers
+// with the same job and `replayed` true.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10962,12 +10983,12 @@ func (c *ClientWithResponses) RerunJobWithBodyWithResponse(ctx context.Context, 
 	return ParseRerunJobResponse(rsp)
 }
 
-// RerunJobWithResponse Do a job again
+// RerunJobWithResponse Rerun a job
 //
-// Makes a new job of one that ended FAILED_FINAL or CANCELLED, with the steps
-// that the old one was accepted with: from the failed step, keeping the results
-// before it, or from the start. There is one rerun for each job and starting
-// point; asking again answers with the same job and `replayed` true.
+// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
+// steps: from the failed step, keeping the results before it, or from the start.
+// There is one rerun for each job and starting point; a repeated request answers
+// with the same job and `replayed` true.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11042,8 +11063,8 @@ func (c *ClientWithResponses) OrchestrateWithResponse(ctx context.Context, param
 
 // ListProtocolsWithResponse Read the protocols
 //
-// The protocols that new commands are accepted with. Jobs under way keep the one
-// that they were accepted with.
+// The protocols that new commands are accepted with. A job keeps the protocol
+// that it was accepted with.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -11084,7 +11105,7 @@ func (c *ClientWithResponses) ListWorkEventsWithResponse(ctx context.Context, wo
 
 // CompleteWorkWithBodyWithResponse Complete a running item
 //
-// running to succeeded. Towards the job it is the RESULT SUCCEEDED.
+// running to succeeded. For the job this is the RESULT SUCCEEDED.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11099,7 +11120,7 @@ func (c *ClientWithResponses) CompleteWorkWithBodyWithResponse(ctx context.Conte
 
 // CompleteWorkWithResponse Complete a running item
 //
-// running to succeeded. Towards the job it is the RESULT SUCCEEDED.
+// running to succeeded. For the job this is the RESULT SUCCEEDED.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11114,9 +11135,9 @@ func (c *ClientWithResponses) CompleteWorkWithResponse(ctx context.Context, work
 
 // FailWorkWithBodyWithResponse Fail a running item
 //
-// running to failed, for good. Towards the job it is the RESULT
-// FAILED_RETRY where `retryable`, whose next attempt is a new item, else
-// FAILED_FINAL.
+// running to failed, which is final for the item. For the job this is the
+// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
+// else it is FAILED_FINAL.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11131,9 +11152,9 @@ func (c *ClientWithResponses) FailWorkWithBodyWithResponse(ctx context.Context, 
 
 // FailWorkWithResponse Fail a running item
 //
-// running to failed, for good. Towards the job it is the RESULT
-// FAILED_RETRY where `retryable`, whose next attempt is a new item, else
-// FAILED_FINAL.
+// running to failed, which is final for the item. For the job this is the
+// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
+// else it is FAILED_FINAL.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11180,7 +11201,7 @@ func (c *ClientWithResponses) HeartbeatWorkWithResponse(ctx context.Context, wor
 
 // StartWorkWithBodyWithResponse Start a claimed item
 //
-// claimed to running. Towards the job it is the ACK, and from now on the
+// claimed to running. For the job this is the ACK, and from now on the
 // item's lease is the step's.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -11196,7 +11217,7 @@ func (c *ClientWithResponses) StartWorkWithBodyWithResponse(ctx context.Context,
 
 // StartWorkWithResponse Start a claimed item
 //
-// claimed to running. Towards the job it is the ACK, and from now on the
+// claimed to running. For the job this is the ACK, and from now on the
 // item's lease is the step's.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
@@ -11213,10 +11234,10 @@ func (c *ClientWithResponses) StartWorkWithResponse(ctx context.Context, workID 
 // ClaimWorkWithBodyWithResponse Claim work items
 //
 // A long poll: answers as soon as there is work, else with no items after
-// `wait_seconds`. A claim is the delivery of the directive and starts its
-// ACK deadline. A repeat with the same `request_id` answers with those of
-// the first answer's items whose pair of attempt and lease is still
-// current; an empty answer is not remembered.
+// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
+// A repeat with the same `request_id` answers with those items of the first
+// answer that still have the same attempt and lease; an empty answer is not
+// remembered.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11232,10 +11253,10 @@ func (c *ClientWithResponses) ClaimWorkWithBodyWithResponse(ctx context.Context,
 // ClaimWorkWithResponse Claim work items
 //
 // A long poll: answers as soon as there is work, else with no items after
-// `wait_seconds`. A claim is the delivery of the directive and starts its
-// ACK deadline. A repeat with the same `request_id` answers with those of
-// the first answer's items whose pair of attempt and lease is still
-// current; an empty answer is not remembered.
+// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
+// A repeat with the same `request_id` answers with those items of the first
+// answer that still have the same attempt and lease; an empty answer is not
+// remembered.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -15793,13 +15814,6 @@ func ParseClaimWorkResponse(rsp *http.Response) (*ClaimWorkResponse, error) {
 		}
 		response.ApplicationProblemJSON403 = &dest
 
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON404 = &dest
-
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
 		var dest TooLarge
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -15896,7 +15910,7 @@ type ServerInterface interface {
 	// ListOutbox List outbox rows
 	// (GET /v1/admin/outbox)
 	ListOutbox(w http.ResponseWriter, r *http.Request, params ListOutboxParams)
-	// RetryOutbox Publish what waits, now
+	// RetryOutbox Publish waiting directives now
 	// (POST /v1/admin/outbox/retry)
 	RetryOutbox(w http.ResponseWriter, r *http.Request)
 	// ListPauses Read the pauses
@@ -15917,7 +15931,7 @@ type ServerInterface interface {
 	// CancelRetry Stop a retry operation
 	// (POST /v1/admin/retries/{retryId}:cancel)
 	CancelRetry(w http.ResponseWriter, r *http.Request, retryID RetryID)
-	// ListStuck Read what is stuck
+	// ListStuck Read stuck jobs
 	// (GET /v1/admin/stuck)
 	ListStuck(w http.ResponseWriter, r *http.Request)
 	// ListWebhooks List webhooks that were not delivered
@@ -15968,7 +15982,7 @@ type ServerInterface interface {
 	// PauseJob Pause a job
 	// (POST /v1/jobs/{jobId}:pause)
 	PauseJob(w http.ResponseWriter, r *http.Request, jobID JobID)
-	// RerunJob Do a job again
+	// RerunJob Rerun a job
 	// (POST /v1/jobs/{jobId}:rerun)
 	RerunJob(w http.ResponseWriter, r *http.Request, jobID JobID)
 	// ResumeJob Resume a paused job

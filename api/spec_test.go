@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/access"
-	"github.com/lucius-project/lucius/pkg/envelope"
+	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -90,20 +90,20 @@ func TestLimitsOfACommandAreTheEnvelopes(t *testing.T) {
 	t.Parallel()
 	fields := document(t).Components.Schemas["Command"].Value.Properties
 	for field, want := range map[string]uint64{
-		"tenant_id": envelope.MaxTenantID, "request_type": envelope.MaxRequestType, "schema_version": envelope.MaxSchemaVersion,
-		"doc_id": envelope.MaxDocID, "idempotency_key": envelope.MaxIdempotencyKey, "correlation_id": envelope.MaxCorrelationID,
+		"tenant_id": commands.MaxTenantID, "request_type": commands.MaxRequestType, "schema_version": commands.MaxSchemaVersion,
+		"doc_id": commands.MaxDocID, "idempotency_key": commands.MaxIdempotencyKey, "correlation_id": commands.MaxCorrelationID,
 	} {
 		if got := fields[field].Value.MaxLength; got == nil || *got != want {
 			t.Errorf("%s: maxLength is %v, the envelope takes %d", field, got, want)
 		}
 	}
 	urls := fields["callback_urls"].Value
-	if *urls.MaxItems != envelope.MaxCallbackURLs || *urls.Items.Value.MaxLength != envelope.MaxCallbackURL {
+	if *urls.MaxItems != commands.MaxCallbackURLs || *urls.Items.Value.MaxLength != commands.MaxCallbackURL {
 		t.Errorf("callback_urls: %d of %d, the envelope takes %d of %d",
-			*urls.MaxItems, *urls.Items.Value.MaxLength, envelope.MaxCallbackURLs, envelope.MaxCallbackURL)
+			*urls.MaxItems, *urls.Items.Value.MaxLength, commands.MaxCallbackURLs, commands.MaxCallbackURL)
 	}
-	if uri := fields["input_ref"].Value.Properties["uri"].Value; *uri.MaxLength != envelope.MaxURI {
-		t.Errorf("uri: maxLength is %d, the envelope takes %d", *uri.MaxLength, envelope.MaxURI)
+	if uri := fields["input_ref"].Value.Properties["uri"].Value; *uri.MaxLength != commands.MaxURI {
+		t.Errorf("uri: maxLength is %d, the envelope takes %d", *uri.MaxLength, commands.MaxURI)
 	}
 }
 
@@ -172,9 +172,9 @@ func TestOnlyProbesAndTheDocumentArePublic(t *testing.T) {
 	}
 	for path, item := range doc.Paths.Map() {
 		for method, operation := range item.Operations() {
-			rule, ok := access.RuleOf(operation.OperationID)
+			rule, ok := auth.RuleOf(operation.OperationID)
 			open := operation.Security != nil && len(*operation.Security) == 0
-			if !ok || open != (rule.Scope == access.Public) {
+			if !ok || open != (rule.Scope == auth.Public) {
 				t.Errorf("%s %s: public is %t, and its rule %+v", method, path, open, rule)
 			}
 		}

@@ -6,13 +6,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// MaxDepth is how deep objects and arrays of what comes in may be nested. A command
-// is held to less: see package canonicaljson.
+// MaxDepth is how deep objects and arrays in a request may be nested. Commands have
+// a lower limit: see package canonicaljson.
 const MaxDepth = 128
 
-// CheckText refuses what the decoder would keep as it is, for others to stumble
-// over: text that is not UTF-8, and values that are nested too deep. The error is
-// a [*problem.Error].
+// CheckText refuses what the decoder accepts but readers of the stored value may
+// not: text that is not UTF-8, and values that are nested too deep. The error is a
+// [*problem.Error].
 func CheckText(body []byte) error {
 	if !utf8.Valid(body) {
 		return problem.NotJSONAt(body, validPrefix(body), "not UTF-8", nil)
@@ -24,8 +24,7 @@ func CheckText(body []byte) error {
 	return nil
 }
 
-// validPrefix is how many bytes of the text are UTF-8, up to the first that is
-// not.
+// validPrefix returns how many leading bytes of the text are valid UTF-8.
 func validPrefix(data []byte) int {
 	valid := 0
 	for {
@@ -37,7 +36,7 @@ func validPrefix(data []byte) int {
 	}
 }
 
-// tooDeep is where the text is nested deeper than is allowed, -1 where it is not.
+// tooDeep returns the offset at which the text is nested too deep, or -1.
 func tooDeep(data []byte) int {
 	depth, quoted, escaped := 0, false, false
 	for i, c := range data {

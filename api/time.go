@@ -16,10 +16,10 @@ type Time struct { //nolint:recvcheck // Reading fills it in, writing copies it.
 	time.Time
 }
 
-// NewTime returns t as it goes onto the wire.
+// NewTime returns t in its wire form.
 func NewTime(t time.Time) Time { return Time{Time: t} }
 
-// String returns the form that goes onto the wire.
+// String returns the wire form.
 func (t Time) String() string { return t.UTC().Format(timeLayout) }
 
 // MarshalJSON writes the time in UTC with milliseconds.
@@ -42,8 +42,8 @@ func (t *Time) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Bind reads a time in the query of a request: any RFC 3339 time. Without it the
-// generated glue would take a Time for a date.
+// Bind reads any RFC 3339 time from the query of a request. Without it the
+// generated glue would parse a Time as a date.
 func (t *Time) Bind(src string) error {
 	parsed, err := time.Parse(time.RFC3339Nano, src)
 	if err != nil {

@@ -10,43 +10,42 @@ import (
 	"os"
 
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/access"
-	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/auth"
 )
 
 // admission is who may call, and what is written down of it.
 type admission struct {
-	file          *access.File         // nil where there is none
-	certificates  *access.Certificates // nil without TLS
-	authenticator *access.Authenticator
-	callers       *access.Limiter // nil limits nothing
-	tenants       *access.Limiter
-	audit         *access.Audit // nil where it is off
+	file          *auth.File         // nil where there is none
+	certificates  *auth.Certificates // nil without TLS
+	authenticator *auth.Authenticator
+	callers       *auth.Limiter // nil limits nothing
+	tenants       *auth.Limiter
+	audit         *auth.Audit // nil where it is off
 	auditFile     io.Closer
 }
 
 // admit opens what the configuration says of access. Close the admission.
 func admit(ctx context.Context, cfg *config.Config, log *slog.Logger) (*admission, error) {
 	a := &admission{auditFile: io.NopCloser(nil)}
-	var credentials access.Config
+	var credentials auth.Config
 	var err error
 	if cfg.AuthFile != "" {
-		if a.file, err = access.OpenFile(cfg.AuthFile); err != nil {
+		if a.file, err = auth.OpenFile(cfg.AuthFile); err != nil {
 			return nil, fmt.Errorf("LUCIUS_AUTH_FILE %s: %w", cfg.AuthFile, err)
 		}
 		credentials.File = a.file
 	}
 	if cfg.OIDCIssuer != "" {
-		credentials.Issuer, err = access.NewIssuer(access.IssuerConfig{
+		credentials.Issuer, err = auth.NewIssuer(auth.IssuerConfig{
 			URL: cfg.OIDCIssuer, Audience: cfg.OIDCAudience, RolesClaim: cfg.OIDCRolesClaim,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("LUCIUS_OIDC_ISSUER %s: %w", cfg.OIDCIssuer, err)
 		}
 	}
-	a.authenticator = access.New(credentials)
+	a.authenticator = auth.New(credentials)
 	if cfg.TLSCert != "" {
-		a.certificates, err = access.OpenCertificates(access.CertificatesConfig{
+		a.certificates, err = auth.OpenCertificates(auth.CertificatesConfig{
 			CertFile: cfg.TLSCert, KeyFile: cfg.TLSKey, ClientCAFile: cfg.TLSClientCA,
 		})
 		if err != nil {
@@ -64,8 +63,8 @@ func admit(ctx context.Context, cfg *config.Config, log *slog.Logger) (*admissio
 func (a *admission) limit(cfg *config.Config) error {
 	for _, limit := range []struct {
 		variable string
-		config   access.LimitConfig
-		to       **access.Limiter
+		config   auth.LimitConfig
+		to       **auth.Limiter
 	}{
 		{"LUCIUS_RATE_LIMIT_CALLER", cfg.CallerLimit, &a.callers},
 		{"LUCIUS_RATE_LIMIT_TENANT", cfg.TenantLimit, &a.tenants},
@@ -73,7 +72,7 @@ func (a *admission) limit(cfg *config.Config) error {
 		if limit.config.Rate == 0 {
 			continue
 		}
-		made, err := access.NewLimiter(limit.config)
+		made, err := auth.NewLimiter(limit.config)
 		if err != nil {
 			return fmt.Errorf("%s: %w", limit.variable, err)
 		}
@@ -97,13 +96,13 @@ func (a *admission) openAudit(to string) error {
 		}
 		out, a.auditFile = file, file
 	}
-	a.audit = access.NewAudit(slog.New(slog.NewJSONHandler(out, nil)))
+	a.audit = auth.NewAudit(slog.New(slog.NewJSONHandler(out, nil)))
 	return nil
 }
 
 // warnOfPlainText says that whoever is on the way can read tokens.
 func (a *admission) warnOfPlainText(ctx context.Context, cfg *config.Config, log *slog.Logger) {
-	if a.certificates == nil && access.CheckListen(cfg.ListenAddr, false) != nil {
+	if a.certificates == nil && auth.CheckListen(cfg.ListenAddr, false) != nil {
 		log.WarnContext(ctx, "tokens are taken without TLS: set LUCIUS_TLS_CERT, or have a proxy on this host speak it",
 			"listen_addr", cfg.ListenAddr)
 	}
@@ -115,11 +114,6 @@ func (a *admission) close() error {
 		return fmt.Errorf("close the audit log: %w", err)
 	}
 	return nil
-}
-
-// guard puts the admission into the configuration of the server.
-func (a *admission) guard(to *httpapi.Config) {
-	to.Access, to.CallerLimit, to.TenantLimit, to.Audit = a.authenticator, a.callers, a.tenants, a.audit
 }
 
 // scheme is what the server's address begins with.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 )
 
 // caller is somebody with a token, who talks to a server.
@@ -102,16 +102,16 @@ func (a answer) field(t *testing.T, names ...string) string {
 // addCaller adds a caller to a token file, and returns the token.
 func addCaller(t *testing.T, file, name string, grants ...string) string {
 	t.Helper()
-	token := access.NewToken()
-	entry := access.Entry{Name: name, TokenHash: access.HashToken(token)}
+	token := auth.NewToken()
+	entry := auth.Entry{Name: name, TokenHash: auth.HashToken(token)}
 	for _, text := range grants {
-		grant, err := access.ParseGrant(text)
+		grant, err := auth.ParseGrant(text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		entry.Grants = append(entry.Grants, grant)
 	}
-	if err := access.AppendFile(file, entry); err != nil {
+	if err := auth.AppendFile(file, entry); err != nil {
 		t.Fatal(err)
 	}
 	return token
@@ -286,9 +286,10 @@ func TestAccess_ClaimsTakeTheCallersWorkAlone(t *testing.T) {
 	if got := tenantOf("read-a", "a1", 10); !strings.HasPrefix(got, "tenant_a ") {
 		t.Errorf("the reader got %s", got)
 	}
-	// The same claim under another name is another's.
-	if got := tenantOf("b", "a1", 0); got != "none" {
-		t.Errorf("b got %s with the claim of the reader", got)
+	// The same claim by a caller with other rights is another claim.
+	again := e.call["b"].want(t, http.StatusBadRequest, "POST", "/v1/work:claim", claimBody("a1", 0))
+	if strings.Contains(again.body, "work_id") || strings.Contains(again.body, "tenant_a") {
+		t.Errorf("b got %s with the claim of the reader", again.body)
 	}
 }
 
@@ -304,7 +305,7 @@ func TestAccess_TokensAreTakenUpAndWithdrawnWhileTheServerRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := strings.Replace(string(text), access.HashToken(leaver.token), access.HashToken(access.NewToken()), 1)
+	gone := strings.Replace(string(text), auth.HashToken(leaver.token), auth.HashToken(auth.NewToken()), 1)
 	replace := func(text string) {
 		t.Helper()
 		if err := os.WriteFile(e.file, []byte(text), 0o600); err != nil {

@@ -10,7 +10,7 @@ import (
 	"sync"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/serving"
+	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
@@ -62,7 +62,7 @@ func (a *archive) add(_ context.Context, job *ledger.Archived) (err error) {
 // line is the job's line.
 func (a *archive) line(job *ledger.Archived) ([]byte, error) {
 	view := &jobs.View{Aggregate: job.Aggregate, Payloads: make([][]byte, len(job.Steps))}
-	line, err := json.Marshal(archivedJob{Job: serving.JobOf(view), Payload: job.Payload, Events: serving.EventsOf(job.History)})
+	line, err := json.Marshal(archivedJob{Job: httpapi.JobOf(view), Payload: job.Payload, Events: httpapi.EventsOf(job.History)})
 	if err != nil {
 		return nil, fmt.Errorf("encode job %s for the archive: %w", job.Job.ID, err)
 	}

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lucius-project/lucius/internal/amqppeer"
 	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/fakeservicebus"
 	"github.com/lucius-project/lucius/pkg/servicebus/topology"
 )
 
@@ -17,14 +17,14 @@ import (
 // there for those who send and read.
 type memoryNamespace struct {
 	topics map[string]*topology.TopicState
-	peer   *amqppeer.Server
+	peer   *fakeservicebus.Server
 	err    error
 }
 
 // newMemoryNamespace starts an empty namespace.
 func newMemoryNamespace(t *testing.T) *memoryNamespace {
 	t.Helper()
-	peer, err := amqppeer.Start(amqppeer.Config{})
+	peer, err := fakeservicebus.Start(fakeservicebus.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,12 +40,12 @@ func (m *memoryNamespace) Topic(_ context.Context, name string) (*topology.Topic
 
 func (m *memoryNamespace) CreateTopic(_ context.Context, topic *topology.Topic) error {
 	m.topics[topic.Name] = &topology.TopicState{Active: true, Deduplicates: topic.Window > 0, Window: topic.Window}
-	return errors.Join(m.err, m.peer.AddTopic(amqppeer.Topic{Name: topic.Name}))
+	return errors.Join(m.err, m.peer.AddTopic(fakeservicebus.Topic{Name: topic.Name}))
 }
 
 func (m *memoryNamespace) CreateSubscription(_ context.Context, topic string, s topology.Subscription) error {
 	m.topics[topic].Subscriptions = append(m.topics[topic].Subscriptions, topology.SubscriptionState{Name: s.Name, Active: true})
-	return errors.Join(m.err, m.peer.AddSubscription(topic, amqppeer.Subscription{Name: s.Name}))
+	return errors.Join(m.err, m.peer.AddSubscription(topic, fakeservicebus.Subscription{Name: s.Name}))
 }
 
 // azureCommand runs lucius azure on the namespace, with those variables.
@@ -133,9 +133,9 @@ func TestAzure_ChecksWithAServersCredential(t *testing.T) {
 	if code != 0 || !strings.HasPrefix(out, "warning: the namespace: it cannot be looked at") || !strings.Contains(out, "topics: 4 looked at, 0 wrong\n") {
 		t.Errorf("the check ends with %d:\n%s", code, out)
 	}
-	namespace.peer.SetHooks(amqppeer.Hooks{OnAttach: func(address string) *amqppeer.Refusal {
+	namespace.peer.SetHooks(fakeservicebus.Hooks{OnAttach: func(address string) *fakeservicebus.Refusal {
 		if address == "global-bus-p1" {
-			return &amqppeer.Refusal{Condition: amqppeer.UnauthorizedAccess}
+			return &fakeservicebus.Refusal{Condition: fakeservicebus.UnauthorizedAccess}
 		}
 		return nil
 	}})

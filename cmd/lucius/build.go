@@ -2,29 +2,25 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/internal/serving"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/envelope"
-	"github.com/lucius-project/lucius/pkg/failures"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/liveness"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
-	"github.com/lucius-project/lucius/pkg/retention"
 	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/sweeper"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -49,12 +45,12 @@ func (s *system) build(ctx context.Context) error {
 	return s.buildAPI(registry)
 }
 
-// buildLedger makes the ledger, and the pull queue that follows it.
+// buildLedger makes the ledger, and the pull queue on it.
 func (s *system) buildLedger(ctx context.Context) error {
-	storage := workqueue.NewStorage(s.store, s.cfg.Tables.Queue)
+	s.mirror = workqueue.NewMirror(0)
 	settings := ledger.Config{
 		Store: s.store, Tables: ledgerTables(s.cfg), Hold: s.cfg.PublishTimeout * 3 / 2, Jitter: s.cfg.Jitter,
-		Follower: storage, Projector: projector(s.cfg, s.store),
+		Bus: statemachine.Bus(s.cfg.Bus), Ready: s.mirror.Ready, Projector: projector(s.cfg, s.store),
 		Ended: s.ended.Tell, Observe: s.changed, Retention: s.cfg.Retention, KeyTTL: s.cfg.KeyTTL,
 		Held: func(tenantID, protocolID string, lane int) bool {
 			return s.gate.Holds(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
@@ -76,10 +72,16 @@ func (s *system) buildLedger(ctx context.Context) error {
 	}
 	s.callbacks = callbacks.New(s.ledger)
 	s.queue, err = workqueue.New(workqueue.Config{
-		Storage: storage, Ledger: s.ledger, Logger: s.log,
-		Held: func(tenantID string) bool { return s.gate.HoldsTenant(tenantID) },
+		Ledger: s.ledger, Store: s.store, Mirror: s.mirror, Logger: s.log,
+		Held: func(hint *ledger.Hint) bool {
+			return s.gate.Pauses(pauses.Subject{TenantID: hint.TenantID, ProtocolID: hint.ProtocolID, Lane: hint.Lane})
+		},
+		HeldTenant: func(tenantID string) bool { return s.gate.PausesTenant(tenantID) },
 	})
-	return err
+	if err != nil || !s.ledger.Exclusive() {
+		return err
+	}
+	return s.queue.Count(ctx)
 }
 
 // startPaused is the reason of a pause that the configuration asked for.
@@ -97,7 +99,7 @@ func (s *system) buildPauses(ctx context.Context) error {
 			return err
 		}
 	}
-	s.gate, err = pauses.NewGate(ctx, s.pauses, s.log)
+	s.gate, err = pauses.NewGate(ctx, s.pauses)
 	return err
 }
 
@@ -108,8 +110,8 @@ func (s *system) buildDispatch(context.Context) error {
 		return err
 	}
 	s.relay, err = outbox.NewRelay(outbox.Config{
-		Ledger: s.ledger, Publisher: killablePublisher(s.bus), Inbox: s.inbox, Breakers: s.breakers, Fatal: s.fatal,
-		Deadline: s.cfg.PublishTimeout, Interval: s.cfg.RetryInterval, Logger: s.log, Observe: s.metrics.relayed,
+		Ledger: s.ledger, Publisher: s.bus, Inbox: s.inbox, Breakers: s.breakers, Fatal: s.fatal,
+		Deadline: s.cfg.PublishTimeout, Logger: s.log, Observe: s.metrics.relayed,
 		Admit: func(tenantID, protocolID string, lane int) bool {
 			return s.gate.Admit(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
 		},
@@ -120,31 +122,30 @@ func (s *system) buildDispatch(context.Context) error {
 // buildLoops makes what looks after jobs that nobody asks about.
 func (s *system) buildLoops(context.Context) error {
 	var err error
-	s.sweeper, err = sweeper.New(sweeper.Config{
-		Ledger: s.ledger, Interval: s.cfg.SweepInterval, Logger: s.log, Observe: s.metrics.swept,
-		Outages: s.outagesForSweeper(),
+	s.sweeper, err = upkeep.NewSweeper(upkeep.SweeperConfig{
+		Ledger: s.ledger, Logger: s.log, Observe: s.metrics.swept, Outages: s.outagesForSweeper(),
 	})
 	if err != nil {
 		return err
 	}
-	s.purger, err = retention.New(retention.Config{
-		Ledger: s.ledger, Interval: s.cfg.SweepInterval, Logger: s.log, Observe: s.metrics.purged,
+	s.retention, err = upkeep.NewRetention(upkeep.RetentionConfig{
+		Ledger: s.ledger, Logger: s.log, Observe: s.metrics.purged,
 	})
 	if err != nil {
 		return err
 	}
-	if s.failures, err = failures.New(failures.Config{
+	if s.failures, err = upkeep.NewFailures(upkeep.FailuresConfig{
 		Ledger: s.ledger, Store: s.store, Table: s.ledger.Tables().Schedule,
 	}); err != nil {
 		return err
 	}
-	s.rerunner, err = failures.NewRunner(failures.RunnerConfig{
-		Service: s.failures, Limit: s.cfg.MaxInflight, Logger: s.log, Observe: s.metrics.reran,
+	s.bulk, err = upkeep.NewBulk(upkeep.BulkConfig{
+		Failures: s.failures, Limit: s.cfg.MaxInflight, Logger: s.log, Observe: s.metrics.reran,
 	})
 	if err != nil {
 		return err
 	}
-	s.checker, err = liveness.New(liveness.Config{Ledger: s.ledger, Ensure: s.withinReach, Logger: s.log})
+	s.reconciler, err = upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: s.ledger, Logger: s.log})
 	return err
 }
 
@@ -163,20 +164,18 @@ func (s *system) buildAPI(registry *prometheus.Registry) error {
 	if err != nil {
 		return err
 	}
-	probesOnly := !s.cfg.Has(config.RoleAPI)
-	config, err := serving.Ports(&serving.Parts{
-		Ledger: s.ledger, Commands: accepting, Jobs: jobs.New(s.ledger, &s.ended, s.cfg.MaxInflight),
-		Callbacks: s.callbacks, Queue: s.queue, Operator: outbox.NewOperator(s.ledger), Checker: s.checker,
-		Failures: s.failures, Pauses: s.pauses, Gate: s.gate, Protocols: s.protocols, Log: s.log,
+	s.handler, err = httpapi.New(httpapi.Config{
+		UseCases: httpapi.UseCases{
+			Ledger: s.ledger, Commands: accepting, Jobs: jobs.New(s.ledger, &s.ended, s.cfg.MaxInflight),
+			Callbacks: s.callbacks, Queue: s.queue, Operator: outbox.NewOperator(s.ledger), Reconciler: s.reconciler,
+			Failures: s.failures, Pauses: s.pauses, Gate: s.gate, Protocols: s.protocols,
+		},
+		Ready: readiness{s}.Ready, Registry: registry, Log: s.log, MaxBodyBytes: int64(s.cfg.MaxBodyBytes),
+		MaxWaits:   max(1, s.room/2), // Those who wait leave room for all others.
+		ProbesOnly: !s.cfg.Has(config.RoleAPI),
+		Auth:       s.admission.authenticator, CallerLimit: s.admission.callers, TenantLimit: s.admission.tenants,
+		Audit: s.admission.audit,
 	})
-	if err != nil {
-		return err
-	}
-	config.Readiness, config.Registry, config.MaxBodyBytes = readiness{s}, registry, int64(s.cfg.MaxBodyBytes)
-	config.MaxWaits = max(1, s.room/2) // Those who wait leave room for all others.
-	config.ProbesOnly = probesOnly
-	s.admission.guard(&config)
-	s.handler, err = httpapi.New(config)
 	return err
 }
 
@@ -187,8 +186,8 @@ func (s *system) accepting() (*commands.Service, error) {
 		return nil, err
 	}
 	return commands.New(commands.Config{
-		Ledger: serving.Admitting(s.ledger), Protocols: s.protocols, Router: router, Limit: s.cfg.MaxInflight,
-		Policy: envelope.Policy{
+		Ledger: s.ledger, Protocols: s.protocols, Router: router, Limit: s.cfg.MaxInflight,
+		Policy: commands.Policy{
 			AllowedRefs: s.cfg.RefPrefixes, MaxPayloadBytes: s.cfg.MaxPayloadBytes, CheckCallbackURL: s.checkCallbackURL,
 		},
 		Defaults: statemachine.Policy{
@@ -197,6 +196,9 @@ func (s *system) accepting() (*commands.Service, error) {
 		},
 	})
 }
+
+// overdue is how long a due outbox row may wait before readyz warns of it.
+const overdue = time.Minute
 
 // warnings says what is degraded though requests are served.
 func (s *system) warnings(now time.Time) []string {
@@ -219,7 +221,11 @@ func (s *system) warnings(now time.Time) []string {
 			warnings = append(warnings, "the "+watcher.Name()+" are refused, those before stay in use: see the log")
 		}
 	}
-	if len(s.checker.Report().Stuck) > 0 {
+	if oldest := s.reconciler.Report().OldestPending; oldest > overdue && len(warnings) == 0 {
+		warnings = append(warnings, fmt.Sprintf(
+			"an outbox row has waited %s to be published: is a process with the role relay running?", oldest.Round(time.Second)))
+	}
+	if len(s.reconciler.Report().Stuck) > 0 {
 		warnings = append(warnings, "jobs are stuck: see /v1/admin/stuck")
 	}
 	return warnings

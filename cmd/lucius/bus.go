@@ -11,7 +11,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/servicebus"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // bus is how directives leave, and how replies come back beside the callbacks.
@@ -47,7 +46,7 @@ func (s *system) buildBus(context.Context) error {
 		return nil
 	}
 	s.bus.replies, err = servicebus.NewReplies(servicebus.RepliesConfig{
-		Namespace: namespaceOf(s.cfg), Callbacks: s.callbacks, Lanes: s.cfg.Lanes, Logger: s.log,
+		Namespace: namespaceOf(s.cfg), Apply: s.callbacks.Apply, Lanes: s.cfg.Lanes, Logger: s.log,
 		Prefix: s.cfg.ServiceBus.ReplyPrefix, Subscription: s.cfg.ServiceBus.ReplySubscription,
 		MaxBytes: s.cfg.MaxBodyBytes, Observe: s.metrics.replied,
 	})
@@ -55,22 +54,6 @@ func (s *system) buildBus(context.Context) error {
 		return fmt.Errorf("LUCIUS_SERVICEBUS_REPLIES: %w", err)
 	}
 	return nil
-}
-
-// withinReach makes sure that a directive which waits for its claim can be claimed. On
-// topics nobody claims: what went to the pull queue before the bus was changed gets
-// its ACK deadline now, and goes out by the topics after it.
-func (s *system) withinReach(ctx context.Context, m *ledger.Message) (missing bool, err error) {
-	if s.cfg.Bus == config.BusQueue {
-		return s.queue.Ensure(ctx, m)
-	}
-	result, err := s.ledger.Change(ctx, m.JobID, statemachine.Claimed{
-		StepID: m.StepID, Pair: statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID},
-	}, ledger.By(ledger.ActorSystem, ""))
-	if err != nil {
-		return false, fmt.Errorf("give job %s its ACK deadline: %w", m.JobID, err)
-	}
-	return result.Outcome == statemachine.Applied, nil
 }
 
 // namespaceOf is the configured namespace.

@@ -6,7 +6,8 @@ import (
 	"os"
 	"runtime/debug"
 	runtimemetrics "runtime/metrics"
-	"time"
+
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // collectAt is the growth of the heap, in percent, at which garbage is collected.
@@ -25,28 +26,24 @@ func spareCollector() {
 	}
 }
 
-// mindMemory adjusts the collector to what is alive until the context ends, unless
-// GOMEMLIMIT says how much there may be. A limit that is near to what is alive would
-// have it collect all the time, so there is always room for twice that: what lives
-// in memory may be as large as it likes. The limit counts stacks as well, of which
-// nothing is freed while their connections last, and many have as much as the heap.
-func mindMemory(ctx context.Context) error {
+// memoryLoop adjusts the collector to what is alive, unless GOMEMLIMIT says how much
+// there may be. A limit that is near to what is alive would have it collect all the
+// time, so there is always room for twice that: the limit never caps the live heap.
+// The limit counts stacks as well, of which nothing is freed while their connections
+// last, and many have as much as the heap.
+func memoryLoop() upkeep.Loop {
+	loop := upkeep.Loop{Name: "memory", Pass: func(context.Context) error { return nil }}
 	if _, ok := os.LookupEnv("GOMEMLIMIT"); ok {
-		return nil
+		return loop
 	}
-	defer debug.SetMemoryLimit(math.MaxInt64)
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
 	used := []runtimemetrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
-	for {
+	loop.Pass = func(context.Context) error {
 		runtimemetrics.Read(used)
 		debug.SetMemoryLimit(memoryLimit(used[0].Value.Uint64(), used[1].Value.Uint64()))
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return nil
-		}
+		return nil
 	}
+	loop.Drain = func() { debug.SetMemoryLimit(math.MaxInt64) }
+	return loop
 }
 
 // memoryLimit is the limit for so many bytes that are alive in the heap, and those of

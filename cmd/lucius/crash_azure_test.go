@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lucius-project/lucius/internal/amqppeer"
 	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/fakeservicebus"
 )
 
 // TestCrash_EverythingOnAzure runs three replicas on one storage account and one
@@ -60,7 +60,7 @@ type cloud struct {
 	layout    string
 	account   *azurite.Server
 	way       *road // to the account
-	namespace *amqppeer.Server
+	namespace *fakeservicebus.Server
 	entry     *site
 	replicas  []*process
 }
@@ -77,15 +77,15 @@ func newCloud(t *testing.T, layout string) *cloud {
 	t.Cleanup(account.Stop)
 	c := &cloud{t: t, layout: layout, account: account, way: newRoad(t, account.Addr()), namespace: newNamespace(t), entry: newSite(t)}
 	var arrivals atomic.Int64
-	c.namespace.SetHooks(amqppeer.Hooks{OnArrival: func(subscription, _ string) amqppeer.Arrival {
+	c.namespace.SetHooks(fakeservicebus.Hooks{OnArrival: func(subscription, _ string) fakeservicebus.Arrival {
 		n := arrivals.Add(1)
 		if !strings.Contains(subscription, "replies") {
-			return amqppeer.Arrival{Twice: n%7 == 0}
+			return fakeservicebus.Arrival{Twice: n%7 == 0}
 		}
 		if n%5 == 0 {
-			return amqppeer.Arrival{Delay: time.Duration(n%4) * 50 * time.Millisecond}
+			return fakeservicebus.Arrival{Delay: time.Duration(n%4) * 50 * time.Millisecond}
 		}
-		return amqppeer.Arrival{Twice: n%3 == 0}
+		return fakeservicebus.Arrival{Twice: n%3 == 0}
 	}})
 	return c
 }

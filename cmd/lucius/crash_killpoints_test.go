@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lucius-project/lucius/api"
 )
 
 // killEnv is the variable of killpoints.go, which this test is built without.
@@ -28,32 +30,66 @@ func TestCrash_AtNamedPoints(t *testing.T) {
 	t.Parallel()
 	for name, points := range map[string][]string{
 		"an accept, write by write": around(
-			"jobidempotency.insert", "luciusinflight.put", "luciusjobindex.put", "commit.accept", "jobidempotency.replace"),
-		"a dispatch, write by write": around(
-			"luciusschedule.put", "publish", "luciusqueue.insert", "commit.published", "luciusschedule.discard"),
+			"jobidempotency.insert", "luciusinflight.put", "luciusqueue.put", "luciusjobindex.put", "luciusschedule.put",
+			"commit.accept", "jobidempotency.replace"),
 		"a step's work, write by write": around(
-			"commit.ack", "luciusqueue.put", "luciusqueue.replace", "luciusledger.replace", "commit.result"),
+			"luciusqueue.insert", "commit.ack", "luciusqueue.discard", "luciusledger.replace", "commit.result"),
 		"what ends an attempt or a job, write by write": around(
-			"commit.deadlinepassed", "luciusqueue.discard", "luciusinflight.discard"),
+			"commit.deadline_passed", "luciusschedule.discard", "luciusinflight.discard"),
 		"changes in one write": around(
-			"whole.accept", "whole.published", "whole.ack", "whole", "whole.result", "whole.deadlinepassed"),
+			"whole.accept", "whole.ack", "whole", "whole.result", "whole.deadline_passed"),
 		"answers that are not sent": {
 			"before.answer.commands", "before.answer.claim", "before.answer.heartbeat", "before.answer.complete", "before.answer.fail"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t)
-			l := startLoad(s, 20*time.Millisecond)
-			for i, point := range points {
-				p, _ := s.startToDie(fmt.Sprintf("%s:%d", point, 1+i%5*3))
-				p.expectDeath(point)
-			}
-			server := s.start()
-			jobs := l.drain()
-			server.terminate()
-			auditClean(t, s.data, jobs)
+			newSite(t).dieAt(points)
 		})
 	}
+}
+
+// TestCrash_AtNamedPointsOfHeldRows is the same while a ramp goes on: every row is
+// held at first, and marked by the relay.
+func TestCrash_AtNamedPointsOfHeldRows(t *testing.T) {
+	t.Parallel()
+	for name, points := range map[string][]string{
+		"write by write": around(
+			"commit.accept", "luciusschedule.put", "luciusqueue.put", "commit.published", "luciusschedule.discard",
+			"commit.result", "commit.deadline_passed"),
+		"in one write": around("whole.accept", "whole.published", "whole.result", "whole.deadline_passed"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			server := s.start()
+			paused, err := s.client.CreatePauseWithResponse(t.Context(), api.PauseRequest{All: true, Reason: "crash"})
+			if err != nil || paused.JSON200 == nil {
+				t.Fatalf("pause: %v, %s", err, paused.Body)
+			}
+			ramp := api.ResumeRequest{RampSeconds: new(3600.0)}
+			resumed, err := s.client.ResumePauseWithResponse(t.Context(), paused.JSON200.PauseID, ramp)
+			if err != nil || resumed.JSON200 == nil {
+				t.Fatalf("resume: %v, %s", err, resumed.Body)
+			}
+			server.kill()
+			s.dieAt(points)
+		})
+	}
+}
+
+// dieAt has a server under load kill itself at one point after the other, and
+// expects every job to end well.
+func (s *site) dieAt(points []string) {
+	s.t.Helper()
+	l := startLoad(s, 20*time.Millisecond)
+	for i, point := range points {
+		p, _ := s.startToDie(fmt.Sprintf("%s:%d", point, 1+i%5*3))
+		p.expectDeath(point)
+	}
+	server := s.start()
+	jobs := l.drain()
+	server.terminate()
+	auditClean(s.t, s.data, jobs)
 }
 
 // TestCrash_WhileStartingAndStopping has the server kill itself in its very

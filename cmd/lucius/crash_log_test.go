@@ -79,7 +79,7 @@ func quietSite(t *testing.T) (dir string, synced int, jobs map[string]string) {
 	s := newSite(t)
 	server := s.start()
 	l := &load{t: t, site: s, accepted: map[string]string{}}
-	for i := range 8 {
+	for i := range 40 {
 		l.mustSubmit("tenant_0", fmt.Sprint("key-", i))
 	}
 	l.finish()

@@ -1,38 +1,25 @@
 package main
 
 import (
-	"os"
-	"os/signal"
-	"syscall"
+	"context"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lucius-project/lucius/pkg/reload"
 )
 
-// hangups returns what gives each watcher of files a channel of its own, which
-// gets a value for each SIGHUP until stop is called.
-func hangups() (notify func() <-chan os.Signal, stop func()) {
-	var channels []chan os.Signal
-	notify = func() <-chan os.Signal {
-		channel := make(chan os.Signal, 1)
-		signal.Notify(channel, syscall.SIGHUP)
-		channels = append(channels, channel)
-		return channel
-	}
-	return notify, func() {
-		for _, channel := range channels {
-			signal.Stop(channel)
+// heedHangups has the watchers read their files again at each SIGHUP.
+func (s *system) heedHangups(ctx context.Context) error {
+	for {
+		select {
+		case <-s.hangups:
+			for _, watcher := range s.watchers {
+				watcher.Ask()
+			}
+		case <-ctx.Done():
+			return nil
 		}
 	}
-}
-
-// hangup is a channel for a watcher, nil where nothing is to come.
-func (s *system) hangup() <-chan os.Signal {
-	if s.hangups == nil {
-		return nil
-	}
-	return s.hangups()
 }
 
 // watchAccess makes what takes up a changed token file and changed certificates.
@@ -49,7 +36,7 @@ func (s *system) watchAccess(registry *prometheus.Registry) error {
 		reloads.WithLabelValues(label, reload.Refused.String())
 		shown := refused.WithLabelValues(label)
 		watcher, err := reload.New(reload.Config{
-			Name: name, Look: look, InUse: inUse, Interval: s.cfg.ProtocolsInterval, Signal: s.hangup(), Logger: s.log,
+			Name: name, Look: look, InUse: inUse, Logger: s.log,
 			Observe: func(outcome reload.Outcome) {
 				reloads.WithLabelValues(label, outcome.String()).Inc()
 				shown.Set(0)

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 )
 
 // header and claims are the parts of a token.
@@ -60,8 +60,8 @@ func forgeries(m *mint) map[string]string {
 		"too long":                    with(nil, claims{"x": strings.Repeat("x", 20<<10)}),
 		"no token at all":             "x",
 		"dots":                        strings.Repeat(".", 1000),
-		"a token that was not made":   access.NewToken(),
-		"half a token":                access.NewToken()[:20],
+		"a token that was not made":   auth.NewToken(),
+		"half a token":                auth.NewToken()[:20],
 	}
 }
 

@@ -12,13 +12,11 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // killAt is the variable that says where the process is to die, as a point and
-// how often it is reached, such as "after.publish:3". Without it the process
+// how often it is reached, such as "after.commit.accept:3". Without it the process
 // lives on.
 //
 // The points lie between the parts, so that none of them knows of this:
@@ -27,7 +25,6 @@ import (
 //	    X = commit.{event}    the commit of a change, named after its event
 //	    X = {table}.{verb}    any other batch, by its table and its first op
 //	    X = whole.{event}     a change in one write, pre and post included
-//	before.publish, after.publish   a directive on its way to the queue
 //	before.answer.{call}   an answer that is made and not sent
 //	after.open             the store is open, and nothing is served yet
 //	before.close, after.close   all requests and loops have ended
@@ -143,24 +140,6 @@ func journaledEvent(batch tablestore.Batch) string {
 		}
 	}
 	return ""
-}
-
-// killablePublisher puts points around what the relay publishes.
-func killablePublisher(publisher outbox.Publisher) outbox.Publisher {
-	return trappedPublisher{Publisher: publisher, trap: armed()}
-}
-
-type trappedPublisher struct {
-	outbox.Publisher
-	trap *trap
-}
-
-// Publish implements [outbox.Publisher].
-func (p trappedPublisher) Publish(ctx context.Context, messages []ledger.Message) []error {
-	p.trap.reach("before.publish")
-	errs := p.Publisher.Publish(ctx, messages)
-	p.trap.reach("after.publish")
-	return errs
 }
 
 // killableAnswers puts a point before each answer, named after the last word of

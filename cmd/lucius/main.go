@@ -21,9 +21,9 @@ type program struct {
 	stdout io.Writer
 	stderr io.Writer
 	lookup func(string) (string, bool)
-	// hangups returns a channel that asks a watcher of the server's to read its
-	// files again. Without it they are read again only when they change.
-	hangups func() <-chan os.Signal
+	// hangups asks the server with each value to read its files again. Without it
+	// they are read again only when they change.
+	hangups <-chan os.Signal
 	// namespace is managed instead of the configured one. Optional.
 	namespace topology.Admin
 }

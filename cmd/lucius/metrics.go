@@ -6,11 +6,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/lucius-project/lucius/pkg/failures"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/servicebus"
-	"github.com/lucius-project/lucius/pkg/sweeper"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/webhooks"
 )
 
@@ -26,6 +25,8 @@ type metrics struct {
 	replies *prometheus.CounterVec
 	changes *prometheus.CounterVec
 	failed  *prometheus.CounterVec
+	passes  *prometheus.SummaryVec
+	broken  *prometheus.CounterVec
 }
 
 func newMetrics(registry *prometheus.Registry) *metrics {
@@ -61,28 +62,45 @@ func newMetrics(registry *prometheus.Registry) *metrics {
 	m.failed = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "lucius_step_failures_total", Help: "Attempts of steps that failed, by cause and by whether another follows.",
 	}, []string{"cause", "retried"})
-	registry.MustRegister(m.relay, m.entries, m.unswept, m.late, m.purges, m.reruns, m.hooks, m.replies, m.changes, m.failed,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.passes = prometheus.NewSummaryVec(prometheus.SummaryOpts{
+		Name: "lucius_loop_pass_seconds", Help: "How long passes of the background loops took.",
+	}, []string{"loop"})
+	m.broken = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lucius_loop_failures_total", Help: "Passes of the background loops that failed.",
+	}, []string{"loop"})
+	registry.MustRegister(m.passes, m.broken, m.relay, m.entries, m.unswept, m.late, m.purges, m.reruns, m.hooks, m.replies,
+		m.changes, m.failed, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+// passed returns what observes the passes of one loop.
+func (m *metrics) passed(loop string) func(took time.Duration, err error) {
+	passes, failures := m.passes.WithLabelValues(loop), m.broken.WithLabelValues(loop)
+	return func(took time.Duration, err error) {
+		passes.Observe(took.Seconds())
+		if err != nil {
+			failures.Inc()
+		}
+	}
 }
 
 // relayed counts one outcome of the relay.
 func (m *metrics) relayed(outcome outbox.Outcome) { m.relay.WithLabelValues(string(outcome)).Inc() }
 
 // swept counts one pass of the sweeper.
-func (m *metrics) swept(result sweeper.Result) {
-	for standing, n := range result.Standings {
+func (m *metrics) swept(pass upkeep.SweeperPass) {
+	for standing, n := range pass.Standings {
 		m.entries.WithLabelValues(standing.String()).Add(float64(n))
 	}
-	m.unswept.Add(float64(result.Failed))
-	m.late.Set(result.Late.Seconds())
+	m.unswept.Add(float64(pass.Failed))
+	m.late.Set(pass.Late.Seconds())
 }
 
 // purged counts one outcome of the retention.
 func (m *metrics) purged(outcome ledger.Purged) { m.purges.WithLabelValues(outcome.String()).Inc() }
 
 // reran counts one job of a retry operation.
-func (m *metrics) reran(outcome failures.Outcome) { m.reruns.WithLabelValues(string(outcome)).Inc() }
+func (m *metrics) reran(outcome upkeep.ItemOutcome) { m.reruns.WithLabelValues(string(outcome)).Inc() }
 
 // announced counts one attempt to send a webhook.
 func (m *metrics) announced(result webhooks.Result) {
@@ -116,16 +134,25 @@ func (m *metrics) watch(registry *prometheus.Registry, s *system) {
 	gauge("lucius_pauses_active", "Scopes whose dispatch is paused or ramps up.",
 		func() float64 { return float64(len(s.gate.Active())) })
 	gauge("lucius_jobs_stuck", "Live jobs without a way forward that could not be repaired.",
-		func() float64 { return float64(len(s.checker.Report().Stuck)) })
-	gauge("lucius_liveness_repaired", "Defects that the liveness check has repaired since the start.",
-		func() float64 { return float64(s.checker.Report().Repaired) })
+		func() float64 { return float64(len(s.reconciler.Report().Stuck)) })
+	gauge("lucius_reconciler_repaired", "Defects that the reconciler and timers have repaired since the start.",
+		func() float64 { return float64(s.reconciler.Report().Repaired) + float64(s.ledger.Restored()) })
 	gauge("lucius_outbox_oldest_pending_seconds", "How long the oldest due row has waited to be published.",
-		func() float64 { return s.checker.Report().OldestPending.Seconds() })
-	gauge("lucius_queue_ready", "Work items that this process knows to be ready.", func() float64 {
+		func() float64 { return s.reconciler.Report().OldestPending.Seconds() })
+	gauge("lucius_queue_ready", "Work items that wait for a worker.", func() float64 {
 		total := 0
-		for _, n := range s.queue.Ready() {
+		for _, n := range s.readyItems() {
 			total += n
 		}
 		return float64(total)
 	})
+}
+
+// readyItems are the items that wait for a worker, by kind: exact if no other process
+// shares the store, else those that the reconciler saw in its last round.
+func (s *system) readyItems() map[ledger.WorkKind]int {
+	if s.ledger.Exclusive() {
+		return s.mirror.Counts()
+	}
+	return s.reconciler.Report().Ready
 }

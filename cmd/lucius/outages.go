@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/outages"
-	"github.com/lucius-project/lucius/pkg/sweeper"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // buildOutages makes the board on which replicas tell each other of outages. The pull
@@ -24,11 +24,6 @@ func (s *system) buildOutages() error {
 	return nil
 }
 
-// watchOutages notes what this process sees of outages.
-func (s *system) watchOutages(ctx context.Context) error {
-	return s.outages.Watch(ctx, s.outOfService, s.log)
-}
-
 // outOfService is what does not work at the moment: topics whose circuit is open, the
 // bus, and the way back where no reply topic can be read. One alone may be missing for
 // ever, and would hold the deadlines of all.
@@ -41,13 +36,13 @@ func (s *system) outOfService(now time.Time) []outages.Part {
 }
 
 // outagesForSweeper is what the sweeper asks about outages; nil where there are none.
-func (s *system) outagesForSweeper() func(context.Context) (sweeper.Outages, error) {
+func (s *system) outagesForSweeper() func(context.Context) (upkeep.Outages, error) {
 	if s.outages == nil {
 		return nil
 	}
-	return func(ctx context.Context) (sweeper.Outages, error) {
+	return func(ctx context.Context) (upkeep.Outages, error) {
 		ends, err := s.outages.Ends(ctx)
-		found := sweeper.Outages{Topic: ends.Topic, Replies: ends[outages.Replies]}
+		found := upkeep.Outages{Topic: ends.Topic, Replies: ends[outages.Replies]}
 		if bus := ends[outages.Bus]; s.cfg.ServiceBus.Replies && bus.After(found.Replies) {
 			found.Replies = bus // They come over the same bus.
 		}

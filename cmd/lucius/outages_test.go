@@ -9,8 +9,8 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/outages"
-	"github.com/lucius-project/lucius/pkg/sweeper"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // onBoard is a system with circuits and a board of its own.
@@ -34,7 +34,7 @@ func (s *system) fails(topic string, verdict breaker.Verdict) {
 }
 
 // noted checks what is out of service, notes it, and returns what the sweeper is told.
-func (s *system) noted(t *testing.T, want ...outages.Part) sweeper.Outages {
+func (s *system) noted(t *testing.T, want ...outages.Part) upkeep.Outages {
 	t.Helper()
 	parts := s.outOfService(time.Now())
 	if !slices.Equal(parts, want) {

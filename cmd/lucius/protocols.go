@@ -11,6 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/reload"
 )
 
 // errInvalidProtocols is returned when protocol files were checked and something
@@ -101,7 +102,7 @@ func validate(paths []string) protocolReport {
 	}
 	for _, problem := range problems {
 		found := protocolProblem{Message: problem.Error(), text: problem.Error()}
-		if file, ok := errors.AsType[*protocol.FileError](problem); ok {
+		if file, ok := errors.AsType[*reload.FileError](problem); ok {
 			found.File, found.Line, found.Message = file.File, file.Line, file.Message
 		}
 		report.Problems = append(report.Problems, found)

@@ -16,7 +16,7 @@ func (s *system) watchProtocols(registry *prometheus.Registry) error {
 		reloads.WithLabelValues(outcome.String()) // So that the first one is seen to be an increase.
 	}
 	watcher, err := protocol.NewWatcher(protocol.WatcherConfig{
-		Dir: s.cfg.ProtocolsDir, Holder: s.protocols, Interval: s.cfg.ProtocolsInterval, Reload: s.hangup(), Logger: s.log,
+		Dir: s.cfg.ProtocolsDir, Holder: s.protocols, Logger: s.log,
 		Observe: func(outcome reload.Outcome) { reloads.WithLabelValues(outcome.String()).Inc() },
 	})
 	if err != nil {

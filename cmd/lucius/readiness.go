@@ -21,7 +21,7 @@ const (
 // readiness asks the store; what else is wrong is a warning.
 type readiness struct{ s *system }
 
-// Ready implements [httpapi.Readiness].
+// Ready returns what is degraded, or an error if the store does not answer.
 func (r readiness) Ready(ctx context.Context) ([]string, error) {
 	if err := r.s.answer.get(ctx, r.ask); err != nil {
 		return nil, err
@@ -29,15 +29,14 @@ func (r readiness) Ready(ctx context.Context) ([]string, error) {
 	return r.s.warnings(time.Now()), nil
 }
 
-// ask asks the store whether it can be read and takes writes.
+// ask asks the store whether it can be read and takes writes. Why it takes none
+// says more than a failed read.
 func (r readiness) ask(ctx context.Context) error {
-	if _, _, err := r.s.ledger.Live(ctx, 0, 1, ""); err != nil {
-		return ledger.Problem(err)
+	_, _, err := r.s.ledger.Live(ctx, 0, 1, "")
+	if why := r.s.writable(); why != nil {
+		return unwritable(why)
 	}
-	if err := r.s.writable(); err != nil {
-		return unwritable(err)
-	}
-	return nil
+	return ledger.Problem(err)
 }
 
 // answered is an answer that is kept for a while, good or bad, however many ask for

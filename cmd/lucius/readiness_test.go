@@ -39,6 +39,14 @@ func TestReadiness_OfAStoreThatTakesNoWrites(t *testing.T) {
 			fmt.Errorf("%w: %w: 63 MiB are free", tablestore.ErrUnavailable, pebblestore.ErrNoSpace),
 			"The store takes no writes: less disk space is free than its reserve.",
 		},
+		"the directory is lost": {
+			fmt.Errorf("%w: %w: LOCK is missing", tablestore.ErrUnavailable, pebblestore.ErrLost),
+			"The store takes no writes: its data directory was removed or replaced.",
+		},
+		"a file is damaged": {
+			fmt.Errorf("%w: %w: 000007.sst", tablestore.ErrUnavailable, pebblestore.ErrDamaged),
+			"The store takes no writes: a file of its data directory is damaged.",
+		},
 		"another reason": {tablestore.ErrUnavailable, "The store takes no writes."},
 	} {
 		t.Run(name, func(t *testing.T) {

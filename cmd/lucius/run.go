@@ -5,29 +5,55 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
+
+// loopJitter is the share by which the intervals of loops vary, so that replicas do
+// not work in step.
+const loopJitter = 0.1
 
 // loops are what the process does beside answering requests, by its roles.
 func (s *system) loops() []func(context.Context) error {
-	loops := []func(context.Context) error{s.gate.Run, mindMemory}
-	for _, watcher := range s.watchers {
-		loops = append(loops, watcher.Run)
+	var runs []func(context.Context) error
+	every := func(interval time.Duration, loop upkeep.Loop) {
+		loop.Interval, loop.Jitter, loop.Logger, loop.Observe = interval, loopJitter, s.log, s.metrics.passed(loop.Name)
+		runs = append(runs, loop.Run)
 	}
+	every(time.Second, upkeep.Loop{Name: "pauses", Pass: s.gate.Refresh})
+	every(time.Second, memoryLoop())
+	for _, watcher := range s.watchers {
+		every(s.cfg.ProtocolsInterval, upkeep.Loop{Name: watcher.Name(), Wake: watcher.Asked(), Pass: func(ctx context.Context) error {
+			_, _ = watcher.RunOnce(ctx) // It is logged, and Err has it.
+			return nil
+		}})
+	}
+	runs = append(runs, s.heedHangups)
 	if s.outages != nil {
-		loops = append(loops, s.watchOutages)
+		every(time.Second, upkeep.Loop{Name: "outages", Pass: func(ctx context.Context) error {
+			return s.outages.NoteAll(ctx, s.outOfService(time.Now()))
+		}})
 	}
 	if s.cfg.Has(config.RoleRelay) {
-		loops = append(loops, s.relay.Run)
+		runs = append(runs, s.relay.Run)
+		every(s.cfg.RetryInterval, upkeep.Loop{Name: "relay", Pass: func(ctx context.Context) error {
+			_, err := s.relay.RunOnce(ctx)
+			return err
+		}})
 	}
 	if s.cfg.Has(config.RoleSweeper) {
-		loops = append(loops, s.sweeper.Run, s.purger.Run, s.checker.Run, s.rerunner.Run, s.announcer.Run)
+		every(s.cfg.SweepInterval, s.sweeper.Loop())
+		every(s.cfg.SweepInterval, s.retention.Loop())
+		every(time.Second, s.reconciler.Loop())
+		every(time.Second, s.bulk.Loop())
+		every(time.Second, s.webhooks.Loop())
 	}
-	return loops
+	return runs
 }
 
 // serve runs the server on the listener until the context ends, and then

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"os/signal"
 	"runtime/debug"
+	"syscall"
 
 	"github.com/lucius-project/lucius/internal/config"
 )
@@ -22,9 +25,10 @@ func (p *program) serve(ctx context.Context, args []string) error {
 	if printing := flags.Lookup("print-config"); printing != nil && printing.Value.String() == "true" {
 		return loaded.Print(p.stdout)
 	}
-	notify, stop := hangups()
-	defer stop()
-	p.hangups = notify
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	p.hangups = hangups
 	return p.runServer(ctx, &loaded.Config, nil)
 }
 

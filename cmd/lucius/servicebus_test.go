@@ -12,9 +12,9 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/amqppeer"
 	"github.com/lucius-project/lucius/internal/busworker"
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/fakeservicebus"
 )
 
 // busLanes is the number of lanes that the tests' namespaces have.
@@ -24,22 +24,22 @@ const busLanes = 2
 var busServices = []string{"extract", "embed", "index"}
 
 // newNamespace starts a namespace with what provisioning would make in it.
-func newNamespace(t *testing.T) *amqppeer.Server {
+func newNamespace(t *testing.T) *fakeservicebus.Server {
 	t.Helper()
-	var cfg amqppeer.Config
+	var cfg fakeservicebus.Config
 	for lane := range busLanes {
-		directives := amqppeer.Topic{Name: fmt.Sprint("global-bus-p", lane)}
+		directives := fakeservicebus.Topic{Name: fmt.Sprint("global-bus-p", lane)}
 		for _, service := range busServices {
-			directives.Subscriptions = append(directives.Subscriptions, amqppeer.Subscription{
+			directives.Subscriptions = append(directives.Subscriptions, fakeservicebus.Subscription{
 				Name: service, Filter: map[string]string{"service": service}, LockDuration: 5 * time.Second, MaxDeliveries: 1000,
 			})
 		}
-		replies := amqppeer.Subscription{Name: "lucius-invoker", LockDuration: 5 * time.Second, MaxDeliveries: 1000}
-		cfg.Topics = append(cfg.Topics, directives, amqppeer.Topic{
-			Name: fmt.Sprint("global-bus-replies-p", lane), Subscriptions: []amqppeer.Subscription{replies},
+		replies := fakeservicebus.Subscription{Name: "lucius-invoker", LockDuration: 5 * time.Second, MaxDeliveries: 1000}
+		cfg.Topics = append(cfg.Topics, directives, fakeservicebus.Topic{
+			Name: fmt.Sprint("global-bus-replies-p", lane), Subscriptions: []fakeservicebus.Subscription{replies},
 		})
 	}
-	namespace, err := amqppeer.Start(cfg)
+	namespace, err := fakeservicebus.Start(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestServe_NamesTheVariableOfABadNamespace(t *testing.T) {
 }
 
 // onBus are the flags of a server on the namespace.
-func onBus(namespace *amqppeer.Server) []string {
+func onBus(namespace *fakeservicebus.Server) []string {
 	return []string{
 		"--bus", config.BusServiceBus, "--servicebus-connection", namespace.ConnectionString(),
 		"--servicebus-lanes", fmt.Sprint(busLanes), "--servicebus-replies", "true",
@@ -82,7 +82,7 @@ func onBus(namespace *amqppeer.Server) []string {
 }
 
 // workOnBus has the services work until the test ends, or rest is called.
-func workOnBus(t *testing.T, namespace *amqppeer.Server, handle handler) (rest func()) {
+func workOnBus(t *testing.T, namespace *fakeservicebus.Server, handle handler) (rest func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, len(busServices))
@@ -168,7 +168,7 @@ func TestServe_OnServiceBusWithCallbacks(t *testing.T) {
 }
 
 // takeDirective waits for the directive of a job on the subscription of a service.
-func takeDirective(t *testing.T, namespace *amqppeer.Server, jobID, service string) (d api.Directive) {
+func takeDirective(t *testing.T, namespace *fakeservicebus.Server, jobID, service string) (d api.Directive) {
 	t.Helper()
 	client, err := azservicebus.NewClientFromConnectionString(namespace.ConnectionString(), nil)
 	if err != nil {

@@ -33,6 +33,13 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (table
 	if err != nil {
 		return nil, fmt.Errorf("LUCIUS_DATA_DIR %s: %w", cfg.DataDir, err)
 	}
+	info := store.Info()
+	if info.New {
+		log.InfoContext(ctx, "new store made", "dir", info.Dir)
+	} else {
+		log.InfoContext(ctx, "store opened", "dir", info.Dir, "created", info.Created.UTC(),
+			"age", time.Since(info.Created).Round(time.Second).String(), "opened", info.Opened, "bytes", info.Bytes)
+	}
 	return store, nil
 }
 
@@ -48,8 +55,13 @@ func writableOf(store tablestore.Store) func() error {
 // unwritable is the problem of a store that can be read and takes no writes.
 func unwritable(err error) error {
 	detail := "The store takes no writes."
-	if errors.Is(err, pebblestore.ErrNoSpace) {
+	switch {
+	case errors.Is(err, pebblestore.ErrNoSpace):
 		detail = "The store takes no writes: less disk space is free than its reserve."
+	case errors.Is(err, pebblestore.ErrLost):
+		detail = "The store takes no writes: its data directory was removed or replaced."
+	case errors.Is(err, pebblestore.ErrDamaged):
+		detail = "The store takes no writes: a file of its data directory is damaged."
 	}
 	return &problem.Error{Code: problem.StoreUnavailable, Detail: detail, RetryAfter: time.Second, Err: err}
 }
@@ -63,7 +75,7 @@ func tableOptions(cfg *config.Config, log *slog.Logger) aztablestore.Options {
 
 // tableNames are the names of all tables that the layout has.
 func tableNames(cfg *config.Config) []string {
-	names := append(ledgerTables(cfg).All(), cfg.Tables.Queue)
+	names := ledgerTables(cfg).All()
 	if cfg.StorageBackend == config.BackendTable {
 		names = append(names, projectedTables(cfg).All()...)
 	}
@@ -75,7 +87,7 @@ func tableNames(cfg *config.Config) []string {
 func ledgerTables(cfg *config.Config) ledger.Tables {
 	tables := ledger.Tables{
 		Ledger: cfg.Tables.Ledger, Idempotency: cfg.Tables.Idempotency, Inflight: cfg.Tables.Inflight,
-		Schedule: cfg.Tables.Schedule, Index: cfg.Tables.Index,
+		Schedule: cfg.Tables.Schedule, Index: cfg.Tables.Index, Queue: cfg.Tables.Queue,
 	}
 	if cfg.StorageBackend == config.BackendTable {
 		tables.Ledger = cfg.Tables.Steps
@@ -94,5 +106,5 @@ func projector(cfg *config.Config, store tablestore.Store) ledger.Projector {
 	if cfg.StorageBackend != config.BackendTable {
 		return nil
 	}
-	return projections.New(store, projectedTables(cfg))
+	return projections.New(store, projectedTables(cfg), nil)
 }

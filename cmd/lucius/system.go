@@ -11,20 +11,17 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/failures"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/liveness"
 	"github.com/lucius-project/lucius/pkg/outages"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/reload"
-	"github.com/lucius-project/lucius/pkg/retention"
 	"github.com/lucius-project/lucius/pkg/seqledger"
-	"github.com/lucius-project/lucius/pkg/sweeper"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/webhooks"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -34,43 +31,44 @@ const inboxSize = 8192
 
 // system is one server, put together.
 type system struct {
-	cfg       *config.Config
-	log       *slog.Logger
-	store     tablestore.Store
-	writable  func() error // Why the store takes no writes now, see writableOf.
-	answer    answered     // What the store said when it was last asked for readyz.
-	ledger    *ledger.Ledger
-	queue     *workqueue.Queue
-	callbacks *callbacks.Service
-	bus       *bus
-	outages   *outages.Board // nil on the pull queue
-	inbox     *outbox.Inbox
-	breakers  *breaker.Set
-	relay     *outbox.Relay
-	sweeper   *sweeper.Sweeper
-	purger    *retention.Purger
-	checker   *liveness.Checker
-	guard     *webhooks.Guard
-	sender    *webhooks.Sender
-	announcer *webhooks.Runner
-	failures  *failures.Service
-	rerunner  *failures.Runner
-	pauses    *pauses.Service
-	gate      *pauses.Gate
-	handler   *httpapi.Server
-	room      int // How many connections may be open.
-	metrics   *metrics
-	protocols *protocol.Holder
-	admission *admission
-	hangups   func() <-chan os.Signal
-	watchers  []*reload.Watcher
-	ended     jobs.Ended
+	cfg        *config.Config
+	log        *slog.Logger
+	store      tablestore.Store
+	writable   func() error // Why the store takes no writes now, see writableOf.
+	answer     answered     // What the store said when it was last asked for readyz.
+	ledger     *ledger.Ledger
+	queue      *workqueue.Queue
+	mirror     *workqueue.Mirror // of the ready index
+	callbacks  *callbacks.Service
+	bus        *bus
+	outages    *outages.Board // nil on the pull queue
+	inbox      *outbox.Inbox
+	breakers   *breaker.Set
+	relay      *outbox.Relay
+	sweeper    *upkeep.Sweeper
+	retention  *upkeep.Retention
+	reconciler *upkeep.Reconciler
+	guard      *webhooks.Guard
+	sender     *webhooks.Sender
+	webhooks   *upkeep.Webhooks
+	failures   *upkeep.Failures
+	bulk       *upkeep.Bulk
+	pauses     *pauses.Service
+	gate       *pauses.Gate
+	handler    *httpapi.Server
+	room       int // How many connections may be open.
+	metrics    *metrics
+	protocols  *protocol.Holder
+	admission  *admission
+	hangups    <-chan os.Signal
+	watchers   []*reload.Watcher
+	ended      jobs.Ended
 	// defect receives an illegal transition in the relay's window.
 	defect chan *seqledger.IllegalTransitionError
 }
 
 // assemble puts a server together on its store. Close it when that succeeds.
-func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger, hangups func() <-chan os.Signal,
+func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger, hangups <-chan os.Signal,
 ) (*system, error) {
 	registry, err := protocol.Load(cfg.ProtocolsDir)
 	if err != nil {

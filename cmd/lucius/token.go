@@ -6,7 +6,7 @@ import (
 	"flag"
 	"fmt"
 
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 )
 
 // errTokenUsage is returned for a command line that asks for no token.
@@ -23,14 +23,14 @@ func (p *program) token(_ context.Context, args []string) error {
 // newToken makes a token, prints it, and adds its hash to a token file or prints
 // what to add.
 func (p *program) newToken(args []string) error {
-	var entry access.Entry
+	var entry auth.Entry
 	flags := flag.NewFlagSet("token new", flag.ContinueOnError)
 	flags.SetOutput(p.stderr)
 	flags.StringVar(&entry.Name, "name", "", "the caller's name (required)")
 	file := flags.String("file", "", "add the token's hash to this file; without it, what to add is printed")
 	flags.Func("role", "ROLE:TENANTS[:SERVICES], such as submit:tenant_a or platform:*:ocr,embed; may be repeated,\n"+
 		"and is left out for one more token of a caller that the file has", func(text string) error {
-		grant, err := access.ParseGrant(text)
+		grant, err := auth.ParseGrant(text)
 		entry.Grants = append(entry.Grants, grant)
 		return err
 	})
@@ -40,8 +40,8 @@ func (p *program) newToken(args []string) error {
 	if flags.NArg() > 0 || entry.Name == "" {
 		return errTokenUsage
 	}
-	token := access.NewToken()
-	entry.TokenHash = access.HashToken(token)
+	token := auth.NewToken()
+	entry.TokenHash = auth.HashToken(token)
 	if *file != "" {
 		return p.addToken(*file, token, entry)
 	}
@@ -55,9 +55,9 @@ func (p *program) newToken(args []string) error {
 
 // addToken adds the token to the file, and prints it once it is there: a token
 // that was shown works.
-func (p *program) addToken(file, token string, entry access.Entry) error {
-	err := access.AppendFile(file, entry)
-	if errors.Is(err, access.ErrEdit) {
+func (p *program) addToken(file, token string, entry auth.Entry) error {
+	err := auth.AppendFile(file, entry)
+	if errors.Is(err, auth.ErrEdit) {
 		return fmt.Errorf("%w; without --file a token comes with what to add by hand", err)
 	}
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 )
 
 // tokenCommand runs lucius token.
@@ -22,15 +22,15 @@ func tokenCommand(t *testing.T, args ...string) (stdout, stderr string, err erro
 }
 
 // callerWith returns the caller of the file that has the token.
-func callerWith(t *testing.T, path, token string) access.Caller {
+func callerWith(t *testing.T, path, token string) auth.Caller {
 	t.Helper()
-	file, err := access.OpenFile(path)
+	file, err := auth.OpenFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 	request.Header.Set("Authorization", "Bearer "+token)
-	caller, err := access.New(access.Config{File: file}).Authenticate(request)
+	caller, err := auth.New(auth.Config{File: file}).Authenticate(request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestTokenNew_PrintsTheTokenAndWhatToAdd(t *testing.T) {
 		t.Fatal(err)
 	}
 	caller := callerWith(t, path, token)
-	if caller.Name() != "ci" || !caller.May(access.Submit, "tenant_a") || !caller.MayServe("x", "embed") || caller.MayServe("x", "index") {
+	if caller.Name() != "ci" || !caller.May(auth.Submit, "tenant_a") || !caller.MayServe("x", "embed") || caller.MayServe("x", "index") {
 		t.Errorf("the caller is %+v of\n%s", caller, stdout)
 	}
 	if strings.Contains(stanza+stderr, token) {
@@ -112,12 +112,12 @@ func TestToken_SaysWhatIsWrong(t *testing.T) {
 func TestTokenNew_SaysWhatToDoWithAFileThatItCannotEdit(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tokens.yaml")
-	before := "version: 1\ncallers: [{name: a, tokens: ['" + access.HashToken(access.NewToken()) + "'], roles: [{role: read, tenants: [t]}]}]\n"
+	before := "version: 1\ncallers: [{name: a, tokens: ['" + auth.HashToken(auth.NewToken()) + "'], roles: [{role: read, tenants: [t]}]}]\n"
 	if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	stdout, _, err := tokenCommand(t, "new", "--file", path, "--name", "ci", "--role", "read:*")
-	if !errors.Is(err, access.ErrEdit) || stdout != "" {
+	if !errors.Is(err, auth.ErrEdit) || stdout != "" {
 		t.Fatalf("answered %q, %v", stdout, err)
 	}
 	for _, want := range []string{"not to lists in brackets", "without --file"} {

@@ -8,7 +8,7 @@ import (
 	"fmt"
 
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/announce"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/webhooks"
 )
 
@@ -33,9 +33,9 @@ func (s *system) buildWebhooks(context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.announcer, err = webhooks.NewRunner(webhooks.RunnerConfig{
-		Queue: announce.NewQueue(s.ledger), Send: s.sender.Send, Gate: gate, Policy: webhooks.StandardPolicy(),
-		Logger: s.log, Observe: s.metrics.announced,
+	s.webhooks, err = upkeep.NewWebhooks(upkeep.WebhooksConfig{
+		Ledger: s.ledger, Logger: s.log, Observe: s.metrics.announced,
+		Dispatcher: &webhooks.Dispatcher{Send: s.sender.Send, Gate: gate, Policy: webhooks.StandardPolicy()},
 	})
 	return err
 }

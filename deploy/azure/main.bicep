@@ -1,7 +1,7 @@
 // What Lucius needs on Azure: a storage account with its tables, a namespace of
 // Service Bus with a topic for each lane, and the roles of the identity that the
 // replicas run under. `lucius azure check` holds the result against what the
-// program expects; names and windows here are its defaults, which a test compares.
+// program expects; a test compares names and windows here with its defaults.
 targetScope = 'resourceGroup'
 
 @description('Region of everything.')
@@ -30,7 +30,7 @@ param messagingUnits int = 1
 @maxValue(1024)
 param lanes int = 16
 
-@description('The services of the protocol files. Each gets a subscription on every lane, with its own directives alone.')
+@description('The services of the protocol files. Each gets a subscription on every lane, with only its own directives.')
 param services array
 
 @description('LUCIUS_SERVICEBUS_REPLIES: whether replies come by topics as well.')
@@ -97,8 +97,8 @@ resource bus 'Microsoft.ServiceBus/namespaces@2022-10-01-preview' = {
   }
 }
 
-// Directives. A message id is that of an attempt, so that the topic drops what a
-// relay sends twice. Duplicate detection can only be chosen at the creation.
+// Directives. A message id names an attempt, so that the topic drops what a relay
+// sends twice. Duplicate detection can only be enabled at creation.
 resource lane 'Microsoft.ServiceBus/namespaces/topics@2022-10-01-preview' = [for n in range(0, lanes): {
   parent: bus
   name: '${topicPrefix}${n}'
@@ -108,7 +108,7 @@ resource lane 'Microsoft.ServiceBus/namespaces/topics@2022-10-01-preview' = [for
   }
 }]
 
-// A topic without a subscription swallows messages, so each service has its own.
+// A topic without a subscription drops messages, so each service has its own.
 resource worker 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2022-10-01-preview' = [for i in range(0, lanes * length(services)): {
   parent: lane[i / length(services)]
   name: services[i % length(services)]

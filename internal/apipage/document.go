@@ -7,7 +7,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// document is what the page shows of an OpenAPI document. Everything keeps the
+// document is the part of an OpenAPI document that the page shows. Everything keeps the
 // order that it is written in.
 type document struct {
 	Info struct {
@@ -93,7 +93,7 @@ type schema struct {
 	MaxLength   *int `yaml:"maxLength"`
 	MinItems    *int `yaml:"minItems"`
 	MaxItems    *int `yaml:"maxItems"`
-	// Additional is false where fields that are not listed are refused.
+	// Additional is false if unlisted fields are refused.
 	Additional any `yaml:"additionalProperties"`
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// maxDepth is where an example made of others ends.
+// maxDepth limits the nesting of an example that is composed of others.
 const maxDepth = 8
 
 // exampleOf returns the example of a schema, or one that is made of those of its
@@ -54,7 +54,7 @@ func (d *document) exampleOf(s *schema, depth int) (any, error) {
 	return made, nil
 }
 
-// shownExample is the example of a schema as indented JSON, empty where there is
+// shownExample returns the example of a schema as indented JSON, empty if there is
 // none.
 func (d *document) shownExample(s *schema) (string, error) {
 	example, err := d.exampleOf(s, 0)

@@ -1,9 +1,9 @@
 // Command apipage makes the page that people read the contract on: one HTML file
-// of the OpenAPI document and of the policy of package access, which needs no
-// network, no script and no file beside it. go generate runs it.
+// of the OpenAPI document and of the policy of package auth, which needs no
+// network, no script and no other file. go generate runs it.
 //
 //	api/openapi.yaml ──► document ──┐
-//	pkg/access        ──► rules  ───┼─► page.html.tmpl ──► api/docs.gen.html
+//	pkg/auth          ──► rules  ───┼─► page.html.tmpl ──► api/docs.gen.html
 //	pkg/problem       ──► codes  ───┘
 package main
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
@@ -23,7 +23,7 @@ var layout = template.Must(template.New("page").Funcs(template.FuncMap{
 	"style": func() template.CSS { return template.CSS(style) }, //nolint:gosec // It is a file of this package.
 }).Parse(layoutText))
 
-// page is what the template shows.
+// page is the template's data.
 type page struct {
 	Title, Version, Text string
 	Groups               []group
@@ -74,7 +74,7 @@ type code struct {
 	Status      int
 }
 
-// view is the page of a document. The error names what it lacks.
+// view returns the page of a document. The error names what the document lacks.
 func view(d *document) (*page, error) {
 	made := &page{Title: d.Info.Title, Version: d.Info.Version, Text: d.Info.Description}
 	for _, tag := range d.Tags {
@@ -105,9 +105,9 @@ func view(d *document) (*page, error) {
 
 // add adds an operation to the group of its tag.
 func (p *page) add(d *document, method, path string, item *pathItem, o *operation) error {
-	rule, known := access.RuleFor(method, path)
+	rule, known := auth.RuleFor(method, path)
 	if !known {
-		return fmt.Errorf("%s has no rule in package access", o.ID)
+		return fmt.Errorf("%s has no rule in package auth", o.ID)
 	}
 	shown := operationView{
 		ID: o.ID, Method: method, Path: path, Summary: o.Summary, Text: o.Description, Access: accessText(&rule),
@@ -130,18 +130,18 @@ func (p *page) add(d *document, method, path string, item *pathItem, o *operatio
 	return nil
 }
 
-// scopes are the scopes of rules in words.
-var scopes = map[access.Scope]string{
-	access.Anywhere:   "for any tenant",
-	access.Named:      "for the tenant that the request names, and for all tenants where it names none",
-	access.Owned:      "for the tenant whose it is: what is another's is answered as if it were not there",
-	access.Narrowed:   "for any tenant: it is about those of the caller alone",
-	access.Everywhere: "for all tenants",
+// scopes describes the scopes of rules.
+var scopes = map[auth.Scope]string{
+	auth.Anywhere:   "for any tenant",
+	auth.Named:      "for the tenant that the request names, or for all tenants if it names none",
+	auth.Owned:      "for the object's tenant: foreign objects are answered as missing",
+	auth.Narrowed:   "for any tenant: it covers only the caller's tenants",
+	auth.Everywhere: "for all tenants",
 }
 
 // accessText says who may call an operation.
-func accessText(rule *access.Rule) string {
-	if rule.Scope == access.Public {
+func accessText(rule *auth.Rule) string {
+	if rule.Scope == auth.Public {
 		return "Anyone, without a credential."
 	}
 	roles := make([]string, len(rule.Roles))

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
@@ -54,7 +54,7 @@ func TestThePageShowsAllOfTheContract(t *testing.T) {
 	}
 	page := rendered(t)
 	var want []string
-	for _, rule := range access.Rules() {
+	for _, rule := range auth.Rules() {
 		want = append(want, `<h3 id="`+rule.Operation+`">`, "<code>"+rule.Path+"</code>")
 	}
 	for _, each := range problem.Codes() {
@@ -150,9 +150,9 @@ func TestADocumentThatLacksSomethingIsRefused(t *testing.T) {
 	t.Parallel()
 	const tags = "tags: [{name: jobs, description: Jobs.}]\n"
 	for want, text := range map[string]string{
-		"read the document":         "paths: [",
-		"no rule in package access": tags + "paths: {/nowhere: {get: {operationId: nothing, tags: [jobs]}}}",
-		"no tag":                    "paths: {/healthz: {get: {operationId: getHealth, tags: [jobs]}}}",
+		"read the document":       "paths: [",
+		"no rule in package auth": tags + "paths: {/nowhere: {get: {operationId: nothing, tags: [jobs]}}}",
+		"no tag":                  "paths: {/healthz: {get: {operationId: getHealth, tags: [jobs]}}}",
 		"there is no #/components/parameters/Nothing": tags +
 			"paths: {/healthz: {parameters: [{$ref: '#/components/parameters/Nothing'}], get: {operationId: getHealth, tags: [jobs]}}}",
 		"there is no #/components/requestBodies/Nothing": tags +

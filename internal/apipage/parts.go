@@ -36,7 +36,7 @@ func parameterField(name string, p *parameter) (field, error) {
 	return made, err
 }
 
-// request is the body of a request, nil where it has none.
+// request returns the body of a request, nil if it has none.
 func (d *document) request(asked *body) (*bodyView, error) {
 	if asked == nil {
 		return nil, nil //nolint:nilnil // An operation may have no body.

@@ -129,7 +129,7 @@ func luminance(t *testing.T, color string) float64 {
 	return sum
 }
 
-// Text stands out from what is behind it in both modes: 4.5 to 1 is what WCAG 2
+// Text stands out from its background in both modes: 4.5 to 1 is what WCAG 2
 // asks of it at level AA.
 func TestColorsAreReadableInLightAndDark(t *testing.T) {
 	t.Parallel()

@@ -47,7 +47,7 @@ func typeOf(s *schema) typeText {
 // nameOf is the last part of a reference.
 func nameOf(ref string) string { return ref[strings.LastIndex(ref, "/")+1:] }
 
-// limitsOf returns what a schema asks of its values, in words.
+// limitsOf describes the limits of a schema's values.
 func limitsOf(s *schema) []string {
 	var limits []string
 	add := func(text string) {
@@ -82,7 +82,7 @@ func limitsOf(s *schema) []string {
 	return limits
 }
 
-// between is a range in words, empty where neither end is given.
+// between describes a range, empty if neither end is given.
 func between(from, to, of string) string {
 	switch {
 	case from == "" && to == "":

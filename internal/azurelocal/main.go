@@ -1,7 +1,7 @@
-// Command azurelocal stands in for Azure on this machine: a storage account, a
-// namespace of Service Bus, and the platform services of the demo behind it. It
-// prints the variables with which `lucius serve` uses them. What they hold ends
-// with the command.
+// Command azurelocal fakes Azure on this machine: a storage account, a namespace of
+// Service Bus, and the platform services of the demo that read it. It prints the
+// variables with which `lucius serve` uses them. Their data is in memory and is lost
+// when the command ends.
 package main
 
 import (
@@ -21,10 +21,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/amqppeer"
 	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/busworker"
 	"github.com/lucius-project/lucius/internal/docpipeline"
+	"github.com/lucius-project/lucius/internal/fakeservicebus"
 )
 
 func main() {
@@ -45,7 +45,7 @@ type options struct {
 	layout    string
 }
 
-// run stands in for Azure until the context ends.
+// run fakes Azure until the context ends.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o options
 	flags := flag.NewFlagSet("azurelocal", flag.ContinueOnError)
@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	namespace, err := amqppeer.Start(namespaceFor(&o, workspace))
+	namespace, err := fakeservicebus.Start(namespaceFor(&o, workspace))
 	if err != nil {
 		return err
 	}
@@ -96,25 +96,25 @@ func workspaceOf(o *options) (docpipeline.Workspace, error) {
 	return docpipeline.Workspace{Documents: documents, Work: folder}, nil
 }
 
-// namespaceFor declares the topics and subscriptions that provisioning would make.
-func namespaceFor(o *options, workspace docpipeline.Workspace) amqppeer.Config {
-	var config amqppeer.Config
+// namespaceFor declares the topics and subscriptions that provisioning would create.
+func namespaceFor(o *options, workspace docpipeline.Workspace) fakeservicebus.Config {
+	var config fakeservicebus.Config
 	for lane := range o.lanes {
-		directives := amqppeer.Topic{Name: fmt.Sprint("global-bus-p", lane)}
+		directives := fakeservicebus.Topic{Name: fmt.Sprint("global-bus-p", lane)}
 		for service := range workspace.Services() {
-			directives.Subscriptions = append(directives.Subscriptions, amqppeer.Subscription{
+			directives.Subscriptions = append(directives.Subscriptions, fakeservicebus.Subscription{
 				Name: service, Filter: map[string]string{"service": service},
 			})
 		}
-		replies := amqppeer.Topic{
-			Name: fmt.Sprint("global-bus-replies-p", lane), Subscriptions: []amqppeer.Subscription{{Name: "lucius-invoker"}},
+		replies := fakeservicebus.Topic{
+			Name: fmt.Sprint("global-bus-replies-p", lane), Subscriptions: []fakeservicebus.Subscription{{Name: "lucius-invoker"}},
 		}
 		config.Topics = append(config.Topics, directives, replies)
 	}
 	return config
 }
 
-// tell prints how to go on.
+// tell prints the variables and the next steps.
 func tell(out io.Writer, o *options, account, namespace string, workspace docpipeline.Workspace) error {
 	for _, v := range [][2]string{
 		{"LUCIUS_STORAGE_BACKEND", o.layout}, {"LUCIUS_TABLE_CONNECTION", account}, {"LUCIUS_BUS", "servicebus"},
@@ -140,7 +140,7 @@ func tell(out io.Writer, o *options, account, namespace string, workspace docpip
 	return nil
 }
 
-// advice says what to do with the variables.
+// advice explains how to use the variables.
 const advice = `
 # in another terminal, with these variables, once or more often (--listen-addr):
 #   go run ./cmd/lucius serve
@@ -149,7 +149,7 @@ const advice = `
 # Ctrl-C ends it.
 `
 
-// refOf is the reference of a file.
+// refOf returns the reference of a file.
 func refOf(path string) json.RawMessage {
 	ref, _ := json.Marshal(docpipeline.FileRef(path)) //nolint:errchkjson // A string always encodes.
 	return ref

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What makes no sense ends the command before anything is started.
+// Invalid flags end the command before anything is started.
 func TestRun_RefusesFlagsThatMakeNoSense(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -24,7 +24,8 @@ const (
 // maxMessage is the longest error message that is reported, in bytes.
 const maxMessage = 1000
 
-// attend answers one directive. It is completed last: until then it comes again.
+// attend answers one directive and completes it last: until then the bus redelivers
+// it.
 func (l *lane) attend(ctx context.Context, m *azservicebus.ReceivedMessage) {
 	var d api.Directive
 	if err := json.Unmarshal(m.Body, &d); err != nil {
@@ -42,7 +43,7 @@ func (l *lane) attend(ctx context.Context, m *azservicebus.ReceivedMessage) {
 	result, err := l.handle(ctx, d)
 	quiet()
 	if ctx.Err() != nil {
-		return // Somebody else gets it.
+		return // Another worker will get it.
 	}
 	answer := api.ResultCallback{
 		Type: typeResult, JobID: d.JobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: d.AttemptNo, LeaseID: d.LeaseID,
@@ -59,8 +60,8 @@ func (l *lane) attend(ctx context.Context, m *azservicebus.ReceivedMessage) {
 	}
 }
 
-// handle runs the handler. One that panics has failed: it must not take others
-// with it.
+// handle runs the handler. A panic counts as a failure, so that it does not stop the
+// other directives in hand.
 func (l *lane) handle(ctx context.Context, d api.Directive) (result json.RawMessage, err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -70,13 +71,13 @@ func (l *lane) handle(ctx context.Context, d api.Directive) (result json.RawMess
 	return l.cfg.Handle(ctx, d)
 }
 
-// reported is an error as it is told.
+// reported returns the error for the RESULT.
 func reported(err error) api.ReportedError {
 	text := err.Error()
 	return api.ReportedError{Code: "work_failed", Message: strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")}
 }
 
-// beat keeps the attempt's lease, and the message's lock, until quiet is called.
+// beat extends the attempt's lease and the message's lock until quiet is called.
 func (l *lane) beat(ctx context.Context, m *azservicebus.ReceivedMessage, d *api.Directive) (quiet func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var beating sync.WaitGroup
@@ -95,8 +96,8 @@ func (l *lane) beat(ctx context.Context, m *azservicebus.ReceivedMessage, d *api
 	}
 }
 
-// reply sends a callback, again and again until the bus has it. It
-// reports false where the context ended first.
+// reply sends a callback and retries until the bus has it. It reports false if the
+// context ends first.
 func (l *lane) reply(ctx context.Context, kind string, callback any) bool {
 	body, err := json.Marshal(callback)
 	if err != nil {
@@ -120,12 +121,12 @@ func (l *lane) reply(ctx context.Context, kind string, callback any) bool {
 	}
 }
 
-// settle makes one call about a message. One that fails makes the directive come
-// again, which is answered again.
+// settle makes one call about a message. If it fails, the bus redelivers the
+// directive, and the worker answers it again.
 func (l *lane) settle(ctx context.Context, m *azservicebus.ReceivedMessage, how func(context.Context) error) {
 	once, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if err := how(once); err != nil && ctx.Err() == nil {
-		l.cfg.Log.WarnContext(ctx, "directive not settled, it will come again", "message_id", m.MessageID, "error", err)
+		l.cfg.Log.WarnContext(ctx, "directive not settled, the bus will redeliver it", "message_id", m.MessageID, "error", err)
 	}
 }

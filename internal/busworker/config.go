@@ -15,16 +15,16 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// Config is what a [Worker] is made of.
+// Config configures a [Worker].
 type Config struct {
 	// Connection is a connection string of the namespace. Required.
 	Connection string
-	// Lanes is the number of lanes; the worker listens to all of them. Required.
+	// Lanes is the number of lanes; the worker reads all of them. Required.
 	Lanes int
 	// TopicPrefix and ReplyPrefix are the topics of a lane without its number.
 	// Optional. Default to global-bus-p and global-bus-replies-p.
 	TopicPrefix, ReplyPrefix string
-	// Subscription is the one that the worker reads on each lane. Required.
+	// Subscription is the subscription to read on each lane. Required.
 	Subscription string
 	// Handle does the work of one directive and returns the reference of its result,
 	// or nil for none. It is called from many goroutines. Required.
@@ -32,20 +32,21 @@ type Config struct {
 	// Permanent reports whether no other attempt can succeed after this error.
 	// Optional. Defaults to never.
 	Permanent func(error) bool
-	// Heartbeat is the time between two signs of life of one attempt; with each the
-	// message's lock is renewed. It must be well within the lease, and within the lock
-	// duration of the subscription. Optional. Defaults to 10 s.
+	// Heartbeat is the time between two heartbeats of one attempt; each also renews
+	// the message's lock. It must be well within the lease and the lock duration of
+	// the subscription. Optional. Defaults to 10 s.
 	Heartbeat time.Duration
-	// Parallel is the most directives of one lane at once. Optional. Defaults to 4.
+	// Parallel limits the directives of one lane in hand at once. Optional. Defaults
+	// to 4.
 	Parallel int
-	// Grace is how long what is in hand may take after the worker was told to stop.
-	// Optional. Defaults to 10 s.
+	// Grace is how long directives in hand may still take after a stop. Optional.
+	// Defaults to 10 s.
 	Grace time.Duration
-	// Log is told of failures. Optional.
+	// Log receives failures. Optional.
 	Log *slog.Logger
 }
 
-// Validate names the first field that makes no sense.
+// Validate returns an error that names the first invalid field.
 func (c Config) Validate() error {
 	switch {
 	case c.Connection == "":
@@ -64,7 +65,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// withDefaults fills in what was left out.
+// withDefaults returns the Config with the defaults filled in.
 func (c Config) withDefaults() Config {
 	c.TopicPrefix = cmp.Or(c.TopicPrefix, "global-bus-p")
 	c.ReplyPrefix = cmp.Or(c.ReplyPrefix, "global-bus-replies-p")
@@ -87,7 +88,7 @@ type lane struct {
 	replies *azservicebus.Sender
 }
 
-// openLane makes them. Nothing is sent yet.
+// openLane returns the nth lane. It does not connect yet.
 func openLane(client *azservicebus.Client, cfg *Config, n int) (*lane, error) {
 	topic := cfg.TopicPrefix + strconv.Itoa(n)
 	from, err := client.NewReceiverForSubscription(topic, cfg.Subscription, nil)

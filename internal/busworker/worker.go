@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// errStopped ends a handler's context when the time of grace is over.
+// errStopped ends a handler's context when the grace is over.
 var errStopped = errors.New("the worker has stopped")
 
 // Worker takes directives and answers them. Create it with [New].
 type Worker struct{ cfg Config }
 
-// New returns a worker. The error names the field that makes no sense.
+// New returns a worker. The error names the invalid field.
 func New(cfg Config) (*Worker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("busworker: %w", err)
@@ -25,9 +25,9 @@ func New(cfg Config) (*Worker, error) {
 	return &Worker{cfg: cfg.withDefaults()}, nil
 }
 
-// Run works until the context ends, and finishes what it has in hand within the
-// time of grace. A bus that is away is waited for. The error is that of a
-// connection string or a name that cannot be used.
+// Run works until the context ends and finishes the directives in hand within the
+// grace. It retries while the bus is away. It returns an error only for an invalid
+// connection string or name.
 func (w *Worker) Run(ctx context.Context) error {
 	client, err := azservicebus.NewClientFromConnectionString(w.cfg.Connection, &azservicebus.ClientOptions{
 		RetryOptions: azservicebus.RetryOptions{MaxRetries: 2, RetryDelay: 50 * time.Millisecond, MaxRetryDelay: time.Second},
@@ -53,32 +53,32 @@ func (w *Worker) Run(ctx context.Context) error {
 	for _, l := range lanes {
 		group.Go(func() error { l.run(ctx, finish); return nil })
 	}
-	_ = group.Wait() // A lane that cannot be read is tried again, and is no error.
+	_ = group.Wait() // A lane that cannot be read is retried, so there are no errors.
 	closing, cancel := context.WithTimeout(finish, time.Second)
 	defer cancel()
 	if err := client.Close(closing); err != nil {
-		w.cfg.Log.WarnContext(ctx, "bus not closed well", "error", err)
+		w.cfg.Log.WarnContext(ctx, "bus not closed cleanly", "error", err)
 	}
 	return nil
 }
 
-// run reads one lane until the context ends, and waits for what is in hand.
+// run reads one lane until the context ends, and waits for the directives in hand.
 func (l *lane) run(ctx, finish context.Context) {
 	var inHand sync.WaitGroup
 	defer inHand.Wait()
-	places := make(chan struct{}, l.cfg.Parallel)
+	slots := make(chan struct{}, l.cfg.Parallel)
 	for {
 		select {
-		case places <- struct{}{}:
+		case slots <- struct{}{}: // Wait until a slot is free.
 		case <-ctx.Done():
 			return
 		}
-		<-places
-		messages, err := l.from.ReceiveMessages(ctx, cap(places)-len(places), nil)
+		<-slots
+		messages, err := l.from.ReceiveMessages(ctx, cap(slots)-len(slots), nil)
 		for _, m := range messages {
-			places <- struct{}{}
+			slots <- struct{}{}
 			inHand.Go(func() {
-				defer func() { <-places }()
+				defer func() { <-slots }()
 				l.attend(finish, m)
 			})
 		}
@@ -91,7 +91,7 @@ func (l *lane) run(ctx, finish context.Context) {
 	}
 }
 
-// sleep waits, and reports false where the context ended first.
+// sleep waits, and reports false if the context ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

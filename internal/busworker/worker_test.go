@@ -12,8 +12,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/amqppeer"
 	"github.com/lucius-project/lucius/internal/busworker"
+	"github.com/lucius-project/lucius/internal/fakeservicebus"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,15 +25,15 @@ const (
 
 // bus is a namespace with one lane.
 type bus struct {
-	*amqppeer.Server
+	*fakeservicebus.Server
 	t *testing.T
 }
 
 func newBus(t *testing.T) *bus {
 	t.Helper()
-	peer, err := amqppeer.Start(amqppeer.Config{Topics: []amqppeer.Topic{
-		{Name: "global-bus-p0", Subscriptions: []amqppeer.Subscription{{Name: "ocr"}}},
-		{Name: "global-bus-replies-p0", Subscriptions: []amqppeer.Subscription{{Name: "lucius"}}},
+	peer, err := fakeservicebus.Start(fakeservicebus.Config{Topics: []fakeservicebus.Topic{
+		{Name: "global-bus-p0", Subscriptions: []fakeservicebus.Subscription{{Name: "ocr"}}},
+		{Name: "global-bus-replies-p0", Subscriptions: []fakeservicebus.Subscription{{Name: "lucius"}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestWorker_ReportsWhatFailed(t *testing.T) {
 	}
 }
 
-// A step that takes long is kept alive, also over a bus that was away meanwhile.
+// Heartbeats keep a long step alive, even across an outage of the bus.
 func TestWorker_BeatsWhileItWorks(t *testing.T) {
 	t.Parallel()
 	b := newBus(t)
@@ -193,7 +193,7 @@ func TestWorker_PutsAsideWhatIsNoDirective(t *testing.T) {
 }
 
 // A worker that is told to stop gives up what takes longer than its grace; the
-// directive comes again, to somebody else.
+// bus redelivers the directive to another worker.
 func TestWorker_StopsWithinItsGrace(t *testing.T) {
 	t.Parallel()
 	b := newBus(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 )
 
 func TestLoad_Access(t *testing.T) {
@@ -25,7 +25,7 @@ func TestLoad_Access(t *testing.T) {
 	want := config.Access{
 		AuthFile: "tokens.yaml", OIDCIssuer: "https://issuer.example", OIDCAudience: "lucius", OIDCRolesClaim: "roles",
 		TLSCert: "cert.pem", TLSKey: "key.pem", TLSClientCA: "ca.pem",
-		CallerLimit: access.LimitConfig{Rate: 0.5}, TenantLimit: access.LimitConfig{Rate: 100, Burst: 250}, AuditLog: "audit.log",
+		CallerLimit: auth.LimitConfig{Rate: 0.5}, TenantLimit: auth.LimitConfig{Rate: 100, Burst: 250}, AuditLog: "audit.log",
 	}
 	if diff := cmp.Diff(want, loaded.Access); diff != "" || !loaded.Configured() {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -38,7 +38,7 @@ func TestLoad_WithNothingConfiguredNobodyIsAsked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := config.Access{OIDCRolesClaim: access.DefaultRolesClaim, AuditLog: config.AuditStderr}
+	want := config.Access{OIDCRolesClaim: auth.DefaultRolesClaim, AuditLog: config.AuditStderr}
 	if diff := cmp.Diff(want, loaded.Access); diff != "" || loaded.Configured() {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -58,7 +58,7 @@ func TestLoad_SaysWhatIsWrongWithAccess(t *testing.T) {
 		{map[string]string{"LUCIUS_LISTEN_ADDR": "127.0.0.1:http"}, `has port "http"`},
 		{map[string]string{"LUCIUS_OIDC_ISSUER": "http://issuer.example"}, `LUCIUS_OIDC_ISSUER is "http://issuer.example", must be https`},
 		{map[string]string{"LUCIUS_OIDC_ISSUER": "https://issuer.example"}, "LUCIUS_OIDC_ISSUER needs LUCIUS_OIDC_AUDIENCE"},
-		{map[string]string{"LUCIUS_OIDC_AUDIENCE": "lucius"}, "LUCIUS_OIDC_AUDIENCE is of no use without"},
+		{map[string]string{"LUCIUS_OIDC_AUDIENCE": "lucius"}, "LUCIUS_OIDC_AUDIENCE needs LUCIUS_OIDC_ISSUER"},
 		{map[string]string{"LUCIUS_OIDC_ROLES_CLAIM": ""}, "LUCIUS_OIDC_ROLES_CLAIM"},
 		{map[string]string{"LUCIUS_TLS_CERT": "c"}, "LUCIUS_TLS_CERT and LUCIUS_TLS_KEY are needed together"},
 		{map[string]string{"LUCIUS_TLS_KEY": "k"}, "LUCIUS_TLS_CERT and LUCIUS_TLS_KEY are needed together"},
@@ -76,7 +76,7 @@ func TestLoad_SaysWhatIsWrongWithAccess(t *testing.T) {
 	}
 }
 
-// Where secrets are is no secret; what they are is in no setting of access.
+// The paths of secrets are not secret, and no setting of access holds a secret itself.
 func TestPrint_ShowsAccess(t *testing.T) {
 	t.Parallel()
 	loaded, err := load(t, nil, map[string]string{"LUCIUS_AUTH_FILE": "tokens.yaml", "LUCIUS_RATE_LIMIT_CALLER": "5:10"})

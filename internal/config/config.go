@@ -36,7 +36,7 @@ type Config struct {
 	SweepInterval  time.Duration
 	PublishTimeout time.Duration
 	ShutdownGrace  time.Duration
-	// ProtocolsInterval is the time between two looks at the protocol files.
+	// ProtocolsInterval is the time between two checks of the protocol files.
 	ProtocolsInterval time.Duration
 
 	// MaxConnections is how many connections may be open at once.
@@ -71,23 +71,23 @@ const (
 	BusServiceBus = "servicebus" // Azure Service Bus, a topic for each lane
 )
 
-// OnAzure reports whether the rows lie in a storage account.
+// OnAzure reports whether the rows are in a storage account.
 func (c *Config) OnAzure() bool {
 	return c.StorageBackend == BackendLedger || c.StorageBackend == BackendTable
 }
 
-// ServiceBus says which namespace is used, and for what beside the directives.
+// ServiceBus configures the namespace, and whether replies use it too.
 type ServiceBus struct {
 	Connection string
 	Namespace  string
-	// Replies says that replies are taken from topics.
+	// Replies says that replies are read from topics.
 	Replies           bool
 	ReplyPrefix       string
 	ReplySubscription string
 }
 
-// Tables are the names of the tables. Ledger is used by [BackendLedger] alone;
-// Jobs, Steps, Outbox and Events by [BackendTable].
+// Tables are the names of the tables. Only [BackendLedger] uses Ledger; only
+// [BackendTable] uses Jobs, Steps, Outbox and Events.
 type Tables struct {
 	Ledger      string
 	Jobs        string

@@ -1,4 +1,4 @@
 // Package config reads the server's configuration: flags, then environment
-// variables, then defaults. A value that makes no sense is refused with a
-// sentence that names it; nothing is guessed.
+// variables, then defaults. It refuses an invalid value with an error that names it,
+// and guesses nothing.
 package config

@@ -14,14 +14,14 @@ import (
 // stepTimeoutSeconds is the seeds' spelling of LUCIUS_STEP_RESULT_TIMEOUT.
 const stepTimeoutSeconds = "LUCIUS_STEP_RESULT_TIMEOUT_SECONDS"
 
-// Loaded is a configuration with the texts that it was made of.
+// Loaded is a configuration with the texts of its settings.
 type Loaded struct {
 	Config
 	texts map[string]string
 }
 
-// Load reads flags, then the environment, then the defaults. Every value that
-// makes no sense is named in the error, with where it came from.
+// Load reads flags, then the environment, then the defaults. The error names every
+// invalid value and its source.
 func Load(args []string, lookup func(string) (string, bool), usage io.Writer) (*Loaded, *flag.FlagSet, error) {
 	loaded := &Loaded{texts: map[string]string{}}
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
@@ -55,7 +55,7 @@ func Load(args []string, lookup func(string) (string, bool), usage io.Writer) (*
 	return loaded, flags, errors.Join(problems...)
 }
 
-// text is the setting's text and where it came from.
+// text returns the setting's text and its source.
 func (s *setting) text(flagValue string, given bool, lookup func(string) (string, bool)) (text, from string) {
 	if given {
 		return flagValue, "--" + flagName(s.variable)
@@ -119,8 +119,8 @@ func (c *Config) busCheck() []error {
 	return problems
 }
 
-// sharedTopic is a topic that directives and replies would share, empty if there is
-// none.
+// sharedTopic returns a topic that directives and replies would share, empty if there
+// is none.
 func (c *Config) sharedTopic() string {
 	if !c.ServiceBus.Replies {
 		return ""
@@ -137,7 +137,7 @@ func (c *Config) sharedTopic() string {
 	return ""
 }
 
-// distinct reports two tables of one name.
+// distinct returns an error if two tables have the same name.
 func (t Tables) distinct() error {
 	names := []string{
 		t.Ledger, t.Jobs, t.Steps, t.Outbox, t.Events, t.Idempotency, t.Index, t.Inflight, t.Schedule, t.Queue,
@@ -151,7 +151,7 @@ func (t Tables) distinct() error {
 	return nil
 }
 
-// flagName is the flag of a variable.
+// flagName returns the flag of a variable.
 func flagName(variable string) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(variable, "LUCIUS_")), "_", "-")
 }

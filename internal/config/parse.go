@@ -12,7 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhooks"
 )
 
-// required takes any text but none.
+// required takes any text that is not empty.
 func required(to *string, s string) error {
 	if s == "" {
 		return fmt.Errorf("must not be empty")
@@ -132,7 +132,7 @@ func boolean(to *bool, s string) error {
 	return nil
 }
 
-// tableName takes a name that every store can have for a table.
+// tableName takes a name that every store accepts for a table.
 func tableName(to *string, s string) error {
 	if !regexp.MustCompile(`^[a-z][a-z0-9]{2,62}$`).MatchString(s) {
 		return fmt.Errorf("must be 3 to 63 lower-case letters and digits that begin with a letter")

@@ -1,8 +1,12 @@
 package config
 
-import "slices"
+import (
+	"slices"
 
-// setting is one knob: its variable, and how its text becomes a value.
+	"github.com/lucius-project/lucius/pkg/commands"
+)
+
+// setting is one setting: its variable, and the parser of its text.
 type setting struct {
 	// Variable is the environment variable. The flag is its name in lower case
 	// without the prefix, with dashes: LUCIUS_DATA_DIR is --data-dir.
@@ -12,15 +16,15 @@ type setting struct {
 	set      func(*Config, string) error
 }
 
-// settings are all knobs, in the order of --print-config.
+// settings lists all settings, in the order of --print-config.
 func settings() []setting {
 	return slices.Concat(serving(), admitting(), bus(), tables(), timing(), limits(), keeping(), announcing())
 }
 
-// serving says where the server is and what it is made of.
+// serving has the settings of the address, the store and the roles.
 func serving() []setting {
 	return []setting{
-		{"LUCIUS_LISTEN_ADDR", "127.0.0.1:8080", "address to serve on; loopback unless callers are asked", func(c *Config, s string) error {
+		{"LUCIUS_LISTEN_ADDR", "127.0.0.1:8080", "address to serve on; loopback if all may call", func(c *Config, s string) error {
 			return address(&c.ListenAddr, s)
 		}},
 		{"LUCIUS_STORAGE_BACKEND", BackendLocal, "local (durable), memory, ledger or table (both Azure)", func(c *Config, s string) error {
@@ -38,7 +42,7 @@ func serving() []setting {
 	}
 }
 
-// bus says how directives reach the workers, and how their replies come back.
+// bus has the settings of the bus for directives and replies.
 func bus() []setting {
 	return []setting{
 		{"LUCIUS_BUS", BusQueue, "queue (the pull queue) or servicebus (Azure)", func(c *Config, s string) error {
@@ -103,19 +107,19 @@ func timing() []setting {
 		{"LUCIUS_SWEEP_INTERVAL", "1s", "time between two passes of the sweeper", func(c *Config, s string) error {
 			return positive(&c.SweepInterval, s)
 		}},
-		{"LUCIUS_PROTOCOLS_INTERVAL", "2s", "time between two looks at the protocol files", func(c *Config, s string) error {
+		{"LUCIUS_PROTOCOLS_INTERVAL", "2s", "time between two checks of the protocol files", func(c *Config, s string) error {
 			return positive(&c.ProtocolsInterval, s)
 		}},
 		{"LUCIUS_PUBLISH_TIMEOUT", "10s", "time that one publish may take", func(c *Config, s string) error {
 			return positive(&c.PublishTimeout, s)
 		}},
-		{"LUCIUS_SHUTDOWN_GRACE", "20s", "time to finish what is in hand after SIGTERM", func(c *Config, s string) error {
+		{"LUCIUS_SHUTDOWN_GRACE", "20s", "time to finish requests under way after SIGTERM", func(c *Config, s string) error {
 			return positive(&c.ShutdownGrace, s)
 		}},
 	}
 }
 
-// limits bound what comes in and what is logged.
+// limits has the settings that bound requests and logging.
 func limits() []setting {
 	return []setting{
 		{"LUCIUS_MAX_CONNECTIONS", "10000", "connections that may be open at once", func(c *Config, s string) error {
@@ -125,7 +129,7 @@ func limits() []setting {
 			return integer(&c.MaxBodyBytes, s, 1024, 64<<20)
 		}},
 		{"LUCIUS_MAX_PAYLOAD_BYTES", "131072", "largest payload of a command", func(c *Config, s string) error {
-			return integer(&c.MaxPayloadBytes, s, 2, 512<<10)
+			return integer(&c.MaxPayloadBytes, s, 2, commands.LargestPayload)
 		}},
 		{"LUCIUS_MAX_INFLIGHT_PER_TENANT", "0", "jobs that a tenant may have in flight; 0 is no limit", func(c *Config, s string) error {
 			return integer(&c.MaxInflight, s, 0, 1_000_000)
@@ -143,7 +147,7 @@ func limits() []setting {
 	}
 }
 
-// keeping says for how long ended jobs are kept, and how the server begins.
+// keeping has the settings of retention and of the start.
 func keeping() []setting {
 	return []setting{
 		{"LUCIUS_RETENTION", "720h", "how long an ended job is kept; 0 is for ever", func(c *Config, s string) error {
@@ -162,8 +166,8 @@ func keeping() []setting {
 	}
 }
 
-// tables say where the rows are on Azure, and what their tables are called
-// anywhere.
+// tables has the settings of the storage account on Azure, and of the table names in
+// every store.
 func tables() []setting {
 	name := func(variable, standard, help string, of func(*Tables) *string) setting {
 		return setting{variable, standard, help, func(c *Config, s string) error { return tableName(of(&c.Tables), s) }}
@@ -197,7 +201,7 @@ func secret(variable string) bool {
 	}, variable)
 }
 
-// announcing says how the ends of jobs are announced to callback URLs.
+// announcing has the settings of webhooks.
 func announcing() []setting {
 	return []setting{
 		{"LUCIUS_WEBHOOK_SECRETS", "", "whsec_ secrets that webhooks are signed with, per tenant", func(c *Config, s string) error {
@@ -206,7 +210,7 @@ func announcing() []setting {
 		{"LUCIUS_WEBHOOK_NETWORKS", "", "private networks that webhooks may go to, such as 10.0.0.0/8", func(c *Config, s string) error {
 			return networks(&c.WebhookNetworks, s)
 		}},
-		{"LUCIUS_WEBHOOK_ALLOW_HTTP", "false", "take http callback URLs beside https", func(c *Config, s string) error {
+		{"LUCIUS_WEBHOOK_ALLOW_HTTP", "false", "accept http callback URLs in addition to https", func(c *Config, s string) error {
 			return boolean(&c.WebhookAllowHTTP, s)
 		}},
 	}

@@ -72,8 +72,8 @@ type busPort struct {
 	p *process
 }
 
-// AwaitsClaim implements [outbox.Publisher].
-func (b *busPort) AwaitsClaim() bool { return false }
+// PublishedByMark implements [outbox.Publisher].
+func (b *busPort) PublishedByMark() bool { return false }
 
 // Publish implements [outbox.Publisher].
 func (b *busPort) Publish(ctx context.Context, messages []ledger.Message) []error {

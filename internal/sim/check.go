@@ -10,6 +10,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 // The tables, by the names that they have in a store.
@@ -26,6 +27,9 @@ var tables = audit.Tables{
 	Idempotency: "jobidempotency", Index: "luciusjobindex",
 }
 
+// places is where rows lie that a job names.
+var places = &audit.Options{Tables: tables, Shards: shards, ReadyShards: 1}
+
 // checker holds what is written, published and answered against the invariants.
 // It keeps its own picture of the rows. The driver alone uses it.
 type checker struct {
@@ -35,12 +39,11 @@ type checker struct {
 	jobs       map[string]*job
 	violations []string
 
-	sent     map[string]*ledger.Message // by message id
-	enqueued map[string]bool            // by message id
-	leases   map[string]string          // the attempt of each lease
-	holders  map[string]string          // the worker that was handed each lease
-	keys     map[string]answered        // by the command's name: what it was answered with
-	said     map[string]done            // reports that were answered as done
+	sent    map[string]*ledger.Message // by message id
+	leases  map[string]string          // the attempt of each lease
+	holders map[string]string          // the worker that was handed each lease
+	keys    map[string]answered        // by the command's name: what it was answered with
+	said    map[string]done            // reports that were answered as done
 }
 
 // answered is what a command was answered with first.
@@ -67,7 +70,8 @@ type job struct {
 	// when each step ended, both in commits.
 	superseded map[attemptKey]int
 	ended      map[int]int
-	items      map[string]audit.ItemRow // by row key
+	items      map[string]audit.ItemRow     // open and ended, by row key
+	moves      map[string][]lifecycle.Event // of each work item
 	purged     bool
 }
 
@@ -76,8 +80,8 @@ type attemptKey struct{ step, attempt int }
 func newChecker(w *world) *checker {
 	return &checker{
 		w: w, rows: map[tablestore.Key]tablestore.Properties{}, jobs: map[string]*job{},
-		sent: map[string]*ledger.Message{}, enqueued: map[string]bool{}, leases: map[string]string{},
-		holders: map[string]string{}, keys: map[string]answered{}, said: map[string]done{},
+		sent: map[string]*ledger.Message{}, leases: map[string]string{}, holders: map[string]string{},
+		keys: map[string]answered{}, said: map[string]done{},
 	}
 }
 
@@ -92,11 +96,23 @@ func (c *checker) job(id string) *job {
 	if j == nil {
 		j = &job{
 			id: id, outbox: map[string]audit.OutboxRow{}, superseded: map[attemptKey]int{}, ended: map[int]int{},
-			items: map[string]audit.ItemRow{},
+			items: map[string]audit.ItemRow{}, moves: map[string][]lifecycle.Event{},
 		}
 		c.jobs[id] = j
 	}
 	return j
+}
+
+// evidence is the job as an audit sees it, without its history.
+func (j *job) evidence() *audit.Evidence {
+	e := &audit.Evidence{JobID: j.id, Job: &j.row, Steps: j.steps}
+	for _, row := range slices.Sorted(maps.Keys(j.outbox)) {
+		e.Outbox = append(e.Outbox, j.outbox[row])
+	}
+	for _, row := range slices.Sorted(maps.Keys(j.items)) {
+		e.Items = append(e.Items, j.items[row])
+	}
+	return e
 }
 
 // write is one row as it was and as it is now; nil where it is not there.
@@ -140,7 +156,7 @@ func (c *checker) committed(who actor, batch tablestore.Batch, writes []write) {
 	case tableSchedule:
 		c.checkSchedule(writes)
 	case tableQueue:
-		c.checkQueue(c.job(partition), writes)
+		c.checkQueue(writes)
 	}
 }
 
@@ -165,19 +181,19 @@ func (c *checker) anyJob(lot int) string {
 	return list[lot%len(list)].id
 }
 
-// anyItem is some item of the pull queue that has not ended, and the id of its
-// work; empty where there is none.
-func (c *checker) anyItem(lot int) audit.ItemRow {
-	var found []audit.ItemRow
+// anyItem is some open item of the pull queue; the zero item if there is none.
+func (c *checker) anyItem(lot int) lifecycle.Item {
+	var found []lifecycle.Item
 	for _, j := range c.all() {
-		for _, row := range slices.Sorted(maps.Keys(j.items)) {
-			if item := j.items[row]; !item.Terminal() {
-				found = append(found, item)
+		evidence := j.evidence()
+		for i := range evidence.Items {
+			if row := &evidence.Items[i]; row.Open {
+				found = append(found, evidence.Item(row))
 			}
 		}
 	}
 	if len(found) == 0 {
-		return audit.ItemRow{}
+		return lifecycle.Item{}
 	}
 	return found[lot%len(found)]
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -164,6 +165,11 @@ func (c *checker) answeredClaim(began int, owner, requestID string, items []item
 			c.violate("queue", "%s and %s were handed one pair, attempt %d of %s", other, owner, t.attemptNo, items[i].WorkID)
 		}
 		c.holders[t.leaseID] = owner
+		if !j.purged && !slices.ContainsFunc(j.moves[items[i].WorkID], func(e lifecycle.Event) bool {
+			return e.Type == lifecycle.EventClaimed && e.Actor == owner && e.RequestID == requestID
+		}) {
+			c.violate("queue", "%s was handed %s, which it never claimed by %s", owner, items[i].WorkID, requestID)
+		}
 		for index := range j.steps {
 			if j.steps[index].ID != t.stepID {
 				continue

@@ -8,14 +8,16 @@ import (
 	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 // checkJob looks at a batch on a job's partition.
 func (c *checker) checkJob(who actor, j *job, writes []write) {
 	was := *j
-	was.steps, was.outbox = slices.Clone(j.steps), maps.Clone(j.outbox)
+	was.steps, was.outbox, was.items = slices.Clone(j.steps), maps.Clone(j.outbox), maps.Clone(j.items)
 	var head, journal *write
 	var steps []int
+	var moves []lifecycle.Event
 	for i := range writes {
 		switch w := &writes[i]; w.kind {
 		case "JOB":
@@ -32,6 +34,11 @@ func (c *checker) checkJob(who actor, j *job, writes []write) {
 			if w.was && !j.purged {
 				c.violate("S10", "job %s: journal row %s written over", j.id, w.op.Key.Row)
 			}
+			moves = append(moves, c.takeMoves(j, w)...)
+		case "BEAT":
+			moves = append(moves, c.takeMoves(j, w)...)
+		case "OPENITEM", "ITEM":
+			c.takeItem(j, w)
 		case "DIRECTIVE":
 			c.takeDirective(j, w)
 		}
@@ -45,8 +52,11 @@ func (c *checker) checkJob(who actor, j *job, writes []write) {
 	}
 	if head != nil {
 		c.checkReport(who, &was)
-		c.checkShape(j)
 		c.checkWayForward(j)
+	}
+	if head != nil || len(steps) > 0 {
+		c.checkShape(j)
+		c.checkItems(&was, j, moves)
 	}
 }
 
@@ -104,10 +114,16 @@ func (c *checker) takeOutbox(j *job, w *write) {
 	if w.was && old.State != "PENDING" && old.Raw != next.Raw {
 		c.violate("S3", "outbox row %s changed after it was %s", next.ID, old.State)
 	}
+	if old.Bus != next.Bus && w.was && old.Attempt == next.Attempt {
+		c.violate("S7", "outbox row %s went from bus %s to %s with one pair", next.ID, old.Bus, next.Bus)
+	}
+	if next.Bus == "queue" {
+		return // The commit is its publication: whether there is an item is checked with the job's shape.
+	}
 	if !w.was && next.State != "PENDING" {
 		c.violate("S7", "outbox row %s began as %s", next.ID, next.State)
 	}
-	if next.State == "SENT" && old.State != "SENT" && c.sent[next.Message()] == nil && !c.enqueued[next.Message()] {
+	if next.State == "SENT" && old.State != "SENT" && c.sent[next.Message()] == nil {
 		c.violate("S7", "outbox row %s is SENT and %s was never published", next.ID, next.Message())
 	}
 }

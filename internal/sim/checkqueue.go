@@ -2,12 +2,17 @@ package sim
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 // published looks at a message that the bus took.
@@ -17,6 +22,11 @@ func (c *checker) published(m *ledger.Message) {
 		c.violate("S8", "%s was published with other bytes than those stored", id)
 	}
 	c.checkMessage(m.JobID, m.StepID, m.AttemptNo, m.LeaseID, id)
+	for _, row := range c.job(m.JobID).outbox {
+		if row.Message() == id && row.Bus == "queue" {
+			c.violate("S7", "%s was published, and its row is made for the pull queue", id)
+		}
+	}
 	message := *m
 	c.sent[id] = &message
 }
@@ -44,59 +54,125 @@ func (c *checker) directive(jobID string, step, attempt int) []byte {
 	}], "directive")
 }
 
-// checkQueue looks at a batch on a job's partition of the queue.
-func (c *checker) checkQueue(j *job, writes []write) {
+// checkQueue looks at a batch on the queue's own table: hints are deleted by rule,
+// and none is written before its kind of work is in the catalog.
+func (c *checker) checkQueue(writes []write) {
 	for i := range writes {
 		w := &writes[i]
-		switch {
-		case w.kind == "ITEM" && w.gone():
-			delete(j.items, w.op.Key.Row)
-		case w.kind == "ITEM":
-			c.checkItem(j, w)
-		case w.kind == "MESSAGE" && !w.gone():
-			parts := strings.Split(w.op.Key.Row, ":")
-			step, _ := strconv.Atoi(parts[1])
-			attempt, _ := strconv.Atoi(parts[2])
-			want := c.directive(j.id, step, attempt)
-			if !bytes.Equal(want, tablestore.Large(w.op.Properties, "directive")) && !j.purged {
-				c.violate("S8", "%s of job %s has other bytes than those stored", w.op.Key.Row, j.id)
+		parts := strings.Split(w.op.Key.Row, ":")
+		if !strings.HasPrefix(w.op.Key.Partition, "ready:") || len(parts) != 5 {
+			continue
+		}
+		kind := strings.Split(w.op.Key.Partition, ":")
+		catalog := tablestore.Key{Table: tableQueue, Partition: "catalog", Row: kind[1] + ":" + kind[2]}
+		if _, known := c.rows[catalog]; !known {
+			c.violate("queue", "the ready hint %s was written before its kind of work was in the catalog", w.op.Key.Row)
+		}
+		id, err := ledger.ParseOutboxID(parts[2])
+		rev, err2 := strconv.ParseInt(parts[4], 10, 64)
+		if err != nil || err2 != nil {
+			c.violate("queue", "the ready hint %s is not readable", w.op.Key.Row)
+		} else if j := c.job(id.JobID); w.gone() && w.was {
+			c.checkHintGone(j, w.op.Key, rev)
+		}
+	}
+}
+
+// checkHintGone checks that a hint that is deleted was void for good: its change has
+// landed or can not land, and no queued item names it.
+func (c *checker) checkHintGone(j *job, key tablestore.Key, rev int64) {
+	if j.purged || j.row.Tombstone {
+		return
+	}
+	evidence := j.evidence()
+	item := evidence.Queued()
+	switch {
+	case j.row.Rev < rev:
+		c.violate("queue", "the ready hint %s of job %s was deleted at rev %d", key.Row, j.id, j.row.Rev)
+	case item != nil && evidence.HintKey(item, places) == key:
+		c.violate("queue", "the ready hint %s of job %s was deleted, and its queued item names it", key.Row, j.id)
+	}
+}
+
+// takeItem takes the row of a work item over.
+func (c *checker) takeItem(j *job, w *write) {
+	row := w.op.Key.Row
+	if w.kind == "ITEM" && w.was && !j.purged && (w.gone() || audit.Raw(w.old) != audit.Raw(w.op.Properties)) {
+		c.violate("queue", "%s of job %s changed after it had ended", row, j.id)
+	}
+	if w.gone() {
+		delete(j.items, row)
+		return
+	}
+	item, err := audit.ReadItem(row, w.op.Properties)
+	if err != nil {
+		c.violate("queue", "%s of job %s: %v", row, j.id, err)
+	}
+	j.items[row] = item
+}
+
+// takeMoves takes the moves of work items over from a row of the history.
+func (c *checker) takeMoves(j *job, w *write) []lifecycle.Event {
+	if w.gone() {
+		return nil
+	}
+	moves, err := audit.ReadMoves(w.op.Properties)
+	if err != nil || w.was {
+		c.violate("queue", "%s of job %s written over, or not readable: %v", w.op.Key.Row, j.id, err)
+	}
+	for _, e := range moves {
+		j.moves[e.WorkID] = append(j.moves[e.WorkID], e)
+	}
+	return moves
+}
+
+// checkItems compares the work items of a job with what they were: what changed has
+// moved, along the lifecycle and in its history.
+func (c *checker) checkItems(was, j *job, moves []lifecycle.Event) {
+	evidence := j.evidence()
+	for i := range evidence.Items {
+		row := &evidence.Items[i]
+		item, old := evidence.Item(row), was.items[row.Key]
+		if old.Raw == row.Raw {
+			continue
+		}
+		if err := lifecycle.ValidateHistory(item, j.moves[row.WorkID]); err != nil {
+			c.violate("queue", "the history of %s of job %s: %v", row.Key, j.id, err)
+		}
+		if item.Status != lifecycle.StatusQueued {
+			continue
+		}
+		if old.WorkID != "" && old.Attempt >= row.Attempt {
+			c.violate("queue", "%s of job %s is offered again for attempt %d", row.Key, j.id, row.Attempt)
+		}
+		c.checkMessage(j.id, item.StepID, item.AttemptNo, item.LeaseID, item.MessageID)
+	}
+	for _, e := range moves {
+		if e.Type == lifecycle.EventClaimed {
+			c.checkMemory(j, e)
+		}
+		if !slices.ContainsFunc(evidence.Items, func(row audit.ItemRow) bool {
+			return row.WorkID == e.WorkID && (row.Rev >= e.Rev || row.Removed && row.Rev == e.Rev-1)
+		}) {
+			c.violate("queue", "work item %s was %s by rev %d, and its row is not at it", e.WorkID, e.Type, e.Rev)
+		}
+	}
+}
+
+// checkMemory checks that a claim was remembered before it took its first item.
+func (c *checker) checkMemory(j *job, e lifecycle.Event) {
+	sum := sha256.Sum256([]byte(e.Actor + "\x00" + e.RequestID))
+	memory := c.rows[tablestore.Key{
+		Table: tableQueue, Partition: "claims:" + tablestore.Pad(int(sum[31])%16, 2), Row: hex.EncodeToString(sum[:16]),
+	}]
+	var candidates []ledger.Candidate
+	err := json.Unmarshal(tablestore.Large(memory, "candidates"), &candidates)
+	for _, of := range candidates {
+		for _, row := range j.items {
+			if of.WorkID == e.WorkID && row.WorkID == e.WorkID && row.Attempt == of.AttemptNo {
+				return
 			}
 		}
 	}
-}
-
-// itemMoves are the moves of an item, in one step or two.
-var itemMoves = map[string]string{
-	"": "queued", "queued": "queued claimed running", "claimed": "claimed running stalled queued",
-	"running": "running succeeded failed stalled queued", "stalled": "stalled queued",
-}
-
-// checkItem compares an item with what it was.
-func (c *checker) checkItem(j *job, w *write) {
-	old, next := audit.ReadItem(w.old), audit.ReadItem(w.op.Properties)
-	j.items[w.op.Key.Row] = next
-	if old.Terminal() && audit.Raw(w.old) != audit.Raw(w.op.Properties) {
-		c.violate("queue", "%s of job %s changed after it was %s", w.op.Key.Row, j.id, old.Status)
-		return
-	}
-	if !strings.Contains(itemMoves[old.Status], next.Status) {
-		c.violate("queue", "%s of job %s went from %s to %s", w.op.Key.Row, j.id, old.Status, next.Status)
-	}
-	if old.Lease != next.Lease || old.Status != "queued" && next.Status == "queued" {
-		c.enqueued[next.Message] = true
-		c.checkMessage(next.Job, next.Step, next.Attempt, next.Lease, next.Message)
-	}
-	if next.Terminal() {
-		return
-	}
-	for row, other := range j.items {
-		if row != w.op.Key.Row && !other.Terminal() && other.Lease == next.Lease {
-			c.violate("queue", "%s and %s of job %s carry one lease", row, w.op.Key.Row, j.id)
-		}
-	}
-	back := next.Status == "queued" && (old.Status == "running" || old.Status == "stalled")
-	if old.Attempt > next.Attempt || old.Attempt == next.Attempt && back {
-		c.violate("queue", "%s of job %s was %s at attempt %d and is offered again for attempt %d",
-			w.op.Key.Row, j.id, old.Status, old.Attempt, next.Attempt)
-	}
+	c.violate("queue", "%s claimed work item %s by %s, which remembers %v (%v)", e.Actor, e.WorkID, e.RequestID, candidates, err)
 }

@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -10,25 +8,31 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// checkWayForward checks that the schedule has a job that somebody must look at,
-// at or before its next deadline.
+// checkWayForward checks that the schedule has a job at or before its next deadline,
+// or that workers can find it: its ready hint was written before this commit.
 func (c *checker) checkWayForward(j *job) {
-	due := j.due()
-	if due.IsZero() || j.row.State == "PAUSED" {
-		return
+	evidence, due := j.evidence(), j.due()
+	queued := evidence.Queued()
+	if queued != nil {
+		if key := evidence.HintKey(queued, places); c.rows[key] == nil {
+			c.violate("queue", "job %s waits for a worker, and its ready hint %s is not there", j.id, key.Row)
+		}
 	}
-	switch {
-	case j.row.EntryKind == "":
-		c.violate("schedule", "job %s is %s and no entry stands for it", j.id, j.row.State)
-	case c.rows[c.entryKey(j)] == nil:
+	switch named := j.row.EntryKind != ""; {
+	case named && c.rows[c.entryKey(j)] == nil:
 		c.violate("schedule", "the entry of job %s, %s, is not there", j.id, c.entryKey(j).Row)
-	case j.row.EntryDue.After(due):
+	case named && !due.IsZero() && j.row.EntryDue.After(due):
 		c.violate("schedule", "the entry of job %s is due at %s, and the job at %s", j.id, j.row.EntryDue, due)
+	case named || j.row.State == "PAUSED":
+	case queued == nil:
+		c.violate("schedule", "job %s is %s and no entry stands for it", j.id, j.row.State)
+	case j.row.Rev == 1:
+		c.violate("schedule", "job %s was accepted, and no entry stands for what the accept reserved", j.id)
 	}
 }
 
 // due is when somebody must look at the job at the latest; the zero time is
-// never.
+// never: a job that waits for a worker.
 func (j *job) due() time.Time {
 	if j.row.Terminal() {
 		return j.row.Completed.Add(time.Minute)
@@ -56,7 +60,7 @@ func (j *job) due() time.Time {
 // entryKey is where the entry lies that the job names.
 func (c *checker) entryKey(j *job) tablestore.Key {
 	evidence := audit.Evidence{JobID: j.id, Job: &j.row}
-	return evidence.EntryKey(&audit.Options{Tables: tables, Shards: shards})
+	return evidence.EntryKey(places)
 }
 
 // checkSchedule checks that no entry is deleted that somebody needs.
@@ -88,12 +92,6 @@ func (c *checker) checkEnd(j *job) {
 	slot := c.rows[tablestore.Key{Table: tableInflight, Partition: j.row.SlotPartition, Row: j.row.SlotRow}]
 	if slot.Get("job_id").String() == j.id && !c.remembered(j) {
 		c.violate("slot", "job %s has ended, its slot is taken, and no entry remembers it", j.id)
-	}
-	for _, row := range slices.Sorted(maps.Keys(j.items)) {
-		// One that is queued may have come after the end: the next claim drops it.
-		if item := j.items[row]; !item.Terminal() && item.Status != "queued" {
-			c.violate("queue", "job %s has ended, its %s is %s, and no entry remembers it", j.id, row, item.Status)
-		}
 	}
 }
 

@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -87,11 +85,7 @@ func (c *checker) checkReport(who actor, was *job) {
 
 // checkShape checks a job by itself, as an audit does.
 func (c *checker) checkShape(j *job) {
-	evidence := audit.Evidence{JobID: j.id, Job: &j.row, Steps: j.steps}
-	for _, row := range slices.Sorted(maps.Keys(j.outbox)) {
-		evidence.Outbox = append(evidence.Outbox, j.outbox[row])
-	}
-	for _, finding := range evidence.Shape() {
+	for _, finding := range j.evidence().Shape() {
 		c.violate(string(finding.Invariant), "job %s: %s", j.id, finding.Detail)
 	}
 	for i := range j.steps {

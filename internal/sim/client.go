@@ -33,12 +33,18 @@ func (w *world) startActors() {
 	}
 	operator := w.visitor("operator")
 	w.actors.Go(operator.operate)
-	for i := range w.scenario.workers {
-		v := w.visitor(fmt.Sprintf("worker%d", i+1))
-		if w.scenario.pull {
-			w.actors.Go(v.pullWork)
-		} else {
-			w.actors.Go(v.receiveWork)
+	n := 0
+	work := func(manner func(*visitor)) {
+		n++
+		v := w.visitor(fmt.Sprintf("worker%d", n))
+		w.actors.Go(func() { manner(v) })
+	}
+	for range w.scenario.workers {
+		if w.scenario.pull || w.scenario.mixed {
+			work((*visitor).pullWork)
+		}
+		if !w.scenario.pull || w.scenario.mixed {
+			work((*visitor).receiveWork)
 		}
 	}
 }
@@ -102,7 +108,7 @@ func (v *visitor) operate() {
 		if !v.pause(8*time.Second) || v.w.isKind() {
 			break
 		}
-		if v.w.scenario.pull && v.chance(20) {
+		if (v.w.scenario.pull || v.w.scenario.mixed) && v.chance(20) {
 			v.shove()
 			continue
 		}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -67,7 +66,7 @@ func (w *world) idlePhase() {
 	end := time.Now().Add(idleTime)
 	w.until(end, func() bool { return false })
 	// Each pass reads each shard, and each claim the catalog and a few lists.
-	passes := int(idleTime/relayInterval+idleTime/sweepInterval+idleTime/livenessInterval) + 3
+	passes := int(idleTime/relayInterval+idleTime/sweepInterval+idleTime/reconcileInterval) + 3
 	if w.scenario.halts {
 		passes += int(idleTime / time.Second) // The gate looks for changes.
 	}
@@ -124,10 +123,9 @@ func (w *world) surplus(key tablestore.Key) string {
 		if j := w.check.job(row.Get("job_id").String()); j.row.State != "PAUSED" {
 			return "slot of a job that is " + j.row.State + ":"
 		}
-	case key.Table == tableQueue && strings.HasPrefix(key.Row, "ITEM:"):
-		item := audit.ReadItem(row)
-		if j := w.check.job(key.Partition); !item.Terminal() && j.row.State != "PAUSED" {
-			return "item that is " + item.Status + " of a job that is " + j.row.State + ":"
+	case key.Table == tableLedger && strings.HasPrefix(key.Row, "OPENITEM:"):
+		if j := w.check.job(key.Partition); j.row.State != "PAUSED" {
+			return "open item of a job that is " + j.row.State + ":"
 		}
 	case key.Table == tableQueue && strings.HasPrefix(key.Partition, "ready:"):
 		return "hint"

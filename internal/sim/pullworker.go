@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
@@ -167,17 +166,17 @@ func (v *visitor) shove() {
 	r := v.w.gate.park(&call{
 		actor: v.name, verb: verbLook, detail: "item", exec: func() reply { return reply{value: v.w.check.anyItem(lot)} },
 	})
-	found, _ := r.value.(audit.ItemRow)
+	found, _ := r.value.(lifecycle.Item)
 	if found.WorkID == "" {
 		return
 	}
 	verb := "stall"
-	if found.Status == "stalled" {
+	if found.Status == lifecycle.StatusStalled {
 		verb = "requeue"
 	}
 	body := fields{"expected_rev": found.Rev, "request_id": fmt.Sprint("shove-", v.n)}
 	_, _ = v.insist(3, func() (any, error) {
-		return v.ask("shove "+found.Status+" "+found.WorkID, nil, func(r *request) (any, error) {
+		return v.ask("shove "+string(found.Status)+" "+found.WorkID, nil, func(r *request) (any, error) {
 			return nil, r.post("/v1/admin/work/"+found.WorkID+":"+verb, body, nil)
 		}, func(_ *request, _ any, err error) {
 			if err != nil {

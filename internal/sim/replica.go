@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -13,14 +12,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/liveness"
 	"github.com/lucius-project/lucius/pkg/outages"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/projections"
-	"github.com/lucius-project/lucius/pkg/retention"
 	"github.com/lucius-project/lucius/pkg/seqledger"
-	"github.com/lucius-project/lucius/pkg/sweeper"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -40,6 +38,7 @@ type process struct {
 	ctx     context.Context //nolint:containedctx // Its end is the death of the process.
 	cancel  context.CancelFunc
 	rng     *rand.Rand
+	pull    bool // it publishes by the pull queue, else by the bus
 
 	mu    sync.Mutex
 	parts *parts // nil until it has started
@@ -47,13 +46,14 @@ type process struct {
 
 // parts is what a server is made of.
 type parts struct {
-	ledger  *ledger.Ledger
-	queue   *workqueue.Queue
-	checker *liveness.Checker
-	gate    *pauses.Gate
-	ended   jobs.Ended
-	handler http.Handler
-	loops   []loop
+	ledger     *ledger.Ledger
+	queue      *workqueue.Queue
+	reconciler *upkeep.Reconciler
+	gate       *pauses.Gate
+	halts      bool // the gate is kept fresh; without pauses it is not asked
+	ended      jobs.Ended
+	handler    http.Handler
+	loops      []loop
 }
 
 // loop is one of the loops of a server.
@@ -68,6 +68,10 @@ func (r *replica) begin() {
 	p := &process{replica: r, name: fmt.Sprintf("%s.%d", r.name, r.generation)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.rng = r.w.source(p.name)
+	p.pull = r.w.scenario.pull
+	if r.w.scenario.mixed {
+		p.pull = p.rng.IntN(2) == 0
+	}
 	r.now = p
 	r.w.actors.Go(func() { p.main(r.w) })
 }
@@ -121,14 +125,16 @@ func (p *process) open(w *world) (*parts, error) {
 	if !w.scenario.cold || p.replica != w.replicas[0] {
 		cfg.Handoff = inbox
 	}
-	storage := workqueue.NewStorage(store, "")
-	if w.scenario.pull {
-		cfg.Follower = storage
+	mirror := workqueue.NewMirror(mirrorLimit)
+	cfg.Bus, cfg.Ready = statemachine.BusServiceBus, mirror.Ready
+	if p.pull {
+		cfg.Bus = statemachine.BusQueue
 	}
 	if w.scenario.table {
-		cfg.Projector = projections.New(store, projections.Tables{})
+		cfg.Projector = projections.New(store, projections.Tables{}, random.float)
 	}
-	if w.scenario.halts {
+	made.halts = w.scenario.halts
+	if made.halts {
 		cfg.Held = func(tenantID, protocolID string, lane int) bool {
 			return made.gate.Holds(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
 		}
@@ -139,12 +145,14 @@ func (p *process) open(w *world) (*parts, error) {
 		return nil, err
 	}
 	made.ledger = l
+	queueLots := &lots{rng: w.source(p.name + "/queue")}
+	if made.queue, err = workqueue.New(workqueue.Config{
+		Ledger: l, Store: store, Mirror: mirror, Random: queueLots.float, Held: made.held, HeldTenant: made.heldTenant,
+	}); err != nil {
+		return nil, err
+	}
 	var publisher outbox.Publisher = &busPort{w: w, p: p}
-	if w.scenario.pull {
-		random := &lots{rng: w.source(p.name + "/queue")}
-		if made.queue, err = workqueue.New(workqueue.Config{Storage: storage, Ledger: l, Random: random.float}); err != nil {
-			return nil, err
-		}
+	if p.pull {
 		publisher = made.queue
 	}
 	if err := made.addLoops(w, p, store, inbox, publisher); err != nil {
@@ -154,15 +162,31 @@ func (p *process) open(w *world) (*parts, error) {
 		return nil, err
 	}
 	if w.scenario.halts {
-		made.loops = append(made.loops, loop{"gate", made.gate.Run})
+		made.every(time.Second, upkeep.Loop{Name: "gate", Pass: made.gate.Refresh})
 	}
 	return made, nil
 }
 
+// every adds a loop that makes a pass at each interval.
+func (m *parts) every(interval time.Duration, l upkeep.Loop) {
+	l.Interval = interval
+	m.loops = append(m.loops, loop{l.Name, l.Run})
+}
+
 // admit asks the gate, which is there before any loop runs.
 func (m *parts) admit(tenantID, protocolID string, lane int) bool {
-	return m.gate.Admit(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
+	return !m.halts || m.gate.Admit(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
 }
+
+// held and heldTenant ask the gate too, for what was published before the pause.
+func (m *parts) held(hint *ledger.Hint) bool {
+	return m.halts && m.gate.Pauses(pauses.Subject{TenantID: hint.TenantID, ProtocolID: hint.ProtocolID, Lane: hint.Lane})
+}
+
+func (m *parts) heldTenant(tenantID string) bool { return m.halts && m.gate.PausesTenant(tenantID) }
+
+// mirrorLimit makes mirrors overflow at times.
+const mirrorLimit = 4
 
 // addLoops makes what runs by itself.
 func (m *parts) addLoops(w *world, p *process, store *port, inbox *outbox.Inbox, publisher outbox.Publisher) error {
@@ -171,10 +195,16 @@ func (m *parts) addLoops(w *world, p *process, store *port, inbox *outbox.Inbox,
 		return err
 	}
 	relayLots, sweepLots := &lots{rng: w.source(p.name + "/relay")}, &lots{rng: w.source(p.name + "/sweeper")}
+	workers := 2
+	if w.scenario.mixed {
+		// The reconciler may hand rows over before the relay runs: two workers would
+		// share them by the scheduler's choice.
+		workers = 1
+	}
 	relay, err := outbox.NewRelay(outbox.Config{
 		Ledger: m.ledger, Publisher: publisher, Inbox: inbox, Breakers: breakers, Random: relayLots.float,
 		Fatal:    func(e *seqledger.IllegalTransitionError) { w.defect("%s: illegal transition: %v", p.name, e) },
-		Deadline: publishDeadline, Interval: relayInterval, Batch: 4, Workers: 2,
+		Deadline: publishDeadline, Batch: 4, Workers: workers,
 		// One after the other: rows of one job in one pass can not be told apart by
 		// their first call, and who draws which id would be the scheduler's choice.
 		Marks: 1, PassLimit: 16, Admit: m.admit,
@@ -182,63 +212,66 @@ func (m *parts) addLoops(w *world, p *process, store *port, inbox *outbox.Inbox,
 	if err != nil {
 		return err
 	}
-	swept := sweeper.Config{Ledger: m.ledger, Interval: sweepInterval, Page: 8, Parallel: 1, Random: sweepLots.float}
+	swept := upkeep.SweeperConfig{Ledger: m.ledger, Page: 8, Parallel: 1, Random: sweepLots.float}
 	m.loops = []loop{{"relay", relay.Run}}
+	m.every(relayInterval, upkeep.Loop{Name: "relay passes", Pass: func(ctx context.Context) error {
+		_, err := relay.RunOnce(ctx)
+		return err
+	}})
 	if w.scenario.tells {
 		if err := m.addOutages(store, breakers, &swept); err != nil {
 			return err
 		}
 	}
-	sweep, err := sweeper.New(swept)
+	sweeper, err := upkeep.NewSweeper(swept)
 	if err != nil {
 		return err
 	}
-	m.loops = append(m.loops, loop{"sweeper", sweep.Run})
+	m.every(sweepInterval, sweeper.Loop())
 	return m.addKeepers(w)
 }
 
 // addOutages has replicas tell each other which topics are away, and the sweeper heed
 // it.
-func (m *parts) addOutages(store *port, breakers *breaker.Set, swept *sweeper.Config) error {
+func (m *parts) addOutages(store *port, breakers *breaker.Set, swept *upkeep.SweeperConfig) error {
 	board, err := outages.New(outages.Config{
 		Store: store, Table: m.ledger.Tables().Schedule, Margin: publishDeadline + 2*relayInterval,
 	})
 	if err != nil {
 		return err
 	}
-	swept.Outages = func(ctx context.Context) (sweeper.Outages, error) {
+	swept.Outages = func(ctx context.Context) (upkeep.Outages, error) {
 		ends, err := board.Ends(ctx)
-		return sweeper.Outages{Topic: ends.Topic}, err
+		return upkeep.Outages{Topic: ends.Topic}, err
 	}
-	m.loops = append(m.loops, loop{"outages", func(ctx context.Context) error {
-		return board.Watch(ctx, func(now time.Time) []outages.Part { return outages.Broken(breakers, now) }, slog.New(slog.DiscardHandler))
+	m.every(time.Second, upkeep.Loop{Name: "outages", Pass: func(ctx context.Context) error {
+		return board.NoteAll(ctx, outages.Broken(breakers, time.Now()))
 	}})
 	return nil
 }
 
 // addKeepers makes the loops that look after what the others left.
 func (m *parts) addKeepers(w *world) error {
-	cfg := liveness.Config{Ledger: m.ledger, Interval: livenessInterval, Page: 8, Rest: livenessInterval}
-	if m.queue != nil {
-		cfg.Ensure = m.queue.Ensure
-	}
-	checker, err := liveness.New(cfg)
+	reconciler, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: m.ledger, Page: 8, Rest: reconcileInterval})
 	if err != nil {
 		return err
 	}
-	m.checker = checker
-	m.loops = append(m.loops, loop{"liveness", func(ctx context.Context) error {
-		for !w.isTidy() && ctx.Err() == nil {
-			time.Sleep(livenessInterval)
+	m.reconciler = reconciler
+	walk := reconciler.Loop()
+	pass := walk.Pass
+	walk.Pass = func(ctx context.Context) error {
+		if !w.isTidy() {
+			return nil
 		}
-		return checker.Run(ctx)
-	}})
+		return pass(ctx)
+	}
+	m.every(reconcileInterval, walk)
 	if w.scenario.retention > 0 {
-		purger, err := retention.New(retention.Config{Ledger: m.ledger, Interval: sweepInterval})
+		retention, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: m.ledger})
 		if err != nil {
 			return err
 		}
-		m.loops = append(m.loops, loop{"retention", purger.Run})
+		m.every(sweepInterval, retention.Loop())
 	}
 	return nil
 }

@@ -8,19 +8,20 @@ import (
 // The times of the simulated servers. They are short, so that much happens in
 // little virtual time, but stand to each other as in the program.
 const (
-	shards           = 2
-	publishDeadline  = 4 * time.Second
-	hold             = 6 * time.Second
-	relayInterval    = 3 * time.Second
-	sweepInterval    = 4 * time.Second
-	livenessInterval = 10 * time.Second
-	ackTimeout       = 12 * time.Second
-	leaseTime        = 30 * time.Second
+	shards            = 2
+	publishDeadline   = 4 * time.Second
+	hold              = 6 * time.Second
+	relayInterval     = 3 * time.Second
+	sweepInterval     = 4 * time.Second
+	reconcileInterval = 10 * time.Second
+	ackTimeout        = 12 * time.Second
+	leaseTime         = 30 * time.Second
 )
 
 // scenario is what one seed is about.
 type scenario struct {
 	pull      bool // the pull queue, else a bus
+	mixed     bool // each life of a replica draws one of the two
 	table     bool // the storage layout "table", else "ledger"
 	halts     bool // operators pause dispatch by scope
 	tells     bool // replicas tell each other of outages of the bus

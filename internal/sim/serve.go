@@ -9,18 +9,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/lucius-project/lucius/internal/serving"
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/failures"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/routing"
-	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // maxSteps is the most steps that a command of the simulation has; each number has
@@ -50,7 +48,7 @@ func (s *scenario) protocols() (*protocol.Holder, error) {
 }
 
 // serve puts the parts behind the HTTP API, as the program does.
-func (m *parts) serve(ctx context.Context, w *world, store tablestore.Store) error {
+func (m *parts) serve(ctx context.Context, w *world, store *port) error {
 	holder, err := w.scenario.protocols()
 	if err != nil {
 		return err
@@ -60,38 +58,32 @@ func (m *parts) serve(ctx context.Context, w *world, store tablestore.Store) err
 		return err
 	}
 	accepting, err := commands.New(commands.Config{
-		Ledger: serving.Admitting(m.ledger), Protocols: holder, Router: router, Limit: w.scenario.limit,
+		Ledger: m.ledger, Protocols: holder, Router: router, Limit: w.scenario.limit,
 	})
 	if err != nil {
 		return err
 	}
 	log := slog.New(slog.DiscardHandler)
-	retries, err := failures.New(failures.Config{Ledger: m.ledger, Store: store, Table: m.ledger.Tables().Schedule})
+	random, table := (&lots{rng: w.source(store.p.name + "/operator")}).float, m.ledger.Tables().Schedule
+	retries, err := upkeep.NewFailures(upkeep.FailuresConfig{Ledger: m.ledger, Store: store, Table: table, Random: random})
 	if err != nil {
 		return err
 	}
-	held, err := pauses.New(pauses.Config{Store: store, Table: m.ledger.Tables().Schedule})
+	held, err := pauses.New(pauses.Config{Store: store, Table: table, Random: random})
 	if err != nil {
 		return err
 	}
-	if m.gate, err = pauses.NewGate(ctx, held, log); err != nil {
+	if m.gate, err = pauses.NewGate(ctx, held); err != nil {
 		return err
 	}
-	config, err := serving.Ports(&serving.Parts{
-		Ledger: m.ledger, Commands: accepting, Jobs: jobs.New(m.ledger, &m.ended, w.scenario.limit),
-		Callbacks: callbacks.New(m.ledger), Queue: m.queue, Operator: outbox.NewOperator(m.ledger), Checker: m.checker,
-		Failures: retries, Pauses: held, Gate: m.gate, Protocols: holder, Log: log,
+	m.handler, err = httpapi.New(httpapi.Config{
+		UseCases: httpapi.UseCases{
+			Ledger: m.ledger, Commands: accepting, Jobs: jobs.New(m.ledger, &m.ended, w.scenario.limit),
+			Callbacks: callbacks.New(m.ledger), Queue: m.queue, Operator: outbox.NewOperator(m.ledger), Reconciler: m.reconciler,
+			Failures: retries, Pauses: held, Gate: m.gate, Protocols: holder,
+		},
+		Ready: func(context.Context) ([]string, error) { return nil, nil }, // No actor asks.
+		Auth:  auth.New(auth.Config{}), Registry: prometheus.NewRegistry(), Log: log,
 	})
-	if err != nil {
-		return err
-	}
-	config.Readiness, config.Registry, config.Access = ready{}, prometheus.NewRegistry(), access.New(access.Config{})
-	m.handler, err = httpapi.New(config)
 	return err
 }
-
-// ready is a server that is always ready: nobody asks.
-type ready struct{}
-
-// Ready implements [httpapi.Readiness].
-func (ready) Ready(context.Context) ([]string, error) { return nil, nil }

@@ -94,6 +94,7 @@ func newWorld(seed uint64) *world {
 	w.scenario.table = seed%4 == 1
 	w.scenario.halts = seed%8 == 3 || seed%8 == 5
 	w.scenario.tells = w.scenario.halts && !w.scenario.pull
+	w.scenario.mixed = seed%8 == 4 || seed%16 == 11
 	w.check = newChecker(w)
 	w.bus = newBus(w)
 	return w

@@ -23,7 +23,7 @@ type Store interface {
 // Config is what an [Auditor] is made of.
 type Config struct {
 	Store   Store   // Required.
-	Options Options // Now and Shards are filled in by the audit.
+	Options Options // Now, the numbers of shards and Split are filled in by the audit.
 	// Confirm is how often a finding must be seen again before it counts, with
 	// Pause between: in a store that is being written, rows that are read one
 	// after the other need not agree. Optional. Defaults to 0, for a store that
@@ -42,16 +42,19 @@ type Auditor struct {
 	mu      sync.Mutex
 	report  Report
 	known   map[string]fact
+	kinds   map[string]bool // rows of the queue's catalog
 	suspect []suspicion
 }
 
 // fact is what is remembered of a job for the rows beside it.
 type fact struct {
 	rev       int64
+	updated   time.Time
 	tombstone bool
 	terminal  bool
 	entry     tablestore.Key
 	slot      tablestore.Key
+	hint      tablestore.Key // that a queued item names
 }
 
 // New returns an auditor.
@@ -77,11 +80,10 @@ func (a *Auditor) Run(ctx context.Context) (*Report, error) {
 	a.o = a.cfg.Options.WithDefaults()
 	a.o.Now = time.Now()
 	a.report, a.known, a.suspect = Report{States: map[string]int{}}, map[string]fact{}, nil
-	shards, err := a.shards(ctx)
-	if err != nil || shards == 0 {
+	a.kinds = map[string]bool{}
+	if err := a.settings(ctx); err != nil || a.o.Shards == 0 {
 		return &a.report, err
 	}
-	a.o.Shards = shards
 	if err := a.jobs(ctx); err != nil {
 		return nil, err
 	}
@@ -97,17 +99,22 @@ func (a *Auditor) Run(ctx context.Context) (*Report, error) {
 	return &a.report, nil
 }
 
-// shards reads the number of shards that the store was made with; 0 says that
+// settings reads the numbers of shards that the store was made with; 0 says that
 // nothing ever used it.
-func (a *Auditor) shards(ctx context.Context) (int, error) {
+func (a *Auditor) settings(ctx context.Context) error {
+	_, atomic := a.cfg.Store.(tablestore.AtomicStore)
+	a.o.Split = !atomic
 	row, err := a.cfg.Store.Get(ctx, tablestore.Key{Table: a.o.Tables.Schedule, Partition: "meta", Row: "settings"})
 	if errors.Is(err, tablestore.ErrNotFound) {
-		return 0, nil
+		a.o.Shards = 0
+		return nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read the store's settings: %w", err)
+		return fmt.Errorf("read the store's settings: %w", err)
 	}
-	return int(row.Properties.Get("shards").Int()), nil
+	a.o.Shards = int(row.Properties.Get("shards").Int())
+	a.o.ReadyShards = max(int(row.Properties.Get("ready_shards").Int()), 1)
+	return nil
 }
 
 // jobs looks at every job, several side by side.
@@ -150,7 +157,7 @@ func (a *Auditor) walk(ctx context.Context, table string, visit func(tablestore.
 				return err
 			}
 		}
-		walk = walk.Behind(rows)
+		walk = walk.After(rows)
 	}
 }
 
@@ -190,25 +197,31 @@ func (a *Auditor) know(e *Evidence) {
 		return
 	case e.Job.Tombstone:
 		a.report.Tombstones++
-		a.known[e.JobID] = fact{tombstone: true}
-		return
+	default:
+		a.report.Jobs++
+		a.report.States[e.Job.State]++
 	}
-	a.report.Jobs++
-	a.report.States[e.Job.State]++
-	f := fact{rev: e.Job.Rev, terminal: e.Job.Terminal(), slot: e.slotKey(&a.o)}
+	a.known[e.JobID] = a.factOf(e)
+}
+
+// factOf is what is remembered of a job that is there.
+func (a *Auditor) factOf(e *Evidence) fact {
+	if e.Job.Tombstone {
+		return fact{tombstone: true}
+	}
+	f := fact{rev: e.Job.Rev, updated: e.Job.Updated, terminal: e.Job.Terminal(), slot: e.slotKey(&a.o)}
 	if e.Job.EntryKind != "" {
 		f.entry = e.EntryKey(&a.o)
 	}
-	a.known[e.JobID] = f
+	if item := e.Queued(); item != nil {
+		f.hint = e.HintKey(item, &a.o)
+	}
+	return f
 }
 
 // gather reads what lies beside a job's rows.
 func (a *Auditor) gather(ctx context.Context, jobID string, rows []tablestore.Row) (*Evidence, error) {
-	items, err := a.partition(ctx, a.o.Tables.Queue, rows[0].Key.Partition)
-	if err != nil {
-		return nil, err
-	}
-	e := Gather(jobID, rows, items)
+	e := Gather(jobID, rows)
 	for _, key := range e.Wants(&a.o) {
 		if key.Partition == "" || key.Row == "" {
 			continue

@@ -40,25 +40,31 @@ func (j *judge) keyPassed() bool {
 	return j.Job.Terminal() && (past(j.o.KeyTTL) || past(max(j.o.KeyTTL, j.o.Retention)))
 }
 
-// judgeForward checks that somebody will look at a job that goes on, at or before
-// its next deadline.
+// judgeForward checks that the job will be looked at, at or before its next deadline,
+// or that a worker can find it.
 func (j *judge) judgeForward() {
-	due, waits := j.due()
 	if j.o.Quiescent {
 		j.violate(Quiet, "it is %s", j.Job.State)
 	}
+	queued := j.Queued()
+	if queued != nil {
+		j.judgeHint(queued)
+	}
+	named, due := j.Job.EntryKind != "", j.due()
 	switch {
-	case waits && !j.queued():
-		j.violate(Forward, "it waits for a worker and the pull queue does not hold it")
-	case due.IsZero() || j.Job.State == "PAUSED":
-	case j.Job.EntryKind == "":
-		j.violate(Forward, "it is %s and no schedule entry stands for it", j.Job.State)
-	case j.Beside[j.EntryKey(j.o)] == nil:
+	case named && j.Beside[j.EntryKey(j.o)] == nil:
 		j.violate(Forward, "its schedule entry %s is not there", j.EntryKey(j.o).Row)
-	case j.Job.EntryDue.After(due):
+	case named && !due.IsZero() && j.Job.EntryDue.After(due):
 		j.violate(Forward, "its schedule entry is due at %s, and it at %s", stamp(j.Job.EntryDue), stamp(due))
-	case j.o.Now.After(j.Job.EntryDue.Add(j.o.Slack)):
+	case named && j.o.Now.After(j.Job.EntryDue.Add(j.o.Slack)):
 		j.late(Forward, "its schedule entry was due at %s", stamp(j.Job.EntryDue))
+	case named || j.Job.State == "PAUSED":
+	case !due.IsZero():
+		j.violate(Forward, "it is %s and no schedule entry stands for it", j.Job.State)
+	case queued == nil:
+		j.violate(Forward, "it is %s, and neither a worker nor a schedule entry will take it up", j.Job.State)
+	case j.o.Split && j.Job.Rev == 1:
+		j.violate(Forward, "it was accepted, and no schedule entry stands for what the accept reserved")
 	}
 }
 
@@ -66,43 +72,27 @@ func (j *judge) judgeForward() {
 // of the process that publishes it.
 const publishHold = 15 * time.Minute
 
-// due is when somebody must look at the job at the latest, the zero time for
-// never, and whether it waits for a worker to pull it.
-func (j *judge) due() (due time.Time, waits bool) {
-	for i := range j.Steps {
-		s := &j.Steps[i]
-		switch s.State {
-		case "AWAITING_ACK":
-			return s.End(), s.Expires.IsZero()
-		case "IN_PROGRESS":
-			return s.End(), false
-		case "FAILED_RETRY":
-			return s.Next, false
-		case "DISPATCHING":
-			for k := range j.Outbox {
-				if o := &j.Outbox[k]; o.State == "PENDING" && o.Due.After(due) {
-					due = o.Due
-				}
-			}
-			return due.Add(publishHold), false
-		}
+// due is when the job must be looked at the latest, the zero time for never: it is
+// paused, or waits for a worker in the pull queue.
+func (j *judge) due() (due time.Time) {
+	s := j.active()
+	if s == nil || j.Job.State == "PAUSED" {
+		return due
 	}
-	return time.Time{}, false
-}
-
-// queued reports whether the pull queue holds the current pair of the step in
-// hand.
-func (j *judge) queued() bool {
-	for i := range j.Steps {
-		if s := &j.Steps[i]; s.State == "AWAITING_ACK" {
-			for k := range j.Items {
-				if item := &j.Items[k]; item.Lease == s.Lease && !item.Terminal() {
-					return true
-				}
+	switch s.State {
+	case "AWAITING_ACK", "IN_PROGRESS":
+		return s.End()
+	case "FAILED_RETRY":
+		return s.Next
+	case "DISPATCHING":
+		for k := range j.Outbox {
+			if o := &j.Outbox[k]; o.State == "PENDING" && o.Due.After(due) {
+				due = o.Due
 			}
 		}
+		return due.Add(publishHold)
 	}
-	return false
+	return due
 }
 
 // judgeEnd checks what follows the end of a job. It may be undone for as long as
@@ -119,29 +109,5 @@ func (j *judge) judgeEnd() {
 	}
 	if j.webhooks != j.Job.Callbacks {
 		j.violate(Ended, "%d of its %d announcements are there", j.webhooks, j.Job.Callbacks)
-	}
-	for i := range j.Items {
-		// One that is queued may have come after the end: the next claim drops it.
-		if item := &j.Items[i]; !item.Terminal() && (item.Status != "queued" || j.o.Quiescent) {
-			j.violate(Queue, "it has ended, and its work item %s is %s", item.WorkID, item.Status)
-		}
-	}
-}
-
-// judgeQueue checks the work items of a job.
-func (j *judge) judgeQueue() {
-	live := map[string]string{}
-	for i := range j.Items {
-		item := &j.Items[i]
-		if item.Job != j.JobID {
-			j.violate(Queue, "work item %s says that it is of job %q", item.WorkID, item.Job)
-		}
-		if item.Terminal() {
-			continue
-		}
-		if other := live[item.Lease]; other != "" {
-			j.violate(Queue, "work items %s and %s carry one lease", other, item.WorkID)
-		}
-		live[item.Lease] = item.WorkID
 	}
 }

@@ -4,7 +4,8 @@
 //
 //	       rows of one job            rows beside it
 //	  JOB STEP OUTBOX EVENT       entry  slot  claim  lists
-//	  DIRECTIVE WEBHOOK           items of the pull queue
+//	  DIRECTIVE WEBHOOK           ready hint
+//	  OPENITEM ITEM BEAT
 //	          │                          │
 //	          └───────────┬──────────────┘
 //	                      ▼
@@ -14,8 +15,9 @@
 //	looks for rows that no job accounts for
 //
 // The judgement is pure: it takes rows and a time, and knows nothing of the code
-// that wrote them but the names of tables, rows and columns. So it is not blind
-// where that code is. The simulation, the crash tests and "lucius audit" all use
+// that wrote them but the names of tables, rows and columns, and the law that both
+// are held to: the transition tables and the lifecycle of work items. So it is not
+// blind where that code is. The simulation, the crash tests and "lucius audit" all use
 // it.
 //
 // A finding is a violation, which no crash and no delay explains, or late: work

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 // Evidence is everything that is stored of one job.
@@ -21,36 +22,27 @@ type Evidence struct {
 	Beside map[tablestore.Key]tablestore.Properties
 
 	changes    []change
+	beats      []lifecycle.Event // heartbeats of work items, which are outside of the changes
 	directives map[string][]byte // by step and attempt, such as 0000:000001
-	messages   map[string][]byte // the pull queue's, likewise
 	webhooks   int
 	unreadable []string
 }
 
-// Gather sorts the rows of a job's partitions, of the ledger's table and of the
-// queue's, whatever their order within each.
-func Gather(jobID string, ledgerRows, queueRows []tablestore.Row) *Evidence {
+// Gather sorts the rows of a job's partition, whatever their order.
+func Gather(jobID string, rows []tablestore.Row) *Evidence {
 	e := &Evidence{
-		JobID: jobID, directives: map[string][]byte{}, messages: map[string][]byte{},
-		Beside: map[tablestore.Key]tablestore.Properties{},
+		JobID: jobID, directives: map[string][]byte{}, Beside: map[tablestore.Key]tablestore.Properties{},
 	}
-	for i := range ledgerRows {
-		e.take(&ledgerRows[i])
-	}
-	for i := range queueRows {
-		row := &queueRows[i]
-		switch kind, rest, _ := strings.Cut(row.Key.Row, ":"); kind {
-		case "ITEM":
-			e.Items = append(e.Items, ReadItem(row.Properties))
-		case "MESSAGE":
-			e.messages[rest] = tablestore.Large(row.Properties, "directive")
+	for i := range rows {
+		if err := e.take(&rows[i]); err != nil {
+			e.unreadable = append(e.unreadable, fmt.Sprintf("row %s: %v", rows[i].Key.Row, err))
 		}
 	}
 	return e
 }
 
 // take takes one row of the job's partition.
-func (e *Evidence) take(row *tablestore.Row) {
+func (e *Evidence) take(row *tablestore.Row) error {
 	p := row.Properties
 	switch kind, rest, _ := strings.Cut(row.Key.Row, ":"); kind {
 	case "JOB":
@@ -66,11 +58,18 @@ func (e *Evidence) take(row *tablestore.Row) {
 		e.webhooks++
 	case "EVENT":
 		c, err := readChange(p)
-		if err != nil {
-			e.unreadable = append(e.unreadable, fmt.Sprintf("row %s: %v", row.Key.Row, err))
-		}
 		e.changes = append(e.changes, c)
+		return err
+	case "OPENITEM", "ITEM":
+		item, err := ReadItem(row.Key.Row, p)
+		e.Items = append(e.Items, item)
+		return err
+	case "BEAT":
+		beats, err := ReadMoves(p)
+		e.beats = append(e.beats, beats...)
+		return err
 	}
+	return nil
 }
 
 // attempt names an attempt as the rows of its bytes do.
@@ -86,8 +85,11 @@ type Tables struct {
 // Options are what the judgement goes by.
 type Options struct {
 	Tables Tables // Required.
-	// Shards is the number of shards of the schedule. Required.
-	Shards int
+	// Shards and ReadyShards are the numbers of shards of the schedule and of the
+	// ready index. Required.
+	Shards, ReadyShards int
+	// Split says that the store writes the batches of a change one after the other.
+	Split bool
 	// Now is the time of the audit. Required.
 	Now time.Time
 	// KeyTTL is how long an idempotency key outlives its job; 0 is as long as the
@@ -122,6 +124,9 @@ func (e *Evidence) Wants(o *Options) []tablestore.Key {
 	keys := []tablestore.Key{e.slotKey(o), e.claimKey(o)}
 	if e.Job.EntryKind != "" {
 		keys = append(keys, e.EntryKey(o))
+	}
+	if item := e.Queued(); item != nil {
+		keys = append(keys, e.HintKey(item, o))
 	}
 	return append(keys, e.listKeys(o)...)
 }

@@ -26,7 +26,7 @@ const (
 	Slot      Invariant = "slot"      // slots are those of live jobs
 	Listed    Invariant = "listed"    // lists show every job
 	Ended     Invariant = "ended"     // what follows the end of a job is done
-	Queue     Invariant = "queue"     // work items follow the ledger
+	Queue     Invariant = "queue"     // work items fit their steps and keep the lifecycle
 	Quiet     Invariant = "quiet"     // nothing is left to do (quiescent only)
 	Readable  Invariant = "readable"  // rows can be read
 )

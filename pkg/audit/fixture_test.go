@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 // keyTTL and retention are those of the town's ledger.
@@ -33,26 +35,24 @@ type town struct {
 	store  tablestore.Store
 	ledger *ledger.Ledger
 	queue  *workqueue.Queue
-	out    []ledger.Message
 	jobs   map[string]string
+	held   bool // dispatch is paused
 }
 
-// Offer implements the ledger's hand-off.
-func (w *town) Offer(m ledger.Message) { w.out = append(w.out, m) }
-
-// settle builds the town.
-func settle(t *testing.T) *town {
+// settle builds the town on a store that is atomic, or writes batch by batch.
+func settle(t *testing.T, split bool) *town {
 	t.Helper()
-	w := &town{t: t, store: memstore.New(memstore.Options{}), jobs: map[string]string{}}
-	storage := workqueue.NewStorage(w.store, "")
+	w := &town{t: t, store: memstore.New(memstore.Options{Split: split}), jobs: map[string]string{}}
+	mirror := workqueue.NewMirror(0)
 	var err error
 	w.ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: w.store, Handoff: w, Follower: storage, Hold: time.Minute, KeyTTL: keyTTL, Retention: retention,
+		Store: w.store, Ready: mirror.Ready, Hold: time.Minute, KeyTTL: keyTTL, Retention: retention,
+		Held: func(string, string, int) bool { return w.held },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.queue, err = workqueue.New(workqueue.Config{Storage: storage, Ledger: w.ledger}); err != nil {
+	if w.queue, err = workqueue.New(workqueue.Config{Ledger: w.ledger, Store: w.store, Mirror: mirror}); err != nil {
 		t.Fatal(err)
 	}
 	w.accept("done")
@@ -62,10 +62,25 @@ func settle(t *testing.T) *town {
 	w.work("failed", statemachine.ResultFailedFinal)
 	w.accept("retry")
 	w.work("retry", statemachine.ResultFailedRetry)
+	w.accept("stalled")
+	w.stall("stalled")
+	w.accept("offered twice")
+	w.stall("offered twice")
+	w.change("offered twice", statemachine.Retry{})
+	w.start("offered twice")
+	w.accept("held")
+	w.stall("held")
+	w.held = true
+	w.change("held", statemachine.Retry{})
+	w.held = false
+	w.accept("paused")
+	w.change("paused", statemachine.Pause{})
 	w.accept("running")
-	w.start("running")
+	w.beat(w.start("running"))
+	w.accept("claimed")
+	w.claim("claimed", false)
 	w.accept("queued")
-	w.publish()
+	w.held = true
 	w.accept("dispatching")
 	return w
 }
@@ -96,48 +111,64 @@ func (w *town) accept(name string) {
 	w.jobs[name] = accepted.Job.ID
 }
 
-// publish brings what is pending into the queue.
-func (w *town) publish() {
+// claim has a worker take the job's item, and start it if it says so.
+func (w *town) claim(name string, start bool) lifecycle.Item {
 	w.t.Helper()
-	messages := w.out
-	w.out = nil
-	for i, err := range w.queue.Publish(w.t.Context(), messages) {
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		event := statemachine.Published{OutboxID: messages[i].OutboxID, AttemptNo: messages[i].AttemptNo, AwaitsClaim: true}
-		if _, err := w.ledger.Change(w.t.Context(), messages[i].JobID, event); err != nil {
-			w.t.Fatal(err)
-		}
-	}
-}
-
-// start publishes, and has a worker take the job's step up.
-func (w *town) start(name string) statemachine.Pair {
-	w.t.Helper()
-	w.publish()
 	views, err := w.queue.Claim(w.t.Context(), workqueue.ClaimRequest{
-		Owner: "worker", RequestID: fmt.Sprint(name, time.Now().UnixNano()), Max: 1, Start: true,
+		Owner: "worker", RequestID: fmt.Sprint(name, time.Now().UnixNano()), Max: 1, Start: start,
 	})
 	if err != nil || len(views) != 1 || views[0].Item.JobID != w.jobs[name] {
 		w.t.Fatalf("claim for %s: %d items, %v", name, len(views), err)
 	}
-	return statemachine.Pair{AttemptNo: views[0].Item.AttemptNo, LeaseID: views[0].Item.LeaseID}
+	time.Sleep(time.Millisecond)
+	return views[0].Item
+}
+
+func (w *town) start(name string) lifecycle.Item {
+	w.t.Helper()
+	return w.claim(name, true)
+}
+
+// request is the next request about an item.
+func request(actor string, item *lifecycle.Item) lifecycle.Request {
+	return lifecycle.Request{Actor: actor, ExpectedRev: item.Rev, ID: fmt.Sprint("request-", item.Rev)}
+}
+
+// beat has the worker report that it is alive.
+func (w *town) beat(item lifecycle.Item) {
+	w.t.Helper()
+	if _, err := w.queue.Heartbeat(w.t.Context(), item.WorkID, request("worker", &item)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// stall has a worker take the job's item, and an operator take it from the worker.
+func (w *town) stall(name string) {
+	w.t.Helper()
+	item := w.start(name)
+	if _, err := w.queue.Stall(w.t.Context(), item.WorkID, request("operator", &item)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// change brings an event to the job.
+func (w *town) change(name string, event statemachine.Event) {
+	w.t.Helper()
+	result, err := w.ledger.Change(w.t.Context(), w.jobs[name], event)
+	if err != nil || result.Outcome != statemachine.Applied {
+		w.t.Fatalf("%T of %s: %s %s, %v", event, name, result.Outcome, result.Reason, err)
+	}
+	time.Sleep(time.Millisecond)
 }
 
 // work lets a worker carry the step that is next to that result.
 func (w *town) work(name string, status statemachine.ResultStatus) {
 	w.t.Helper()
-	pair := w.start(name)
-	agg, err := w.ledger.Job(w.t.Context(), w.jobs[name])
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	event := statemachine.Result{StepID: agg.Job.CurrentStepID, Pair: pair, Status: status, ErrorCode: "said"}
-	if _, err := w.ledger.Change(w.t.Context(), w.jobs[name], event); err != nil {
-		w.t.Fatal(err)
-	}
-	time.Sleep(time.Millisecond)
+	item := w.start(name)
+	w.change(name, statemachine.Result{
+		StepID: item.StepID, Pair: statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID},
+		Status: status, ErrorCode: "said",
+	})
 }
 
 // key is a row of a job's partition in the ledger.
@@ -154,10 +185,14 @@ func (w *town) find(table, name, partition string) tablestore.Row {
 	}
 	for _, row := range rows {
 		mine := row.Properties.Get("job_id").String() == w.jobs[name]
-		if parts, err := tablestore.Split(row.Key.Row); err == nil && len(parts) == 3 {
+		switch parts, err := tablestore.Split(row.Key.Row); {
+		case err != nil:
+		case len(parts) == 3:
 			mine = mine || parts[1] == w.jobs[name]
+		case len(parts) == 5:
+			mine = mine || strings.HasPrefix(parts[2], w.jobs[name]+".")
 		}
-		if mine && len(row.Key.Partition) >= len(partition) && row.Key.Partition[:len(partition)] == partition {
+		if mine && strings.HasPrefix(row.Key.Partition, partition) {
 			return row
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 // change is an EVENT row: one change of a job.
@@ -15,6 +16,7 @@ type change struct {
 	at        time.Time
 	operation string
 	moves     []move
+	items     []lifecycle.Event // the moves of work items
 }
 
 // move is one transition of a change.
@@ -34,7 +36,9 @@ func readChange(p tablestore.Properties) (change, error) {
 	if err := json.Unmarshal(tablestore.Large(p, "entries"), &c.moves); err != nil {
 		return c, fmt.Errorf("its entries are not readable: %w", err)
 	}
-	return c, nil
+	var err error
+	c.items, err = ReadMoves(p)
+	return c, err
 }
 
 // judgeJournal replays the history: it begins at 1, has no gap, is walked along

@@ -34,7 +34,8 @@ func (e *Evidence) Judge(o *Options) []Finding {
 	j.judgeOutbox()
 	j.judgeDirectives()
 	j.judgeBeside()
-	j.judgeQueue()
+	j.judgeItems()
+	j.judgeMoves()
 	if e.Job.Terminal() {
 		j.judgeEnd()
 	} else {
@@ -49,6 +50,7 @@ func (e *Evidence) Shape() []Finding {
 	j := &judge{Evidence: e, o: &Options{}}
 	j.judgeSteps()
 	j.judgeOutbox()
+	j.judgeItems()
 	return j.findings
 }
 

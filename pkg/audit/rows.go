@@ -16,6 +16,7 @@ type JobRow struct {
 	Hash                   string
 	State, Code            string
 	RerunOf, Correlation   string
+	Protocol               string
 	Rev, Attempts          int64
 	Created, Updated       time.Time
 	Completed              time.Time
@@ -34,7 +35,8 @@ func ReadJob(p tablestore.Properties) JobRow {
 	j := JobRow{
 		Raw: Raw(p), ID: text("job_id"), Tenant: text("tenant_id"), IdempotencyKey: text("idempotency_key"),
 		Hash: text("idempotency_hash"), State: text("state"), Code: text("error_code"), RerunOf: text("rerun_of"),
-		Correlation: text("correlation_id"), Rev: p.Get("rev").Int(), Attempts: p.Get("attempts_total").Int(),
+		Correlation: text("correlation_id"), Protocol: text("protocol_id"),
+		Rev: p.Get("rev").Int(), Attempts: p.Get("attempts_total").Int(),
 		Created: at("created_at"), Updated: at("updated_at"), Completed: at("completed_at"),
 		EntryKind: text("entry_kind"), EntryNonce: text("entry_nonce"), EntryDue: at("entry_due"),
 		SlotPartition: text("slot_partition"), SlotRow: text("slot_row"), Claim: text("claim"),
@@ -53,10 +55,11 @@ func (j *JobRow) Terminal() bool { return ended(j.State) }
 type StepRow struct {
 	Raw                    string
 	ID, State, Lease       string
+	Type, Service          string
 	OutboxID, ErrorCode    string
-	Index, Attempt         int
+	Index, Attempt, Lane   int
 	Expires, Timeout, Next time.Time
-	Result                 string
+	Output, Result         string
 	Memory                 []AttemptMemory
 	Spent, Budget          [3]int // dispatch, ack, execution
 	MaxAttempts            int
@@ -65,6 +68,7 @@ type StepRow struct {
 // AttemptMemory is what a step remembers of an attempt.
 type AttemptMemory struct {
 	No     int
+	Digest string // stands for the lease
 	Acked  bool
 	Result string
 }
@@ -74,9 +78,10 @@ func ReadStep(p tablestore.Properties) StepRow {
 	text := func(name string) string { return p.Get(name).String() }
 	s := StepRow{
 		Raw: Raw(p), ID: text("step_id"), State: text("state"), Lease: text("lease_id"), OutboxID: text("outbox_id"),
-		ErrorCode: text("last_error_code"), Index: int(p.Get("step_index").Int()), Attempt: int(p.Get("attempt_no").Int()),
+		Type: text("step_type"), Service: text("service"), ErrorCode: text("last_error_code"),
+		Index: int(p.Get("step_index").Int()), Attempt: int(p.Get("attempt_no").Int()), Lane: int(p.Get("lane").Int()),
 		Expires: p.Get("lease_expires_at").Time(), Timeout: p.Get("timeout_at").Time(), Next: p.Get("next_attempt_at").Time(),
-		Result: string(p.Get("result_ref").Bytes()), MaxAttempts: int(p.Get("max_attempts").Int()),
+		Output: text("output_ref"), Result: text("result_ref"), MaxAttempts: int(p.Get("max_attempts").Int()),
 	}
 	for i, cause := range []string{"dispatch", "ack", "execution"} {
 		s.Spent[i] = int(p.Get("spent_" + cause).Int())
@@ -87,7 +92,7 @@ func ReadStep(p tablestore.Properties) StepRow {
 	for part := range strings.SplitSeq(text("attempts"), ";") {
 		fields := strings.Split(part, ":")
 		if no, err := strconv.Atoi(fields[0]); err == nil && len(fields) == 4 {
-			s.Memory = append(s.Memory, AttemptMemory{No: no, Acked: fields[2] != "", Result: fields[3]})
+			s.Memory = append(s.Memory, AttemptMemory{No: no, Digest: fields[1], Acked: fields[2] != "", Result: fields[3]})
 		}
 	}
 	return s
@@ -124,45 +129,24 @@ func (s *StepRow) Remembers(no int) AttemptMemory {
 
 // OutboxRow is an OUTBOX row.
 type OutboxRow struct {
-	Raw              string
-	ID, State, Lease string
-	Step, Attempt    int
-	Due, Sent        time.Time
+	Raw                   string
+	ID, State, Lease, Bus string
+	Step, Attempt         int
+	Due, Sent             time.Time
 }
 
 // ReadOutbox reads an OUTBOX row by the names of its columns.
 func ReadOutbox(p tablestore.Properties) OutboxRow {
 	text := func(name string) string { return p.Get(name).String() }
 	return OutboxRow{
-		Raw: Raw(p), ID: text("outbox_id"), State: text("state"), Lease: text("lease_id"),
-		Step: int(p.Get("step_index").Int()), Attempt: int(p.Get("attempt_no").Int()), Due: p.Get("due_at").Time(),
+		Raw: Raw(p), ID: text("outbox_id"), State: text("state"), Lease: text("lease_id"), Bus: text("bus"),
+		Step: int(p.Get("step_index").Int()), Attempt: int(p.Get("attempt_no").Int()), Due: p.Get("next_attempt_at").Time(),
 		Sent: p.Get("sent_at").Time(),
 	}
 }
 
 // Message is the row's message id.
 func (o *OutboxRow) Message() string { return o.ID + "/" + strconv.Itoa(o.Attempt) }
-
-// ItemRow is an ITEM row of the pull queue.
-type ItemRow struct {
-	Raw, WorkID, Status, Owner, Message, Lease, Job, Step string
-	Attempt                                               int // the ledger's
-	Rev                                                   int64
-	Updated                                               time.Time
-}
-
-// ReadItem reads an ITEM row by the names of its columns.
-func ReadItem(p tablestore.Properties) ItemRow {
-	text := func(name string) string { return p.Get(name).String() }
-	return ItemRow{
-		Raw: Raw(p), WorkID: text("work_id"), Status: text("status"), Owner: text("owner"), Message: text("message_id"),
-		Lease: text("lease_id"), Job: text("job_id"), Step: text("step_id"), Attempt: int(p.Get("attempt_no").Int()),
-		Rev: p.Get("rev").Int(), Updated: p.Get("updated_at").Time(),
-	}
-}
-
-// Terminal reports whether the item has ended.
-func (i *ItemRow) Terminal() bool { return i.Status == "succeeded" || i.Status == "failed" }
 
 // Raw is a row byte for byte.
 func Raw(p tablestore.Properties) string { return string(tablestore.EncodeProperties(nil, p)) }

@@ -60,11 +60,8 @@ func (a *Auditor) subject(row *tablestore.Row) string {
 		}
 		return parts[1]
 	case a.o.Tables.Queue:
-		jobID, err := tablestore.Unescape(row.Key.Partition)
-		if err != nil || !strings.HasPrefix(row.Key.Row, "ITEM:") {
-			return ""
-		}
-		return jobID
+		hint, _ := readHint(row)
+		return hint.jobID
 	case a.o.Tables.Index:
 		if kind == "tenants" {
 			return ""
@@ -78,6 +75,9 @@ var scheduled = map[string]bool{"timer": true, "dispatch": true, "webhook": true
 
 // stray judges one row against its job.
 func (a *Auditor) stray(ctx context.Context, row *tablestore.Row) (*Finding, error) {
+	if row.Key.Table == a.o.Tables.Queue {
+		return a.strayQueue(ctx, row)
+	}
 	jobID := a.subject(row)
 	if jobID == "" {
 		return nil, nil
@@ -110,8 +110,6 @@ func (a *Auditor) stray(ctx context.Context, row *tablestore.Row) (*Finding, err
 		return finding(Slot, true, "slot %s is taken for it since %s, and it does not hold it", row.Key.Row, stamp(age))
 	case table == a.o.Tables.Index && !there && old:
 		return finding(Listed, true, "it is in the list %s, and not there", row.Key.Partition)
-	case table == a.o.Tables.Queue && gone && old:
-		return finding(Queue, true, "its work item %s is there, and it is not", row.Key.Row)
 	}
 	return nil, nil
 }
@@ -144,18 +142,13 @@ func (a *Auditor) fact(ctx context.Context, jobID string) (fact, bool, error) {
 	if f, ok := a.known[jobID]; ok {
 		return f, true, nil
 	}
-	key := tablestore.Key{Table: a.o.Tables.Ledger, Partition: tablestore.Escape(jobID), Row: "JOB"}
-	row, err := a.cfg.Store.Get(ctx, key)
-	if errors.Is(err, tablestore.ErrNotFound) {
-		return fact{}, false, nil
-	}
+	rows, err := a.partition(ctx, a.o.Tables.Ledger, tablestore.Escape(jobID))
 	if err != nil {
 		return fact{}, false, fmt.Errorf("read job %s: %w", jobID, err)
 	}
-	job := ReadJob(row.Properties)
-	e := &Evidence{JobID: jobID, Job: &job}
-	if job.Tombstone {
-		return fact{tombstone: true}, true, nil
+	e := Gather(jobID, rows)
+	if e.Job == nil {
+		return fact{}, false, nil
 	}
-	return fact{rev: job.Rev, terminal: job.Terminal(), entry: e.EntryKey(&a.o), slot: e.slotKey(&a.o)}, true, nil
+	return a.factOf(e), true, nil
 }

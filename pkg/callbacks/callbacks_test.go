@@ -1,6 +1,7 @@
 package callbacks_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -18,13 +19,38 @@ type inbox struct{ last ledger.Message }
 
 func (i *inbox) Offer(message ledger.Message) { i.last = message }
 
-// setup is a service, its ledger, and the identity of a fresh job's step.
-func setup(t *testing.T) (*callbacks.Service, *ledger.Ledger, callbacks.Identity) {
+// worker reports of the attempt that its directive was for.
+type worker struct {
+	*callbacks.Service
+	callbacks.Callback
+	pair statemachine.Pair
+}
+
+// apply brings the event as the worker's report.
+func (w *worker) apply(ctx context.Context, event statemachine.Event) (callbacks.Answer, error) {
+	w.Event = event
+	return w.Apply(ctx, w.Callback)
+}
+
+func (w *worker) ack() statemachine.Event {
+	return statemachine.Ack{StepID: w.StepID, Pair: w.pair}
+}
+
+func (w *worker) heartbeat() statemachine.Event {
+	return statemachine.Heartbeat{StepID: w.StepID, Pair: w.pair}
+}
+
+func (w *worker) result(status statemachine.ResultStatus) statemachine.Event {
+	return statemachine.Result{StepID: w.StepID, Pair: w.pair, Status: status}
+}
+
+// setup is the worker of a fresh job's step, and the ledger.
+func setup(t *testing.T) (*worker, *ledger.Ledger) {
 	t.Helper()
 	in := &inbox{}
 	store := memstore.New(memstore.Options{})
 	l, err := ledger.Open(t.Context(), ledger.Config{
-		Store: store, Handoff: in, Projector: projectionstest.Projector(t, store),
+		Store: store, Bus: statemachine.BusServiceBus, Handoff: in, Projector: projectionstest.Projector(t, store),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -39,31 +65,36 @@ func setup(t *testing.T) (*callbacks.Service, *ledger.Ledger, callbacks.Identity
 	if err != nil {
 		t.Fatal(err)
 	}
-	return callbacks.New(l), l, callbacks.Identity{
-		JobID: in.last.JobID, StepID: in.last.StepID, TenantID: "tenant_a", Actor: "platform",
-		Pair: statemachine.Pair{AttemptNo: in.last.AttemptNo, LeaseID: in.last.LeaseID},
-	}
+	return &worker{
+		Service:  callbacks.New(l),
+		Callback: callbacks.Callback{JobID: in.last.JobID, StepID: in.last.StepID, TenantID: "tenant_a", RequestID: "r1"},
+		pair:     statemachine.Pair{AttemptNo: in.last.AttemptNo, LeaseID: in.last.LeaseID},
+	}, l
 }
 
 func TestService_AWorkerReports(t *testing.T) {
 	t.Parallel()
-	s, l, id := setup(t)
-	answer, err := s.Ack(t.Context(), id)
+	w, l := setup(t)
+	answer, err := w.apply(t.Context(), w.ack())
 	if err != nil || answer.Outcome != statemachine.Applied || answer.StepState != statemachine.StepInProgress ||
 		answer.JobState != statemachine.JobInProgress || answer.LeaseExpiresAt.IsZero() || answer.CancelRequested {
 		t.Fatalf("ACK: %+v, %v", answer, err)
 	}
-	if again, err := s.Ack(t.Context(), id); err != nil || again.Outcome != statemachine.Duplicate {
+	history, _, err := l.History(t.Context(), w.JobID, 0, 100)
+	if last := history[len(history)-1]; err != nil || last.Actor != "platform" || last.RequestID != "r1" {
+		t.Errorf("the history says %+v, %v", last, err)
+	}
+	if again, err := w.apply(t.Context(), w.ack()); err != nil || again.Outcome != statemachine.Duplicate {
 		t.Errorf("the repeated ACK: %+v, %v", again, err)
 	}
-	if _, err := l.Change(t.Context(), id.JobID, statemachine.Cancel{}); err != nil {
+	if _, err := l.Change(t.Context(), w.JobID, statemachine.Cancel{}); err != nil {
 		t.Fatal(err)
 	}
-	beat, err := s.Heartbeat(t.Context(), id)
+	beat, err := w.apply(t.Context(), w.heartbeat())
 	if err != nil || !beat.CancelRequested || beat.LeaseExpiresAt.Before(answer.LeaseExpiresAt) {
 		t.Errorf("heartbeat: %+v, %v", beat, err)
 	}
-	done, err := s.Result(t.Context(), id, callbacks.Report{Status: statemachine.ResultSucceeded})
+	done, err := w.apply(t.Context(), w.result(statemachine.ResultSucceeded))
 	if err != nil || done.StepState != statemachine.StepSucceeded || done.JobState != statemachine.JobCancelled {
 		t.Errorf("RESULT: %+v, %v", done, err)
 	}
@@ -73,54 +104,54 @@ func TestService_RefusalsHaveTheirCodes(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name string
-		call func(*callbacks.Service, callbacks.Identity) error
+		call func(*worker) error
 		code problem.Code
 	}{
-		{"a guessed lease", func(s *callbacks.Service, id callbacks.Identity) error {
-			id.Pair.LeaseID = "guessed"
-			_, err := s.Ack(t.Context(), id)
+		{"a guessed lease", func(w *worker) error {
+			w.pair.LeaseID = "guessed"
+			_, err := w.apply(t.Context(), w.ack())
 			return err
 		}, problem.StaleAttempt},
-		{"another attempt", func(s *callbacks.Service, id callbacks.Identity) error {
-			id.Pair.AttemptNo = 2
-			_, err := s.Heartbeat(t.Context(), id)
+		{"another attempt", func(w *worker) error {
+			w.pair.AttemptNo = 2
+			_, err := w.apply(t.Context(), w.heartbeat())
 			return err
 		}, problem.StaleAttempt},
-		{"an unknown step", func(s *callbacks.Service, id callbacks.Identity) error {
-			id.StepID = "two"
-			_, err := s.Ack(t.Context(), id)
+		{"an unknown step", func(w *worker) error {
+			w.StepID = "two"
+			_, err := w.apply(t.Context(), w.ack())
 			return err
 		}, problem.StepNotFound},
-		{"an unknown job", func(s *callbacks.Service, id callbacks.Identity) error {
-			id.JobID = "gone"
-			_, err := s.Ack(t.Context(), id)
+		{"an unknown job", func(w *worker) error {
+			w.JobID = "gone"
+			_, err := w.apply(t.Context(), w.ack())
 			return err
 		}, problem.JobNotFound},
-		{"another tenant's job", func(s *callbacks.Service, id callbacks.Identity) error {
-			id.TenantID = "tenant_b"
-			_, err := s.Ack(t.Context(), id)
+		{"another tenant's job", func(w *worker) error {
+			w.TenantID = "tenant_b"
+			_, err := w.apply(t.Context(), w.ack())
 			return err
 		}, problem.JobNotFound},
-		{"a contradiction", func(s *callbacks.Service, id callbacks.Identity) error {
-			if _, err := s.Result(t.Context(), id, callbacks.Report{Status: statemachine.ResultFailedRetry}); err != nil {
+		{"a contradiction", func(w *worker) error {
+			if _, err := w.apply(t.Context(), w.result(statemachine.ResultFailedRetry)); err != nil {
 				return err
 			}
-			_, err := s.Result(t.Context(), id, callbacks.Report{Status: statemachine.ResultSucceeded})
+			_, err := w.apply(t.Context(), w.result(statemachine.ResultSucceeded))
 			return err
 		}, problem.ContradictoryResult},
-		{"a heartbeat after the end", func(s *callbacks.Service, id callbacks.Identity) error {
-			if _, err := s.Result(t.Context(), id, callbacks.Report{Status: statemachine.ResultSucceeded}); err != nil {
+		{"a heartbeat after the end", func(w *worker) error {
+			if _, err := w.apply(t.Context(), w.result(statemachine.ResultSucceeded)); err != nil {
 				return err
 			}
-			_, err := s.Heartbeat(t.Context(), id)
+			_, err := w.apply(t.Context(), w.heartbeat())
 			return err
 		}, problem.IllegalTransition},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			s, _, id := setup(t)
-			err := test.call(s, id)
+			w, _ := setup(t)
+			err := test.call(w)
 			if known, ok := errors.AsType[*problem.Error](err); !ok || known.Code != test.code {
 				t.Errorf("answered %v, want %s", err, test.code)
 			}

@@ -5,34 +5,34 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 )
 
-// record writes the request into the audit log, where its rule says so.
-func (s *Server) record(x *exchange, r *http.Request) {
-	if s.audit == nil || !x.rule.Audited {
+// record writes the request to the audit log if its rule says so.
+func (s *Server) record(state *requestState, r *http.Request) {
+	if s.audit == nil || !state.rule.Audited {
 		return
 	}
-	s.audit.Write(r.Context(), access.Record{
-		At: time.Now(), Caller: x.caller, From: from(r), Action: x.rule.Operation,
-		Object: x.object, Tenant: x.tenant, Outcome: x.outcome(),
+	s.audit.Write(r.Context(), auth.Record{
+		At: time.Now(), Caller: state.caller, From: from(r), Action: state.rule.Operation,
+		Object: state.object, Tenant: state.tenant, Outcome: state.outcome(),
 	})
 }
 
-// outcome is what became of the request.
-func (x *exchange) outcome() access.Outcome {
+// outcome returns the outcome of the request for the audit log.
+func (state *requestState) outcome() auth.Outcome {
 	switch {
-	case x.foreign, x.status == http.StatusUnauthorized, x.status == http.StatusForbidden:
-		return access.Denied
-	case x.status >= http.StatusBadRequest:
-		return access.Failed
+	case state.foreign, state.status == http.StatusUnauthorized, state.status == http.StatusForbidden:
+		return auth.Denied
+	case state.status >= http.StatusBadRequest:
+		return auth.Failed
 	default:
-		return access.Done
+		return auth.Done
 	}
 }
 
-// from is the address that the request came from. What a proxy says of where it
-// has it from is not looked at: anybody could say so.
+// from returns the address that the request came from. It ignores the headers of
+// proxies: any client could send them.
 func from(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

@@ -8,15 +8,16 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// batchParallel is how many commands of one batch are accepted side by side: so
-// that they share the store's syncs, and one client does not take it over.
+// batchParallel is how many commands of one batch are accepted in parallel: enough
+// to share the store's syncs, but too few for one client to monopolise the store.
 const batchParallel = 16
 
-// batch is a batch whose commands are still unread: each is read, and refused,
-// by itself.
+// batch is a batch whose commands are not decoded yet: each is decoded, and accepted
+// or refused, independently.
 type batch struct {
 	Commands []json.RawMessage `json:"commands"`
 }
@@ -55,7 +56,7 @@ func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {
 
 // submitOne accepts one command of a batch.
 func (e *endpoints) submitOne(r *http.Request, command []byte) api.BatchItem {
-	accepted, err := e.commands.Submit(r.Context(), Submission{Body: command, Admit: e.admitting(r.Context())})
+	accepted, err := e.Commands.Submit(r.Context(), command, commands.Headers{}, e.mayName(r.Context()))
 	if err != nil {
 		fault := problem.From(err)
 		e.respond.report(r, fault)
@@ -63,7 +64,7 @@ func (e *endpoints) submitOne(r *http.Request, command []byte) api.BatchItem {
 		return api.BatchItem{Status: body.Status, Error: &body}
 	}
 	return api.BatchItem{
-		Status: http.StatusAccepted, JobID: accepted.JobID, State: accepted.State, Replayed: &accepted.Replayed,
-		CorrelationID: accepted.CorrelationID,
+		Status: http.StatusAccepted, JobID: accepted.Job.ID, State: api.JobState(accepted.Job.State),
+		Replayed: &accepted.Replayed, CorrelationID: accepted.Job.CorrelationID,
 	}
 }

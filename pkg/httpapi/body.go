@@ -14,7 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// readAhead is what is allocated at most before the client has sent anything.
+// readAhead limits the buffer that is allocated before the client has sent anything.
 const readAhead = 1 << 16
 
 // bodies reads request bodies. It is safe for concurrent use.
@@ -44,8 +44,8 @@ func (b *bodies) optional(w http.ResponseWriter, r *http.Request, into checker) 
 // lenient decodes a body in which unknown fields are ignored and counted.
 func (b *bodies) lenient(w http.ResponseWriter, r *http.Request, into checker) error {
 	return b.decode(w, r, into, func(_ string, _ error) error {
-		if x := exchangeOf(r.Context()); x != nil {
-			b.unknown.WithLabelValues(x.route).Inc()
+		if state := requestStateOf(r.Context()); state != nil {
+			b.unknown.WithLabelValues(state.route).Inc()
 		}
 		return nil
 	})
@@ -87,25 +87,25 @@ func (b *bodies) raw(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return nil, &problem.Error{Code: problem.InvalidJSON, Detail: "The body could not be read to its end.", Err: err}
 }
 
-// What is read of a body beyond the limit, and for how long, before it is refused.
+// How much of a too large body is read, and for how long, before it is refused.
 const (
 	drainBytes = 16 << 20
 	drainTime  = 2 * time.Second
 )
 
-// tooLarge is the problem of a body beyond the limit. Some of its rest is read and
-// dropped: a client that is still sending when the connection ends never sees the
-// answer. One that asked whether to send at all is simply told.
+// tooLarge returns the problem of a body that exceeds the limit. It first reads and
+// drops some of the rest: a client that is still sending when the connection ends
+// never sees the answer. A client that sent Expect waits for it, so nothing is read.
 func (b *bodies) tooLarge(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Connection", "close")
 	if r.Header.Get("Expect") == "" {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime))
-		_, _ = io.CopyN(io.Discard, r.Body, drainBytes) // Whatever comes of it, the answer is the same.
+		_, _ = io.CopyN(io.Discard, r.Body, drainBytes) // The answer is the same if this fails.
 	}
 	return problem.Newf(problem.TooLarge, "The body is larger than %d bytes.", b.limit)
 }
 
-// requireJSON checks that a body is declared as JSON, in UTF-8 and as it is.
+// requireJSON checks that a body is declared as JSON in UTF-8, without an encoding.
 func requireJSON(header http.Header) error {
 	if encoding := header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
 		return problem.Newf(problem.UnsupportedMediaType, "Content-Encoding must be absent.")

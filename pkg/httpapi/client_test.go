@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
@@ -17,50 +16,41 @@ func dialAPI(t *testing.T, h *harness) *api.ClientWithResponses {
 	t.Helper()
 	server := listen(t, h)
 	client, err := api.NewClientWithResponses(server.URL, api.WithHTTPClient(server.Client()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return client
+}
+
+// sent is a command as a client has it.
+var sent = api.Command{
+	TenantID: "t", RequestType: "doc.ingest", SchemaVersion: "1",
+	InputRef: []byte(`{"uri":"in"}`), OutputRef: []byte(`{"uri":"out"}`), Payload: []byte(`{"language":"en","n":1e2}`),
 }
 
 func TestTheGeneratedClientSubmits(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	client := dialAPI(t, h)
 	key := "k1"
-	response, err := client.SubmitCommandWithResponse(t.Context(), &api.SubmitCommandParams{IdempotencyKey: &key}, api.Command{
-		TenantID: "t", RequestType: "doc.ingest", SchemaVersion: "1",
-		InputRef: []byte(`{"uri":"in"}`), OutputRef: []byte(`{"uri":"out"}`), Payload: []byte(`{"n":1e2}`),
-	})
-	if err != nil {
-		t.Fatal(err)
+	response, err := dialAPI(t, h).SubmitCommandWithResponse(t.Context(), &api.SubmitCommandParams{IdempotencyKey: &key}, sent)
+	must(t, err)
+	accepted := response.JSON202
+	if accepted == nil || accepted.State != api.JobStateDispatching || accepted.Replayed {
+		t.Fatalf("%s: %s", response.Status(), response.Body)
 	}
-	if diff := cmp.Diff(&accepted, response.JSON202); diff != "" {
-		t.Errorf("receipt (-want +got):\n%s", diff)
-	}
-	if response.Headers202.Location != "/v1/jobs/j1" {
+	if response.Headers202.Location != "/v1/jobs/"+accepted.JobID {
 		t.Errorf("Location is %q", response.Headers202.Location)
 	}
-	want := httpapi.Submission{
-		IdempotencyKey: "k1",
-		Body: []byte(`{"input_ref":{"uri":"in"},"output_ref":{"uri":"out"},"payload":{"n":1e2},"request_type":"doc.ingest",` +
-			`"schema_version":"1","tenant_id":"t"}`),
-	}
-	if diff := cmp.Diff(want, h.useCases.all()[0].Request); diff != "" {
-		t.Errorf("submission (-want +got):\n%s", diff)
+	job := decoded[api.Job](t, h.given(t, "GET /v1/jobs/"+accepted.JobID, ""))
+	if job.IdempotencyKey != key || string(job.Steps[0].Payload) != string(sent.Payload) || string(job.OutputRef) != string(sent.OutputRef) {
+		t.Errorf("the job is %+v", job)
 	}
 }
 
 func TestTheGeneratedClientReadsProblems(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.useCases.err = &problem.Error{Code: problem.TenantLimit, RetryAfter: 5 * time.Second}
-	response, err := dialAPI(t, h).SubmitCommandWithResponse(t.Context(), nil, api.Command{
-		InputRef: []byte(`{}`), OutputRef: []byte(`{}`), Payload: []byte(`{}`),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h.store.fail(&problem.Error{Code: problem.TenantLimit, RetryAfter: 5 * time.Second})
+	response, err := dialAPI(t, h).SubmitCommandWithResponse(t.Context(), nil, sent)
+	must(t, err)
 	if found := response.ApplicationProblemJSON429; found == nil || found.Code != problem.TenantLimit {
 		t.Errorf("%s: problem %+v", response.Status(), found)
 	}
@@ -73,30 +63,22 @@ func TestTheGeneratedClientWorks(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	client := dialAPI(t, h)
-	claimed, err := client.ClaimWorkWithResponse(t.Context(), api.ClaimRequest{Owner: "o", RequestID: "r1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	job := h.submitted(t)
+	_, err := h.relay.RunOnce(t.Context())
+	must(t, err)
+	claimed, err := client.ClaimWorkWithResponse(t.Context(), api.ClaimRequest{Owner: "o", RequestID: "r1", Start: true})
+	must(t, err)
 	got := claimed.JSON200.Items[0]
 	completed, err := client.CompleteWorkWithResponse(t.Context(), got.WorkID, api.WorkCompletion{
 		Owner: "o", ExpectedRev: got.Rev, RequestID: "r2", ResultRef: []byte(`{"uri":"u"}`),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if completed.StatusCode() != http.StatusOK || completed.JSON200.WorkID != "w1" {
+	must(t, err)
+	if completed.StatusCode() != http.StatusOK || completed.JSON200.WorkID != got.WorkID || completed.JSON200.Status != api.WorkStatusSucceeded {
 		t.Errorf("%s: %s", completed.Status(), completed.Body)
 	}
-	cancelled, err := client.CancelJobWithResponse(t.Context(), "j1", api.ControlRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(job.Steps[0].Payload, cancelled.JSON200.Steps[0].Payload); diff != "" {
-		t.Errorf("payload (-want +got):\n%s", diff)
-	}
-	for _, id := range h.useCases.all()[1:] {
-		if id.ID != "w1" && id.ID != "j1" {
-			t.Errorf("%s of %q", id.Operation, id.ID)
-		}
+	cancelled, err := client.CancelJobWithResponse(t.Context(), job, api.ControlRequest{})
+	must(t, err)
+	if diff := cmp.Diff(`{"uri":"u"}`, string(cancelled.JSON202.Steps[0].ResultRef)); diff != "" {
+		t.Errorf("what the worker reported (-want +got):\n%s", diff)
 	}
 }

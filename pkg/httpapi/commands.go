@@ -6,47 +6,45 @@ import (
 	"net/url"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
 // SubmitCommand is POST /v1/commands.
 func (e *endpoints) SubmitCommand(w http.ResponseWriter, r *http.Request, params api.SubmitCommandParams) {
-	e.submit(w, r, params.IdempotencyKey, params.Traceparent)
+	e.submit(w, r, commands.Headers{IdempotencyKey: textOf(params.IdempotencyKey), Traceparent: textOf(params.Traceparent)})
 }
 
-// Orchestrate is POST /v1/orchestrate, the same under another name.
+// Orchestrate is POST /v1/orchestrate, another name of POST /v1/commands.
 func (e *endpoints) Orchestrate(w http.ResponseWriter, r *http.Request, params api.OrchestrateParams) {
-	e.submit(w, r, params.IdempotencyKey, params.Traceparent)
+	e.submit(w, r, commands.Headers{IdempotencyKey: textOf(params.IdempotencyKey), Traceparent: textOf(params.Traceparent)})
 }
 
-// submit hands the body over as it is: its canonical form is the use case's.
-func (e *endpoints) submit(w http.ResponseWriter, r *http.Request, key *api.IdempotencyKey, trace *api.Traceparent) {
+// submit passes the raw body on: the use case needs its canonical form.
+func (e *endpoints) submit(w http.ResponseWriter, r *http.Request, headers commands.Headers) {
 	body, err := e.bodies.raw(w, r)
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
-	submission := Submission{Body: body, Admit: e.admitting(r.Context())}
-	if key != nil {
-		submission.IdempotencyKey = *key
-	}
-	if trace != nil {
-		submission.Traceparent = *trace
-	}
-	accepted, err := e.commands.Submit(r.Context(), submission)
-	e.answerAccepted(w, r, accepted, err)
+	accepted, err := e.Commands.Submit(r.Context(), body, headers, e.mayName(r.Context()))
+	e.answerAccepted(w, r, &accepted, err)
 }
 
-// admitting is the Admit of a submission.
-func (e *endpoints) admitting(ctx context.Context) func(tenantID string) error {
-	return func(tenantID string) error { return e.guard.named(ctx, tenantID) }
+// mayName returns a function that asks the guard whether the caller may name a tenant.
+func (e *endpoints) mayName(ctx context.Context) commands.Authorize {
+	return func(tenantID string) error { return e.guard.authorizeTenant(ctx, tenantID) }
 }
 
-// answerAccepted answers 202 with the job's place.
-func (e *endpoints) answerAccepted(w http.ResponseWriter, r *http.Request, accepted api.CommandAccepted, err error) {
+// answerAccepted answers 202 with the job and its Location.
+func (e *endpoints) answerAccepted(w http.ResponseWriter, r *http.Request, accepted *ledger.Accepted, err error) {
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
-	w.Header().Set("Location", "/v1/jobs/"+url.PathEscape(accepted.JobID))
-	e.respond.json(w, r, http.StatusAccepted, accepted)
+	job := &accepted.Job
+	w.Header().Set("Location", "/v1/jobs/"+url.PathEscape(job.ID))
+	e.respond.json(w, r, http.StatusAccepted, api.CommandAccepted{
+		JobID: job.ID, State: api.JobState(job.State), Replayed: accepted.Replayed, CorrelationID: job.CorrelationID,
+	})
 }

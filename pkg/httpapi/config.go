@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,7 +10,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/jobs"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/pauses"
+	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
 // The defaults of [Config].
@@ -18,45 +29,74 @@ const (
 	DefaultMaxWaits     = 5000
 )
 
+// UseCases are the use cases that the handlers call. All are required.
+type UseCases struct {
+	// Ledger looks up webhooks and the owners of objects.
+	Ledger     *ledger.Ledger
+	Commands   *commands.Service
+	Jobs       *jobs.Service
+	Callbacks  *callbacks.Service
+	Queue      *workqueue.Queue
+	Operator   *outbox.Operator
+	Reconciler *upkeep.Reconciler
+	Failures   *upkeep.Failures
+	Pauses     *pauses.Service
+	// Gate is this process's view of the pauses.
+	Gate      *pauses.Gate
+	Protocols *protocol.Holder
+}
+
+// missing names the first use case that is nil, empty if none is.
+func (u *UseCases) missing() string {
+	switch {
+	case u.Ledger == nil:
+		return "Ledger"
+	case u.Commands == nil:
+		return "Commands"
+	case u.Jobs == nil:
+		return "Jobs"
+	case u.Callbacks == nil:
+		return "Callbacks"
+	case u.Queue == nil:
+		return "Queue"
+	case u.Operator == nil:
+		return "Operator"
+	case u.Reconciler == nil:
+		return "Reconciler"
+	case u.Failures == nil:
+		return "Failures"
+	case u.Pauses == nil:
+		return "Pauses"
+	case u.Gate == nil:
+		return "Gate"
+	case u.Protocols == nil:
+		return "Protocols"
+	}
+	return ""
+}
+
 // Config is what a [Server] is made of.
 type Config struct {
-	// Commands accepts commands. Required.
-	Commands Commands
-	// Jobs reads and controls jobs. Required.
-	Jobs Jobs
-	// Callbacks takes platform services' reports. Required.
-	Callbacks Callbacks
-	// Work is the pull queue. Optional. Defaults to none: its paths answer 404.
-	Work Work
-	// Admin is what operators may do. Required.
-	Admin Admin
-	// Failures shows and reruns what failed. Required.
-	Failures Failures
-	// Pauses stops dispatch by scope. Required.
-	Pauses Pauses
-	// Webhooks shows the webhooks. Required.
-	Webhooks Webhooks
-	// Protocols shows the protocols. Required.
-	Protocols Protocols
-	// Readiness answers readyz. Required.
-	Readiness Readiness
-	// Access tells who calls. Required: one without a token file and an issuer
-	// lets everybody do everything, and belongs on loopback.
-	Access *access.Authenticator
-	// Owners says whose objects are. Required.
-	Owners Owners
+	UseCases
+
+	// Ready answers readyz: sentences that say what is degraded, or an error if the
+	// store does not answer. It must be safe for concurrent use. Required.
+	Ready func(ctx context.Context) (warnings []string, err error)
+	// Auth authenticates callers. Required. Without a token file and an issuer it
+	// lets every caller do everything; then listen on loopback only.
+	Auth *auth.Authenticator
 	// CallerLimit limits the requests of each caller, TenantLimit those for each
 	// tenant. Optional. Default to no limit.
-	CallerLimit *access.Limiter
-	TenantLimit *access.Limiter
+	CallerLimit *auth.Limiter
+	TenantLimit *auth.Limiter
 	// Audit gets a record of each action of an operator, and of each control of a
 	// job. Optional. Defaults to none.
-	Audit *access.Audit
-	// Registry is where the server's metrics go, and what /metrics shows.
+	Audit *auth.Audit
+	// Registry holds the server's metrics; /metrics shows it.
 	// Required.
 	Registry *prometheus.Registry
-	// Log gets the access log at debug, and each failure of this side once, with
-	// the request's id. Required.
+	// Log gets the access log at debug, and each server-side failure once, with the
+	// request's id. Required.
 	Log *slog.Logger
 	// MaxBodyBytes is the largest request body. Optional. Defaults to
 	// [DefaultMaxBodyBytes].
@@ -64,46 +104,34 @@ type Config struct {
 	// BodyTimeout is how long a client may take to send its body. Optional.
 	// Defaults to [DefaultBodyTimeout].
 	BodyTimeout time.Duration
-	// MaxWaits is how many requests may wait at a time. Callers share them fairly:
-	// beyond, the oldest of the caller with the most is answered, for another one.
-	// Optional. Defaults to [DefaultMaxWaits].
+	// MaxWaits is how many requests may wait at a time. Callers share the slots
+	// fairly: when all are taken, the oldest request of the caller with the most is
+	// answered to make room. Optional. Defaults to [DefaultMaxWaits].
 	MaxWaits int
-	// ProbesOnly leaves out all but /healthz, /readyz and /metrics, for a process
-	// that does not serve the API. Optional. Defaults to false.
+	// ProbesOnly serves only /healthz, /readyz and /metrics, for a process without
+	// the API. Optional. Defaults to false.
 	ProbesOnly bool
 }
 
-// Validate reports the first field that makes no sense, by name.
+// Validate names the first field that is missing or invalid.
 func (c Config) Validate() error {
-	for _, field := range []struct {
-		name    string
-		present bool
-	}{
-		{"Commands", c.Commands != nil},
-		{"Jobs", c.Jobs != nil},
-		{"Callbacks", c.Callbacks != nil},
-		{"Admin", c.Admin != nil},
-		{"Failures", c.Failures != nil},
-		{"Pauses", c.Pauses != nil},
-		{"Webhooks", c.Webhooks != nil},
-		{"Protocols", c.Protocols != nil},
-		{"Readiness", c.Readiness != nil},
-		{"Access", c.Access != nil},
-		{"Owners", c.Owners != nil},
-		{"Registry", c.Registry != nil},
-		{"Log", c.Log != nil},
-	} {
-		if !field.present {
-			return fmt.Errorf("httpapi: %s is required", field.name)
-		}
+	if missing := c.missing(); missing != "" {
+		return fmt.Errorf("httpapi: %s is required", missing)
 	}
-	if c.MaxBodyBytes < 0 {
+	switch {
+	case c.Ready == nil:
+		return errors.New("httpapi: Ready is required")
+	case c.Auth == nil:
+		return errors.New("httpapi: Auth is required")
+	case c.Registry == nil:
+		return errors.New("httpapi: Registry is required")
+	case c.Log == nil:
+		return errors.New("httpapi: Log is required")
+	case c.MaxBodyBytes < 0:
 		return errors.New("httpapi: MaxBodyBytes must not be negative")
-	}
-	if c.BodyTimeout < 0 {
+	case c.BodyTimeout < 0:
 		return errors.New("httpapi: BodyTimeout must not be negative")
-	}
-	if c.MaxWaits < 0 {
+	case c.MaxWaits < 0:
 		return errors.New("httpapi: MaxWaits must not be negative")
 	}
 	return nil
@@ -111,17 +139,8 @@ func (c Config) Validate() error {
 
 // withDefaults returns the configuration with its optional fields set.
 func (c Config) withDefaults() Config {
-	if c.Work == nil {
-		c.Work = noWork{}
-	}
-	if c.MaxBodyBytes == 0 {
-		c.MaxBodyBytes = DefaultMaxBodyBytes
-	}
-	if c.BodyTimeout == 0 {
-		c.BodyTimeout = DefaultBodyTimeout
-	}
-	if c.MaxWaits == 0 {
-		c.MaxWaits = DefaultMaxWaits
-	}
+	c.MaxBodyBytes = cmp.Or(c.MaxBodyBytes, DefaultMaxBodyBytes)
+	c.BodyTimeout = cmp.Or(c.BodyTimeout, DefaultBodyTimeout)
+	c.MaxWaits = cmp.Or(c.MaxWaits, DefaultMaxWaits)
 	return c
 }

@@ -10,17 +10,16 @@ import (
 	"time"
 )
 
-// minSilence is for how long a connection is without a request before it may be
-// closed for another one: one that is on its way is let arrive.
+// minSilence is how long a connection must have been without a request before a new
+// connection may replace it, so that a request on its way still arrives.
 const minSilence = 250 * time.Millisecond
 
 // LimitConnections returns a listener for the server that keeps at most limit
-// connections open. Beyond that a new one takes the place of the one that has
-// been without a request the longest: silent clients, and those that never get
-// to the end of their headers, cannot keep others out. Where all have a request
-// under way, new ones wait unread, in the operating system's queue, until one
-// has none. A [Server] counts only requests that it lets in: nobody keeps a place
-// without a credential, by a body that does not come or an answer that is not read.
+// connections open. Beyond that a new one replaces the connection that has been
+// idle longest, so clients that are silent, or never finish their headers, cannot
+// keep others out. While all connections have a request under way, new ones wait
+// unread in the operating system's queue. A [Server] counts only requests that it
+// admits: without a credential, a slow body or an unread answer keeps no connection.
 //
 // It sets the server's ConnState and ConnContext. Serve the returned listener
 // once.
@@ -31,32 +30,32 @@ func LimitConnections(server *http.Server, listener net.Listener, limit int) net
 	}
 	server.ConnState = c.note
 	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-		return context.WithValue(ctx, seatKey{}, &seat{c, plain(conn)})
+		return context.WithValue(ctx, trackedConnKey{}, &trackedConn{c, plain(conn)})
 	}
 	return c
 }
 
-// connection is an open one.
+// connection is an open connection.
 type connection struct {
 	conn  net.Conn
-	place *list.Element // In quiet, nil while a request is under way.
-	since time.Time     // When it got that place.
-	kept  int           // How many of its requests keep it.
+	idle  *list.Element // invariant: idle is its element of quiet, or nil while a request is under way.
+	since time.Time     // When it became idle.
+	kept  int           // How many admitted requests keep it open.
 }
 
-// connections are the open ones of a server. It is safe for concurrent use, and
-// locks nothing while it closes one.
+// connections tracks the open connections of a server. It is safe for concurrent
+// use, and holds no lock while it closes a connection.
 type connections struct {
 	net.Listener
 	limit int
 
-	changed chan struct{} // Holds a token when there may be room again.
+	changed chan struct{} // Holds a token if there may be room again.
 	closed  chan struct{}
 	close   sync.Once
 
 	mu    sync.Mutex
 	open  map[net.Conn]*connection
-	quiet list.List // Those that may be closed, the longest first.
+	quiet list.List // Connections that may be closed, the one idle longest first.
 }
 
 // Accept implements [net.Listener]. It waits until there is room.
@@ -86,19 +85,19 @@ func (c *connections) Close() error {
 	return c.Listener.Close()
 }
 
-// makeRoom closes a connection where it must, so that one more may be open. Where
-// it can not it returns for how long to wait, unless something changes before.
+// makeRoom closes a connection if there is no room for one more. If none may be
+// closed yet it returns how long to wait, unless a connection changes before.
 func (c *connections) makeRoom(now time.Time) time.Duration {
-	conn, wait := c.giveUp(now)
+	conn, wait := c.evict(now)
 	if conn != nil {
-		_ = conn.Close() // Whoever serves it sees that it ended.
+		_ = conn.Close() // The goroutine that serves it gets an error.
 	}
 	return wait
 }
 
-// giveUp is the connection to close so that one more may be open, nil where there
-// is room, and for how long to wait where none may be closed yet.
-func (c *connections) giveUp(now time.Time) (net.Conn, time.Duration) {
+// evict takes the connection that must be closed to make room out of the books, and
+// returns it; nil if there is room, or with how long to wait if none may be closed yet.
+func (c *connections) evict(now time.Time) (net.Conn, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.open) < c.limit {
@@ -116,8 +115,8 @@ func (c *connections) giveUp(now time.Time) (net.Conn, time.Duration) {
 	return longest.conn, 0
 }
 
-// note keeps account of a connection. The server tells it of each before it
-// accepts the next.
+// note records a connection's state. The server calls it for each new connection
+// before it accepts the next.
 func (c *connections) note(conn net.Conn, state http.ConnState) {
 	conn = plain(conn)
 	c.mu.Lock()
@@ -137,24 +136,24 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// yield lets a connection be closed, unless a request keeps it. The lock is held.
+// yield allows a connection to be closed, unless a request keeps it. The lock is held.
 func (c *connections) yield(known *connection) {
-	if known != nil && known.place == nil && known.kept == 0 {
+	if known != nil && known.idle == nil && known.kept == 0 {
 		known.since = time.Now()
-		known.place = c.quiet.PushBack(known)
+		known.idle = c.quiet.PushBack(known)
 		c.tell()
 	}
 }
 
-// occupy lets a connection not be closed. The lock is held.
+// occupy keeps a connection from being closed. The lock is held.
 func (c *connections) occupy(known *connection) {
-	if known != nil && known.place != nil {
-		c.quiet.Remove(known.place)
-		known.place = nil
+	if known != nil && known.idle != nil {
+		c.quiet.Remove(known.idle)
+		known.idle = nil
 	}
 }
 
-// tell wakes who waits for room. The lock is held.
+// tell wakes an Accept that waits for room. The lock is held.
 func (c *connections) tell() {
 	select {
 	case c.changed <- struct{}{}:
@@ -162,14 +161,14 @@ func (c *connections) tell() {
 	}
 }
 
-// forget counts a connection no longer, if it did. The lock is held.
+// forget stops counting a connection. The lock is held.
 func (c *connections) forget(conn net.Conn) {
 	c.occupy(c.open[conn])
 	delete(c.open, conn)
 }
 
-// plain is the connection without its TLS: it closes without a farewell, which
-// could take its time.
+// plain returns the connection under TLS: it closes without an alert to the peer,
+// which could block.
 func plain(conn net.Conn) net.Conn {
 	if secured, ok := conn.(*tls.Conn); ok {
 		return secured.NetConn()

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -145,7 +146,7 @@ func TestAServerEndsWhileAConnectionWaits(t *testing.T) {
 	connect(t, address)
 }
 
-// sendRaw writes what a client sends, whole or not.
+// sendRaw writes raw bytes as a client, which may be only part of a request.
 func sendRaw(t *testing.T, conn net.Conn, text string) {
 	t.Helper()
 	if _, err := fmt.Fprint(conn, text); err != nil {
@@ -153,7 +154,7 @@ func sendRaw(t *testing.T, conn net.Conn, text string) {
 	}
 }
 
-// The library would answer by itself, and nobody would know of it.
+// Otherwise the library would answer by itself, without a trace in log and metrics.
 func TestOptionsOfTheWholeServerAreAnsweredAsAnyOtherPath(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, crowded(t, 1, newHarness(t).ServeHTTP))
@@ -170,7 +171,7 @@ func TestOptionsOfTheWholeServerAreAnsweredAsAnyOtherPath(t *testing.T) {
 	}
 }
 
-// strangers are requests of somebody without a credential that do not end by
+// strangers are requests of a client without a credential that do not end by
 // themselves.
 var strangers = map[string]string{
 	"a body that does not come":   "POST /v1/commands HTTP/1.1\r\nHost: lucius\r\nContent-Length: 9\r\n\r\n{",
@@ -187,14 +188,13 @@ func TestAStrangersRequestKeepsNoPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := newGuarded(t, []string{"read:*"}, func(c *httpapi.Config) { c.BodyTimeout = time.Hour })
-			begun, release := make(chan struct{}), make(chan struct{})
-			g.useCases.hook = func(_ context.Context, _ call, w wait) error {
-				if w.Limit > 0 {
-					close(begun)
-					<-release
-				}
+			job := g.submitted(t)
+			begun := make(chan struct{})
+			var once sync.Once
+			g.store.on(func(context.Context) error {
+				once.Do(func() { close(begun) })
 				return nil
-			}
+			})
 			address := crowded(t, 2, g.ServeHTTP)
 			let := func(path string) net.Conn {
 				conn := connect(t, address)
@@ -202,13 +202,13 @@ func TestAStrangersRequestKeepsNoPlace(t *testing.T) {
 				return conn
 			}
 			// One who was let in waits, and is there the longest.
-			waits := let("/v1/jobs/j1?wait=60s")
+			waits := let("/v1/jobs/" + job + "?wait=60s")
 			<-begun
 			sendRaw(t, connect(t, address), text)
 			if err := answered(let("/v1/protocols")); err != nil {
 				t.Errorf("a client that is let in is not answered: %v", err)
 			}
-			close(release)
+			g.given(t, "POST /v1/jobs/"+job+":cancel", "")
 			if err := answered(waits); err != nil {
 				t.Errorf("the request under way is not answered: %v", err)
 			}
@@ -237,7 +237,7 @@ func TestWhatIsNoRequestIsRefusedInPlainText(t *testing.T) {
 			t.Errorf("%.80q: %v", head, err)
 			continue
 		}
-		body, _ := io.ReadAll(response.Body) // A reset behind the answer is as good as its end.
+		body, _ := io.ReadAll(response.Body) // A reset after the answer is as good as its end.
 		_ = response.Body.Close()
 		media := response.Header.Get("Content-Type")
 		if response.StatusCode != status || !response.Close || response.Header.Get("X-Request-Id") != "" {

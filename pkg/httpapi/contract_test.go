@@ -6,7 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
 )
 
@@ -17,60 +18,66 @@ func TestEveryDocumentedStatusCodeIsAnswered(t *testing.T) {
 	t.Parallel()
 	contract, err := contracttest.New()
 	must(t, err)
-	_, file, tokens := newTokens(t, rigCallers)
+	path, file, tokens := newTokens(t, contractCallers)
 	t.Run("cases", func(t *testing.T) {
 		t.Parallel()
 		for _, operation := range contract.Operations() {
 			for _, status := range operation.Statuses {
 				t.Run(fmt.Sprintf("%s/%d", operation.ID, status), func(t *testing.T) {
 					t.Parallel()
-					r := newRig(t, contract, file, tokens)
-					r.walk(t, operation, status)
+					g := &guarded{path: path, file: file, tokens: tokens, harness: newHarness(t, func(c *httpapi.Config) {
+						c.Auth = auth.New(auth.Config{File: file})
+						c.CallerLimit, c.MaxBodyBytes = atMost(t, 1), maxTestBody
+					})}
+					g.contract = contract
+					g.walk(t, operation, status)
 				})
 			}
 		}
 	})
 	t.Cleanup(func() {
 		report := contract.Report()
-		t.Logf("the contract, and what of it was exercised:\n%s", report)
+		t.Logf("the exercised part of the contract:\n%s", report)
 		if missing := report.Missing(); len(missing) > 0 {
 			t.Errorf("not exercised: %v", missing)
 		}
 	})
 }
 
+// maxTestBody is the largest body that the server of these cases takes.
+const maxTestBody = 1 << 14
+
 // walk brings about one status code of an operation.
-func (r *rig) walk(t *testing.T, operation contracttest.Operation, status int) {
+func (g *guarded) walk(t *testing.T, operation contracttest.Operation, status int) {
 	t.Helper()
-	asked := r.situate(t, operation, status)
-	request := asked.request(t.Context(), r.tokens)
-	if got, err := r.contract.Find(request); err != nil || got != operation.ID {
+	asked := g.situate(t, operation, status)
+	asked.target, asked.body = g.fill(t, asked.target, asked.body)
+	request, body := g.request(t, asked)
+	if got, err := g.contract.Find(request); err != nil || got != operation.ID {
 		t.Fatalf("the case asks for %q: %v", got, err)
 	}
-	judgeRequest(t, r.contract.CheckRequest(request, []byte(asked.body)), status)
-	if got := r.ask(t, r.Server, asked); got.Status != status {
+	judgeRequest(t, g.contract.CheckRequest(request, []byte(body)), status)
+	request, body = g.request(t, asked)
+	if got := g.send(t, g.Server, request, body); got.Status != status {
 		t.Errorf("%s: %d, want %d: %s", asked.target, got.Status, status, got.Body)
 	}
 }
 
 // situate returns the request of the case for that status code.
-func (r *rig) situate(t *testing.T, operation contracttest.Operation, status int) question {
+func (g *guarded) situate(t *testing.T, operation contracttest.Operation, status int) question {
 	t.Helper()
 	if own, ok := special[contracttest.Pair{Operation: operation.ID, Status: status}]; ok {
-		return own(t, r)
+		return own(t, g)
 	}
-	accepted, known := accepting[operation.ID]
-	if !known {
-		t.Fatalf("how is %s called? say so in this test", operation.ID)
-	}
+	accepted := accepting(t, g, operation.ID)
 	if status < http.StatusMultipleChoices {
-		return accepted(t, r)
+		return accepted
 	}
 	refused, ok := shared[status]
 	if !ok {
 		t.Fatalf("no case answers %d: say in this test how %s comes to it, or take it out of the document", status, operation.ID)
 	}
-	return refused(t, r, operation, accepted(t, r))
+	return refused(t, g, operation, accepted)
 }
 
 // judgeRequest fails the test where a request is not as documented and the server
@@ -95,7 +102,7 @@ func TestEveryCaseIsDocumented(t *testing.T) {
 	for _, operation := range contract().Operations() {
 		statuses[operation.ID] = operation.Statuses
 	}
-	for operation := range accepting {
+	for operation := range asks {
 		if statuses[operation] == nil {
 			t.Errorf("%s is not in the document", operation)
 		}
@@ -107,11 +114,11 @@ func TestEveryCaseIsDocumented(t *testing.T) {
 	}
 }
 
-// The roles of a case's outsider are those of package access.
+// The roles of a case's outsider are those of package auth.
 func TestThereIsACallerForEachRole(t *testing.T) {
 	t.Parallel()
-	for _, role := range access.Roles() {
-		if !slices.Contains(rigCallers, string(role)+":*") {
+	for _, role := range auth.Roles() {
+		if !slices.Contains(contractCallers, string(role)+":*") {
 			t.Errorf("no caller has the role %s alone", role)
 		}
 	}

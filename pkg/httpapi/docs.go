@@ -7,14 +7,14 @@ import (
 	"net/http"
 )
 
-// docs is the page that people read the contract on.
+// docs is the API page for people.
 type docs struct {
 	page   []byte
 	policy string
 }
 
-// newDocs returns the page with a policy that allows it its own style, by its
-// hash, and nothing else: no script, no frame, nothing from anywhere.
+// newDocs returns the page with a content security policy that allows only the
+// page's own style, by its hash: no script, no frame, no external resource.
 func newDocs(page []byte) *docs {
 	_, rest, _ := bytes.Cut(page, []byte("<style>"))
 	style, _, _ := bytes.Cut(rest, []byte("</style>"))

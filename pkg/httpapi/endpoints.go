@@ -3,27 +3,21 @@ package httpapi
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// endpoints are the handlers behind the generated glue: decode, call, answer.
+// endpoints are the handlers that the generated glue calls: decode, call, answer.
 type endpoints struct {
-	commands  Commands
-	jobs      Jobs
-	callbacks Callbacks
-	work      Work
-	admin     Admin
-	failures  Failures
-	pauses    Pauses
-	webhooks  Webhooks
-	protocols Protocols
-	readiness Readiness
+	UseCases
 
+	ready   func(context.Context) ([]string, error)
+	log     *slog.Logger
 	server  *Server
 	guard   *guard
 	respond *responder
@@ -31,7 +25,7 @@ type endpoints struct {
 	metrics http.Handler
 	spec    []byte
 	docs    *docs
-	looks   chan struct{} // Holds a token for each stream that looks for news.
+	looks   chan struct{} // Holds a token for each stream that is reading its job.
 }
 
 var _ api.ServerInterface = (*endpoints)(nil)
@@ -39,9 +33,7 @@ var _ api.ServerInterface = (*endpoints)(nil)
 // newEndpoints returns the handlers of a server.
 func newEndpoints(config Config, server *Server, guard *guard) *endpoints {
 	return &endpoints{
-		commands: config.Commands, jobs: config.Jobs, callbacks: config.Callbacks, work: config.Work,
-		admin: config.Admin, failures: config.Failures, pauses: config.Pauses, webhooks: config.Webhooks,
-		protocols: config.Protocols, readiness: config.Readiness,
+		UseCases: config.UseCases, ready: config.Ready, log: config.Log,
 		server: server, guard: guard, respond: server.respond,
 		bodies:  &bodies{limit: config.MaxBodyBytes, unknown: server.metrics.unknown},
 		metrics: metricsHandler(config.Registry, config.Log),
@@ -67,83 +59,93 @@ func serve[Body, Value any, Checked interface {
 	e.respond.answer(w, r, http.StatusOK, value, err)
 }
 
-// on is the call with its id in place.
-func on[Body, Value any](
-	id string, call func(context.Context, string, Body) (Value, error),
-) func(context.Context, Body) (Value, error) {
-	return func(ctx context.Context, body Body) (Value, error) { return call(ctx, id, body) }
-}
+// MaxWait is the longest time that a request may wait. A longer wait is cut to it.
+const MaxWait = 60 * time.Second
 
-// waiting calls the use case with leave to wait for so long, cut to [MaxWait],
-// where the caller has not its share of the long polls already.
-func waiting[Value any](ctx context.Context, e *endpoints, limit time.Duration, call func(Wait) (Value, error)) (Value, error) {
+// waiting calls the use case with the time that it may wait, at most [MaxWait],
+// unless the caller has its share of the long polls already. The use case answers
+// with what it has when ended is closed: the server drains, or another caller gets
+// the slot.
+func waiting[Value any](ctx context.Context, e *endpoints, limit time.Duration,
+	call func(limit time.Duration, ended <-chan struct{}) (Value, error),
+) (Value, error) {
 	if limit <= 0 {
-		return call(Wait{Limit: limit, Ended: e.server.ended})
+		return call(0, e.server.ended)
 	}
-	place := e.server.waits.take(access.CallerOf(ctx).Name())
-	if place == nil {
+	slot := e.server.waits.acquire(auth.CallerOf(ctx).Name())
+	if slot == nil {
 		var none Value
-		return none, problem.Newf(problem.RateLimited, "The caller has its share of the requests that may wait.")
+		return none, problem.Newf(problem.RateLimited, "The caller already has its share of waiting requests.")
 	}
-	defer place.leave()
-	return call(Wait{Limit: min(limit, MaxWait), Ended: place.ended})
+	defer slot.release()
+	return call(min(limit, MaxWait), slot.ended)
 }
 
-// paged answers with one page of a list.
+// paged answers with one page of a list: at most limit entries, starting after the
+// position in the token, or at the beginning without one.
 func paged[Value any](e *endpoints, w http.ResponseWriter, r *http.Request, limit *api.Limit, token *api.PageToken,
-	list func(context.Context, Page) (Value, error),
+	list func(ctx context.Context, limit int, after string) (Value, error),
 ) {
-	asked, err := page(limit, token)
+	size, after, err := pageOf(limit, token)
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
-	found, err := list(r.Context(), asked)
+	found, err := list(r.Context(), size, after)
 	e.respond.answer(w, r, http.StatusOK, found, err)
 }
 
-// pagedOf is paged for the list of the tenant that the request names, if it names
-// one.
+// pagedOf is paged after it has authorized the tenant that the request names, if any.
 func pagedOf[Value any](e *endpoints, w http.ResponseWriter, r *http.Request, tenant *string,
-	limit *api.Limit, token *api.PageToken, list func(context.Context, Page) (Value, error),
+	limit *api.Limit, token *api.PageToken, list func(ctx context.Context, limit int, after string) (Value, error),
 ) {
-	if err := e.guard.named(r.Context(), textOf(tenant)); err != nil {
+	if err := e.guard.authorizeTenant(r.Context(), textOf(tenant)); err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
 	paged(e, w, r, limit, token, list)
 }
 
-// textOf is a parameter, empty where there is none.
-func textOf(text *string) string {
+// pageOf reads the parameters of a page.
+func pageOf(limit *api.Limit, token *api.PageToken) (size int, after string, err error) {
+	size = api.DefaultPage
+	if limit != nil {
+		size = int(*limit)
+	}
+	if size < 1 || size > api.MaxPage {
+		return 0, "", invalid(fmt.Sprintf("parameter limit must be 1 to %d", api.MaxPage), nil)
+	}
+	if len(textOf(token)) > api.MaxPageToken {
+		return 0, "", invalid("parameter page_token is invalid", nil)
+	}
+	after, err = placeOf(textOf(token))
+	return size, after, err
+}
+
+// textOf returns a parameter's text, empty if it is absent.
+func textOf[Text ~string](text *Text) string {
 	if text == nil {
 		return ""
 	}
-	return *text
+	return string(*text)
 }
 
-// page reads the parameters of a page.
-func page(limit *api.Limit, token *api.PageToken) (Page, error) {
-	asked := Page{Limit: api.DefaultPage}
-	if limit != nil {
-		asked.Limit = int(*limit)
+// timeOf returns a parameter's time, the zero time if it is absent.
+func timeOf(t *api.Time) time.Time {
+	if t == nil {
+		return time.Time{}
 	}
-	if asked.Limit < 1 || asked.Limit > api.MaxPage {
-		return Page{}, invalid(fmt.Sprintf("parameter limit must be 1 to %d", api.MaxPage), nil)
-	}
-	if token != nil {
-		asked.Token = *token
-	}
-	if len(asked.Token) > api.MaxPageToken {
-		return Page{}, invalid("parameter page_token is none of this server", nil)
-	}
-	return asked, nil
+	return t.Time
 }
 
-// listed makes a missing list an empty one, so that it is written as [].
-func listed[T any](list []T) []T {
-	if list == nil {
-		return []T{}
+// laneOf converts a lane; nil stays nil.
+func laneOf(lane *int32) *int {
+	if lane == nil {
+		return nil
 	}
-	return list
+	value := int(*lane)
+	return &value
 }
+
+// seconds converts a number of seconds.
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

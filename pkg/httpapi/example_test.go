@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -9,18 +10,20 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 func ExampleNew() {
-	var use useCases // The program's adapters of its use cases.
+	h := harness{store: &testStore{Store: memstore.New(memstore.Options{})}}
+	if err := h.assemble(context.Background()); err != nil { // The program makes its use cases.
+		fmt.Println(err)
+		return
+	}
 	server, err := httpapi.New(httpapi.Config{
-		Commands: commands{&use}, Jobs: jobs{&use}, Callbacks: callbacks{&use}, Work: work{&use}, Admin: admin{&use},
-		Failures: failures{&use}, Pauses: pauses{&use}, Webhooks: webhooks{&use}, Protocols: protocols{&use},
-		Readiness: readiness{&use}, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
-		Access: access.New(access.Config{}), // On loopback, where nobody is asked who they are.
-		Owners: owners{},
+		UseCases: h.useCases, Ready: h.ready, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
+		Auth: auth.New(auth.Config{}), // On loopback no credential is needed.
 	})
 	if err != nil {
 		fmt.Println(err)

@@ -1,10 +1,27 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/gorilla/mux"
 )
+
+// The page tokens.
+var (
+	PageToken = pageToken
+	PlaceOf   = placeOf
+	RevToken  = revToken
+	RevOf     = revOf
+)
+
+// RequestID returns the id of the request that ctx belongs to.
+func RequestID(ctx context.Context) string { return requestStateOf(ctx).id }
+
+// Answer has the server answer a request with the value.
+func (s *Server) Answer(w http.ResponseWriter, r *http.Request, value any) {
+	s.respond.json(w, r, http.StatusOK, value)
+}
 
 // LearnRoute looks the rule of a route up, as [New] does for those of the OpenAPI
 // document.
@@ -12,7 +29,7 @@ func LearnRoute(config Config, method, template string) error {
 	return newGuard(config, nil).learn(routeOf(method, template))
 }
 
-// LearnRouteOfUnknownObjects is LearnRoute where no object can be looked up.
+// LearnRouteOfUnknownObjects is LearnRoute for a guard without owner lookups.
 func LearnRouteOfUnknownObjects(config Config, method, template string) error {
 	g := newGuard(config, nil)
 	g.kinds = nil

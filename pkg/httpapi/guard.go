@@ -12,19 +12,19 @@ import (
 	"github.com/gorilla/mux"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// guard lets requests in, by the policy of package access. It is safe for
-// concurrent use.
+// guard admits requests by the policy of package auth. It is safe for concurrent
+// use.
 type guard struct {
-	access  *access.Authenticator
-	callers *access.Limiter
-	tenants *access.Limiter
-	owners  Owners
+	auth    *auth.Authenticator
+	callers *auth.Limiter
+	tenants *auth.Limiter
+	owners  owners
 	kinds   []objects
-	rules   map[endpoint]access.Rule
+	rules   map[endpoint]auth.Rule
 	respond *responder
 }
 
@@ -33,14 +33,14 @@ type endpoint struct{ method, route string }
 
 // newGuard returns the guard of a server. Its rules are those of the routes.
 func newGuard(config Config, respond *responder) *guard {
+	owners := owners{ledger: config.Ledger, queue: config.Queue, failures: config.Failures}
 	return &guard{
-		access: config.Access, callers: config.CallerLimit, tenants: config.TenantLimit,
-		owners: config.Owners, kinds: kinds(config.Owners), rules: map[endpoint]access.Rule{}, respond: respond,
+		auth: config.Auth, callers: config.CallerLimit, tenants: config.TenantLimit,
+		owners: owners, kinds: owners.kinds(), rules: map[endpoint]auth.Rule{}, respond: respond,
 	}
 }
 
-// learn looks the rules of all routes up. The error names a route that has none:
-// nobody has said who may call it.
+// learn looks up the rules of all routes. The error names a route without a rule.
 func (g *guard) learn(router *mux.Router) error {
 	return router.Walk(func(route *mux.Route, _ *mux.Router, _ []*mux.Route) error {
 		template, err := route.GetPathTemplate()
@@ -52,12 +52,12 @@ func (g *guard) learn(router *mux.Router) error {
 			return fmt.Errorf("httpapi: %s takes any method: %w", template, err)
 		}
 		for _, method := range methods {
-			rule, ok := access.RuleFor(method, template)
+			rule, ok := auth.RuleFor(method, template)
 			if !ok {
-				return fmt.Errorf("httpapi: %s %s has no rule in package access", method, template)
+				return fmt.Errorf("httpapi: %s %s has no rule in package auth", method, template)
 			}
-			if _, known := g.kind(template); rule.Scope == access.Owned && !known {
-				return fmt.Errorf("httpapi: %s %s names an object that Owners does not know", method, template)
+			if _, known := g.kind(template); rule.Scope == auth.Owned && !known {
+				return fmt.Errorf("httpapi: %s %s names an object of a kind without an owner lookup", method, template)
 			}
 			g.rules[endpoint{method, template}] = rule
 		}
@@ -65,7 +65,7 @@ func (g *guard) learn(router *mux.Router) error {
 	})
 }
 
-// kind is the kind of object that a route names.
+// kind returns the kind of object that a route names.
 func (g *guard) kind(route string) (*objects, bool) {
 	i := slices.IndexFunc(g.kinds, func(k objects) bool { return strings.Contains(route, "{"+k.parameter+"}") })
 	if i < 0 {
@@ -74,86 +74,86 @@ func (g *guard) kind(route string) (*objects, bool) {
 	return &g.kinds[i], true
 }
 
-// middleware lets a request go on, with its caller, or answers it.
+// middleware passes a request on with its caller, or answers it with a problem.
 func (g *guard) middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := exchangeOf(r.Context())
-		x.rule = g.rules[endpoint{r.Method, x.route}]
-		if x.rule.Scope != access.Public {
-			if err := g.admit(x, r); err != nil {
-				if challenge := access.Challenge(err); challenge != "" {
+		state := requestStateOf(r.Context())
+		state.rule = g.rules[endpoint{r.Method, state.route}]
+		if state.rule.Scope != auth.Public {
+			if err := g.admit(state, r); err != nil {
+				if challenge := auth.Challenge(err); challenge != "" {
 					w.Header().Set("WWW-Authenticate", challenge)
 				}
 				g.respond.problem(w, r, err)
 				return
 			}
-			x.kept = true
-			x.seat.keep(1)
-			r = r.WithContext(access.WithCaller(r.Context(), x.caller))
+			state.kept = true
+			state.conn.keep(1)
+			r = r.WithContext(auth.WithCaller(r.Context(), state.caller))
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// admit returns the problem of a request that may not go on.
-func (g *guard) admit(x *exchange, r *http.Request) error {
-	if x.rule.Operation == "" {
-		return problem.Newf(problem.Forbidden, "Nobody may call this.") // The zero rule is of no route.
+// admit returns the problem of a request that is not allowed.
+func (g *guard) admit(state *requestState, r *http.Request) error {
+	if state.rule.Operation == "" {
+		return problem.Newf(problem.Forbidden, "This operation may not be called.") // The zero rule: the route has none.
 	}
-	if x.rule.Scope == access.Owned {
-		kind, _ := g.kind(x.route)
-		x.object = mux.Vars(r)[kind.parameter] // Also that of a request that is refused.
+	if state.rule.Scope == auth.Owned {
+		kind, _ := g.kind(state.route)
+		state.object = mux.Vars(r)[kind.parameter] // Set before any refusal, for the audit record.
 	}
 	var err error
-	if x.caller, err = g.access.Authenticate(r); err != nil {
+	if state.caller, err = g.auth.Authenticate(r); err != nil {
 		return err
 	}
-	if err := g.callers.Check("caller", x.caller.Name(), time.Now()); err != nil {
+	if err := g.callers.Check("caller", state.caller.Name(), time.Now()); err != nil {
 		return err
 	}
-	if err := x.rule.Admit(x.caller); err != nil {
+	if err := state.rule.Admit(state.caller); err != nil {
 		return err
 	}
-	if x.rule.Scope == access.Owned {
-		return g.own(x, r)
+	if state.rule.Scope == auth.Owned {
+		return g.authorizeObject(state, r)
 	}
 	return nil
 }
 
-// maxObjectID is the longest id that an object may have, in bytes: no row could
-// have a longer one in its key.
+// maxObjectID is the longest id that an object may have, in bytes: a longer one does
+// not fit into the key of a row.
 const maxObjectID = 160
 
-// own sees whose the object of the path is. One of somebody else is answered as
-// one that is not there, which is answered here as well, before anything else of
-// the request is looked at: so nothing tells the two apart.
-func (g *guard) own(x *exchange, r *http.Request) error {
-	kind, _ := g.kind(x.route)
-	if len(x.object) > maxObjectID {
+// authorizeObject checks that the caller may access the path's object. Foreign and
+// missing objects look alike: both are answered here, before the rest of the request
+// is read.
+func (g *guard) authorizeObject(state *requestState, r *http.Request) error {
+	kind, _ := g.kind(state.route)
+	if len(state.object) > maxObjectID {
 		return kind.missing
 	}
-	everything := x.rule.AllowsStep(x.caller, "", "")
-	if everything && !x.rule.Audited {
-		return nil // The use case says whether it is there.
+	everything := state.rule.AllowsStep(state.caller, "", "")
+	if everything && !state.rule.Audited {
+		return nil // The use case reports a missing object.
 	}
-	owner, err := kind.owner(r.Context(), x.object)
+	owner, err := kind.find(r.Context(), state.object)
 	if everything {
-		x.tenant = owner.TenantID // For the record. The use case says what is wrong.
+		state.tenant = owner.TenantID // For the audit record. The use case reports err.
 		return nil
 	}
 	if err != nil {
 		return hide(err, kind.missing)
 	}
-	if !x.rule.AllowsStep(x.caller, owner.TenantID, owner.Service) {
-		x.foreign = true
+	if !state.rule.AllowsStep(state.caller, owner.TenantID, owner.Service) {
+		state.foreign = true
 		return kind.missing
 	}
-	x.tenant = owner.TenantID
-	return g.tenants.Check("tenant", x.tenant, time.Now())
+	state.tenant = owner.TenantID
+	return g.tenants.Check("tenant", state.tenant, time.Now())
 }
 
-// hide makes an error that says that there is no such object the one that is
-// answered for somebody else's.
+// hide replaces a not-found error by the one that foreign objects get, so that the
+// two look alike.
 func hide(err error, missing *problem.Error) error {
 	if problem.From(err).Code.Status() == http.StatusNotFound {
 		return missing
@@ -161,17 +161,17 @@ func hide(err error, missing *problem.Error) error {
 	return err
 }
 
-// named returns the problem of a request that names that tenant, or none with an
-// empty text, where it may not go on.
-func (g *guard) named(ctx context.Context, tenantID string) error {
+// authorizeTenant checks that the caller may name that tenant; if it is empty, that
+// the caller may leave it out.
+func (g *guard) authorizeTenant(ctx context.Context, tenantID string) error {
 	if len(tenantID) > api.MaxTenantID {
 		return invalid(fmt.Sprintf("tenant_id must be at most %d bytes", api.MaxTenantID), nil)
 	}
-	x := exchangeOf(ctx)
-	if x.rule.Audited {
-		x.tenant = tenantID
+	state := requestStateOf(ctx)
+	if state.rule.Audited {
+		state.tenant = tenantID
 	}
-	if err := x.rule.Check(x.caller, tenantID); err != nil {
+	if err := state.rule.Check(state.caller, tenantID); err != nil {
 		return err
 	}
 	if tenantID == "" {
@@ -180,33 +180,33 @@ func (g *guard) named(ctx context.Context, tenantID string) error {
 	return g.tenants.Check("tenant", tenantID, time.Now())
 }
 
-// filtered is named for a request that also names a job, if it does. One of
-// another tenant is not there.
-func (g *guard) filtered(ctx context.Context, tenantID, jobID string) error {
-	if err := g.named(ctx, tenantID); err != nil || jobID == "" || tenantID == "" {
+// authorizeFilter is authorizeTenant for a request that may name a job as well. A
+// job of another tenant is reported as missing.
+func (g *guard) authorizeFilter(ctx context.Context, tenantID, jobID string) error {
+	if err := g.authorizeTenant(ctx, tenantID); err != nil || jobID == "" || tenantID == "" {
 		return err
 	}
-	owner, err := g.owners.Job(ctx, jobID)
+	owner, err := g.owners.job(ctx, jobID)
 	if err != nil {
 		return hide(err, errNoJob)
 	}
 	if owner.TenantID != tenantID {
-		exchangeOf(ctx).foreign = !g.allows(ctx, owner.TenantID)
+		requestStateOf(ctx).foreign = !g.allows(ctx, owner.TenantID)
 		return errNoJob
 	}
 	return nil
 }
 
-// allows reports whether the caller may see what is of that tenant, or of none
-// with an empty text.
+// allows reports whether the caller may see that tenant's objects or, if tenantID is
+// empty, those of all tenants.
 func (g *guard) allows(ctx context.Context, tenantID string) bool {
-	x := exchangeOf(ctx)
-	return x.rule.Allows(x.caller, tenantID)
+	state := requestStateOf(ctx)
+	return state.rule.Allows(state.caller, tenantID)
 }
 
-// keyOf is the idempotency key of an operation for that tenant. Callers of one
-// tenant have keys of their own, so that they neither meet nor learn of those of
-// others.
+// keyOf returns the stored idempotency key of an operation for that tenant. Callers
+// without a role for all tenants get keys with the tenant as prefix, so that they can
+// neither collide with nor probe the keys of other callers.
 func (g *guard) keyOf(ctx context.Context, key, tenantID string) string {
 	if key == "" || g.allows(ctx, "") {
 		return key
@@ -214,43 +214,44 @@ func (g *guard) keyOf(ctx context.Context, key, tenantID string) string {
 	return "tenant\x00" + tenantID + "\x00" + key
 }
 
-// reported returns the problem of a report on a step where it may not go on: the
-// tenant is another's, or the step is of a service that the caller is not for.
-func (g *guard) reported(ctx context.Context, tenantID, jobID, stepID string) error {
-	if err := g.named(ctx, tenantID); err != nil {
+// authorizeStep checks that the caller may report on a step: it may name the tenant,
+// the job is the tenant's, and its role covers the step's service.
+func (g *guard) authorizeStep(ctx context.Context, tenantID, jobID, stepID string) error {
+	if err := g.authorizeTenant(ctx, tenantID); err != nil {
 		return err
 	}
-	x := exchangeOf(ctx)
-	if x.rule.AllowsStep(x.caller, tenantID, "") {
-		return nil // It is for every service.
+	state := requestStateOf(ctx)
+	if state.rule.AllowsStep(state.caller, tenantID, "") {
+		return nil // The role covers every service.
 	}
-	owner, err := g.owners.Step(ctx, jobID, stepID)
+	owner, err := g.owners.step(ctx, jobID, stepID)
 	switch {
 	case err != nil:
 		return hide(err, errNoJob)
 	case owner.TenantID != tenantID:
 		return errNoJob
-	case !x.rule.AllowsStep(x.caller, tenantID, owner.Service):
+	case !state.rule.AllowsStep(state.caller, tenantID, owner.Service):
 		return missingStep(stepID)
 	}
 	return nil
 }
 
-// still reports whether the request would still be let in: its caller's rights
-// may have been withdrawn since. An issuer that does not answer withdraws none.
-func (g *guard) still(r *http.Request) bool {
-	x := exchangeOf(r.Context())
-	caller, err := g.access.Authenticate(r)
-	if errors.Is(err, access.ErrIssuerUnavailable) {
+// stillAuthorized reports whether the request would still be admitted: its caller's
+// rights may have been withdrawn since. While the issuer does not answer, the caller
+// keeps its rights.
+func (g *guard) stillAuthorized(r *http.Request) bool {
+	state := requestStateOf(r.Context())
+	caller, err := g.auth.Authenticate(r)
+	if errors.Is(err, auth.ErrIssuerUnavailable) {
 		return true
 	}
-	return err == nil && x.rule.AllowsStep(caller, x.tenant, "")
+	return err == nil && state.rule.AllowsStep(caller, state.tenant, "")
 }
 
-// operates reports whether the caller of a public operation, if there is one, may
-// know how the whole server is.
+// operates reports whether the caller of a public operation is known and may read
+// the metrics of the whole server.
 func (g *guard) operates(r *http.Request) bool {
-	caller, err := g.access.Authenticate(r)
+	caller, err := g.auth.Authenticate(r)
 	rule := g.rules[endpoint{http.MethodGet, "/metrics"}]
-	return err == nil && rule.Scope == access.Everywhere && rule.Admit(caller) == nil
+	return err == nil && rule.Scope == auth.Everywhere && rule.Admit(caller) == nil
 }

@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -15,32 +16,44 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// contract is the OpenAPI document. The use cases of a harness take any command:
-// they do not read it.
+// contract is the OpenAPI document.
 var contract = sync.OnceValue(func() *contracttest.Contract {
-	made, err := contracttest.New(contracttest.AnyBody("submitCommand", "orchestrate"))
+	made, err := contracttest.New()
 	if err != nil {
 		panic(err)
 	}
 	return made
 })
 
-// harness is a server on use cases that only remember. Each request that it
-// accepts, and each response that it gives, is held against the OpenAPI document.
+// harness is a server on the real use cases, over a store in memory. What a test
+// needs to be there is asked of a second server on the same use cases, which lets
+// everybody in and limits nobody. Each request that is accepted, and each response,
+// is held against the OpenAPI document.
 type harness struct {
 	*httpapi.Server
 
-	useCases *useCases
+	useCases httpapi.UseCases
+	prepare  *httpapi.Server
+	contract *contracttest.Contract
+	store    *testStore
+	ledger   *ledger.Ledger
+	relay    *outbox.Relay
 	registry *prometheus.Registry
 	log      *buffer
+	// tenant is whose objects are made. Its default is t.
+	tenant   string
+	commands int
 }
 
 // buffer is a log that is read while it is written to.
@@ -62,37 +75,75 @@ func (b *buffer) String() string {
 }
 
 // newHarness returns a harness; configure may change the server's configuration.
-func newHarness(t *testing.T, configure ...func(*httpapi.Config)) *harness {
+func newHarness(t testing.TB, configure ...func(*httpapi.Config)) *harness {
 	t.Helper()
-	h := &harness{useCases: &useCases{}, registry: prometheus.NewRegistry(), log: &buffer{}}
-	config := httpapi.Config{
-		Commands: commands{h.useCases}, Jobs: jobs{h.useCases}, Callbacks: callbacks{h.useCases}, Work: work{h.useCases},
-		Admin: admin{h.useCases}, Failures: failures{h.useCases}, Pauses: pauses{h.useCases},
-		Webhooks: webhooks{h.useCases}, Protocols: protocols{h.useCases}, Readiness: readiness{h.useCases}, Registry: h.registry,
-		Access: open(), Owners: owners{},
-		Log: slog.New(slog.NewTextHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	h := &harness{
+		contract: contract(), store: &testStore{Store: memstore.New(memstore.Options{})}, log: &buffer{}, tenant: "t",
 	}
+	must(t, h.assemble(t.Context()))
+	h.prepare = h.serve(t)
+	h.Server = h.serve(t, configure...)
+	h.store.reset()
+	return h
+}
+
+// serve returns a server on the use cases of the harness, which lets everybody in.
+func (h *harness) serve(t testing.TB, configure ...func(*httpapi.Config)) *httpapi.Server {
+	t.Helper()
+	config := h.config()
 	for _, change := range configure {
 		change(&config)
 	}
 	server, err := httpapi.New(config)
+	must(t, err)
+	h.registry = config.Registry
+	return server
+}
+
+// config is the configuration of a server that lets everybody in, with a registry of
+// its own.
+func (h *harness) config() httpapi.Config {
+	return httpapi.Config{
+		UseCases: h.useCases, Ready: h.ready, Registry: prometheus.NewRegistry(), Auth: open(),
+		Log: slog.New(slog.NewTextHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+}
+
+// ready says what the program says of its store, and has a warning.
+func (h *harness) ready(ctx context.Context) ([]string, error) {
+	_, _, err := h.ledger.Live(ctx, 0, 1, "")
+	return []string{"The circuit to the bus is open."}, ledger.Problem(err)
+}
+
+// must fails the test for an error of its own.
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.Server = server
-	return h
 }
+
+// quiet is a log that nobody reads.
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // open lets everybody in who speaks to the hosts that the tests are for.
-func open() *access.Authenticator {
-	return access.New(access.Config{Hosts: []string{"example.com", "lucius"}})
+func open() *auth.Authenticator {
+	return auth.New(auth.Config{Hosts: []string{"example.com", "lucius"}})
 }
 
-// do serves a request and holds the response against the document. Headers are
-// "Name: value" lines; a body is declared as JSON unless they say otherwise, and
-// its length unless they say that it is chunked.
-func (h *harness) do(t *testing.T, method, target, body string, headers ...string) answer {
+// do serves a request, in which names such as $job stand for objects (see fill), and
+// holds the response against the document. Headers are "Name: value" lines; a body
+// is declared as JSON unless they say otherwise, and its length unless they say that
+// it is chunked.
+func (h *harness) do(t testing.TB, method, target, body string, headers ...string) answer {
 	t.Helper()
+	target, body = h.fill(t, target, body)
+	h.store.reset()
+	return h.send(t, h.Server, newRequest(t, method, target, body, headers...), body)
+}
+
+// newRequest is a request with those headers.
+func newRequest(t testing.TB, method, target, body string, headers ...string) *http.Request {
 	request := httptest.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
 	if body == "" {
 		request.Body, request.ContentLength = http.NoBody, 0
@@ -112,13 +163,19 @@ func (h *harness) do(t *testing.T, method, target, body string, headers ...strin
 			request.Header.Add(name, value)
 		}
 	}
+	return request
+}
+
+// send sends a request to one of the servers, and holds both against the contract.
+func (h *harness) send(t testing.TB, server *httpapi.Server, request *http.Request, body string) answer {
+	t.Helper()
 	recorder := httptest.NewRecorder()
-	h.ServeHTTP(recorder, request)
+	server.ServeHTTP(recorder, request)
 	got := answer{Status: recorder.Code, Header: recorder.Header(), Body: recorder.Body.String()}
 	exchange := &contracttest.Exchange{
 		Request: request, Sent: []byte(body), Status: got.Status, Header: got.Header, Received: recorder.Body.Bytes(),
 	}
-	if err := contract().Check(exchange); err != nil {
+	if err := h.contract.Check(exchange); err != nil {
 		t.Error(err)
 	}
 	return got
@@ -131,6 +188,16 @@ type answer struct {
 	Body   string
 }
 
+// decoded is the body of an answer.
+func decoded[T any](t testing.TB, got answer) T {
+	t.Helper()
+	var value T
+	if err := json.Unmarshal([]byte(got.Body), &value); err != nil {
+		t.Fatalf("%d %s: %v", got.Status, got.Body, err)
+	}
+	return value
+}
+
 // problemOf returns the problem that the response is, and fails the test where
 // it is none or does not agree with itself.
 func problemOf(t *testing.T, response answer) api.Problem {
@@ -138,10 +205,7 @@ func problemOf(t *testing.T, response answer) api.Problem {
 	if got := response.Header.Get("Content-Type"); got != "application/problem+json" {
 		t.Fatalf("%d with content type %q is no problem: %s", response.Status, got, response.Body)
 	}
-	var found api.Problem
-	if err := json.Unmarshal([]byte(response.Body), &found); err != nil {
-		t.Fatal(err)
-	}
+	found := decoded[api.Problem](t, response)
 	want := api.Problem{
 		Type: found.Code.Type(), Title: found.Code.Title(), Status: int32(found.Code.Status()), Code: found.Code,
 		Detail: found.Detail, Instance: "urn:lucius:request:" + response.Header.Get("X-Request-Id"), Errors: found.Errors,
@@ -181,9 +245,6 @@ func (h *harness) measures(t *testing.T, lines ...string) {
 		}
 	}
 }
-
-// withoutWork is a server without a pull queue.
-func withoutWork(c *httpapi.Config) { c.Work = nil }
 
 // listen serves the harness over the loopback interface until the test ends.
 func listen(t *testing.T, h *harness) *httptest.Server {

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/jobs"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // GetJob is GET /v1/jobs/{jobId}.
@@ -19,22 +22,29 @@ func (e *endpoints) GetJob(w http.ResponseWriter, r *http.Request, jobID api.Job
 			return
 		}
 	}
-	job, err := waiting(r.Context(), e, limit, func(wait Wait) (api.Job, error) {
-		return e.jobs.Job(r.Context(), jobID, wait)
+	view, err := waiting(r.Context(), e, limit, func(limit time.Duration, ended <-chan struct{}) (*jobs.View, error) {
+		if limit == 0 {
+			return e.Jobs.Get(r.Context(), jobID)
+		}
+		return e.Jobs.Wait(r.Context(), jobID, limit, ended)
 	})
-	e.answerJob(w, r, http.StatusOK, job, err)
+	e.answerJob(w, r, http.StatusOK, view, err)
 }
 
 // ListJobSteps is GET /v1/jobs/{jobId}/steps.
 func (e *endpoints) ListJobSteps(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
-	steps, err := e.jobs.Steps(r.Context(), jobID)
-	e.respond.answer(w, r, http.StatusOK, api.StepList{Steps: listed(steps)}, err)
+	view, err := e.Jobs.Get(r.Context(), jobID)
+	if err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	e.respond.json(w, r, http.StatusOK, api.StepList{Steps: stepsOf(view)})
 }
 
 // ListJobs is GET /v1/jobs.
 func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.ListJobsParams) {
 	if params.State != nil && !params.State.Valid() {
-		e.respond.problem(w, r, invalid("parameter state is none of a job's", nil))
+		e.respond.problem(w, r, invalid("parameter state is not a state of a job", nil))
 		return
 	}
 	if max(len(textOf(params.CorrelationID)), len(textOf(params.RequestType))) > api.MaxName {
@@ -42,23 +52,35 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 		e.respond.problem(w, r, invalid(message, nil))
 		return
 	}
-	pagedOf(e, w, r, params.TenantID, params.Limit, params.PageToken, func(ctx context.Context, page Page) (api.JobPage, error) {
-		found, err := e.jobs.List(ctx, params, page)
-		found.Jobs = listed(found.Jobs)
-		return found, err
-	})
+	filter := jobs.Filter{
+		TenantID: textOf(params.TenantID), State: statemachine.JobState(textOf(params.State)),
+		RequestType: textOf(params.RequestType), CorrelationID: textOf(params.CorrelationID),
+		CreatedAfter: timeOf(params.CreatedAfter), CreatedBefore: timeOf(params.CreatedBefore),
+	}
+	pagedOf(e, w, r, params.TenantID, params.Limit, params.PageToken,
+		func(ctx context.Context, limit int, after string) (api.JobPage, error) {
+			found, next, err := e.Jobs.List(ctx, filter, limit, after)
+			list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: pageToken(next)}
+			for i, agg := range found {
+				list.Jobs[i] = JobOf(&jobs.View{Aggregate: *agg, Payloads: make([][]byte, len(agg.Steps))})
+			}
+			return list, err
+		})
 }
 
 // ListJobEvents is GET /v1/jobs/{jobId}/events.
 func (e *endpoints) ListJobEvents(w http.ResponseWriter, r *http.Request, jobID api.JobID, params api.ListJobEventsParams) {
 	if wantsStream(r) {
-		e.streamEvents(w, r, jobID, params.LastEventID)
+		e.streamEvents(w, r, jobID, textOf(params.LastEventID))
 		return
 	}
-	paged(e, w, r, params.Limit, params.PageToken, func(ctx context.Context, page Page) (api.EventPage, error) {
-		events, err := e.jobs.Events(ctx, jobID, page)
-		events.Events = listed(events.Events)
-		return events, err
+	paged(e, w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, after string) (api.EventPage, error) {
+		rev, err := revOf(after)
+		if err != nil {
+			return api.EventPage{}, err
+		}
+		entries, next, err := e.Jobs.History(ctx, jobID, rev, limit)
+		return api.EventPage{Events: EventsOf(entries), NextPageToken: revToken(next)}, err
 	})
 }
 
@@ -69,45 +91,129 @@ func (e *endpoints) RerunJob(w http.ResponseWriter, r *http.Request, jobID api.J
 		e.respond.problem(w, r, err)
 		return
 	}
-	accepted, err := e.jobs.Rerun(r.Context(), jobID, request)
-	e.answerAccepted(w, r, accepted, err)
+	accepted, err := e.Jobs.Rerun(r.Context(), jobs.Rerun{
+		Control: controlOf(r.Context(), jobID, request.Reason), FromStart: request.From == api.RerunFromStart,
+	})
+	e.answerAccepted(w, r, &accepted, err)
 }
 
 // CancelJob is POST /v1/jobs/{jobId}:cancel.
 func (e *endpoints) CancelJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
-	e.control(w, r, jobID, e.jobs.Cancel)
+	e.control(w, r, jobID, e.Jobs.Cancel)
 }
 
 // PauseJob is POST /v1/jobs/{jobId}:pause.
 func (e *endpoints) PauseJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
-	e.control(w, r, jobID, e.jobs.Pause)
+	e.control(w, r, jobID, e.Jobs.Pause)
 }
 
 // ResumeJob is POST /v1/jobs/{jobId}:resume.
 func (e *endpoints) ResumeJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
-	e.control(w, r, jobID, e.jobs.Resume)
+	e.control(w, r, jobID, e.Jobs.Resume)
 }
 
-// verb is one of the controls of [Jobs].
-type verb func(ctx context.Context, jobID string, request api.ControlRequest) (api.Job, bool, error)
-
-// control answers 202 where the control was applied, 200 where it was so.
-func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string, do verb) {
+// control answers 202 if the control changed the job, 200 if it changed nothing.
+func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string,
+	do func(context.Context, jobs.Control) (view *jobs.View, applied bool, err error),
+) {
 	var request api.ControlRequest
 	if err := e.bodies.optional(w, r, &request); err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
-	job, applied, err := do(r.Context(), jobID, request)
+	view, applied, err := do(r.Context(), controlOf(r.Context(), jobID, request.Reason))
 	status := http.StatusOK
 	if applied {
 		status = http.StatusAccepted
 	}
-	e.answerJob(w, r, status, job, err)
+	e.answerJob(w, r, status, view, err)
+}
+
+// controlOf returns a client's control request for a job.
+func controlOf(ctx context.Context, jobID, reason string) jobs.Control {
+	return jobs.Control{
+		JobID: jobID, Reason: reason, Actor: string(api.ActorClient), RequestID: requestStateOf(ctx).id,
+	}
 }
 
 // answerJob answers with the job.
-func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int, job api.Job, err error) {
-	job.Steps = listed(job.Steps)
-	e.respond.answer(w, r, status, job, err)
+func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int, view *jobs.View, err error) {
+	if err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	e.respond.json(w, r, status, JobOf(view))
+}
+
+// JobOf encodes a job.
+func JobOf(v *jobs.View) api.Job {
+	j := &v.Job
+	return api.Job{
+		JobID: j.ID, TenantID: j.TenantID, TenantBucket: j.TenantBucket, RequestType: j.RequestType,
+		SchemaVersion: j.SchemaVersion, ProtocolID: j.ProtocolID, ProtocolVersion: j.ProtocolVersion,
+		Mode: api.Mode(j.Mode), DocID: j.DocID, State: api.JobState(j.State), Rev: j.Rev,
+		CurrentStepID: j.CurrentStepID, CurrentStepIndex: j.CurrentStepIndex, AttemptsTotal: j.AttemptsTotal,
+		IdempotencyKey: j.IdempotencyKey, IdempotencyHash: j.IdempotencyHash,
+		InputRef: j.InputRef, OutputRef: j.OutputRef, FinalOutput: j.FinalOutput,
+		CorrelationID: j.CorrelationID, Traceparent: j.Traceparent, RerunOf: j.RerunOf,
+		ErrorCode: j.ErrorCode, ErrorMessage: j.ErrorMessage,
+		CreatedAt: api.NewTime(j.CreatedAt), UpdatedAt: api.NewTime(j.UpdatedAt), CompletedAt: api.NewTime(j.CompletedAt),
+		Steps: stepsOf(v),
+	}
+}
+
+// stepsOf encodes a job's steps, without the lease id, which is a capability.
+func stepsOf(v *jobs.View) []api.Step {
+	steps := make([]api.Step, len(v.Steps))
+	for i := range v.Steps {
+		s := &v.Steps[i]
+		steps[i] = api.Step{
+			StepID: s.ID, StepIndex: s.Index, StepType: s.Type, Service: s.Service, State: api.StepState(s.State),
+			AttemptNo: s.AttemptNo, LeaseExpiresAt: api.NewTime(s.LeaseExpiresAt),
+			NextAttemptAt: api.NewTime(s.NextAttemptAt), InputRef: s.InputRef, WorkspaceRef: v.Job.WorkspaceRef,
+			OutputRef: s.OutputRef, ResultRef: s.ResultRef, Payload: v.Payloads[i],
+			ResolvedMode: api.Mode(s.Routing.ResolvedMode), Lane: s.Routing.Lane, RoutingKeyUsed: s.Routing.RoutingKeyUsed,
+			DecisionSource: api.StepDecisionSource(s.Routing.DecisionSource), DecisionReason: s.Routing.DecisionReason,
+			LastErrorCode: s.LastErrorCode, LastErrorMessage: s.LastErrorMessage,
+			CreatedAt: api.NewTime(s.CreatedAt), UpdatedAt: api.NewTime(s.UpdatedAt), CompletedAt: api.NewTime(s.CompletedAt),
+		}
+	}
+	return steps
+}
+
+// EventsOf encodes history entries.
+func EventsOf(entries []ledger.HistoryEntry) []api.Event {
+	events := make([]api.Event, len(entries))
+	for i := range entries {
+		entry := &entries[i]
+		events[i] = api.Event{
+			EventID: entry.EventID(), Rev: entry.Rev, Type: api.EventType(entry.Type),
+			At: api.NewTime(entry.At), Actor: actorOf(entry.Actor), Object: api.EventObject(entry.Object), ObjectID: entry.ID,
+			From: entry.From, To: entry.To, AttemptNo: entry.AttemptNo, Cause: entry.Cause, RequestID: entry.RequestID,
+			Detail: entry.Detail,
+		}
+	}
+	return events
+}
+
+// eventID parses the id of a history entry; the empty id comes before all entries.
+func eventID(id string) (rev int64, index int, err error) {
+	if id == "" {
+		return 0, 0, nil
+	}
+	if _, err := fmt.Sscanf(id, "%d-%d", &rev, &index); err != nil || rev < 1 || index < 0 {
+		return 0, 0, invalid("header Last-Event-ID is not the id of an event", nil)
+	}
+	return rev, index, nil
+}
+
+// actorOf returns the kind of an actor: any other name is a worker's.
+func actorOf(name string) api.Actor {
+	switch actor := api.Actor(name); {
+	case actor.Valid():
+		return actor
+	case name == ledger.ActorSystem:
+		return api.ActorSweeper
+	}
+	return api.ActorWorker
 }

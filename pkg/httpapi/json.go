@@ -10,8 +10,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// onUnknown is told of an unknown field, and returns the error of the request
-// or nil to ignore the field.
+// onUnknown handles an unknown field: it returns the error of the request, or nil to
+// ignore the field.
 type onUnknown func(name string, err error) error
 
 // refuseUnknown makes an unknown field an error.
@@ -23,7 +23,7 @@ func refuseUnknown(name string, err error) error {
 	}
 }
 
-// decodeJSON decodes exactly one JSON value. Errors are problems that say where
+// decodeJSON decodes exactly one JSON value. The error is a problem that says where
 // the fault is.
 func decodeJSON(data []byte, into any, unknown onUnknown) error {
 	if err := api.CheckText(data); err != nil {
@@ -36,7 +36,7 @@ func decodeJSON(data []byte, into any, unknown onUnknown) error {
 		if err := unknown(name, err); err != nil {
 			return err
 		}
-		// An unknown field hides faults behind it.
+		// The decoder reports an unknown field before faults that come after it.
 		decoder = json.NewDecoder(bytes.NewReader(data))
 		err = decoder.Decode(into)
 	}
@@ -51,8 +51,8 @@ func decodeJSON(data []byte, into any, unknown onUnknown) error {
 	return nil
 }
 
-// unknownField reports whether the error is about an unknown field, and its
-// name. The decoder has no type for it.
+// unknownField reports whether the error is about an unknown field, and returns the
+// field's name. The decoder has no type for this error.
 func unknownField(err error) (name string, is bool) {
 	if err == nil {
 		return "", false

@@ -13,15 +13,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // atMost is a limiter for so many requests, and hardly any after that.
-func atMost(t *testing.T, burst int) *access.Limiter {
+func atMost(t *testing.T, burst int) *auth.Limiter {
 	t.Helper()
-	limiter, err := access.NewLimiter(access.LimitConfig{Rate: 0.01, Burst: burst})
+	limiter, err := auth.NewLimiter(auth.LimitConfig{Rate: 0.01, Burst: burst})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,26 +33,24 @@ func TestRequestsAreLimitedByCaller(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"read:t", "read:*"}, func(c *httpapi.Config) { c.CallerLimit = atMost(t, 2) })
 	for range 2 {
-		if got := g.as(t, "read:t", "GET /v1/jobs/j1", "").Status; got != http.StatusOK {
+		if got := g.as(t, "read:t", "GET /v1/jobs/$job", "").Status; got != http.StatusOK {
 			t.Errorf("answered %d", got)
 		}
 	}
-	response := g.as(t, "read:t", "GET /v1/jobs/j1", "")
+	response := g.as(t, "read:t", "GET /v1/jobs/$job", "")
 	wantProblem(t, response, problem.RateLimited, "The caller sends too many requests.")
+	g.store.untouched(t, "a request beyond the limit")
 	// A hundred seconds after the request before, which may be a while ago.
 	if got, err := strconv.Atoi(response.Header.Get("Retry-After")); err != nil || got < 1 || got > 100 {
 		t.Errorf("Retry-After is %q", response.Header.Get("Retry-After"))
 	}
-	if got := g.as(t, "read:*", "GET /v1/jobs/j1", "").Status; got != http.StatusOK {
+	if got := g.as(t, "read:*", "GET /v1/jobs/$job", "").Status; got != http.StatusOK {
 		t.Errorf("another caller is answered %d", got)
 	}
 	for range 5 {
 		if got := g.as(t, "", "GET /healthz", "").Status; got != http.StatusOK {
 			t.Errorf("a probe is answered %d", got)
 		}
-	}
-	if calls := g.useCases.all(); len(calls) != 3 {
-		t.Errorf("there was %+v", calls)
 	}
 }
 
@@ -63,29 +62,29 @@ func TestRequestsAreLimitedByTenantWhoeverSendsThem(t *testing.T) {
 		caller       int
 		target, body string
 	}{
-		{1, "POST /v1/commands", `{"tenant_id":"t"}`},
+		{1, "POST /v1/commands", command},
 		{0, "GET /v1/jobs?tenant_id=t", ""},
-		{0, "GET /v1/jobs/j1", ""},
-		{0, "POST /v1/callbacks/ack", ack("t", "j1", "ocr")},
+		{0, "GET /v1/jobs/$job", ""},
+		{0, "POST /v1/callbacks/ack", callbackBody("$of", 1, "")},
 	} {
 		if got := g.as(t, callers[request.caller], request.target, request.body); got.Status >= 300 {
 			t.Errorf("%s: %d %s", request.target, got.Status, got.Body)
 		}
 	}
-	wantProblem(t, g.as(t, callers[1], "POST /v1/commands", `{"tenant_id":"t"}`), problem.RateLimited,
+	wantProblem(t, g.as(t, callers[1], "POST /v1/commands", command), problem.RateLimited,
 		"The tenant sends too many requests.")
-	batch := g.as(t, callers[1], "POST /v1/commands:batch", `{"commands":[{"tenant_id":"t"},{"tenant_id":"o"}]}`)
+	batch := g.as(t, callers[1], "POST /v1/commands:batch", `{"commands":[`+command+`,`+strings.Replace(command, `"t"`, `"o"`, 1)+`]}`)
 	if !strings.Contains(batch.Body, `"status":429},{"correlation_id"`) {
 		t.Errorf("a batch is answered %s", batch.Body)
 	}
 }
 
-// audited is a harness with an audit log, and what is in it.
+// audited returns a harness with an audit log, and the log's content.
 func audited(t *testing.T, callers []string) (*guarded, func() []map[string]string) {
 	t.Helper()
 	var out bytes.Buffer
 	g := newGuarded(t, callers, func(c *httpapi.Config) {
-		c.Audit = access.NewAudit(slog.New(slog.NewJSONHandler(&out, nil)))
+		c.Audit = auth.NewAudit(slog.New(slog.NewJSONHandler(&out, nil)))
 	})
 	return g, func() []map[string]string {
 		var records []map[string]string
@@ -113,32 +112,38 @@ func TestActionsAreAudited(t *testing.T) {
 	record := func(caller, action, object, tenant, outcome string) map[string]string {
 		return map[string]string{"caller": caller, "action": action, "object": object, "tenant": tenant, "outcome": outcome}
 	}
+	job := g.submitted(t)
+	g.tenant = "o"
+	foreign := g.submitted(t)
 	var want []map[string]string
 	for _, test := range []struct {
 		caller       string
 		target, body string
 		record       map[string]string
 	}{
-		{callers[0], "POST /v1/jobs/j1:cancel", "", record("caller-a", "cancelJob", "j1", "t", "done")},
-		{callers[1], "POST /v1/jobs/j1:cancel", "", record("caller-b", "cancelJob", "j1", "t", "done")},
-		{callers[0], "POST /v1/jobs/other1:cancel", "", record("caller-a", "cancelJob", "other1", "", "denied")},
-		{callers[0], "POST /v1/jobs/none1:cancel", "", record("caller-a", "cancelJob", "none1", "", "failed")},
-		{callers[0], "POST /v1/jobs/j1:cancel", "{", record("caller-a", "cancelJob", "j1", "t", "failed")},
+		{callers[0], "POST /v1/jobs/" + job + ":cancel", "", record("caller-a", "cancelJob", job, "t", "done")},
+		{callers[1], "POST /v1/jobs/" + job + ":cancel", "", record("caller-b", "cancelJob", job, "t", "done")},
+		{callers[0], "POST /v1/jobs/" + foreign + ":cancel", "", record("caller-a", "cancelJob", foreign, "", "denied")},
+		{callers[0], "POST /v1/jobs/" + noJob + ":cancel", "", record("caller-a", "cancelJob", noJob, "", "failed")},
+		{callers[0], "POST /v1/jobs/" + job + ":cancel", "{", record("caller-a", "cancelJob", job, "t", "failed")},
 		{callers[0], "POST /v1/admin/pauses", `{"tenant_id":"t","reason":"r"}`, record("caller-a", "createPause", "tenant:t", "t", "done")},
 		{callers[0], "POST /v1/admin/pauses", `{"tenant_id":"o","reason":"r"}`, record("caller-a", "createPause", "", "o", "denied")},
-		{callers[0], "POST /v1/admin/retries", `{"tenant_id":"t"}`, record("caller-a", "createRetry", "b1", "t", "done")},
+		{callers[0], "POST /v1/admin/retries", `{"tenant_id":"t"}`, record("caller-a", "createRetry", "", "t", "done")},
 		{callers[1], "POST /v1/admin/outbox/retry", `{}`, record("caller-b", "retryOutbox", "", "", "done")},
-		{callers[1], "POST /v1/admin/outbox/retry", `{"tenant_id":"t","jobId":"j1"}`, record("caller-b", "retryOutbox", "j1", "t", "done")},
-		{callers[0], "POST /v1/admin/outbox/retry", `{"tenant_id":"t","jobId":"other1"}`, record("caller-a", "retryOutbox", "other1", "t", "denied")},
+		{callers[1], "POST /v1/admin/outbox/retry", `{"tenant_id":"t","jobId":"` + job + `"}`, record("caller-b", "retryOutbox", job, "t", "done")},
+		{callers[0], "POST /v1/admin/outbox/retry", `{"tenant_id":"t","jobId":"` + foreign + `"}`, record("caller-a", "retryOutbox", foreign, "t", "denied")},
 		{callers[1], "POST /v1/admin/outbox/retry", `{"outbox_ids":["j1.0.1","j2.0.1"]}`, record("caller-b", "retryOutbox", "j1.0.1,j2.0.1", "", "done")},
 		{callers[1], "POST /v1/admin/outbox/retry", `{"outbox_ids":["1","2","3","4","5","6","7","8","9"]}`, record("caller-b", "retryOutbox", "9 rows, such as 1,2,3,4,5,6,7,8", "", "done")},
 		{"", "POST /v1/admin/outbox/retry", `{}`, record("", "retryOutbox", "", "", "denied")},
-		{"", "POST /v1/jobs/j1:cancel", "", record("", "cancelJob", "j1", "", "denied")},
+		{"", "POST /v1/jobs/" + job + ":cancel", "", record("", "cancelJob", job, "", "denied")},
 		{"", "POST /v1/admin/work/w1:stall", "", record("", "stallWork", "w1", "", "denied")},
 		{callers[0], "GET /v1/admin/outbox?tenant_id=t", "", nil},
-		{callers[0], "POST /v1/commands", `{"tenant_id":"t"}`, nil},
+		{callers[0], "POST /v1/commands", command, nil},
 	} {
-		g.as(t, test.caller, test.target, test.body)
+		response := g.as(t, test.caller, test.target, test.body)
+		if test.target == "POST /v1/admin/retries" {
+			test.record["object"] = decoded[api.Retry](t, response).RetryID
+		}
 		if test.record != nil {
 			want = append(want, test.record)
 		}
@@ -151,19 +156,19 @@ func TestActionsAreAudited(t *testing.T) {
 func TestAnActionThatPanicsIsAudited(t *testing.T) {
 	t.Parallel()
 	g, records := audited(t, []string{"submit:t"})
-	g.useCases.hook = func(context.Context, call, wait) error { panic(errors.New("out of cheese")) }
-	g.as(t, "submit:t", "POST /v1/jobs/j1:cancel", "")
+	g.store.on(func(context.Context) error { panic(errors.New("out of cheese")) })
+	g.as(t, "submit:t", "POST /v1/jobs/$job:cancel", "")
 	if got := records(); len(got) != 1 || got[0]["outcome"] != "failed" {
 		t.Errorf("records %v", got)
 	}
 }
 
-// Neither log has what a client proves itself with.
+// Neither log holds a credential.
 func TestTokensAreInNoLog(t *testing.T) {
 	t.Parallel()
 	g, _ := audited(t, []string{"submit:t"})
-	wrong := access.NewToken()
-	g.as(t, "submit:t", "POST /v1/jobs/j1:cancel", "")
+	wrong := auth.NewToken()
+	g.as(t, "submit:t", "POST /v1/jobs/$job:cancel", "")
 	g.do(t, http.MethodPost, "/v1/jobs/j1:cancel", "", "Authorization: Bearer "+wrong)
 	g.do(t, http.MethodPost, "/v1/jobs/j1:cancel", "", "Authorization: Basic "+wrong)
 	g.do(t, http.MethodGet, "/v1/jobs/"+wrong, "")

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the server's own metrics. The labels are bounded: routes are
-// templates, and methods that HTTP does not know are one.
+// metrics are the server's own metrics. Their labels are bounded: routes are
+// templates, and all methods unknown to HTTP share one label.
 type metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -18,25 +18,25 @@ type metrics struct {
 	unknown  *prometheus.CounterVec
 }
 
-// newMetrics makes the metrics and registers them.
+// newMetrics creates and registers the metrics.
 func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lucius_http_requests_total",
-			Help: "Requests answered, by route, method and status code; 499 is a client that went away.",
+			Help: "Requests answered, by route, method and status code; 499 means that the client went away.",
 		}, []string{"route", "method", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "lucius_http_request_duration_seconds",
-			Help:    "Time from a request's header to the end of its answer, waiting included.",
+			Help:    "Time from a request's header to the end of its answer, including waits.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"route", "method"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "lucius_http_requests_in_flight",
-			Help: "Requests that are being served, those that wait included.",
+			Help: "Requests that are being served, including those that wait.",
 		}),
 		unknown: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lucius_http_unknown_fields_total",
-			Help: "Bodies with a field that the contract does not know and that was ignored.",
+			Help: "Bodies with a field that is not in the contract and was ignored.",
 		}, []string{"route"}),
 	}
 	for _, collector := range []prometheus.Collector{m.requests, m.seconds, m.inFlight, m.unknown} {
@@ -47,14 +47,14 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// observe accounts for one exchange.
-func (m *metrics) observe(x *exchange, took time.Duration) {
-	method := methodLabel(x.method)
-	m.requests.WithLabelValues(x.route, method, strconv.Itoa(x.status)).Inc()
-	m.seconds.WithLabelValues(x.route, method).Observe(took.Seconds())
+// observe counts one request.
+func (m *metrics) observe(state *requestState, took time.Duration) {
+	method := methodLabel(state.method)
+	m.requests.WithLabelValues(state.route, method, strconv.Itoa(state.status)).Inc()
+	m.seconds.WithLabelValues(state.route, method).Observe(took.Seconds())
 }
 
-// methodLabel keeps clients from making labels of their own.
+// methodLabel keeps clients from creating labels.
 func methodLabel(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,

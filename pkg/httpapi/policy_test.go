@@ -11,7 +11,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 )
 
 // documented are the operations of the OpenAPI document.
@@ -33,11 +33,11 @@ func documented(t *testing.T) []string {
 
 // permission is a row of the table in docs/access.md.
 type permission struct {
-	roles []access.Role
+	roles []auth.Role
 	scope string
 }
 
-// policy reads the table: what it promises is what is tested.
+// policy reads the table, so that the test checks exactly what it promises.
 func policy(t *testing.T) map[string]permission {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/access.md")
@@ -51,7 +51,7 @@ func policy(t *testing.T) map[string]permission {
 			continue
 		}
 		row := permission{scope: strings.TrimSpace(cells[7])}
-		for i, role := range access.Roles() {
+		for i, role := range auth.Roles() {
 			if strings.Contains(cells[3+i], "✓") {
 				row.roles = append(row.roles, role)
 			}
@@ -66,7 +66,7 @@ func policy(t *testing.T) map[string]permission {
 
 // status is what a caller with the role for those tenants is answered when it
 // asks about the tenant t.
-func (p permission) status(role access.Role, tenants string) int {
+func (p permission) status(role auth.Role, tenants string) int {
 	switch {
 	case p.scope == "public":
 		return http.StatusOK

@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -19,32 +20,32 @@ import (
 // other codes are the frame's own, or belong to access control.
 var raised = map[problem.Code][]string{
 	problem.InvalidJSON:              {"POST /v1/commands"},
-	problem.InvalidEnvelope:          {"POST /v1/commands", "POST /v1/callbacks/ack", "GET /v1/jobs/j1/events"},
+	problem.InvalidEnvelope:          {"POST /v1/commands", "POST /v1/callbacks/ack", "GET /v1/jobs/$job/events"},
 	problem.PayloadInvalid:           {"POST /v1/commands", "POST /v1/orchestrate"},
 	problem.UnknownRequestType:       {"POST /v1/commands"},
-	problem.RefInvalid:               {"POST /v1/commands", "POST /v1/callbacks/result", "POST /v1/work/w1:complete"},
+	problem.RefInvalid:               {"POST /v1/commands", "POST /v1/callbacks/result", "POST /v1/work/$running:complete"},
 	problem.SchemaVersionUnsupported: {"POST /v1/commands"},
 	problem.IdempotencyMismatch:      {"POST /v1/commands"},
-	problem.TooLarge:                 {"POST /v1/commands", "POST /v1/callbacks/result", "POST /v1/work/w1:fail"},
+	problem.TooLarge:                 {"POST /v1/commands", "POST /v1/callbacks/result", "POST /v1/work/$running:fail"},
 	problem.JobNotFound: {
-		"GET /v1/jobs/j1", "GET /v1/jobs/j1/steps", "GET /v1/jobs/j1/events", "POST /v1/jobs/j1:cancel",
-		"POST /v1/jobs/j1:pause", "POST /v1/jobs/j1:resume", "POST /v1/callbacks/ack", "POST /v1/callbacks/heartbeat",
+		"GET /v1/jobs/$job", "GET /v1/jobs/$job/steps", "GET /v1/jobs/$job/events", "POST /v1/jobs/$job:cancel",
+		"POST /v1/jobs/$job:pause", "POST /v1/jobs/$job:resume", "POST /v1/callbacks/ack", "POST /v1/callbacks/heartbeat",
 		"POST /v1/callbacks/result",
 	},
 	problem.StepNotFound: {"POST /v1/callbacks/ack", "POST /v1/callbacks/heartbeat", "POST /v1/callbacks/result"},
 	problem.WorkNotFound: {
-		"GET /v1/work/w1", "GET /v1/work/w1/events", "POST /v1/work/w1:start", "POST /v1/work/w1:heartbeat",
-		"POST /v1/work/w1:complete", "POST /v1/work/w1:fail", "POST /v1/admin/work/w1:stall", "POST /v1/admin/work/w1:requeue",
+		"GET /v1/work/$claimed", "GET /v1/work/$claimed/events", "POST /v1/work/$claimed:start", "POST /v1/work/$running:heartbeat",
+		"POST /v1/work/$running:complete", "POST /v1/work/$running:fail", "POST /v1/admin/work/$claimed:stall", "POST /v1/admin/work/$stalled:requeue",
 	},
-	problem.Conflict: {"POST /v1/jobs/j1:cancel", "POST /v1/callbacks/ack", "POST /v1/work/w1:start"},
+	problem.Conflict: {"POST /v1/jobs/$job:cancel", "POST /v1/callbacks/ack", "POST /v1/work/$claimed:start"},
 	problem.IllegalTransition: {
-		"POST /v1/jobs/j1:cancel", "POST /v1/jobs/j1:pause", "POST /v1/jobs/j1:resume", "POST /v1/callbacks/ack",
-		"POST /v1/work/w1:start", "POST /v1/admin/work/w1:stall", "POST /v1/admin/work/w1:requeue",
+		"POST /v1/jobs/$job:cancel", "POST /v1/jobs/$job:pause", "POST /v1/jobs/$job:resume", "POST /v1/callbacks/ack",
+		"POST /v1/work/$claimed:start", "POST /v1/admin/work/$claimed:stall", "POST /v1/admin/work/$stalled:requeue",
 	},
-	problem.StaleAttempt:        {"POST /v1/callbacks/ack", "POST /v1/callbacks/heartbeat", "POST /v1/work/w1:start"},
+	problem.StaleAttempt:        {"POST /v1/callbacks/ack", "POST /v1/callbacks/heartbeat", "POST /v1/work/$claimed:start"},
 	problem.ContradictoryResult: {"POST /v1/callbacks/result"},
-	problem.RevConflict:         {"POST /v1/work/w1:start", "POST /v1/work/w1:heartbeat", "POST /v1/admin/work/w1:stall"},
-	problem.NotOwner:            {"POST /v1/work/w1:start", "POST /v1/work/w1:complete", "POST /v1/work/w1:fail"},
+	problem.RevConflict:         {"POST /v1/work/$claimed:start", "POST /v1/work/$running:heartbeat", "POST /v1/admin/work/$claimed:stall"},
+	problem.NotOwner:            {"POST /v1/work/$claimed:start", "POST /v1/work/$running:complete", "POST /v1/work/$running:fail"},
 	problem.TenantLimit:         {"POST /v1/commands", "POST /v1/orchestrate"},
 	problem.RateLimited:         {"POST /v1/commands"},
 	problem.Internal:            everything,
@@ -52,13 +53,13 @@ var raised = map[problem.Code][]string{
 	problem.ShuttingDown:        everything,
 }
 
-// everything is what may fail for reasons of this side.
+// everything lists the requests that may fail for server-side reasons.
 var everything = []string{
-	"POST /v1/commands", "POST /v1/orchestrate", "GET /v1/jobs/j1", "GET /v1/jobs/j1/steps", "GET /v1/jobs/j1/events",
-	"POST /v1/jobs/j1:cancel", "POST /v1/jobs/j1:pause", "POST /v1/jobs/j1:resume", "POST /v1/callbacks/ack",
-	"POST /v1/callbacks/heartbeat", "POST /v1/callbacks/result", "POST /v1/work:claim", "POST /v1/work/w1:start",
-	"POST /v1/work/w1:heartbeat", "POST /v1/work/w1:complete", "POST /v1/work/w1:fail", "GET /v1/work/w1",
-	"GET /v1/work/w1/events", "POST /v1/admin/outbox/retry", "POST /v1/admin/work/w1:stall", "POST /v1/admin/work/w1:requeue",
+	"POST /v1/commands", "POST /v1/orchestrate", "GET /v1/jobs/$job", "GET /v1/jobs/$job/steps", "GET /v1/jobs/$job/events",
+	"POST /v1/jobs/$job:cancel", "POST /v1/jobs/$job:pause", "POST /v1/jobs/$job:resume", "POST /v1/callbacks/ack",
+	"POST /v1/callbacks/heartbeat", "POST /v1/callbacks/result", "POST /v1/work:claim", "POST /v1/work/$claimed:start",
+	"POST /v1/work/$running:heartbeat", "POST /v1/work/$running:complete", "POST /v1/work/$running:fail", "GET /v1/work/$claimed",
+	"GET /v1/work/$claimed/events", "POST /v1/admin/outbox/retry", "POST /v1/admin/work/$claimed:stall", "POST /v1/admin/work/$stalled:requeue",
 	"GET /readyz",
 }
 
@@ -70,7 +71,7 @@ func TestProblemsOfUseCasesAreAnsweredAsDocumented(t *testing.T) {
 			for _, target := range targets {
 				h := newHarness(t)
 				violations := []problem.Violation{{Pointer: "/payload/language", Message: "must be one of en, de"}}
-				h.useCases.err = fmt.Errorf("use case: %w", &problem.Error{Code: code, Detail: "It is so.", Errors: violations})
+				h.store.fail(fmt.Errorf("use case: %w", &problem.Error{Code: code, Detail: "It is so.", Errors: violations}))
 				method, path := split(target)
 				response := h.do(t, method, path, posts[path])
 				found := problemOf(t, response)
@@ -107,8 +108,8 @@ func TestEveryCodeIsRaisedSomewhere(t *testing.T) {
 func TestInternalErrorsAreLoggedOnceAndKeptFromTheClient(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.useCases.err = errors.New("dial 10.0.0.7: secret")
-	response := h.do(t, http.MethodGet, "/v1/jobs/j1", "", "X-Request-Id: req-42")
+	h.store.fail(errors.New("dial 10.0.0.7: secret"))
+	response := h.do(t, http.MethodGet, "/v1/jobs/$job", "", "X-Request-Id: req-42")
 	wantProblem(t, response, problem.Internal, "")
 	if body := response.Body; strings.Contains(body, "secret") {
 		t.Errorf("the client is told %s", body)
@@ -134,8 +135,8 @@ func TestCausesOfOtherProblemsAreLoggedAndKeptFromTheClient(t *testing.T) {
 		{problem.Conflict, "level=DEBUG"},
 	} {
 		h := newHarness(t)
-		h.useCases.err = &problem.Error{Code: test.code, Detail: "Try again.", Err: errors.New("secret")}
-		response := h.do(t, http.MethodPost, "/v1/jobs/j1:cancel", "")
+		h.store.fail(&problem.Error{Code: test.code, Detail: "Try again.", Err: errors.New("secret")})
+		response := h.do(t, http.MethodPost, "/v1/jobs/$job:cancel", "")
 		if body := response.Body; strings.Contains(body, "secret") {
 			t.Errorf("%s: the client is told %s", test.code, body)
 		}
@@ -160,8 +161,9 @@ func TestRetryAfterIsInWholeSeconds(t *testing.T) {
 		{problem.Conflict, time.Minute, ""},
 	} {
 		h := newHarness(t)
-		h.useCases.err = &problem.Error{Code: test.code, RetryAfter: test.after}
-		response := h.do(t, http.MethodPost, map[bool]string{true: "/v1/jobs/j1:cancel", false: "/v1/commands"}[test.want == ""], `{}`)
+		h.store.fail(&problem.Error{Code: test.code, RetryAfter: test.after})
+		response := h.do(t, http.MethodPost, map[bool]string{true: "/v1/jobs/$job:cancel", false: "/v1/commands"}[test.want == ""],
+			map[bool]string{true: `{}`, false: command}[test.want == ""])
 		if got := response.Header.Get("Retry-After"); got != test.want {
 			t.Errorf("%s after %s: Retry-After is %q, want %q", test.code, test.after, got, test.want)
 		}
@@ -172,14 +174,15 @@ func TestNobodyIsAnsweredWhoWentAway(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	ctx, leave := context.WithCancel(t.Context())
-	h.useCases.hook = func(ctx context.Context, _ call, _ wait) error {
+	path := "/v1/jobs/" + h.submitted(t)
+	h.store.on(func(ctx context.Context) error {
 		leave()
 		return fmt.Errorf("load job: %w", context.Cause(ctx))
-	}
+	})
 	recorder := httptest.NewRecorder()
-	h.ServeHTTP(recorder, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/jobs/j1", nil))
+	h.ServeHTTP(recorder, httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil))
 	if body := recorder.Body.String(); body != "" {
-		t.Errorf("somebody was answered %s", body)
+		t.Errorf("the client that went away got %s", body)
 	}
 	if log := h.log.String(); strings.Contains(log, "level=ERROR") {
 		t.Errorf("it is logged as an error:\n%s", log)
@@ -190,15 +193,18 @@ func TestNobodyIsAnsweredWhoWentAway(t *testing.T) {
 func TestACancelledContextOfOursIsAnInternalError(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.useCases.err = context.Canceled
-	wantProblem(t, h.do(t, http.MethodGet, "/v1/jobs/j1", ""), problem.Internal, "")
+	h.store.fail(context.Canceled)
+	wantProblem(t, h.do(t, http.MethodGet, "/v1/jobs/$job", ""), problem.Internal, "")
 }
 
 func TestAResponseThatCanNotBeEncodedIsAnInternalError(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.useCases.corrupt = true
-	wantProblem(t, h.do(t, http.MethodGet, "/v1/work/w1", ""), problem.Internal, "")
+	recorder := httptest.NewRecorder()
+	h.Answer(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/work/$running", http.NoBody), json.RawMessage(`{"type":`))
+	if recorder.Code != http.StatusInternalServerError || strings.Contains(recorder.Body.String(), "type\":\n") {
+		t.Errorf("answered %d %s", recorder.Code, recorder.Body)
+	}
 	if log := h.log.String(); !strings.Contains(log, "encode response") {
 		t.Errorf("the log does not say what failed:\n%s", log)
 	}

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// wholeQuery refuses a request of the API whose query does not parse. The glue
-// leaves out what it cannot read, and a filter that is left out would make a list
-// of one tenant the list of all.
+// wholeQuery refuses a request of the API whose query does not parse. The glue would
+// drop the unreadable parameters, and without its tenant filter a list would show
+// all tenants.
 func (p *responder) wholeQuery(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/v1/") {

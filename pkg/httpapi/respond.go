@@ -14,15 +14,14 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// minRetryAfter is what a client is told to wait where the use case does not
-// say.
+// minRetryAfter is the Retry-After of an answer if the use case gives none.
 const minRetryAfter = time.Second
 
-// maxPooled is the largest buffer that is kept for the next response.
+// maxPooled is the largest buffer that returns to the pool.
 const maxPooled = 1 << 16
 
 // responder writes responses. It is safe for concurrent use.
@@ -51,13 +50,13 @@ func (p *responder) answer(w http.ResponseWriter, r *http.Request, status int, v
 	p.json(w, r, status, value)
 }
 
-// problem answers with the error as a problem. What the client may not know is
-// logged here, and nowhere else.
+// problem answers with the error as a problem. Only here are causes logged that the
+// client must not see.
 func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
-	x := exchangeOf(r.Context())
+	state := requestStateOf(r.Context())
 	if clientGone(r, err) {
-		if x != nil && x.status == 0 {
-			x.status = statusClientGone
+		if state != nil && state.status == 0 {
+			state.status = statusClientGone
 		}
 		return
 	}
@@ -67,11 +66,11 @@ func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
 	if body.Status == http.StatusTooManyRequests || body.Status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", retryAfter(fault.RetryAfter))
 	}
-	encoded, _ := json.Marshal(body) // Strings and numbers: it can not fail.
+	encoded, _ := json.Marshal(body) // Strings and numbers: it cannot fail.
 	p.send(w, fault.Code.Status(), "application/problem+json", encoded)
 }
 
-// body is the fault as the client may see it.
+// body encodes the fault without what the client must not see.
 func (p *responder) body(r *http.Request, fault *problem.Error) api.Problem {
 	body := api.Problem{
 		Type: fault.Code.Type(), Title: fault.Code.Title(), Status: int32(fault.Code.Status()), Code: fault.Code,
@@ -80,18 +79,18 @@ func (p *responder) body(r *http.Request, fault *problem.Error) api.Problem {
 	if fault.Code == problem.Internal {
 		body.Detail, body.Errors = "", nil
 	}
-	if x := exchangeOf(r.Context()); x != nil {
-		body.Instance = "urn:lucius:request:" + x.id
+	if state := requestStateOf(r.Context()); state != nil {
+		body.Instance = "urn:lucius:request:" + state.id
 	}
 	return body
 }
 
-// clientGone reports whether the error is only that nobody waits for the answer.
+// clientGone reports whether the error only means that the client went away.
 func clientGone(r *http.Request, err error) bool {
 	return r.Context().Err() != nil && errors.Is(err, context.Canceled)
 }
 
-// report logs a fault whose cause the client is not told.
+// report logs a fault whose cause the client does not see.
 func (p *responder) report(r *http.Request, fault *problem.Error) {
 	level := slog.LevelDebug
 	switch {
@@ -102,23 +101,23 @@ func (p *responder) report(r *http.Request, fault *problem.Error) {
 	case fault.Code.Status() > http.StatusInternalServerError:
 		level = slog.LevelWarn
 	}
-	route := unmatched
-	if x := exchangeOf(r.Context()); x != nil {
-		route = x.route
+	id, route := "", unmatched
+	if state := requestStateOf(r.Context()); state != nil {
+		id, route = state.id, state.route
 	}
 	p.log.LogAttrs(r.Context(), level, "request failed",
-		slog.String("request_id", RequestID(r.Context())), slog.String("method", r.Method), slog.String("route", route),
-		slog.String("path", access.Printable(r.URL.Path)), slog.String("code", string(fault.Code)), slog.Any("err", fault))
+		slog.String("request_id", id), slog.String("method", r.Method), slog.String("route", route),
+		slog.String("path", auth.Printable(r.URL.Path)), slog.String("code", string(fault.Code)), slog.Any("err", fault))
 }
 
-// retryAfter is the header's value: whole seconds, rounded up.
+// retryAfter returns the header's value: whole seconds, rounded up.
 func retryAfter(wait time.Duration) string {
 	seconds := math.Ceil(max(wait, minRetryAfter).Seconds())
 	return strconv.FormatInt(int64(seconds), 10)
 }
 
-// encode writes the value into a buffer of the pool. HTML characters stay as
-// they are: opaque values go out as they came in.
+// encode writes the value into a buffer of the pool. It does not escape HTML
+// characters: opaque values go out as they came in.
 func (p *responder) encode(value any) (*bytes.Buffer, error) {
 	buffer, _ := p.buffers.Get().(*bytes.Buffer)
 	if buffer == nil {
@@ -134,15 +133,14 @@ func (p *responder) encode(value any) (*bytes.Buffer, error) {
 	return buffer, nil
 }
 
-// release gives a buffer back, unless it has grown too large to keep.
+// release returns a buffer to the pool, unless it has grown too large.
 func (p *responder) release(buffer *bytes.Buffer) {
 	if buffer.Cap() <= maxPooled {
 		p.buffers.Put(buffer)
 	}
 }
 
-// send writes header and body. A failure to send is the client's, whose
-// connection is broken.
+// send writes header and body. It ignores errors: the client's connection is broken.
 func (p *responder) send(w http.ResponseWriter, status int, contentType string, body []byte) {
 	header := w.Header()
 	header.Set("Content-Type", contentType)

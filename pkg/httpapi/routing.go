@@ -12,13 +12,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// notFound answers a path that no route has.
+// notFound answers a path without a route.
 func (p *responder) notFound(w http.ResponseWriter, r *http.Request) {
 	p.problem(w, r, &problem.Error{Code: problem.NotFound, Detail: "There is nothing at this path."})
 }
 
-// methodNotAllowed answers a path that has routes for other methods, and names
-// them.
+// methodNotAllowed answers a path that has routes only for other methods, which it
+// names.
 func methodNotAllowed(router *mux.Router, respond *responder) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		allowed := strings.Join(allowedMethods(router, r), ", ")
@@ -44,19 +44,19 @@ func allowedMethods(router *mux.Router, r *http.Request) []string {
 	return allowed
 }
 
-// badParameter answers what the generated glue could not bind.
+// badParameter answers a parameter that the generated glue could not bind.
 func (p *responder) badParameter(w http.ResponseWriter, r *http.Request, err error) {
 	message := "a parameter is not valid"
 	if wrong, ok := errors.AsType[*api.InvalidParamFormatError](err); ok {
 		message = "parameter " + wrong.ParamName + " has the wrong format"
 	}
 	if many, ok := errors.AsType[*api.TooManyValuesForParamError](err); ok {
-		message = "header " + many.ParamName + " is there more than once"
+		message = "header " + many.ParamName + " occurs more than once"
 	}
 	p.problem(w, r, invalid(message, err))
 }
 
-// invalid is the problem of a parameter, of which err is the cause or nil.
+// invalid returns the problem of a parameter; err is its cause or nil.
 func invalid(message string, err error) *problem.Error {
 	return &problem.Error{
 		Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: message}}, Err: err,

@@ -51,7 +51,7 @@ func TestHeadIsServedAsGet(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	server := listen(t, h)
-	response, err := server.Client().Head(server.URL + "/v1/jobs/j1")
+	response, err := server.Client().Head(server.URL + "/v1/jobs/" + h.submitted(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,32 +69,30 @@ func TestParametersAreChecked(t *testing.T) {
 		headers []string
 		message string
 	}{
-		{"GET /v1/jobs/j1?wait=soon", nil, "parameter wait must be a duration such as 30s"},
-		{"GET /v1/jobs/j1?wait=30", nil, "parameter wait must be a duration such as 30s"},
-		{"GET /v1/jobs/j1?wait=-1s", nil, "parameter wait must be a duration such as 30s"},
-		{"GET /v1/jobs/j1?wait=", nil, "parameter wait must be a duration such as 30s"},
-		{"GET /v1/jobs/j1/events?limit=ten", nil, "parameter limit has the wrong format"},
-		{"GET /v1/jobs/j1/events?limit=99999999999", nil, "parameter limit has the wrong format"},
-		{"GET /v1/jobs/j1/events?limit=0", nil, "parameter limit must be 1 to 1000"},
-		{"GET /v1/work/w1/events?limit=1001", nil, "parameter limit must be 1 to 1000"},
-		{"GET /v1/work/w1/events?page_token=" + longToken(), nil, "parameter page_token is none of this server"},
+		{"GET /v1/jobs/$job?wait=soon", nil, "parameter wait must be a duration such as 30s"},
+		{"GET /v1/jobs/$job?wait=30", nil, "parameter wait must be a duration such as 30s"},
+		{"GET /v1/jobs/$job?wait=-1s", nil, "parameter wait must be a duration such as 30s"},
+		{"GET /v1/jobs/$job?wait=", nil, "parameter wait must be a duration such as 30s"},
+		{"GET /v1/jobs/$job/events?limit=ten", nil, "parameter limit has the wrong format"},
+		{"GET /v1/jobs/$job/events?limit=99999999999", nil, "parameter limit has the wrong format"},
+		{"GET /v1/jobs/$job/events?limit=0", nil, "parameter limit must be 1 to 1000"},
+		{"GET /v1/work/$claimed/events?limit=1001", nil, "parameter limit must be 1 to 1000"},
+		{"GET /v1/work/$claimed/events?page_token=" + longToken(), nil, "parameter page_token is invalid"},
 		{
 			"POST /v1/commands", []string{"Idempotency-Key: a", "Idempotency-Key: b"},
-			"header Idempotency-Key is there more than once",
+			"header Idempotency-Key occurs more than once",
 		},
 	} {
 		t.Run(test.message, func(t *testing.T) {
 			t.Parallel()
 			h := newHarness(t)
 			method, path := split(test.target)
-			response := h.do(t, method, path, posts[path], test.headers...)
+			response := h.do(t, method, path, map[bool]string{true: command}[method == http.MethodPost], test.headers...)
 			wantProblem(t, response, problem.InvalidEnvelope, test.message+".")
 			if diff := cmp.Diff([]problem.Violation{{Message: test.message}}, problemOf(t, response).Errors); diff != "" {
 				t.Errorf("errors (-want +got):\n%s", diff)
 			}
-			if calls := h.useCases.all(); len(calls) > 0 {
-				t.Errorf("the use case was called: %v", calls)
-			}
+			h.store.untouched(t, test.target)
 		})
 	}
 }
@@ -106,17 +104,4 @@ func longToken() string {
 		token[i] = 'a'
 	}
 	return string(token)
-}
-
-func TestWithoutAPullQueueItsPathsAreNotFound(t *testing.T) {
-	t.Parallel()
-	for _, target := range []string{
-		"POST /v1/work:claim", "POST /v1/work/w1:start", "POST /v1/work/w1:heartbeat", "POST /v1/work/w1:complete",
-		"POST /v1/work/w1:fail", "GET /v1/work/w1", "GET /v1/work/w1/events", "POST /v1/admin/work/w1:stall",
-		"POST /v1/admin/work/w1:requeue",
-	} {
-		method, path := split(target)
-		h := newHarness(t, withoutWork)
-		wantProblem(t, h.do(t, method, path, posts[path]), problem.NotFound, "This server has no pull queue.")
-	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
@@ -18,21 +18,20 @@ type Server struct {
 	router  *mux.Router
 	metrics *metrics
 	respond *responder
-	audit   *access.Audit
+	audit   *auth.Audit
 	// bodyTimeout is how long a client may take to send its body.
 	bodyTimeout time.Duration
 	probesOnly  bool
 
-	streams *shares
-	waits   *shares
+	streams *fairLimiter
+	waits   *fairLimiter
 
 	ended chan struct{}
 	drain sync.Once
 }
 
-// New returns a server that is made of config. The error names the field that
-// makes no sense, or the metric that the registry holds already, or a route that
-// package access has no rule for.
+// New returns a server for config. The error names an invalid field, a metric that
+// the registry holds already, or a route without a rule in package auth.
 func New(config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -46,7 +45,7 @@ func New(config Config) (*Server, error) {
 		metrics: measured,
 		respond: &responder{log: config.Log},
 		audit:   config.Audit, bodyTimeout: config.BodyTimeout, probesOnly: config.ProbesOnly,
-		streams: newShares(maxStreams), waits: newShares(config.MaxWaits),
+		streams: newFairLimiter(maxStreams), waits: newFairLimiter(config.MaxWaits),
 		ended: make(chan struct{}),
 	}
 	guard := newGuard(config, s.respond)
@@ -57,9 +56,9 @@ func New(config Config) (*Server, error) {
 	return s, nil
 }
 
-// Drain makes the server refuse new requests under /v1/ with shutting_down, say
-// at readyz that it is not ready, and answer the requests that wait. Requests
-// under way go on. It returns at once and may be called again.
+// Drain makes the server refuse new requests under /v1/ with shutting_down, report
+// at readyz that it is not ready, and answer the requests that wait. Requests under
+// way continue. It returns immediately and may be called again.
 func (s *Server) Drain() {
 	s.drain.Do(func() { close(s.ended) })
 	s.streams.end()
@@ -76,28 +75,28 @@ func (s *Server) draining() bool {
 	}
 }
 
-// errDraining is what a draining server answers.
+// errDraining is the answer of a draining server.
 var errDraining = &problem.Error{Code: problem.ShuttingDown, Detail: "This process stops; send the request again."}
 
 // ServeHTTP serves one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x, r := s.begin(w, r)
-	defer s.end(x, r)
-	defer s.survive(x, r)
+	state, r := s.begin(w, r)
+	defer s.end(state, r)
+	defer s.survive(state, r)
 	if !s.serves(r.URL.Path) {
-		s.respond.problem(x, r, errNoAPI)
+		s.respond.problem(state, r, errNoAPI)
 		return
 	}
 	if s.draining() && strings.HasPrefix(r.URL.Path, "/v1/") {
 		w.Header().Set("Connection", "close")
-		s.respond.problem(x, r, errDraining)
+		s.respond.problem(state, r, errDraining)
 		return
 	}
-	s.router.ServeHTTP(x, r)
+	s.router.ServeHTTP(state, r)
 }
 
-// newRouter returns the router of the generated glue, whose own answers are
-// problems.
+// newRouter returns the router of the generated glue, with problems as its own
+// answers.
 func newRouter(handlers api.ServerInterface, guard *guard) *mux.Router {
 	respond := guard.respond
 	router := mux.NewRouter().SkipClean(true)

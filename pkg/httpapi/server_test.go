@@ -25,19 +25,23 @@ func TestConfigIsValidated(t *testing.T) {
 		"httpapi: Commands is required":              func(c *httpapi.Config) { c.Commands = nil },
 		"httpapi: Jobs is required":                  func(c *httpapi.Config) { c.Jobs = nil },
 		"httpapi: Callbacks is required":             func(c *httpapi.Config) { c.Callbacks = nil },
-		"httpapi: Admin is required":                 func(c *httpapi.Config) { c.Admin = nil },
-		"httpapi: Access is required":                func(c *httpapi.Config) { c.Access = nil },
-		"httpapi: Owners is required":                func(c *httpapi.Config) { c.Owners = nil },
-		"httpapi: Readiness is required":             func(c *httpapi.Config) { c.Readiness = nil },
+		"httpapi: Ledger is required":                func(c *httpapi.Config) { c.Ledger = nil },
+		"httpapi: Queue is required":                 func(c *httpapi.Config) { c.Queue = nil },
+		"httpapi: Operator is required":              func(c *httpapi.Config) { c.Operator = nil },
+		"httpapi: Reconciler is required":            func(c *httpapi.Config) { c.Reconciler = nil },
+		"httpapi: Failures is required":              func(c *httpapi.Config) { c.Failures = nil },
+		"httpapi: Pauses is required":                func(c *httpapi.Config) { c.Pauses = nil },
+		"httpapi: Gate is required":                  func(c *httpapi.Config) { c.Gate = nil },
+		"httpapi: Protocols is required":             func(c *httpapi.Config) { c.Protocols = nil },
+		"httpapi: Auth is required":                  func(c *httpapi.Config) { c.Auth = nil },
+		"httpapi: Ready is required":                 func(c *httpapi.Config) { c.Ready = nil },
 		"httpapi: Registry is required":              func(c *httpapi.Config) { c.Registry = nil },
 		"httpapi: Log is required":                   func(c *httpapi.Config) { c.Log = nil },
 		"httpapi: MaxBodyBytes must not be negative": func(c *httpapi.Config) { c.MaxBodyBytes = -1 },
 		"httpapi: BodyTimeout must not be negative":  func(c *httpapi.Config) { c.BodyTimeout = -1 },
 		"httpapi: MaxWaits must not be negative":     func(c *httpapi.Config) { c.MaxWaits = -1 },
 	} {
-		var config httpapi.Config
-		newHarness(t, func(c *httpapi.Config) { config = *c })
-		config.Registry = prometheus.NewRegistry()
+		config := newHarness(t).config()
 		change(&config)
 		if _, err := httpapi.New(config); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
@@ -74,11 +78,11 @@ func TestRequestIDs(t *testing.T) {
 			t.Parallel()
 			h := newHarness(t)
 			var seen string
-			h.useCases.hook = func(ctx context.Context, _ call, _ wait) error {
+			h.store.on(func(ctx context.Context) error {
 				seen = httpapi.RequestID(ctx)
 				return nil
-			}
-			got := h.do(t, http.MethodGet, "/v1/jobs/j1", "", "X-Request-Id: "+test.given).Header.Get("X-Request-Id")
+			})
+			got := h.do(t, http.MethodGet, "/v1/jobs/$job", "", "X-Request-Id: "+test.given).Header.Get("X-Request-Id")
 			if seen != got {
 				t.Errorf("the use case sees %q, the client %q", seen, got)
 			}
@@ -89,19 +93,13 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-func TestRequestIDOfNoRequestIsEmpty(t *testing.T) {
-	t.Parallel()
-	if got := httpapi.RequestID(t.Context()); got != "" {
-		t.Errorf("got %q", got)
-	}
-}
-
 func TestRequestsAreLoggedAtDebug(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.do(t, http.MethodGet, "/v1/jobs/j1?wait=0s", "", "X-Request-Id: req-1")
+	job := h.submitted(t)
+	h.do(t, http.MethodGet, "/v1/jobs/"+job+"?wait=0s", "", "X-Request-Id: req-1")
 	for _, want := range []string{
-		"level=DEBUG msg=request", "request_id=req-1", "method=GET", "path=/v1/jobs/j1", "route=/v1/jobs/{jobId}", "status=200",
+		"level=DEBUG msg=request", "request_id=req-1", "method=GET", "path=/v1/jobs/" + job, "route=/v1/jobs/{jobId}", "status=200",
 	} {
 		if log := h.log.String(); !strings.Contains(log, want) {
 			t.Errorf("the log does not say %s:\n%s", want, log)
@@ -112,8 +110,8 @@ func TestRequestsAreLoggedAtDebug(t *testing.T) {
 func TestAPanicIsAnInternalErrorAndLoggedWithItsStack(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.useCases.hook = func(context.Context, call, wait) error { panic("out of cheese") }
-	wantProblem(t, h.do(t, http.MethodGet, "/v1/jobs/j1", ""), problem.Internal, "")
+	h.store.on(func(context.Context) error { panic("out of cheese") })
+	wantProblem(t, h.do(t, http.MethodGet, "/v1/jobs/$job", ""), problem.Internal, "")
 	for _, want := range []string{"level=ERROR", "out of cheese", "server_test.go"} {
 		if log := h.log.String(); !strings.Contains(log, want) {
 			t.Errorf("the log does not say %s:\n%s", want, log)
@@ -125,7 +123,7 @@ func TestAPanicIsAnInternalErrorAndLoggedWithItsStack(t *testing.T) {
 	)
 }
 
-// brokenWriter panics where the body is to be written.
+// brokenWriter panics when the body is written.
 type brokenWriter struct{ http.ResponseWriter }
 
 func (brokenWriter) Write([]byte) (int, error) { panic("out of cheese") }
@@ -133,9 +131,10 @@ func (brokenWriter) Write([]byte) (int, error) { panic("out of cheese") }
 func TestAPanicWithinAnAnswerCutsTheConnection(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
+	path := "/v1/jobs/" + h.submitted(t)
 	recovered := func() (recovered any) {
 		defer func() { recovered = recover() }()
-		h.ServeHTTP(brokenWriter{httptest.NewRecorder()}, httptest.NewRequest(http.MethodGet, "/v1/jobs/j1", nil))
+		h.ServeHTTP(brokenWriter{httptest.NewRecorder()}, httptest.NewRequest(http.MethodGet, path, nil))
 		return nil
 	}()
 	if recovered != http.ErrAbortHandler { //nolint:errorlint // It is a value to panic with.
@@ -150,12 +149,13 @@ func TestAPanicWithinAnAnswerCutsTheConnection(t *testing.T) {
 func TestAHandlerMayCutTheConnection(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.useCases.hook = func(context.Context, call, wait) error { panic(http.ErrAbortHandler) }
+	path := "/v1/jobs/" + h.submitted(t)
+	h.store.on(func(context.Context) error { panic(http.ErrAbortHandler) })
 	server := listen(t, h)
-	response, err := server.Client().Get(server.URL + "/v1/jobs/j1")
+	response, err := server.Client().Get(server.URL + path)
 	if err == nil {
 		_ = response.Body.Close()
-		t.Errorf("somebody was answered %s", response.Status)
+		t.Errorf("the client got the answer %s", response.Status)
 	}
 	if log := h.log.String(); strings.Contains(log, "level=ERROR") {
 		t.Errorf("it is logged as an error:\n%s", log)
@@ -177,16 +177,8 @@ func TestATimeoutOfTheBodyDoesNotEndAWait(t *testing.T) {
 	t.Parallel()
 	const bodyTimeout = 20 * time.Millisecond
 	h := newHarness(t, func(c *httpapi.Config) { c.BodyTimeout = bodyTimeout })
-	h.useCases.hook = func(ctx context.Context, _ call, _ wait) error {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(10 * bodyTimeout):
-			return nil
-		}
-	}
 	server := listen(t, h)
-	body := posts["/v1/work:claim"]
+	body := fmt.Sprintf(`{"owner":"o","request_id":"r","wait_seconds":%g}`, (10 * bodyTimeout).Seconds())
 	response, _ := post(t, server, "/v1/work:claim", fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body))
 	if response.Status != http.StatusOK {
 		t.Errorf("%d: %s", response.Status, response.Body)

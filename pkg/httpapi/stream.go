@@ -10,30 +10,30 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/access"
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 const (
-	// maxStreams bounds the streams that one process keeps open, see shares.
+	// maxStreams bounds the streams that one process keeps open, see fairLimiter.
 	maxStreams = 1024
-	// maxLooks bounds the streams that look for news at a time.
+	// maxLooks bounds the streams that read their job at a time.
 	maxLooks = 64
-	// streamInterval is how often a stream looks for news: another process may
-	// have changed the job.
+	// streamInterval is how often a stream reads its job: another process may have
+	// changed it.
 	streamInterval = 250 * time.Millisecond
-	// streamComment is how often a silent stream says that it is alive.
+	// streamComment is how often a silent stream sends a comment, as a sign of life.
 	streamComment = 15 * time.Second
-	// streamRecheck is how often it is asked whether the caller may still follow.
+	// streamRecheck is how often a stream checks that the caller may still follow.
 	streamRecheck = 15 * time.Second
-	// streamLook is how long a stream that has begun looks before it says that it is
-	// alive: the store may not answer.
+	// streamLook bounds one read of a stream that has begun, so that it can send a
+	// sign of life while the store does not answer.
 	streamLook = 5 * time.Second
-	// streamWrite is how long a client may take to read what it is sent.
+	// streamWrite is how long a client may take to read one entry.
 	streamWrite = 10 * time.Second
 )
 
-// atOnce is a tick that has come already.
+// atOnce is a tick that has arrived already.
 var atOnce = func() <-chan time.Time {
 	closed := make(chan time.Time)
 	close(closed)
@@ -62,29 +62,26 @@ type stream struct {
 	r         *http.Request
 	control   *http.ResponseController
 	jobID     string
-	place     *place
+	slot      *slot
 	last      string // The id of the last entry that was sent.
 	begun     bool
 }
 
-// streamEvents sends the history of a job, and goes on until the job ends, the
-// server drains, the client goes or another one gets its place.
-func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID string, last *string) {
-	place := e.server.streams.take(access.CallerOf(r.Context()).Name())
-	if place == nil {
+// streamEvents sends the history of a job, until the job ends, the server drains,
+// the client goes away or another stream preempts it.
+func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, last string) {
+	slot := e.server.streams.acquire(auth.CallerOf(r.Context()).Name())
+	if slot == nil {
 		e.respond.problem(w, r, problem.Newf(problem.RateLimited,
-			"This process has %d streams open, of which the caller has its share.", maxStreams))
+			"This process has %d slots for streams, of which the caller already has its share.", maxStreams))
 		return
 	}
-	defer place.leave()
-	s := &stream{endpoints: e, w: w, r: r, control: http.NewResponseController(w), jobID: jobID, place: place}
-	if last != nil {
-		s.last = *last
-	}
+	defer slot.release()
+	s := &stream{endpoints: e, w: w, r: r, control: http.NewResponseController(w), jobID: jobID, slot: slot, last: last}
 	s.run()
 }
 
-// run sends what there is, again and again.
+// run sends new entries and signs of life until the stream ends.
 func (s *stream) run() {
 	ticker := time.NewTicker(streamInterval)
 	defer ticker.Stop()
@@ -97,8 +94,8 @@ func (s *stream) run() {
 			return
 		}
 		if err != nil {
-			// A store that is away for a moment does not end a stream, and does not
-			// silence it: proxies cut silent ones.
+			// While the store is unavailable the stream goes on and sends comments:
+			// proxies cut silent streams.
 			events = nil
 		}
 		if len(events) > 0 || !s.begun || time.Since(sent) > streamComment {
@@ -111,7 +108,7 @@ func (s *stream) run() {
 			return
 		}
 		if time.Since(asked) > streamRecheck {
-			if asked = time.Now(); !s.endpoints.guard.still(s.r) {
+			if asked = time.Now(); !s.endpoints.guard.stillAuthorized(s.r) {
 				return
 			}
 		}
@@ -121,7 +118,7 @@ func (s *stream) run() {
 		}
 		select {
 		case <-next:
-		case <-s.place.ended:
+		case <-s.slot.ended:
 			return
 		case <-s.r.Context().Done():
 			return
@@ -129,8 +126,8 @@ func (s *stream) run() {
 	}
 }
 
-// look returns what is new of the job. Few streams look at a time: a job is read as
-// a whole, and all may be of large ones.
+// look returns the job's new entries. Only a few streams look at a time, because
+// each reads a whole job, which may be large.
 func (s *stream) look() (events []api.Event, ended bool, err error) {
 	ctx := s.r.Context()
 	if s.begun {
@@ -141,14 +138,19 @@ func (s *stream) look() (events []api.Event, ended bool, err error) {
 	select {
 	case s.endpoints.looks <- struct{}{}:
 		defer func() { <-s.endpoints.looks }()
-		return s.endpoints.jobs.Follow(ctx, s.jobID, s.last)
+		rev, index, err := eventID(s.last)
+		if err != nil {
+			return nil, false, err
+		}
+		entries, ended, err := s.endpoints.Jobs.Follow(ctx, s.jobID, rev, index)
+		return EventsOf(entries), ended, err
 	case <-ctx.Done():
 		return nil, false, context.Cause(ctx)
 	}
 }
 
-// send writes entries, or a comment where there are none. It reports whether
-// the client is still there.
+// send writes entries, or a comment if there are none. It reports whether the client
+// is still connected.
 func (s *stream) send(events []api.Event) bool {
 	if !s.begun {
 		s.begun = true
@@ -172,8 +174,8 @@ func (s *stream) send(events []api.Event) bool {
 	return s.control.Flush() == nil
 }
 
-// sendOne writes one entry: a client that does not read holds no more of them in
-// memory than the one.
+// sendOne writes one entry, so that a client that does not read keeps at most one
+// entry in memory.
 func (s *stream) sendOne(event *api.Event) bool {
 	data, err := s.endpoints.respond.encode(event)
 	if err != nil {

@@ -7,32 +7,22 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// refuse is a hook that refuses the submission of that body.
-func refuse(body string, err error) func(context.Context, call, wait) error {
-	return func(_ context.Context, c call, _ wait) error {
-		if submission, ok := c.Request.(httpapi.Submission); ok && string(submission.Body) == body {
-			return err
-		}
-		return nil
-	}
-}
-
-// follow opens a stream, behind that event unless it is empty.
-func follow(ctx context.Context, t *testing.T, server *httptest.Server, last string) (http.Header, io.Reader) {
+// follow opens a stream after that event, or from the start if it is empty.
+func follow(ctx context.Context, t *testing.T, server *httptest.Server, job, last string) (http.Header, io.Reader) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/v1/jobs/j1/events", http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/v1/jobs/"+job+"/events", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +38,7 @@ func follow(ctx context.Context, t *testing.T, server *httptest.Server, last str
 	return response.Header, response.Body
 }
 
-// ids are the ids in what a stream has sent.
+// ids returns the event ids that a stream has sent.
 func ids(stream string) []string {
 	var found []string
 	for line := range strings.Lines(stream) {
@@ -59,11 +49,24 @@ func ids(stream string) []string {
 	return found
 }
 
+// told are the ids of a job's history.
+func (h *harness) told(t *testing.T, job string) []string {
+	t.Helper()
+	var found []string
+	for _, event := range decoded[api.EventPage](t, h.given(t, "GET /v1/jobs/"+job+"/events", "")).Events {
+		found = append(found, event.EventID)
+	}
+	return found
+}
+
 func TestAStreamShowsTheHistoryToItsEnd(t *testing.T) {
 	t.Parallel()
-	for last, want := range map[string][]string{"": {"1-0", "2-0", "3-0"}, "1-0": {"2-0", "3-0"}} {
-		server := listen(t, newHarness(t))
-		header, body := follow(t.Context(), t, server, last)
+	h := newHarness(t)
+	job := h.controlled(t, ":cancel")
+	all := h.told(t, job)
+	server := listen(t, h)
+	for last, want := range map[string][]string{"": all, all[0]: all[1:], all[len(all)-2]: all[len(all)-1:]} {
+		header, body := follow(t.Context(), t, server, job, last)
 		if got := header.Get("Content-Type"); got != "text/event-stream" {
 			t.Errorf("content type %q", got)
 		}
@@ -72,9 +75,9 @@ func TestAStreamShowsTheHistoryToItsEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, ids(string(stream))); diff != "" {
-			t.Errorf("behind %q (-want +got):\n%s\n%s", last, diff, stream)
+			t.Errorf("after %q (-want +got):\n%s\n%s", last, diff, stream)
 		}
-		if !strings.Contains(string(stream), "event: step.in_progress\ndata: {") {
+		if !strings.Contains(string(stream), "event: job.cancelled\ndata: {") {
 			t.Errorf("no event in\n%s", stream)
 		}
 	}
@@ -83,28 +86,34 @@ func TestAStreamShowsTheHistoryToItsEnd(t *testing.T) {
 func TestAStreamThatCannotBeginIsAProblem(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.useCases.err = &problem.Error{Code: problem.JobNotFound, Detail: "There is no such job."}
-	response := h.do(t, http.MethodGet, "/v1/jobs/j1/events", "", "Accept: text/event-stream")
+	response := h.do(t, http.MethodGet, "/v1/jobs/"+noJob+"/events", "", "Accept: text/event-stream")
 	wantProblem(t, response, problem.JobNotFound, "There is no such job.")
+	for _, last := range []string{"x", "0-1", "1--1"} {
+		response = h.do(t, http.MethodGet, "/v1/jobs/$job/events", "", "Accept: text/event-stream", "Last-Event-ID: "+last)
+		wantProblem(t, response, problem.InvalidEnvelope, "header Last-Event-ID is not the id of an event.")
+	}
 }
 
 // A store that is away for a moment does not end a stream.
 func TestAStreamOutlivesAnError(t *testing.T) {
 	t.Parallel()
-	h := newHarness(t)
-	n := 0
-	h.useCases.hook = func(context.Context, call, wait) error {
-		if n++; n == 2 {
-			return errors.New("away")
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		job := h.submitted(t)
+		var others sync.WaitGroup
+		others.Go(func() {
+			time.Sleep(time.Second)
+			h.store.fail(errors.New("away"))
+			time.Sleep(time.Second)
+			h.store.fail(nil)
+			h.given(t, "POST /v1/jobs/"+job+":cancel", "")
+		})
+		stream := h.do(t, http.MethodGet, "/v1/jobs/"+job+"/events", "", "Accept: text/event-stream")
+		others.Wait()
+		if diff := cmp.Diff(h.told(t, job), ids(stream.Body)); diff != "" {
+			t.Errorf("(-want +got):\n%s\n%s", diff, stream.Body)
 		}
-		return nil
-	}
-	server := listen(t, h)
-	_, body := follow(t.Context(), t, server, "")
-	stream, err := io.ReadAll(body)
-	if err != nil || !slices.Equal(ids(string(stream)), []string{"1-0", "2-0", "3-0"}) {
-		t.Errorf("%v\n%s", err, stream)
-	}
+	})
 }
 
 func TestAStreamEndsWithTheServerAndWithItsClient(t *testing.T) {
@@ -114,11 +123,10 @@ func TestAStreamEndsWithTheServerAndWithItsClient(t *testing.T) {
 		"client": func(_ *harness, leave context.CancelFunc) { leave() },
 	} {
 		h := newHarness(t)
-		h.useCases.empty = true
 		server := listen(t, h)
 		ctx, leave := context.WithCancel(t.Context())
-		_, body := follow(ctx, t, server, "")
-		if line, err := bufio.NewReader(body).ReadString('\n'); err != nil || line != ": waiting\n" {
+		_, body := follow(ctx, t, server, h.submitted(t), "")
+		if line, err := bufio.NewReader(body).ReadString('\n'); err != nil || !strings.HasPrefix(line, "id: ") {
 			t.Errorf("%s: %q, %v", name, line, err)
 		}
 		end(h, leave)
@@ -145,19 +153,15 @@ func TestAStreamIsNotSilentWhileTheStoreIsAway(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHarness(t)
-			n := 0
-			h.useCases.hook = func(ctx context.Context, _ call, _ wait) error {
-				if n++; n == 1 {
-					return nil
-				}
-				return away(ctx)
-			}
+			job := h.submitted(t)
 			go func() {
+				time.Sleep(time.Millisecond)
+				h.store.on(away)
 				time.Sleep(time.Minute)
 				h.Drain()
 			}()
-			response := h.do(t, http.MethodGet, "/v1/jobs/j1/events", "", "Accept: text/event-stream")
-			if got := strings.Count(response.Body, ": waiting\n\n"); got < 2 || got > 4 || len(ids(response.Body)) != 1 {
+			response := h.do(t, http.MethodGet, "/v1/jobs/"+job+"/events", "", "Accept: text/event-stream")
+			if got := strings.Count(response.Body, ": waiting\n\n"); got < 2 || got > 4 || len(ids(response.Body)) == 0 {
 				t.Errorf("%s: there are %d comments in a minute:\n%s", name, got, response.Body)
 			}
 		})

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"log/slog"
 	"net/http"
+	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -21,11 +22,11 @@ func (e *endpoints) GetReadiness(w http.ResponseWriter, r *http.Request) {
 		e.respond.problem(w, r, errDraining)
 		return
 	}
-	warnings, err := e.readiness.Ready(r.Context())
-	if !e.guard.operates(r) {
-		warnings = nil // They tell of tenants, and of what is weak at the moment.
+	warnings, err := e.ready(r.Context())
+	if warnings == nil || !e.guard.operates(r) {
+		warnings = []string{} // They name tenants and weaknesses.
 	}
-	e.respond.answer(w, r, http.StatusOK, api.Readiness{Status: "ready", Warnings: listed(warnings)}, err)
+	e.respond.answer(w, r, http.StatusOK, api.Readiness{Status: "ready", Warnings: warnings}, err)
 }
 
 // GetMetrics is GET /metrics.
@@ -38,8 +39,8 @@ func (e *endpoints) GetOpenAPI(w http.ResponseWriter, _ *http.Request) {
 	e.respond.send(w, http.StatusOK, "application/openapi+yaml", e.spec)
 }
 
-// metricsHandler shows what the registry holds. A metric that can not be
-// collected is logged and left out.
+// metricsHandler serves the registry's metrics. A metric that cannot be collected is
+// logged and left out.
 func metricsHandler(registry *prometheus.Registry, log *slog.Logger) http.Handler {
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorHandling:     promhttp.ContinueOnError,
@@ -51,7 +52,17 @@ func metricsHandler(registry *prometheus.Registry, log *slog.Logger) http.Handle
 
 // ListProtocols is GET /v1/protocols.
 func (e *endpoints) ListProtocols(w http.ResponseWriter, r *http.Request) {
-	found, err := e.protocols.Protocols(r.Context())
-	found.Protocols = listed(found.Protocols)
-	e.respond.answer(w, r, http.StatusOK, found, err)
+	all := e.Protocols.Current().Protocols()
+	found := api.ProtocolList{Protocols: make([]api.Protocol, len(all)), LoadedAt: api.NewTime(e.Protocols.LoadedAt())}
+	for i, p := range all {
+		found.Protocols[i] = api.Protocol{
+			ProtocolID: p.ID, Version: p.Version, Digest: p.Digest, RequestTypes: p.RequestTypes,
+			SchemaVersions: p.SchemaVersions, File: filepath.Base(p.File), Steps: make([]api.ProtocolStep, len(p.Steps)),
+		}
+		for j := range p.Steps {
+			step := &p.Steps[j]
+			found.Protocols[i].Steps[j] = api.ProtocolStep{StepID: step.ID, StepType: step.Type, Service: step.Service}
+		}
+	}
+	e.respond.json(w, r, http.StatusOK, found)
 }

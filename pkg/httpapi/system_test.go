@@ -15,7 +15,7 @@ import (
 func TestHealthzIsAliveWhateverTheStoreSays(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.useCases.err = errors.New("down")
+	h.store.fail(errors.New("down"))
 	h.Drain()
 	response := h.do(t, http.MethodGet, "/healthz", "")
 	if got := response.Body; response.Status != http.StatusOK || got != `{"status":"ok"}`+"\n" {
@@ -30,9 +30,9 @@ func TestReadyz(t *testing.T) {
 	if got := h.do(t, http.MethodGet, "/readyz", "").Body; got != ready {
 		t.Errorf("with a warning: %s", got)
 	}
-	h.useCases.err = &problem.Error{Code: problem.StoreUnavailable, Detail: "The store does not answer."}
+	h.store.fail(&problem.Error{Code: problem.StoreUnavailable, Detail: "The store does not answer."})
 	wantProblem(t, h.do(t, http.MethodGet, "/readyz", ""), problem.StoreUnavailable, "The store does not answer.")
-	h.useCases.err = nil
+	h.store.fail(nil)
 	h.Drain()
 	wantProblem(t, h.do(t, http.MethodGet, "/readyz", ""), problem.ShuttingDown, "This process stops; send the request again.")
 }
@@ -49,14 +49,14 @@ func TestRequestsAreMeasuredByRouteMethodAndCode(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	for range 2 {
-		h.do(t, http.MethodPost, "/v1/jobs/j1:cancel", "")
+		h.do(t, http.MethodPost, "/v1/jobs/$job:cancel", "")
 	}
-	h.do(t, http.MethodPost, "/v1/jobs/j1:cancel", "{")
-	h.do(t, http.MethodGet, "/v1/work/w1/events", "")
+	h.do(t, http.MethodPost, "/v1/jobs/$job:cancel", "{")
+	h.do(t, http.MethodGet, "/v1/work/$claimed/events", "")
 	h.do(t, "BREW", "/teapot", "")
 	h.do(t, "BREW", "/v1/commands", "")
 	h.measures(t,
-		`lucius_http_requests_total{code="200",method="POST",route="/v1/jobs/{jobId}:cancel"} 2`,
+		`lucius_http_requests_total{code="202",method="POST",route="/v1/jobs/{jobId}:cancel"} 2`,
 		`lucius_http_requests_total{code="400",method="POST",route="/v1/jobs/{jobId}:cancel"} 1`,
 		`lucius_http_requests_total{code="200",method="GET",route="/v1/work/{workId}/events"} 1`,
 		`lucius_http_requests_total{code="404",method="other",route="unmatched"} 1`,

@@ -6,53 +6,77 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// waiting is a use case that waits as the contract of [httpapi.Wait] says, for
-// something that never happens. It announces that it waits on begun.
-func waiting(begun chan<- struct{}) func(context.Context, call, wait) error {
-	return func(ctx context.Context, _ call, wait wait) error {
-		begun <- struct{}{}
-		timer := time.NewTimer(wait.Limit)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			return nil
-		case <-wait.Ended:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// waits are the requests that wait.
-var waits = map[string]string{
-	"GET /v1/jobs/j1?wait=60s": "",
-	"POST /v1/work:claim":      `{"owner":"o","request_id":"r","wait_seconds":60}`,
+// waits are the requests that wait, keyed by what they wait for.
+var waits = map[string]ask{
+	"a job": {"GET /v1/jobs/$job?wait=60s", ""},
+	"work":  {"POST /v1/work:claim", `{"owner":"o","request_id":"r","wait_seconds":60}`},
 }
 
 func TestAWaitEndsWithItsTime(t *testing.T) {
 	t.Parallel()
-	for target, body := range waits {
+	for what, asked := range waits {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHarness(t)
-			h.useCases.hook = waiting(make(chan struct{}, 1))
-			h.useCases.empty = true
-			method, path := split(target)
+			method, path := split(asked.target)
 			begun := time.Now()
-			response := h.do(t, method, path, body)
-			if response.Status != http.StatusOK {
-				t.Errorf("%s: %d", target, response.Status)
+			if response := h.do(t, method, path, asked.body); response.Status != http.StatusOK {
+				t.Errorf("%s: %d", what, response.Status)
 			}
 			if waited := time.Since(begun); waited != time.Minute {
-				t.Errorf("%s: waited %s", target, waited)
+				t.Errorf("%s: waited %s", what, waited)
+			}
+		})
+	}
+}
+
+// A longer wait than the longest is cut.
+func TestAWaitHasALongestTime(t *testing.T) {
+	t.Parallel()
+	for what, asked := range waits {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHarness(t)
+			method, path := split(strings.Replace(asked.target, "60s", "1h", 1))
+			begun := time.Now()
+			h.do(t, method, path, strings.Replace(asked.body, ":60", ":1e9", 1))
+			if waited := time.Since(begun); waited != httpapi.MaxWait {
+				t.Errorf("%s: waited %s", what, waited)
+			}
+		})
+	}
+}
+
+func TestAWaitEndsWithWhatItIsFor(t *testing.T) {
+	t.Parallel()
+	for what, asked := range waits {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHarness(t)
+			target, body := h.fill(t, asked.target, asked.body)
+			answered := make(chan answer)
+			begun := time.Now()
+			go func() {
+				method, path := split(target)
+				answered <- h.do(t, method, path, body)
+			}()
+			synctest.Wait()
+			if what == "a job" {
+				h.given(t, strings.Replace(strings.Replace(target, "GET", "POST", 1), "?wait=60s", ":cancel", 1), "")
+			} else {
+				h.submitted(t)
+				_, err := h.relay.RunOnce(t.Context())
+				must(t, err)
+			}
+			if got := (<-answered).Body; !strings.Contains(got, "CANCELLED") && !strings.Contains(got, "work_id") || time.Since(begun) > time.Second {
+				t.Errorf("%s: after %s: %s", what, time.Since(begun), got)
 			}
 		})
 	}
@@ -60,24 +84,22 @@ func TestAWaitEndsWithItsTime(t *testing.T) {
 
 func TestAWaitEndsWhenTheServerDrains(t *testing.T) {
 	t.Parallel()
-	for target, body := range waits {
+	for what, asked := range waits {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHarness(t)
-			begun := make(chan struct{})
-			h.useCases.hook = waiting(begun)
 			answered := make(chan answer)
 			go func() {
-				method, path := split(target)
-				answered <- h.do(t, method, path, body)
+				method, path := split(asked.target)
+				answered <- h.do(t, method, path, asked.body)
 			}()
-			<-begun
+			synctest.Wait()
 			from := time.Now()
 			h.Drain()
 			if response := <-answered; response.Status != http.StatusOK {
-				t.Errorf("%s: %d", target, response.Status)
+				t.Errorf("%s: %d", what, response.Status)
 			}
 			if waited := time.Since(from); waited != 0 {
-				t.Errorf("%s: waited %s after the drain", target, waited)
+				t.Errorf("%s: waited %s after the drain", what, waited)
 			}
 		})
 	}
@@ -86,15 +108,15 @@ func TestAWaitEndsWhenTheServerDrains(t *testing.T) {
 // With a real connection: it is the server that notices that the client left.
 func TestAWaitEndsWhenTheClientGoesAway(t *testing.T) {
 	t.Parallel()
-	for target, body := range waits {
+	for what, asked := range waits {
 		h := newHarness(t)
+		target, body := h.fill(t, asked.target, asked.body)
 		begun := make(chan struct{})
-		ended := make(chan error, 1)
-		h.useCases.hook = func(ctx context.Context, c call, wait wait) error {
-			err := waiting(begun)(ctx, c, wait)
-			ended <- err
-			return err
-		}
+		var once sync.Once
+		h.store.on(func(context.Context) error {
+			once.Do(func() { close(begun) })
+			return nil
+		})
 		server := listen(t, h)
 		ctx, leave := context.WithCancel(t.Context())
 		method, path := split(target)
@@ -109,14 +131,14 @@ func TestAWaitEndsWhenTheClientGoesAway(t *testing.T) {
 		}()
 		if response, err := server.Client().Do(request); err == nil {
 			_ = response.Body.Close()
-			t.Errorf("%s: somebody was answered %s", target, response.Status)
+			t.Errorf("%s: the client that went away got %s", what, response.Status)
 		}
-		if err := <-ended; err == nil {
-			t.Errorf("%s: the use case waited on", target)
+		server.Close() // Waits until the request is over.
+		if polls := len(h.store.read()); polls > 30 {
+			t.Errorf("%s: the use case waited on: it read %d times", what, polls)
 		}
-		server.Close() // Waits until the exchange is over.
 		if log := h.log.String(); strings.Contains(log, "level=ERROR") {
-			t.Errorf("%s: it is logged as an error:\n%s", target, log)
+			t.Errorf("%s: it is logged as an error:\n%s", what, log)
 		}
 	}
 }
@@ -136,25 +158,23 @@ func TestADrainingServerRefusesNewRequests(t *testing.T) {
 		if response.Header.Get("Connection") != "close" || response.Header.Get("Retry-After") != "1" {
 			t.Errorf("%s: headers %v", target, response.Header)
 		}
-		if calls := h.useCases.all(); len(calls) > 0 {
-			t.Errorf("%s: the use case was called", target)
-		}
+		h.store.untouched(t, target)
 	}
 }
 
 func TestADrainingServerGoesOnWithWhatItHas(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.useCases.hook = func(context.Context, call, wait) error {
+	h.store.on(func(context.Context) error {
 		h.Drain()
 		return nil
-	}
+	})
 	recorder := httptest.NewRecorder()
-	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/commands", strings.NewReader(`{}`))
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/commands", strings.NewReader(command))
 	request.Header.Set("Content-Type", "application/json")
 	h.ServeHTTP(recorder, request)
 	var got api.CommandAccepted
-	if err := json.Unmarshal(recorder.Body.Bytes(), &got); err != nil || got.JobID != "j1" {
+	if err := json.Unmarshal(recorder.Body.Bytes(), &got); err != nil || got.JobID == "" {
 		t.Errorf("%d: %s", recorder.Code, recorder.Body)
 	}
 }

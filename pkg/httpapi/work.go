@@ -1,59 +1,172 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// ClaimWork is POST /v1/work:claim.
+// ClaimWork is POST /v1/work:claim. The caller gets only items that its roles cover.
 func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 	serve(e, w, r, e.bodies.lenient, func(ctx context.Context, request api.ClaimRequest) (api.ClaimedWork, error) {
-		request.Max = max(request.Max, 1)
-		limit := time.Duration(min(request.WaitSeconds, MaxWait.Seconds()) * float64(time.Second))
-		items, err := waiting(ctx, e, limit, func(wait Wait) ([]api.WorkItem, error) {
-			return e.work.Claim(ctx, request, wait)
+		reach, err := auth.CallerOf(ctx).Reach(request.Services)
+		if err != nil {
+			return api.ClaimedWork{}, err
+		}
+		queue := e.Queue.As(workqueue.Caller{Tenants: reach.Tenants, Services: reach.Services})
+		limit := seconds(min(request.WaitSeconds, MaxWait.Seconds()))
+		views, err := waiting(ctx, e, limit, func(limit time.Duration, ended <-chan struct{}) ([]workqueue.View, error) {
+			return queue.Claim(ctx, workqueue.ClaimRequest{
+				Owner: request.Owner, RequestID: request.RequestID, Services: request.Services, StepTypes: request.StepTypes,
+				Max: int(max(request.Max, 1)), Wait: limit, Ended: ended, Lease: seconds(request.LeaseSeconds), Start: request.Start,
+			})
 		})
-		return api.ClaimedWork{Items: listed(items)}, err
+		if err != nil {
+			return api.ClaimedWork{}, err
+		}
+		claimed := api.ClaimedWork{Items: make([]api.WorkItem, len(views))}
+		for i := range views {
+			if claimed.Items[i], err = itemOf(&views[i], nil); err != nil {
+				return api.ClaimedWork{}, err
+			}
+		}
+		return claimed, nil
 	})
 }
 
 // StartWork is POST /v1/work/{workId}:start.
 func (e *endpoints) StartWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	serve(e, w, r, e.bodies.lenient, on(workID, e.work.Start))
+	serve(e, w, r, e.bodies.lenient, func(ctx context.Context, request api.WorkVerb) (api.WorkItem, error) {
+		view, err := e.Queue.Start(ctx, workID, workerRequest(request))
+		return itemOf(&view, err)
+	})
 }
 
-// HeartbeatWork is POST /v1/work/{workId}:heartbeat.
+// HeartbeatWork is POST /v1/work/{workId}:heartbeat. The item says whether a
+// cancel is requested.
 func (e *endpoints) HeartbeatWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	serve(e, w, r, e.bodies.lenient, on(workID, e.work.Heartbeat))
+	serve(e, w, r, e.bodies.lenient, func(ctx context.Context, request api.WorkVerb) (api.WorkItem, error) {
+		view, err := e.Queue.Heartbeat(ctx, workID, workerRequest(request))
+		item, err := itemOf(&view, err)
+		item.CancelRequested = &view.CancelRequested
+		return item, err
+	})
 }
 
 // CompleteWork is POST /v1/work/{workId}:complete.
 func (e *endpoints) CompleteWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	serve(e, w, r, e.bodies.lenient, on(workID, e.work.Complete))
+	serve(e, w, r, e.bodies.lenient, func(ctx context.Context, request api.WorkCompletion) (api.WorkItem, error) {
+		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
+		view, err := e.Queue.Complete(ctx, workID, by, request.OutputRef, request.ResultRef)
+		return itemOf(&view, err)
+	})
 }
 
 // FailWork is POST /v1/work/{workId}:fail.
 func (e *endpoints) FailWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	serve(e, w, r, e.bodies.lenient, on(workID, e.work.Fail))
+	serve(e, w, r, e.bodies.lenient, func(ctx context.Context, request api.WorkFailure) (api.WorkItem, error) {
+		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
+		view, err := e.Queue.Fail(ctx, workID, by, workqueue.Failure{
+			Retryable: request.Retryable, Code: request.Error.Code, Message: request.Error.Message,
+			RetryAfter: seconds(request.RetryAfterSeconds),
+		})
+		return itemOf(&view, err)
+	})
 }
 
 // GetWork is GET /v1/work/{workId}.
 func (e *endpoints) GetWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	item, err := e.work.Item(r.Context(), workID)
+	view, err := e.Queue.Get(r.Context(), workID)
+	item, err := itemOf(&view, err)
 	e.respond.answer(w, r, http.StatusOK, item, err)
 }
 
 // ListWorkEvents is GET /v1/work/{workId}/events.
 func (e *endpoints) ListWorkEvents(w http.ResponseWriter, r *http.Request, workID api.WorkID, params api.ListWorkEventsParams) {
-	asked, err := page(params.Limit, params.PageToken)
+	paged(e, w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, after string) (api.WorkEventPage, error) {
+		rev, err := revOf(after)
+		if err != nil {
+			return api.WorkEventPage{}, err
+		}
+		events, next, err := e.Queue.Events(ctx, workID, rev, limit)
+		found := api.WorkEventPage{Events: make([]api.WorkEvent, len(events)), NextPageToken: revToken(next)}
+		for i, event := range events {
+			found.Events[i] = api.WorkEvent{
+				EventID: fmt.Sprintf("%s-%d", workID, event.Rev), Rev: event.Rev, Type: api.WorkEventType(event.Type),
+				At: api.NewTime(event.At), Actor: event.Actor, From: api.WorkStatus(event.From), To: api.WorkStatus(event.To),
+				RequestID: event.RequestID, Attempt: event.Attempt,
+			}
+		}
+		return found, err
+	})
+}
+
+// StallWork is POST /v1/admin/work/{workId}:stall.
+func (e *endpoints) StallWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
+	e.operateWork(w, r, workID, e.Queue.Stall)
+}
+
+// RequeueWork is POST /v1/admin/work/{workId}:requeue.
+func (e *endpoints) RequeueWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
+	e.operateWork(w, r, workID, e.Queue.Requeue)
+}
+
+// operateWork applies an operator's verb. If the operator gives no rev, the item's
+// current one is used.
+func (e *endpoints) operateWork(w http.ResponseWriter, r *http.Request, workID string,
+	do func(context.Context, string, lifecycle.Request) (workqueue.View, error),
+) {
+	serve(e, w, r, e.bodies.optional, func(ctx context.Context, request api.AdminWorkRequest) (api.WorkItem, error) {
+		by := lifecycle.Request{
+			Actor: string(api.ActorOperator), ExpectedRev: request.ExpectedRev,
+			ID: cmp.Or(request.RequestID, requestStateOf(ctx).id),
+		}
+		if by.ExpectedRev == 0 {
+			view, err := e.Queue.Get(ctx, workID)
+			if err != nil {
+				return api.WorkItem{}, err
+			}
+			by.ExpectedRev = view.Item.Rev
+		}
+		view, err := do(ctx, workID, by)
+		return itemOf(&view, err)
+	})
+}
+
+// workerRequest returns the queue's request for a worker's verb.
+func workerRequest(r api.WorkVerb) lifecycle.Request {
+	return lifecycle.Request{Actor: r.Owner, ExpectedRev: r.ExpectedRev, ID: r.RequestID}
+}
+
+// itemOf encodes a work item, unless err is set.
+func itemOf(v *workqueue.View, err error) (api.WorkItem, error) {
 	if err != nil {
-		e.respond.problem(w, r, err)
-		return
+		return api.WorkItem{}, err
 	}
-	events, err := e.work.Events(r.Context(), workID, asked)
-	events.Events = listed(events.Events)
-	e.respond.answer(w, r, http.StatusOK, events, err)
+	i := &v.Item
+	item := api.WorkItem{
+		WorkID: i.WorkID, Status: api.WorkStatus(i.Status), Attempt: i.Attempt, Rev: i.Rev, Owner: i.Owner,
+		Directive: v.Directive, CreatedAt: api.NewTime(i.CreatedAt), UpdatedAt: api.NewTime(i.UpdatedAt),
+	}
+	if !i.LeaseExpiresAt.IsZero() {
+		item.Lease = &api.WorkLease{ExpiresAt: api.NewTime(i.LeaseExpiresAt)}
+	}
+	if i.Error != nil {
+		item.Error = &api.ReportedError{Code: i.Error.Code, Message: i.Error.Message}
+	}
+	if len(i.Result) > 0 {
+		item.Result = &api.WorkResult{}
+		if err := json.Unmarshal(i.Result, item.Result); err != nil {
+			return api.WorkItem{}, fmt.Errorf("result of work item %s: %w", i.WorkID, err)
+		}
+	}
+	return item, nil
 }

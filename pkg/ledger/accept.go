@@ -10,6 +10,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
 // ErrIdempotencyMismatch is returned for a command whose idempotency key
@@ -66,17 +67,16 @@ func (l *Ledger) Accept(ctx context.Context, cmd Command) (Accepted, error) {
 	if err := a.newJob(); err != nil {
 		return Accepted{}, err
 	}
-	pause := newPause(l.random)
-	for range maxTries {
-		accepted, done, err := a.try(ctx)
-		if done || err != nil {
-			return accepted, err
+	var accepted Accepted
+	err := tablestore.Retry(ctx, l.random, func() error {
+		var done bool
+		var err error
+		if accepted, done, err = a.try(ctx); err == nil && !done {
+			return tablestore.ErrConflict
 		}
-		if err := pause.wait(ctx); err != nil {
-			return Accepted{}, fmt.Errorf("accept: %w", errors.Join(tablestore.ErrUnavailable, err))
-		}
-	}
-	return Accepted{}, fmt.Errorf("accept: lost %d races: %w", maxTries, tablestore.ErrUnavailable)
+		return err
+	})
+	return accepted, err
 }
 
 // claimKey addresses the claim of the command's idempotency key, or of its
@@ -116,18 +116,23 @@ func (a *acceptance) try(ctx context.Context) (Accepted, bool, error) {
 	if err != nil {
 		return Accepted{}, false, err
 	}
+	if plan.queued != nil {
+		if err := a.l.catalog(ctx, plan.queued.Kind); err != nil {
+			return Accepted{}, false, fmt.Errorf("accept: %w", err)
+		}
+	}
 	applied, err := tablestore.Apply(ctx, a.l.store, plan.change)
 	a.keep(applied)
 	if err == nil {
 		return a.accepted(ctx, plan, applied.PostErr), true, nil
 	}
-	key, conflict := tablestore.IsConflict(err)
+	conflict, lost := errors.AsType[*tablestore.ConflictError](err)
 	switch {
-	case conflict && key == a.claim:
+	case lost && conflict.Key == a.claim:
 		return a.meetClaim(ctx)
-	case conflict && key == a.l.slotKey(a.slot):
+	case lost && conflict.Key == a.l.slotKey(a.slot):
 		return a.moveSlot(ctx)
-	case conflict || errors.Is(err, tablestore.ErrUnknown):
+	case lost || errors.Is(err, tablestore.ErrUnknown):
 		return a.settle(ctx, plan, err)
 	}
 	return Accepted{}, false, fmt.Errorf("accept: %w", err)
@@ -146,13 +151,14 @@ func (a *acceptance) keep(applied tablestore.Applied) {
 
 // plan makes the writes of the accept.
 func (a *acceptance) plan() (*plan, error) {
-	now := time.Now().UTC().Truncate(time.Millisecond)
+	now := tablestore.Now()
 	f, err := a.l.fresh()
 	if err != nil {
 		return nil, err
 	}
 	agg := a.aggregate()
-	d, err := statemachine.Decide(agg, statemachine.Accept{Reason: a.cmd.Reason}, a.l.env(f, now))
+	event := statemachine.Accept{Reason: a.cmd.Reason}
+	d, err := statemachine.Decide(agg, event, a.l.env(f, now))
 	if err != nil {
 		return nil, fmt.Errorf("accept: %w", err)
 	}
@@ -161,8 +167,11 @@ func (a *acceptance) plan() (*plan, error) {
 		head:     head{slot: a.slot, claim: a.claim.Row},
 		reserved: reservation{claim: a.claim.Row, slot: a.slot},
 	}
-	p := &planner{l: a.l, d: &d, fresh: f, options: o, eventName: "accept", now: now}
-	plan, err := p.build(a.cmd.Payload, nil)
+	p := &planner{l: a.l, d: &d, fresh: f, options: o, eventName: event.Name(), now: now}
+	if p.moves, err = workitem.Follow(&agg, nil, &d, workitem.Ask{}, now); err != nil {
+		return nil, fmt.Errorf("accept: %w", err)
+	}
+	plan, err := p.build(a.cmd.Payload)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +215,7 @@ func (a *acceptance) reserve(plan *plan, now time.Time) {
 	plan.change.Pre = append(pre, plan.change.Pre...)
 	plan.change.Commit = append(plan.change.Commit, tablestore.Op{
 		Verb: tablestore.Insert, Key: a.l.jobKey(a.jobID, rowCommand),
-		Properties: tablestore.AppendLarge(newColumns(2).list, "payload", a.cmd.Payload),
+		Properties: largeRow("payload", a.cmd.Payload),
 	})
 	plan.change.Post = append(plan.change.Post, tablestore.Stage{{confirm}})
 }
@@ -223,7 +232,7 @@ func (a *acceptance) accepted(ctx context.Context, plan *plan, postErr error) Ac
 func (a *acceptance) settle(ctx context.Context, plan *plan, cause error) (Accepted, bool, error) {
 	owner, err := a.l.whose(ctx, plan)
 	if err != nil {
-		return Accepted{}, false, fmt.Errorf("accept: %w: %w", cause, err)
+		return Accepted{}, false, fmt.Errorf("accept: %w: %w", tablestore.ErrUnknown, err)
 	}
 	if owner == plan.operation {
 		return a.accepted(ctx, plan, nil), true, nil
@@ -231,7 +240,7 @@ func (a *acceptance) settle(ctx context.Context, plan *plan, cause error) (Accep
 	if owner != "" {
 		return a.lose(ctx)
 	}
-	if _, conflict := tablestore.IsConflict(cause); conflict {
+	if errors.Is(cause, tablestore.ErrConflict) {
 		return Accepted{}, false, a.startOver(ctx)
 	}
 	return a.resubmit(ctx, plan, cause)
@@ -256,11 +265,11 @@ func (a *acceptance) resubmit(ctx context.Context, plan *plan, cause error) (Acc
 	if a.claimed == "" || a.slot.Numbered && a.slotTag == "" {
 		return Accepted{}, false, nil
 	}
-	out, err := a.l.submit(ctx, plan, false)
-	if err != nil || !out.done {
+	postErr, err := a.l.submit(ctx, plan)
+	if err != nil {
 		return Accepted{}, false, err
 	}
-	return a.accepted(ctx, plan, out.postErr), true, nil
+	return a.accepted(ctx, plan, postErr), true, nil
 }
 
 // recover reads whether the claim and the slot are ours after all.
@@ -290,7 +299,7 @@ func (l *Ledger) ownRow(ctx context.Context, key tablestore.Key, jobID string) (
 	if err != nil {
 		return tablestore.Row{}, fmt.Errorf("read a reservation of job %s: %w", jobID, err)
 	}
-	if row.Properties.Get("job_id").String() != jobID {
+	if row.Properties.Get(columnJob).String() != jobID {
 		return tablestore.Row{}, nil
 	}
 	return row, nil

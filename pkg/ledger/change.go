@@ -4,20 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
-	"strings"
 	"time"
-
-	"github.com/cenkalti/backoff/v4"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
-
-// maxTries bounds the load, decide, commit loop. Each lost race means that
-// somebody else's change of the job came through.
-const maxTries = 50
 
 // Result is what became of an event.
 type Result struct {
@@ -28,6 +22,8 @@ type Result struct {
 	Job statemachine.Aggregate
 	// Message is the directive of the pair that the change made, else nil.
 	Message *Message
+	// Item is the work item that a verb of the queue was for, as it is now.
+	Item lifecycle.Item
 	// PostErr is the first error of what follows the commit. The change holds;
 	// what is left over is found through the schedule.
 	PostErr error
@@ -39,8 +35,7 @@ type options struct {
 	requestID string
 	tenantID  string
 	entry     *Entry
-	post      Companion
-	again     Companion
+	verb      *verb
 
 	// Of an accept only.
 	reserved reservation
@@ -60,21 +55,9 @@ func By(actor, requestID string) Option {
 // InTenant refuses, as not found, a job of another tenant.
 func InTenant(tenantID string) Option { return func(o *options) { o.tenantID = tenantID } }
 
-// Companion makes another component's writes that go with a change.
-type Companion func(ctx context.Context, before, after *statemachine.Aggregate) ([]tablestore.Batch, error)
-
-// With adds another component's writes to the change, in place of the
-// Follower's. An atomic store applies both or neither; any other applies them
-// after the commit. post is called for each try, and an error of it ends the
-// change with nothing written. again is called where the commit came through
-// and the writes of post then lost a race: the ledger has decided, and what it
-// returns has to follow.
-func With(post, again Companion) Option {
-	return func(o *options) { o.post, o.again = post, again }
-}
-
 // Change brings an event to a job: load, decide, commit with compare-and-swap,
-// and on a lost race all over again. It is the only such loop.
+// and on a lost race all over again ([tablestore.Retry]). Every change of a job but
+// its accept goes this way.
 //
 // It returns [ErrJobNotFound], [tablestore.ErrUnavailable] where nothing was
 // written, and [tablestore.ErrUnknown] where the change may have been applied;
@@ -84,139 +67,136 @@ func (l *Ledger) Change(ctx context.Context, jobID string, event statemachine.Ev
 	for _, opt := range opts {
 		opt(&o)
 	}
-	return l.change(ctx, jobID, event, &o)
+	return l.change(ctx, jobID, nil, event, &o)
 }
 
-func (l *Ledger) change(ctx context.Context, jobID string, event statemachine.Event, o *options) (Result, error) {
-	pause := newPause(l.random)
-	for range maxTries {
-		result, done, err := l.try(ctx, jobID, event, o)
-		if done || err != nil {
-			return result, err
+// change is Change. The first try decides by loaded, unless that is nil.
+func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, event statemachine.Event, o *options) (Result, error) {
+	var result Result
+	err := tablestore.Retry(ctx, l.random, func() (err error) {
+		s := loaded
+		if loaded = nil; s == nil {
+			if s, err = l.load(ctx, jobID); err != nil {
+				return err
+			}
 		}
-		if err := pause.wait(ctx); err != nil {
-			return Result{}, fmt.Errorf("change job %s: %w", jobID, errors.Join(tablestore.ErrUnavailable, err))
-		}
+		result, err = l.try(ctx, s, event, o)
+		return err
+	})
+	switch {
+	case err == nil:
+		return result, nil
+	case o.verb != nil:
+		return Result{}, err // A refusal names the work item, and the worker reads it.
 	}
-	return Result{}, fmt.Errorf("change job %s: lost %d races: %w", jobID, maxTries, tablestore.ErrUnavailable)
+	return Result{}, fmt.Errorf("change job %s: %w", jobID, err)
 }
 
-// try is one round of the loop; done is false after a lost race.
-func (l *Ledger) try(ctx context.Context, jobID string, event statemachine.Event, o *options) (Result, bool, error) {
-	s, err := l.load(ctx, jobID)
+// try is one round of the loop. It returns [tablestore.ErrConflict] after a lost race.
+func (l *Ledger) try(ctx context.Context, s *snapshot, event statemachine.Event, o *options) (Result, error) {
+	result, plan, err := l.prepare(ctx, s, event, o)
+	if err != nil || plan == nil {
+		return result, err
+	}
+	postErr, err := l.submit(ctx, plan)
 	if err != nil {
-		return Result{}, false, err
+		return Result{}, err
 	}
+	l.committed(plan)
+	if plan.ended {
+		l.ended(s.jobID())
+	}
+	result.PostErr = l.finish(ctx, plan, postErr)
+	return result, nil
+}
+
+// prepare decides about the event on the job as it was loaded, and makes the
+// writes of the decision. plan is nil if nothing is to be written.
+func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Event, o *options) (Result, *plan, error) {
+	jobID := s.jobID()
 	if s.head.tombstone || o.tenantID != "" && s.agg.Job.TenantID != o.tenantID {
-		return Result{}, false, ErrJobNotFound
+		return Result{}, nil, ErrJobNotFound
 	}
 	if o.entry != nil && s.head.entry != o.entry.ref() {
-		return Result{Outcome: statemachine.Duplicate, Reason: "the entry stands for nothing", Job: s.agg}, true, nil
+		return Result{Outcome: statemachine.Duplicate, Reason: "the entry stands for nothing", Job: s.agg}, nil, nil
 	}
 	f, err := l.fresh()
 	if err != nil {
-		return Result{}, false, err
+		return Result{}, nil, err
 	}
-	now := time.Now().UTC().Truncate(time.Millisecond)
+	now := tablestore.Now()
+	ask := askOf(event)
+	if o.verb != nil {
+		item, repeat, err := l.admit(ctx, s, o.verb)
+		if err != nil || repeat {
+			return Result{Outcome: statemachine.Duplicate, Job: s.agg, Item: item}, nil, err
+		}
+		event = o.verb.Event(&item, now)
+		ask = askOf(event)
+		ask.Operation, ask.Request = o.verb.Operation, o.verb.request(&item)
+	}
 	d, err := statemachine.Decide(s.agg, event, l.env(f, now))
 	if err != nil {
-		return Result{}, false, fmt.Errorf("job %s: %w", jobID, err)
+		return Result{}, nil, err
 	}
 	result := Result{Outcome: d.Outcome, Code: d.Code, Reason: d.Reason, Job: d.After}
 	if d.Outcome != statemachine.Applied {
-		return result, true, l.recordFenced(ctx, jobID, d.Fenced, now)
+		return result, nil, l.recordFenced(ctx, jobID, d.Fenced, now)
 	}
-	p := &planner{l: l, s: s, d: &d, fresh: f, options: o, eventName: eventName(event), now: now}
-	applied, err := l.carryOut(ctx, p)
-	if err != nil || !applied.done {
-		return Result{}, false, err
+	p := &planner{l: l, s: s, d: &d, fresh: f, options: o, eventName: event.Name(), now: now}
+	if p.moves, err = workitem.Follow(&s.agg, s.open, &d, ask, now); err != nil {
+		return Result{}, nil, err
 	}
-	result.Message = applied.plan.message
-	l.committed(applied.plan)
-	if d.Ended {
-		l.ended(jobID)
+	plan, err := l.plan(ctx, p)
+	if err != nil {
+		return Result{}, nil, err
 	}
-	result.PostErr = l.finish(ctx, applied.plan, applied.postErr)
-	return result, true, nil
+	result.Message = plan.message
+	if o.verb != nil {
+		result.Item = p.itemAfter(o.verb.workID)
+	}
+	return result, plan, nil
+}
+
+// plan makes the writes of a decision, with what they need from the store.
+func (l *Ledger) plan(ctx context.Context, p *planner) (*plan, error) {
+	var payload []byte
+	var err error
+	if p.d.Dispatch != nil {
+		if payload, err = l.Payload(ctx, p.d.After.Job.ID); err != nil {
+			return nil, err
+		}
+	}
+	if p.d.Ended {
+		if p.options.release, err = l.releaseSlot(ctx, p.s.head.slot, p.d.After.Job.ID); err != nil {
+			return nil, err
+		}
+	}
+	plan, err := p.build(payload)
+	if err != nil {
+		return nil, err
+	}
+	if plan.queued != nil {
+		if err := l.catalog(ctx, plan.queued.Kind); err != nil {
+			return nil, err
+		}
+	}
+	return plan, nil
 }
 
 // committed tells of a change that is committed, and gives the directive of a new
 // row to this process's relay, if it is meant for that.
 func (l *Ledger) committed(plan *plan) {
 	l.observe(&plan.after, plan.history)
+	if plan.taken != nil {
+		l.ready(*plan.taken, false)
+	}
+	if plan.queued != nil {
+		l.ready(*plan.queued, true)
+	}
 	if plan.hot && plan.message != nil {
 		l.handoff.Offer(*plan.message)
 	}
-}
-
-// carried is what became of one plan.
-type carried struct {
-	done    bool // false: the race was lost
-	plan    *plan
-	postErr error
-}
-
-// carryOut builds the decision's writes and submits them.
-func (l *Ledger) carryOut(ctx context.Context, p *planner) (carried, error) {
-	var payload []byte
-	var err error
-	if p.d.Dispatch != nil {
-		if payload, err = l.Payload(ctx, p.d.After.Job.ID); err != nil {
-			return carried{}, err
-		}
-	}
-	if p.d.Ended {
-		if p.options.release, err = l.releaseSlot(ctx, p.s.head.slot, p.d.After.Job.ID); err != nil {
-			return carried{}, err
-		}
-	}
-	post, err := l.follow(ctx, p)
-	if err != nil {
-		return carried{}, err
-	}
-	plan, err := p.build(payload, post)
-	if err != nil {
-		return carried{}, err
-	}
-	p.bind(plan, post)
-	out, err := l.submit(ctx, plan, p.d.Light)
-	if err != nil || !out.done {
-		return out, err
-	}
-	out.postErr = l.catchUp(ctx, p, out.postErr)
-	return out, nil
-}
-
-// follow asks for the writes of the component that follows this change.
-func (l *Ledger) follow(ctx context.Context, p *planner) ([]tablestore.Batch, error) {
-	switch {
-	case p.options.post != nil:
-		return p.options.post(ctx, &p.s.agg, &p.d.After)
-	case l.follower != nil:
-		return l.follower.Follow(ctx, &p.s.agg, &p.d.After)
-	}
-	return nil, nil
-}
-
-// catchUp lets the follower try again where it lost a race after the commit:
-// the ledger has decided, and the other rows have to follow.
-func (l *Ledger) catchUp(ctx context.Context, p *planner, postErr error) error {
-	if _, conflict := tablestore.IsConflict(postErr); !conflict {
-		return postErr
-	}
-	again := p.options.again
-	switch {
-	case again != nil:
-	case l.follower != nil:
-		again = l.follower.Follow
-	default:
-		return postErr
-	}
-	batches, err := again(ctx, &p.s.agg, &p.d.After)
-	if err != nil {
-		return err
-	}
-	return l.commitEach(ctx, batches)
 }
 
 // commitEach applies batches that are right in any order, one after the other.
@@ -229,44 +209,43 @@ func (l *Ledger) commitEach(ctx context.Context, batches []tablestore.Batch) err
 	return nil
 }
 
-// submit applies the plan. An unknown outcome is cleared up by the journal row
-// of the change's rev, and the identical batch is submitted again where that
-// row is absent: absence proves nothing while the first may still arrive.
-func (l *Ledger) submit(ctx context.Context, plan *plan, light bool) (carried, error) {
-	for range maxTries {
+// maxSubmits bounds how often a batch is submitted whose outcome stays unknown.
+const maxSubmits = 50
+
+// submit applies the plan. postErr is the first error of what follows the commit.
+// submit returns [tablestore.ErrConflict] after a lost race, and
+// [tablestore.ErrUnknown] if the plan may have been committed. The journal row of the
+// change's rev resolves an unknown outcome; while that row is absent, the identical
+// batch is submitted again: absence proves nothing while the first may still arrive.
+func (l *Ledger) submit(ctx context.Context, plan *plan) (postErr, err error) {
+	for range maxSubmits {
 		applied, err := tablestore.Apply(ctx, l.store, plan.change)
 		if err == nil {
-			return carried{done: true, plan: plan, postErr: applied.PostErr}, nil
+			return applied.PostErr, nil
 		}
-		_, conflict := tablestore.IsConflict(err)
+		conflict := errors.Is(err, tablestore.ErrConflict)
 		unknown := errors.Is(err, tablestore.ErrUnknown)
 		if !conflict && !unknown {
-			return carried{}, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, err)
+			return nil, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, err)
 		}
-		if light {
-			return l.submitLight(ctx, conflict, err)
+		if plan.light && ctx.Err() == nil {
+			err = tablestore.ErrConflict // To decide again is harmless: what was applied is then a repeat.
+		}
+		if plan.light {
+			return nil, err
 		}
 		switch owner, lookErr := l.whose(ctx, plan); {
 		case lookErr != nil:
-			return carried{}, fmt.Errorf("%w: %w", err, lookErr)
+			return nil, fmt.Errorf("%w: %w", tablestore.ErrUnknown, lookErr)
 		case owner == plan.operation:
-			return carried{done: true, plan: plan, postErr: l.applyPost(ctx, plan)}, nil
+			return l.applyPost(ctx, plan), nil
 		case conflict || owner != "":
-			return carried{}, nil
+			return nil, tablestore.ErrConflict
 		case ctx.Err() != nil:
-			return carried{}, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, err)
+			return nil, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, err)
 		}
 	}
-	return carried{}, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, tablestore.ErrUnknown)
-}
-
-// submitLight ends a try without a journal row: to decide again is harmless,
-// since what was applied is then a repeat.
-func (l *Ledger) submitLight(ctx context.Context, conflict bool, err error) (carried, error) {
-	if conflict || ctx.Err() == nil {
-		return carried{}, nil
-	}
-	return carried{}, err
+	return nil, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, tablestore.ErrUnknown)
 }
 
 // whose reads the operation id of the journal row that the plan inserts, empty
@@ -279,7 +258,7 @@ func (l *Ledger) whose(ctx context.Context, plan *plan) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("look for the own change: %w", err)
 	}
-	return row.Properties.Get("operation").String(), nil
+	return row.Properties.Get(columnOperation).String(), nil
 }
 
 // applyPost carries out the post stages of a change whose commit was found to
@@ -297,56 +276,24 @@ func (l *Ledger) applyPost(ctx context.Context, plan *plan) error {
 	return nil
 }
 
+// fencedCodec holds the columns of a FENCED row: when the first stale callback came.
+var fencedCodec = newCodec(instant("at", func(at *time.Time) *time.Time { return at }))
+
 // recordFenced keeps a trace of a stale callback, outside of the revisions.
 func (l *Ledger) recordFenced(ctx context.Context, jobID string, f *statemachine.Fenced, now time.Time) error {
 	if f == nil {
 		return nil
 	}
-	c := newColumns(3)
-	c.time("at", now)
 	op := tablestore.Op{
-		Verb: tablestore.Insert, Key: l.fencedKey(jobID, f.StepIndex, f.AttemptNo, f.Kind), Properties: c.list,
+		Verb: tablestore.Insert, Key: l.fencedKey(jobID, f.StepIndex, f.AttemptNo, f.Kind),
+		Properties: fencedCodec.encode(&now, nil),
 	}
 	_, err := l.store.Commit(ctx, tablestore.Batch{op})
-	if _, conflict := tablestore.IsConflict(err); conflict || errors.Is(err, tablestore.ErrUnknown) {
+	if errors.Is(err, tablestore.ErrConflict) || errors.Is(err, tablestore.ErrUnknown) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("record a stale callback of job %s: %w", jobID, err)
 	}
 	return nil
-}
-
-// eventName is the event's type in the journal.
-func eventName(event statemachine.Event) string {
-	return strings.ToLower(reflect.TypeOf(event).Name())
-}
-
-// pause spaces the rounds of the loop.
-type pause struct {
-	random  func() float64
-	backoff *backoff.ExponentialBackOff
-}
-
-func newPause(random func() float64) *pause {
-	return &pause{random: random}
-}
-
-// wait sleeps before the next round. The delays are drawn from the ledger's
-// own source, so that a simulation can repeat them.
-func (p *pause) wait(ctx context.Context) error {
-	if p.backoff == nil {
-		p.backoff = backoff.NewExponentialBackOff(
-			backoff.WithInitialInterval(time.Millisecond), backoff.WithMaxInterval(50*time.Millisecond),
-			backoff.WithRandomizationFactor(0), backoff.WithMaxElapsedTime(0))
-	}
-	delay := time.Duration(float64(p.backoff.NextBackOff()) * (0.5 + p.random()))
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -16,24 +16,48 @@ const (
 	claimCommitted = "committed"
 )
 
-// claimRow is the idempotency row of the acceptance.
+// claim is what the row of an idempotency key stores.
 //
 // Source: Option B spec, 12.4.
+type claim struct {
+	jobID     string
+	key       string
+	hash      string
+	state     string
+	createdAt time.Time
+}
+
+var claimCodec = newCodec(
+	text(columnJob, func(c *claim) *string { return &c.jobID }),
+	text("idempotency_key", func(c *claim) *string { return &c.key }),
+	text("idempotency_hash", func(c *claim) *string { return &c.hash }),
+	text("state", func(c *claim) *string { return &c.state }),
+	instant("created_at", func(c *claim) *time.Time { return &c.createdAt }),
+)
+
+// claimRow makes the properties of the acceptance's claim.
 func (a *acceptance) claimRow(state string, now time.Time) tablestore.Properties {
-	c := newColumns(6)
-	c.str("job_id", a.jobID)
-	c.str("idempotency_key", a.cmd.Job.IdempotencyKey)
-	c.str("idempotency_hash", a.cmd.Job.IdempotencyHash)
-	c.str("state", state)
-	c.time("created_at", now)
-	return c.list
+	return claimCodec.encode(&claim{
+		jobID: a.jobID, key: a.cmd.Job.IdempotencyKey, hash: a.cmd.Job.IdempotencyHash, state: state, createdAt: now,
+	}, nil)
+}
+
+// readClaim reads the row of the acceptance's key. It returns
+// [tablestore.ErrNotFound] for a key that nobody claims.
+func (a *acceptance) readClaim(ctx context.Context) (claim, tablestore.Row, error) {
+	var c claim
+	row, err := a.l.store.Get(ctx, a.claim)
+	if err == nil {
+		err = claimCodec.decode(&row, &c)
+	}
+	return c, row, err
 }
 
 // meetClaim handles a key that is claimed: by the same command, which is
 // answered with its job, or whose job never came and is rolled forward under
 // the claimed id; or by another command.
 func (a *acceptance) meetClaim(ctx context.Context) (Accepted, bool, error) {
-	row, err := a.l.store.Get(ctx, a.claim)
+	c, row, err := a.readClaim(ctx)
 	if errors.Is(err, tablestore.ErrNotFound) {
 		a.claimed = ""
 		return Accepted{}, false, nil
@@ -41,25 +65,23 @@ func (a *acceptance) meetClaim(ctx context.Context) (Accepted, bool, error) {
 	if err != nil {
 		return Accepted{}, false, fmt.Errorf("accept: read the claim: %w", err)
 	}
-	p := row.Properties
-	claimed := p.Get("job_id").String()
-	s, err := a.l.load(ctx, claimed)
+	s, err := a.l.load(ctx, c.jobID)
 	switch {
 	case err == nil && a.l.keyExpired(s, time.Now()):
 		return Accepted{}, false, a.rollForward(ctx, row, true)
-	case p.Get("idempotency_hash").String() != a.cmd.Job.IdempotencyHash && err == nil && !s.head.tombstone:
+	case c.hash != a.cmd.Job.IdempotencyHash && err == nil && !s.head.tombstone:
 		return Accepted{}, false, ErrIdempotencyMismatch
-	case p.Get("idempotency_hash").String() != a.cmd.Job.IdempotencyHash:
+	case c.hash != a.cmd.Job.IdempotencyHash:
 		// Whoever claimed the key may have been refused since, and the key be another's.
 		return Accepted{}, false, a.stillClaimed(ctx, &row, ErrIdempotencyMismatch)
 	case err == nil && !s.head.tombstone:
 		return Accepted{Job: s.agg.Job, Replayed: true}, true, nil
 	case err != nil && !errors.Is(err, ErrJobNotFound):
 		return Accepted{}, false, fmt.Errorf("accept: %w", err)
-	case p.Get("state").String() == claimCommitted:
+	case c.state == claimCommitted:
 		// The job may have been purged since the claim was read, its claim before it:
 		// then the key is free. A claim that still stands has lost its job.
-		return Accepted{}, false, a.stillClaimed(ctx, &row, fmt.Errorf("accept: the key's job %s is gone", claimed))
+		return Accepted{}, false, a.stillClaimed(ctx, &row, fmt.Errorf("accept: the key's job %s is gone", c.jobID))
 	}
 	return Accepted{}, false, a.rollForward(ctx, row, err == nil)
 }
@@ -76,13 +98,13 @@ func (a *acceptance) rollForward(ctx context.Context, row tablestore.Row, used b
 			return err
 		}
 	} else {
-		a.adopt(row.Properties.Get("job_id").String())
+		a.adopt(row.Properties.Get(columnJob).String())
 	}
-	now := time.Now().UTC().Truncate(time.Millisecond)
+	now := tablestore.Now()
 	tags, err := a.l.store.Commit(ctx, tablestore.Batch{{
 		Verb: tablestore.Replace, Key: a.claim, ETag: row.ETag, Properties: a.claimRow(claimClaimed, now),
 	}})
-	_, conflict := tablestore.IsConflict(err)
+	conflict := errors.Is(err, tablestore.ErrConflict)
 	switch {
 	case err == nil:
 		a.claimed = tags[0]
@@ -156,21 +178,21 @@ func (l *Ledger) Replay(ctx context.Context, cmd Command) (Accepted, bool, error
 
 // replay answers with the job of an existing claim, if there is one.
 func (a *acceptance) replay(ctx context.Context) (Accepted, bool, error) {
-	row, err := a.l.store.Get(ctx, a.claim)
+	c, _, err := a.readClaim(ctx)
 	if errors.Is(err, tablestore.ErrNotFound) {
 		return Accepted{}, false, nil
 	}
 	if err != nil {
 		return Accepted{}, false, fmt.Errorf("accept: read the claim: %w", err)
 	}
-	s, err := a.l.load(ctx, row.Properties.Get("job_id").String())
+	s, err := a.l.load(ctx, c.jobID)
 	missing := errors.Is(err, ErrJobNotFound)
 	switch {
 	case err != nil && !missing:
 		return Accepted{}, false, fmt.Errorf("accept: %w", err)
 	case !missing && a.l.keyExpired(s, time.Now()):
 		return Accepted{}, false, nil
-	case row.Properties.Get("idempotency_hash").String() != a.cmd.Job.IdempotencyHash:
+	case c.hash != a.cmd.Job.IdempotencyHash:
 		return Accepted{}, false, ErrIdempotencyMismatch
 	case missing || s.head.tombstone:
 		return Accepted{}, false, nil
@@ -181,7 +203,7 @@ func (a *acceptance) replay(ctx context.Context) (Accepted, bool, error) {
 // release removes a reservation of ours; one that somebody rewrote is theirs.
 func (a *acceptance) release(ctx context.Context, key tablestore.Key, tag tablestore.ETag) error {
 	_, err := a.l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: tag}})
-	if _, conflict := tablestore.IsConflict(err); conflict || err == nil {
+	if errors.Is(err, tablestore.ErrConflict) || err == nil {
 		return nil
 	}
 	return fmt.Errorf("accept: release %s: %w", key.Row, err)

@@ -1,7 +1,10 @@
 package ledger_test
 
 import (
+	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +15,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 // spent counts the requests that a change makes of a store that knows no more
@@ -43,15 +47,24 @@ func (m *metered) of(f func()) spent {
 	return out
 }
 
-// TestCost_OnAStoreThatOnlyKnowsBatches holds each change of a step to the
-// requests that docs/scale.md goes by.
-func TestCost_OnAStoreThatOnlyKnowsBatches(t *testing.T) {
-	t.Parallel()
+// costly is one change of a job with what it may cost.
+type costly struct {
+	what string
+	do   func()
+	want spent
+}
+
+// meteredLedger is a ledger on a store that only knows batches, with a check of what
+// each change costs.
+func meteredLedger(t *testing.T, bus statemachine.Bus, held *atomic.Bool) (*bundle, func(steps []costly)) {
+	t.Helper()
 	inner, counter := storetest.Counting(memstore.New(memstore.Options{Split: true}))
 	b := reopen(t, &hooked{Store: inner})
 	var err error
 	b.Ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: b.store, Handoff: b.inbox, Hold: time.Minute, Retention: 720 * time.Hour, KeyTTL: 168 * time.Hour,
+		Store: b.store, Bus: bus, Handoff: b.inbox, Hold: time.Minute,
+		Retention: 720 * time.Hour, KeyTTL: 168 * time.Hour,
+		Held: func(string, string, int) bool { return held.Load() },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -70,6 +83,24 @@ func TestCost_OnAStoreThatOnlyKnowsBatches(t *testing.T) {
 		})
 		return commit()
 	})
+	return b, func(steps []costly) {
+		t.Helper()
+		for _, step := range steps {
+			counter.Reset()
+			got := meter.of(step.do)
+			got.Reads = int(counter.Counts().Gets + counter.Counts().Scans)
+			if diff := cmp.Diff(step.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", step.what, diff)
+			}
+		}
+	}
+}
+
+// TestCost_OfServiceBusOnAStoreThatOnlyKnowsBatches holds each change of a step to the
+// requests that docs/scale.md goes by.
+func TestCost_OfServiceBusOnAStoreThatOnlyKnowsBatches(t *testing.T) {
+	t.Parallel()
+	b, check := meteredLedger(t, statemachine.BusServiceBus, &atomic.Bool{})
 	var m ledger.Message
 	accept := func(name string) func() {
 		return func() {
@@ -90,11 +121,7 @@ func TestCost_OnAStoreThatOnlyKnowsBatches(t *testing.T) {
 	result := func() statemachine.Event {
 		return statemachine.Result{StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultSucceeded}
 	}
-	for _, step := range []struct {
-		what string
-		do   func()
-		want spent
-	}{
+	check([]costly{
 		{"a tenant's first command", accept("first"), spent{Before: 6, Commit: 1, After: 1}},
 		{"a command", accept("next"), spent{Before: 5, Commit: 1, After: 1}},
 		{"dispatch", change(published), spent{Before: 1, Commit: 1, After: 1, Reads: 1}},
@@ -104,12 +131,83 @@ func TestCost_OnAStoreThatOnlyKnowsBatches(t *testing.T) {
 		{"dispatch of the next step", change(published), spent{Commit: 1, Reads: 1}},
 		{"ACK of the next step", change(ack), spent{Commit: 1, Reads: 1}},
 		{"the RESULT that ends the job", change(result), spent{Before: 1, Commit: 1, After: 3, Reads: 1}},
-	} {
-		counter.Reset()
-		got := meter.of(step.do)
-		got.Reads = int(counter.Counts().Gets + counter.Counts().Scans)
-		if diff := cmp.Diff(step.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", step.what, diff)
+	})
+}
+
+// TestCost_OfThePullQueueOnAStoreThatOnlyKnowsBatches does so for the pull queue, as
+// a worker uses it.
+func TestCost_OfThePullQueueOnAStoreThatOnlyKnowsBatches(t *testing.T) {
+	t.Parallel()
+	var held atomic.Bool
+	b, check := meteredLedger(t, statemachine.BusQueue, &held)
+	accept := func(name string) func() {
+		return func() {
+			cmd := command(name)
+			cmd.Job.CorrelationID = name // Every command that comes in has one.
+			b.mustAccept(t, cmd)
 		}
 	}
+	var item lifecycle.Item
+	claims := 0
+	claim := func(start bool) func() {
+		return func() {
+			hints := b.hints(t)
+			claims++
+			claimed, err := b.Claim(t.Context(), hints[len(hints)-1:], &ledger.Claim{
+				Owner: "w", RequestID: fmt.Sprint(claims), Start: start,
+				Memory: func([]ledger.Candidate, time.Time) (tablestore.Batch, error) {
+					key := tablestore.Key{Table: "luciusqueue", Partition: "claims", Row: fmt.Sprint(claims)}
+					return tablestore.Batch{{Verb: tablestore.Insert, Key: key}}, nil
+				},
+			})
+			if err != nil || claimed[0].Standing != ledger.HintNamed {
+				t.Fatalf("%+v, %v", claimed, err)
+			}
+			item = claimed[0].Item
+		}
+	}
+	verb := func(operation lifecycle.Operation, event func(statemachine.Pair) statemachine.Event) func() {
+		return func() {
+			result, err := b.Work(t.Context(), item.WorkID, ledger.Verb{
+				Operation: operation,
+				Request:   lifecycle.Request{Actor: "w", ExpectedRev: item.Rev, ID: fmt.Sprint(operation, item.Rev)},
+				Event: func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+					return event(statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID})
+				},
+			})
+			if err != nil || result.Outcome != statemachine.Applied {
+				t.Fatalf("%s: %s %s, %v", operation, result.Outcome, result.Reason, err)
+			}
+			item = result.Item
+		}
+	}
+	start := verb(lifecycle.OpStart, func(p statemachine.Pair) statemachine.Event {
+		return statemachine.Ack{StepID: item.StepID, Pair: p}
+	})
+	heartbeat := verb(lifecycle.OpHeartbeat, func(p statemachine.Pair) statemachine.Event {
+		return statemachine.Heartbeat{StepID: item.StepID, Pair: p}
+	})
+	complete := verb(lifecycle.OpComplete, func(p statemachine.Pair) statemachine.Event {
+		return statemachine.Result{StepID: item.StepID, Pair: p, Status: statemachine.ResultSucceeded}
+	})
+	check([]costly{
+		{"a tenant's first command, of a new kind", accept("first"), spent{Before: 8, Commit: 1, After: 1}},
+		{"a command", accept("next"), spent{Before: 6, Commit: 1, After: 1}},
+		{"a claim", claim(false), spent{Before: 1, Commit: 1, After: 1, Reads: 4}},
+		{"start", start, spent{Commit: 1, Reads: 1}},
+		{"heartbeat", heartbeat, spent{Commit: 1, Reads: 1}},
+		{"complete, with the next step of a new kind", complete, spent{Before: 2, Commit: 1, Reads: 2}},
+		{"a claim with start, of the next step", claim(true), spent{Before: 1, Commit: 1, After: 1, Reads: 4}},
+		{"complete, which ends the job", complete, spent{Before: 1, Commit: 1, After: 3, Reads: 1}},
+		{"a claim with start", claim(true), spent{Before: 1, Commit: 1, After: 1, Reads: 4}},
+		{"complete, with the next step", complete, spent{Before: 1, Commit: 1, Reads: 2}},
+	})
+	held.Store(true)
+	check([]costly{{"a command under a pause", accept("held"), spent{Before: 5, Commit: 1, After: 1}}})
+	held.Store(false)
+	entries := b.entries(t)
+	id := entries[slices.IndexFunc(entries, func(e ledger.Entry) bool { return e.Kind == ledger.Dispatch })].JobID
+	check([]costly{{"its mark", func() {
+		b.mustChange(t, id, statemachine.Published{OutboxID: id + ".0.1", AttemptNo: 1})
+	}, spent{Before: 1, Commit: 1, After: 1, Reads: 1}}})
 }

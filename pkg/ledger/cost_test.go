@@ -16,7 +16,9 @@ func TestCost(t *testing.T) { //nolint:tparallel // The parts share one counter.
 	t.Parallel()
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
 	in := &inbox{}
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Handoff: in, Shards: 4, Hold: time.Minute})
+	l, err := ledger.Open(t.Context(), ledger.Config{
+		Store: store, Bus: statemachine.BusServiceBus, Handoff: in, Shards: 4, Hold: time.Minute,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,6 +46,23 @@ func TestCost(t *testing.T) { //nolint:tparallel // The parts share one counter.
 		}
 		if spent := counter.Counts(); spent.Scans != 1 || spent.Commits != 1 || spent.RowsRead > 5 {
 			t.Errorf("an ACK cost %+v", spent)
+		}
+	})
+	t.Run("a due entry costs one write and one short scan", func(t *testing.T) {
+		var due []ledger.Entry
+		for shard := range l.Shards() {
+			entries, _, err := l.Due(t.Context(), ledger.Timer, shard, time.Now().Add(time.Hour), 1, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			due = append(due, entries...)
+		}
+		counter.Reset()
+		if standing, _, err := l.Fire(t.Context(), due[0], statemachine.Cancel{}); err != nil || standing != ledger.Acted {
+			t.Fatal(standing, err)
+		}
+		if spent := counter.Counts(); spent.Scans != 1 || spent.Commits != 1 {
+			t.Errorf("it cost %+v", spent)
 		}
 	})
 	t.Run("a pass with nothing due reads one empty page per kind and shard", func(t *testing.T) {

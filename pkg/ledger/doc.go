@@ -3,36 +3,41 @@
 //
 //	            ┌────────────── lost race ──────────────┐
 //	            ▼                                       │
-//	event ──▶ load ──▶ statemachine.Decide ──▶ plan ──▶ commit (CAS) ──▶ post
-//	                                            │          │
-//	                                     pre: schedule     rev + 1, EVENT:{rev}
-//	                                     entry, claim,
-//	                                     slot
+//	event ──▶ load ──▶ Decide, Follow ──▶ plan ──▶ commit (CAS) ──▶ post
+//	                                       │          │
+//	                                pre: schedule     rev + 1, EVENT:{rev}
+//	                                entry, claim,
+//	                                slot, ready hint
 //
-// [Ledger.Change] is the only such loop; the API, the callbacks, the relay and
-// the sweeper differ only in the event that they bring.
+// statemachine.Decide says what the event does to the job, workitem.Follow what
+// that is to its work item. [Ledger.Change] brings an event, [Ledger.Work] a verb of
+// the pull queue, [Ledger.Claim] the claims of several items; all go by one loop.
 //
 // # Rows
 //
 // A job's partition holds JOB (the head, with rev and the key of the schedule
 // entry that stands for it), STEP rows, OUTBOX rows with their DIRECTIVE bytes
-// beside them, the COMMAND's payload once, and EVENT:{rev} for each change.
-// Loading a job is one short range scan from JOB to STEP.
+// next to them, OPENITEM (the work item that a worker may claim or holds), ITEM
+// rows of those that ended, the COMMAND's payload once, and EVENT:{rev} for each
+// change. Loading a job is one short range scan from JOB to STEP.
 //
 // # One revision per change
 //
 // Every change updates JOB under its ETag, raises rev by one, and inserts
 // EVENT:{rev} with an operation id. Two changes for one rev collide, and after
-// a lost reply that row tells whose change came through. A heartbeat writes its
-// Step row alone.
+// a lost reply that row tells whose change was committed. A heartbeat writes its
+// Step row and its item's row, and has no revision.
 //
 // # The schedule
 //
-// Nobody scans for work. Each job with anything left to do has an entry at or
+// No pass scans for work. Each job with anything left to do has an entry at or
 // before its next deadline: a hint in the partition of its kind and shard,
 // written before the commit that needs it. An entry names the rev that its
 // change makes; below that rev it is left alone, since the change may be under
 // way. Only the job's own rows say what is due.
+//
+// A job whose attempt waits in the pull queue has a hint in the ready index in
+// place of an entry, under the same rule.
 //
 // # Layouts
 //

@@ -31,7 +31,8 @@ const (
 	Early
 	// Finished: the job has ended, and what follows its end was done again.
 	Finished
-	// Orphaned: the change can never land any more; the entry was deleted.
+	// Orphaned: the change was made impossible, unless it landed first. The next pass
+	// judges the entry again.
 	Orphaned
 )
 
@@ -49,7 +50,7 @@ func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event
 	case err != nil && !missing:
 		return 0, Result{}, err
 	case missing || !s.head.tombstone && s.agg.Job.Rev < entry.Rev:
-		return l.fireEarly(ctx, entry, missing)
+		return l.fireEarly(ctx, entry, s)
 	case s.head.tombstone:
 		return l.firePurged(ctx, entry)
 	case s.head.entry != entry.ref():
@@ -69,7 +70,14 @@ func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event
 		}
 		return Finished, Result{Job: s.agg}, l.drop(ctx, entry)
 	}
-	result, err := l.change(ctx, entry.JobID, event, &options{actor: ActorSystem, entry: &entry})
+	restored, err := l.restoreHint(ctx, s)
+	if err != nil {
+		return 0, Result{}, err
+	}
+	if restored {
+		l.restored.Add(1)
+	}
+	result, err := l.change(ctx, entry.JobID, s, event, &options{actor: ActorSystem, entry: &entry})
 	if err != nil {
 		return 0, Result{}, err
 	}
@@ -85,31 +93,29 @@ func (l *Ledger) drop(ctx context.Context, entry Entry) error {
 }
 
 // fireEarly leaves an entry whose change may be under way. Past the grace it
-// makes that change impossible first, and only then deletes the entry.
-func (l *Ledger) fireEarly(ctx context.Context, entry Entry, missing bool) (Standing, Result, error) {
+// makes that change impossible first, and only then deletes the entry. s is nil
+// if there is no such job yet.
+func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (Standing, Result, error) {
 	if time.Since(entry.Due) < orphanGrace {
 		return Early, Result{}, nil
 	}
-	if missing && entry.reserved.claim == "" {
+	if s == nil && entry.reserved.claim == "" {
 		// Only an accept's entry can be there before its job.
 		return l.firePurged(ctx, entry)
 	}
-	if missing {
-		if err := l.bury(ctx, entry); err != nil {
-			return 0, Result{}, err
-		}
-		return Orphaned, Result{}, l.drop(ctx, entry)
+	var err error
+	if s == nil {
+		_, err = l.entomb(ctx, entry.JobID)
+	} else {
+		_, err = l.change(ctx, entry.JobID, s, statemachine.DeadlinePassed{}, &options{actor: ActorSystem})
 	}
-	if _, err := l.change(ctx, entry.JobID, statemachine.DeadlinePassed{}, &options{actor: ActorSystem}); err != nil {
-		return 0, Result{}, err
-	}
-	return Orphaned, Result{}, l.drop(ctx, entry)
+	return Orphaned, Result{}, err
 }
 
 // firePurged deletes an entry that is left of a job which is purged. Who was about to
 // show the job may have died behind the purge.
 func (l *Ledger) firePurged(ctx context.Context, entry Entry) (Standing, Result, error) {
-	if err := l.freeLost(ctx, entry); err != nil {
+	if err := l.freeReservations(ctx, entry); err != nil {
 		return 0, Result{}, err
 	}
 	if l.projector != nil {
@@ -126,12 +132,9 @@ func (l *Ledger) freeLost(ctx context.Context, entry Entry) error {
 	return l.freeReserved(ctx, l.slotKey(entry.reserved.slot), entry.JobID)
 }
 
-// bury makes an accept impossible that never came: a tombstone takes the job's
-// place, on which a late one starts over, and what it had reserved is freed.
-func (l *Ledger) bury(ctx context.Context, entry Entry) error {
-	if buried, err := l.entomb(ctx, entry.JobID); err != nil || !buried {
-		return err
-	}
+// freeReservations frees the claim and the slot of an accept that can not come any
+// more, if they still name its job.
+func (l *Ledger) freeReservations(ctx context.Context, entry Entry) error {
 	claim := tablestore.Key{
 		Table: l.tables.Idempotency, Partition: tablestore.Escape(entry.TenantID), Row: entry.reserved.claim,
 	}
@@ -149,7 +152,7 @@ func (l *Ledger) entomb(ctx context.Context, jobID string) (bool, error) {
 	key := l.jobKey(jobID, rowJob)
 	properties := encodeJob(&statemachine.Job{ID: jobID}, &head{tombstone: true}, nil)
 	_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Insert, Key: key, Properties: properties}})
-	if _, conflict := tablestore.IsConflict(err); conflict {
+	if errors.Is(err, tablestore.ErrConflict) {
 		return false, nil
 	}
 	if err != nil {
@@ -168,7 +171,7 @@ func (l *Ledger) freeReserved(ctx context.Context, key tablestore.Key, jobID str
 		return err
 	}
 	_, err = l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: row.ETag}})
-	if _, conflict := tablestore.IsConflict(err); conflict || err == nil {
+	if errors.Is(err, tablestore.ErrConflict) || err == nil {
 		return nil
 	}
 	return fmt.Errorf("free a reservation of job %s: %w", jobID, err)

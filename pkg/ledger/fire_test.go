@@ -140,6 +140,9 @@ func TestFire_AnAcceptThatNeverCameIsBuried(t *testing.T) {
 		if got := b.fireAll(t); got[ledger.Orphaned] != 1 {
 			t.Errorf("past the grace: fired %v", got)
 		}
+		if got := b.fireAll(t); got[ledger.Stale] != 1 {
+			t.Errorf("at the next pass: fired %v", got)
+		}
 		if live := b.live(t); len(live) != 0 {
 			t.Errorf("it still holds a slot: %v", live)
 		}
@@ -148,6 +151,43 @@ func TestFire_AnAcceptThatNeverCameIsBuried(t *testing.T) {
 		}
 		if again := b.mustAccept(t, command("h")); again.Replayed {
 			t.Error("the command was answered as a replay")
+		}
+	})
+}
+
+// An accept that comes at the moment in which it is given up on keeps its entry: HEAD
+// names it.
+func TestFire_AnAcceptThatComesAtLastKeepsItsEntry(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		var late tablestore.Batch
+		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+			if commits(batch) {
+				late = batch
+				return nil, tablestore.ErrUnavailable
+			}
+			return commit()
+		})
+		if _, err := b.Accept(t.Context(), command("h")); err == nil {
+			t.Fatal("the accept was meant to fail")
+		}
+		time.Sleep(12 * time.Minute)
+		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+			if late != nil && batch[0].Key.Row == "JOB" { // The tombstone.
+				first := late
+				late = nil
+				if _, err := b.store.Store.Commit(t.Context(), first); err != nil {
+					t.Error(err)
+				}
+			}
+			return commit()
+		})
+		if got := b.fireAll(t); got[ledger.Orphaned] != 1 {
+			t.Errorf("past the grace: fired %v", got)
+		}
+		if got := b.fireAll(t); got[ledger.Acted] != 1 {
+			t.Errorf("at the next pass: fired %v", got)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -41,6 +42,22 @@ func (h *hooked) Commit(ctx context.Context, batch tablestore.Batch) ([]tablesto
 	return f(batch, commit)
 }
 
+// gotten is a store on which something happens before the first Get of a row whose
+// partition begins so.
+type gotten struct {
+	tablestore.Store
+	prefix    string
+	once      sync.Once
+	meanwhile func()
+}
+
+func (g *gotten) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
+	if strings.HasPrefix(key.Partition, g.prefix) {
+		g.once.Do(g.meanwhile)
+	}
+	return g.Store.Get(ctx, key)
+}
+
 // inbox collects what the ledger hands to the relay.
 type inbox struct {
 	mu       sync.Mutex
@@ -77,7 +94,8 @@ func reopen(t *testing.T, store *hooked) *bundle {
 	t.Helper()
 	in := &inbox{}
 	l, err := ledger.Open(t.Context(), ledger.Config{
-		Store: store, Handoff: in, Shards: 4, Hold: time.Minute, Projector: projectionstest.Projector(t, store),
+		Store: store, Bus: statemachine.BusServiceBus, Handoff: in, Shards: 4, Hold: time.Minute,
+		Projector: projectionstest.Projector(t, store),
 	})
 	if err != nil {
 		t.Fatal(err)

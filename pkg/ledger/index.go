@@ -39,6 +39,19 @@ type IndexEntry struct {
 	EndedAt     time.Time
 }
 
+var indexCodec = newCodec(
+	text(columnJob, func(e *IndexEntry) *string { return &e.JobID }),
+	text("request_type", func(e *IndexEntry) *string { return &e.RequestType }),
+	text("step_type", func(e *IndexEntry) *string { return &e.StepType }),
+	text("error_code", func(e *IndexEntry) *string { return &e.ErrorCode }),
+	instant("ended_at", func(e *IndexEntry) *time.Time { return &e.EndedAt }),
+)
+
+// tenantCodec holds the columns of a row that lists a tenant.
+var tenantCodec = newCodec(text(columnTenant, func(name *string) *string { return name }))
+
+const columnTenant = "tenant_id"
+
 // IndexQuery names a list of jobs of one tenant and, but for one by correlation
 // id, one month.
 type IndexQuery struct {
@@ -67,12 +80,11 @@ func (l *Ledger) Index(ctx context.Context, q IndexQuery) ([]IndexEntry, bool, e
 	}
 	entries := make([]IndexEntry, 0, len(page.Rows))
 	for i := range page.Rows {
-		p := page.Rows[i].Properties
-		entries = append(entries, IndexEntry{
-			JobID: p.Get("job_id").String(), RequestType: p.Get("request_type").String(),
-			StepType: p.Get("step_type").String(), ErrorCode: p.Get("error_code").String(),
-			EndedAt: p.Get("ended_at").Time(),
-		})
+		var entry IndexEntry
+		if err := indexCodec.decode(&page.Rows[i], &entry); err != nil {
+			return nil, false, fmt.Errorf("read the job index: %w", err)
+		}
+		entries = append(entries, entry)
 	}
 	return entries, page.Next != "", nil
 }
@@ -129,7 +141,7 @@ func (l *Ledger) Tenants(ctx context.Context, after string, limit int) ([]string
 	}
 	tenants := make([]string, 0, len(page.Rows))
 	for i := range page.Rows {
-		tenants = append(tenants, page.Rows[i].Properties.Get("tenant_id").String())
+		tenants = append(tenants, page.Rows[i].Properties.Get(columnTenant).String())
 	}
 	return tenants, nil
 }
@@ -156,15 +168,13 @@ func (l *Ledger) indexAccepted(job *statemachine.Job) tablestore.Stage {
 	for _, key := range l.indexKeys(&statemachine.Job{
 		ID: job.ID, TenantID: job.TenantID, CorrelationID: job.CorrelationID,
 	}) {
-		c := newColumns(2)
-		c.str("job_id", job.ID)
-		stage = append(stage, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: c.list}})
+		row := indexCodec.encode(&IndexEntry{JobID: job.ID}, nil)
+		stage = append(stage, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: row}})
 	}
 	if !l.seen.has(job.TenantID) {
-		c := newColumns(2)
-		c.str("tenant_id", job.TenantID)
 		key := tablestore.Key{Table: l.tables.Index, Partition: indexTenants, Row: tablestore.Join(job.TenantID)}
-		stage = append(stage, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: c.list}})
+		row := tenantCodec.encode(&job.TenantID, nil)
+		stage = append(stage, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: row}})
 	}
 	return stage
 }
@@ -173,15 +183,11 @@ func (l *Ledger) indexAccepted(job *statemachine.Job) tablestore.Stage {
 func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Batch {
 	job := &agg.Job
 	keys := l.indexKeys(job)
-	c := newColumns(6)
-	c.str("job_id", job.ID)
-	c.str("request_type", job.RequestType)
+	entry := IndexEntry{JobID: job.ID, RequestType: job.RequestType, EndedAt: job.CompletedAt}
 	if job.State == statemachine.JobFailedFinal {
-		c.str("step_type", agg.Steps[job.CurrentStepIndex].Type)
-		c.str("error_code", job.ErrorCode)
+		entry.StepType, entry.ErrorCode = agg.Steps[job.CurrentStepIndex].Type, job.ErrorCode
 	}
-	c.time("ended_at", job.CompletedAt)
-	return tablestore.Batch{{Verb: tablestore.Put, Key: keys[len(keys)-1], Properties: c.list}}
+	return tablestore.Batch{{Verb: tablestore.Put, Key: keys[len(keys)-1], Properties: indexCodec.encode(&entry, nil)}}
 }
 
 // tenantSet is the tenants that this process has put into the index.

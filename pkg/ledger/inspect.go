@@ -23,8 +23,6 @@ type Finding struct {
 	Repaired string
 	// Stuck says what is wrong and could not be repaired.
 	Stuck string
-	// Waits says that the job's way forward is its directive in the pull queue.
-	Waits bool
 }
 
 // Inspect looks at one page of the slots of a shard: whether each job that is
@@ -51,7 +49,7 @@ func (l *Ledger) Inspect(ctx context.Context, shard, limit int, from string) ([]
 
 // inspect looks at one slot and its job.
 func (l *Ledger) inspect(ctx context.Context, slot tablestore.Row) (Finding, error) {
-	found := Finding{JobID: slot.Properties.Get("job_id").String()}
+	found := Finding{JobID: slot.Properties.Get(columnJob).String()}
 	s, err := l.load(ctx, found.JobID)
 	switch {
 	case errors.Is(err, ErrJobNotFound):
@@ -78,8 +76,9 @@ func (l *Ledger) inspect(ctx context.Context, slot tablestore.Row) (Finding, err
 // inspectOrphan gives up on a slot that names no job, past the time within which
 // its accept can still come.
 func (l *Ledger) inspectOrphan(ctx context.Context, slot tablestore.Row, found *Finding) error {
-	if time.Since(slot.Properties.Get("created_at").Time()) < orphanGrace {
-		return nil
+	var taken slotRow
+	if err := slotCodec.decode(&slot, &taken); err != nil || time.Since(taken.createdAt) < orphanGrace {
+		return err
 	}
 	buried, err := l.entomb(ctx, found.JobID)
 	if err != nil || !buried {
@@ -94,12 +93,17 @@ func (l *Ledger) inspectOrphan(ctx context.Context, slot tablestore.Row, found *
 func (l *Ledger) inspectLive(ctx context.Context, s *snapshot, found *Finding) error {
 	wake := statemachine.NextWake(&s.agg)
 	ref := s.head.entry
+	if s.queued() {
+		if err := l.inspectQueued(ctx, s, found); err != nil || ref.Kind == "" {
+			return err
+		}
+	}
 	if ref.Kind == "" {
 		switch {
 		case wake.Kind != statemachine.WakeNone:
 			found.Stuck = "no schedule entry stands for it"
 		case s.agg.Job.State != statemachine.JobPaused:
-			found.Waits = true
+			found.Stuck = "it is neither paused nor queued, and nothing is due"
 		}
 		return nil
 	}
@@ -117,5 +121,20 @@ func (l *Ledger) inspectLive(ctx context.Context, s *snapshot, found *Finding) e
 	}
 	found.Repaired = "schedule entry missing"
 	_, err = l.store.Commit(ctx, tablestore.Batch{l.putEntry(&now.agg, ref, reservation{})})
+	return err
+}
+
+// inspectQueued checks that workers can find an attempt that waits in the pull
+// queue. If this process publishes to another bus, it leaves the queue.
+func (l *Ledger) inspectQueued(ctx context.Context, s *snapshot, found *Finding) error {
+	if l.bus != statemachine.BusQueue {
+		_, err := l.change(ctx, found.JobID, s, statemachine.DeadlinePassed{}, &options{actor: ActorSystem})
+		found.Repaired = "directive waited in the pull queue, and the bus was changed"
+		return err
+	}
+	missing, err := l.restoreHint(ctx, s)
+	if missing {
+		found.Repaired = "ready hint missing"
+	}
 	return err
 }

@@ -40,20 +40,9 @@ func TestInspect_AJobWithAWayForwardIsFine(t *testing.T) {
 	paused := b.mustAccept(t, command("b")).Job.ID
 	b.mustChange(t, paused, statemachine.Pause{})
 	for _, found := range b.inspected(t) {
-		if found.Stuck != "" || found.Repaired != "" || found.Waits || found.Job == nil {
+		if found.Stuck != "" || found.Repaired != "" || found.Job == nil {
 			t.Errorf("%+v", found)
 		}
-	}
-}
-
-func TestInspect_SaysWhatWaitsInThePullQueue(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.mustAccept(t, command("a")).Job.ID
-	m := b.inbox.last()
-	b.mustChange(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: 1, AwaitsClaim: true})
-	if found := b.inspected(t); len(found) != 1 || !found[0].Waits {
-		t.Errorf("%+v", found)
 	}
 }
 
@@ -131,7 +120,7 @@ func TestInspect_GivesUpOnASlotThatNamesNoJob(t *testing.T) {
 		}
 		if _, err := late(); err == nil {
 			t.Error("the late commit came through")
-		} else if _, conflict := tablestore.IsConflict(err); !conflict {
+		} else if !errors.Is(err, tablestore.ErrConflict) {
 			t.Errorf("the late commit: %v", err)
 		}
 	})

@@ -1,7 +1,9 @@
 package ledger
 
 import (
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,186 +21,6 @@ type head struct {
 	tombstone bool
 }
 
-// jobColumns are the names that encodeJob writes.
-var jobColumns = nameSet(columnVersion, "job_id", "tenant_id", "tenant_bucket", "request_type", "schema_version",
-	"protocol_id", "protocol_version", "mode", "doc_id", "state", "rev", "started", "current_step_id",
-	"current_step_index", "attempts_total", "idempotency_key", "idempotency_hash", "input_ref", "output_ref",
-	"workspace_ref", "final_output", "callback_urls", "correlation_id", "traceparent", "rerun_of", "error_code",
-	"error_message", "created_at", "updated_at", "completed_at", "entry_kind", "entry_due", "entry_nonce",
-	"slot_partition", "slot_row", "slot_numbered", "claim", "tombstone")
-
-func nameSet(names ...string) func(string) bool {
-	set := make(map[string]bool, len(names))
-	for _, name := range names {
-		set[name] = true
-	}
-	return func(name string) bool { return set[name] }
-}
-
-// encodeJob makes the Job row's properties.
-func encodeJob(j *statemachine.Job, h *head, loaded tablestore.Properties) tablestore.Properties {
-	c := newColumns(40)
-	c.str("job_id", j.ID)
-	c.str("tenant_id", j.TenantID)
-	c.str("tenant_bucket", j.TenantBucket)
-	c.str("request_type", j.RequestType)
-	c.str("schema_version", j.SchemaVersion)
-	c.str("protocol_id", j.ProtocolID)
-	c.str("protocol_version", j.ProtocolVersion)
-	c.str("mode", string(j.Mode))
-	c.str("doc_id", j.DocID)
-	c.str("state", string(j.State))
-	c.int("rev", j.Rev)
-	c.bool("started", j.Started)
-	c.str("current_step_id", j.CurrentStepID)
-	c.int("current_step_index", int64(j.CurrentStepIndex))
-	c.int("attempts_total", int64(j.AttemptsTotal))
-	c.str("idempotency_key", j.IdempotencyKey)
-	c.str("idempotency_hash", j.IdempotencyHash)
-	c.bytes("input_ref", j.InputRef)
-	c.bytes("output_ref", j.OutputRef)
-	c.bytes("workspace_ref", j.WorkspaceRef)
-	c.bytes("final_output", j.FinalOutput)
-	c.str("callback_urls", strings.Join(j.CallbackURLs, "\n"))
-	c.str("correlation_id", j.CorrelationID)
-	c.str("traceparent", j.Traceparent)
-	c.str("rerun_of", j.RerunOf)
-	c.str("error_code", j.ErrorCode)
-	c.str("error_message", j.ErrorMessage)
-	c.time("created_at", j.CreatedAt)
-	c.time("updated_at", j.UpdatedAt)
-	c.time("completed_at", j.CompletedAt)
-	encodeHead(c, h)
-	return c.carry(loaded, jobColumns)
-}
-
-func encodeHead(c *columns, h *head) {
-	c.str("entry_kind", string(h.entry.Kind))
-	c.time("entry_due", h.entry.Due)
-	c.str("entry_nonce", h.entry.Nonce)
-	c.str("slot_partition", h.slot.Partition)
-	c.str("slot_row", h.slot.Row)
-	c.bool("slot_numbered", h.slot.Numbered)
-	c.str("claim", h.claim)
-	c.bool("tombstone", h.tombstone)
-}
-
-// decodeJob reads the Job row.
-func decodeJob(row *tablestore.Row) (statemachine.Job, head, error) {
-	var j statemachine.Job
-	var h head
-	if err := checkVersion(row); err != nil {
-		return j, h, err
-	}
-	for i := range row.Properties {
-		p := &row.Properties[i]
-		if !decodeJobText(&j, p.Name, p.Value) && !decodeJobRest(&j, p.Name, p.Value) {
-			decodeHead(&h, p.Name, p.Value)
-		}
-	}
-	if j.State == "" && !h.tombstone {
-		return j, h, fmt.Errorf("the Job row of %s has no state", row.Key.Partition)
-	}
-	return j, h, nil
-}
-
-func decodeJobText(j *statemachine.Job, name string, v tablestore.Value) bool {
-	switch name {
-	case "job_id":
-		j.ID = v.String()
-	case "tenant_id":
-		j.TenantID = v.String()
-	case "tenant_bucket":
-		j.TenantBucket = v.String()
-	case "request_type":
-		j.RequestType = v.String()
-	case "schema_version":
-		j.SchemaVersion = v.String()
-	case "protocol_id":
-		j.ProtocolID = v.String()
-	case "protocol_version":
-		j.ProtocolVersion = v.String()
-	case "mode":
-		j.Mode = statemachine.Mode(v.String())
-	case "doc_id":
-		j.DocID = v.String()
-	case "state":
-		j.State = statemachine.JobState(v.String())
-	case "current_step_id":
-		j.CurrentStepID = v.String()
-	case "idempotency_key":
-		j.IdempotencyKey = v.String()
-	case "idempotency_hash":
-		j.IdempotencyHash = v.String()
-	case "correlation_id":
-		j.CorrelationID = v.String()
-	case "traceparent":
-		j.Traceparent = v.String()
-	case "rerun_of":
-		j.RerunOf = v.String()
-	case "error_code":
-		j.ErrorCode = v.String()
-	case "error_message":
-		j.ErrorMessage = v.String()
-	default:
-		return false
-	}
-	return true
-}
-
-func decodeJobRest(j *statemachine.Job, name string, v tablestore.Value) bool {
-	switch name {
-	case "rev":
-		j.Rev = v.Int()
-	case "started":
-		j.Started = v.Bool()
-	case "current_step_index":
-		j.CurrentStepIndex = int(v.Int())
-	case "attempts_total":
-		j.AttemptsTotal = int(v.Int())
-	case "input_ref":
-		j.InputRef = v.Bytes()
-	case "output_ref":
-		j.OutputRef = v.Bytes()
-	case "workspace_ref":
-		j.WorkspaceRef = v.Bytes()
-	case "final_output":
-		j.FinalOutput = v.Bytes()
-	case "callback_urls":
-		j.CallbackURLs = strings.Split(v.String(), "\n")
-	case "created_at":
-		j.CreatedAt = v.Time()
-	case "updated_at":
-		j.UpdatedAt = v.Time()
-	case "completed_at":
-		j.CompletedAt = v.Time()
-	default:
-		return false
-	}
-	return true
-}
-
-func decodeHead(h *head, name string, v tablestore.Value) {
-	switch name {
-	case "entry_kind":
-		h.entry.Kind = Kind(v.String())
-	case "entry_due":
-		h.entry.Due = v.Time()
-	case "entry_nonce":
-		h.entry.Nonce = v.String()
-	case "slot_partition":
-		h.slot.Partition = v.String()
-	case "slot_row":
-		h.slot.Row = v.String()
-	case "slot_numbered":
-		h.slot.Numbered = v.Bool()
-	case "claim":
-		h.claim = v.String()
-	case "tombstone":
-		h.tombstone = v.Bool()
-	}
-}
-
 // entryRef names a schedule entry within its job; the zero value names none.
 type entryRef struct {
 	Kind  Kind
@@ -212,4 +34,89 @@ type slotRef struct {
 	Partition string
 	Row       string
 	Numbered  bool
+}
+
+// jobRow is what a JOB row stores.
+type jobRow struct {
+	job  *statemachine.Job
+	head *head
+}
+
+// jobColumns are the columns of the job itself.
+//
+// Source: Ledger and state model, Jobs table; Option B spec, 12.2.
+var jobColumns = []column[jobRow]{
+	text("job_id", func(r *jobRow) *string { return &r.job.ID }),
+	text("tenant_id", func(r *jobRow) *string { return &r.job.TenantID }),
+	text("tenant_bucket", func(r *jobRow) *string { return &r.job.TenantBucket }),
+	text("request_type", func(r *jobRow) *string { return &r.job.RequestType }),
+	text("schema_version", func(r *jobRow) *string { return &r.job.SchemaVersion }),
+	text("protocol_id", func(r *jobRow) *string { return &r.job.ProtocolID }),
+	text("protocol_version", func(r *jobRow) *string { return &r.job.ProtocolVersion }),
+	text("mode", func(r *jobRow) *statemachine.Mode { return &r.job.Mode }),
+	text("doc_id", func(r *jobRow) *string { return &r.job.DocID }),
+	text("state", func(r *jobRow) *statemachine.JobState { return &r.job.State }),
+	integer("rev", func(r *jobRow) *int64 { return &r.job.Rev }),
+	flag("started", func(r *jobRow) *bool { return &r.job.Started }),
+	text("current_step_id", func(r *jobRow) *string { return &r.job.CurrentStepID }),
+	integer("current_step_index", func(r *jobRow) *int { return &r.job.CurrentStepIndex }),
+	integer("attempts_total", func(r *jobRow) *int { return &r.job.AttemptsTotal }),
+	text("idempotency_key", func(r *jobRow) *string { return &r.job.IdempotencyKey }),
+	text("idempotency_hash", func(r *jobRow) *string { return &r.job.IdempotencyHash }),
+	document("input_ref", func(r *jobRow) *json.RawMessage { return &r.job.InputRef }),
+	document("output_ref", func(r *jobRow) *json.RawMessage { return &r.job.OutputRef }),
+	document("workspace_ref", func(r *jobRow) *json.RawMessage { return &r.job.WorkspaceRef }),
+	document("final_output", func(r *jobRow) *json.RawMessage { return &r.job.FinalOutput }),
+	list("callback_urls", func(r *jobRow) *[]string { return &r.job.CallbackURLs },
+		func(urls []string) string { return strings.Join(urls, "\n") },
+		func(s string) ([]string, error) { return strings.Split(s, "\n"), nil }),
+	text("correlation_id", func(r *jobRow) *string { return &r.job.CorrelationID }),
+	text("traceparent", func(r *jobRow) *string { return &r.job.Traceparent }),
+	text("rerun_of", func(r *jobRow) *string { return &r.job.RerunOf }),
+	text("error_code", func(r *jobRow) *string { return &r.job.ErrorCode }),
+	text("error_message", func(r *jobRow) *string { return &r.job.ErrorMessage }),
+	instant("created_at", func(r *jobRow) *time.Time { return &r.job.CreatedAt }),
+	instant("updated_at", func(r *jobRow) *time.Time { return &r.job.UpdatedAt }),
+	instant("completed_at", func(r *jobRow) *time.Time { return &r.job.CompletedAt }),
+}
+
+// headColumns are the columns of what stands for the job in other partitions.
+var headColumns = []column[jobRow]{
+	text("entry_kind", func(r *jobRow) *Kind { return &r.head.entry.Kind }),
+	instant("entry_due", func(r *jobRow) *time.Time { return &r.head.entry.Due }),
+	text("entry_nonce", func(r *jobRow) *string { return &r.head.entry.Nonce }),
+	text("slot_partition", func(r *jobRow) *string { return &r.head.slot.Partition }),
+	text("slot_row", func(r *jobRow) *string { return &r.head.slot.Row }),
+	flag("slot_numbered", func(r *jobRow) *bool { return &r.head.slot.Numbered }),
+	text("claim", func(r *jobRow) *string { return &r.head.claim }),
+	flag("tombstone", func(r *jobRow) *bool { return &r.head.tombstone }),
+}
+
+var (
+	jobCodec = newCodec(slices.Concat(jobColumns, headColumns)...)
+	// projectedCodec is for a job without what stands for it in other partitions.
+	projectedCodec = newCodec(jobColumns...)
+)
+
+// encodeJob makes a JOB row's properties.
+func encodeJob(j *statemachine.Job, h *head, loaded tablestore.Properties) tablestore.Properties {
+	return jobCodec.encode(&jobRow{j, h}, loaded)
+}
+
+// decodeJob reads a JOB row.
+func decodeJob(row *tablestore.Row, j *statemachine.Job, h *head) error {
+	if err := jobCodec.decode(row, &jobRow{j, h}); err != nil {
+		return err
+	}
+	if j.State == "" && !h.tombstone {
+		return fmt.Errorf("the Job row of %s has no state", row.Key.Partition)
+	}
+	return nil
+}
+
+// JobColumns are the properties of the job's row, without what stands for the
+// job in other partitions. stored are those of the row that is written over, of
+// which unknown ones are kept.
+func JobColumns(job *statemachine.Job, stored tablestore.Properties) tablestore.Properties {
+	return projectedCodec.encode(&jobRow{job: job}, stored)
 }

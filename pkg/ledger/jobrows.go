@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -17,23 +16,27 @@ func (l *Ledger) jobRows(ctx context.Context, jobID string) ([]tablestore.Row, e
 		Table: l.tables.Ledger, Partition: tablestore.Escape(jobID),
 		From: rowJob, To: tablestore.PrefixEnd(rowStep + ":"),
 	}
-	for range maxTries {
+	var rows []tablestore.Row
+	err := tablestore.Retry(ctx, l.random, func() error {
 		page, err := l.store.Scan(ctx, query)
+		rows = page.Rows
 		if err != nil || page.Next == "" {
-			return page.Rows, err
+			return err
 		}
 		rest := query
 		rest.Continue = page.Next
-		more, err := l.scanAll(ctx, rest)
+		more, err := tablestore.ScanAll(ctx, l.store, rest)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		rows := append(page.Rows, more...)
-		if same, err := l.unmoved(ctx, rows); err != nil || same {
-			return rows, err
+		rows = append(rows, more...)
+		same, err := l.unmoved(ctx, rows)
+		if err == nil && !same {
+			return tablestore.ErrConflict
 		}
-	}
-	return nil, fmt.Errorf("it changed %d times while it was read: %w", maxTries, tablestore.ErrUnavailable)
+		return err
+	})
+	return rows, err
 }
 
 // unmoved reports whether the first of the rows, the Job row, is still as it was

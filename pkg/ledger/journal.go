@@ -24,27 +24,55 @@ type HistoryEntry struct {
 	statemachine.Transition
 }
 
-// journalEntry is a transition as the journal row stores it.
-type journalEntry struct {
-	Object    string `json:"o"`
-	ID        string `json:"i,omitempty"`
-	Type      string `json:"t"`
-	From      string `json:"f,omitempty"`
-	To        string `json:"to,omitempty"`
-	AttemptNo int    `json:"n,omitempty"`
-	Cause     string `json:"c,omitempty"`
-	Detail    string `json:"d,omitempty"`
+// EventID is the entry's id: unique in its job, and ordered as the history is.
+func (e *HistoryEntry) EventID() string {
+	return tablestore.Pad(e.Rev, 12) + "-" + tablestore.Pad(int64(e.Index), 3)
 }
 
-func journalEntries(history []statemachine.Transition) []journalEntry {
+// journalRow is what an EVENT row stores, beside its entries.
+type journalRow struct {
+	operation string // whose change it is
+	rev       int64
+	at        time.Time
+	event     string
+	actor     string
+	requestID string
+}
+
+const columnOperation = "operation"
+
+var journalCodec = newCodec(
+	text(columnOperation, func(r *journalRow) *string { return &r.operation }),
+	integer("rev", func(r *journalRow) *int64 { return &r.rev }),
+	instant("at", func(r *journalRow) *time.Time { return &r.at }),
+	text("event", func(r *journalRow) *string { return &r.event }),
+	text("actor", func(r *journalRow) *string { return &r.actor }),
+	text("request_id", func(r *journalRow) *string { return &r.requestID }),
+)
+
+// journalEntry is a transition as the journal row stores it.
+type journalEntry struct {
+	Object    statemachine.Object `json:"o"`
+	ID        string              `json:"i,omitempty"`
+	Type      string              `json:"t"`
+	From      string              `json:"f,omitempty"`
+	To        string              `json:"to,omitempty"`
+	AttemptNo int                 `json:"n,omitempty"`
+	Cause     string              `json:"c,omitempty"`
+	Detail    string              `json:"d,omitempty"`
+}
+
+// encodeJournal makes an EVENT row's properties.
+func encodeJournal(row *journalRow, history []statemachine.Transition) (tablestore.Properties, error) {
 	entries := make([]journalEntry, len(history))
-	for i, t := range history {
-		entries[i] = journalEntry{
-			Object: string(t.Object), ID: t.ID, Type: t.Type, From: t.From, To: t.To,
-			AttemptNo: t.AttemptNo, Cause: t.Cause, Detail: t.Detail,
-		}
+	for i := range history {
+		entries[i] = journalEntry(history[i])
 	}
-	return entries
+	data, err := json.Marshal(entries)
+	if err != nil {
+		return nil, err
+	}
+	return tablestore.AppendLarge(journalCodec.encode(row, nil), "entries", data), nil
 }
 
 // History returns one page of a job's changes with rev > after, oldest first,
@@ -78,22 +106,18 @@ func (l *Ledger) History(ctx context.Context, jobID string, after int64, limit i
 
 // appendHistory adds the entries of one journal row.
 func appendHistory(entries []HistoryEntry, row *tablestore.Row) ([]HistoryEntry, error) {
-	if err := checkVersion(row); err != nil {
+	var r journalRow
+	if err := journalCodec.decode(row, &r); err != nil {
 		return nil, err
 	}
-	p := row.Properties
 	var stored []journalEntry
-	if err := json.Unmarshal(tablestore.Large(p, "entries"), &stored); err != nil {
+	if err := json.Unmarshal(tablestore.Large(row.Properties, "entries"), &stored); err != nil {
 		return nil, fmt.Errorf("journal row %s of job %s: %w", row.Key.Row, row.Key.Partition, err)
 	}
 	for i, e := range stored {
 		entries = append(entries, HistoryEntry{
-			Rev: p.Get("rev").Int(), Index: i, At: p.Get("at").Time(), Event: p.Get("event").String(),
-			Actor: p.Get("actor").String(), RequestID: p.Get("request_id").String(),
-			Transition: statemachine.Transition{
-				Object: statemachine.Object(e.Object), ID: e.ID, Type: e.Type, From: e.From, To: e.To,
-				AttemptNo: e.AttemptNo, Cause: e.Cause, Detail: e.Detail,
-			},
+			Rev: r.rev, Index: i, At: r.at, Event: r.event, Actor: r.actor, RequestID: r.requestID,
+			Transition: statemachine.Transition(e),
 		})
 	}
 	return entries, nil

@@ -13,11 +13,14 @@ import (
 // The rows of a job's partition. Loading a job scans from JOB to the end of
 // STEP: what it does not need lies outside of that range by name.
 const (
+	rowBeat      = "BEAT"    // a heartbeat of a work item, for its history
 	rowCommand   = "COMMAND" // the command's payload, once
 	rowDirective = "DIRECTIVE"
 	rowEvent     = "EVENT"
 	rowFenced    = "FENCED"
+	rowItem      = "ITEM" // a work item that has ended or was removed
 	rowJob       = "JOB"
+	rowOpenItem  = "OPENITEM" // the open work item; at most one
 	rowOutbox    = "OUTBOX"
 	rowStep      = "STEP"
 )
@@ -41,6 +44,18 @@ func (l *Ledger) outboxKey(jobID string, id OutboxID) tablestore.Key {
 
 func (l *Ledger) directiveKey(jobID string, stepIndex, attemptNo int) tablestore.Key {
 	return l.jobKey(jobID, rowDirective, tablestore.Pad(int64(stepIndex), 4), tablestore.Pad(int64(attemptNo), 6))
+}
+
+// itemKey addresses a work item's row of that kind by the item's id.
+func (l *Ledger) itemKey(kind string, id OutboxID) tablestore.Key {
+	return l.jobKey(id.JobID, kind, tablestore.Pad(int64(id.StepIndex), 4), tablestore.Pad(int64(id.FirstAttempt), 6))
+}
+
+// beatKey addresses a heartbeat of a work item by the item's rev.
+func (l *Ledger) beatKey(id OutboxID, rev int64) tablestore.Key {
+	key := l.itemKey(rowBeat, id)
+	key.Row += ":" + tablestore.Pad(rev, 8)
+	return key
 }
 
 func (l *Ledger) eventKey(jobID string, rev int64) tablestore.Key {

@@ -132,10 +132,10 @@ func (l *Ledger) project(ctx context.Context, r *Revision) error {
 		return nil
 	}
 	jobID := r.Job.ID
-	for range maxTries {
+	err := tablestore.Retry(ctx, l.random, func() error {
 		at, err := l.projector.Project(ctx, r)
 		if err != nil {
-			return fmt.Errorf("project job %s: %w", jobID, err)
+			return err
 		}
 		if at >= r.Job.Rev {
 			return l.recant(ctx, &r.Job)
@@ -146,10 +146,14 @@ func (l *Ledger) project(ctx context.Context, r *Revision) error {
 			return l.takeBack(ctx, known)
 		}
 		if err != nil {
-			return fmt.Errorf("project job %s: %w", jobID, err)
+			return err
 		}
+		return tablestore.ErrConflict
+	})
+	if err != nil {
+		return fmt.Errorf("project job %s: %w", jobID, err)
 	}
-	return fmt.Errorf("project job %s: lost %d races: %w", jobID, maxTries, tablestore.ErrUnavailable)
+	return nil
 }
 
 // recant takes back what was shown late of a job that is purged: the purge may have
@@ -164,7 +168,7 @@ func (l *Ledger) recant(ctx context.Context, job *statemachine.Job) error {
 	case err == nil && !s.head.tombstone:
 		return nil
 	case err != nil && !errors.Is(err, ErrJobNotFound):
-		return fmt.Errorf("project job %s: %w", job.ID, err)
+		return err
 	}
 	return l.takeBack(ctx, job)
 }
@@ -214,8 +218,8 @@ func (l *Ledger) changedOutbox(ctx context.Context, r *Revision, rows []tablesto
 		}
 	}
 	for i := range rows {
-		row, err := decodeOutbox(&rows[i])
-		if err != nil {
+		var row statemachine.Outbox
+		if err := outboxCodec.decode(&rows[i], &row); err != nil {
 			return err
 		}
 		if !changed[row.ID] {
@@ -228,17 +232,4 @@ func (l *Ledger) changedOutbox(ctx context.Context, r *Revision, rows []tablesto
 		r.Outbox = append(r.Outbox, OutboxRow{Outbox: row, Directive: directive})
 	}
 	return nil
-}
-
-// JobColumns are the properties of the job's row, without what stands for the
-// job in other partitions. stored are those of the row that is written over, of
-// which unknown ones are kept.
-func JobColumns(job *statemachine.Job, stored tablestore.Properties) tablestore.Properties {
-	return encodeJob(job, &head{}, stored)
-}
-
-// OutboxColumns are the properties of an outbox row. stored are those of the row
-// that is written over, of which unknown ones are kept.
-func OutboxColumns(row *statemachine.Outbox, stored tablestore.Properties) tablestore.Properties {
-	return encodeOutbox(row, stored)
 }

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	mathrand "math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -35,12 +37,19 @@ type Config struct {
 	// Handoff takes rows that are due at once to this process's relay. Optional:
 	// without it they are left to the relays of other processes.
 	Handoff Handoff
-	// Held says that the dispatch of such directives is held back: their rows are
-	// not handed over, but go into the dispatch schedule at once, where they wait
-	// for their turn. Optional. It must not block.
+	// Bus is what new outbox rows are made for. Optional. Defaults to the pull queue.
+	Bus statemachine.Bus
+	// Held says that the dispatch of such directives is held back, or that this
+	// process does not know: their rows go into the dispatch schedule, where they
+	// wait for their turn. Optional. It must not block.
 	Held func(tenantID, protocolID string, lane int) bool
-	// Follower keeps the pull queue's items in step with the ledger. Optional.
-	Follower Follower
+	// ReadyShards is the number of partitions of the ready index for each kind of
+	// work. It is written when the store is first used, and read from there ever
+	// after. Optional. Defaults to 1: each costs a read with each poll.
+	ReadyShards int
+	// Ready is told of each ready hint that a commit of this process made the one of
+	// a queued item, and of each that stopped to be so. Optional. It must not block.
+	Ready func(hint Hint, queued bool)
 	// Projector shows the jobs in the tables of another layout. Optional. Without
 	// one the layout is that of the ledger alone.
 	Projector Projector
@@ -77,16 +86,6 @@ type Handoff interface {
 	Offer(message Message)
 }
 
-// Follower makes rows of another component follow a job's change.
-type Follower interface {
-	// Follow returns the writes that the change asks for; they become part of
-	// its post stage. It is called again, with before and after the same, for a
-	// job that ended and whose post stage may not have been done.
-	Follow(ctx context.Context, before, after *statemachine.Aggregate) ([]tablestore.Batch, error)
-	// Forget removes what is kept of a job that is purged.
-	Forget(ctx context.Context, jobID string) error
-}
-
 // Ledger keeps jobs in a table store. It is safe for concurrent use, by any
 // number of processes on one store.
 type Ledger struct {
@@ -100,7 +99,12 @@ type Ledger struct {
 	jitter    float64
 	handoff   Handoff
 	held      func(tenantID, protocolID string, lane int) bool
-	follower  Follower
+	bus       statemachine.Bus
+	atomic    tablestore.AtomicStore // the store if it is one, else nil
+	ready     func(Hint, bool)
+	kinds     knownKinds
+	restored  atomic.Int64
+	rshards   int
 	projector Projector
 	ended     func(string)
 	observe   func(*statemachine.Aggregate, []statemachine.Transition)
@@ -122,8 +126,13 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	l := &Ledger{
 		store: cfg.Store, tables: cfg.Tables.withDefaults(), shards: cfg.Shards, hold: cfg.Hold, jitter: cfg.Jitter,
 		keep: cfg.Retention, keyTTL: cfg.KeyTTL, archive: cfg.Archive,
-		handoff: cfg.Handoff, held: cfg.Held, follower: cfg.Follower, projector: cfg.Projector, ended: cfg.Ended, observe: cfg.Observe,
+		handoff: cfg.Handoff, held: cfg.Held, bus: cmp.Or(cfg.Bus, statemachine.BusQueue), ready: cfg.Ready,
+		rshards: cmp.Or(cfg.ReadyShards, 1), projector: cfg.Projector, ended: cfg.Ended, observe: cfg.Observe,
 		entropy: cfg.Entropy, random: cfg.Random,
+	}
+	l.atomic, _ = cfg.Store.(tablestore.AtomicStore)
+	if l.ready == nil {
+		l.ready = func(Hint, bool) {}
 	}
 	if l.observe == nil {
 		l.observe = func(*statemachine.Aggregate, []statemachine.Transition) {}
@@ -155,17 +164,28 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	return l, nil
 }
 
+// settings are what all processes on one store share.
+type settings struct {
+	shards      int
+	readyShards int
+	layout      layout
+}
+
+var settingsCodec = newCodec(
+	integer("shards", func(s *settings) *int { return &s.shards }),
+	integer("ready_shards", func(s *settings) *int { return &s.readyShards }),
+	text("layout", func(s *settings) *layout { return &s.layout }),
+)
+
 // adoptSettings makes the store's number of shards ours, and checks that its
 // layout is; the first process to come writes its own.
 func (l *Ledger) adoptSettings(ctx context.Context) error {
 	key := tablestore.Key{Table: l.tables.Schedule, Partition: "meta", Row: "settings"}
 	row, err := l.store.Get(ctx, key)
 	if errors.Is(err, tablestore.ErrNotFound) {
-		c := newColumns(3)
-		c.int("shards", int64(l.shards))
-		c.str("layout", string(l.layout()))
-		_, err = l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Insert, Key: key, Properties: c.list}})
-		if _, conflict := tablestore.IsConflict(err); !conflict && err != nil {
+		own := settingsCodec.encode(&settings{l.shards, l.rshards, l.layout()}, nil)
+		_, err = l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Insert, Key: key, Properties: own}})
+		if !errors.Is(err, tablestore.ErrConflict) && err != nil {
 			return err
 		}
 		row, err = l.store.Get(ctx, key)
@@ -173,18 +193,26 @@ func (l *Ledger) adoptSettings(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.shards = int(row.Properties.Get("shards").Int())
-	if l.shards < 1 {
-		return fmt.Errorf("the store's number of shards is %d", l.shards)
+	var kept settings
+	if err := settingsCodec.decode(&row, &kept); err != nil {
+		return err
 	}
-	if kept := layout(row.Properties.Get("layout").String()); kept != l.layout() {
-		return fmt.Errorf("the store keeps its jobs in the layout %s, not %s", kept, l.layout())
+	l.shards, l.rshards = kept.shards, kept.readyShards
+	if l.shards < 1 || l.rshards < 1 {
+		return fmt.Errorf("the store's numbers of shards are %d and %d", l.shards, l.rshards)
+	}
+	if kept.layout != l.layout() {
+		return fmt.Errorf("the store keeps its jobs in the layout %s, not %s", kept.layout, l.layout())
 	}
 	return nil
 }
 
 // Shards is the number of partitions of each kind of schedule entry.
 func (l *Ledger) Shards() int { return l.shards }
+
+// Restored is how many missing ready hints a timer of this process has put back
+// since it began: defects, which the reconciler counts apart.
+func (l *Ledger) Restored() int64 { return l.restored.Load() }
 
 // Tables are the names of the tables in use.
 func (l *Ledger) Tables() Tables { return l.tables }
@@ -225,11 +253,16 @@ func (l *Ledger) fresh() (fresh, error) {
 // env is what a decision takes from outside.
 func (l *Ledger) env(f fresh, now time.Time) statemachine.Env {
 	return statemachine.Env{
-		Now: now, LeaseID: f.lease, Random: l.random(), Jitter: l.jitter, Hold: l.hold, Hot: l.hot,
+		Now: now, LeaseID: f.lease, Random: l.random(), Jitter: l.jitter, Hold: l.hold,
+		Bus: l.bus, Prompt: l.prompt,
 	}
 }
 
-// hot reports whether such a directive goes to this process's own relay.
-func (l *Ledger) hot(tenantID, protocolID string, lane int) bool {
-	return l.handoff != nil && (l.held == nil || !l.held(tenantID, protocolID, lane))
+// prompt reports whether a new row goes out at once: by the commit itself in the
+// pull queue, else by the relay of this process if it has one.
+func (l *Ledger) prompt(tenantID, protocolID string, lane int) bool {
+	if l.held != nil && l.held(tenantID, protocolID, lane) {
+		return false
+	}
+	return l.bus == statemachine.BusQueue || l.handoff != nil
 }

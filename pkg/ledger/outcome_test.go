@@ -1,7 +1,6 @@
 package ledger_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -130,20 +129,6 @@ func TestChange_AnotherTenantsJobIsNotThere(t *testing.T) {
 	if _, err := b.Change(t.Context(), "no-such-job", statemachine.Cancel{}); !errors.Is(err, ledger.ErrJobNotFound) {
 		t.Errorf("a missing job answered %v", err)
 	}
-}
-
-func TestChange_AnotherComponentsErrorEndsItWithNothingWritten(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.mustAccept(t, command("h")).Job.ID
-	broken := errors.New("item is not yours")
-	post := func(context.Context, *statemachine.Aggregate, *statemachine.Aggregate) ([]tablestore.Batch, error) {
-		return nil, broken
-	}
-	if _, err := b.Change(t.Context(), id, statemachine.Cancel{}, ledger.With(post, nil)); !errors.Is(err, broken) {
-		t.Errorf("answered %v", err)
-	}
-	assertRevs(t, b, id, 1)
 }
 
 func TestChange_HeartbeatWritesNoJournal(t *testing.T) {

@@ -43,7 +43,7 @@ func sketched(t *testing.T) (*bundle, *sketch, *storetest.Faults) {
 	store, faults := storetest.Faulty(memstore.New(memstore.Options{Split: true}))
 	in, projector := &inbox{}, &sketch{}
 	l, err := ledger.Open(t.Context(), ledger.Config{
-		Store: store, Handoff: in, Shards: 1, Hold: time.Minute, Projector: projector,
+		Store: store, Bus: statemachine.BusServiceBus, Handoff: in, Shards: 1, Hold: time.Minute, Projector: projector,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
 // Archived is all that is known of a job, as it is handed over before the job is
@@ -107,6 +108,9 @@ func (l *Ledger) beginPurge(ctx context.Context, entry Entry, s *snapshot) (Purg
 	if err := l.archiveJob(ctx, &s.agg); err != nil {
 		return 0, err
 	}
+	if err := l.dropHintsOf(ctx, s); err != nil {
+		return 0, err
+	}
 	if err := l.releaseClaim(ctx, job, s.head.claim); err != nil {
 		return 0, err
 	}
@@ -148,6 +152,30 @@ func (l *Ledger) archiveJob(ctx context.Context, agg *statemachine.Aggregate) er
 	return nil
 }
 
+// dropHintsOf deletes the last ready hint of each of the job's work items: a
+// claimer may have died before it did, and a hint without a job is no longer known
+// to be void.
+func (l *Ledger) dropHintsOf(ctx context.Context, s *snapshot) error {
+	prefix := l.jobKey(s.jobID(), rowItem)
+	rows, err := tablestore.ScanAll(ctx, l.store, tablestore.Query{
+		Table: prefix.Table, Partition: prefix.Partition, From: prefix.Row + ":", To: tablestore.PrefixEnd(prefix.Row + ":"),
+	})
+	if err != nil {
+		return fmt.Errorf("read the work items of job %s: %w", s.jobID(), err)
+	}
+	for i := range rows {
+		var record workitem.Record
+		if err := itemCodec.decode(&rows[i], &record); err != nil {
+			return err
+		}
+		hint := l.hintOf(&s.agg, &record)
+		if err := l.dropHint(ctx, &hint); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // releaseClaim deletes the claim of the job's key, unless it is another's now.
 func (l *Ledger) releaseClaim(ctx context.Context, job *statemachine.Job, claim string) error {
 	key := tablestore.Key{Table: l.tables.Idempotency, Partition: tablestore.Escape(job.TenantID), Row: claim}
@@ -164,11 +192,6 @@ func (l *Ledger) releaseClaim(ctx context.Context, job *statemachine.Job, claim 
 // finishPurge deletes all rows of a job with a tombstone, that row last.
 func (l *Ledger) finishPurge(ctx context.Context, s *snapshot) error {
 	job := &s.agg.Job
-	if l.follower != nil {
-		if err := l.follower.Forget(ctx, job.ID); err != nil {
-			return err
-		}
-	}
 	if l.projector != nil {
 		if err := l.projector.Forget(ctx, job); err != nil {
 			return err

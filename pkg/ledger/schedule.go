@@ -55,6 +55,19 @@ type reservation struct {
 	slot  slotRef
 }
 
+// entryCodec holds the columns of an entry's row. The rest of the entry is its key.
+var entryCodec = newCodec(
+	integer("rev", func(e *Entry) *int64 { return &e.Rev }),
+	text("topic", func(e *Entry) *string { return &e.Topic }),
+	integer("lane", func(e *Entry) *int { return &e.Lane }),
+	text("tenant_id", func(e *Entry) *string { return &e.TenantID }),
+	text("protocol_id", func(e *Entry) *string { return &e.ProtocolID }),
+	text("claim", func(e *Entry) *string { return &e.reserved.claim }),
+	text("slot_partition", func(e *Entry) *string { return &e.reserved.slot.Partition }),
+	text("slot_row", func(e *Entry) *string { return &e.reserved.slot.Row }),
+	flag("slot_numbered", func(e *Entry) *bool { return &e.reserved.slot.Numbered }),
+)
+
 // entryKey addresses an entry's row.
 func (l *Ledger) entryKey(jobID string, ref entryRef) tablestore.Key {
 	return tablestore.Key{
@@ -66,19 +79,11 @@ func (l *Ledger) entryKey(jobID string, ref entryRef) tablestore.Key {
 
 // putEntry is the write of an entry that stands for the aggregate.
 func (l *Ledger) putEntry(agg *statemachine.Aggregate, ref entryRef, r reservation) tablestore.Op {
-	c := newColumns(10)
-	c.int("rev", agg.Job.Rev)
+	entry := Entry{Rev: agg.Job.Rev, TenantID: agg.Job.TenantID, ProtocolID: agg.Job.ProtocolID, reserved: r}
 	if ref.Kind == Dispatch {
-		c.str("topic", agg.Outbox.Routing.Topic)
-		c.int("lane", int64(agg.Outbox.Routing.Lane))
+		entry.Topic, entry.Lane = agg.Outbox.Routing.Topic, agg.Outbox.Routing.Lane
 	}
-	c.str("tenant_id", agg.Job.TenantID)
-	c.str("protocol_id", agg.Job.ProtocolID)
-	c.str("claim", r.claim)
-	c.str("slot_partition", r.slot.Partition)
-	c.str("slot_row", r.slot.Row)
-	c.bool("slot_numbered", r.slot.Numbered)
-	return tablestore.Op{Verb: tablestore.Put, Key: l.entryKey(agg.Job.ID, ref), Properties: c.list}
+	return tablestore.Op{Verb: tablestore.Put, Key: l.entryKey(agg.Job.ID, ref), Properties: entryCodec.encode(&entry, nil)}
 }
 
 // discardEntry is the removal of an entry.
@@ -140,19 +145,9 @@ func decodeEntry(kind Kind, shard int, row *tablestore.Row) (Entry, error) {
 	if err != nil {
 		return Entry{}, fmt.Errorf("bad key %q in the schedule", row.Key.Row)
 	}
-	p := row.Properties
-	return Entry{
-		Kind: kind, Shard: shard, Due: time.UnixMilli(ms).UTC(), JobID: parts[1], Nonce: parts[2],
-		Rev: p.Get("rev").Int(), Topic: p.Get("topic").String(), Lane: int(p.Get("lane").Int()),
-		TenantID: p.Get("tenant_id").String(), ProtocolID: p.Get("protocol_id").String(),
-		reserved: reservation{
-			claim: p.Get("claim").String(),
-			slot: slotRef{
-				Partition: p.Get("slot_partition").String(), Row: p.Get("slot_row").String(),
-				Numbered: p.Get("slot_numbered").Bool(),
-			},
-		},
-	}, nil
+	entry := Entry{Kind: kind, Shard: shard, Due: time.UnixMilli(ms).UTC(), JobID: parts[1], Nonce: parts[2]}
+	err = entryCodec.decode(row, &entry)
+	return entry, err
 }
 
 func (e *Entry) ref() entryRef { return entryRef{Kind: e.Kind, Due: e.Due, Nonce: e.Nonce} }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -43,16 +42,28 @@ func (l *Ledger) slotKey(slot slotRef) tablestore.Key {
 	return tablestore.Key{Table: l.tables.Inflight, Partition: slot.Partition, Row: slot.Row}
 }
 
+// slotRow is what a slot's row stores.
+type slotRow struct {
+	jobID     string
+	createdAt time.Time
+}
+
+// columnJob names the job in the rows outside of its partition.
+const columnJob = "job_id"
+
+var slotCodec = newCodec(
+	text(columnJob, func(r *slotRow) *string { return &r.jobID }),
+	instant("created_at", func(r *slotRow) *time.Time { return &r.createdAt }),
+)
+
 // takeSlot is the write that takes the slot for a job.
 func (l *Ledger) takeSlot(slot slotRef, jobID string, now time.Time) tablestore.Op {
-	c := newColumns(3)
-	c.str("job_id", jobID)
-	c.time("created_at", now)
+	row := slotRow{jobID: jobID, createdAt: now}
 	verb := tablestore.Put
 	if slot.Numbered {
 		verb = tablestore.Insert
 	}
-	return tablestore.Op{Verb: verb, Key: l.slotKey(slot), Properties: c.list}
+	return tablestore.Op{Verb: verb, Key: l.slotKey(slot), Properties: slotCodec.encode(&row, nil)}
 }
 
 // releaseSlot is the write that frees the job's slot. A numbered slot may be
@@ -72,7 +83,7 @@ func (l *Ledger) releaseSlot(ctx context.Context, slot slotRef, jobID string) (t
 	if err != nil {
 		return nil, fmt.Errorf("read the slot of job %s: %w", jobID, err)
 	}
-	if row.Properties.Get("job_id").String() != jobID {
+	if row.Properties.Get(columnJob).String() != jobID {
 		return nil, nil
 	}
 	return tablestore.Stage{{{Verb: tablestore.Delete, Key: key, ETag: row.ETag}}}, nil
@@ -127,7 +138,7 @@ func (l *Ledger) pickFree(tenantID string, limit int, taken map[string]tablestor
 func (l *Ledger) takenSlots(ctx context.Context, tenantID string) (map[string]tablestore.Row, error) {
 	taken := map[string]tablestore.Row{}
 	for shard := range l.shards {
-		rows, err := l.scanAll(ctx, l.slotsOf(tenantID, shard))
+		rows, err := tablestore.ScanAll(ctx, l.store, l.slotsOf(tenantID, shard))
 		if err != nil {
 			return nil, fmt.Errorf("read the slots of tenant %q: %w", tenantID, err)
 		}
@@ -152,7 +163,7 @@ func (l *Ledger) slotsOf(tenantID string, shard int) tablestore.Query {
 // reclaimSlot frees the slot of a job that ended, that was given up on, or
 // that holds another slot. One that names no job may be an accept under way.
 func (l *Ledger) reclaimSlot(ctx context.Context, row tablestore.Row) (bool, error) {
-	s, err := l.load(ctx, row.Properties.Get("job_id").String())
+	s, err := l.load(ctx, row.Properties.Get(columnJob).String())
 	if errors.Is(err, ErrJobNotFound) {
 		return false, nil
 	}
@@ -164,7 +175,7 @@ func (l *Ledger) reclaimSlot(ctx context.Context, row tablestore.Row) (bool, err
 		return false, nil
 	}
 	_, err = l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: row.Key, ETag: row.ETag}})
-	if _, conflict := tablestore.IsConflict(err); conflict {
+	if errors.Is(err, tablestore.ErrConflict) {
 		return false, nil
 	}
 	if err != nil {
@@ -210,24 +221,17 @@ func (l *Ledger) LiveOf(ctx context.Context, tenantID string, shard, limit int, 
 	}
 	jobs := make([]string, 0, len(page.Rows))
 	for i := range page.Rows {
-		jobs = append(jobs, page.Rows[i].Properties.Get("job_id").String())
+		jobs = append(jobs, page.Rows[i].Properties.Get(columnJob).String())
 	}
 	return jobs, page.Next, nil
 }
 
-// settleEnded does again what follows the end of a job: its slot is freed, the
-// pull queue follows, and so do the projections.
+// settleEnded does again what follows the end of a job: its slot is freed, and
+// the projections are brought up to it.
 func (l *Ledger) settleEnded(ctx context.Context, s *snapshot) error {
 	stage, err := l.releaseSlot(ctx, s.head.slot, s.agg.Job.ID)
 	if err != nil {
 		return err
-	}
-	if l.follower != nil {
-		batches, err := l.follower.Follow(ctx, &s.agg, &statemachine.Aggregate{Job: s.agg.Job, Steps: s.agg.Steps})
-		if err != nil {
-			return err
-		}
-		stage = append(stage, batches...)
 	}
 	if err := l.announceAgain(ctx, &s.agg.Job); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
 // ErrJobNotFound is returned for a job that does not exist, or that belongs to
@@ -23,6 +24,18 @@ type snapshot struct {
 	outbox tablestore.Row
 	// outboxes are the rows of all attempts, outbox among them.
 	outboxes []tablestore.Row
+	// open is the open work item with its row, nil if the job has none.
+	open    *workitem.Record
+	openRow tablestore.Row
+}
+
+// jobID is the id of the job that was loaded.
+func (s *snapshot) jobID() string { return s.agg.Job.ID }
+
+// queued reports whether the job's active attempt waits in the pull queue.
+func (s *snapshot) queued() bool {
+	_, queued := s.agg.Queued()
+	return queued
 }
 
 // load reads a job by one scan of its partition's short range. A tombstone is
@@ -41,6 +54,8 @@ func (l *Ledger) load(ctx context.Context, jobID string) (*snapshot, error) {
 			s.outboxes = append(s.outboxes, rows[i])
 		case rowStep:
 			s.steps = append(s.steps, rows[i])
+		case rowOpenItem:
+			s.openRow = rows[i]
 		}
 	}
 	if s.job.ETag == "" {
@@ -52,39 +67,24 @@ func (l *Ledger) load(ctx context.Context, jobID string) (*snapshot, error) {
 	return s, nil
 }
 
-// scanAll reads all pages of a query.
-func (l *Ledger) scanAll(ctx context.Context, query tablestore.Query) ([]tablestore.Row, error) {
-	var rows []tablestore.Row
-	for {
-		page, err := l.store.Scan(ctx, query)
-		if err != nil {
-			return nil, err
-		}
-		if rows == nil {
-			rows = page.Rows
-		} else {
-			rows = append(rows, page.Rows...)
-		}
-		if page.Next == "" {
-			return rows, nil
-		}
-		query.Continue = page.Next
-	}
-}
-
 // decode turns the rows into the aggregate.
 func (s *snapshot) decode(l *Ledger) error {
-	var err error
-	if s.agg.Job, s.head, err = decodeJob(&s.job); err != nil || s.head.tombstone {
+	if err := decodeJob(&s.job, &s.agg.Job, &s.head); err != nil || s.head.tombstone {
 		return err
 	}
 	s.agg.Steps = make([]statemachine.Step, len(s.steps))
 	for i := range s.steps {
-		if s.agg.Steps[i], err = decodeStep(&s.steps[i]); err != nil {
+		if err := stepCodec.decode(&s.steps[i], &s.agg.Steps[i]); err != nil {
 			return err
 		}
 		if s.agg.Steps[i].Index != i {
 			return fmt.Errorf("step %d is missing", i)
+		}
+	}
+	if s.openRow.ETag != "" {
+		s.open = &workitem.Record{}
+		if err := itemCodec.decode(&s.openRow, s.open); err != nil {
+			return err
 		}
 	}
 	active, ok := s.agg.Active()
@@ -105,12 +105,8 @@ func (s *snapshot) decodeOutbox(l *Ledger, outboxID string) error {
 		if s.outboxes[i].Key.Row != key.Row {
 			continue
 		}
-		row, err := decodeOutbox(&s.outboxes[i])
-		if err != nil {
-			return err
-		}
-		s.outbox, s.agg.Outbox = s.outboxes[i], &row
-		return nil
+		s.outbox, s.agg.Outbox = s.outboxes[i], &statemachine.Outbox{}
+		return outboxCodec.decode(&s.outbox, s.agg.Outbox)
 	}
 	return fmt.Errorf("outbox row %s is missing", outboxID)
 }

@@ -10,6 +10,7 @@ type Tables struct {
 	Inflight    string // Optional. Defaults to "luciusinflight".
 	Schedule    string // Optional. Defaults to "luciusschedule".
 	Index       string // Optional. Defaults to "luciusjobindex".
+	Queue       string // Optional. Defaults to "luciusqueue".
 }
 
 // withDefaults fills in the names that are not set.
@@ -20,10 +21,11 @@ func (t Tables) withDefaults() Tables {
 		Inflight:    cmp.Or(t.Inflight, "luciusinflight"),
 		Schedule:    cmp.Or(t.Schedule, "luciusschedule"),
 		Index:       cmp.Or(t.Index, "luciusjobindex"),
+		Queue:       cmp.Or(t.Queue, "luciusqueue"),
 	}
 }
 
 // All lists the names, so that a driver can create them.
 func (t Tables) All() []string {
-	return []string{t.Ledger, t.Idempotency, t.Inflight, t.Schedule, t.Index}
+	return []string{t.Ledger, t.Idempotency, t.Inflight, t.Schedule, t.Index, t.Queue}
 }

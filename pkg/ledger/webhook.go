@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -52,9 +53,27 @@ type WebhookRow struct {
 	loaded tablestore.Properties
 }
 
-// webhookColumns are the names that encodeWebhook writes.
-var webhookColumns = nameSet(columnVersion, "job_id", "tenant_id", "index", "url", "state", "attempts",
-	"next_attempt_at", "last_status", "last_error", "created_at", "updated_at")
+// webhookName are the columns that name a webhook, all that the list of undelivered
+// ones holds of it.
+var webhookName = []column[WebhookRow]{
+	text(columnJob, func(w *WebhookRow) *string { return &w.JobID }),
+	integer("index", func(w *WebhookRow) *int { return &w.Index }),
+}
+
+var (
+	undeliveredCodec = newCodec(webhookName...)
+	webhookCodec     = newCodec(append(slices.Clip(webhookName),
+		text("tenant_id", func(w *WebhookRow) *string { return &w.TenantID }),
+		text("url", func(w *WebhookRow) *string { return &w.URL }),
+		text("state", func(w *WebhookRow) *WebhookState { return &w.State }),
+		integer("attempts", func(w *WebhookRow) *int { return &w.Attempts }),
+		instant("next_attempt_at", func(w *WebhookRow) *time.Time { return &w.NextAttemptAt }),
+		integer("last_status", func(w *WebhookRow) *int { return &w.LastStatus }),
+		text("last_error", func(w *WebhookRow) *string { return &w.LastError }),
+		instant("created_at", func(w *WebhookRow) *time.Time { return &w.CreatedAt }),
+		instant("updated_at", func(w *WebhookRow) *time.Time { return &w.UpdatedAt }),
+	)...)
+)
 
 // ID is the webhook's id, the same for each attempt.
 func (w *WebhookRow) ID() string { return w.JobID + "." + strconv.Itoa(w.Index) }
@@ -123,7 +142,7 @@ func (l *Ledger) announceAgain(ctx context.Context, job *statemachine.Job) error
 		// The entry first: without its row it stands for nothing.
 		for _, batch := range []tablestore.Batch{entries[i], row} {
 			_, err := l.store.Commit(ctx, batch)
-			if _, conflict := tablestore.IsConflict(err); err != nil && !conflict {
+			if err != nil && !errors.Is(err, tablestore.ErrConflict) {
 				return fmt.Errorf("announce the end of job %s: %w", job.ID, err)
 			}
 		}
@@ -137,7 +156,7 @@ func (l *Ledger) Webhooks(ctx context.Context, jobID string) ([]WebhookRow, erro
 	if _, err := l.Job(ctx, jobID); err != nil {
 		return nil, err
 	}
-	rows, err := l.scanAll(ctx, tablestore.Query{
+	rows, err := tablestore.ScanAll(ctx, l.store, tablestore.Query{
 		Table: l.tables.Ledger, Partition: tablestore.Escape(jobID),
 		From: rowWebhook + ":", To: tablestore.PrefixEnd(rowWebhook + ":"),
 	})
@@ -146,7 +165,9 @@ func (l *Ledger) Webhooks(ctx context.Context, jobID string) ([]WebhookRow, erro
 	}
 	found := make([]WebhookRow, len(rows))
 	for i := range rows {
-		found[i] = decodeWebhook(&rows[i])
+		if found[i], err = decodeWebhook(&rows[i]); err != nil {
+			return nil, err
+		}
 	}
 	return found, nil
 }
@@ -165,8 +186,8 @@ func (l *Ledger) webhook(ctx context.Context, jobID string, index int) (*Webhook
 	if err != nil {
 		return nil, nil, fmt.Errorf("read webhook %d of job %s: %w", index, jobID, err)
 	}
-	w := decodeWebhook(&row)
-	return &w, agg, nil
+	w, err := decodeWebhook(&row)
+	return &w, agg, err
 }
 
 // TakeWebhook claims a due webhook for one attempt: until hold has passed nobody
@@ -189,7 +210,7 @@ func (l *Ledger) TakeWebhook(ctx context.Context, entry Entry, hold time.Duratio
 		return nil, nil, l.drop(ctx, entry)
 	}
 	next := *w
-	next.NextAttemptAt = time.Now().UTC().Truncate(time.Millisecond).Add(hold)
+	next.NextAttemptAt = tablestore.Now().Add(hold)
 	taken, err := l.moveWebhook(ctx, agg, w, &next)
 	if err != nil || !taken {
 		return nil, nil, err
@@ -222,25 +243,30 @@ func (l *Ledger) ReplayWebhook(ctx context.Context, id string) (*WebhookRow, boo
 	if err != nil {
 		return nil, false, ErrJobNotFound
 	}
-	for range maxTries {
-		w, agg, err := l.webhook(ctx, jobID, index)
-		if err != nil || w.State == WebhookPending {
-			return w, false, err
+	var w *WebhookRow
+	replayed := false
+	err = tablestore.Retry(ctx, l.random, func() error {
+		old, agg, err := l.webhook(ctx, jobID, index)
+		if w = old; err != nil || old.State == WebhookPending {
+			return err
 		}
-		next := *w
+		next := *old
 		next.State, next.Attempts = WebhookPending, 0
-		next.NextAttemptAt = time.Now().UTC().Truncate(time.Millisecond)
-		if moved, err := l.moveWebhook(ctx, agg, w, &next); err != nil || moved {
-			return &next, moved, err
+		next.NextAttemptAt = tablestore.Now()
+		moved, err := l.moveWebhook(ctx, agg, old, &next)
+		if err == nil && !moved {
+			return tablestore.ErrConflict
 		}
-	}
-	return nil, false, fmt.Errorf("replay webhook %s: lost %d races: %w", id, maxTries, tablestore.ErrUnavailable)
+		w, replayed = &next, moved
+		return err
+	})
+	return w, replayed, err
 }
 
 // moveWebhook writes a webhook under its version: what makes it findable first,
 // what no longer stands for it last. It reports false after a lost race.
 func (l *Ledger) moveWebhook(ctx context.Context, agg *statemachine.Aggregate, old, next *WebhookRow) (bool, error) {
-	next.UpdatedAt = time.Now().UTC().Truncate(time.Millisecond)
+	next.UpdatedAt = tablestore.Now()
 	change := tablestore.Change{Commit: tablestore.Batch{{
 		Verb: tablestore.Replace, Key: l.webhookKey(old.JobID, old.Index), ETag: old.tag, Properties: encodeWebhook(next),
 	}}}
@@ -254,17 +280,15 @@ func (l *Ledger) moveWebhook(ctx context.Context, agg *statemachine.Aggregate, o
 	for _, key := range l.undeliveredKeys(old.TenantID, old.JobID, old.Index) {
 		switch {
 		case next.undelivered():
-			c := newColumns(2)
-			c.str("job_id", next.JobID)
-			c.int("index", int64(next.Index))
-			before = append(before, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: c.list}})
+			listed := undeliveredCodec.encode(next, nil)
+			before = append(before, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: listed}})
 		case old.undelivered():
 			after = append(after, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
 		}
 	}
 	change.Pre, change.Post = stages(before), stages(after)
 	applied, err := tablestore.Apply(ctx, l.store, change)
-	if _, conflict := tablestore.IsConflict(err); conflict {
+	if errors.Is(err, tablestore.ErrConflict) {
 		return false, nil
 	}
 	if err != nil {
@@ -291,8 +315,11 @@ func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, af
 	}
 	found := make([]WebhookRow, 0, len(page.Rows))
 	for i := range page.Rows {
-		p := page.Rows[i].Properties
-		w, _, err := l.webhook(ctx, p.Get("job_id").String(), int(p.Get("index").Int()))
+		var listed WebhookRow
+		if err := undeliveredCodec.decode(&page.Rows[i], &listed); err != nil {
+			return nil, "", fmt.Errorf("read the undelivered webhooks: %w", err)
+		}
+		w, _, err := l.webhook(ctx, listed.JobID, listed.Index)
 		if errors.Is(err, ErrJobNotFound) || err == nil && !w.undelivered() {
 			continue
 		}
@@ -305,30 +332,11 @@ func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, af
 }
 
 // encodeWebhook makes a webhook's row.
-func encodeWebhook(w *WebhookRow) tablestore.Properties {
-	c := newColumns(12)
-	c.str("job_id", w.JobID)
-	c.str("tenant_id", w.TenantID)
-	c.int("index", int64(w.Index))
-	c.str("url", w.URL)
-	c.str("state", string(w.State))
-	c.int("attempts", int64(w.Attempts))
-	c.time("next_attempt_at", w.NextAttemptAt)
-	c.int("last_status", int64(w.LastStatus))
-	c.str("last_error", w.LastError)
-	c.time("created_at", w.CreatedAt)
-	c.time("updated_at", w.UpdatedAt)
-	return c.carry(w.loaded, webhookColumns)
-}
+func encodeWebhook(w *WebhookRow) tablestore.Properties { return webhookCodec.encode(w, w.loaded) }
 
 // decodeWebhook reads a webhook's row.
-func decodeWebhook(row *tablestore.Row) WebhookRow {
-	p := row.Properties
-	return WebhookRow{
-		JobID: p.Get("job_id").String(), TenantID: p.Get("tenant_id").String(), Index: int(p.Get("index").Int()),
-		URL: p.Get("url").String(), State: WebhookState(p.Get("state").String()), Attempts: int(p.Get("attempts").Int()),
-		NextAttemptAt: p.Get("next_attempt_at").Time(), LastStatus: int(p.Get("last_status").Int()),
-		LastError: p.Get("last_error").String(), CreatedAt: p.Get("created_at").Time(),
-		UpdatedAt: p.Get("updated_at").Time(), tag: row.ETag, loaded: p,
-	}
+func decodeWebhook(row *tablestore.Row) (WebhookRow, error) {
+	w := WebhookRow{tag: row.ETag, loaded: row.Properties}
+	err := webhookCodec.decode(row, &w)
+	return w, err
 }

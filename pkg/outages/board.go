@@ -8,34 +8,35 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// Part is a part of the bus: a topic by its name, or one of the others.
+// Part is a part of the bus: a topic by its name, or one of the constants.
 type Part string
 
-// The parts that are no topics. No topic has such a name.
+// The parts that are not topics. No topic has such a name.
 const (
 	Bus     Part = "*"        // the whole bus
-	Replies Part = "*replies" // the topics that replies come by
+	Replies Part = "*replies" // the topics of replies
 )
 
-// partition holds the rows.
+// partition is the partition of all rows.
 const partition = "circuits"
 
-// Config is what a [Board] is made of.
+// Config configures a [Board].
 type Config struct {
 	// Store holds the rows. Required.
 	Store tablestore.Store
-	// Table is theirs. Required.
+	// Table is the rows' table. Required.
 	Table string
-	// Margin is for how long after its last sign an outage is taken to go on: as long
-	// as it takes to try again. Optional. Defaults to 15 s.
+	// Margin is how long after its last sign an outage is assumed to continue:
+	// the time until the next try. Optional. Defaults to 15 s.
 	Margin time.Duration
 }
 
-// Board is what replicas know of outages. It is safe for concurrent use, by any
-// number of processes on one store.
+// Board stores the outages for all replicas. It is safe for concurrent use, by
+// any number of processes on one store.
 //
 // Source: Option B spec, 16.
 type Board struct {
@@ -45,7 +46,7 @@ type Board struct {
 	noted map[Part]time.Time
 }
 
-// New returns a board. The error names the field that makes no sense.
+// New returns a board, or an error that names the invalid field.
 func New(cfg Config) (*Board, error) {
 	if cfg.Store == nil || cfg.Table == "" {
 		return nil, errors.New("outages: Store and Table are required")
@@ -57,13 +58,13 @@ func New(cfg Config) (*Board, error) {
 	return &Board{cfg: cfg, noted: map[Part]time.Time{}}, nil
 }
 
-// noteEvery is how often an outage that goes on is written down.
+// noteEvery is how often an ongoing outage is written.
 const noteEvery = 2 * time.Second
 
-// Note writes down that the part is out of service now. While that goes on it is to
-// be told again, every second or so. The error is the store's.
+// Note records that the part is out of service now. The caller repeats it about
+// every second during the outage. The error is the store's.
 func (b *Board) Note(ctx context.Context, part Part) error {
-	now := time.Now().UTC().Truncate(time.Millisecond)
+	now := tablestore.Now()
 	if !b.takeTurn(part, now) {
 		return nil
 	}
@@ -81,7 +82,17 @@ func (b *Board) Note(ctx context.Context, part Part) error {
 	return nil
 }
 
-// takeTurn reports whether the part is to be written again.
+// NoteAll records all parts that are out of service now. The caller repeats it
+// every second. The error joins those of the parts that could not be recorded.
+func (b *Board) NoteAll(ctx context.Context, parts []Part) error {
+	var errs []error
+	for _, part := range parts {
+		errs = append(errs, b.Note(ctx, part))
+	}
+	return errors.Join(errs...)
+}
+
+// takeTurn reports whether to write the part again.
 func (b *Board) takeTurn(part Part, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -99,12 +110,12 @@ func (b *Board) giveTurn(part Part) {
 	delete(b.noted, part)
 }
 
-// Ends is when the last outage of each part ended. Parts that were never away are not
-// there.
+// Ends is when the last outage of each part ended. Parts without an outage are
+// absent.
 type Ends map[Part]time.Time
 
-// Topic is when the last outage ended in which the topic could not be reached, be it
-// its own or that of the whole bus.
+// Topic returns when the topic was last unreachable, through an outage of its
+// own or of the whole bus.
 func (e Ends) Topic(topic string) time.Time {
 	if own := e[Part(topic)]; own.After(e[Bus]) {
 		return own
@@ -112,27 +123,37 @@ func (e Ends) Topic(topic string) time.Time {
 	return e[Bus]
 }
 
-// Ends reads when the last outage of each part ended; one that goes on ends now. The
-// error is the store's.
+// Ends reads when the last outage of each part ended; an ongoing one ends now.
+// The error is the store's.
 func (b *Board) Ends(ctx context.Context) (Ends, error) {
-	ends := Ends{}
-	query := tablestore.Query{Table: b.cfg.Table, Partition: partition}
-	for {
-		page, err := b.cfg.Store.Scan(ctx, query)
-		if err != nil {
-			return nil, fmt.Errorf("read the outages: %w", err)
+	rows, err := tablestore.ScanAll(ctx, b.cfg.Store, tablestore.Query{Table: b.cfg.Table, Partition: partition})
+	if err != nil {
+		return nil, fmt.Errorf("read the outages: %w", err)
+	}
+	ends, now := Ends{}, time.Now()
+	for i := range rows {
+		p := rows[i].Properties
+		end := p.Get("seen_at").Time().Add(b.cfg.Margin)
+		if end.After(now) {
+			end = now
 		}
-		now := time.Now()
-		for i := range page.Rows {
-			p := page.Rows[i].Properties
-			end := p.Get("seen_at").Time().Add(b.cfg.Margin)
-			if end.After(now) {
-				end = now
-			}
-			ends[Part(p.Get("part").String())] = end
-		}
-		if query.Continue = page.Next; query.Continue == "" {
-			return ends, nil
+		ends[Part(p.Get("part").String())] = end
+	}
+	return ends, nil
+}
+
+// Broken returns the parts whose circuits are open. A half-open circuit is no
+// sign of an outage: it waits for a message to send, which may never come.
+func Broken(circuits *breaker.Set, now time.Time) []Part {
+	var parts []Part
+	for _, circuit := range circuits.Open(now) {
+		switch {
+		case circuit.State != breaker.Open:
+		case circuit.Name == breaker.Bus:
+			parts = append(parts, Bus)
+		default:
+			parts = append(parts, Part(circuit.Name))
 		}
 	}
+	return parts
 }

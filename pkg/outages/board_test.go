@@ -3,7 +3,6 @@ package outages_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,11 +14,12 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// boards are those of two replicas on one store.
+// boards returns the boards of two replicas on one store.
 func boards(t *testing.T, store tablestore.Store) (one, two *outages.Board) {
 	t.Helper()
 	var made [2]*outages.Board
@@ -32,8 +32,8 @@ func boards(t *testing.T, store tablestore.Store) (one, two *outages.Board) {
 	return made[0], made[1]
 }
 
-// What one replica notices every other one knows; an outage goes on until some time
-// after its last sign, and has ended by then.
+// All replicas know an outage that one replica notices. It lasts until the
+// margin after its last sign.
 func TestBoard_AnOutageIsKnownToAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -74,8 +74,8 @@ func TestBoard_AnOutageIsKnownToAll(t *testing.T) {
 	})
 }
 
-// While an outage goes on it is written now and then, and at once again where the
-// store did not take it.
+// An ongoing outage is written at intervals, and again at once after a store
+// error.
 func TestBoard_WritesNowAndThen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,17 +99,17 @@ func TestBoard_WritesNowAndThen(t *testing.T) {
 	})
 }
 
-func TestWatch_NotesWhatIsDown(t *testing.T) {
+func TestNoteAll_NotesWhatIsDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
 		one, two := boards(t, store)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() {
-			done <- one.Watch(ctx, func(time.Time) []outages.Part { return []outages.Part{"global-bus-p1"} },
-				slog.New(slog.DiscardHandler))
-		}()
+		loop := upkeep.Loop{Name: "outages", Pass: func(ctx context.Context) error {
+			return one.NoteAll(ctx, []outages.Part{"global-bus-p1"})
+		}}
+		go func() { done <- loop.Run(ctx) }()
 		faults.Plan(storetest.Fault{Call: storetest.CommitCall})
 		time.Sleep(time.Minute)
 		ends, err := two.Ends(t.Context())
@@ -128,7 +128,7 @@ func TestNew_NamesTheField(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	for _, cfg := range []outages.Config{{Table: "t"}, {Store: store}, {Store: store, Table: "t", Margin: -1}} {
 		if _, err := outages.New(cfg); err == nil {
-			t.Errorf("%+v was taken", cfg)
+			t.Errorf("%+v was accepted", cfg)
 		}
 	}
 }

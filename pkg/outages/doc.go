@@ -1,15 +1,16 @@
-// Package outages lets every replica know which parts of the bus are out of service.
+// Package outages tells every replica which parts of the bus are out of
+// service.
 //
 //	relay's circuits ──┐                              ┌──▶ sweeper of any replica
 //	                   ├──▶ rows of the schedule table┤    holds ACK deadlines
 //	reply topics ──────┘     partition "circuits"     └──▶ holds leases
 //
-// While directives cannot be sent, or replies cannot come back, no worker can be
-// blamed for its silence. The replica that notices an outage writes down when it last
-// saw it; a sweeper, which may be another process, gives deadlines that passed by then
-// a grace. An outage that nobody notices, because nothing is to be sent and replies
-// come over HTTP, holds nothing.
+// While directives cannot be sent, or replies cannot arrive, a worker's silence
+// is not its fault. The replica that notices an outage records when it last saw
+// it; the sweeper of any replica gives deadlines that passed by then a grace
+// period. An outage that no replica notices, because there is nothing to send
+// and replies come over HTTP, delays no deadline.
 //
-// The rows are few, one for each topic that was ever away, and are written again and
-// again while an outage lasts. They are hints: an old one changes nothing.
+// There are few rows, one for each topic that ever had an outage. They are
+// rewritten during an outage. They are hints: an old one has no effect.
 package outages

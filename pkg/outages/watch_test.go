@@ -10,7 +10,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/outages"
 )
 
-// A topic is away with the whole bus as well as by itself; the later one counts.
+// A topic is unreachable during its own outages and those of the whole bus; the
+// later end counts.
 func TestEnds_Topic(t *testing.T) {
 	t.Parallel()
 	at := func(hour int) time.Time { return time.Date(2026, 1, 1, hour, 0, 0, 0, time.UTC) }
@@ -25,8 +26,8 @@ func TestEnds_Topic(t *testing.T) {
 	}
 }
 
-// Only an open circuit is a sign of an outage: one that is half open waits for
-// something to be sent, and nothing may be.
+// Only an open circuit is a sign of an outage: a half-open one waits for a
+// message to send, which may never come.
 func TestBroken_AreTheOpenCircuits(t *testing.T) {
 	t.Parallel()
 	set, err := breaker.NewSet(breaker.Config{})

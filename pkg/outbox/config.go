@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
@@ -11,23 +10,12 @@ import (
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/seqledger"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 )
-
-// Ledger is what the relay needs of the ledger.
-type Ledger interface {
-	Shards() int
-	Due(ctx context.Context, kind ledger.Kind, shard int, now time.Time, limit int, from string,
-	) ([]ledger.Entry, string, error)
-	Fire(ctx context.Context, entry ledger.Entry, event statemachine.Event) (ledger.Standing, ledger.Result, error)
-	Change(ctx context.Context, jobID string, event statemachine.Event, opts ...ledger.Option) (ledger.Result, error)
-	Message(ctx context.Context, agg *statemachine.Aggregate) (*ledger.Message, error)
-}
 
 // Config is what a [Relay] is made of.
 type Config struct {
 	// Ledger holds the outbox rows. Required.
-	Ledger Ledger
+	Ledger *ledger.Ledger
 	// Publisher is the bus. Required.
 	Publisher Publisher
 	// Inbox is the hot path's queue. Required.
@@ -42,9 +30,6 @@ type Config struct {
 	// Deadline is how long one publish may take, retries included; it must be
 	// shorter than the ledger's hold. Optional. Defaults to 10 s.
 	Deadline time.Duration
-	// Interval is the time between two passes over the dispatch schedule.
-	// Optional. Defaults to 1 s.
-	Interval time.Duration
 	// Batch is the most messages that are published together. Optional.
 	// Defaults to 64.
 	Batch int
@@ -54,8 +39,8 @@ type Config struct {
 	// Marks is the number of rows marked side by side in a batch. Optional.
 	// Defaults to 32.
 	Marks int
-	// PassLimit is the most rows that one pass takes up: the drain rate after
-	// an outage is PassLimit per Interval. Optional. Defaults to 2048.
+	// PassLimit is the most rows that one pass takes up, and so bounds the drain rate
+	// after an outage. Optional. Defaults to 2048.
 	PassLimit int
 	// Admit says whether dispatch goes on for such directives: what it holds back
 	// stays in the schedule. Optional. It must not block.
@@ -97,13 +82,12 @@ func (c *Config) validate() error {
 	}
 	c.Owner = cmp.Or(c.Owner, "relay")
 	c.Deadline = cmp.Or(c.Deadline, 10*time.Second)
-	c.Interval = cmp.Or(c.Interval, time.Second)
 	c.Batch = cmp.Or(c.Batch, 64)
 	c.Workers = cmp.Or(c.Workers, 4)
 	c.Marks = cmp.Or(c.Marks, 32)
 	c.PassLimit = cmp.Or(c.PassLimit, 2048)
-	if min(c.Deadline, c.Interval) < 0 || min(c.Batch, c.Workers, c.Marks, c.PassLimit) < 0 {
-		return errors.New("relay: Deadline, Interval, Batch, Workers, Marks and PassLimit must be positive")
+	if c.Deadline < 0 || min(c.Batch, c.Workers, c.Marks, c.PassLimit) < 0 {
+		return errors.New("relay: Deadline, Batch, Workers, Marks and PassLimit must be positive")
 	}
 	if c.Admit == nil {
 		c.Admit = func(string, string, int) bool { return true }

@@ -4,8 +4,11 @@
 //	commit ──▶ Inbox ─────────────┐ hot path, at once
 //	                              ▼
 //	dispatch schedule ──▶ pass ──▶ window ──▶ Publisher ──▶ mark
-//	  (safety net, retries,       (seq        (pull queue,   (one event,
-//	   other replicas' rows)      ledger)     Service Bus)    CAS)
+//	  (safety net, retries,       (seq        (Service Bus)  (one event,
+//	   other replicas' rows)      ledger)                     CAS)
+//
+// With the pull queue the commit is the publication: the change that makes a row
+// also marks it SENT. The relay only marks rows that a pause held back.
 //
 // Publish first, then mark. A crash in between publishes the same attempt
 // again, with the same bytes and the same message id, so that duplicate
@@ -22,8 +25,9 @@
 //	                            spent and the entries stay where they are
 //
 // Off the hot path a row is claimed by compare-and-swap before it is published:
-// its next due time moves behind the publish deadline, so that replicas do not
-// publish it side by side.
+// its next due time moves past the publish deadline, so that replicas do not
+// publish it at the same time. A row that was made for another bus gets a new pair
+// in this claim.
 //
 // The window is the Stage1 seq ledger: each row that is taken up gets a seq,
 // and the relay may do with it only what that contract lists. A publish that

@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -16,13 +17,16 @@ import (
 	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // bus is a publisher that answers as it is told, and keeps what it was given.
 type bus struct {
+	byMark   bool // as the pull queue is
 	mu       sync.Mutex
 	answers  []error // the next ones; nil when they have run out
 	forever  error
@@ -30,7 +34,7 @@ type bus struct {
 	hang     chan struct{}
 }
 
-func (b *bus) AwaitsClaim() bool { return false }
+func (b *bus) PublishedByMark() bool { return b.byMark }
 
 func (b *bus) Publish(_ context.Context, messages []ledger.Message) []error {
 	b.mu.Lock()
@@ -78,14 +82,21 @@ type bundle struct {
 
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	b := &bundle{inbox: outbox.NewInbox(8), bus: &bus{}, outcomes: map[outbox.Outcome]int{}}
-	store := memstore.New(memstore.Options{Split: true})
+	return setupOn(t, memstore.New(memstore.Options{Split: true}), statemachine.BusServiceBus)
+}
+
+// setupOn is a process on the store that publishes to that bus.
+func setupOn(t *testing.T, store tablestore.Store, to statemachine.Bus) *bundle {
+	t.Helper()
+	b := &bundle{
+		inbox: outbox.NewInbox(8), bus: &bus{byMark: to == statemachine.BusQueue}, outcomes: map[outbox.Outcome]int{},
+	}
 	covers := func(tenantID, protocolID string, lane int) bool {
 		return tenantID == "t" && protocolID == "p" && lane == 1
 	}
 	var err error
 	b.ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: store, Handoff: b.inbox, Shards: 2, Hold: 15 * time.Second, Projector: projectionstest.Projector(t, store),
+		Store: store, Bus: to, Handoff: b.inbox, Shards: 2, Hold: 15 * time.Second, Projector: projectionstest.Projector(t, store),
 		Held: func(tenantID, protocolID string, lane int) bool {
 			return b.known.Load() && covers(tenantID, protocolID, lane)
 		},
@@ -127,14 +138,20 @@ func (b *bundle) saw(outcome outbox.Outcome) int {
 func (b *bundle) start(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
+	done := make(chan error, 2)
 	go func() { done <- b.Run(ctx) }()
+	go func() { done <- upkeep.Loop{Name: "relay", Pass: b.pass}.Run(ctx) }()
 	return func() {
 		cancel()
-		if err := <-done; err != nil {
+		if err := errors.Join(<-done, <-done); err != nil {
 			t.Errorf("relay: %v", err)
 		}
 	}
+}
+
+func (b *bundle) pass(ctx context.Context) error {
+	_, err := b.RunOnce(ctx)
+	return err
 }
 
 func (b *bundle) accept(t *testing.T) string {

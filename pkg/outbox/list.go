@@ -81,7 +81,7 @@ func parsePlace(text string) (shard int, from string, err error) {
 	if err != nil || !ok || shard < 0 {
 		return 0, "", &problem.Error{
 			Code: problem.InvalidEnvelope, Err: fmt.Errorf("place %q", text),
-			Errors: []problem.Violation{{Message: "page_token is not one that a page has given"}},
+			Errors: []problem.Violation{{Message: "page_token is invalid"}},
 		}
 	}
 	return shard, from, nil

@@ -9,20 +9,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// OperatorLedger is what the operator's requests need of the ledger.
-type OperatorLedger interface {
-	Shards() int
-	LiveOf(ctx context.Context, tenantID string, shard, limit int, from string) ([]string, string, error)
-	LiveJobs(ctx context.Context, tenantID string, shard, limit int, from string) ([]*statemachine.Aggregate, string, error)
-	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
-	Change(ctx context.Context, jobID string, event statemachine.Event, opts ...ledger.Option) (ledger.Result, error)
-}
-
 // Operator makes rows due that wait. It is safe for concurrent use.
-type Operator struct{ ledger OperatorLedger }
+type Operator struct{ ledger *ledger.Ledger }
 
 // NewOperator returns an operator on the ledger.
-func NewOperator(l OperatorLedger) *Operator { return &Operator{ledger: l} }
+func NewOperator(l *ledger.Ledger) *Operator { return &Operator{ledger: l} }
 
 // Filter chooses rows. Where OutboxIDs is empty, it chooses among the rows of
 // live jobs those that are PENDING, or whose step waits in FAILED_RETRY; each

@@ -182,7 +182,7 @@ func (r *Relay) settle(ctx context.Context, f *flight, kind Outcome, cause error
 	switch kind {
 	case Marked:
 		final = r.bring(ctx, f, kind, statemachine.Published{
-			OutboxID: f.message.OutboxID, AttemptNo: f.message.AttemptNo, AwaitsClaim: r.cfg.Publisher.AwaitsClaim(),
+			OutboxID: f.message.OutboxID, AttemptNo: f.message.AttemptNo,
 		})
 	case Rejected:
 		var rejected *RejectedError

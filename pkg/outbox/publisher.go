@@ -19,9 +19,10 @@ type Publisher interface {
 	// concurrently and does not keep or change the messages.
 	Publish(ctx context.Context, messages []ledger.Message) []error
 
-	// AwaitsClaim reports whether a message waits for a worker's claim, so that
-	// the ACK deadline starts with that and not with the publish.
-	AwaitsClaim() bool
+	// PublishedByMark reports whether the change that marks a row SENT is its
+	// publication, as with the pull queue. Publish does nothing then, and a row is not
+	// claimed before: the mark's compare-and-swap decides among replicas.
+	PublishedByMark() bool
 }
 
 // ErrUncertain is returned for a publish whose outcome is not known.

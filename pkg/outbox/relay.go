@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -43,13 +44,14 @@ func NewRelay(cfg Config) (*Relay, error) {
 // Counters are the window's counters, for gauges.
 func (r *Relay) Counters() seqledger.Counters { return r.window.Counters() }
 
-// Run publishes until the context ends; what is under way then is finished.
+// Run publishes what the process's own commits hand over, until the context ends;
+// what is under way then is finished. What the dispatch schedule says is due is
+// published by [Relay.RunOnce].
 func (r *Relay) Run(ctx context.Context) error {
 	var group errgroup.Group
 	for range r.cfg.Workers {
 		group.Go(func() error { return r.hot(ctx) })
 	}
-	group.Go(func() error { return r.passes(ctx) })
 	return group.Wait()
 }
 
@@ -100,22 +102,6 @@ func (r *Relay) admit(messages []ledger.Message) []admitted {
 		batch = append(batch, admitted{message: messages[i], grant: grant})
 	}
 	return batch
-}
-
-// passes makes a pass over the dispatch schedule at each interval.
-func (r *Relay) passes(ctx context.Context) error {
-	ticker := time.NewTicker(r.cfg.Interval)
-	defer ticker.Stop()
-	for {
-		if _, err := r.RunOnce(ctx); err != nil && ctx.Err() == nil {
-			r.cfg.Logger.ErrorContext(ctx, "pass over the dispatch schedule failed", "error", err)
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
 }
 
 // RunOnce takes up what the dispatch schedule says is due and publishes it. It
@@ -207,8 +193,20 @@ func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 	return slices.DeleteFunc(slots, func(a admitted) bool { return a.grant.N == 0 })
 }
 
-// claim takes one row up; nil where there is nothing to publish any more.
+// claim takes one row up; nil if there is nothing to publish any more. A row whose
+// mark is its publication is taken as it is, unless it was made for another bus.
 func (r *Relay) claim(ctx context.Context, entry ledger.Entry) (*ledger.Message, error) {
+	if r.cfg.Publisher.PublishedByMark() {
+		agg, err := r.cfg.Ledger.Job(ctx, entry.JobID)
+		switch {
+		case errors.Is(err, ledger.ErrJobNotFound): // Firing the entry tells what becomes of it.
+		case err != nil:
+			return nil, err
+		case agg.Job.Rev >= entry.Rev && agg.Outbox != nil && agg.Outbox.State == statemachine.OutboxPending &&
+			agg.Outbox.Bus == statemachine.BusQueue:
+			return r.cfg.Ledger.Message(ctx, agg)
+		}
+	}
 	standing, result, err := r.cfg.Ledger.Fire(ctx, entry, statemachine.Taken{})
 	if err != nil || standing != ledger.Acted || result.Outcome != statemachine.Applied {
 		return nil, err

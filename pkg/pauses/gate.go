@@ -3,26 +3,27 @@ package pauses
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
-)
 
-// refreshInterval is how often a gate looks for changes: so long may a process
-// go on with what another one has paused.
-const refreshInterval = time.Second
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
 
 // Gate says whether a directive may be dispatched now, by its own view of the
 // pauses. It is safe for concurrent use, and makes no call to the store but in
 // its refresh.
 type Gate struct {
 	service *Service
-	logger  *slog.Logger
 
 	mu      sync.Mutex
 	holds   map[string]*hold // by the pause's id
 	applied int              // how many changes of this process there were
+	read    time.Time        // when the refresh began that made the view
 }
+
+// maxAge is how old a view may be: beyond it the process does not know what is
+// paused, and neither makes directives ready nor hands them out.
+const maxAge = 5 * time.Second
 
 // hold is a pause as this process enforces it.
 type hold struct {
@@ -33,40 +34,25 @@ type hold struct {
 
 // NewGate returns a gate that has read the pauses once. The error is the
 // store's.
-func NewGate(ctx context.Context, service *Service, logger *slog.Logger) (*Gate, error) {
-	g := &Gate{service: service, logger: logger, holds: map[string]*hold{}}
+func NewGate(ctx context.Context, service *Service) (*Gate, error) {
+	g := &Gate{service: service, holds: map[string]*hold{}}
 	if err := g.Refresh(ctx); err != nil {
 		return nil, err
 	}
 	return g, nil
 }
 
-// Run refreshes the view until the context ends. While the store is away the
-// view stays as it was: what is paused stays paused.
-func (g *Gate) Run(ctx context.Context) error {
-	ticker := time.NewTicker(refreshInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return nil
-		}
-		if err := g.Refresh(ctx); err != nil && ctx.Err() == nil {
-			g.logger.WarnContext(ctx, "pauses not refreshed", "error", err)
-		}
-	}
-}
-
-// Refresh reads the pauses, and removes those whose ramp is over. What it has read
-// is dropped where a change of this process came in between: it may be older.
+// Refresh reads the pauses, and removes those whose ramp is over. It is to be called
+// every second: so long may a process go on with what another one has paused. What it
+// has read is dropped if a change of this process came in between: it may be older.
+// After an error the view is as it was: what is paused stays paused.
 func (g *Gate) Refresh(ctx context.Context) error {
-	before := g.changes()
+	before, began := g.changes(), tablestore.Now()
 	pauses, err := g.service.List(ctx)
 	if err != nil {
 		return fmt.Errorf("refresh the gate: %w", err)
 	}
-	for _, pause := range g.adopt(pauses, before, now()) {
+	for _, pause := range g.adopt(pauses, before, began) {
 		if err := g.service.forget(ctx, pause.Scope); err != nil {
 			return fmt.Errorf("refresh the gate: %w", err)
 		}
@@ -90,6 +76,7 @@ func (g *Gate) adopt(pauses []Pause, after int, current time.Time) []Pause {
 	if g.applied != after {
 		return nil
 	}
+	g.read = current
 	fresh := make(map[string]*hold, len(pauses))
 	for _, pause := range pauses {
 		if pause.at(current).State == Resumed {
@@ -128,10 +115,13 @@ func (g *Gate) Apply(pause Pause) {
 func (g *Gate) Admit(subject Subject) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	current := time.Now()
+	if g.stale(current) {
+		return false
+	}
 	if len(g.holds) == 0 {
 		return true
 	}
-	current := time.Now()
 	var ramps []*hold
 	for _, h := range g.holds {
 		if !h.pause.Covers(subject) {
@@ -154,25 +144,47 @@ func (g *Gate) Admit(subject Subject) bool {
 	return true
 }
 
-// Holds reports whether a pause covers the directive, be it one that ramps up:
-// then it has to wait for its turn. It counts nothing.
+// Holds reports whether the directive has to wait for its turn: a pause covers it,
+// be it one that ramps up, or the view is too old to tell. It counts nothing.
 func (g *Gate) Holds(subject Subject) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	current := time.Now()
+	if g.stale(current) {
+		return true
+	}
 	for _, h := range g.holds {
-		if h.pause.Covers(subject) && h.pause.at(time.Now()).State != Resumed {
+		if h.pause.Covers(subject) && h.pause.at(current).State != Resumed {
 			return true
 		}
 	}
 	return false
 }
 
-// HoldsTenant reports whether everything of the tenant is paused, not counting
-// anything: then also what was published and nobody has taken yet is held. A ramp
-// holds back only what is still to be published.
-func (g *Gate) HoldsTenant(tenantID string) bool {
+// Pauses reports whether what was published, and no worker has taken yet, is not to
+// be handed out: a pause covers it, or the view is too old to tell. A ramp holds back
+// only what is still to be published. It counts nothing.
+func (g *Gate) Pauses(subject Subject) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.stale(time.Now()) {
+		return true
+	}
+	for _, h := range g.holds {
+		if h.pause.State == Paused && h.pause.Covers(subject) {
+			return true
+		}
+	}
+	return false
+}
+
+// PausesTenant reports whether [Gate.Pauses] holds for all of the tenant's work.
+func (g *Gate) PausesTenant(tenantID string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stale(time.Now()) {
+		return true
+	}
 	for _, id := range []string{Scope{}.ID(), Scope{TenantID: tenantID}.ID()} {
 		if h := g.holds[id]; h != nil && h.pause.State == Paused {
 			return true
@@ -180,6 +192,9 @@ func (g *Gate) HoldsTenant(tenantID string) bool {
 	}
 	return false
 }
+
+// stale reports whether the view is too old to go by. The lock is held.
+func (g *Gate) stale(current time.Time) bool { return current.Sub(g.read) > maxAge }
 
 // Active returns the pauses that hold anything back, in no order.
 func (g *Gate) Active() []Pause {

@@ -61,6 +61,9 @@ type Config struct {
 	Store tablestore.Store
 	// Table is theirs. Required.
 	Table string
+	// Random returns numbers in [0, 1), for the delays after lost races. Optional.
+	// Defaults to math/rand/v2. It must be safe for concurrent use.
+	Random func() float64
 }
 
 // partition holds all pauses: there are never many.
@@ -85,30 +88,23 @@ func (s *Service) key(scope Scope) tablestore.Key {
 // List returns all pauses, ramping ones included, by id. The error is the
 // store's.
 func (s *Service) List(ctx context.Context) ([]Pause, error) {
-	var found []Pause
-	query := tablestore.Query{Table: s.cfg.Table, Partition: partition}
-	for {
-		page, err := s.cfg.Store.Scan(ctx, query)
-		if err != nil {
-			return nil, fmt.Errorf("read the pauses: %w", err)
-		}
-		for i := range page.Rows {
-			pause, err := decode(&page.Rows[i])
-			if err != nil {
-				return nil, err
-			}
-			found = append(found, pause)
-		}
-		if query.Continue = page.Next; query.Continue == "" {
-			return found, nil
+	rows, err := tablestore.ScanAll(ctx, s.cfg.Store, tablestore.Query{Table: s.cfg.Table, Partition: partition})
+	if err != nil {
+		return nil, fmt.Errorf("read the pauses: %w", err)
+	}
+	found := make([]Pause, len(rows))
+	for i := range rows {
+		if found[i], err = decode(&rows[i]); err != nil {
+			return nil, err
 		}
 	}
+	return found, nil
 }
 
 // Create pauses the scope. One that is paused already stays as it is; one that
 // ramps up is paused again.
 func (s *Service) Create(ctx context.Context, scope Scope, reason, actor string) (Pause, error) {
-	fresh := Pause{Scope: scope, State: Paused, Reason: reason, Actor: actor, CreatedAt: now()}
+	fresh := Pause{Scope: scope, State: Paused, Reason: reason, Actor: actor, CreatedAt: tablestore.Now()}
 	return s.move(ctx, scope, func(old *Pause) (*Pause, error) {
 		if old != nil && old.State == Paused {
 			return old, nil
@@ -128,7 +124,7 @@ func (s *Service) Resume(ctx context.Context, scope Scope, ramp time.Duration) (
 			return old, nil
 		}
 		next := *old
-		next.State, next.ResumedAt, next.Ramp = Ramping, now(), ramp
+		next.State, next.ResumedAt, next.Ramp = Ramping, tablestore.Now(), ramp
 		return &next, nil
 	})
 }
@@ -144,58 +140,39 @@ func (s *Service) forget(ctx context.Context, scope Scope) error {
 		return fmt.Errorf("read pause %s: %w", scope.ID(), err)
 	}
 	pause, err := decode(&row)
-	if err != nil || pause.at(now()).State != Resumed {
+	if err != nil || pause.at(tablestore.Now()).State != Resumed {
 		return err
 	}
 	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: row.ETag}})
-	if _, conflict := tablestore.IsConflict(err); err != nil && !conflict {
+	if err != nil && !errors.Is(err, tablestore.ErrConflict) {
 		return fmt.Errorf("forget pause %s: %w", scope.ID(), err)
 	}
 	return nil
 }
 
-// maxTries bounds how often a change is decided again after a lost race.
-const maxTries = 10
-
 // move changes a pause under its version. decide returns what it is to be, the
-// old one itself where that stays.
+// old one itself if that stays.
 func (s *Service) move(ctx context.Context, scope Scope, decide func(old *Pause) (*Pause, error)) (Pause, error) {
-	key := s.key(scope)
-	for range maxTries {
-		op := tablestore.Op{Verb: tablestore.Insert, Key: key}
+	var moved Pause
+	err := tablestore.Update(ctx, s.cfg.Store, s.key(scope), s.cfg.Random, func(row *tablestore.Row) (tablestore.Properties, error) {
 		var old *Pause
-		row, err := s.cfg.Store.Get(ctx, key)
-		switch {
-		case err == nil:
-			found, err := decode(&row)
+		if row.ETag != "" {
+			found, err := decode(row)
 			if err != nil {
-				return Pause{}, err
+				return nil, err
 			}
-			old, op.Verb, op.ETag = &found, tablestore.Replace, row.ETag
-		case !errors.Is(err, tablestore.ErrNotFound):
-			return Pause{}, fmt.Errorf("read pause %s: %w", scope.ID(), err)
+			old = &found
 		}
 		next, err := decide(old)
-		if err != nil || next == old {
-			return deref(next).at(now()), err
+		if err != nil {
+			return nil, err
 		}
-		op.Properties = encode(next)
-		_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{op})
-		if err == nil {
-			return next.at(now()), nil
+		if moved = next.at(tablestore.Now()); next == old {
+			return nil, nil
 		}
-		if _, conflict := tablestore.IsConflict(err); !conflict {
-			return Pause{}, fmt.Errorf("change pause %s: %w", scope.ID(), err)
-		}
-	}
-	return Pause{}, fmt.Errorf("change pause %s: lost %d races: %w", scope.ID(), maxTries, tablestore.ErrUnavailable)
-}
-
-func deref(p *Pause) Pause {
-	if p == nil {
-		return Pause{}
-	}
-	return *p
+		return encode(next), nil
+	})
+	return moved, err
 }
 
 // encode makes a pause's row.
@@ -228,6 +205,3 @@ func decode(row *tablestore.Row) (Pause, error) {
 		Ramp: time.Duration(p.Get("ramp_ms").Int()) * time.Millisecond,
 	}, nil
 }
-
-// now is the time of one change, in the milliseconds that are stored.
-func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }

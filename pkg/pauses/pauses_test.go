@@ -3,7 +3,6 @@ package pauses_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,7 +28,7 @@ func setup(t *testing.T, store tablestore.Store) (*pauses.Service, *pauses.Gate)
 	if err != nil {
 		t.Fatal(err)
 	}
-	gate, err := pauses.NewGate(t.Context(), service, slog.New(slog.DiscardHandler))
+	gate, err := pauses.NewGate(t.Context(), service)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,10 +83,10 @@ func TestPause_HoldsItsScopeAndNothingElse(t *testing.T) {
 	if err := gate.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if gate.Admit(directive) || !gate.HoldsTenant("a") {
+	if gate.Admit(directive) || !gate.PausesTenant("a") {
 		t.Error("the tenant's directive passed")
 	}
-	if other := (pauses.Subject{TenantID: "b", ProtocolID: "p", Lane: 3}); !gate.Admit(other) || gate.HoldsTenant("b") {
+	if other := (pauses.Subject{TenantID: "b", ProtocolID: "p", Lane: 3}); !gate.Admit(other) || gate.PausesTenant("b") {
 		t.Error("another tenant's was held")
 	}
 	if !gate.Holds(directive) || gate.Holds(pauses.Subject{TenantID: "b"}) {
@@ -274,7 +274,7 @@ func TestGate_KeepsItsViewWithoutTheStore(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- gate.Run(ctx) }()
+		go func() { done <- upkeep.Loop{Name: "pauses", Pass: gate.Refresh}.Run(ctx) }()
 		time.Sleep(1500 * time.Millisecond)
 		faults.Plan(storetest.Fault{Onwards: true})
 		time.Sleep(10 * time.Second)
@@ -291,6 +291,31 @@ func TestGate_KeepsItsViewWithoutTheStore(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// A process that could not read the pauses for a while does not know what another one
+// has paused: it makes nothing ready and hands nothing out until it has read them again.
+func TestGate_AViewThatIsTooOldLetsNothingThrough(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, gate := setup(t, memstore.New(memstore.Options{}))
+		expect := func(passes bool) {
+			t.Helper()
+			if gate.Admit(directive) != passes || gate.Holds(directive) == passes ||
+				gate.Pauses(directive) == passes || gate.PausesTenant(directive.TenantID) == passes {
+				t.Errorf("after %s: admitted %t, held %t, not handed out %t, of a paused tenant %t", time.Now(),
+					gate.Admit(directive), gate.Holds(directive), gate.Pauses(directive), gate.PausesTenant(directive.TenantID))
+			}
+		}
+		time.Sleep(5 * time.Second)
+		expect(true)
+		time.Sleep(time.Millisecond)
+		expect(false)
+		if err := gate.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		expect(true)
 	})
 }
 

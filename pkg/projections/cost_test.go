@@ -9,23 +9,24 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/projections"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
-// spent counts the batches that a change is made of, and the reads.
+// spent counts the batches and the reads of a change.
 type spent struct {
-	Before int // what makes it findable or reserved
+	Before int // makes the change findable or reserves something
 	Commit int
 	Shown  int // projected
 	After  int // clean-up
 	Reads  int
 }
 
-// TestCost holds each change to the requests that docs/scale.md goes by: at most
-// one more before the commit than in the other layout, and nothing more that the
-// job has to wait for.
+// TestCost checks each change against the number of requests in docs/scale.md:
+// at most one more before the commit than in the layout "ledger", and no other
+// that the job waits for.
 func TestCost(t *testing.T) {
 	t.Parallel()
 	inner, counter := storetest.Counting(memstore.New(memstore.Options{Split: true}))
@@ -48,8 +49,8 @@ func TestCost(t *testing.T) {
 		return nil
 	})
 	l, err := ledger.Open(t.Context(), ledger.Config{
-		Store: store, Tables: ledger.Tables{Ledger: aggregates}, Handoff: in, Hold: time.Minute, Retention: time.Hour,
-		Projector: projections.New(store, projections.Tables{}),
+		Store: store, Tables: ledger.Tables{Ledger: aggregates}, Bus: statemachine.BusServiceBus, Handoff: in, Hold: time.Minute, Retention: time.Hour,
+		Projector: projections.New(store, projections.Tables{}, nil),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +62,8 @@ func TestCost(t *testing.T) {
 		what string
 		want spent
 	}{
-		// The entry of a new timer and the one that remembers lie in one partition.
+		// The entry of a new timer and that of the unfinished projection are in
+		// one partition.
 		{"accept", spent{Before: 5, Commit: 1, Shown: 3, After: 2}},
 		{"published", spent{Before: 1, Commit: 1, Shown: 3, After: 1, Reads: 3}},
 		{"ack", spent{Before: 1, Commit: 1, Shown: 2, After: 1, Reads: 2}},

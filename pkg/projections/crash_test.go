@@ -17,8 +17,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// A process may die after any of its writes. Within seconds another one's
-// sweeper finds what was committed and not shown.
+// A process may die after any of its writes. Within seconds another process's
+// sweeper finds the changes that were committed but not projected.
 func TestProject_CatchesUpAfterACrash(t *testing.T) {
 	t.Parallel()
 	for name, verbs := range map[string][]string{
@@ -26,7 +26,7 @@ func TestProject_CatchesUpAfterACrash(t *testing.T) {
 		"ACK":                       {"published", "ack"},
 		"the RESULT that goes on":   {"published", "ack", "succeeded"},
 		"the RESULT that ends it":   {"ack", "succeeded", "ack", "succeeded"},
-		"a refence":                 {"rejected", "wait", "taken"},
+		"a new fence":               {"rejected", "wait", "taken"},
 		"a pause that has no timer": {"pause"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -42,8 +42,8 @@ func TestProject_CatchesUpAfterACrash(t *testing.T) {
 	}
 }
 
-// dieAt lets a process die at that write of the last thing that happens, and
-// reports whether there is one.
+// dieAt lets a process die at that write of the last verb, and reports whether
+// there is such a write.
 func dieAt(t *testing.T, crashAt int64, verbs []string) bool {
 	t.Helper()
 	b := setup(t)
@@ -52,7 +52,7 @@ func dieAt(t *testing.T, crashAt int64, verbs []string) bool {
 	for _, verb := range verbs[:last] {
 		b.live(t, jobID, verb)
 	}
-	var writes atomic.Int64 // Rows are written side by side.
+	var writes atomic.Int64 // Rows are written concurrently.
 	b.store.set(func(tablestore.Batch) error {
 		if writes.Add(1) >= crashAt {
 			return tablestore.ErrUnavailable
@@ -70,7 +70,7 @@ func dieAt(t *testing.T, crashAt int64, verbs []string) bool {
 		on(t, b.memory).sweep(t)
 		b.assertShown(t, when)
 	}
-	time.Sleep(6 * time.Minute) // An entry whose change never came is given up.
+	time.Sleep(6 * time.Minute) // The sweeper drops an entry whose change was never committed.
 	for range 3 {
 		on(t, b.memory).sweep(t)
 	}
@@ -79,8 +79,8 @@ func dieAt(t *testing.T, crashAt int64, verbs []string) bool {
 	return true
 }
 
-// So it is with a command: whether the crash came before or after its commit, it
-// has one job in the end when it is sent again, and that one is shown.
+// The same holds for a command: sent again after a crash before or after its
+// commit, it has one job in the end, and that job is projected.
 func TestProject_CatchesUpAfterACrashOfAnAccept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,11 +112,11 @@ func TestProject_CatchesUpAfterACrashOfAnAccept(t *testing.T) {
 	})
 }
 
-// lives is what the verb makes happen.
+// lives returns the verb's event.
 func lives(verb string, m ledger.Message) statemachine.Event { return verbs[verb](m) }
 
-// While the projected tables are out of reach the jobs go on; what they lack is
-// made good at once with the first change that is shown again.
+// Jobs continue while the projected tables are unreachable. The first change
+// that is projected again adds all missing rows.
 func TestProject_CatchesUpWithTheNextChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestProject_CatchesUpWithTheNextChange(t *testing.T) {
 			return nil
 		})
 		for _, verb := range []string{"rejected", "pause", "resume", "published"} {
-			if outcome := b.bring(t, jobID, lives(verb, b.inbox.message())); !errors.Is(outcome.PostErr, tablestore.ErrUnavailable) {
+			if outcome := b.applyEvent(t, jobID, lives(verb, b.inbox.message())); !errors.Is(outcome.PostErr, tablestore.ErrUnavailable) {
 				t.Errorf("%s: what follows is %v", verb, outcome.PostErr)
 			}
 		}
@@ -142,7 +142,8 @@ func TestProject_CatchesUpWithTheNextChange(t *testing.T) {
 // projected are the names of the projected tables.
 var projected = map[string]bool{"luciusjobs": true, "luciusoutbox": true, "luciusevents": true}
 
-// Revisions may be shown late, twice, and by many at once: no row ever goes back.
+// Revisions may be projected late, twice and concurrently: no row ever returns
+// to an earlier revision.
 func TestProject_OnlyGoesForwards(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -173,8 +174,9 @@ func TestProject_OnlyGoesForwards(t *testing.T) {
 	})
 }
 
-// A revision whose predecessor is not shown says so, and waits for all that
-// changed since; until then the job's row stays as it is.
+// Projecting a revision whose predecessor is missing returns the revision shown
+// so far. The job's row stays unchanged until the missing changes are
+// projected.
 func TestProject_SaysHowFarItIs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,10 +186,10 @@ func TestProject_SaysHowFarItIs(t *testing.T) {
 			b.live(t, jobID, verb)
 		}
 		// Other tables, still empty.
-		p := projections.New(b.store, projections.Tables{Jobs: "otherjobs", Outbox: "otheroutbox", Events: "otherevents"})
+		p := projections.New(b.store, projections.Tables{Jobs: "otherjobs", Outbox: "otheroutbox", Events: "otherevents"}, nil)
 		for _, step := range []struct {
-			rev int64 // that is brought
-			at  int64 // that is shown then
+			rev int64 // that is projected
+			at  int64 // that the row then shows
 		}{{4, 0}, {2, 0}, {1, 1}, {3, 1}, {2, 2}, {1, 2}, {3, 3}, {4, 4}, {2, 4}} {
 			at, err := p.Project(t.Context(), b.seen.revisions[step.rev-1])
 			if err != nil || at != step.at {
@@ -210,7 +212,8 @@ func (s *blocked) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, 
 	return row, err
 }
 
-// A writer who read before others wrote loses the race, and no row goes back.
+// A writer that read before others wrote loses the race, and no row returns to
+// an earlier revision.
 func TestProject_ALateWriterChangesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -221,13 +224,13 @@ func TestProject_ALateWriterChangesNothing(t *testing.T) {
 		}
 		return nil
 	})
-	b.bring(t, jobID, lives("published", b.inbox.message()))
+	b.applyEvent(t, jobID, lives("published", b.inbox.message()))
 	b.store.set(nil)
 	late := b.seen.revisions[len(b.seen.revisions)-1]
 	slow := &blocked{Store: b.memory, reached: make(chan struct{}), goOn: make(chan struct{})}
 	var done sync.WaitGroup
 	done.Go(func() {
-		if at, err := projections.New(slow, projections.Tables{}).Project(t.Context(), late); err != nil || at < 4 {
+		if at, err := projections.New(slow, projections.Tables{}, nil).Project(t.Context(), late); err != nil || at < 4 {
 			t.Errorf("the late one finds %d, %v", at, err)
 		}
 	})

@@ -8,11 +8,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// keyTime is the timestamp in a key of the Events table: without separators, and
-// in the order of time.
+// keyTime is the format of timestamps in keys of the Events table: without
+// separators, and sorted by time.
 const keyTime = "20060102T150405.000Z"
 
-// event is the payload of an Events row, with the names of the API.
+// event is the payload of an Events row, with the API's field names.
 type event struct {
 	EventID   string `json:"event_id"`
 	Rev       int64  `json:"rev"`
@@ -29,8 +29,8 @@ type event struct {
 	Detail    string `json:"detail,omitempty"`
 }
 
-// events are the inserts of the history, in batches that come or fail whole: no
-// batch holds entries of two changes.
+// events returns the inserts of the history in batches. No batch holds entries
+// of two changes, so that its rows either all exist or none does.
 func (p *projection) events() ([]tablestore.Batch, error) {
 	var batches []tablestore.Batch
 	history := p.r.History
@@ -49,14 +49,14 @@ func (p *projection) events() ([]tablestore.Batch, error) {
 	return batches, nil
 }
 
-// event is the insert of one entry. In its key the event's number is padded, so
-// that the events of one instant are in their order too.
+// event returns the insert of one entry. The key ends with the event's id, so
+// that events of the same instant are in order too.
 //
 // Source: Ledger and state model, Events table.
 func (p *projection) event(entry *ledger.HistoryEntry) (tablestore.Op, error) {
 	at := entry.At.UTC()
 	e := event{
-		EventID: fmt.Sprintf("%d-%d", entry.Rev, entry.Index), Rev: entry.Rev, Type: entry.Type,
+		EventID: entry.EventID(), Rev: entry.Rev, Type: entry.Type,
 		At: at.Format("2006-01-02T15:04:05.000Z"), Actor: entry.Actor, Object: string(entry.Object), ObjectID: entry.ID,
 		From: entry.From, To: entry.To, AttemptNo: entry.AttemptNo, Cause: entry.Cause, RequestID: entry.RequestID,
 		Detail: entry.Detail,
@@ -65,7 +65,6 @@ func (p *projection) event(entry *ledger.HistoryEntry) (tablestore.Op, error) {
 	if err != nil {
 		return tablestore.Op{}, fmt.Errorf("encode event %s: %w", e.EventID, err)
 	}
-	number := tablestore.Pad(entry.Rev, 12) + "-" + tablestore.Pad(int64(entry.Index), 3)
 	columns := tablestore.Properties{
 		{Name: "v", Value: tablestore.Int(1)},
 		{Name: columnJob, Value: tablestore.String(p.r.Job.ID)},
@@ -77,7 +76,7 @@ func (p *projection) event(entry *ledger.HistoryEntry) (tablestore.Op, error) {
 	return tablestore.Op{
 		Verb: tablestore.Insert,
 		Key: tablestore.Key{
-			Table: p.tables.Events, Partition: tablestore.Escape(p.r.Job.ID), Row: tablestore.Join(at.Format(keyTime), number),
+			Table: p.tables.Events, Partition: tablestore.Escape(p.r.Job.ID), Row: tablestore.Join(at.Format(keyTime), e.EventID),
 		},
 		Properties: tablestore.AppendLarge(columns, columnPayload, payload),
 	}, nil

@@ -18,7 +18,7 @@ func ExampleNew() {
 	store := memstore.New(memstore.Options{})
 	l, err := ledger.Open(ctx, ledger.Config{
 		Store: store, Tables: ledger.Tables{Ledger: "luciussteps"},
-		Projector: projections.New(store, projections.Tables{}),
+		Projector: projections.New(store, projections.Tables{}, nil),
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -44,5 +44,7 @@ func ExampleNew() {
 	// job.accepted
 	// step.dispatching
 	// outbox.pending
+	// outbox.sent
+	// step.awaiting_ack
 	// job.dispatching
 }

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // aggregates is the table that the ledger works on.
 const aggregates = "luciussteps"
 
-// hooked is a store whose writes go through a hook, which may fail them.
+// hooked is a store that calls a hook before each write, which may fail it.
 type hooked struct {
 	tablestore.Store
 	mu   sync.Mutex
@@ -66,7 +66,7 @@ func (i *inbox) message() ledger.Message {
 	return i.last
 }
 
-// recorder keeps the revisions that a projector is given.
+// recorder records the revisions that a projector gets.
 type recorder struct {
 	ledger.Projector
 	mu        sync.Mutex
@@ -80,7 +80,7 @@ func (r *recorder) Project(ctx context.Context, revision *ledger.Revision) (int6
 	return r.Projector.Project(ctx, revision)
 }
 
-// bundle is a ledger in the table layout.
+// bundle is a ledger in the table layout with its test doubles.
 type bundle struct {
 	*ledger.Ledger
 	memory      tablestore.Store // without the hook
@@ -90,14 +90,14 @@ type bundle struct {
 	seen        *recorder
 }
 
-// setup is a ledger on an empty store that applies one batch at a time.
+// setup returns a ledger on an empty store that is not atomic.
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	return on(t, memstore.New(memstore.Options{Split: true}))
 }
 
-// on is a process on that store. Only where the store is not atomic its writes go
-// through the hook.
+// on returns a process on that store. Its writes call the hook only if the
+// store is not atomic.
 func on(t *testing.T, memory tablestore.Store) *bundle {
 	t.Helper()
 	b := &bundle{memory: memory, store: &hooked{Store: memory}, inbox: &inbox{}}
@@ -105,11 +105,11 @@ func on(t *testing.T, memory tablestore.Store) *bundle {
 	if _, atomic := memory.(tablestore.AtomicStore); !atomic {
 		store = b.store
 	}
-	b.projections = projections.New(store, projections.Tables{})
+	b.projections = projections.New(store, projections.Tables{}, nil)
 	b.seen = &recorder{Projector: b.projections}
 	var err error
 	b.Ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: store, Tables: ledger.Tables{Ledger: aggregates}, Handoff: b.inbox, Projector: b.seen, Shards: 2,
+		Store: store, Tables: ledger.Tables{Ledger: aggregates}, Bus: statemachine.BusServiceBus, Handoff: b.inbox, Projector: b.seen, Shards: 2,
 		Hold: time.Minute, Retention: time.Hour, KeyTTL: time.Hour,
 	})
 	if err != nil {
@@ -118,7 +118,7 @@ func on(t *testing.T, memory tablestore.Store) *bundle {
 	return b
 }
 
-// command is a command of two steps.
+// command returns a command of two steps.
 func command(name string) ledger.Command {
 	second := []time.Duration{time.Second, time.Second}
 	policy := statemachine.Policy{
@@ -146,7 +146,7 @@ func command(name string) ledger.Command {
 				OutputRef: output,
 			},
 		},
-		Payload: fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", 70_000)), // More than one property holds.
+		Payload: fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", 70_000)), // Larger than one property.
 		Actor:   "client", RequestID: "request-1",
 	}
 }
@@ -160,8 +160,8 @@ func (b *bundle) accept(t *testing.T, name string) string {
 	return accepted.Job.ID
 }
 
-// bring brings an event to the job, whatever comes of it.
-func (b *bundle) bring(t *testing.T, jobID string, event statemachine.Event) ledger.Result {
+// applyEvent applies an event to the job, whatever its outcome.
+func (b *bundle) applyEvent(t *testing.T, jobID string, event statemachine.Event) ledger.Result {
 	t.Helper()
 	result, err := b.Change(t.Context(), jobID, event, ledger.By("worker-1", "request-2"))
 	if err != nil {
@@ -170,7 +170,7 @@ func (b *bundle) bring(t *testing.T, jobID string, event statemachine.Event) led
 	return result
 }
 
-// sweep fires what is due, as the sweeper does.
+// sweep fires all due timers, as the sweeper does.
 func (b *bundle) sweep(t *testing.T) {
 	t.Helper()
 	for shard := range b.Shards() {
@@ -186,7 +186,7 @@ func (b *bundle) sweep(t *testing.T) {
 	}
 }
 
-// assertShown checks that the projected rows are what the aggregates are.
+// assertShown checks that the projected rows equal the aggregates.
 func (b *bundle) assertShown(t *testing.T, when string) {
 	t.Helper()
 	for _, sentence := range b.differences(t) {

@@ -14,7 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
-// verbs are what can happen to a job, said of its newest attempt.
+// verbs are the events of a job's newest attempt, by name.
 var verbs = map[string]func(m ledger.Message) statemachine.Event{
 	"taken":     func(m ledger.Message) statemachine.Event { return statemachine.Taken{OutboxID: m.OutboxID} },
 	"published": func(m ledger.Message) statemachine.Event { return published(m) },
@@ -41,7 +41,7 @@ var verbs = map[string]func(m ledger.Message) statemachine.Event{
 	},
 }
 
-// sortedVerbs are the names of the verbs, in an order that does not change.
+// sortedVerbs returns the names of the verbs in a stable order.
 func sortedVerbs() []string { return slices.Sorted(maps.Keys(verbs)) }
 
 func pair(m ledger.Message) statemachine.Pair {
@@ -58,14 +58,14 @@ func result(m ledger.Message, status statemachine.ResultStatus) statemachine.Eve
 	}
 }
 
-// live lets one thing happen to the job. "wait" lets time pass.
+// live applies one verb to the job. "wait" lets time pass.
 func (b *bundle) live(t *testing.T, jobID, verb string) {
 	t.Helper()
 	if verb == "wait" {
 		time.Sleep(2 * time.Second)
 		return
 	}
-	outcome := b.bring(t, jobID, verbs[verb](b.inbox.message()))
+	outcome := b.applyEvent(t, jobID, verbs[verb](b.inbox.message()))
 	if outcome.PostErr != nil {
 		t.Errorf("%s: %v", verb, outcome.PostErr)
 	}
@@ -74,21 +74,21 @@ func (b *bundle) live(t *testing.T, jobID, verb string) {
 	}
 }
 
-// After each change of each life the projected rows are what the aggregate is.
+// After each change of each life the projected rows equal the aggregate.
 func TestProject_ShowsEveryChangeOfALife(t *testing.T) {
 	t.Parallel()
 	for name, verbs := range map[string][]string{
-		"all goes well":              {"published", "ack", "heartbeat", "succeeded", "published", "ack", "succeeded"},
-		"a fast worker":              {"ack", "published", "succeeded", "succeeded"},
-		"retried after a failed run": {"published", "ack", "retryable", "wait", "deadline", "published", "ack", "succeeded", "succeeded"},
-		"no ACK":                     {"published", "wait", "deadline", "wait", "deadline", "published", "ack", "failed"},
-		"refenced after a rejection": {"rejected", "wait", "deadline", "wait", "taken", "published", "ack", "succeeded"},
-		"never to be published":      {"refused for good"},
-		"paused and resumed":         {"pause", "resume", "published", "ack", "pause", "succeeded", "resume", "published", "ack", "succeeded"},
-		"cancelled at once":          {"cancel"},
-		"cancelled under way":        {"published", "ack", "cancel", "succeeded"},
-		"stalled by an operator":     {"published", "ack", "stall", "retry", "published", "ack", "succeeded", "succeeded"},
-		"given up":                   {"published", "ack", "failed"},
+		"all goes well":               {"published", "ack", "heartbeat", "succeeded", "published", "ack", "succeeded"},
+		"a fast worker":               {"ack", "published", "succeeded", "succeeded"},
+		"retried after a failed run":  {"published", "ack", "retryable", "wait", "deadline", "published", "ack", "succeeded", "succeeded"},
+		"no ACK":                      {"published", "wait", "deadline", "wait", "deadline", "published", "ack", "failed"},
+		"new fence after a rejection": {"rejected", "wait", "deadline", "wait", "taken", "published", "ack", "succeeded"},
+		"never to be published":       {"refused for good"},
+		"paused and resumed":          {"pause", "resume", "published", "ack", "pause", "succeeded", "resume", "published", "ack", "succeeded"},
+		"cancelled at once":           {"cancel"},
+		"cancelled under way":         {"published", "ack", "cancel", "succeeded"},
+		"stalled by an operator":      {"published", "ack", "stall", "retry", "published", "ack", "succeeded", "succeeded"},
+		"failed for good":             {"published", "ack", "failed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -106,8 +106,8 @@ func TestProject_ShowsEveryChangeOfALife(t *testing.T) {
 	}
 }
 
-// assertAtRest checks that each change has forgotten its entry: but for the one
-// that stands for the job nothing is left in the schedule.
+// assertAtRest checks that each change has deleted its entry: only the job's
+// own entry is left in the schedule.
 func (b *bundle) assertAtRest(t *testing.T, jobID string) {
 	t.Helper()
 	for shard := range b.Shards() {
@@ -121,7 +121,7 @@ func (b *bundle) assertAtRest(t *testing.T, jobID string) {
 	}
 }
 
-// Whatever happens, in whatever order, on either kind of store.
+// Random verbs in random order, on both kinds of stores.
 func TestProject_ShowsAnyLife(t *testing.T) {
 	t.Parallel()
 	for _, split := range []bool{true, false} {

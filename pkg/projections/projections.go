@@ -29,24 +29,27 @@ func (t Tables) WithDefaults() Tables {
 	}
 }
 
-// All lists the names, so that a driver can create them.
+// All returns the names, so that a driver can create the tables.
 func (t Tables) All() []string { return []string{t.Jobs, t.Outbox, t.Events} }
 
-// Projections are the projected rows of all jobs. They are safe for concurrent
-// use, by any number of processes on one store.
+// Projections write the projected rows of all jobs. They are safe for
+// concurrent use, by any number of processes on one store.
 type Projections struct {
 	store  tablestore.Store
 	tables Tables
+	random func() float64
 }
 
 var _ ledger.Projector = (*Projections)(nil)
 
-// New returns the projections in those tables of the store.
-func New(store tablestore.Store, tables Tables) *Projections {
-	return &Projections{store: store, tables: tables.WithDefaults()}
+// New returns the projections in those tables of the store. random returns
+// numbers in [0, 1) for the delays after lost races; nil stands for
+// math/rand/v2.
+func New(store tablestore.Store, tables Tables, random func() float64) *Projections {
+	return &Projections{store: store, tables: tables.WithDefaults(), random: random}
 }
 
-// parallel is how many rows of one job are written side by side.
+// parallel is how many rows of one job are written concurrently.
 const parallel = 8
 
 // Project implements [ledger.Projector]. Its errors are the store's.
@@ -74,14 +77,15 @@ func (p *Projections) Forget(ctx context.Context, job *statemachine.Job) error {
 type projection struct {
 	*Projections
 	r *ledger.Revision
-	// stored is the job's row, as it was read beside the other writes.
+	// stored is the job's row, which details reads concurrently with its
+	// writes.
 	stored tablestore.Row
-	// lacking says that an outbox row could not be made of this revision alone.
+	// lacking says that an outbox row needs more than this revision.
 	lacking atomic.Bool
 }
 
-// details writes what the revision alone decides, and reads how far the job's
-// row is, all side by side.
+// details writes the events and outbox rows of the revision, and reads the
+// job's row, all concurrently.
 func (p *projection) details(ctx context.Context) error {
 	batches, err := p.events()
 	if err != nil {
@@ -89,7 +93,7 @@ func (p *projection) details(ctx context.Context) error {
 	}
 	var group errgroup.Group
 	group.SetLimit(parallel)
-	if p.r.After > 0 { // A job that is new has no row, or the insert finds it.
+	if p.r.After > 0 { // A new job has no row; if it has one, the insert conflicts.
 		group.Go(func() (err error) {
 			p.stored, err = p.read(ctx, p.jobKey(&p.r.Job))
 			return err
@@ -104,8 +108,8 @@ func (p *projection) details(ctx context.Context) error {
 	return group.Wait()
 }
 
-// job writes the job's row, unless it is as far already or too far behind. It
-// returns the revision that the row shows then.
+// job writes the job's row, unless the row already shows the revision or misses
+// one before it. It returns the revision that the row then shows.
 func (p *projection) job(ctx context.Context) (int64, error) {
 	at := int64(0)
 	err := p.forward(ctx, p.jobKey(&p.r.Job), &p.stored, func(stored *tablestore.Row) tablestore.Properties {
@@ -119,7 +123,7 @@ func (p *projection) job(ctx context.Context) (int64, error) {
 	return at, err
 }
 
-// outbox brings one outbox row up to the revision.
+// outbox updates one outbox row to the revision.
 func (p *projection) outbox(ctx context.Context, row *ledger.OutboxRow) error {
 	key := p.outboxKey(&p.r.Job, row.ID)
 	var stored *tablestore.Row
@@ -138,13 +142,13 @@ func (p *projection) outbox(ctx context.Context, row *ledger.OutboxRow) error {
 	})
 }
 
-// forward writes a row as next makes it of the stored one, under its version,
-// until nobody else was faster; it ends where next returns nil. stored is the row
-// as it is thought to be, nil where it is to be read.
+// forward replaces a row by the result of next for the stored row, under its
+// version, or ends if next returns nil. stored is the expected row, or nil to
+// read it first.
 func (p *Projections) forward(ctx context.Context, key tablestore.Key, stored *tablestore.Row,
 	next func(stored *tablestore.Row) tablestore.Properties,
 ) error {
-	for {
+	return tablestore.Retry(ctx, p.random, func() error {
 		if stored == nil {
 			row, err := p.read(ctx, key)
 			if err != nil {
@@ -160,24 +164,22 @@ func (p *Projections) forward(ctx context.Context, key tablestore.Key, stored *t
 		if stored.ETag != "" {
 			op.Verb, op.ETag = tablestore.Replace, stored.ETag
 		}
+		stored = nil
 		_, err := p.store.Commit(ctx, tablestore.Batch{op})
-		if _, conflict := tablestore.IsConflict(err); !conflict {
-			return err
-		}
-		stored = nil // Somebody else was faster, and so further on.
-	}
+		return err
+	})
 }
 
-// insert writes rows that never change: where one is there already, all are.
+// insert writes a batch of rows that never change: if one exists, all do.
 func (p *Projections) insert(ctx context.Context, batch tablestore.Batch) error {
 	_, err := p.store.Commit(ctx, batch)
-	if _, conflict := tablestore.IsConflict(err); conflict {
+	if errors.Is(err, tablestore.ErrConflict) {
 		return nil
 	}
 	return err
 }
 
-// read returns the row, the zero row where there is none.
+// read returns the row, or the zero row if there is none.
 func (p *Projections) read(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
 	row, err := p.store.Get(ctx, key)
 	if errors.Is(err, tablestore.ErrNotFound) {

@@ -68,7 +68,7 @@ func TestForget_LeavesNothingOfTheJob(t *testing.T) {
 	})
 }
 
-// A purge that is cut short leaves the job forgotten, and the next one goes on.
+// After an interrupted purge the job is gone, and the next purge continues.
 func TestForget_GoesOnAfterAFault(t *testing.T) {
 	t.Parallel()
 	for table := range projected {
@@ -101,7 +101,7 @@ func TestForget_GoesOnAfterAFault(t *testing.T) {
 	}
 }
 
-// An entry that comes up after the purge shows nothing of the job again.
+// An entry that fires after the purge projects no row of the job.
 func TestProject_APurgedJobStaysForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestProject_APurgedJobStaysForgotten(t *testing.T) {
 			}
 			return nil
 		})
-		b.bring(t, jobID, lives("published", b.inbox.message()))
+		b.applyEvent(t, jobID, lives("published", b.inbox.message()))
 		b.store.set(nil)
 		time.Sleep(6 * time.Second)
 		for shard := range b.Shards() {

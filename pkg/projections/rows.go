@@ -9,25 +9,26 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// The columns that projected rows have beside the ledger's own, or in place of
-// them.
+// The columns of projected rows that the ledger's rows do not have or name
+// differently.
 const (
-	columnRev     = "rev" // the revision that the row shows
-	columnJob     = "jobId"
-	columnStep    = "stepId"
-	columnPayload = "payload"
-	columnAttempt = "attempt_no" // of the row, and so of its payload
+	columnRev       = "rev" // the revision that the row shows
+	columnJob       = "jobId"
+	columnStep      = "stepId"
+	columnPartition = "partition" // the lane
+	columnPayload   = "payload"
+	columnAttempt   = "attempt_no" // of the row, and so of its payload
 )
 
-// jobKey addresses a row of the Jobs table. The month is the one in the job's id,
-// so that whoever knows the job finds its rows.
+// jobKey returns the key of a job's row in the Jobs table. The month comes from
+// the job's id, so that the id is enough to find its rows.
 //
 // Source: Ledger and state model, Jobs table.
 func (p *Projections) jobKey(job *statemachine.Job) tablestore.Key {
 	return tablestore.Key{Table: p.tables.Jobs, Partition: bucket(job), Row: tablestore.Escape(job.ID)}
 }
 
-// outboxKey addresses a row of the Outbox table.
+// outboxKey returns the key of a row in the Outbox table.
 //
 // Source: Ledger and state model, Outbox table.
 func (p *Projections) outboxKey(job *statemachine.Job, outboxID string) tablestore.Key {
@@ -48,17 +49,17 @@ func (p *Projections) jobOf(job *statemachine.Job) tablestore.Query {
 	return tablestore.Query{Table: key.Table, Partition: key.Partition, From: key.Row, To: key.Row + "\x00"}
 }
 
-// bucket is a job's partition in the Jobs and the Outbox table.
+// bucket returns a job's partition in the Jobs and the Outbox table.
 func bucket(job *statemachine.Job) string {
 	return tablestore.Join(job.TenantID, ledger.IDTime(job.ID).UTC().Format("200601"))
 }
 
-// revision is the revision that a row shows, 0 for one that is not there.
+// revision returns the revision that a row shows, or 0 for an absent row.
 func revision(row *tablestore.Row) int64 { return row.Properties.Get(columnRev).Int() }
 
-// outboxColumns are the properties of an outbox row: the ledger's, with the names
-// and the directive that the seeds give it. They are nil where the directive is
-// neither at hand nor in the stored row.
+// outboxColumns returns the properties of an outbox row: the ledger's, with the
+// Phase 1 names and the directive. It returns nil if neither row nor stored
+// holds the directive.
 //
 // Source: Ledger and state model, Outbox table.
 func outboxColumns(job *statemachine.Job, row *ledger.OutboxRow, stored tablestore.Properties) tablestore.Properties {
@@ -69,18 +70,19 @@ func outboxColumns(job *statemachine.Job, row *ledger.OutboxRow, stored tablesto
 	if payload == nil {
 		return nil
 	}
+	own := tablestore.Properties{
+		{Name: columnRev, Value: tablestore.Int(job.Rev)},
+		{Name: columnJob, Value: tablestore.String(job.ID)},
+		{Name: columnStep, Value: tablestore.String(row.StepID)},
+		{Name: columnPartition, Value: tablestore.Int(int64(row.Routing.Lane))},
+	}
 	foreign := slices.DeleteFunc(slices.Clone(stored), func(c tablestore.Property) bool {
-		return c.Name == columnRev || c.Name == columnJob || c.Name == columnStep || isPayload(c.Name)
+		return own.Get(c.Name).Kind() != 0 || isPayload(c.Name)
 	})
 	columns := slices.DeleteFunc(ledger.OutboxColumns(&row.Outbox, foreign), func(c tablestore.Property) bool {
-		return c.Name == "step_id"
+		return c.Name == "step_id" // stepId
 	})
-	columns = append(columns,
-		tablestore.Property{Name: columnRev, Value: tablestore.Int(job.Rev)},
-		tablestore.Property{Name: columnJob, Value: tablestore.String(job.ID)},
-		tablestore.Property{Name: columnStep, Value: tablestore.String(row.StepID)},
-	)
-	return tablestore.AppendLarge(columns, columnPayload, payload)
+	return tablestore.AppendLarge(append(columns, own...), columnPayload, payload)
 }
 
 // isPayload reports whether the column holds a part of the payload.

@@ -6,24 +6,25 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/lucius-project/lucius/pkg/reload"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// checker turns one file into a protocol and collects what is wrong with it.
+// checker turns one file into a protocol and collects its faults.
 type checker struct {
 	file   string
 	root   ast.Node
-	faults []*FileError
+	faults []*reload.FileError
 }
 
-// fail records what is wrong with the value at the path.
+// fail records a fault of the value at the path.
 func (c *checker) fail(at path, format string, args ...any) {
-	c.faults = append(c.faults, &FileError{
+	c.faults = append(c.faults, &reload.FileError{
 		File: c.file, Line: at.line(c.root), Message: at.String() + " " + fmt.Sprintf(format, args...),
 	})
 }
 
-// protocol checks everything that concerns this file alone.
+// protocol checks everything that concerns only this file.
 func (c *checker) protocol(d *definition) *Protocol {
 	p := &Protocol{
 		ID:             c.id(path{"protocol_id"}, d.ProtocolID),

@@ -2,13 +2,14 @@ package protocol
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+
+	"github.com/lucius-project/lucius/pkg/reload"
 )
 
 // definition is a protocol file as it is written.
@@ -32,7 +33,7 @@ type stepDefinition struct {
 	Own           policyDefinition `yaml:",inline"`
 }
 
-// policyDefinition is what may be set for a protocol and for a step.
+// policyDefinition holds the settings of a protocol or of a step.
 type policyDefinition struct {
 	Mode       scalar          `yaml:"mode"`
 	AckTimeout scalar          `yaml:"ack_timeout"`
@@ -49,17 +50,17 @@ type retryDefinition struct {
 	MaxAttempts scalar   `yaml:"max_attempts"`
 }
 
-// scalar is a single value with its text as it is written: the version 1.10 is
+// scalar is a single value with its text as written: the version 1.10 is
 // not 1.1. The zero value stands for absent and null alike.
 type scalar struct {
 	text string
 	set  bool
-	// compound says that a list or a mapping stands where a text should.
+	// compound says that the value is a list or a mapping instead of a text.
 	compound bool
 }
 
-// UnmarshalYAML reads the node; it implements [yaml.NodeUnmarshaler]. A node of
-// another kind is no error here, so that it is reported with all the others.
+// UnmarshalYAML reads the node; it implements [yaml.NodeUnmarshaler]. It accepts a
+// node of another kind, so that the checker reports it with all other faults.
 func (s *scalar) UnmarshalYAML(node ast.Node) error {
 	switch n := node.(type) {
 	case *ast.NullNode:
@@ -77,26 +78,26 @@ func (s *scalar) UnmarshalYAML(node ast.Node) error {
 }
 
 // decode reads the one document of a file, which keeps its lines in the node.
-func decode(text []byte) (d *definition, root ast.Node, fault *FileError) {
+func decode(text []byte) (d *definition, root ast.Node, fault *reload.FileError) {
 	defer func() {
 		// The library panics on some malformed texts, such as a tag without a value.
 		// A reload must survive that.
 		if recover() != nil {
-			d, root, fault = nil, nil, &FileError{Message: "is not valid YAML"}
+			d, root, fault = nil, nil, &reload.FileError{Message: "is not valid YAML"}
 		}
 	}()
 	if !utf8.Valid(text) {
-		return nil, nil, &FileError{Message: "is not UTF-8"}
+		return nil, nil, &reload.FileError{Message: "is not UTF-8"}
 	}
 	file, err := parser.ParseBytes(text, 0)
 	if err != nil {
 		return nil, nil, yamlError(err)
 	}
 	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
-		return nil, nil, &FileError{Message: "is empty; it must define a protocol"}
+		return nil, nil, &reload.FileError{Message: "is empty; it must define a protocol"}
 	}
 	if len(file.Docs) > 1 {
-		return nil, nil, &FileError{Message: "has more than one document; a file defines one protocol"}
+		return nil, nil, &reload.FileError{Message: "has more than one document; a file defines one protocol"}
 	}
 	d, root = new(definition), file.Docs[0].Body
 	if err := yaml.NodeToValue(root, d, yaml.Strict()); err != nil {
@@ -106,12 +107,12 @@ func decode(text []byte) (d *definition, root ast.Node, fault *FileError) {
 }
 
 // yamlError keeps the line and the first line of the message.
-func yamlError(err error) *FileError {
+func yamlError(err error) *reload.FileError {
 	located, ok := errors.AsType[yaml.Error](err)
 	if !ok {
-		return &FileError{Message: firstLine(err.Error())}
+		return &reload.FileError{Message: firstLine(err.Error())}
 	}
-	fault := &FileError{Message: firstLine(located.GetMessage())}
+	fault := &reload.FileError{Message: firstLine(located.GetMessage())}
 	if token := located.GetToken(); token != nil && token.Position != nil {
 		fault.Line = token.Position.Line
 	}
@@ -121,22 +122,4 @@ func yamlError(err error) *FileError {
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	return line
-}
-
-// FileError says what is wrong with a protocol file, and where.
-type FileError struct {
-	// File is the path of the file.
-	File string
-	// Line counts from 1; it is 0 where the whole file is meant.
-	Line int
-	// Message is a sentence for people.
-	Message string
-}
-
-// Error returns file, line and message in the form that editors understand.
-func (e *FileError) Error() string {
-	if e.Line == 0 {
-		return fmt.Sprintf("%s: %s", e.File, e.Message)
-	}
-	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Message)
 }

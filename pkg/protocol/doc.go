@@ -1,5 +1,5 @@
-// Package protocol is the registry of protocols: which steps, in which order and
-// by which services, a command of a given request type becomes.
+// Package protocol is the registry of protocols, which map the request type of a
+// command to its steps, their order and their services.
 //
 //	protocols/*.yaml, *.yml, *.json
 //	        │ Load: the whole folder, or nothing
@@ -13,11 +13,11 @@
 // A protocol is a file. All files of a folder are read and checked together and
 // become one registry, which never changes: two files that claim one request
 // type, an unknown key, a duration without a unit, a JSON Schema that does not
-// compile, each is an error that names file, line and what is wrong. A registry
-// that was loaded can be used without another look at it.
+// compile, each is an error that names file, line and fault. A loaded registry needs
+// no further checks.
 //
-// A [Watcher] takes up changed files: it loads the folder again and hands the
-// registry to the [Holder]; where loading fails, the old one stays in use. Jobs
+// A [Watcher] loads the folder again when files change and hands the registry to the
+// [Holder]; if loading fails, the old one stays in use. Jobs
 // keep the steps that they were accepted with. docs/protocols.md has the rules
 // as users see them.
 //

@@ -10,22 +10,22 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 )
 
-// finding is one thing that a JSON Schema has against a value.
+// finding is one violation of a JSON Schema by a value.
 type finding struct {
-	// location leads to the part of the value that is meant.
+	// location is the path to the faulty part of the value.
 	location []string
 	// message says what is wrong with it.
 	message string
 }
 
-// explain flattens the tree of a validation error into findings that each stand
-// for themselves: one for each missing property and at its place, say, and not
-// one at the object for all of them.
+// explain flattens the tree of a validation error into independent findings: for
+// example one for each missing property at its place, instead of one for all of them
+// at the object.
 func explain(err *jsonschema.ValidationError) iter.Seq[finding] {
 	return func(yield func(finding) bool) { visit(err, yield) }
 }
 
-// visit yields the findings below err, and reports false once yield did.
+// visit yields the findings below err, and reports false if yield did.
 func visit(err *jsonschema.ValidationError, yield func(finding) bool) bool {
 	at := err.InstanceLocation
 	switch k := err.ErrorKind.(type) {
@@ -77,8 +77,8 @@ func each(object, names []string, message string, yield func(finding) bool) bool
 // maxReasons is how many reasons one finding lists.
 const maxReasons = 8
 
-// reasons puts the findings of several alternatives into one text. Those that
-// lie deeper than the value itself name where.
+// reasons joins the findings of several alternatives into one text. Findings below
+// the value itself name their place.
 func reasons(causes []*jsonschema.ValidationError, at []string) string {
 	var texts []string
 	for _, cause := range causes {
@@ -90,7 +90,7 @@ func reasons(causes []*jsonschema.ValidationError, at []string) string {
 			texts = append(texts, text)
 		}
 	}
-	slices.Sort(texts) // the validator walks objects in no order
+	slices.Sort(texts) // the validator walks objects in random order
 	texts = slices.Compact(texts)
 	return strings.Join(texts[:min(len(texts), maxReasons)], "; ")
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Description is what is shown of a protocol to people and to their programs.
+// Description is the public description of a protocol.
 type Description struct {
 	ProtocolID     string            `json:"protocol_id"`
 	Version        string            `json:"version,omitempty"`
@@ -18,12 +18,11 @@ type Description struct {
 	// Digest is the SHA-256 of the file, in hexadecimal: it tells apart two
 	// contents under one version.
 	Digest string `json:"digest"`
-	// LoadedAt is when the set of protocols that this one belongs to was put into
-	// use; it is zero where it was not.
+	// LoadedAt is when the protocol's registry was put into use, zero if it was not.
 	LoadedAt time.Time `json:"loaded_at,omitzero"`
 }
 
-// StepDescription is what is shown of a step.
+// StepDescription is the public description of a step.
 type StepDescription struct {
 	StepID   string `json:"step_id"`
 	StepType string `json:"step_type"`
@@ -39,7 +38,7 @@ func (r *Registry) List() []Description {
 	return list
 }
 
-// describe returns what is shown of the protocol.
+// describe returns the protocol's description.
 func (p *Protocol) describe() Description {
 	steps := make([]StepDescription, len(p.Steps))
 	for i := range p.Steps {

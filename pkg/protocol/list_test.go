@@ -12,7 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/protocol"
 )
 
-// second is another protocol, which can stand beside small's.
+// second is another protocol, which does not conflict with small's.
 func second(version string) string {
 	return strings.NewReplacer("protocol_id: p", "protocol_id: a", "[r]", "[r2]").Replace(small("version: "+version, ""))
 }

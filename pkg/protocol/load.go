@@ -18,11 +18,11 @@ const maxFileSize = 1 << 20
 var ErrNoProtocols = errors.New("no protocol file (*.yaml, *.yml or *.json)")
 
 // Load reads all protocol files of a folder into one registry. Sub-folders,
-// hidden files and files with other endings are left alone.
+// hidden files and files with other endings are ignored.
 //
-// It returns an error that wraps [fs.ErrNotExist] where there is no such folder,
-// [ErrNoProtocols] where it holds no file, and otherwise one that joins every
-// [FileError]: a folder is loaded whole or not at all.
+// It returns an error that wraps [fs.ErrNotExist] if there is no such folder,
+// [ErrNoProtocols] if the folder holds no file, and otherwise one that joins every
+// [reload.FileError]: a folder is loaded whole or not at all.
 func Load(dir string) (*Registry, error) { return load(os.DirFS(dir), dir) }
 
 // LoadFS is like [Load] for the top folder of a file system, such as files that
@@ -35,8 +35,8 @@ func load(fsys fs.FS, dir string) (*Registry, error) {
 }
 
 // LoadPaths is like [Load] for any number of folders and files, which are
-// checked as one set. A file that is named itself is read whatever its ending,
-// and one that is named twice is read once.
+// checked as one set. A file that is named itself is read with any ending,
+// and a file that is named twice is read once.
 //
 // It returns an error that joins, for each path, what [Load] returns.
 func LoadPaths(paths ...string) (*Registry, error) {
@@ -78,7 +78,7 @@ func read(fsys fs.FS, dir string) snapshot {
 	return s
 }
 
-// unreadable is what there is of a folder that cannot be listed.
+// unreadable returns the snapshot of a folder that cannot be listed.
 func unreadable(name string, err error) snapshot {
 	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pathError.Err // it is named here
@@ -108,7 +108,7 @@ func protocolFiles(fsys fs.FS) ([]string, error) {
 	return names, nil
 }
 
-// readLimited reads a file that is not too large.
+// readLimited reads a file of limited size.
 func readLimited(fsys fs.FS, name string) ([]byte, error) {
 	file, err := fsys.Open(name)
 	if err != nil {

@@ -14,8 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/lucius-project/lucius/pkg/envelope"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/reload"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -202,7 +203,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		t.Errorf("folder: %v, want %v", err, fault)
 	}
 	_, err := protocol.LoadFS(brokenFS{MapFS: folder("p.yaml", small("", "")), open: fault})
-	if file, ok := errors.AsType[*protocol.FileError](err); !ok || file.File != "p.yaml" || !strings.Contains(file.Message, fault.Error()) {
+	if file, ok := errors.AsType[*reload.FileError](err); !ok || file.File != "p.yaml" || !strings.Contains(file.Message, fault.Error()) {
 		t.Errorf("file: %v, want a FileError of p.yaml with %v", err, fault)
 	}
 	_, err = protocol.LoadFS(folder("p.yaml", small("# "+strings.Repeat("x", 1<<20), "")))
@@ -311,11 +312,11 @@ func TestLimitsAreThoseOfTheEnvelope(t *testing.T) {
 		return name + ": ['" + strings.Repeat("x", size) + "']"
 	}
 	for _, more := range []int{0, 1} {
-		requestTypes := strings.Replace(small("", ""), "request_types: [r]", list("request_types", envelope.MaxRequestType+more), 1)
+		requestTypes := strings.Replace(small("", ""), "request_types: [r]", list("request_types", commands.MaxRequestType+more), 1)
 		if _, err := protocol.LoadFS(folder("p.yaml", requestTypes)); (err != nil) != (more > 0) {
 			t.Errorf("a request type of the limit and %d more: %v", more, err)
 		}
-		versions := small(list("schema_versions", envelope.MaxSchemaVersion+more), "")
+		versions := small(list("schema_versions", commands.MaxSchemaVersion+more), "")
 		if _, err := protocol.LoadFS(folder("p.yaml", versions)); (err != nil) != (more > 0) {
 			t.Errorf("a schema version of the limit and %d more: %v", more, err)
 		}

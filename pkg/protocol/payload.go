@@ -18,8 +18,8 @@ import (
 // MaxViolations is how many violations of one payload are named.
 const MaxViolations = 100
 
-// The bounds of what is said about one payload: a short schema can find fault
-// with every element of a long array.
+// The bounds of the violations of one payload: a short schema can refuse every
+// element of a long array.
 const (
 	maxMessage    = 300       // bytes of one message
 	maxExplaining = 128 << 10 // bytes of all pointers and messages together
@@ -28,12 +28,11 @@ const (
 // ValidatePayload applies every step's schema to its part of the payload, which
 // is a tree of [canonicaljson.Parse] and is not changed. Each violation points
 // into the command: /payload/language. A violation that several steps find is
-// named once; they are ordered by pointer. The list is empty where the payload
-// is valid. At most [MaxViolations] are named; a last one says that
-// there are more.
+// named once; they are ordered by pointer. The list is empty if the payload is valid.
+// At most [MaxViolations] are named; one more says that some are left out.
 //
-// Where a step's pointer leads nowhere, that is a violation for a step with a
-// schema; a step without one then gets no payload.
+// If a step's pointer finds nothing, that is a violation for a step with a schema; a
+// step without a schema then gets no payload.
 //
 // Source: Option B spec, 5.2, Step payload validation.
 func (p *Protocol) ValidatePayload(payload any) []problem.Violation {
@@ -42,7 +41,7 @@ func (p *Protocol) ValidatePayload(payload any) []problem.Violation {
 	for i := 0; i < len(p.Steps) && complete; i++ {
 		complete = p.Steps[i].validate(payload, &v)
 	}
-	// The validator walks objects in no order.
+	// The validator walks objects in random order.
 	slices.SortFunc(v.list, func(a, b problem.Violation) int {
 		return cmp.Or(strings.Compare(a.Pointer, b.Pointer), strings.Compare(a.Message, b.Message))
 	})
@@ -52,7 +51,7 @@ func (p *Protocol) ValidatePayload(payload any) []problem.Violation {
 	return v.list
 }
 
-// validate adds the step's violations, and reports false once there is no room.
+// validate adds the step's violations, and reports false if there is no room left.
 func (s *Step) validate(payload any, v *violations) bool {
 	if s.schema == nil {
 		return true
@@ -82,13 +81,13 @@ func (s *Step) validate(payload any, v *violations) bool {
 	return true
 }
 
-// violations collects violations within bounds.
+// violations collects a bounded number of violations.
 type violations struct {
 	list []problem.Violation
 	size int
 }
 
-// add names a violation once, and reports false where there is no room for it.
+// add adds a violation unless it is there already, and reports false without room.
 func (v *violations) add(pointer jsontext.Pointer, message string) bool {
 	violation := problem.Violation{Pointer: string(pointer), Message: truncate(message)}
 	if slices.Contains(v.list, violation) {

@@ -8,7 +8,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// path leads from a file's top to one of its values, by keys and indexes.
+// path is the keys and indexes from the top of a file to one of its values.
 type path []string
 
 // to returns the path of a value below this one.
@@ -36,8 +36,8 @@ func (p path) String() string {
 	return out.String()
 }
 
-// line returns the line of the value that the path leads to, or of the nearest
-// one above that the file holds, or 0.
+// line returns the line of the value at the path, or of its nearest parent in the
+// file, or 0.
 func (p path) line(node ast.Node) int {
 	line := 0
 	for _, token := range p {
@@ -51,7 +51,7 @@ func (p path) line(node ast.Node) int {
 }
 
 // descend returns the value of a key or index and the line on which it begins,
-// or nil without one.
+// or nil if there is none.
 func descend(node ast.Node, token string) (ast.Node, int) {
 	switch n := node.(type) {
 	case *ast.AnchorNode:

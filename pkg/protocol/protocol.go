@@ -17,16 +17,15 @@ import (
 // into one batch of the store.
 const MaxSteps = 32
 
-// Protocol is what a command of its request types becomes.
+// Protocol defines the steps of commands with its request types.
 type Protocol struct {
 	// ID is the protocol_id, unique in its registry.
 	ID string
-	// Version is the version as it is written in the file, or empty.
+	// Version is the version as written in the file, or empty.
 	Version string
 	// RequestTypes are the request types that the protocol claims, at least one.
 	RequestTypes []string
-	// SchemaVersions are the schema versions that the protocol takes; empty takes
-	// any.
+	// SchemaVersions are the accepted schema versions; empty accepts any.
 	SchemaVersions []string
 	// Steps are the steps in their order, 1 to [MaxSteps].
 	Steps []Step
@@ -46,23 +45,23 @@ type Step struct {
 	// PayloadPointer is the JSON pointer (RFC 6901) of the step's payload in the
 	// command's payload; "" is all of it.
 	PayloadPointer string
-	// Mode is the mode of the step, or empty where the protocol does not decide.
+	// Mode is the mode of the step, or empty if the protocol sets none.
 	Mode routing.Mode
 	// Overrides are the timeouts and budgets that the file sets for the step or
 	// for the whole protocol. A field that is 0, or a list that is nil, is not
 	// set; a list that is empty allows no retry of its cause.
 	Overrides statemachine.Policy
-	// schema is the compiled payload_schema, or nil without one.
+	// schema is the compiled payload_schema, or nil if there is none.
 	schema *jsonschema.Schema
 }
 
-// Policy returns the step's timeouts and budgets: its own, and the global ones
-// where it sets none.
+// Policy returns the step's timeouts and budgets: its own, or the global ones that it
+// does not override.
 func (s *Step) Policy(global statemachine.Policy) statemachine.Policy {
 	return overlay(s.Overrides, global)
 }
 
-// overlay returns base with everything replaced that over sets.
+// overlay returns base with the settings of over replaced.
 func overlay(over, base statemachine.Policy) statemachine.Policy {
 	return statemachine.Policy{
 		AckTimeout:  cmp.Or(over.AckTimeout, base.AckTimeout),
@@ -83,9 +82,8 @@ func firstSet[T any](over, base []T) []T {
 	return base
 }
 
-// CheckSchemaVersion returns the violation of a schema_version that the protocol
-// does not take, for an error of the code [problem.SchemaVersionUnsupported], or
-// none.
+// CheckSchemaVersion returns the violation of a schema_version that the protocol does
+// not accept, for an error with the code [problem.SchemaVersionUnsupported].
 func (p *Protocol) CheckSchemaVersion(version string) []problem.Violation {
 	if len(p.SchemaVersions) == 0 || slices.Contains(p.SchemaVersions, version) {
 		return nil

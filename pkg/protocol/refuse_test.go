@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/reload"
 )
 
 // faults lists what the joined error of Load is made of, a line for each.
@@ -20,7 +21,7 @@ func faults(t *testing.T, err error) []string {
 	}
 	var lines []string
 	for _, fault := range joined.Unwrap() {
-		if _, ok := errors.AsType[*protocol.FileError](fault); !ok {
+		if _, ok := errors.AsType[*reload.FileError](fault); !ok {
 			t.Errorf("%v is a %T, want a FileError", fault, fault)
 		}
 		lines = append(lines, fault.Error())

@@ -30,7 +30,7 @@ func (r *Registry) Protocols() []*Protocol {
 }
 
 // Digest returns the SHA-256, in hexadecimal, of the names and contents of all
-// files: two processes with the same digest take the same commands.
+// files: two processes with the same digest accept the same commands.
 func (r *Registry) Digest() string { return r.digest }
 
 // since returns the ids of the protocols that are new or differ from the

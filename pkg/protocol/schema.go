@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// errNotLoaded answers every reference of a schema to something outside of it.
+// errNotLoaded is returned for every reference of a schema to another document.
 var errNotLoaded = errors.New("references to other documents are not loaded")
 
 // noLoader keeps the compiler from the network and from the file system.
@@ -20,7 +20,7 @@ type noLoader struct{}
 // Load implements [jsonschema.URLLoader].
 func (noLoader) Load(string) (any, error) { return nil, errNotLoaded }
 
-// schema compiles a payload_schema, or returns nil without one.
+// schema compiles a payload_schema, or returns nil if there is none.
 func (c *checker) schema(at path, document any) *jsonschema.Schema {
 	if document == nil {
 		return nil
@@ -38,8 +38,8 @@ func (c *checker) schema(at path, document any) *jsonschema.Schema {
 	return schema
 }
 
-// jsonTree turns what YAML makes of a value into what JSON makes of it: there is
-// no NaN, and binary data is text.
+// jsonTree turns a value decoded from YAML into the same value decoded from JSON:
+// NaN is an error, and binary data becomes text.
 func jsonTree(document any) (any, error) {
 	text, err := json.Marshal(document)
 	if err != nil {
@@ -47,16 +47,15 @@ func jsonTree(document any) (any, error) {
 	}
 	tree, err := canonicaljson.Parse(text)
 	if err != nil {
-		// Where that is in the text that was made here tells nobody anything.
+		// The error's offset is in the intermediate JSON, so it is left out.
 		fault := problem.From(err).Errors[0]
 		return nil, fmt.Errorf("%q %s", fault.Pointer, fault.Message)
 	}
 	return tree, nil
 }
 
-// compile compiles a schema of draft 2020-12, unless it names another, without
-// looking anywhere else. Formats are asserted: who writes "format: date" means
-// it.
+// compile compiles a schema of draft 2020-12, unless it names another draft, and
+// loads no other document. Formats are asserted: "format: date" is a constraint.
 func compile(tree any) (*jsonschema.Schema, error) {
 	const url = "schema:///payload_schema"
 	compiler := jsonschema.NewCompiler()

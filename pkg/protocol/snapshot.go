@@ -10,24 +10,26 @@ import (
 	"slices"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/lucius-project/lucius/pkg/reload"
 )
 
-// snapshot is what a set of files held when it was read. What is compared with
-// an earlier look at the files, and what is loaded, are the same bytes.
+// snapshot is the content of a set of files. The watcher compares and loads the same
+// bytes.
 type snapshot struct {
 	files []fileText
 	// faults are the folders that could not be read.
 	faults []error
 }
 
-// fileText is the text of one file, or why it could not be read.
+// fileText is the text of one file, or the error of reading it.
 type fileText struct {
 	path string
 	text []byte
 	err  error
 }
 
-// add appends another snapshot, but for files that are here already.
+// add appends another snapshot, except files that are in this one already.
 func (s *snapshot) add(other snapshot) {
 	for _, file := range other.files {
 		if !slices.ContainsFunc(s.files, func(have fileText) bool { return have.path == file.path }) {
@@ -37,9 +39,9 @@ func (s *snapshot) add(other snapshot) {
 	s.faults = append(s.faults, other.faults...)
 }
 
-// digest is the SHA-256, in hexadecimal, of the names and contents of the files,
-// and of what kept one from being read. The folder does not count, so that it is
-// the same on every machine.
+// digest returns the SHA-256, in hexadecimal, of the names and contents of the files,
+// and of the errors of reading them. It excludes the folder, so that it is the same
+// on every machine.
 func (s *snapshot) digest() string {
 	hash := sha256.New()
 	for _, file := range s.files {
@@ -51,14 +53,13 @@ func (s *snapshot) digest() string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// digest is the SHA-256 of a text, in hexadecimal.
+// digest returns the SHA-256 of a text, in hexadecimal.
 func digest(text []byte) string {
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 
-// registry turns the files into a registry, or returns all that is wrong with
-// them.
+// registry turns the files into a registry, or returns all their faults.
 func (s *snapshot) registry() (*Registry, error) {
 	faults := slices.Clone(s.faults)
 	var files []parsedFile
@@ -77,31 +78,31 @@ func (s *snapshot) registry() (*Registry, error) {
 	return registry, nil
 }
 
-// parsedFile is a file that was understood, with what is wrong with it by itself.
+// parsedFile is a parsed file with its own faults.
 type parsedFile struct {
 	protocol *Protocol
 	root     ast.Node
-	faults   []*FileError
+	faults   []*reload.FileError
 }
 
 // parse checks one file.
 func (f *fileText) parse() parsedFile {
 	if f.err != nil {
-		return parsedFile{faults: []*FileError{{File: f.path, Message: f.err.Error()}}}
+		return parsedFile{faults: []*reload.FileError{{File: f.path, Message: f.err.Error()}}}
 	}
 	d, root, fault := decode(f.text)
 	if fault != nil {
 		fault.File = f.path
-		return parsedFile{faults: []*FileError{fault}}
+		return parsedFile{faults: []*reload.FileError{fault}}
 	}
 	c := checker{file: f.path, root: root}
 	protocol := c.protocol(d)
 	protocol.Digest = digest(f.text)
-	slices.SortStableFunc(c.faults, func(a, b *FileError) int { return cmp.Compare(a.Line, b.Line) })
+	slices.SortStableFunc(c.faults, func(a, b *reload.FileError) int { return cmp.Compare(a.Line, b.Line) })
 	return parsedFile{protocol: protocol, root: root, faults: c.faults}
 }
 
-// combine makes the registry and finds what files claim twice.
+// combine builds the registry and finds ids and request types that two files claim.
 func combine(files []parsedFile) (*Registry, []error) {
 	registry := &Registry{byRequestType: map[string]*Protocol{}}
 	byID := map[string]*Protocol{}
@@ -114,7 +115,7 @@ func combine(files []parsedFile) (*Registry, []error) {
 		registry.protocols = append(registry.protocols, p)
 		claim := func(claims map[string]*Protocol, name, what string, at path) {
 			if other, taken := claims[name]; taken && other != p && name != "" {
-				clashes = append(clashes, &FileError{
+				clashes = append(clashes, &reload.FileError{
 					File: p.File, Line: at.line(file.root),
 					Message: fmt.Sprintf("the %s %q is already claimed by %s", what, name, other.File),
 				})

@@ -14,7 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// The limits of a protocol file, beside [MaxSteps].
+// The limits of a protocol file, in addition to [MaxSteps].
 const (
 	maxRequestTypes   = 64
 	maxRequestType    = 128 // bytes, as in a command
@@ -27,7 +27,7 @@ const (
 
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// text returns the text of a value, and false where it is absent or no text.
+// text returns the text of a value, and false if it is absent or not a text.
 func (c *checker) text(at path, s scalar) (string, bool) {
 	if s.compound {
 		c.fail(at, "must be a single value")

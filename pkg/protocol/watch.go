@@ -4,43 +4,36 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"time"
 
 	"github.com/lucius-project/lucius/pkg/reload"
 )
 
-// WatcherConfig is what the watcher of a folder is made of.
+// WatcherConfig configures the watcher of a folder.
 type WatcherConfig struct {
 	// Dir is the folder of the protocol files. Required.
 	Dir string
 	// Holder holds the registry in use, which came from that folder. Required.
 	Holder *Holder
-	// Interval is the time between two looks at the folder. Optional. Defaults to
-	// [reload.DefaultInterval].
-	Interval time.Duration
-	// Reload asks for a reload at once with each value, such as SIGHUP. Optional.
-	Reload <-chan os.Signal
-	// Logger is told of each reload and once of each failure. Optional.
+	// Logger logs each reload, and each failure once. Optional.
 	Logger *slog.Logger
-	// Observe is told of each attempt to reload. Optional.
+	// Observe is called for each attempt to reload. Optional.
 	Observe func(reload.Outcome)
 }
 
-// NewWatcher returns what takes up changed protocol files: all of them as one
-// set, or none. The errors of its looks are those of [Load]. The error names the
-// field that makes no sense.
+// NewWatcher returns a watcher that loads changed protocol files: all as one set, or
+// none. The errors of its looks are those of [Load]. The error names the missing
+// field.
 func NewWatcher(cfg WatcherConfig) (*reload.Watcher, error) {
 	if cfg.Dir == "" || cfg.Holder == nil {
 		return nil, errors.New("protocol: Dir and Holder are required")
 	}
 	return reload.New(reload.Config{
 		Name: "protocol files", Look: cfg.look, InUse: func() string { return cfg.Holder.Current().Digest() },
-		Interval: cfg.Interval, Signal: cfg.Reload, Logger: cfg.Logger, Observe: cfg.Observe,
+		Logger: cfg.Logger, Observe: cfg.Observe,
 	})
 }
 
-// look reads the folder. What is compared with the look before, and what is
-// loaded, are the same bytes.
+// look reads the folder. The watcher compares and loads the same bytes.
 func (c *WatcherConfig) look() (string, reload.Load) {
 	files := read(os.DirFS(c.Dir), c.Dir)
 	return files.digest(), func() ([]any, error) {

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/reload"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // watched is a watcher of a folder on disk, with all that it tells.
@@ -27,7 +27,6 @@ type watched struct {
 
 	dir      string
 	holder   *protocol.Holder
-	reload   chan os.Signal
 	log      bytes.Buffer
 	attempts []string
 }
@@ -36,7 +35,7 @@ type watched struct {
 // version 1.
 func watch(t *testing.T) *watched {
 	t.Helper()
-	w := &watched{dir: t.TempDir(), reload: make(chan os.Signal, 1)}
+	w := &watched{dir: t.TempDir()}
 	w.write(t, "p.yaml", small("version: 1", ""))
 	registry, err := protocol.Load(w.dir)
 	if err != nil {
@@ -44,7 +43,7 @@ func watch(t *testing.T) *watched {
 	}
 	w.holder = protocol.NewHolder(registry)
 	w.Watcher, err = protocol.NewWatcher(protocol.WatcherConfig{
-		Dir: w.dir, Holder: w.holder, Reload: w.reload, Logger: slog.New(slog.NewTextHandler(&w.log, nil)),
+		Dir: w.dir, Holder: w.holder, Logger: slog.New(slog.NewTextHandler(&w.log, nil)),
 		Observe: func(o reload.Outcome) { w.attempts = append(w.attempts, o.String()) },
 	})
 	if err != nil {
@@ -89,9 +88,8 @@ func TestWatcherConfig(t *testing.T) {
 	t.Parallel()
 	holder := protocol.NewHolder(nil)
 	for want, cfg := range map[string]protocol.WatcherConfig{
-		"Dir":      {Holder: holder},
-		"Holder":   {Dir: "x"},
-		"Interval": {Dir: "x", Holder: holder, Interval: -1},
+		"Dir":    {Holder: holder},
+		"Holder": {Dir: "x"},
 	} {
 		if w, err := protocol.NewWatcher(cfg); err == nil || w != nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("NewWatcher without a good %s = %v, %v", want, w, err)
@@ -164,7 +162,7 @@ func TestWatcher_RunOnce(t *testing.T) {
 	}
 }
 
-// What is being written differs from look to look, even where it happens to be a
+// A file that is being written differs from look to look, even if it happens to be a
 // good protocol.
 func TestWatcher_AFileThatIsBeingWrittenIsNotLoaded(t *testing.T) {
 	t.Parallel()
@@ -258,7 +256,7 @@ func TestWatcher_TheLinkOfAConfigMapIsSwapped(t *testing.T) {
 	link("..1", "..data")
 	link(filepath.Join("..data", "p.yaml"), "p.yaml")
 	if got := w.looks(t, 1)[0]; got != "unchanged" {
-		t.Errorf("the same text behind a link is %s, want unchanged", got)
+		t.Errorf("the same text reached by a link is %s, want unchanged", got)
 	}
 	link("..2", "..data")
 	if diff := cmp.Diff([]string{"settling", "reloaded"}, w.looks(t, 2)); diff != "" || w.version() != "2" {
@@ -271,7 +269,12 @@ func (w *watched) running(t *testing.T, story func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- w.Run(ctx) }()
+	loop := upkeep.Loop{Interval: 2 * time.Second, Wake: w.Asked(), Pass: func(ctx context.Context) error {
+		_, _ = w.RunOnce(ctx)
+		return nil
+	}}
+	go func() { ended <- loop.Run(ctx) }()
+	synctest.Wait()
 	story()
 	cancel()
 	if err := <-ended; err != nil {
@@ -296,7 +299,7 @@ func TestWatcher_Run(t *testing.T) {
 				t.Errorf("after two looks version %s is in use, want 2", got)
 			}
 			w.write(t, "p.yaml", small("version: 3", ""))
-			w.reload <- syscall.SIGHUP
+			w.Ask()
 			synctest.Wait()
 			if got := w.version(); got != "3" {
 				t.Errorf("after the signal version %s is in use, want 3", got)
@@ -327,7 +330,7 @@ func TestWatcher_Run_LogsAFailureOnce(t *testing.T) {
 			count("a bad file", refused, 1)
 			w.write(t, "p.yaml", "x: 2\n")
 			count("as bad, with another text", refused, 1)
-			w.reload <- syscall.SIGHUP
+			w.Ask()
 			count("a signal", refused, 2)
 			w.write(t, "p.yaml", "y: 1\n")
 			count("bad in another way", refused, 3)

@@ -13,8 +13,8 @@ import (
 
 var english = message.NewPrinter(language.English)
 
-// wording says what a keyword of a JSON Schema demands. It follows the words of
-// the envelope's violations; for rarer keywords the validator's own do.
+// wording says what a keyword of a JSON Schema demands, in the style of package
+// commands; for rarer keywords it keeps the validator's message.
 func wording(keyword jsonschema.ErrorKind) string {
 	switch k := keyword.(type) {
 	case *kind.Type:

@@ -1,152 +1,147 @@
-// Package reload takes up files that change while the process runs: all of a
-// set, or none.
+// Package reload reloads files that change while the process runs: all files of
+// a set, or none.
 package reload
 
 import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"os"
 	"sync"
-	"time"
 )
 
-// DefaultInterval is the time between two looks at the files.
-const DefaultInterval = 2 * time.Second
-
-// Config is what a [Watcher] is made of.
+// Config configures a [Watcher].
 type Config struct {
-	// Name says what is reloaded, in the plural, such as "protocol files". Required.
+	// Name is the name of the files in the plural, such as "protocol files".
+	// Required.
 	Name string
-	// Look reads the files. It returns a hash of what they hold, or of why they
-	// cannot be read, and what puts that same text into use. Required.
+	// Look reads the files. It returns a hash of their contents, or of the read
+	// error, and a function that puts exactly these contents into use.
+	// Required.
 	Look func() (digest string, load Load)
-	// InUse returns the digest of what is in use. Required.
+	// InUse returns the digest of the contents in use. Required.
 	InUse func() string
-	// Interval is the time between two looks at the files. Optional. Defaults to
-	// [DefaultInterval].
-	Interval time.Duration
-	// Signal asks for a reload at once with each value, such as SIGHUP. Optional.
-	Signal <-chan os.Signal
-	// Logger is told of each reload, and once of each failure. Optional.
+	// Logger gets each reload, and each failure once. Optional.
 	Logger *slog.Logger
-	// Observe is told of each attempt to reload: [Reloaded] or [Refused].
-	// Optional.
+	// Observe is called after each attempt to reload, with [Reloaded] or
+	// [Refused]. Optional.
 	Observe func(Outcome)
 }
 
-// Load puts what was read into use. With an error what was in use stays so. The
-// attributes tell the log what is new; there may be none.
+// Load puts the contents into use, or returns an error and leaves the previous
+// ones in use. news are attributes for the log; there may be none.
 type Load func() (news []any, err error)
 
-// Validate reports the first field that makes no sense, by name.
+// Validate returns an error that names the first invalid field.
 func (c Config) Validate() error {
 	switch {
 	case c.Name == "":
 		return errors.New("reload: Name is required")
 	case c.Look == nil || c.InUse == nil:
 		return errors.New("reload: Look and InUse are required")
-	case c.Interval < 0:
-		return errors.New("reload: Interval must be positive")
 	}
 	return nil
 }
 
-// Watcher takes up changed files: all of them as one set, or none.
+// Watcher reloads changed files: all of them as one set, or none.
 //
-// It polls the contents of the files. Notifications of the file system would be
-// quicker by a second or two, but they are not to be had on network file
-// systems, and they tell of a mounted config map's swapped link in ways that
-// differ from host to host. Times and sizes are not looked at: a file may change
-// and keep both.
+// It polls the contents of the files. File system notifications would be a
+// second or two faster, but network file systems do not send them, and for the
+// swapped link of a mounted config map they differ from host to host. Times and
+// sizes are not compared: a file may change and keep both.
 type Watcher struct {
 	cfg Config
-	// seen is the digest of a change that was seen once. It is loaded when it is
-	// seen again: a file that is half written rarely stays so for an interval.
+	// seen is the digest of a change that one look has seen. It is loaded if
+	// the next look sees it again: a file is rarely half written for a whole
+	// interval.
 	seen string
-	// tried is the digest of the last attempt that failed, and empty after one
-	// that did not.
+	// tried is the digest of the last attempt if it failed, otherwise empty.
 	tried string
-	// logged is the failure that the log holds already.
+	// logged is the last failure that was logged.
 	logged string
+	wake   chan struct{}
 
 	mu      sync.Mutex
 	refused error
+	asked   bool // The next look loads the files, changed or not.
 }
 
-// New returns a watcher. The error names the field that makes no sense.
+// New returns a watcher, or an error that names the invalid field.
 func New(cfg Config) (*Watcher, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg.Interval = cmp.Or(cfg.Interval, DefaultInterval)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Observe == nil {
 		cfg.Observe = func(Outcome) {}
 	}
-	return &Watcher{cfg: cfg}, nil
+	return &Watcher{cfg: cfg, wake: make(chan struct{}, 1)}, nil
 }
 
-// Outcome is what a look at the files came to.
+// Outcome is the result of a look at the files.
 type Outcome int
 
 // The outcomes.
 const (
-	// Unchanged says that the files are those of the last attempt, in use or
-	// refused.
+	// Unchanged says that the files are the same as at the last attempt.
 	Unchanged Outcome = iota
-	// Settling says that the files differ, and are loaded at the next look if they
-	// stay as they are.
+	// Settling says that the files have changed; the next look loads them if
+	// they do not change again.
 	Settling
 	// Reloaded says that the files were loaded and are in use.
 	Reloaded
-	// Refused says that something is wrong with the files, and that those before
-	// stay in use.
+	// Refused says that the files are invalid, and that the previous ones stay
+	// in use.
 	Refused
 )
 
-// String returns the outcome in lower case, as metrics have it.
+// String returns the outcome in lower case, as metrics show it.
 func (o Outcome) String() string {
 	return [...]string{"unchanged", "settling", "reloaded", "refused"}[o]
 }
 
-// Name is what is reloaded.
+// Name returns the name of the files.
 func (w *Watcher) Name() string { return w.cfg.Name }
 
-// Err returns why the files as they are now are not in use, or nil when they
-// are. It is safe for concurrent use.
+// Err returns why the present files are not in use, or nil if they are. It is
+// safe for concurrent use.
 func (w *Watcher) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.refused
 }
 
-// Run looks at the files at each interval, and at once when it is asked to,
-// until the context ends.
-func (w *Watcher) Run(ctx context.Context) error {
-	ticker := time.NewTicker(w.cfg.Interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			_, _ = w.RunOnce(ctx) // It is logged, and Err has it.
-		case <-w.cfg.Signal:
-			w.logged = "" // Whoever asks wants an answer, also the same again.
-			_, _ = w.ReloadNow(ctx)
-		case <-ctx.Done():
-			return nil
-		}
+// Ask makes the next look load the files, changed or not, and requests that
+// look through [Watcher.Asked]. It is safe for concurrent use.
+func (w *Watcher) Ask() {
+	w.mu.Lock()
+	w.asked = true
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
 	}
 }
 
-// RunOnce looks at the files, and loads a change that the look before saw as
-// well. The error, which comes with [Refused] alone, is that of the load; files
-// that were refused are not looked into again before they change. One call of
-// RunOnce or ReloadNow runs at a time.
+// Asked returns a channel that holds a value if a look was requested.
+func (w *Watcher) Asked() <-chan struct{} { return w.wake }
+
+// RunOnce looks at the files, and loads a change that the previous look saw as
+// well. The error, only with [Refused], is that of the load and already logged.
+// Refused files are not loaded again before they change. Only one call of
+// RunOnce or ReloadNow may run at a time.
 func (w *Watcher) RunOnce(ctx context.Context) (Outcome, error) {
+	w.mu.Lock()
+	asked := w.asked
+	w.asked = false
+	w.mu.Unlock()
+	if asked {
+		w.logged = "" // The operator wants an answer, even the same one again.
+		return w.ReloadNow(ctx)
+	}
 	switch digest, load := w.cfg.Look(); digest {
 	case cmp.Or(w.tried, w.cfg.InUse()):
 		w.seen = ""
@@ -159,14 +154,14 @@ func (w *Watcher) RunOnce(ctx context.Context) (Outcome, error) {
 	}
 }
 
-// ReloadNow loads the files as they are, changed or not. The error, which comes
-// with [Refused] alone, is that of the load.
+// ReloadNow loads the files, changed or not. The error, only with [Refused], is
+// that of the load.
 func (w *Watcher) ReloadNow(ctx context.Context) (Outcome, error) {
 	digest, load := w.cfg.Look()
 	return w.load(ctx, digest, load)
 }
 
-// load puts the files into use, or remembers why not.
+// load puts the files into use, or records why it could not.
 func (w *Watcher) load(ctx context.Context, digest string, load Load) (Outcome, error) {
 	news, err := load()
 	outcome := Reloaded
@@ -182,7 +177,7 @@ func (w *Watcher) load(ctx context.Context, digest string, load Load) (Outcome, 
 	return outcome, err
 }
 
-// log tells of a reload, and of a failure when it is not the one before.
+// log logs a reload, or a failure that differs from the last one.
 func (w *Watcher) log(ctx context.Context, news []any, err error) {
 	if err == nil {
 		w.logged = ""
@@ -193,4 +188,22 @@ func (w *Watcher) log(ctx context.Context, news []any, err error) {
 		w.logged = text
 		w.cfg.Logger.ErrorContext(ctx, "files refused, those before stay in use", "files", w.cfg.Name, "error", text)
 	}
+}
+
+// FileError is a fault in a file and its line.
+type FileError struct {
+	// File is the path of the file.
+	File string
+	// Line counts from 1; 0 means the whole file.
+	Line int
+	// Message is a sentence for people.
+	Message string
+}
+
+// Error returns file, line and message in the format that editors understand.
+func (e *FileError) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: %s", e.File, e.Message)
+	}
+	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Message)
 }

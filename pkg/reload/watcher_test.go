@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,25 +15,25 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/pkg/reload"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// file is a text on disk and the one in use. A text that begins with "bad" is
-// refused.
+// file holds the text on disk and the text in use. A text that begins with
+// "bad" is refused.
 type file struct {
 	*reload.Watcher
 
 	disk     atomic.Value // a string, written while the watcher looks
 	used     string
-	signal   chan os.Signal
 	log      bytes.Buffer
 	attempts []string
 }
 
 func watch(t *testing.T) *file {
 	t.Helper()
-	f := &file{used: "one", signal: make(chan os.Signal, 1)}
+	f := &file{used: "one"}
 	f.disk.Store("one")
 	var err error
 	f.Watcher, err = reload.New(reload.Config{
@@ -50,7 +48,7 @@ func watch(t *testing.T) *file {
 				return []any{"callers", len(seen)}, nil
 			}
 		},
-		Signal: f.signal, Logger: slog.New(slog.NewTextHandler(&f.log, nil)),
+		Logger:  slog.New(slog.NewTextHandler(&f.log, nil)),
 		Observe: func(o reload.Outcome) { f.attempts = append(f.attempts, o.String()) },
 	})
 	if err != nil {
@@ -64,10 +62,9 @@ func TestConfig_Validate(t *testing.T) {
 	look := func() (string, reload.Load) { return "", nil }
 	inUse := func() string { return "" }
 	for want, cfg := range map[string]reload.Config{
-		"Name":     {Look: look, InUse: inUse},
-		"Look":     {Name: "x", InUse: inUse},
-		"InUse":    {Name: "x", Look: look},
-		"Interval": {Name: "x", Look: look, InUse: inUse, Interval: -1},
+		"Name":  {Look: look, InUse: inUse},
+		"Look":  {Name: "x", InUse: inUse},
+		"InUse": {Name: "x", Look: look},
 	} {
 		if w, err := reload.New(cfg); err == nil || w != nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New without a good %s = %v, %v", want, w, err)
@@ -75,7 +72,7 @@ func TestConfig_Validate(t *testing.T) {
 	}
 }
 
-// What is on disk is loaded when two looks in a row see it, and once.
+// The text on disk is loaded once, when two consecutive looks have seen it.
 func TestWatcher_RunOnce(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -88,7 +85,7 @@ func TestWatcher_RunOnce(t *testing.T) {
 		"a change under way":         {[]string{"t", "tw", "two", "two"}, "settling settling settling reloaded", "two"},
 		"a change that is undone":    {[]string{"two", "one", "two"}, "settling unchanged settling", "one"},
 		"a bad one":                  {[]string{"bad", "bad", "bad"}, "settling refused unchanged", "one"},
-		"a bad one that is mended":   {[]string{"bad", "bad", "two", "two"}, "settling refused settling reloaded", "two"},
+		"a bad one that is fixed":    {[]string{"bad", "bad", "two", "two"}, "settling refused settling reloaded", "two"},
 		"a bad one that is restored": {[]string{"bad", "bad", "one", "one"}, "settling refused settling reloaded", "one"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -128,14 +125,18 @@ func TestWatcher_ReloadNow(t *testing.T) {
 	}
 }
 
-// A failure is logged once, however often it is seen; a signal asks again.
-func TestWatcher_Run(t *testing.T) {
+// A failure is logged once, however often it is seen, and again after Ask.
+func TestWatcher_Ask(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := watch(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- f.Run(ctx) }()
+		loop := upkeep.Loop{Interval: 2 * time.Second, Wake: f.Asked(), Pass: func(ctx context.Context) error {
+			_, _ = f.RunOnce(ctx)
+			return nil
+		}}
+		go func() { ended <- loop.Run(ctx) }()
 		pass := func() {
 			time.Sleep(time.Minute)
 			synctest.Wait()
@@ -144,10 +145,10 @@ func TestWatcher_Run(t *testing.T) {
 			f.disk.Store(text)
 			pass()
 		}
-		f.signal <- syscall.SIGHUP
+		f.Ask()
 		pass()
 		f.disk.Store("three")
-		f.signal <- syscall.SIGHUP
+		f.Ask()
 		pass()
 		cancel()
 		if err := <-ended; err != nil {

@@ -2,8 +2,8 @@ package servicebus
 
 import "encoding/binary"
 
-// The constructors of AMQP's encoding that are told apart here. The high half of
-// any other says how large its value is.
+// The constructors of AMQP's encoding that this package distinguishes. The high
+// four bits of any other tell the size of its value.
 //
 // Source: AMQP 1.0, 1.2.
 const (
@@ -20,8 +20,8 @@ const (
 	codeList32     = 0xd0
 )
 
-// valueSize is how many bytes the value at the beginning of b takes, 0 where
-// there is none.
+// valueSize returns how many bytes the value at the beginning of b takes, 0 if b
+// does not begin with a whole value.
 func valueSize(b []byte) int {
 	if len(b) == 0 {
 		return 0
@@ -50,8 +50,8 @@ func valueSize(b []byte) int {
 	return size
 }
 
-// describedSize is the same for a value with a descriptor that is a number: those
-// within others are so as well, here.
+// describedSize does the same for a described value. Its descriptor and its value
+// must not be described themselves.
 func describedSize(b []byte) int {
 	if len(b) < 2 || b[1] == codeDescribed {
 		return 0
@@ -67,7 +67,7 @@ func describedSize(b []byte) int {
 	return 1 + descriptor + value
 }
 
-// described takes a described value apart, whose descriptor is a number.
+// described splits a described value whose descriptor is a number.
 func described(b []byte) (descriptor uint64, value []byte, ok bool) {
 	if valueSize(b) == 0 || b[0] != codeDescribed {
 		return 0, nil, false
@@ -81,7 +81,7 @@ func described(b []byte) (descriptor uint64, value []byte, ok bool) {
 	return 0, nil, false
 }
 
-// listOf takes a list apart; its items are still encoded.
+// listOf splits a list into its items, which are still encoded.
 func listOf(b []byte) (items [][]byte, ok bool) {
 	size := valueSize(b)
 	switch {
@@ -111,7 +111,7 @@ func isTrue(b []byte) bool {
 	return b[0] == codeTrue || b[0] == codeBool && b[1] == 1
 }
 
-// symbolOf is the text of a symbol, empty for anything else.
+// symbolOf returns the text of a symbol, empty for anything else.
 func symbolOf(b []byte) string {
 	switch b[0] {
 	case codeSymbol8:

@@ -13,29 +13,28 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 
-	"github.com/lucius-project/lucius/internal/amqppeer"
+	"github.com/lucius-project/lucius/internal/fakeservicebus"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
-// realNamespace names the variable with a connection string of a namespace of
-// Azure's, with the right to manage: what is tested here is then tested there too.
+// realNamespace names the variable with a connection string of a real namespace on
+// Azure, with the right to manage. If it is set, these tests run there too.
 const realNamespace = "LUCIUS_TEST_SERVICEBUS_CONNECTION"
 
-// broker is a namespace with one topic, of which nothing is known but what the SDK
-// says.
+// broker is a namespace with one topic that the test observes only through the SDK.
 type broker struct {
 	connection string
 	topic      string // with a subscription "worker", and duplicate detection
 }
 
-// onBrokers runs the test on the project's own Service Bus, and on Azure's where
-// there is one.
+// onBrokers runs the test on the fake Service Bus, and on Azure's if realNamespace
+// is set.
 func onBrokers(t *testing.T, test func(*testing.T, broker)) {
 	t.Helper()
 	t.Run("peer", func(t *testing.T) {
 		t.Parallel()
-		peer, err := amqppeer.Start(amqppeer.Config{Topics: []amqppeer.Topic{
-			{Name: "test-p0", Subscriptions: []amqppeer.Subscription{{Name: "worker"}}},
+		peer, err := fakeservicebus.Start(fakeservicebus.Config{Topics: []fakeservicebus.Topic{
+			{Name: "test-p0", Subscriptions: []fakeservicebus.Subscription{{Name: "worker"}}},
 		}})
 		if err != nil {
 			t.Fatal(err)
@@ -51,7 +50,7 @@ func onBrokers(t *testing.T, test func(*testing.T, broker)) {
 	}
 }
 
-// realTopic makes a topic that goes with the test.
+// realTopic creates a topic that is deleted after the test.
 func realTopic(t *testing.T, connection string) string {
 	t.Helper()
 	client, err := admin.NewClientFromConnectionString(connection, nil)
@@ -79,8 +78,8 @@ func realTopic(t *testing.T, connection string) string {
 	return name
 }
 
-// take receives and completes until nothing comes for a while, and returns the
-// messages' ids.
+// take receives and completes messages until none arrives for a while, and returns
+// their ids.
 func (b broker) take(t *testing.T) (ids []string) {
 	t.Helper()
 	client, err := azservicebus.NewClientFromConnectionString(b.connection, nil)
@@ -109,7 +108,7 @@ func (b broker) take(t *testing.T) (ids []string) {
 	}
 }
 
-// Directives arrive, each once, also when the relay sends them again.
+// Each directive arrives once, even if the relay sends it again.
 func TestAzure_DirectivesArriveOnce(t *testing.T) {
 	t.Parallel()
 	onBrokers(t, func(t *testing.T, b broker) {
@@ -134,8 +133,8 @@ func TestAzure_DirectivesArriveOnce(t *testing.T) {
 	})
 }
 
-// A reply that the ledger has is gone from its subscription, and one that nobody can
-// read is among the dead letters.
+// An applied reply is removed from its subscription; an unreadable one is
+// dead-lettered.
 func TestAzure_RepliesAreSettled(t *testing.T) {
 	t.Parallel()
 	onBrokers(t, func(t *testing.T, b broker) {

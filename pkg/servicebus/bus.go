@@ -11,10 +11,9 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
 
-// The SDK's own retries, within one call. There has to be one at least: a sender
-// heals between two tries alone, and without a second one it never does. They are
-// quick, so that a cut connection costs a moment and not a deadline; an outage is
-// left to whoever calls.
+// The SDK's own retries, within one call. It needs at least one: a sender recovers
+// only between two tries. They are quick, so that a cut connection costs a moment
+// and not a whole timeout; the caller retries through an outage.
 const (
 	sdkRetries       = 3
 	sdkRetryDelay    = 50 * time.Millisecond
@@ -27,7 +26,7 @@ type bus struct {
 	dialer *dialer
 }
 
-// openBus makes a client. Nothing is sent yet.
+// openBus returns a client. It does not connect yet.
 func openBus(n Namespace) (*bus, error) {
 	if err := n.Validate(); err != nil {
 		return nil, err
@@ -38,7 +37,7 @@ func openBus(n Namespace) (*bus, error) {
 	}
 	d := newDialer(target, n.TLS, cmp.Or(n.DialTimeout, 5*time.Second))
 	client, err := n.client(&azservicebus.ClientOptions{
-		// The SDK speaks bare AMQP on whatever connection this returns.
+		// The SDK speaks plain AMQP on the connection that this returns.
 		NewWebSocketConn: d.dial,
 		RetryOptions: azservicebus.RetryOptions{
 			MaxRetries: sdkRetries, RetryDelay: sdkRetryDelay, MaxRetryDelay: sdkMaxRetryDelay,
@@ -50,7 +49,7 @@ func openBus(n Namespace) (*bus, error) {
 	return &bus{client: client, dialer: d}, nil
 }
 
-// client makes the SDK's client.
+// client returns the SDK's client.
 func (n Namespace) client(options *azservicebus.ClientOptions) (*azservicebus.Client, error) {
 	if n.Connection != "" {
 		client, err := azservicebus.NewClientFromConnectionString(n.Connection, options)
@@ -75,8 +74,7 @@ func (n Namespace) client(options *azservicebus.ClientOptions) (*azservicebus.Cl
 	return client, nil
 }
 
-// close closes the client. A peer that does not answer is not waited for beyond
-// the context: its connections are cut.
+// close closes the client. When the context ends first, it cuts the connections.
 func (b *bus) close(ctx context.Context) error {
 	closed := make(chan error, 1)
 	go func() { closed <- b.client.Close(ctx) }()
@@ -87,5 +85,5 @@ func (b *bus) close(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	b.dialer.cut()
-	return <-closed // Without its connections it has nothing left to wait for.
+	return <-closed // It returns soon, since its connections are gone.
 }

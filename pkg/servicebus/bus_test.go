@@ -11,15 +11,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
-// nobody is a credential that is never asked for.
-type nobody struct{ t *testing.T }
+// unusedCredential fails the test if it is asked for a token.
+type unusedCredential struct{ t *testing.T }
 
-func (n nobody) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
+func (n unusedCredential) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
 	n.t.Error("a token was asked for")
 	return azcore.AccessToken{}, nil
 }
 
-// A client is made without a word to the namespace, or to whoever knows it.
+// Opening a client connects to nothing and asks for no token.
 func TestBus_IsMadeByEachRight(t *testing.T) {
 	t.Parallel()
 	const endpoint = "Endpoint=sb://example.test/"
@@ -30,7 +30,7 @@ func TestBus_IsMadeByEachRight(t *testing.T) {
 		{"a key", namespace()},
 		{"a signature", servicebus.Namespace{Connection: endpoint + ";SharedAccessSignature=SharedAccessSignature sr=a&sig=b&se=1&skn=c"}},
 		{"an emulator's key", servicebus.Namespace{Connection: namespace().Connection + ";UseDevelopmentEmulator=true"}},
-		{"a credential", servicebus.Namespace{Host: "example.test", Credential: nobody{t}}},
+		{"a credential", servicebus.Namespace{Host: "example.test", Credential: unusedCredential{t}}},
 		{"the default credential", servicebus.Namespace{Host: "example.test"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestBus_IsMadeByEachRight(t *testing.T) {
 	}
 }
 
-// What the SDK says about a connection string may hold the key.
+// The SDK's error about a connection string may hold the key.
 func TestBus_AConnectionStringThatCannotBeUsedIsNotShown(t *testing.T) {
 	t.Parallel()
 	const endpoint = "Endpoint=sb://example.test/"
@@ -57,7 +57,7 @@ func TestBus_AConnectionStringThatCannotBeUsedIsNotShown(t *testing.T) {
 		{"no key", endpoint + ";SharedAccessKeyName=" + key},
 		{"neither", endpoint},
 		{"a part without a name", endpoint + ";" + key},
-		{"a part that nobody knows", endpoint + ";" + key + "=x"},
+		{"an unknown part", endpoint + ";" + key + "=x"},
 		{"an emulator that is neither there nor not", namespace().Connection + ";UseDevelopmentEmulator=" + key},
 	} {
 		t.Run(test.name, func(t *testing.T) {

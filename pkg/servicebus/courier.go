@@ -11,26 +11,25 @@ import (
 
 // courier sends messages to one topic.
 type courier interface {
-	// send hands over as many of the first messages as fit into one transfer, and
-	// returns how many these were. They have one outcome: all are there, or the
-	// error is that of all. There is at least one message. It is safe for
-	// concurrent use.
+	// send transfers as many of the first messages as fit into one batch, and
+	// returns how many. They share one outcome. There is at least one message. It
+	// is safe for concurrent use.
 	send(ctx context.Context, messages []*azservicebus.Message) (taken int, err error)
 }
 
-// sender is a courier on the SDK. Its link is opened by the first send.
+// sender is a courier on the SDK. The first send opens its link.
 type sender struct {
 	client *azservicebus.Client
 	topic  string
-	// batchBytes bounds a batch, where it is not 0, below what the link takes.
+	// batchBytes limits a batch to less than the link's maximum, unless it is 0.
 	batchBytes uint64
 
 	mu     sync.Mutex
 	opened *azservicebus.Sender
 }
 
-// send implements [courier]. What does not fit into a batch alone is sent without
-// one: large messages may have a limit of their own.
+// send implements [courier]. A message too large for a batch is sent without one:
+// large messages may have a limit of their own.
 func (s *sender) send(ctx context.Context, messages []*azservicebus.Message) (int, error) {
 	link, err := s.open()
 	if err != nil {
@@ -51,14 +50,14 @@ func (s *sender) send(ctx context.Context, messages []*azservicebus.Message) (in
 		}
 		taken++
 	}
-	if taken < 2 { // An empty batch must not be sent, and one of one message need not.
+	if taken < 2 { // An empty batch panics, and a single message needs no batch.
 		return 1, link.SendMessage(ctx, messages[0], nil)
 	}
 	return taken, link.SendMessageBatch(ctx, batch, nil)
 }
 
-// open returns the sender, and makes it first where there is none. Two that are
-// made at once are one too many, which costs nothing: neither has a link yet.
+// open returns the sender, and makes it if there is none yet. Of two made at once
+// the second is dropped, which costs nothing: neither has a link yet.
 func (s *sender) open() (*azservicebus.Sender, error) {
 	s.mu.Lock()
 	opened := s.opened
@@ -66,7 +65,7 @@ func (s *sender) open() (*azservicebus.Sender, error) {
 	if opened != nil {
 		return opened, nil
 	}
-	// Not under the lock: it waits while another sender connects.
+	// Not under the lock: NewSender blocks while another sender connects.
 	made, err := s.client.NewSender(s.topic, nil)
 	if err != nil {
 		return nil, err

@@ -14,27 +14,27 @@ import (
 )
 
 var (
-	// errStopping is returned for a reply that the store did not take before the end.
+	// errStopping is returned for a reply that the store did not accept before the stop.
 	errStopping = errors.New("the process stops")
-	// errLockLost is returned for a reply that somebody else may have by now.
+	// errLockLost is returned for a reply that another consumer may have by now.
 	errLockLost = errors.New("the lock is lost")
 )
 
-// handle brings one delivery to the use case and settles it by what became of it.
-// It returns after the commit, or when there will be none.
+// handle applies one delivery and settles it according to the result, after the
+// commit if there is one.
 func (s *subscription) handle(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage) Delivery {
 	parsed, err := s.parse(m)
 	d := Delivery{Type: parsed.kind, UnknownFields: parsed.unknown}
-	if unreadable, ok := errors.AsType[*problem.Error](err); ok { // Its code may be none of the wire contract's.
+	if unreadable, ok := errors.AsType[*problem.Error](err); ok { // Its code may be outside the wire contract.
 		d.Outcome = s.deadLetter(ctx, from, m, unreadable)
 		return d
 	}
-	answer, err := s.bring(ctx, from, m, parsed)
+	answer, err := s.apply(ctx, from, m, parsed)
 	known := problem.From(err)
 	switch {
 	case err == nil:
 		if answer.PostErr != nil {
-			s.cfg.Logger.WarnContext(ctx, "clean-up after a reply failed, the sweeper does it", "topic", s.name, "error", answer.PostErr)
+			s.cfg.Logger.WarnContext(ctx, "clean-up after a reply left to the sweeper", "topic", s.name, "error", answer.PostErr)
 		}
 		d.Outcome = ReplyApplied
 		if answer.Outcome == statemachine.Duplicate {
@@ -55,7 +55,7 @@ func (s *subscription) handle(ctx context.Context, from receiver, m *azservicebu
 	return d
 }
 
-// parse reads a message. The error is a [*problem.Error].
+// parse parses a message. The error is a [*problem.Error].
 func (s *subscription) parse(m *azservicebus.ReceivedMessage) (reply, error) {
 	if len(m.Body) > s.cfg.MaxBytes {
 		return reply{kind: ReplyUnknown}, problem.Newf(problem.TooLarge, "The body is larger than %d bytes.", s.cfg.MaxBytes)
@@ -63,23 +63,29 @@ func (s *subscription) parse(m *azservicebus.ReceivedMessage) (reply, error) {
 	return parseReply(m.Body, m.MessageID)
 }
 
-// transient reports whether a reply that fails so may succeed as it is.
+// transient reports whether a reply that failed with this code may succeed later.
 func transient(code problem.Code) bool {
 	return code == problem.StoreUnavailable || code == problem.Conflict || code == problem.Internal
 }
 
-// recorded reports whether the use case has taken note of a reply that it refused.
+// recorded reports whether the use case has recorded a reply that it refused with
+// this code.
 func recorded(code problem.Code) bool {
 	return code == problem.StaleAttempt || code == problem.ContradictoryResult || code == problem.IllegalTransition
 }
 
-// bring brings a reply to the use case, again and again while the store does not
-// answer. The bus counts how often a reply is given back and gives it up in the
-// end; so it is held instead, for as long as its lock can be renewed.
-func (s *subscription) bring(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, r reply) (callbacks.Answer, error) {
-	lock := newLock(m)
+// apply applies a reply, and retries while the store does not answer. It holds the
+// reply for as long as the lock can be renewed and does not abandon it: the bus
+// dead-letters a reply after a number of deliveries.
+func (s *subscription) apply(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, r reply) (callbacks.Answer, error) {
+	lock := time.Duration(0) // how long a lock lasts; 0 if the message does not say
+	if m.LockedUntil != nil {
+		lock = time.Until(*m.LockedUntil)
+	}
 	for failures := 0; ; failures++ {
-		answer, err := s.call(ctx, r)
+		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout) // A stop does not interrupt the call.
+		answer, err := s.cfg.Apply(work, r.callback)
+		cancel()
 		if err == nil {
 			return answer, nil
 		}
@@ -91,34 +97,16 @@ func (s *subscription) bring(ctx context.Context, from receiver, m *azservicebus
 		if ctx.Err() != nil {
 			return answer, fmt.Errorf("%w: %w", errStopping, err)
 		}
-		if err := s.keep(ctx, from, m, lock); err != nil {
+		if err := s.renew(ctx, from, m, lock); err != nil {
 			return answer, err
 		}
 	}
 }
 
-// call makes one call. What is in hand is finished also when the process stops.
-func (s *subscription) call(ctx context.Context, r reply) (callbacks.Answer, error) {
-	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
-	defer cancel()
-	return r.bring(work, s.cfg.Callbacks)
-}
-
-// lock is how long a delivery is ours.
-type lock struct{ span time.Duration }
-
-// newLock returns the lock of a message that has just come.
-func newLock(m *azservicebus.ReceivedMessage) lock {
-	if m.LockedUntil == nil {
-		return lock{}
-	}
-	return lock{span: time.Until(*m.LockedUntil)}
-}
-
-// keep renews the lock when half of its time has gone. A renewal that fails is
-// tried again as long as the lock holds.
-func (s *subscription) keep(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, l lock) error {
-	if held(m, l.span/2) {
+// renew renews the lock once half of its duration has passed. If that fails while
+// the lock holds, it returns nil: the next call tries again.
+func (s *subscription) renew(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, duration time.Duration) error {
+	if held(m, duration/2) {
 		return nil
 	}
 	renewal, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
@@ -130,12 +118,12 @@ func (s *subscription) keep(ctx context.Context, from receiver, m *azservicebus.
 	return fmt.Errorf("%w: %w", errLockLost, err)
 }
 
-// held reports whether the lock of a message holds for longer than that.
+// held reports whether the lock of a message holds for longer than the duration.
 func held(m *azservicebus.ReceivedMessage, longer time.Duration) bool {
 	return m.LockedUntil != nil && time.Until(*m.LockedUntil) > longer
 }
 
-// lockLost reports whether the bus says that a lock is lost.
+// lockLost reports whether the bus answered that the lock is lost.
 func lockLost(err error) bool {
 	broken, ok := errors.AsType[*azservicebus.Error](err)
 	return ok && broken.Code == azservicebus.CodeLockLost

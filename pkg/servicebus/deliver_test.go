@@ -20,12 +20,12 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// answers is a use case that always answers so.
+// answers returns a use case that always gives this answer.
 func answers(answer callbacks.Answer, err error) *useCase {
 	return &useCase{answer: func(context.Context, int) (callbacks.Answer, error) { return answer, err }}
 }
 
-// failing is a use case that fails so for the first n calls.
+// failing returns a use case whose first n calls fail with this error.
 func failing(n int, err error) *useCase {
 	return &useCase{answer: func(_ context.Context, call int) (callbacks.Answer, error) {
 		if call < n {
@@ -74,7 +74,7 @@ func TestDeliver_IsSettledByWhatBecameOfIt(t *testing.T) {
 	}
 }
 
-// What follows a change may fail; the change holds, and somebody is told.
+// A clean-up may fail after the commit; the commit stands, and the log says so.
 func TestDeliver_ACleanUpThatFailsIsLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -86,7 +86,7 @@ func TestDeliver_ACleanUpThatFailsIsLogged(t *testing.T) {
 	}
 }
 
-// Its sender gets no answer, so what is refused is told to the log.
+// The sender gets no answer, so refusals are logged.
 func TestDeliver_ARefusalIsLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -100,8 +100,8 @@ func TestDeliver_ARefusalIsLogged(t *testing.T) {
 	}
 }
 
-// An outage of the store outlasts any number of deliveries, so a reply is not
-// given back: the bus would put it among the dead letters in the end.
+// An outage of the store may outlast any number of deliveries, so a reply is not
+// abandoned: the bus would dead-letter it in the end.
 func TestDeliver_IsHeldWhileTheStoreDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -192,7 +192,7 @@ func TestDeliver_ALockThatIsLostEndsTheTrying(t *testing.T) {
 	}
 }
 
-// A renewal that fails is tried again as long as the lock holds.
+// A failed renewal is retried as long as the lock holds.
 func TestDeliver_ARenewalThatFailsOnceIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestDeliver_ARenewalThatFailsOnceIsTriedAgain(t *testing.T) {
 	})
 }
 
-// Without the end of the lock, all that can be done is to renew it each time.
+// If the message does not tell when its lock ends, the lock is renewed each time.
 func TestDeliver_ALockOfUnknownLength(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -237,8 +237,8 @@ func TestDeliver_ALockOfUnknownLength(t *testing.T) {
 	})
 }
 
-// What fails for a reason that nobody has foreseen may fail each time, and then
-// the bus has to give it up.
+// An unforeseen error may recur each time, and then the bus must dead-letter the
+// reply.
 func TestDeliver_AnUnforeseenErrorIsGivenBackAfterSomeTries(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -269,7 +269,7 @@ func TestDeliver_AnUnforeseenErrorIsGivenBackAfterSomeTries(t *testing.T) {
 	}
 }
 
-// What is in hand is finished: its call is not cut short, and it is settled.
+// A stop does not interrupt the call of a reply in hand, and the reply is settled.
 func TestDeliver_AStopFinishesWhatIsInHand(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -295,7 +295,7 @@ func TestDeliver_AStopFinishesWhatIsInHand(t *testing.T) {
 	})
 }
 
-// A reply that the store did not take is somebody else's after a stop.
+// After a stop, another consumer gets the replies that the store did not accept.
 func TestDeliver_AStopGivesBackWhatTheStoreDidNotTake(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
 
-// dialer opens the connections of one client, and can end them. It is safe for
+// dialer opens the connections of one client and can cut them. It is safe for
 // concurrent use.
 type dialer struct {
 	target  address
@@ -24,7 +24,7 @@ type dialer struct {
 	open map[*connection]struct{}
 }
 
-// newDialer returns a dialer to the target.
+// newDialer returns a dialer for the target.
 func newDialer(target address, config *tls.Config, timeout time.Duration) *dialer {
 	d := &dialer{target: target, timeout: timeout, open: map[*connection]struct{}{}}
 	if target.plain {
@@ -40,16 +40,16 @@ func newDialer(target address, config *tls.Config, timeout time.Duration) *diale
 	return d
 }
 
-// dial opens a connection. While the SDK waits for it, nobody else can use the
-// client, so it does not wait long.
+// dial opens a connection. Its timeout is short: while the SDK waits for it, the
+// whole client is blocked.
 func (d *dialer) dial(ctx context.Context, _ azservicebus.NewWebSocketConnArgs) (net.Conn, error) {
-	// Whose time ends first is known before. Afterwards it is not: a socket's
-	// deadline may come up a moment before its context's.
+	// Decide before dialling whose deadline comes first. Afterwards it is too late:
+	// a socket's deadline may fire a moment before its context's.
 	callers, bounded := ctx.Deadline()
 	own := !bounded || time.Until(callers) > d.timeout
 	raw, err := d.connect(ctx)
 	if own && ctx.Err() == nil && timedOut(err) {
-		// Not the caller's time is up: the SDK would take it for that, and give up.
+		// Hide that this is a timeout: the SDK would take it for its caller's, and give up.
 		return nil, fmt.Errorf("connect to the namespace: no answer in %s", d.timeout)
 	}
 	if err != nil {
@@ -62,12 +62,12 @@ func (d *dialer) dial(ctx context.Context, _ azservicebus.NewWebSocketConnArgs) 
 	return c, nil
 }
 
-// timedOut reports whether the error is that of a deadline, whoever kept it.
+// timedOut reports whether the error is a timeout, of a context or of a socket.
 func timedOut(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// connect opens a connection, within the dialer's own time.
+// connect opens a connection within the dialer's own timeout.
 func (d *dialer) connect(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
@@ -84,7 +84,7 @@ func (d *dialer) connected() bool {
 	return len(d.open) > 0
 }
 
-// cut ends all connections, whoever waits on them.
+// cut closes all connections. Reads and writes that wait on them fail.
 func (d *dialer) cut() {
 	d.mu.Lock()
 	open := make([]*connection, 0, len(d.open))
@@ -97,15 +97,15 @@ func (d *dialer) cut() {
 	}
 }
 
-// connection is an open connection, on which the outcomes that come in are made
-// plain.
+// connection is an open connection that rewrites the outcomes it reads; see
+// outcomeReader.
 type connection struct {
 	net.Conn
 	in     *outcomeReader
 	dialer *dialer
 }
 
-// Read reads what the peer sends.
+// Read reads from the outcomeReader.
 func (c *connection) Read(p []byte) (int, error) { return c.in.Read(p) }
 
 // Close closes the connection.
@@ -114,8 +114,8 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// sever ends the connection without a word. TLS would say goodbye, and wait some
-// seconds for a peer that does not take it.
+// sever closes the connection without TLS's close_notify, which would wait some
+// seconds for a peer that reads nothing.
 func (c *connection) sever() {
 	c.forget()
 	raw := c.Conn
@@ -125,7 +125,7 @@ func (c *connection) sever() {
 	_ = raw.Close() // It may be closed already.
 }
 
-// forget takes the connection off those that are open.
+// forget removes the connection from the open ones.
 func (c *connection) forget() {
 	c.dialer.mu.Lock()
 	defer c.dialer.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
-// peer accepts connections on this machine until the end of the test, and hands
-// each over.
+// peer accepts connections on loopback until the end of the test, and sends each to
+// the channel.
 func peer(t *testing.T, config *tls.Config) (addr string, accepted <-chan net.Conn) {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -37,7 +37,7 @@ func peer(t *testing.T, config *tls.Config) (addr string, accepted <-chan net.Co
 				return
 			}
 			if secured, ok := conn.(*tls.Conn); ok {
-				_ = secured.HandshakeContext(t.Context()) // The other side says what was wrong.
+				_ = secured.HandshakeContext(t.Context()) // The client reports what went wrong.
 			}
 			conns <- conn
 		}
@@ -51,7 +51,8 @@ func peer(t *testing.T, config *tls.Config) (addr string, accepted <-chan net.Co
 	return addr, conns
 }
 
-// certificate returns what a peer on this machine shows, and who believes it.
+// certificate returns the TLS settings of a peer on loopback and of a client that
+// trusts it.
 func certificate(t *testing.T) (shown *tls.Config, roots *x509.CertPool) {
 	t.Helper()
 	server := httptest.NewTLSServer(nil)
@@ -70,7 +71,7 @@ func at(addr string, plain bool) servicebus.Namespace {
 	return n
 }
 
-// dialer returns the namespace's.
+// dialer returns a dialer for the namespace.
 func dialer(t *testing.T, n servicebus.Namespace) servicebus.Dialer {
 	t.Helper()
 	d, err := servicebus.NewDialer(n)
@@ -80,7 +81,7 @@ func dialer(t *testing.T, n servicebus.Namespace) servicebus.Dialer {
 	return d
 }
 
-// On every connection, whatever it goes through, outcomes are what they are.
+// Outcomes are rewritten on every connection, with TLS and without.
 func TestDialer_ConnectsAndReadsOutcomes(t *testing.T) {
 	t.Parallel()
 	shown, roots := certificate(t)
@@ -126,7 +127,7 @@ func TestDialer_ConnectsAndReadsOutcomes(t *testing.T) {
 	}
 }
 
-// A cut ends all connections, whoever reads from them, and the next dial works.
+// A cut closes all connections, makes their reads fail, and leaves dialling possible.
 func TestDialer_Cut(t *testing.T) {
 	t.Parallel()
 	shown, roots := certificate(t)
@@ -157,7 +158,7 @@ func TestDialer_Cut(t *testing.T) {
 	if d.Connected() {
 		t.Error("it is still connected")
 	}
-	d.Cut() // There is nothing left.
+	d.Cut() // No connection is left to cut.
 	again, err := d.Dial(t.Context())
 	if err != nil || !d.Connected() {
 		t.Fatalf("dialling again: %v", err)
@@ -165,7 +166,7 @@ func TestDialer_Cut(t *testing.T) {
 	_ = again.Close()
 }
 
-func TestDialer_BelievesOnlyWhomItKnows(t *testing.T) {
+func TestDialer_RefusesAnUnknownCertificate(t *testing.T) {
 	t.Parallel()
 	shown, roots := certificate(t)
 	addr, _ := peer(t, shown)
@@ -193,8 +194,8 @@ func TestDialer_BelievesOnlyWhomItKnows(t *testing.T) {
 	}
 }
 
-// The SDK takes an error of a context for the end of its caller's patience, and
-// does not try again. That a peer does not answer is none of these.
+// The SDK takes a context's error for the end of its caller's context and does not
+// retry, so the dialer's own timeout must be another error.
 func TestDialer_ItsOwnTimeIsNotItsCallers(t *testing.T) {
 	t.Parallel()
 	addr, _ := peer(t, nil) // It accepts, and says nothing about TLS.
@@ -222,7 +223,7 @@ func TestDialer_EndsWithItsCaller(t *testing.T) {
 	}
 }
 
-func TestDialer_NobodyThere(t *testing.T) {
+func TestDialer_ConnectionRefused(t *testing.T) {
 	t.Parallel()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

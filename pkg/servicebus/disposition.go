@@ -6,7 +6,7 @@ import (
 	"github.com/Azure/go-amqp"
 )
 
-// The descriptors of what is looked at.
+// The descriptors of the types that the reader inspects.
 //
 // Source: AMQP 1.0, 2.7.6, 2.8.14 and 3.4.
 const (
@@ -25,8 +25,8 @@ const (
 	conditionDisabled   = amqp.ErrCond("com.microsoft:entity-disabled")
 )
 
-// understood reports whether the SDK hands the condition of a rejection on as it
-// is. It takes any other for a broken connection.
+// understood reports whether the SDK reports this condition of a rejection as it
+// is. The SDK takes any other for a broken connection.
 func understood(condition amqp.ErrCond) bool {
 	switch condition {
 	case conditionServerBusy, conditionTimeout, conditionCancelled, conditionDisabled,
@@ -37,11 +37,11 @@ func understood(condition amqp.ErrCond) bool {
 	return false
 }
 
-// plainOutcome returns the frame that is to be read instead of this one, nil
-// where it stays as it is. What cannot be read stays as it is.
+// plainOutcome returns the frame to read instead of this one, or nil to leave it
+// as it is. It leaves frames that it cannot parse.
 func plainOutcome(frame []byte) []byte {
 	if len(frame) < frameHead || frame[5] != 0 {
-		return nil // Not of AMQP's own, but SASL's.
+		return nil // A SASL frame.
 	}
 	start := 4 * int(frame[4])
 	if start < frameHead || start >= len(frame) {
@@ -53,7 +53,7 @@ func plainOutcome(frame []byte) []byte {
 	}
 	fields, ok := listOf(body)
 	if !ok || len(fields) < 5 || !isTrue(fields[0]) {
-		return nil // Not about what was sent.
+		return nil // Not about messages that this side sent.
 	}
 	condition, was := plainState(fields[4])
 	if condition == "" {
@@ -63,8 +63,8 @@ func plainOutcome(frame []byte) []byte {
 	return dispositionFrame(frame[:start], fields)
 }
 
-// plainState is the condition that the state is turned into, empty where it stays
-// as it is, and what it was.
+// plainState returns the condition of the rejection that replaces the state, empty
+// if the state stays, and what the state was.
 func plainState(state []byte) (condition amqp.ErrCond, was string) {
 	descriptor, body, ok := described(state)
 	if !ok {
@@ -81,7 +81,7 @@ func plainState(state []byte) (condition amqp.ErrCond, was string) {
 	return "", ""
 }
 
-// plainRejection is the same for a rejection with that condition.
+// plainRejection does the same for a rejection with that condition.
 func plainRejection(was amqp.ErrCond) (condition amqp.ErrCond, text string) {
 	switch {
 	case understood(was):
@@ -94,7 +94,7 @@ func plainRejection(was amqp.ErrCond) (condition amqp.ErrCond, text string) {
 	return amqp.ErrCondNotAllowed, string(was)
 }
 
-// rejection is the condition of a rejected state, empty where it has none.
+// rejection returns the condition of a rejected state, empty if it has none.
 func rejection(body []byte) amqp.ErrCond {
 	fields, ok := listOf(body)
 	if !ok || len(fields) == 0 {
@@ -119,7 +119,7 @@ func rejected(condition amqp.ErrCond, description string) []byte {
 	return encodeDescribed(descriptorRejected, encodeList([][]byte{fault}))
 }
 
-// dispositionFrame encodes a disposition behind the head of another.
+// dispositionFrame encodes a disposition after a copy of another frame's head.
 func dispositionFrame(head []byte, fields [][]byte) []byte {
 	frame := append([]byte(nil), head...)
 	frame = append(frame, encodeDescribed(descriptorDisposition, encodeList(fields))...)

@@ -8,7 +8,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
-// cancelled is the condition of a send that is to be tried again.
+// cancelled is the condition of a send that must be retried.
 const cancelled = "com.microsoft:operation-cancelled"
 
 // The states of a delivery that have no reason.
@@ -32,7 +32,7 @@ func outcome(state []byte) []byte {
 	return frame(disposition(list32(yes, []byte{0x52, 5}, []byte{0x52, 7}, yes, state)))
 }
 
-// changed is the frame as it is read where the state was changed.
+// changed is the frame as it is read after its state was rewritten.
 func changed(state []byte) []byte { return outcome(state) }
 
 // rejection is a rejected state as the reader writes it.
@@ -45,7 +45,7 @@ func rejectedFor(condition string) []byte {
 	return described8(0x25, list8(described8(0x1d, list8(symbol8(condition), []byte{0xa1, 2, 'n', 'o'}))))
 }
 
-// plain is what is read of incoming bytes.
+// plain returns what the reader makes of incoming bytes.
 func plain(t *testing.T, in []byte) []byte {
 	t.Helper()
 	out, err := servicebus.Plain(in)
@@ -55,14 +55,14 @@ func plain(t *testing.T, in []byte) []byte {
 	return out
 }
 
-// The SDK takes released and modified for success, and a rejection that it does
-// not know for a broken connection.
+// The SDK takes released and modified for success, and a rejection with an unknown
+// condition for a broken connection.
 func TestPlain_OutcomesBecomeWhatTheyAre(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name      string
 		state     []byte
-		condition string // of the rejection that it becomes; empty where it stays
+		condition string // of the rejection that it becomes; empty if it stays
 		text      string
 	}{
 		{"accepted", accepted, "", ""},
@@ -101,8 +101,7 @@ func TestPlain_OutcomesBecomeWhatTheyAre(t *testing.T) {
 	}
 }
 
-// What a receiver is told about what it settles is its own business, and so is
-// whatever is no outcome.
+// Dispositions for receivers, and frames that are no dispositions, stay as they are.
 func TestPlain_LeavesAllOtherFrames(t *testing.T) {
 	t.Parallel()
 	told := list8(no, null, null, yes, released)

@@ -9,11 +9,11 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
 
-// What the tests look at from outside.
+// Exported for the tests.
 type (
-	// Receiver is what replies are received from.
+	// Receiver is receiver.
 	Receiver = receiver
-	// SendFunc is a courier.
+	// SendFunc is a courier that calls the function.
 	SendFunc func(ctx context.Context, messages []*azservicebus.Message) (taken int, err error)
 )
 
@@ -29,8 +29,8 @@ func Verdict(ctx context.Context, topic string, err error, opening bool) error {
 	return verdict(ctx, topic, err)
 }
 
-// WithCouriers returns a publisher that sends by these. Each of them connects first,
-// as the SDK does, or cannot.
+// WithCouriers returns a publisher that sends with these couriers. Each connects
+// first, as the SDK does, or cannot.
 func WithCouriers(cfg PublisherConfig, connects bool, courierOf func(topic string) SendFunc) (*Publisher, error) {
 	p, err := NewPublisher(cfg)
 	if err != nil {
@@ -48,16 +48,16 @@ func WithCouriers(cfg PublisherConfig, connects bool, courierOf func(topic strin
 	return p, nil
 }
 
-// connectNowhere has a connection, which leads nowhere.
+// connectNowhere opens a connection whose other end is closed.
 func (d *dialer) connectNowhere() {
 	near, far := net.Pipe()
-	_ = far.Close() // Nobody is there.
+	_ = far.Close() // No peer is needed.
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.open[&connection{Conn: near, dialer: d}] = struct{}{}
 }
 
-// WithReceivers returns a consumer that receives from these.
+// WithReceivers returns a consumer that uses these receivers.
 func WithReceivers(cfg RepliesConfig, open func(topic string) (Receiver, error)) (*Replies, error) {
 	r, err := NewReplies(cfg)
 	if err != nil {
@@ -69,13 +69,13 @@ func WithReceivers(cfg RepliesConfig, open func(topic string) (Receiver, error))
 	return r, nil
 }
 
-// Plain is what is read of incoming bytes.
+// Plain returns what an outcomeReader makes of the bytes.
 func Plain(in []byte) ([]byte, error) { return io.ReadAll(newOutcomeReader(bytes.NewReader(in))) }
 
-// NewOutcomeReader returns a reader of what comes in.
+// NewOutcomeReader is newOutcomeReader.
 func NewOutcomeReader(in io.Reader) io.Reader { return newOutcomeReader(in) }
 
-// Address is where the namespace's connections go.
+// Address is address.
 func (n Namespace) Address() (hostPort string, plain bool, err error) {
 	target, err := n.address()
 	return target.hostPort, target.plain, err

@@ -23,9 +23,9 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // key is the secret of the namespace.
-var key = base64.StdEncoding.EncodeToString([]byte("nobody may see this"))
+var key = base64.StdEncoding.EncodeToString([]byte("must stay secret"))
 
-// namespace is one that nobody connects to.
+// namespace is a namespace to which no test connects.
 func namespace() servicebus.Namespace {
 	return servicebus.Namespace{
 		Connection: "Endpoint=sb://example.servicebus.windows.net/;SharedAccessKeyName=lucius;SharedAccessKey=" + key,
@@ -40,8 +40,7 @@ func directive(topic, outboxID string) ledger.Message {
 	}
 }
 
-// ack is the body of a reply, with some fields replaced, or left out where they
-// are nil.
+// ack returns the body of a reply with some fields replaced, or left out if nil.
 func ack(replaced map[string]any) string {
 	fields := map[string]any{
 		"type": "ACK", "jobId": "job", "stepId": "step", "tenant_id": "tenant_a", "attempt_no": 1,
@@ -56,35 +55,21 @@ func ack(replaced map[string]any) string {
 	return string(body)
 }
 
-// call is one call of the use case.
-type call struct {
-	Verb     string
-	Identity callbacks.Identity
-	Report   callbacks.Report
+// applier applies replies.
+type applier interface {
+	Apply(ctx context.Context, callback callbacks.Callback) (callbacks.Answer, error)
 }
 
-// useCase answers as it is told, and keeps what it was asked.
+// useCase gives the answers of a script and records its calls.
 type useCase struct {
-	// answer is asked for the n-th call, from 0. Optional: it was applied.
+	// answer answers the n-th call, from 0. Optional. Defaults to applied.
 	answer func(ctx context.Context, n int) (callbacks.Answer, error)
 
 	mu    sync.Mutex
-	calls []call
+	calls []callbacks.Callback
 }
 
-func (u *useCase) Ack(ctx context.Context, id callbacks.Identity, _ ...ledger.Option) (callbacks.Answer, error) {
-	return u.called(ctx, call{Verb: "ACK", Identity: id})
-}
-
-func (u *useCase) Heartbeat(ctx context.Context, id callbacks.Identity, _ ...ledger.Option) (callbacks.Answer, error) {
-	return u.called(ctx, call{Verb: "HEARTBEAT", Identity: id})
-}
-
-func (u *useCase) Result(ctx context.Context, id callbacks.Identity, report callbacks.Report, _ ...ledger.Option) (callbacks.Answer, error) {
-	return u.called(ctx, call{Verb: "RESULT", Identity: id, Report: report})
-}
-
-func (u *useCase) called(ctx context.Context, c call) (callbacks.Answer, error) {
+func (u *useCase) Apply(ctx context.Context, c callbacks.Callback) (callbacks.Answer, error) {
 	u.mu.Lock()
 	n := len(u.calls)
 	u.calls = append(u.calls, c)
@@ -99,15 +84,15 @@ func (u *useCase) called(ctx context.Context, c call) (callbacks.Answer, error) 
 type topic struct {
 	replies chan *azservicebus.ReceivedMessage
 	lock    time.Duration // of a message, from its delivery or renewal
-	// receive replaces the receiving. Optional.
+	// receive replaces ReceiveMessages. Optional.
 	receive func(ctx context.Context) ([]*azservicebus.ReceivedMessage, error)
 	// fail is the error of a verb on a message: complete, abandon, dead-letter or
 	// renew. Optional.
 	fail func(ctx context.Context, verb string) error
 
 	mu     sync.Mutex
-	log    []string // what was done with the messages
-	asked  []int    // for how many messages
+	log    []string // the verbs on messages
+	asked  []int    // the message counts asked for
 	reason azservicebus.DeadLetterOptions
 }
 
@@ -184,7 +169,7 @@ func (f *topic) did(ctx context.Context, verb string, m *azservicebus.ReceivedMe
 	return nil
 }
 
-// done is what was done with the messages, but for the renewing of locks.
+// done returns the verbs on messages, except renewals of locks.
 func (f *topic) done() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,7 +182,7 @@ func (f *topic) done() string {
 	return strings.Join(settled, ", ")
 }
 
-// renewals is how often a lock was renewed.
+// renewals returns how often a lock was renewed.
 func (f *topic) renewals() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -220,12 +205,12 @@ type consumer struct {
 	delivered []servicebus.Delivery
 }
 
-// consume runs a consumer in the bubble of the test. It is stopped at its end.
-func consume(t *testing.T, from *topic, to servicebus.Callbacks, change ...func(*servicebus.RepliesConfig)) *consumer {
+// consume runs a consumer in the test's bubble and stops it when the test ends.
+func consume(t *testing.T, from *topic, to applier, change ...func(*servicebus.RepliesConfig)) *consumer {
 	t.Helper()
 	c := &consumer{over: make(chan struct{})}
 	cfg := servicebus.RepliesConfig{
-		Namespace: namespace(), Callbacks: to, Prefix: "replies-", Subscription: "lucius", Lanes: 1,
+		Namespace: namespace(), Apply: to.Apply, Prefix: "replies-", Subscription: "lucius", Lanes: 1,
 		Random: func() float64 { return 0.5 },
 		Observe: func(d servicebus.Delivery) {
 			c.mu.Lock()
@@ -256,17 +241,17 @@ func consume(t *testing.T, from *topic, to servicebus.Callbacks, change ...func(
 	return c
 }
 
-// deliveries is what became of the deliveries so far.
+// deliveries returns the deliveries observed so far.
 func (c *consumer) deliveries() []servicebus.Delivery {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]servicebus.Delivery(nil), c.delivered...)
 }
 
-// deliver brings one reply to the use case, and returns what became of it and
-// what was done with it.
+// deliver runs one delivery, and returns its outcome and the topic, which recorded
+// the verbs on it.
 func deliver(
-	t *testing.T, body string, to servicebus.Callbacks, change ...func(*servicebus.RepliesConfig),
+	t *testing.T, body string, to applier, change ...func(*servicebus.RepliesConfig),
 ) (d servicebus.Delivery, from *topic) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -282,7 +267,7 @@ func deliver(
 	return d, from
 }
 
-// pass lets time go by in the bubble of the test, and all that is due in it happen.
+// pass advances the time of the test's bubble and waits for all that became due.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()

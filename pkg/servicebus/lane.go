@@ -13,11 +13,10 @@ import (
 )
 
 var (
-	// errSilent is returned for a send that nobody has answered in its time.
+	// errSilent is returned for a send that the topic did not answer in time.
 	errSilent = errors.New("the topic did not answer in time")
-	// errStuck is returned where all places of a topic are held by sends that did
-	// not come back.
-	errStuck = errors.New("too many sends to the topic have not come back")
+	// errStuck is returned when abandoned sends hold all slots of a topic.
+	errStuck = errors.New("too many sends to the topic have not returned")
 )
 
 // lane sends to one topic. It is safe for concurrent use.
@@ -25,24 +24,24 @@ type lane struct {
 	topic   string
 	courier courier
 	timeout time.Duration // of one send
-	grace   time.Duration // beyond it, before a send is left behind
-	// patience is how many sends in a row may stay without an answer before that
-	// is the topic's fault.
+	grace   time.Duration // after the timeout, before a send is abandoned
+	// patience is how many consecutive sends may stay unanswered before the topic
+	// counts as out of service.
 	patience int32
-	// connected reports whether there is a connection at all.
+	// connected reports whether any connection is open.
 	connected func() bool
-	// abandon is told of a send that did not come back.
+	// abandon is called for a send that did not return in time.
 	abandon func(topic string)
 
-	places chan struct{} // one for each send, those left behind included
-	stuck  atomic.Int32  // sends left behind
-	silent atomic.Int32  // sends in a row without an answer
+	slots  chan struct{} // one for each send, including abandoned ones
+	stuck  atomic.Int32  // abandoned sends that have not returned
+	silent atomic.Int32  // consecutive sends without an answer
 }
 
-// publish sends the messages, in their order, and returns the outcome of each.
+// publish sends the messages in order and returns the outcome of each.
 func (l *lane) publish(ctx context.Context, messages []*azservicebus.Message) []error {
 	outcomes := make([]error, 0, len(messages))
-	alone := 0 // how many of the next messages are sent one by one
+	alone := 0 // how many of the next messages to send one by one
 	for len(messages) > 0 {
 		next := messages
 		if alone > 0 {
@@ -52,13 +51,13 @@ func (l *lane) publish(ctx context.Context, messages []*azservicebus.Message) []
 		_, rejected := errors.AsType[*outbox.RejectedError](err)
 		switch {
 		case rejected && taken > 1:
-			// One of them is at fault; which one, only they can tell.
+			// One of them is at fault; sending each alone shows which.
 			alone = taken
 			continue
 		case err == nil || rejected:
 			outcomes = append(outcomes, repeat(err, taken)...)
 		default:
-			// It would be the same for the others, and their deadline is the same.
+			// The rest would fail alike, and share the deadline.
 			return append(outcomes, repeat(err, len(messages))...)
 		}
 		messages, alone = messages[taken:], max(alone-taken, 0)
@@ -66,7 +65,7 @@ func (l *lane) publish(ctx context.Context, messages []*azservicebus.Message) []
 	return outcomes
 }
 
-// repeat returns n times the error.
+// repeat returns the error n times.
 func repeat(err error, n int) []error {
 	errs := make([]error, n)
 	for i := range errs {
@@ -75,30 +74,29 @@ func repeat(err error, n int) []error {
 	return errs
 }
 
-// sent is what came of one send.
+// sent is the result of one send.
 type sent struct {
 	taken int
 	err   error
 }
 
-// transfer makes one send, once there is a place for it, and returns after its time
-// at the latest, whether the send comes back or not. One that does not keeps its place until it does; when
-// all places are gone that way, nothing more is sent. The error is one of the
-// publisher's port.
+// transfer makes one send once a slot is free. It returns after timeout and grace
+// at the latest, even if the send does not. An abandoned send keeps its slot until
+// it returns; when such sends hold all slots, transfer sends nothing more. The
+// errors are those of [outbox.Publisher].
 func (l *lane) transfer(ctx context.Context, messages []*azservicebus.Message) (int, error) {
-	if int(l.stuck.Load()) >= cap(l.places) {
+	if int(l.stuck.Load()) >= cap(l.slots) {
 		return len(messages), &outbox.OutageError{Entity: l.topic, Err: errStuck}
 	}
 	select {
-	case l.places <- struct{}{}:
+	case l.slots <- struct{}{}:
 	case <-ctx.Done():
 		return len(messages), uncertain(ctx.Err())
 	}
-	// From here on: to wait for a place is no silence of the topic's.
+	// The timeout starts here: waiting for a slot must not count as the topic's silence.
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	// The state of one send: its goroutine and its waiter settle who comes first.
-	var over atomic.Bool
+	var over atomic.Bool // set by the first of the two: the send returned, or was abandoned
 	back := make(chan sent, 1)
 	go func() {
 		taken, err := l.courier.send(ctx, messages)
@@ -106,22 +104,22 @@ func (l *lane) transfer(ctx context.Context, messages []*azservicebus.Message) (
 		if !over.CompareAndSwap(false, true) {
 			l.stuck.Add(-1)
 		}
-		<-l.places
+		<-l.slots
 	}()
 	if s, ok := l.await(ctx, back); ok {
 		return s.taken, l.judge(ctx, s.err)
 	}
-	outcome := l.judge(ctx, errSilent) // Before its connections are cut: then there are none.
+	outcome := l.judge(ctx, errSilent) // Before the cut: judge asks whether a connection is open.
 	l.stuck.Add(1)
 	if !over.CompareAndSwap(false, true) {
-		l.stuck.Add(-1) // It came back just now.
+		l.stuck.Add(-1) // It has just returned.
 	} else {
 		l.abandon(l.topic)
 	}
 	return len(messages), outcome
 }
 
-// await waits for a send, for the grace beyond the end of its context at most.
+// await waits for a send until the grace after the end of its context is over.
 func (l *lane) await(ctx context.Context, back <-chan sent) (sent, bool) {
 	select {
 	case s := <-back:
@@ -138,8 +136,8 @@ func (l *lane) await(ctx context.Context, back <-chan sent) (sent, bool) {
 	}
 }
 
-// judge turns the error of a send into one of the port, and counts silence: a
-// single send without an answer says nothing, several in a row do.
+// judge turns the error of a send into one of [outbox.Publisher]'s. A single
+// unanswered send proves nothing; after several in a row the topic is out of service.
 func (l *lane) judge(ctx context.Context, err error) error {
 	outcome := verdict(ctx, l.topic, err)
 	if !errors.Is(outcome, outbox.ErrUncertain) || !errors.Is(ctx.Err(), context.DeadlineExceeded) {

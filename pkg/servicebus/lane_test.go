@@ -19,9 +19,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
-// A batch has one outcome. These are the batches of a topic that takes so many
-// messages at once, and answers so to a batch that holds one of these.
-func TestLane_WhatIsSentAgainAndWhatNot(t *testing.T) {
+// A batch has one outcome. The tests' topic takes fits messages per batch and
+// answers a batch according to the messages in it.
+func TestLane_ResendsMessagesOfARejectedBatchAlone(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
@@ -96,7 +96,7 @@ func TestLane_WhatIsSentAgainAndWhatNot(t *testing.T) {
 	}
 }
 
-// until waits for the channel, whatever the context says, as the SDK may do.
+// until waits for the channel and ignores its context, as the SDK may do.
 func until(back <-chan struct{}) sending {
 	return func(_ context.Context, _ string, messages []*azservicebus.Message) (int, error) {
 		<-back
@@ -110,9 +110,9 @@ func silent(ctx context.Context, _ string, messages []*azservicebus.Message) (in
 	return len(messages), ctx.Err()
 }
 
-// A send that does not even end with its context is left behind. That its
-// connections are then cut, by this side, does not make it the whole bus's fault.
-func TestLane_ASendThatNeverComesBackIsLeftBehind(t *testing.T) {
+// A send that does not return with its context is abandoned. That this side then
+// cuts the connections does not make it the whole bus's outage.
+func TestLane_ASendThatNeverReturnsIsAbandoned(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		back := make(chan struct{})
@@ -135,13 +135,13 @@ func TestLane_ASendThatNeverComesBackIsLeftBehind(t *testing.T) {
 		close(back)
 		synctest.Wait()
 		if p.Stuck() != 0 {
-			t.Errorf("%d stuck after it came back", p.Stuck())
+			t.Errorf("%d stuck after it returned", p.Stuck())
 		}
 	})
 }
 
-// A send that ends with its context, if a little late, is no reason to cut.
-func TestLane_ASendMayComeBackInItsGrace(t *testing.T) {
+// A send that returns within the grace after its context does not cause a cut.
+func TestLane_ASendMayReturnWithinTheGrace(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name string
@@ -172,9 +172,9 @@ func TestLane_ASendMayComeBackInItsGrace(t *testing.T) {
 	}
 }
 
-// The places of a topic are few, so that sends that do not come back cannot pile
-// up; those of another topic are its own.
-func TestLane_WithoutAPlaceTheTopicIsOut(t *testing.T) {
+// A topic has few slots, so that sends that do not return cannot pile up. Each topic
+// has its own.
+func TestLane_WithoutASlotTheTopicIsOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		back := make(chan struct{})
@@ -188,12 +188,12 @@ func TestLane_WithoutAPlaceTheTopicIsOut(t *testing.T) {
 		}, func(cfg *servicebus.PublisherConfig) { cfg.Parallel, cfg.Patience = 2, 10 })
 		for range 2 {
 			if got := meaning(p.Publish(t.Context(), directives("topic", 1))[0]); got != "unknown" {
-				t.Errorf("a send that is left behind: %s, want unknown", got)
+				t.Errorf("an abandoned send: %s, want unknown", got)
 			}
 		}
 		begin := time.Now()
 		if got := meaning(p.Publish(t.Context(), directives("topic", 1))[0]); got != "topic" || time.Since(begin) != 0 {
-			t.Errorf("without a place: %s after %s, want the topic's outage at once", got, time.Since(begin))
+			t.Errorf("without a slot: %s after %s, want the topic's outage at once", got, time.Since(begin))
 		}
 		if got := meaning(p.Publish(t.Context(), directives("another", 1))[0]); got != "sent" {
 			t.Errorf("another topic: %s, want sent", got)
@@ -207,8 +207,8 @@ func TestLane_WithoutAPlaceTheTopicIsOut(t *testing.T) {
 	})
 }
 
-// Sends to one topic go side by side, but for so many.
-func TestLane_WaitsForAPlace(t *testing.T) {
+// Sends to one topic are concurrent, up to a limit.
+func TestLane_WaitsForASlot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var under, most atomic.Int32
@@ -239,8 +239,8 @@ func TestLane_WaitsForAPlace(t *testing.T) {
 	})
 }
 
-// A wait for a place is bounded too: nothing was sent.
-func TestLane_GivesUpWaitingForAPlace(t *testing.T) {
+// The wait for a slot is bounded too.
+func TestLane_GivesUpWaitingForASlot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		back := make(chan struct{})
@@ -251,7 +251,7 @@ func TestLane_GivesUpWaitingForAPlace(t *testing.T) {
 		go func() { first <- p.Publish(t.Context(), directives("topic", 1)) }()
 		synctest.Wait()
 		if got := meaning(p.Publish(ctx, directives("topic", 1))[0]); got != "unknown" {
-			t.Errorf("without a place: %s, want unknown", got)
+			t.Errorf("without a slot: %s, want unknown", got)
 		}
 		close(back)
 		if got := meaning((<-first)[0]); got != "sent" {
@@ -260,8 +260,8 @@ func TestLane_GivesUpWaitingForAPlace(t *testing.T) {
 	})
 }
 
-// One send without an answer says nothing; several in a row are the topic's.
-func TestLane_SilenceIsTheTopicsAfterAWhile(t *testing.T) {
+// One unanswered send proves nothing; after several in a row the topic is out.
+func TestLane_RepeatedSilenceIsTheTopicsOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var answers []error
@@ -289,13 +289,13 @@ func TestLane_SilenceIsTheTopicsAfterAWhile(t *testing.T) {
 			t.Errorf("after a refusal, which is an answer %v", got)
 		}
 		if p.Cuts() != 0 {
-			t.Errorf("%d cuts, want none: each came back", p.Cuts())
+			t.Errorf("%d cuts, want none: each returned", p.Cuts())
 		}
 	})
 }
 
-// Sends that are left behind are silent as well.
-func TestLane_SendsThatAreLeftBehindAreSilent(t *testing.T) {
+// Abandoned sends count as unanswered.
+func TestLane_AbandonedSendsCountAsSilence(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		back := make(chan struct{})
@@ -308,8 +308,8 @@ func TestLane_SendsThatAreLeftBehindAreSilent(t *testing.T) {
 	})
 }
 
-// Silence without a connection is not the topic's.
-func TestLane_SilenceWithoutAConnectionIsTheBuss(t *testing.T) {
+// Silence without a connection is an outage of the whole bus.
+func TestLane_SilenceWithoutAConnectionIsAnOutageOfTheBus(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := connectedOrNot(t, false, silent)
@@ -323,12 +323,12 @@ func TestLane_SilenceWithoutAConnectionIsTheBuss(t *testing.T) {
 	})
 }
 
-// Whoever publishes has a deadline of its own.
+// The publisher's caller has a deadline of its own.
 func TestLane_EndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := publisher(t, silent, func(cfg *servicebus.PublisherConfig) { cfg.Patience = 2 })
-		for range 4 { // That it was cancelled is not silence.
+		for range 4 { // A cancellation does not count as silence.
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Second, cancel)
 			begin := time.Now()

@@ -14,7 +14,7 @@ import (
 
 // A directive on the bus is a contract with platform services, their duplicate
 // detection and their filters.
-func TestPublisher_WhatADirectiveIsOnTheBus(t *testing.T) {
+func TestPublisher_DirectiveAsAMessage(t *testing.T) {
 	t.Parallel()
 	full := ledger.Message{
 		OutboxID: "0197f0c2", JobID: "job_123", TenantID: "tenant_a", ProtocolID: "doc_ingest_v1", StepID: "step_01",
@@ -65,7 +65,7 @@ func TestPublisher_WhatADirectiveIsOnTheBus(t *testing.T) {
 	}
 }
 
-// What the topic drops as a duplicate is the same attempt, and nothing else.
+// The topic drops copies of the same attempt as duplicates, and nothing else.
 func TestPublisher_TheMessageIDIsThatOfTheAttempt(t *testing.T) {
 	t.Parallel()
 	var ids []string

@@ -14,7 +14,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 )
 
-// Namespace says which namespace is used, and by which right.
+// Namespace names a namespace of Service Bus and the credential for it.
 type Namespace struct {
 	// Connection is a connection string of the namespace, not of one entity.
 	// Required, unless Host is set.
@@ -32,7 +32,7 @@ type Namespace struct {
 	DialTimeout time.Duration
 }
 
-// Validate names the field that makes no sense. It does not show secrets.
+// Validate returns an error that names the invalid field and shows no secret.
 func (n Namespace) Validate() error {
 	if (n.Connection == "") == (n.Host == "") {
 		return errors.New("Namespace needs Connection or Host, and not both")
@@ -44,11 +44,11 @@ func (n Namespace) Validate() error {
 	return err
 }
 
-// address is where the connections go.
+// address is the network address of a namespace.
 type address struct {
 	hostPort string
 	host     string
-	plain    bool // without TLS, as emulators are
+	plain    bool // without TLS, as emulators do
 }
 
 // The ports of AMQP, plain and with TLS.
@@ -62,7 +62,7 @@ func (n Namespace) address() (address, error) {
 	if n.Connection == "" {
 		target, ok := addressOf(n.Host, false)
 		if !ok {
-			// It is not shown: it may be a connection string.
+			// The error does not quote it: it may be a connection string.
 			return address{}, errors.New("Namespace.Host must be a host name such as example.servicebus.windows.net")
 		}
 		return target, nil
@@ -70,8 +70,8 @@ func (n Namespace) address() (address, error) {
 	return connectionAddress(n.Connection)
 }
 
-// connectionAddress reads the address from a connection string. The errors do not
-// show it.
+// connectionAddress reads the address from a connection string. Its errors do not
+// quote the string, which holds a key.
 func connectionAddress(connection string) (address, error) {
 	fields := connectionFields(connection)
 	if fields["entitypath"] != "" {
@@ -90,7 +90,7 @@ func connectionAddress(connection string) (address, error) {
 	return address{}, errors.New("Namespace.Connection needs an Endpoint such as sb://example.servicebus.windows.net/")
 }
 
-// addressOf reads a host name with or without a port.
+// addressOf parses a host name with or without a port.
 func addressOf(host string, plain bool) (address, bool) {
 	port := tlsPort
 	if plain {
@@ -106,7 +106,7 @@ func addressOf(host string, plain bool) (address, bool) {
 	return address{hostPort: net.JoinHostPort(name, given), host: name, plain: plain}, true
 }
 
-// connectionFields takes a connection string apart; the names are in lower case.
+// connectionFields splits a connection string into its fields, by lower-case name.
 func connectionFields(connection string) map[string]string {
 	fields := map[string]string{}
 	for part := range strings.SplitSeq(connection, ";") {

@@ -8,41 +8,40 @@ import (
 	"math"
 )
 
-// outcomeReader reads what a peer sends, frame by frame, and changes one kind of
-// frame: the disposition that tells the outcome of what was sent. The SDK takes
-// some outcomes for what they are not, and shows none:
+// outcomeReader reads AMQP frames and rewrites one kind: the disposition that tells
+// the outcome of a send. The SDK misreads some outcomes and does not expose them:
 //
-//	accepted                    success, and stays as it is
-//	released, modified          would pass for success: becomes rejected, to be tried again
-//	rejected, as the SDK        stays as it is
-//	  knows it
-//	rejected, as it does not    would pass for a broken connection: becomes rejected
-//	                            as not allowed, with the condition as its description
+//	accepted                    success: stays as it is
+//	released, modified          would pass for success: becomes rejected, to be retried
+//	rejected, condition         stays as it is
+//	  known to the SDK
+//	rejected, condition         would pass for a broken connection: becomes rejected
+//	  unknown to the SDK        as not allowed, with the condition as its description
 //
-// Everything else passes as it came. It is used by one reader at a time.
+// It passes everything else on unchanged. It serves one reader at a time.
 //
 // Source: AMQP 1.0, 2.3 (framing), 2.7.6 (disposition), 3.4 (delivery states).
 type outcomeReader struct {
 	in *bufio.Reader
-	// pass is how many bytes are handed on as they come.
+	// pass is how many of the next bytes to pass on unchanged.
 	pass int
-	// changed is what is handed on instead of the frame that was read.
+	// changed is the rest of a frame that replaces the one read.
 	changed []byte
 }
 
-// largestOutcome bounds the frames that are looked at: no disposition is as large.
+// largestOutcome bounds the frames that are inspected: dispositions are smaller.
 const largestOutcome = 1 << 14
 
 // frameHead is the size of a frame's fixed head, and of a protocol header.
 const frameHead = 8
 
-// newOutcomeReader returns a reader of what comes in.
+// newOutcomeReader returns a reader of in.
 func newOutcomeReader(in io.Reader) *outcomeReader {
 	return &outcomeReader{in: bufio.NewReaderSize(in, 2*largestOutcome)}
 }
 
-// Read implements [io.Reader]. After an error such as a deadline's it goes on
-// where it was.
+// Read implements [io.Reader]. After an error such as a deadline's, the next call
+// resumes at the same byte.
 func (r *outcomeReader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -62,8 +61,8 @@ func (r *outcomeReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// frame looks at the next frame, of which there is none at the end. One that is
-// cut short, or no frame at all, is handed on: who reads it will see that.
+// frame decides what to do with the next frame. It passes on truncated frames, and
+// bytes that are no frame, for the SDK to reject.
 func (r *outcomeReader) frame() error {
 	head, err := r.in.Peek(frameHead)
 	if errors.Is(err, io.EOF) && len(head) > 0 {

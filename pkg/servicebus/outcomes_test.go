@@ -13,10 +13,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
-// header is the protocol header that both sides begin with.
+// header is the protocol header with which both sides begin.
 var header = []byte{'A', 'M', 'Q', 'P', 0, 1, 0, 0}
 
-// conversation is what a peer sends, piece by piece, and as what each is read.
+// conversation returns what a peer sends, frame by frame, and how each is read.
 func conversation() (in, out [][]byte) {
 	in = [][]byte{
 		{'A', 'M', 'Q', 'P', 3, 1, 0, 0}, header, frame(nil), frame(described8(0x10, list8(string32("peer")))),
@@ -30,7 +30,7 @@ func conversation() (in, out [][]byte) {
 	return in, out
 }
 
-// However the bytes come, and however few are asked for, the same is read.
+// The result does not depend on how the bytes arrive or how many are asked for.
 func TestOutcomeReader_ReadsTheSameInAnyPieces(t *testing.T) {
 	t.Parallel()
 	in, out := conversation()
@@ -61,8 +61,8 @@ func TestOutcomeReader_ReadsTheSameInAnyPieces(t *testing.T) {
 	})
 }
 
-// A connection may end anywhere. What came is handed on, and what is not whole
-// stays as it is: who reads it sees that.
+// A connection may end anywhere. The bytes that came are passed on, and a truncated
+// frame stays as it is.
 func TestOutcomeReader_AConnectionThatEndsAnywhere(t *testing.T) {
 	t.Parallel()
 	for _, state := range [][]byte{accepted, released, modified, rejectedFor("com.example:new")} {
@@ -77,14 +77,14 @@ func TestOutcomeReader_AConnectionThatEndsAnywhere(t *testing.T) {
 				after = slices.Concat(in, in[len(header):cut])
 			}
 			if got := plain(t, after); !bytes.Equal(got, slices.Concat(want, after[len(in):])) {
-				t.Errorf("cut at %d behind a whole frame, %x was read as %x", cut, after, got)
+				t.Errorf("cut at %d after a whole frame, %x was read as %x", cut, after, got)
 			}
 		}
 	}
 }
 
-// A frame that is cut short is not made whole, also where what is missing is
-// nothing that anybody looks at.
+// A truncated frame is not completed, even if only bytes that the reader ignores are
+// missing.
 func TestOutcomeReader_DoesNotMakeACutFrameWhole(t *testing.T) {
 	t.Parallel()
 	long := frame(append(disposition(list8(yes, null, null, yes, released)), "and more"...))
@@ -152,7 +152,7 @@ func TestOutcomeReader_AConnectionThatBreaks(t *testing.T) {
 	}
 }
 
-// What is no AMQP at all passes as it is, and with it whatever comes later.
+// Bytes that are not AMQP pass unchanged, and so do all after them.
 func TestOutcomeReader_GarbagePasses(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -183,8 +183,8 @@ func TestOutcomeReader_AskedForNothingWaitsForNothing(t *testing.T) {
 	}
 }
 
-// Whatever comes: it does not matter in what pieces, and what is plain already
-// stays as it is.
+// For any bytes, the result does not depend on how they are split, and reading it
+// again changes nothing.
 func FuzzOutcomeReader(f *testing.F) {
 	in, _ := conversation()
 	f.Add(slices.Concat(in[:9]...))

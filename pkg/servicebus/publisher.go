@@ -17,37 +17,37 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox"
 )
 
-// PublisherConfig is what a [Publisher] is made of.
+// PublisherConfig configures a [Publisher].
 type PublisherConfig struct {
-	// Namespace is where the topics are. Required.
+	// Namespace has the topics. Required.
 	Namespace Namespace
-	// AckTimeout is how long after its publish a worker has to ACK the message; it
+	// AckTimeout is how long after the publish a worker has to ACK the message; it
 	// must be positive. Required. It must be safe for concurrent use.
 	AckTimeout func(*ledger.Message) time.Duration
-	// Margin is how long beyond that a message lives on the bus, so that copies of
-	// superseded attempts do not pile up. Optional. Defaults to 30 s.
+	// Margin is how long after the ACK timeout a message expires on the bus, so that
+	// copies of superseded attempts do not pile up. Optional. Defaults to 30 s.
 	Margin time.Duration
-	// SendTimeout bounds one send, the SDK's retries and the opening of the topic
-	// included. It should fit into the relay's deadline more than once. Optional.
+	// SendTimeout bounds one send, including the SDK's retries and the opening of
+	// the topic. It should fit into the relay's deadline more than once. Optional.
 	// Defaults to 3 s.
 	SendTimeout time.Duration
-	// Grace is how much later than its timeout a send may come back before it is
-	// left behind and the connections are cut. Optional. Defaults to 500 ms.
+	// Grace is how long after its timeout a send may still return before it is
+	// abandoned and the connections are cut. Optional. Defaults to 500 ms.
 	Grace time.Duration
-	// Parallel is the number of sends under way to one topic, those left behind
-	// included. Optional. Defaults to 4.
+	// Parallel limits the concurrent sends to one topic, including abandoned ones.
+	// Optional. Defaults to 4.
 	Parallel int
-	// Patience is the number of sends in a row that a topic may leave without an
-	// answer before it counts as out of service. Optional. Defaults to 3.
+	// Patience is the number of consecutive sends that a topic may leave unanswered
+	// before it counts as out of service. Optional. Defaults to 3.
 	Patience int
-	// BatchBytes bounds a batch below what the topic takes. Optional. Defaults to
-	// what the topic takes.
+	// BatchBytes limits a batch to less than the topic's maximum. Optional. Defaults
+	// to the topic's maximum.
 	BatchBytes int
-	// Logger is told of sends that are left behind. Optional.
+	// Logger receives the sends that are abandoned. Optional.
 	Logger *slog.Logger
 }
 
-// Validate names the field that makes no sense.
+// Validate returns an error that names the invalid field.
 func (c *PublisherConfig) Validate() error {
 	if err := c.Namespace.Validate(); err != nil {
 		return err
@@ -61,13 +61,13 @@ func (c *PublisherConfig) Validate() error {
 	})
 }
 
-// setting is a number or a duration of a config, by its field.
+// setting is a number or a duration of a config, with its field's name.
 type setting struct {
 	name  string
 	value int64
 }
 
-// notNegative names the first setting that is negative.
+// notNegative returns an error that names the first negative setting.
 func notNegative(settings []setting) error {
 	for _, s := range settings {
 		if s.value < 0 {
@@ -77,7 +77,7 @@ func notNegative(settings []setting) error {
 	return nil
 }
 
-// setDefaults fills in what is not set.
+// setDefaults fills in the defaults.
 func (c *PublisherConfig) setDefaults() {
 	c.Margin = cmp.Or(c.Margin, 30*time.Second)
 	c.SendTimeout = cmp.Or(c.SendTimeout, 3*time.Second)
@@ -101,8 +101,8 @@ type Publisher struct {
 	lanes map[string]*lane
 }
 
-// NewPublisher returns a publisher. Nothing is sent yet: a topic is opened by its
-// first message. The error names the field that makes no sense.
+// NewPublisher returns a publisher. It does not connect yet: the first message to
+// a topic opens it. The error names the invalid field.
 func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("servicebus publisher: %w", err)
@@ -119,13 +119,13 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	return p, nil
 }
 
-// AwaitsClaim reports false: what is on a topic is on its way to a worker, so the
-// ACK deadline starts with the publish.
-func (p *Publisher) AwaitsClaim() bool { return false }
+// PublishedByMark reports false: a published message is on its way to a worker, so the
+// ACK deadline starts at the publish.
+func (p *Publisher) PublishedByMark() bool { return false }
 
 // Publish sends each message to its topic, those of one topic in batches and in
-// their order. It returns one outcome for each message, as the port says; it
-// comes back soon after its context ends, also where the SDK does not.
+// order. It returns one outcome for each message, as [outbox.Publisher] defines. It
+// returns soon after its context ends, even if the SDK does not.
 //
 // Source: Orchestrator flow canvas, Service Bus; Option B spec, 10.1.
 func (p *Publisher) Publish(ctx context.Context, messages []ledger.Message) []error {
@@ -151,7 +151,33 @@ func (p *Publisher) Publish(ctx context.Context, messages []ledger.Message) []er
 	return outcomes
 }
 
-// lane returns the lane of a topic, and makes it first where there is none.
+// contentType is the content type of every directive.
+const contentType = "application/json"
+
+// messageOf returns the directive as a message of the bus. Its message id names the
+// attempt, so that duplicate detection drops a copy; the SDK would make a new id for
+// each send. Subscriptions can filter by the properties.
+//
+// Source: Orchestrator flow canvas, Service Bus; Option B spec, 10.1.
+func messageOf(m *ledger.Message, timeToLive time.Duration) *azservicebus.Message {
+	properties := map[string]any{
+		"tenant_id": m.TenantID, "service": m.Service, "step_type": m.StepType,
+		"jobId": m.JobID, "attempt_no": int64(m.AttemptNo),
+	}
+	if m.Traceparent != "" {
+		properties["traceparent"] = m.Traceparent
+	}
+	message := &azservicebus.Message{
+		MessageID: new(m.MessageID()), Subject: new(m.StepType), ContentType: new(contentType),
+		TimeToLive: &timeToLive, ApplicationProperties: properties, Body: m.Directive,
+	}
+	if m.CorrelationID != "" {
+		message.CorrelationID = new(m.CorrelationID)
+	}
+	return message
+}
+
+// lane returns the lane of a topic, and makes it if there is none yet.
 func (p *Publisher) lane(topic string) *lane {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,25 +186,24 @@ func (p *Publisher) lane(topic string) *lane {
 		l = &lane{
 			topic: topic, courier: p.make(topic), timeout: p.cfg.SendTimeout, grace: p.cfg.Grace,
 			patience: int32(p.cfg.Patience), connected: p.bus.dialer.connected, abandon: p.abandoned,
-			places: make(chan struct{}, p.cfg.Parallel),
+			slots: make(chan struct{}, p.cfg.Parallel),
 		}
 		p.lanes[topic] = l
 	}
 	return l
 }
 
-// abandoned cuts the connections: whatever a send waits for there, it then
-// comes back.
+// abandoned cuts the connections, so that the abandoned send returns.
 func (p *Publisher) abandoned(topic string) {
 	p.cuts.Add(1)
-	p.cfg.Logger.Error("send did not come back, its connections are cut", "topic", topic)
+	p.cfg.Logger.Error("send did not return in time, cutting the connections", "topic", topic)
 	p.bus.dialer.cut()
 }
 
-// Cuts is how often the connections were cut because a send did not come back.
+// Cuts returns how often the connections were cut because a send did not return.
 func (p *Publisher) Cuts() int64 { return p.cuts.Load() }
 
-// Stuck is the number of sends that were left behind and are not back yet.
+// Stuck returns the number of abandoned sends that have not returned yet.
 func (p *Publisher) Stuck() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -189,8 +214,8 @@ func (p *Publisher) Stuck() int {
 	return stuck
 }
 
-// Close closes the connections. Nothing may be published any more. The context
-// bounds how politely it is done.
+// Close closes the connections. Nothing may be published afterwards. When the
+// context ends first, the connections are cut.
 func (p *Publisher) Close(ctx context.Context) error {
 	if err := p.bus.close(ctx); err != nil {
 		return fmt.Errorf("close the bus: %w", err)

@@ -17,10 +17,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
-// sending sends the first messages to a topic.
+// sending is the send of a topic's courier.
 type sending func(ctx context.Context, topic string, messages []*azservicebus.Message) (int, error)
 
-// publisherConfig is one that is complete.
+// publisherConfig returns a complete configuration.
 func publisherConfig() servicebus.PublisherConfig {
 	return servicebus.PublisherConfig{
 		Namespace:  namespace(),
@@ -28,13 +28,13 @@ func publisherConfig() servicebus.PublisherConfig {
 	}
 }
 
-// publisher returns a publisher that connects, and sends so.
+// publisher returns a connected publisher that sends with this function.
 func publisher(t *testing.T, send sending, change ...func(*servicebus.PublisherConfig)) *servicebus.Publisher {
 	t.Helper()
 	return connectedOrNot(t, true, send, change...)
 }
 
-// connectedOrNot returns a publisher that sends so, and connects or cannot.
+// connectedOrNot returns a publisher, connected or not, that sends with this function.
 func connectedOrNot(t *testing.T, connects bool, send sending, change ...func(*servicebus.PublisherConfig)) *servicebus.Publisher {
 	t.Helper()
 	cfg := publisherConfig()
@@ -52,7 +52,7 @@ func connectedOrNot(t *testing.T, connects bool, send sending, change ...func(*s
 	return p
 }
 
-// directives are so many messages to a topic, with the outbox ids 0, 1 and so on.
+// directives returns n messages to a topic, with the outbox ids 0, 1 and so on.
 func directives(topic string, n int) []ledger.Message {
 	messages := make([]ledger.Message, n)
 	for i := range messages {
@@ -61,7 +61,7 @@ func directives(topic string, n int) []ledger.Message {
 	return messages
 }
 
-// ids are those of the messages, without the attempt.
+// ids returns the messages' outbox ids.
 func ids(messages []*azservicebus.Message) string {
 	var all []string
 	for _, m := range messages {
@@ -70,7 +70,7 @@ func ids(messages []*azservicebus.Message) string {
 	return strings.Join(all, " ")
 }
 
-// meanings are what the outcomes say.
+// meanings returns the meaning of each outcome.
 func meanings(outcomes []error) []string {
 	said := make([]string, len(outcomes))
 	for i, err := range outcomes {
@@ -79,11 +79,11 @@ func meanings(outcomes []error) []string {
 	return said
 }
 
-func TestPublisher_SendsToSeveralTopicsSideBySide(t *testing.T) {
+func TestPublisher_SendsToSeveralTopicsConcurrently(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var together sync.WaitGroup
-		together.Add(3) // A topic whose turn comes after another's would wait for ever.
+		together.Add(3) // Sending to one topic after the other would block for ever.
 		var mu sync.Mutex
 		got := map[string]string{}
 		p := publisher(t, func(_ context.Context, topic string, messages []*azservicebus.Message) (int, error) {
@@ -162,8 +162,8 @@ func TestPublisher_OpensATopicOnce(t *testing.T) {
 
 func TestPublisher_TheDeadlineStartsWithThePublish(t *testing.T) {
 	t.Parallel()
-	if publisher(t, nil).AwaitsClaim() {
-		t.Error("it awaits a claim, which nobody makes on a topic")
+	if publisher(t, nil).PublishedByMark() {
+		t.Error("it is published by its mark, but a topic is another system")
 	}
 }
 
@@ -186,7 +186,7 @@ func TestPublisher_Close(t *testing.T) {
 	}
 }
 
-// After the end a message is not lost, but its outcome is not known either.
+// After Close the outcome of a message is unknown.
 func TestPublisher_PublishAfterClose(t *testing.T) {
 	t.Parallel()
 	p, err := servicebus.NewPublisher(publisherConfig())
@@ -201,7 +201,7 @@ func TestPublisher_PublishAfterClose(t *testing.T) {
 	}
 }
 
-func TestNewPublisher_NamesTheFieldThatMakesNoSense(t *testing.T) {
+func TestNewPublisher_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		change func(*servicebus.PublisherConfig)

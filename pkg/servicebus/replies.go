@@ -12,76 +12,78 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/pkg/callbacks"
 )
 
-// RepliesConfig is what [Replies] are made of.
+// RepliesConfig configures [Replies].
 type RepliesConfig struct {
-	// Namespace is where the reply topics are. Required.
+	// Namespace has the reply topics. Required.
 	Namespace Namespace
-	// Callbacks is the use case. Required.
-	Callbacks Callbacks
+	// Apply applies a reply to its job, as [callbacks.Service] does. Its errors are
+	// [*problem.Error]s. It must be safe for concurrent use. Required.
+	Apply func(ctx context.Context, callback callbacks.Callback) (callbacks.Answer, error)
 	// Prefix is a reply topic without its number. Required.
 	Prefix string
-	// Subscription is the one that is read on each reply topic. Required.
+	// Subscription is the subscription to read on each reply topic. Required.
 	Subscription string
 	// Lanes is the number of reply topics. Required.
 	Lanes int
-	// InHand is the number of replies of one topic that are worked on at once, and
-	// so of those whose locks are held. Optional. Defaults to 16.
+	// InHand limits the replies of one topic that are handled at once, and so the
+	// locks that are held. Optional. Defaults to 16.
 	InHand int
-	// Timeout bounds one call of the use case, and one settlement. It should be well
-	// below the lock duration of the subscription. Optional. Defaults to 10 s.
+	// Timeout bounds one call of Apply and one settlement. It should be well below
+	// the lock duration of the subscription. Optional. Defaults to 10 s.
 	Timeout time.Duration
 	// MinDelay and MaxDelay are the first and the longest delay after a failure of
 	// the store or of the bus. Optional. Default to 100 ms and 5 s.
 	MinDelay, MaxDelay time.Duration
-	// Tries is how often a reply that fails for an unforeseen reason is brought
-	// before it is given back to the bus, which counts that. Optional. Defaults
+	// Tries is how often a reply that fails for an unforeseen reason is applied
+	// before it is abandoned to the bus, which counts deliveries. Optional. Defaults
 	// to 3.
 	Tries int
-	// MaxBytes is the largest body. Optional. Defaults to 1 MiB.
+	// MaxBytes limits the body. Optional. Defaults to 1 MiB.
 	MaxBytes int
 	// Random returns numbers in [0, 1), for the delays. Optional. Defaults to
 	// math/rand/v2. It must be safe for concurrent use.
 	Random func() float64
-	// Logger is told of replies that nobody can read and of topics that cannot be
-	// read. Optional.
+	// Logger receives dead-lettered replies and topics that cannot be read. Optional.
 	Logger *slog.Logger
-	// Observe is told of each delivery. Optional. It must be safe for concurrent
+	// Observe is called for each delivery. Optional. It must be safe for concurrent
 	// use.
 	Observe func(Delivery)
 }
 
-// Delivery is what became of one delivery of a reply.
+// Delivery is one delivery of a reply, with its outcome.
 type Delivery struct {
 	Type    ReplyType
 	Outcome DeliveryOutcome
-	// UnknownFields says that the body had fields that were ignored.
+	// UnknownFields is true if the body had fields that were ignored.
 	UnknownFields bool
 }
 
-// DeliveryOutcome is what became of a delivery.
+// DeliveryOutcome is the outcome of a delivery.
 type DeliveryOutcome string
 
-// The outcomes of deliveries. All but the last three are settled for good.
+// The outcomes of deliveries. After one of the last three the bus redelivers.
 const (
-	ReplyApplied      DeliveryOutcome = "applied"       // the ledger has it
+	ReplyApplied      DeliveryOutcome = "applied"       // committed to the ledger
 	ReplyDuplicate    DeliveryOutcome = "duplicate"     // the ledger had it already
 	ReplyRefused      DeliveryOutcome = "refused"       // stale, contradictory or too late: recorded, completed
-	ReplyDeadLettered DeliveryOutcome = "dead_lettered" // nobody can read it, or it is about no job
-	ReplyAbandoned    DeliveryOutcome = "abandoned"     // given back, to be delivered again
-	ReplyLockLost     DeliveryOutcome = "lock_lost"     // it will be delivered again
-	ReplyUnsettled    DeliveryOutcome = "unsettled"     // handled, but not settled: delivered again
+	ReplyDeadLettered DeliveryOutcome = "dead_lettered" // unreadable, or its job is unknown
+	ReplyAbandoned    DeliveryOutcome = "abandoned"     // not handled
+	ReplyLockLost     DeliveryOutcome = "lock_lost"     // another consumer may have it
+	ReplyUnsettled    DeliveryOutcome = "unsettled"     // handled, but settling it failed
 )
 
-// Validate names the field that makes no sense.
+// Validate returns an error that names the invalid field.
 func (c *RepliesConfig) Validate() error {
 	if err := c.Namespace.Validate(); err != nil {
 		return err
 	}
 	switch {
-	case c.Callbacks == nil:
-		return errors.New("Callbacks is required")
+	case c.Apply == nil:
+		return errors.New("Apply is required")
 	case c.Prefix == "":
 		return errors.New("Prefix is required")
 	case c.Subscription == "":
@@ -95,7 +97,7 @@ func (c *RepliesConfig) Validate() error {
 	})
 }
 
-// setDefaults fills in what is not set.
+// setDefaults fills in the defaults.
 func (c *RepliesConfig) setDefaults() {
 	c.InHand = cmp.Or(c.InHand, 16)
 	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
@@ -114,7 +116,7 @@ func (c *RepliesConfig) setDefaults() {
 	}
 }
 
-// Replies consumes the reply topics. Any number may run on one namespace.
+// Replies consumes the reply topics. Several may run on one namespace.
 //
 // Source: Option B spec, 10.2 and 11.
 type Replies struct {
@@ -122,8 +124,8 @@ type Replies struct {
 	topics []*subscription
 }
 
-// NewReplies returns a consumer. Nothing is sent yet. The error names the field
-// that makes no sense.
+// NewReplies returns a consumer. It does not connect yet. The error names the
+// invalid field.
 func NewReplies(cfg RepliesConfig) (*Replies, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("servicebus replies: %w", err)
@@ -145,8 +147,8 @@ func NewReplies(cfg RepliesConfig) (*Replies, error) {
 	return r, nil
 }
 
-// Run consumes until the context ends, finishes the replies in hand, and closes
-// the connections. It is called once.
+// Run consumes until the context ends, finishes the replies in hand and closes the
+// connections. It may be called once.
 func (r *Replies) Run(ctx context.Context) error {
 	var group errgroup.Group
 	for _, topic := range r.topics {
@@ -155,15 +157,14 @@ func (r *Replies) Run(ctx context.Context) error {
 			return nil
 		})
 	}
-	_ = group.Wait() // A topic that cannot be read is tried again, and is no error.
-	// What is in hand is settled; the rest is the peer's to forget.
+	_ = group.Wait() // A topic that cannot be read is retried, so there are no errors.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_ = r.bus.close(closing)
 	return nil
 }
 
-// Down lists the topics that cannot be read at the moment.
+// Down lists the topics that cannot be read now.
 func (r *Replies) Down() []string {
 	var down []string
 	for _, topic := range r.topics {

@@ -21,10 +21,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
-// repliesConfig is one that is complete.
+// repliesConfig returns a complete configuration.
 func repliesConfig() servicebus.RepliesConfig {
 	return servicebus.RepliesConfig{
-		Namespace: namespace(), Callbacks: &useCase{}, Prefix: "replies-", Subscription: "lucius", Lanes: 1,
+		Namespace: namespace(), Apply: new(useCase).Apply, Prefix: "replies-", Subscription: "lucius", Lanes: 1,
 	}
 }
 
@@ -33,11 +33,11 @@ type handoff struct{ last ledger.Message }
 
 func (h *handoff) Offer(message ledger.Message) { h.last = message }
 
-// onLedger is the use case on a ledger, with a job whose step was handed off.
+// onLedger returns the use case on a ledger with a job whose step was dispatched.
 func onLedger(t *testing.T) (*callbacks.Service, map[string]any) {
 	t.Helper()
 	out, store := &handoff{}, memstore.New(memstore.Options{})
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Handoff: out, Projector: projectionstest.Projector(t, store)})
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Handoff: out, Projector: projectionstest.Projector(t, store)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,14 +53,14 @@ func onLedger(t *testing.T) (*callbacks.Service, map[string]any) {
 	}
 }
 
-// with is the fields with one replaced.
+// with returns the fields with one replaced.
 func with(fields map[string]any, name string, value any) map[string]any {
 	changed := maps.Clone(fields)
 	changed[name] = value
 	return changed
 }
 
-// One after the other, on a ledger.
+// The replies of one step, in sequence, on a ledger.
 func TestReplies_OnALedger(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestReplies_OnALedger(t *testing.T) {
 	})
 }
 
-// Each lane has its reply topic, and one that is broken holds up no other.
+// Each lane has its reply topic, and a broken one does not block the others.
 func TestReplies_ReadsATopicForEachLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestReplies_ReadsATopicForEachLane(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(replies.Down()) != 0 {
-			t.Errorf("down %v before anything was tried", replies.Down())
+			t.Errorf("down %v before Run", replies.Down())
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		over := make(chan error)
@@ -153,14 +153,14 @@ func TestReplies_AStopBeforeTheBeginning(t *testing.T) {
 	}
 }
 
-func TestNewReplies_NamesTheFieldThatMakesNoSense(t *testing.T) {
+func TestNewReplies_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		change func(*servicebus.RepliesConfig)
 		want   string
 	}{
 		{func(c *servicebus.RepliesConfig) { c.Namespace.Host = "example.test" }, "Namespace needs Connection or Host"},
-		{func(c *servicebus.RepliesConfig) { c.Callbacks = nil }, "Callbacks is required"},
+		{func(c *servicebus.RepliesConfig) { c.Apply = nil }, "Apply is required"},
 		{func(c *servicebus.RepliesConfig) { c.Prefix = "" }, "Prefix is required"},
 		{func(c *servicebus.RepliesConfig) { c.Subscription = "" }, "Subscription is required"},
 		{func(c *servicebus.RepliesConfig) { c.Lanes = 0 }, "Lanes must be at least 1, is 0"},

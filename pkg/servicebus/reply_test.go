@@ -14,12 +14,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// identity is that of the replies of these tests.
-func identity() callbacks.Identity {
-	return callbacks.Identity{
-		JobID: "job", StepID: "step", TenantID: "tenant_a", Actor: "platform", RequestID: "m0",
-		Pair: statemachine.Pair{AttemptNo: 1, LeaseID: "lease"},
-	}
+// pair is the fence that the replies of these tests carry.
+var pair = statemachine.Pair{AttemptNo: 1, LeaseID: "lease"}
+
+// reported is a RESULT of these tests without its status.
+func reported(r statemachine.Result) statemachine.Result {
+	r.StepID, r.Pair = "step", pair
+	return r
 }
 
 // result is the body of a RESULT, with some fields replaced.
@@ -29,78 +30,79 @@ func result(status string, replaced map[string]any) string {
 	return ack(fields)
 }
 
-// nested is an array in an array, that many in all.
+// nested returns arrays nested n deep.
 func nested(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
 
-// These are the bodies of the HTTP callbacks, with a type.
-func TestReply_WhatItSaysIsBroughtToTheUseCase(t *testing.T) {
+// The bodies are those of the HTTP callbacks, with a type.
+func TestReply_IsAppliedByTheUseCase(t *testing.T) {
 	t.Parallel()
 	const example = `"jobId":"job","stepId":"step","tenant_id":"tenant_a","attempt_no":1,"lease_id":"lease"`
 	for _, test := range []struct {
 		name    string
 		body    string
 		verb    string
-		report  callbacks.Report
+		event   statemachine.Event
 		unknown bool
 	}{
-		{"ACK", ack(nil), "ACK", callbacks.Report{}, false},
-		{"ACK, as the specification has it", `{"type": "ACK", ` + example + `, "correlation_id": "corr-123", "timestamp": "2026-01-27T10:02:00Z"}`, "ACK", callbacks.Report{}, false},
-		{"ACK, with a time of another zone", ack(map[string]any{"timestamp": "2026-01-27T11:02:00.5+01:00"}), "ACK", callbacks.Report{}, false},
-		{"ACK, with white space around", "\r\n\t " + ack(nil) + " \n", "ACK", callbacks.Report{}, false},
-		{"ACK, with an unknown field", ack(map[string]any{"worker": "w7"}), "ACK", callbacks.Report{}, true},
-		{"ACK, with a field of a RESULT", ack(map[string]any{"status": 7}), "ACK", callbacks.Report{}, true},
-		{"HEARTBEAT", ack(map[string]any{"type": "HEARTBEAT"}), "HEARTBEAT", callbacks.Report{}, false},
-		{"HEARTBEAT, with an unknown field", ack(map[string]any{"type": "HEARTBEAT", "progress": 0.5}), "HEARTBEAT", callbacks.Report{}, true},
-		{"RESULT", result("SUCCEEDED", nil), "RESULT", callbacks.Report{Status: statemachine.ResultSucceeded}, false},
+		{"ACK", ack(nil), "ACK", statemachine.Ack{StepID: "step", Pair: pair}, false},
+		{"ACK, as the specification has it", `{"type": "ACK", ` + example + `, "correlation_id": "corr-123", "timestamp": "2026-01-27T10:02:00Z"}`, "ACK", statemachine.Ack{StepID: "step", Pair: pair}, false},
+		{"ACK, with a time of another zone", ack(map[string]any{"timestamp": "2026-01-27T11:02:00.5+01:00"}), "ACK", statemachine.Ack{StepID: "step", Pair: pair}, false},
+		{"ACK, with white space around", "\r\n\t " + ack(nil) + " \n", "ACK", statemachine.Ack{StepID: "step", Pair: pair}, false},
+		{"ACK, with an unknown field", ack(map[string]any{"worker": "w7"}), "ACK", statemachine.Ack{StepID: "step", Pair: pair}, true},
+		{"ACK, with a field of a RESULT", ack(map[string]any{"status": 7}), "ACK", statemachine.Ack{StepID: "step", Pair: pair}, true},
+		{"HEARTBEAT", ack(map[string]any{"type": "HEARTBEAT"}), "HEARTBEAT", statemachine.Heartbeat{StepID: "step", Pair: pair}, false},
+		{"HEARTBEAT, with an unknown field", ack(map[string]any{"type": "HEARTBEAT", "progress": 0.5}), "HEARTBEAT", statemachine.Heartbeat{StepID: "step", Pair: pair}, true},
+		{"RESULT", result("SUCCEEDED", nil), "RESULT", reported(statemachine.Result{Status: statemachine.ResultSucceeded}), false},
 		{
 			"RESULT, with references",
 			result("SUCCEEDED", map[string]any{"output_ref": json.RawMessage(`{"uri":"s3://b/o","etag":7}`), "result_ref": json.RawMessage(`{"uri":"s3://b/r"}`)}), "RESULT",
-			callbacks.Report{
+			reported(statemachine.Result{
 				Status:    statemachine.ResultSucceeded,
 				OutputRef: json.RawMessage(`{"uri":"s3://b/o","etag":7}`), ResultRef: json.RawMessage(`{"uri":"s3://b/r"}`),
-			}, false,
+			}), false,
 		},
 		{
 			"RESULT, with a reference as deep as it may be",
 			result("SUCCEEDED", map[string]any{"output_ref": json.RawMessage(`{"uri":"]\"","a":` + nested(126) + `}`)}), "RESULT",
-			callbacks.Report{
+			reported(statemachine.Result{
 				Status:    statemachine.ResultSucceeded,
 				OutputRef: json.RawMessage(`{"uri":"]\"","a":` + nested(126) + `}`),
-			}, false,
+			}), false,
 		},
 		{
 			"RESULT, with references that are null",
 			result("SUCCEEDED", map[string]any{"output_ref": json.RawMessage(`null`), "result_ref": json.RawMessage(`null`)}), "RESULT",
-			callbacks.Report{Status: statemachine.ResultSucceeded}, false,
+			reported(statemachine.Result{Status: statemachine.ResultSucceeded}), false,
 		},
 		{
 			"RESULT, to be tried again",
 			result("FAILED_RETRY", map[string]any{"error": map[string]any{"code": "busy", "message": "come back"}, "retry_after_seconds": 1.5}), "RESULT",
-			callbacks.Report{Status: statemachine.ResultFailedRetry, ErrorCode: "busy", ErrorMessage: "come back", RetryAfter: 1500 * time.Millisecond}, false,
+			reported(statemachine.Result{Status: statemachine.ResultFailedRetry, ErrorCode: "busy", ErrorMessage: "come back", RetryAfter: 1500 * time.Millisecond}), false,
 		},
 		{
 			"RESULT, failed for good, with an unknown field of the error",
 			result("FAILED_FINAL", map[string]any{"error": map[string]any{"code": "broken", "trace": "…"}}), "RESULT",
-			callbacks.Report{Status: statemachine.ResultFailedFinal, ErrorCode: "broken"}, true,
+			reported(statemachine.Result{Status: statemachine.ResultFailedFinal, ErrorCode: "broken"}), true,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			to := &useCase{}
 			delivered, from := deliver(t, test.body, to)
-			want := servicebus.Delivery{Type: servicebus.ReplyType(test.verb), Outcome: servicebus.ReplyApplied, UnknownFields: test.unknown}
-			if delivered != want || from.done() != "complete m0" {
-				t.Errorf("%+v, %q, want %+v, completed", delivered, from.done(), want)
+			done := servicebus.Delivery{Type: servicebus.ReplyType(test.verb), Outcome: servicebus.ReplyApplied, UnknownFields: test.unknown}
+			if delivered != done || from.done() != "complete m0" {
+				t.Errorf("%+v, %q, want %+v, completed", delivered, from.done(), done)
 			}
-			if diff := cmp.Diff([]call{{Verb: test.verb, Identity: identity(), Report: test.report}}, to.calls); diff != "" {
+			want := []callbacks.Callback{{JobID: "job", StepID: "step", TenantID: "tenant_a", Event: test.event, RequestID: "m0"}}
+			if diff := cmp.Diff(want, to.calls); diff != "" {
 				t.Errorf("calls (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-// A reply that nobody can read is put aside with what is wrong with it, and where.
-func TestReply_WhatCannotBeReadGoesToTheDeadLetters(t *testing.T) {
+// An unreadable reply is dead-lettered, and the reason says what is wrong and where.
+func TestReply_AnUnreadableReplyIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name        string
@@ -158,13 +160,13 @@ func TestReply_WhatCannotBeReadGoesToTheDeadLetters(t *testing.T) {
 				t.Errorf("%s: %s, want %s: %s", *from.reason.Reason, *from.reason.ErrorDescription, test.reason, test.description)
 			}
 			if len(to.calls) != 0 {
-				t.Errorf("it was brought to the use case: %+v", to.calls)
+				t.Errorf("the use case was called: %+v", to.calls)
 			}
 		})
 	}
 }
 
-// The largest body is one that may still be read.
+// A body of exactly the limit is accepted.
 func TestReply_TheLargestBody(t *testing.T) {
 	t.Parallel()
 	body := ack(nil)

@@ -16,8 +16,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
-// A reply that is handled, and not settled, comes again. It is then a duplicate.
-func TestSettle_WhatCannotBeSettled(t *testing.T) {
+// A reply that was handled but not settled is redelivered, and is then a duplicate.
+func TestSettle_AFailedSettlement(t *testing.T) {
 	t.Parallel()
 	hang := func(ctx context.Context, _ string) error {
 		<-ctx.Done()
@@ -59,8 +59,8 @@ func TestSettle_WhatCannotBeSettled(t *testing.T) {
 	}
 }
 
-// A stop does not keep a reply from being settled.
-func TestSettle_IsNotCutShortByAStop(t *testing.T) {
+// A reply is settled even during a stop.
+func TestSettle_IsNotInterruptedByAStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		from := newTopic(ack(nil))
@@ -78,7 +78,7 @@ func TestSettle_IsNotCutShortByAStop(t *testing.T) {
 	})
 }
 
-// The bus takes descriptions up to a length, and only whole characters.
+// The bus accepts descriptions up to a length; they are cut between characters.
 func TestSettle_ALongDescriptionIsCut(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{strings.Repeat("x", 5000), strings.Repeat("ä", 3000), "xx" + strings.Repeat("€", 3000)} {

@@ -11,8 +11,8 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
 
-// receiver is what is used of the SDK's receiver. ReceiveMessages has one caller
-// at a time.
+// receiver is the part of the SDK's receiver that this package uses.
+// ReceiveMessages has one caller at a time.
 type receiver interface {
 	ReceiveMessages(ctx context.Context, n int, options *azservicebus.ReceiveMessagesOptions) ([]*azservicebus.ReceivedMessage, error)
 	CompleteMessage(ctx context.Context, m *azservicebus.ReceivedMessage, options *azservicebus.CompleteMessageOptions) error
@@ -26,18 +26,18 @@ type subscription struct {
 	cfg  *RepliesConfig
 	name string
 	open func() (receiver, error)
-	// down says that the topic cannot be read.
+	// down is true while the topic cannot be read.
 	down   atomic.Bool
-	places chan struct{} // one for each reply in hand
+	slots  chan struct{} // one for each reply in hand
 	inHand sync.WaitGroup
 }
 
-// newSubscription returns the consumer of a topic; open makes its receiver.
+// newSubscription returns the consumer of a topic; open returns a new receiver.
 func newSubscription(cfg *RepliesConfig, topic string, open func() (receiver, error)) *subscription {
-	return &subscription{cfg: cfg, name: topic, open: open, places: make(chan struct{}, cfg.InHand)}
+	return &subscription{cfg: cfg, name: topic, open: open, slots: make(chan struct{}, cfg.InHand)}
 }
 
-// run consumes until the context ends, and returns when nothing is in hand.
+// run consumes until the context ends and returns when no reply is in hand.
 func (s *subscription) run(ctx context.Context) {
 	defer s.inHand.Wait()
 	var from receiver
@@ -46,68 +46,68 @@ func (s *subscription) run(ctx context.Context) {
 		opened, err := s.opened(from)
 		readable := false
 		if from = opened; err == nil {
-			readable, err = s.take(ctx, from)
+			readable, err = s.receive(ctx, from)
 		}
 		if readable {
 			failures = 0
-			s.reading(ctx)
+			s.markReadable(ctx)
 			continue
 		}
-		// Nothing, and no error either, is how a broken connection shows.
-		s.notReading(ctx, err, failures)
+		// A broken connection shows as no messages and no error.
+		s.markDown(ctx, err, failures)
 		s.pause(ctx, failures)
 		failures++
 	}
 }
 
-// opened returns the receiver, and makes it where there is none yet.
+// opened returns the receiver, and makes it if there is none yet.
 func (s *subscription) opened(from receiver) (receiver, error) {
 	if from != nil {
 		return from, nil
 	}
 	made, err := s.open()
 	if err != nil {
-		return nil, err // And not a receiver that is none.
+		return nil, err // Not made, which may be a nil pointer in a non-nil interface.
 	}
 	return made, nil
 }
 
-// quiet is how long it takes without a reply and without an error until a topic is
-// taken for readable: longer than the SDK tries to connect.
+// quiet is how long a receive may last without a reply or an error before the topic
+// counts as readable: longer than the SDK tries to connect.
 const quiet = 30 * time.Second
 
-// take waits for replies, as many as there are places for, and sets a goroutine
-// to each. It reports whether the topic can be read.
-func (s *subscription) take(ctx context.Context, from receiver) (readable bool, err error) {
+// receive waits for replies, as many as there are free slots, and starts a
+// goroutine for each. It reports whether the topic can be read.
+func (s *subscription) receive(ctx context.Context, from receiver) (readable bool, err error) {
 	select {
-	case s.places <- struct{}{}: // The first place, for which it has to wait.
-		<-s.places
+	case s.slots <- struct{}{}: // Wait until a slot is free.
+		<-s.slots
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
 	wait, cancel := context.WithTimeout(ctx, quiet)
 	defer cancel()
-	messages, err := from.ReceiveMessages(wait, cap(s.places)-len(s.places), nil)
+	messages, err := from.ReceiveMessages(wait, cap(s.slots)-len(s.slots), nil)
 	for _, m := range messages {
-		s.places <- struct{}{}
+		s.slots <- struct{}{}
 		s.inHand.Go(func() {
-			defer func() { <-s.places }()
+			defer func() { <-s.slots }()
 			s.cfg.Observe(s.handle(ctx, from, m))
 		})
 	}
 	return len(messages) > 0 || errors.Is(err, context.DeadlineExceeded), err
 }
 
-// reading notes that the topic can be read.
-func (s *subscription) reading(ctx context.Context) {
+// markReadable records that the topic can be read.
+func (s *subscription) markReadable(ctx context.Context) {
 	if s.down.Swap(false) {
 		s.cfg.Logger.InfoContext(ctx, "reply topic is read again", "topic", s.name)
 	}
 }
 
-// notReading notes that the topic cannot be read, if that is an error and not
-// just the end.
-func (s *subscription) notReading(ctx context.Context, err error, failures int) {
+// markDown records that the topic cannot be read. It does nothing when the process
+// is stopping, or after a first empty receive without an error.
+func (s *subscription) markDown(ctx context.Context, err error, failures int) {
 	if ctx.Err() != nil || err == nil && failures == 0 {
 		return
 	}
@@ -116,7 +116,8 @@ func (s *subscription) notReading(ctx context.Context, err error, failures int) 
 	}
 }
 
-// pause waits after that many failures before, or until the context ends.
+// pause waits for the delay after that many earlier failures, or until the context
+// ends.
 func (s *subscription) pause(ctx context.Context, failures int) {
 	timer := time.NewTimer(s.delay(failures))
 	defer timer.Stop()
@@ -126,7 +127,7 @@ func (s *subscription) pause(ctx context.Context, failures int) {
 	}
 }
 
-// delay doubles with each failure, and is spread by half of it.
+// delay doubles with each failure, with a jitter of a quarter either way.
 func (s *subscription) delay(failures int) time.Duration {
 	d := float64(s.cfg.MinDelay) * math.Pow(2, float64(min(failures, 32)))
 	return time.Duration(min(d, float64(s.cfg.MaxDelay)) * (0.75 + 0.5*s.cfg.Random()))

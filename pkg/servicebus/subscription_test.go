@@ -18,9 +18,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
-// One reply that waits for the store holds a place, and does not hold up others
-// as long as there are places.
-func TestSubscription_TakesNoMoreThanItHasPlacesFor(t *testing.T) {
+// A reply that waits for the store holds a slot, and does not block others while
+// slots are free.
+func TestSubscription_ReceivesNoMoreThanItHasSlotsFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		from := newTopic(ack(nil), ack(nil), ack(nil), ack(nil), ack(nil))
@@ -48,7 +48,7 @@ func TestSubscription_TakesNoMoreThanItHasPlacesFor(t *testing.T) {
 	})
 }
 
-// Several replies may come at once, also with an error.
+// Several replies may arrive in one receive, even together with an error.
 func TestSubscription_HandlesAllThatCame(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestSubscription_ATopicThatBreaksAndRecovers(t *testing.T) {
 	}
 }
 
-// A receiver that cannot be made is made later.
+// Making a receiver is retried.
 func TestSubscription_AReceiverThatCannotBeMade(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestSubscription_AReceiverThatCannotBeMade(t *testing.T) {
 		cfg.Random = func() float64 { return 0.5 }
 		replies, err := servicebus.WithReceivers(cfg, func(string) (servicebus.Receiver, error) {
 			if tries++; tries < 4 {
-				var none *topic // The SDK's constructor returns such a one with its error.
+				var none *topic // The SDK's constructor returns a nil pointer with its error.
 				return none, errors.New("closed")
 			}
 			return from, nil
@@ -180,8 +180,8 @@ func TestSubscription_AQuietTopicIsNotDown(t *testing.T) {
 	})
 }
 
-// A topic that cannot be read is not asked without a pause. Once it could be read,
-// the pauses are short again.
+// Receives from a broken topic are spaced by growing delays, which start over once
+// it was readable.
 func TestSubscription_AsksABrokenTopicWithGrowingDelays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestSubscription_AsksABrokenTopicWithGrowingDelays(t *testing.T) {
 	})
 }
 
-// The delays of several topics, and of several replicas, are spread.
+// Delays have a jitter, so that topics and replicas do not retry together.
 func TestSubscription_SpreadsItsDelays(t *testing.T) {
 	t.Parallel()
 	for random, want := range map[float64]time.Duration{0: 750 * time.Millisecond, 0.5: time.Second, 1: 1250 * time.Millisecond} {

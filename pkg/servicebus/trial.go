@@ -12,39 +12,38 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox"
 )
 
-// Trial says what a server is going to do on a namespace.
+// Trial lists what a server needs on a namespace.
 type Trial struct {
-	// Topics are those that it sends to. Optional.
+	// Topics are the topics that the server sends to. Optional.
 	Topics []string
-	// MessageBytes is the largest body that it sends. Optional.
+	// MessageBytes is the largest body that the server sends. Optional.
 	MessageBytes int
-	// Subscriptions are those that it reads. Optional.
+	// Subscriptions are the subscriptions that the server reads. Optional.
 	Subscriptions []Subscription
-	// Timeout bounds each try. Optional. Defaults to 10 s.
+	// Timeout bounds each check. Optional. Defaults to 10 s.
 	Timeout time.Duration
 }
 
 // Subscription names a subscription.
 type Subscription struct{ Topic, Name string }
 
-// String is its path, as Azure writes it.
+// String returns its path, as Azure writes it.
 func (s Subscription) String() string { return s.Topic + "/" + s.Name }
 
-// Fault is one thing that the credential, or the namespace, does not let be done.
+// Fault is one thing that the credential or the namespace does not allow.
 type Fault struct {
 	// Entity is a topic, or topic/subscription.
 	Entity string
-	// Detail says what cannot be done, and why, in a sentence without secrets.
+	// Detail says what is wrong, without secrets.
 	Detail string
 }
 
-// tries is how many entities are tried side by side.
+// tries is how many entities are checked concurrently.
 const tries = 8
 
-// Try tries each of these things, and changes nothing: a topic is opened for
-// sending, and nothing is sent; a subscription is looked into, and nothing is taken.
-// The faults are in the order of the trial. The error names the field of the
-// namespace that makes no sense.
+// Try checks each entity of the trial without changing it: it opens topics but
+// sends nothing, and peeks at subscriptions but receives nothing. The faults are in
+// the order of the trial. The error names the invalid field of the namespace.
 func Try(ctx context.Context, n Namespace, trial Trial) ([]Fault, error) {
 	opened, err := openBus(n)
 	if err != nil {
@@ -72,10 +71,10 @@ func Try(ctx context.Context, n Namespace, trial Trial) ([]Fault, error) {
 	for i, s := range trial.Subscriptions {
 		try(len(trial.Topics)+i, s.String(), func(ctx context.Context) error { return tryRead(ctx, opened.client, s) })
 	}
-	_ = group.Wait() // What cannot be done is a fault.
+	_ = group.Wait() // Failures are faults.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_ = opened.close(closing) // Nothing hangs on it.
+	_ = opened.close(closing) // Nothing is lost if it fails.
 	faults := found[:0]
 	for _, f := range found {
 		if f.Detail != "" {
@@ -85,7 +84,7 @@ func Try(ctx context.Context, n Namespace, trial Trial) ([]Fault, error) {
 	return faults, nil
 }
 
-// trySend opens a topic, and sees whether a message of that size fits.
+// trySend opens a topic and checks that a message of that size fits.
 func trySend(ctx context.Context, client *azservicebus.Client, topic string, size int) error {
 	sender, err := client.NewSender(topic, nil)
 	if err != nil {
@@ -101,7 +100,7 @@ func trySend(ctx context.Context, client *azservicebus.Client, topic string, siz
 	return sender.Close(ctx)
 }
 
-// tryRead looks at the first message of a subscription, if there is one.
+// tryRead peeks at the first message of a subscription.
 func tryRead(ctx context.Context, client *azservicebus.Client, s Subscription) error {
 	receiver, err := client.NewReceiverForSubscription(s.Topic, s.Name, nil)
 	if err != nil {
@@ -113,21 +112,21 @@ func tryRead(ctx context.Context, client *azservicebus.Client, s Subscription) e
 	return receiver.Close(ctx)
 }
 
-// explain says in a sentence what an error means.
+// explain describes an error for an operator.
 func explain(ctx context.Context, entity string, err error) string {
 	if broken, ok := errors.AsType[*azservicebus.Error](err); ok && broken.Code == azservicebus.CodeUnauthorizedAccess {
 		return "the credential does not let it be used"
 	}
 	outcome := verdict(ctx, entity, err)
 	if _, refused := errors.AsType[*outbox.RejectedError](outcome); refused {
-		return "it does not take messages as large as directives may be"
+		return "its message size limit is below that of directives"
 	}
 	outage, ok := errors.AsType[*outbox.OutageError](outcome)
 	switch {
 	case ok && outage.Entity == "":
 		return "no connection"
 	case ok:
-		return "it is not there, or not in service"
+		return "it is not there, or out of service"
 	case ctx.Err() != nil:
 		return "it did not answer in time"
 	}

@@ -7,11 +7,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/internal/amqppeer"
+	"github.com/lucius-project/lucius/internal/fakeservicebus"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
-// tryAll tries to send to the topic and to read the invoker's subscription.
+// tryAll tries the topic and the invoker's subscription.
 func tryAll(t *testing.T, connection string, size int) []servicebus.Fault {
 	t.Helper()
 	faults, err := servicebus.Try(t.Context(), servicebus.Namespace{Connection: connection}, servicebus.Trial{
@@ -24,8 +24,8 @@ func tryAll(t *testing.T, connection string, size int) []servicebus.Fault {
 	return faults
 }
 
-// A trial leaves everything as it was.
-func TestTry_WhatCanBeDone(t *testing.T) {
+// A trial changes nothing.
+func TestTry_Allowed(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
 	published(t, publish(t, publisherOnWire(t, peer, nil), onTopic(wireReplies, 2)))
@@ -37,29 +37,29 @@ func TestTry_WhatCanBeDone(t *testing.T) {
 	}
 }
 
-func TestTry_WhatCannot(t *testing.T) {
+func TestTry_ReportsFaults(t *testing.T) {
 	t.Parallel()
 	const invoker = wireReplies + "/lucius-invoker"
 	for name, test := range map[string]struct {
-		change func(*amqppeer.Config)
+		change func(*fakeservicebus.Config)
 		size   int
 		want   []servicebus.Fault
 	}{
 		"nothing is there": {
-			func(cfg *amqppeer.Config) { cfg.Topics = nil }, 1,
-			[]servicebus.Fault{{wireTopic, "it is not there, or not in service"}, {invoker, "it is not there, or not in service"}},
+			func(cfg *fakeservicebus.Config) { cfg.Topics = nil }, 1,
+			[]servicebus.Fault{{wireTopic, "it is not there, or out of service"}, {invoker, "it is not there, or out of service"}},
 		},
 		"no token": {
-			func(cfg *amqppeer.Config) {
-				cfg.Hooks.OnToken = func(string) *amqppeer.Refusal { return &amqppeer.Refusal{Description: "no"} }
+			func(cfg *fakeservicebus.Config) {
+				cfg.Hooks.OnToken = func(string) *fakeservicebus.Refusal { return &fakeservicebus.Refusal{Description: "no"} }
 			}, 1,
 			[]servicebus.Fault{{wireTopic, "the credential does not let it be used"}, {invoker, "the credential does not let it be used"}},
 		},
 		"no right to send": {
-			func(cfg *amqppeer.Config) {
-				cfg.Hooks.OnAttach = func(address string) *amqppeer.Refusal {
+			func(cfg *fakeservicebus.Config) {
+				cfg.Hooks.OnAttach = func(address string) *fakeservicebus.Refusal {
 					if address == wireTopic {
-						return &amqppeer.Refusal{Condition: amqppeer.UnauthorizedAccess}
+						return &fakeservicebus.Refusal{Condition: fakeservicebus.UnauthorizedAccess}
 					}
 					return nil
 				}
@@ -67,8 +67,8 @@ func TestTry_WhatCannot(t *testing.T) {
 			[]servicebus.Fault{{wireTopic, "the credential does not let it be used"}},
 		},
 		"small messages": {
-			func(cfg *amqppeer.Config) { cfg.MaxMessageSize = 1000 }, 2000,
-			[]servicebus.Fault{{wireTopic, "it does not take messages as large as directives may be"}},
+			func(cfg *fakeservicebus.Config) { cfg.MaxMessageSize = 1000 }, 2000,
+			[]servicebus.Fault{{wireTopic, "its message size limit is below that of directives"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestTry_WhatCannot(t *testing.T) {
 	}
 }
 
-func TestTry_NobodyIsThere(t *testing.T) {
+func TestTry_WithoutABroker(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
 	peer.Close()

@@ -11,26 +11,25 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox"
 )
 
-// linkError is a failure before anything was handed over: the topic did not let
-// the sender in.
+// linkError is a failure to open the topic, so nothing was sent.
 type linkError struct{ err error }
 
-// Error is the text of the cause.
+// Error implements error.
 func (e *linkError) Error() string { return "open the topic: " + e.err.Error() }
 
 // Unwrap returns the cause.
 func (e *linkError) Unwrap() error { return e.err }
 
-// verdict says in the words of the publisher's port what an error of the SDK
-// means for what was to be sent to the topic. The context is the send's: once it
-// has ended, only what the broker said about the message itself is believed.
+// verdict turns an error of the SDK into one of [outbox.Publisher]'s. The context
+// is the send's: once it has ended, verdict believes only a rejection of the
+// message itself.
 //
-//	too large                        rejected, for good
-//	amqp:not-allowed                 rejected; where it is the link, the topic
-//	not found, disabled, full,       the topic
+//	too large                        rejected, permanent
+//	amqp:not-allowed                 rejected; from the link: the topic is out
+//	not found, disabled, full,       the topic is out
 //	unauthorised, throttled
-//	connection lost, after retries   the whole bus
-//	time is up, cancelled, closed,   unknown
+//	connection lost, after retries   the whole bus is out
+//	timeout, cancelled, closed,      unknown
 //	released, modified, all else
 func verdict(ctx context.Context, topic string, err error) error {
 	condition := amqpCondition(err)
@@ -56,8 +55,8 @@ func verdict(ctx context.Context, topic string, err error) error {
 	return uncertain(err)
 }
 
-// codeVerdict is the verdict on an error that the SDK has a code for. It hides
-// the cause of those, so the code is all there is.
+// codeVerdict is the verdict on an error to which the SDK gave a code. The SDK
+// hides the cause of such an error.
 func codeVerdict(topic string, err *azservicebus.Error) error {
 	switch err.Code {
 	case azservicebus.CodeUnauthorizedAccess, azservicebus.CodeNotFound:
@@ -69,7 +68,7 @@ func codeVerdict(topic string, err *azservicebus.Error) error {
 	}
 }
 
-// amqpCondition is the condition of an AMQP error; empty for any other error.
+// amqpCondition returns the condition of an AMQP error, empty for any other error.
 func amqpCondition(err error) amqp.ErrCond {
 	if fault, ok := errors.AsType[*amqp.Error](err); ok {
 		return fault.Condition
@@ -77,5 +76,5 @@ func amqpCondition(err error) amqp.ErrCond {
 	return ""
 }
 
-// uncertain is the error of a send whose outcome is not known.
+// uncertain returns the error of a send whose outcome is unknown.
 func uncertain(err error) error { return fmt.Errorf("%w: %w", outbox.ErrUncertain, err) }

@@ -15,7 +15,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
-// meaning is what an error says in the words of the publisher's port.
+// meaning returns the class of an error of [outbox.Publisher].
 func meaning(err error) string {
 	rejected, isRejected := errors.AsType[*outbox.RejectedError](err)
 	outage, isOutage := errors.AsType[*outbox.OutageError](err)
@@ -36,23 +36,23 @@ func meaning(err error) string {
 	return "not of the port: " + err.Error()
 }
 
-// said is an error of the broker.
+// said returns an error of the broker.
 func said(condition amqp.ErrCond) error {
 	return &amqp.Error{Condition: condition, Description: "so it is"}
 }
 
-// coded is an error of the SDK.
+// coded returns an error of the SDK with a code.
 func coded(code azservicebus.Code) error { return &azservicebus.Error{Code: code} }
 
-// What the SDK returns for what the broker answers is a matter of measurement.
-// This is what the relay is to make of it.
+// The SDK's errors for the broker's answers were measured; the table says what the
+// relay must make of each.
 func TestVerdict(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
 		err      error
 		sending  string
-		entering string // where the same is the answer to opening the topic
+		entering string // if the topic answers its opening with the same error
 	}{
 		{"nothing", nil, "sent", "unknown"},
 		{"missing entity", said(amqp.ErrCondNotFound), "topic", "topic"},
@@ -99,8 +99,9 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// An error after the end of the context is mostly a consequence of that end.
-func TestVerdict_AfterTheEndOnlyTheMessageIsSpokenOf(t *testing.T) {
+// After the end of the context most errors are consequences of it; only a rejection
+// of the message itself counts.
+func TestVerdict_AfterTheContextEndedOnlyRejectionsCount(t *testing.T) {
 	t.Parallel()
 	expired, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
 	t.Cleanup(cancel)
@@ -147,8 +148,8 @@ func TestVerdict_SaysWhy(t *testing.T) {
 	}
 }
 
-// What the broker says is for the log; the job's history has words of our own, and
-// so have clients.
+// The broker's text goes to the log only; the job's history and clients get texts of
+// Lucius.
 func TestVerdict_KeepsTheBrokersWordsForTheLog(t *testing.T) {
 	t.Parallel()
 	refused, ok := errors.AsType[*outbox.RejectedError](servicebus.Verdict(t.Context(), "topic", said(amqp.ErrCondNotAllowed), false))

@@ -11,70 +11,57 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
-	"github.com/lucius-project/lucius/internal/amqppeer"
+	"github.com/lucius-project/lucius/internal/fakeservicebus"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// wireLedger is a use case that answers as it is told.
+// wireLedger is a use case with a configurable answer.
 type wireLedger struct {
 	mu     sync.Mutex
-	answer func(kind string, id callbacks.Identity) error
-	seen   []string
+	answer func(c callbacks.Callback) error
+	called int
 }
 
-func (l *wireLedger) take(kind string, id callbacks.Identity) (callbacks.Answer, error) {
+func (l *wireLedger) apply(_ context.Context, c callbacks.Callback) (callbacks.Answer, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.seen = append(l.seen, kind+" "+id.StepID)
+	l.called++
 	if l.answer != nil {
-		if err := l.answer(kind, id); err != nil {
+		if err := l.answer(c); err != nil {
 			return callbacks.Answer{}, err
 		}
 	}
 	return callbacks.Answer{Outcome: statemachine.Applied}, nil
 }
 
-func (l *wireLedger) Ack(_ context.Context, id callbacks.Identity, _ ...ledger.Option) (callbacks.Answer, error) {
-	return l.take("ACK", id)
-}
-
-func (l *wireLedger) Heartbeat(_ context.Context, id callbacks.Identity, _ ...ledger.Option) (callbacks.Answer, error) {
-	return l.take("HEARTBEAT", id)
-}
-
-func (l *wireLedger) Result(_ context.Context, id callbacks.Identity, _ callbacks.Report, _ ...ledger.Option) (callbacks.Answer, error) {
-	return l.take("RESULT", id)
-}
-
-// answers sets what the use case says from now on.
-func (l *wireLedger) answers(answer func(kind string, id callbacks.Identity) error) {
+// answers sets the answer from now on.
+func (l *wireLedger) answers(answer func(c callbacks.Callback) error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.answer = answer
 }
 
-// calls is how often the use case was called.
+// calls returns how often the use case was called.
 func (l *wireLedger) calls() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.seen)
+	return l.called
 }
 
 // wire is a consumer of replies on a namespace.
 type wire struct {
 	t          *testing.T
-	peer       *amqppeer.Server
+	peer       *fakeservicebus.Server
 	ledger     *wireLedger
 	deliveries chan servicebus.Delivery
 	sender     *azservicebus.Sender
 }
 
-// replies starts a consumer on the namespace, which ends with the test.
-func replies(t *testing.T, peer *amqppeer.Server) *wire {
+// replies starts a consumer on the namespace and stops it when the test ends.
+func replies(t *testing.T, peer *fakeservicebus.Server) *wire {
 	t.Helper()
 	w := &wire{t: t, peer: peer, ledger: &wireLedger{}, deliveries: make(chan servicebus.Delivery, 100)}
 	w.consume(peer.ConnectionString(), strings.TrimSuffix(wireReplies, "0"), "lucius-invoker")
@@ -86,7 +73,7 @@ func replies(t *testing.T, peer *amqppeer.Server) *wire {
 func (w *wire) consume(connection, prefix, subscription string) {
 	w.t.Helper()
 	consumer, err := servicebus.NewReplies(servicebus.RepliesConfig{
-		Namespace: servicebus.Namespace{Connection: connection}, Callbacks: w.ledger, Lanes: 1,
+		Namespace: servicebus.Namespace{Connection: connection}, Apply: w.ledger.apply, Lanes: 1,
 		Prefix: prefix, Subscription: subscription, MinDelay: 5 * time.Millisecond, MaxDelay: 50 * time.Millisecond,
 		Observe: func(d servicebus.Delivery) { w.deliveries <- d },
 	})
@@ -104,7 +91,7 @@ func (w *wire) consume(connection, prefix, subscription string) {
 	})
 }
 
-// connect opens the way for what the test sends.
+// connect opens the sender of the test's replies.
 func (w *wire) connect(connection, topic string) {
 	w.t.Helper()
 	client, err := azservicebus.NewClientFromConnectionString(connection, &azservicebus.ClientOptions{
@@ -113,7 +100,7 @@ func (w *wire) connect(connection, topic string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.t.Cleanup(func() { _ = client.Close(context.WithoutCancel(w.t.Context())) }) // The peer ends next.
+	w.t.Cleanup(func() { _ = client.Close(context.WithoutCancel(w.t.Context())) }) // The broker stops next.
 	if w.sender, err = client.NewSender(topic, nil); err != nil {
 		w.t.Fatal(err)
 	}
@@ -129,7 +116,7 @@ func (w *wire) send(body string) {
 	}
 }
 
-// expect waits for the next delivery's end.
+// expect waits for the next delivery and compares its outcome.
 func (w *wire) expect(kind servicebus.ReplyType, outcome servicebus.DeliveryOutcome) {
 	w.t.Helper()
 	select {
@@ -142,7 +129,7 @@ func (w *wire) expect(kind servicebus.ReplyType, outcome servicebus.DeliveryOutc
 	}
 }
 
-// empty fails unless the subscription is empty, and so are its dead letters.
+// empty fails unless the subscription and its dead-letter queue are empty.
 func (w *wire) empty() {
 	w.t.Helper()
 	for _, path := range []string{wireInvoker, wireInvoker + "/$DeadLetterQueue"} {
@@ -152,7 +139,7 @@ func (w *wire) empty() {
 	}
 }
 
-// replyBody is a reply of that type about a step.
+// replyBody returns a reply of that type about a step.
 func replyBody(kind, step string) string {
 	body, _ := json.Marshal(map[string]any{
 		"type": kind, "jobId": "job", "stepId": step, "tenant_id": "tenant_a", "attempt_no": 1, "lease_id": "lease",
@@ -171,12 +158,12 @@ func TestWire_RepliesAreSettledOnceTheLedgerHasThem(t *testing.T) {
 	w.empty()
 }
 
-// What nobody can read is put aside with its reason; what is stale is done with.
+// An unreadable reply is dead-lettered with its reason; a stale one is completed.
 func TestWire_RepliesThatAreNotApplied(t *testing.T) {
 	t.Parallel()
 	w := replies(t, namespaceOnWire(t, nil))
-	w.ledger.answers(func(_ string, id callbacks.Identity) error {
-		return &problem.Error{Code: problem.Code(id.StepID), Detail: "says the ledger"}
+	w.ledger.answers(func(c callbacks.Callback) error {
+		return &problem.Error{Code: problem.Code(c.StepID), Detail: "says the ledger"}
 	})
 	for _, code := range []problem.Code{problem.StaleAttempt, problem.ContradictoryResult, problem.IllegalTransition} {
 		w.send(replyBody("ACK", string(code)))
@@ -199,17 +186,17 @@ func TestWire_RepliesThatAreNotApplied(t *testing.T) {
 		found := w.peer.Messages(wireInvoker + "/$DeadLetterQueue")
 		last := found[len(found)-1]
 		if string(last.Body) != body || last.Properties["DeadLetterReason"] != string(reason) {
-			t.Errorf("%s is put aside for %v, want %s", body, last.Properties, reason)
+			t.Errorf("%s is dead-lettered for %v, want %s", body, last.Properties, reason)
 		}
 	}
 }
 
-// While the store is away replies are held, their locks renewed, and none is given
-// up however long it takes.
+// During an outage of the store replies are held and their locks renewed, however
+// long it lasts.
 func TestWire_RepliesWaitForTheStore(t *testing.T) {
 	t.Parallel()
-	w := replies(t, namespaceOnWire(t, func(cfg *amqppeer.Config) { cfg.LockDuration, cfg.MaxDeliveries = 2*time.Second, 1 }))
-	w.ledger.answers(func(string, callbacks.Identity) error { return &problem.Error{Code: problem.StoreUnavailable} })
+	w := replies(t, namespaceOnWire(t, func(cfg *fakeservicebus.Config) { cfg.LockDuration, cfg.MaxDeliveries = 2*time.Second, 1 }))
+	w.ledger.answers(func(callbacks.Callback) error { return &problem.Error{Code: problem.StoreUnavailable} })
 	w.send(replyBody("RESULT", "s"))
 	time.Sleep(5 * time.Second) // Longer than two locks hold.
 	w.ledger.answers(nil)
@@ -217,12 +204,11 @@ func TestWire_RepliesWaitForTheStore(t *testing.T) {
 	w.empty()
 }
 
-// A lock that is lost while the ledger works makes the reply come again, and that
-// is all.
+// If a lock is lost while the ledger works, the reply is redelivered and applied.
 func TestWire_ALockThatIsLost(t *testing.T) {
 	t.Parallel()
 	w := replies(t, namespaceOnWire(t, nil))
-	w.ledger.answers(func(string, callbacks.Identity) error {
+	w.ledger.answers(func(callbacks.Callback) error {
 		w.peer.ExpireLocks(wireInvoker)
 		return nil
 	})
@@ -243,7 +229,7 @@ func TestWire_ALockThatIsLost(t *testing.T) {
 	t.Error("it is never applied")
 }
 
-// The consumer goes on after the broker was away, and after its connection was cut.
+// The consumer recovers after a restart of the broker and after a cut connection.
 func TestWire_RepliesAfterARestart(t *testing.T) {
 	t.Parallel()
 	w := replies(t, namespaceOnWire(t, nil))

@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lucius-project/lucius/internal/amqppeer"
+	"github.com/lucius-project/lucius/internal/fakeservicebus"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
-// The names on the tests' namespaces.
+// The entities of the tests' namespaces.
 const (
 	wireTopic   = "global-bus-p0"
 	wireWorker  = "global-bus-p0/Subscriptions/worker"
@@ -23,18 +23,18 @@ const (
 	wireInvoker = "global-bus-replies-p0/Subscriptions/lucius-invoker"
 )
 
-// namespaceOnWire starts a namespace with one lane, which the unmodified SDK talks
-// to over TCP.
-func namespaceOnWire(t *testing.T, change func(*amqppeer.Config)) *amqppeer.Server {
+// namespaceOnWire starts a namespace with one lane. The unmodified SDK talks to it
+// over TCP.
+func namespaceOnWire(t *testing.T, change func(*fakeservicebus.Config)) *fakeservicebus.Server {
 	t.Helper()
-	cfg := amqppeer.Config{Topics: []amqppeer.Topic{
-		{Name: wireTopic, Subscriptions: []amqppeer.Subscription{{Name: "worker"}}},
-		{Name: wireReplies, Subscriptions: []amqppeer.Subscription{{Name: "lucius-invoker"}}},
+	cfg := fakeservicebus.Config{Topics: []fakeservicebus.Topic{
+		{Name: wireTopic, Subscriptions: []fakeservicebus.Subscription{{Name: "worker"}}},
+		{Name: wireReplies, Subscriptions: []fakeservicebus.Subscription{{Name: "lucius-invoker"}}},
 	}}
 	if change != nil {
 		change(&cfg)
 	}
-	peer, err := amqppeer.Start(cfg)
+	peer, err := fakeservicebus.Start(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,13 +42,14 @@ func namespaceOnWire(t *testing.T, change func(*amqppeer.Config)) *amqppeer.Serv
 	return peer
 }
 
-// publisherOnWire is a publisher to the namespace, which is closed with the test.
-func publisherOnWire(t *testing.T, peer *amqppeer.Server, change func(*servicebus.PublisherConfig)) *servicebus.Publisher {
+// publisherOnWire returns a publisher to the namespace and closes it when the test
+// ends.
+func publisherOnWire(t *testing.T, peer *fakeservicebus.Server, change func(*servicebus.PublisherConfig)) *servicebus.Publisher {
 	t.Helper()
 	cfg := servicebus.PublisherConfig{
 		Namespace:   servicebus.Namespace{Connection: peer.ConnectionString()},
 		AckTimeout:  ackTimeout,
-		SendTimeout: 20 * time.Second, // No test waits for it by chance.
+		SendTimeout: 20 * time.Second, // So long that no test hits it by chance.
 	}
 	if change != nil {
 		change(&cfg)
@@ -60,15 +61,15 @@ func publisherOnWire(t *testing.T, peer *amqppeer.Server, change func(*servicebu
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Second)
 		defer cancel()
-		_ = publisher.Close(ctx) // A peer that is silent is no defect of the publisher's.
+		_ = publisher.Close(ctx) // It fails if the test made the broker silent.
 	})
 	return publisher
 }
 
-// ackTimeout is that of the message's step.
+// ackTimeout is the ACK timeout of every step here.
 func ackTimeout(m *ledger.Message) time.Duration { return m.AckTimeout }
 
-// onTopic are so many messages for the topic.
+// onTopic returns n messages for the topic.
 func onTopic(topic string, n int) []ledger.Message {
 	messages := make([]ledger.Message, n)
 	for i := range messages {
@@ -89,7 +90,7 @@ func publish(t *testing.T, publisher *servicebus.Publisher, messages []ledger.Me
 	return publisher.Publish(ctx, messages)
 }
 
-// published fails unless all have gone out.
+// published fails unless every message was sent.
 func published(t *testing.T, outcomes []error) {
 	t.Helper()
 	for i, err := range outcomes {
@@ -122,15 +123,15 @@ func TestWire_ADirectiveAsTheWorkerSeesIt(t *testing.T) {
 	}
 }
 
-// Many rows go out in few transfers, in their order, each once: also when they are
-// published again, as after an outcome that was not known.
+// Many rows are sent in few transfers, in order, and arrive once, even if they are
+// published again, as after an unknown outcome.
 func TestWire_BatchesAndCopies(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
 	var transfers atomic.Int64
-	peer.SetHooks(amqppeer.Hooks{OnSend: func(string, []string) amqppeer.Fault {
+	peer.SetHooks(fakeservicebus.Hooks{OnSend: func(string, []string) fakeservicebus.Fault {
 		transfers.Add(1)
-		return amqppeer.Fault{}
+		return fakeservicebus.Fault{}
 	}})
 	publisher := publisherOnWire(t, peer, nil)
 	messages := onTopic(wireTopic, 300)
@@ -147,27 +148,27 @@ func TestWire_BatchesAndCopies(t *testing.T) {
 	}
 }
 
-// What the broker says decides what the relay is told, whatever the SDK makes of it.
+// The relay's error follows the broker's answer, whatever the SDK makes of it.
 func TestWire_WhatABrokerSays(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		fault amqppeer.Fault
+		fault fakeservicebus.Fault
 		want  func(error) bool
 	}{
-		"not allowed":         {reject(amqppeer.NotAllowed), isRejected(false)},
+		"not allowed":         {reject(fakeservicebus.NotAllowed), isRejected(false)},
 		"a condition unknown": {reject("com.example:unheard-of"), isRejected(false)},
-		"too large":           {reject(amqppeer.MessageSizeExceeded), isRejected(true)},
-		"full":                {reject(amqppeer.LimitExceeded), isOutageOf(wireTopic)},
-		"disabled":            {reject(amqppeer.EntityDisabled), isOutageOf(wireTopic)},
-		"throttled":           {reject(amqppeer.ServerBusy), isOutageOf(wireTopic)},
-		"released":            {amqppeer.Fault{Effect: amqppeer.Release}, isUncertain},
-		"modified":            {amqppeer.Fault{Effect: amqppeer.Modify}, isUncertain},
+		"too large":           {reject(fakeservicebus.MessageSizeExceeded), isRejected(true)},
+		"full":                {reject(fakeservicebus.LimitExceeded), isOutageOf(wireTopic)},
+		"disabled":            {reject(fakeservicebus.EntityDisabled), isOutageOf(wireTopic)},
+		"throttled":           {reject(fakeservicebus.ServerBusy), isOutageOf(wireTopic)},
+		"released":            {fakeservicebus.Fault{Effect: fakeservicebus.Release}, isUncertain},
+		"modified":            {fakeservicebus.Fault{Effect: fakeservicebus.Modify}, isUncertain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			peer := namespaceOnWire(t, nil)
 			publisher := publisherOnWire(t, peer, nil)
-			peer.SetHooks(amqppeer.Hooks{OnSend: func(string, []string) amqppeer.Fault { return test.fault }})
+			peer.SetHooks(fakeservicebus.Hooks{OnSend: func(string, []string) fakeservicebus.Fault { return test.fault }})
 			for i, err := range publish(t, publisher, onTopic(wireTopic, 2)) {
 				if !test.want(err) {
 					t.Errorf("message %d: %v", i, err)
@@ -176,25 +177,25 @@ func TestWire_WhatABrokerSays(t *testing.T) {
 			if depth := peer.Depth(wireWorker); depth != 0 {
 				t.Errorf("%d messages are there", depth)
 			}
-			peer.SetHooks(amqppeer.Hooks{})
+			peer.SetHooks(fakeservicebus.Hooks{})
 			published(t, publish(t, publisher, onTopic(wireTopic, 2)))
 		})
 	}
 }
 
-func reject(condition string) amqppeer.Fault {
-	return amqppeer.Fault{Effect: amqppeer.Reject, Condition: condition, Description: "says the broker"}
+func reject(condition string) fakeservicebus.Fault {
+	return fakeservicebus.Fault{Effect: fakeservicebus.Reject, Condition: condition, Description: "says the broker"}
 }
 
-// One message that the broker refuses does not keep the others of its batch.
+// One rejected message does not hold back the others of its batch.
 func TestWire_OneRefusedAmongMany(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
-	peer.SetHooks(amqppeer.Hooks{OnSend: func(_ string, ids []string) amqppeer.Fault {
+	peer.SetHooks(fakeservicebus.Hooks{OnSend: func(_ string, ids []string) fakeservicebus.Fault {
 		if slices.Contains(ids, "row-1/1") {
-			return reject(amqppeer.NotAllowed)
+			return reject(fakeservicebus.NotAllowed)
 		}
-		return amqppeer.Fault{}
+		return fakeservicebus.Fault{}
 	}})
 	outcomes := publish(t, publisherOnWire(t, peer, nil), onTopic(wireTopic, 4))
 	for i, err := range outcomes {
@@ -207,7 +208,7 @@ func TestWire_OneRefusedAmongMany(t *testing.T) {
 	}
 }
 
-// A topic that is not there is out of service, and its neighbours are not.
+// A missing topic is out of service; the other topics are not.
 func TestWire_ATopicThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
@@ -216,7 +217,7 @@ func TestWire_ATopicThatIsNotThere(t *testing.T) {
 	if !isOutageOf("global-bus-p1")(outcomes[0]) || outcomes[1] != nil {
 		t.Errorf("%v", outcomes)
 	}
-	if err := peer.AddTopic(amqppeer.Topic{Name: "global-bus-p1"}); err != nil {
+	if err := peer.AddTopic(fakeservicebus.Topic{Name: "global-bus-p1"}); err != nil {
 		t.Fatal(err)
 	}
 	published(t, publish(t, publisher, onTopic("global-bus-p1", 1)))
@@ -225,25 +226,25 @@ func TestWire_ATopicThatIsNotThere(t *testing.T) {
 func TestWire_ACredentialThatIsNotTaken(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
-	peer.SetHooks(amqppeer.Hooks{OnToken: func(string) *amqppeer.Refusal { return &amqppeer.Refusal{Description: "no"} }})
+	peer.SetHooks(fakeservicebus.Hooks{OnToken: func(string) *fakeservicebus.Refusal { return &fakeservicebus.Refusal{Description: "no"} }})
 	publisher := publisherOnWire(t, peer, nil)
 	if err := publish(t, publisher, onTopic(wireTopic, 1))[0]; !isOutageOf(wireTopic)(err) {
 		t.Errorf("%v", err)
 	}
-	peer.SetHooks(amqppeer.Hooks{})
+	peer.SetHooks(fakeservicebus.Hooks{})
 	published(t, publish(t, publisher, onTopic(wireTopic, 1)))
 }
 
-// A confirmation that is lost makes the SDK send again; the topic drops the copy.
+// A lost confirmation makes the SDK resend; the topic drops the copy.
 func TestWire_AConfirmationThatIsLost(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
 	var sends atomic.Int64
-	peer.SetHooks(amqppeer.Hooks{OnSend: func(string, []string) amqppeer.Fault {
+	peer.SetHooks(fakeservicebus.Hooks{OnSend: func(string, []string) fakeservicebus.Fault {
 		if sends.Add(1) == 1 {
-			return amqppeer.Fault{Effect: amqppeer.DropAfter}
+			return fakeservicebus.Fault{Effect: fakeservicebus.DropAfter}
 		}
-		return amqppeer.Fault{}
+		return fakeservicebus.Fault{}
 	}})
 	published(t, publish(t, publisherOnWire(t, peer, nil), onTopic(wireTopic, 3)))
 	if depth := peer.Depth(wireWorker); depth != 3 || peer.Duplicates() != 3 {
@@ -251,8 +252,8 @@ func TestWire_AConfirmationThatIsLost(t *testing.T) {
 	}
 }
 
-// A broker that restarts is found again by the same publisher, and what it could not
-// be told is an outage of the whole bus.
+// The publisher reconnects to a restarted broker; sends in between fail with an
+// outage of the whole bus.
 func TestWire_ABrokerThatRestarts(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
@@ -273,17 +274,16 @@ func TestWire_ABrokerThatRestarts(t *testing.T) {
 	}
 }
 
-// A broker that takes everything and never answers costs a deadline, not the relay;
-// after some of these the topic counts as out of service. It is used again at once
-// when it answers.
+// A broker that never answers costs each send its timeout; after several the topic
+// counts as out of service. It is used again as soon as it answers.
 func TestWire_ABrokerThatIsSilent(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
 	publisher := publisherOnWire(t, peer, func(cfg *servicebus.PublisherConfig) {
 		cfg.SendTimeout, cfg.Grace, cfg.Patience = time.Second, 10*time.Second, 3
 	})
-	peer.SetHooks(amqppeer.Hooks{OnSend: func(string, []string) amqppeer.Fault {
-		return amqppeer.Fault{Effect: amqppeer.Silence}
+	peer.SetHooks(fakeservicebus.Hooks{OnSend: func(string, []string) fakeservicebus.Fault {
+		return fakeservicebus.Fault{Effect: fakeservicebus.Silence}
 	}})
 	for try := range 4 {
 		err := publish(t, publisher, onTopic(wireTopic, 1))[0]
@@ -291,15 +291,15 @@ func TestWire_ABrokerThatIsSilent(t *testing.T) {
 			t.Errorf("try %d: %v", try, err)
 		}
 	}
-	peer.SetHooks(amqppeer.Hooks{})
+	peer.SetHooks(fakeservicebus.Hooks{})
 	published(t, publish(t, publisher, onTopic(wireTopic, 1)))
 	if depth := peer.Depth(wireWorker); depth != 1 || publisher.Stuck() != 0 {
 		t.Errorf("%d messages are there, %d sends are stuck", depth, publisher.Stuck())
 	}
 }
 
-// Links that the broker closes, as it does with idle ones and for upgrades, cost
-// nothing but a moment.
+// Sends survive links that the broker closes, as it does with idle ones and for
+// upgrades.
 func TestWire_LinksThatAreClosed(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
@@ -309,19 +309,19 @@ func TestWire_LinksThatAreClosed(t *testing.T) {
 		peer.Cut()
 	}
 	var sends atomic.Int64
-	peer.SetHooks(amqppeer.Hooks{OnSend: func(string, []string) amqppeer.Fault {
+	peer.SetHooks(fakeservicebus.Hooks{OnSend: func(string, []string) fakeservicebus.Fault {
 		if sends.Add(1)%2 == 1 {
-			return amqppeer.Fault{Effect: amqppeer.Detach, Condition: amqppeer.DetachForced}
+			return fakeservicebus.Fault{Effect: fakeservicebus.Detach, Condition: fakeservicebus.DetachForced}
 		}
-		return amqppeer.Fault{}
+		return fakeservicebus.Fault{}
 	}})
 	published(t, publish(t, publisher, onTopic(wireTopic, 1)))
 }
 
-// What is larger than a topic takes is refused for good, before it is sent.
+// A message above the topic's limit is rejected permanently, before it is sent.
 func TestWire_ADirectiveThatIsTooLarge(t *testing.T) {
 	t.Parallel()
-	peer := namespaceOnWire(t, func(cfg *amqppeer.Config) { cfg.MaxMessageSize = 2000 })
+	peer := namespaceOnWire(t, func(cfg *fakeservicebus.Config) { cfg.MaxMessageSize = 2000 })
 	messages := onTopic(wireTopic, 3)
 	messages[1].Directive = make([]byte, 3000)
 	outcomes := publish(t, publisherOnWire(t, peer, nil), messages)
@@ -330,7 +330,7 @@ func TestWire_ADirectiveThatIsTooLarge(t *testing.T) {
 	}
 }
 
-// Deadlines hold whatever the bus does.
+// A publish returns at its deadline whatever the bus does.
 func TestWire_AContextThatHasEnded(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
@@ -341,7 +341,7 @@ func TestWire_AContextThatHasEnded(t *testing.T) {
 	}
 }
 
-// isRejected tells a refusal for the message's own sake.
+// isRejected matches a rejection of the message itself.
 func isRejected(permanent bool) func(error) bool {
 	return func(err error) bool {
 		refused, ok := errors.AsType[*outbox.RejectedError](err)
@@ -349,7 +349,7 @@ func isRejected(permanent bool) func(error) bool {
 	}
 }
 
-// isOutageOf tells an outage of a topic, or of the bus where it has no name.
+// isOutageOf matches an outage of a topic, or of the whole bus if the name is empty.
 func isOutageOf(entity string) func(error) bool {
 	return func(err error) bool {
 		outage, ok := errors.AsType[*outbox.OutageError](err)

@@ -147,6 +147,19 @@ type Attempt struct {
 	Result ResultStatus
 }
 
+// Bus is the way by which a directive reaches its worker.
+type Bus string
+
+// The buses.
+const (
+	// BusQueue is the pull queue. It lies in the store, so the commit that marks a
+	// row SENT is its publication.
+	BusQueue Bus = "queue"
+	// BusServiceBus is the topics of Azure Service Bus: a relay publishes a row,
+	// and then marks it.
+	BusServiceBus Bus = "servicebus"
+)
+
 // Outbox is an outbox row. Its directive's bytes are stored beside it.
 //
 // Source: Ledger and state model, Outbox table.
@@ -157,7 +170,10 @@ type Outbox struct {
 	AttemptNo int
 	LeaseID   string
 	State     OutboxState
-	Routing   Routing
+	// Bus is what the row was made for: no process publishes another bus's row
+	// before it has given it a new pair.
+	Bus     Bus
+	Routing Routing
 	// DueAt is when the row is to be published (again). While a relay holds it
 	// for publishing, it lies behind the end of that hold.
 	DueAt time.Time
@@ -179,6 +195,17 @@ func (a *Aggregate) step(id string) (int, bool) {
 		}
 	}
 	return 0, false
+}
+
+// Queued reports whether the job's active attempt waits in the pull queue for a
+// worker, and of which step it is.
+func (a *Aggregate) Queued() (int, bool) {
+	i, ok := a.Active()
+	if !ok || a.Outbox == nil || a.Outbox.Bus != BusQueue || a.Outbox.State != OutboxSent {
+		return 0, false
+	}
+	step := &a.Steps[i]
+	return i, step.State == StepAwaitingAck && step.LeaseExpiresAt.IsZero()
 }
 
 // Active returns the index of the active step, the lowest that is not

@@ -2,8 +2,8 @@ package statemachine
 
 import "time"
 
-// ack handles a worker's ACK. It may come before the relay's mark: the
-// matching pair proves the publish.
+// ack handles a worker's ACK. On Service Bus it may come before the relay's mark:
+// the matching pair proves the publish.
 func (m *move) ack(e Ack) {
 	i, ok := m.find(e.StepID)
 	if !ok {
@@ -18,10 +18,24 @@ func (m *move) ack(e Ack) {
 		m.stale(i, e.Pair, "ack")
 	case step.State.Terminal():
 		m.ended(step)
+	case m.unoffered(step):
+		m.notOffered(step)
 	default:
 		m.apply()
 		m.start(i, "ACK")
 	}
+}
+
+// unoffered reports whether the step's attempt is still to be offered in the
+// pull queue. No worker can know its pair: on Service Bus a callback proves the
+// publish, here it proves nothing.
+func (m *move) unoffered(step *Step) bool {
+	return step.State == StepDispatching && m.agg.Outbox.Bus == BusQueue
+}
+
+// notOffered refuses a callback for such an attempt.
+func (m *move) notOffered(step *Step) {
+	m.refuse(CodeIllegalTransition, "attempt %d of step %q was not offered yet", step.AttemptNo, step.ID)
 }
 
 // ended refuses a callback with the last pair of a step that has ended.
@@ -78,6 +92,8 @@ func (m *move) heartbeat(e Heartbeat) {
 		m.light(i)
 		step.LeaseExpiresAt = deadline(m.env.Now, step.Policy.Lease)
 		m.capLease(step)
+	case m.unoffered(step):
+		m.notOffered(step)
 	default:
 		m.apply()
 		m.start(i, "heartbeat")
@@ -102,10 +118,8 @@ func (m *move) claimed(e Claimed) {
 	switch {
 	case standing != fenceCurrent || step.State == StepFailedRetry:
 		m.stale(i, e.Pair, "claim")
-	case step.State == StepDispatching:
-		m.apply()
-		m.sent("claimed")
-		m.claim(i, e.By)
+	case m.unoffered(step):
+		m.notOffered(step)
 	case step.State == StepAwaitingAck && step.LeaseExpiresAt.IsZero():
 		m.apply()
 		m.claim(i, e.By)

@@ -7,29 +7,39 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// stage brings a story to a state of its first step.
+// stage is a story that has come to a state of its first step.
 type stage struct {
 	name  string
-	reach func(s *story)
+	reach func(t *testing.T) *story
 	live  bool // a worker may hold the attempt
 }
 
 func stages() []stage {
 	return []stage{
-		{"not published", func(*story) {}, false},
-		{"sent", func(s *story) { s.does(s.published()) }, true},
-		{"waiting in the pull queue", func(s *story) { s.pull = true; s.does(s.published()) }, false},
-		{"claimed", func(s *story) {
-			s.pull = true
-			s.does(s.published())
-			s.does(statemachine.Claimed{StepID: "one", Pair: s.pair()})
+		{"not published", newStory, false},
+		{"held back from the pull queue", func(t *testing.T) *story { return heldStory(t, statemachine.BusQueue) }, false},
+		{"sent", func(t *testing.T) *story { return newStory(t).after((*story).published) }, true},
+		{"waiting in the pull queue", queueStory, false},
+		{"claimed", func(t *testing.T) *story { return queueStory(t).after((*story).claimed) }, true},
+		{"running", func(t *testing.T) *story { return newStory(t).after((*story).ack) }, true},
+		{"running from the pull queue", func(t *testing.T) *story {
+			return queueStory(t).after((*story).claimed, (*story).ack)
 		}, true},
-		{"running", func(s *story) { s.does(s.ack()) }, true},
-		{"waiting for a retry", func(s *story) {
-			s.does(s.ack())
-			s.does(s.result(statemachine.ResultFailedRetry))
+		{"waiting for a retry", func(t *testing.T) *story {
+			return newStory(t).after((*story).ack, func(s *story) statemachine.Event {
+				return s.result(statemachine.ResultFailedRetry)
+			})
 		}, false},
 	}
+}
+
+// after brings the events, each made when it is its turn, and all must be applied.
+func (s *story) after(events ...func(*story) statemachine.Event) *story {
+	s.t.Helper()
+	for _, event := range events {
+		s.does(event(s))
+	}
+	return s
 }
 
 func TestCancel_InEachState(t *testing.T) {
@@ -37,8 +47,7 @@ func TestCancel_InEachState(t *testing.T) {
 	for _, stage := range stages() {
 		t.Run(stage.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStory(t)
-			stage.reach(s)
+			s := stage.reach(t)
 			s.does(statemachine.Cancel{})
 			s.answers(statemachine.Cancel{}, statemachine.Duplicate, "")
 			if !stage.live {
@@ -93,8 +102,7 @@ func TestPause_InEachState(t *testing.T) {
 	for _, stage := range stages() {
 		t.Run(stage.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStory(t)
-			stage.reach(s)
+			s := stage.reach(t)
 			before, started := s.ack(), s.agg.Job.Started
 			s.does(statemachine.Pause{})
 			s.answers(statemachine.Pause{}, statemachine.Duplicate, "")
@@ -117,7 +125,11 @@ func TestPause_InEachState(t *testing.T) {
 			s.is(statemachine.JobPaused, waiting)
 			s.later(time.Hour)
 			s.does(statemachine.Resume{})
-			s.is(want, dispatching)
+			published := dispatching
+			if s.bus == statemachine.BusQueue {
+				published = awaiting
+			}
+			s.is(want, published)
 			if s.agg.Steps[0].AttemptNo != 2 || s.agg.Steps[0].Spent.Ack+s.agg.Steps[0].Spent.Dispatch != 0 {
 				t.Errorf("attempt %d, spent %+v", s.agg.Steps[0].AttemptNo, s.agg.Steps[0].Spent)
 			}

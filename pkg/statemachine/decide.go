@@ -20,10 +20,13 @@ type Env struct {
 	// Hold is how long a relay holds a row that it publishes: the publish
 	// deadline and a margin.
 	Hold time.Duration
-	// Hot says whether this process hands a new row of such a directive to its own
-	// relay at once. Optional: without it none is. It is asked once, and only for a
-	// new row.
-	Hot func(tenantID, protocolID string, lane int) bool
+	// Bus is what new rows are made for. Required.
+	Bus Bus
+	// Prompt says whether a new row of such a directive goes out at once: with the
+	// pull queue by this very change, with Service Bus by the relay of this process.
+	// Any other row waits in the dispatch schedule. Optional: without it all wait. It
+	// is asked once, and only for a new row.
+	Prompt func(tenantID, protocolID string, lane int) bool
 }
 
 // Decide says what the event does to the aggregate. It is a pure function of
@@ -39,7 +42,7 @@ func Decide(aggregate Aggregate, event Event, env Env) (Decision, error) {
 	}
 	m.handle(event)
 	if m.err != nil {
-		return Decision{}, fmt.Errorf("%s: %w", event.name(), m.err)
+		return Decision{}, fmt.Errorf("%s: %w", event.Name(), m.err)
 	}
 	if m.d.Outcome != Applied {
 		m.d.After = aggregate

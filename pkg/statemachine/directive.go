@@ -1,6 +1,7 @@
 package statemachine
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 )
@@ -42,13 +43,16 @@ func NewDirective(job *Job, step *Step, row *Outbox, payload json.RawMessage) Di
 	}
 }
 
-// Bytes is the message body: the same for the same directive.
+// Bytes is the message body: the same for the same directive. References and
+// payload take no more room in it than they were sent with.
 func (d *Directive) Bytes() ([]byte, error) {
-	body, err := json.Marshal(d)
-	if err != nil {
+	var body bytes.Buffer
+	encoder := json.NewEncoder(&body)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(d); err != nil {
 		return nil, fmt.Errorf("encode a directive: %w", err)
 	}
-	return body, nil
+	return bytes.TrimSuffix(body.Bytes(), []byte("\n")), nil
 }
 
 // orNull is nil for an empty string.

@@ -56,7 +56,7 @@ func (m *move) dispatch(i int, cause string) {
 
 	row := &Outbox{
 		ID: step.OutboxID, StepID: step.ID, StepIndex: i, AttemptNo: step.AttemptNo, LeaseID: step.LeaseID,
-		State: OutboxPending, Routing: step.Routing, CreatedAt: m.env.Now, UpdatedAt: m.env.Now,
+		State: OutboxPending, Bus: m.env.Bus, Routing: step.Routing, CreatedAt: m.env.Now, UpdatedAt: m.env.Now,
 	}
 	m.agg.Outbox = row
 	m.added = true
@@ -68,12 +68,17 @@ func (m *move) dispatch(i int, cause string) {
 	m.offer(row)
 }
 
-// offer makes the row due: behind the hold where this process hands it to its
-// own relay, with a timer as the safety net; else now, for whichever relay.
+// offer publishes the row by this change if its bus is the pull queue. For the
+// relay of this process it makes the row due after the hold, with a timer as the
+// safety net. A row that must wait is due now, for any relay.
 func (m *move) offer(row *Outbox) {
 	job := &m.agg.Job
-	if m.env.Hot == nil || !m.env.Hot(job.TenantID, job.ProtocolID, row.Routing.Lane) {
-		row.DueAt = deadline(m.env.Now, 0)
+	row.DueAt = deadline(m.env.Now, 0)
+	if m.env.Prompt == nil || !m.env.Prompt(job.TenantID, job.ProtocolID, row.Routing.Lane) {
+		return
+	}
+	if row.Bus == BusQueue {
+		m.sent("published by this change")
 		return
 	}
 	row.DueAt = deadline(m.env.Now, m.env.Hold)
@@ -112,21 +117,25 @@ func (m *move) taken(e Taken) {
 		return
 	}
 	m.apply()
-	if row.Rejected {
-		m.refence(row)
+	switch {
+	case row.Bus != m.env.Bus:
+		row.Bus = m.env.Bus
+		m.refence(row, "moved to another bus")
+	case row.Rejected:
+		m.refence(row, "retry after a rejected publish")
 	}
 	m.outboxSame(EventOutboxTaken, "taken up for publishing")
 	row.DueAt = deadline(m.env.Now, m.env.Hold)
 }
 
-// refence gives a rejected row a new pair before it is published again, so
-// that its message id differs and a worker that got some copy is fenced.
+// refence gives a row a new pair before it is published again, so that its
+// message id differs and a worker that got some copy is fenced.
 //
 // Source: Orchestrator flow canvas, Retry Loop (update, publish, update).
-func (m *move) refence(row *Outbox) {
+func (m *move) refence(row *Outbox, cause string) {
 	i := row.StepIndex
 	m.newPair(i)
-	m.step(i, StepDispatching, "retry after a rejected publish", "")
+	m.step(i, StepDispatching, cause, "")
 	row.AttemptNo = m.agg.Steps[i].AttemptNo
 	row.LeaseID = m.agg.Steps[i].LeaseID
 	row.Rejected = false
@@ -163,17 +172,19 @@ func (m *move) published(e Published) {
 	}
 	m.apply()
 	m.sent("publish succeeded")
-	step := &m.agg.Steps[row.StepIndex]
-	step.LeaseExpiresAt = deadline(m.env.Now, step.Policy.AckTimeout)
-	if e.AwaitsClaim {
-		step.LeaseExpiresAt = time.Time{}
-	}
 }
 
-// sent walks a DISPATCHING step and its row to AWAITING_ACK and SENT.
+// sent walks a DISPATCHING step and its row to AWAITING_ACK and SENT. The ACK
+// deadline starts now, in the pull queue only with the claim.
 func (m *move) sent(cause string) {
 	m.outbox(OutboxSent, cause)
-	m.step(m.agg.Outbox.StepIndex, StepAwaitingAck, cause, "")
+	i := m.agg.Outbox.StepIndex
+	m.step(i, StepAwaitingAck, cause, "")
+	step := &m.agg.Steps[i]
+	step.LeaseExpiresAt = deadline(m.env.Now, step.Policy.AckTimeout)
+	if m.agg.Outbox.Bus == BusQueue {
+		step.LeaseExpiresAt = time.Time{}
+	}
 }
 
 // publishRejected spends the dispatch budget.

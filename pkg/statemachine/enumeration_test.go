@@ -18,10 +18,6 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the golden files")
 
-// depth is how many events after the accept are explored. All states that a
-// job of two steps with these budgets can be in are reached with fewer.
-const depth = 9
-
 // candidate is an event with the name under which the golden file lists it.
 type candidate struct {
 	name  string
@@ -38,7 +34,8 @@ func candidates(agg *statemachine.Aggregate) []candidate {
 	}
 	step := &agg.Steps[i]
 	out := []candidate{
-		{"accept", statemachine.Accept{}, 0}, {"taken", statemachine.Taken{}, time.Minute},
+		{"accept", statemachine.Accept{}, 0},
+		{"taken early", statemachine.Taken{}, 0}, {"taken", statemachine.Taken{}, time.Minute},
 		{"deadline_passed early", statemachine.DeadlinePassed{}, 0},
 		{"deadline_passed", statemachine.DeadlinePassed{}, time.Hour},
 		{"cancel", statemachine.Cancel{}, 0}, {"pause", statemachine.Pause{}, 0}, {"resume", statemachine.Resume{}, time.Hour},
@@ -46,8 +43,7 @@ func candidates(agg *statemachine.Aggregate) []candidate {
 	}
 	if row := agg.Outbox; row != nil {
 		out = append(out,
-			candidate{"published push", statemachine.Published{OutboxID: row.ID, AttemptNo: row.AttemptNo}, 0},
-			candidate{"published pull", statemachine.Published{OutboxID: row.ID, AttemptNo: row.AttemptNo, AwaitsClaim: true}, 0},
+			candidate{"published", statemachine.Published{OutboxID: row.ID, AttemptNo: row.AttemptNo}, 0},
 			candidate{"publish_rejected", statemachine.PublishRejected{OutboxID: row.ID, AttemptNo: row.AttemptNo}, 0})
 	}
 	for _, p := range []struct {
@@ -106,28 +102,52 @@ func name(agg *statemachine.Aggregate) string {
 		if step.State == dispatching && agg.Outbox.Rejected {
 			b.WriteString(" rejected")
 		}
+		if step.State == dispatching && agg.Outbox.Bus == statemachine.BusQueue {
+			b.WriteString(" for the queue")
+		}
 	}
 	return strings.ReplaceAll(b.String(), "  ", " ")
 }
 
+// process is who brings an event: the bus that it publishes to, and whether it
+// holds new rows back.
+type process struct {
+	name string
+	bus  statemachine.Bus
+	held bool
+}
+
+// processes are all kinds of process.
+var processes = []process{
+	{"queue", statemachine.BusQueue, false},
+	{"queue held", statemachine.BusQueue, true},
+	{"servicebus", statemachine.BusServiceBus, false},
+	{"servicebus held", statemachine.BusServiceBus, true},
+}
+
 // explorer walks through all states breadth first.
 type explorer struct {
-	t     *testing.T
-	rows  map[string]string
+	t *testing.T
+	// fates are the outcomes of an event in a state, by the process that brings it.
+	fates map[string]map[string][]string
 	edges map[string]bool
 }
 
 // TestDecide_EveryPairOfStateAndEvent brings every event to every state that a
-// job can be in, and holds the outcomes against the golden file. At each step
-// the invariants of a job are checked. Run with -rewrite to renew the file,
-// and commit that only if you understand what caused the change.
+// job can be in, by processes of both buses which hold new rows back or do not,
+// and compares the outcomes with the golden file. A row names the processes that it
+// is for, unless it is for all. At each step the invariants of a job are checked.
+// Run with -rewrite to renew the file, and commit that only if you understand what
+// caused the change.
 func TestDecide_EveryPairOfStateAndEvent(t *testing.T) {
 	t.Parallel()
-	e := &explorer{t: t, rows: map[string]string{}, edges: map[string]bool{}}
+	e := &explorer{t: t, fates: map[string]map[string][]string{}, edges: map[string]bool{}}
 	e.explore()
 	var b strings.Builder
-	for _, key := range slices.Sorted(maps.Keys(e.rows)) {
-		b.WriteString(key + " => " + e.rows[key] + "\n")
+	for _, key := range slices.Sorted(maps.Keys(e.fates)) {
+		for _, line := range lines(e.fates[key]) {
+			b.WriteString(key + line + "\n")
+		}
 	}
 	const golden = "testdata/enumeration.txt"
 	if *rewrite {
@@ -186,72 +206,97 @@ type node struct {
 	now time.Time
 }
 
+// lines are the rows of one pair of state and event: one for each fate, with the
+// processes that meet it.
+func lines(fates map[string][]string) []string {
+	var order []string
+	met := map[string][]string{}
+	for _, p := range processes {
+		slices.Sort(fates[p.name])
+		fate := strings.Join(fates[p.name], " or ")
+		if met[fate] == nil {
+			order = append(order, fate)
+		}
+		met[fate] = append(met[fate], p.name)
+	}
+	if len(order) == 1 {
+		return []string{" => " + order[0]}
+	}
+	var out []string
+	for _, fate := range order {
+		out = append(out, " by "+strings.Join(met[fate], ", ")+" => "+fate)
+	}
+	return out
+}
+
 func (e *explorer) explore() {
-	s := newStory(e.t)
-	first := s.agg
-	first.Steps = slices.Clone(first.Steps)
+	first := untold(e.t, statemachine.BusQueue).agg
 	for i := range first.Steps {
 		first.Steps[i].Policy.Dispatch = []time.Duration{time.Minute}
 		first.Steps[i].Policy.Ack = []time.Duration{time.Minute}
 	}
-	first.Steps[0].LeaseID = lease(1, 0)
-	first.Steps[0].Attempts = []statemachine.Attempt{{No: 1, LeaseDigest: statemachine.LeaseDigest(lease(1, 0))}}
-	row := *first.Outbox
-	row.LeaseID = lease(1, 0)
-	first.Outbox = &row
-	frontier := []node{{first, start}}
-	e.edges["job QUEUED -> DISPATCHING"] = true
-	seen := map[string]bool{name(&first): true}
-	for range depth {
+	accept := candidate{"accept", statemachine.Accept{}, 0}
+	seen := map[string]bool{}
+	frontier := e.bring(node{first, start}, accept, seen)
+	for len(frontier) > 0 {
 		var next []node
 		for _, n := range frontier {
-			next = append(next, e.expand(n, seen)...)
+			before := clone(n.agg)
+			for _, c := range candidates(&n.agg) {
+				next = append(next, e.bring(n, c, seen)...)
+			}
+			if !reflect.DeepEqual(before, n.agg) {
+				e.t.Fatalf("an event in %s changed its input", name(&before))
+			}
 		}
 		frontier = next
 	}
 }
 
-// expand brings every event to one state and returns the states that are new.
-func (e *explorer) expand(n node, seen map[string]bool) []node {
+// bring brings an event to one state by each process, and returns the states that
+// are new.
+func (e *explorer) bring(n node, c candidate, seen map[string]bool) []node {
 	var fresh []node
 	from := name(&n.agg)
-	for _, c := range candidates(&n.agg) {
-		d, now := e.decide(n, c)
+	for _, p := range processes {
+		in := env(n.now.Add(c.wait), nextLease(&n.agg, c.event), p.bus, p.held)
+		d, err := statemachine.Decide(n.agg, c.event, in)
+		if err != nil {
+			e.t.Fatalf("%s + %s by %s: %v", from, c.name, p.name, err)
+		}
 		to := name(&d.After)
-		e.record(from, c.name, to, &d)
+		e.record(from, c.name, p.name, to, &d)
 		if d.Outcome != statemachine.Applied {
 			continue
 		}
-		e.check(from, c.name, &n.agg, &d)
-		attempts := fmt.Sprint(d.After.Steps[0].Spent, d.After.Steps[1].Spent, d.After.Steps[0].AttemptNo > 1)
-		if key := to + attempts; !seen[key] {
+		for _, broken := range violations(&n.agg, &d, in) {
+			e.t.Errorf("%s + %s by %s: %s", from, c.name, p.name, broken)
+		}
+		if key := to + unnamed(&d.After, in.Now); !seen[key] {
 			seen[key] = true
-			fresh = append(fresh, node{d.After, now})
+			fresh = append(fresh, node{d.After, in.Now})
 		}
 	}
 	return fresh
 }
 
-func (e *explorer) decide(n node, c candidate) (statemachine.Decision, time.Time) {
-	e.t.Helper()
-	now := n.now.Add(c.wait)
-	i, ok := n.agg.Active()
-	leaseID := ""
-	if ok {
-		leaseID = lease(n.agg.Steps[i].AttemptNo+1, i)
-		if _, isResult := c.event.(statemachine.Result); isResult && i == 0 {
-			leaseID = lease(1, 1)
-		}
+// unnamed is what tells states apart that share their rows in the golden file.
+func unnamed(agg *statemachine.Aggregate, now time.Time) string {
+	row := agg.Outbox
+	due := row.State == statemachine.OutboxPending && !row.DueAt.After(now)
+	return fmt.Sprint(agg.Steps[0].Spent, agg.Steps[1].Spent, agg.Steps[0].AttemptNo > 1, row.Bus, due)
+}
+
+// nextLease is the lease id of the attempt that the event may make.
+func nextLease(agg *statemachine.Aggregate, event statemachine.Event) string {
+	i, ok := agg.Active()
+	if !ok {
+		return ""
 	}
-	before := clone(n.agg)
-	d, err := statemachine.Decide(n.agg, c.event, statemachine.Env{Now: now, LeaseID: leaseID, Hold: 15 * time.Second, Hot: hot})
-	if err != nil {
-		e.t.Fatalf("%s: %s: %v", name(&n.agg), c.name, err)
+	if _, isResult := event.(statemachine.Result); isResult && i == 0 {
+		return lease(1, 1)
 	}
-	if !reflect.DeepEqual(before, n.agg) {
-		e.t.Fatalf("%s: %s changed its input", name(&before), c.name)
-	}
-	return d, now
+	return lease(agg.Steps[i].AttemptNo+1, i)
 }
 
 // clone is a deep copy of what Decide could write to.
@@ -269,7 +314,7 @@ func clone(agg statemachine.Aggregate) statemachine.Aggregate {
 
 // record notes the fate of the event. States that differ only in times and
 // budgets share a row, which then lists each fate.
-func (e *explorer) record(from, event, to string, d *statemachine.Decision) {
+func (e *explorer) record(from, event, process, to string, d *statemachine.Decision) {
 	fate := d.Outcome.String()
 	switch d.Outcome {
 	case statemachine.Duplicate:
@@ -279,26 +324,16 @@ func (e *explorer) record(from, event, to string, d *statemachine.Decision) {
 		fate += fmt.Sprintf(" [%s] wake %d light %t", to, d.Wake.Kind, d.Light)
 	}
 	key := from + " + " + event
-	fates := strings.Split(e.rows[key], " or ")
-	if e.rows[key] == "" {
-		fates = nil
+	if e.fates[key] == nil {
+		e.fates[key] = map[string][]string{}
 	}
-	if !slices.Contains(fates, fate) {
-		fates = append(fates, fate)
-		slices.Sort(fates)
-		e.rows[key] = strings.Join(fates, " or ")
+	if fates := e.fates[key][process]; !slices.Contains(fates, fate) {
+		e.fates[key][process] = append(fates, fate)
 	}
 	for _, t := range d.History {
 		if t.From != "" && (t.From != t.To || strings.HasPrefix(t.Type, "outbox") || t.Type == statemachine.EventJobAdvanced ||
 			t.Type == statemachine.EventStepRefenced) {
 			e.edges[string(t.Object)+" "+t.From+" -> "+t.To] = true
 		}
-	}
-}
-
-// check holds the invariants of a job against a change.
-func (e *explorer) check(from, event string, before *statemachine.Aggregate, d *statemachine.Decision) {
-	for _, broken := range violations(before, d) {
-		e.t.Errorf("%s + %s: %s", from, event, broken)
 	}
 }

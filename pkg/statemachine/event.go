@@ -1,16 +1,13 @@
 package statemachine
 
-import (
-	"encoding/json"
-	"strings"
-	"time"
-)
+import "time"
 
-// Event is something that can happen to a job. The types of this file are all
-// there are.
+// Event is something that can happen to a job. The types of this file and
+// [Result] are all there are.
 type Event interface {
-	// name is the event's name in errors and in the enumeration of all pairs.
-	name() string
+	// Name is the event's name in the journal, in errors and in the enumeration
+	// of all pairs. Stored journals hold it: it stays when a Go type is renamed.
+	Name() string
 }
 
 // Pair is the fence of an attempt: callbacks carry it and must match.
@@ -24,19 +21,16 @@ type Pair struct {
 // SUCCEEDED already, with the results of the job before.
 type Accept struct{ Reason string }
 
-// Taken is a relay that takes a PENDING row up off the hot path: the row is
-// held until the publish deadline, so that replicas do not publish side by
-// side, and gets a new pair where the last publish was rejected. An empty
-// OutboxID means the active row, whichever it is.
+// Taken is a relay that claims a PENDING row off the hot path: the row is held
+// until the publish deadline, so that replicas do not publish side by side. It
+// gets a new pair if the last publish was rejected, or if it was made for
+// another bus. An empty OutboxID means the active row, whichever it is.
 type Taken struct{ OutboxID string }
 
 // Published is a publish that succeeded.
 type Published struct {
 	OutboxID  string
 	AttemptNo int
-	// AwaitsClaim says that the ACK deadline starts only when a worker claims
-	// the directive, as in the pull queue.
-	AwaitsClaim bool
 }
 
 // PublishRejected is a publish that the bus refused for the message's own
@@ -75,41 +69,6 @@ type Ack struct {
 type Heartbeat struct {
 	StepID string
 	Pair   Pair
-}
-
-// ResultStatus is the status of a RESULT.
-type ResultStatus string
-
-// The statuses of a RESULT.
-const (
-	ResultSucceeded   ResultStatus = "SUCCEEDED"
-	ResultFailedRetry ResultStatus = "FAILED_RETRY"
-	ResultFailedFinal ResultStatus = "FAILED_FINAL"
-)
-
-// ErrorCode returns the error code of a RESULT of this status: the platform's as
-// given, or one that names the status where it gave none, so that whatever failed
-// says why. A RESULT that SUCCEEDED has none of its own.
-func (s ResultStatus) ErrorCode(given string) string {
-	if s == ResultSucceeded {
-		return given
-	}
-	return orDefault(given, strings.ToLower(string(s)))
-}
-
-// Result is a worker's RESULT.
-//
-// Source: Option B spec, 11.3.
-type Result struct {
-	StepID       string
-	Pair         Pair
-	Status       ResultStatus
-	ErrorCode    string
-	ErrorMessage string
-	OutputRef    json.RawMessage
-	ResultRef    json.RawMessage
-	// RetryAfter replaces the back-off of a FAILED_RETRY where it is not 0.
-	RetryAfter time.Duration
 }
 
 // DeadlinePassed is a schedule entry that came due: the job is looked at, and
@@ -152,18 +111,47 @@ type Stall struct {
 	AttemptNo int
 }
 
-func (Accept) name() string          { return "accept" }
-func (Taken) name() string           { return "taken" }
-func (Published) name() string       { return "published" }
-func (PublishRejected) name() string { return "publish_rejected" }
-func (Claimed) name() string         { return "claimed" }
-func (ClaimExtended) name() string   { return "claim_extended" }
-func (Ack) name() string             { return "ack" }
-func (Heartbeat) name() string       { return "heartbeat" }
-func (Result) name() string          { return "result" }
-func (DeadlinePassed) name() string  { return "deadline_passed" }
-func (Cancel) name() string          { return "cancel" }
-func (Pause) name() string           { return "pause" }
-func (Resume) name() string          { return "resume" }
-func (Retry) name() string           { return "retry" }
-func (Stall) name() string           { return "stall" }
+// Name implements [Event].
+func (Accept) Name() string { return "accept" }
+
+// Name implements [Event].
+func (Taken) Name() string { return "taken" }
+
+// Name implements [Event].
+func (Published) Name() string { return "published" }
+
+// Name implements [Event].
+func (PublishRejected) Name() string { return "publish_rejected" }
+
+// Name implements [Event].
+func (Claimed) Name() string { return "claimed" }
+
+// Name implements [Event].
+func (ClaimExtended) Name() string { return "claim_extended" }
+
+// Name implements [Event].
+func (Ack) Name() string { return "ack" }
+
+// Name implements [Event].
+func (Heartbeat) Name() string { return "heartbeat" }
+
+// Name implements [Event].
+func (Result) Name() string { return "result" }
+
+// Name implements [Event].
+func (DeadlinePassed) Name() string { return "deadline_passed" }
+
+// Name implements [Event].
+func (Cancel) Name() string { return "cancel" }
+
+// Name implements [Event].
+func (Pause) Name() string { return "pause" }
+
+// Name implements [Event].
+func (Resume) Name() string { return "resume" }
+
+// Name implements [Event].
+func (Retry) Name() string { return "retry" }
+
+// Name implements [Event].
+func (Stall) Name() string { return "stall" }

@@ -14,7 +14,7 @@ func (m *move) deadlinePassed(e DeadlinePassed) {
 	}
 	m.apply()
 	i, ok := m.agg.Active()
-	if ok && m.grace(i, e.outage(&m.agg.Steps[i])) {
+	if ok && m.grace(i, e.outage(&m.agg.Steps[i], m.agg.Outbox)) {
 		return
 	}
 	if !ok || !m.expire(i) {
@@ -26,8 +26,12 @@ func (m *move) deadlinePassed(e DeadlinePassed) {
 }
 
 // outage is when the last outage ended in which the step's worker could not report.
-func (e DeadlinePassed) outage(step *Step) time.Time {
+// Topics and replies are no matter of the pull queue.
+func (e DeadlinePassed) outage(step *Step, row *Outbox) time.Time {
 	last := e.Outage
+	if row != nil && row.Bus == BusQueue {
+		return last
+	}
 	if e.Replies.After(last) {
 		last = e.Replies
 	}
@@ -78,6 +82,9 @@ func (m *move) expire(i int) bool {
 	case StepDispatching:
 		return m.redue()
 	case StepAwaitingAck:
+		if _, queued := m.agg.Queued(); queued {
+			return m.leaveQueue(i)
+		}
 		if step.LeaseExpiresAt.IsZero() || step.LeaseExpiresAt.After(now) {
 			return false
 		}
@@ -97,6 +104,17 @@ func (m *move) expire(i int) bool {
 	case StepPending, StepSucceeded, StepFailedFinal, StepCancelled:
 	}
 	return false
+}
+
+// leaveQueue withdraws an attempt that waits in the pull queue when this process
+// publishes to another bus, and dispatches the step anew there. It spends nothing.
+func (m *move) leaveQueue(i int) bool {
+	if m.env.Bus == BusQueue {
+		return false
+	}
+	m.waitForRetry(i, deadline(m.env.Now, 0), "withdrawn: the bus was changed", "")
+	m.dispatch(i, "the bus was changed")
+	return true
 }
 
 // redue makes a row that the hot path did not publish due for any relay.

@@ -83,3 +83,12 @@ func (m *move) find(stepID string) (int, bool) {
 	}
 	return i, ok
 }
+
+// Result is the status of the RESULT that was applied to that attempt, empty if
+// none was or the attempt is forgotten.
+func (s *Step) Result(attemptNo int) ResultStatus {
+	if attempt := s.attempt(attemptNo); attempt != nil {
+		return attempt.Result
+	}
+	return ""
+}

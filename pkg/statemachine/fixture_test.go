@@ -18,7 +18,10 @@ type story struct {
 	now    time.Time
 	leases int
 	last   statemachine.Decision
-	pull   bool
+	// The bus of the process that brings the next event, and whether it holds new
+	// rows back.
+	bus  statemachine.Bus
+	held bool
 }
 
 // policy has short lists, so that budgets can be exhausted.
@@ -32,10 +35,36 @@ func policy() statemachine.Policy {
 	}
 }
 
-// newStory accepts a job of two steps.
+// newStory accepts a job of two steps with Service Bus.
 func newStory(t *testing.T) *story {
 	t.Helper()
-	s := &story{t: t, now: start}
+	s := untold(t, statemachine.BusServiceBus)
+	s.does(statemachine.Accept{})
+	return s
+}
+
+// queueStory accepts a job of two steps with the pull queue.
+func queueStory(t *testing.T) *story {
+	t.Helper()
+	s := untold(t, statemachine.BusQueue)
+	s.does(statemachine.Accept{})
+	return s
+}
+
+// heldStory accepts a job of two steps whose first row must wait.
+func heldStory(t *testing.T, bus statemachine.Bus) *story {
+	t.Helper()
+	s := untold(t, bus)
+	s.held = true
+	s.does(statemachine.Accept{})
+	s.held = false
+	return s
+}
+
+// untold is the story of a job of two steps before its accept.
+func untold(t *testing.T, bus statemachine.Bus) *story {
+	t.Helper()
+	s := &story{t: t, now: start, bus: bus}
 	s.agg.Job = statemachine.Job{
 		ID: "job", TenantID: "tenant_a", State: statemachine.JobQueued,
 		InputRef: []byte(`{"uri":"in"}`), OutputRef: []byte(`{"uri":"out"}`),
@@ -45,7 +74,6 @@ func newStory(t *testing.T) *story {
 			ID: id, Index: i, State: statemachine.StepPending, Policy: policy(), Input: statemachine.InputPrevious,
 		})
 	}
-	s.does(statemachine.Accept{})
 	return s
 }
 
@@ -53,9 +81,7 @@ func newStory(t *testing.T) *story {
 func (s *story) bring(event statemachine.Event) statemachine.Decision {
 	s.t.Helper()
 	s.leases++
-	d, err := statemachine.Decide(s.agg, event, statemachine.Env{
-		Now: s.now, LeaseID: fmt.Sprint("lease-", s.leases), Hold: 15 * time.Second, Hot: hot,
-	})
+	d, err := statemachine.Decide(s.agg, event, env(s.now, fmt.Sprint("lease-", s.leases), s.bus, s.held))
 	if err != nil {
 		s.t.Fatalf("%T: %v", event, err)
 	}
@@ -119,7 +145,11 @@ func (s *story) pair() statemachine.Pair {
 }
 
 func (s *story) published() statemachine.Event {
-	return statemachine.Published{OutboxID: s.agg.Outbox.ID, AttemptNo: s.agg.Outbox.AttemptNo, AwaitsClaim: s.pull}
+	return statemachine.Published{OutboxID: s.agg.Outbox.ID, AttemptNo: s.agg.Outbox.AttemptNo}
+}
+
+func (s *story) claimed() statemachine.Event {
+	return statemachine.Claimed{StepID: s.step().ID, Pair: s.pair()}
 }
 
 func (s *story) ack() statemachine.Event {
@@ -136,5 +166,11 @@ func (s *story) result(status statemachine.ResultStatus) statemachine.Result {
 	}
 }
 
-// hot lets all directives go to the own relay.
-func hot(string, string, int) bool { return true }
+// env is the environment of a decision by a process of that bus, which lets all
+// new rows go out at once or holds them all back.
+func env(now time.Time, leaseID string, bus statemachine.Bus, held bool) statemachine.Env {
+	return statemachine.Env{
+		Now: now, LeaseID: leaseID, Hold: 15 * time.Second, Bus: bus,
+		Prompt: func(string, string, int) bool { return !held },
+	}
+}

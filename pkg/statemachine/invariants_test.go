@@ -11,8 +11,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// violations are the invariants that an applied decision breaks.
-func violations(before *statemachine.Aggregate, d *statemachine.Decision) []string {
+// violations are the invariants that a decision breaks which was applied in that
+// environment.
+func violations(before *statemachine.Aggregate, d *statemachine.Decision, env statemachine.Env) []string {
 	var out []string
 	report := func(broken bool, format string, args ...any) {
 		if broken {
@@ -48,10 +49,46 @@ func violations(before *statemachine.Aggregate, d *statemachine.Decision) []stri
 		row := after.Outbox != nil && after.Outbox.State == statemachine.OutboxPending
 		report(row != (step.State == statemachine.StepDispatching), "step is %s, row pending: %t", step.State, row)
 		unclaimed := step.State == statemachine.StepAwaitingAck && step.LeaseExpiresAt.IsZero()
+		if unclaimed {
+			row := after.Outbox
+			report(row.Bus != statemachine.BusQueue || row.State != statemachine.OutboxSent,
+				"the %s row on %s has no ACK deadline", row.State, row.Bus)
+		}
+		at, queued := after.Queued()
+		report(queued != unclaimed || queued && at != i, "queued is %t of step %d, unclaimed %t of step %d", queued, at, unclaimed, i)
 		report(statemachine.NextWake(after).Kind == statemachine.WakeNone &&
-			after.Job.State != statemachine.JobPaused && !unclaimed, "nobody will look at the job again")
+			after.Job.State != statemachine.JobPaused && !unclaimed, "nothing will look at the job again")
 	}
 	report(d.Ended != after.Job.State.Terminal(), "ended is %t, the job %s", d.Ended, after.Job.State)
+	return append(out, busViolations(before, d, env)...)
+}
+
+// busViolations are the rules of the two buses that the decision breaks: a new row
+// is made for the bus of the process, and goes out by this change in the pull queue
+// and by the own relay on Service Bus, unless it must wait; a row changes its bus
+// only with a new pair, and keeps it once it is settled.
+func busViolations(before *statemachine.Aggregate, d *statemachine.Decision, env statemachine.Env) []string {
+	var out []string
+	old, row := before.Outbox, d.After.Outbox
+	switch {
+	case row == nil:
+	case old == nil || old.ID != row.ID:
+		prompt, queue := env.Prompt("", "", 0), env.Bus == statemachine.BusQueue
+		if d.Added != row || d.Dispatch != row || row.Bus != env.Bus {
+			out = append(out, fmt.Sprintf("a new row on %s by a process of %s", row.Bus, env.Bus))
+		}
+		if sent := row.State == statemachine.OutboxSent; sent != (prompt && queue) || d.Hot != (prompt && !queue) {
+			out = append(out, fmt.Sprintf("a new row on %s is sent: %t, hot: %t; prompt is %t", row.Bus, sent, d.Hot, prompt))
+		}
+	case old.State.Terminal():
+		if !reflect.DeepEqual(old, row) {
+			out = append(out, fmt.Sprintf("a row that was %s was changed", old.State))
+		}
+	case old.Bus != row.Bus:
+		if row.AttemptNo <= old.AttemptNo || row.LeaseID == old.LeaseID || d.Dispatch != row {
+			out = append(out, "a row went to another bus with its old pair")
+		}
+	}
 	return out
 }
 
@@ -62,6 +99,9 @@ func TestDecide_RandomLivesKeepTheInvariants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		s := newStory(t)
+		if rapid.Bool().Draw(r, "queue") {
+			s = queueStory(t)
+		}
 		type applied struct {
 			event statemachine.Event
 			kind  string
@@ -69,12 +109,18 @@ func TestDecide_RandomLivesKeepTheInvariants(t *testing.T) {
 		var repeats []applied
 		for range rapid.IntRange(1, 60).Draw(r, "length") {
 			s.later(time.Duration(rapid.Int64Range(0, int64(20*time.Minute)).Draw(r, "wait")))
+			s.held = rapid.Bool().Draw(r, "held")
+			if rapid.IntRange(0, 9).Draw(r, "deployment") == 0 {
+				s.bus = map[statemachine.Bus]statemachine.Bus{
+					statemachine.BusQueue: statemachine.BusServiceBus, statemachine.BusServiceBus: statemachine.BusQueue,
+				}[s.bus]
+			}
 			events := lifeOf(s)
 			i := rapid.IntRange(0, len(events)-1).Draw(r, "event")
 			before := s.agg
 			d := s.bring(events[i])
 			if d.Outcome == statemachine.Applied {
-				for _, broken := range violations(&before, &d) {
+				for _, broken := range violations(&before, &d, env(s.now, "", s.bus, s.held)) {
 					r.Fatalf("%T: %s", events[i], broken)
 				}
 				if _, ok := events[i].(statemachine.Result); ok {
@@ -100,7 +146,7 @@ func lifeOf(s *story) []statemachine.Event {
 		statemachine.Cancel{}, statemachine.Pause{}, statemachine.Resume{}, statemachine.Resume{}, statemachine.Retry{},
 		statemachine.Stall{StepID: s.step().ID, AttemptNo: s.step().AttemptNo},
 		s.ack(), s.ack(), s.heartbeat(), s.result(statemachine.ResultSucceeded), s.result(statemachine.ResultFailedRetry),
-		s.result(statemachine.ResultFailedFinal), statemachine.Claimed{StepID: s.step().ID, Pair: s.pair()},
+		s.result(statemachine.ResultFailedFinal), s.claimed(),
 		statemachine.ClaimExtended{StepID: s.step().ID, Pair: s.pair(), By: s.now.Add(time.Minute)},
 	}
 	if s.agg.Outbox != nil {

@@ -1,6 +1,45 @@
 package statemachine
 
-import "time"
+import (
+	"encoding/json"
+	"strings"
+	"time"
+)
+
+// ResultStatus is the status of a RESULT.
+type ResultStatus string
+
+// The statuses of a RESULT.
+const (
+	ResultSucceeded   ResultStatus = "SUCCEEDED"
+	ResultFailedRetry ResultStatus = "FAILED_RETRY"
+	ResultFailedFinal ResultStatus = "FAILED_FINAL"
+)
+
+// ErrorCode returns the error code of a RESULT of this status: the platform's as
+// given, or one that names the status where it gave none, so that whatever failed
+// says why. A RESULT that SUCCEEDED has none of its own.
+func (s ResultStatus) ErrorCode(given string) string {
+	if s == ResultSucceeded {
+		return given
+	}
+	return orDefault(given, strings.ToLower(string(s)))
+}
+
+// Result is a worker's RESULT.
+//
+// Source: Option B spec, 11.3.
+type Result struct {
+	StepID       string
+	Pair         Pair
+	Status       ResultStatus
+	ErrorCode    string
+	ErrorMessage string
+	OutputRef    json.RawMessage
+	ResultRef    json.RawMessage
+	// RetryAfter replaces the back-off of a FAILED_RETRY where it is not 0.
+	RetryAfter time.Duration
+}
 
 // result handles a worker's RESULT. It implies the ACK, and it counts after
 // its deadline until the step is dispatched again.
@@ -21,6 +60,8 @@ func (m *move) result(e Result) {
 		m.stale(i, e.Pair, "result")
 	case step.State.Terminal():
 		m.ended(step)
+	case m.unoffered(step):
+		m.notOffered(step)
 	case step.State == StepFailedRetry && e.Status == ResultFailedRetry:
 		m.light(i)
 		m.remember(i, func(a *Attempt) { a.Acked, a.Result = true, e.Status })

@@ -87,11 +87,16 @@ func stepRow(d *statemachine.Decision, step *statemachine.Step) string {
 	return row(step.ID, parts...)
 }
 
-// outboxRow is the outbox row with when it is due while it is PENDING.
+// outboxRow is the outbox row with when it is due while it is PENDING. The bus is
+// named for a row of the pull queue, and for any row that got a new pair.
 func outboxRow(d *statemachine.Decision, outbox *statemachine.Outbox) string {
 	parts := []string{walk(d, statemachine.ObjectOutbox, outbox.ID, string(outbox.State))}
 	if d.Added != nil {
 		parts[0] = "new, " + parts[0]
+	}
+	refenced := d.Added == nil && d.Dispatch != nil
+	if refenced || outbox.Bus == statemachine.BusQueue {
+		parts = append(parts, string(outbox.Bus))
 	}
 	if outbox.State == statemachine.OutboxPending {
 		parts = append(parts, clock("due", outbox.DueAt))

@@ -16,6 +16,7 @@ type scenario struct {
 	agg    statemachine.Aggregate
 	now    time.Time
 	leases int
+	bus    statemachine.Bus
 	// given are the rows of the attempts that were given out, by names such as
 	// one#1, each as it was then.
 	given   map[string]statemachine.Outbox
@@ -84,12 +85,12 @@ func (s *scenario) line(fields []string) ([]string, error) {
 		return nil, fmt.Errorf("unknown event %q", fields[0])
 	}
 	s.verbs[fields[0]] = true
-	a := s.args(verb.takes, fields[1:])
-	event := verb.event(a)
+	a := s.args(verb.takes+" held bus", fields[1:])
+	event, bus := verb.event(a), a.bus(s.bus)
 	if a.err != nil {
 		return nil, a.err
 	}
-	return s.bring(event)
+	return s.bring(event, bus, a.says("held"))
 }
 
 // wait goes on to a time such as +1m30s.
@@ -103,8 +104,8 @@ func (s *scenario) wait(until string) error {
 	return a.err
 }
 
-// job makes the job: its steps by name, then what of their policy differs from
-// the other tests'.
+// job makes the job: its steps by name, then its bus and what of their policy
+// differs from the other tests'.
 func (s *scenario) job(fields []string) error {
 	ids := fields[1:]
 	if i := slices.IndexFunc(ids, func(word string) bool { return strings.Contains(word, "=") }); i >= 0 {
@@ -113,7 +114,8 @@ func (s *scenario) job(fields []string) error {
 	if fields[0] != "job" || len(ids) == 0 {
 		return fmt.Errorf("%q is no job with its steps", strings.Join(fields, " "))
 	}
-	a := s.args("timeout dispatch ack execution max-attempts", fields[1+len(ids):])
+	a := s.args("bus timeout dispatch ack execution max-attempts", fields[1+len(ids):])
+	s.bus = a.bus(statemachine.BusServiceBus)
 	p := policy()
 	p.Timeout = a.duration("timeout")
 	p.Dispatch = a.delays("dispatch", p.Dispatch)
@@ -131,13 +133,13 @@ func (s *scenario) job(fields []string) error {
 	return a.err
 }
 
-// bring brings the event to the job and says what came of it.
-func (s *scenario) bring(event statemachine.Event) ([]string, error) {
+// bring brings the event to the job, by a process of that bus, and says what came of
+// it.
+func (s *scenario) bring(event statemachine.Event, bus statemachine.Bus, held bool) ([]string, error) {
 	s.leases++
 	before := clone(s.agg)
-	d, err := statemachine.Decide(s.agg, event, statemachine.Env{
-		Now: s.now, LeaseID: fmt.Sprint("lease-", s.leases), Hold: 15 * time.Second, Hot: hot,
-	})
+	in := env(s.now, fmt.Sprint("lease-", s.leases), bus, held)
+	d, err := statemachine.Decide(s.agg, event, in)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +149,7 @@ func (s *scenario) bring(event statemachine.Event) ([]string, error) {
 		}
 		return []string{outcomeRow(&d)}, nil
 	}
-	if broken := violations(&before, &d); len(broken) > 0 {
+	if broken := violations(&before, &d, in); len(broken) > 0 {
 		return nil, errors.New(strings.Join(broken, "; "))
 	}
 	s.agg = d.After

@@ -18,17 +18,21 @@ import (
 // and commit them only if you understand what caused the change.
 //
 // A file opens with a paragraph, in comment lines, of why its story matters.
-// Then it names a job with its steps, and what of their policy matters:
+// Then it names a job with its steps, the bus of the deployment (Service Bus, or the
+// pull queue), and what of their policy matters:
 //
-//	job one two timeout=40m dispatch=30s,2m ack=1m execution=30s max-attempts=2
+//	job one two bus=queue timeout=40m dispatch=30s,2m ack=1m execution=30s max-attempts=2
 //
-// What it does not say is as in [policy]: an ACK within 30s, a lease of 15m. Then it brings events to the job (the words are those of [verbs]):
+// What it does not say is as in [policy]: an ACK within 30s, a lease of 15m. Then it
+// brings events to the job (the words are those of [verbs]):
 //
 //	+30s ack one#1
 //
 // is the ACK of the first attempt of step one, 30 seconds after the start of
 // the story. All times count from there. An event without a time comes at the
-// time of the one before. What is indented below an event is what came of it:
+// time of the one before. With any event, held says that a new row must not go out
+// yet, and bus=queue or bus=servicebus that the event is brought by a process of
+// that bus. What is indented below an event is what came of it:
 //
 //	applied, rev 3
 //	job        DISPATCHING → IN_PROGRESS
@@ -112,6 +116,8 @@ func TestScenarios_RefuseWhatTheyDoNotUnderstand(t *testing.T) {
 		{"an empty value", why + "job one timeout=\n", `f.txt:4: unknown word "timeout="`},
 		{"a bad number", why + "job one max-attempts=many\n", `f.txt:4: "many" is no number`},
 		{"a bad delay", why + "job one ack=1m,soon\n", `f.txt:4: "soon" is no duration`},
+		{"a bad bus", why + "job one bus=kafka\n", `f.txt:4: "kafka" is no bus`},
+		{"a bad bus of an event", why + "job one\naccept bus=kafka\n", `f.txt:5: "kafka" is no bus`},
 		{"an unknown event", why + "job one\naccept\nexplode\n", `f.txt:6: unknown event "explode"`},
 		{"a time alone", why + "job one\n+1s\n", `f.txt:5: nothing happens at that time`},
 		{"a bad time", why + "job one\n+1 accept\n", `f.txt:5: "1" is no duration`},

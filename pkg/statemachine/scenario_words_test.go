@@ -21,8 +21,8 @@ type verb struct {
 var verbs = map[string]verb{
 	"accept": {"", func(*args) statemachine.Event { return statemachine.Accept{} }},
 	"taken":  {"", func(*args) statemachine.Event { return statemachine.Taken{} }},
-	"published": {"attempt awaits-claim", func(a *args) statemachine.Event {
-		return statemachine.Published{OutboxID: a.row.ID, AttemptNo: a.row.AttemptNo, AwaitsClaim: a.says("awaits-claim")}
+	"published": {"attempt", func(a *args) statemachine.Event {
+		return statemachine.Published{OutboxID: a.row.ID, AttemptNo: a.row.AttemptNo}
 	}},
 	"publish-rejected": {"attempt permanent", func(a *args) statemachine.Event {
 		return statemachine.PublishRejected{OutboxID: a.row.ID, AttemptNo: a.row.AttemptNo, Permanent: a.says("permanent")}
@@ -127,6 +127,19 @@ func (a *args) pair() statemachine.Pair {
 		return statemachine.Pair{AttemptNo: a.row.AttemptNo, LeaseID: "forged"}
 	}
 	return statemachine.Pair{AttemptNo: a.row.AttemptNo, LeaseID: a.row.LeaseID}
+}
+
+// bus is the one that is said, or else the other.
+func (a *args) bus(otherwise statemachine.Bus) statemachine.Bus {
+	switch said := statemachine.Bus(a.said["bus"]); said {
+	case "":
+		return otherwise
+	case statemachine.BusQueue, statemachine.BusServiceBus:
+		return said
+	default:
+		a.wrong("%q is no bus", said)
+		return otherwise
+	}
 }
 
 // clock is a time such as +1m30s, counted from the start; zero where none is said.

@@ -272,15 +272,13 @@ func TestStory_OperatorsSpendNothing(t *testing.T) {
 
 func TestStory_APulledDirectiveWaitsForItsWorker(t *testing.T) {
 	t.Parallel()
-	s := newStory(t)
-	s.pull = true
-	s.does(s.published())
+	s := queueStory(t)
 	s.is(statemachine.JobDispatching, awaiting)
 	s.wakes(statemachine.WakeNone, 0)
 	s.later(24 * time.Hour)
-	s.does(statemachine.Claimed{StepID: "one", Pair: s.pair()})
+	s.does(s.claimed())
 	s.wakes(statemachine.WakeTimer, 30*time.Second)
-	s.answers(statemachine.Claimed{StepID: "one", Pair: s.pair()}, statemachine.Refused, statemachine.CodeIllegalTransition)
+	s.answers(s.claimed(), statemachine.Refused, statemachine.CodeIllegalTransition)
 	s.does(statemachine.ClaimExtended{StepID: "one", Pair: s.pair(), By: s.now.Add(time.Minute)})
 	s.later(31 * time.Second)
 	s.does(statemachine.DeadlinePassed{})
@@ -398,5 +396,15 @@ func TestDirective_HoldsEveryField(t *testing.T) {
 	redacted, err := statemachine.WithoutLease(body)
 	if err != nil || strings.Contains(string(redacted), s.agg.Outbox.LeaseID) {
 		t.Errorf("without its lease the directive is %s (%v)", redacted, err)
+	}
+}
+
+// The way in bounds references and payloads for the directive that they become.
+func TestDirective_TakesNoMoreRoomThanItsParts(t *testing.T) {
+	t.Parallel()
+	raw := json.RawMessage("{\"a\":\"<&>'\u2028\u2029\\u003c\"}")
+	body, err := (&statemachine.Directive{InputRef: raw, WorkspaceRef: raw, OutputRef: raw, Payload: raw}).Bytes()
+	if err != nil || strings.Count(string(body), string(raw)) != 4 {
+		t.Errorf("%s became %s, %v", raw, body, err)
 	}
 }

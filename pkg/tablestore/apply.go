@@ -2,24 +2,25 @@ package tablestore
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 )
 
 // Apply carries the change out. An [AtomicStore] applies all stages in one
-// atomic write; for any other, the Pre stages go one after the other, each
-// known done before the next, then Commit, then the Post stages. The error is
-// that of the first Pre batch that failed, or of the commit; the batches of a
-// stage all run to their end before it is returned. A change that breaks a
-// rule is refused with the error of [Change.Validate] before anything is
-// written.
+// atomic write. On any other store the Pre stages run one after the other, each
+// known to be done before the next begins, then Commit, then the Post stages.
+// Apply returns the error of the first Pre batch that failed, or of the commit,
+// after all batches of that stage have ended. A change that breaks a rule is
+// refused with the error of [Change.Validate] before anything is written.
 //
-// Post stages stop at the first that failed: a later one may remove what makes
-// the earlier one's work findable. On an AtomicStore a conflict of a Post op
-// does not hold up the change either: the Post stages then follow one by one.
+// Post stages stop at the first that fails, because a later one may remove the
+// row by which the earlier one's work is found. A conflict of a Post op does
+// not stop the change on an AtomicStore either: the Post stages are then
+// applied one by one.
 //
-// An error that wraps [ErrUnknown] leaves the outcome to the caller, who knows
-// which row tells. Apply never submits a batch twice.
+// After an error that wraps [ErrUnknown] the caller finds out the outcome by
+// reading a row of the change. Apply never submits a batch twice.
 func Apply(ctx context.Context, store Store, change Change) (Applied, error) {
 	if err := change.Validate(); err != nil {
 		return Applied{}, err
@@ -56,11 +57,11 @@ func (a *application) atomic(ctx context.Context, store AtomicStore, change Chan
 	if err == nil {
 		return Applied{Committed: true, ETags: a.etags}, nil
 	}
-	key, conflict := IsConflict(err)
-	if !conflict || !conditionalOn(change.Post, key) {
+	conflict, ok := errors.AsType[*ConflictError](err)
+	if !ok || !conditionalOn(change.Post, conflict.Key) {
 		return Applied{ETags: a.etags}, err
 	}
-	// The conflict may be that of a Post op alone, which must not stop the rest.
+	// The conflict may come from a Post op only, which must not stop the rest.
 	if err := a.commitAll(ctx, store, needed); err != nil {
 		return Applied{ETags: a.etags}, err
 	}
@@ -79,7 +80,7 @@ func (a *application) commitAll(ctx context.Context, store AtomicStore, batches 
 	return nil
 }
 
-// stages applies the stages in order and stops at the first that failed.
+// stages applies the stages in order and stops at the first that fails.
 func (a *application) stages(ctx context.Context, stages []Stage) error {
 	for _, stage := range stages {
 		if err := a.stage(ctx, stage); err != nil {
@@ -89,8 +90,8 @@ func (a *application) stages(ctx context.Context, stages []Stage) error {
 	return nil
 }
 
-// stage applies the batches in parallel and waits for all. The error is that
-// of the first batch, in their order, that failed.
+// stage applies the batches in parallel and waits for all. It returns the error
+// of the first failed batch in the stage's order.
 func (a *application) stage(ctx context.Context, stage Stage) error {
 	resolved := make([]Batch, len(stage))
 	for i, batch := range stage {
@@ -118,7 +119,7 @@ func (a *application) stage(ctx context.Context, stage Stage) error {
 	return first
 }
 
-// resolve returns the batch with the versions that Own stands for.
+// resolve returns the batch with each Own replaced by the version written.
 func (a *application) resolve(batch Batch) Batch {
 	owns := func(op Op) bool { return op.ETag == Own }
 	if !slices.ContainsFunc(batch, owns) {
@@ -133,7 +134,7 @@ func (a *application) resolve(batch Batch) Batch {
 	return batch
 }
 
-// note keeps the versions that the batch has surely written.
+// note records the versions that the batch is known to have written.
 func (a *application) note(batch Batch, etags []ETag) {
 	for i := range batch {
 		if batch[i].Verb.writes() {

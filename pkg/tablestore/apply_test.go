@@ -14,8 +14,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
-// logged is a store that notes the rows of each batch that it is sent, and
-// runs a hook before it commits one.
+// logged is a store that records the rows of each batch, and runs a hook before
+// it commits the batch.
 type logged struct {
 	tablestore.Store
 	mu     sync.Mutex
@@ -67,7 +67,7 @@ func TestApplyRunsTheStagesInOrder(t *testing.T) {
 	}
 }
 
-func TestApplyStopsWhereItFails(t *testing.T) {
+func TestApplyStopsAtTheFirstFailure(t *testing.T) {
 	t.Parallel()
 	failure := errors.New("failure")
 	for at, want := range map[string]struct {
@@ -95,10 +95,10 @@ func TestApplyStopsWhereItFails(t *testing.T) {
 			t.Errorf("failure at %s: %+v, %v", at, applied, err)
 		}
 		if _, surely := applied.ETags[key(strings.Split(at, "+")[0])]; surely {
-			t.Errorf("failure at %s: its row is said to be written", at)
+			t.Errorf("failure at %s: its row is reported as written", at)
 		}
 		if _, surely := applied.ETags[key("pre1")]; surely != (at != "pre1") {
-			t.Errorf("failure at %s: the first row is said to be written: %t", at, surely)
+			t.Errorf("failure at %s: the first row is reported as written: %t", at, surely)
 		}
 	}
 }
@@ -129,7 +129,7 @@ func TestApplyRunsTheBatchesOfAStageInParallel(t *testing.T) {
 	store.before = func(rows string) error {
 		if strings.HasPrefix(rows, "pre") {
 			together.Done()
-			together.Wait() // Returns only when all three have come.
+			together.Wait() // Returns only when all three are running.
 		}
 		return nil
 	}
@@ -164,7 +164,7 @@ func TestApplyWaitsForAllOfAStageAndReturnsItsFirstError(t *testing.T) {
 		t.Errorf("apply: %v, want the error of the first batch", err)
 	}
 	if _, surely := applied.ETags[key("c")]; !surely || len(applied.ETags) != 1 {
-		t.Errorf("ETags %v, want that of the batch that went through", applied.ETags)
+		t.Errorf("ETags %v, want that of the batch that succeeded", applied.ETags)
 	}
 }
 
@@ -200,7 +200,7 @@ func TestApplyTriesAgainOnlyForAConflictOfPost(t *testing.T) {
 		}
 		counter.Reset()
 		applied, err := tablestore.Apply(t.Context(), store, test.change)
-		if _, conflict := tablestore.IsConflict(err); conflict != test.failed || applied.Committed == test.failed {
+		if errors.Is(err, tablestore.ErrConflict) != test.failed || applied.Committed == test.failed {
 			t.Errorf("%s: %+v, %v", name, applied, err)
 		}
 		if got := counter.Counts().Commits; got != test.commits {
@@ -237,7 +237,7 @@ func TestChangeValidate(t *testing.T) {
 		"own in one stage":  {tablestore.Change{Pre: []tablestore.Stage{{putRow("a"), tablestore.Batch{own("b")[0]}}}, Commit: putRow("c")}, "pre stage 0: invalid store request: replace table/p/b: no earlier stage"},
 		"own in pre of a row that the commit writes": {tablestore.Change{Pre: []tablestore.Stage{{own("c")}}, Commit: putRow("c")}, "pre stage 0"},
 		"own after a discard":                        {tablestore.Change{Pre: []tablestore.Stage{{putRow("a")}, {drop}}, Commit: own("a")}, "commit: "},
-		"a row twice in a stage":                     {tablestore.Change{Commit: putRow("c"), Post: []tablestore.Stage{{putRow("a")}, {putRow("b"), putRow("b")}}}, "post stage 1: invalid store request: put table/p/b: row stands in two batches"},
+		"a row twice in a stage":                     {tablestore.Change{Commit: putRow("c"), Post: []tablestore.Stage{{putRow("a")}, {putRow("b"), putRow("b")}}}, "post stage 1: invalid store request: put table/p/b: row is in two batches"},
 		"a row in two stages":                        {tablestore.Change{Pre: []tablestore.Stage{{putRow("a")}}, Commit: putRow("a"), Post: []tablestore.Stage{{drop}}}, ""},
 	} {
 		err := test.change.Validate()

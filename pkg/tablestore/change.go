@@ -5,16 +5,16 @@ import (
 	"maps"
 )
 
-// Own is the ETag by which a later op of a [Change] names the version that an
-// earlier stage of the same change has written.
+// Own is the ETag by which an op of a [Change] names the version that an
+// earlier stage of the same change wrote.
 const Own ETag = "\x00own"
 
 // Stage is a set of batches that may be applied in any order and in parallel.
 type Stage []Batch
 
-// Change is one change of an aggregate as stages around a single commit
-// point. Pre makes work findable or reserved and is harmless if the commit
-// never comes; Post is clean-up that whoever finds the work may do again.
+// Change is one change of an aggregate as stages around a single commit point.
+// Pre makes work findable or reserves something, and is harmless if the commit
+// never comes. Post is clean-up that is safe to repeat.
 type Change struct {
 	Pre    []Stage
 	Commit Batch
@@ -23,20 +23,21 @@ type Change struct {
 
 // Applied is what is known of a [Change] after [Apply].
 type Applied struct {
-	// Committed says that the commit point was passed.
+	// Committed says that the commit succeeded.
 	Committed bool
-	// ETags holds the versions of all rows that were surely written and not
-	// removed again, also when Apply returned an error.
+	// ETags holds the versions of all rows that are known to be written and not
+	// removed again, even if Apply returned an error.
 	ETags map[Key]ETag
-	// PostErr is the first error of the Post stages. The change holds
-	// nevertheless; what is left over is found through the schedule.
+	// PostErr is the first error of the Post stages. The change is committed
+	// nevertheless; the sweeper finds unfinished Post work through the
+	// schedule.
 	PostErr error
 }
 
-// Validate reports the first rule that the change breaks, so that a defect is
-// known before anything is written: each batch by itself, no row in two
-// batches of one stage, and each [Own] naming a row that an earlier stage
-// wrote. The error wraps [ErrInvalid] or [ErrTooLarge].
+// Validate reports the first rule that the change breaks: each batch must be
+// valid, no row may be in two batches of one stage, and each [Own] must name a
+// row that an earlier stage wrote. The error wraps [ErrInvalid] or
+// [ErrTooLarge].
 func (c Change) Validate() error {
 	written := map[Key]bool{}
 	for i, stage := range c.Pre {
@@ -55,8 +56,8 @@ func (c Change) Validate() error {
 	return nil
 }
 
-// validate checks the stage against what the stages before it have written,
-// and adds its own writes.
+// validate checks the stage against the rows that earlier stages wrote, and
+// adds its own.
 func (s Stage) validate(written map[Key]bool) error {
 	after := map[Key]bool{}
 	for _, batch := range s {
@@ -66,7 +67,7 @@ func (s Stage) validate(written map[Key]bool) error {
 		for i := range batch {
 			op := &batch[i]
 			if _, twice := after[op.Key]; twice {
-				return op.fault(ErrInvalid, "row stands in two batches of one stage")
+				return op.fault(ErrInvalid, "row is in two batches of one stage")
 			}
 			if op.ETag == Own && !written[op.Key] {
 				return op.fault(ErrInvalid, "no earlier stage wrote this row")

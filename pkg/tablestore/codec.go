@@ -3,17 +3,25 @@ package tablestore
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 )
 
 // codecVersion is the first byte of all encoded properties.
 const codecVersion = 1
 
-// EncodeProperties appends the properties to dst in the binary form in which
-// local drivers keep them: a version byte, the count, and for each property
-// its kind, name and value. Numbers are varints, texts and bytes are preceded
-// by their length. The order of the properties is kept.
+// EncodeProperties appends the properties to dst in the binary format of local
+// drivers: a version byte, the count, and for each property its kind, name and
+// value. Numbers are varints; texts and bytes are preceded by their length. The
+// order of the properties is kept.
 func EncodeProperties(dst []byte, properties Properties) []byte {
+	const numbers = 1 + 2 + binary.MaxVarintLen64 // of one property: kind, length of its name, number or length
+	size := 1 + binary.MaxVarintLen64
+	for i := range properties {
+		p := &properties[i]
+		size += numbers + len(p.Name) + len(p.Value.str) + len(p.Value.bin)
+	}
+	dst = slices.Grow(dst, size)
 	dst = append(dst, codecVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(properties)))
 	for i := range properties {
@@ -41,11 +49,11 @@ func DecodeProperties(data []byte) (Properties, error) {
 	if len(data) == 0 || data[0] != codecVersion {
 		return nil, fmt.Errorf("%w: unknown version of the encoding", ErrCorrupt)
 	}
-	// All texts are cut out of one copy.
+	// All texts are substrings of one copy.
 	d := decoder{data: data[1:], text: string(data[1:])}
 	count := d.uvarint()
-	// Kind, length and value take at least one byte each, so a count beyond
-	// that cannot be true and must not size the slice.
+	// Kind, length and value take at least one byte each, so a greater count is
+	// wrong and must not size the slice.
 	if count > uint64(len(data)/3) {
 		return nil, fmt.Errorf("%w: %d properties in %d bytes", ErrCorrupt, count, len(data))
 	}
@@ -59,8 +67,8 @@ func DecodeProperties(data []byte) (Properties, error) {
 	return properties, nil
 }
 
-// decoder reads from data and notes the first fault; what it returns after
-// that is meaningless.
+// decoder reads from data and records the first fault; its results after that
+// are meaningless.
 type decoder struct {
 	data []byte
 	text string

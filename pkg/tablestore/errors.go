@@ -9,13 +9,18 @@ var (
 	// ErrNotFound is returned by Get when there is no such row.
 	ErrNotFound = errors.New("row not found")
 
-	// ErrUnknown is returned by a write whose outcome is not known: it may have
-	// been applied, and a request that is still under way may yet be. Only a
-	// read of a row that the write would have left can tell.
+	// ErrConflict is wrapped by the error of a write whose precondition did not
+	// hold and which wrote nothing. [ConflictError] names the row.
+	ErrConflict = errors.New("conflict")
+
+	// ErrUnknown is returned by a write with unknown outcome: it may have been
+	// applied, and a request that is still under way may yet be. Only reading a
+	// row of the write can tell.
 	ErrUnknown = errors.New("outcome of the write is unknown")
 
-	// ErrUnavailable is returned when the store did not take the request in:
-	// it is out of reach, overloaded, full or closed. Nothing was written.
+	// ErrUnavailable is returned when the store did not accept the request
+	// because it is unreachable, overloaded, full or closed. Nothing was
+	// written.
 	ErrUnavailable = errors.New("store is unavailable")
 
 	// ErrInvalid is returned for a request that breaks the port's rules, such
@@ -25,17 +30,18 @@ var (
 	// ErrTooLarge is returned for a row or batch over the port's limits.
 	ErrTooLarge = errors.New("row or batch is too large")
 
-	// ErrCorrupt is returned when stored bytes are not what a driver wrote.
+	// ErrCorrupt is returned for stored bytes that the driver cannot have
+	// written.
 	ErrCorrupt = errors.New("stored row cannot be decoded")
 )
 
-// ConflictError is returned by a write when a precondition did not hold.
-// Nothing of the batch was written.
+// ConflictError is the drivers' [ErrConflict], with the row if the store names
+// it.
 type ConflictError struct {
 	// Key is the first row in the order of the batch whose precondition did
-	// not hold; the zero Key where the store does not say.
+	// not hold; the zero Key if the store does not say.
 	Key Key
-	// Verb is what was tried there.
+	// Verb is the op's verb.
 	Verb Verb
 }
 
@@ -47,10 +53,5 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("conflict: %s %s", e.Verb, e.Key)
 }
 
-// IsConflict reports whether err is a conflict, and on which row.
-func IsConflict(err error) (Key, bool) {
-	if conflict, ok := errors.AsType[*ConflictError](err); ok {
-		return conflict.Key, true
-	}
-	return Key{}, false
-}
+// Unwrap makes every ConflictError an [ErrConflict].
+func (e *ConflictError) Unwrap() error { return ErrConflict }

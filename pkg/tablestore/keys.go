@@ -8,17 +8,17 @@ import (
 )
 
 // Keys are parts joined by the separator. Neither the separator nor the escape
-// mark can stand unescaped inside a part, and both are legal in Azure keys.
+// mark occurs unescaped inside a part, and both are legal in Azure keys.
 const (
 	separator  = ':'
 	escapeMark = '='
 	hexDigits  = "0123456789ABCDEF"
 )
 
-// errKey is what Unescape and Split wrap.
+// errKey is wrapped by the errors of Unescape and Split.
 var errKey = errors.New("not an escaped key")
 
-// Escape makes any string fit for a part of a key: each byte outside
+// Escape turns any string into a legal part of a key: each byte outside
 // [A-Za-z0-9._-] becomes =XX, upper-case hex. It is reversible and injective,
 // but does not keep the order of strings.
 func Escape(s string) string {
@@ -42,8 +42,8 @@ func Escape(s string) string {
 	return string(out)
 }
 
-// Unescape returns the string of which s is the [Escape]. Anything that Escape
-// does not produce is an error.
+// Unescape is the inverse of [Escape]. Text that Escape cannot produce is an
+// error.
 func Unescape(s string) (string, error) {
 	out := make([]byte, 0, len(s))
 	for i := 0; i < len(s); i++ {
@@ -64,7 +64,7 @@ func Unescape(s string) (string, error) {
 	return string(out), nil
 }
 
-// Join returns the escaped parts with ':' between them. As ':' sorts behind
+// Join returns the escaped parts with ':' between them. As ':' sorts after
 // digits and before letters, a prefix range ends with Join(...)+";": see
 // [PrefixEnd].
 func Join(parts ...string) string {
@@ -78,8 +78,7 @@ func Join(parts ...string) string {
 	return strings.Join(escaped, string(separator))
 }
 
-// Split returns the parts of which key is the [Join]. Anything that Join does
-// not produce is an error.
+// Split is the inverse of [Join]. A key that Join cannot produce is an error.
 func Split(key string) ([]string, error) {
 	parts := strings.Split(key, string(separator))
 	for i, part := range parts {
@@ -93,8 +92,9 @@ func Split(key string) ([]string, error) {
 }
 
 // Pad returns n in decimal with leading zeros to that width, so that the byte
-// order of keys is the order of numbers. A negative number becomes 0 and one
-// that is too wide the greatest that fits, so that the order always holds.
+// order of keys is the order of numbers. A negative number becomes 0, and one
+// that is too wide becomes the greatest that fits, so that the order always
+// holds.
 func Pad[N ~int | ~int32 | ~int64 | ~uint | ~uint32 | ~uint64](n N, width int) string {
 	if n < 0 {
 		n = 0
@@ -106,9 +106,8 @@ func Pad[N ~int | ~int32 | ~int64 | ~uint | ~uint32 | ~uint64](n N, width int) s
 	return strings.Repeat("0", width-len(digits)) + digits
 }
 
-// PrefixEnd returns the end of the range of all strings that begin with
-// prefix, for [Query].To. For the empty prefix that is "", the end of the
-// partition.
+// PrefixEnd returns the end of the range of all strings that begin with prefix,
+// for [Query].To. For the empty prefix it is "", the end of the partition.
 func PrefixEnd(prefix string) string {
 	for i := len(prefix) - 1; i >= 0; i-- {
 		if prefix[i] < 0xFF {
@@ -118,7 +117,7 @@ func PrefixEnd(prefix string) string {
 	return ""
 }
 
-// plain reports whether the byte stands for itself in a key.
+// plain reports whether the byte needs no escape in a key.
 func plain(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
 }

@@ -32,13 +32,13 @@ func TestEscape(t *testing.T) {
 	}
 }
 
-func TestUnescapeTakesOnlyWhatEscapeGives(t *testing.T) {
+func TestUnescapeAcceptsOnlyEscapedText(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{"a:b", "a b", "=", "=3", "=3d", "=GG", "=3G", "=41", "a=2", "ü", "\x00"} {
 		if got, err := tablestore.Unescape(bad); err == nil {
 			t.Errorf("Unescape(%q) = %q, want an error", bad, got)
 		} else if !strings.Contains(err.Error(), "at byte") {
-			t.Errorf("Unescape(%q): %v does not say where", bad, err)
+			t.Errorf("Unescape(%q): %v does not name the byte", bad, err)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func FuzzKeys(f *testing.F) {
 		if end := tablestore.PrefixEnd(a); end != "" && (a+b >= end || end <= a) {
 			t.Errorf("PrefixEnd(%q) = %q is not after %q", a, end, a+b)
 		}
-		// What Unescape takes, Escape gives.
+		// Escape inverts Unescape.
 		if raw, err := tablestore.Unescape(a); err == nil && tablestore.Escape(raw) != a {
 			t.Errorf("Escape(Unescape(%q)) = %q", a, tablestore.Escape(raw))
 		}

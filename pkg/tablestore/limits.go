@@ -4,25 +4,26 @@ import (
 	"unicode/utf8"
 )
 
-// The port's limits. They are those of Azure Tables, or stricter, and hold for
-// every driver: what one store takes, each takes.
+// The port's limits. They are those of Azure Tables, or stricter, and the same
+// for every driver: what one store accepts, all accept.
 const (
-	// MaxBatchOps is the most writes that a batch holds.
+	// MaxBatchOps is the greatest number of writes in a batch.
 	MaxBatchOps = 100
 
-	// MaxBatchBytes is the most that a batch may count by [BatchBytes].
+	// MaxBatchBytes is the largest [BatchBytes] of a batch.
 	MaxBatchBytes = 4 << 20
 
-	// MaxRowBytes is the most that a row may count by [RowBytes].
+	// MaxRowBytes is the largest [RowBytes] of a row.
 	MaxRowBytes = 1 << 20
 
-	// MaxProperties is the most properties that a row has.
+	// MaxProperties is the greatest number of properties of a row.
 	MaxProperties = 252
 
-	// MaxPropertyBytes is the most bytes that a value of raw bytes holds.
+	// MaxPropertyBytes is the greatest length of a value of raw bytes.
 	MaxPropertyBytes = 64 << 10
 
-	// MaxStringUnits is the most UTF-16 code units that a string value holds.
+	// MaxStringUnits is the greatest length of a string value in UTF-16 code
+	// units.
 	MaxStringUnits = 32 << 10
 
 	// MaxKeyBytes is the longest partition key and the longest row key, in bytes.
@@ -32,7 +33,7 @@ const (
 	MaxNameBytes = 255
 )
 
-// What a row and an op cost besides their properties.
+// Sizes of the parts of a row and an op, in bytes.
 const (
 	rowOverhead      = 4 + 2*(MaxKeyBytes+MaxKeyBytes)
 	propertyOverhead = 8
@@ -44,9 +45,9 @@ const (
 
 // RowBytes returns the size of a row with these properties as Azure Tables
 // counts it: two bytes for each UTF-16 code unit of names and strings, plus a
-// fixed cost per property. The keys count with the greatest length that they
-// can have, so the answer does not depend on where the row will be stored. A
-// row fits when it is at most [MaxRowBytes].
+// fixed cost per property. The keys count with their greatest length, so the
+// result does not depend on the row's key. A row fits if it is at most
+// [MaxRowBytes].
 func RowBytes(properties Properties) int {
 	size := rowOverhead
 	for i := range properties {
@@ -56,7 +57,7 @@ func RowBytes(properties Properties) int {
 }
 
 // BatchBytes returns an upper bound of the batch's size on the wire, where
-// strings are JSON and raw bytes are base64. A batch fits when it is at most
+// strings are JSON and raw bytes are base64. A batch fits if it is at most
 // [MaxBatchBytes].
 func BatchBytes(batch Batch) int {
 	size := 0
@@ -68,7 +69,7 @@ func BatchBytes(batch Batch) int {
 
 // surelyFits reports whether the op is so small that neither its row nor its
 // share of a full batch can exceed a limit, whatever characters it holds. Most
-// are, and counting characters costs more than the rest of the checks.
+// ops are, and counting characters costs more than the other checks.
 func (op *Op) surelyFits() bool {
 	const share = MaxBatchBytes / MaxBatchOps
 	longest := opOverhead + len(op.ETag) + 4*(len(op.Key.Partition)+len(op.Key.Row))
@@ -84,7 +85,7 @@ func (op *Op) surelyFits() bool {
 
 // OpBytes returns what the op adds to [BatchBytes] of its batch.
 func OpBytes(op Op) int {
-	// A key stands in the body and, percent-encoded, in the address.
+	// A key is in the body and, percent-encoded, in the address.
 	size := opOverhead + len(op.ETag) + 4*(len(op.Key.Partition)+len(op.Key.Row))
 	for i := range op.Properties {
 		size += annotation + 2*len(op.Properties[i].Name) + wireBytes(op.Properties[i].Value)
@@ -118,14 +119,16 @@ func wireBytes(v Value) int {
 	}
 }
 
-// utf16Units returns the number of UTF-16 code units of s.
+// utf16Units returns the number of UTF-16 code units of s, which is valid UTF-8.
 func utf16Units(s string) int {
 	units := 0
-	for _, r := range s {
-		if r > 0xFFFF {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 0xF0: // the first of four bytes: two units
+			units += 2
+		case c&0xC0 != 0x80: // the first byte of any other character
 			units++
 		}
-		units++
 	}
 	return units
 }

@@ -19,7 +19,7 @@ func TestRowBytes(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		value tablestore.Value
-		want  int // Besides 8 and twice the name's length.
+		want  int // Without 8 and twice the name's length.
 	}{
 		"int":          {tablestore.Int(1), 8},
 		"time":         {tablestore.Time(time.UnixMilli(0)), 8},
@@ -59,17 +59,18 @@ func TestBatchBytesIsAnUpperBound(t *testing.T) {
 	}
 }
 
-// added returns what a property adds to its batch, besides name and annotation.
+// added returns the bytes that a property adds to its batch, without name and
+// annotation.
 func added(name string, value tablestore.Value) int {
 	without := tablestore.Batch{{Verb: put, Key: key("r")}}
 	with := tablestore.Batch{{Verb: put, Key: key("r"), Properties: one(name, value)}}
 	return tablestore.BatchBytes(with) - tablestore.BatchBytes(without) - 2*len(name) - 40
 }
 
-func TestSizesThatAreKnownInAdvanceAreThoseThatAreChecked(t *testing.T) {
+func TestSizesComputedInAdvanceAreThoseChecked(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{tablestore.MaxRowBytes, tablestore.MaxRowBytes + 1} {
-		properties := tablestore.AppendLarge(nil, "data", make([]byte, 15*tablestore.MaxPropertyBytes))
+		properties := tablestore.AppendLarge(nil, "data", make([]byte, 15*tablestore.MaxStringUnits))
 		properties = append(properties, tablestore.Property{Name: "rest", Value: tablestore.Bytes(nil)})
 		rest := size - tablestore.RowBytes(properties)
 		properties[len(properties)-1].Value = tablestore.Bytes(make([]byte, rest))

@@ -47,19 +47,22 @@ func Bool(b bool) Value {
 	return Value{kind: KindBool}
 }
 
-// Time returns a time value, cut to the millisecond.
+// Time returns a time value, truncated to the millisecond.
 func Time(t time.Time) Value { return Value{kind: KindTime, num: t.UnixMilli()} }
 
-// Bytes returns a value of raw bytes, which the value then owns.
+// Now returns the current time as rows store it: in UTC, in whole milliseconds.
+func Now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+
+// Bytes returns a value of raw bytes, which takes ownership of b.
 func Bytes(b []byte) Value { return Value{kind: KindBytes, bin: b} }
 
-// Kind returns the value's type, 0 for the zero Value.
+// Kind returns the value's type, or 0 for the zero Value.
 func (v Value) Kind() Kind { return v.kind }
 
-// String returns the string, and "" for another kind.
+// String returns the string, or "" for another kind.
 func (v Value) String() string { return v.str }
 
-// Int returns the integer, and 0 for another kind.
+// Int returns the integer, or 0 for another kind.
 func (v Value) Int() int64 {
 	if v.kind != KindInt {
 		return 0
@@ -67,10 +70,10 @@ func (v Value) Int() int64 {
 	return v.num
 }
 
-// Bool returns the boolean, and false for another kind.
+// Bool returns the boolean, or false for another kind.
 func (v Value) Bool() bool { return v.kind == KindBool && v.num != 0 }
 
-// Time returns the time in UTC, and the zero time for another kind.
+// Time returns the time in UTC, or the zero time for another kind.
 func (v Value) Time() time.Time {
 	if v.kind != KindTime {
 		return time.Time{}
@@ -78,7 +81,7 @@ func (v Value) Time() time.Time {
 	return time.UnixMilli(v.num).UTC()
 }
 
-// Bytes returns the bytes, and nil for another kind. They are not copied.
+// Bytes returns the bytes without copying them, or nil for another kind.
 func (v Value) Bytes() []byte { return v.bin }
 
 // Equal reports whether both are the same kind and value.
@@ -86,11 +89,11 @@ func (v Value) Equal(w Value) bool {
 	return v.kind == w.kind && v.num == w.num && v.str == w.str && bytes.Equal(v.bin, w.bin)
 }
 
-// Properties are a row's values. The order carries no meaning; a name stands
-// at most once.
+// Properties are a row's values. The order has no meaning; each name occurs at
+// most once.
 type Properties []Property
 
-// Get returns the value of that name, the zero Value where there is none.
+// Get returns the value of that name, or the zero Value if there is none.
 func (p Properties) Get(name string) Value {
 	for i := range p {
 		if p[i].Name == name {

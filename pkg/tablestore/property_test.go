@@ -2,8 +2,12 @@ package tablestore_test
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf16"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -84,37 +88,40 @@ func TestPropertiesGet(t *testing.T) {
 
 func TestLarge(t *testing.T) {
 	t.Parallel()
-	for size, chunks := range map[int]int{0: 1, 1: 1, 65_536: 1, 65_537: 2, 131_072: 2, 131_073: 3} {
-		data := bytes.Repeat([]byte{7}, size)
-		properties := tablestore.AppendLarge(one("other", tablestore.Int(1)), "payload", data)
-		if len(properties) != 1+chunks {
-			t.Errorf("%d bytes take %d properties, want %d", size, len(properties)-1, chunks)
+	const most = tablestore.MaxStringUnits
+	for name, test := range map[string]struct {
+		text   string
+		chunks []int // in UTF-16 code units
+	}{
+		"nothing":                      {"", []int{0}},
+		"a little":                     {"{}", []int{2}},
+		"as much as fits":              {strings.Repeat("a", most), []int{most}},
+		"one more":                     {strings.Repeat("a", most+1), []int{most, 1}},
+		"two whole":                    {strings.Repeat("a", 2*most), []int{most, most}},
+		"two bytes a unit":             {strings.Repeat("é", most+1), []int{most, 1}},
+		"three bytes a unit":           {strings.Repeat("語", 2*most), []int{most, most}},
+		"surrogate pairs":              {strings.Repeat("😀", most), []int{most, most}},
+		"a surrogate pair at the edge": {"a" + strings.Repeat("😀", most/2), []int{most - 1, 2}},
+	} {
+		properties := tablestore.AppendLarge(one("other", tablestore.Int(1)), "payload", []byte(test.text))
+		var chunks []int
+		for i := range properties[1:] {
+			chunks = append(chunks, len(utf16.Encode([]rune(properties[1+i].Value.String()))))
+		}
+		if diff := cmp.Diff(test.chunks, chunks); diff != "" {
+			t.Errorf("%s is split (-want +got):\n%s", name, diff)
 		}
 		if err := (tablestore.Batch{{Verb: put, Key: key("r"), Properties: properties}}).Validate(); err != nil {
-			t.Errorf("%d bytes: %v", size, err)
+			t.Errorf("%s: %v", name, err)
 		}
-		if got := tablestore.Large(properties, "payload"); got == nil || !bytes.Equal(got, data) {
-			t.Errorf("%d bytes came back as %d", size, len(got))
+		if got := tablestore.Large(properties, "payload"); got == nil || string(got) != test.text {
+			t.Errorf("%s: %d bytes came back as %d", name, len(test.text), len(got))
 		}
 	}
-	if got := tablestore.Large(one("payload", tablestore.String("text")), "payload"); got != nil {
-		t.Errorf("a string came back as %q", got)
+	if got := tablestore.Large(one("payload", tablestore.Bytes([]byte("data"))), "payload"); got != nil {
+		t.Errorf("bytes were read as %q", got)
 	}
 	if got := tablestore.Large(nil, "payload"); got != nil {
-		t.Errorf("nothing came back as %q", got)
-	}
-	empty := tablestore.AppendLarge(nil, "payload", nil)
-	if got := tablestore.Large(empty, "payload"); got == nil || len(got) != 0 {
-		t.Errorf("empty data came back as %#v", got)
-	}
-}
-
-func TestLargeDataCanBeAppendedTo(t *testing.T) {
-	t.Parallel()
-	data := []byte("abc")[:2:3]
-	properties := tablestore.AppendLarge(nil, "payload", data)
-	_ = append(tablestore.Large(properties, "payload"), 'X')
-	if data[:3][2] != 'c' {
-		t.Error("appending to what Large returned wrote behind the data")
+		t.Errorf("absent text was read as %q", got)
 	}
 }

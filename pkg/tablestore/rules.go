@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// The years that every driver can store.
+// The range of times that every driver can store.
 var (
 	minTime = time.Date(1601, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
 	maxTime = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli() - 1
 )
 
-// fault returns the class of the first rule that the property breaks, and what
-// is wrong with it; nil when all is well.
+// fault returns the class of the first rule that the property breaks and the
+// reason, or nil if it is valid.
 func (p *Property) fault() (class error, reason string) { //nolint:revive,staticcheck // A class, not an outcome.
 	switch {
 	case len(p.Name) > MaxNameBytes:

@@ -1,6 +1,9 @@
 package tablestore
 
-import "context"
+import (
+	"context"
+	"fmt"
+)
 
 // Key addresses one row. Partition and Row hold only characters that
 // [Escape] and [Join] produce, so that every driver can store them.
@@ -10,9 +13,9 @@ type Key struct {
 	Row       string
 }
 
-// ETag is the opaque version of one row as its store wrote it last. Two
-// writes of a row never give it the same ETag, even when the content is the
-// same. The zero value names no version.
+// ETag is the opaque version of a stored row. Two writes of a row never give it
+// the same ETag, even if the content is the same. The zero value names no
+// version.
 type ETag string
 
 // Row is one stored row.
@@ -22,11 +25,11 @@ type Row struct {
 	Properties Properties
 }
 
-// Verb is what an [Op] does to its row, and the precondition that it carries.
+// Verb is what an [Op] does to its row, and under which precondition.
 type Verb uint8
 
 // The verbs. A state row is written only with Insert, Replace and Delete; Put
-// and Discard are for hints, whose loss or repetition harms nothing.
+// and Discard are for hints, which may be lost or repeated.
 const (
 	// Insert writes a row that must be absent.
 	Insert Verb = iota + 1
@@ -36,8 +39,8 @@ const (
 	Delete
 	// Put writes a row over whatever is there.
 	Put
-	// Discard removes a row if it is there. Beside other ops of its batch it may
-	// leave a row that comes while the batch is on its way.
+	// Discard removes a row if it exists. In a batch with other ops it may
+	// leave a row that is inserted while the batch is under way.
 	Discard
 )
 
@@ -50,8 +53,8 @@ type Op struct {
 }
 
 // Batch is a set of writes that are applied all or none: to one table and one
-// partition, at most [MaxBatchOps] of them and [MaxBatchBytes] in all, with no
-// key twice. See [Batch.Validate].
+// partition, at most [MaxBatchOps] ops and [MaxBatchBytes], each key once. See
+// [Batch.Validate].
 type Batch []Op
 
 // Query selects the rows of one partition with From <= Row < To, in ascending
@@ -61,14 +64,15 @@ type Query struct {
 	Partition string
 	From      string
 	To        string
-	// Limit is the most rows that one page holds; 0 leaves it to the store.
+	// Limit is the greatest number of rows on one page; 0 leaves it to the
+	// store.
 	Limit int
-	// Continue is the Next of the page before, and empty for the first one.
+	// Continue is the Next of the previous page, empty for the first one.
 	Continue string
 }
 
-// Page is one part of a query's answer. It may be empty while Next is not: a
-// reader goes on until Next is empty.
+// Page is one part of a query's answer. It may hold no rows although Next is
+// set: a reader continues until Next is empty.
 type Page struct {
 	Rows []Row
 	Next string
@@ -78,9 +82,9 @@ type Page struct {
 // key, an ETag per row, range scans within a partition, atomic batches within
 // a partition.
 //
-// All methods may be called concurrently. Rows that are passed in are not
-// kept or changed, and rows that are returned belong to the caller. A read
-// never shows a write that a crash could still take back.
+// All methods may be called concurrently. A store does not keep or change rows
+// that are passed in, and returned rows belong to the caller. A read never
+// returns a write that a crash could still undo.
 type Store interface {
 	// Get returns the row, or [ErrNotFound].
 	Get(ctx context.Context, key Key) (Row, error)
@@ -89,11 +93,11 @@ type Store interface {
 	Scan(ctx context.Context, query Query) (Page, error)
 
 	// Commit applies the batch and returns the ETags in the order of its ops
-	// (empty for Delete and Discard). It has three outcomes: nil means that all
-	// is durably written; a *[ConflictError] that a precondition did not hold
+	// (empty for Delete and Discard). It has three outcomes: nil means that the
+	// batch is durably written; [ErrConflict] that a precondition did not hold
 	// and nothing was written; [ErrUnknown] that the reply was lost and the
 	// batch may have been, or may yet be, applied. [ErrUnavailable] says that
-	// the store took nothing in and may do so later; [ErrInvalid] and
+	// the store did not accept the batch now but may later; [ErrInvalid] and
 	// [ErrTooLarge] that it never will.
 	Commit(ctx context.Context, batch Batch) ([]ETag, error)
 
@@ -101,9 +105,9 @@ type Store interface {
 	Close() error
 }
 
-// AtomicStore is a store that can also apply several batches, of any tables
-// and partitions, in one atomic write. A key may stand in several batches: the
-// later op sees the earlier one.
+// AtomicStore is a store that can also apply several batches, of any tables and
+// partitions, in one atomic write. A key may be in several batches: the later
+// op sees the earlier one.
 type AtomicStore interface {
 	Store
 
@@ -111,3 +115,26 @@ type AtomicStore interface {
 	// ETag [Own] names the version that an earlier batch of the call wrote.
 	CommitAll(ctx context.Context, batches []Batch) ([][]ETag, error)
 }
+
+// String returns the verb's name.
+func (v Verb) String() string {
+	switch v {
+	case Insert:
+		return "insert"
+	case Replace:
+		return "replace"
+	case Delete:
+		return "delete"
+	case Put:
+		return "put"
+	case Discard:
+		return "discard"
+	}
+	return fmt.Sprintf("verb(%d)", uint8(v))
+}
+
+// writes reports whether the row exists after the verb.
+func (v Verb) writes() bool { return v == Insert || v == Replace || v == Put }
+
+// conditional reports whether the verb carries an ETag.
+func (v Verb) conditional() bool { return v == Replace || v == Delete }

@@ -29,11 +29,11 @@ func (q Query) Validate() error {
 }
 
 // Validate reports the first rule of the port that the batch breaks: an error
-// that wraps [ErrInvalid], or [ErrTooLarge] where a size is exceeded, and
-// names the row and the property. Drivers call it before they write.
+// that wraps [ErrInvalid], or [ErrTooLarge] if a size is exceeded, and names
+// the row and the property. Drivers call it before they write.
 //
-// [Own] is resolved by [Apply], or by [AtomicStore] across batches, and is
-// invalid in a batch on its own.
+// [Apply] resolves [Own], and [AtomicStore] resolves it across batches; it is
+// invalid in a single batch.
 func (b Batch) Validate() error {
 	if err := b.validate(); err != nil {
 		return err
@@ -62,7 +62,7 @@ func ValidateAll(batches []Batch) error {
 	return nil
 }
 
-// validate checks all rules but that of Own.
+// validate checks all rules except that of Own.
 func (b Batch) validate() error {
 	if len(b) == 0 {
 		return fmt.Errorf("%w: empty batch", ErrInvalid)
@@ -81,7 +81,7 @@ func (b Batch) validate() error {
 			return op.fault(ErrInvalid, "batch began on partition %s/%s", b[0].Key.Table, b[0].Key.Partition)
 		}
 		if _, twice := seen[op.Key.Row]; twice {
-			return op.fault(ErrInvalid, "row stands twice in one batch")
+			return op.fault(ErrInvalid, "row is twice in one batch")
 		}
 		seen[op.Key.Row] = struct{}{}
 		if err := op.validate(fits); err != nil {
@@ -98,8 +98,8 @@ func (b Batch) validate() error {
 	return nil
 }
 
-// followOwn checks that each Own names a row in written, and then notes what
-// the batch itself writes and removes.
+// followOwn checks that each Own names a row in written, and then adds the rows
+// that the batch writes and drops those that it removes.
 func (b Batch) followOwn(written map[Key]bool) error {
 	for i := range b {
 		if b[i].ETag == Own && !written[b[i].Key] {
@@ -112,12 +112,12 @@ func (b Batch) followOwn(written map[Key]bool) error {
 	return nil
 }
 
-// fault returns an error of that class which names the op's row.
+// fault returns an error of that class that names the op's row.
 func (op *Op) fault(class error, format string, args ...any) error {
 	return fmt.Errorf("%w: %s %s: %s", class, op.Verb, op.Key, fmt.Sprintf(format, args...))
 }
 
-// validate checks one op by itself. small says that its row surely fits.
+// validate checks one op by itself. small says that its row is known to fit.
 func (op *Op) validate(small bool) error {
 	if err := op.Key.Validate(); err != nil {
 		return fmt.Errorf("%s %s: %w", op.Verb, op.Key, err)
@@ -131,7 +131,7 @@ func (op *Op) validate(small bool) error {
 	for i := range op.Properties {
 		p := &op.Properties[i]
 		if op.Properties[:i].has(p.Name) {
-			return op.fault(ErrInvalid, "property %q stands twice", p.Name)
+			return op.fault(ErrInvalid, "property %q is there twice", p.Name)
 		}
 		if class, reason := p.fault(); class != nil {
 			return op.fault(class, "property %q %s", p.Name, reason)

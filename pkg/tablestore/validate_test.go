@@ -31,7 +31,7 @@ func one(name string, value tablestore.Value) tablestore.Properties {
 	return tablestore.Properties{{Name: name, Value: value}}
 }
 
-// many returns that many properties, or ops.
+// many returns n properties, and manyOps n ops.
 func many(n int) (properties tablestore.Properties) {
 	for i := range n {
 		properties = append(properties, tablestore.Property{Name: fmt.Sprint("p", i), Value: tablestore.Int(1)})
@@ -54,7 +54,7 @@ func TestBatchValidate(t *testing.T) {
 	for name, test := range map[string]struct {
 		batch tablestore.Batch
 		want  error
-		text  string // What the message names.
+		text  string // Part of the message.
 	}{
 		"all verbs": {tablestore.Batch{{Verb: insert, Key: key("a"), Properties: n}, {Verb: replace, Key: key("b"), ETag: "1"},
 			{Verb: remove, Key: key("c"), ETag: "1"}, {Verb: put, Key: key("d"), Properties: n}, {Verb: discard, Key: key("e")}}, nil, ""},
@@ -65,7 +65,7 @@ func TestBatchValidate(t *testing.T) {
 		"too many ops":           {manyOps(tablestore.MaxBatchOps + 1), tooLarge, "101 ops on table/p, limit 100"},
 		"two partitions":         {tablestore.Batch{{Verb: discard, Key: key("a")}, {Verb: discard, Key: keyOf("table", "q", "a")}}, invalid, "discard table/q/a: batch began on partition table/p"},
 		"two tables":             {tablestore.Batch{{Verb: discard, Key: key("a")}, {Verb: discard, Key: keyOf("other", "p", "b")}}, invalid, "discard other/p/b"},
-		"a row twice":            {tablestore.Batch{{Verb: discard, Key: key("a")}, {Verb: put, Key: key("a")}}, invalid, "put table/p/a: row stands twice"},
+		"a row twice":            {tablestore.Batch{{Verb: discard, Key: key("a")}, {Verb: put, Key: key("a")}}, invalid, "put table/p/a: row is twice in one batch"},
 		"no verb":                {tablestore.Batch{{Key: key("a")}}, invalid, "verb(0) table/p/a"},
 		"unknown verb":           {tablestore.Batch{{Verb: 6, Key: key("a")}}, invalid, "verb(6) table/p/a"},
 		"replace without ETag":   {tablestore.Batch{{Verb: replace, Key: key("a")}}, invalid, "replace table/p/a: needs an ETag"},
@@ -90,7 +90,7 @@ func TestBatchValidate(t *testing.T) {
 		"partition too long":     {tablestore.Batch{{Verb: discard, Key: keyOf("table", long, "r")}}, tooLarge, "partition key of 513 bytes, limit 512"},
 		"row too long":           {tablestore.Batch{{Verb: discard, Key: key(long)}}, tooLarge, "row key of 513 bytes, limit 512"},
 		"too many properties":    {tablestore.Batch{{Verb: put, Key: key("a"), Properties: many(253)}}, tooLarge, "put table/p/a: 253 properties, limit 252"},
-		"a property twice":       {tablestore.Batch{{Verb: put, Key: key("a"), Properties: append(n, n...)}}, invalid, `put table/p/a: property "n" stands twice`},
+		"a property twice":       {tablestore.Batch{{Verb: put, Key: key("a"), Properties: append(n, n...)}}, invalid, `put table/p/a: property "n" is there twice`},
 		"property without name":  {tablestore.Batch{{Verb: put, Key: key("a"), Properties: one("", tablestore.Int(1))}}, invalid, `property "" has a name`},
 		"property with dash":     {tablestore.Batch{{Verb: put, Key: key("a"), Properties: one("a-b", tablestore.Int(1))}}, invalid, `property "a-b" has a name`},
 		"property begins digit":  {tablestore.Batch{{Verb: put, Key: key("a"), Properties: one("1a", tablestore.Int(1))}}, invalid, `property "1a" has a name`},
@@ -157,8 +157,8 @@ func TestValidateAllFollowsOwn(t *testing.T) {
 func TestConflictError(t *testing.T) {
 	t.Parallel()
 	err := fmt.Errorf("accept: %w", &tablestore.ConflictError{Key: key("r"), Verb: insert})
-	if got, ok := tablestore.IsConflict(err); !ok || got != key("r") {
-		t.Errorf("IsConflict: %v, %t", got, ok)
+	if conflict, ok := errors.AsType[*tablestore.ConflictError](err); !ok || conflict.Key != key("r") || !errors.Is(err, tablestore.ErrConflict) {
+		t.Errorf("%#v is not a conflict on row r", err)
 	}
 	if want := "accept: conflict: insert table/p/r"; err.Error() != want {
 		t.Errorf("message %q, want %q", err, want)
@@ -166,7 +166,7 @@ func TestConflictError(t *testing.T) {
 	if got := (&tablestore.ConflictError{}).Error(); got != "conflict on a row of the batch" {
 		t.Errorf("message without a key: %q", got)
 	}
-	if _, ok := tablestore.IsConflict(tablestore.ErrUnknown); ok {
+	if errors.Is(tablestore.ErrUnknown, tablestore.ErrConflict) {
 		t.Error("an unknown outcome is taken for a conflict")
 	}
 }

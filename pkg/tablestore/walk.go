@@ -5,24 +5,25 @@ import (
 	"fmt"
 )
 
-// Walk selects the rows of a whole table that lie behind a key, in ascending
-// order of partition and row.
+// Walk selects the rows of a whole table after a key, in ascending order of
+// partition and row.
 type Walk struct {
 	Table string
-	// Partition and Row are the key of the last row that was read, both empty for
-	// the first page.
+	// Partition and Row are the key of the last row read, both empty for the
+	// first page.
 	Partition string
 	Row       string
-	// Limit is the most rows that one page holds; 0 leaves it to the store.
+	// Limit is the greatest number of rows on one page; 0 leaves it to the
+	// store.
 	Limit int
 }
 
-// Walker is a store whose tables can be read whole, for audits. It is not for
-// serving requests: a walk costs as much as the table is large.
+// Walker is a store that can read whole tables, for audits. It is not for
+// serving requests: the cost of a walk grows with the table.
 type Walker interface {
-	// Walk returns one page of rows, and none where the table ends. A row that is
-	// there from the beginning of a walk to its end is returned once. The errors
-	// are those of [Store].Scan.
+	// Walk returns one page of rows, none at the end of the table. A row that
+	// exists from the beginning of a walk to its end is returned once. The
+	// errors are those of [Store].Scan.
 	Walk(ctx context.Context, walk Walk) ([]Row, error)
 }
 
@@ -47,8 +48,8 @@ func (w Walk) Validate() error {
 // First reports whether the walk begins at the table's first row.
 func (w Walk) First() bool { return w.Partition == "" }
 
-// Behind is the walk's next page, behind the last row of this one.
-func (w Walk) Behind(rows []Row) Walk {
+// After returns the walk's next page, after the last of these rows.
+func (w Walk) After(rows []Row) Walk {
 	last := rows[len(rows)-1].Key
 	w.Partition, w.Row = last.Partition, last.Row
 	return w

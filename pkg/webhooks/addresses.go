@@ -2,10 +2,10 @@ package webhooks
 
 import "net/netip"
 
-// reserved are the networks that no webhook goes to, unless it is configured:
-// those of IANA's special-purpose registries that are not plain parts of the
-// internet, multicast, and what clouds hide behind a public address. All of IPv6
-// outside of globalIPv6 is refused as well.
+// reserved are the networks that no webhook may go to unless configured: those of
+// IANA's special-purpose registries that are not ordinary parts of the internet,
+// multicast, and services of clouds at public addresses. All of IPv6 outside of
+// globalIPv6 is refused as well.
 var reserved = prefixes(
 	"0.0.0.0/8",        // this network; 0.0.0.0 reaches the own host
 	"10.0.0.0/8",       // private
@@ -29,7 +29,7 @@ var reserved = prefixes(
 	"3fff::/20",        // documentation
 )
 
-// globalIPv6 is all of IPv6 that is given out for the internet. What lies outside
+// globalIPv6 is all of IPv6 that is allocated to the internet. The rest
 // is unspecified, loopback, mapped, unique local, link-local or multicast.
 var globalIPv6 = netip.MustParsePrefix("2000::/3")
 
@@ -53,7 +53,7 @@ func containedIn(list []netip.Prefix, addr netip.Addr) bool {
 	return false
 }
 
-// public reports whether the address is a plain part of the internet.
+// public reports whether the address is an ordinary part of the internet.
 func public(addr netip.Addr) bool {
 	return (addr.Is4() || globalIPv6.Contains(addr)) && !containedIn(reserved, addr)
 }

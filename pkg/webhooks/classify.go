@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// answer says what an answer means.
+// answer returns the result of an answer.
 //
 // Source: Standard Webhooks 1.0, Delivery success and failure.
 func (s *Sender) answer(response *http.Response, now time.Time) Result {
@@ -33,8 +33,8 @@ func (s *Sender) answer(response *http.Response, now time.Time) Result {
 	return result
 }
 
-// failure says what it means that there was no answer. The texts are all ours: an
-// error of the network names addresses.
+// failure returns the result of an attempt without an answer. Its reasons never quote
+// the error, because network errors contain addresses.
 func failure(err error) Result {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		return Result{Outcome: Refused, Reason: refused.Error()}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Config is what a [Sender] is made of.
+// Config configures a [Sender].
 type Config struct {
 	// Guard decides where webhooks may go. Required.
 	Guard *Guard
@@ -20,27 +20,27 @@ type Config struct {
 	// Timeout is how long one attempt may take, from the look-up of the name to
 	// the end of the answer. Optional. Defaults to 15 s.
 	Timeout time.Duration
-	// MaxRetryAfter is the longest time for which a receiver is left alone because
-	// it asked for it. Optional. Defaults to 24 h.
+	// MaxRetryAfter is the longest Retry-After of a receiver that is obeyed.
+	// Optional. Defaults to 24 h.
 	MaxRetryAfter time.Duration
-	// MaxConnsPerHost is the most connections to one host; who wants one more
-	// waits within Timeout. It should not be less than the Gate's PerHost.
+	// MaxConnsPerHost is the most connections to one host; further attempts wait
+	// within Timeout. It should not be less than the Gate's PerHost.
 	// Optional. Defaults to 16.
 	MaxConnsPerHost int
-	// MaxIdleConns is the most connections kept for later. Optional. Defaults
+	// MaxIdleConns is the most idle connections that are kept. Optional. Defaults
 	// to 64.
 	MaxIdleConns int
-	// UserAgent is how the sender introduces itself. Optional. Defaults to
+	// UserAgent is the header of that name. Optional. Defaults to
 	// Lucius-Webhooks/1.0.
 	UserAgent string
-	// RootCAs are the authorities whose certificates receivers may have. Optional.
+	// RootCAs are the authorities of receivers' certificates. Optional.
 	// Defaults to the system's.
 	RootCAs *x509.CertPool
 	// Resolver looks up names. Optional. Defaults to the system's.
 	Resolver *net.Resolver
 }
 
-// Validate returns an error that names the field which makes no sense.
+// Validate names the first field that is missing or invalid.
 func (c *Config) Validate() error {
 	if c.Guard == nil {
 		return errors.New("webhooks: Guard is required")

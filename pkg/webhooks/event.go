@@ -17,11 +17,10 @@ const (
 	JobCancelled = "job.cancelled"
 )
 
-// ErrNotEnded is returned when the end of a job is to be announced that has not
-// ended.
+// ErrNotEnded is returned for the announcement of a job that has not ended.
 var ErrNotEnded = errors.New("webhooks: the job has not ended")
 
-// EventType returns the type of the event that announces such an end. It returns
+// EventType returns the type of the event that announces the end. It returns
 // [ErrNotEnded] for a state that is not terminal.
 func EventType(state statemachine.JobState) (string, error) {
 	switch state {
@@ -36,8 +35,8 @@ func EventType(state statemachine.JobState) (string, error) {
 	}
 }
 
-// End is the end of a job, as it is announced. Its names are those of
-// GET /v1/jobs/{jobId}; what is empty is left out.
+// End is the announcement of a job's end. It has the field names of
+// GET /v1/jobs/{jobId} and leaves out empty fields.
 type End struct {
 	JobID          string                `json:"jobId"`
 	TenantID       string                `json:"tenant_id"`
@@ -61,13 +60,13 @@ type Time time.Time
 // timeLayout is RFC 3339 in UTC, cut to milliseconds.
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
-// MarshalText returns the time as the wire has it. It returns no error.
+// MarshalText returns the time in its wire form. It returns no error.
 func (t Time) MarshalText() ([]byte, error) {
 	return time.Time(t).UTC().AppendFormat(nil, timeLayout), nil
 }
 
-// EndOf returns the end of a job, which is to be terminal. The result shares the
-// job's bytes.
+// EndOf returns the end of a job, which must be terminal. The result shares the job's
+// bytes.
 func EndOf(job *statemachine.Job) End {
 	return End{
 		JobID: job.ID, TenantID: job.TenantID, RequestType: job.RequestType, ProtocolID: job.ProtocolID,
@@ -84,9 +83,9 @@ type event struct {
 	Data      *End   `json:"data"`
 }
 
-// Body returns the bytes that announce the end: the same ones for the same end,
-// so they need not be stored, for a job that has ended does not change. It returns
-// [ErrNotEnded], and an error where FinalOutput is no JSON.
+// Body returns the bytes that announce the end. They need not be stored: the same end
+// gives the same bytes, and a job that has ended does not change. It returns
+// [ErrNotEnded], or an error if FinalOutput is not JSON.
 func (e *End) Body() ([]byte, error) {
 	name, err := EventType(e.State)
 	if err != nil {

@@ -9,18 +9,18 @@ import (
 	"github.com/lucius-project/lucius/pkg/breaker"
 )
 
-// GateConfig is what a [Gate] is made of.
+// GateConfig configures a [Gate].
 type GateConfig struct {
 	// PerHost is the most attempts under way to one host. Optional. Defaults to 8.
 	PerHost int
 	// Circuit has the settings of each host's circuit. Optional. Defaults to those
-	// of package breaker, but for TripAfter 5, CoolDown 15 s, MaxCoolDown 5 min and
+	// of package breaker, except TripAfter 5, CoolDown 15 s, MaxCoolDown 5 min and
 	// Probes 2.
 	Circuit breaker.Settings
-	// MaxDefer is how far an attempt is put off at once. Optional. Defaults to
+	// MaxDefer is the longest time that an attempt is deferred by. Optional. Defaults to
 	// 10 min.
 	MaxDefer time.Duration
-	// MaxHosts is how many hosts are remembered; beyond it those with no attempt
+	// MaxHosts is how many hosts are remembered; beyond it, hosts without an attempt
 	// under way are forgotten. Optional. Defaults to 10,000.
 	MaxHosts int
 }
@@ -52,9 +52,9 @@ func (c GateConfig) withDefaults() GateConfig {
 	return c
 }
 
-// Gate keeps one receiver's trouble to itself: a host has a bounded number of
-// attempts under way, and none while its circuit is open. It knows no clock, and
-// is safe for concurrent use.
+// Gate isolates receivers from each other: a host has a bounded number of attempts
+// under way, and none while its circuit is open. Its callers pass the time. It is
+// safe for concurrent use.
 type Gate struct {
 	cfg GateConfig
 
@@ -62,19 +62,19 @@ type Gate struct {
 	hosts map[string]*host
 }
 
-// host is what is known of a host. Its circuit is a set of its own, so that it can
-// be forgotten by itself.
+// host is the state of a host. Its circuit is in a set of its own, so that it can be
+// forgotten alone.
 type host struct {
 	name     string
 	circuit  *breaker.Set
 	inFlight int
-	// mean is how long an attempt took of late.
+	// mean is the recent mean duration of an attempt.
 	mean time.Duration
-	// tail is the last turn that was given away.
+	// tail is the last turn that was assigned.
 	tail time.Time
 }
 
-// NewGate returns a gate. The error names the field that makes no sense.
+// NewGate returns a gate. The error names the invalid field.
 func NewGate(cfg GateConfig) (*Gate, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func NewGate(cfg GateConfig) (*Gate, error) {
 	return &Gate{cfg: cfg.withDefaults(), hosts: make(map[string]*host)}, nil
 }
 
-// Pass is the leave to make one attempt. It is given back by [Pass.Leave], once.
+// Pass permits one attempt. Its holder returns it by [Pass.Leave], once.
 type Pass struct {
 	gate  *Gate
 	host  *host
@@ -91,8 +91,8 @@ type Pass struct {
 }
 
 // Enter asks to make an attempt at a host, now. It returns a pass, or nil and the
-// time at which to ask again. Those who wait for one host are given turns at the
-// pace at which it answered of late, so that they do not come back all at once.
+// time at which to ask again. Attempts that wait for one host get turns at the pace
+// of its recent answers, so that they do not all come back at the same time.
 func (g *Gate) Enter(name string, now time.Time) (*Pass, time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -108,7 +108,7 @@ func (g *Gate) Enter(name string, now time.Time) (*Pass, time.Time) {
 	return &Pass{gate: g, host: h, grant: grant, since: now}, time.Time{}
 }
 
-// Leave gives the pass back and says what became of the attempt.
+// Leave returns the pass and reports the result of the attempt.
 func (p *Pass) Leave(result Result, now time.Time) {
 	p.gate.mu.Lock()
 	defer p.gate.mu.Unlock()
@@ -120,7 +120,7 @@ func (p *Pass) Leave(result Result, now time.Time) {
 	p.host.circuit.Report(p.grant, outcome, now)
 }
 
-// verdict is what a result says about the host.
+// verdict returns what a result says about the host.
 func verdict(result Result) breaker.Outcome {
 	switch {
 	case result.HostFault:
@@ -143,7 +143,7 @@ func (g *Gate) Open(now time.Time) []breaker.Circuit {
 	return open
 }
 
-// host returns what is known of a host.
+// host returns the state of a host.
 func (g *Gate) host(name string) *host {
 	if h, ok := g.hosts[name]; ok {
 		return h
@@ -160,8 +160,8 @@ func (g *Gate) host(name string) *host {
 	return h
 }
 
-// forget drops the hosts with no attempt under way. A circuit that is forgotten
-// opens again soon enough if it must.
+// forget drops the hosts without an attempt under way. A forgotten circuit opens
+// again after a few failures.
 func (g *Gate) forget() {
 	for name, h := range g.hosts {
 		if h.inFlight == 0 {
@@ -173,7 +173,7 @@ func (g *Gate) forget() {
 // minSpacing is the least time between two turns.
 const minSpacing = time.Millisecond
 
-// turn gives away the next turn that is not before earliest.
+// turn assigns the next turn that is not before earliest.
 func (h *host) turn(now, earliest time.Time, cfg *GateConfig) time.Time {
 	next := h.tail
 	if earliest.After(next) {

@@ -34,7 +34,7 @@ func putOff(t testing.TB, g *webhooks.Gate, now time.Time) time.Duration {
 	t.Helper()
 	pass, turn := g.Enter(slow, now)
 	if pass != nil {
-		t.Fatalf("%s: given a pass, want none", slow)
+		t.Fatalf("%s: got a pass, want none", slow)
 	}
 	return turn.Sub(now)
 }
@@ -61,7 +61,7 @@ func TestGate_OneHostTakesNoMoreThanItsShare(t *testing.T) {
 }
 
 // TestGate_TurnsComeAtThePaceOfTheHost: with attempts of 8 s, two at a time, a
-// turn comes every 4 s, and nobody waits longer than MaxDefer.
+// turn comes every 4 s, and no attempt waits longer than MaxDefer.
 func TestGate_TurnsComeAtThePaceOfTheHost(t *testing.T) {
 	t.Parallel()
 	g := gate(t, webhooks.GateConfig{PerHost: 2, MaxDefer: 15 * time.Second})

@@ -8,26 +8,25 @@ import (
 	"syscall"
 )
 
-// RefusedError is returned when a URL or the address behind it is not allowed. It
-// is meant to be shown: it holds no address that the one who gave the URL did not
-// give.
+// RefusedError is returned when a URL, or the address that it resolves to, is not
+// allowed. It is safe to show: it holds no address that is not in the URL.
 type RefusedError struct {
-	// Message says what is wrong, and goes on where "callback URL" begins.
+	// Message says what is wrong, as the continuation of "callback URL …".
 	Message string
 }
 
 // Error returns the message as a sentence.
 func (e *RefusedError) Error() string { return "callback URL " + e.Message }
 
-// notAllowed is what is said of an address, and no more.
+// notAllowed is the only message about an address.
 const notAllowed = "leads to an address that is not allowed"
 
-// GuardConfig is what a [Guard] is made of.
+// GuardConfig configures a [Guard].
 type GuardConfig struct {
-	// AllowedPrefixes are networks to which webhooks may go although they are
-	// private, loopback or otherwise no part of the internet. Optional.
+	// AllowedPrefixes are networks that webhooks may go to although they are private,
+	// loopback or otherwise not part of the internet. Optional.
 	AllowedPrefixes []netip.Prefix
-	// AllowHTTP takes http URLs beside https ones. Optional.
+	// AllowHTTP accepts http URLs in addition to https ones. Optional.
 	AllowHTTP bool
 }
 
@@ -38,7 +37,7 @@ type Guard struct {
 	allowHTTP bool
 }
 
-// NewGuard returns a guard. The error names the prefix that makes no sense.
+// NewGuard returns a guard. The error names the invalid prefix.
 func NewGuard(cfg GuardConfig) (*Guard, error) {
 	for i, prefix := range cfg.AllowedPrefixes {
 		if !prefix.IsValid() || prefix.Addr().Is4In6() {
@@ -49,8 +48,8 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 }
 
 // CheckAddr returns a [*RefusedError] unless webhooks may go to the address. An
-// IPv4 address in an IPv6 one counts as what it is; behind a NAT64 prefix that is
-// allowed, the IPv4 address must be as well.
+// IPv4-mapped IPv6 address counts as the IPv4 address; under an allowed NAT64 prefix,
+// the embedded IPv4 address must be allowed as well.
 func (g *Guard) CheckAddr(addr netip.Addr) error {
 	addr = addr.Unmap().WithZone("")
 	if inner, ok := behindNAT64(addr); ok && containedIn(g.allowed, addr) {
@@ -62,9 +61,9 @@ func (g *Guard) CheckAddr(addr netip.Addr) error {
 	return &RefusedError{Message: notAllowed}
 }
 
-// control is called with the address of each connection before it is opened,
-// after the name was resolved. What it lets pass is what is dialed, so no answer
-// of a name server can come in between.
+// control is called with the address of each connection after the name was resolved
+// and before it is dialed. It sees the very address that is dialed, so a name server
+// cannot change it in between.
 func (g *Guard) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	target, err := netip.ParseAddrPort(address)
 	if err != nil {

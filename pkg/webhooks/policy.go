@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Policy says when a webhook is sent again, and when no more. It is pure: time and
-// randomness come in.
+// Policy says when a webhook is sent again, and when no more. It is pure: callers
+// pass the time and the randomness.
 type Policy struct {
 	// Delays are the times from one attempt to the next; the first attempt is made
-	// at once, so n delays allow n+1 attempts. Optional: none allows one.
+	// immediately, so n delays allow n+1 attempts. Optional: empty allows one.
 	Delays []time.Duration
-	// Jitter is the share, from 0 to 1, by which a delay is lengthened at most.
+	// Jitter is the largest share, from 0 to 1, by which a delay is lengthened.
 	// Optional. Defaults to 0.
 	Jitter float64
 }
@@ -31,7 +31,7 @@ func StandardPolicy() Policy {
 	}
 }
 
-// Validate returns an error that names the field which is out of range.
+// Validate names the first field that is out of range.
 func (p Policy) Validate() error {
 	for i, delay := range p.Delays {
 		if delay < 0 {
@@ -46,8 +46,8 @@ func (p Policy) Validate() error {
 
 // Next says what follows from the result of an attempt: the state, and for
 // StatePending when it is sent again. attempts counts this one; random is from
-// [0, 1). A receiver that says when to come again is not sent it before, nor
-// before the schedule says so. Interrupted and Deferred leave it due now.
+// [0, 1). The next attempt is not before the receiver's Retry-After, nor before the
+// schedule's delay. Interrupted and Deferred leave it due now.
 func (p Policy) Next(attempts int, result Result, now time.Time, random float64) (time.Time, State) {
 	switch result.Outcome {
 	case Delivered:
@@ -63,7 +63,7 @@ func (p Policy) Next(attempts int, result Result, now time.Time, random float64)
 	}
 }
 
-// again says when the attempt after this one is made, if there is one.
+// again returns the time of the next attempt, if there is one.
 func (p Policy) again(attempts int, after time.Duration, now time.Time, random float64) (time.Time, State) {
 	if attempts > len(p.Delays) {
 		return time.Time{}, StateExhausted
@@ -73,9 +73,9 @@ func (p Policy) again(attempts int, after time.Duration, now time.Time, random f
 	return roundUp(now.Add(delay)), StatePending
 }
 
-// Apply returns the delivery after an attempt with this result. Attempts in which
-// nothing was sent, or that were interrupted, are not counted; an interruption
-// leaves the last result as it was.
+// Apply returns the delivery after an attempt with this result. It does not count
+// attempts that sent nothing or were interrupted; an interruption also keeps the
+// previous result.
 func (p Policy) Apply(d Delivery, result Result, now time.Time, random float64) Delivery {
 	counts := []Outcome{Delivered, Gone, RetryAfter, Failed}
 	if slices.Contains(counts, result.Outcome) {

@@ -49,7 +49,7 @@ func TestNext(t *testing.T) {
 		{"receiver comes before the schedule", 2, retryAfter(time.Second), 0, webhooks.StatePending, time.Minute},
 		{"receiver comes after the schedule", 1, retryAfter(time.Hour), 0, webhooks.StatePending, time.Hour},
 		{"never before the receiver says so", 1, retryAfter(time.Hour), 0.2, webhooks.StatePending, 66 * time.Minute},
-		{"the last one, whatever the receiver says", 3, retryAfter(time.Second), 0, webhooks.StateExhausted, 0},
+		{"the last one, with any Retry-After", 3, retryAfter(time.Second), 0, webhooks.StateExhausted, 0},
 		{"interrupted", 0, result(webhooks.Interrupted), 0.9, webhooks.StatePending, 0},
 		{"interrupted at the last attempt", 2, result(webhooks.Interrupted), 0.9, webhooks.StatePending, 0},
 		{"deferred", 3, result(webhooks.Deferred), 0.9, webhooks.StatePending, 0},

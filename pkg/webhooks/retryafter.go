@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// parseRetryAfter reads a Retry-After header: seconds, or an HTTP date, of which
-// one that has passed is 0. The duration is never negative; one that is too long
-// for the type is the longest. It reports false for anything else.
+// parseRetryAfter reads a Retry-After header: seconds, or an HTTP date, which gives 0
+// if it has passed. The duration is never negative; one that is too long for the type
+// becomes the longest. It reports false for anything else.
 func parseRetryAfter(value string, now time.Time) (time.Duration, bool) {
 	value = strings.Trim(value, " \t")
 	if value == "" {

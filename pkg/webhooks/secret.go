@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// secretPrefix tells a webhook's secret from other secrets.
+// secretPrefix marks a webhook's secret.
 const secretPrefix = "whsec_"
 
 // The sizes of a secret in bytes, before base64.
@@ -19,13 +19,13 @@ const (
 	maxSecret = 64
 )
 
-// Secret is a key with which webhooks are signed. It is a value, and prints as
+// Secret is a key that signs webhooks. It is a value, and prints as
 // whsec_*** with every verb of fmt, so that it does not end up in a log. The zero
 // value is no secret.
 type Secret struct{ key string }
 
-// ParseSecret reads a secret as it is handed around: whsec_ and 24 to 64 bytes in
-// standard base64. The error says what is wrong with it and shows none of it.
+// ParseSecret reads a secret in its text form: whsec_ and 24 to 64 bytes in standard
+// base64. The error says what is wrong without quoting the secret.
 func ParseSecret(text string) (Secret, error) {
 	encoded, ok := strings.CutPrefix(text, secretPrefix)
 	if !ok {
@@ -33,7 +33,7 @@ func ParseSecret(text string) (Secret, error) {
 	}
 	key, err := base64.StdEncoding.DecodeString(encoded)
 	if err != nil || base64.StdEncoding.EncodeToString(key) != encoded {
-		return Secret{}, errors.New("webhooks: a secret must be base64 behind " + secretPrefix)
+		return Secret{}, errors.New("webhooks: a secret must be base64 after " + secretPrefix)
 	}
 	if len(key) < minSecret || len(key) > maxSecret {
 		return Secret{}, fmt.Errorf("webhooks: a secret must have %d to %d bytes, has %d", minSecret, maxSecret, len(key))
@@ -41,19 +41,19 @@ func ParseSecret(text string) (Secret, error) {
 	return Secret{key: string(key)}, nil
 }
 
-// Reveal returns the secret as ParseSecret reads it, for the one who is to verify
+// Reveal returns the secret as ParseSecret reads it, for a receiver that verifies
 // with it.
 func (s Secret) Reveal() string {
 	return secretPrefix + base64.StdEncoding.EncodeToString([]byte(s.key))
 }
 
-// Format writes the secret masked, whatever the verb.
+// Format writes the secret masked, for every verb.
 func (s Secret) Format(f fmt.State, _ rune) {
 	_, _ = io.WriteString(f, secretPrefix+"***") // fmt keeps what it writes to in memory
 }
 
-// ForTenant derives the tenant's own secret, always the same one. It tells
-// nothing of s, so that one tenant's receivers cannot sign as another's.
+// ForTenant derives the tenant's secret, always the same one. It reveals nothing of
+// s, so one tenant's receivers cannot forge another tenant's signatures.
 func (s Secret) ForTenant(tenantID string) Secret {
 	mac := hmac.New(sha256.New, []byte(s.key))
 	mac.Write([]byte("lucius webhook secret of tenant\n" + tenantID))

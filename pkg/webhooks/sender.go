@@ -13,22 +13,21 @@ import (
 type Message struct {
 	// ID is the same for each attempt. Required.
 	ID string
-	// TenantID is whose secrets sign it. Required.
+	// TenantID is the tenant whose secrets sign it. Required.
 	TenantID string
-	// URL is where it goes. Required.
+	// URL is the destination. Required.
 	URL string
-	// Body is sent as it is, as application/json. The sender does not change it.
+	// Body is sent unchanged, as application/json.
 	Body []byte
 }
 
-// Sender sends webhooks. It is safe for concurrent use. Close it when it is no
-// longer used.
+// Sender sends webhooks. It is safe for concurrent use. Close it after use.
 type Sender struct {
 	cfg       Config
 	transport *http.Transport
 }
 
-// NewSender returns a sender. The error names the field that makes no sense.
+// NewSender returns a sender. The error names the missing or invalid field.
 func NewSender(cfg Config) (*Sender, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -37,12 +36,11 @@ func NewSender(cfg Config) (*Sender, error) {
 	return &Sender{cfg: full, transport: newTransport(&full)}, nil
 }
 
-// Close closes the connections that are kept for later.
+// Close closes the idle connections.
 func (s *Sender) Close() { s.transport.CloseIdleConnections() }
 
-// Send makes one attempt, and says what became of it; it takes no longer than the
-// configured time. Nothing is sent where the guard forbids it. The signature and
-// its timestamp are made anew for each attempt.
+// Send makes one attempt and returns its result, within the configured time. It sends
+// nothing if the guard refuses. Each attempt has a new timestamp and signature.
 func (s *Sender) Send(ctx context.Context, message Message) Result {
 	if err := s.cfg.Guard.CheckURL(message.URL); err != nil {
 		return failure(err)
@@ -67,7 +65,7 @@ func (s *Sender) Send(ctx context.Context, message Message) Result {
 	}
 	defer response.Body.Close()
 	if response.StatusCode >= http.StatusOK {
-		// The status has been decided on; a broken body changes nothing.
+		// The status decides the result; a broken body changes nothing.
 		_, _ = io.CopyN(io.Discard, response.Body, maxAnswerBody)
 	}
 	return s.answer(response, time.Now())
@@ -84,9 +82,9 @@ func (s *Sender) request(ctx context.Context, message *Message, secrets []Secret
 	request.Header.Set(HeaderID, message.ID)
 	request.Header.Set(HeaderTimestamp, strconv.FormatInt(now.Unix(), 10))
 	request.Header.Set(HeaderSignature, Sign(message.ID, now, message.Body, secrets...))
-	// Its id makes a webhook idempotent. The transport is told by this entry,
-	// which is not sent, and tries again on a new connection where the receiver
-	// closed the old one meanwhile.
+	// A webhook is idempotent by its id. This entry, which is not sent, tells the
+	// transport so: it then retries on a new connection if the receiver has closed
+	// the old one.
 	request.Header["Idempotency-Key"] = nil
 	return request, nil
 }

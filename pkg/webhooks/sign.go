@@ -14,8 +14,8 @@ import (
 
 // The headers of a webhook, as Standard Webhooks 1.0 names them.
 const (
-	// HeaderID holds the webhook's id, the same for each attempt: a receiver that
-	// has seen it before is done.
+	// HeaderID holds the webhook's id, the same for each attempt: a receiver ignores
+	// ids that it has seen before.
 	HeaderID = "webhook-id"
 	// HeaderTimestamp holds the time of the attempt, in Unix seconds.
 	HeaderTimestamp = "webhook-timestamp"
@@ -26,17 +26,17 @@ const (
 // signatureVersion marks the signatures by a shared secret.
 const signatureVersion = "v1,"
 
-// DefaultTolerance is how far a receiver's clock and the sender's may be apart.
+// DefaultTolerance is the largest difference between the receiver's and the sender's clock.
 const DefaultTolerance = 5 * time.Minute
 
 // The reasons for which [Verify] refuses a request.
 var (
 	// ErrMissingHeader is returned when a request lacks one of the three headers.
 	ErrMissingHeader = errors.New("webhooks: header is missing")
-	// ErrTimestamp is returned when the timestamp is no number of seconds, or lies
+	// ErrTimestamp is returned when the timestamp is not a number of seconds, or is
 	// too far in the past or in the future.
 	ErrTimestamp = errors.New("webhooks: timestamp is not acceptable")
-	// ErrSignature is returned when no signature is by one of the secrets.
+	// ErrSignature is returned when no signature matches one of the secrets.
 	ErrSignature = errors.New("webhooks: no signature matches")
 )
 
@@ -60,9 +60,9 @@ func digest(id, timestamp string, body []byte, secret Secret) []byte {
 
 // Verify reports whether a request was signed with one of the secrets, at a time
 // no further than tolerance from now. The body is that of the request, byte for
-// byte. Signatures of other versions are passed over. It returns
-// [ErrMissingHeader], [ErrTimestamp] or [ErrSignature], and takes the same time
-// whichever signature matches.
+// byte. It ignores signatures of other versions. It returns [ErrMissingHeader],
+// [ErrTimestamp] or [ErrSignature], and takes the same time for any matching
+// signature.
 func Verify(header http.Header, body []byte, now time.Time, tolerance time.Duration, secrets ...Secret) error {
 	for _, name := range []string{HeaderID, HeaderTimestamp, HeaderSignature} {
 		if header.Get(name) == "" {

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// The bounds on what is read of an answer.
+// The limits on reading an answer.
 const (
 	maxAnswerHeader = 16 << 10
-	// maxAnswerBody is what is read so that the connection can be used again; the
-	// rest is cut off with it.
+	// maxAnswerBody is how much is read so that the connection can be reused; a
+	// longer answer ends with its connection.
 	maxAnswerBody = 4 << 10
 )
 
-// newTransport returns the way out. It is used bare, without an http.Client on
-// top: a transport follows no redirect and keeps no cookie.
+// newTransport returns the sender's transport. It is used without an http.Client,
+// because a transport follows no redirect and keeps no cookie.
 func newTransport(cfg *Config) *http.Transport {
 	dialer := &net.Dialer{
 		Timeout:        min(cfg.Timeout, 10*time.Second),
@@ -24,22 +24,22 @@ func newTransport(cfg *Config) *http.Transport {
 		ControlContext: cfg.Guard.control,
 	}
 	return &http.Transport{
-		// A proxy would be the only address that the guard gets to see.
+		// With a proxy the guard would see only the proxy's address.
 		Proxy:                  nil,
 		DialContext:            dialer.DialContext,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs},
 		TLSHandshakeTimeout:    cfg.Timeout,
 		ResponseHeaderTimeout:  cfg.Timeout,
 		MaxResponseHeaderBytes: maxAnswerHeader,
-		// The answer is not looked at: nothing is to be unpacked.
+		// The answer's body is not used, so do not decompress it.
 		DisableCompression: true,
 		MaxConnsPerHost:    cfg.MaxConnsPerHost,
 		MaxIdleConns:       cfg.MaxIdleConns,
 		// Two are enough for a receiver that gets one webhook now and then.
 		MaxIdleConnsPerHost: 2,
 		IdleConnTimeout:     30 * time.Second,
-		// HTTP/1.1 alone: each attempt has a connection to itself, and every
-		// receiver speaks it.
+		// Only HTTP/1.1: each attempt has its own connection, and every receiver
+		// speaks it.
 		Protocols: http1(),
 	}
 }

@@ -9,14 +9,13 @@ import (
 	"strings"
 )
 
-// MaxURL is the length of a callback URL in bytes, at most.
+// MaxURL is the largest length of a callback URL in bytes.
 const MaxURL = 2048
 
 // CheckURL returns a [*RefusedError] unless webhooks may be sent to the URL, as
-// far as that can be told without asking a name server: an absolute https URL (or
-// http, where that is allowed) without user name and fragment, of a host name in
-// ASCII or an IP address that is allowed. The address behind a name is checked
-// each time it is connected to.
+// far as it can tell without a name server: an absolute https URL (or http, if that
+// is allowed) without user name and fragment, with a host name in ASCII or an allowed
+// IP address. The address of a name is checked at each connection.
 func (g *Guard) CheckURL(raw string) error {
 	if len(raw) > MaxURL {
 		return refuse("is %d bytes long; at most %d are allowed", len(raw), MaxURL)
@@ -79,8 +78,8 @@ func (g *Guard) checkHost(target *url.URL) error {
 	return nil
 }
 
-// isLabel reports whether the text may stand between the dots of a host name.
-// Underscores are no part of host names, but there are hosts that have them.
+// isLabel reports whether the text may be a label of a host name.
+// Underscores are not allowed in host names, but some hosts have them.
 func isLabel(text string) bool {
 	if text == "" || len(text) > 63 {
 		return false
@@ -93,7 +92,7 @@ func isLabel(text string) bool {
 	return true
 }
 
-// isNumber reports whether a C library would take the label for a number.
+// isNumber reports whether a C library would parse the label as a number.
 func isNumber(label string) bool {
 	if _, err := strconv.ParseUint(label, 0, 64); err == nil {
 		return true
@@ -105,8 +104,8 @@ func (g *Guard) allowsLoopback() bool {
 	return g.CheckAddr(netip.AddrFrom4([4]byte{127, 0, 0, 1})) == nil || g.CheckAddr(netip.IPv6Loopback()) == nil
 }
 
-// hostOf returns what stands for the receiver's host among others: name and port.
-// It is empty for what is no URL.
+// hostOf returns the key of the receiver's host: name and port. It is empty for a
+// malformed URL.
 func hostOf(raw string) string {
 	target, err := url.Parse(raw)
 	if err != nil || target.Hostname() == "" {

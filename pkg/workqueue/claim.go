@@ -2,16 +2,12 @@ package workqueue
 
 import (
 	"context"
+	"errors"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
-
-// pollInterval is how often claims look for items that another process
-// enqueued.
-const pollInterval = time.Second
 
 // ClaimRequest is one claim.
 type ClaimRequest struct {
@@ -29,55 +25,12 @@ type ClaimRequest struct {
 	Max int
 	// Wait is how long to wait for a first item.
 	Wait time.Duration
-	// Lease replaces the step's ACK timeout until the start, where it is not 0.
+	// Lease replaces the step's ACK timeout until the start, if it is not 0.
 	Lease time.Duration
 	// Start says that the items are started in the same step.
 	Start bool
 	// Ended ends the wait early; nil never does.
 	Ended <-chan struct{}
-}
-
-// Claim gives ready items to a worker: as soon as there are any, or none when
-// the wait is over. No item is handed out whose attempt is not current. The
-// errors are [*problem.Error]s.
-//
-// Source: Job lifecycle plan 02, Claim.
-func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
-	if err := r.check(); err != nil {
-		return nil, asProblem(err)
-	}
-	views, known, err := q.repeat(ctx, &r)
-	if err != nil || known {
-		return views, asProblem(err)
-	}
-	filter := Filter{Services: r.Services, StepTypes: r.StepTypes, Tenants: r.Tenants, Caller: q.caller, held: q.held}
-	deadline := time.NewTimer(r.Wait)
-	defer deadline.Stop()
-	signal, leave := q.ready.wait(filter)
-	defer leave()
-	for {
-		views, err := q.claimReady(ctx, &r, &filter)
-		if err != nil || len(views) > 0 {
-			return views, asProblem(err)
-		}
-		select {
-		case <-signal:
-			continue // Work comes before the end of the wait, always: no lot is drawn.
-		default:
-		}
-		poll := time.NewTimer(pollInterval)
-		select {
-		case <-signal:
-		case <-poll.C:
-		case <-deadline.C:
-			return nil, nil
-		case <-r.Ended:
-			return nil, nil
-		case <-ctx.Done():
-			return nil, nil
-		}
-		poll.Stop()
-	}
 }
 
 // check names the field that makes no sense.
@@ -97,44 +50,177 @@ func (r *ClaimRequest) check() error {
 	return nil
 }
 
-// claimReady claims what is ready now. What other processes enqueued is looked
-// for about once a second also while this one's own work goes on.
-func (q *Queue) claimReady(ctx context.Context, r *ClaimRequest, filter *Filter) ([]View, error) {
-	if err := q.refill(ctx, filter); err != nil {
+// Claim gives ready items to a worker: as soon as there are any, or none when
+// the wait is over. No item is handed out whose attempt is not current, or that a
+// pause covers. The errors are [*problem.Error]s.
+//
+// Source: Job lifecycle plan 02, Claim.
+func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
+	if err := r.check(); err != nil {
+		return nil, asProblem(err)
+	}
+	c := q.newClaim(&r)
+	deadline := time.NewTimer(r.Wait)
+	defer deadline.Stop()
+	signal, leave := q.mirror.wait(c.filter.fits)
+	defer leave()
+	for {
+		views, done, err := c.try(ctx)
+		if done || err != nil {
+			return views, asProblem(err)
+		}
+		select {
+		case <-signal:
+			continue // Prefer work over the end of the wait.
+		default:
+		}
+		poll := time.NewTimer(pollInterval)
+		select {
+		case <-signal:
+		case <-poll.C:
+			q.expire(ctx, 0)
+		case <-deadline.C:
+			return nil, nil
+		case <-r.Ended:
+			return nil, nil
+		case <-ctx.Done():
+			return nil, nil
+		}
+		poll.Stop()
+	}
+}
+
+// claim is one claim under way.
+type claim struct {
+	q      *Queue
+	r      *ClaimRequest
+	filter Filter
+	digest string
+	memory *memory // as it was read last, nil if there is none
+	looked bool    // a try has seen all that there was
+}
+
+func (q *Queue) newClaim(r *ClaimRequest) *claim {
+	return &claim{
+		q: q, r: r, digest: r.digest(&q.caller),
+		filter: Filter{
+			Services: r.Services, StepTypes: r.StepTypes, Tenants: r.Tenants, Caller: q.caller,
+			held: q.held, heldTenant: q.heldTenant,
+		},
+	}
+}
+
+// try looks first whether the same request was answered before, here or at another
+// replica, and else takes what is ready. done says that there is an answer.
+func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
+	for {
+		if c.memory, err = c.q.recall(ctx, c.r); err != nil {
+			return nil, false, err
+		}
+		if c.memory != nil {
+			views, blocked, err := c.repeat(ctx)
+			switch {
+			case err != nil:
+				return nil, false, err
+			case len(views) > 0 || blocked == blockedForGood:
+				return views, true, nil
+			case blocked == blockedForNow:
+				return nil, false, nil
+			}
+		}
+		// While the claim waits, one read in a while is enough for all that wait.
+		fresh := time.Now()
+		if c.looked {
+			fresh = fresh.Add(-pollInterval)
+		}
+		hints, err := c.q.take(ctx, &c.filter, c.r.Max, fresh)
+		if err != nil || len(hints) == 0 {
+			c.looked = err == nil
+			return nil, false, err
+		}
+		if views, err = c.claim(ctx, hints); err != nil || len(views) > 0 {
+			return views, true, err
+		}
+	}
+}
+
+// claim claims the hints' items. It returns none if none could be had, or if the
+// same request came first elsewhere: its memory has the answer.
+func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, err error) {
+	q := c.q
+	outcomes, err := q.ledger.Claim(ctx, hints, &ledger.Claim{
+		Owner: c.r.Owner, RequestID: c.r.RequestID, Start: c.r.Start, Lease: c.r.Lease, Sees: q.caller.sees,
+		Memory: c.remember,
+	})
+	if err != nil {
+		for i := range hints {
+			q.mirror.putBack(&hints[i])
+		}
+		if errors.Is(err, ledger.ErrClaimKnown) {
+			return nil, nil
+		}
 		return nil, err
 	}
-	picked := q.ready.pick(filter, r.Max)
-	views, err := q.claimAll(ctx, r, picked)
-	q.forgetClaims(ctx, len(views))
+	for i := range outcomes {
+		one := &outcomes[i]
+		switch {
+		case one.Err != nil:
+			err = one.Err
+			q.mirror.stepAside(&one.Hint, true)
+		case one.Standing == ledger.HintNamed:
+			q.mirror.settle(&one.Hint)
+			views = append(views, View{Item: one.Item, Directive: one.Directive})
+		case one.Standing == ledger.HintEarly:
+			q.mirror.stepAside(&one.Hint, false)
+		case one.Standing == ledger.HintVoid:
+			q.mirror.settle(&one.Hint)
+		}
+	}
+	q.expire(ctx, 1)
 	if err != nil && len(views) > 0 {
-		q.logger.WarnContext(ctx, "some items were not claimed", "owner", r.Owner, "error", err)
+		q.logger.WarnContext(ctx, "some items were not claimed", "owner", c.r.Owner, "error", err)
 		err = nil
 	}
 	return views, err
 }
 
-// claimAll claims the items side by side, and leaves out those that cannot be
-// had. The error is that of the first that failed.
-func (q *Queue) claimAll(ctx context.Context, r *ClaimRequest, picked []ref) ([]View, error) {
-	slots := make([]*View, len(picked))
-	var group errgroup.Group
-	group.SetLimit(parallel)
-	for i, item := range picked {
-		group.Go(func() (err error) {
-			if slots[i], err = q.claimOne(ctx, r, item); err != nil {
-				q.ready.putBack(item)
-			} else {
-				q.ready.settle(item)
-			}
-			return err
-		})
+// blocked is how a claim's memory stands to the same request.
+type blocked uint8
+
+const (
+	// unblocked: every candidate was lost to other claims. The request may take
+	// others, and its memory is replaced.
+	unblocked blocked = iota
+	// blockedForNow: a candidate is still queued and can not be had now. The request
+	// must not take another: the first try may be on its way to it.
+	blockedForNow
+	// blockedForGood: a candidate was claimed under the request, and is done.
+	blockedForGood
+)
+
+// repeat answers from the memory of a request that was made before: with those of
+// its items that the owner still holds, and those that the first try did not get to.
+func (c *claim) repeat(ctx context.Context) (views []View, stands blocked, err error) {
+	if c.memory.digest != c.digest {
+		return nil, unblocked, &lifecycle.RequestError{Field: "request_id", Reason: "was already used for another claim"}
 	}
-	err := group.Wait()
-	views := make([]View, 0, len(slots))
-	for _, view := range slots {
-		if view != nil {
-			views = append(views, *view)
+	as := &ledger.Claim{
+		Owner: c.r.Owner, RequestID: c.r.RequestID, Start: c.r.Start, Lease: c.r.Lease, Sees: c.q.caller.sees,
+	}
+	held := func(hint *ledger.Hint) bool { return c.q.heldTenant(hint.TenantID) || c.q.held(hint) }
+	for _, of := range c.memory.candidates {
+		got, standing, err := c.q.ledger.Reclaim(ctx, of, as, held)
+		if err != nil {
+			return nil, unblocked, err
+		}
+		switch {
+		case got.Standing == ledger.HintNamed:
+			views = append(views, View{Item: got.Item, Directive: got.Directive})
+		case standing == ledger.ReclaimLater:
+			stands = max(stands, blockedForNow)
+		case standing == ledger.ReclaimDone:
+			stands = blockedForGood
 		}
 	}
-	return views, err
+	return views, stands, nil
 }

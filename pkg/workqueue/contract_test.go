@@ -43,8 +43,11 @@ type underTest struct {
 	items    map[string]string         // the item that a requeue's message id goes to
 }
 
-// accepted makes a job whose first directive stands for the suite's message.
+// accepted makes a job whose first directive stands for the suite's message. Its
+// row is PENDING, so that the suite can choose when it is enqueued.
 func (u *underTest) accepted(t testing.TB, m lifecycle.Message) lifecycle.Message {
+	u.pending.Store(true)
+	defer u.pending.Store(false)
 	got := u.accept(t, m.TenantID, m.Service, m.StepType)
 	u.keep(&got, got.OutboxID)
 	m.DedupeKey, m.JobID, m.StepID = got.MessageID(), got.JobID, got.StepID
@@ -52,8 +55,11 @@ func (u *underTest) accepted(t testing.TB, m lifecycle.Message) lifecycle.Messag
 	return m
 }
 
-// redispatched has the ledger make the next attempt of a stalled item's step.
+// redispatched has the ledger make the next attempt of a stalled item's step. Its
+// row is PENDING, too.
 func (u *underTest) redispatched(t testing.TB, item lifecycle.Item) lifecycle.Directive {
+	u.pending.Store(true)
+	defer u.pending.Store(false)
 	agg, err := u.ledger.Job(t.Context(), item.JobID)
 	if err != nil {
 		t.Fatal(err)
@@ -89,12 +95,18 @@ func directiveOf(m *ledger.Message) lifecycle.Directive {
 	return lifecycle.Directive{MessageID: m.MessageID(), AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}
 }
 
+// Enqueue is the relay's mark of the row.
 func (u *underTest) Enqueue(ctx context.Context, m lifecycle.Message) (lifecycle.Item, error) {
 	message, workID := u.kept(m.MessageID)
-	if err := u.Publish(ctx, []ledger.Message{message})[0]; err != nil {
+	if err := u.published(ctx, &message); err != nil {
 		return lifecycle.Item{}, err
 	}
 	return u.Get(ctx, workID)
+}
+
+func (u *underTest) published(ctx context.Context, m *ledger.Message) error {
+	_, err := u.ledger.Change(ctx, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+	return err
 }
 
 func (u *underTest) ClaimNext(ctx context.Context, c queuetest.Claim) ([]lifecycle.Item, error) {
@@ -137,8 +149,8 @@ func (u *underTest) Stall(ctx context.Context, workID string, r lifecycle.Reques
 	return itemOf(u.Queue.Stall(ctx, workID, r))
 }
 
-// Requeue is the operator's, and then the relay's, which publishes what the
-// ledger has for the step: nobody names a directive.
+// Requeue is the operator's, and then the relay's mark of what the ledger has for
+// the step: nobody names a directive.
 func (u *underTest) Requeue(ctx context.Context, workID string, r lifecycle.Request, next lifecycle.Directive,
 ) (lifecycle.Item, error) {
 	item, err := u.Get(ctx, workID)
@@ -149,7 +161,7 @@ func (u *underTest) Requeue(ctx context.Context, workID string, r lifecycle.Requ
 		return lifecycle.Item{}, err
 	}
 	if message, _ := u.kept(next.MessageID); message.JobID != "" {
-		if err := u.Publish(ctx, []ledger.Message{message})[0]; err != nil {
+		if err := u.published(ctx, &message); err != nil {
 			return lifecycle.Item{}, err
 		}
 		return u.Get(ctx, workID)

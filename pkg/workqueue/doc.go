@@ -1,45 +1,46 @@
 // Package workqueue is the pull queue: the bus that needs nothing installed.
 // Platform workers claim directives over HTTP instead of receiving them.
 //
-//	relay ──Publish──▶ item queued ──Claim──▶ claimed ──Start──▶ running
-//	                        ▲                    │                  │
-//	                        │                 (ACK timeout)   (lease expired)
-//	                        │                    ▼                  │
-//	                        └──re-dispatch──── stalled ◀────────────┤
-//	                                                                ▼
-//	                                              succeeded │ failed (RESULT)
+//	commit of the job ──▶ item queued ──Claim──▶ claimed ──Start──▶ running
+//	                          ▲                    │                  │
+//	                          │                 (ACK timeout)   (lease expired)
+//	                          │                    ▼                  │
+//	                          └──re-dispatch──── stalled ◀────────────┤
+//	                                                                  ▼
+//	                                                succeeded │ failed (RESULT)
 //
-// What an item may do is the law of package lifecycle. What is true is the
-// ledger's to say: a claim is a delivery, start is the ACK, heartbeat the
-// lease's, complete and fail are the RESULT. Each verb asks the item first,
-// tells the ledger, and moves the item in the same change. There is one clock,
-// the ledger's: an item's lease is its step's.
+// A work item is no record of its own. It is an attempt of a step, seen as the
+// queue sees it (package workitem), and what it may do is the law of package
+// lifecycle. Each verb is one change of the job: the policy is asked first, then
+// the state machine, and one commit writes step, outbox row, item and journal. A
+// claim is the delivery, start the ACK, heartbeat the lease's, complete and fail
+// the RESULT. There is one clock, the ledger's: the lease of an item is that of
+// its step. So no two workers ever hold one pair of attempt and lease, and no
+// item is handed out whose pair is not current.
 //
-// So no two workers ever hold one pair of attempt and lease, and no item is
-// handed out whose pair is not current.
-//
-// # Torn apart
-//
-// A store that can not write ledger and item at once lets a crash, a lost write
-// or another process come between the two. Then the item follows the ledger:
-//
-//   - Once the ledger has applied a request, it is not refused any more: the
-//     item is read again and moved from where it is, or follows its step. The
-//     one exception is a heartbeat, which leaves nothing to follow.
-//   - A request that the item would refuse is judged again by what the item
-//     shows after it has followed. One that the job's journal has is a repeat.
-//   - Where the ledger's step says that the item has moved, or should have, the
-//     ledger is not told before the item was read again.
-//   - The requests on one item take turns within the process, so that the second
-//     sees what the first has done.
+// The commit that marks an outbox row SENT is its publication. A row waits for a
+// relay only while a pause holds it back.
 //
 // # Finding work
 //
-// Ready items are mirrored in memory for the claims of this process, in turns
-// over the tenants, oldest first within one; hint rows let another process, or
-// the next one, find them: claims look for those about once a second. What a
-// claim takes is remembered by a row for each item, in the claim's own change,
-// or where the store can not do that, before it.
+// The ready index holds one hint for each queued item, written before the commit
+// that queues it. A hint proves nothing: a claim loads the job and takes the item
+// only if it names that hint. [Mirror] keeps the head of the index in memory, one
+// queue for each tenant, and reads on when a queue runs low, so a backlog of any
+// length drains at the speed of the workers. Claims pick in turns over the
+// tenants, oldest first within one. What other processes queue is found within a
+// second.
+//
+//	take ──▶ pick from the mirror ──▶ ledger.Claim ──▶ items, or void hints deleted
+//	  ▲            │ too few
+//	  └── read on ◀┘
+//
+// # Repeats
+//
+// A verb's request id is remembered in the item. What a claim took is remembered
+// by one row for each owner and request id, written with the claims, on a store
+// that is not atomic before the first of them: a repeat finds there which items to
+// look at, and the items say whether it holds them.
 //
 // Source: Job lifecycle plan 02.
 package workqueue

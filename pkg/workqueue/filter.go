@@ -2,7 +2,8 @@ package workqueue
 
 import (
 	"slices"
-	"strings"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
 // Filter narrows what a claim takes: a value matches where its list is empty
@@ -13,8 +14,9 @@ type Filter struct {
 	Tenants   []string
 	// Caller narrows it further, to what the caller may see at all.
 	Caller Caller
-	// held leaves tenants out whose dispatch is paused; nil leaves out none.
-	held func(tenantID string) bool
+	// held and heldTenant leave out what is paused.
+	held       func(hint *ledger.Hint) bool
+	heldTenant func(tenantID string) bool
 }
 
 // Caller is what somebody may see of the queue: the items of these tenants, and
@@ -34,13 +36,18 @@ func (c *Caller) sees(tenant, service string) bool {
 func (c *Caller) limited() bool { return len(c.Tenants)+len(c.Services) > 0 }
 
 // matches reports whether the filter wants work of that kind.
-func (f *Filter) matches(k kind) bool {
-	return listed(f.Services, k.service) && listed(f.StepTypes, k.stepType) && listed(f.Caller.Services, k.service)
+func (f *Filter) matches(k ledger.WorkKind) bool {
+	return listed(f.Services, k.Service) && listed(f.StepTypes, k.StepType) && listed(f.Caller.Services, k.Service)
 }
 
 // admits reports whether the filter wants work of that tenant.
 func (f *Filter) admits(tenant string) bool {
-	return listed(f.Tenants, tenant) && listed(f.Caller.Tenants, tenant) && (f.held == nil || !f.held(tenant))
+	return listed(f.Tenants, tenant) && listed(f.Caller.Tenants, tenant) && !f.heldTenant(tenant)
+}
+
+// fits reports whether the filter admits the hint's item, and nothing holds it back.
+func (f *Filter) fits(hint *ledger.Hint) bool {
+	return f.matches(hint.Kind) && f.admits(hint.TenantID) && !f.held(hint)
 }
 
 // tenants are the tenants that the filter names, each once, nil where it takes
@@ -60,16 +67,6 @@ func (f *Filter) tenants() []string {
 
 // any reports whether the filter takes the work of any tenant.
 func (f *Filter) any() bool { return len(f.Tenants) == 0 && len(f.Caller.Tenants) == 0 }
-
-// name tells filters apart.
-func (f *Filter) name() string {
-	lists := [][]string{f.Services, f.StepTypes, f.Tenants, f.Caller.Services, f.Caller.Tenants}
-	parts := make([]string, len(lists))
-	for i, list := range lists {
-		parts[i] = strings.Join(list, ",")
-	}
-	return strings.Join(parts, "/")
-}
 
 // listed reports whether the list is empty or has the value.
 func listed(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -23,35 +22,25 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// outgoing collects what the ledger hands to the relay.
-type outgoing struct {
-	mu       sync.Mutex
-	messages []ledger.Message
-}
+// The tables of the jobs, and of hints and the memories of claims.
+const (
+	ledgerTable = "luciusledger"
+	queueTable  = "luciusqueue"
+)
 
-func (o *outgoing) Offer(message ledger.Message) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.messages = append(o.messages, message)
-}
-
-func (o *outgoing) take() []ledger.Message {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	taken := o.messages
-	o.messages = nil
-	return taken
-}
-
-// bundle is a queue over a real ledger.
+// bundle is a queue over a real ledger: one process.
 type bundle struct {
 	*workqueue.Queue
 	ctx    context.Context //nolint:containedctx // The test's, for the cases of a table.
 	ledger *ledger.Ledger
-	out    *outgoing
+	mirror *workqueue.Mirror
 	store  tablestore.Store
 	serial atomic.Int64
-	held   string // the tenant whose dispatch is paused
+	// pending makes new rows PENDING, as under a pause. heldTenant and heldProtocol
+	// keep claims from handing out their work.
+	pending      atomic.Bool
+	heldTenant   atomic.Value
+	heldProtocol atomic.Value
 }
 
 func setup(t testing.TB, split bool) *bundle {
@@ -62,18 +51,25 @@ func setup(t testing.TB, split bool) *bundle {
 // reopen is another process on the same store.
 func reopen(t testing.TB, store tablestore.Store) *bundle {
 	t.Helper()
-	b := &bundle{ctx: t.Context(), out: &outgoing{}, store: store}
-	storage := workqueue.NewStorage(store, "")
+	return reopenWith(t, store, ledger.Config{}, 0)
+}
+
+// reopenWith is [reopen] with a mirror of that limit, and settings of the ledger.
+func reopenWith(t testing.TB, store tablestore.Store, cfg ledger.Config, limit int) *bundle {
+	t.Helper()
+	b := &bundle{ctx: t.Context(), store: store, mirror: workqueue.NewMirror(limit)}
+	b.heldTenant.Store("")
+	b.heldProtocol.Store("")
+	cfg.Store, cfg.Shards, cfg.Hold, cfg.Ready = store, 2, time.Minute, b.mirror.Ready
+	cfg.Held = func(string, string, int) bool { return b.pending.Load() }
 	var err error
-	b.ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: store, Handoff: b.out, Follower: storage, Shards: 2, Hold: time.Minute,
-		Projector: projectionstest.Projector(t, store),
-	})
-	if err != nil {
+	if b.ledger, err = ledger.Open(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	b.Queue, err = workqueue.New(workqueue.Config{
-		Storage: storage, Ledger: b.ledger, Held: func(tenantID string) bool { return tenantID == b.held },
+		Ledger: b.ledger, Store: store, Mirror: b.mirror,
+		Held:       func(hint *ledger.Hint) bool { return hint.ProtocolID != "" && hint.ProtocolID == b.heldProtocol.Load() },
+		HeldTenant: func(tenantID string) bool { return tenantID == b.heldTenant.Load() },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -81,12 +77,11 @@ func reopen(t testing.TB, store tablestore.Store) *bundle {
 	return b
 }
 
-// accept makes a job of one step and returns its directive.
-func (b *bundle) accept(t testing.TB, tenant, service, stepType string) ledger.Message {
-	t.Helper()
+// command is a command of one step.
+func (b *bundle) command(t testing.TB, tenant, service, stepType string) ledger.Command {
 	minute := []time.Duration{time.Minute, time.Minute, time.Minute}
-	cmd := ledger.Command{
-		Job: statemachine.Job{TenantID: tenant, IdempotencyHash: fmt.Sprint("hash-", b.serial.Add(1), t.Name())},
+	return ledger.Command{
+		Job: statemachine.Job{TenantID: tenant, IdempotencyHash: fmt.Sprintf("hash-%d-%p-%s", b.serial.Add(1), b, t.Name())},
 		Steps: []statemachine.Step{{
 			ID: "step", Type: stepType, Service: service,
 			Policy: statemachine.Policy{
@@ -95,39 +90,64 @@ func (b *bundle) accept(t testing.TB, tenant, service, stepType string) ledger.M
 		}},
 		Payload: json.RawMessage(`{}`),
 	}
-	if _, err := b.ledger.Accept(t.Context(), cmd); err != nil {
+}
+
+// submit makes a job of the command, and returns its directive: its item is queued
+// by the same commit, unless new rows are pending.
+func (b *bundle) submit(t testing.TB, cmd ledger.Command) ledger.Message {
+	t.Helper()
+	accepted, err := b.ledger.Accept(t.Context(), cmd)
+	if err != nil {
 		t.Fatal(err)
 	}
-	messages := b.out.take()
-	return messages[len(messages)-1]
+	return b.message(t, accepted.Job.ID)
 }
 
-// relay publishes what the ledger handed over, and marks it.
-func (b *bundle) relay(t testing.TB, messages ...ledger.Message) {
+// accept makes a job of one step and returns its directive.
+func (b *bundle) accept(t testing.TB, tenant, service, stepType string) ledger.Message {
 	t.Helper()
-	if len(messages) == 0 {
-		messages = b.out.take()
+	return b.submit(t, b.command(t, tenant, service, stepType))
+}
+
+// message is the directive of the job's active attempt.
+func (b *bundle) message(t testing.TB, jobID string) ledger.Message {
+	t.Helper()
+	agg, err := b.ledger.Job(t.Context(), jobID)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for i, err := range b.Publish(t.Context(), messages) {
-		if err != nil {
-			t.Fatalf("publish: %v", err)
-		}
-		event := statemachine.Published{OutboxID: messages[i].OutboxID, AttemptNo: messages[i].AttemptNo, AwaitsClaim: true}
-		if _, err := b.ledger.Change(t.Context(), messages[i].JobID, event); err != nil {
-			t.Fatal(err)
-		}
+	message, err := b.ledger.Message(t.Context(), agg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return *message
+}
+
+// mark publishes a row that is PENDING, as the relay does.
+func (b *bundle) mark(t testing.TB, m ledger.Message) {
+	t.Helper()
+	event := statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo}
+	if _, err := b.ledger.Change(t.Context(), m.JobID, event); err != nil {
+		t.Fatal(err)
 	}
 }
 
-// work makes a job and brings it into the queue.
+// change brings an event to a job past the queue.
+func (b *bundle) change(t testing.TB, jobID string, event statemachine.Event) {
+	t.Helper()
+	result, err := b.ledger.Change(t.Context(), jobID, event)
+	if err != nil || result.PostErr != nil || result.Outcome != statemachine.Applied {
+		t.Fatalf("%T: %v, %v, %s: %s", event, err, result.PostErr, result.Outcome, result.Reason)
+	}
+}
+
+// work makes a job, whose item is queued.
 func (b *bundle) work(t testing.TB) ledger.Message {
 	t.Helper()
-	message := b.accept(t, "tenant_a", "ocr", "OCR")
-	b.relay(t, message)
-	return message
+	return b.accept(t, "tenant_a", "ocr", "OCR")
 }
 
-// claim claims up to max items at once.
+// claim claims up to most items at once.
 func (b *bundle) claim(t testing.TB, owner, requestID string, most int, start bool) []workqueue.View {
 	t.Helper()
 	views, err := b.Claim(context.WithoutCancel(t.Context()), workqueue.ClaimRequest{
@@ -137,6 +157,19 @@ func (b *bundle) claim(t testing.TB, owner, requestID string, most int, start bo
 		t.Fatalf("claim: %v", err)
 	}
 	return views
+}
+
+// events are the types of the item's events, with the last one's maker.
+func (b *bundle) events(t testing.TB, workID string) (types []lifecycle.EventType, last lifecycle.Event) {
+	t.Helper()
+	events, _, err := b.Events(t.Context(), workID, 0, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events {
+		types, last = append(types, e.Type), e
+	}
+	return types, last
 }
 
 // step is the job's only step.
@@ -154,16 +187,58 @@ func by(owner, id string, item lifecycle.Item) lifecycle.Request {
 	return lifecycle.Request{Actor: owner, ExpectedRev: item.Rev, ID: id}
 }
 
-// tapped is a split store that shows each batch before it is written; an error
-// of the tap is the batch's outcome.
+// workIDs are the ids of the views' items.
+func workIDs(views []workqueue.View) []string {
+	ids := make([]string, len(views))
+	for i := range views {
+		ids[i] = views[i].Item.WorkID
+	}
+	return ids
+}
+
+// tapped is a store that shows each batch before it is written, and each page of
+// the ready index before its reader has it. An error of the tap is the batch's
+// outcome.
 type tapped struct {
 	tablestore.Store
 	mu   sync.Mutex
 	tap  func(tablestore.Batch) error
-	read func() // once, after the next item is read
+	page func() // once, after so many more pages of the ready index are read
+	skip int
+	// pages counts the pages of the ready index that were read, by their partition.
+	pages map[string]int
 }
 
-func tap() *tapped { return &tapped{Store: memstore.New(memstore.Options{Split: true})} }
+// tap is a split store that shows what it is asked for.
+func tap() *tapped {
+	return &tapped{Store: memstore.New(memstore.Options{Split: true}), pages: map[string]int{}}
+}
+
+// tapAtomic is an atomic one.
+func tapAtomic() *atomicTapped {
+	store := memstore.New(memstore.Options{})
+	all, _ := store.(tablestore.AtomicStore)
+	return &atomicTapped{tapped: &tapped{Store: store, pages: map[string]int{}}, all: all}
+}
+
+type atomicTapped struct {
+	*tapped
+	all tablestore.AtomicStore
+}
+
+func (s *atomicTapped) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+	s.mu.Lock()
+	tap := s.tap
+	s.mu.Unlock()
+	if tap != nil {
+		for _, batch := range batches {
+			if err := tap(batch); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return s.all.CommitAll(ctx, batches)
+}
 
 func (s *tapped) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 	s.mu.Lock()
@@ -177,58 +252,60 @@ func (s *tapped) Commit(ctx context.Context, batch tablestore.Batch) ([]tablesto
 	return s.Store.Commit(ctx, batch)
 }
 
-func (s *tapped) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
-	row, err := s.Store.Get(ctx, key)
-	if strings.HasPrefix(key.Row, "ITEM:") {
+func (s *tapped) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
+	page, err := s.Store.Scan(ctx, query)
+	if strings.HasPrefix(query.Partition, "ready") {
 		s.mu.Lock()
-		read := s.read
-		s.read = nil
+		s.pages[query.Partition]++
+		read := s.page
+		if s.skip--; s.skip >= 0 {
+			read = nil
+		} else {
+			s.page = nil
+		}
 		s.mu.Unlock()
 		if read != nil {
 			read()
 		}
 	}
-	return row, err
+	return page, err
 }
 
-// afterRead calls do when the next item was read and before the reader has it.
-func (s *tapped) afterRead(do func()) {
+// afterPage calls do when, after so many others, a page of the ready index was read
+// and before the reader has it.
+func (s *tapped) afterPage(skip int, do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.read = do
+	s.page, s.skip = do, skip
 }
 
-// fail lets every write of such a row of the queue fail.
-func (s *tapped) fail(err error, prefixes ...string) {
-	s.set(func(batch tablestore.Batch) error {
-		key := batch[0].Key
-		for _, prefix := range prefixes {
-			if key.Table == workqueue.DefaultTable && (strings.HasPrefix(key.Row, prefix) || strings.HasPrefix(key.Partition, prefix)) {
-				return err
-			}
-		}
-		return nil
-	})
+// indexPages is how many pages of the ready index were read.
+func (s *tapped) indexPages() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, pages := range s.pages {
+		n += pages
+	}
+	return n
 }
 
-// on sets the tap for batches that write a row of the queue whose partition or
-// row begins so, the first times of them; no tap is in place while it runs.
-func (s *tapped) on(prefix string, times int, do func() error) {
+// writes reports whether the batch begins with a row of that table whose partition
+// or row begins so.
+func writes(batch tablestore.Batch, table, prefix string) bool {
+	key := batch[0].Key
+	return key.Table == table && (strings.HasPrefix(key.Row, prefix) || strings.HasPrefix(key.Partition, prefix))
+}
+
+// on sets the tap for the first batch that begins with such a row; no tap is in
+// place while it runs.
+func (s *tapped) on(table, prefix string, do func() error) {
 	s.set(func(batch tablestore.Batch) error {
-		key := batch[0].Key
-		row := strings.HasPrefix(key.Row, prefix) || strings.HasPrefix(key.Partition, prefix)
-		if key.Table != workqueue.DefaultTable || !row {
+		if !writes(batch, table, prefix) {
 			return nil
 		}
-		s.mu.Lock()
-		was := s.tap
-		s.mu.Unlock()
 		s.set(nil)
-		err := do()
-		if times--; times > 0 {
-			s.set(was)
-		}
-		return err
+		return do()
 	})
 }
 
@@ -237,6 +314,9 @@ func (s *tapped) set(tap func(tablestore.Batch) error) {
 	defer s.mu.Unlock()
 	s.tap = tap
 }
+
+// down is the tap of a store that cannot be reached.
+func down() error { return tablestore.ErrUnavailable }
 
 // bothStores runs a test on a store that applies a change at once, and on one
 // that always splits it.

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -37,7 +35,6 @@ func TestRequeue_OffersTheItemAtOnceInTheOperatorsName(t *testing.T) {
 		if err != nil || view.Item.Status != lifecycle.StatusQueued || view.Item.AttemptNo != 2 {
 			t.Fatalf("requeue: %v, item is %s", err, view.Item.Status)
 		}
-		b.relay(t) // The relay has it as well, and finds it done.
 		events, _, err := b.Events(t.Context(), stalled.WorkID, 0, 100)
 		if err != nil {
 			t.Fatal(err)
@@ -60,21 +57,20 @@ func TestRequeue_OffersTheItemAtOnceInTheOperatorsName(t *testing.T) {
 	})
 }
 
-// Where the next attempt waits for the relay already, what the relay publishes
-// then is still the operator's requeue.
-func TestRequeue_OfAnAttemptThatWaitsForTheRelay(t *testing.T) {
+// Where the next attempt waits for the end of a pause already, its mark then is
+// still the operator's requeue.
+func TestRequeue_OfAnAttemptThatIsPending(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
 		stalled := b.stalled(t)
-		if _, err := b.ledger.Change(t.Context(), stalled.JobID, statemachine.Retry{}); err != nil {
-			t.Fatal(err)
-		}
+		b.pending.Store(true)
+		b.change(t, stalled.JobID, statemachine.Retry{})
 		request := by("olga", "x2", stalled)
 		var rev int64
 		for n := range 2 {
 			view, err := b.Requeue(t.Context(), stalled.WorkID, request)
-			if err != nil || view.Item.Status != lifecycle.StatusStalled {
-				t.Fatalf("requeue: %v, item is %s", err, view.Item.Status)
+			if err != nil || view.Item.Status != lifecycle.StatusStalled || view.Item.Rev != stalled.Rev {
+				t.Fatalf("requeue: %v, item is %s at rev %d", err, view.Item.Status, view.Item.Rev)
 			}
 			agg, err := b.ledger.Job(t.Context(), stalled.JobID)
 			if err != nil || n > 0 && agg.Job.Rev != rev {
@@ -82,10 +78,9 @@ func TestRequeue_OfAnAttemptThatWaitsForTheRelay(t *testing.T) {
 			}
 			rev = agg.Job.Rev
 		}
-		b.relay(t)
-		events, _, err := b.Events(t.Context(), stalled.WorkID, 0, 100)
-		if err != nil || events[len(events)-1].Actor != "olga" || events[len(events)-1].RequestID != "x2" {
-			t.Errorf("last event is %+v (%v)", events[len(events)-1], err)
+		b.mark(t, b.message(t, stalled.JobID))
+		if _, last := b.events(t, stalled.WorkID); last.Actor != "olga" || last.RequestID != "x2" {
+			t.Errorf("last event is %+v", last)
 		}
 		if view, err := b.Requeue(t.Context(), stalled.WorkID, request); err != nil || view.Item.Status != lifecycle.StatusQueued {
 			t.Errorf("the repeat: %v, item is %s", err, view.Item.Status)
@@ -93,17 +88,47 @@ func TestRequeue_OfAnAttemptThatWaitsForTheRelay(t *testing.T) {
 	})
 }
 
+// A requeue that makes the next attempt itself is remembered, too, while that waits
+// for the end of a pause.
+func TestRequeue_UnderAPauseIsTheOperatorsWhenThatEnds(t *testing.T) {
+	t.Parallel()
+	bothStores(t, func(t *testing.T, b *bundle) {
+		stalled := b.stalled(t)
+		b.pending.Store(true)
+		for range 2 {
+			view, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled))
+			if err != nil || view.Item.Status != lifecycle.StatusStalled || view.Item.Rev != stalled.Rev {
+				t.Fatalf("requeue: %v, item is %s at rev %d", err, view.Item.Status, view.Item.Rev)
+			}
+		}
+		if step := b.step(t, stalled.JobID); step.State != statemachine.StepDispatching || step.AttemptNo != 2 {
+			t.Errorf("step is %s at attempt %d", step.State, step.AttemptNo)
+		}
+		b.mark(t, b.message(t, stalled.JobID))
+		if _, last := b.events(t, stalled.WorkID); last.Type != lifecycle.EventRequeued || last.Actor != "olga" {
+			t.Errorf("last event is %+v", last)
+		}
+		if views := b.claim(t, "w2", "c2", 5, true); len(views) != 1 || views[0].Item.AttemptNo != 2 {
+			t.Errorf("claimed %v", workIDs(views))
+		}
+	})
+}
+
 func TestRequeue_WithoutAnOperatorIsTheRelays(t *testing.T) {
 	t.Parallel()
-	b := setup(t, false)
-	stalled := b.stalled(t)
-	if _, err := b.ledger.Change(t.Context(), stalled.JobID, statemachine.Retry{}); err != nil {
-		t.Fatal(err)
-	}
-	b.relay(t)
-	events, _, err := b.Events(t.Context(), stalled.WorkID, 0, 100)
-	if err != nil || events[len(events)-1].Actor != "relay" {
-		t.Errorf("last event is %+v (%v)", events[len(events)-1], err)
+	for name, pending := range map[string]bool{"at once": false, "after a pause": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bothStores(t, func(t *testing.T, b *bundle) {
+				stalled := b.stalled(t)
+				b.pending.Store(pending)
+				b.change(t, stalled.JobID, statemachine.Retry{})
+				b.mark(t, b.message(t, stalled.JobID))
+				if _, last := b.events(t, stalled.WorkID); last.Type != lifecycle.EventRequeued || last.Actor != "relay" {
+					t.Errorf("last event is %+v", last)
+				}
+			})
+		})
 	}
 }
 
@@ -121,35 +146,13 @@ func TestRequeue_IsRefused(t *testing.T) {
 	assertPointer(t, send(func(r *lifecycle.Request) { r.ID = "" }), "/request_id")
 	assertPointer(t, send(func(r *lifecycle.Request) { r.ExpectedRev = 0 }), "/expected_rev")
 	assertCode(t, send(func(r *lifecycle.Request) { r.ExpectedRev-- }), problem.RevConflict)
-	if _, err := b.ledger.Change(t.Context(), stalled.JobID, statemachine.Pause{}); err != nil {
-		t.Fatal(err)
-	}
+	b.change(t, stalled.JobID, statemachine.Pause{})
 	assertCode(t, send(func(*lifecycle.Request) {}), problem.IllegalTransition)
 	if step := b.step(t, stalled.JobID); step.AttemptNo != 1 {
 		t.Errorf("a refused requeue made attempt %d", step.AttemptNo)
 	}
 	_, err := b.Requeue(t.Context(), "no-such-job.0.1", by("olga", "x2", stalled))
 	assertCode(t, err, problem.WorkNotFound)
-}
-
-// A requeue whose mark is lost, and then the relay publishes first: the repeat
-// is known all the same.
-func TestRequeue_WhoseMarkWasLostIsKnown(t *testing.T) {
-	t.Parallel()
-	store := tap()
-	b := reopen(t, store)
-	stalled := b.stalled(t)
-	store.on("ITEM:", 1<<20, down)
-	_, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled))
-	assertCode(t, err, problem.StoreUnavailable)
-	store.set(nil)
-	b.relay(t)
-	view, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled))
-	if err != nil || view.Item.Status != lifecycle.StatusQueued {
-		t.Errorf("the repeat: %v, item is %s", err, view.Item.Status)
-	}
-	_, err = b.Requeue(t.Context(), stalled.WorkID, by("olga", "x3", stalled))
-	assertCode(t, err, problem.RevConflict)
 }
 
 // Of two operators in two processes one is accepted, and the item says whose
@@ -159,29 +162,29 @@ func TestRequeue_OneOfTwoRacingOperatorsIsAccepted(t *testing.T) {
 	store := tap()
 	b := reopen(t, store)
 	stalled := b.stalled(t)
-	store.afterRead(func() {
+	store.on(ledgerTable, "", func() error {
 		if _, err := reopen(t, store).Requeue(t.Context(), stalled.WorkID, by("otto", "o1", stalled)); err != nil {
 			t.Error(err)
 		}
+		return nil
 	})
 	_, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled))
 	assertCode(t, err, problem.RevConflict)
-	events, _, err := b.Events(t.Context(), stalled.WorkID, 0, 100)
-	if err != nil || events[len(events)-1].Actor != "otto" {
-		t.Errorf("last event is %+v (%v)", events[len(events)-1], err)
+	if _, last := b.events(t, stalled.WorkID); last.Actor != "otto" {
+		t.Errorf("last event is %+v", last)
 	}
 }
 
-// The mark that another process's write got in the way of is made good.
-func TestRequeue_WhoseMarkLosesARaceIsMarkedAllTheSame(t *testing.T) {
+// Under a pause the item does not move, so the second of two operators is accepted
+// too, and the requeue is in its name.
+func TestRequeue_OfTwoOperatorsUnderAPauseTheLastIsNamed(t *testing.T) {
 	t.Parallel()
 	store := tap()
 	b := reopen(t, store)
 	stalled := b.stalled(t)
-	if _, err := b.ledger.Change(t.Context(), stalled.JobID, statemachine.Retry{}); err != nil {
-		t.Fatal(err)
-	}
-	store.on("ITEM:", 1, func() error {
+	b.pending.Store(true)
+	b.change(t, stalled.JobID, statemachine.Retry{})
+	store.on(ledgerTable, "", func() error {
 		if _, err := reopen(t, store).Requeue(t.Context(), stalled.WorkID, by("otto", "o1", stalled)); err != nil {
 			t.Error(err)
 		}
@@ -190,10 +193,9 @@ func TestRequeue_WhoseMarkLosesARaceIsMarkedAllTheSame(t *testing.T) {
 	if _, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled)); err != nil {
 		t.Fatal(err)
 	}
-	b.relay(t)
-	events, _, err := b.Events(t.Context(), stalled.WorkID, 0, 100)
-	if err != nil || events[len(events)-1].Actor != "olga" {
-		t.Errorf("last event is %+v (%v)", events[len(events)-1], err)
+	b.mark(t, b.message(t, stalled.JobID))
+	if _, last := b.events(t, stalled.WorkID); last.Actor != "olga" {
+		t.Errorf("last event is %+v", last)
 	}
 }
 
@@ -233,8 +235,8 @@ func TestCaller_SeesNoItemOfOthers(t *testing.T) {
 			}
 		}
 		views, err := b.As(caller).Claim(t.Context(), workqueue.ClaimRequest{Owner: "w1", RequestID: "c1", Max: 1})
-		if err != nil || len(views) != 0 {
-			t.Errorf("the claim, sent again as %+v, answered %d items (%v)", caller, len(views), err)
+		if assertPointer(t, err, "/request_id"); len(views) != 0 {
+			t.Errorf("the claim, sent again as %+v, answered %d items", caller, len(views))
 		}
 	}
 	mine := b.As(workqueue.Caller{Tenants: []string{"tenant_b", "tenant_a"}, Services: []string{"ocr"}})
@@ -243,17 +245,14 @@ func TestCaller_SeesNoItemOfOthers(t *testing.T) {
 	}
 }
 
-// The columns of a neighbouring version survive every rewrite of the item.
+// The columns of a neighbouring version survive every rewrite of the item, and its
+// end.
 func TestItem_CarriesColumnsThatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
 		b.work(t)
 		item := b.claim(t, "w1", "c1", 1, false)[0].Item
-		id, err := ledger.ParseOutboxID(item.WorkID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		key := tablestore.Key{Table: workqueue.DefaultTable, Partition: id.JobID, Row: "ITEM:0000:000001"}
+		key := tablestore.Key{Table: ledgerTable, Partition: item.JobID, Row: "OPENITEM:0000:000001"}
 		row, err := b.store.Get(t.Context(), key)
 		if err != nil {
 			t.Fatal(err)
@@ -262,6 +261,14 @@ func TestItem_CarriesColumnsThatItDoesNotKnow(t *testing.T) {
 		op := tablestore.Op{Verb: tablestore.Replace, Key: key, ETag: row.ETag, Properties: newer}
 		if _, err := b.store.Commit(t.Context(), tablestore.Batch{op}); err != nil {
 			t.Fatal(err)
+		}
+		kept := func(row, when string) {
+			at := key
+			at.Row = row
+			got, err := b.store.Get(t.Context(), at)
+			if err != nil || got.Properties.Get("of_tomorrow").Int() != 7 {
+				t.Errorf("the column is lost when the item %s (%v)", when, err)
+			}
 		}
 		for n, move := range []func(context.Context, string, lifecycle.Request) (workqueue.View, error){
 			b.Heartbeat, b.Start, b.Stall, b.Requeue,
@@ -275,59 +282,33 @@ func TestItem_CarriesColumnsThatItDoesNotKnow(t *testing.T) {
 				t.Fatal(err)
 			}
 			item = view.Item
-			row, err := b.store.Get(t.Context(), key)
-			if err != nil || row.Properties.Get("of_tomorrow").Int() != 7 {
-				t.Errorf("the column is lost when the item becomes %s (%v)", item.Status, err)
-			}
+			kept(key.Row, "becomes "+string(item.Status))
 		}
+		item = b.claim(t, "w1", "c2", 1, true)[0].Item
+		if _, err := b.Fail(t.Context(), item.WorkID, by("w1", "f", item), workqueue.Failure{}); err != nil {
+			t.Fatal(err)
+		}
+		kept("ITEM:0000:000001", "ends")
 	})
 }
 
-// A request that comes while another one on its item is under way, in the same
-// process, sees what that has done.
-func TestQueue_RequestsOnAnItemTakeTurns(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := tap()
-		b := reopen(t, store)
-		b.work(t)
-		item := b.claim(t, "w1", "c1", 1, true)[0].Item
-		second := make(chan error, 1)
-		store.on("ITEM:", 1, func() error { // The ledger knows of the first, the item does not yet.
-			go func() {
-				_, err := b.Stall(t.Context(), item.WorkID, by("olga", "x1", item))
-				second <- err
-			}()
-			synctest.Wait()
-			if len(second) > 0 {
-				t.Error("the second request did not wait")
-			}
-			return nil
-		})
-		if _, err := b.Heartbeat(t.Context(), item.WorkID, by("w1", "h1", item)); err != nil {
-			t.Error(err)
-		}
-		assertCode(t, <-second, problem.RevConflict)
-	})
-}
-
-func TestQueue_ARequestWaitsForItsTurnNoLongerThanItsContext(t *testing.T) {
+// A request that another one on its item overtakes is judged by what that has left.
+func TestQueue_AnOvertakenRequestIsJudgedAgain(t *testing.T) {
 	t.Parallel()
 	store := tap()
 	b := reopen(t, store)
 	b.work(t)
 	item := b.claim(t, "w1", "c1", 1, true)[0].Item
-	store.on("ITEM:", 1, func() error {
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(errors.New("the worker hung up"))
-		for _, verb := range []func(context.Context, string, lifecycle.Request) (workqueue.View, error){b.Stall, b.Requeue} {
-			_, err := verb(ctx, item.WorkID, by("olga", "x", item))
-			assertCode(t, err, problem.StoreUnavailable)
+	store.on(ledgerTable, "", func() error {
+		if _, err := reopen(t, store).Stall(t.Context(), item.WorkID, by("olga", "x1", item)); err != nil {
+			t.Error(err)
 		}
 		return nil
 	})
-	if _, err := b.Heartbeat(t.Context(), item.WorkID, by("w1", "h1", item)); err != nil {
-		t.Error(err)
+	_, err := b.Heartbeat(t.Context(), item.WorkID, by("w1", "h1", item))
+	assertCode(t, err, problem.RevConflict)
+	if types, last := b.events(t, item.WorkID); last.Type != lifecycle.EventStalled {
+		t.Errorf("events are %v", types)
 	}
 }
 

@@ -5,36 +5,29 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
-	"sync"
-	"time"
 
-	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
-	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// Ledger is what the queue needs of the ledger.
-type Ledger interface {
-	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
-	Change(ctx context.Context, jobID string, event statemachine.Event, opts ...ledger.Option) (ledger.Result, error)
-	History(ctx context.Context, jobID string, after int64, limit int) ([]ledger.HistoryEntry, int64, error)
-}
-
 // Config is what a [Queue] is made of.
 type Config struct {
-	// Storage holds the items. It must be the Follower of the Ledger. Required.
-	Storage *Storage
-	// Ledger decides about every claim and report. Required.
-	Ledger Ledger
-	// MirrorLimit is the most ready items that are kept in memory; the others
-	// are found by a scan. Optional. Defaults to 10,000.
-	MirrorLimit int
-	// Held says that no work of the tenant is to be handed out at present.
-	// Optional. It must not block.
-	Held func(tenantID string) bool
-	// Random returns numbers in [0, 1), for where the walk over old claims begins.
+	// Ledger holds the items with their jobs, and decides about every verb. Required.
+	Ledger *ledger.Ledger
+	// Store holds the memories of claims, in the ledger's queue table. Required.
+	Store tablestore.Store
+	// Mirror is what the ledger tells of ready hints. Required.
+	Mirror *Mirror
+	// Held says that the work is not to be handed out at present. Optional. It must
+	// not block.
+	Held func(hint *ledger.Hint) bool
+	// HeldTenant says so of all work of a tenant, so that a paused backlog is not
+	// read over and over. Optional. It must not block.
+	HeldTenant func(tenantID string) bool
+	// Random returns numbers in [0, 1), for where the walks over the shards of the ready
+	// index and over old claims begin.
 	// Optional. Defaults to math/rand/v2.
 	Random func() float64
 	// Logger is told of items that could not be handed out. Optional.
@@ -50,27 +43,21 @@ type Queue struct {
 
 // parts is what all callers of one queue share.
 type parts struct {
-	storage   *Storage
-	ledger    Ledger
-	callbacks *callbacks.Service
-	ready     *ready
-	turns     *turns
-	tidy      *tidy
-	logger    *slog.Logger
-	held      func(tenantID string) bool
-
-	mu        sync.Mutex
-	refilled  map[string]time.Time
-	cataloged map[kind]bool
+	ledger     *ledger.Ledger
+	store      tablestore.Store
+	table      string
+	mirror     *Mirror
+	firstShard int
+	expiry     *expiry
+	held       func(*ledger.Hint) bool
+	heldTenant func(string) bool
+	logger     *slog.Logger
 }
 
 // New returns a queue. The error names the field that is missing.
 func New(cfg Config) (*Queue, error) {
-	if cfg.Storage == nil || cfg.Ledger == nil {
-		return nil, errors.New("workqueue: Storage and Ledger are required")
-	}
-	if cfg.MirrorLimit == 0 {
-		cfg.MirrorLimit = 10_000
+	if cfg.Ledger == nil || cfg.Store == nil || cfg.Mirror == nil {
+		return nil, errors.New("workqueue: Ledger, Store and Mirror are required")
 	}
 	if cfg.Random == nil {
 		cfg.Random = rand.Float64
@@ -79,13 +66,15 @@ func New(cfg Config) (*Queue, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Held == nil {
-		cfg.Held = func(string) bool { return false }
+		cfg.Held = func(*ledger.Hint) bool { return false }
+	}
+	if cfg.HeldTenant == nil {
+		cfg.HeldTenant = func(string) bool { return false }
 	}
 	return &Queue{parts: &parts{
-		storage: cfg.Storage, ledger: cfg.Ledger, callbacks: callbacks.New(cfg.Ledger),
-		ready: newReady(cfg.MirrorLimit), turns: newTurns(), tidy: newTidy(cfg.Random), logger: cfg.Logger,
-		held:      cfg.Held,
-		cataloged: map[kind]bool{}, refilled: map[string]time.Time{},
+		ledger: cfg.Ledger, store: cfg.Store, table: cfg.Ledger.Tables().Queue, mirror: cfg.Mirror,
+		firstShard: int(cfg.Random() * float64(cfg.Ledger.ReadyShards())), expiry: newExpiry(cfg.Random),
+		held: cfg.Held, heldTenant: cfg.HeldTenant, logger: cfg.Logger,
 	}}, nil
 }
 
@@ -94,8 +83,16 @@ func New(cfg Config) (*Queue, error) {
 // queue; nothing is copied but the limits.
 func (q *Queue) As(caller Caller) *Queue { return &Queue{parts: q.parts, caller: caller} }
 
-// Ready is the number of items that this process knows to be ready, by service.
-func (q *Queue) Ready() map[string]int { return q.ready.size() }
+// Publish is the bus's side of the pull queue towards a relay, and does nothing:
+// the change that marks a row SENT is its publication.
+//
+// Source: Job lifecycle plan 02, Enqueue and Requeue.
+func (q *Queue) Publish(_ context.Context, messages []ledger.Message) []error {
+	return make([]error, len(messages))
+}
+
+// PublishedByMark reports true, see [Queue.Publish].
+func (q *Queue) PublishedByMark() bool { return true }
 
 // asProblem turns the queue's errors into what a caller is told.
 func asProblem(err error) error {

@@ -100,15 +100,15 @@ func TestQueue_ARepeatAnswersAsTheFirstDid(t *testing.T) {
 	})
 }
 
-func TestQueue_PublishedTwiceIsEnqueuedOnce(t *testing.T) {
+func TestQueue_MarkedTwiceIsEnqueuedOnce(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
 		message := b.work(t)
-		b.relay(t, message)
+		b.mark(t, message)
 		if views := b.claim(t, "w1", "c1", 5, false); len(views) != 1 {
 			t.Errorf("claimed %d items", len(views))
 		}
-		b.relay(t, message)
+		b.mark(t, message)
 		if views := b.claim(t, "w2", "c2", 5, false); len(views) != 0 {
 			t.Error("a copy was handed out beside the claimed item")
 		}
@@ -129,7 +129,6 @@ func TestQueue_AnItemComesBackAfterItsWorkerDied(t *testing.T) {
 		if _, err := b.Requeue(t.Context(), old.WorkID, by("operator", "x2", stalled.Item)); err != nil {
 			t.Fatalf("requeue: %v", err)
 		}
-		b.relay(t)
 		fresh := b.claim(t, "w2", "c2", 1, true)
 		if len(fresh) != 1 || fresh[0].Item.WorkID != old.WorkID || fresh[0].Item.AttemptNo != 2 || fresh[0].Item.Attempt != 2 {
 			t.Fatalf("claimed %+v", fresh)
@@ -151,10 +150,7 @@ func TestQueue_AfterAFailureTheNextAttemptIsANewItem(t *testing.T) {
 		if err != nil || failed.Item.Status != lifecycle.StatusFailed || failed.Item.Error.Code != "busy" {
 			t.Fatalf("fail: %v, %+v", err, failed.Item)
 		}
-		if _, err := b.ledger.Change(t.Context(), message.JobID, statemachine.Retry{}); err != nil {
-			t.Fatal(err)
-		}
-		b.relay(t)
+		b.change(t, message.JobID, statemachine.Retry{})
 		fresh := b.claim(t, "w1", "c2", 1, true)
 		if len(fresh) != 1 || fresh[0].Item.WorkID == old.WorkID || fresh[0].Item.AttemptNo != 2 {
 			t.Fatalf("claimed %+v", fresh)
@@ -210,7 +206,8 @@ func TestQueue_ItemsFollowTheLedger(t *testing.T) {
 		{"RESULT by HTTP on a running item", lifecycle.StatusRunning, report(statemachine.ResultSucceeded), lifecycle.StatusSucceeded},
 		{"failure by HTTP on a running item", lifecycle.StatusRunning, report(statemachine.ResultFailedRetry), lifecycle.StatusFailed},
 		{"final failure by HTTP", lifecycle.StatusRunning, report(statemachine.ResultFailedFinal), lifecycle.StatusFailed},
-		{"RESULT by HTTP on a claimed item", lifecycle.StatusClaimed, report(statemachine.ResultSucceeded), gone},
+		{"RESULT by HTTP on a claimed item", lifecycle.StatusClaimed, report(statemachine.ResultSucceeded), lifecycle.StatusSucceeded},
+		{"failure by HTTP on a claimed item", lifecycle.StatusClaimed, report(statemachine.ResultFailedRetry), lifecycle.StatusFailed},
 		{"ACK by HTTP on a claimed item", lifecycle.StatusClaimed, func(p statemachine.Pair) statemachine.Event {
 			return statemachine.Ack{StepID: "step", Pair: p}
 		}, lifecycle.StatusRunning},
@@ -227,10 +224,7 @@ func TestQueue_ItemsFollowTheLedger(t *testing.T) {
 					b.claim(t, "w1", "c1", 1, test.until == lifecycle.StatusRunning)
 				}
 				pair := statemachine.Pair{AttemptNo: message.AttemptNo, LeaseID: message.LeaseID}
-				result, err := b.ledger.Change(t.Context(), message.JobID, test.event(pair))
-				if err != nil || result.PostErr != nil || result.Outcome != statemachine.Applied {
-					t.Fatalf("%v, %v, %s: %s", err, result.PostErr, result.Outcome, result.Reason)
-				}
+				b.change(t, message.JobID, test.event(pair))
 				view, err := b.Get(t.Context(), message.OutboxID)
 				got := view.Item.Status
 				if err != nil {
@@ -252,7 +246,7 @@ func TestQueue_TenantsTakeTurns(t *testing.T) {
 	t.Parallel()
 	b := setup(t, false)
 	for _, tenant := range []string{"a", "a", "a", "a", "b", "c"} {
-		b.relay(t, b.accept(t, tenant, "ocr", "OCR"))
+		b.accept(t, tenant, "ocr", "OCR")
 	}
 	var order []string
 	for _, view := range b.claim(t, "w1", "c1", 5, true) {
@@ -266,8 +260,8 @@ func TestQueue_TenantsTakeTurns(t *testing.T) {
 func TestQueue_FiltersNarrowAClaim(t *testing.T) {
 	t.Parallel()
 	b := setup(t, false)
-	b.relay(t, b.accept(t, "a", "ocr", "OCR"))
-	b.relay(t, b.accept(t, "a", "embed", "EMBED"))
+	b.accept(t, "a", "ocr", "OCR")
+	b.accept(t, "a", "embed", "EMBED")
 	views, err := b.Claim(t.Context(), workqueue.ClaimRequest{
 		Owner: "w", RequestID: "1", Max: 5, Services: []string{"embed"},
 	})

@@ -1,16 +1,24 @@
 package workqueue
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
+
+// View is an item as callers see it.
+type View struct {
+	Item lifecycle.Item
+	// Directive is the message body. Only a claim's holds the lease id, which is
+	// a capability.
+	Directive []byte
+	// CancelRequested tells the worker that its result is not wanted any more.
+	CancelRequested bool
+}
 
 // Failure is a worker's report that it could not do the work.
 type Failure struct {
@@ -18,62 +26,43 @@ type Failure struct {
 	Retryable bool
 	Code      string
 	Message   string
-	// RetryAfter replaces the back-off where it is not 0.
+	// RetryAfter replaces the back-off if it is not 0.
 	RetryAfter time.Duration
 }
 
-// verb is what somebody does with an item, in its two halves.
-type verb struct {
-	operation lifecycle.Operation
-	// bring tells the ledger.
-	bring func(ctx context.Context, one *stored, id callbacks.Identity, at time.Time, opts []ledger.Option) (callbacks.Answer, error)
-	// move moves the item.
-	move move
+// pairOf is the fence of the attempt that the item carries.
+func pairOf(item *lifecycle.Item) statemachine.Pair {
+	return statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID}
 }
 
 // Start says that the owner has begun: the ACK. The errors are
 // [*problem.Error]s.
 func (q *Queue) Start(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
-	return q.report(ctx, workID, r, verb{
-		operation: lifecycle.OpStart,
-		bring: func(ctx context.Context, _ *stored, id callbacks.Identity, _ time.Time, opts []ledger.Option,
-		) (callbacks.Answer, error) {
-			return q.callbacks.Ack(ctx, id, opts...)
-		},
-		move: lifecycle.Start,
+	return q.do(ctx, workID, lifecycle.OpStart, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+		return statemachine.Ack{StepID: item.StepID, Pair: pairOf(item)}
 	})
 }
 
 // Heartbeat extends the lease of a running item, or the ACK deadline of a
 // claimed one by as much as the claim gave. The errors are [*problem.Error]s.
 func (q *Queue) Heartbeat(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
-	return q.report(ctx, workID, r, verb{operation: lifecycle.OpHeartbeat, bring: q.beat, move: lifecycle.Heartbeat})
-}
-
-// beat brings a sign of life to the ledger: of a claimed item, the extension of
-// its claim.
-func (q *Queue) beat(ctx context.Context, one *stored, id callbacks.Identity, at time.Time, opts []ledger.Option,
-) (callbacks.Answer, error) {
-	if one.item.Status != lifecycle.StatusClaimed {
-		return q.callbacks.Heartbeat(ctx, id, opts...)
-	}
-	// An item of a version that did not keep the length has what was left of it.
-	length := cmp.Or(one.item.ClaimLease, one.item.LeaseExpiresAt.Sub(one.item.UpdatedAt))
-	event := statemachine.ClaimExtended{StepID: id.StepID, Pair: id.Pair, By: at.Add(length)}
-	return q.change(ctx, id, event, opts)
+	return q.do(ctx, workID, lifecycle.OpHeartbeat, r, func(item *lifecycle.Item, now time.Time) statemachine.Event {
+		if item.Status == lifecycle.StatusClaimed {
+			return statemachine.ClaimExtended{StepID: item.StepID, Pair: pairOf(item), By: now.Add(item.ClaimLease)}
+		}
+		return statemachine.Heartbeat{StepID: item.StepID, Pair: pairOf(item)}
+	})
 }
 
 // Complete ends a running item: RESULT SUCCEEDED. The errors are
 // [*problem.Error]s.
 func (q *Queue) Complete(ctx context.Context, workID string, r lifecycle.Request, outputRef, resultRef json.RawMessage,
 ) (View, error) {
-	report := callbacks.Report{Status: statemachine.ResultSucceeded, OutputRef: outputRef, ResultRef: resultRef}
-	return q.report(ctx, workID, r, verb{
-		operation: lifecycle.OpComplete,
-		bring:     q.result(report),
-		move: func(item lifecycle.Item, r lifecycle.Request, _, at time.Time) (lifecycle.Change, error) {
-			return lifecycle.Complete(item, r, resultObject(outputRef, resultRef), at)
-		},
+	return q.do(ctx, workID, lifecycle.OpComplete, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+		return statemachine.Result{
+			StepID: item.StepID, Pair: pairOf(item), Status: statemachine.ResultSucceeded, OutputRef: outputRef,
+			ResultRef: resultRef,
+		}
 	})
 }
 
@@ -81,56 +70,101 @@ func (q *Queue) Complete(ctx context.Context, workID string, r lifecycle.Request
 // failed for good; the step's next attempt is an item of its own. The errors
 // are [*problem.Error]s.
 func (q *Queue) Fail(ctx context.Context, workID string, r lifecycle.Request, f Failure) (View, error) {
-	report := callbacks.Report{
-		Status: statemachine.ResultFailedFinal, ErrorCode: f.Code, ErrorMessage: f.Message, RetryAfter: f.RetryAfter,
-	}
+	status := statemachine.ResultFailedFinal
 	if f.Retryable {
-		report.Status = statemachine.ResultFailedRetry
+		status = statemachine.ResultFailedRetry
 	}
-	failure := lifecycle.Failure{Code: report.Status.ErrorCode(f.Code), Message: f.Message}
-	return q.report(ctx, workID, r, verb{
-		operation: lifecycle.OpFail,
-		bring:     q.result(report),
-		move: func(item lifecycle.Item, r lifecycle.Request, _, at time.Time) (lifecycle.Change, error) {
-			return lifecycle.Fail(item, r, failure, at)
-		},
+	return q.do(ctx, workID, lifecycle.OpFail, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+		return statemachine.Result{
+			StepID: item.StepID, Pair: pairOf(item), Status: status, ErrorCode: f.Code, ErrorMessage: f.Message,
+			RetryAfter: f.RetryAfter,
+		}
 	})
-}
-
-// result is the bring of a RESULT.
-func (q *Queue) result(report callbacks.Report,
-) func(context.Context, *stored, callbacks.Identity, time.Time, []ledger.Option) (callbacks.Answer, error) {
-	return func(ctx context.Context, _ *stored, id callbacks.Identity, _ time.Time, opts []ledger.Option,
-	) (callbacks.Answer, error) {
-		return q.callbacks.Result(ctx, id, report, opts...)
-	}
 }
 
 // Stall is an operator who takes an item from its worker. It spends no budget.
 // The errors are [*problem.Error]s.
 func (q *Queue) Stall(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
-	return q.report(ctx, workID, r, verb{
-		operation: lifecycle.OpStall,
-		bring: func(ctx context.Context, _ *stored, id callbacks.Identity, _ time.Time, opts []ledger.Option,
-		) (callbacks.Answer, error) {
-			return q.change(ctx, id, statemachine.Stall{StepID: id.StepID, AttemptNo: id.Pair.AttemptNo}, opts)
-		},
-		move: func(item lifecycle.Item, r lifecycle.Request, _, at time.Time) (lifecycle.Change, error) {
-			return lifecycle.Stall(item, r, at)
-		},
+	return q.do(ctx, workID, lifecycle.OpStall, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+		return statemachine.Stall{StepID: item.StepID, AttemptNo: item.AttemptNo}
 	})
 }
 
-// change brings an event to the ledger that is the queue's own: no callback
-// has it.
-func (q *Queue) change(ctx context.Context, id callbacks.Identity, event statemachine.Event, opts []ledger.Option,
-) (callbacks.Answer, error) {
-	result, err := q.ledger.Change(ctx, id.JobID, event, append(opts, ledger.By(id.Actor, id.RequestID))...)
-	if err != nil {
-		return callbacks.Answer{}, err
+// Requeue is an operator who offers a stalled item again now: the step's next
+// attempt is dispatched, and comes back as the same item, in the operator's
+// name. It spends no budget. The item that it returns is queued, or still
+// stalled while dispatch is paused. The errors are [*problem.Error]s.
+func (q *Queue) Requeue(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
+	return q.do(ctx, workID, lifecycle.OpRequeueStalled, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+		return statemachine.Retry{StepID: item.StepID}
+	})
+}
+
+// do carries a verb out, and answers with the item as it is then.
+func (q *Queue) do(ctx context.Context, workID string, operation lifecycle.Operation, r lifecycle.Request,
+	event func(*lifecycle.Item, time.Time) statemachine.Event,
+) (View, error) {
+	result, err := q.ledger.Work(ctx, workID, ledger.Verb{
+		Operation: operation, Request: r, Event: event, Sees: q.caller.sees,
+	})
+	if err == nil {
+		err = result.Problem()
 	}
-	return callbacks.Answer{
-		Outcome: result.Outcome, Job: &result.Job, PostErr: result.PostErr,
-		CancelRequested: result.Job.Job.State == statemachine.JobCancelling,
-	}, result.Problem()
+	if err != nil {
+		return View{}, asProblem(err)
+	}
+	view, err := q.view(ctx, &result.Item)
+	view.CancelRequested = result.Job.Job.State == statemachine.JobCancelling
+	return view, err
+}
+
+// Get returns an item. The errors are [*problem.Error]s.
+func (q *Queue) Get(ctx context.Context, workID string) (View, error) {
+	item, err := q.find(ctx, workID)
+	if err != nil {
+		return View{}, asProblem(err)
+	}
+	return q.view(ctx, &item)
+}
+
+// find reads an item that the caller may see; any other is
+// [lifecycle.ErrNotFound], as if it were not there.
+func (q *Queue) find(ctx context.Context, workID string) (lifecycle.Item, error) {
+	item, err := q.ledger.Item(ctx, workID)
+	if err == nil && !q.caller.sees(item.TenantID, item.Service) {
+		err = lifecycle.ErrNotFound
+	}
+	return item, err
+}
+
+// view adds the directive, without the lease id.
+func (q *Queue) view(ctx context.Context, item *lifecycle.Item) (View, error) {
+	directive, err := q.ledger.ItemDirective(ctx, item)
+	if err != nil {
+		return View{}, asProblem(err)
+	}
+	redacted, err := statemachine.WithoutLease(directive)
+	if err != nil {
+		return View{}, err
+	}
+	return View{Item: *item, Directive: redacted}, nil
+}
+
+// Events returns one page of an item's history with rev > after, oldest first,
+// and the rev to go on after, 0 at the end. The errors are [*problem.Error]s.
+func (q *Queue) Events(ctx context.Context, workID string, after int64, limit int) ([]lifecycle.Event, int64, error) {
+	events, err := q.ledger.ItemHistory(ctx, workID)
+	if err == nil && (len(events) == 0 || q.caller.limited()) {
+		_, err = q.find(ctx, workID)
+	}
+	if err != nil {
+		return nil, 0, asProblem(err)
+	}
+	for len(events) > 0 && events[0].Rev <= after {
+		events = events[1:]
+	}
+	if limit > 0 && len(events) > limit {
+		return events[:limit], events[limit-1].Rev, nil
+	}
+	return events, 0, nil
 }

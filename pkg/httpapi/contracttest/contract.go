@@ -1,8 +1,7 @@
-// Package contracttest holds what a server of Lucius is asked, and what it
-// answers, against the OpenAPI document, and counts which operations and status
-// codes were seen. It is for tests alone. It reads the document by itself, with
-// another library than the one that the server's glue is made by, so that the two
-// do not share a mistake.
+// Package contracttest checks the requests and responses of a Lucius server against
+// the OpenAPI document, and counts the operations and status codes that it saw. It is
+// for tests only. It reads the document with another library than the one that
+// generates the server's glue, so that the two do not share a mistake.
 //
 //	test ─► http.Client ─► Transport ─► server
 //	                           │
@@ -42,41 +41,30 @@ type Operation struct {
 	Statuses []int
 }
 
-// Contract is the OpenAPI document, and what was seen of it. It is safe for
+// Contract is the OpenAPI document, with the pairs that were seen. It is safe for
 // concurrent use.
 type Contract struct {
-	doc     *openapi3.T
-	router  routers.Router
-	anyBody []string
+	doc    *openapi3.T
+	router routers.Router
 
 	mu   sync.Mutex
 	seen map[Pair]int
 }
 
-// Option changes how a [Contract] judges.
-type Option func(*Contract)
-
-// AnyBody lets the server accept any body for these operations: for servers whose
-// use cases stand in for the real ones, and do not read what they are given.
-func AnyBody(operations ...string) Option {
-	return func(c *Contract) { c.anyBody = append(c.anyBody, operations...) }
-}
-
-// plainText are media types whose bodies are texts. The library decodes what it
-// is told of alone.
+// plainText are media types whose bodies are texts. The library decodes only
+// registered media types.
 var plainText = []string{"application/openapi+yaml", "application/openmetrics-text", "text/event-stream", "text/html"}
 
-// registerDecoders tells the library of them, once: it keeps them in one place for
-// the whole process.
+// registerDecoders registers them once, because the library's registry is global.
 var registerDecoders = sync.OnceFunc(func() {
 	for _, mediaType := range plainText {
 		openapi3filter.RegisterBodyDecoder(mediaType, openapi3filter.PlainBodyDecoder)
 	}
 })
 
-// New returns the contract of [api.Spec]. The error says why the document can not
-// be used.
-func New(options ...Option) (*Contract, error) {
+// New returns the contract of [api.Spec]. The error says why the document cannot be
+// used.
+func New() (*Contract, error) {
 	registerDecoders()
 	doc, err := openapi3.NewLoader().LoadFromData(api.Spec())
 	if err != nil {
@@ -86,12 +74,7 @@ func New(options ...Option) (*Contract, error) {
 	if err != nil {
 		return nil, fmt.Errorf("contracttest: routes of the document: %w", err)
 	}
-	// A batch is answered as a whole, and each of its commands by itself.
-	c := &Contract{doc: doc, router: router, anyBody: []string{"submitBatch"}, seen: map[Pair]int{}}
-	for _, option := range options {
-		option(c)
-	}
-	return c, nil
+	return &Contract{doc: doc, router: router, seen: map[Pair]int{}}, nil
 }
 
 // Operations returns the documented operations, by path and method. The caller
@@ -116,8 +99,8 @@ func (c *Contract) Operations() []Operation {
 	return all
 }
 
-// Find returns the operation that the request is for, or an error where the
-// document has none for its path and method. HEAD is GET.
+// Find returns the request's operation, or an error if the document has none for its
+// path and method. HEAD counts as GET.
 func (c *Contract) Find(r *http.Request) (operationID string, err error) {
 	route, _, err := c.find(r)
 	if err != nil {
@@ -126,10 +109,10 @@ func (c *Contract) Find(r *http.Request) (operationID string, err error) {
 	return route.Operation.OperationID, nil
 }
 
-// errUndocumented is returned where no operation is for the request.
+// errUndocumented is returned for a request without an operation.
 var errUndocumented = errors.New("the document has no such operation")
 
-// find is Find, with what the library wants to know of the route.
+// find is Find, with the route and path parameters for the library.
 func (c *Contract) find(r *http.Request) (*routers.Route, map[string]string, error) {
 	probe := *r
 	if probe.Method == http.MethodHead {
@@ -142,7 +125,7 @@ func (c *Contract) find(r *http.Request) (*routers.Route, map[string]string, err
 	return route, params, nil
 }
 
-// note counts what was seen.
+// note counts a pair as seen.
 func (c *Contract) note(pair Pair) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 )
 
-// undocumentedFields returns an error that names a field of a response which the
-// document does not have. A schema allows such fields to clients, who must ignore
-// what they do not know; the server has to say what it sends.
+// undocumentedFields returns an error that names a field of the response that is not
+// in the document. Schemas allow such fields, because clients must ignore unknown
+// ones, but the server must document every field that it sends.
 func undocumentedFields(operation *openapi3.Operation, e *Exchange) error {
 	response := operation.Responses.Status(e.Status)
 	if response == nil {
@@ -33,8 +33,8 @@ func undocumentedFields(operation *openapi3.Operation, e *Exchange) error {
 	return nil
 }
 
-// unknown returns where in the value a field is that the schema does not have,
-// empty where there is none.
+// unknown returns the JSON pointer of a field that the schema does not have, empty if
+// there is none.
 func unknown(s *openapi3.Schema, value any, at string) string {
 	switch value := value.(type) {
 	case map[string]any:
@@ -64,8 +64,8 @@ func unknown(s *openapi3.Schema, value any, at string) string {
 	return ""
 }
 
-// fieldsOf returns the fields of an object, with those of the schemas that it is
-// made of, and whether it may have any others.
+// fieldsOf returns the fields of an object, including those of its allOf schemas, and
+// whether it may have others.
 func fieldsOf(s *openapi3.Schema) (fields openapi3.Schemas, open bool) {
 	fields = maps.Clone(s.Properties)
 	if fields == nil {

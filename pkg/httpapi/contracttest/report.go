@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Report is what was seen of a contract.
+// Report lists the operations and status codes of a contract that were seen.
 type Report struct {
 	operations []Operation
 	seen       map[Pair]int
 }
 
-// Report returns what was seen until now.
+// Report returns the pairs seen so far.
 func (c *Contract) Report() Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -33,7 +33,7 @@ func (r Report) Missing() []Pair {
 	return missing
 }
 
-// Seen returns how many documented pairs were seen, of how many.
+// Seen returns how many documented pairs were seen, and how many there are.
 func (r Report) Seen() (seen, documented int) {
 	for _, operation := range r.operations {
 		documented += len(operation.Statuses)
@@ -41,9 +41,8 @@ func (r Report) Seen() (seen, documented int) {
 	return documented - len(r.Missing()), documented
 }
 
-// String has a line for each operation: its id, its method and path, and each of
-// its status codes, in parentheses where it was not seen. The last line is the
-// sum.
+// String has a line for each operation: its id, its method and path, and each of its
+// status codes, in parentheses if it was not seen. The last line is the sum.
 func (r Report) String() string {
 	var text strings.Builder
 	for _, operation := range r.operations {

@@ -7,22 +7,22 @@ import (
 	"net/http"
 )
 
-// Transport is a [http.RoundTripper] that holds each exchange against the
-// contract. It is safe for concurrent use.
+// Transport is a [http.RoundTripper] that checks each exchange against the contract.
+// It is safe for concurrent use.
 type Transport struct {
-	// Base carries the requests. Required.
+	// Base sends the requests. Required.
 	Base http.RoundTripper
-	// Contract is what exchanges are held against. Required.
+	// Contract is the contract of the exchanges. Required.
 	Contract *Contract
-	// Fault is told what of an exchange is not as documented, by the goroutine of
-	// the request. Required.
+	// Fault gets the differences of an exchange, in the goroutine of the request.
+	// Required.
 	Fault func(error)
 }
 
-// RoundTrip implements [http.RoundTripper]. The body of a request is read to its
-// end before it is sent, that of a response before it is returned. Of a stream of
-// events nothing is read: its status and header alone are checked. A response
-// that breaks off is returned as far as it came, and is not checked.
+// RoundTrip implements [http.RoundTripper]. It reads the body of a request to its end
+// before it sends it, and that of a response before it returns it. It does not read
+// event streams and checks only their status and header. A truncated response is
+// returned as far as it came, unchecked.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent, err := read(r.Body)
 	if err != nil {
@@ -50,8 +50,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// receive reads the body of a response, which may be read again, with what it
-// broke off with if it is not whole.
+// receive reads the body of a response and makes it readable again, ending with the
+// same error if it is truncated.
 func receive(response *http.Response) (data []byte, whole bool) {
 	data, err := read(response.Body)
 	var rest io.Reader = bytes.NewReader(data)
@@ -68,7 +68,7 @@ func read(body io.ReadCloser) ([]byte, error) {
 		return nil, nil
 	}
 	data, err := io.ReadAll(body)
-	_ = body.Close() // It was read as far as it goes.
+	_ = body.Close() // The body was read already.
 	return data, err
 }
 
@@ -78,7 +78,7 @@ func isStream(response *http.Response) bool {
 	return err == nil && mediaType == "text/event-stream"
 }
 
-// broken is the rest of a body that broke off.
+// broken is the error after a truncated body.
 type broken struct{ err error }
 
 func (b broken) Read([]byte) (int, error) { return 0, b.err }

@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
 )
 
-// answering is a server, and a client of it whose faults are kept.
+// answering returns a server, and a client for it that collects its faults.
 func answering(t *testing.T, handler http.HandlerFunc) (url string, client *http.Client, faults *[]error) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -26,7 +26,7 @@ func answering(t *testing.T, handler http.HandlerFunc) (url string, client *http
 	}}, faults
 }
 
-// ask sends a request, and returns what was received and why no more was.
+// ask sends a request, and returns the received body and the error that ended it.
 func ask(t *testing.T, client *http.Client, method, url, body string) (status int, received string, err error) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -125,7 +125,7 @@ func TestTransportReturnsTheErrorsOfBothSides(t *testing.T) {
 	}
 }
 
-// failing is a body that can not be read.
+// failing is a body that cannot be read.
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }

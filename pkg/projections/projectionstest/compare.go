@@ -13,9 +13,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// Compare returns in what the projected rows differ from the aggregates in that
-// table, one sentence each; none where all is shown and nothing else. The error
-// is the store's, or says which row cannot be read.
+// Compare returns the differences between the projected rows and the aggregates
+// in that table, one sentence each. The error is the store's, or names a row
+// that cannot be read.
 func Compare(ctx context.Context, store tablestore.Walker, aggregates string, tables projections.Tables) ([]string, error) {
 	c := &comparison{tables: tables.WithDefaults(), shown: map[tablestore.Key]tablestore.Properties{}}
 	for _, table := range c.tables.All() {
@@ -42,13 +42,13 @@ func Compare(ctx context.Context, store tablestore.Walker, aggregates string, ta
 		}
 	}
 	for key := range c.shown {
-		c.differ("%s shows nothing that is there", key)
+		c.differ("%s shows an object that does not exist", key)
 	}
 	slices.Sort(c.found)
 	return c.found, nil
 }
 
-// walk reads a table whole.
+// walk reads a whole table.
 func walk(ctx context.Context, store tablestore.Walker, table string, visit func(*tablestore.Row) error) error {
 	for next := (tablestore.Walk{Table: table}); ; {
 		rows, err := store.Walk(ctx, next)
@@ -60,11 +60,11 @@ func walk(ctx context.Context, store tablestore.Walker, table string, visit func
 				return err
 			}
 		}
-		next = next.Behind(rows)
+		next = next.After(rows)
 	}
 }
 
-// comparison holds the projected rows that are not accounted for yet.
+// comparison holds the projected rows that are not compared yet.
 type comparison struct {
 	tables projections.Tables
 	shown  map[tablestore.Key]tablestore.Properties
@@ -101,8 +101,8 @@ func (c *comparison) job(id string, rows map[string]tablestore.Properties) error
 	return nil
 }
 
-// standsFor are the columns of a JOB row that say what stands for the job in
-// other partitions.
+// standsFor are the columns of a JOB row that name the job's rows in other
+// partitions.
 var standsFor = []string{
 	"entry_kind", "entry_due", "entry_nonce", "slot_partition", "slot_row", "slot_numbered", "claim",
 }
@@ -113,6 +113,7 @@ func (c *comparison) outbox(partition, id string, row tablestore.Properties, dir
 	want := append(without(row, "step_id"),
 		tablestore.Property{Name: "jobId", Value: tablestore.String(id)},
 		tablestore.Property{Name: "stepId", Value: row.Get("step_id")},
+		tablestore.Property{Name: "partition", Value: row.Get("lane")},
 		tablestore.Property{Name: "rev", Value: c.shown[key].Get("rev")},
 	)
 	if at := c.shown[key].Get("rev").Int(); at > rev {
@@ -141,12 +142,10 @@ func (c *comparison) events(id string, row tablestore.Properties) error {
 	}
 	at, rev := row.Get("at").Time(), row.Get("rev").Int()
 	for i, e := range entries {
-		key := tablestore.Key{
-			Table: c.tables.Events, Partition: id,
-			Row: fmt.Sprintf("%s:%012d-%03d", at.Format("20060102T150405.000Z"), rev, i),
-		}
+		eventID := fmt.Sprintf("%012d-%03d", rev, i)
+		key := tablestore.Key{Table: c.tables.Events, Partition: id, Row: at.Format("20060102T150405.000Z") + ":" + eventID}
 		payload := map[string]any{
-			"event_id": fmt.Sprintf("%d-%d", rev, i), "rev": rev, "type": e.Type, "at": at.Format("2006-01-02T15:04:05.000Z"),
+			"event_id": eventID, "rev": rev, "type": e.Type, "at": at.Format("2006-01-02T15:04:05.000Z"),
 			"actor": row.Get("actor").String(), "object": e.Object, "object_id": e.ID, "from": e.From, "to": e.To,
 			"attempt_no": e.Number, "cause": e.Cause, "request_id": row.Get("request_id").String(), "detail": e.Detail,
 		}
@@ -156,7 +155,7 @@ func (c *comparison) events(id string, row tablestore.Properties) error {
 		}
 		c.row(key, tablestore.AppendLarge(tablestore.Properties{
 			{Name: "v", Value: tablestore.Int(1)}, {Name: "jobId", Value: tablestore.String(id)},
-			{Name: "event_id", Value: tablestore.String(fmt.Sprintf("%d-%d", rev, i))},
+			{Name: "event_id", Value: tablestore.String(eventID)},
 			{Name: "rev", Value: tablestore.Int(rev)}, {Name: "event_type", Value: tablestore.String(e.Type)},
 			{Name: "created_at", Value: tablestore.Time(at)},
 		}, "payload", tablestore.Large(got, "payload")))
@@ -164,8 +163,7 @@ func (c *comparison) events(id string, row tablestore.Properties) error {
 	return nil
 }
 
-// payload reports whether JSON holds anything else than what is to be said;
-// what is empty is left out.
+// payload reports whether the JSON differs from want without its empty values.
 func (c *comparison) payload(text []byte, want map[string]any) (bool, error) {
 	maps.DeleteFunc(want, func(_ string, value any) bool { return value == "" || value == 0 })
 	expected, err := json.Marshal(want)
@@ -180,7 +178,7 @@ func (c *comparison) payload(text []byte, want map[string]any) (bool, error) {
 	return string(found) != string(expected), err
 }
 
-// row compares one row, and accounts for it.
+// row compares one row and marks it as compared.
 func (c *comparison) row(key tablestore.Key, want tablestore.Properties) {
 	got, ok := c.shown[key]
 	delete(c.shown, key)
@@ -198,7 +196,7 @@ func (c *comparison) row(key tablestore.Key, want tablestore.Properties) {
 	}
 }
 
-// names are the names of both, each once.
+// names returns the names of both, each once.
 func names(a, b tablestore.Properties) []string {
 	all := map[string]bool{}
 	for _, p := range slices.Concat(a, b) {
@@ -207,7 +205,7 @@ func names(a, b tablestore.Properties) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// text is a value for people.
+// text formats a value for people.
 func text(v tablestore.Value) string {
 	switch v.Kind() {
 	case tablestore.KindString:
@@ -224,7 +222,7 @@ func text(v tablestore.Value) string {
 	return "nothing"
 }
 
-// without are the properties but for those.
+// without returns the properties except those with these names.
 func without(p tablestore.Properties, names ...string) tablestore.Properties {
 	return slices.DeleteFunc(slices.Clone(p), func(c tablestore.Property) bool { return slices.Contains(names, c.Name) })
 }

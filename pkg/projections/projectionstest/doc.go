@@ -1,4 +1,4 @@
-// Package projectionstest compares projected rows with the aggregates that they
-// show, by the names of tables, rows and columns alone: it is not blind where the
-// code that writes them is. It is for tests.
+// Package projectionstest compares projected rows with their aggregates, for
+// tests. It uses only the names of tables, rows and columns, so that it does
+// not share the faults of the code that writes them.
 package projectionstest

@@ -9,16 +9,16 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// TableLayout is the test of a package that runs its other tests in the layout
-// "table".
+// TableLayout is the name of a test that runs its package's other tests in the
+// layout "table".
 const TableLayout = "TestTableLayout"
 
-// Projector is that of the layout that the test runs in: the projections for one
-// under [TableLayout], nil for any other. So a fixture serves both.
+// Projector returns the projections for a test under [TableLayout], and nil for
+// any other, so that one fixture serves both layouts.
 func Projector(t testing.TB, store tablestore.Store) ledger.Projector {
 	t.Helper()
 	if !strings.HasPrefix(t.Name(), TableLayout+"/") {
 		return nil
 	}
-	return projections.New(store, projections.Tables{})
+	return projections.New(store, projections.Tables{}, nil)
 }

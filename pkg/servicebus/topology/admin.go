@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -14,24 +15,23 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 )
 
-// The subscription that Lucius reads holds a message for that long while it is
-// handled, and gives up on one that was handed out that often.
+// Created subscriptions lock a delivered message for that long, and dead-letter it
+// after that many deliveries.
 const (
 	lockDuration     = "PT1M"
 	maxDeliveryCount = 10
 )
 
-// standardBytes is what a message may have in a namespace that is not Premium.
+// standardBytes is the largest message in a namespace that is not Premium.
 const standardBytes = 256 << 10
 
-// NamespaceOptions name a namespace.
+// NamespaceOptions names a namespace and the credential to manage it.
 type NamespaceOptions struct {
 	// Connection is a connection string with the right to manage. Required, unless
 	// Namespace is set.
 	Connection string
-	// Namespace is the host name, such as example.servicebus.windows.net, to be
-	// managed with azidentity's DefaultAzureCredential. Required, unless Connection
-	// is set.
+	// Namespace is the host name, such as example.servicebus.windows.net, for use
+	// with azidentity's DefaultAzureCredential. Required, unless Connection is set.
 	Namespace string
 	// Transport carries the requests. Optional. Defaults to the SDK's.
 	Transport interface {
@@ -42,7 +42,7 @@ type NamespaceOptions struct {
 // namespace manages a namespace over its REST interface.
 type namespace struct{ client *admin.Client }
 
-// Open returns the management side of a namespace. Nothing is sent yet.
+// Open returns the management side of a namespace. It does not connect yet.
 func Open(options NamespaceOptions) (Admin, error) {
 	client := &admin.ClientOptions{ClientOptions: azcore.ClientOptions{Transport: options.Transport}}
 	if emulated(options.Connection) {
@@ -67,8 +67,8 @@ func Open(options NamespaceOptions) (Admin, error) {
 	return &namespace{opened}, nil
 }
 
-// emulated reports whether a connection string is that of an emulator. Those speak
-// AMQP alone; a request would fail after many tries by something about TLS.
+// emulated reports whether a connection string is for an emulator. Emulators speak
+// only AMQP; a request would fail after many tries with an error about TLS.
 func emulated(connection string) bool {
 	for part := range strings.SplitSeq(connection, ";") {
 		name, value, _ := strings.Cut(part, "=")
@@ -86,7 +86,7 @@ func (n *namespace) Limits(ctx context.Context) (int, error) {
 		return 0, plain(err)
 	}
 	if answer.SKU == "Premium" {
-		return 0, nil // Each topic says it for itself.
+		return 0, nil // Each topic has its own limit.
 	}
 	return standardBytes, nil
 }
@@ -128,7 +128,7 @@ func (n *namespace) CreateTopic(ctx context.Context, topic *Topic) error {
 		properties.DuplicateDetectionHistoryTimeWindow = new(formatPeriod(topic.Window))
 	}
 	_, err := n.client.CreateTopic(ctx, topic.Name, &admin.CreateTopicOptions{Properties: properties})
-	return thereIsFine(err)
+	return ignoreExisting(err)
 }
 
 // CreateSubscription implements [Admin].
@@ -143,18 +143,18 @@ func (n *namespace) CreateSubscription(ctx context.Context, topic string, subscr
 		}
 	}
 	_, err := n.client.CreateSubscription(ctx, topic, subscription.Name, &admin.CreateSubscriptionOptions{Properties: properties})
-	return thereIsFine(err)
+	return ignoreExisting(err)
 }
 
-// thereIsFine forgives that what is to be created is there.
-func thereIsFine(err error) error {
+// ignoreExisting returns nil if the entity to be created exists already.
+func ignoreExisting(err error) error {
 	if answer, ok := errors.AsType[*azcore.ResponseError](err); ok && answer.StatusCode == http.StatusConflict {
 		return nil
 	}
 	return plain(err)
 }
 
-// plain returns the error in a line of its own.
+// plain returns the error on one line, without the SDK's dump of the response.
 func plain(err error) error {
 	answer, ok := errors.AsType[*azcore.ResponseError](err)
 	switch {
@@ -169,12 +169,12 @@ func plain(err error) error {
 	}
 }
 
-// active reports whether an entity can be used; one that does not say can.
+// active reports whether an entity can be used. One without a status can.
 func active(status *admin.EntityStatus) bool {
 	return status == nil || *status == admin.EntityStatusActive
 }
 
-// value is what a pointer points at, or the zero value.
+// value returns what a pointer points at, or the zero value.
 func value[T any](p *T) (v T) {
 	if p != nil {
 		v = *p
@@ -182,5 +182,35 @@ func value[T any](p *T) (v T) {
 	return v
 }
 
-// formatPeriod writes a period as the namespace wants it, in seconds.
+// formatPeriod formats a period in seconds.
 func formatPeriod(d time.Duration) string { return fmt.Sprintf("PT%dS", int(d.Seconds())) }
+
+// period matches an ISO 8601 period as the namespace writes it: days and shorter
+// units, such as PT10M or P10675199DT2H48M5.4775807S.
+var period = regexp.MustCompile(`^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.\d+)?S)?)?$`)
+
+// longest replaces a period that is too long for a duration.
+const longest = time.Duration(1<<63 - 1)
+
+// parsePeriod parses a period. An empty text is 0; fractions of a second are dropped.
+func parsePeriod(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	parts := period.FindStringSubmatch(text)
+	if parts == nil {
+		return 0, fmt.Errorf("%q is not a period", text)
+	}
+	total := time.Duration(0)
+	for i, unit := range []time.Duration{24 * time.Hour, time.Hour, time.Minute, time.Second} {
+		if parts[i+1] == "" {
+			continue
+		}
+		n, _ := strconv.ParseInt(parts[i+1], 10, 64) // Only digits; too many give the largest number.
+		if time.Duration(n) > (longest-total)/unit {
+			return longest, nil
+		}
+		total += time.Duration(n) * unit
+	}
+	return total, nil
+}

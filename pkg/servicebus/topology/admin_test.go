@@ -15,13 +15,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/servicebus/topology"
 )
 
-// rest is the REST interface of a namespace, as far as it is used here: what is
-// put is there, as it was put.
+// rest fakes the parts of a namespace's REST interface that this package uses. It
+// stores entities as they were put.
 type rest struct {
 	mu       sync.Mutex
 	sku      string
 	entities map[string]string // the description of each, by path
-	status   int               // instead of any answer, where it is not 0
+	status   int               // of every answer, unless it is 0
 }
 
 var description = regexp.MustCompile(`(?s)<(Topic|Subscription)Description.*</(Topic|Subscription)Description>`)
@@ -63,7 +63,7 @@ func (r *rest) put(req *http.Request, path string) (*http.Response, error) {
 	return answer(req, 201, entry(path, r.entities[path])), nil
 }
 
-// list is the feed of a topic's subscriptions.
+// list returns the feed of a topic's subscriptions.
 func (r *rest) list(path string) string {
 	var b strings.Builder
 	for name, text := range r.entities {
@@ -135,7 +135,7 @@ func TestNamespace_OverItsRESTInterface(t *testing.T) {
 	}
 }
 
-func TestNamespace_SaysWhatItMayNot(t *testing.T) {
+func TestNamespace_ReportsRefusals(t *testing.T) {
 	t.Parallel()
 	service := &rest{status: 401}
 	bus, err := topology.Open(topology.NamespaceOptions{Connection: connection, Transport: service})
@@ -185,7 +185,7 @@ func TestPeriods(t *testing.T) {
 		state, err := bus.Topic(t.Context(), "t")
 		if want < 0 {
 			if err == nil {
-				t.Errorf("%q was taken for a period", text)
+				t.Errorf("%q was parsed as a period", text)
 			}
 			continue
 		}

@@ -7,59 +7,59 @@ import (
 	"time"
 )
 
-// Config is what the names are made of.
+// Config configures a [Topology].
 type Config struct {
 	TopicPrefix string // Required. Topic of a lane without its number.
 	Lanes       int    // Required.
-	// Services are the platform services that have a subscription of their own on
-	// each lane. Optional.
+	// Services are the platform services. Each gets a subscription on each lane.
+	// Optional.
 	Services []string
-	// ReplyPrefix and ReplySubscription name the topics that replies come by.
-	// Optional. Without a prefix there are none.
+	// ReplyPrefix and ReplySubscription name the reply topics and their
+	// subscription. Optional. Without a prefix there are no reply topics.
 	ReplyPrefix       string
 	ReplySubscription string
-	// Window is how long a message id must be remembered: as long as one may be
-	// published again. Optional. Defaults to 10 minutes.
+	// Window is how long a topic must remember message ids: as long as the relay may
+	// republish a message. Optional. Defaults to 10 minutes.
 	Window time.Duration
-	// MessageBytes is the largest message that is to fit. Optional.
+	// MessageBytes is the largest message that must fit. Optional.
 	MessageBytes int
 }
 
-// Topology is what has to be there.
+// Topology is the required state of a namespace.
 type Topology struct {
 	Topics       []Topic
 	MessageBytes int
 }
 
-// Topic is a topic that has to be there.
+// Topic is a required topic.
 type Topic struct {
 	Name string
-	// Window is how long message ids are remembered.
+	// Window is how long the topic remembers message ids; 0 on reply topics, which do
+	// not detect duplicates.
 	Window        time.Duration
 	Subscriptions []Subscription
 }
 
-// Subscription is a subscription that has to be there.
+// Subscription is a required subscription.
 type Subscription struct {
 	Name string
-	// Service is whose directives it gets alone; empty gets all.
+	// Service limits it to the directives of this service; empty gets every message.
 	Service string
-	// Ours says that Lucius itself reads it, so that it has to have this name. Any
-	// other may be named as its owner likes, as long as the topic has one.
+	// Ours is true if Lucius itself reads it, so that its name is fixed. Services may
+	// name theirs as they like, as long as the topic has one.
 	Ours bool
 }
 
-// legal is what Service Bus takes for the name of a topic or a subscription.
+// legal matches the names of topics and subscriptions that Service Bus accepts.
 var legal = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 
-// The longest names that Service Bus takes.
+// The longest names that Service Bus accepts.
 const (
 	maxTopicName        = 260
 	maxSubscriptionName = 50
 )
 
-// New works out the topology. The error names the field, or the service, that
-// cannot be a name.
+// New returns the topology. The error names the invalid field, service or name.
 func New(cfg Config) (*Topology, error) {
 	if cfg.Lanes < 1 {
 		return nil, fmt.Errorf("topology: Config.Lanes is %d, must be at least 1", cfg.Lanes)
@@ -90,8 +90,7 @@ func New(cfg Config) (*Topology, error) {
 	return t, t.checkNames()
 }
 
-// checkNames finds names that Service Bus would not take, and such that stand for
-// two topics.
+// checkNames rejects names that Service Bus would not accept and duplicate topics.
 func (t *Topology) checkNames() error {
 	seen := map[string]bool{}
 	for i := range t.Topics {

@@ -13,7 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/servicebus/topology"
 )
 
-// memory is a namespace in memory.
+// memory is an Admin of a namespace in memory.
 type memory struct {
 	limit  int
 	topics map[string]*topology.TopicState
@@ -36,7 +36,7 @@ func (m *memory) CreateSubscription(_ context.Context, topic string, s topology.
 	return m.err
 }
 
-// wanted is a topology of two lanes with replies.
+// wanted returns a topology of two lanes with replies.
 func wanted(t *testing.T) *topology.Topology {
 	t.Helper()
 	top, err := topology.New(topology.Config{
@@ -49,7 +49,7 @@ func wanted(t *testing.T) *topology.Topology {
 	return top
 }
 
-func TestProvision_MakesWhatCheckMisses(t *testing.T) {
+func TestProvision_CreatesWhatCheckReportsMissing(t *testing.T) {
 	t.Parallel()
 	bus := &memory{topics: map[string]*topology.TopicState{}, limit: 256 << 10}
 	top := wanted(t)
@@ -73,9 +73,9 @@ func TestProvision_MakesWhatCheckMisses(t *testing.T) {
 	}
 }
 
-func TestCheck_TellsWhatIsWrong(t *testing.T) {
+func TestCheck_ReportsWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	some := []topology.SubscriptionState{{Name: "anybody", Active: true}}
+	some := []topology.SubscriptionState{{Name: "other", Active: true}}
 	for name, test := range map[string]struct {
 		state topology.TopicState
 		level topology.Level
@@ -107,7 +107,7 @@ func TestCheck_TellsWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestCheck_OwnSubscriptionsHaveToBeThere(t *testing.T) {
+func TestCheck_RequiresItsOwnSubscriptions(t *testing.T) {
 	t.Parallel()
 	top := wanted(t)
 	top.Topics = top.Topics[2:3]
@@ -120,7 +120,7 @@ func TestCheck_OwnSubscriptionsHaveToBeThere(t *testing.T) {
 	}
 }
 
-func TestNamesThatServiceBusWouldRefuse(t *testing.T) {
+func TestNew_RejectsNamesThatServiceBusWouldRefuse(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]topology.Config{
 		"Lanes is 0":                  {TopicPrefix: "p"},
@@ -135,7 +135,7 @@ func TestNamesThatServiceBusWouldRefuse(t *testing.T) {
 	}
 }
 
-func TestTheNamespacesErrorsAreToldWithTheTopic(t *testing.T) {
+func TestNamespaceErrorsNameTheTopic(t *testing.T) {
 	t.Parallel()
 	bus := &memory{topics: map[string]*topology.TopicState{}, err: topology.ErrForbidden}
 	if _, err := wanted(t).Check(t.Context(), bus); !errors.Is(err, topology.ErrForbidden) {

@@ -20,8 +20,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
-// emulator is the Azurite that all tests share, started by the first that
-// needs it.
+// emulator is the Azurite that all tests share. The first test that needs it
+// starts it.
 var emulator = sync.OnceValues(func() (*azurite.Server, error) {
 	started.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -31,7 +31,7 @@ var emulator = sync.OnceValues(func() (*azurite.Server, error) {
 
 var started atomic.Bool
 
-// tests runs the tests and stops what they started.
+// tests runs the tests and stops the emulator.
 type tests struct{ *testing.M }
 
 func (t tests) Run() int {
@@ -46,8 +46,8 @@ func (t tests) Run() int {
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(tests{m}) }
 
-// connection returns the account under test: a real one where the environment
-// names it, else Azurite.
+// connection returns the account under test: the one that the environment
+// names, or Azurite.
 func connection(t testing.TB) string {
 	t.Helper()
 	if account := os.Getenv("LUCIUS_TEST_TABLE_CONNECTION"); account != "" {
@@ -65,9 +65,9 @@ var (
 	serial atomic.Int64
 )
 
-// tables returns the names of two tables that no other test has, and deletes
-// them when the test is over. A name is never used again: deleting a table
-// takes Azure a while.
+// tables returns two table names that no other test uses, and deletes the
+// tables when the test ends. Names are not reused, because Azure takes a while
+// to delete a table.
 func tables(t testing.TB) [2]string {
 	t.Helper()
 	n := serial.Add(1)
@@ -87,11 +87,11 @@ func deleteTables(t testing.TB, names [2]string) {
 		return
 	}
 	for _, name := range names {
-		_, _ = service.DeleteTable(context.WithoutCancel(t.Context()), name, nil) // It may not have been created.
+		_, _ = service.DeleteTable(context.WithoutCancel(t.Context()), name, nil) // The table may not exist.
 	}
 }
 
-// open opens a store that must open, and closes it when the test is over.
+// open opens a store, which must succeed, and closes it when the test ends.
 func open(t testing.TB, options aztablestore.Options) *aztablestore.Store {
 	t.Helper()
 	store, err := aztablestore.Open(t.Context(), options)

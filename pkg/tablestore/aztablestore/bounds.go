@@ -1,12 +1,12 @@
 package aztablestore
 
-// alphabet holds the characters that a key may consist of, in ascending order.
+// alphabet holds the legal characters of keys, in ascending order.
 const alphabet = "-.0123456789:=ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 
 // lowest returns the lowest key that is not below the bound, which may be any
-// string. The same keys are below either, so that a filter need not hold what
-// an address or the store's order of strings might treat in its own way. ok is
-// false where every key is below the bound.
+// string. Bound and result have the same keys below them, so a filter needs no
+// characters that an address or the service's string order might treat
+// differently. ok is false if every key is below the bound.
 func lowest(bound string) (key string, ok bool) {
 	for i := range len(bound) {
 		next, legal := following(bound[i])
@@ -16,14 +16,14 @@ func lowest(bound string) (key string, ok bool) {
 		if next != 0 {
 			return bound[:i] + string(next), true
 		}
-		// Every key that goes on after the prefix is below the bound.
-		return behind(bound[:i])
+		// Every key that continues the prefix is below the bound.
+		return afterPrefix(bound[:i])
 	}
 	return bound, true
 }
 
-// behind returns the lowest key that is above all keys with that prefix.
-func behind(prefix string) (key string, ok bool) {
+// afterPrefix returns the lowest key that is above all keys with that prefix.
+func afterPrefix(prefix string) (key string, ok bool) {
 	for i := len(prefix) - 1; i >= 0; i-- {
 		if next, _ := following(prefix[i] + 1); next != 0 {
 			return prefix[:i] + string(next), true
@@ -32,7 +32,7 @@ func behind(prefix string) (key string, ok bool) {
 	return "", false
 }
 
-// following returns the lowest character of a key that is not below c, 0 where
+// following returns the lowest legal character that is not below c, or 0 if
 // there is none, and whether it is c itself.
 func following(c byte) (next byte, same bool) {
 	for i := range len(alphabet) {

@@ -8,27 +8,27 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// tableMissing is the service's code for a table that is not there.
+// tableMissing is the service's code for a missing table.
 const tableMissing = "TableNotFound"
 
-// TableCheck is what was found of one table.
+// TableCheck is the result of checking one table.
 type TableCheck struct {
 	Name string
-	// Missing says that the table is not there.
+	// Missing says that the table does not exist.
 	Missing bool
-	// Err is why it cannot be used otherwise, nil where it can.
+	// Err is why an existing table cannot be used, nil if it can.
 	Err error
 }
 
-// probe is the row that a check writes and takes away again.
+// probe is the row that a check writes and deletes.
 func probe(table string) tablestore.Key {
 	return tablestore.Key{Table: table, Partition: "check", Row: "probe"}
 }
 
-// Check looks whether each of the options' tables is there, and whether it can be
-// read and written with their credential: a row of its own is written, read and
-// deleted. It creates nothing. The error is one of the options, or of the account
-// as a whole.
+// Check reports whether each of the options' tables exists and can be read and
+// written with their credential: it writes, reads and deletes a row of its own.
+// It creates no tables. The error is about the options or about the account as
+// a whole.
 func Check(ctx context.Context, options Options) (checks []TableCheck, err error) {
 	tables := options.Tables
 	options.Tables = nil
@@ -48,7 +48,7 @@ func Check(ctx context.Context, options Options) (checks []TableCheck, err error
 	return checks, nil
 }
 
-// checkTable tries one table.
+// checkTable checks one table.
 func (s *Store) checkTable(ctx context.Context, table string) (missing bool, err error) {
 	key := probe(table)
 	for _, step := range []struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
-func TestCheck_TellsWhatIsThereAndLeavesNothing(t *testing.T) {
+func TestCheck_ReportsTablesAndLeavesNoRow(t *testing.T) {
 	t.Parallel()
 	names := tables(t)
 	store := open(t, aztablestore.Options{Connection: connection(t), Tables: names[:1]})
@@ -26,7 +26,7 @@ func TestCheck_TellsWhatIsThereAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestCheck_TellsWhatMayNotBeDone(t *testing.T) {
+func TestCheck_NamesTheForbiddenOperation(t *testing.T) {
 	t.Parallel()
 	forbidden := refuses(403, "AuthorizationPermissionMismatch")
 	for name, answers := range map[string][]answer{
@@ -34,7 +34,7 @@ func TestCheck_TellsWhatMayNotBeDone(t *testing.T) {
 		"read it":     {inside(done(one)), forbidden},
 	} {
 		options := once
-		options.Connection, options.Transport = connectionOfNobody, &script{answers: answers}
+		options.Connection, options.Transport = scriptedConnection, &script{answers: answers}
 		options.Tables = []string{table}
 		checks, err := aztablestore.Check(t.Context(), options)
 		if err != nil || len(checks) != 1 || checks[0].Err == nil || !strings.HasPrefix(checks[0].Err.Error(), name) {
@@ -43,7 +43,7 @@ func TestCheck_TellsWhatMayNotBeDone(t *testing.T) {
 	}
 }
 
-func TestCheck_OfAnAccountThatIsNotThere(t *testing.T) {
+func TestCheck_OfAMissingAccount(t *testing.T) {
 	t.Parallel()
 	options := aztablestore.Options{
 		Connection: "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=aGk=;TableEndpoint=http://127.0.0.1:1/a;",

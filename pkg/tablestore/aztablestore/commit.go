@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	// maxRounds bounds how often a batch is submitted anew because rows that it
-	// discards were not there.
+	// maxRounds bounds how often a batch is submitted again because rows that
+	// it discards were absent.
 	maxRounds = 5
-	// lookUps is how many rows are looked up at once.
+	// lookUps is how many rows are looked up in parallel.
 	lookUps = 8
 )
 
 // Commit implements [tablestore.Store]. A batch of any size is one transaction
-// of Azure Tables, of one op too: the answers then have one form, and the
-// emulator's single writes spoil long texts.
+// of Azure Tables, even a single op: all answers then have one form, and the
+// emulator's single writes corrupt long texts.
 //
 // Azure Tables refuses a transaction that deletes an absent row. A batch that
-// discards one is therefore submitted again without it, so a row that appears
-// in between stays: Discard is for hints, which may be left over.
+// discards one is therefore submitted again without that op. A row inserted in
+// between stays, which is acceptable because Discard is for hints.
 func (s *Store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 	if err := batch.Validate(); err != nil {
 		return nil, err
@@ -48,8 +48,8 @@ func (s *Store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestor
 	return c.etags, nil
 }
 
-// validateETags refuses versions that this store gives to no row. One of them,
-// "*", would turn a replacement into an overwriting.
+// validateETags refuses versions that this store never assigns. One of them,
+// "*", would make a replacement unconditional.
 func validateETags(batch tablestore.Batch) error {
 	for i := range batch {
 		op := &batch[i]
@@ -57,12 +57,13 @@ func validateETags(batch tablestore.Batch) error {
 		if op.ETag == "" || ok && strings.HasSuffix(inner, `"`) && !strings.ContainsFunc(inner, control) {
 			continue
 		}
-		return fmt.Errorf("%w: %s %s: %q is no ETag of this store", tablestore.ErrInvalid, op.Verb, op.Key, op.ETag)
+		return fmt.Errorf("%w: %s %s: %q is not an ETag of this store", tablestore.ErrInvalid, op.Verb, op.Key, op.ETag)
 	}
 	return nil
 }
 
-// control reports whether the character could end a header line.
+// control reports whether the character is a control character, which could end
+// a header line.
 func control(r rune) bool { return r < 0x20 || r == 0x7F }
 
 // commit is one run of Commit.
@@ -70,13 +71,13 @@ type commit struct {
 	store  *Store
 	batch  tablestore.Batch
 	etags  []tablestore.ETag
-	absent map[int]bool // Places of ops that discard a row that is not there.
-	// turnedAway says that the service has seen an earlier try, and said that
-	// it did not take it.
+	absent map[int]bool // Indexes of ops that discard an absent row.
+	// turnedAway says that the service answered an earlier try and said that it
+	// did not apply it.
 	turnedAway bool
 }
 
-// run submits the batch until its outcome is clear, and fills in the ETags.
+// run submits the batch until its outcome is known, and fills in the ETags.
 func (c *commit) run(ctx context.Context) error {
 	for range maxRounds {
 		places := c.places()
@@ -101,7 +102,7 @@ func (c *commit) run(ctx context.Context) error {
 	return fmt.Errorf("%w: rows to discard came and went %d times", tablestore.ErrUnavailable, maxRounds)
 }
 
-// places returns the places in the batch of the ops that are to be submitted.
+// places returns the indexes of the batch's ops to submit.
 func (c *commit) places() []int {
 	places := make([]int, 0, len(c.batch))
 	for i := range c.batch {
@@ -112,7 +113,7 @@ func (c *commit) places() []int {
 	return places
 }
 
-// submit sends the ops at these places as one transaction.
+// submit sends the ops with these indexes as one transaction.
 func (c *commit) submit(ctx context.Context, places []int) *requestError {
 	table, partition := c.batch[0].Key.Table, c.batch[0].Key.Partition
 	actions := c.actions(places)
@@ -139,7 +140,7 @@ func (c *commit) submit(ctx context.Context, places []int) *requestError {
 	return nil
 }
 
-// actions returns the ops at these places as the SDK wants them.
+// actions returns the ops with these indexes as the SDK's actions.
 func (c *commit) actions(places []int) []aztables.TransactionAction {
 	actions := make([]aztables.TransactionAction, len(places))
 	for i, place := range places {
@@ -150,8 +151,8 @@ func (c *commit) actions(places []int) []aztables.TransactionAction {
 	return actions
 }
 
-// action returns the op's type and precondition. An update without one is an
-// upsert, which is right for Put alone.
+// action returns the op's type and precondition. An update without a
+// precondition is an upsert, which is right only for Put.
 func action(op *tablestore.Op) (aztables.TransactionType, *azcore.ETag) {
 	whatever, version := azcore.ETagAny, azcore.ETag(op.ETag)
 	switch op.Verb {
@@ -169,7 +170,8 @@ func action(op *tablestore.Op) (aztables.TransactionType, *azcore.ETag) {
 }
 
 // conflict returns the error for a precondition that did not hold. After a try
-// that was said to be turned away, the row in the way may be one's own.
+// that the service said it did not apply, the conflicting row may be the
+// batch's own.
 func (c *commit) conflict(failed *requestError, places []int) error {
 	if c.turnedAway {
 		return fmt.Errorf("%w: a conflict after an earlier try: %w", tablestore.ErrUnknown, failed)
@@ -181,8 +183,8 @@ func (c *commit) conflict(failed *requestError, places []int) error {
 	return &tablestore.ConflictError{Key: op.Key, Verb: op.Verb}
 }
 
-// leaveOut looks up which rows that the batch discards are not there, where
-// that may be why it failed, and reports whether to submit it anew.
+// leaveOut looks up which discarded rows are absent, if that may be why the
+// batch failed, and reports whether to submit it again.
 func (c *commit) leaveOut(ctx context.Context, failed *requestError, places []int) (again bool, err error) {
 	if !failed.missing() {
 		return false, nil
@@ -205,8 +207,8 @@ func (c *commit) leaveOut(ctx context.Context, failed *requestError, places []in
 	return named || found > 0, err
 }
 
-// lookUp notes which of the rows at these places are absent, and returns how
-// many are.
+// lookUp records which rows at these indexes are absent, and returns their
+// number.
 func (c *commit) lookUp(ctx context.Context, places []int) (absent int, err error) {
 	var mu sync.Mutex
 	group, ctx := errgroup.WithContext(ctx)
@@ -215,7 +217,7 @@ func (c *commit) lookUp(ctx context.Context, places []int) (absent int, err erro
 		group.Go(func() error {
 			_, err := c.store.get(ctx, c.batch[place].Key)
 			if errors.Is(err, tablestore.ErrCorrupt) {
-				return nil // It is there.
+				return nil // The row exists.
 			}
 			if !errors.Is(err, tablestore.ErrNotFound) {
 				return err

@@ -1,15 +1,17 @@
 package aztablestore_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest/linearizability"
 )
 
-// TestStore runs the suite that every table store has to pass. Each write is a
-// request, so the races are shorter.
+// TestStore runs the suite of package storetest. Each write is a request, so
+// the races are shorter.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	features := storetest.Features{Durable: true, Walks: true, Effort: 10}
@@ -22,4 +24,27 @@ func TestStore(t *testing.T) {
 			Tables: names,
 		}
 	})
+}
+
+func TestStore_IsLinearizable(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(2) {
+		for _, flaky := range []bool{false, true} {
+			t.Run(fmt.Sprintf("seed %d, flaky %t", seed, flaky), func(t *testing.T) {
+				t.Parallel()
+				names := tables(t)
+				store := tablestore.Store(open(t, aztablestore.Options{Connection: connection(t), Tables: names[:]}))
+				if flaky {
+					lossy := linearizability.Flaky(store, seed)
+					defer func() {
+						if err := lossy.Close(); err != nil {
+							t.Error(err)
+						}
+					}()
+					store = lossy
+				}
+				linearizability.Check(t, linearizability.Config{Store: store, Table: names[0], Seed: seed, Clients: 6, Calls: 30})
+			})
+		}
+	}
 }

@@ -7,15 +7,15 @@ import (
 	"sync/atomic"
 )
 
-// delivery is what is known of one request's way to the service.
+// delivery records how far one request got on its way to the service.
 type delivery struct {
 	reached   atomic.Bool // The transport was asked to send it.
-	asked     atomic.Bool // The transport looked for a connection …
+	asked     atomic.Bool // The transport asked for a connection …
 	connected atomic.Bool // … and got one.
 }
 
-// surelyNot reports whether no byte of the request can have left. A transport
-// that does not tell how far it came gets no benefit of the doubt.
+// surelyNot reports whether no byte of the request can have been sent. If the
+// transport reports no trace, the request counts as possibly sent.
 func (d *delivery) surelyNot() bool {
 	return !d.reached.Load() || d.asked.Load() && !d.connected.Load()
 }
@@ -31,8 +31,8 @@ func (d *delivery) trace(ctx context.Context) context.Context {
 // deliveryKey is the key under which a context holds the delivery.
 type deliveryKey struct{}
 
-// transport is the end of the SDK's pipeline. It traces what reaches it, and
-// only that: a credential's own requests do not count.
+// transport is the end of the SDK's pipeline. It traces the requests that reach
+// it, so a credential's own requests do not count.
 type transport struct{ client *http.Client }
 
 // Do implements policy.Transporter.

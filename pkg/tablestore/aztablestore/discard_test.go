@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// gone is the part that stops a transaction at an op whose row is not there.
+// gone answers a transaction that stopped at an op whose row is absent.
 func gone(place string) answer {
 	return inside(failed(404, "ResourceNotFound", place+"The specified resource does not exist."))
 }
@@ -21,8 +21,8 @@ func rowNamed(name string) answer {
 	return reply(200, `{"odata.etag":"W/\"1\"","PartitionKey":"p","RowKey":"`+name+`"}`, "Content-Type", "application/json")
 }
 
-// TestDiscardOfAbsentRows is about what Azure Tables refuses and the port
-// allows.
+// TestDiscardOfAbsentRows is about discards that Azure Tables refuses and the
+// port allows.
 func TestDiscardOfAbsentRows(t *testing.T) {
 	t.Parallel()
 	absent := refuses(404, "ResourceNotFound")
@@ -34,8 +34,8 @@ func TestDiscardOfAbsentRows(t *testing.T) {
 		want     error
 	}{
 		"alone":                 {tablestore.Batch{discard("a")}, []answer{gone("0:")}, 1, nil},
-		"beside others":         {tablestore.Batch{put("x"), discard("a"), replace("b")}, []answer{gone("1:"), inside(done(one), done(two))}, 2, nil},
-		"beside a conflict":     {tablestore.Batch{discard("a"), replace("b")}, []answer{gone("0:"), inside(failed(412, "UpdateConditionNotSatisfied", "0:No."))}, 2, conflict},
+		"with others":           {tablestore.Batch{put("x"), discard("a"), replace("b")}, []answer{gone("1:"), inside(done(one), done(two))}, 2, nil},
+		"with a conflict":       {tablestore.Batch{discard("a"), replace("b")}, []answer{gone("0:"), inside(failed(412, "UpdateConditionNotSatisfied", "0:No."))}, 2, conflict},
 		"not what failed":       {tablestore.Batch{discard("a"), replace("b")}, []answer{gone("1:")}, 1, conflict},
 		"two of two":            {tablestore.Batch{discard("a"), discard("c")}, []answer{gone("0:"), absent}, 3, nil},
 		"no place, one absent":  {tablestore.Batch{discard("a"), replace("b")}, []answer{gone(""), absent, inside(done(one))}, 3, nil},
@@ -52,7 +52,7 @@ func TestDiscardOfAbsentRows(t *testing.T) {
 			if service.requests() != test.requests || (err == nil) != (test.want == nil) {
 				t.Errorf("%v after %d requests, want %d", err, service.requests(), test.requests)
 			}
-			if name == "beside others" {
+			if name == "with others" {
 				if diff := cmp.Diff([]tablestore.ETag{one, "", two}, etags); diff != "" {
 					t.Errorf("ETags (-want +got):\n%s", diff)
 				}
@@ -64,8 +64,8 @@ func TestDiscardOfAbsentRows(t *testing.T) {
 	}
 }
 
-// TestDiscardOfRowsThatComeAndGo ends where another writer puts back, each
-// time, what the transaction has not found.
+// TestDiscardOfRowsThatComeAndGo has another writer insert, after each refusal,
+// the row that the transaction found absent: the rounds end.
 func TestDiscardOfRowsThatComeAndGo(t *testing.T) {
 	t.Parallel()
 	var submitted atomic.Int64

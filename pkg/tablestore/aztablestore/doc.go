@@ -1,6 +1,6 @@
 // Package aztablestore is the table store in an account of Azure Table Storage.
-// It is no [tablestore.AtomicStore]: one write reaches one partition, and a
-// change goes through its stages.
+// It is not a [tablestore.AtomicStore]: one write changes one partition, and a
+// change runs its stages.
 //
 //	Get · Scan                 Commit
 //	    │                        │  guards: the port's rules, ETags
@@ -18,10 +18,10 @@
 //
 // # What a failure means
 //
-// Every write is a transaction, and every answer to one says 202. What happened
-// stands inside, in an answer for each op or one for the op that failed, and
-// that is what the driver reads; an answer that is cut off, short of a part or
-// of an ETag, or of another form tells nothing.
+// Every write is a transaction, and every answer to one has status 202. The
+// outcome is inside, as one answer for each op or one for the op that failed;
+// the driver reads these. If the answer is truncated, lacks a part or an ETag,
+// or has another form, the outcome is unknown.
 //
 //	what happened                               tries    a write is    a read is
 //	a precondition did not hold                 one      ConflictError —
@@ -33,18 +33,18 @@
 //	sent, and anything else                     one      ErrUnknown    ErrUnavailable
 //	a conflict after a try that was throttled   one      ErrUnknown    —
 //
-// A read is also sent again where a write's outcome would be unknown. A pause
-// lasts at least as long as Retry-After says, and is left out where the call
-// has no time for it. Each request has a deadline, and each call with all of
-// its requests.
+// A read is also retried in the cases in which a write's outcome would be
+// unknown. A delay lasts at least as long as Retry-After says; if it would
+// exceed the call's deadline, the call ends at once. Each request has a
+// deadline, and so has each call with all its requests.
 //
 // # Unknown outcomes
 //
-// A write whose reply was lost is not sent again by the driver: it would meet
-// itself and look like a conflict, or bring back a row that somebody else has
-// removed meanwhile. Whoever must know puts a marker first into the batch, a
-// row of its own that is inserted under the operation's id (the journal row of
-// a job's rev is one):
+// The driver does not resend a write whose reply was lost: the write could
+// conflict with itself, or bring back a row that another writer has removed
+// since. A caller that must know the outcome puts a marker first into the
+// batch: a row that is inserted under the operation's id, such as the journal
+// row of a job's rev:
 //
 //	batch: insert EVENT:7 (operation x), replace JOB under its ETag
 //	ErrUnknown → read EVENT:7: operation x, it is applied; another, it is lost;
@@ -52,16 +52,16 @@
 //
 // # Guards
 //
-// [tablestore.Batch.Validate] and the check of ETags stand in front of every
-// write, so that what Azure refuses is refused here, before it is sent, and on
-// the emulator too, which is laxer about partitions, sizes, numbers and names of
-// properties, and quotes in keys. An ETag of "*" is refused, and a replacement
-// always carries one: without, it would be an upsert.
+// Before every write the driver calls [tablestore.Batch.Validate] and checks
+// the ETags, so that it refuses what Azure would refuse before sending it, and
+// on the emulator too, which is laxer about partitions, sizes, numbers and
+// names of properties, and quotes in keys. An ETag of "*" is refused, and a
+// replacement always carries an ETag: without one it would be an upsert.
 //
 // # Tests
 //
 // The tests run on Azurite, which package azurite installs and starts. With
 // LUCIUS_TEST_TABLE_CONNECTION set to a connection string they run on that
-// account instead, in tables whose names begin with "lucius" and a random part,
-// and which they delete.
+// account instead, in tables that they delete and whose names begin with
+// "lucius" and a random part.
 package aztablestore

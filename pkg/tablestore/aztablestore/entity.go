@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// The types that an entity's JSON names. Strings and booleans need none.
+// The type annotations in an entity's JSON. Strings and booleans need none.
 const (
 	typeSuffix = "@odata.type"
 	typeInt    = "Edm.Int64"
@@ -29,12 +29,12 @@ func encodeRow(key tablestore.Key, properties tablestore.Properties) []byte {
 	for i := range properties {
 		encodeValue(entity, properties[i].Name, properties[i].Value)
 	}
-	encoded, _ := json.Marshal(entity) // Texts and booleans always can be.
+	encoded, _ := json.Marshal(entity) // Texts and booleans cannot fail.
 	return encoded
 }
 
-// encodeValue adds a valid value to the entity. A number goes as text: as a
-// JSON number it would pass through a float.
+// encodeValue adds a valid value to the entity. Integers are sent as text: a
+// JSON number would pass through a float.
 func encodeValue(entity map[string]any, name string, value tablestore.Value) {
 	switch value.Kind() {
 	case tablestore.KindString:
@@ -50,7 +50,7 @@ func encodeValue(entity map[string]any, name string, value tablestore.Value) {
 	}
 }
 
-// decodeRow returns the row of an entity of that table. The error wraps
+// decodeRow returns the row of an entity in that table. The error wraps
 // [tablestore.ErrCorrupt].
 func decodeRow(table string, entity []byte) (tablestore.Row, error) {
 	var fields map[string]any
@@ -65,7 +65,7 @@ func decodeRow(table string, entity []byte) (tablestore.Row, error) {
 		ETag: tablestore.ETag(etag),
 	}
 	if etag == "" || row.Key.Validate() != nil {
-		return tablestore.Row{}, fmt.Errorf("%w: entity %s has no ETag or is none of ours", tablestore.ErrCorrupt, row.Key)
+		return tablestore.Row{}, fmt.Errorf("%w: entity %s has no ETag or an invalid key", tablestore.ErrCorrupt, row.Key)
 	}
 	row.Properties = make(tablestore.Properties, 0, len(fields))
 	for name, field := range fields {
@@ -82,8 +82,8 @@ func decodeRow(table string, entity []byte) (tablestore.Row, error) {
 	return row, nil
 }
 
-// notOurs reports whether the field is the service's and not one of the row's
-// properties, whose names hold no dot.
+// notOurs reports whether the field belongs to the service. Names of the row's
+// properties contain no dot.
 func notOurs(name string) bool {
 	return name == "PartitionKey" || name == "RowKey" || name == "Timestamp" || strings.Contains(name, ".")
 }
@@ -94,7 +94,8 @@ func decodeValue(kind string, field any) (tablestore.Value, error) {
 	case bool:
 		return tablestore.Bool(field), nil
 	case float64:
-		// A whole number without a type is an Edm.Int32, written by other hands.
+		// A whole number without a type is an Edm.Int32, which another program
+		// wrote.
 		if n := int32(field); kind == "" && float64(n) == field {
 			return tablestore.Int(int64(n)), nil
 		}
@@ -104,7 +105,7 @@ func decodeValue(kind string, field any) (tablestore.Value, error) {
 	return tablestore.Value{}, fmt.Errorf("unexpected %T of type %q", field, kind)
 }
 
-// decodeText returns the value of that type that is written as text.
+// decodeText returns the value of a type that is sent as text.
 func decodeText(kind, text string) (tablestore.Value, error) {
 	switch kind {
 	case "", "Edm.String":

@@ -13,7 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
-// TestValuesOnTheWire reads how values are sent: integers and bytes as text
+// TestValuesOnTheWire checks how values are sent: integers and bytes as text
 // with their type, times in UTC.
 func TestValuesOnTheWire(t *testing.T) {
 	t.Parallel()
@@ -51,7 +51,8 @@ func TestValuesOnTheWire(t *testing.T) {
 	}
 }
 
-// TestEntitiesThatAreRead includes what other hands may have written.
+// TestEntitiesThatAreRead includes entities that another program may have
+// written.
 func TestEntitiesThatAreRead(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -91,13 +92,13 @@ func TestEntitiesThatAreRead(t *testing.T) {
 	}
 }
 
-func TestEntityThatIsNoJSON(t *testing.T) {
+func TestEntityThatIsNotJSON(t *testing.T) {
 	t.Parallel()
 	_, err := aztablestore.DecodeRow(table, []byte(`{"PartitionKey"`))
 	expectError(t, err, tablestore.ErrCorrupt)
 }
 
-func TestEntitiesThatAreNoRows(t *testing.T) {
+func TestEntitiesThatAreNotRows(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string]string{
 		"no ETag":     `{"PartitionKey":"p","RowKey":"a"}`,

@@ -2,14 +2,16 @@ package aztablestore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
-// Example commits a change under a marker row, and once more as after a lost
-// reply: nothing is done twice, and the marker tells whose change it was.
+// Example commits a change with a marker row, and commits it again as after a
+// lost reply: nothing is applied twice, and the marker tells whose change was
+// applied.
 func Example() {
 	server, err := emulator()
 	if err != nil {
@@ -33,7 +35,7 @@ func Example() {
 	}
 	for range 2 {
 		_, err = store.Commit(ctx, batch)
-		_, conflict := tablestore.IsConflict(err)
+		conflict := errors.Is(err, tablestore.ErrConflict)
 		fmt.Println("conflict:", conflict)
 	}
 	row, err := store.Get(ctx, marker)

@@ -2,13 +2,13 @@ package aztablestore
 
 import "github.com/Azure/azure-sdk-for-go/sdk/azcore"
 
-// Lowest is what turns any bound of a scan into one that a key can have.
+// Lowest converts any bound of a scan to a legal key.
 var Lowest = lowest
 
-// DecodeRow is what reads an entity.
+// DecodeRow decodes an entity.
 var DecodeRow = decodeRow
 
-// Alphabet holds the characters of keys.
+// Alphabet holds the legal characters of keys.
 const Alphabet = alphabet
 
 // WithCredential returns the options with that credential for Endpoint.

@@ -15,10 +15,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// rowExists is the service's code for an insert of a row that is there.
+// rowExists is the service's code for an insert of an existing row.
 const rowExists = "EntityAlreadyExists"
 
-// tooLarge are the service's codes for what is over a limit of its own.
+// tooLarge are the service's codes for exceeded size limits.
 var tooLarge = map[string]bool{
 	"EntityTooLarge": true, "KeyValueTooLarge": true, "PropertyNameTooLong": true, "PropertyValueTooLarge": true,
 	"RequestBodyTooLarge": true, "TooManyProperties": true,
@@ -28,33 +28,32 @@ var tooLarge = map[string]bool{
 type effect uint8
 
 const (
-	// refused: it was answered, nothing was written, and the answer would be
-	// the same again.
+	// refused: the service answered, nothing was written, and a retry would get
+	// the same answer.
 	refused effect = iota + 1
-	// notTaken: it never left, or was turned away for a while. Nothing was
+	// notTaken: the request was never sent, or was throttled. Nothing was
 	// written.
 	notTaken
-	// unclear: it may have been applied, or may yet be.
+	// unclear: the request may have been applied, or may yet be.
 	unclear
 )
 
-// requestError is why a request did not succeed. It is an error for logs: what it
-// says is the service's.
+// requestError is the error of a failed request. It is for logs: its text comes
+// from the service.
 type requestError struct {
 	effect effect
-	// status, code and message are the service's answer, 0 and empty where
-	// there was none.
+	// status, code and message are the service's answer, 0 and empty if there
+	// was none.
 	status  int
 	code    string
 	message string
 	// inner says that the answer was about one op of a transaction.
 	inner bool
-	// op is the place of the transaction's op that failed, -1 where the answer
-	// does not say.
+	// op is the index of the op that failed, -1 if the answer does not say.
 	op int
-	// wait is how long the service asks to be left alone.
+	// wait is the delay that the service asks for before a retry.
 	wait time.Duration
-	// cause is the error instead of an answer.
+	// cause is the error if there was no answer.
 	cause error
 }
 
@@ -73,17 +72,17 @@ func (f *requestError) Error() string {
 	return text
 }
 
-// Unwrap returns the cause, so that the end of a context can be recognised.
+// Unwrap returns the cause, so that errors.Is finds the context's error.
 func (f *requestError) Unwrap() error { return f.cause }
 
-// failureOf returns what the SDK's error says of a request that went that way.
+// failureOf converts the SDK's error for a request with that delivery.
 func failureOf(err error, way *delivery) *requestError {
 	if inner, ok := errors.AsType[*requestError](err); ok {
 		return inner // From the body of a transaction's answer.
 	}
 	answer, ok := errors.AsType[*azcore.ResponseError](err)
 	if !ok {
-		// Its text has the address, which may hold a signature.
+		// Its text contains the address, which may hold a signature.
 		if outer, ok := errors.AsType[*url.Error](err); ok {
 			err = outer.Err
 		}
@@ -93,11 +92,11 @@ func failureOf(err error, way *delivery) *requestError {
 		}
 		return f
 	}
-	body, _ := runtime.Payload(answer.RawResponse) // Read before, or there would be no such error.
+	body, _ := runtime.Payload(answer.RawResponse) // Already read, so this cannot fail.
 	return answered(answer.StatusCode, answer.RawResponse.Header, body)
 }
 
-// answered returns the failure that a whole answer stands for.
+// answered converts a complete answer to a failure.
 func answered(status int, header http.Header, body []byte) *requestError {
 	f := &requestError{status: status, wait: retryAfter(header)}
 	f.code, f.message, f.op = complaint(body)
@@ -116,7 +115,7 @@ func answered(status int, header http.Header, body []byte) *requestError {
 	return f
 }
 
-// retryAfter returns how long the answer asks to wait, 0 where it does not.
+// retryAfter returns the delay that the answer asks for, 0 if it does not.
 func retryAfter(header http.Header) time.Duration {
 	text := strings.TrimSpace(header.Get("Retry-After"))
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
@@ -133,17 +132,16 @@ func (f *requestError) conflict() bool {
 	return f.effect == refused && (f.status == http.StatusPreconditionFailed || f.code == rowExists || f.missing())
 }
 
-// missing reports whether a transaction found no row where it needed one.
+// missing reports whether a transaction failed because a row is absent.
 func (f *requestError) missing() bool { return f.inner && f.noRow() }
 
-// noRow reports whether the answer says that the row is not there; a table, an
-// account or a proxy's page may be missing as well.
+// noRow reports whether the answer says that the row is absent; a 404 may also
+// come from a missing table or account, or from a proxy.
 func (f *requestError) noRow() bool {
 	return f.status == http.StatusNotFound && (f.code == "ResourceNotFound" || f.code == "EntityNotFound")
 }
 
-// ofRead returns the port's error for a read, or for a write that may be
-// repeated at will.
+// ofRead returns the port's error for a read, or for an idempotent write.
 func (f *requestError) ofRead() error {
 	if f.effect == refused && !f.external() {
 		return f.ofRequest()
@@ -151,8 +149,8 @@ func (f *requestError) ofRead() error {
 	return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, f)
 }
 
-// ofWrite returns the port's error for a transaction that failed other than by
-// a conflict.
+// ofWrite returns the port's error for a transaction that failed without a
+// conflict.
 func (f *requestError) ofWrite() error {
 	switch {
 	case f.effect == unclear:
@@ -164,8 +162,8 @@ func (f *requestError) ofWrite() error {
 	}
 }
 
-// external reports whether the request was refused for no fault of its own:
-// the credentials are wrong, or the account or table is not there.
+// external reports whether the request was refused because of its environment:
+// wrong credentials, or a missing account or table.
 func (f *requestError) external() bool {
 	return f.status == http.StatusUnauthorized || f.status == http.StatusForbidden || f.status == http.StatusNotFound
 }

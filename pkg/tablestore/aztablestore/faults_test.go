@@ -17,12 +17,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
-// fault is what a network does to one transaction that the service handles, or
-// would handle.
+// fault is a network's fault on one transaction.
 type fault func(req *http.Request, carry http.RoundTripper) (*http.Response, error)
 
-// network carries requests to a service that works, and strikes each
-// transaction with the fault that is planned for it.
+// network sends requests to a working service, and applies the planned fault to
+// each transaction.
 type network struct {
 	*http.Transport
 	faults chan fault
@@ -39,9 +38,9 @@ func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
 	return n.Transport.RoundTrip(req)
 }
 
-// behind returns a store on the account under test, behind a network with those
-// faults, and the name of a table in it.
-func behind(t *testing.T, faults ...fault) (*aztablestore.Store, string) {
+// faulty returns a store that reaches the account under test over a network
+// with those faults, and the name of a table in it.
+func faulty(t *testing.T, faults ...fault) (*aztablestore.Store, string) {
 	t.Helper()
 	network := &network{Transport: &http.Transport{}, faults: make(chan fault, len(faults))}
 	for _, fault := range faults {
@@ -76,8 +75,8 @@ func replyCut(req *http.Request, carry http.RoundTripper) (*http.Response, error
 	return reply, err
 }
 
-// replyLate lets the service apply the transaction, and nobody waits for its
-// answer any more.
+// replyLate lets the service apply the transaction and delays its answer until
+// the caller has given up.
 func replyLate(req *http.Request, carry http.RoundTripper) (*http.Response, error) {
 	if _, err := replyLost(req, carry); !errors.Is(err, errNetwork) {
 		return nil, err
@@ -85,8 +84,8 @@ func replyLate(req *http.Request, carry http.RoundTripper) (*http.Response, erro
 	return nil, context.DeadlineExceeded
 }
 
-// throttledThough lets the service apply the transaction, and says that it did
-// not.
+// throttledThough lets the service apply the transaction, and answers that it
+// was throttled.
 func throttledThough(req *http.Request, carry http.RoundTripper) (*http.Response, error) {
 	if _, err := replyLost(req, carry); !errors.Is(err, errNetwork) {
 		return nil, err
@@ -94,18 +93,19 @@ func throttledThough(req *http.Request, carry http.RoundTripper) (*http.Response
 	return refuses(http.StatusServiceUnavailable, "ServerBusy")(req)
 }
 
-// throttled does not let the transaction through.
+// throttled answers without sending the transaction to the service.
 func throttled(req *http.Request, _ http.RoundTripper) (*http.Response, error) {
 	return refuses(http.StatusServiceUnavailable, "ServerBusy")(req)
 }
 
-// requestLost loses the transaction on its way.
+// requestLost loses the transaction before it reaches the service.
 func requestLost(req *http.Request, _ http.RoundTripper) (*http.Response, error) {
 	return lost(errNetwork)(req)
 }
 
-// TestFaults strikes a transaction that inserts a marker and replaces a head,
-// then looks at what is there, and submits it again as it was.
+// TestFaults applies a fault to a transaction that inserts a marker and
+// replaces a head row, then reads the rows, and submits the identical
+// transaction again.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -113,17 +113,17 @@ func TestFaults(t *testing.T) {
 		outcome error
 		applied bool
 	}{
-		"the reply is lost":                    {replyLost, tablestore.ErrUnknown, true},
-		"the reply is cut off":                 {replyCut, tablestore.ErrUnknown, true},
-		"the reply is late":                    {replyLate, tablestore.ErrUnknown, true},
-		"the request is lost":                  {requestLost, tablestore.ErrUnknown, false},
-		"it is throttled":                      {throttled, nil, true},
-		"it is applied, and said to be turned": {throttledThough, tablestore.ErrUnknown, true},
+		"the reply is lost":                     {replyLost, tablestore.ErrUnknown, true},
+		"the reply is cut off":                  {replyCut, tablestore.ErrUnknown, true},
+		"the reply is late":                     {replyLate, tablestore.ErrUnknown, true},
+		"the request is lost":                   {requestLost, tablestore.ErrUnknown, false},
+		"it is throttled":                       {throttled, nil, true},
+		"it is applied, but reported throttled": {throttledThough, tablestore.ErrUnknown, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			plain := func(req *http.Request, carry http.RoundTripper) (*http.Response, error) { return carry.RoundTrip(req) }
-			store, table := behind(t, plain, test.fault)
+			store, table := faulty(t, plain, test.fault)
 			at := func(row string) tablestore.Key { return tablestore.Key{Table: table, Partition: "p", Row: row} }
 			first, err := store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Insert, Key: at("head"), Properties: number(1)}})
 			if err != nil {
@@ -136,7 +136,8 @@ func TestFaults(t *testing.T) {
 			_, err = store.Commit(t.Context(), batch)
 			expectError(t, err, test.outcome)
 
-			// The marker tells, and a second submission never applies it twice.
+			// The marker tells the outcome, and a second submission never
+			// applies it twice.
 			_, missing := store.Get(t.Context(), at("marker"))
 			if (missing == nil) != test.applied {
 				t.Errorf("the marker: %v, applied %t", missing, test.applied)
@@ -155,11 +156,12 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestLostReplyIsNoSilentDuplicate is about the trap of a repeated insert: the
-// row was written, taken and removed by another, and must not come back.
+// TestLostReplyIsNoSilentDuplicate is about the danger of a repeated insert:
+// the row was written, and another worker took and removed it; it must not come
+// back.
 func TestLostReplyIsNoSilentDuplicate(t *testing.T) {
 	t.Parallel()
-	store, table := behind(t, replyLost)
+	store, table := faulty(t, replyLost)
 	key := tablestore.Key{Table: table, Partition: "p", Row: "work"}
 	_, err := store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Insert, Key: key}})
 	expectError(t, err, tablestore.ErrUnknown)
@@ -175,11 +177,11 @@ func TestLostReplyIsNoSilentDuplicate(t *testing.T) {
 	}
 }
 
-// TestReplaceNeverCreates checks against the service what a replacement of a
-// row that is gone does: an upsert would bring it back.
+// TestReplaceNeverCreates replaces a deleted row on the service: an upsert
+// would bring it back.
 func TestReplaceNeverCreates(t *testing.T) {
 	t.Parallel()
-	store, table := behind(t)
+	store, table := faulty(t)
 	key := tablestore.Key{Table: table, Partition: "p", Row: "a"}
 	etags, err := store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Insert, Key: key}})
 	if err != nil {
@@ -194,11 +196,11 @@ func TestReplaceNeverCreates(t *testing.T) {
 	}
 }
 
-// TestMissingTableIsNoMissingRow checks against the service that nobody takes
-// an account without tables for one without jobs.
+// TestMissingTableIsNoMissingRow checks on the service that an account without
+// tables is not mistaken for one without jobs.
 func TestMissingTableIsNoMissingRow(t *testing.T) {
 	t.Parallel()
-	store, table := behind(t)
+	store, table := faulty(t)
 	key := tablestore.Key{Table: table + "x", Partition: "p", Row: "a"}
 	_, err := store.Get(t.Context(), key)
 	expectError(t, err, tablestore.ErrUnavailable)
@@ -217,9 +219,8 @@ func TestWrongKeyIsUnavailable(t *testing.T) {
 	expectError(t, err, tablestore.ErrUnavailable)
 }
 
-// TestOpeningTwiceKeepsWhatIsThere opens a second store over the tables of the
-// first.
-func TestOpeningTwiceKeepsWhatIsThere(t *testing.T) {
+// TestOpeningTwiceKeepsTheRows opens a second store on the tables of the first.
+func TestOpeningTwiceKeepsTheRows(t *testing.T) {
 	t.Parallel()
 	names := tables(t)
 	options := aztablestore.Options{Connection: connection(t), Tables: names[:]}
@@ -233,9 +234,9 @@ func TestOpeningTwiceKeepsWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestNobodyListens sends writes to a port that was just given up: nothing can
-// have been applied, and the real transport's trace says so.
-func TestNobodyListens(t *testing.T) {
+// TestNoListener sends writes to a port that was just closed: nothing can have
+// been applied, and the real transport's trace shows it.
+func TestNoListener(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -245,13 +246,13 @@ func TestNobodyListens(t *testing.T) {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	store := open(t, aztablestore.Options{Tries: 2, Connection: strings.Replace(connectionOfNobody, "nowhere.invalid", address, 1)})
+	store := open(t, aztablestore.Options{Tries: 2, Connection: strings.Replace(scriptedConnection, "nowhere.invalid", address, 1)})
 	_, err = store.Commit(t.Context(), tablestore.Batch{insert("a")})
 	expectError(t, err, tablestore.ErrUnavailable)
 }
 
-// TestServerThatHangsUp reads the request and closes the connection: that it
-// was sent is certain, what became of it is not.
+// TestServerThatHangsUp has the server read the request and close the
+// connection: the request was sent, but its outcome is unknown.
 func TestServerThatHangsUp(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -272,7 +273,7 @@ func TestServerThatHangsUp(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	store := open(t, aztablestore.Options{Connection: strings.Replace(connectionOfNobody, "nowhere.invalid", listener.Addr().String(), 1)})
+	store := open(t, aztablestore.Options{Connection: strings.Replace(scriptedConnection, "nowhere.invalid", listener.Addr().String(), 1)})
 	_, err = store.Commit(context.WithoutCancel(t.Context()), tablestore.Batch{insert("b")})
 	expectError(t, err, tablestore.ErrUnknown)
 	_ = listener.Close()

@@ -9,8 +9,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// TestGuards checks that what Azure refuses, and Azurite mostly takes, is
-// refused before anything is sent.
+// TestGuards checks that batches that Azure refuses, and Azurite mostly
+// accepts, are refused before a request is sent.
 func TestGuards(t *testing.T) {
 	t.Parallel()
 	at := func(table, partition, row string) tablestore.Op {
@@ -29,7 +29,7 @@ func TestGuards(t *testing.T) {
 		}
 		return batch
 	}
-	// wide has that many properties of that size, in bytes.
+	// wide returns n properties of size bytes.
 	wide := func(n, size int) (properties tablestore.Properties) {
 		for i := range n {
 			properties = append(properties, tablestore.Property{Name: fmt.Sprint("p", i), Value: tablestore.Bytes(make([]byte, size))})

@@ -15,8 +15,9 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/data/aztables"
 )
 
-// Connections of the store's own transport. An idle one must end on this side
-// first: a request that the server's close overtakes has an unknown outcome.
+// Limits of the store's own transport. The client must close idle connections
+// before the server does: a request sent while the server closes has an unknown
+// outcome.
 const (
 	connections   = 256
 	dialTimeout   = 5 * time.Second
@@ -26,10 +27,10 @@ const (
 	tableVanishes = "TableBeingDeleted"
 )
 
-// Open returns a store on the account that the options name, and creates the
-// tables that are missing there. Without tables it sends nothing: a wrong key
-// or address then shows in the first call. The error names the option that is
-// wrong, or wraps that of the port.
+// Open returns a store on the account that the options name, and creates
+// missing tables. Without Options.Tables it sends nothing, and the first call
+// reports a wrong key or address. The error names the wrong option, or wraps
+// one of the port's errors.
 func Open(ctx context.Context, options Options) (*Store, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
@@ -48,7 +49,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 }
 
 // httpClient returns the client that sends all requests. It follows no
-// redirect: a write would be sent twice.
+// redirects, which would send a write twice.
 func (o Options) httpClient() *http.Client {
 	carrier := o.Transport
 	if carrier == nil {
@@ -76,8 +77,8 @@ func (o Options) ownTransport() *http.Transport {
 	}
 }
 
-// service returns the client of the account. It sends each request once: what
-// may be sent again is decided here, where the meaning of a write is known.
+// service returns the SDK's client of the account, without retries: this
+// package decides what may be sent again.
 func (o Options) service(client *http.Client) (*aztables.ServiceClient, error) {
 	options := &aztables.ClientOptions{ClientOptions: azcore.ClientOptions{
 		Transport:       transport{client},
@@ -105,8 +106,8 @@ func (o Options) service(client *http.Client) (*aztables.ServiceClient, error) {
 	return service, nil
 }
 
-// create creates the tables that are missing. Creating one twice harms
-// nothing, so any lost reply is followed by another try.
+// create creates the missing tables. Creation is idempotent, so it is retried
+// after a lost reply.
 func (s *Store) create(ctx context.Context, tables []string) error {
 	for _, table := range tables {
 		err := s.createTable(ctx, table)

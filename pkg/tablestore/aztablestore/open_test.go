@@ -23,7 +23,7 @@ func TestOptionsValidate(t *testing.T) {
 	const secret = "c2VjcmV0"
 	endpoint := func(address string) aztablestore.Options { return aztablestore.Options{Endpoint: address} }
 	with := func(change func(*aztablestore.Options)) aztablestore.Options {
-		options := aztablestore.Options{Connection: connectionOfNobody}
+		options := aztablestore.Options{Connection: scriptedConnection}
 		change(&options)
 		return options
 	}
@@ -35,7 +35,7 @@ func TestOptionsValidate(t *testing.T) {
 		"both":                       {with(func(o *aztablestore.Options) { o.Endpoint = "https://a.table.core.windows.net" }), "exclude each other"},
 		"no connection string":       {aztablestore.Options{Connection: "UseDevelopmentStorage=true"}, "Options.Connection cannot be used"},
 		"a key that is none":         {aztablestore.Options{Connection: "AccountName=a;AccountKey=" + secret + "?"}, "Options.Connection cannot be used"},
-		"an endpoint in clear text":  {endpoint("http://a.table.core.windows.net"), "Options.Endpoint is no https address"},
+		"an endpoint in clear text":  {endpoint("http://a.table.core.windows.net"), "Options.Endpoint is not an https address"},
 		"an endpoint without a host": {endpoint("https:///a"), "Options.Endpoint"},
 		"a signed endpoint":          {endpoint("https://a.table.core.windows.net/?sig=" + secret), "Options.Endpoint"},
 		"an endpoint with a user":    {endpoint("https://a:" + secret + "@host"), "Options.Endpoint"},
@@ -81,7 +81,7 @@ func TestOpenCreatesTables(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				service := &script{answers: test.answers}
-				options := aztablestore.Options{Connection: connectionOfNobody, Transport: service, Tables: []string{"table", "other"}}
+				options := aztablestore.Options{Connection: scriptedConnection, Transport: service, Tables: []string{"table", "other"}}
 				store, err := aztablestore.Open(t.Context(), options)
 				expectError(t, err, test.want)
 				if (err == nil) != (test.want == nil) || (store == nil) != (err != nil) || service.requests() != test.requests {
@@ -100,7 +100,7 @@ func TestOpenUnderAContextThatHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	service := &script{}
-	_, err := aztablestore.Open(ctx, aztablestore.Options{Connection: connectionOfNobody, Transport: service, Tables: []string{"table"}})
+	_, err := aztablestore.Open(ctx, aztablestore.Options{Connection: scriptedConnection, Transport: service, Tables: []string{"table"}})
 	if expectError(t, err, tablestore.ErrUnavailable); !errors.Is(err, context.Canceled) || service.requests() > 0 {
 		t.Errorf("open: %v after %d requests", err, service.requests())
 	}
@@ -139,8 +139,7 @@ func TestEndpointTakesATokenOverTLS(t *testing.T) {
 	}
 }
 
-// TestNoToken is about a write that never left: that is certain, and tried
-// again.
+// TestNoToken is about a write that was certainly never sent, and is retried.
 func TestNoToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

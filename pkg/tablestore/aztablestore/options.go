@@ -15,7 +15,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// The limits of a call that hold unless Options say otherwise.
+// The default limits of a call.
 const (
 	DefaultRequestTimeout = 10 * time.Second
 	DefaultCallTimeout    = 30 * time.Second
@@ -35,8 +35,8 @@ type Options struct {
 	// set.
 	Endpoint string
 
-	// Tables are the names of the tables that Open creates where they are
-	// missing. Optional. Defaults to none: they have to be there.
+	// Tables are the names of the tables that Open creates if they are missing.
+	// Optional. Defaults to none: the tables must exist.
 	Tables []string
 
 	// RequestTimeout bounds one request. Optional. Defaults to
@@ -44,24 +44,23 @@ type Options struct {
 	RequestTimeout time.Duration
 
 	// CallTimeout bounds one call of the port with all its requests and the
-	// pauses between them; so no write is sent later than that after its call.
-	// Optional. Defaults to [DefaultCallTimeout].
+	// delays between them, so no write is sent later than that. Optional.
+	// Defaults to [DefaultCallTimeout].
 	CallTimeout time.Duration
 
-	// Tries is how often one request is sent at most, where sending it again is
-	// safe. Optional. Defaults to [DefaultTries].
+	// Tries is how often a request that is safe to repeat is sent at most.
+	// Optional. Defaults to [DefaultTries].
 	Tries int
 
-	// Logger gets a warning for each request that is sent again, with its
-	// cause. Optional. Defaults to discarding.
+	// Logger gets a warning for each retry, with its cause. Optional. Defaults
+	// to discarding.
 	Logger *slog.Logger
 
-	// Transport carries the requests. It remains the caller's to close.
-	// Optional. Defaults to one of the store's own, whose connections end with
-	// Close.
+	// Transport sends the requests. The caller closes it. Optional. Defaults to
+	// a transport of the store, whose connections Close closes.
 	Transport http.RoundTripper
 
-	// credential signs in at Endpoint. Tests set it.
+	// credential signs in at Endpoint; only tests set it.
 	credential azcore.TokenCredential
 }
 
@@ -73,8 +72,9 @@ func (o Options) Validate() error {
 	case o.Connection != "" && o.Endpoint != "":
 		return errors.New("aztablestore: Options.Connection and Options.Endpoint exclude each other")
 	case o.Endpoint != "" && !validEndpoint(o.Endpoint):
-		// It may hold a signature, which does not belong in a log.
-		return errors.New("aztablestore: Options.Endpoint is no https address of a table service")
+		// The endpoint is not quoted: it may hold a signature, which must not
+		// be logged.
+		return errors.New("aztablestore: Options.Endpoint is not an https address of a table service")
 	case o.RequestTimeout < 0:
 		return fmt.Errorf("aztablestore: Options.RequestTimeout is negative: %s", o.RequestTimeout)
 	case o.CallTimeout < 0:
@@ -91,7 +91,8 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// validEndpoint reports whether a token may be sent there: never in clear text.
+// validEndpoint reports whether a token may be sent to the address: only over
+// TLS.
 func validEndpoint(endpoint string) bool {
 	address, err := url.Parse(endpoint)
 	return err == nil && address.Scheme == "https" && address.Host != "" && address.User == nil &&
@@ -109,8 +110,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// plain reports whether the connection string leads to an emulator, which
-// closes idle connections after five seconds and has no TLS.
+// plain reports whether the connection string names an emulator, which closes
+// idle connections after five seconds and has no TLS.
 func (o Options) plain() bool {
 	connection := strings.ToLower(o.Connection)
 	return strings.Contains(connection, "=http:") || strings.Contains(connection, "=http;")

@@ -13,7 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
-// once is for answers after which nothing may be sent again.
+// once allows no retries.
 var once = aztablestore.Options{Tries: 1}
 
 func TestCommitReturnsTheVersionOfEachOp(t *testing.T) {
@@ -29,14 +29,14 @@ func TestCommitReturnsTheVersionOfEachOp(t *testing.T) {
 	}
 }
 
-// TestCommitSendsPreconditions reads what goes over the wire: an update without
-// If-Match would be an upsert.
+// TestCommitSendsPreconditions checks the requests: an update without If-Match
+// would be an upsert.
 func TestCommitSendsPreconditions(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		op           tablestore.Op
 		method       string
-		precondition string // Empty where none may be sent.
+		precondition string // Empty if none may be sent.
 	}{
 		"insert":  {insert("a"), "POST", ""},
 		"replace": {replace("a"), "PUT", one},
@@ -63,8 +63,8 @@ func TestCommitSendsPreconditions(t *testing.T) {
 	}
 }
 
-// TestTransactionThatFailed is about the answers whose outer status is 202 all
-// the same.
+// TestTransactionThatFailed is about failures inside answers whose outer status
+// is 202.
 func TestTransactionThatFailed(t *testing.T) {
 	t.Parallel()
 	batch := tablestore.Batch{insert("a"), replace("b"), remove("c")}
@@ -104,7 +104,7 @@ func TestTransactionThatFailed(t *testing.T) {
 	}
 }
 
-// expectError fails unless err is that outcome, and no other.
+// expectError fails unless err has exactly that outcome.
 func expectError(t *testing.T, err, want error) {
 	t.Helper()
 	var conflict, wanted *tablestore.ConflictError
@@ -128,9 +128,9 @@ func TestTransactionOfOneOpNeedsNoPlace(t *testing.T) {
 	expectError(t, err, &tablestore.ConflictError{Key: key("a"), Verb: tablestore.Replace})
 }
 
-// TestCommitThatGetsNoTransactionsAnswer is about replies from in front of the
-// table service.
-func TestCommitThatGetsNoTransactionsAnswer(t *testing.T) {
+// TestCommitWithoutATransactionsAnswer is about replies from gateways and
+// proxies before the table service.
+func TestCommitWithoutATransactionsAnswer(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		answer answer
@@ -197,9 +197,9 @@ func TestAnswerThatDoesNotTell(t *testing.T) {
 	}
 }
 
-// TestAnswerCutOffAnywhere cuts answers at every byte. None may pass for a
-// commit; that of a refusal may, once all of it is there, still name the row.
-func TestAnswerCutOffAnywhere(t *testing.T) {
+// TestAnswerTruncatedAnywhere truncates answers at every byte. None may count
+// as a commit; a refusal may still name the row once its part is complete.
+func TestAnswerTruncatedAnywhere(t *testing.T) {
 	t.Parallel()
 	batch := tablestore.Batch{insert("a"), replace("b")}
 	for name, whole := range map[string]string{
@@ -228,9 +228,9 @@ func TestErrorsAreOneShortLine(t *testing.T) {
 	}
 }
 
-// TestErrorsDoNotTellTheSignature checks that the address, which may be signed,
-// stays out of what is logged.
-func TestErrorsDoNotTellTheSignature(t *testing.T) {
+// TestErrorsDoNotContainTheSignature checks that errors do not contain the
+// address, which may be signed.
+func TestErrorsDoNotContainTheSignature(t *testing.T) {
 	t.Parallel()
 	service := &script{answers: []answer{lost(errors.New("reset")), reply(http.StatusForbidden, "")}}
 	store := open(t, aztablestore.Options{Tries: 1, Transport: service,

@@ -20,32 +20,32 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// maxMessage is the most of a service's message that is kept, in bytes.
+// maxMessage is how many bytes of a service's message are kept.
 const maxMessage = 200
 
-// errReply is wrapped by the errors for an answer that does not say what became
-// of a transaction.
+// errReply is wrapped by the errors for an answer that does not tell a
+// transaction's outcome.
 var errReply = errors.New("malformed answer to a transaction")
 
 // transaction collects the outcome of one batch, which a context carries to
 // [batchReplies].
 type transaction struct {
 	ops   int
-	etags []tablestore.ETag // Of a transaction that was committed, "" for a deletion.
+	etags []tablestore.ETag // Set if the transaction was committed; "" for a deletion.
 }
 
 // transactionKey is the key under which a context holds the transaction.
 type transactionKey struct{}
 
-// batchReplies reads the answers to transactions before the SDK does. The
-// status 202 stands outside of every answer, and what happened stands in the
-// parts inside, of which the SDK tells neither the row that failed nor the
-// ETags; it takes an answer that was cut off for success, and panics where
-// there is none.
+// batchReplies reads the answers to transactions before the SDK does. The outer
+// status is always 202; the outcome is in the parts inside. The SDK returns
+// neither the failed row nor the ETags, treats a truncated answer as success,
+// and panics on an empty one.
 type batchReplies struct{}
 
-// Do implements policy.Policy. The error is a *requestError for a transaction that
-// the service refused, and wraps errReply where the answer does not tell.
+// Do implements policy.Policy. The error is a *requestError for a transaction
+// that the service refused, and wraps errReply if the answer does not tell the
+// outcome.
 func (batchReplies) Do(req *policy.Request) (*http.Response, error) {
 	reply, err := req.Next()
 	if err != nil {
@@ -67,8 +67,8 @@ func withTransaction(ctx context.Context, tx *transaction) context.Context {
 	return context.WithValue(ctx, transactionKey{}, tx)
 }
 
-// read takes the outcome from an answer. A refusal is one part alone, whose
-// place in the transaction its message tells.
+// read parses the outcome. A refusal is a single part, whose message names the
+// op's index in the transaction.
 func (tx *transaction) read(contentType string, body []byte) error {
 	parts, err := partsOf(contentType, body)
 	if err != nil {
@@ -90,7 +90,8 @@ func (tx *transaction) read(contentType string, body []byte) error {
 	return nil
 }
 
-// place returns the op at which the service stopped, where that can be.
+// place returns the index of the op at which the service stopped, or -1 if it
+// cannot be right.
 func (tx *transaction) place(op int) int {
 	switch {
 	case tx.ops == 1:
@@ -110,7 +111,7 @@ type part struct {
 }
 
 // partsOf returns the parts of an answer: multipart in multipart, the inner
-// ones HTTP. The error says where the answer ends too early.
+// parts HTTP responses. It returns an error for a truncated answer.
 func partsOf(contentType string, body []byte) ([]part, error) {
 	var parts []part
 	err := eachPart(contentType, bytes.NewReader(body), func(header string, outer io.Reader) error {
@@ -123,7 +124,7 @@ func partsOf(contentType string, body []byte) ([]part, error) {
 	return parts, err
 }
 
-// eachPart calls read for each part of a multipart body that is whole.
+// eachPart calls read for each part of a complete multipart body.
 func eachPart(contentType string, body io.Reader, read func(contentType string, part io.Reader) error) error {
 	kind, params, err := mime.ParseMediaType(contentType)
 	if err != nil || kind != "multipart/mixed" || params["boundary"] == "" {
@@ -132,7 +133,7 @@ func eachPart(contentType string, body io.Reader, read func(contentType string, 
 	reader := multipart.NewReader(body, params["boundary"])
 	for {
 		part, err := reader.NextRawPart()
-		if err == io.EOF { // Wrapped, it says that the end is missing.
+		if err == io.EOF { // A wrapped EOF means that the end is missing.
 			return nil
 		}
 		if err != nil {
@@ -159,9 +160,9 @@ func readPart(inner io.Reader) (part, error) {
 	return part{status: reply.StatusCode, header: reply.Header, body: body}, err
 }
 
-// complaint returns the code and message in the body of an answer that refuses,
-// and the place of the op that failed: in a transaction the message begins with
-// it, counted from 0. Without one, op is -1.
+// complaint returns the code and message in the body of a refusal, and the
+// index of the op that failed, counted from 0: in a transaction the message
+// begins with it. If it does not, op is -1.
 func complaint(body []byte) (code, message string, op int) {
 	var answer struct {
 		Error struct {

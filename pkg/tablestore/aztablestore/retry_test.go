@@ -22,8 +22,8 @@ func row() answer {
 		"Content-Type", "application/json;odata=minimalmetadata")
 }
 
-// TestRetries tells what is sent again, and what is not. The answers end with
-// success, which a call that does not try again never sees.
+// TestRetries checks which requests are retried. The answers end with success,
+// which a call without a retry never gets.
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	commit := func(ctx context.Context, store *aztablestore.Store) error {
@@ -46,7 +46,7 @@ func TestRetries(t *testing.T) {
 		"a write that found no connection":        {commit, []answer{unreachable(errNetwork), unreachable(errNetwork), committed}, 3, nil},
 		"a write that was lost":                   {commit, []answer{lost(errNetwork), committed}, 1, tablestore.ErrUnknown},
 		"a write whose fate the server forgot":    {commit, []answer{refuses(500, "OperationTimedOut"), committed}, 1, tablestore.ErrUnknown},
-		"a write behind a silent transport":       {commit, []answer{silent, committed}, 1, tablestore.ErrUnknown},
+		"a write without a trace":                 {commit, []answer{silent, committed}, 1, tablestore.ErrUnknown},
 		"a write that was refused":                {commit, []answer{inside(failed(400, "InvalidInput", "0:Bad.")), committed}, 1, tablestore.ErrInvalid},
 		"a write that is throttled for good":      {commit, []answer{busy}, 4, tablestore.ErrUnavailable},
 		"a write without a connection for good":   {commit, []answer{unreachable(errNetwork)}, 4, tablestore.ErrUnavailable},
@@ -75,9 +75,10 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestConflictAfterAThrottledTry is about a service that applied what it said
-// it did not: the row in the way is one's own, and to call that a conflict
-// would be to decide again about work that is done.
+// TestConflictAfterAThrottledTry is about a service that applied a write
+// although it answered that it was throttled: the conflicting row is the
+// batch's own, and reporting a conflict would make the caller decide again
+// about finished work.
 func TestConflictAfterAThrottledTry(t *testing.T) {
 	t.Parallel()
 	there := inside(failed(409, "EntityAlreadyExists", "0:There."))
@@ -103,7 +104,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		header string
-		waited time.Duration // 0 where it does not wait at all.
+		waited time.Duration // 0 if it does not wait at all.
 	}{
 		"seconds":                       {"7", 7 * time.Second},
 		"a date":                        {"Sat, 01 Jan 2000 00:00:09 GMT", 9 * time.Second},
@@ -140,10 +141,12 @@ func TestDelaysGrowWithoutRetryAfter(t *testing.T) {
 		if _, err := store.Get(t.Context(), key("a")); !errors.Is(err, tablestore.ErrUnavailable) {
 			t.Errorf("get: %v", err)
 		}
-		for i := 3; i < len(at); i++ {
-			if at[i].Sub(at[i-1]) <= at[i-2].Sub(at[i-3]) {
-				t.Errorf("tries at %s: the delays do not grow", at)
+		interval := 100 * time.Millisecond
+		for i := 1; i < len(at); i++ { // Each delay is 0.5 to 1.5 times its interval.
+			if delay := at[i].Sub(at[i-1]); delay < interval/2 || delay > interval*3/2 {
+				t.Errorf("try %d after %s, want %s plus or minus half", i+1, delay, interval)
 			}
+			interval = interval * 3 / 2
 		}
 		if len(at) != 6 {
 			t.Errorf("%d tries", len(at))
@@ -208,8 +211,8 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// A call that was cancelled is not sent again, so nobody is warned that it is.
-func TestNoRetryIsLoggedOfACallThatWasCancelled(t *testing.T) {
+// A cancelled call is not retried, so no retry is logged.
+func TestNoRetryIsLoggedForACancelledCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -235,7 +238,7 @@ func TestRetriesAreLogged(t *testing.T) {
 		}
 		for _, want := range []string{"level=WARN", "request=commit", "target=table/p", "tries=1", "delay=2s", "ServerBusy"} {
 			if !strings.Contains(log.String(), want) {
-				t.Errorf("log %q does not say %s", log.String(), want)
+				t.Errorf("log %q does not contain %s", log.String(), want)
 			}
 		}
 	})

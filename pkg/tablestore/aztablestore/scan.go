@@ -9,11 +9,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// maxPage is the most rows that Azure Tables answers at once.
+// maxPage is the greatest number of rows in one answer of Azure Tables.
 const maxPage = 1000
 
-// Scan implements [tablestore.Store]. An empty page that the service may give
-// in between, when a query took it too long, is not passed on: the scan goes on
+// Scan implements [tablestore.Store]. The service may return an empty page in
+// between, if a query took too long. Scan does not return it, but continues
 // until it has a row or knows that there is none.
 func (s *Store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
 	if err := query.Validate(); err != nil {
@@ -39,7 +39,7 @@ func (s *Store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pa
 	return page, nil
 }
 
-// page returns the first page that holds a row, or an empty last one.
+// page returns the first page with a row, or an empty last page.
 func (s *Store) page(
 	ctx context.Context, query tablestore.Query, options aztables.ListEntitiesOptions,
 ) (tablestore.Page, error) {
@@ -59,8 +59,9 @@ func (s *Store) page(
 		options.NextPartitionKey, options.NextRowKey = answer.NextPartitionKey, answer.NextRowKey
 		more := !blank(answer.NextPartitionKey) || !blank(answer.NextRowKey)
 		if len(page.Rows) > 0 && more {
-			// Behind the last row and not at the service's mark, which has an
-			// order of its own and need not outlive the service's own moves.
+			// Right after the last row rather than at the service's mark, which
+			// has its own order and may become invalid when the service moves
+			// data.
 			page.Next = page.Rows[len(page.Rows)-1].Key.Row + "\x00"
 		}
 		if len(page.Rows) > 0 || !more {
@@ -69,7 +70,7 @@ func (s *Store) page(
 	}
 }
 
-// list asks for the entities at which the options point.
+// list requests the entities that the options select.
 func (s *Store) list(
 	ctx context.Context, query tablestore.Query, options *aztables.ListEntitiesOptions,
 ) (aztables.ListEntitiesResponse, *requestError) {
@@ -84,8 +85,8 @@ func (s *Store) list(
 	return answer, failed
 }
 
-// filterOf returns the query as a filter, or false where no key can match. Keys
-// and bounds hold no quote.
+// filterOf returns the query as a filter, or false if no key can match. Keys
+// and bounds contain no quotes.
 func filterOf(query tablestore.Query) (filter string, some bool) {
 	filter = "PartitionKey eq '" + query.Partition + "'"
 	from, ok := lowest(max(query.From, query.Continue))

@@ -17,7 +17,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
-// page answers a query with those rows. A mark says that there is more.
+// page answers a query with those rows. A mark means that there are more.
 func page(mark string, rows ...string) answer {
 	var entities []string
 	for _, row := range rows {
@@ -44,8 +44,8 @@ func asked(t *testing.T, service *script) []url.Values {
 	return all
 }
 
-// TestScanGoesOnPastEmptyPages is about what Azure does and Azurite never: a
-// page without rows that is not the last.
+// TestScanGoesOnPastEmptyPages is about pages without rows that are not the
+// last, which Azure sends and Azurite never does.
 func TestScanGoesOnPastEmptyPages(t *testing.T) {
 	t.Parallel()
 	store, service := scripted(t, once, page("1"), page("2"), page("3", "c", "d"), page(""))
@@ -97,7 +97,7 @@ func TestScanAsksFor(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		query  tablestore.Query
-		filter string // Empty where nothing need be asked.
+		filter string // Empty if no request is needed.
 		top    string
 	}{
 		"a partition":          {tablestore.Query{}, "PartitionKey eq 'p'", "1000"},
@@ -107,7 +107,7 @@ func TestScanAsksFor(t *testing.T) {
 		"the rest":             {tablestore.Query{From: "a", To: "z", Continue: "b\x00"}, "PartitionKey eq 'p' and RowKey ge 'b-' and RowKey lt 'z'", "1000"},
 		"bounds with a quote":  {tablestore.Query{From: "a'b", To: "c'd"}, "PartitionKey eq 'p' and RowKey ge 'a-' and RowKey lt 'c-'", "1000"},
 		"no upper bound":       {tablestore.Query{To: "\xff"}, "PartitionKey eq 'p'", "1000"},
-		"behind all":           {tablestore.Query{From: "\xff"}, "", ""},
+		"after all":            {tablestore.Query{From: "\xff"}, "", ""},
 		"before all":           {tablestore.Query{To: "\x00"}, "PartitionKey eq 'p' and RowKey lt '-'", "1000"},
 		"a range without keys": {tablestore.Query{From: "b ", To: "b!"}, "", ""},
 		"a range upside down":  {tablestore.Query{From: "c", To: "b"}, "", ""},
@@ -153,8 +153,8 @@ func TestScanFailures(t *testing.T) {
 	}
 }
 
-// TestLowestKeepsTheOrder compares any bound with any key, as bytes and by what
-// the bound is turned into.
+// TestLowestKeepsTheOrder compares any bound with any key, directly and after
+// converting the bound.
 func TestLowestKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	legal := []byte("-.0123456789:=ABYZ_abyz")
@@ -166,15 +166,16 @@ func TestLowestKeepsTheOrder(t *testing.T) {
 		}
 		lowest, ok := aztablestore.Lowest(bound)
 		if got := ok && key >= lowest; got != (key >= bound) {
-			t.Errorf("key %q is behind %q: %t, behind its %q: %t", key, bound, key >= bound, lowest, got)
+			t.Errorf("key %q is after %q: %t, after its %q: %t", key, bound, key >= bound, lowest, got)
 		}
 		if slices.ContainsFunc([]byte(lowest), func(c byte) bool { return !strings.ContainsRune(aztablestore.Alphabet, rune(c)) }) {
-			t.Errorf("%q becomes %q, which is no key", bound, lowest)
+			t.Errorf("%q becomes %q, which is not a key", bound, lowest)
 		}
 	})
 }
 
-// TestAlphabetIsThePorts checks which characters the port lets into keys.
+// TestAlphabetIsThePorts checks the alphabet against the port's legal
+// characters.
 func TestAlphabetIsThePorts(t *testing.T) {
 	t.Parallel()
 	for c := range 256 {
@@ -188,7 +189,7 @@ func TestAlphabetIsThePorts(t *testing.T) {
 	}
 }
 
-// TestReadsSendNoBody keeps reads idempotent in every proxy's eyes.
+// TestReadsSendNoBody checks that proxies can treat reads as idempotent.
 func TestReadsSendNoBody(t *testing.T) {
 	t.Parallel()
 	var methods []string

@@ -13,19 +13,19 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
-// connectionOfNobody leads nowhere: scripts answer in its place.
-const connectionOfNobody = "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=a2V5;TableEndpoint=http://nowhere.invalid/a"
+// scriptedConnection is never dialled: scripts answer instead.
+const scriptedConnection = "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=a2V5;TableEndpoint=http://nowhere.invalid/a"
 
 type (
 	request  = http.Request
 	response = http.Response
 )
 
-// answer is what happens to one request.
+// answer handles one request.
 type answer func(req *http.Request) (*http.Response, error)
 
-// script is a service that answers by rote: one answer after the other, the
-// last one over and over.
+// script is a service that gives its answers in order, and repeats the last
+// one.
 type script struct {
 	mu      sync.Mutex
 	answers []answer
@@ -62,15 +62,15 @@ func (s *script) requests() int {
 	return len(s.seen)
 }
 
-// scripted returns a store whose service follows the answers.
+// scripted returns a store whose service gives these answers.
 func scripted(t testing.TB, options aztablestore.Options, answers ...answer) (*aztablestore.Store, *script) {
 	t.Helper()
 	service := &script{answers: answers}
-	options.Connection, options.Transport = connectionOfNobody, service
+	options.Connection, options.Transport = scriptedConnection, service
 	return open(t, options), service
 }
 
-// connects tells the trace of the request that there was a connection.
+// connects reports a connection to the request's trace.
 func connects(req *http.Request) {
 	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil {
 		trace.GetConn(req.URL.Host)
@@ -78,10 +78,10 @@ func connects(req *http.Request) {
 	}
 }
 
-// chosen returns a store whose service answers each request as it deserves.
+// chosen returns a store whose service chooses the answer to each request.
 func chosen(t testing.TB, options aztablestore.Options, choose func(*request) answer) *aztablestore.Store {
 	t.Helper()
-	options.Connection, options.Transport = connectionOfNobody, &script{choose: choose}
+	options.Connection, options.Transport = scriptedConnection, &script{choose: choose}
 	return open(t, options)
 }
 
@@ -105,7 +105,7 @@ func refuses(status int, code string, headers ...string) answer {
 	return reply(status, complaint(code, "The reason."), headers...)
 }
 
-// lost takes the request and answers nothing.
+// lost accepts the request and gives no answer.
 func lost(err error) answer {
 	return func(req *http.Request) (*http.Response, error) {
 		connects(req)
@@ -113,7 +113,7 @@ func lost(err error) answer {
 	}
 }
 
-// silent fails without a word about how far the request came.
+// silent fails without tracing how far the request got.
 func silent(*request) (*response, error) { return nil, errNetwork }
 
 // unreachable finds no connection.
@@ -124,7 +124,7 @@ func unreachable(err error) answer {
 	}
 }
 
-// hangs takes the request and answers when its context ends.
+// hangs accepts the request and answers when its context ends.
 func hangs(req *http.Request) (*http.Response, error) {
 	connects(req)
 	<-req.Context().Done()
@@ -146,7 +146,7 @@ func multipart(parts ...string) string {
 	return text + "--changesetresponse_2--\r\n--batchresponse_1--\r\n"
 }
 
-// done is the part of an op that went through.
+// done is the part of an op that succeeded.
 func done(etag string) string {
 	part := "HTTP/1.1 204 No Content\r\nDataServiceVersion: 3.0;\r\n"
 	if etag != "" {
@@ -161,8 +161,7 @@ func failed(status int, code, message string) string {
 	return fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-ID: 1\r\nContent-Type: application/json\r\n\r\n%s\r\n", status, http.StatusText(status), body)
 }
 
-// inside answers a transaction with those parts, under the outer status that
-// says nothing.
+// inside answers a transaction with those parts under the outer status 202.
 func inside(parts ...string) answer {
 	return reply(http.StatusAccepted, multipart(parts...), "Content-Type", batchType)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// The delays between tries, where the service asks for no longer one.
+// The delays between tries, unless the service asks for a longer one.
 const (
 	firstDelay = 100 * time.Millisecond
 	lastDelay  = 5 * time.Second
@@ -18,20 +18,21 @@ const (
 type request struct {
 	name       string // For logs, as is the target.
 	target     string
-	repeatable bool // Sending it twice does no harm: a read, mostly.
+	repeatable bool // Safe to send twice, as a read is.
 }
 
 // again reports whether the request may be sent again after that failure. A
-// write may be only if it was surely not applied: it would otherwise meet
-// itself, or bring back what others have removed meanwhile.
+// write may be only if it was certainly not applied: otherwise it could
+// conflict with itself, or bring back rows that other writers have removed
+// since.
 func (r request) again(failed *requestError) bool {
 	return failed.effect == notTaken || failed.effect == unclear && r.repeatable
 }
 
-// send sends the request by try until it succeeds, is refused, or no more tries
-// are left, each under a deadline of its own. The failure is that of the last
-// one; turnedAway says that an earlier one was answered, so that the service
-// has at least seen it.
+// send calls try, each time under a deadline of its own, until the request
+// succeeds, is refused, or no tries are left. It returns the last failure;
+// turnedAway says that the service answered an earlier try, so it has at least
+// seen the request.
 func (s *Store) send(ctx context.Context, r request, try func(context.Context) error) (turnedAway bool, failed *requestError) {
 	delays := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(firstDelay), backoff.WithMaxInterval(lastDelay), backoff.WithMaxElapsedTime(0))
@@ -41,7 +42,7 @@ func (s *Store) send(ctx context.Context, r request, try func(context.Context) e
 			return turnedAway, failed
 		}
 		if ctx.Err() != nil {
-			return turnedAway, failed // Nobody waits for it any more.
+			return turnedAway, failed // The caller has given up.
 		}
 		delay := max(delays.NextBackOff(), failed.wait)
 		s.options.Logger.WarnContext(ctx, "sending a table request again",
@@ -65,8 +66,8 @@ func (s *Store) try(ctx context.Context, try func(ctx context.Context) error) *r
 	return nil
 }
 
-// pause waits, and reports whether there is time left then. It does not wait
-// where that is known before.
+// pause waits, and reports whether the context has time left afterwards. If the
+// deadline comes before the end of the delay, it returns at once.
 func pause(ctx context.Context, delay time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= delay {
 		return false

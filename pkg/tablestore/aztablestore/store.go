@@ -25,8 +25,8 @@ type Store struct {
 
 var _ tablestore.Store = (*Store)(nil)
 
-// begin returns the context of one call of the port, which ends at the latest
-// after the call timeout, or why no request can be taken.
+// begin returns the context of one call of the port, which ends after the call
+// timeout at the latest, or why the store refuses the call.
 func (s *Store) begin(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	if s.closed.Load() {
 		return nil, nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, errClosed)
@@ -51,7 +51,7 @@ func (s *Store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, er
 	return s.get(ctx, key)
 }
 
-// get reads a row of a valid key within a call.
+// get reads the row of a valid key within a call.
 func (s *Store) get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
 	table := s.service.NewClient(key.Table)
 	var entity []byte
@@ -77,7 +77,7 @@ func (s *Store) get(ctx context.Context, key tablestore.Key) (tablestore.Row, er
 	return row, nil
 }
 
-// Close implements [tablestore.Store]. What was committed stays in the account.
+// Close implements [tablestore.Store]. Committed rows stay in the account.
 func (s *Store) Close() error {
 	s.closed.Store(true)
 	if s.options.Transport == nil {

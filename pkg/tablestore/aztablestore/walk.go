@@ -11,8 +11,9 @@ import (
 
 var _ tablestore.Walker = (*Store)(nil)
 
-// Walk implements [tablestore.Walker]. The rest of a partition and what follows
-// it are two queries, as the service answers only a range by its index.
+// Walk implements [tablestore.Walker]. The rest of a partition and the
+// partitions after it are two queries, because the service uses its index only
+// for a single range.
 func (s *Store) Walk(ctx context.Context, walk tablestore.Walk) ([]tablestore.Row, error) {
 	if err := walk.Validate(); err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package memstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -30,8 +31,8 @@ func Example() {
 	for range 2 {
 		_, err = store.Commit(ctx, tablestore.Batch{
 			{Verb: tablestore.Replace, Key: key, ETag: row.ETag, Properties: state("DISPATCHING")}})
-		if lost, conflict := tablestore.IsConflict(err); conflict {
-			fmt.Println("lost", lost)
+		if conflict, lost := errors.AsType[*tablestore.ConflictError](err); lost {
+			fmt.Println("lost", conflict.Key)
 		} else if err == nil {
 			fmt.Println("won", key)
 		}

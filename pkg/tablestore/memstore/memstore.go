@@ -1,7 +1,7 @@
-// Package memstore is a table store in memory, for tests and trials. It keeps
-// every rule of the port and passes its conformance suite, but forgets all
-// when it is closed. It starts no goroutine, and its ETags come from a
-// counter, so that a run is reproducible.
+// Package memstore is a table store in memory, for tests and trials. It passes
+// the port's conformance suite, but loses all rows when it is closed. It starts
+// no goroutine, and its ETags come from a counter, so that a run is
+// reproducible.
 package memstore
 
 import (
@@ -17,16 +17,17 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/internal/fold"
 )
 
-// maxPage is the most rows that one page of a scan holds, as in Azure Tables.
+// maxPage is the greatest number of rows on one page of a scan, as in Azure
+// Tables.
 const maxPage = 1000
 
 var errClosed = errors.New("memory store is closed")
 
 // Options configures a store.
 type Options struct {
-	// Split hides that the store can write many batches at once, so that each
-	// change goes through its stages one by one. Optional. Defaults to false:
-	// the store is a [tablestore.AtomicStore].
+	// Split hides the store's CommitAll, so that each change runs its stages
+	// one by one. Optional. Defaults to false: the store is a
+	// [tablestore.AtomicStore].
 	Split bool
 }
 
@@ -67,7 +68,8 @@ type store struct {
 	closed bool
 }
 
-// usable returns why no request can be taken, or nil. It is called under mu.
+// usable returns why the store must refuse a request, or nil. The caller holds
+// mu.
 func (s *store) usable(ctx context.Context) error {
 	if s.closed {
 		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, errClosed)
@@ -121,8 +123,8 @@ func (s *store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pa
 	return page, nil
 }
 
-// collect returns the rows of one page and where the next one begins. Stored
-// rows are never changed in place, so they are read without the lock.
+// collect returns the rows of one page and the start of the next. Stored rows
+// are never changed in place, so callers read them without the lock.
 func (s *store) collect(ctx context.Context, query tablestore.Query) (found []*row, next string, err error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -140,8 +142,8 @@ func (s *store) collect(ctx context.Context, query tablestore.Query) (found []*r
 			return false
 		}
 		if len(found) == limit {
-			// Behind the last row and not at this one: a row that is inserted
-			// between the two belongs to the next page.
+			// Right after the last row rather than at this one: a row that is
+			// inserted between the two belongs to the next page.
 			next = found[limit-1].key.Row + "\x00"
 			return false
 		}
@@ -151,7 +153,7 @@ func (s *store) collect(ctx context.Context, query tablestore.Query) (found []*r
 	return found, next, nil
 }
 
-// decode returns the row as the caller's own.
+// decode returns a copy of the row that the caller owns.
 func (r *row) decode() (tablestore.Row, error) {
 	properties, err := tablestore.DecodeProperties(r.data)
 	if err != nil {
@@ -162,25 +164,15 @@ func (r *row) decode() (tablestore.Row, error) {
 
 // Commit implements [tablestore.Store].
 func (s *store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	if err := batch.Validate(); err != nil {
-		return nil, err
-	}
-	etags, err := s.write(ctx, []tablestore.Batch{batch})
-	if err != nil {
-		return nil, err
-	}
-	return etags[0], nil
+	return fold.Apply(s.write).Commit(ctx, batch)
 }
 
 // CommitAll implements [tablestore.AtomicStore].
 func (s *store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
-	if err := tablestore.ValidateAll(batches); err != nil {
-		return nil, err
-	}
-	return s.write(ctx, batches)
+	return fold.Apply(s.write).CommitAll(ctx, batches)
 }
 
-// write applies valid batches, all or none.
+// write applies all valid batches or none.
 func (s *store) write(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +207,7 @@ func (s *store) nextETag() tablestore.ETag {
 	return tablestore.ETag(strconv.FormatUint(s.etags, 16))
 }
 
-// Close implements [tablestore.Store]. What was stored is gone.
+// Close implements [tablestore.Store]. All rows are lost.
 func (s *store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,7 @@
 package memstore_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -24,8 +25,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestRunsAreReproducible checks that the same calls give the same ETags, also
-// after one that failed.
+// TestRunsAreReproducible checks that the same calls give the same ETags, even
+// after a failed call.
 func TestRunsAreReproducible(t *testing.T) {
 	t.Parallel()
 	var runs [2][]tablestore.ETag
@@ -37,7 +38,7 @@ func TestRunsAreReproducible(t *testing.T) {
 				{Verb: tablestore.Put, Key: tablestore.Key{Table: "table", Partition: "p", Row: "hint"}},
 				{Verb: tablestore.Insert, Key: key},
 			})
-			if _, conflict := tablestore.IsConflict(err); err != nil && !conflict {
+			if err != nil && !errors.Is(err, tablestore.ErrConflict) {
 				t.Fatal(err)
 			}
 			runs[i] = append(runs[i], etags...)
@@ -48,9 +49,9 @@ func TestRunsAreReproducible(t *testing.T) {
 	}
 }
 
-// TestPagesContinueBehindTheirLastRow checks that a row that is inserted right
-// behind a page is on the next.
-func TestPagesContinueBehindTheirLastRow(t *testing.T) {
+// TestPagesContinueAfterTheirLastRow checks that a row inserted right after a
+// page's last row is on the next page.
+func TestPagesContinueAfterTheirLastRow(t *testing.T) {
 	t.Parallel()
 	store := memstore.New(memstore.Options{})
 	insert := func(row string) {

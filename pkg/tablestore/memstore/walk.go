@@ -16,7 +16,7 @@ func (s *store) Walk(ctx context.Context, walk tablestore.Walk) ([]tablestore.Ro
 	if err := walk.Validate(); err != nil {
 		return nil, err
 	}
-	found, err := s.behind(ctx, walk)
+	found, err := s.rowsAfter(ctx, walk)
 	if err != nil {
 		return nil, err
 	}
@@ -29,8 +29,8 @@ func (s *store) Walk(ctx context.Context, walk tablestore.Walk) ([]tablestore.Ro
 	return rows, nil
 }
 
-// behind returns the stored rows of one page of a walk.
-func (s *store) behind(ctx context.Context, walk tablestore.Walk) (found []*row, err error) {
+// rowsAfter returns the stored rows of one page of a walk.
+func (s *store) rowsAfter(ctx context.Context, walk tablestore.Walk) (found []*row, err error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if err := s.usable(ctx); err != nil {

@@ -39,7 +39,7 @@ func jobKey(job int64, row string) tablestore.Key {
 	return tablestore.Key{Table: "luciusledger", Partition: fmt.Sprintf("job-%012d", job), Row: row}
 }
 
-// acceptance is a batch of five new rows in one partition, the shape of an
+// acceptance returns a batch of five new rows in one partition, like that of an
 // accepted command.
 func acceptance(job int64) (batch tablestore.Batch) {
 	for i := range 5 {
@@ -50,8 +50,8 @@ func acceptance(job int64) (batch tablestore.Batch) {
 	return batch
 }
 
-// BenchmarkCommit measures acknowledged commits of new jobs by that many
-// writers at once, each of which waits for its own.
+// BenchmarkCommit measures acknowledged commits of new jobs by concurrent
+// writers, each of which waits for its own commit.
 func BenchmarkCommit(b *testing.B) {
 	for _, writers := range []int{1, 16, 64} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
@@ -75,7 +75,29 @@ func BenchmarkCommit(b *testing.B) {
 	}
 }
 
-// BenchmarkGet measures point reads of rows that were written a while ago.
+// BenchmarkCheck measures the check of the directory that commits sharing a
+// sync make twice; BenchmarkLook the one made once a second.
+func BenchmarkCheck(b *testing.B) {
+	store := openBench(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := store.Check(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkLook(b *testing.B) {
+	store := openBench(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := store.Look(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkGet measures point reads of rows written some time before.
 func BenchmarkGet(b *testing.B) {
 	store := openBench(b)
 	const jobs = 10_000
@@ -118,8 +140,8 @@ func BenchmarkScan(b *testing.B) {
 	})
 }
 
-// BenchmarkQueue measures the scan of a queue's head after that many items
-// were added and removed there, as a worker that claims does.
+// BenchmarkQueue measures the scan of a queue's head, as a claiming worker does
+// it, after many items were added and removed there.
 func BenchmarkQueue(b *testing.B) {
 	for _, removed := range []int{0, 1_000, 100_000} {
 		b.Run(fmt.Sprintf("removed=%d", removed), func(b *testing.B) {

@@ -13,25 +13,15 @@ import (
 
 // Commit implements [tablestore.Store].
 func (s *Store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	if err := batch.Validate(); err != nil {
-		return nil, err
-	}
-	etags, err := s.write(ctx, []tablestore.Batch{batch})
-	if err != nil {
-		return nil, err
-	}
-	return etags[0], nil
+	return fold.Apply(s.write).Commit(ctx, batch)
 }
 
 // CommitAll implements [tablestore.AtomicStore].
 func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
-	if err := tablestore.ValidateAll(batches); err != nil {
-		return nil, err
-	}
-	return s.write(ctx, batches)
+	return fold.Apply(s.write).CommitAll(ctx, batches)
 }
 
-// write applies valid batches, all or none, and waits until they are durable.
+// write applies all valid batches or none, and waits until they are durable.
 func (s *Store) write(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
 	if err := s.enter(ctx); err != nil {
 		return nil, err
@@ -46,7 +36,7 @@ func (s *Store) write(ctx context.Context, batches []tablestore.Batch) ([][]tabl
 	}
 	writes, etags, err := fold.Fold(batches, fold.Input{Current: s.current, Next: s.nextETag})
 	if err != nil || len(writes) == 0 {
-		// The answer rests on rows that may not be durable yet.
+		// The answer depends on rows that may not be durable yet.
 		seen := lasts(set)
 		unlockAll(set)
 		if err := s.durable(ctx, seen...); err != nil {
@@ -60,9 +50,9 @@ func (s *Store) write(ctx context.Context, batches []tablestore.Batch) ([][]tabl
 	return etags, nil
 }
 
-// submit hands the writes to the engine and waits until they are durable. The
-// stripes are locked, and are unlocked as soon as the next writer can see
-// these writes. They go on when the caller gives up.
+// submit passes the writes to the engine and waits until they are durable. The
+// caller holds the stripes' locks; they are released as soon as the next writer
+// can see these writes. The writes go on if the caller gives up.
 func (s *Store) submit(ctx context.Context, set []*stripe, writes []fold.Write) error {
 	batch, err := s.batch(writes)
 	if err != nil {
@@ -72,8 +62,8 @@ func (s *Store) submit(ctx context.Context, set []*stripe, writes []fold.Write) 
 	s.space.wrote(batch.Len())
 	p := &pending{done: make(chan struct{})}
 	announce(set, p)
-	// The engine blocks while it waits for the disk, whatever becomes of the
-	// caller's context.
+	// The engine blocks while it waits for the disk, even after the caller's
+	// context has ended.
 	s.running.Add(1)
 	go s.carry(set, p, batch, writes)
 
@@ -82,16 +72,16 @@ func (s *Store) submit(ctx context.Context, set []*stripe, writes []fold.Write) 
 		if !s.latch.tripped() {
 			return nil
 		}
-		return fmt.Errorf("%w: local store has failed: %w", tablestore.ErrUnknown, s.latch.cause)
+		return fmt.Errorf("%w: %w", tablestore.ErrUnknown, s.latch.failure())
 	case <-s.latch.failed:
-		return fmt.Errorf("%w: local store has failed: %w", tablestore.ErrUnknown, s.latch.cause)
+		return fmt.Errorf("%w: %w", tablestore.ErrUnknown, s.latch.failure())
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", tablestore.ErrUnknown, ctx.Err())
 	}
 }
 
-// carry applies the batch to memory and to the log, unlocks the stripes, and
-// leaves the wait for the sync to the settler.
+// carry applies the batch to memory and appends it to the log, unlocks the
+// stripes, and passes the write to settleAll, which waits for the sync.
 func (s *Store) carry(set []*stripe, p *pending, batch *pebble.Batch, writes []fold.Write) {
 	err := s.db.ApplyNoSyncWait(batch, pebble.Sync)
 	s.cutGaps(writes)
@@ -107,9 +97,9 @@ type applied struct {
 	err     error
 }
 
-// settleAll waits for the sync of one write after the other, which each shares
-// with all writes of the moment: one sync wakes one goroutine, which finds the
-// writes behind the first durable as well. It ends when the channel is closed.
+// settleAll waits for the syncs of the writes in order. Concurrent writes share
+// a sync: it wakes this one goroutine, which then finds the next writes durable
+// without waiting. It ends when the channel is closed.
 func (s *Store) settleAll() {
 	for write := range s.applied {
 		err := write.err
@@ -119,23 +109,23 @@ func (s *Store) settleAll() {
 		if err != nil {
 			s.latch.trip(fmt.Errorf("write to the log: %w", err))
 		} else {
-			_ = write.batch.Close() // It only gives memory back.
+			_ = write.batch.Close() // It only releases memory.
 		}
 		settle(write.set, write.pending)
 		s.running.Done()
 	}
 }
 
-// cutGaps tells scans about the rows that are visible now.
+// cutGaps tells the skippers about rows that have become visible.
 func (s *Store) cutGaps(writes []fold.Write) {
 	for i := range writes {
 		if key := writes[i].Key; !writes[i].Removed() {
-			s.stripes.of(key.Table, key.Partition).heads.put(key.Table, key.Partition, key.Row)
+			s.stripes.of(key.Table, key.Partition).skipper.put(key.Table, key.Partition, key.Row)
 		}
 	}
 }
 
-// batch returns the writes as the engine takes them.
+// batch returns the writes as a batch of the engine.
 func (s *Store) batch(writes []fold.Write) (*pebble.Batch, error) {
 	batch := s.db.NewBatch()
 	for i := range writes {
@@ -167,4 +157,4 @@ func (s *Store) current(key tablestore.Key) (tablestore.ETag, error) {
 	return found, nil
 }
 
-func (s *Store) nextETag() tablestore.ETag { return formatETag(s.epoch, s.writes.Add(1)) }
+func (s *Store) nextETag() tablestore.ETag { return formatETag(s.header.epoch, s.writes.Add(1)) }

@@ -1,6 +1,7 @@
 package pebblestore_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -8,6 +9,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest/linearizability"
 )
 
 // open opens a store that must open.
@@ -37,5 +39,24 @@ func TestStore(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestStore_IsLinearizable(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(6) {
+		for _, flaky := range []bool{false, true} {
+			t.Run(fmt.Sprintf("seed %d, flaky %t", seed, flaky), func(t *testing.T) {
+				t.Parallel()
+				store := tablestore.Store(open(t, pebblestore.Options{Dir: t.TempDir()}))
+				if flaky {
+					store = linearizability.Flaky(store, seed)
+				}
+				linearizability.Check(t, linearizability.Config{Store: store, Table: "linear", Seed: seed})
+				if err := store.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 
 var errDisk = fmt.Errorf("input/output error of the test's disk: %w", syscall.EIO)
 
-// disk is a file system in memory that loses what was not synced in a crash,
-// and whose operations can be made to fail or to wait.
+// disk is a file system in memory that loses unsynced data in a crash and whose
+// operations can be made to fail or block.
 type disk struct {
 	vfs.FS
 	memory *vfs.MemFS
@@ -38,7 +38,7 @@ func diskOf(memory *vfs.MemFS) *disk {
 	return d
 }
 
-// GetDiskUsage returns what the test has set.
+// GetDiskUsage returns the usage that the test has set.
 func (d *disk) GetDiskUsage(path string) (vfs.DiskUsage, error) { return d.memory.GetDiskUsage(path) }
 
 // ReuseForWrite makes a new file, as errorfs would not judge a reused one.
@@ -49,8 +49,8 @@ func (d *disk) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCate
 	return d.Create(newname, category)
 }
 
-// obey makes every operation on files of that suffix, and of one of these
-// kinds, ask the rule first.
+// obey makes every operation of these kinds on files with that suffix call the
+// rule first.
 func (d *disk) obey(suffix string, rule func() error, kinds ...errorfs.OpKind) {
 	judge := func(op errorfs.Op) error {
 		for _, kind := range kinds {
@@ -66,7 +66,7 @@ func (d *disk) obey(suffix string, rule func() error, kinds ...errorfs.OpKind) {
 // heal makes every operation succeed again.
 func (d *disk) heal() { d.rule.Store(nil) }
 
-// crash returns the disk as it is after a loss of power.
+// crash returns the disk as it is after a power loss.
 func (d *disk) crash() *disk { return diskOf(d.memory.CrashClone(vfs.CrashCloneCfg{})) }
 
 func (d *disk) options() pebblestore.Options {
@@ -96,7 +96,7 @@ func expectThere(t *testing.T, store tablestore.Store, rows ...int) {
 	}
 }
 
-// expectRefused fails unless every call answers that the store is unavailable.
+// expectRefused fails unless every call returns ErrUnavailable.
 func expectRefused(t *testing.T, store tablestore.Store) {
 	t.Helper()
 	if _, err := store.Commit(t.Context(), rowOf(1_000_000, 1)); !errors.Is(err, tablestore.ErrUnavailable) {

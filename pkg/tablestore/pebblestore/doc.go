@@ -11,38 +11,56 @@
 //	wait for the sync, which all writes of the moment share
 //	acknowledge
 //
-// A stripe stands for the partitions that hash to it, so writers of different
-// partitions rarely wait for each other, and nobody holds a lock while the
-// disk works. Every acknowledged commit has been synced; there is no option to
-// do without.
+// Partitions hash to stripes, so writers of different partitions rarely wait
+// for each other, and no writer holds a lock during disk I/O. Every
+// acknowledged commit has been synced; no option turns that off.
 //
-// # Nothing is told before it is durable
+// # Reads return only durable rows
 //
-// What is in memory can be seen before it is synced. A read therefore looks up
-// the last write announced on its stripe after it has read, and waits until
-// that is durable; conflicts do the same. The log is written in order, so an
-// earlier write of the stripe is durable then as well. Where nothing is
-// pending, which is nearly always, a read waits for nothing.
+// A row in memory is visible before it is synced. After reading, a read
+// therefore looks up the last write announced on its stripe and waits until it
+// is durable; so does a write that conflicts. The log is written in order, so
+// all earlier writes of the stripe are durable then as well. A read does not
+// wait if no write is pending, which is nearly always the case.
 //
 // # Failures
 //
-// After a failed write or sync nobody knows what the disk holds. The store then
-// fails for good: commits under way answer [tablestore.ErrUnknown], everything
-// later [tablestore.ErrUnavailable], and nothing more reaches the disk until
-// the directory is opened again, which finds every acknowledged commit. A full
-// disk should not lead there: below a reserve of free space commits are refused
-// and go on by themselves once there is space.
+// After a failed write or sync, the content of the disk is unknown. The store
+// then fails for good: commits under way return [tablestore.ErrUnknown], all
+// later calls [tablestore.ErrUnavailable], and nothing more is written to the
+// disk until the directory is opened again, which finds every acknowledged
+// commit. A full disk normally does not fail the store: below a reserve of free
+// space it refuses commits, and accepts them again once there is space.
+//
+// # The directory
+//
+// Open files outlive their names. If its directory is removed, moved or
+// replaced, a store could acknowledge writes that the next start does not find,
+// and make and remove files in the directory that is now at its path. The store
+// therefore checks that the path still leads to the lock file that it holds:
+// after each sync of the log, before the writes that share the sync are
+// acknowledged, together with the log file itself; before it makes, renames or
+// removes a file; and once a second, together with the presence of every other
+// file. If the check fails, the store fails for good with [ErrLost].
+//
+// The engine treats a directory without manifest marker as empty and deletes
+// unknown files in it. If such a directory holds any other file of a store,
+// Open returns [ErrDamaged]. The exception is an interrupted creation, marked
+// by a file CREATING, which Open repeats. Damage that is found later fails the
+// store.
 //
 // # Queues
 //
 // Rows that are added at one end of a partition and removed at the other leave
-// their tombstones at the head, where the next scan begins. The store remembers
-// where the live rows begin: a scan behind 100,000 removed rows takes about as
-// long as one of an empty partition, microseconds instead of milliseconds.
+// tombstones at the head, where the next scan begins. The store remembers where
+// the live rows begin: a scan past 100,000 tombstones takes about as long as a
+// scan of an empty partition, microseconds instead of milliseconds.
 //
 // # Layout
 //
 // A row is stored under table \x00 partition \x00 row; its value is a version
-// byte, the ETag and the properties in the encoding of package tablestore. An
-// ETag is the number of times that the directory was opened and a count.
+// byte, the ETag and the properties in the encoding of package tablestore. The
+// row under \x00h holds how often the directory was opened and when it was
+// made. An ETag is the number of times that the directory was opened, and a
+// count of writes since then.
 package pebblestore

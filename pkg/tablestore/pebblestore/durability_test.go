@@ -13,7 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
-// stall makes syncs of the log wait until the returned function is called. It
+// stall blocks syncs of the log until the returned function is called, which
 // may be called twice.
 func stall(d *disk) (resume func()) {
 	gate := make(chan struct{})
@@ -21,15 +21,15 @@ func stall(d *disk) (resume func()) {
 	return sync.OnceFunc(func() { close(gate) })
 }
 
-// started runs the call and returns where its result will be.
+// started runs the call in a goroutine and returns a channel for its result.
 func started[T any](call func() T) <-chan T {
 	result := make(chan T, 1)
 	go func() { result <- call() }()
 	return result
 }
 
-// expectWaiting fails unless the call is still under way when nothing else can
-// go on without the disk.
+// expectWaiting fails unless the call is still under way when every goroutine
+// is blocked on the disk.
 func expectWaiting[T any](t *testing.T, what string, result <-chan T) {
 	t.Helper()
 	synctest.Wait()
@@ -40,7 +40,7 @@ func expectWaiting[T any](t *testing.T, what string, result <-chan T) {
 	}
 }
 
-func TestNothingIsToldBeforeItIsDurable(t *testing.T) {
+func TestNothingIsReturnedBeforeItIsDurable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newDisk()
@@ -77,8 +77,8 @@ func TestNothingIsToldBeforeItIsDurable(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		if _, ok := tablestore.IsConflict(<-conflict); !ok {
-			t.Error("the second insert is no conflict")
+		if !errors.Is(<-conflict, tablestore.ErrConflict) {
+			t.Error("the second insert does not conflict")
 		}
 		if rows := <-scan; rows != 1 {
 			t.Errorf("scan found %d rows", rows)
@@ -114,7 +114,7 @@ func TestOtherPartitionsDoNotWait(t *testing.T) {
 			default:
 			}
 		}
-		// Partitions share stripes only by a rare chance.
+		// Partitions rarely share a stripe.
 		if read < 5 {
 			t.Errorf("only %d of 6 other partitions could be read during a sync", read)
 		}
@@ -155,7 +155,7 @@ func commitOne(t *testing.T, store tablestore.Store, batch tablestore.Batch) err
 	return err
 }
 
-// crashed opens the disk as it would be after a loss of power now.
+// crashed opens the disk as it would be after a power loss now.
 func (d *disk) crashed(t *testing.T) *pebblestore.Store {
 	t.Helper()
 	store := open(t, d.crash().options())

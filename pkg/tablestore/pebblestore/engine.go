@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -11,12 +12,12 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// flushPause is how long a failed flush waits before the engine, which would
-// try again at once, may do so.
+// flushPause is the delay after a failed flush, which the engine would
+// otherwise retry at once.
 const flushPause = 100 * time.Millisecond
 
-// engineLogger passes the engine's messages on. What would end the process
-// fails the store instead.
+// engineLogger forwards the engine's messages. A fatal error fails the store
+// instead of ending the process.
 type engineLogger struct {
 	logger *slog.Logger
 	latch  *latch
@@ -32,14 +33,14 @@ func (l engineLogger) Errorf(format string, args ...any) {
 	l.logger.Error("storage engine", "note", fmt.Sprintf(format, args...))
 }
 
-// Fatalf implements [pebble.Logger]. It returns, and the engine goes on behind
-// the fence.
+// Fatalf implements [pebble.Logger]. It returns, and the engine continues with
+// all its writes dropped by the fence.
 func (l engineLogger) Fatalf(format string, args ...any) {
-	l.latch.trip(fmt.Errorf("storage engine: "+format, args...))
+	l.latch.trip(fmt.Errorf("storage engine: %s", firstLine(fmt.Errorf(format, args...))))
 }
 
-// background follows the engine's work in the background. Its methods are
-// called while the engine holds its locks.
+// background handles events of the engine's background work. The engine calls
+// its methods while it holds its locks.
 type background struct {
 	space   *space
 	latch   *latch
@@ -49,20 +50,30 @@ type background struct {
 
 // listener returns the hooks for the engine.
 func (b *background) listener() *pebble.EventListener {
-	return &pebble.EventListener{FlushEnd: b.flushEnd, BackgroundError: b.failed}
+	return &pebble.EventListener{FlushEnd: b.flushEnd, BackgroundError: b.failed, DataCorruption: b.damaged}
 }
 
-// flushEnd notes the outcome of a flush. An error that is one is reported to
-// failed as well; a flush that had nothing to write also carries an error.
+// damaged fails the store: it is unknown which other parts of the file can be
+// read.
+func (b *background) damaged(info pebble.DataCorruptionInfo) {
+	b.latch.trip(damaged(filepath.Dir(info.Path), filepath.Base(info.Path)+" is damaged ("+firstLine(info.Details)+")"))
+}
+
+// flushEnd records the outcome of a flush. The engine also reports a real error
+// to failed, but not the error of a flush that had nothing to write.
 func (b *background) flushEnd(info pebble.FlushInfo) {
 	b.flushed.Store(&info.Err)
 	b.space.full.Store(false)
 }
 
-// failed handles an error. The engine tries again by itself: compactions can
-// fail for long, but with no flush the log and the memory fill up.
+// failed handles a background error. The engine retries by itself: compactions
+// may keep failing for long, but without flushes the log and the memory fill
+// up.
 func (b *background) failed(err error) {
-	b.logger.Error("storage engine: background work failed", "error", err)
+	if b.latch.tripped() {
+		return // The engine keeps retrying; the store's failure is already logged.
+	}
+	b.logger.Error("storage engine: background work failed", "error", firstLine(err))
 	if last := b.flushed.Load(); last == nil || *last == nil || !errors.Is(err, *last) {
 		return
 	}

@@ -11,16 +11,16 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// TestBackgroundTellsAFailedFlushFromOtherTrouble feeds the hooks what the
-// engine reports.
-func TestBackgroundTellsAFailedFlushFromOtherTrouble(t *testing.T) {
+// TestBackgroundTellsAFailedFlushFromOtherErrors calls the hooks as the engine
+// does.
+func TestBackgroundTellsAFailedFlushFromOtherErrors(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken disk")
 	full := fmt.Errorf("write table: %w", syscall.ENOSPC)
 	for name, test := range map[string]struct {
-		flush        error // What the flush ended with.
-		reported     error // What was reported as an error after it, if anything.
-		failed, full bool  // What becomes of the store.
+		flush        error // The flush's error.
+		reported     error // The error reported after it, if any.
+		failed, full bool  // The store's state afterwards.
 	}{
 		"a good flush":                        {},
 		"a flush with nothing to write":       {flush: errors.New("empty table")},

@@ -1,7 +1,19 @@
 package pebblestore
 
+import "github.com/cockroachdb/pebble/v2"
+
+// SetHeader replaces the row that describes the store itself.
+func (s *Store) SetHeader(header []byte) error { return s.db.Set(headerKey, header, pebble.Sync) }
+
+// Look checks the directory as the store does once a second.
+func (s *Store) Look() error { return s.folder.look() }
+
 // WithMemTable returns the options with memtables of that size.
 func (o Options) WithMemTable(bytes uint64) Options {
 	o.memTable = bytes
 	return o
 }
+
+// Check checks that the directory is still the one that was opened, as the
+// store does after each sync of the log.
+func (s *Store) Check() error { return s.folder.check() }

@@ -27,7 +27,7 @@ var (
 )
 
 // fill commits rows of 10 kB until one fails, at most that many, and returns
-// those that were acknowledged.
+// the acknowledged ones.
 func fill(t *testing.T, store tablestore.Store, from, most int) (acknowledged []int, err error) {
 	t.Helper()
 	for n := from; n < from+most; n++ {
@@ -141,7 +141,7 @@ func TestFailureIsLoggedOnce(t *testing.T) {
 	}
 }
 
-func TestAFailedReadIsNoFailureOfTheStore(t *testing.T) {
+func TestAFailedReadDoesNotFailTheStore(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
 	store := open(t, d.options())
@@ -168,8 +168,8 @@ func TestAFailedReadIsNoFailureOfTheStore(t *testing.T) {
 	}
 	d.heal()
 	expectThere(t, store, rows...)
-	if _, conflict := tablestore.IsConflict(commitOne(t, store, rowOf(lost, 10))); !conflict {
-		t.Error("insert of a stored row is no conflict")
+	if !errors.Is(commitOne(t, store, rowOf(lost, 10)), tablestore.ErrConflict) {
+		t.Error("insert of a stored row does not conflict")
 	}
 }
 
@@ -200,7 +200,7 @@ func TestFullDiskDuringAFlushIsWaitedOut(t *testing.T) {
 	closeStore(t, store)
 }
 
-func TestFlushWithNothingToWriteIsNoFailure(t *testing.T) {
+func TestFlushWithNothingToWriteDoesNotFailTheStore(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
 	store := open(t, d.options())
@@ -239,7 +239,7 @@ func TestReserveOfDiskSpace(t *testing.T) {
 		}
 		usage(pebblestore.DefaultReserve)
 		time.Sleep(2 * time.Second)
-		// It sees the space though nobody writes.
+		// It measures the space even without writes.
 		if err := store.Writable(); err != nil {
 			t.Errorf("with space again it is not writable: %v", err)
 		}
@@ -266,7 +266,7 @@ func TestReserveIsLookedAtAfterManyWritesToo(t *testing.T) {
 	})
 }
 
-func TestCloseWaitsForWritesThatNobodyWaitsFor(t *testing.T) {
+func TestCloseWaitsForAbandonedWrites(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newDisk()
@@ -278,7 +278,7 @@ func TestCloseWaitsForWritesThatNobodyWaitsFor(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		if err := <-commit; err == nil {
-			t.Error("a commit that was cut off was acknowledged")
+			t.Error("an abandoned commit was acknowledged")
 		}
 		closed := started(store.Close)
 		expectWaiting(t, "close", closed)

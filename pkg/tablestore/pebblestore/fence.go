@@ -1,7 +1,9 @@
 package pebblestore
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -9,29 +11,54 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// fence stands between pebble and the file system. Pebble answers a failed
-// write or sync of its log or manifest with a panic or a fatal error, partly
-// while its locks are held, which would take the process down or hang it.
+// fence is the file system that pebble uses. When a write or sync of its log or
+// manifest fails, pebble panics or raises a fatal error, sometimes while it
+// holds its locks, which would end or hang the process.
 //
-// The fence trips the latch instead, and from then on nothing reaches the
-// disk: every write, sync, rename and removal is dropped and reported as done.
-// Pebble goes on and can be closed in good order; callers learn from the
-// latch, which trips before pebble sees the outcome, so that nothing is
-// acknowledged. The disk keeps the state of the moment of the failure, as
-// after a crash.
+// The fence trips the latch instead. From then on it drops every write, sync,
+// rename and removal and reports success to pebble, which continues and can be
+// closed in order. Callers learn of the failure from the latch, which trips
+// before pebble sees the outcome, so no later write is acknowledged. The disk
+// keeps the state at the moment of the failure, as after a crash.
 //
-// Errors in sorted tables trip nothing: pebble survives those and tries again.
+// Errors in sorted tables do not trip the latch: pebble survives those and
+// retries.
+//
+// The fence also trips the latch when another directory is at the data
+// directory's path. It checks before each operation on names, which would take
+// effect in that other directory, and after each sync of a file, before the
+// writes that share the sync are acknowledged.
 type fence struct {
 	vfs.FS
-	latch *latch
-	// armed is false while the store is opened: errors are then returned.
+	latch  *latch
+	folder *folder
+	read   atomic.Pointer[string] // The store file that was last opened for reading.
+	// armed is false during Open: errors are then returned to pebble.
 	armed atomic.Bool
 }
 
-// down reports whether nothing may reach the disk any more.
+// down reports whether all further writes are dropped.
 func (f *fence) down() bool { return f.armed.Load() && f.latch.tripped() }
 
-// judge returns what pebble is told about an outcome on that file.
+// gone reports whether operations on names are dropped.
+func (f *fence) gone() bool {
+	if f.armed.Load() && !f.latch.tripped() {
+		if err := f.folder.check(); err != nil {
+			f.latch.trip(err)
+		}
+	}
+	return f.down()
+}
+
+// lastRead returns the name of the store file that was last opened for reading.
+func (f *fence) lastRead() string {
+	if name := f.read.Load(); name != nil {
+		return *name
+	}
+	return "a file"
+}
+
+// judge returns the error that pebble gets for an operation on that file.
 func (f *fence) judge(name, doing string, err error) error {
 	if err == nil || !f.armed.Load() {
 		return err
@@ -48,30 +75,51 @@ func (f *fence) judge(name, doing string, err error) error {
 
 // open runs an operation that opens a file for writing.
 func (f *fence) open(name, doing string, opener func() (vfs.File, error)) (vfs.File, error) {
-	if f.down() {
+	if f.gone() {
 		return f.void(), nil
 	}
 	file, err := opener()
+	var opened fs.FileInfo
+	if err == nil {
+		f.folder.add(name)
+		if opened, err = f.folder.stat(name); err != nil {
+			err = errors.Join(err, file.Close())
+			file = nil
+		}
+	}
 	if err = f.judge(name, doing, err); err != nil {
 		return nil, err
 	}
 	if file == nil {
 		return f.void(), nil
 	}
-	return &fencedFile{File: file, name: name, fence: f}, nil
+	return &fencedFile{File: file, name: name, opened: opened, fence: f}, nil
 }
 
-// void returns a file for pebble to write into after the failure.
+// void returns a file that discards what pebble writes after the failure.
 func (f *fence) void() vfs.File {
 	return &fencedFile{File: vfs.NewMemFile(nil), fence: f}
 }
 
 // do runs an operation that changes the directory.
 func (f *fence) do(name, doing string, operation func() error) error {
-	if f.down() {
+	if f.gone() {
 		return nil
 	}
-	return f.judge(name, doing, operation())
+	err := operation()
+	if err == nil {
+		f.folder.add(name)
+	}
+	return f.judge(name, doing, err)
+}
+
+// Open implements [vfs.FS].
+func (f *fence) Open(name string, options ...vfs.OpenOption) (vfs.File, error) {
+	if base := f.PathBase(name); isStoreFile(base) {
+		f.read.Store(&base)
+	}
+	f.gone() // If the directory was replaced, the latch trips: no caller sees the wrong file's content.
+	return f.FS.Open(name, options...)
 }
 
 // Create implements [vfs.FS].
@@ -88,7 +136,10 @@ func (f *fence) OpenReadWrite(
 
 // ReuseForWrite implements [vfs.FS].
 func (f *fence) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	return f.open(newname, "reuse", func() (vfs.File, error) { return f.FS.ReuseForWrite(oldname, newname, category) })
+	return f.open(newname, "reuse", func() (vfs.File, error) {
+		f.folder.drop(oldname)
+		return f.FS.ReuseForWrite(oldname, newname, category)
+	})
 }
 
 // OpenDir implements [vfs.FS].
@@ -103,20 +154,26 @@ func (f *fence) Link(oldname, newname string) error {
 
 // Rename implements [vfs.FS].
 func (f *fence) Rename(oldname, newname string) error {
-	return f.do(newname, "rename", func() error { return f.FS.Rename(oldname, newname) })
+	return f.do(newname, "rename", func() error {
+		f.folder.drop(oldname)
+		return f.FS.Rename(oldname, newname)
+	})
 }
 
-// Remove implements [vfs.FS]. A file that cannot be removed harms nothing.
+// Remove implements [vfs.FS]. A leftover file is harmless, so errors do not
+// trip the latch.
 func (f *fence) Remove(name string) error {
-	if f.down() {
+	if f.gone() {
 		return nil
 	}
+	f.folder.drop(name)
 	return f.FS.Remove(name)
 }
 
-// RemoveAll implements [vfs.FS]. Files that cannot be removed harm nothing.
+// RemoveAll implements [vfs.FS]. Leftover files are harmless, so errors do not
+// trip the latch.
 func (f *fence) RemoveAll(name string) error {
-	if f.down() {
+	if f.gone() {
 		return nil
 	}
 	return f.FS.RemoveAll(name)
@@ -133,8 +190,9 @@ func (f *fence) Unwrap() vfs.FS { return f.FS }
 // fencedFile is a file that was opened for writing.
 type fencedFile struct {
 	vfs.File
-	name  string
-	fence *fence
+	name   string
+	opened fs.FileInfo // The file at that name when it was opened.
+	fence  *fence
 }
 
 // Write implements [vfs.File].
@@ -170,10 +228,24 @@ func (f *fencedFile) Preallocate(offset, length int64) error {
 }
 
 // Sync implements [vfs.File].
-func (f *fencedFile) Sync() error { return f.fence.do(f.name, "sync", f.File.Sync) }
+func (f *fencedFile) Sync() error { return f.sync(f.File.Sync) }
 
 // SyncData implements [vfs.File].
-func (f *fencedFile) SyncData() error { return f.fence.do(f.name, "sync", f.File.SyncData) }
+func (f *fencedFile) SyncData() error { return f.sync(f.File.SyncData) }
+
+// sync syncs the file and checks that the next start will find it at its name.
+func (f *fencedFile) sync(syncer func() error) error {
+	if f.fence.down() {
+		return nil
+	}
+	err := syncer()
+	if err == nil && !f.fence.gone() && f.fence.armed.Load() {
+		if lost := f.fence.folder.holds(f.name, f.opened); lost != nil {
+			f.fence.latch.trip(lost)
+		}
+	}
+	return f.fence.judge(f.name, "sync", err)
+}
 
 // SyncTo implements [vfs.File].
 func (f *fencedFile) SyncTo(length int64) (full bool, err error) {

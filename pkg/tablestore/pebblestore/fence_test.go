@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// change does everything to the file system that changes it, through files
-// that were opened before and new ones, and returns the first error.
+// change makes every kind of change to the file system, through files opened
+// before and new ones, and returns the first error.
 func change(fs vfs.FS, file, dir vfs.File) error {
 	created, errCreate := fs.Create("new", "test")
 	reused, errReuse := fs.ReuseForWrite("old", "newer", "test")
@@ -44,14 +44,19 @@ func newFenced(t *testing.T, rule func(op errorfs.Op) error) (f *fence, memory *
 	t.Helper()
 	memory = vfs.NewMem()
 	f = &fence{FS: errorfs.Wrap(memory, errorfs.InjectorFunc(rule)), latch: quietLatch()}
+	if _, err := memory.Create(lockName, "test"); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if f.folder, err = newFolder(memory, "", ""); err != nil {
+		t.Fatal(err)
+	}
 	for _, name := range []string{"old", "other", "file"} {
-		var err error
 		if file, err = f.Create(name, "test"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	dir, err := f.OpenDir("")
-	if err != nil {
+	if dir, err = f.OpenDir(""); err != nil {
 		t.Fatal(err)
 	}
 	return f, memory, file, dir
@@ -83,6 +88,25 @@ func TestFenceDropsEverythingOnceTheStoreHasFailed(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, memory.String()); diff != "" {
 		t.Errorf("the disk changed (-before +after):\n%s", diff)
+	}
+}
+
+func TestFenceDropsEverythingOnceTheDirectoryIsLost(t *testing.T) {
+	t.Parallel()
+	f, memory, file, dir := newFenced(t, func(errorfs.Op) error { return nil })
+	f.armed.Store(true)
+	if err := memory.Remove(lockName); err != nil {
+		t.Fatal(err)
+	}
+	before := memory.String()
+	if err := change(f, file, dir); err != nil {
+		t.Errorf("pebble is told of %v", err)
+	}
+	if diff := cmp.Diff(before, memory.String()); diff != "" {
+		t.Errorf("the disk changed (-before +after):\n%s", diff)
+	}
+	if !f.latch.tripped() || !errors.Is(f.latch.cause, ErrLost) {
+		t.Errorf("tripped %t: %v, want ErrLost", f.latch.tripped(), f.latch.cause)
 	}
 }
 
@@ -134,6 +158,6 @@ func TestFenceTripsOnceForTheFirstFailure(t *testing.T) {
 		}
 	}
 	if f, _, _, _ := newFenced(t, func(errorfs.Op) error { return nil }); f.Unwrap() != f.FS {
-		t.Error("the fence hides what it wraps")
+		t.Error("Unwrap does not return the wrapped file system")
 	}
 }

@@ -6,16 +6,18 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // layoutVersion is the version of the layout of keys and rows.
-const layoutVersion = 1
+const layoutVersion = 2
 
-// headerKey holds the layout version and the number of times that the store
-// was opened. It sorts before every table.
+// headerKey is the key of the header row, which holds the layout version, how
+// often the store was opened, and when it was made. It sorts before every
+// table.
 var headerKey = []byte{divider, 'h'}
 
 var (
@@ -23,12 +25,12 @@ var (
 	// another, has the data directory open.
 	ErrLocked = errors.New("data directory is in use by another process")
 
-	// ErrDamaged is returned by Open when the directory holds data that cannot
-	// be read, or that a newer version wrote.
+	// ErrDamaged is returned by Open when the directory's data cannot be read
+	// or has another version's layout.
 	ErrDamaged = errors.New("data directory cannot be read")
 
-	// ErrNoStore is returned by Open when a directory that is to be read alone
-	// holds no data.
+	// ErrNoStore is returned by Open in read-only mode when the directory holds
+	// no data.
 	ErrNoStore = errors.New("no data directory")
 
 	// ErrNoSpace is returned by Open, by writes and by [Store.Writable] when less
@@ -36,59 +38,59 @@ var (
 	ErrNoSpace = errors.New("too little free disk space")
 )
 
-// Open opens the store in options.Dir, and makes it when there is none. Each
-// error names the directory. It wraps [ErrLocked], [ErrDamaged],
-// [ErrNoStore] or [ErrNoSpace] where that is the reason; else the directory cannot be made or
-// written.
+// Open opens the store in options.Dir, and makes it if there is none. Each
+// error names the directory and wraps [ErrLocked], [ErrDamaged], [ErrNoStore]
+// or [ErrNoSpace] if that is the reason; otherwise the directory cannot be made
+// or written.
 func Open(options Options) (*Store, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
 	}
 	options = options.withDefaults()
-	if err := prepare(&options); err != nil {
+	path, err := prepare(&options)
+	if err != nil {
 		return nil, err
 	}
 	lock, err := acquire(options)
 	if err != nil {
 		return nil, err
 	}
-	store, err := open(options, lock)
+	store, err := open(options, path, lock)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return store, nil
 }
 
-// prepare makes the directory and resolves its path, so that one directory
-// under two names is still locked once.
-func prepare(options *Options) error {
+// prepare makes the directory and resolves its path, so that a directory with
+// two names is locked only once. It returns the path before links are resolved.
+func prepare(options *Options) (path string, err error) {
 	files := options.FS
 	if info, err := files.Stat(options.Dir); err == nil && !info.IsDir() {
-		return fmt.Errorf("data directory %q is not a directory", options.Dir)
+		return "", fmt.Errorf("data directory %q is not a directory", options.Dir)
 	}
 	if options.ReadOnly {
 		if _, err := files.Stat(options.Dir); err != nil {
-			return fmt.Errorf("%w: %q: %w", ErrNoStore, options.Dir, err)
+			return "", fmt.Errorf("%w: %q: %w", ErrNoStore, options.Dir, err)
 		}
 	} else if err := makeDir(files, options.Dir); err != nil {
-		return fmt.Errorf("data directory %q cannot be made: %w", options.Dir, err)
+		return "", fmt.Errorf("data directory %q cannot be made: %w", options.Dir, err)
 	}
 	if files != vfs.Default {
-		return nil
+		return options.Dir, nil
 	}
-	path, err := filepath.Abs(options.Dir)
+	path, err = filepath.Abs(options.Dir)
 	if err == nil {
-		path, err = filepath.EvalSymlinks(path)
+		options.Dir, err = filepath.EvalSymlinks(path)
 	}
 	if err != nil {
-		return fmt.Errorf("data directory %q cannot be found: %w", options.Dir, err)
+		return "", fmt.Errorf("data directory %q cannot be found: %w", options.Dir, err)
 	}
-	options.Dir = path
-	return nil
+	return path, nil
 }
 
-// makeDir makes the directory and its missing parents, so that a loss of power
-// takes none of them back.
+// makeDir makes the directory and its missing parents durably: a power loss
+// removes none of them.
 func makeDir(files vfs.FS, dir string) error {
 	if _, err := files.Stat(dir); err == nil {
 		return nil
@@ -103,7 +105,12 @@ func makeDir(files vfs.FS, dir string) error {
 	if err := files.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	handle, err := files.OpenDir(parent)
+	return syncDir(files, parent)
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(files vfs.FS, dir string) error {
+	handle, err := files.OpenDir(dir)
 	if err != nil {
 		return err
 	}
@@ -116,7 +123,8 @@ func acquire(options Options) (*pebble.Lock, error) {
 	if err == nil {
 		return lock, nil
 	}
-	// Making the lock file fails with the path; taking the lock without it.
+	// An error with a path comes from making the lock file, one without from
+	// taking the lock.
 	if path := (*fs.PathError)(nil); errors.As(err, &path) {
 		return nil, fmt.Errorf("data directory %q cannot be written: %w", options.Dir, err)
 	}
@@ -124,7 +132,54 @@ func acquire(options Options) (*pebble.Lock, error) {
 }
 
 // open opens the locked directory.
-func open(options Options, lock *pebble.Lock) (*Store, error) {
+func open(options Options, path string, lock *pebble.Lock) (*Store, error) {
+	space, err := measure(options)
+	if err != nil {
+		return nil, err
+	}
+	found, fresh, err := inspect(options.FS, options.Dir)
+	if err != nil {
+		return nil, err
+	}
+	folder, err := newFolder(options.FS, options.Dir, path)
+	if err != nil {
+		return nil, err
+	}
+	if fresh && !options.ReadOnly {
+		if err := beginCreation(options.FS, options.Dir, found); err != nil {
+			return nil, fmt.Errorf("data directory %q cannot be opened: %w", options.Dir, err)
+		}
+	} else {
+		folder.add(found...)
+	}
+	latch := newLatch(options.Logger.With("dir", options.Dir))
+	latch.folder = folder
+	fence := &fence{FS: options.FS, latch: latch, folder: folder}
+	db, header, err := openEngine(options, fresh, fence, space, lock)
+	if err != nil {
+		return nil, err
+	}
+	if fresh && !options.ReadOnly {
+		if err := endCreation(options.FS, options.Dir); err != nil {
+			return nil, errors.Join(fmt.Errorf("data directory %q cannot be written: %w", options.Dir, err), db.Close())
+		}
+	}
+	store := &Store{
+		db: db, lock: lock, latch: latch, space: space, folder: folder, stripes: newStripes(),
+		header: header, isNew: fresh, readOnly: options.ReadOnly,
+		applied: make(chan applied, maxUnsettled), closing: make(chan struct{}),
+	}
+	go store.settleAll()
+	if !options.ReadOnly {
+		store.running.Add(1)
+		go store.watch()
+	}
+	return store, nil
+}
+
+// measure reads the free space of the directory, which must exceed the reserve
+// unless the store is opened read-only.
+func measure(options Options) (*space, error) {
 	space := newSpace(options.FS, options.Dir, uint64(options.Reserve))
 	if err := space.look(); err != nil {
 		return nil, fmt.Errorf("data directory %q: free disk space is not known: %w", options.Dir, err)
@@ -132,95 +187,94 @@ func open(options Options, lock *pebble.Lock) (*Store, error) {
 	if err := space.verdict(); err != nil && !options.ReadOnly {
 		return nil, fmt.Errorf("%w: data directory %q: %w", ErrNoSpace, options.Dir, err)
 	}
-	logger := options.Logger.With("dir", options.Dir)
-	latch := newLatch(logger)
-	fence := &fence{FS: options.FS, latch: latch}
-	engine := tune(options.memTable)
-	engine.FS, engine.Lock = fence, lock
-	engine.Logger = engineLogger{logger, latch}
-	engine.EventListener = (&background{space: space, latch: latch, logger: logger}).listener()
-	engine.ReadOnly, engine.ErrorIfNotExists = options.ReadOnly, options.ReadOnly
-	db, err := openEngine(options.Dir, engine)
-	if err != nil {
-		return nil, err
-	}
-	epoch, err := countOpening(db, options.ReadOnly)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("data directory %q: %w", options.Dir, err), db.Close())
-	}
-	if latch.tripped() {
-		return nil, errors.Join(fmt.Errorf("%w: %q: %w", ErrDamaged, options.Dir, latch.cause), db.Close())
-	}
-	fence.armed.Store(true)
-	store := &Store{
-		db: db, lock: lock, latch: latch, space: space, stripes: newStripes(), epoch: epoch,
-		applied: make(chan applied, maxUnsettled), readOnly: options.ReadOnly,
-	}
-	go store.settleAll()
-	return store, nil
+	return space, nil
 }
 
-// maxUnsettled is how many writes may wait for the settler without keeping
-// anyone: more than the engine has under way.
+// maxUnsettled is how many writes can wait for settleAll without blocking their
+// senders: more than the engine has under way.
 const maxUnsettled = 1024
 
-// openEngine opens the engine. It panics on some kinds of damage.
-func openEngine(dir string, options *pebble.Options) (db *pebble.DB, err error) {
+// openEngine opens the engine, counts the opening in the header, and arms the
+// fence. The engine panics on some kinds of damage.
+func openEngine(options Options, fresh bool, fence *fence, space *space, lock *pebble.Lock) (
+	db *pebble.DB, header header, err error,
+) {
+	latch := fence.latch
+	engine := tune(options.memTable)
+	engine.FS, engine.Lock = fence, lock
+	engine.Logger = engineLogger{latch.logger, latch}
+	engine.EventListener = (&background{space: space, latch: latch, logger: latch.logger}).listener()
+	engine.ReadOnly, engine.ErrorIfNotExists = options.ReadOnly, options.ReadOnly
 	defer func() {
 		if cause := recover(); cause != nil {
-			db, err = nil, fmt.Errorf("%w: %q: %v", ErrDamaged, dir, cause)
+			err = fmt.Errorf("%v", cause)
+		}
+		if err == nil {
+			fence.armed.Store(true)
+			latch.armed.Store(true)
+			if latch.tripped() {
+				err = latch.cause
+			}
+		}
+		if err != nil {
+			err = openingError(options.Dir, fence.lastRead(), err)
+			if db != nil {
+				err = errors.Join(err, db.Close())
+			}
 		}
 	}()
-	db, err = pebble.Open(dir, options)
-	switch {
-	case err == nil:
-		return db, nil
-	case errors.Is(err, pebble.ErrDBDoesNotExist):
-		return nil, fmt.Errorf("%w: %q", ErrNoStore, dir)
-	case pebble.IsCorruptionError(err), errors.Is(err, pebble.ErrDBNotPristine):
-		return nil, fmt.Errorf("%w: %q: %w", ErrDamaged, dir, err)
-	default:
-		return nil, fmt.Errorf("data directory %q cannot be opened: %w", dir, err)
+	if db, err = pebble.Open(options.Dir, engine); err != nil {
+		return nil, header, err
 	}
+	header, err = countOpening(db, fresh, options)
+	return db, header, err
 }
 
-// countOpening checks the header and returns the number of this opening, which
-// no ETag has used before. One that only reads is not counted.
-func countOpening(db *pebble.DB, readOnly bool) (epoch uint64, err error) {
-	header, closer, err := db.Get(headerKey)
+// header is the row that describes the store itself.
+type header struct {
+	epoch   uint64    // How often the store was opened for writing.
+	created time.Time // When it was made.
+}
+
+// countOpening checks the header and writes one with a new epoch, which no ETag
+// has used before. A read-only opening is not counted.
+func countOpening(db *pebble.DB, fresh bool, options Options) (header, error) {
+	h := header{created: time.Now()}
+	data, closer, err := db.Get(headerKey)
 	switch {
+	case errors.Is(err, pebble.ErrNotFound) && fresh:
 	case errors.Is(err, pebble.ErrNotFound):
+		return h, damaged(options.Dir, "what every store begins with is not there, so a log or table is missing")
 	case err != nil:
-		return 0, fmt.Errorf("read header: %w", err)
+		return h, err
 	default:
-		if epoch, err = decodeHeader(header); err != nil {
-			return 0, errors.Join(err, closer.Close())
+		if h, err = decodeHeader(data); err != nil {
+			err = fmt.Errorf("%w: %q: %w", ErrDamaged, options.Dir, err)
 		}
-		if err := closer.Close(); err != nil {
-			return 0, fmt.Errorf("read header: %w", err)
+		if err = errors.Join(err, closer.Close()); err != nil {
+			return h, err
 		}
 	}
-	if readOnly {
-		return epoch, nil
+	if options.ReadOnly {
+		return h, nil
 	}
-	epoch++
-	if err := db.Set(headerKey, encodeHeader(epoch), pebble.Sync); err != nil {
-		return 0, fmt.Errorf("write header: %w", err)
-	}
-	return epoch, nil
+	h.epoch++
+	return h, db.Set(headerKey, h.encode(), pebble.Sync)
 }
 
-func encodeHeader(epoch uint64) []byte {
-	return binary.AppendUvarint([]byte{layoutVersion}, epoch)
+func (h header) encode() []byte {
+	data := binary.AppendUvarint([]byte{layoutVersion}, h.epoch)
+	return binary.AppendUvarint(data, uint64(h.created.UnixMilli()))
 }
 
-func decodeHeader(header []byte) (epoch uint64, err error) {
-	if len(header) == 0 || header[0] != layoutVersion {
-		return 0, fmt.Errorf("%w: unknown layout, written by another version of this program", ErrDamaged)
+func decodeHeader(data []byte) (header, error) {
+	if len(data) == 0 || data[0] != layoutVersion {
+		return header{}, errors.New("unknown layout in its header, written by another version of this program")
 	}
-	epoch, size := binary.Uvarint(header[1:])
-	if size != len(header)-1 {
-		return 0, fmt.Errorf("%w: malformed header", ErrDamaged)
+	epoch, size := binary.Uvarint(data[1:])
+	created, more := binary.Uvarint(data[1+max(size, 0):])
+	if size <= 0 || more <= 0 || 1+size+more != len(data) {
+		return header{}, errors.New("malformed header")
 	}
-	return epoch, nil
+	return header{epoch, time.UnixMilli(int64(created))}, nil
 }

@@ -2,6 +2,7 @@ package pebblestore_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"go.uber.org/goleak"
@@ -31,18 +31,49 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// hold opens the directory, says so, and keeps it until its input ends.
+// hold opens the directory, writes row 1, reports it, and keeps the directory
+// open until its input ends.
 func hold(dir string) {
 	store, err := pebblestore.Open(pebblestore.Options{Dir: dir})
+	if err == nil {
+		_, err = store.Commit(context.Background(), rowOf(1, 10))
+	}
 	_, _ = fmt.Fprintln(os.Stdout, "opened:", err)
 	_, _ = io.Copy(io.Discard, os.Stdin)
-	if err == nil {
+	if store != nil {
 		_ = store.Close()
 	}
 }
 
-// expectOpenError fails unless opening fails with that error, and the message
-// names the directory.
+// occupy has another process hold the directory until leave is called.
+func occupy(t *testing.T, dir string) (leave func()) {
+	t.Helper()
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), holdEnv+"="+dir)
+	input, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(output).ReadString('\n')
+	if err != nil || line != "opened: <nil>\n" {
+		t.Fatalf("child: %q, %v", line, err)
+	}
+	return func() {
+		if err := errors.Join(input.Close(), child.Wait()); err != nil {
+			t.Errorf("child: %v", err)
+		}
+	}
+}
+
+// expectOpenError fails unless opening fails with that error and a message that
+// contains the text and the directory.
 func expectOpenError(t *testing.T, options pebblestore.Options, want error, text string) {
 	t.Helper()
 	store, err := pebblestore.Open(options)
@@ -61,7 +92,7 @@ func expectOpenError(t *testing.T, options pebblestore.Options, want error, text
 func TestOpenNeedsADirectory(t *testing.T) {
 	t.Parallel()
 	if _, err := pebblestore.Open(pebblestore.Options{}); err == nil || !strings.Contains(err.Error(), "Options.Dir is required") {
-		t.Errorf("open: %v, want that Dir is required", err)
+		t.Errorf("open: %v, want an error that Dir is required", err)
 	}
 }
 
@@ -115,27 +146,9 @@ func TestOpenRefusesADirectoryInUse(t *testing.T) {
 func TestOpenRefusesADirectoryOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), holdEnv+"="+dir)
-	input, err := child.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	output, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(output).ReadString('\n')
-	if err != nil || line != "opened: <nil>\n" {
-		t.Fatalf("child: %q, %v", line, err)
-	}
+	leave := occupy(t, dir)
 	expectOpenError(t, pebblestore.Options{Dir: dir}, pebblestore.ErrLocked, "in use")
-	if err := errors.Join(input.Close(), child.Wait()); err != nil {
-		t.Errorf("child: %v", err)
-	}
+	leave()
 	closeStore(t, open(t, pebblestore.Options{Dir: dir}))
 }
 
@@ -167,32 +180,21 @@ func TestOpenRefusesDamage(t *testing.T) {
 	}
 }
 
-// silent is an engine logger for databases that the test makes itself.
-type silent struct{}
-
-func (silent) Infof(string, ...any)  {}
-func (silent) Errorf(string, ...any) {}
-func (silent) Fatalf(string, ...any) {}
-
 func TestOpenRefusesAnotherLayout(t *testing.T) {
 	t.Parallel()
 	for what, header := range map[string][]byte{
-		"newer": {2, 1}, "malformed": {1, 0x80}, "too long": {1, 1, 1}, "empty": {},
+		"newer": {3, 1, 1}, "malformed": {2, 0x80}, "without a time": {2, 1}, "too long": {2, 1, 1, 1}, "empty": {},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			memory := vfs.NewMem()
-			db, err := pebble.Open("data", &pebble.Options{
-				FS: memory, FormatMajorVersion: pebble.FormatNewest, Logger: silent{}})
-			if err != nil {
+			options := pebblestore.Options{Dir: "data", FS: vfs.NewMem()}
+			store := open(t, options)
+			if err := store.SetHeader(header); err != nil {
 				t.Fatal(err)
 			}
-			if err := errors.Join(db.Set([]byte{0, 'h'}, header, pebble.Sync), db.Close()); err != nil {
-				t.Fatal(err)
-			}
-			options := pebblestore.Options{Dir: "data", FS: memory}
+			closeStore(t, store)
 			expectOpenError(t, options, pebblestore.ErrDamaged, "cannot be read")
-			expectOpenError(t, options, pebblestore.ErrDamaged, "cannot be read")
+			expectOpenError(t, options, pebblestore.ErrDamaged, "header")
 		})
 	}
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// DefaultReserve is the free disk space that is kept unless Options say
-// otherwise.
+// DefaultReserve is the default of Options.Reserve.
 const DefaultReserve = 64 << 20
 
 // Options configures a store.
@@ -24,20 +23,20 @@ type Options struct {
 	// keeps none.
 	Reserve int64
 
-	// ReadOnly opens a directory that is there for reading alone: nothing in it is
-	// changed, not even what a crash left to be cleared up. Each write is refused
-	// as [tablestore.ErrInvalid]. Optional. Defaults to false.
+	// ReadOnly opens an existing directory without changing it: not even the
+	// leftovers of a crash are removed. Writes return [tablestore.ErrInvalid].
+	// Optional. Defaults to false.
 	ReadOnly bool
 
-	// Logger gets failures at level error, and the storage engine's notes at
+	// Logger gets failures at level error and the storage engine's messages at
 	// level debug. Optional. Defaults to discarding.
 	Logger *slog.Logger
 
-	// FS is the file system on which Dir lies. Optional. Defaults to the
-	// operating system's.
+	// FS is the file system that holds Dir. Optional. Defaults to the operating
+	// system's.
 	FS vfs.FS
 
-	// memTable is the size of the engine's memtables. Tests make it small, so
+	// memTable is the size of the engine's memtables. Tests make it small so
 	// that tables are written soon.
 	memTable uint64
 }
@@ -68,8 +67,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// The memory that the engine uses. The engine takes what its memtables hold
-// out of the cache: a cache that is no larger than they are would hold nothing.
+// The memory that the engine uses. The engine counts its memtables towards the
+// cache: a cache no larger than the memtables would hold nothing.
 const (
 	memTableBytes = 32 << 20
 	memTables     = 4
@@ -79,7 +78,7 @@ const (
 
 // tune returns the engine's options for a small server: few and large
 // memtables, a modest cache, two compactions at most, and Bloom filters at
-// every level, as each insert asks for a row that is not there.
+// every level, as each insert looks up an absent row.
 func tune(memTable uint64) *pebble.Options {
 	options := &pebble.Options{
 		CacheSize:                   cacheBytes,

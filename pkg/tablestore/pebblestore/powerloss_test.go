@@ -1,6 +1,7 @@
 package pebblestore_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -12,8 +13,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// told collects what the store has told anyone: rows that were acknowledged,
-// read, or named in a conflict. None of them may be lost.
+// told collects the rows that the store has acknowledged, returned, or named in
+// a conflict. None of them may be lost.
 type told struct {
 	mu   sync.Mutex
 	rows []int
@@ -31,7 +32,7 @@ func (k *told) all() []int {
 	return append([]int(nil), k.rows...)
 }
 
-func TestPowerLossTakesNothingBack(t *testing.T) {
+func TestPowerLossLosesNothingReturned(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
 	store := open(t, d.options())
@@ -45,7 +46,7 @@ func TestPowerLossTakesNothingBack(t *testing.T) {
 		}
 		write(t, store, &next, known)
 		rows := known.all()
-		// Some of what was not synced may survive as well.
+		// Some unsynced data may survive as well.
 		crash := vfs.CrashCloneCfg{UnsyncedDataPercent: int(seed%3) * 50, RNG: rand.New(rand.NewPCG(seed, 1))}
 		after := open(t, diskOf(d.memory.CrashClone(crash)).options())
 		expectThere(t, after, rows...)
@@ -60,7 +61,7 @@ func write(t *testing.T, store tablestore.Store, next *atomic.Int64, known *told
 	for range 20 {
 		n := int(next.Add(1) - 1)
 		err := commitOne(t, store, rowOf(n, 5_000))
-		if _, conflict := tablestore.IsConflict(err); err != nil && !conflict {
+		if err != nil && !errors.Is(err, tablestore.ErrConflict) {
 			t.Errorf("insert row %d: %v", n, err)
 			continue
 		}
@@ -68,14 +69,14 @@ func write(t *testing.T, store tablestore.Store, next *atomic.Int64, known *told
 	}
 }
 
-// peek reads and inserts rows that others are writing just now.
+// peek reads and inserts rows that other goroutines are just writing.
 func peek(t *testing.T, store tablestore.Store, next *atomic.Int64, known *told) {
 	for range 20 {
 		n := int(next.Load())
 		if _, err := store.Get(t.Context(), rowKey(n)); err == nil {
 			known.add(n)
 		}
-		if _, conflict := tablestore.IsConflict(commitOne(t, store, rowOf(n, 10))); conflict {
+		if errors.Is(commitOne(t, store, rowOf(n, 10)), tablestore.ErrConflict) {
 			known.add(n)
 		}
 	}
@@ -92,13 +93,13 @@ func TestPowerLossAfterEachCommit(t *testing.T) {
 		}
 		after := d.crashed(t)
 		if _, err := after.Get(t.Context(), key); err != nil {
-			t.Errorf("get after a crash right behind commit %d: %v", n, err)
+			t.Errorf("get after a crash right after commit %d: %v", n, err)
 		}
 	}
 	closeStore(t, store)
 }
 
-func TestPowerLossTakesNoNewDirectoryBack(t *testing.T) {
+func TestPowerLossKeepsANewDirectory(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
 	options := d.options()

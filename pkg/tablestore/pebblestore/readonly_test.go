@@ -12,7 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
-// files returns the content of a directory, but for the lock, by name.
+// files returns the contents of a directory's files by name, except the lock.
 func files(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -32,8 +32,8 @@ func files(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-// TestReadOnly_ChangesNothing opens a directory that holds writes which are only
-// in the log.
+// TestReadOnly_ChangesNothing opens a directory with writes that are only in
+// the log.
 func TestReadOnly_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	options := pebblestore.Options{Dir: t.TempDir()}
@@ -68,7 +68,7 @@ func TestReadOnly_ChangesNothing(t *testing.T) {
 	}
 }
 
-func TestReadOnly_WantsAStoreThatIsThere(t *testing.T) {
+func TestReadOnly_NeedsAnExistingStore(t *testing.T) {
 	t.Parallel()
 	empty := t.TempDir()
 	for _, dir := range []string{empty, filepath.Join(empty, "missing")} {

@@ -9,8 +9,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// divider stands between the parts of a stored key. It cannot stand in a table
-// name or in a key, and sorts before all that can.
+// divider separates the parts of a stored key. It cannot occur in a table name
+// or key, and sorts before every byte that can.
 const divider = 0
 
 // rowVersion is the first byte of every stored row.
@@ -31,15 +31,15 @@ func storedKey(key tablestore.Key) []byte {
 	return append(appendPartition(dst, key.Table, key.Partition), key.Row...)
 }
 
-// bounds returns the stored keys between which the query's rows lie that are
-// not before start.
+// bounds returns the range of stored keys that holds the query's rows from
+// start on.
 func bounds(query tablestore.Query, start string) (lower, upper []byte) {
 	prefix := appendPartition(nil, query.Table, query.Partition)
 	lower = append(bytes.Clone(prefix), start...)
 	return lower, append(prefix, end(query)...)
 }
 
-// end returns the row key before which the query ends.
+// end returns the exclusive upper bound of the query's row keys.
 func end(query tablestore.Query) string {
 	if query.To == "" {
 		return partitionEnd
@@ -56,7 +56,7 @@ func encodeRow(etag tablestore.ETag, properties tablestore.Properties) []byte {
 	return tablestore.EncodeProperties(dst, properties)
 }
 
-// splitRow returns the parts of a stored row. They share its memory.
+// splitRow returns the parts of a stored row, sharing its memory.
 func splitRow(data []byte) (etag, properties []byte, err error) {
 	if len(data) == 0 || data[0] != rowVersion {
 		return nil, nil, fmt.Errorf("%w: unknown version of the row", tablestore.ErrCorrupt)
@@ -69,7 +69,7 @@ func splitRow(data []byte) (etag, properties []byte, err error) {
 	return rest[:n], rest[n:], nil
 }
 
-// decodeRow returns the stored row as the caller's own.
+// decodeRow decodes a stored row. The result shares no memory with data.
 func decodeRow(key tablestore.Key, data []byte) (tablestore.Row, error) {
 	etag, encoded, err := splitRow(data)
 	if err != nil {
@@ -83,7 +83,7 @@ func decodeRow(key tablestore.Key, data []byte) (tablestore.Row, error) {
 }
 
 // formatETag returns the ETag of the count-th write since the directory was
-// opened for the epoch-th time. No two writes share one, also across restarts.
+// opened for the epoch-th time. No two writes share one, even across restarts.
 func formatETag(epoch, count uint64) tablestore.ETag {
 	dst := make([]byte, 0, 24)
 	dst = strconv.AppendUint(dst, epoch, 16)

@@ -7,13 +7,14 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// The most that one page of a scan holds.
+// The limits of one page of a scan.
 const (
 	maxPageRows  = 1000
 	maxPageBytes = 4 << 20
@@ -27,22 +28,25 @@ type Store struct {
 	lock    *pebble.Lock
 	latch   *latch
 	space   *space
+	folder  *folder
 	stripes *stripes
 
+	header   header
+	isNew    bool
 	readOnly bool
-	epoch    uint64
 	writes   atomic.Uint64
 
-	gate    sync.RWMutex // Guards closed against who is about to enter.
+	gate    sync.RWMutex // Guards closed against requests that enter during Close.
 	closed  bool
-	running sync.WaitGroup // Requests, and writes on their way to the disk.
-	applied chan applied   // Writes that only wait for their sync.
+	running sync.WaitGroup // Requests under way and writes that are not durable yet.
+	applied chan applied   // Applied writes that wait for their sync.
+	closing chan struct{}  // Closed by the first Close.
 }
 
 var _ tablestore.AtomicStore = (*Store)(nil)
 
-// enter begins a request, which ends with running.Done, or returns why none can
-// be taken.
+// enter begins a request, which ends with running.Done, or returns why the
+// store refuses it.
 func (s *Store) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
@@ -62,21 +66,19 @@ func (s *Store) enter(ctx context.Context) error {
 // sound returns an error once the store has failed.
 func (s *Store) sound() error {
 	if s.latch.tripped() {
-		return fmt.Errorf("%w: local store has failed and must be opened again: %w",
-			tablestore.ErrUnavailable, s.latch.cause)
+		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, s.latch.failure())
 	}
 	return nil
 }
 
-// Writable returns why the store would refuse a write now, nil where it would not:
-// [tablestore.ErrUnavailable] once it has failed, and [ErrNoSpace] with it while
-// less disk space is free than the reserve; [tablestore.ErrInvalid] where it was
-// opened for reading alone. It looks at the disk about once a second at most, so
-// that a store to which nobody writes sees that there is space again. It is safe
-// for concurrent use.
+// Writable returns why the store would refuse a write now, or nil:
+// [tablestore.ErrUnavailable] once it has failed, with [ErrLost] if its
+// directory was removed or replaced, and with [ErrNoSpace] while less disk
+// space is free than the reserve; [tablestore.ErrInvalid] if it was opened
+// read-only. It is safe for concurrent use.
 func (s *Store) Writable() error {
 	if s.readOnly {
-		return fmt.Errorf("%w: local store was opened for reading alone", tablestore.ErrInvalid)
+		return fmt.Errorf("%w: local store was opened read-only", tablestore.ErrInvalid)
 	}
 	if err := s.sound(); err != nil {
 		return err
@@ -87,8 +89,33 @@ func (s *Store) Writable() error {
 	return nil
 }
 
-// durable waits until what was read before it is on the disk: until the writes
-// that were pending then are done. It returns an error when they may never be.
+// lookInterval is how often the disk is checked.
+const lookInterval = time.Second
+
+// watch periodically checks, even without writes, that enough disk space is
+// free and that the directory is still the one that was opened. It ends with
+// the store.
+func (s *Store) watch() {
+	defer s.running.Done()
+	ticker := time.NewTicker(lookInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.closing:
+			return
+		case <-s.latch.failed:
+			return
+		case <-ticker.C:
+		}
+		_ = s.space.look()
+		if err := s.folder.look(); err != nil {
+			s.latch.trip(err)
+		}
+	}
+}
+
+// durable waits until these writes, which were pending at a read, are on the
+// disk. It returns an error if they may never be.
 func (s *Store) durable(ctx context.Context, writes ...*pending) error {
 	for _, write := range writes {
 		if write == nil {
@@ -104,6 +131,23 @@ func (s *Store) durable(ctx context.Context, writes ...*pending) error {
 	return s.sound()
 }
 
+// Info describes an open store.
+type Info struct {
+	Dir     string    // The data directory's absolute path, with links resolved.
+	New     bool      // Open made the store.
+	Created time.Time // When the store was made.
+	Opened  uint64    // How often it was opened for writing, this time included.
+	Bytes   uint64    // The size of its files on disk.
+}
+
+// Info describes the store.
+func (s *Store) Info() Info {
+	return Info{
+		Dir: s.folder.dir, New: s.isNew, Created: s.header.created, Opened: s.header.epoch,
+		Bytes: s.db.Metrics().DiskSpaceUsage(),
+	}
+}
+
 // Get implements [tablestore.Store].
 func (s *Store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
 	if err := key.Validate(); err != nil {
@@ -114,7 +158,8 @@ func (s *Store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, er
 	}
 	defer s.running.Done()
 	row, err := s.read(key)
-	// Looked up after the read: a write is announced before it can be seen.
+	// Loaded after the read, because a write is announced before it becomes
+	// visible.
 	last := s.stripes.of(key.Table, key.Partition).last.Load()
 	if err := s.durable(ctx, last); err != nil {
 		return tablestore.Row{}, err
@@ -135,8 +180,8 @@ func (s *Store) read(key tablestore.Key) (tablestore.Row, error) {
 	return row, errors.Join(err, closer.Close())
 }
 
-// lookUp returns the stored row, valid until the closer is closed, and no
-// closer where there is none.
+// lookUp returns the stored row, valid until the closer is closed; both are nil
+// if there is none.
 func (s *Store) lookUp(key tablestore.Key) ([]byte, io.Closer, error) {
 	data, closer, err := s.db.Get(storedKey(key))
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -170,20 +215,20 @@ func (s *Store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pa
 }
 
 // scan reads one page, and returns the write that must be durable before the
-// page may be shown.
+// page may be returned.
 func (s *Store) scan(stripe *stripe, query tablestore.Query) (tablestore.Page, *pending, error) {
 	at := place{query.Table, query.Partition, max(query.From, query.Continue)}
-	watch, start := stripe.heads.begin(at)
+	watch, start := stripe.skipper.begin(at)
 	lower, upper := bounds(query, start)
 	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
-		stripe.heads.end(watch, "", 0)
+		stripe.skipper.end(watch, "", 0)
 		return tablestore.Page{}, nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
 	}
-	// What the iterator shows is fixed, so later writes need not be waited for.
+	// The iterator is a snapshot, so later writes need no wait.
 	last := stripe.last.Load()
 	first, dead := seekFirst(iter, query)
-	stripe.heads.end(watch, first, dead)
+	stripe.skipper.end(watch, first, dead)
 	page, err := collect(iter, query)
 	if closeErr := iter.Close(); closeErr != nil {
 		err = fmt.Errorf("%w: %w", tablestore.ErrUnavailable, closeErr)
@@ -191,9 +236,9 @@ func (s *Store) scan(stripe *stripe, query tablestore.Query) (tablestore.Page, *
 	return page, last, err
 }
 
-// seekFirst moves to the first row and returns its key, or the end of the
-// range where there is none, and the number of dead entries before it. After
-// an error the key is "".
+// seekFirst moves to the first row and returns its key, or the end of the range
+// if there is none, and the number of tombstones before it. After an error the
+// key is "".
 func seekFirst(iter *pebble.Iterator, query tablestore.Query) (first string, dead int) {
 	valid := iter.First()
 	if iter.Error() != nil {
@@ -207,7 +252,7 @@ func seekFirst(iter *pebble.Iterator, query tablestore.Query) (first string, dea
 	return end(query), dead
 }
 
-// collect reads one page, from the row where the iterator stands.
+// collect reads one page, beginning at the iterator's row.
 func collect(iter *pebble.Iterator, query tablestore.Query) (tablestore.Page, error) {
 	limit := maxPageRows
 	if query.Limit > 0 {
@@ -217,8 +262,8 @@ func collect(iter *pebble.Iterator, query tablestore.Query) (tablestore.Page, er
 	size := 0
 	for ; iter.Valid(); iter.Next() {
 		if len(page.Rows) == limit || size > maxPageBytes {
-			// Behind the last row and not at this one: a row that is inserted
-			// between the two belongs to the next page.
+			// Right after the last row rather than at this one: a row that is
+			// inserted between the two belongs to the next page.
 			page.Next = page.Rows[len(page.Rows)-1].Key.Row + "\x00"
 			return page, nil
 		}
@@ -237,14 +282,13 @@ func collect(iter *pebble.Iterator, query tablestore.Query) (tablestore.Page, er
 	return page, nil
 }
 
-// rowKey returns the row key where the iterator stands.
+// rowKey returns the row key at the iterator.
 func rowKey(iter *pebble.Iterator, query tablestore.Query) string {
 	return string(iter.Key()[len(query.Table)+len(query.Partition)+2:])
 }
 
-// Close implements [tablestore.Store]. It waits for requests under way, and for
-// the writes that are still on their way to the disk, also of callers that have
-// given up on them.
+// Close implements [tablestore.Store]. It waits for requests under way and for
+// writes that are not durable yet, even if their callers have given up.
 func (s *Store) Close() error {
 	s.gate.Lock()
 	again := s.closed
@@ -253,6 +297,7 @@ func (s *Store) Close() error {
 	if again {
 		return nil
 	}
+	close(s.closing)
 	s.running.Wait()
 	close(s.applied)
 	err := errors.Join(s.db.Close(), s.lock.Close())

@@ -9,21 +9,21 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// stripeCount is how many stripes there are: enough that two writers rarely
-// meet on one by chance.
+// stripeCount is the number of stripes: enough that two writers of different
+// partitions rarely share one.
 const stripeCount = 1024
 
 // stripe serialises the writes of the partitions that hash to it.
 type stripe struct {
 	// lock holds one token while a writer checks preconditions and applies its
-	// batch to memory; not while it waits for the disk. A channel, so that
-	// waiting for it can end with the caller's context.
+	// batch to memory, but not while the writer waits for the disk. It is a
+	// channel so that a waiting writer can stop when its context ends.
 	lock chan struct{}
-	// last is the latest write that was applied here, and nil once that is
-	// durable. It is set before the write can be seen by any reader.
+	// last is the latest write of the stripe that is not durable yet, or nil.
+	// It is set before any reader can see the write.
 	last atomic.Pointer[pending]
-	// heads speeds up scans of the stripe's partitions.
-	heads heads
+	// skipper speeds up scans of the stripe's partitions.
+	skipper tombstoneSkipper
 }
 
 // pending is a write on its way to the disk.
@@ -57,8 +57,8 @@ func (s *stripes) index(table, partition string) int {
 
 func (s *stripes) of(table, partition string) *stripe { return &s.all[s.index(table, partition)] }
 
-// touched returns the stripes of the batches, each once, in the one order in
-// which all writers lock them, so that no two wait for each other.
+// touched returns the stripes of the batches, each once, in the order in which
+// all writers lock them, so that no two writers deadlock.
 func (s *stripes) touched(batches []tablestore.Batch) []*stripe {
 	var indexes []int
 	for _, batch := range batches {
@@ -73,8 +73,8 @@ func (s *stripes) touched(batches []tablestore.Batch) []*stripe {
 	return found
 }
 
-// lockAll takes the locks in order, or none: it gives up when the context or
-// the store ends, with the reason.
+// lockAll takes all locks in order. If the context ends or the store fails
+// first, it releases what it took and returns the reason.
 func lockAll(ctx context.Context, set []*stripe, latch *latch) error {
 	for i, stripe := range set {
 		select {
@@ -104,7 +104,8 @@ func announce(set []*stripe, p *pending) {
 	}
 }
 
-// settle marks p done, and forgets it where no later write came.
+// settle marks p done and removes it from each stripe whose last write it still
+// is.
 func settle(set []*stripe, p *pending) {
 	close(p.done)
 	for _, stripe := range set {

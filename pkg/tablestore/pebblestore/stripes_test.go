@@ -14,7 +14,7 @@ import (
 
 func quietLatch() *latch { return newLatch(slog.New(slog.DiscardHandler)) }
 
-// batchesOn returns one batch for each of the partitions.
+// batchesOn returns one batch for each partition.
 func batchesOn(partitions ...string) (batches []tablestore.Batch) {
 	for _, partition := range partitions {
 		key := tablestore.Key{Table: "table", Partition: partition, Row: "r"}

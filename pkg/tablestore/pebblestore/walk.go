@@ -33,19 +33,19 @@ func (s *Store) Walk(ctx context.Context, walk tablestore.Walk) ([]tablestore.Ro
 }
 
 // walk reads one page, and returns the writes that must be durable before the
-// page may be shown.
+// page may be returned.
 func (s *Store) walk(walk tablestore.Walk) (rows []tablestore.Row, last []*pending, err error) {
 	lower := append([]byte(walk.Table), divider)
 	upper := append([]byte(walk.Table), divider+1)
 	if !walk.First() {
 		key := tablestore.Key{Table: walk.Table, Partition: walk.Partition, Row: walk.Row}
-		lower = append(storedKey(key), divider) // Behind that key and before any other.
+		lower = append(storedKey(key), divider) // Right after that key, before any other.
 	}
 	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
 	}
-	// What the iterator shows is fixed, so later writes need not be waited for.
+	// The iterator is a snapshot, so later writes need no wait.
 	last = s.stripes.lasts()
 	limit, size := maxPageRows, 0
 	if walk.Limit > 0 {
@@ -63,7 +63,7 @@ func (s *Store) walk(walk tablestore.Walk) (rows []tablestore.Row, last []*pendi
 	return rows, last, err
 }
 
-// storedRow decodes the row where the iterator stands.
+// storedRow decodes the row at the iterator.
 func storedRow(iter *pebble.Iterator, table string) (tablestore.Row, error) {
 	data, err := iter.ValueAndErr()
 	if err != nil {

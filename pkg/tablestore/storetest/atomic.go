@@ -9,7 +9,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// atomicChecks are about CommitAll.
+// atomicChecks test CommitAll.
 var atomicChecks = []check{
 	{"atomic/batches of many partitions and tables are one write", func(t testing.TB, e *env) {
 		store := e.atomic(t)
@@ -28,7 +28,7 @@ var atomicChecks = []check{
 		}
 		batches[0] = tablestore.Batch{insert(e.key("p", "c"), 1)}
 		_, err = store.CommitAll(t.Context(), batches)
-		if key, ok := tablestore.IsConflict(err); !ok || key != other {
+		if conflict, ok := errors.AsType[*tablestore.ConflictError](err); !ok || conflict.Key != other {
 			t.Errorf("commit all: %v, want a conflict on %s", err, other)
 		}
 		if got := e.contents(t, "p"); len(got) != 2 {
@@ -94,12 +94,12 @@ var atomicChecks = []check{
 	}},
 }
 
-// atomic returns the store as the AtomicStore that it claims to be.
+// atomic returns the store as an AtomicStore, or fails the test.
 func (e *env) atomic(t testing.TB) tablestore.AtomicStore {
 	t.Helper()
 	store, ok := e.store.(tablestore.AtomicStore)
 	if !ok {
-		t.Fatalf("%T is no AtomicStore", e.store)
+		t.Fatalf("%T is not an AtomicStore", e.store)
 	}
 	return store
 }
@@ -114,7 +114,7 @@ func (e *env) expectFold(
 		batches = append(batches, tablestore.Batch{op})
 	}
 	etags, err := store.CommitAll(t.Context(), batches)
-	if _, conflict := tablestore.IsConflict(err); fail >= 0 && !conflict || fail < 0 && err != nil {
+	if fail >= 0 && !errors.Is(err, tablestore.ErrConflict) || fail < 0 && err != nil {
 		t.Errorf("%s: %v, conflict expected at %d", what, err, fail)
 	}
 	got := e.contents(t, ops[0].Key.Partition)

@@ -29,7 +29,7 @@ var batchChecks = []check{
 			t.Errorf("delete returned the ETag %q", etags[1])
 		}
 	}},
-	{"batches/one failed precondition at any place writes nothing", func(t testing.TB, e *env) {
+	{"batches/one failed precondition at any index writes nothing", func(t testing.TB, e *env) {
 		there := e.commit(t, insert(e.key("p", "a"), 1), insert(e.key("p", "b"), 1), insert(e.key("p", "c"), 1))
 		stale := there[0]
 		fresh := e.commit(t, replace(e.key("p", "a"), stale, 2))[0]
@@ -61,7 +61,7 @@ var batchChecks = []check{
 			t.Errorf("%d rows, want %d", len(rows), tablestore.MaxBatchOps)
 		}
 	}},
-	{"batches/partitions and tables are apart", func(t testing.TB, e *env) {
+	{"batches/partitions and tables are separate", func(t testing.TB, e *env) {
 		key := e.key("p", "r")
 		e.commit(t, insert(key, 1))
 		e.commit(t, insert(e.key("p2", "r"), 2))

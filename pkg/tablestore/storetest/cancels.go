@@ -9,7 +9,7 @@ import (
 )
 
 var cancelChecks = []check{
-	{"cancels/a context that has ended takes nothing in", func(t testing.TB, e *env) {
+	{"cancels/an ended context writes nothing", func(t testing.TB, e *env) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		key := e.key("p", "r")

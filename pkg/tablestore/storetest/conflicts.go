@@ -9,8 +9,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// stale is a version that no row has: the one that its row had before it was
-// removed.
+// stale returns an ETag that no row has any more: that of a removed row.
 func (e *env) stale(t testing.TB, key tablestore.Key) tablestore.ETag {
 	t.Helper()
 	etag := e.commit(t, insert(key, 0))[0]
@@ -18,8 +17,8 @@ func (e *env) stale(t testing.TB, key tablestore.Key) tablestore.ETag {
 	return etag
 }
 
-// conflicts commits a batch that must fail on the row of its op at that place,
-// and must leave the partition as it was, ETags included.
+// conflicts commits a batch that must conflict on its op with index at, and
+// must leave the partition unchanged, ETags included.
 func (e *env) conflicts(t testing.TB, at int, ops ...tablestore.Op) {
 	t.Helper()
 	before := e.partition(t, ops[0].Key.Partition)
@@ -39,6 +38,16 @@ func (e *env) conflicts(t testing.TB, at int, ops ...tablestore.Op) {
 	}
 	if diff := cmp.Diff(before, e.partition(t, ops[0].Key.Partition)); diff != "" {
 		t.Errorf("a conflict changed the partition (-before +after):\n%s", diff)
+	}
+}
+
+// expectConflict fails unless err is a conflict on that row, or one without a
+// row if the features allow that.
+func (e *env) expectConflict(t testing.TB, err error, key tablestore.Key) {
+	t.Helper()
+	conflict, ok := errors.AsType[*tablestore.ConflictError](err)
+	if !ok || conflict.Key != key && !e.features.NamelessConflicts {
+		t.Errorf("%v, want a conflict on %s", err, key)
 	}
 }
 
@@ -66,7 +75,7 @@ var conflictChecks = []check{
 		e.conflicts(t, 0, replace(key, etag, 2))
 		e.conflicts(t, 0, remove(key, etag))
 	}},
-	{"conflicts/replace and delete of a row that never was", func(t testing.TB, e *env) {
+	{"conflicts/replace and delete of a row that never existed", func(t testing.TB, e *env) {
 		etag := e.stale(t, e.key("p", "other"))
 		e.conflicts(t, 0, replace(e.key("p", "r"), etag, 2))
 		e.conflicts(t, 0, remove(e.key("p", "r"), etag))

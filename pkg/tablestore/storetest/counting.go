@@ -7,24 +7,24 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// Counts is what a store was asked for.
+// Counts are the numbers of calls of a store.
 type Counts struct {
 	Gets     int64 // Calls of Get.
 	Scans    int64 // Calls of Scan: pages, not queries.
 	RowsRead int64 // Rows that Get and Scan returned.
-	Commits  int64 // Calls of Commit and CommitAll: what a local disk syncs.
-	Batches  int64 // Batches in them: what a remote store is sent.
+	Commits  int64 // Calls of Commit and CommitAll: the syncs of a local disk.
+	Batches  int64 // Batches in them: the requests to a remote store.
 	Ops      int64 // Ops in those.
 }
 
-// Counter counts the calls of a store that [Counting] wraps. It may be used
-// while they go on.
+// Counter counts the calls of a store that [Counting] wraps. It is safe for
+// concurrent use.
 type Counter struct {
 	gets, scans, rows, commits, batches, ops atomic.Int64
 }
 
-// Counts returns what was counted since the start or the last Reset. Calls
-// count when they begin, whatever their outcome.
+// Counts returns the counts since the start or the last Reset. Calls count when
+// they begin, whatever their outcome.
 func (c *Counter) Counts() Counts {
 	return Counts{
 		Gets: c.gets.Load(), Scans: c.scans.Load(), RowsRead: c.rows.Load(),

@@ -1,5 +1,5 @@
-// Package storetest is what every table store must do, as tests. A driver runs
-// the whole suite with a few lines:
+// Package storetest is the conformance suite of table stores. A driver runs it
+// with a few lines:
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, storetest.Features{Atomic: true}, func(t testing.TB) storetest.Harness {
@@ -8,7 +8,7 @@
 //	}
 //
 // The package also has two wrappers for tests of other packages: [Counting]
-// counts what a store was asked, for cost tests, and [Faulty] fails chosen
-// calls before or after they took effect. Both are an AtomicStore exactly when
-// the store inside is one, and pass the suite themselves.
+// counts a store's calls, for cost tests, and [Faulty] fails chosen calls
+// before or after they take effect. Each is an AtomicStore exactly if the
+// wrapped store is one, and passes the suite itself.
 package storetest

@@ -8,9 +8,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// durableChecks are for stores that outlive their process.
+// durableChecks test stores that outlive their process.
 var durableChecks = []check{
-	{"durable/everything is there after a reopen, and nothing else", func(t testing.TB, e *env) {
+	{"durable/a reopened store has the same rows", func(t testing.TB, e *env) {
 		var all tablestore.Properties
 		for name, value := range values() {
 			all = append(all, tablestore.Property{Name: name, Value: value})
@@ -30,7 +30,7 @@ var durableChecks = []check{
 			}
 		}
 	}},
-	{"durable/ETags hold over a reopen and are not given again", func(t testing.TB, e *env) {
+	{"durable/ETags survive a reopen and are not reused", func(t testing.TB, e *env) {
 		key := e.key("p", "r")
 		seen := map[tablestore.ETag]bool{}
 		etag := e.commit(t, insert(key, 0))[0]

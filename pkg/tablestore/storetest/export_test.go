@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Failing runs the suite and returns the names of the checks that fail, with
-// what they report.
+// Failing runs the suite and returns the failing checks by name, with their
+// messages.
 func Failing(t *testing.T, features Features, open func(t testing.TB) Harness) map[string]string {
 	t.Helper()
 	failing := map[string]string{}
@@ -28,7 +28,7 @@ func Failing(t *testing.T, features Features, open func(t testing.TB) Harness) m
 	return failing
 }
 
-// recorder takes down failures in place of a test.
+// recorder is a testing.TB that records failures.
 type recorder struct {
 	testing.TB
 	mu    sync.Mutex

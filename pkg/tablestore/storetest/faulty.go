@@ -10,7 +10,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// ErrInjected is wrapped by every error that [Faults] makes up.
+// ErrInjected is wrapped by every default error of [Faults].
 var ErrInjected = errors.New("injected fault")
 
 // Call is a kind of call that can fail.
@@ -26,14 +26,13 @@ const (
 
 // Fault is one planned failure.
 type Fault struct {
-	// Call is the kind of calls that are counted. Optional. Defaults to
-	// AnyCall.
+	// Call is the kind of calls to count. Optional. Defaults to AnyCall.
 	Call Call
-	// Nth is which of those calls from now on fails, counted from 1. Optional.
+	// Nth selects the failing call, counted from 1 after Plan. Optional.
 	// Defaults to 1.
 	Nth int
-	// Onwards says that all later ones fail too, as those of a process that
-	// died do.
+	// Onwards says that all later calls fail too, as after the death of the
+	// process.
 	Onwards bool
 	// After says that the call takes effect before it fails: the reply is lost.
 	After bool
@@ -48,14 +47,14 @@ type Faults struct {
 	plans []*plan
 }
 
-// plan is a fault with the calls that it still lets through.
+// plan is a fault with the number of calls before it strikes.
 type plan struct {
 	Fault
 	left int
 }
 
-// Plan adds faults to those that are still to come. Each counts calls from now
-// on, by itself; when two strike one call, the one planned first wins.
+// Plan adds faults. Each counts calls independently, from now on; if two strike
+// the same call, the one planned first wins.
 func (f *Faults) Plan(faults ...Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,7 +63,7 @@ func (f *Faults) Plan(faults ...Fault) {
 	}
 }
 
-// Clear forgets all faults that are still to come.
+// Clear removes all planned faults.
 func (f *Faults) Clear() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -129,7 +128,7 @@ func call[T any](faults *Faults, kind Call, do func() (T, error)) (T, error) {
 	if !fault.After {
 		return none, fault.err()
 	}
-	// A call that the store refused has no reply to lose.
+	// A refused call returns its own error, even if the reply is to be lost.
 	if _, err := do(); err != nil {
 		return none, err
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 var hintChecks = []check{
-	{"hints/put writes over whatever is there", func(t testing.TB, e *env) {
+	{"hints/put overwrites any row", func(t testing.TB, e *env) {
 		key := e.key("p", "r")
 		var etag tablestore.ETag
 		for _, state := range []string{"absent", "there", "removed"} {
@@ -36,7 +36,7 @@ var hintChecks = []check{
 			t.Errorf("properties (-want +got):\n%s", diff)
 		}
 	}},
-	{"hints/discard removes a row and minds no absent one", func(t testing.TB, e *env) {
+	{"hints/discard removes a row and accepts an absent one", func(t testing.TB, e *env) {
 		key := e.key("p", "r")
 		e.commit(t, discard(key))
 		e.commit(t, insert(key, 1))
@@ -48,7 +48,7 @@ var hintChecks = []check{
 			t.Errorf("%d rows are left", len(rows))
 		}
 	}},
-	{"hints/a batch may discard absent rows beside other ops", func(t testing.TB, e *env) {
+	{"hints/a batch may discard absent rows next to other ops", func(t testing.TB, e *env) {
 		there := e.commit(t, insert(e.key("p", "there"), 1), insert(e.key("p", "state"), 1))
 		etags := e.commit(t, discard(e.key("p", "absent")), discard(e.key("p", "there")),
 			replace(e.key("p", "state"), there[1], 2), put(e.key("p", "hint"), 3))

@@ -12,7 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// refuses commits a batch that must fail with that error and write nothing.
+// refuses commits a batch that must fail with the error want and write nothing.
 func (e *env) refuses(t testing.TB, what string, want error, ops ...tablestore.Op) {
 	t.Helper()
 	before := e.partition(t, "p")
@@ -30,7 +30,7 @@ func (e *env) with(name string, value tablestore.Value) tablestore.Op {
 		Properties: tablestore.Properties{{Name: name, Value: value}}}
 }
 
-// limitChecks are about requests that break a rule whatever their size.
+// limitChecks test requests that break a rule other than a size limit.
 var limitChecks = []check{
 	{"limits/a batch has one partition of one table", func(t testing.TB, e *env) {
 		other := insert(tablestore.Key{Table: e.harness.Tables[1], Partition: "p", Row: "b"}, 1)
@@ -88,6 +88,6 @@ var limitChecks = []check{
 		}
 		twice := e.with("v", tablestore.Int(1))
 		twice.Properties = append(twice.Properties, twice.Properties[0])
-		e.refuses(t, "a name that stands twice", tablestore.ErrInvalid, twice)
+		e.refuses(t, "a name that occurs twice", tablestore.ErrInvalid, twice)
 	}},
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
-// mutant is a store with one defect. A nil function has none.
+// mutant is a store with one defect. A method whose function is nil works.
 type mutant struct {
 	tablestore.Store
 	get    func(ctx context.Context, key tablestore.Key) (tablestore.Row, error)
@@ -70,19 +70,19 @@ func (m *mutant) turn(change func(op *tablestore.Op)) func(context.Context, tabl
 	}
 }
 
-// mutants are the defects, and one check each that must notice it.
+// mutants are the defects, each with a check that must detect it.
 var mutants = map[string]struct {
 	check  string
 	mutate func(m *mutant)
 }{
-	"replace looks at no ETag": {"conflicts/replace with a stale ETag", func(m *mutant) {
+	"replace ignores the ETag": {"conflicts/replace with a stale ETag", func(m *mutant) {
 		m.commit = m.turn(func(op *tablestore.Op) {
 			if op.Verb == tablestore.Replace {
 				op.Verb, op.ETag = tablestore.Put, ""
 			}
 		})
 	}},
-	"delete looks at no ETag": {"conflicts/delete with a stale ETag", func(m *mutant) {
+	"delete ignores the ETag": {"conflicts/delete with a stale ETag", func(m *mutant) {
 		m.commit = m.turn(func(op *tablestore.Op) {
 			if op.Verb == tablestore.Delete {
 				op.Verb, op.ETag = tablestore.Discard, ""
@@ -96,14 +96,14 @@ var mutants = map[string]struct {
 			}
 		})
 	}},
-	"put needs an absent row": {"hints/put writes over whatever is there", func(m *mutant) {
+	"put needs an absent row": {"hints/put overwrites any row", func(m *mutant) {
 		m.commit = m.turn(func(op *tablestore.Op) {
 			if op.Verb == tablestore.Put {
 				op.Verb = tablestore.Insert
 			}
 		})
 	}},
-	"discard needs a stored row": {"hints/discard removes a row and minds no absent one", func(m *mutant) {
+	"discard needs a stored row": {"hints/discard removes a row and accepts an absent one", func(m *mutant) {
 		m.commit = func(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 			for _, op := range batch {
 				if _, err := m.Store.Get(ctx, op.Key); op.Verb == tablestore.Discard && errors.Is(err, tablestore.ErrNotFound) {
@@ -113,7 +113,7 @@ var mutants = map[string]struct {
 			return m.Store.Commit(ctx, batch)
 		}
 	}},
-	"a batch is many writes": {"batches/one failed precondition at any place writes nothing", func(m *mutant) {
+	"a batch is many writes": {"batches/one failed precondition at any index writes nothing", func(m *mutant) {
 		m.commit = func(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 			if err := batch.Validate(); err != nil {
 				return nil, err
@@ -127,13 +127,13 @@ var mutants = map[string]struct {
 	"a conflict names no row": {"conflicts/insert of a row that is there", func(m *mutant) {
 		m.commit = func(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 			etags, err := m.Store.Commit(ctx, batch)
-			if _, conflict := tablestore.IsConflict(err); conflict {
+			if errors.Is(err, tablestore.ErrConflict) {
 				err = &tablestore.ConflictError{}
 			}
 			return etags, err
 		}
 	}},
-	"preconditions are checked before the write and not with it": {"races/increments by CAS are neither lost nor doubled", func(m *mutant) {
+	"preconditions are checked before the write and not with it": {"races/increments by CAS are neither lost nor duplicated", func(m *mutant) {
 		m.commit = func(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 			if len(batch) != 1 || batch[0].Verb != tablestore.Replace {
 				return m.Store.Commit(ctx, batch)
@@ -214,7 +214,7 @@ var mutants = map[string]struct {
 			return m.Store.Get(ctx, key)
 		}
 	}},
-	"contexts are ignored": {"cancels/a context that has ended takes nothing in", func(m *mutant) {
+	"contexts are ignored": {"cancels/an ended context writes nothing", func(m *mutant) {
 		m.commit = func(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 			return m.Store.Commit(context.WithoutCancel(ctx), batch)
 		}
@@ -229,7 +229,7 @@ var mutants = map[string]struct {
 	}},
 }
 
-// hashed makes the content of a row its ETag.
+// hashed derives a row's ETag from its content.
 func hashed(m *mutant) {
 	etag := func(row tablestore.Row) tablestore.ETag { return tablestore.ETag(fmt.Sprint(row.Properties)) }
 	m.get = func(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
@@ -253,7 +253,7 @@ func hashed(m *mutant) {
 	}
 }
 
-func TestEveryDefectIsNoticed(t *testing.T) {
+func TestEveryDefectIsDetected(t *testing.T) {
 	t.Parallel()
 	for name, defect := range mutants {
 		t.Run(name, func(t *testing.T) {
@@ -284,7 +284,7 @@ func (h halves) CommitAll(ctx context.Context, batches []tablestore.Batch) (etag
 	return etags, nil
 }
 
-func TestDefectsOfAtomicAndDurableStoresAreNoticed(t *testing.T) {
+func TestDefectsOfAtomicAndDurableStoresAreDetected(t *testing.T) {
 	t.Parallel()
 	atomic := func() tablestore.Store { return memstore.New(memstore.Options{}) }
 	for name, test := range map[string]struct {
@@ -298,12 +298,12 @@ func TestDefectsOfAtomicAndDurableStoresAreNoticed(t *testing.T) {
 		"there is no CommitAll": {storetest.Features{Atomic: true}, func() storetest.Harness {
 			return storetest.Harness{Store: memstore.New(memstore.Options{Split: true})}
 		}, "atomic/a later op sees the earlier one"},
-		"there is one after all": {storetest.Features{}, func() storetest.Harness {
+		"there is a CommitAll": {storetest.Features{}, func() storetest.Harness {
 			return storetest.Harness{Store: atomic()}
-		}, "split/the store hides no CommitAll"},
+		}, "split/the store has no CommitAll"},
 		"a reopen forgets": {storetest.Features{Atomic: true, Durable: true}, func() storetest.Harness {
 			return storetest.Harness{Store: atomic(), Reopen: func(testing.TB) tablestore.Store { return atomic() }}
-		}, "durable/everything is there after a reopen, and nothing else"},
+		}, "durable/a reopened store has the same rows"},
 	} {
 		failing := storetest.Failing(t, test.features, func(testing.TB) storetest.Harness { return test.open() })
 		if failing[test.check] == "" {
@@ -312,7 +312,7 @@ func TestDefectsOfAtomicAndDurableStoresAreNoticed(t *testing.T) {
 	}
 }
 
-func TestASoundStoreFailsNothing(t *testing.T) {
+func TestACorrectStorePassesEveryCheck(t *testing.T) {
 	t.Parallel()
 	failing := storetest.Failing(t, storetest.Features{Atomic: true}, func(testing.TB) storetest.Harness {
 		return storetest.Harness{Store: memstore.New(memstore.Options{})}

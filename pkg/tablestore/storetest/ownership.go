@@ -8,7 +8,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// twoKinds returns properties whose memory could be shared.
+// twoKinds returns properties of the kinds whose memory could be shared.
 func twoKinds() tablestore.Properties {
 	return tablestore.Properties{
 		{Name: "bytes", Value: tablestore.Bytes([]byte("bytes"))},
@@ -16,7 +16,7 @@ func twoKinds() tablestore.Properties {
 	}
 }
 
-// scribble overwrites all that the row's memory holds.
+// scribble overwrites the properties in place.
 func scribble(properties tablestore.Properties) {
 	for i := range properties {
 		copy(properties[i].Value.Bytes(), "XXXXXXXX")

@@ -103,8 +103,8 @@ func (e *env) expectPages(t testing.TB, limit int, want []string) {
 	}
 }
 
-// disturb changes partition "p" between two pages: behind the reader, where it
-// will read next but one, and right before it.
+// disturb changes partition "p" between two pages: before the reader's
+// position, right after it, and further on.
 func (e *env) disturb(t testing.TB, i int) {
 	t.Helper()
 	switch i {

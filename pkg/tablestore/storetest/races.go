@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -12,7 +13,7 @@ import (
 // racers is how many goroutines race in one check.
 const racers = 8
 
-// race runs the function in that many goroutines and waits for them.
+// race runs the function in that many goroutines and waits for all.
 func race(goroutines int, run func(racer int)) {
 	var group sync.WaitGroup
 	for racer := range goroutines {
@@ -22,7 +23,7 @@ func race(goroutines int, run func(racer int)) {
 }
 
 var raceChecks = []check{
-	{"races/increments by CAS are neither lost nor doubled", func(t testing.TB, e *env) {
+	{"races/increments by CAS are neither lost nor duplicated", func(t testing.TB, e *env) {
 		key := e.key("p", "counter")
 		e.commit(t, insert(key, 0))
 		var successes atomic.Int64
@@ -42,7 +43,7 @@ var raceChecks = []check{
 			race(racers, func(racer int) {
 				_, err := e.store.Commit(t.Context(), tablestore.Batch{insert(key, int64(racer))})
 				winners[racer] = err == nil
-				if _, conflict := tablestore.IsConflict(err); err != nil && !conflict {
+				if err != nil && !errors.Is(err, tablestore.ErrConflict) {
 					t.Errorf("insert: %v", err)
 				}
 			})
@@ -78,13 +79,13 @@ func (e *env) increment(t testing.TB, key tablestore.Key) int64 {
 	if err == nil {
 		return 1
 	}
-	if _, conflict := tablestore.IsConflict(err); !conflict {
+	if !errors.Is(err, tablestore.ErrConflict) {
 		t.Errorf("replace: %v", err)
 	}
 	return 0
 }
 
-// expectWinner fails unless exactly one racer won, and the row is that one's.
+// expectWinner fails unless exactly one racer won and the row is its own.
 func (e *env) expectWinner(t testing.TB, key tablestore.Key, winners []bool) {
 	t.Helper()
 	won := 0
@@ -94,7 +95,7 @@ func (e *env) expectWinner(t testing.TB, key tablestore.Key, winners []bool) {
 		}
 		won++
 		if got := e.get(t, key).Properties.Get("n").Int(); got != int64(racer) {
-			t.Errorf("%s holds the row of %d, and %d was told that it won", key, got, racer)
+			t.Errorf("%s holds the row of %d, but %d was told that it won", key, got, racer)
 		}
 	}
 	if won != 1 {
@@ -102,7 +103,7 @@ func (e *env) expectWinner(t testing.TB, key tablestore.Key, winners []bool) {
 	}
 }
 
-// expectEqual fails unless all rows of one page of the partition hold the same
+// expectEqual fails unless all rows on one page of the partition hold the same
 // number.
 func (e *env) expectEqual(t testing.TB, partition string) {
 	page, err := e.store.Scan(t.Context(), tablestore.Query{Table: e.harness.Tables[0], Partition: partition})

@@ -6,20 +6,20 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// Features says what the store under test is able to do beyond the port.
+// Features says what the store under test can do beyond the port.
 type Features struct {
 	// Atomic says that the store is a [tablestore.AtomicStore]. The suite fails
-	// when it is one and this is not set, or the reverse.
+	// if it is one and Atomic is not set, or the reverse.
 	Atomic bool
-	// Durable says that what was committed is there after the store was closed
-	// and opened again. It needs Harness.Reopen.
+	// Durable says that committed rows survive closing and reopening the store.
+	// It needs Harness.Reopen.
 	Durable bool
 	// Walks says that the store is a [tablestore.Walker].
 	Walks bool
 	// NamelessConflicts says that a conflict may come without the row's key.
 	NamelessConflicts bool
 	// Effort scales the number of writes in the tests of races. Optional.
-	// Defaults to 100; a store behind a network may want less.
+	// Defaults to 100; lower it for a store over a network.
 	Effort int
 }
 
@@ -27,11 +27,11 @@ type Features struct {
 type Harness struct {
 	// Store is the store, empty. The suite closes it. Required.
 	Store tablestore.Store
-	// Reopen opens the store anew after the suite has closed it. Required with
+	// Reopen opens the store again after the suite has closed it. Required with
 	// Features.Durable.
 	Reopen func(t testing.TB) tablestore.Store
-	// Tables are the names of two tables that the suite may fill. Optional.
-	// Defaults to two names that are legal everywhere.
+	// Tables are the names of two empty tables for the suite. Optional.
+	// Defaults to two names that every store accepts.
 	Tables [2]string
 }
 
@@ -134,7 +134,7 @@ func (e *env) commit(t testing.TB, ops ...tablestore.Op) []tablestore.ETag {
 	return etags
 }
 
-// get returns a row that must be there.
+// get returns a row that must exist.
 func (e *env) get(t testing.TB, key tablestore.Key) tablestore.Row {
 	t.Helper()
 	row, err := e.store.Get(t.Context(), key)

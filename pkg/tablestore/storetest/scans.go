@@ -9,8 +9,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// fill inserts rows with these keys into partition "p", one by one, in the
-// order given.
+// fill inserts rows with these keys into partition "p", one by one, in this
+// order.
 func (e *env) fill(t testing.TB, rows ...string) {
 	t.Helper()
 	for i, row := range rows {

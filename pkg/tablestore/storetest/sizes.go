@@ -8,7 +8,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// sizeChecks write what is exactly as large as may be, and one more.
+// sizeChecks write values and batches exactly at a limit and just over it.
 var sizeChecks = []check{
 	{"sizes/key", func(t testing.TB, e *env) {
 		long := strings.Repeat("k", tablestore.MaxKeyBytes+1)
@@ -25,7 +25,7 @@ var sizeChecks = []check{
 		} {
 			e.commit(t, e.with("v", size(0)))
 			if got := e.get(t, e.key("p", "r")).Properties.Get("v"); !got.Equal(size(0)) {
-				t.Errorf("the largest value of %s came back changed", what)
+				t.Errorf("the largest value of %s changed", what)
 			}
 			e.refuses(t, what, tablestore.ErrTooLarge, e.with("v", size(1)))
 		}
@@ -43,7 +43,7 @@ var sizeChecks = []check{
 		most := tablestore.Op{Verb: tablestore.Put, Key: e.key("p", "r"), Properties: properties}
 		e.commit(t, most)
 		if got := e.get(t, most.Key).Properties; !got.Equal(properties) {
-			t.Errorf("the greatest number of properties came back changed: %d", len(got))
+			t.Errorf("the greatest number of properties changed: %d", len(got))
 		}
 		most.Properties = append(most.Properties, tablestore.Property{Name: "more", Value: tablestore.Int(0)})
 		e.refuses(t, "one property more", tablestore.ErrTooLarge, most)
@@ -52,7 +52,7 @@ var sizeChecks = []check{
 		largest := fullRow(tablestore.MaxRowBytes)
 		e.commit(t, tablestore.Op{Verb: tablestore.Put, Key: e.key("p", "r"), Properties: largest})
 		if got := e.get(t, e.key("p", "r")).Properties; !got.Equal(largest) {
-			t.Error("the largest row came back changed")
+			t.Error("the largest row changed")
 		}
 		e.refuses(t, "a byte more", tablestore.ErrTooLarge,
 			tablestore.Op{Verb: tablestore.Put, Key: e.key("p", "r"), Properties: fullRow(tablestore.MaxRowBytes + 1)})
@@ -78,7 +78,7 @@ func text(character string, n int) tablestore.Value {
 	return tablestore.String(strings.Repeat(character, n))
 }
 
-// fullRow returns properties of which RowBytes is exactly size.
+// fullRow returns properties whose RowBytes is exactly size.
 func fullRow(size int) tablestore.Properties {
 	var properties tablestore.Properties
 	for i := 0; ; i++ {
@@ -92,7 +92,7 @@ func fullRow(size int) tablestore.Properties {
 	}
 }
 
-// fullBatch returns puts of which BatchBytes is exactly size, which is a
+// fullBatch returns puts whose BatchBytes is exactly size, which must be a
 // multiple of four.
 func (e *env) fullBatch(size int) tablestore.Batch {
 	var batch tablestore.Batch

@@ -11,11 +11,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// splitChecks are about stores on which a change is several writes.
+// splitChecks test stores on which a change is several writes.
 var splitChecks = []check{
-	{"split/the store hides no CommitAll", func(t testing.TB, e *env) {
+	{"split/the store has no CommitAll", func(t testing.TB, e *env) {
 		if _, atomic := e.store.(tablestore.AtomicStore); atomic {
-			t.Errorf("%T is an AtomicStore, and Features says that it is not", e.store)
+			t.Errorf("%T is an AtomicStore, but Features says that it is not", e.store)
 		}
 	}},
 	{"split/a crash before the commit leaves pre rows only", func(t testing.TB, e *env) {
@@ -64,7 +64,7 @@ var splitChecks = []check{
 	}},
 }
 
-// crashing returns the store as a process sees it that dies before its n-th
+// crashing returns the store as seen by a process that dies before its n-th
 // write.
 func crashing(t testing.TB, store tablestore.Store, n int) tablestore.Store {
 	t.Helper()

@@ -21,7 +21,7 @@ func everyByte() []byte {
 	return all
 }
 
-// values are those that a store might get wrong, by name.
+// values returns the values that a store might corrupt, by name.
 func values() map[string]tablestore.Value {
 	return map[string]tablestore.Value{
 		"string_empty":    tablestore.String(""),
@@ -45,7 +45,7 @@ func values() map[string]tablestore.Value {
 		"time_far":        tablestore.Time(time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC)),
 		"bytes_empty":     tablestore.Bytes([]byte{}),
 		"bytes_every":     tablestore.Bytes(everyByte()),
-		"bytes_json":      tablestore.Bytes([]byte(`{"a":[1,2.50,null]}`)),
+		"string_json":     tablestore.String(`{"a":[1,2.50,null],"b":"<&>\u003c"}`),
 	}
 }
 
@@ -79,14 +79,16 @@ var valueChecks = []check{
 			}
 		}
 	}},
-	{"values/large data is split and joined", func(t testing.TB, e *env) {
-		for _, size := range []int{0, 1, 65_535, 65_536, 65_537, 3*65_536 + 1} {
-			key := e.key("p", tablestore.Pad(size, 7))
-			data := bytes.Repeat([]byte{0xC3}, size)
-			properties := tablestore.AppendLarge(number(1), "payload", data)
-			e.commit(t, tablestore.Op{Verb: tablestore.Insert, Key: key, Properties: properties})
-			if got := tablestore.Large(e.get(t, key).Properties, "payload"); got == nil || !bytes.Equal(got, data) {
-				t.Errorf("%d bytes came back as %d", size, len(got))
+	{"values/large text is split and joined", func(t testing.TB, e *env) {
+		for _, character := range []string{"a", "é", "語", "😀"} {
+			for _, size := range []int{0, 1, 16_384, 16_385, 32_768, 32_769, 65_537} {
+				key := e.key("p", tablestore.Join(character, tablestore.Pad(size, 7)))
+				data := bytes.Repeat([]byte(character), size)
+				properties := tablestore.AppendLarge(number(1), "payload", data)
+				e.commit(t, tablestore.Op{Verb: tablestore.Insert, Key: key, Properties: properties})
+				if got := tablestore.Large(e.get(t, key).Properties, "payload"); got == nil || !bytes.Equal(got, data) {
+					t.Errorf("%d times %q came back as %d bytes", size, character, len(got))
+				}
 			}
 		}
 	}},
@@ -96,7 +98,7 @@ var valueChecks = []check{
 		e.commit(t, tablestore.Op{Verb: tablestore.Insert, Key: key, Properties: tablestore.Properties{
 			{Name: "text", Value: tablestore.String(text)}}})
 		if got := e.get(t, key).Properties.Get("text").String(); got != text {
-			t.Errorf("%d bytes of text came back as %d other ones", len(text), len(got))
+			t.Errorf("%d bytes of text were read as %d different ones", len(text), len(got))
 		}
 	}},
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// walkChecks apply to a [tablestore.Walker].
+// walkChecks test a [tablestore.Walker].
 var walkChecks = []check{
-	{"walks/give all rows of a table in order, and no other's", func(t testing.TB, e *env) {
+	{"walks/return all rows of a table in order, and no other table's", func(t testing.TB, e *env) {
 		want := e.fillPartitions(t)
 		other := tablestore.Key{Table: e.harness.Tables[1], Partition: "p", Row: "r"}
 		e.commit(t, insert(other, 1))
@@ -35,7 +35,7 @@ var walkChecks = []check{
 			t.Errorf("walk: %v (-want +got)\n%s", err, diff)
 		}
 	}},
-	{"walks/one that breaks the rules is ErrInvalid", func(t testing.TB, e *env) {
+	{"walks/a walk that breaks the rules is ErrInvalid", func(t testing.TB, e *env) {
 		for _, walk := range []tablestore.Walk{
 			{Table: "No"},
 			{Table: e.harness.Tables[0], Partition: "a/b", Row: "r"},
@@ -49,11 +49,11 @@ var walkChecks = []check{
 	}},
 }
 
-// walker is the store; the suite fails where it is none.
+// walker returns the store as a Walker; it panics if it is none.
 func (e *env) walker() tablestore.Walker { return e.store.(tablestore.Walker) }
 
-// fillPartitions writes a few rows in a few partitions, among them some of which
-// one is the beginning of another, and returns them in order.
+// fillPartitions writes a few rows to a few partitions, some of whose keys are
+// prefixes of others, and returns them in order.
 func (e *env) fillPartitions(t testing.TB) []string {
 	t.Helper()
 	var want []string
@@ -85,6 +85,6 @@ func (e *env) walk(t testing.TB, limit int) []string {
 		for _, row := range rows {
 			got = append(got, row.Key.Partition+" "+row.Key.Row)
 		}
-		walk = walk.Behind(rows)
+		walk = walk.After(rows)
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
-// TestWrappersAreStores runs the suite on both wrappers, with nothing planned.
+// TestWrappersAreStores runs the suite on both wrappers, without planned
+// faults.
 func TestWrappersAreStores(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]memstore.Options{"atomic": {}, "split": {Split: true}} {
@@ -64,12 +65,12 @@ func TestFaultsStrikeBeforeOrAfter(t *testing.T) {
 		want    []error // Of four commits.
 		written []bool
 	}{
-		"the next call":     {storetest.Fault{}, []error{tablestore.ErrUnavailable, nil, nil, nil}, []bool{false, true, true, true}},
-		"the third commit":  {storetest.Fault{Call: storetest.CommitCall, Nth: 3}, []error{nil, nil, tablestore.ErrUnavailable, nil}, []bool{true, true, false, true}},
-		"a lost reply":      {storetest.Fault{Nth: 2, After: true}, []error{nil, tablestore.ErrUnknown, nil, nil}, []bool{true, true, true, true}},
-		"a crash":           {storetest.Fault{Nth: 3, Onwards: true}, []error{nil, nil, tablestore.ErrUnavailable, storetest.ErrInjected}, []bool{true, true, false, false}},
-		"an error of yours": {storetest.Fault{Err: own}, []error{own, nil, nil, nil}, []bool{false, true, true, true}},
-		"other calls only":  {storetest.Fault{Call: storetest.GetCall, Onwards: true}, make([]error, 4), []bool{true, true, true, true}},
+		"the next call":    {storetest.Fault{}, []error{tablestore.ErrUnavailable, nil, nil, nil}, []bool{false, true, true, true}},
+		"the third commit": {storetest.Fault{Call: storetest.CommitCall, Nth: 3}, []error{nil, nil, tablestore.ErrUnavailable, nil}, []bool{true, true, false, true}},
+		"a lost reply":     {storetest.Fault{Nth: 2, After: true}, []error{nil, tablestore.ErrUnknown, nil, nil}, []bool{true, true, true, true}},
+		"a crash":          {storetest.Fault{Nth: 3, Onwards: true}, []error{nil, nil, tablestore.ErrUnavailable, storetest.ErrInjected}, []bool{true, true, false, false}},
+		"a custom error":   {storetest.Fault{Err: own}, []error{own, nil, nil, nil}, []bool{false, true, true, true}},
+		"other calls only": {storetest.Fault{Call: storetest.GetCall, Onwards: true}, make([]error, 4), []bool{true, true, true, true}},
 	} {
 		for _, options := range []memstore.Options{{}, {Split: true}} {
 			store, faults := storetest.Faulty(memstore.New(options))
@@ -110,7 +111,7 @@ func TestFaultsOfReads(t *testing.T) {
 	}
 }
 
-func TestALostReplyOfARefusedCallIsTheRefusal(t *testing.T) {
+func TestARefusedCallWithALostReplyReturnsTheRefusal(t *testing.T) {
 	t.Parallel()
 	store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
 	insert := tablestore.Batch{{Verb: tablestore.Insert, Key: key("a")}}
@@ -123,7 +124,7 @@ func TestALostReplyOfARefusedCallIsTheRefusal(t *testing.T) {
 	}
 }
 
-func TestFaultsCountByThemselves(t *testing.T) {
+func TestFaultsCountIndependently(t *testing.T) {
 	t.Parallel()
 	store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
 	faults.Plan(storetest.Fault{Nth: 2}, storetest.Fault{Call: storetest.CommitCall, Nth: 2, After: true})

@@ -1,29 +1,56 @@
-// Package fold works out what a write of one or many batches does to single
-// rows: the logic that all local drivers share. It does no I/O of its own.
+// Package fold computes what a write of one or many batches does to single
+// rows, for all local drivers. It does no I/O of its own.
 package fold
 
-import "github.com/lucius-project/lucius/pkg/tablestore"
+import (
+	"context"
 
-// Write is what becomes of one row: new content, or removal.
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// Apply writes valid batches, all or none.
+type Apply func(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error)
+
+// Commit is [tablestore.Store].Commit of a store that writes by apply.
+func (apply Apply) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if err := batch.Validate(); err != nil {
+		return nil, err
+	}
+	etags, err := apply(ctx, []tablestore.Batch{batch})
+	if err != nil {
+		return nil, err
+	}
+	return etags[0], nil
+}
+
+// CommitAll is [tablestore.AtomicStore].CommitAll of a store that writes by apply.
+func (apply Apply) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+	if err := tablestore.ValidateAll(batches); err != nil {
+		return nil, err
+	}
+	return apply(ctx, batches)
+}
+
+// Write is the change of one row: new content, or removal.
 type Write struct {
 	Key tablestore.Key
 	// ETag is the row's new version, empty when it is removed.
 	ETag tablestore.ETag
-	// Properties are those of the op, not a copy.
+	// Properties are the op's own, not a copy.
 	Properties tablestore.Properties
 }
 
 // Removed reports whether the row is gone after the write.
 func (w *Write) Removed() bool { return w.ETag == "" }
 
-// Input is what a fold needs of its store. The functions are called one at a
+// Input is what a fold reads from its store. The functions are called one at a
 // time, by the goroutine that called [Fold].
 type Input struct {
-	// Current returns the stored version of a row, and "" where there is none.
-	// It is called at most once for each row, and not for a row whose first op
-	// is the same whatever is stored. Required.
+	// Current returns the stored version of a row, or "" if there is none. It
+	// is called at most once for each row, and not for a row whose first op
+	// does not depend on the stored version. Required.
 	Current func(tablestore.Key) (tablestore.ETag, error)
-	// Next returns a version that was never given out before. Required.
+	// Next returns a version that no row had before. Required.
 	Next func() tablestore.ETag
 }
 
@@ -48,8 +75,8 @@ func Fold(batches []tablestore.Batch, in Input) ([]Write, [][]tablestore.ETag, e
 	return f.changed(), etags, nil
 }
 
-// folding is the state of one fold: the rows it met, with the version that
-// each would have now.
+// folding is the state of one fold: the rows seen so far, with their versions
+// after the ops so far.
 type folding struct {
 	in     Input
 	rows   map[tablestore.Key]int
@@ -58,7 +85,7 @@ type folding struct {
 	before []tablestore.ETag
 }
 
-// op checks the op's precondition and notes what it does.
+// op checks the op's precondition and records its effect.
 func (f *folding) op(op *tablestore.Op) (tablestore.ETag, error) {
 	at, err := f.row(op)
 	if err != nil {
@@ -79,7 +106,7 @@ func (f *folding) op(op *tablestore.Op) (tablestore.ETag, error) {
 	return row.ETag, nil
 }
 
-// holds reports whether the op's precondition is true of the row now.
+// holds reports whether the op's precondition holds for the row now.
 func (f *folding) holds(op *tablestore.Op, at int) bool {
 	row := &f.writes[at]
 	switch op.Verb {
@@ -95,11 +122,12 @@ func (f *folding) holds(op *tablestore.Op, at int) bool {
 	}
 }
 
-// unread stands for the version of a row that need not be known.
+// unread stands for a version that no op depends on.
 const unread tablestore.ETag = "unread"
 
-// row returns the place of the op's row, loading its version when it is new and
-// decides something: a look-up costs more than all else here.
+// row returns the index of the op's row. It loads the version only if the row
+// is new and the op depends on it: a look-up costs more than the rest of the
+// fold.
 func (f *folding) row(op *tablestore.Op) (int, error) {
 	if at, ok := f.rows[op.Key]; ok {
 		return at, nil
@@ -119,8 +147,8 @@ func (f *folding) row(op *tablestore.Op) (int, error) {
 	return at, nil
 }
 
-// changed returns the rows whose stored version differs from the one before, or
-// may differ; a row known to be absent that stays absent is none.
+// changed returns the rows whose stored version changes or may change, but not
+// rows that are known to be absent and stay absent.
 func (f *folding) changed() []Write {
 	changed := f.writes[:0]
 	for i, write := range f.writes {

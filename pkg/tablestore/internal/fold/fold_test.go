@@ -15,7 +15,7 @@ func key(row string) tablestore.Key {
 	return tablestore.Key{Table: "table", Partition: "p", Row: row}
 }
 
-// input is a store that holds these versions.
+// input returns the Input of a store that holds these versions.
 func input(stored map[string]tablestore.ETag) fold.Input {
 	count := 0
 	return fold.Input{
@@ -115,7 +115,7 @@ func TestFoldReadsEachRowOnceAndReturnsItsErrors(t *testing.T) {
 	}
 }
 
-func TestFoldReadsNoRowThatDecidesNothing(t *testing.T) {
+func TestFoldReadsNoRowWithoutNeed(t *testing.T) {
 	t.Parallel()
 	in := input(nil)
 	in.Current = func(key tablestore.Key) (tablestore.ETag, error) { return "", fmt.Errorf("read of %s", key) }

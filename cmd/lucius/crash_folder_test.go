@@ -1,0 +1,169 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// expectLost fails unless the server refuses commands and says that it is not
+// ready, from the very next command on.
+func (s *site) expectLost() {
+	s.t.Helper()
+	response, err := s.client.SubmitCommandWithResponse(s.t.Context(), nil, commandOf("tenant_9", "lost"))
+	if err != nil || response.StatusCode() != http.StatusServiceUnavailable || !strings.Contains(string(response.Body), "store_unavailable") {
+		s.t.Errorf("a command to a server that lost its folder: %v, %s", err, response.Body)
+	}
+	s.expectUnready()
+	ready, err := s.client.GetReadinessWithResponse(s.t.Context())
+	if err != nil || !strings.Contains(string(ready.Body), "its data directory was removed or replaced") {
+		s.t.Errorf("readyz of a server that lost its folder: %v, %s", err, ready.Body)
+	}
+}
+
+// expectToldOnce terminates the server and fails unless its log says once that it
+// lost its folder.
+func (p *process) expectToldOnce() {
+	p.t.Helper()
+	time.Sleep(1500 * time.Millisecond) // Its loops go on.
+	p.terminate()
+	why := "data directory was removed or replaced while it was open: "
+	if said := p.said.String(); strings.Count(said, why) != 1 || !strings.Contains(said, p.site.data) {
+		p.t.Errorf("the log does not say once that the folder is lost: %s", said)
+	}
+}
+
+// TestFolder_RemovedUnderAServer removes the folder of a server under load. What
+// was acknowledged before is lost with the disk's files; nothing is acknowledged
+// afterwards.
+func TestFolder_RemovedUnderAServer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	server := s.start()
+	l, _ := startClients(s, 5*time.Millisecond)
+	time.Sleep(300 * time.Millisecond)
+	if os.RemoveAll(s.data) != nil { // The server made a file in the meantime.
+		if err := os.RemoveAll(s.data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.expectLost()
+	accepted := len(l.jobs())
+	server.expectToldOnce()
+	if more := len(l.jobs()) - accepted; accepted == 0 || more > 0 {
+		t.Errorf("%d commands were accepted before the folder was lost, %d after", accepted, more)
+	}
+	if _, err := os.Stat(s.data); !os.IsNotExist(err) {
+		t.Errorf("the folder is there again: %v", err)
+	}
+}
+
+// TestFolder_MovedUnderAServer moves the folder of a server under load away and
+// starts another server at its path. The first one refuses everything and leaves
+// the other's files alone; with its folder back it has all that it acknowledged.
+func TestFolder_MovedUnderAServer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	first := s.start()
+	l := startLoad(s, 5*time.Millisecond)
+	time.Sleep(300 * time.Millisecond)
+	move(t, s.data, s.data+".first")
+	s.expectLost()
+	other := newSite(t)
+	other.data = s.data
+	second := other.start()
+	otherLoad := startLoad(other, 5*time.Millisecond)
+	first.expectToldOnce()
+	jobs := otherLoad.drain()
+	second.terminate()
+	auditClean(t, other.data, jobs)
+
+	move(t, s.data, s.data+".second")
+	move(t, s.data+".first", s.data)
+	first = s.start()
+	// The command that was refused may be on the disk all the same. Sent again, it is
+	// that job.
+	if !l.submit(t.Context(), "tenant_9", "lost") {
+		t.Error("the command that was refused is not accepted now")
+	}
+	jobs = l.drain()
+	first.terminate()
+	auditClean(t, s.data, jobs)
+}
+
+// TestFolder_DamageIsRefused takes the files by which the store is known, or cuts
+// one of its tables: the start is refused and nothing is deleted. With the files
+// back everything is there.
+func TestFolder_DamageIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	server := s.start("--log-level", "info")
+	jobs := startLoad(s, 5*time.Millisecond).drain()
+	server.terminate()
+	if said := server.said.String(); !strings.Contains(said, `"msg":"new store made","dir":"`+s.data) {
+		t.Errorf("the log does not say that a new store was made: %s", said)
+	}
+	server = s.start("--log-level", "info") // It makes tables of the log.
+	server.terminate()
+	if said := server.said.String(); !strings.Contains(said, `"msg":"store opened","dir":"`+s.data) || !strings.Contains(said, `"opened":2`) {
+		t.Errorf("the log does not say that the store was opened: %s", said)
+	}
+	whole := s.data
+	for pattern, reason := range map[string]string{
+		"marker.manifest.*":       "marker.manifest.* is missing",
+		"marker.format-version.*": "marker.format-version.* is missing",
+		"*.sst":                   ".sst is missing or damaged",
+	} {
+		s.data = filepath.Join(t.TempDir(), "data")
+		if err := os.CopyFS(s.data, os.DirFS(whole)); err != nil {
+			t.Fatal(err)
+		}
+		damaged, err := filepath.Glob(filepath.Join(s.data, pattern))
+		if err != nil || len(damaged) == 0 {
+			t.Fatalf("no file %s: %v", pattern, err)
+		}
+		if err := os.Remove(damaged[0]); err != nil {
+			t.Fatal(err)
+		}
+		before := sizes(t, s.data)
+		s.expectRefused(reason)
+		s.expectRefused("restore the directory from a backup")
+		if diff := cmp.Diff(before, sizes(t, s.data)); diff != "" {
+			t.Errorf("without %s the refused start changed the folder (-before +after):\n%s", pattern, diff)
+		}
+		content, err := os.ReadFile(filepath.Join(whole, filepath.Base(damaged[0])))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(damaged[0], content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		auditClean(t, s.data, jobs)
+	}
+}
+
+func move(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sizes returns the sizes of the files in a folder by their names.
+func sizes(t *testing.T, dir string) map[string]int {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for _, entry := range entries {
+		found[entry.Name()] = sizeOf(t, filepath.Join(dir, entry.Name()))
+	}
+	return found
+}

@@ -1,0 +1,189 @@
+package audit
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+// The buses that an outbox row may be made for.
+const (
+	busQueue      = "queue"
+	busServiceBus = "servicebus"
+)
+
+// judgeItems checks the work items of a job by themselves and against its steps: at
+// most one is open, it fits its step, and every attempt that was offered in the pull
+// queue has exactly one.
+func (j *judge) judgeItems() {
+	var open []string
+	for i := range j.Items {
+		item := &j.Items[i]
+		if item.Open {
+			open = append(open, item.WorkID)
+		}
+		j.judgeItem(item)
+	}
+	if len(open) > 1 {
+		j.violate(Queue, "work items %s are open at once", strings.Join(open, ", "))
+	}
+	j.judgeOffered()
+	if s := j.active(); s != nil && len(open) == 0 && (s.State == "AWAITING_ACK" || s.State == "IN_PROGRESS") {
+		if row := j.outboxRow(s.OutboxID); row != nil && row.Bus == busQueue {
+			j.violate(Queue, "step %s is %s by the pull queue, and no work item is open", s.ID, s.State)
+		}
+	}
+}
+
+// active is the step that the job is at, nil if the job has ended.
+func (j *judge) active() *StepRow {
+	for i := range j.Steps {
+		if s := &j.Steps[i]; !s.Terminal() && !j.Job.Terminal() {
+			return s
+		}
+	}
+	return nil
+}
+
+// judgeItem checks one work item.
+func (j *judge) judgeItem(i *ItemRow) {
+	s := j.step(i.Step)
+	switch name := attempt(i.Step, i.First); {
+	case s == nil:
+		j.violate(Queue, "work item %s is of step %d, which is not there", i.WorkID, i.Step)
+		return
+	case !strings.HasSuffix(i.Key, "ITEM:"+name), i.WorkID != fmt.Sprintf("%s.%d.%d", j.JobID, i.Step, i.First),
+		!strings.HasPrefix(i.DedupeKey, i.WorkID+"/"), i.Attempt < i.First:
+		j.violate(Queue, "row %s says that it is work item %s at attempt %d, under the key %s", i.Key, i.WorkID, i.Attempt, i.DedupeKey)
+	case i.Open && (i.Ended != "" || i.Removed):
+		j.violate(Queue, "work item %s is open and ended as %q (removed: %t)", i.WorkID, i.Ended, i.Removed)
+	}
+	item := j.Item(i)
+	switch active := j.active(); {
+	case i.Open && active == nil:
+		j.violate(Queue, "it has ended, and its work item %s is open", i.WorkID)
+		return
+	case i.Open && (active != s || item.Status == lifecycle.StatusNone):
+		row := j.outboxRow(s.OutboxID)
+		if row == nil {
+			row = &OutboxRow{}
+		}
+		j.violate(Queue, "work item %s at attempt %d, owner %q, does not fit step %s, which is %s at attempt %d, deadline %s, "+
+			"its outbox row %s on bus %s", i.WorkID, i.Attempt, i.Owner, s.ID, s.State, s.Attempt, stamp(s.Expires), row.State, row.Bus)
+		return
+	case !i.Open:
+		j.judgeEnded(i, s, &item)
+	}
+	if err := lifecycle.Validate(item); err != nil {
+		j.violate(Queue, "%v", err)
+	}
+	if !slices.ContainsFunc(j.Outbox, func(o OutboxRow) bool {
+		return o.Message() == i.Message && o.Step == i.Step && o.Attempt == i.Attempt && o.State == "SENT" && o.Bus == busQueue
+	}) {
+		j.violate(Queue, "work item %s carries message %s for attempt %d, which was not sent", i.WorkID, i.Message, i.Attempt)
+	}
+}
+
+// judgeEnded checks that an item that is not open ended as its worker reported, or
+// was removed while no worker held it.
+func (j *judge) judgeEnded(i *ItemRow, s *StepRow, item *lifecycle.Item) {
+	reported := s.Remembers(i.Attempt)
+	fits := false
+	switch item.Status {
+	case lifecycle.StatusSucceeded:
+		fits = !i.Removed && (reported.No == 0 || reported.Result == "SUCCEEDED")
+	case lifecycle.StatusFailed:
+		fits = !i.Removed && (reported.No == 0 || strings.HasPrefix(reported.Result, "FAILED_"))
+	case lifecycle.StatusQueued, lifecycle.StatusStalled:
+		fits = i.Removed
+	case lifecycle.StatusNone, lifecycle.StatusClaimed, lifecycle.StatusRunning:
+	}
+	if !fits {
+		j.violate(Queue, "work item %s ended as %q (removed: %t), and the RESULT of its attempt is %q",
+			i.WorkID, i.Ended, i.Removed, reported.Result)
+	}
+}
+
+// judgeOffered checks that each attempt that was sent by the pull queue has one work
+// item, which carries it or carried it before a requeue.
+func (j *judge) judgeOffered() {
+	for k := range j.Outbox {
+		o := &j.Outbox[k]
+		if o.Bus != busQueue || o.State != "SENT" {
+			continue
+		}
+		var carry []string
+		for i := range j.Items {
+			if item := &j.Items[i]; item.Step == o.Step && item.First <= o.Attempt && o.Attempt <= item.Attempt {
+				carry = append(carry, item.WorkID)
+			}
+		}
+		if len(carry) != 1 {
+			j.violate(Queue, "outbox row %s was sent by the pull queue, and its attempt %d is that of %d work items: %s",
+				o.ID, o.Attempt, len(carry), strings.Join(carry, ", "))
+		}
+	}
+}
+
+// judgeMoves checks the history of each work item: the moves in the journal and the
+// heartbeats together have no gap, and lead to where the item is. The revision by
+// which an item was offered last is the one that its ready hint names.
+func (j *judge) judgeMoves() {
+	if int64(len(j.changes)) != j.Job.Rev {
+		return // The journal has a gap, which is said already.
+	}
+	moves := map[string][]lifecycle.Event{}
+	for _, e := range j.beats {
+		moves[e.WorkID] = append(moves[e.WorkID], e)
+	}
+	offered := map[string]change{}
+	for _, c := range j.changes {
+		for _, e := range c.items {
+			moves[e.WorkID] = append(moves[e.WorkID], e)
+			if e.To == lifecycle.StatusQueued {
+				offered[e.WorkID] = c
+			}
+		}
+	}
+	for i := range j.Items {
+		row := &j.Items[i]
+		events := moves[row.WorkID]
+		delete(moves, row.WorkID)
+		item := j.Item(row)
+		if item.Status == lifecycle.StatusNone {
+			continue // Said before.
+		}
+		slices.SortStableFunc(events, func(a, b lifecycle.Event) int { return int(a.Rev - b.Rev) })
+		if err := lifecycle.ValidateHistory(item, events); err != nil {
+			j.violate(Queue, "its history: %v", err)
+		}
+		if n := len(events); n > 0 && row.Removed != (events[n-1].Type == lifecycle.EventRemoved) {
+			j.violate(Queue, "work item %s (removed: %t) was %s last", row.WorkID, row.Removed, events[n-1].Type)
+		}
+		if c := offered[row.WorkID]; c.rev != row.ReadyRev || !c.at.Equal(row.ReadySince) {
+			j.violate(Queue, "work item %s is ready since %s by rev %d, and was offered at %s by rev %d",
+				row.WorkID, stamp(row.ReadySince), row.ReadyRev, stamp(c.at), c.rev)
+		}
+	}
+	for _, workID := range slices.Sorted(maps.Keys(moves)) {
+		j.violate(Queue, "work item %s has a history and is not there", workID)
+	}
+}
+
+// judgeHint checks that the workers can find a job that waits for them, and that a
+// pause can tell whose work it is.
+func (j *judge) judgeHint(item *ItemRow) {
+	key := j.HintKey(item, j.o)
+	hint, there := j.Beside[key]
+	step := j.step(item.Step)
+	switch protocol, lane := hint.Get("protocol_id").String(), int(hint.Get("lane").Int()); {
+	case !there:
+		j.violate(Forward, "it waits for a worker, and its ready hint %s is not there", key.Row)
+	case protocol != j.Job.Protocol || lane != step.Lane:
+		j.violate(Queue, "its ready hint says that it is of protocol %q and lane %d, and it is of %q and %d",
+			protocol, lane, j.Job.Protocol, step.Lane)
+	}
+}

@@ -1,0 +1,152 @@
+package auth
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/reload"
+)
+
+// CertificatesConfig names the files of a [Certificates].
+type CertificatesConfig struct {
+	// CertFile holds the server's certificate with its chain, in PEM. Required.
+	CertFile string
+	// KeyFile holds the certificate's private key, in PEM. Required.
+	KeyFile string
+	// ClientCAFile holds the authorities of client certificates, in PEM. Optional:
+	// without it no client is asked for a certificate.
+	ClientCAFile string
+}
+
+// Validate names the first field that is missing or invalid.
+func (c CertificatesConfig) Validate() error {
+	if c.CertFile == "" || c.KeyFile == "" {
+		return errors.New("auth: CertFile and KeyFile are required together")
+	}
+	return nil
+}
+
+// Certificates holds the server's certificate and the authorities of its clients'
+// certificates. It is safe for concurrent use, except that only one Reload may run
+// at a time.
+type Certificates struct {
+	cfg     CertificatesConfig
+	current atomic.Pointer[certified]
+}
+
+// certified is the configuration in use, and the hash of its files.
+type certified struct {
+	config *tls.Config
+	digest string
+}
+
+// OpenCertificates reads the files. The error names the faulty file.
+func OpenCertificates(cfg CertificatesConfig) (*Certificates, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Certificates{cfg: cfg}
+	if err := c.Reload(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Reload reads the files again, and uses them for new connections if all are valid.
+// Otherwise it keeps the configuration in use and returns the error of
+// [OpenCertificates].
+func (c *Certificates) Reload() error {
+	_, load := c.Look()
+	_, err := load()
+	return err
+}
+
+// Look reads the files. It returns a hash of their content, or of the errors of
+// reading them, and a function that puts the content into use as
+// [Certificates.Reload] does. It is for a [reload.Watcher].
+func (c *Certificates) Look() (string, reload.Load) {
+	chain, key, authorities := look(c.cfg.CertFile), look(c.cfg.KeyFile), content{}
+	if c.cfg.ClientCAFile != "" {
+		authorities = look(c.cfg.ClientCAFile)
+	}
+	seen := digest(chain, key, authorities)
+	return seen, func() ([]any, error) {
+		config, err := c.config(chain, key, authorities)
+		if err != nil {
+			return nil, err
+		}
+		c.current.Store(&certified{config, seen})
+		return []any{"expires", c.Expires()}, nil
+	}
+}
+
+// look reads a file.
+func look(path string) content {
+	text, err := readLimited(path)
+	return content{text, err}
+}
+
+// InUse returns the hash of the files in use, comparable with [Certificates.Look]'s.
+func (c *Certificates) InUse() string { return c.current.Load().digest }
+
+// config returns the TLS configuration of the files.
+func (c *Certificates) config(chain, key, authorities content) (*tls.Config, error) {
+	if chain.err != nil {
+		return nil, fmt.Errorf("certificate: %w", chain.err)
+	}
+	if key.err != nil {
+		return nil, fmt.Errorf("key of the certificate: %w", key.err)
+	}
+	pair, err := tls.X509KeyPair(chain.text, key.text)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s with key %s: %w", c.cfg.CertFile, c.cfg.KeyFile, err)
+	}
+	config := base()
+	config.Certificates = []tls.Certificate{pair}
+	if c.cfg.ClientCAFile == "" {
+		return config, nil
+	}
+	return config, c.askClients(config, authorities)
+}
+
+// errNoAuthority is returned for a file of authorities without a certificate.
+var errNoAuthority = errors.New("holds no certificate in PEM")
+
+// askClients makes the server request client certificates. They are optional: a
+// token will do as well, and health checks have neither.
+func (c *Certificates) askClients(config *tls.Config, authorities content) error {
+	if authorities.err != nil {
+		return fmt.Errorf("client authorities: %w", authorities.err)
+	}
+	config.ClientCAs = x509.NewCertPool()
+	if !config.ClientCAs.AppendCertsFromPEM(authorities.text) {
+		return fmt.Errorf("client authorities %s: %w", c.cfg.ClientCAFile, errNoAuthority)
+	}
+	config.ClientAuth = tls.VerifyClientCertIfGiven
+	// A resumed session is not verified again. Without tickets there is no
+	// resumption, so a removed authority counts no more from the next connection on.
+	config.SessionTicketsDisabled = true
+	return nil
+}
+
+// base returns the settings that do not depend on the files.
+func base() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+}
+
+// Expires returns when the certificate in use expires.
+func (c *Certificates) Expires() time.Time {
+	return c.current.Load().config.Certificates[0].Leaf.NotAfter
+}
+
+// TLSConfig returns the configuration for a server, which follows every Reload. The
+// caller owns it.
+func (c *Certificates) TLSConfig() *tls.Config {
+	config := base()
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current.Load().config, nil }
+	return config
+}

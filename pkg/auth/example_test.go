@@ -1,0 +1,38 @@
+package auth_test
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// How a transport asks, for an operation on a job.
+func ExampleRule() {
+	getJob, _ := auth.RuleFor(http.MethodGet, "/v1/jobs/{jobId}")
+	caller := auth.NewCaller("dashboard", auth.ByToken, auth.Grant{Role: auth.Read, Tenants: []string{"tenant_a"}})
+
+	fmt.Println(getJob.Admit(caller)) // Before the job is looked for.
+	for _, owner := range []string{"tenant_a", "tenant_b"} {
+		fmt.Println(owner, getJob.Allows(caller, owner)) // Where not: job_not_found.
+	}
+
+	submit, _ := auth.RuleOf("submitCommand")
+	fmt.Println(problem.From(submit.Admit(caller)).Detail)
+	// Output:
+	// <nil>
+	// tenant_a true
+	// tenant_b false
+	// This takes the role submit.
+}
+
+func ExampleParseGrant() {
+	grant, err := auth.ParseGrant("platform:*:ocr,embed")
+	fmt.Println(grant.Role, grant.All, grant.Services, err)
+	_, err = auth.ParseGrant("chef:*")
+	fmt.Println(err)
+	// Output:
+	// platform true [ocr embed] <nil>
+	// grant "chef:*": role is "chef" and must be submit, read, platform or admin
+}

@@ -1,0 +1,162 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+
+	"github.com/lucius-project/lucius/pkg/reload"
+)
+
+// value is a value of the file with its position. An absent value has no node, and
+// the line of the mapping that lacks it.
+type value struct {
+	path string
+	line int
+	node ast.Node
+}
+
+// reader collects all faults of a file, so that they are reported together.
+type reader struct {
+	file   string
+	faults []error
+}
+
+// fail records a fault of a value. It masks tokens, because the message may quote the
+// value, which could be a misplaced token.
+func (r *reader) fail(v value, format string, args ...any) {
+	message := Printable(strings.TrimSpace(v.path + " " + fmt.Sprintf(format, args...)))
+	r.faults = append(r.faults, &reload.FileError{File: r.file, Line: v.line, Message: message})
+}
+
+// document parses the text, which must hold one document.
+func (r *reader) document(text []byte) (top value, ok bool) {
+	defer func() {
+		// The library panics on some malformed texts, such as a tag without a value.
+		// A reload must survive that.
+		if recover() != nil {
+			r.fail(value{}, "is not valid YAML")
+			ok = false
+		}
+	}()
+	if !utf8.Valid(text) {
+		r.fail(value{}, "is not UTF-8")
+		return value{}, false
+	}
+	parsed, err := parser.ParseBytes(text, 0)
+	if err != nil {
+		r.syntax(err)
+		return value{}, false
+	}
+	if len(parsed.Docs) != 1 || parsed.Docs[0].Body == nil {
+		r.fail(value{}, "must hold one document")
+		return value{}, false
+	}
+	return at("", parsed.Docs[0].Body, 1), true
+}
+
+// syntax records the library's error with its line, and the first line of its
+// message: the lines that follow quote the file.
+func (r *reader) syntax(err error) {
+	where, message := value{}, err.Error()
+	if located, ok := errors.AsType[yaml.Error](err); ok {
+		message = located.GetMessage()
+		if token := located.GetToken(); token != nil && token.Position != nil {
+			where.line = token.Position.Line
+		}
+	}
+	message, _, _ = strings.Cut(message, "\n")
+	r.fail(where, "is not valid YAML: %s", message)
+}
+
+// at returns the value of a node; line is used if the node has no position.
+func at(path string, node ast.Node, line int) value {
+	if token := node.GetToken(); token != nil && token.Position != nil {
+		line = token.Position.Line
+	}
+	return value{path: path, line: line, node: node}
+}
+
+// members returns the values of a mapping by its keys; other keys are faults.
+func (r *reader) members(v value, keys ...string) map[string]value {
+	found := map[string]value{}
+	for _, key := range keys {
+		found[key] = value{path: strings.TrimPrefix(v.path+"."+key, "."), line: v.line}
+	}
+	if v.node == nil {
+		return found
+	}
+	mapping, ok := v.node.(*ast.MappingNode)
+	if !ok {
+		r.fail(v, "must be a mapping with the keys %s", strings.Join(keys, ", "))
+		return found
+	}
+	for i, member := range mapping.Values {
+		key := at(v.path, member.Key, v.line)
+		if i == 0 {
+			v.line = key.line
+		}
+		name := key.node.GetToken().Value
+		if !slices.Contains(keys, name) {
+			r.fail(key, "has the unknown key %q; known are %s", name, strings.Join(keys, ", "))
+			continue
+		}
+		found[name] = value{path: strings.TrimPrefix(v.path+"."+name, "."), line: key.line, node: member.Value}
+	}
+	return found
+}
+
+// list returns the values of a list; an absent list is empty.
+func (r *reader) list(v value, most int) []value {
+	if v.absent() {
+		return nil
+	}
+	sequence, ok := v.node.(*ast.SequenceNode)
+	switch {
+	case !ok:
+		r.fail(v, "must be a list")
+		return nil
+	case len(sequence.Values) == 0:
+		r.fail(v, "must not be empty")
+	case len(sequence.Values) > most:
+		r.fail(v, "holds %d entries; at most %d are allowed", len(sequence.Values), most)
+		return nil
+	}
+	values := make([]value, 0, len(sequence.Values))
+	for i, node := range sequence.Values {
+		values = append(values, at(fmt.Sprintf("%s[%d]", v.path, i), node, v.line))
+	}
+	return values
+}
+
+// text returns a single value as it is written; an absent one is a fault.
+func (r *reader) text(v value) (string, bool) {
+	if v.absent() {
+		r.fail(v, "is required")
+		return "", false
+	}
+	switch node := v.node.(type) {
+	case *ast.StringNode:
+		return node.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return node.GetToken().Value, true
+	case *ast.MappingNode:
+		r.fail(v, "must be a single value; put it in quotes if it has a colon")
+		return "", false
+	default:
+		r.fail(v, "must be a single value")
+		return "", false
+	}
+}
+
+// absent reports whether there is no value, or null.
+func (v value) absent() bool {
+	_, null := v.node.(*ast.NullNode)
+	return v.node == nil || null
+}

@@ -1,0 +1,139 @@
+package commands_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+func TestIdempotencyKey(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, body, header, want string }{
+		{"neither", "", "", ""},
+		{"in the body", `"k"`, "", "k"},
+		{"in the header", "", "k", "k"},
+		{"in the header, quoted", "", `"k"`, "k"},
+		{"in the header, quoted with escapes", "", `"a\"b\\c"`, `a"b\c`},
+		{"in the header, with a quotation mark inside", "", `a"b"`, `a"b"`},
+		{"in both, equal", `"k"`, "k", "k"},
+		{"in both, equal but for the quotation marks", `"k"`, `"k"`, "k"},
+		{"null in the body", "null", "k", "k"},
+		{"255 bytes", "", strings.Repeat("k", 255), strings.Repeat("k", 255)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			command, err := commands.Decode(body(set("idempotency_key", test.body)), commands.Headers{IdempotencyKey: test.header}, commands.Policy{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if command.IdempotencyKey != test.want {
+				t.Errorf("key %q, want %q", command.IdempotencyKey, test.want)
+			}
+		})
+	}
+}
+
+func TestIdempotencyKeysThatAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, body, header string
+		code               problem.Code
+	}{
+		{"both, different", `"a"`, "b", problem.InvalidEnvelope},
+		{"both, different in case", `"a"`, "A", problem.InvalidEnvelope},
+		{"empty in quotation marks", "", `""`, problem.InvalidEnvelope},
+		{"no closing quotation mark", "", `"k`, problem.InvalidEnvelope},
+		{"text after the closing quotation mark", "", `"k";a=1`, problem.InvalidEnvelope},
+		{"an escape that is none", "", `"a\b"`, problem.InvalidEnvelope},
+		{"a backslash at the end", "", `"a\`, problem.InvalidEnvelope},
+		{"a control character", "", "a\tb", problem.InvalidEnvelope},
+		{"not UTF-8", "", "a\xffb", problem.InvalidEnvelope},
+		{"too long", "", strings.Repeat("k", 256), problem.TooLarge},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := commands.Decode(body(set("idempotency_key", test.body)), commands.Headers{IdempotencyKey: test.header}, commands.Policy{})
+			got := problem.From(err)
+			if got == nil || got.Code != test.code || len(got.Errors) != 1 || got.Errors[0].Pointer != "/idempotency_key" {
+				t.Errorf("Decode: %v, want %s at /idempotency_key", err, test.code)
+			}
+		})
+	}
+}
+
+// The key of a header alone is the one that a command with that header has.
+func TestHeaderKey(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]string{
+		"": "", "k": "k", `"k"`: "k", `"a\"b\\c"`: `a"b\c`, strings.Repeat("k", 255): strings.Repeat("k", 255),
+		`"` + strings.Repeat(`\"`, 255) + `"`: strings.Repeat(`"`, 255),
+	} {
+		if got, err := commands.HeaderKey(header); err != nil || got != want {
+			t.Errorf("%.20q: %.20q, %v, want %.20q", header, got, err, want)
+		}
+	}
+	const malformed = "Idempotency-Key is malformed in the header: a quoted text must end with its quotation mark"
+	for header, want := range map[string]problem.Error{
+		`"`:                      {Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: malformed}}},
+		`"k`:                     {Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: malformed}}},
+		`""`:                     {Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: "Idempotency-Key must not be empty or blank"}}},
+		strings.Repeat("k", 256): {Code: problem.TooLarge, Errors: []problem.Violation{{Message: "Idempotency-Key is 256 bytes long; at most 255 are allowed"}}},
+	} {
+		_, err := commands.HeaderKey(header)
+		told, ok := errors.AsType[*problem.Error](err)
+		if !ok || told.Code != want.Code || !cmp.Equal(told.Errors, want.Errors) {
+			t.Errorf("%.20q: %v, want %s %+v", header, err, want.Code, want.Errors)
+		}
+	}
+}
+
+func TestTraceparent(t *testing.T) {
+	t.Parallel()
+	const inBody = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	const inHeader = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
+	for _, test := range []struct{ name, body, header, want string }{
+		{"neither", "", "", ""},
+		{"the body's", `"` + inBody + `"`, "", inBody},
+		{"the header's", "", inHeader, inHeader},
+		{"the body's before the header's", `"` + inBody + `"`, inHeader, inBody},
+		{"the header's where the body's is null", "null", inHeader, inHeader},
+		{"a malformed header starts no trace and breaks no command", "", "00-xyz", ""},
+		{"a later version with the same fields", "", "cc" + inHeader[2:], "cc" + inHeader[2:]},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			command, err := commands.Decode(body(set("traceparent", test.body)), commands.Headers{Traceparent: test.header}, commands.Policy{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if command.Traceparent != test.want {
+				t.Errorf("traceparent %q, want %q", command.Traceparent, test.want)
+			}
+		})
+	}
+}
+
+func TestTraceparentsThatAreMalformed(t *testing.T) {
+	t.Parallel()
+	const traceID, parentID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	for _, text := range []string{
+		"", "00", "ff-" + traceID + "-" + parentID + "-01", "0-" + traceID + "-" + parentID + "-01",
+		"00-" + strings.Repeat("0", 32) + "-" + parentID + "-01", "00-" + traceID + "-" + strings.Repeat("0", 16) + "-01",
+		"00-" + strings.ToUpper(traceID) + "-" + parentID + "-01", "00-" + traceID + "-" + parentID + "-1",
+		"00-" + traceID + "-" + parentID + "-01-more", "00-" + traceID[1:] + "-" + parentID + "-01",
+		"00-" + traceID + "-" + parentID + "x-01", "00_" + traceID + "_" + parentID + "_01", " 00-" + traceID + "-" + parentID + "-01",
+	} {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			_, err := commands.Decode(body(set("traceparent", `"`+text+`"`)), commands.Headers{}, commands.Policy{})
+			if got := problem.From(err); got == nil || got.Code != problem.InvalidEnvelope || got.Errors[0].Pointer != "/traceparent" {
+				t.Errorf("Decode: %v, want %s at /traceparent", err, problem.InvalidEnvelope)
+			}
+		})
+	}
+}

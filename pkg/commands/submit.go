@@ -1,0 +1,182 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// Config configures a [Service].
+type Config struct {
+	// Ledger keeps the jobs. Required.
+	Ledger *ledger.Ledger
+	// Protocols maps request types to protocols. Required.
+	Protocols *protocol.Holder
+	// Router chooses the lanes. Required.
+	Router *routing.Router
+	// Policy limits what a command may hold.
+	Policy Policy
+	// Defaults are the timeouts and budgets that a protocol does not set.
+	Defaults statemachine.Policy
+	// Limit is the most jobs that a tenant may have in flight; 0 is no limit.
+	Limit int
+}
+
+// Service accepts commands. It is safe for concurrent use.
+type Service struct{ cfg Config }
+
+// New returns a service. The error names the missing or invalid field.
+func New(cfg Config) (*Service, error) {
+	if cfg.Ledger == nil || cfg.Protocols == nil || cfg.Router == nil {
+		return nil, errors.New("commands: Ledger, Protocols and Router are required")
+	}
+	if err := cfg.Policy.Validate(); err != nil {
+		return nil, fmt.Errorf("commands: %w", err)
+	}
+	return &Service{cfg: cfg}, nil
+}
+
+// Authorize returns the problem of a caller that may not submit commands for the
+// tenant, or nil.
+type Authorize func(tenantID string) error
+
+// Submit accepts a command. It calls authorize with the job's tenant before it looks
+// anything up. The errors are those of authorize, or [*problem.Error]s that name
+// every violation; a command whose outcome is unknown may be sent again.
+func (s *Service) Submit(ctx context.Context, body []byte, headers Headers, authorize Authorize) (ledger.Accepted, error) {
+	command, err := Decode(body, headers, s.cfg.Policy)
+	if err != nil {
+		return ledger.Accepted{}, err
+	}
+	if err := authorize(command.TenantID); err != nil {
+		return ledger.Accepted{}, err
+	}
+	made, err := s.make(command)
+	if err != nil {
+		return s.replayed(ctx, command, err)
+	}
+	accepted, err := s.cfg.Ledger.Accept(ctx, made)
+	return accepted, ledger.Problem(err)
+}
+
+// make returns the ledger's command, by the protocols in use.
+func (s *Service) make(command *Command) (ledger.Command, error) {
+	proto, err := s.resolve(command)
+	if err != nil {
+		return ledger.Command{}, err
+	}
+	job, err := s.job(command, proto)
+	if err != nil {
+		return ledger.Command{}, err
+	}
+	steps, err := s.steps(command, proto)
+	if err != nil {
+		return ledger.Command{}, err
+	}
+	return ledger.Command{
+		Job: job, Steps: steps, Payload: command.Payload, Limit: s.cfg.Limit, Actor: "client",
+	}, nil
+}
+
+// replayed looks up the job of a command that would be refused now but may have been
+// accepted before: protocols may have changed since, and a replay is never refused.
+func (s *Service) replayed(ctx context.Context, command *Command, refusal error) (ledger.Accepted, error) {
+	accepted, found, err := s.cfg.Ledger.Replay(ctx, ledger.Command{Job: statemachine.Job{
+		TenantID: command.TenantID, IdempotencyKey: command.IdempotencyKey, IdempotencyHash: command.Hash,
+	}})
+	if errors.Is(err, ledger.ErrIdempotencyMismatch) || err == nil && !found {
+		return ledger.Accepted{}, refusal
+	}
+	return accepted, ledger.Problem(err)
+}
+
+// resolve finds the command's protocol and checks the command against it.
+//
+// Source: Option B spec, 5.2 and 6.
+func (s *Service) resolve(command *Command) (*protocol.Protocol, error) {
+	proto, ok := s.cfg.Protocols.Current().Lookup(command.RequestType)
+	if !ok {
+		return nil, &problem.Error{Code: problem.UnknownRequestType, Errors: []problem.Violation{{
+			Pointer: "/request_type", Message: fmt.Sprintf("%q belongs to no protocol", command.RequestType),
+		}}}
+	}
+	if violations := proto.CheckSchemaVersion(command.SchemaVersion); len(violations) > 0 {
+		return nil, &problem.Error{Code: problem.SchemaVersionUnsupported, Errors: violations}
+	}
+	if violations := proto.ValidatePayload(command.PayloadTree); len(violations) > 0 {
+		return nil, &problem.Error{Code: problem.PayloadInvalid, Errors: violations}
+	}
+	return proto, nil
+}
+
+// job returns the command's job.
+func (s *Service) job(command *Command, proto *protocol.Protocol) (statemachine.Job, error) {
+	correlationID := command.CorrelationID
+	if correlationID == "" {
+		id, err := uuid.NewRandom()
+		if err != nil {
+			return statemachine.Job{}, fmt.Errorf("make a correlation id: %w", err)
+		}
+		correlationID = id.String()
+	}
+	mode := statemachine.Mode(command.Mode)
+	if mode == "" {
+		mode = statemachine.ModeDefault
+	}
+	return statemachine.Job{
+		TenantID: command.TenantID, RequestType: command.RequestType, SchemaVersion: command.SchemaVersion,
+		ProtocolID: proto.ID, ProtocolVersion: proto.Version, Mode: mode, DocID: command.DocID,
+		IdempotencyKey: command.IdempotencyKey, IdempotencyHash: command.Hash,
+		InputRef: command.InputRef, OutputRef: command.OutputRef, WorkspaceRef: command.WorkspaceRef,
+		CallbackURLs: command.CallbackURLs, CorrelationID: correlationID, Traceparent: command.Traceparent,
+	}, nil
+}
+
+// steps copies the protocol's steps, so that later changes of the protocol do not
+// affect the job.
+func (s *Service) steps(command *Command, proto *protocol.Protocol) ([]statemachine.Step, error) {
+	steps := make([]statemachine.Step, len(proto.Steps))
+	for i := range proto.Steps {
+		step := &proto.Steps[i]
+		routed, err := s.route(command, step)
+		if err != nil {
+			return nil, err
+		}
+		steps[i] = statemachine.Step{
+			ID: step.ID, Type: step.Type, Service: step.Service, Input: step.Input,
+			PayloadPointer: step.PayloadPointer, Policy: step.Policy(s.cfg.Defaults), Routing: routed,
+			OutputRef: command.OutputRef,
+		}
+	}
+	return steps, nil
+}
+
+// route chooses the step's lane.
+//
+// Source: Option B spec, 7.
+func (s *Service) route(command *Command, step *protocol.Step) (statemachine.Routing, error) {
+	decision, err := s.cfg.Router.Decide(routing.Request{
+		TenantID: command.TenantID, DocID: command.DocID,
+		RequestMode: command.Mode, ProtocolMode: step.Mode,
+	})
+	if errors.Is(err, routing.ErrDocIDRequired) {
+		return statemachine.Routing{}, &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{
+			Pointer: "/doc_id", Message: fmt.Sprintf("is required, because step %q runs in mode BURST", step.ID),
+		}}}
+	}
+	if err != nil {
+		return statemachine.Routing{}, fmt.Errorf("route step %q: %w", step.ID, err)
+	}
+	return statemachine.Routing{
+		ResolvedMode: statemachine.Mode(decision.Mode), Lane: decision.Lane, Topic: decision.Topic,
+		RoutingKeyUsed: decision.RoutingKey, DecisionSource: string(decision.Source), DecisionReason: decision.Reason,
+	}, nil
+}

@@ -1,0 +1,251 @@
+package commands_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+)
+
+const file = `
+protocol_id: ingest_v1
+request_types: [doc.ingest]
+schema_versions: ["1"]
+steps:
+  - {step_id: ocr, step_type: OCR, service: ocr, input: job, ack_timeout: 5s,
+     payload_schema: {type: object, required: [language], properties: {language: {type: string}}}}
+  - {step_id: burst, step_type: B, service: b, input: previous}
+`
+
+type bundle struct {
+	*commands.Service
+	ledger    *ledger.Ledger
+	counter   *storetest.Counter
+	protocols *protocol.Holder
+}
+
+func setup(t *testing.T, limit int) *bundle {
+	t.Helper()
+	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry, err := protocol.LoadFS(fstest.MapFS{"ingest.yaml": {Data: []byte(file)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	router, err := routing.New(routing.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := protocol.NewHolder(registry)
+	service, err := commands.New(commands.Config{
+		Ledger: l, Protocols: holder, Router: router, Limit: limit,
+		Policy:   commands.Policy{AllowedRefs: []string{"s3"}},
+		Defaults: statemachine.Policy{AckTimeout: 30 * time.Second, Lease: time.Minute, MaxAttempts: 3},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bundle{Service: service, ledger: l, counter: counter, protocols: holder}
+}
+
+// anyone lets every caller submit for every tenant.
+func anyone(string) error { return nil }
+
+// ingest is a valid command; the pairs replace parts of it.
+func ingest(pairs ...string) []byte {
+	text := `{"tenant_id":"tenant_a","request_type":"doc.ingest","schema_version":"1",` +
+		`"input_ref":{"uri":"s3://b/in"},"output_ref":{"uri":"s3://b/out"},"payload":{"language":"en","n":1.50}}`
+	return []byte(strings.NewReplacer(pairs...).Replace(text))
+}
+
+func TestSubmit_MakesAJobOfTheProtocol(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 0)
+	accepted, err := b.Submit(t.Context(), ingest(), commands.Headers{IdempotencyKey: "k"}, anyone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agg, err := b.ledger.Job(t.Context(), accepted.Job.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ocr := agg.Steps[0]
+	if agg.Job.ProtocolID != "ingest_v1" || agg.Job.IdempotencyKey != "k" || accepted.Job.CorrelationID == "" || len(agg.Steps) != 2 {
+		t.Errorf("job %+v", agg.Job)
+	}
+	if ocr.Policy.AckTimeout != 5*time.Second || ocr.Policy.Lease != time.Minute || ocr.Policy.MaxAttempts != 3 {
+		t.Errorf("policy %+v", ocr.Policy)
+	}
+	if ocr.Routing.Lane != 15 || ocr.Routing.Topic != "global-bus-p15" || ocr.Routing.DecisionReason == "" {
+		t.Errorf("routing %+v", ocr.Routing)
+	}
+}
+
+func TestSubmit_TheSameInOtherWordsIsTheSame(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 0)
+	first, err := b.Submit(t.Context(), ingest(), commands.Headers{}, anyone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, same := range [][]byte{ingest("1.50", "1.5"), ingest("1.50", "15e-1"), ingest(`"n"`, `"gone":null,"n"`)} {
+		again, err := b.Submit(t.Context(), same, commands.Headers{}, anyone)
+		if err != nil || !again.Replayed || again.Job.ID != first.Job.ID {
+			t.Errorf("%s: %+v, %v", same, again, err)
+		}
+	}
+	big, err := b.Submit(t.Context(), ingest("1.50", "9007199254740992"), commands.Headers{}, anyone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bigger, err := b.Submit(t.Context(), ingest("1.50", "9007199254740993"), commands.Headers{}, anyone)
+	if err != nil || bigger.Job.ID == big.Job.ID {
+		t.Errorf("2^53 and 2^53+1 are one command: %v", err)
+	}
+}
+
+func TestSubmit_RefusesWithTheReasonAndWritesNothing(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name    string
+		body    []byte
+		code    problem.Code
+		pointer string
+	}{
+		{"not JSON", []byte(`{`), problem.InvalidJSON, ""},
+		{"a duplicate key", ingest(`"language"`, `"n":1,"language"`), problem.InvalidJSON, ""},
+		{"a missing field", ingest(`"tenant_id":"tenant_a",`, ""), problem.InvalidEnvelope, "/tenant_id"},
+		{"an unknown field", ingest(`"tenant_id"`, `"tenantid":1,"tenant_id"`), problem.InvalidEnvelope, "/tenantid"},
+		{"BURST without a doc_id", ingest(`"tenant_id"`, `"mode":"BURST","tenant_id"`), problem.InvalidEnvelope, "/doc_id"},
+		{"an unknown request type", ingest("doc.ingest", "doc.eat"), problem.UnknownRequestType, "/request_type"},
+		{"another schema version", ingest(`"1"`, `"2"`), problem.SchemaVersionUnsupported, "/schema_version"},
+		{"a payload against the schema", ingest(`"en"`, `7`), problem.PayloadInvalid, "/payload/language"},
+		{"a reference of another scheme", ingest("s3://b/in", "http://b/in"), problem.RefInvalid, "/input_ref/uri"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, 0)
+			b.counter.Reset()
+			_, err := b.Submit(t.Context(), test.body, commands.Headers{}, anyone)
+			known, ok := errors.AsType[*problem.Error](err)
+			if !ok || known.Code != test.code {
+				t.Fatalf("answered %v, want %s", err, test.code)
+			}
+			found := test.pointer == ""
+			for _, violation := range known.Errors {
+				found = found || violation.Pointer == test.pointer
+			}
+			if !found {
+				t.Errorf("violations %+v do not name %s", known.Errors, test.pointer)
+			}
+			if spent := b.counter.Counts(); spent.Commits != 0 {
+				t.Error("something was written")
+			}
+		})
+	}
+}
+
+func TestSubmit_KeysAndLimits(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 1)
+	if _, err := b.Submit(t.Context(), ingest(), commands.Headers{IdempotencyKey: "k"}, anyone); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		body []byte
+		key  string
+		code problem.Code
+	}{
+		"the key of another command": {ingest(`"en"`, `"de"`), "k", problem.IdempotencyMismatch},
+		"one job too many":           {ingest(`"en"`, `"de"`), "l", problem.TenantLimit},
+	} {
+		_, err := b.Submit(t.Context(), test.body, commands.Headers{IdempotencyKey: test.key}, anyone)
+		if known, ok := errors.AsType[*problem.Error](err); !ok || known.Code != test.code {
+			t.Errorf("%s: answered %v", name, err)
+		}
+	}
+	if again, err := b.Submit(t.Context(), ingest(), commands.Headers{IdempotencyKey: "k"}, anyone); err != nil || !again.Replayed {
+		t.Errorf("a replay at the limit answered %v", err)
+	}
+}
+
+// The same command is answered with its job also when the protocols would refuse
+// it now; any other is refused.
+func TestSubmit_AReplayIsNeverRefused(t *testing.T) {
+	t.Parallel()
+	for name, changed := range map[string]string{
+		"the request type is gone":    strings.Replace(file, "doc.ingest", "doc.other", 1),
+		"the schema is stricter":      strings.Replace(file, "required: [language]", "required: [language, more]", 1),
+		"the version is not taken":    strings.Replace(file, `["1"]`, `["2"]`, 1),
+		"a step wants a document now": strings.Replace(file, "service: b,", "service: b, mode: BURST,", 1),
+	} {
+		for _, headers := range []commands.Headers{{}, {IdempotencyKey: "k"}} {
+			b := setup(t, 0)
+			first, err := b.Submit(t.Context(), ingest(), headers, anyone)
+			if err != nil {
+				t.Fatal(err)
+			}
+			registry, err := protocol.LoadFS(fstest.MapFS{"ingest.yaml": {Data: []byte(changed)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.protocols.Replace(registry)
+			again, err := b.Submit(t.Context(), ingest(), headers, anyone)
+			if err != nil || !again.Replayed || again.Job.ID != first.Job.ID {
+				t.Errorf("%s: %+v, %v", name, again, err)
+			}
+			var told *problem.Error
+			if _, err := b.Submit(t.Context(), ingest("1.50", "1.51"), headers, anyone); !errors.As(err, &told) || told.Code.Status() >= 500 {
+				t.Errorf("%s, another command: %v", name, err)
+			}
+		}
+	}
+}
+
+// Who may not submit for a tenant learns nothing of its commands: neither whether
+// the protocols would take this one, nor of a job that it made before.
+func TestSubmit_AsksAboutTheTenantOfTheJobFirst(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 0)
+	if _, err := b.Submit(t.Context(), ingest(), commands.Headers{IdempotencyKey: "k"}, anyone); err != nil {
+		t.Fatal(err)
+	}
+	before := b.counter.Counts()
+	for name, refused := range map[string][]byte{
+		"a replay": ingest(), "a new command": ingest(`"en"`, `"de"`), "one of no protocol": ingest("doc.ingest", "doc.other"),
+	} {
+		forbidden := problem.Newf(problem.Forbidden, "Not for this tenant.")
+		var asked []string
+		_, err := b.Submit(t.Context(), refused, commands.Headers{IdempotencyKey: "k"}, func(tenantID string) error {
+			asked = append(asked, tenantID)
+			return forbidden
+		})
+		if !errors.Is(err, forbidden) || len(asked) != 1 || asked[0] != "tenant_a" {
+			t.Errorf("%s: answered %v, asked about %q", name, err, asked)
+		}
+	}
+	if after := b.counter.Counts(); after != before {
+		t.Errorf("the store was asked: %+v, %+v before", after, before)
+	}
+}
+
+func TestNew_NamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	if _, err := commands.New(commands.Config{}); err == nil {
+		t.Error("a service without a ledger was made")
+	}
+}

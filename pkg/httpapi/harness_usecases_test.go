@@ -1,0 +1,265 @@
+package httpapi_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/jobs"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/pauses"
+	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+	"github.com/lucius-project/lucius/pkg/webhooks"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+)
+
+// testProtocols ask for a language, so that there are payloads that they refuse.
+const testProtocols = `
+protocol_id: doc_ingest_v1
+request_types: [doc.ingest]
+steps:
+  - step_id: ocr
+    step_type: OCR
+    service: ocr
+    payload_schema: {type: object, required: [language], properties: {language: {type: string}}}
+  - step_id: embed
+    step_type: EMBED
+    service: embed
+`
+
+// assemble makes the use cases, as the program does.
+func (h *harness) assemble(ctx context.Context) error {
+	mirror := workqueue.NewMirror(0)
+	var ended jobs.Ended
+	var err error
+	if h.ledger, err = ledger.Open(ctx, ledger.Config{
+		Store: h.store, Ready: mirror.Ready, Ended: ended.Tell, Held: h.paused,
+	}); err != nil {
+		return err
+	}
+	queue, err := workqueue.New(workqueue.Config{Ledger: h.ledger, Store: h.store, Mirror: mirror})
+	if err != nil {
+		return err
+	}
+	breakers, err := breaker.NewSet(breaker.Config{})
+	if err != nil {
+		return err
+	}
+	if h.relay, err = outbox.NewRelay(outbox.Config{
+		Ledger: h.ledger, Publisher: queue, Inbox: outbox.NewInbox(1), Breakers: breakers,
+		Fatal: func(e *seqledger.IllegalTransitionError) { panic(e) },
+		Admit: func(tenantID, protocolID string, lane int) bool { return !h.paused(tenantID, protocolID, lane) },
+	}); err != nil {
+		return err
+	}
+	h.useCases = httpapi.UseCases{
+		Ledger: h.ledger, Queue: queue, Jobs: jobs.New(h.ledger, &ended, 0), Callbacks: callbacks.New(h.ledger),
+		Operator: outbox.NewOperator(h.ledger),
+	}
+	if err := h.accept(); err != nil {
+		return err
+	}
+	return h.operate(ctx)
+}
+
+// paused says whether a pause covers such directives, of this process: nothing reads
+// the pauses again.
+func (h *harness) paused(tenantID, protocolID string, lane int) bool {
+	subject := pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane}
+	return slices.ContainsFunc(h.useCases.Gate.Active(), func(p pauses.Pause) bool { return p.Covers(subject) })
+}
+
+// accept adds what accepts commands.
+func (h *harness) accept() error {
+	registry, err := protocol.LoadFS(fstest.MapFS{"ingest.yaml": {Data: []byte(testProtocols)}})
+	if err != nil {
+		return err
+	}
+	h.useCases.Protocols = protocol.NewHolder(registry)
+	router, err := routing.New(routing.Config{Lanes: 2, TopicPrefix: "topic"})
+	if err != nil {
+		return err
+	}
+	h.useCases.Commands, err = commands.New(commands.Config{
+		Ledger: h.ledger, Protocols: h.useCases.Protocols, Router: router,
+		Defaults: statemachine.Policy{
+			AckTimeout: 30 * time.Second, Lease: 15 * time.Minute, MaxAttempts: 9,
+			Dispatch: []time.Duration{time.Minute}, Ack: []time.Duration{time.Minute}, Execution: []time.Duration{time.Minute},
+		},
+	})
+	return err
+}
+
+// operate adds what operators have.
+func (h *harness) operate(ctx context.Context) error {
+	u, table := &h.useCases, h.ledger.Tables().Schedule
+	var err error
+	if u.Failures, err = upkeep.NewFailures(upkeep.FailuresConfig{Ledger: h.ledger, Store: h.store, Table: table}); err != nil {
+		return err
+	}
+	if u.Pauses, err = pauses.New(pauses.Config{Store: h.store, Table: table}); err != nil {
+		return err
+	}
+	if u.Gate, err = pauses.NewGate(ctx, u.Pauses); err != nil {
+		return err
+	}
+	u.Reconciler, err = upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: h.ledger})
+	return err
+}
+
+// command is a command of the tenant t.
+const command = `{"tenant_id":"t","request_type":"doc.ingest","schema_version":"1","payload":{"language":"en"},` +
+	`"input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"},"callback_urls":["https://hooks.example/a"]}`
+
+// given asks for what a test needs to be there, and returns the answer.
+func (h *harness) given(t testing.TB, target, body string, headers ...string) answer {
+	t.Helper()
+	method, path := split(target)
+	got := h.send(t, h.prepare, newRequest(t, method, path, body, headers...), body)
+	if got.Status >= http.StatusMultipleChoices {
+		t.Fatalf("%s: %d %s", target, got.Status, got.Body)
+	}
+	return got
+}
+
+// submitted submits another command and returns its job's id.
+func (h *harness) submitted(t testing.TB) string {
+	t.Helper()
+	h.commands++
+	body := strings.NewReplacer("{\"tenant_id\":\"t\"", fmt.Sprintf(`{"idempotency_key":"k%d","tenant_id":%q`, h.commands, h.tenant)).Replace(command)
+	return decoded[api.CommandAccepted](t, h.given(t, "POST /v1/commands", body)).JobID
+}
+
+// controlled is a job that was asked for something.
+func (h *harness) controlled(t testing.TB, verb string) string {
+	t.Helper()
+	id := h.submitted(t)
+	h.given(t, "POST /v1/jobs/"+id+verb, "")
+	return id
+}
+
+// claimed has a worker claim the step of a new job, and start it if that is asked
+// for.
+func (h *harness) claimed(t testing.TB, start bool) (item api.WorkItem, got api.Directive) {
+	t.Helper()
+	h.submitted(t)
+	_, err := h.relay.RunOnce(t.Context())
+	must(t, err)
+	body := fmt.Sprintf(`{"owner":"o","request_id":"claim%d","start":%t}`, h.commands, start)
+	claimed := decoded[api.ClaimedWork](t, h.given(t, "POST /v1/work:claim", body))
+	if len(claimed.Items) != 1 {
+		t.Fatalf("%d items are claimed", len(claimed.Items))
+	}
+	item = claimed.Items[0]
+	return item, decoded[api.Directive](t, answer{Body: string(item.Directive)})
+}
+
+// failed is a job that ended as a failure.
+func (h *harness) failed(t testing.TB) string {
+	t.Helper()
+	item, directive := h.claimed(t, true)
+	h.given(t, "POST /v1/work/"+item.WorkID+":fail", verbBody(item.Rev))
+	return directive.JobID
+}
+
+// stalled is a work item that an operator took from its worker.
+func (h *harness) stalled(t testing.TB) string {
+	t.Helper()
+	item, _ := h.claimed(t, false)
+	h.given(t, "POST /v1/admin/work/"+item.WorkID+":stall", "")
+	return item.WorkID
+}
+
+// verbBody is the body of a worker's verb.
+func verbBody(rev int64) string {
+	return fmt.Sprintf(`{"owner":"o","expected_rev":%d,"request_id":"r2"}`, rev)
+}
+
+// exhausted is a webhook of a job that ended, whose attempts are exhausted.
+func (h *harness) exhausted(t testing.TB) string {
+	t.Helper()
+	id := h.controlled(t, ":cancel")
+	gate, err := webhooks.NewGate(webhooks.GateConfig{})
+	must(t, err)
+	hooks, err := upkeep.NewWebhooks(upkeep.WebhooksConfig{Ledger: h.ledger, Dispatcher: &webhooks.Dispatcher{
+		Gate: gate, Send: func(context.Context, webhooks.Message) webhooks.Result {
+			return webhooks.Result{Outcome: webhooks.Failed, Status: 500}
+		},
+	}})
+	must(t, err)
+	pass, err := hooks.RunOnce(t.Context())
+	must(t, err)
+	if hooks.Wait(); pass.Taken == 0 {
+		t.Fatal("no webhook is due")
+	}
+	return id + ".0"
+}
+
+// retrying is a bulk retry of the tenant's jobs.
+func (h *harness) retrying(t testing.TB) string {
+	t.Helper()
+	return decoded[api.Retry](t, h.given(t, "POST /v1/admin/retries", `{"tenant_id":"`+h.tenant+`"}`)).RetryID
+}
+
+// pausing is a pause of the tenant.
+func (h *harness) pausing(t testing.TB) string {
+	t.Helper()
+	return decoded[api.Pause](t, h.given(t, "POST /v1/admin/pauses", `{"tenant_id":"`+h.tenant+`","reason":"why"}`)).PauseID
+}
+
+// objects are the names that stand for objects in requests, with what makes them.
+var objects = []struct {
+	name string
+	make func(t testing.TB, h *harness) string
+}{
+	{"$cancelled", func(t testing.TB, h *harness) string { return h.controlled(t, ":cancel") }},
+	{"$paused", func(t testing.TB, h *harness) string { return h.controlled(t, ":pause") }},
+	{"$failed", func(t testing.TB, h *harness) string { return h.failed(t) }},
+	{"$job", func(t testing.TB, h *harness) string { return h.submitted(t) }},
+	{"$retry", func(t testing.TB, h *harness) string { return h.retrying(t) }},
+	{"$pause", func(t testing.TB, h *harness) string { return h.pausing(t) }},
+	{"$waiting", func(t testing.TB, h *harness) string { return h.controlled(t, ":cancel") + ".0" }},
+	{"$exhausted", func(t testing.TB, h *harness) string { return h.exhausted(t) }},
+	{"$stalled", func(t testing.TB, h *harness) string { return h.stalled(t) }},
+}
+
+// fill makes the objects that a request names, and puts their ids in place. $claimed
+// and $running are a work item of the service ocr, whose rev is $rev; its directive
+// is of the job $of and has the lease $lease. The store does not fail meanwhile.
+func (h *harness) fill(t testing.TB, target, body string) (filledTarget, filledBody string) {
+	t.Helper()
+	hook := h.store.on(nil)
+	defer func() { h.store.on(hook) }()
+	text := target + "\n" + body
+	for _, name := range []string{"$claimed", "$running", "$rev", "$of", "$lease"} {
+		if !strings.Contains(text, name) {
+			continue
+		}
+		item, directive := h.claimed(t, strings.Contains(text, "$running"))
+		text = strings.NewReplacer("$claimed", item.WorkID, "$running", item.WorkID, "$rev", strconv.FormatInt(item.Rev, 10),
+			"$of", directive.JobID, "$lease", directive.LeaseID).Replace(text)
+	}
+	for _, object := range objects {
+		if strings.Contains(text, object.name) {
+			text = strings.ReplaceAll(text, object.name, object.make(t, h))
+		}
+	}
+	target, body, _ = strings.Cut(text, "\n")
+	return target, body
+}

@@ -1,0 +1,244 @@
+package ledger
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// schemaVersion is written to every row. A replica reads rows of its own
+// version and of the next one, whose new columns it carries along unread.
+const schemaVersion = 1
+
+const columnVersion = "v"
+
+// codec holds the columns of a row that stores a T. Encoding, decoding and
+// carrying unknown columns along all follow from this one list.
+type codec[T any] struct {
+	columns []column[T]
+	index   map[string]int
+}
+
+// column is one column of a row.
+type column[T any] struct {
+	name string
+	// get fills in the value, or leaves it zero for a column that is left out.
+	get func(row *T, value *tablestore.Value)
+	set func(row *T, value *tablestore.Value) error
+}
+
+func newCodec[T any](columns ...column[T]) *codec[T] {
+	c := &codec[T]{columns: append([]column[T]{version[T]()}, columns...), index: make(map[string]int, len(columns)+1)}
+	for i := range c.columns {
+		c.index[c.columns[i].name] = i
+	}
+	return c
+}
+
+// encode makes the row's properties. loaded are those of the row that is written
+// over: columns that this version does not know are kept, so that a write by an
+// older replica does not erase a newer one's fields.
+func (c *codec[T]) encode(row *T, loaded tablestore.Properties) tablestore.Properties {
+	properties := make(tablestore.Properties, 0, len(c.columns))
+	for i := range c.columns {
+		n := len(properties)
+		p := &properties[:n+1][n] // zero still, as a column that is left out leaves it
+		if c.columns[i].get(row, &p.Value); p.Value.Kind() != 0 {
+			p.Name = c.columns[i].name
+			properties = properties[:n+1]
+		}
+	}
+	next := 0
+	for i := range loaded {
+		if at := c.find(loaded[i].Name, next); at >= 0 {
+			next = at + 1
+		} else {
+			properties = append(properties, loaded[i])
+		}
+	}
+	return properties
+}
+
+// decode reads the row's properties, and skips unknown ones.
+func (c *codec[T]) decode(stored *tablestore.Row, row *T) error {
+	next := 0
+	for i := range stored.Properties {
+		p := &stored.Properties[i]
+		at := c.find(p.Name, next)
+		if at < 0 {
+			continue
+		}
+		next = at + 1
+		if err := c.columns[at].set(row, &p.Value); err != nil {
+			return fmt.Errorf("row %s of %s, column %s: %w", stored.Key.Row, stored.Key.Partition, p.Name, err)
+		}
+	}
+	return nil
+}
+
+// find returns the index of the column of that name, -1 if there is none. Most
+// stores keep the order in which a row was encoded, so it looks at next first, and
+// past a few columns that may have been left out.
+func (c *codec[T]) find(name string, next int) int {
+	const gap = 4
+	for i := next; i < min(next+gap, len(c.columns)); i++ {
+		if c.columns[i].name == name {
+			return i
+		}
+	}
+	if i, ok := c.index[name]; ok {
+		return i
+	}
+	return -1
+}
+
+// largeRow makes the properties of a row that holds one large value.
+func largeRow(name string, data []byte) tablestore.Properties {
+	version := tablestore.Property{Name: columnVersion, Value: tablestore.Int(schemaVersion)}
+	return tablestore.AppendLarge(tablestore.Properties{version}, name, data)
+}
+
+// version is the column that every row begins with. A row of a schema that is too
+// new to be changed safely is refused.
+func version[T any]() column[T] {
+	return column[T]{columnVersion,
+		func(_ *T, value *tablestore.Value) { *value = tablestore.Int(schemaVersion) },
+		func(_ *T, value *tablestore.Value) error {
+			if v := value.Int(); v > schemaVersion+1 {
+				return fmt.Errorf("schema version %d is newer than this program can handle", v)
+			}
+			return nil
+		}}
+}
+
+// text is a column of text, left out when empty.
+func text[T any, S ~string](name string, field func(*T) *S) column[T] {
+	return column[T]{name,
+		func(row *T, value *tablestore.Value) {
+			if s := *field(row); s != "" {
+				*value = tablestore.String(string(s))
+			}
+		},
+		func(row *T, value *tablestore.Value) error {
+			*field(row) = S(value.String())
+			return nil
+		}}
+}
+
+// integer is a column of a number. It is always there: to a reader who filters by
+// it, a column that is left out is no 0.
+func integer[T any, N ~int | ~int64](name string, field func(*T) *N) column[T] {
+	return column[T]{name,
+		func(row *T, value *tablestore.Value) { *value = tablestore.Int(int64(*field(row))) },
+		func(row *T, value *tablestore.Value) error {
+			*field(row) = N(value.Int())
+			return nil
+		}}
+}
+
+// millis is a column of a duration, in milliseconds, and always there.
+func millis[T any](name string, field func(*T) *time.Duration) column[T] {
+	return column[T]{name,
+		func(row *T, value *tablestore.Value) { *value = tablestore.Int(field(row).Milliseconds()) },
+		func(row *T, value *tablestore.Value) error {
+			*field(row) = time.Duration(value.Int()) * time.Millisecond
+			return nil
+		}}
+}
+
+// flag is a column of a bool, left out when false.
+func flag[T any](name string, field func(*T) *bool) column[T] {
+	return column[T]{name,
+		func(row *T, value *tablestore.Value) {
+			if *field(row) {
+				*value = tablestore.Bool(true)
+			}
+		},
+		func(row *T, value *tablestore.Value) error {
+			*field(row) = value.Bool()
+			return nil
+		}}
+}
+
+// instant is a column of a time, left out when zero.
+func instant[T any](name string, field func(*T) *time.Time) column[T] {
+	return column[T]{name,
+		func(row *T, value *tablestore.Value) {
+			if at := field(row); !at.IsZero() {
+				*value = tablestore.Time(*at)
+			}
+		},
+		func(row *T, value *tablestore.Value) error {
+			*field(row) = value.Time()
+			return nil
+		}}
+}
+
+// document is a column of JSON, left out when empty. It is text, so that any
+// viewer of the table shows it.
+func document[T any](name string, field func(*T) *json.RawMessage) column[T] {
+	return column[T]{name,
+		func(row *T, value *tablestore.Value) {
+			if data := *field(row); len(data) > 0 {
+				*value = tablestore.String(string(data))
+			}
+		},
+		func(row *T, value *tablestore.Value) error {
+			*field(row) = []byte(value.String())
+			return nil
+		}}
+}
+
+// list is a column of several values in one text, left out when empty.
+func list[T, V any](name string, field func(*T) *[]V, format func([]V) string, parse func(string) ([]V, error)) column[T] {
+	return column[T]{name,
+		func(row *T, value *tablestore.Value) {
+			if values := *field(row); len(values) > 0 {
+				*value = tablestore.String(format(values))
+			}
+		},
+		func(row *T, value *tablestore.Value) (err error) {
+			*field(row), err = parse(value.String())
+			return err
+		}}
+}
+
+// within makes the columns of a part those of the row that holds it.
+func within[T, P any](part func(*T) *P, columns []column[P]) []column[T] {
+	out := make([]column[T], len(columns))
+	for i, c := range columns {
+		out[i] = column[T]{c.name,
+			func(row *T, value *tablestore.Value) { c.get(part(row), value) },
+			func(row *T, value *tablestore.Value) error { return c.set(part(row), value) }}
+	}
+	return out
+}
+
+// formatDelays writes a list of delays in milliseconds.
+func formatDelays(delays []time.Duration) string {
+	b := make([]byte, 0, 64)
+	for i, d := range delays {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, d.Milliseconds(), 10)
+	}
+	return string(b)
+}
+
+// parseDelays reads what formatDelays wrote.
+func parseDelays(s string) ([]time.Duration, error) {
+	delays := make([]time.Duration, 0, strings.Count(s, ",")+1)
+	for part := range strings.SplitSeq(s, ",") {
+		ms, err := strconv.ParseInt(part, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("bad list of delays %q", s)
+		}
+		delays = append(delays, time.Duration(ms)*time.Millisecond)
+	}
+	return delays, nil
+}

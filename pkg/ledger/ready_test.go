@@ -1,0 +1,499 @@
+package ledger_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+// pulling is a ledger whose bus is the pull queue.
+func pulling(t *testing.T, store *hooked) *bundle {
+	t.Helper()
+	in := &inbox{}
+	l, err := ledger.Open(t.Context(), ledger.Config{
+		Store: store, Handoff: in, Shards: 1, Hold: time.Minute, Retention: time.Hour,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bundle{Ledger: l, store: store, inbox: in}
+}
+
+func pullSetup(t *testing.T) *bundle {
+	t.Helper()
+	return pulling(t, &hooked{Store: memstore.New(memstore.Options{Split: true})})
+}
+
+// hintKinds are the kinds of the fixture's two steps.
+var hintKinds = []ledger.WorkKind{{Service: "ones", StepType: "ONE"}, {Service: "twos", StepType: "TWO"}}
+
+// hints are all rows of the ready index.
+func (b *bundle) hints(t *testing.T) []ledger.Hint {
+	t.Helper()
+	var all []ledger.Hint
+	for _, kind := range hintKinds {
+		hints, more, bad, err := b.ReadyHints(t.Context(), kind, 0, "", "", 100)
+		if err != nil || bad != nil || more {
+			t.Fatalf("hints: %v, %v, more %t", err, bad, more)
+		}
+		all = append(all, hints...)
+	}
+	return all
+}
+
+// take claims the items of the hints, and returns how each hint stood.
+func (b *bundle) take(t *testing.T, request string, start bool, hints ...ledger.Hint) []ledger.Claimed {
+	t.Helper()
+	claimed, err := b.Claim(t.Context(), hints, &ledger.Claim{Owner: "w", RequestID: request, Start: start})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range claimed {
+		if claimed[i].Err != nil {
+			t.Fatal(claimed[i].Err)
+		}
+	}
+	return claimed
+}
+
+// lose has the commit of the job's next change fail while do runs, and returns that
+// commit, to be sent late.
+func (b *bundle) lose(t *testing.T, do func()) (late func() error) {
+	t.Helper()
+	var lost tablestore.Batch
+	b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+		if !commits(batch) {
+			return commit()
+		}
+		lost = batch
+		return nil, tablestore.ErrUnavailable
+	})
+	do()
+	b.store.set(nil)
+	if lost == nil {
+		t.Fatal("nothing was committed")
+	}
+	return func() error {
+		_, err := b.store.Commit(t.Context(), lost)
+		return err
+	}
+}
+
+// leaveHints has the deletion of hints fail while do runs, as after a crash.
+func (b *bundle) leaveHints(do func()) {
+	b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+		if batch[0].Key.Table == "luciusqueue" && batch[0].Verb == tablestore.Discard {
+			return nil, tablestore.ErrUnavailable
+		}
+		return commit()
+	})
+	do()
+	b.store.set(nil)
+}
+
+func TestReady_AnAcceptNamesAHintThatWasWrittenBefore(t *testing.T) {
+	t.Parallel()
+	b := pullSetup(t)
+	seen := 0
+	b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+		if commits(batch) {
+			seen = len(b.hints(t))
+		}
+		return commit()
+	})
+	id := b.mustAccept(t, command("a")).Job.ID
+	b.store.set(nil)
+	hints := b.hints(t)
+	if seen != 1 || len(hints) != 1 {
+		t.Fatalf("%d hints before the commit, after it %+v", seen, hints)
+	}
+	want := ledger.Hint{
+		Kind: hintKinds[0], TenantID: "tenant_a", WorkID: id + ".0.1", AttemptNo: 1, Rev: 1, Since: hints[0].Since,
+	}
+	if hints[0] != want {
+		t.Errorf("hint is %+v, want %+v", hints[0], want)
+	}
+	item, err := b.Item(t.Context(), want.WorkID)
+	if err != nil || item.Status != lifecycle.StatusQueued || item.Rev != 1 {
+		t.Errorf("the item is %s at rev %d (%v)", item.Status, item.Rev, err)
+	}
+	if b.inbox.messages != nil {
+		t.Error("the relay was given what the commit has published")
+	}
+}
+
+// A hint below its rev is left alone by claims and, within the grace, by the
+// reconciler: its commit may be on its way.
+func TestReady_AHintOfACommitUnderWayIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := pullSetup(t)
+		first := b.lose(t, func() {
+			if _, err := b.Accept(t.Context(), command("a")); err == nil {
+				t.Fatal("accepted")
+			}
+		})
+		leave := func(what string) {
+			hint := b.hints(t)[0]
+			if got := b.take(t, what, false, hint)[0].Standing; got != ledger.HintEarly {
+				t.Errorf("%s: a claim found the hint %d", what, got)
+			}
+			if repaired, err := b.InspectHint(t.Context(), hint); repaired || err != nil {
+				t.Errorf("%s: repaired %t, %v", what, repaired, err)
+			}
+			if len(b.hints(t)) != 1 {
+				t.Errorf("%s: the hint is gone", what)
+			}
+		}
+		leave("an accept")
+		if err := first(); err != nil {
+			t.Fatal(err)
+		}
+		started := b.take(t, "c", true, b.hints(t)...)[0].Item
+		second := b.lose(t, func() {
+			_, _ = b.Change(t.Context(), started.JobID, statemachine.Result{
+				StepID: "one", Pair: statemachine.Pair{AttemptNo: 1, LeaseID: started.LeaseID}, Status: statemachine.ResultSucceeded,
+			})
+		})
+		leave("a RESULT")
+		if err := second(); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.take(t, "c2", true, b.hints(t)...)[0]; got.Standing != ledger.HintNamed || got.Item.StepID != "two" {
+			t.Errorf("the commit came late, and a claim found %+v", got)
+		}
+	})
+}
+
+// Past the grace the commit of a hint is made impossible, and at the next look the
+// hint is void.
+func TestInspectHint_GivesUpOnACommitThatNeverCame(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := pullSetup(t)
+		inspect := func(what string, late func() error) {
+			time.Sleep(10 * time.Minute)
+			hint := b.hints(t)[0]
+			if repaired, err := b.InspectHint(t.Context(), hint); !repaired || err != nil {
+				t.Errorf("%s: repaired %t, %v", what, repaired, err)
+			}
+			if repaired, err := b.InspectHint(t.Context(), hint); repaired || err != nil {
+				t.Errorf("%s: at the next look: repaired %t, %v", what, repaired, err)
+			}
+			if left := b.hints(t); len(left) != 0 {
+				t.Errorf("%s: left are %+v", what, left)
+			}
+			if err := late(); !errors.Is(err, tablestore.ErrConflict) {
+				t.Errorf("%s: the late commit: %v", what, err)
+			}
+		}
+		inspect("an accept", b.lose(t, func() {
+			if _, err := b.Accept(t.Context(), command("a")); err == nil {
+				t.Fatal("accepted")
+			}
+		}))
+		b.fireAll(t) // The accept's own entry frees what it had reserved.
+		id := b.mustAccept(t, command("a")).Job.ID
+		started := b.take(t, "c", true, b.hints(t)...)[0].Item
+		inspect("a RESULT", b.lose(t, func() {
+			_, _ = b.Change(t.Context(), id, statemachine.Result{
+				StepID: "one", Pair: statemachine.Pair{AttemptNo: 1, LeaseID: started.LeaseID}, Status: statemachine.ResultSucceeded,
+			})
+		}))
+		if live := b.live(t); len(live) != 1 || live[0] != id {
+			t.Errorf("the live set is %v", live)
+		}
+	})
+}
+
+// The commit that the reconciler means to make impossible may come first: then the
+// hint is the named one, and stays.
+func TestInspectHint_DeletesNothingInTheLookThatRaisesTheRev(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := pullSetup(t)
+		id := b.mustAccept(t, command("a")).Job.ID
+		started := b.take(t, "c", true, b.hints(t)...)[0].Item
+		late := b.lose(t, func() {
+			_, _ = b.Change(t.Context(), id, statemachine.Result{
+				StepID: "one", Pair: statemachine.Pair{AttemptNo: 1, LeaseID: started.LeaseID}, Status: statemachine.ResultSucceeded,
+			})
+		})
+		time.Sleep(10 * time.Minute)
+		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+			if commits(batch) {
+				b.store.set(nil)
+				if err := late(); err != nil {
+					t.Error(err)
+				}
+			}
+			return commit()
+		})
+		hint := b.hints(t)[0]
+		for look := range 2 {
+			if _, err := b.InspectHint(t.Context(), hint); err != nil {
+				t.Errorf("look %d: %v", look, err)
+			}
+		}
+		if got := b.take(t, "c2", true, b.hints(t)...); len(got) != 1 || got[0].Standing != ledger.HintNamed {
+			t.Errorf("claimed %+v", got)
+		}
+	})
+}
+
+// A hint at or beyond its rev that no queued item names is deleted on sight, by a
+// claim as by the reconciler.
+func TestReady_AVoidHintIsDeletedOnSight(t *testing.T) {
+	t.Parallel()
+	for name, see := range map[string]func(t *testing.T, b *bundle, hint ledger.Hint){
+		"by a claim": func(t *testing.T, b *bundle, hint ledger.Hint) {
+			if got := b.take(t, "again", false, hint)[0].Standing; got != ledger.HintVoid {
+				t.Errorf("the claim found the hint %d", got)
+			}
+		},
+		"by the reconciler": func(t *testing.T, b *bundle, hint ledger.Hint) {
+			if repaired, err := b.InspectHint(t.Context(), hint); repaired || err != nil {
+				t.Errorf("repaired %t, %v", repaired, err)
+			}
+		},
+	} {
+		for what, end := range map[string]func(t *testing.T, b *bundle, id string, hint ledger.Hint){
+			"claimed":   func(t *testing.T, b *bundle, _ string, hint ledger.Hint) { b.take(t, "c", false, hint) },
+			"withdrawn": func(t *testing.T, b *bundle, id string, _ ledger.Hint) { b.mustChange(t, id, statemachine.Pause{}) },
+			"cancelled": func(t *testing.T, b *bundle, id string, _ ledger.Hint) { b.mustChange(t, id, statemachine.Cancel{}) },
+		} {
+			t.Run(what+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				b := pullSetup(t)
+				id := b.mustAccept(t, command("a")).Job.ID
+				hint := b.hints(t)[0]
+				b.leaveHints(func() { end(t, b, id, hint) })
+				if left := b.hints(t); len(left) != 1 {
+					t.Fatalf("the crash left %+v", left)
+				}
+				see(t, b, hint)
+				if left := b.hints(t); len(left) != 0 {
+					t.Errorf("left are %+v", left)
+				}
+			})
+		}
+	}
+}
+
+// Only a purge explains that the job of a later hint is missing.
+func TestInspectHint_OfAMissingJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := pullSetup(t)
+		id := b.mustAccept(t, command("a")).Job.ID
+		b.take(t, "c", true, b.hints(t)...)
+		gone, err := b.NewJobID()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rev, want := range map[int64]int{1: 1, 7: 0} {
+			hint := ledger.Hint{
+				Kind: hintKinds[0], TenantID: "tenant_a", WorkID: gone + ".0.1", AttemptNo: 1, Rev: rev, Since: time.Now().UTC(),
+			}
+			key := tablestore.Key{Table: "luciusqueue", Partition: "ready:ones:ONE:000", Row: hint.Row()}
+			if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Put, Key: key}}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.InspectHint(t.Context(), hint); err != nil {
+				t.Fatal(err)
+			}
+			if left := b.hints(t); len(left) != want {
+				t.Errorf("of rev %d: left are %+v", rev, left)
+			}
+			b.discard(t, key)
+		}
+		if _, err := b.InspectHint(t.Context(), ledger.Hint{WorkID: "nonsense"}); err == nil {
+			t.Error("nonsense was inspected")
+		}
+		if _, err := b.Job(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A requeue writes its own hint, and deletes the one before: purge knows only the
+// last.
+func TestReady_ARequeueDeletesTheHintOfTheAttemptBefore(t *testing.T) {
+	t.Parallel()
+	b := pullSetup(t)
+	id := b.mustAccept(t, command("a")).Job.ID
+	b.leaveHints(func() { b.take(t, "c", true, b.hints(t)...) })
+	b.mustChange(t, id, statemachine.Stall{StepID: "one", AttemptNo: 1})
+	if left := b.hints(t); len(left) != 1 || left[0].AttemptNo != 1 {
+		t.Fatalf("the crash left %+v", left)
+	}
+	b.mustChange(t, id, statemachine.Retry{})
+	if left := b.hints(t); len(left) != 1 || left[0].AttemptNo != 2 || left[0].WorkID != id+".0.1" {
+		t.Errorf("after the requeue there are %+v", left)
+	}
+}
+
+func TestPurge_DeletesTheHintsThatCrashesLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := pullSetup(t)
+		id := b.mustAccept(t, command("a")).Job.ID
+		b.leaveHints(func() {
+			for n := range 2 {
+				hints := b.hints(t)
+				item := b.take(t, fmt.Sprint("c", n), true, hints[len(hints)-1])[0].Item
+				b.mustChange(t, id, statemachine.Result{
+					StepID: item.StepID, Pair: statemachine.Pair{AttemptNo: 1, LeaseID: item.LeaseID}, Status: statemachine.ResultSucceeded,
+				})
+			}
+		})
+		if left := b.hints(t); len(left) != 2 {
+			t.Fatalf("the crashes left %+v", left)
+		}
+		time.Sleep(2 * time.Hour)
+		entry := b.due(t, ledger.Retention)[0]
+		if outcome, err := b.Purge(t.Context(), entry); err != nil || outcome != ledger.PurgeDone {
+			t.Fatalf("%s, %v", outcome, err)
+		}
+		if left := b.hints(t); len(left) != 0 {
+			t.Errorf("left are %+v", left)
+		}
+		if page, err := b.store.Scan(t.Context(), tablestore.Query{Table: "luciusledger", Partition: id}); err != nil || len(page.Rows) != 0 {
+			t.Errorf("%d rows of the job are left (%v)", len(page.Rows), err)
+		}
+	})
+}
+
+// The named hint of a queued job is put back if it is missing: by the reconciler, and
+// by the entry of the accept, which then goes.
+func TestReady_AMissingHintIsPutBack(t *testing.T) {
+	t.Parallel()
+	lost := func(t *testing.T, b *bundle) (id string, hint ledger.Hint) {
+		id = b.mustAccept(t, command("a")).Job.ID
+		hint = b.hints(t)[0]
+		b.discard(t, tablestore.Key{Table: "luciusqueue", Partition: "ready:ones:ONE:000", Row: hint.Row()})
+		return id, hint
+	}
+	back := func(t *testing.T, b *bundle, hint ledger.Hint) {
+		if hints := b.hints(t); len(hints) != 1 || hints[0] != hint {
+			t.Errorf("hints are %+v, want %+v", hints, hint)
+		}
+	}
+	t.Run("by the reconciler", func(t *testing.T) {
+		t.Parallel()
+		b := pullSetup(t)
+		_, hint := lost(t, b)
+		if found := b.inspected(t); len(found) != 1 || found[0].Repaired == "" {
+			t.Errorf("%+v", found)
+		}
+		back(t, b, hint)
+		if found := b.inspected(t); found[0].Repaired != "" || found[0].Stuck != "" {
+			t.Errorf("repaired again: %+v", found)
+		}
+	})
+	t.Run("by the accept's entry", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			b := pullSetup(t)
+			id, hint := lost(t, b)
+			time.Sleep(2 * time.Second) // The step's ACK timeout is one.
+			if got := b.fireAll(t); got[ledger.Acted] != 1 {
+				t.Errorf("fired %v", got)
+			}
+			back(t, b, hint)
+			if entries := b.entries(t); len(entries) != 0 {
+				t.Errorf("entries are left: %+v", entries)
+			}
+			if got := b.take(t, "c", true, hint)[0]; got.Standing != ledger.HintNamed {
+				t.Errorf("the claim found the hint %d", got.Standing)
+			}
+			if found := b.inspected(t); len(found) != 1 || found[0].Repaired != "" || found[0].Stuck != "" || found[0].JobID != id {
+				t.Errorf("%+v", found)
+			}
+		})
+	})
+	t.Run("not after a claim in between", func(t *testing.T) {
+		t.Parallel()
+		b := pullSetup(t)
+		b.mustAccept(t, command("a"))
+		// The claim comes when the job is loaded and its hint is looked for.
+		other := pulling(t, b.store)
+		gets := &gotten{Store: b.store.Store, prefix: "ready:", meanwhile: func() { other.take(t, "c", true, other.hints(t)...) }}
+		slow := pulling(t, &hooked{Store: gets})
+		if found := slow.inspected(t); len(found) != 1 || found[0].Repaired != "" {
+			t.Errorf("%+v", found)
+		}
+		if hints := b.hints(t); len(hints) != 0 {
+			t.Errorf("hints are %+v", hints)
+		}
+	})
+}
+
+// A corrupt row of the index is reported, and stops neither the page nor the walk.
+func TestInspectReady_GoesPastBadRows(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]string{"before the others": "0", "after them": "zzz"} {
+		for what, accept := range map[string]bool{"with others": true, "alone": false} {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				t.Parallel()
+				b := pullSetup(t)
+				b.mustAccept(t, command("a"))
+				if !accept {
+					b.take(t, "c", true, b.hints(t)...)
+				}
+				key := tablestore.Key{Table: "luciusqueue", Partition: "ready:ones:ONE:000", Row: row}
+				if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Put, Key: key}}); err != nil {
+					t.Fatal(err)
+				}
+				var walk ledger.ReadyWalk
+				bad, seen := 0, 0
+				for page := 0; ; page++ {
+					kinds, _, ended, err := b.InspectReady(t.Context(), &walk, 1)
+					if err != nil {
+						bad++
+					}
+					seen += kinds[hintKinds[0]]
+					if ended {
+						break
+					}
+					if page > 10 {
+						t.Fatal("the walk does not end")
+					}
+				}
+				want := 0
+				if accept {
+					want = 1
+				}
+				if bad != 1 || seen != want {
+					t.Errorf("%d pages had errors, %d hints were seen", bad, seen)
+				}
+			})
+		}
+	}
+}
+
+// Nor does a job that cannot be read.
+func TestInspectReady_GoesPastAJobThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	b := pullSetup(t)
+	broken := b.mustAccept(t, command("a")).Job.ID
+	b.discard(t, tablestore.Key{Table: "luciusledger", Partition: broken, Row: "OUTBOX:0000:000001"})
+	void := b.mustAccept(t, command("b")).Job.ID
+	b.leaveHints(func() { b.mustChange(t, void, statemachine.Cancel{}) })
+	var walk ledger.ReadyWalk
+	seen, _, ended, err := b.InspectReady(t.Context(), &walk, 10)
+	if err == nil || !ended || seen[hintKinds[0]] != 2 {
+		t.Errorf("saw %v, ended %t, %v", seen, ended, err)
+	}
+	if left := b.hints(t); len(left) != 1 || left[0].WorkID != broken+".0.1" {
+		t.Errorf("left are %+v", left)
+	}
+}

@@ -1,0 +1,104 @@
+package ledger_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// object is JSON of that size that repeats a text in it.
+func object(text string, size int) json.RawMessage {
+	const before, after = `{"uri":"s3://b","x":"`, `"}`
+	room := size - len(before) - len(after)
+	return []byte(before + strings.Repeat(text, room/len(text)) + strings.Repeat("x", room%len(text)) + after)
+}
+
+// largest is a command that is as large as the way in lets it be.
+func largest(text string, payload int) ledger.Command {
+	long := func(n int) string { return strings.Repeat("&", n) }
+	ref, urls := object(text, commands.MaxRef), make([]string, commands.MaxCallbackURLs)
+	for i := range urls {
+		urls[i] = "https://a.example/?" + long(commands.MaxCallbackURL-19)
+	}
+	cmd := command("largest")
+	cmd.Job.TenantID, cmd.Job.RequestType = strings.Repeat("t", commands.MaxTenantID), long(commands.MaxRequestType)
+	cmd.Job.DocID, cmd.Job.IdempotencyKey = long(commands.MaxDocID), long(commands.MaxIdempotencyKey)
+	cmd.Job.CorrelationID, cmd.Job.CallbackURLs = strings.Repeat("c", commands.MaxCorrelationID), urls
+	cmd.Job.InputRef, cmd.Job.OutputRef, cmd.Job.WorkspaceRef = ref, ref, ref
+	cmd.Payload = object(text, payload)
+	step := cmd.Steps[1] // It takes the result of the one before it.
+	step.PayloadPointer, step.OutputRef, step.Type, step.Service = "", ref, long(128), long(128)
+	step.Routing.RoutingKeyUsed = long(commands.MaxTenantID + commands.MaxDocID)
+	cmd.Steps = make([]statemachine.Step, protocol.MaxSteps)
+	for i := range cmd.Steps {
+		cmd.Steps[i] = step
+		cmd.Steps[i].ID = "step_" + tablestore.Pad(i, 2)
+	}
+	return cmd
+}
+
+// What the way in lets through fits the rows and batches of every later change:
+// a job is never stuck because a reference, in the place of a shorter one, makes
+// its directive too large.
+func TestSizes_TheLargestCommandLivesThroughAllChanges(t *testing.T) {
+	t.Parallel()
+	for name, cmd := range map[string]ledger.Command{
+		"ASCII":  largest("a", commands.LargestPayload),
+		"quotes": largest(`\"`, commands.LargestPayload),
+		"kanji":  largest("語", commands.LargestPayload),
+		"markup": largest("<", commands.DefaultMaxPayload),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			id := b.mustAccept(t, cmd).Job.ID
+			ref := cmd.Job.InputRef
+			for range protocol.MaxSteps - 1 {
+				m := b.inbox.last()
+				b.mustChange(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+				b.mustChange(t, id, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
+				b.mustChange(t, id, statemachine.Result{
+					StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultSucceeded, OutputRef: ref, ResultRef: ref,
+				})
+			}
+			m := b.inbox.last()
+			b.mustChange(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+			b.mustChange(t, id, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
+			b.mustChange(t, id, statemachine.Result{
+				StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultFailedFinal, OutputRef: ref, ResultRef: ref,
+				ErrorCode: strings.Repeat("&", 1000), ErrorMessage: strings.Repeat("&", 10_000),
+			})
+			payload, err := b.Payload(t.Context(), id)
+			if err != nil || string(payload) != string(cmd.Payload) {
+				t.Errorf("%d bytes of payload came back as %d, %v", len(cmd.Payload), len(payload), err)
+			}
+		})
+	}
+}
+
+func TestSizes_TheLargestCommandIsCancelledWhole(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.mustAccept(t, largest("<", commands.DefaultMaxPayload)).Job.ID
+	b.mustChange(t, id, statemachine.Cancel{Reason: strings.Repeat("&", 1024)})
+}
+
+// Markup takes six bytes a character on the wire to Azure: what no batch holds is
+// refused whole.
+func TestSizes_ACommandThatNoBatchHoldsLeavesNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if _, err := b.Accept(t.Context(), largest("<", commands.LargestPayload)); !errors.Is(err, tablestore.ErrTooLarge) {
+		t.Errorf("answered %v", err)
+	}
+	if live, entries := b.live(t), b.entries(t); len(live)+len(entries) > 0 {
+		t.Errorf("left %v and %v", live, entries)
+	}
+}

@@ -1,0 +1,335 @@
+package pebblestore_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
+)
+
+// lockedBuffer may be read while it is written to.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+// Write implements [io.Writer].
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.String()
+}
+
+// expectSentence fails unless the text is one line that contains all wants.
+func expectSentence(t *testing.T, what, text string, wants ...string) {
+	t.Helper()
+	for _, want := range wants {
+		if !strings.Contains(text, want) || strings.Count(text, "\n") != 1 || strings.Contains(text, ".go:") {
+			t.Errorf("the %s is not one sentence with %q:\n%s", what, want, text)
+		}
+	}
+}
+
+// filled returns the options of a closed store on disk with tables and logs, and
+// the number of rows in it.
+func filled(t *testing.T) (pebblestore.Options, int) {
+	t.Helper()
+	options := pebblestore.Options{Dir: filepath.Join(t.TempDir(), "data")}.WithMemTable(512 << 10)
+	store := open(t, options)
+	rows, err := fill(t, store, 0, 150)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeStore(t, store)
+	return options, len(rows)
+}
+
+// matching returns the paths of the directory's files of that pattern.
+func matching(t *testing.T, dir, pattern string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no file %s: %v", pattern, err)
+	}
+	return found
+}
+
+func removeAll(t *testing.T, paths ...string) {
+	t.Helper()
+	for _, path := range paths {
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// expectUntouched fails unless opening the directory returns ErrDamaged and
+// leaves every file unchanged.
+func expectUntouched(t *testing.T, options pebblestore.Options, file string) {
+	t.Helper()
+	before := files(t, options.Dir)
+	expectDamage(t, options, file)
+	if diff := cmp.Diff(before, files(t, options.Dir)); diff != "" {
+		t.Errorf("the directory changed (-before +after):\n%.2000s", diff)
+	}
+}
+
+// expectDamage fails unless opening the directory, for writing and read-only,
+// fails with one sentence about that file and what to do.
+func expectDamage(t *testing.T, options pebblestore.Options, file string) {
+	t.Helper()
+	for _, readOnly := range []bool{false, true} {
+		options.ReadOnly = readOnly
+		expectOpenError(t, options, pebblestore.ErrDamaged, file)
+		expectOpenError(t, options, pebblestore.ErrDamaged, "restore the directory from a backup, or move it away")
+		if _, err := pebblestore.Open(options); err != nil && strings.Contains(err.Error(), "\n") {
+			t.Errorf("open: more than a sentence: %s", err)
+		}
+	}
+}
+
+// TestDamage_AStoreWithoutItsMarkersIsNotTakenForANewOne removes the files by
+// which the engine distinguishes a store from an empty directory.
+func TestDamage_AStoreWithoutItsMarkersIsNotTakenForANewOne(t *testing.T) {
+	t.Parallel()
+	for what, patterns := range map[string][]string{
+		"marker.manifest.":       {"marker.manifest.*"},
+		"marker.format-version.": {"marker.format-version.*"},
+		"000":                    {"marker.*"},
+		"OPTIONS-":               {"marker.*", "*.sst", "*.log", "MANIFEST-*"},
+		"MANIFEST-":              {"marker.*", "*.sst", "*.log", "OPTIONS-*"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			options, _ := filled(t)
+			for _, pattern := range patterns {
+				removeAll(t, matching(t, options.Dir, pattern)...)
+			}
+			expectUntouched(t, options, what)
+		})
+	}
+}
+
+// TestDamage_AnyFileOfAStoreIsASignOfIt keeps one file of a store at a time.
+func TestDamage_AnyFileOfAStoreIsASignOfIt(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{
+		"000007.sst", "000008.blob", "000002.log", "000002-001.log", "12.log", "MANIFEST-000001", "OPTIONS-000003",
+		"marker.manifest.000001.MANIFEST-000001", "marker.format-version.000011.024",
+	} {
+		options := pebblestore.Options{Dir: t.TempDir()}
+		if err := os.WriteFile(filepath.Join(options.Dir, name), []byte("content"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		expectUntouched(t, options, name)
+	}
+}
+
+// TestDamage_AStoreIsNotTakenForACreation adds the mark of an interrupted
+// creation to the files of a store.
+func TestDamage_AStoreIsNotTakenForACreation(t *testing.T) {
+	t.Parallel()
+	options, rows := filled(t)
+	if err := os.WriteFile(filepath.Join(options.Dir, "CREATING"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	store := open(t, options)
+	for n := range rows {
+		expectThere(t, store, n)
+	}
+	closeStore(t, store)
+	removeAll(t, matching(t, options.Dir, "marker.*")...)
+	expectUntouched(t, options, "000")
+}
+
+func TestDamage_ForeignFilesDoNotCount(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"server.log", "notes.sst", "lost+found", "LOCK", "MANIFEST-old", "12.txt"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("content"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store := open(t, pebblestore.Options{Dir: dir})
+	defer closeStore(t, store)
+	if !store.Info().New {
+		t.Error("the store is not new")
+	}
+}
+
+// TestDamage_OfAnyFileIsOneSentence damages each kind of file in several ways.
+func TestDamage_OfAnyFileIsOneSentence(t *testing.T) {
+	t.Parallel()
+	half := func(b []byte) []byte { return b[:len(b)/2] }
+	garbage := func([]byte) []byte { return []byte("this is not what was here") }
+	flip := func(at float64) func(b []byte) []byte {
+		return func(b []byte) []byte {
+			b[int(float64(len(b))*at)] ^= 1
+			return b
+		}
+	}
+	for name, test := range map[string]struct {
+		pattern, file string
+		damage        func(content []byte) []byte // nil removes the file.
+	}{
+		"no manifest":           {"MANIFEST-*", "MANIFEST-", nil},
+		"empty manifest":        {"MANIFEST-*", "MANIFEST-", func([]byte) []byte { return nil }},
+		"garbage in manifest":   {"MANIFEST-*", "MANIFEST-", garbage},
+		"byte of manifest":      {"MANIFEST-*", "MANIFEST-", flip(0)},
+		"half a manifest":       {"MANIFEST-*", ".sst", half},
+		"no table":              {"*.sst", ".sst", nil},
+		"empty table":           {"*.sst", ".sst", func([]byte) []byte { return nil }},
+		"half a table":          {"*.sst", ".sst", half},
+		"byte in head of table": {"*.sst", ".sst", flip(0)},
+		"byte at end of table":  {"*.sst", ".sst", flip(0.99999)},
+		"garbage in options":    {"OPTIONS-*", "OPTIONS-", garbage},
+		"half of the options":   {"OPTIONS-*", "OPTIONS-", half},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			options, _ := filled(t)
+			for _, path := range matching(t, options.Dir, test.pattern) {
+				if test.damage == nil {
+					removeAll(t, path)
+					continue
+				}
+				content, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, test.damage(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			expectDamage(t, options, test.file)
+		})
+	}
+}
+
+// TestDamage_FoundLaterIsOneSentence damages the tables of an open store, which
+// detects it on reading, and lets the engine retry for a while.
+func TestDamage_FoundLaterIsOneSentence(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		options, rows := filled(t)
+		var log lockedBuffer
+		options.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		store := open(t, options)
+		time.Sleep(time.Minute) // Compactions have ended.
+		for _, path := range matching(t, options.Dir, "*.sst") {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for at := len(content) / 4; at < len(content)*3/4; at += 100 {
+				content[at] ^= 1
+			}
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var found error
+		for n := 0; n < rows && found == nil; n++ {
+			found = getOne(t, store, n)
+		}
+		if !errors.Is(found, tablestore.ErrUnavailable) || !errors.Is(found, pebblestore.ErrDamaged) {
+			t.Errorf("get: %v, want ErrUnavailable and ErrDamaged", found)
+		}
+		for range 10 {
+			expectRefused(t, store)
+			time.Sleep(time.Second)
+		}
+		closeStore(t, store)
+		expectSentence(t, "log", log.String(), ".sst is damaged", options.Dir, "restore the directory from a backup")
+		expectSentence(t, "error", found.Error()+"\n", "must be opened again")
+	})
+}
+
+// TestDamage_AStoreThatLostItsFirstLogIsNotNew removes the log of a store that
+// has written nothing else.
+func TestDamage_AStoreThatLostItsFirstLogIsNotNew(t *testing.T) {
+	t.Parallel()
+	options := pebblestore.Options{Dir: t.TempDir()}
+	store := open(t, options)
+	if err := commitOne(t, store, rowOf(1, 10)); err != nil {
+		t.Fatal(err)
+	}
+	closeStore(t, store)
+	removeAll(t, matching(t, options.Dir, "*.log")...)
+	expectOpenError(t, options, pebblestore.ErrDamaged, "a log or table is missing")
+	expectOpenError(t, options, pebblestore.ErrDamaged, "a log or table is missing")
+}
+
+// TestCreation_InterruptedIsRepeated loses power before each operation of a
+// creation; none, half or all of the unsynced data survives.
+func TestCreation_InterruptedIsRepeated(t *testing.T) {
+	t.Parallel()
+	d := newDisk()
+	var crashed []*vfs.MemFS
+	d.obey("", func() error {
+		for _, kept := range []int{0, 50, 100} {
+			cfg := vfs.CrashCloneCfg{UnsyncedDataPercent: kept, RNG: rand.New(rand.NewPCG(uint64(len(crashed)), 1))}
+			crashed = append(crashed, d.memory.CrashClone(cfg))
+		}
+		return nil
+	}, slices.Concat(makes, writes, syncs, []errorfs.OpKind{errorfs.OpRemove})...)
+	store := open(t, d.options())
+	d.heal()
+	closeStore(t, store)
+	if len(crashed) < 3*20 {
+		t.Fatalf("a creation has only %d operations", len(crashed)/3)
+	}
+	for n, memory := range crashed {
+		options := diskOf(memory).options()
+		store := open(t, options)
+		if err := commitOne(t, store, rowOf(n, 10)); err != nil {
+			t.Errorf("commit after crash %d of the creation: %v", n, err)
+		}
+		closeStore(t, store)
+		if store = open(t, options); store.Info().New {
+			t.Errorf("the store is new again after crash %d of the creation", n)
+		}
+		expectThere(t, store, n)
+		closeStore(t, store)
+	}
+}
+
+func TestInfo(t *testing.T) {
+	t.Parallel()
+	options := pebblestore.Options{Dir: t.TempDir()}
+	store := open(t, options)
+	made := store.Info()
+	closeStore(t, store)
+	if !made.New || made.Opened != 1 || made.Created.IsZero() || made.Bytes == 0 || !filepath.IsAbs(made.Dir) {
+		t.Errorf("a new store: %+v", made)
+	}
+	store = open(t, options)
+	defer closeStore(t, store)
+	opened := store.Info()
+	made.New, made.Opened, made.Bytes = false, 2, opened.Bytes
+	made.Created = opened.Created.Add(made.Created.Sub(opened.Created).Truncate(1e6))
+	if diff := cmp.Diff(made, opened); diff != "" {
+		t.Errorf("the store opened again (-want +got):\n%s", diff)
+	}
+}

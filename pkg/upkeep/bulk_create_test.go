@@ -1,0 +1,234 @@
+package upkeep_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+// ids are the operation's jobs, in order.
+func ids(page upkeep.OperationPage) []string {
+	var all []string
+	for _, item := range page.Items {
+		all = append(all, item.JobID)
+	}
+	return all
+}
+
+func TestCreate_SettlesItsJobs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		old := jobs.fail("a", 2, "x")
+		time.Sleep(time.Hour)
+		noon := time.Now()
+		time.Sleep(time.Minute)
+		x := jobs.fail("b", 1200, "x")
+		time.Sleep(time.Second)
+		y := jobs.fail("a", 3, "y")
+		service := serve(t, jobs, memstore.New(memstore.Options{}))
+		for name, test := range map[string]struct {
+			request upkeep.BulkRequest
+			want    []string
+		}{
+			"the named ones, once":      {upkeep.BulkRequest{JobIDs: []string{"q", old[0], "q", old[1]}}, []string{"q", old[0], old[1]}},
+			"all, newest first":         {upkeep.BulkRequest{}, append(slices.Clone(y), x[:997]...)},
+			"of a code":                 {upkeep.BulkRequest{Filter: upkeep.FailureFilter{ErrorCode: "y"}}, y},
+			"of a tenant":               {upkeep.BulkRequest{Filter: upkeep.FailureFilter{TenantID: "a"}}, append(slices.Clone(y), old...)},
+			"of a tenant, up to four":   {upkeep.BulkRequest{Filter: upkeep.FailureFilter{TenantID: "a"}, Limit: 4}, append(slices.Clone(y), old[0])},
+			"accepted before":           {upkeep.BulkRequest{Filter: upkeep.FailureFilter{CreatedBefore: noon}}, old},
+			"accepted since":            {upkeep.BulkRequest{Filter: upkeep.FailureFilter{CreatedAfter: noon, TenantID: "a"}}, y},
+			"of a step type":            {upkeep.BulkRequest{Filter: upkeep.FailureFilter{StepType: "S", ErrorCode: "y"}}, y},
+			"of no step type":           {upkeep.BulkRequest{Filter: upkeep.FailureFilter{StepType: "T"}}, nil},
+			"of another request type":   {upkeep.BulkRequest{Filter: upkeep.FailureFilter{RequestType: "q"}}, nil},
+			"more than are read a time": {upkeep.BulkRequest{Limit: 10_000}, append(append(slices.Clone(y), x...), old...)},
+		} {
+			op := create(t, service, "", test.request)
+			if diff := cmp.Diff(test.want, ids(get(t, service, op.ID))); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
+			wantState := upkeep.OperationRunning
+			if len(test.want) == 0 {
+				wantState = upkeep.OperationDone
+			}
+			if op.Matched != len(test.want) || op.State != wantState || op.From != ledger.FromFailed || op.RatePerSecond != 20 {
+				t.Errorf("%s: %+v", name, op)
+			}
+		}
+	})
+}
+
+func TestCreate_NamesWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	service := serve(t, newSketch(), memstore.New(memstore.Options{}))
+	now := time.Now()
+	for pointer, r := range map[string]upkeep.BulkRequest{
+		"/job_ids":          {JobIDs: slices.Repeat([]string{"a"}, 1001)},
+		"/job_ids ":         {JobIDs: []string{"a"}, Filter: upkeep.FailureFilter{TenantID: "t"}},
+		"/limit":            {Limit: 10_001},
+		"/limit ":           {Limit: -1},
+		"/rate_per_second":  {RatePerSecond: 1001},
+		"/rate_per_second ": {RatePerSecond: -1},
+		"/from":             {From: "middle"},
+		"/created_after":    {Filter: upkeep.FailureFilter{CreatedAfter: now, CreatedBefore: now}},
+	} {
+		_, err := service.Create(t.Context(), "", r)
+		told, ok := errors.AsType[*problem.Error](err)
+		if !ok || told.Code != problem.InvalidEnvelope || told.Errors[0].Pointer != strings.TrimSpace(pointer) {
+			t.Errorf("%s: %v", pointer, err)
+		}
+	}
+}
+
+func TestCreate_AKeyIsOneOperation(t *testing.T) {
+	t.Parallel()
+	for name, store := range map[string]tablestore.Store{"split": split(), "atomic": memstore.New(memstore.Options{})} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			jobs := newSketch()
+			jobs.fail("a", 250, "x")
+			service := serve(t, jobs, store)
+			ops := make([]upkeep.Operation, 8)
+			var group sync.WaitGroup
+			for i := range ops {
+				group.Go(func() { ops[i] = create(t, service, "key", upkeep.BulkRequest{Reason: "why"}) })
+			}
+			group.Wait()
+			for _, op := range ops {
+				if diff := cmp.Diff(ops[0].ID, op.ID); diff != "" || op.Matched != 250 {
+					t.Errorf("%+v is another than %+v", op, ops[0])
+				}
+			}
+			if page := get(t, service, ops[0].ID); len(page.Items) != 250 {
+				t.Errorf("%d items", len(page.Items))
+			}
+			if rows := scan(t, store, "retries"); len(rows) != 1 {
+				t.Errorf("%d rows, want the HEAD alone", len(rows))
+			}
+			_, err := service.Create(t.Context(), "key", upkeep.BulkRequest{Reason: "another"})
+			if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.IdempotencyMismatch {
+				t.Errorf("another request under the key: %v", err)
+			}
+			if other := create(t, service, "", upkeep.BulkRequest{Reason: "why"}); other.ID == ops[0].ID {
+				t.Error("without a key it is the same operation")
+			}
+		})
+	}
+}
+
+// scan returns all rows of a partition.
+func scan(t *testing.T, store tablestore.Store, partition string) []tablestore.Row {
+	t.Helper()
+	page, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: partition})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page.Rows
+}
+
+// A create that fails at any call, or loses its reply, is made good by a repeat:
+// the operation is there once and whole, and leftovers go after an hour.
+func TestCreate_CrashesAtAnyCall(t *testing.T) {
+	t.Parallel()
+	for nth := 1; nth <= 8; nth++ {
+		for name, fault := range map[string]storetest.Fault{
+			"before": {}, "after": {After: true}, "as its own rival": ownRival,
+		} {
+			if fault.Err != nil && nth != 5 {
+				continue // The HEAD's is the fifth commit, and the only one with a precondition.
+			}
+			t.Run(fmt.Sprintf("call %d %s", nth, name), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					jobs := newSketch()
+					jobs.fail("a", 250, "x")
+					store, faults := storetest.Faulty(split())
+					service := serve(t, jobs, store)
+					fault.Nth = nth
+					faults.Plan(fault)
+					first, err := service.Create(t.Context(), "key", upkeep.BulkRequest{})
+					faults.Clear()
+					if told, ok := errors.AsType[*problem.Error](err); err != nil && (!ok || told.Code != problem.StoreUnavailable) {
+						t.Errorf("told %v", err)
+					}
+					op := create(t, service, "key", upkeep.BulkRequest{})
+					if err == nil && first.ID != op.ID {
+						t.Errorf("%s, then %s", first.ID, op.ID)
+					}
+					r := runner(t, service)
+					runOnce(t, r)
+					time.Sleep(2 * time.Hour)
+					runOnce(t, r)
+					if rows := scan(t, store, "retries"); len(rows) != 1 {
+						t.Errorf("%d rows are left, want the HEAD", len(rows))
+					}
+					page := get(t, service, op.ID)
+					if len(page.Items) != 250 || page.State != upkeep.OperationDone || page.Rerun != 250 {
+						t.Errorf("%d items, %+v", len(page.Items), page.Operation)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestGet_AndCancelOfNothing(t *testing.T) {
+	t.Parallel()
+	store, faults := storetest.Faulty(split())
+	service := serve(t, newSketch(), store)
+	get := func(id, after string) error { _, err := service.Get(t.Context(), id, 10, after); return err }
+	stop := func() error { _, err := service.Cancel(t.Context(), "no such/one"); return err }
+	op := create(t, service, "", upkeep.BulkRequest{JobIDs: []string{"a"}})
+	for name, test := range map[string]struct {
+		err  error
+		code problem.Code
+	}{
+		"get":                {get("no such/one", ""), problem.NotFound},
+		"cancel":             {stop(), problem.NotFound},
+		"a made-up token":    {get(op.ID, "x"), problem.InvalidEnvelope},
+		"a negative token":   {get(op.ID, "-1"), problem.InvalidEnvelope},
+		"a token far beyond": {get(op.ID, "10000"), problem.InvalidEnvelope},
+	} {
+		if told, ok := errors.AsType[*problem.Error](test.err); !ok || told.Code != test.code {
+			t.Errorf("%s: %v", name, test.err)
+		}
+	}
+	for n := range 2 {
+		faults.Plan(storetest.Fault{Nth: n + 1})
+		if told, ok := errors.AsType[*problem.Error](get(op.ID, "")); !ok || told.Code != problem.StoreUnavailable {
+			t.Errorf("get without the store: %v", told)
+		}
+	}
+	if page, err := service.Get(t.Context(), op.ID, 10, "9999"); err != nil || len(page.Items) != 0 || page.Next != "" {
+		t.Errorf("behind the end: %+v, %v", page, err)
+	}
+}
+
+func TestNewFailures_NamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	if _, err := upkeep.NewFailures(upkeep.FailuresConfig{}); err == nil {
+		t.Error("a service of nothing was made")
+	}
+	service := serve(t, newSketch(), split())
+	for name, cfg := range map[string]upkeep.BulkConfig{
+		"no service": {}, "lease": {Failures: service, Lease: -1}, "limit": {Failures: service, Limit: -1},
+	} {
+		if _, err := upkeep.NewBulk(cfg); err == nil {
+			t.Errorf("%s: a runner was made", name)
+		}
+	}
+}

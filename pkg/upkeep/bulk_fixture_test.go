@@ -1,0 +1,303 @@
+package upkeep_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+const table = "luciusschedule"
+
+// inbox keeps the newest message that the ledger hands over.
+type inbox struct {
+	mu   sync.Mutex
+	last ledger.Message
+}
+
+func (i *inbox) Offer(message ledger.Message) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.last = message
+}
+
+// world is a real ledger, and a service on it.
+type world struct {
+	*ledger.Ledger
+	*upkeep.Failures
+	store tablestore.Store
+	inbox *inbox
+}
+
+func open(t *testing.T, store tablestore.Store) *world {
+	t.Helper()
+	in := &inbox{}
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Handoff: in, Shards: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{Ledger: l, Failures: serve(t, l, store), store: store, inbox: in}
+}
+
+func serve(t *testing.T, l upkeep.FailuresLedger, store tablestore.Store) *upkeep.Failures {
+	t.Helper()
+	service, err := upkeep.NewFailures(upkeep.FailuresConfig{Ledger: l, Store: store, Table: table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return service
+}
+
+func split() tablestore.Store { return memstore.New(memstore.Options{Split: true}) }
+
+// accept makes a job of one step of that type.
+func (w *world) accept(t *testing.T, tenant, stepType string) string {
+	t.Helper()
+	policy := statemachine.Policy{
+		AckTimeout: time.Second, Lease: time.Minute,
+		Dispatch: []time.Duration{time.Second}, Ack: []time.Duration{time.Second}, Execution: []time.Duration{time.Second},
+	}
+	accepted, err := w.Accept(t.Context(), ledger.Command{
+		Job: statemachine.Job{
+			TenantID: tenant, IdempotencyHash: uuid.NewString(), RequestType: "type." + stepType,
+			InputRef: []byte(`{"uri":"s3://b/in"}`), OutputRef: []byte(`{"uri":"s3://b/out"}`),
+		},
+		Steps:   []statemachine.Step{{ID: "one", Type: stepType, Service: "s", Input: statemachine.InputJob, Policy: policy}},
+		Payload: []byte(`{}`),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return accepted.Job.ID
+}
+
+func (w *world) change(t *testing.T, jobID string, event statemachine.Event) error {
+	t.Helper()
+	_, err := w.Change(t.Context(), jobID, event)
+	return err
+}
+
+// end reports the newest job's result.
+func (w *world) end(t *testing.T, status statemachine.ResultStatus, code string) error {
+	t.Helper()
+	m := w.inbox.last
+	if err := w.change(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo}); err != nil {
+		t.Fatal(err)
+	}
+	return w.change(t, m.JobID, statemachine.Result{
+		StepID: m.StepID, Pair: statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}, Status: status, ErrorCode: code,
+	})
+}
+
+// fail makes a job that failed.
+func (w *world) fail(t *testing.T, tenant, stepType, code string) string {
+	t.Helper()
+	id := w.accept(t, tenant, stepType)
+	if err := w.end(t, statemachine.ResultFailedFinal, code); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// jobsOf are all jobs of a tenant in this month.
+func (w *world) jobsOf(t *testing.T, tenant string) []string {
+	t.Helper()
+	entries, more, err := w.Index(t.Context(), ledger.IndexQuery{TenantID: tenant, Month: time.Now(), Limit: 1000})
+	if err != nil || more {
+		t.Fatal(more, err)
+	}
+	var ids []string
+	for _, entry := range entries {
+		if _, err := w.Job(t.Context(), entry.JobID); err == nil {
+			ids = append(ids, entry.JobID)
+		}
+	}
+	return ids
+}
+
+func runner(t *testing.T, service *upkeep.Failures, set ...func(*upkeep.BulkConfig)) *upkeep.Bulk {
+	t.Helper()
+	cfg := upkeep.BulkConfig{Failures: service}
+	for _, f := range set {
+		f(&cfg)
+	}
+	r, err := upkeep.NewBulk(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func create(t *testing.T, s *upkeep.Failures, key string, r upkeep.BulkRequest) upkeep.Operation {
+	t.Helper()
+	op, err := s.Create(t.Context(), key, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return op
+}
+
+func runOnce(t *testing.T, r *upkeep.Bulk) upkeep.BulkPass {
+	t.Helper()
+	result, err := r.RunOnce(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// get reads an operation with all its items, in pages.
+func get(t *testing.T, s *upkeep.Failures, id string) upkeep.OperationPage {
+	t.Helper()
+	var all upkeep.OperationPage
+	for after := ""; ; {
+		page, err := s.Get(t.Context(), id, 700, after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page.Items = append(all.Items, page.Items...)
+		if all, after = page, page.Next; after == "" {
+			return all
+		}
+	}
+}
+
+// outcomes counts the items' outcomes.
+func outcomes(page upkeep.OperationPage) map[upkeep.ItemOutcome]int {
+	counts := map[upkeep.ItemOutcome]int{}
+	for _, item := range page.Items {
+		counts[item.Outcome]++
+	}
+	return counts
+}
+
+// sketch is a ledger in memory, whose jobs have all failed: for large numbers.
+type sketch struct {
+	mu      sync.Mutex
+	jobs    map[string]*statemachine.Aggregate
+	entries map[string][]ledger.IndexEntry // by tenant, newest first
+	reruns  map[string]string
+	by      map[string]string // new job: request id
+	starts  []time.Time       // of reruns
+	// veto may fail a rerun; it is called without the lock.
+	veto func(agg *statemachine.Aggregate) error
+}
+
+func newSketch() *sketch {
+	return &sketch{
+		jobs: map[string]*statemachine.Aggregate{}, entries: map[string][]ledger.IndexEntry{},
+		reruns: map[string]string{}, by: map[string]string{}, veto: func(*statemachine.Aggregate) error { return nil },
+	}
+}
+
+// fail adds n failed jobs of the tenant, the newest of now and the others each a
+// millisecond older, and returns them newest first.
+func (s *sketch) fail(tenant string, n int, code string) []string {
+	var ids []string
+	now := time.Now()
+	for i := range n {
+		id := newID(now.Add(time.Duration(i-n+1) * time.Millisecond))
+		s.jobs[id] = &statemachine.Aggregate{Job: statemachine.Job{
+			ID: id, TenantID: tenant, State: statemachine.JobFailedFinal, ErrorCode: code,
+		}}
+		s.entries[tenant] = append(s.entries[tenant], ledger.IndexEntry{
+			JobID: id, RequestType: "r", StepType: "S", ErrorCode: code, EndedAt: ledger.IDTime(id),
+		})
+		ids = append(ids, id)
+	}
+	slices.SortFunc(s.entries[tenant], func(a, b ledger.IndexEntry) int { return ledger.IDTime(b.JobID).Compare(ledger.IDTime(a.JobID)) })
+	slices.Reverse(ids)
+	return ids
+}
+
+func (s *sketch) NewJobID() (string, error) { return newID(time.Now()), nil }
+
+func (s *sketch) Tenants(_ context.Context, after string, limit int) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for name := range s.entries {
+		if name > after {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names[:min(limit, len(names))], nil
+}
+
+func (s *sketch) Index(_ context.Context, q ledger.IndexQuery) ([]ledger.IndexEntry, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.entries[q.TenantID]
+	if q.After != "" {
+		at := slices.IndexFunc(all, func(e ledger.IndexEntry) bool { return e.JobID == q.After })
+		all = all[at+1:]
+	} else if len(all) > 0 && ledger.IDTime(all[0].JobID).UTC().Month() != q.Month.UTC().Month() {
+		return nil, false, nil
+	}
+	n := min(q.Limit, len(all))
+	return all[:n], n < len(all), nil
+}
+
+func (s *sketch) Job(_ context.Context, jobID string) (*statemachine.Aggregate, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if agg, ok := s.jobs[jobID]; ok {
+		return agg, nil
+	}
+	return nil, ledger.ErrJobNotFound
+}
+
+func (s *sketch) History(_ context.Context, jobID string, _ int64, _ int) ([]ledger.HistoryEntry, int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return []ledger.HistoryEntry{{RequestID: s.by[jobID]}}, 0, nil
+}
+
+func (s *sketch) Rerun(ctx context.Context, r ledger.Rerun) (ledger.Accepted, error) {
+	agg, err := s.Job(ctx, r.JobID)
+	if err == nil {
+		err = s.veto(agg)
+	}
+	if err != nil {
+		return ledger.Accepted{}, fmt.Errorf("rerun: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.starts = append(s.starts, time.Now())
+	id, replayed := s.reruns[r.JobID]
+	if !replayed {
+		id = newID(time.Now())
+		s.reruns[r.JobID], s.by[id] = id, r.RequestID
+	}
+	return ledger.Accepted{Job: statemachine.Job{ID: id}, Replayed: replayed}, nil
+}
+
+// newID is a job id of that time. Package uuid's own remember the latest time of the
+// process, and so mix up the clocks of tests.
+func newID(at time.Time) string {
+	id := uuid.New()
+	var ms [8]byte
+	binary.BigEndian.PutUint64(ms[:], uint64(at.UnixMilli()))
+	copy(id[:6], ms[2:])
+	id[6] = id[6]&0x0f | 0x70
+	return id.String()
+}
+
+// count is how many reruns were asked for.
+func (s *sketch) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.starts)
+}

@@ -1,0 +1,547 @@
+package upkeep_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+func TestBulk_RerunsEachJobAndSaysWhatBecameOfIt(t *testing.T) {
+	t.Parallel()
+	for name, store := range map[string]tablestore.Store{"split": split(), "atomic": memstore.New(memstore.Options{})} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := open(t, store)
+			failed, repeated := w.fail(t, "t", "OCR", "x"), w.fail(t, "t", "OCR", "x")
+			there, err := w.Rerun(t.Context(), ledger.Rerun{JobID: repeated, From: ledger.FromFailed})
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := w.accept(t, "t", "OCR")
+			if err := w.end(t, statemachine.ResultSucceeded, ""); err != nil {
+				t.Fatal(err)
+			}
+			op := create(t, w.Failures, "", upkeep.BulkRequest{
+				JobIDs: []string{failed, repeated, done, "gone"}, Reason: "fixed", Actor: "operator",
+			})
+			var mu sync.Mutex
+			seen := map[upkeep.ItemOutcome]int{}
+			r := runner(t, w.Failures, func(c *upkeep.BulkConfig) {
+				c.Observe = func(o upkeep.ItemOutcome) { mu.Lock(); defer mu.Unlock(); seen[o]++ }
+			})
+			runOnce(t, r)
+			page := get(t, w.Failures, op.ID)
+			agg, err := w.Job(t.Context(), page.Items[0].NewJobID)
+			if err != nil || agg.Job.RerunOf != failed {
+				t.Fatalf("the rerun is %+v, %v", agg, err)
+			}
+			want := []upkeep.Item{
+				{JobID: failed, Outcome: upkeep.ItemRerun, NewJobID: agg.Job.ID},
+				{JobID: repeated, Outcome: upkeep.ItemRepeated, NewJobID: there.Job.ID},
+				{JobID: done, Outcome: upkeep.ItemSkipped, Detail: "Only a job that is FAILED_FINAL or CANCELLED is rerun, and this one is SUCCEEDED."},
+				{JobID: "gone", Outcome: upkeep.ItemSkipped, Detail: "There is no such job."},
+			}
+			if diff := cmp.Diff(want, page.Items); diff != "" {
+				t.Errorf("items (-want +got):\n%s", diff)
+			}
+			if page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Rerun: 2, Skipped: 2}) || page.Done() != 4 {
+				t.Errorf("%+v", page.Operation)
+			}
+			if diff := cmp.Diff(map[upkeep.ItemOutcome]int{upkeep.ItemRerun: 1, upkeep.ItemRepeated: 1, upkeep.ItemSkipped: 2}, seen); diff != "" {
+				t.Errorf("observed (-want +got):\n%s", diff)
+			}
+			history, _, err := w.History(t.Context(), agg.Job.ID, 0, 1)
+			if err != nil || history[0].Detail != "fixed" || history[0].Actor != "operator" || history[0].RequestID != op.ID {
+				t.Errorf("history %+v, %v", history, err)
+			}
+			if again := runOnce(t, r); again != (upkeep.BulkPass{}) {
+				t.Errorf("one that is over was begun again: %+v", again)
+			}
+		})
+	}
+}
+
+// A filter is for failed jobs, whatever the index says; a cancelled one is rerun
+// only by its name.
+func TestBulk_HoldsTheFilterAgainstTheJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		id := jobs.fail("t", 1, "x")[0]
+		jobs.jobs[id].Job.State = statemachine.JobCancelled
+		service := serve(t, jobs, split())
+		byFilter, byName := create(t, service, "", upkeep.BulkRequest{}), create(t, service, "", upkeep.BulkRequest{JobIDs: []string{id}})
+		runOnce(t, runner(t, service))
+		want := []upkeep.Item{{JobID: id, Outcome: upkeep.ItemSkipped, Detail: "The job is CANCELLED, and only failed ones were asked for."}}
+		if diff := cmp.Diff(want, get(t, service, byFilter.ID).Items); diff != "" {
+			t.Errorf("by filter (-want +got):\n%s", diff)
+		}
+		if page := get(t, service, byName.ID); page.Items[0].Outcome != upkeep.ItemRerun {
+			t.Errorf("by name: %+v", page.Items)
+		}
+	})
+}
+
+func TestBulk_KeepsThePace(t *testing.T) {
+	t.Parallel()
+	for rate, want := range map[float64]time.Duration{
+		0.2: 9 * 5 * time.Second, 1: 9 * time.Second, 20: 9 * 50 * time.Millisecond, 1000: 9 * time.Millisecond,
+	} {
+		t.Run(fmt.Sprint(rate), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				jobs := newSketch()
+				jobs.fail("t", 10, "x")
+				service := serve(t, jobs, split())
+				op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: rate})
+				began := time.Now()
+				runOnce(t, runner(t, service))
+				if took := time.Since(began); took != want {
+					t.Errorf("took %s, want %s", took, want)
+				}
+				gap := time.Duration(float64(time.Second) / rate)
+				for i, start := range jobs.starts[1:] {
+					if start.Sub(jobs.starts[i]) < gap {
+						t.Errorf("rerun %d began %s behind the one before", i+1, start.Sub(jobs.starts[i]))
+					}
+				}
+				if page := get(t, service, op.ID); page.State != upkeep.OperationDone || page.Rerun != 10 {
+					t.Errorf("%+v", page.Operation)
+				}
+			})
+		})
+	}
+}
+
+func TestBulk_TenThousand(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		for tenant := range 5 {
+			jobs.fail(fmt.Sprint("t", tenant), 2001, "x")
+			time.Sleep(time.Second)
+		}
+		service := serve(t, jobs, split())
+		op := create(t, service, "", upkeep.BulkRequest{Limit: 10_000, RatePerSecond: 1000})
+		ctx, cancel := context.WithCancel(t.Context())
+		stopped := make(chan error)
+		go func() { stopped <- runner(t, service).Loop().Run(ctx) }()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if page := get(t, service, op.ID); page.State != upkeep.OperationRunning || page.Done() < 4000 || page.Done() > 5001 {
+			t.Errorf("half-way: %+v", page.Operation)
+		}
+		time.Sleep(6 * time.Second)
+		page := get(t, service, op.ID)
+		if page.State != upkeep.OperationDone || page.Rerun != 10_000 || outcomes(page)[upkeep.ItemRerun] != 10_000 || len(jobs.reruns) != 10_000 {
+			t.Errorf("%+v, %v, %d reruns", page.Operation, outcomes(page), len(jobs.reruns))
+		}
+		cancel()
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A double click: of two operations over the same jobs, side by side in two
+// processes, each job gets one rerun.
+func TestBulk_OneRerunOfEachJob(t *testing.T) {
+	t.Parallel()
+	store := split()
+	w := open(t, store)
+	for range 6 {
+		w.fail(t, "t", "OCR", "x")
+	}
+	ops := []upkeep.Operation{
+		create(t, w.Failures, "", upkeep.BulkRequest{RatePerSecond: 1000}), create(t, w.Failures, "", upkeep.BulkRequest{RatePerSecond: 1000}),
+	}
+	var group sync.WaitGroup
+	for range 2 {
+		r := runner(t, open(t, store).Failures)
+		group.Go(func() {
+			if _, err := r.RunOnce(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	runOnce(t, runner(t, w.Failures))
+	total := map[upkeep.ItemOutcome]int{}
+	reruns := map[string]bool{}
+	for _, op := range ops {
+		page := get(t, w.Failures, op.ID)
+		if page.State != upkeep.OperationDone || page.Counts.Rerun != 6 {
+			t.Errorf("%+v", page.Operation)
+		}
+		for _, item := range page.Items {
+			total[item.Outcome]++
+			reruns[item.NewJobID] = true
+		}
+	}
+	if diff := cmp.Diff(map[upkeep.ItemOutcome]int{upkeep.ItemRerun: 6, upkeep.ItemRepeated: 6}, total); diff != "" || len(reruns) != 6 {
+		t.Errorf("%d reruns (-want +got):\n%s", len(reruns), diff)
+	}
+	if all := w.jobsOf(t, "t"); len(all) != 12 {
+		t.Errorf("%d jobs", len(all))
+	}
+}
+
+func TestBulk_OneWorksOnAnOperation(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		jobs.fail("t", 100, "x")
+		store := split()
+		service := serve(t, jobs, store)
+		create(t, service, "", upkeep.BulkRequest{RatePerSecond: 1})
+		first, second := runner(t, service), runner(t, service)
+		ctx, cancel := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		group.Go(func() { _, _ = first.RunOnce(ctx) })
+		time.Sleep(time.Minute + time.Millisecond)
+		synctest.Wait()
+		if result := runOnce(t, second); result.Begun != 0 {
+			t.Errorf("the second began with it: %+v", result)
+		}
+		if result := runOnce(t, first); result.Begun != 0 {
+			t.Errorf("the first began with it once more: %+v", result)
+		}
+		if n := jobs.count(); n != 61 {
+			t.Errorf("%d reruns in a minute", n)
+		}
+		cancel()
+		group.Wait()
+		if result := runOnce(t, second); result.Begun != 1 {
+			t.Errorf("the second did not go on: %+v", result)
+		}
+	})
+}
+
+// A process that dies keeps its lease; another goes on when that is over, and
+// what was rerun and not noted is known as the operation's own.
+func TestBulk_RestartInTheMiddle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		jobs.fail("t", 50, "x")
+		mem := split()
+		dying := &mortal{Store: mem}
+		op := create(t, serve(t, jobs, mem), "", upkeep.BulkRequest{RatePerSecond: 10})
+		ctx, cancel := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		group.Go(func() { _ = runner(t, serve(t, jobs, dying)).Loop().Run(ctx) })
+		time.Sleep(2500 * time.Millisecond)
+		dying.die()
+		time.Sleep(2500 * time.Millisecond)
+		cancel()
+		group.Wait()
+		before := jobs.count()
+		second := serve(t, jobs, mem)
+		r := runner(t, second)
+		if result := runOnce(t, r); result.Begun != 0 {
+			t.Error("the lease was not heeded")
+		}
+		time.Sleep(time.Minute)
+		runOnce(t, r)
+		page := get(t, second, op.ID)
+		if page.State != upkeep.OperationDone || page.Rerun != 50 || outcomes(page)[upkeep.ItemRerun] != 50 || len(jobs.reruns) != 50 {
+			t.Errorf("%+v, %v", page.Operation, outcomes(page))
+		}
+		if all := jobs.count(); all <= 50 || all > 50+before {
+			t.Errorf("%d reruns were asked for: the crash lost none", all)
+		}
+	})
+}
+
+// mortal is a store that a process has until it dies.
+type mortal struct {
+	tablestore.Store
+	mu   sync.Mutex
+	dead bool
+}
+
+func (m *mortal) die() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dead = true
+}
+
+func (m *mortal) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	m.mu.Lock()
+	dead := m.dead
+	m.mu.Unlock()
+	if dead {
+		return nil, tablestore.ErrUnavailable
+	}
+	return m.Store.Commit(ctx, batch)
+}
+
+func TestBulk_AStopIsNoDelay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		jobs.fail("t", 50, "x")
+		service := serve(t, jobs, split())
+		op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: 10})
+		ctx, cancel := context.WithTimeout(t.Context(), 2350*time.Millisecond)
+		defer cancel()
+		if err := runner(t, service).Loop().Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if page := get(t, service, op.ID); page.State != upkeep.OperationRunning || page.Rerun != jobs.count() || page.Rerun != 24 {
+			t.Errorf("%d were rerun, %+v", jobs.count(), page.Operation)
+		}
+		if result := runOnce(t, runner(t, service)); result.Begun != 1 || jobs.count() != 50 {
+			t.Errorf("%+v, %d reruns", result, jobs.count())
+		}
+	})
+}
+
+func TestCancel_StopsBetweenItems(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		jobs.fail("t", 1000, "x")
+		service := serve(t, jobs, split())
+		op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: 100})
+		var group sync.WaitGroup
+		group.Go(func() { runOnce(t, runner(t, service)) })
+		time.Sleep(3456 * time.Millisecond)
+		cancelled, err := service.Cancel(t.Context(), op.ID)
+		if err != nil || cancelled.State != upkeep.OperationCancelled {
+			t.Fatalf("%+v, %v", cancelled, err)
+		}
+		n := jobs.count()
+		group.Wait()
+		page := get(t, service, op.ID)
+		if jobs.count() != n || page.State != upkeep.OperationCancelled || page.Rerun != n || outcomes(page)[upkeep.ItemWaiting] != 1000-n {
+			t.Errorf("%d were rerun, %d in the end: %+v, %v", n, jobs.count(), page.Operation, outcomes(page))
+		}
+		if again, err := service.Cancel(t.Context(), op.ID); err != nil || again.State != upkeep.OperationCancelled {
+			t.Errorf("once more: %+v, %v", again, err)
+		}
+		if result := runOnce(t, runner(t, service)); result.Begun != 0 {
+			t.Errorf("it was begun again: %+v", result)
+		}
+	})
+}
+
+func TestCancel_WhileNothingHappens(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		jobs.fail("t", 2, "x")
+		service := serve(t, jobs, split())
+		op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: 0.001})
+		began := time.Now()
+		var group sync.WaitGroup
+		group.Go(func() { runOnce(t, runner(t, service)) })
+		time.Sleep(5 * time.Minute)
+		if _, err := service.Cancel(t.Context(), op.ID); err != nil {
+			t.Fatal(err)
+		}
+		group.Wait()
+		if took := time.Since(began); took > 5*time.Minute+2*time.Second || jobs.count() != 1 {
+			t.Errorf("it ended after %s, with %d reruns", took, jobs.count())
+		}
+	})
+}
+
+func TestBulk_ATenantAtItsLimitHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		jobs.fail("b", 100, "x")
+		time.Sleep(time.Second)
+		jobs.fail("a", 100, "x")
+		full := time.Now().Add(time.Minute)
+		var vain atomic.Int32
+		jobs.veto = func(agg *statemachine.Aggregate) error {
+			if agg.Job.TenantID == "a" && time.Now().Before(full) {
+				vain.Add(1)
+				return ledger.ErrTenantLimit
+			}
+			return nil
+		}
+		service := serve(t, jobs, split())
+		op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: 50})
+		var group sync.WaitGroup
+		group.Go(func() { runOnce(t, runner(t, service)) })
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if page := get(t, service, op.ID); page.Rerun != 100 || page.Done() != 100 || page.State != upkeep.OperationRunning {
+			t.Errorf("while the tenant is full: %+v", page.Operation)
+		}
+		group.Wait()
+		if page := get(t, service, op.ID); page.Rerun != 200 || page.State != upkeep.OperationDone {
+			t.Errorf("in the end: %+v", page.Operation)
+		}
+		if n := vain.Load(); n > 120 {
+			t.Errorf("the full tenant was tried %d times in a minute", n)
+		}
+	})
+}
+
+func TestBulk_AnOutageIsNoFailure(t *testing.T) {
+	t.Parallel()
+	for name, outage := range map[string]error{"unavailable": tablestore.ErrUnavailable, "unknown": tablestore.ErrUnknown} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				jobs := newSketch()
+				all := jobs.fail("t", 30, "x")
+				back := time.Now().Add(time.Minute)
+				jobs.veto = func(agg *statemachine.Aggregate) error {
+					switch {
+					case agg.Job.ID == all[3]:
+						return errors.New("a secret of /etc")
+					case time.Now().Before(back):
+						return outage
+					}
+					return nil
+				}
+				service := serve(t, jobs, split())
+				op := create(t, service, "", upkeep.BulkRequest{})
+				runOnce(t, runner(t, service))
+				page := get(t, service, op.ID)
+				if page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Rerun: 29, Failed: 1}) {
+					t.Errorf("%+v", page.Operation)
+				}
+				at := slices.IndexFunc(page.Items, func(item upkeep.Item) bool { return item.Outcome == upkeep.ItemFailed })
+				want := upkeep.Item{
+					JobID: all[3], Outcome: upkeep.ItemFailed, Detail: "The rerun failed for an internal reason, which is in the log.",
+				}
+				if diff := cmp.Diff(want, page.Items[at]); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestBulk_ForgetsAfterSevenDays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		jobs.fail("t", 150, "x")
+		store := split()
+		service := serve(t, jobs, store)
+		op := create(t, service, "key", upkeep.BulkRequest{})
+		r := runner(t, service)
+		runOnce(t, r)
+		time.Sleep(7*24*time.Hour - time.Minute)
+		if result := runOnce(t, r); result.Removed != 0 {
+			t.Fatalf("removed too early: %+v", result)
+		}
+		time.Sleep(2 * time.Minute)
+		if result := runOnce(t, r); result.Removed != 1 {
+			t.Fatalf("not removed: %+v", result)
+		}
+		if _, err := service.Get(t.Context(), op.ID, 1, ""); err == nil {
+			t.Error("it is still there")
+		}
+		all, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "retries"})
+		if err != nil || len(all.Rows) != 0 {
+			t.Errorf("left %d rows, %v", len(all.Rows), err)
+		}
+	})
+}
+
+func TestBulk_WorksOnSoManySideBySide(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		jobs.fail("t", 10, "x")
+		service := serve(t, jobs, split())
+		for range 3 {
+			create(t, service, "", upkeep.BulkRequest{RatePerSecond: 1})
+		}
+		r := runner(t, service, func(c *upkeep.BulkConfig) { c.Operations = 2 })
+		if result := runOnce(t, r); result.Begun != 2 {
+			t.Errorf("%+v", result)
+		}
+		if result := runOnce(t, r); result.Begun != 1 {
+			t.Errorf("%+v", result)
+		}
+	})
+}
+
+// One job that the store will not confirm waits by itself.
+func TestBulk_AJobThatFailsAgainAndAgainHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		all := jobs.fail("t", 40, "x")
+		jobs.veto = func(agg *statemachine.Aggregate) error {
+			if agg.Job.ID == all[0] {
+				return tablestore.ErrUnavailable
+			}
+			return nil
+		}
+		service := serve(t, jobs, split())
+		op := create(t, service, "", upkeep.BulkRequest{})
+		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+		defer cancel()
+		if _, err := runner(t, service).RunOnce(ctx); err != nil {
+			t.Fatal(err)
+		}
+		page := get(t, service, op.ID)
+		if page.State != upkeep.OperationRunning || page.Rerun != 39 || page.Items[0].Outcome != upkeep.ItemWaiting {
+			t.Errorf("%+v, %+v", page.Operation, page.Items[0])
+		}
+	})
+}
+
+// A runner that was away for longer than its lease finds the operation in other
+// hands, and changes nothing about it.
+func TestBulk_AStalledOneChangesNothing(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]error{"with a rerun": nil, "with a tenant at its limit": ledger.ErrTenantLimit} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				jobs := newSketch()
+				jobs.fail("t", 10, "x")
+				var stalled atomic.Bool
+				jobs.veto = func(*statemachine.Aggregate) error {
+					if jobs.count() == 3 && stalled.CompareAndSwap(false, true) {
+						time.Sleep(2 * time.Minute)
+						return answer
+					}
+					return nil
+				}
+				service := serve(t, jobs, split())
+				op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: 1})
+				var group sync.WaitGroup
+				group.Go(func() { runOnce(t, runner(t, service)) })
+				time.Sleep(time.Minute)
+				if result := runOnce(t, runner(t, service)); result.Begun != 1 {
+					t.Fatalf("it was not taken over: %+v", result)
+				}
+				before := get(t, service, op.ID)
+				group.Wait()
+				after := get(t, service, op.ID)
+				if after.State != upkeep.OperationDone || after.Rerun != 10 || len(jobs.reruns) != 10 {
+					t.Errorf("%+v, %d reruns", after.Operation, len(jobs.reruns))
+				}
+				if diff := cmp.Diff(before.Items, after.Items); diff != "" || !after.UpdatedAt.Equal(before.UpdatedAt) {
+					t.Errorf("changed at %s and at %s (-before +after):\n%s", before.UpdatedAt, after.UpdatedAt, diff)
+				}
+			})
+		})
+	}
+}

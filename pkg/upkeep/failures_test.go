@@ -1,0 +1,202 @@
+package upkeep_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+func groups(t *testing.T, s *upkeep.Failures, f upkeep.FailureFilter) upkeep.FailureReport {
+	t.Helper()
+	report, err := s.Groups(t.Context(), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+func TestGroups_CountsByStepAndCode(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := open(t, split())
+		begin := time.Now().UTC()
+		var ocr []string
+		for i := range 7 {
+			ocr = append(ocr, w.fail(t, fmt.Sprint("t", i%2), "OCR", "timeout"))
+			time.Sleep(time.Minute)
+		}
+		broken := w.fail(t, "t0", "OCR", "broken")
+		other := w.fail(t, "t1", "NLP", "timeout")
+		if err := w.change(t, w.accept(t, "t0", "OCR"), statemachine.Cancel{}); err != nil {
+			t.Fatal(err)
+		}
+		slices.Reverse(ocr)
+		at := begin.Add(7 * time.Minute)
+		ocrGroup := upkeep.FailureGroup{
+			StepType: "OCR", ErrorCode: "timeout", Count: 7, FirstAt: begin, LastAt: begin.Add(6 * time.Minute), SampleJobIDs: ocr[:5],
+		}
+		brokenGroup := upkeep.FailureGroup{StepType: "OCR", ErrorCode: "broken", Count: 1, FirstAt: at, LastAt: at, SampleJobIDs: []string{broken}}
+		otherGroup := upkeep.FailureGroup{StepType: "NLP", ErrorCode: "timeout", Count: 1, FirstAt: at, LastAt: at, SampleJobIDs: []string{other}}
+		early := upkeep.FailureGroup{
+			StepType: "OCR", ErrorCode: "timeout", Count: 2, FirstAt: begin, LastAt: begin.Add(time.Minute), SampleJobIDs: ocr[5:],
+		}
+		for name, test := range map[string]struct {
+			filter upkeep.FailureFilter
+			want   []upkeep.FailureGroup
+		}{
+			"all":               {upkeep.FailureFilter{}, []upkeep.FailureGroup{ocrGroup, otherGroup, brokenGroup}},
+			"of a request type": {upkeep.FailureFilter{RequestType: "type.NLP"}, []upkeep.FailureGroup{otherGroup}},
+			"before a time":     {upkeep.FailureFilter{CreatedBefore: begin.Add(2 * time.Minute)}, []upkeep.FailureGroup{early}},
+			"after a time":      {upkeep.FailureFilter{CreatedAfter: at}, []upkeep.FailureGroup{otherGroup, brokenGroup}},
+			"of nobody":         {upkeep.FailureFilter{TenantID: "t9"}, nil},
+		} {
+			report := groups(t, w.Failures, test.filter)
+			if diff := cmp.Diff(test.want, report.Groups); diff != "" || report.Truncated {
+				t.Errorf("%s: truncated %t (-want +got):\n%s", name, report.Truncated, diff)
+			}
+		}
+		if report := groups(t, w.Failures, upkeep.FailureFilter{TenantID: "t1"}); len(report.Groups) != 2 || report.Groups[0].Count != 3 {
+			t.Errorf("of a tenant: %+v", report.Groups)
+		}
+	})
+}
+
+// losing loses the commits of jobs while it is told to.
+type losing struct {
+	tablestore.Store
+	on bool
+}
+
+func (s *losing) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if s.on && batch[0].Key.Table == "luciusledger" {
+		return nil, tablestore.ErrUnavailable
+	}
+	return s.Store.Commit(ctx, batch)
+}
+
+// An index entry is written before the end that it speaks of. Of an end that
+// never came it stays.
+func TestGroups_LeavesOutAnEndThatNeverCame(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		age   time.Duration
+		newer int // jobs that failed behind it
+		// samples is how many are named: among old ones it takes a place.
+		samples int
+	}{"young": {0, 5, 5}, "among the samples": {time.Hour, 4, 4}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &losing{Store: split()}
+				w := open(t, store)
+				began := time.Now().UTC()
+				want := []string{w.fail(t, "t", "OCR", "broken")}
+				time.Sleep(time.Second)
+				id := w.accept(t, "t", "OCR")
+				m := w.inbox.last
+				if err := w.change(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo}); err != nil {
+					t.Fatal(err)
+				}
+				store.on = true
+				if err := w.change(t, id, statemachine.Result{
+					StepID: m.StepID, Pair: statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID},
+					Status: statemachine.ResultFailedFinal, ErrorCode: "broken",
+				}); err == nil {
+					t.Fatal("the commit was not lost")
+				}
+				store.on = false
+				time.Sleep(test.age)
+				if err := w.change(t, id, statemachine.Cancel{}); err != nil {
+					t.Fatal(err)
+				}
+				ended := began
+				for range test.newer {
+					time.Sleep(time.Second)
+					ended = time.Now().UTC()
+					want = append([]string{w.fail(t, "t", "OCR", "broken")}, want...)
+				}
+				report := groups(t, w.Failures, upkeep.FailureFilter{})
+				if diff := cmp.Diff([]upkeep.FailureGroup{{
+					StepType: "OCR", ErrorCode: "broken", Count: test.newer + 1, FirstAt: began, LastAt: ended,
+					SampleJobIDs: want[:test.samples],
+				}}, report.Groups); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestGroups_AreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		for n := range 501 {
+			jobs.fail("many", 1, fmt.Sprint("code", n))
+		}
+		service := serve(t, jobs, memstore.New(memstore.Options{}))
+		if report := groups(t, service, upkeep.FailureFilter{}); len(report.Groups) != 500 || !report.Truncated {
+			t.Errorf("%d groups, truncated %t", len(report.Groups), report.Truncated)
+		}
+		// The index of one tenant says the same over and over, without an end.
+		service = serve(t, &endless{sketch: jobs}, memstore.New(memstore.Options{}))
+		report := groups(t, service, upkeep.FailureFilter{TenantID: "many"})
+		counted := 0
+		for _, group := range report.Groups {
+			counted += group.Count
+		}
+		if counted > 100_000 || counted < 98_000 || !report.Truncated {
+			t.Errorf("%d counted, truncated %t", counted, report.Truncated)
+		}
+	})
+}
+
+func TestGroups_ErrorsAreProblems(t *testing.T) {
+	t.Parallel()
+	store, faults := storetest.Faulty(split())
+	w := open(t, store)
+	w.fail(t, "t", "OCR", "broken")
+	for name, test := range map[string]struct {
+		call storetest.Call
+		nth  int
+	}{
+		"tenants": {storetest.ScanCall, 1},
+		"index":   {storetest.ScanCall, 2},
+		"job":     {storetest.ScanCall, 5}, // behind three months, as a young one
+	} {
+		faults.Plan(storetest.Fault{Call: test.call, Nth: test.nth})
+		_, err := w.Groups(t.Context(), upkeep.FailureFilter{TenantID: ""})
+		if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.StoreUnavailable {
+			t.Errorf("%s: %v", name, err)
+		}
+		faults.Clear()
+	}
+	now := time.Now()
+	_, err := w.Groups(t.Context(), upkeep.FailureFilter{CreatedAfter: now, CreatedBefore: now})
+	if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.InvalidEnvelope {
+		t.Errorf("an impossible filter: %v", err)
+	}
+}
+
+// endless is an index that never ends.
+type endless struct{ *sketch }
+
+func (e *endless) Index(ctx context.Context, q ledger.IndexQuery) ([]ledger.IndexEntry, bool, error) {
+	q.After = ""
+	entries, _, err := e.sketch.Index(ctx, q)
+	return entries, true, err
+}

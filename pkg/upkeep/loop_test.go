@@ -1,0 +1,166 @@
+package upkeep_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// diary is when passes began, since the start of the test.
+type diary struct {
+	start time.Time
+	at    []string
+}
+
+func (d *diary) pass() { d.at = append(d.at, time.Since(d.start).String()) }
+
+// run runs the loop for that long.
+func run(t *testing.T, loop upkeep.Loop, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- loop.Run(ctx) }()
+	time.Sleep(d)
+	synctest.Wait()
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+func TestLoop_WhenPassesBegin(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("away")
+	for name, test := range map[string]struct {
+		pass func(n int) error // the n-th
+		loop upkeep.Loop
+		want string
+	}{
+		"at each interval": {
+			func(int) error { return nil },
+			upkeep.Loop{Interval: 4 * time.Second}, "0s 4s 8s 12s",
+		},
+		"a slow pass, and the rest at once": {
+			func(n int) error { time.Sleep(time.Duration(max(0, 5-2*n)) * time.Second); return nil },
+			upkeep.Loop{}, "0s 5s 8s 9s 10s 11s 12s",
+		},
+		"after failures later and later": {
+			func(n int) error { return map[bool]error{true: broken}[n < 5] },
+			upkeep.Loop{}, "0s 1s 3s 7s 12s",
+		},
+		"after a success as before": {
+			func(n int) error { return map[bool]error{true: broken}[n < 3] },
+			upkeep.Loop{}, "0s 1s 3s 7s 8s 9s 10s 11s 12s",
+		},
+		"failures of a slow loop": {
+			func(int) error { return broken },
+			upkeep.Loop{Interval: 6 * time.Second}, "0s 6s 12s",
+		},
+		"a rest": {
+			func(int) error { return nil },
+			upkeep.Loop{Rest: func() time.Duration { return 5 * time.Second }}, "0s 5s 10s",
+		},
+		"jitter": {
+			func(int) error { return nil },
+			upkeep.Loop{Interval: 4 * time.Second, Jitter: 0.5, Random: func() float64 { return 0 }}, "0s 3s 6s 9s 12s",
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := diary{start: time.Now()}
+			test.loop.Pass = func(context.Context) error {
+				d.pass()
+				return test.pass(len(d.at) - 1)
+			}
+			test.loop.Resumed = func(time.Time) { t.Errorf("%s: a pass began late", name) }
+			run(t, test.loop, 12*time.Second)
+			if diff := cmp.Diff(test.want, strings.Join(d.at, " ")); diff != "" {
+				t.Errorf("%s: passes (-want +got):\n%s", name, diff)
+			}
+		})
+	}
+}
+
+func TestLoop_WokenMakesAPassAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, wake := diary{start: time.Now()}, make(chan struct{}, 1)
+		time.AfterFunc(1500*time.Millisecond, func() { wake <- struct{}{} })
+		run(t, upkeep.Loop{Wake: wake, Pass: func(context.Context) error { d.pass(); return nil }}, 3*time.Second)
+		if diff := cmp.Diff("0s 1s 1.5s 2.5s", strings.Join(d.at, " ")); diff != "" {
+			t.Errorf("passes (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A process that is suspended between two passes is told so before the next.
+func TestLoop_NoticesAStandstill(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := diary{start: time.Now()}
+		loop := upkeep.Loop{
+			Pass:    func(context.Context) error { return nil },
+			Resumed: func(time.Time) { d.pass() },
+		}
+		passes := 0
+		loop.Observe = func(time.Duration, error) {
+			if passes++; passes == 2 {
+				time.Sleep(time.Minute)
+			}
+		}
+		run(t, loop, 2*time.Minute)
+		if diff := cmp.Diff("1m1s", strings.Join(d.at, " ")); diff != "" {
+			t.Errorf("resumed (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// What passes have started is finished before Run returns; a pass that the end of the
+// context breaks off is no failure.
+func TestLoop_Stops(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		drained, observed := false, 0
+		run(t, upkeep.Loop{
+			Name: "endless", Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Pass:    func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+			Drain:   func() { drained = true },
+			Observe: func(time.Duration, error) { observed++ },
+		}, time.Second)
+		if !drained || observed != 0 || log.Len() != 0 {
+			t.Errorf("drained %t, observed %d, log %q", drained, observed, &log)
+		}
+	})
+}
+
+func TestLoop_TellsOfFailures(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		var failures int
+		run(t, upkeep.Loop{
+			Name: "broken", Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Pass: func(context.Context) error { return errors.New("away") },
+			Observe: func(_ time.Duration, err error) {
+				if err != nil {
+					failures++
+				}
+			},
+		}, 2*time.Second)
+		if failures != 2 || !strings.Contains(log.String(), "loop=broken failures=2 error=away") {
+			t.Errorf("%d failures, log:\n%s", failures, &log)
+		}
+	})
+}

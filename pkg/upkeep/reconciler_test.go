@@ -1,0 +1,180 @@
+package upkeep_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+// ward is a ledger of two shards with one page of findings each.
+type ward struct {
+	findings [2][]ledger.Finding
+	err      error
+	pending  time.Time // since when a row is
+	gone     error     // why its job cannot be read
+	// hints are what each page of the ready index shows, and how many were repaired.
+	hints    []int
+	repaired int
+	bad      error
+}
+
+func (w *ward) Shards() int { return 2 }
+
+func (w *ward) Inspect(_ context.Context, shard, _ int, from string) ([]ledger.Finding, string, error) {
+	if w.err != nil {
+		return nil, "", w.err
+	}
+	if from == "" && shard == 0 {
+		return nil, "more", nil
+	}
+	return w.findings[shard], "", nil
+}
+
+// ocr is the kind of work of all hints.
+var ocr = ledger.WorkKind{Service: "ocr", StepType: "OCR"}
+
+func (w *ward) InspectReady(context.Context, *ledger.ReadyWalk, int) (map[ledger.WorkKind]int, int, bool, error) {
+	if len(w.hints) == 0 {
+		return nil, 0, w.bad == nil, w.bad
+	}
+	seen := map[ledger.WorkKind]int{ocr: w.hints[0]}
+	w.hints = w.hints[1:]
+	repaired := w.repaired
+	w.repaired = 0
+	return seen, repaired, len(w.hints) == 0, w.bad
+}
+
+func (w *ward) Due(_ context.Context, _ ledger.Kind, shard int, _ time.Time, _ int, _ string,
+) ([]ledger.Entry, string, error) {
+	if shard == 1 && !w.pending.IsZero() {
+		return []ledger.Entry{{Due: time.Now(), JobID: "pending"}}, "", nil
+	}
+	return nil, "", nil
+}
+
+func (w *ward) Job(_ context.Context, id string) (*statemachine.Aggregate, error) {
+	agg := job(id)
+	agg.Outbox = &statemachine.Outbox{State: statemachine.OutboxPending, CreatedAt: w.pending}
+	return agg, w.gone
+}
+
+// round makes a whole round.
+func round(t *testing.T, c *upkeep.Reconciler) {
+	t.Helper()
+	for range 10 {
+		if pass, err := c.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		} else if pass.RoundEnded {
+			return
+		}
+	}
+	t.Fatal("the round does not end")
+}
+
+// job is a live job.
+func job(id string) *statemachine.Aggregate {
+	return &statemachine.Aggregate{Job: statemachine.Job{ID: id, State: statemachine.JobInProgress}}
+}
+
+func TestReconciler_ARound(t *testing.T) {
+	t.Parallel()
+	w := &ward{findings: [2][]ledger.Finding{
+		{{JobID: "fine", Job: job("fine")}, {JobID: "stuck", Job: job("stuck"), Stuck: "no entry"}},
+		{{JobID: "repaired", Repaired: "slot"}, {JobID: "waits", Job: job("waits")}},
+	}, hints: []int{3, 2}, repaired: 1}
+	c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	round(t, c)
+	report := c.Report()
+	if report.Checked != 4 || report.Ready[ocr] != 5 || report.Repaired != 2 || len(report.Stuck) != 1 || report.Stuck[0].JobID != "stuck" ||
+		report.Stuck[0].Reason != "no entry" || report.RoundEnded.IsZero() {
+		t.Errorf("%+v", report)
+	}
+	w.findings = [2][]ledger.Finding{}
+	round(t, c)
+	if report = c.Report(); len(report.Stuck) != 0 || report.Checked != 0 || len(report.Ready) != 0 || report.Repaired != 2 {
+		t.Errorf("after it was put right: %+v", report)
+	}
+}
+
+func TestReconciler_LooksAgainAfterAnError(t *testing.T) {
+	t.Parallel()
+	away := errors.New("away")
+	w := &ward{err: away}
+	c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pass, err := c.RunOnce(t.Context()); !errors.Is(err, away) || pass.RoundEnded {
+		t.Errorf("%+v, %v", pass, err)
+	}
+	w.err = nil
+	round(t, c)
+	w.hints, w.bad = []int{1, 1}, away // A page of the ready index holds a row that cannot be read.
+	for range 3 {
+		_, _ = c.RunOnce(t.Context())
+	}
+	pass, err := c.RunOnce(t.Context())
+	if !errors.Is(err, away) || pass.Checked != 1 {
+		t.Errorf("%+v, %v", pass, err)
+	}
+	if pass, err = c.RunOnce(t.Context()); !errors.Is(err, away) || !pass.RoundEnded || c.Report().Ready[ocr] != 2 {
+		t.Errorf("the round does not end: %+v, %v", pass, err)
+	}
+}
+
+func TestReconciler_TellsHowLongTheOldestRowWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: &ward{pending: time.Now()}}) // It is due again all the time.
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- c.Loop().Run(ctx) }()
+		time.Sleep(90 * time.Second)
+		cancel()
+		if err := <-done; err != nil || c.Report().OldestPending < 60*time.Second {
+			t.Errorf("%+v, %v", c.Report(), err)
+		}
+	})
+}
+
+func TestReconciler_OfAPendingRowWhoseJobIsGone(t *testing.T) {
+	t.Parallel()
+	w := &ward{pending: time.Now().Add(-time.Hour), gone: ledger.ErrJobNotFound}
+	c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.RunOnce(t.Context()); err != nil || c.Report().OldestPending != 0 {
+		t.Errorf("%+v, %v", c.Report(), err)
+	}
+	w.gone = errors.New("the row makes no sense")
+	if _, err := c.RunOnce(t.Context()); err != nil {
+		t.Errorf("a job that cannot be read: %v", err)
+	}
+	w.gone = tablestore.ErrUnavailable
+	if _, err := c.RunOnce(t.Context()); !errors.Is(err, w.gone) {
+		t.Errorf("a ledger that does not answer: %v", err)
+	}
+}
+
+func TestNewReconciler_NamesTheField(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]upkeep.ReconcilerConfig{"no ledger": {}, "negative": {Ledger: &ward{}, Page: -1}} {
+		if _, err := upkeep.NewReconciler(cfg); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

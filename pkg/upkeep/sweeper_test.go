@@ -1,0 +1,368 @@
+package upkeep_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+type bundle struct {
+	*upkeep.Sweeper
+	ledger  *ledger.Ledger
+	inbox   *inbox
+	counter *storetest.Counter
+}
+
+func setup(t *testing.T, wrap func(*ledger.Ledger) upkeep.SweeperLedger) *bundle {
+	t.Helper()
+	return setupWith(t, wrap, nil)
+}
+
+func setupWith(t *testing.T, wrap func(*ledger.Ledger) upkeep.SweeperLedger, logger *slog.Logger) *bundle {
+	t.Helper()
+	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+	b := &bundle{inbox: &inbox{}, counter: counter}
+	var err error
+	b.ledger, err = ledger.Open(t.Context(), ledger.Config{
+		Store: store, Bus: statemachine.BusServiceBus, Handoff: b.inbox, Shards: 4, Hold: 15 * time.Second, Projector: projectionstest.Projector(t, store),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var l upkeep.SweeperLedger = b.ledger
+	if wrap != nil {
+		l = wrap(b.ledger)
+	}
+	if b.Sweeper, err = upkeep.NewSweeper(upkeep.SweeperConfig{Ledger: l, Page: 2, Logger: logger}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bundle) accept(t *testing.T, hash string) string {
+	t.Helper()
+	accepted, err := b.ledger.Accept(t.Context(), ledger.Command{
+		Job: statemachine.Job{TenantID: "t", IdempotencyHash: hash},
+		Steps: []statemachine.Step{{ID: "one", Policy: statemachine.Policy{
+			AckTimeout: 30 * time.Second, Lease: 15 * time.Minute,
+			Ack: []time.Duration{time.Minute}, Execution: []time.Duration{time.Minute},
+		}}},
+		Payload: []byte(`{}`),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return accepted.Job.ID
+}
+
+func (b *bundle) change(t *testing.T, id string, event statemachine.Event) {
+	t.Helper()
+	if _, err := b.ledger.Change(t.Context(), id, event); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bundle) step(t *testing.T, id string) statemachine.Step {
+	t.Helper()
+	agg, err := b.ledger.Job(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return agg.Steps[0]
+}
+
+func (b *bundle) pass(t *testing.T) upkeep.SweeperPass {
+	t.Helper()
+	result, err := b.RunOnce(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+func TestSweeper_DeadlinesAreActedOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		id := b.accept(t, "h")
+		m := b.inbox.last
+		b.change(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: 1})
+		time.Sleep(31 * time.Second)
+		b.pass(t)
+		if step := b.step(t, id); step.State != statemachine.StepFailedRetry || step.LastErrorCode != statemachine.ErrorAckTimeout {
+			t.Fatalf("step is %s, %s", step.State, step.LastErrorCode)
+		}
+		time.Sleep(time.Minute)
+		b.pass(t)
+		if step := b.step(t, id); step.State != statemachine.StepDispatching || step.AttemptNo != 2 {
+			t.Fatalf("step is %s, attempt %d", step.State, step.AttemptNo)
+		}
+		m = b.inbox.last
+		pair := statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}
+		b.change(t, id, statemachine.Ack{StepID: "one", Pair: pair})
+		for range 4 {
+			time.Sleep(10 * time.Minute)
+			b.change(t, id, statemachine.Heartbeat{StepID: "one", Pair: pair})
+			b.pass(t)
+		}
+		if step := b.step(t, id); step.State != statemachine.StepInProgress {
+			t.Fatalf("a step with heartbeats is %s", step.State)
+		}
+		time.Sleep(16 * time.Minute)
+		b.pass(t)
+		if step := b.step(t, id); step.State != statemachine.StepFailedRetry || step.LastErrorCode != statemachine.ErrorLeaseExpired {
+			t.Errorf("step is %s, %s", step.State, step.LastErrorCode)
+		}
+	})
+}
+
+func TestSweeper_ADeadlineThatPassedBeforeTheStartGetsAGrace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		id := b.accept(t, "h")
+		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
+		time.Sleep(time.Hour)
+		restarted, err := upkeep.NewSweeper(upkeep.SweeperConfig{Ledger: b.ledger})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := restarted.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if step := b.step(t, id); step.State != statemachine.StepAwaitingAck {
+			t.Fatalf("step is %s at once", step.State)
+		}
+		time.Sleep(31 * time.Second)
+		if _, err := restarted.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if step := b.step(t, id); step.State != statemachine.StepFailedRetry {
+			t.Errorf("step is %s after the grace", step.State)
+		}
+	})
+}
+
+// flaky fails to fire the entries of one job, and to read while it is down.
+type flaky struct {
+	*ledger.Ledger
+	bad  string
+	down bool
+}
+
+func (f *flaky) Fire(ctx context.Context, entry ledger.Entry, event statemachine.Event) (ledger.Standing, ledger.Result, error) {
+	if entry.JobID == f.bad {
+		return 0, ledger.Result{}, errors.New("bad row")
+	}
+	return f.Ledger.Fire(ctx, entry, event)
+}
+
+func (f *flaky) Due(ctx context.Context, kind ledger.Kind, shard int, now time.Time, limit int, from string,
+) ([]ledger.Entry, string, error) {
+	if f.down {
+		return nil, "", tablestore.ErrUnavailable
+	}
+	return f.Ledger.Due(ctx, kind, shard, now, limit, from)
+}
+
+func TestSweeper_OneBadJobHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &flaky{}
+		b := setup(t, func(l *ledger.Ledger) upkeep.SweeperLedger { f.Ledger = l; return f })
+		var ids []string
+		for i := range 20 {
+			ids = append(ids, b.accept(t, fmt.Sprint(i)))
+		}
+		f.bad = ids[0]
+		time.Sleep(16 * time.Second)
+		result := b.pass(t)
+		if result.Failed != 1 || result.Standings[ledger.Acted] != 19 {
+			t.Errorf("%+v", result)
+		}
+		if again := b.pass(t); again.Failed != 1 || again.Read != 1 {
+			t.Errorf("the next pass: %+v", again)
+		}
+	})
+}
+
+// ending ends the context before it fires an entry, where it is told to: the
+// process stops.
+type ending struct {
+	*ledger.Ledger
+	end func()
+}
+
+func (e *ending) Fire(ctx context.Context, _ ledger.Entry, _ statemachine.Event) (ledger.Standing, ledger.Result, error) {
+	e.end()
+	if err := ctx.Err(); err != nil {
+		return 0, ledger.Result{}, fmt.Errorf("fire: %w", err)
+	}
+	return 0, ledger.Result{}, errors.New("bad row")
+}
+
+// A deadline that is not handled because the process stops is nobody's trouble.
+func TestSweeper_WarnsOfWhatFailsAndNotOfItsEnd(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]bool{"fails": false, "stops": true} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			e := &ending{end: func() {}}
+			if ends {
+				e.end = cancel
+			}
+			var log bytes.Buffer
+			b := setupWith(t, func(l *ledger.Ledger) upkeep.SweeperLedger { e.Ledger = l; return e }, slog.New(slog.NewTextHandler(&log, nil)))
+			b.accept(t, name)
+			time.Sleep(16 * time.Second)
+			result, _ := b.RunOnce(ctx)
+			if result.Failed != 1 || strings.Contains(log.String(), "deadline not handled") == ends {
+				t.Errorf("%s: %+v, and the log says %q", name, result, &log)
+			}
+		})
+	}
+}
+
+func TestSweeper_AnOutageOfTheStoreGivesAGraceAfterwards(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &flaky{}
+		b := setup(t, func(l *ledger.Ledger) upkeep.SweeperLedger { f.Ledger = l; return f })
+		id := b.accept(t, "h")
+		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
+		f.down = true
+		time.Sleep(10 * time.Minute)
+		if _, err := b.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) {
+			t.Fatalf("answered %v", err)
+		}
+		f.down = false
+		if _, err := b.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if step := b.step(t, id); step.State != statemachine.StepAwaitingAck {
+			t.Fatalf("step is %s as soon as the store is back", step.State)
+		}
+		time.Sleep(31 * time.Second)
+		b.pass(t)
+		if step := b.step(t, id); step.State != statemachine.StepFailedRetry {
+			t.Errorf("step is %s after the grace", step.State)
+		}
+	})
+}
+
+// While the bus is away nobody is blamed, however long that takes; afterwards there
+// is a grace, and no unit of any budget is spent.
+func TestSweeper_AnOutageOfTheBusHoldsDeadlines(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		var end time.Time
+		var broken error
+		s, err := upkeep.NewSweeper(upkeep.SweeperConfig{Ledger: b.ledger, Outages: func(context.Context) (upkeep.Outages, error) {
+			return upkeep.Outages{Topic: func(string) time.Time { return end }}, broken
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Sweeper = s
+		id := b.accept(t, "h")
+		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
+		for range 100 {
+			time.Sleep(12 * time.Second)
+			end = time.Now()
+			b.pass(t)
+			if step := b.step(t, id); step.State != statemachine.StepAwaitingAck {
+				t.Fatalf("step is %s during the outage", step.State)
+			}
+		}
+		broken = tablestore.ErrUnavailable
+		if _, err := b.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) {
+			t.Errorf("without the store: %v", err)
+		}
+		broken = nil
+		time.Sleep(2 * time.Minute) // The store was away as well: that is a grace of its own.
+		b.pass(t)
+		time.Sleep(31 * time.Second)
+		b.pass(t)
+		if step := b.step(t, id); step.State != statemachine.StepFailedRetry || step.Spent.Ack != 1 {
+			t.Errorf("after the grace step is %s, %+v", step.State, step.Spent)
+		}
+	})
+}
+
+func TestSweeper_AStandstillOfTheProcessGivesAGraceAfterwards(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		id := b.accept(t, "h")
+		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
+		b.accept(t, "of which the next pass tells")
+		var told bool
+		suspended, err := upkeep.NewSweeper(upkeep.SweeperConfig{Ledger: b.ledger, Observe: func(upkeep.SweeperPass) { told = true }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		loop := suspended.Loop()
+		suspend := sync.OnceFunc(func() { time.Sleep(10 * time.Minute) })
+		loop.Observe = func(time.Duration, error) {
+			if told {
+				suspend()
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- loop.Run(ctx) }()
+		time.Sleep(10*time.Minute + 30*time.Second)
+		if step := b.step(t, id); step.State != statemachine.StepAwaitingAck {
+			t.Errorf("step is %s as soon as the process goes on", step.State)
+		}
+		time.Sleep(31 * time.Second)
+		if step := b.step(t, id); step.State != statemachine.StepFailedRetry {
+			t.Errorf("step is %s after the grace", step.State)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+}
+
+func TestSweeper_AnIdlePassReadsOnePagePerShard(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	for i := range 50 {
+		b.accept(t, fmt.Sprint(i))
+	}
+	b.counter.Reset()
+	if result := b.pass(t); result.Read != 0 {
+		t.Errorf("%+v", result)
+	}
+	if spent := b.counter.Counts(); spent.Scans != 4 || spent.RowsRead != 0 || spent.Commits != 0 || spent.Gets != 0 {
+		t.Errorf("an idle pass cost %+v", spent)
+	}
+}
+
+func TestNewSweeper_NamesTheField(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]upkeep.SweeperConfig{"no ledger": {}, "negative page": {Ledger: &ledger.Ledger{}, Page: -1}} {
+		if _, err := upkeep.NewSweeper(cfg); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package upkeep
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/webhooks"
+)
+
+// settleTimeout bounds the write after an attempt, also while the process stops.
+const settleTimeout = 10 * time.Second
+
+// WebhooksLedger is what the webhooks need of the ledger.
+type WebhooksLedger interface {
+	Schedule
+	TakeWebhook(ctx context.Context, entry ledger.Entry, hold time.Duration,
+	) (*ledger.WebhookRow, *statemachine.Aggregate, error)
+	SettleWebhook(ctx context.Context, taken, next *ledger.WebhookRow) (bool, error)
+}
+
+// WebhooksConfig is what a [Webhooks] is made of.
+type WebhooksConfig struct {
+	// Ledger holds the webhooks. Required.
+	Ledger WebhooksLedger
+	// Dispatcher makes the attempts. Required.
+	Dispatcher *webhooks.Dispatcher
+	// Workers is how many attempts are under way at once. Optional. Defaults
+	// to 64.
+	Workers int
+	// Hold is for how long a webhook is claimed; it must be longer than an attempt may
+	// take. Optional. Defaults to 1 min.
+	Hold time.Duration
+	// Logger is told of webhooks that could not be settled. Optional.
+	Logger *slog.Logger
+	// Observe is told of each attempt, from the workers' goroutines. Optional.
+	Observe func(webhooks.Result)
+}
+
+// Webhooks tells the URLs of a command how its job ended. Any number may run on one
+// store.
+//
+// The rows and their entries are the ledger's, written with the end of the job. An
+// attempt is claimed before it is sent, so that replicas do not send the same webhook
+// side by side; if a process dies in between, the next one sends it under the same id.
+// The bytes of an event follow from the job, which does not change any more, so they
+// are made again for each attempt.
+type Webhooks struct {
+	cfg   WebhooksConfig
+	shard int           // where the next pass begins
+	slots chan struct{} // one for each attempt under way
+	busy  sync.WaitGroup
+	// full says that the last pass left no worker free: then wake gets a value as soon
+	// as one is.
+	full atomic.Bool
+	wake chan struct{}
+}
+
+// WebhooksPass is what one pass of a [Webhooks] did.
+type WebhooksPass struct {
+	Taken int
+	// Full says that all workers are busy now, so that there may be more that is due.
+	Full bool
+}
+
+// NewWebhooks returns what sends webhooks. The error names the field that makes no
+// sense.
+func NewWebhooks(cfg WebhooksConfig) (*Webhooks, error) {
+	if cfg.Ledger == nil || cfg.Dispatcher == nil {
+		return nil, errors.New("webhooks: Ledger and Dispatcher are required")
+	}
+	cfg.Workers = cmp.Or(cfg.Workers, 64)
+	cfg.Hold = cmp.Or(cfg.Hold, time.Minute)
+	if cfg.Workers < 0 || cfg.Hold < 0 {
+		return nil, fmt.Errorf("webhooks: Workers and Hold must be positive, are %d and %s", cfg.Workers, cfg.Hold)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = func(webhooks.Result) {}
+	}
+	w := &Webhooks{cfg: cfg, slots: make(chan struct{}, cfg.Workers), wake: make(chan struct{}, 1)}
+	return w, cfg.Dispatcher.Validate()
+}
+
+// Loop returns the loop that sends. While there may be more that is due, it makes the
+// next pass as soon as a worker is free. At its end attempts under way are broken off,
+// and left due.
+func (w *Webhooks) Loop() Loop {
+	return Loop{Name: "webhooks", Wake: w.wake, Drain: w.Wait, Pass: func(ctx context.Context) error {
+		_, err := w.RunOnce(ctx)
+		return err
+	}}
+}
+
+// Wait returns when no attempt is under way.
+func (w *Webhooks) Wait() { w.busy.Wait() }
+
+// RunOnce takes as many due webhooks as there are workers without one, and does not
+// wait for their attempts. One that cannot be claimed is left for the next pass and
+// does not hold up the others; the error joins all that went wrong. One pass runs at a
+// time.
+func (w *Webhooks) RunOnce(ctx context.Context) (WebhooksPass, error) {
+	free := cap(w.slots) - len(w.slots)
+	var pass WebhooksPass
+	var errs []error
+	now := time.Now()
+	for range w.cfg.Ledger.Shards() {
+		if pass.Taken >= free || ctx.Err() != nil {
+			break
+		}
+		entries, _, err := w.cfg.Ledger.Due(ctx, ledger.Webhook, w.shard, now, free-pass.Taken, "")
+		if err != nil {
+			errs = append(errs, err)
+			break
+		}
+		for _, entry := range entries {
+			taken, err := w.take(ctx, entry)
+			if err != nil {
+				errs = append(errs, err)
+			}
+			if taken {
+				pass.Taken++
+			}
+		}
+		w.shard = (w.shard + 1) % w.cfg.Ledger.Shards()
+	}
+	if len(errs) > 0 {
+		w.full.Store(false)
+		return pass, fmt.Errorf("webhooks: %w", errors.Join(errs...))
+	}
+	pass.Full = pass.Taken >= free
+	if w.full.Store(pass.Full); pass.Full && len(w.slots) < cap(w.slots) {
+		w.freed() // A worker was freed before full was set.
+	}
+	return pass, nil
+}
+
+// take claims one webhook for one attempt and begins with that. It reports false if the
+// entry stands for none, or another process has it.
+func (w *Webhooks) take(ctx context.Context, entry ledger.Entry) (bool, error) {
+	row, job, err := w.cfg.Ledger.TakeWebhook(ctx, entry, w.cfg.Hold)
+	if err != nil || row == nil {
+		return false, err
+	}
+	end := webhooks.EndOf(&job.Job)
+	body, err := end.Body()
+	if err != nil {
+		return false, err
+	}
+	w.slots <- struct{}{}
+	w.busy.Go(func() {
+		w.attempt(ctx, row, body)
+		<-w.slots
+		w.freed()
+	})
+	return true, nil
+}
+
+// freed asks for a pass if the last one left no worker free.
+func (w *Webhooks) freed() {
+	if !w.full.Swap(false) {
+		return
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// attempt makes one attempt and writes what became of it.
+func (w *Webhooks) attempt(ctx context.Context, row *ledger.WebhookRow, body []byte) {
+	sent, result := w.cfg.Dispatcher.Attempt(ctx, webhooks.Delivery{
+		ID: row.ID(), JobID: row.JobID, TenantID: row.TenantID, URL: row.URL, Body: body, State: webhooks.State(row.State),
+		Attempts: row.Attempts, NextAttemptAt: row.NextAttemptAt, LastStatus: row.LastStatus, LastError: row.LastError,
+		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
+	})
+	w.cfg.Observe(result)
+	next := *row
+	next.State, next.Attempts, next.NextAttemptAt = ledger.WebhookState(sent.State), sent.Attempts, sent.NextAttemptAt
+	next.LastStatus, next.LastError = sent.LastStatus, sent.LastError
+	// The attempt was made, whether the process goes on or not.
+	settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	moved, err := w.cfg.Ledger.SettleWebhook(settle, row, &next)
+	switch {
+	case err != nil:
+		w.cfg.Logger.WarnContext(ctx, "webhook not settled; it will be sent again",
+			"webhook_id", row.ID(), "outcome", result.Outcome, "error", err)
+	case !moved:
+		w.cfg.Logger.WarnContext(ctx, "webhook settled by another process", "webhook_id", row.ID(), "outcome", result.Outcome)
+	}
+}

@@ -1,0 +1,389 @@
+package upkeep_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+	"github.com/lucius-project/lucius/pkg/webhooks"
+)
+
+// sends is a sender that does what a function says, and keeps count.
+type sends struct {
+	mu       sync.Mutex
+	messages []webhooks.Message
+	act      func(ctx context.Context, message webhooks.Message) webhooks.Result
+}
+
+func (s *sends) send(ctx context.Context, message webhooks.Message) webhooks.Result {
+	s.mu.Lock()
+	s.messages = append(s.messages, message)
+	s.mu.Unlock()
+	return s.act(ctx, message)
+}
+
+func (s *sends) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.messages)
+}
+
+func always(result webhooks.Result) *sends {
+	return &sends{act: func(context.Context, webhooks.Message) webhooks.Result { return result }}
+}
+
+var (
+	delivered = webhooks.Result{Outcome: webhooks.Delivered, Status: 200}
+	failed    = webhooks.Result{Outcome: webhooks.Failed, Status: 500, Reason: "the receiver answered 500"}
+	silent    = webhooks.Result{Outcome: webhooks.Failed, Reason: "the receiver did not answer in time", HostFault: true}
+)
+
+func gate(t testing.TB, cfg webhooks.GateConfig) *webhooks.Gate {
+	t.Helper()
+	made, err := webhooks.NewGate(cfg)
+	if err != nil {
+		t.Fatalf("NewGate: %v", err)
+	}
+	return made
+}
+
+// dispatcher sends by s, under a policy with which one can count.
+func dispatcher(t testing.TB, s *sends) *webhooks.Dispatcher {
+	t.Helper()
+	return &webhooks.Dispatcher{
+		Send: s.send, Gate: gate(t, webhooks.GateConfig{}), Random: func() float64 { return 0 },
+		Policy: webhooks.Policy{Delays: []time.Duration{10 * time.Second, time.Minute}, Jitter: 0.5},
+	}
+}
+
+func sending(t testing.TB, h *hooks, s *sends, change func(*upkeep.WebhooksConfig)) *upkeep.Webhooks {
+	t.Helper()
+	cfg := upkeep.WebhooksConfig{Ledger: h, Dispatcher: dispatcher(t, s)}
+	if change != nil {
+		change(&cfg)
+	}
+	made, err := upkeep.NewWebhooks(cfg)
+	if err != nil {
+		t.Fatalf("NewWebhooks: %v", err)
+	}
+	return made
+}
+
+// running runs the loop until the function it returns is called.
+func running(t testing.TB, loop upkeep.Loop) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var over sync.WaitGroup
+	over.Go(func() {
+		if err := loop.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return func() {
+		cancel()
+		over.Wait()
+	}
+}
+
+func TestWebhooks_SendWhatIsDue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		later := due("later", "https://a.example")
+		later.NextAttemptAt = time.Now().Add(time.Second)
+		q := newHooks(due("j", "https://a.example/x"), later)
+		s := always(delivered)
+		r := sending(t, q, s, nil)
+		pass, err := r.RunOnce(t.Context())
+		r.Wait()
+		if pass.Full || pass.Taken != 1 || err != nil {
+			t.Errorf("RunOnce = %+v, %v", pass, err)
+		}
+		end := webhooks.EndOf(&ended("j").Job)
+		body, err := end.Body()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []webhooks.Message{{ID: "j.0", TenantID: "tenant_a", URL: "https://a.example/x", Body: body}}
+		if diff := cmp.Diff(want, s.messages); diff != "" {
+			t.Errorf("messages (-want +got):\n%s", diff)
+		}
+		if got := q.get("j.0"); got.State != ledger.WebhookDelivered || got.Attempts != 1 || got.LastStatus != 200 {
+			t.Errorf("Delivery = %+v", got)
+		}
+		if got := q.get("later.0"); got.Attempts != 0 {
+			t.Errorf("Delivery = %+v, want it untouched", got)
+		}
+	})
+}
+
+// TestWebhooks_UntilTheyAreExhausted lives through a whole schedule.
+func TestWebhooks_UntilTheyAreExhausted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		q := newHooks(due("j", "https://a.example"))
+		var at []string
+		s := &sends{act: func(context.Context, webhooks.Message) webhooks.Result {
+			at = append(at, time.Since(begin).String())
+			return failed
+		}}
+		stop := running(t, sending(t, q, s, nil).Loop())
+		time.Sleep(time.Hour)
+		stop()
+		if diff := cmp.Diff([]string{"0s", "10s", "1m10s"}, at); diff != "" {
+			t.Errorf("attempts (-want +got):\n%s", diff)
+		}
+		if got := q.get("j.0"); got.State != ledger.WebhookExhausted || got.Attempts != 3 {
+			t.Errorf("Delivery = %+v, want it exhausted", got)
+		}
+	})
+}
+
+// TestWebhooks_ASlowReceiverDoesNotHoldTheOthers: one host hangs with all of its
+// backlog in front, and everybody else's webhooks arrive within seconds.
+func TestWebhooks_ASlowReceiverDoesNotHoldTheOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var deliveries []ledger.WebhookRow
+		for i := range 200 {
+			deliveries = append(deliveries, due(fmt.Sprintf("a%d", i), "https://slow.example/x"))
+		}
+		for i := range 200 {
+			deliveries = append(deliveries, due(fmt.Sprintf("b%d", i), fmt.Sprintf("https://well%d.example/", i%10)))
+		}
+		q := newHooks(deliveries...)
+		s := &sends{act: func(_ context.Context, message webhooks.Message) webhooks.Result {
+			if strings.Contains(message.URL, "slow") {
+				time.Sleep(15 * time.Second)
+				return silent
+			}
+			time.Sleep(10 * time.Millisecond)
+			return delivered
+		}}
+		stop := running(t, sending(t, q, s, func(cfg *upkeep.WebhooksConfig) {
+			cfg.Workers = 16
+			cfg.Dispatcher.Gate = gate(t, webhooks.GateConfig{PerHost: 4})
+		}).Loop())
+		time.Sleep(5 * time.Second)
+		if n := q.count(ledger.WebhookDelivered); n != 200 {
+			t.Errorf("%d of 200 were delivered while one receiver hung", n)
+		}
+		stop()
+	})
+}
+
+// TestWebhooks_AnOutageSpendsNoAttempts: while a host is down, only the probes of its
+// circuit are sent, and what was put off is delivered afterwards.
+func TestWebhooks_AnOutageSpendsNoAttempts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var deliveries []ledger.WebhookRow
+		for i := range 100 {
+			deliveries = append(deliveries, due(fmt.Sprintf("j%d", i), "https://a.example/"))
+		}
+		q := newHooks(deliveries...)
+		up := time.Now().Add(10 * time.Minute)
+		s := &sends{act: func(context.Context, webhooks.Message) webhooks.Result {
+			if time.Now().Before(up) {
+				return silent
+			}
+			return delivered
+		}}
+		stop := running(t, sending(t, q, s, func(cfg *upkeep.WebhooksConfig) {
+			cfg.Dispatcher.Gate = gate(t, webhooks.GateConfig{Circuit: breaker.Settings{CoolDown: time.Minute, MaxCoolDown: time.Minute}})
+		}).Loop())
+		time.Sleep(9 * time.Minute)
+		if n := s.count(); n > 40 {
+			t.Errorf("%d attempts in vain", n)
+		}
+		time.Sleep(time.Hour)
+		stop()
+		if pending, exhausted := q.count(ledger.WebhookPending), q.count(ledger.WebhookExhausted); pending > 0 || exhausted > 15 {
+			t.Errorf("%d pending and %d exhausted of 100", pending, exhausted)
+		}
+	})
+}
+
+// TestWebhooks_TakeMoreAsWorkersAreFreed: a backlog does not wait for the interval.
+func TestWebhooks_TakeMoreAsWorkersAreFreed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var deliveries []ledger.WebhookRow
+		for i := range 100 {
+			deliveries = append(deliveries, due(fmt.Sprintf("j%d", i), fmt.Sprintf("https://host%d.example/", i)))
+		}
+		q := newHooks(deliveries...)
+		s := &sends{act: func(context.Context, webhooks.Message) webhooks.Result {
+			time.Sleep(time.Millisecond)
+			return delivered
+		}}
+		stop := running(t, sending(t, q, s, func(cfg *upkeep.WebhooksConfig) { cfg.Workers = 4 }).Loop())
+		time.Sleep(time.Second)
+		if n := q.count(ledger.WebhookDelivered); n != 100 {
+			t.Errorf("%d of 100 were delivered before the second pass", n)
+		}
+		stop()
+	})
+}
+
+// TestWebhooks_AskAtEachInterval and not more often, while there is little to do.
+func TestWebhooks_AskAtEachInterval(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newHooks(due("j", "https://a.example"), due("k", "https://b.example"))
+		stop := running(t, sending(t, q, always(delivered), nil).Loop())
+		time.Sleep(10*time.Second + time.Millisecond)
+		stop()
+		if q.asked != 11 {
+			t.Errorf("asked %d times in 10 s, want 11", q.asked)
+		}
+	})
+}
+
+// TestWebhooks_Stop breaks attempts off, and leaves them due without counting them.
+func TestWebhooks_Stop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newHooks(due("j", "https://a.example"))
+		s := &sends{act: func(ctx context.Context, _ webhooks.Message) webhooks.Result {
+			<-ctx.Done()
+			return webhooks.Result{Outcome: webhooks.Interrupted}
+		}}
+		stop := running(t, sending(t, q, s, nil).Loop())
+		time.Sleep(3 * time.Second)
+		stop()
+		got := q.get("j.0")
+		if got.State != ledger.WebhookPending || got.Attempts != 0 || got.NextAttemptAt.After(time.Now()) {
+			t.Errorf("Delivery = %+v, want it due", got)
+		}
+		if diff := cmp.Diff([]string{"PENDING"}, q.settled); diff != "" {
+			t.Errorf("settled (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestWebhooks_SurviveTheirStore: what could not be taken or settled comes again.
+func TestWebhooks_SurviveTheirStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("store is down")
+		q := newHooks(due("j", "https://a.example"))
+		q.dueErr, q.settleErr = broken, broken
+		s := always(delivered)
+		var log bytes.Buffer
+		stop := running(t, sending(t, q, s, func(cfg *upkeep.WebhooksConfig) {
+			cfg.Hold = 10 * time.Second
+			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		}).Loop())
+		time.Sleep(5 * time.Second)
+		q.mu.Lock()
+		q.dueErr, q.settleErr = nil, nil
+		q.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		stop()
+		if got := q.get("j.0"); got.State != ledger.WebhookDelivered || s.count() != 2 {
+			t.Errorf("sent %d times, Delivery = %+v", s.count(), got)
+		}
+		for _, line := range []string{"webhook not settled; it will be sent again", broken.Error()} {
+			if !strings.Contains(log.String(), line) {
+				t.Errorf("no %q in the log:\n%s", line, &log)
+			}
+		}
+	})
+}
+
+// TestWebhooks_AClaimThatWasLost changes nothing: somebody else has it.
+func TestWebhooks_AClaimThatWasLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newHooks(due("j", "https://a.example"))
+		s := &sends{act: func(context.Context, webhooks.Message) webhooks.Result {
+			time.Sleep(2 * time.Minute) // longer than the claim holds
+			return delivered
+		}}
+		var seen []webhooks.Outcome
+		var mu sync.Mutex
+		r := sending(t, q, s, func(cfg *upkeep.WebhooksConfig) {
+			cfg.Observe = func(result webhooks.Result) {
+				mu.Lock()
+				defer mu.Unlock()
+				seen = append(seen, result.Outcome)
+			}
+		})
+		for range 2 {
+			if _, err := r.RunOnce(t.Context()); err != nil {
+				t.Errorf("RunOnce: %v", err)
+			}
+			time.Sleep(90 * time.Second)
+		}
+		r.Wait()
+		if diff := cmp.Diff([]string{"DELIVERED"}, q.settled); diff != "" || q.get("j.0").Attempts != 1 {
+			t.Errorf("%+v, settled (-want +got):\n%s", q.get("j.0"), diff)
+		}
+		if diff := cmp.Diff([]webhooks.Outcome{webhooks.Delivered, webhooks.Delivered}, seen); diff != "" {
+			t.Errorf("observed (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestWebhooks_PutOffWhatItsHostHasNoRoomFor: two spellings are one host.
+func TestWebhooks_PutOffWhatItsHostHasNoRoomFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newHooks(due("j", "https://a.example/x"), due("k", "https://A.example:443/y"))
+		over := make(chan struct{})
+		s := &sends{act: func(context.Context, webhooks.Message) webhooks.Result {
+			<-over
+			return delivered
+		}}
+		r := sending(t, q, s, func(cfg *upkeep.WebhooksConfig) { cfg.Dispatcher.Gate = gate(t, webhooks.GateConfig{PerHost: 1}) })
+		if _, err := r.RunOnce(t.Context()); err != nil {
+			t.Errorf("RunOnce: %v", err)
+		}
+		synctest.Wait()
+		put, other := q.get("j.0"), q.get("k.0") // which of them is sent is open
+		if put.NextAttemptAt.Before(other.NextAttemptAt) {
+			put = other
+		}
+		if !put.NextAttemptAt.After(time.Now()) || put.Attempts != 0 || put.State != ledger.WebhookPending || s.count() != 1 {
+			t.Errorf("sent %d, put off %+v", s.count(), put)
+		}
+		close(over)
+		r.Wait()
+	})
+}
+
+func TestNewWebhooks_NamesTheBadField(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(*upkeep.WebhooksConfig){
+		"Ledger":     func(c *upkeep.WebhooksConfig) { c.Ledger = nil },
+		"Dispatcher": func(c *upkeep.WebhooksConfig) { c.Dispatcher = nil },
+		"Send":       func(c *upkeep.WebhooksConfig) { c.Dispatcher.Send = nil },
+		"Gate":       func(c *upkeep.WebhooksConfig) { c.Dispatcher.Gate = nil },
+		"Workers":    func(c *upkeep.WebhooksConfig) { c.Workers = -1 },
+		"Hold":       func(c *upkeep.WebhooksConfig) { c.Hold = -1 },
+		"Jitter":     func(c *upkeep.WebhooksConfig) { c.Dispatcher.Policy.Jitter = 2 },
+	}
+	for field, spoil := range tests {
+		t.Run(field, func(t *testing.T) {
+			t.Parallel()
+			cfg := upkeep.WebhooksConfig{Ledger: newHooks(), Dispatcher: dispatcher(t, always(delivered))}
+			spoil(&cfg)
+			if _, err := upkeep.NewWebhooks(cfg); err == nil || !strings.Contains(err.Error(), field) {
+				t.Errorf("NewWebhooks: %v, want an error about %s", err, field)
+			}
+		})
+	}
+}

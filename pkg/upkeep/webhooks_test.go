@@ -1,0 +1,200 @@
+package upkeep_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+	"github.com/lucius-project/lucius/pkg/webhooks"
+)
+
+// receiver answers as it is told, and remembers when it was asked for what.
+type receiver struct {
+	mu      sync.Mutex
+	answers []webhooks.Result // the next ones; delivered when they have run out
+	bodies  []string
+	at      []time.Duration
+	begun   time.Time
+}
+
+func (r *receiver) send(_ context.Context, m webhooks.Message) webhooks.Result {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.bodies = append(r.bodies, string(m.Body))
+	r.at = append(r.at, time.Since(r.begun).Truncate(time.Second))
+	if len(r.answers) == 0 {
+		return webhooks.Result{Outcome: webhooks.Delivered, Status: 200}
+	}
+	answer := r.answers[0]
+	r.answers = r.answers[1:]
+	return answer
+}
+
+// announcement is a job that ended, in a real ledger, and what sends its webhook.
+type announcement struct {
+	*upkeep.Webhooks
+	ledger   *ledger.Ledger
+	receiver *receiver
+	faults   *storetest.Faults
+	jobID    string
+}
+
+func announce(t *testing.T, answers ...webhooks.Result) *announcement {
+	t.Helper()
+	store, faults := storetest.Faulty(memstore.New(memstore.Options{Split: true}))
+	b := &announcement{receiver: &receiver{answers: answers, begun: time.Now()}, faults: faults}
+	var err error
+	if b.ledger, err = ledger.Open(t.Context(), ledger.Config{Store: store, Shards: 2}); err != nil {
+		t.Fatal(err)
+	}
+	b.Webhooks, err = upkeep.NewWebhooks(upkeep.WebhooksConfig{Ledger: b.ledger, Dispatcher: &webhooks.Dispatcher{
+		Send: b.receiver.send, Gate: gate(t, webhooks.GateConfig{}),
+		Policy: webhooks.Policy{Delays: []time.Duration{10 * time.Second, time.Minute}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := b.ledger.Accept(t.Context(), ledger.Command{
+		Job:   statemachine.Job{TenantID: "t", IdempotencyHash: "h", CallbackURLs: []string{"https://a.example/hook"}},
+		Steps: []statemachine.Step{{ID: "one"}}, Payload: []byte(`{}`),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.jobID = accepted.Job.ID
+	if _, err := b.ledger.Change(t.Context(), b.jobID, statemachine.Cancel{}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// run runs the runner for that long.
+func (b *announcement) run(t *testing.T, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	if err := b.Loop().Run(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// webhook is the job's only one.
+func (b *announcement) webhook(t *testing.T) ledger.WebhookRow {
+	t.Helper()
+	found, err := b.ledger.Webhooks(t.Context(), b.jobID)
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	return found[0]
+}
+
+func TestWebhooks_Attempts(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		answers  []webhooks.Result
+		state    ledger.WebhookState
+		attempts []time.Duration
+	}{
+		"delivered at once":         {nil, ledger.WebhookDelivered, []time.Duration{0}},
+		"delivered the second time": {[]webhooks.Result{failed}, ledger.WebhookDelivered, []time.Duration{0, 10 * time.Second}},
+		"every attempt failed": {
+			slices.Repeat([]webhooks.Result{failed}, 9), ledger.WebhookExhausted,
+			[]time.Duration{0, 10 * time.Second, 70 * time.Second},
+		},
+		"the receiver wants no more": {[]webhooks.Result{{Outcome: webhooks.Gone, Status: 410}}, ledger.WebhookGone, []time.Duration{0}},
+		"the receiver asks for an hour": {
+			[]webhooks.Result{{Outcome: webhooks.RetryAfter, Status: 503, After: time.Hour}}, ledger.WebhookDelivered,
+			[]time.Duration{0, time.Hour},
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := announce(t, test.answers...)
+			b.run(t, 3*time.Hour)
+			if got := b.webhook(t); got.State != test.state || got.Attempts != len(test.attempts) {
+				t.Errorf("%s: %+v", name, got)
+			}
+			if diff := cmp.Diff(test.attempts, b.receiver.at, cmp.Comparer(about)); diff != "" {
+				t.Errorf("%s: attempts (-want +got):\n%s", name, diff)
+			}
+		})
+	}
+}
+
+// about reports whether two times are within two passes of each other.
+func about(a, b time.Duration) bool { return (a - b).Abs() <= 2*time.Second }
+
+func TestWebhooks_TheEventIsTheJobsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := announce(t, failed)
+		b.run(t, time.Minute)
+		var event struct {
+			Type string
+			Data struct{ JobID, State string }
+		}
+		if err := json.Unmarshal([]byte(b.receiver.bodies[0]), &event); err != nil {
+			t.Fatal(err)
+		}
+		if event.Type != "job.cancelled" || event.Data.JobID != b.jobID || event.Data.State != "CANCELLED" {
+			t.Errorf("%+v", event)
+		}
+		if len(b.receiver.bodies) != 2 || b.receiver.bodies[0] != b.receiver.bodies[1] {
+			t.Errorf("the attempts differ: %q", b.receiver.bodies)
+		}
+	})
+}
+
+func TestWebhooks_AReplayStartsAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := announce(t, slices.Repeat([]webhooks.Result{failed}, 3)...)
+		b.run(t, time.Hour)
+		if _, replayed, err := b.ledger.ReplayWebhook(t.Context(), b.jobID+".0"); err != nil || !replayed {
+			t.Fatal(replayed, err)
+		}
+		b.run(t, time.Minute)
+		if got := b.webhook(t); got.State != ledger.WebhookDelivered || got.Attempts != 1 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// Whatever store call fails, before or after it took effect, the webhook is
+// delivered in the end, and at least once.
+func TestWebhooks_EveryStoreCallMayFail(t *testing.T) {
+	t.Parallel()
+	for _, after := range []bool{false, true} {
+		for nth := 1; nth <= 16; nth++ {
+			synctest.Test(t, func(t *testing.T) {
+				b := announce(t)
+				b.faults.Plan(storetest.Fault{Nth: nth, After: after})
+				b.run(t, 10*time.Minute)
+				if got := b.webhook(t); got.State != ledger.WebhookDelivered || len(b.receiver.bodies) == 0 {
+					t.Errorf("call %d, after %t: %+v, sent %d times", nth, after, got, len(b.receiver.bodies))
+				}
+			})
+		}
+	}
+}
+
+func TestWebhooks_ReturnTheStoresError(t *testing.T) {
+	t.Parallel()
+	b := announce(t)
+	b.faults.Plan(storetest.Fault{Onwards: true})
+	if pass, err := b.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) || pass.Taken != 0 {
+		t.Errorf("%+v, %v", pass, err)
+	}
+}

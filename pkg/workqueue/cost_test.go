@@ -1,0 +1,119 @@
+package workqueue_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+// steps makes a command of that many steps.
+func (b *bundle) steps(t testing.TB, n int) {
+	t.Helper()
+	cmd := b.command(t, "tenant_a", "ocr", "OCR")
+	for i := 1; i < n; i++ {
+		next := cmd.Steps[0]
+		next.ID, next.Input = fmt.Sprint("step-", i), statemachine.InputPrevious
+		cmd.Steps = append(cmd.Steps, next)
+	}
+	if _, err := b.ledger.Accept(t.Context(), cmd); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// On an atomic store each thing that a client or a worker waits for is one synced
+// commit: accept, claim with start, complete.
+func TestCost_InSyncedCommits(t *testing.T) {
+	t.Parallel()
+	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+	b := reopen(t, store)
+	b.work(t) // The first of its kind is catalogued.
+	b.claim(t, "w0", "c0", 1, true)
+	requests := 0
+	claim := func(most int) []workqueue.View {
+		requests++
+		return b.claim(t, "w1", fmt.Sprint("c", requests), most, true)
+	}
+	complete := func(item lifecycle.Item) {
+		if _, err := b.Complete(t.Context(), item.WorkID, by("w1", "e", item), nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commits := func(what string, want int64, do func()) int64 {
+		t.Helper()
+		counter.Reset()
+		do()
+		got := counter.Counts().Commits
+		if got != want {
+			t.Errorf("%s took %d commits, want %d", what, got, want)
+		}
+		return got
+	}
+	for n, want := range map[int]int64{1: 3, 3: 7} {
+		sum := commits("accept", 1, func() { b.steps(t, n) })
+		for range n {
+			var views []workqueue.View
+			sum += commits("claim with start", 1, func() { views = claim(1) })
+			sum += commits("complete", 1, func() { complete(views[0].Item) })
+		}
+		if sum != want {
+			t.Errorf("a job of %d steps took %d commits, want %d", n, sum, want)
+		}
+	}
+	for range 100 {
+		b.work(t)
+	}
+	commits("a claim of 100 items", 1, func() {
+		if views := claim(100); len(views) != 100 {
+			t.Errorf("claimed %d", len(views))
+		}
+	})
+}
+
+// What a worker's requests cost the store, with a full queue: reads, and writes
+// on the way to the answer. These are the calls that limit throughput.
+func TestCost(t *testing.T) {
+	t.Parallel()
+	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+	b := reopen(t, store)
+	b.work(t)
+	b.claim(t, "w0", "c0", 1, true) // The first claim of a process looks at the store.
+	for range 20 {
+		b.work(t)
+	}
+	var item lifecycle.Item
+	verb := func(do func(context.Context, string, lifecycle.Request) (workqueue.View, error), id string) {
+		view, err := do(t.Context(), item.WorkID, by("w1", id, item))
+		if err != nil {
+			t.Fatalf("%s: %v", id, err)
+		}
+		item = view.Item
+	}
+	for _, step := range []struct {
+		name                 string
+		do                   func()
+		gets, scans, commits int64
+	}{
+		{"a claim", func() { item = b.claim(t, "w1", "c1", 1, false)[0].Item }, 2, 1, 1},
+		{"a heartbeat of a claim", func() { verb(b.Heartbeat, "h1") }, 1, 1, 1},
+		{"a start", func() { verb(b.Start, "s1") }, 1, 1, 1},
+		{"a heartbeat", func() { verb(b.Heartbeat, "h2") }, 1, 1, 1},
+		{"the end", func() {
+			verb(func(ctx context.Context, id string, r lifecycle.Request) (workqueue.View, error) {
+				return b.Complete(ctx, id, r, nil, nil)
+			}, "e1")
+		}, 2, 1, 1},
+		{"a claim of ten", func() { b.claim(t, "w1", "c2", 10, true) }, 11, 10, 1},
+	} {
+		counter.Reset()
+		step.do()
+		if got := counter.Counts(); got.Gets > step.gets || got.Scans > step.scans || got.Commits > step.commits {
+			t.Errorf("%s cost %+v", step.name, got)
+		}
+	}
+}

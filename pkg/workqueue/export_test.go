@@ -1,0 +1,46 @@
+package workqueue
+
+import (
+	"context"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+)
+
+// Take picks the hints that a claim would claim the items of.
+func (q *Queue) Take(ctx context.Context, r ClaimRequest) ([]ledger.Hint, error) {
+	c := q.newClaim(&r)
+	return q.take(ctx, &c.filter, r.Max, time.Now())
+}
+
+// SetSizes makes the reads small: of the head of each tenant, of a sweep, and of a
+// tail when fewer than low are inside.
+func (m *Mirror) SetSizes(head, sweep, tail, low int) {
+	m.sizes = sizes{head: head, sweep: sweep, tail: tail, low: low}
+}
+
+// Settle, PutBack and StepAside are what becomes of a hint that was taken.
+func (m *Mirror) Settle(hint ledger.Hint)                 { m.settle(&hint) }
+func (m *Mirror) PutBack(hint ledger.Hint)                { m.putBack(&hint) }
+func (m *Mirror) StepAside(hint ledger.Hint, failed bool) { m.stepAside(&hint, failed) }
+
+// Inside is how many hints are ready to be picked and kept back, and of how many
+// tenants there are queues.
+func (m *Mirror) Inside() (inside, kept, tenants int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.order {
+		tenants += len(s.tenants)
+		for _, t := range s.tenants {
+			inside += len(t.hints)
+			kept += len(t.aside)
+			for _, p := range t.parked {
+				kept += len(p.hints)
+			}
+		}
+	}
+	if inside != m.inside || kept != m.kept {
+		panic("the mirror has lost count")
+	}
+	return inside, kept, tenants
+}

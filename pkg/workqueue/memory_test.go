@@ -1,0 +1,362 @@
+package workqueue_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+// request is the claim that the tests of its memory send again and again.
+func request(most int) workqueue.ClaimRequest {
+	return workqueue.ClaimRequest{Owner: "w1", RequestID: "c1", Max: most}
+}
+
+// send sends a claim, and returns the ids of the items that it is answered with.
+func (b *bundle) send(t testing.TB, r workqueue.ClaimRequest) []string {
+	t.Helper()
+	views, err := b.Claim(context.WithoutCancel(t.Context()), r)
+	if err != nil {
+		t.Fatalf("claim: %v", err)
+	}
+	return workIDs(views)
+}
+
+// same fails unless these are the items, in whatever order.
+func same(t testing.TB, what string, got []string, want ...string) {
+	t.Helper()
+	got, want = slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: answered with %v, want %v", what, got, want)
+	}
+}
+
+// torn has the claim write its memory, and fail for the jobs that lose says; the
+// commits that it lost are returned.
+func torn(t *testing.T, store *tapped, b *bundle, r workqueue.ClaimRequest, lose func(jobID string) bool) (late []tablestore.Batch) {
+	t.Helper()
+	var mu sync.Mutex // The jobs of a claim are committed side by side.
+	store.set(func(batch tablestore.Batch) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if batch[0].Key.Table != ledgerTable || !lose(batch[0].Key.Partition) {
+			return nil
+		}
+		late = append(late, batch)
+		return tablestore.ErrUnavailable
+	})
+	_, _ = b.Claim(t.Context(), r)
+	store.set(nil)
+	if len(late) == 0 {
+		t.Fatal("nothing was lost")
+	}
+	return late
+}
+
+func all(string) bool { return true }
+
+func TestClaimMemory_AnotherClaimUnderTheSameIDIsRefused(t *testing.T) {
+	t.Parallel()
+	bothStores(t, func(t *testing.T, b *bundle) {
+		b.work(t)
+		b.work(t)
+		first := b.send(t, request(1))
+		for name, spoil := range map[string]func(*workqueue.ClaimRequest){
+			"services":   func(r *workqueue.ClaimRequest) { r.Services = []string{"ocr"} },
+			"step types": func(r *workqueue.ClaimRequest) { r.StepTypes = []string{"OCR"} },
+			"tenants":    func(r *workqueue.ClaimRequest) { r.Tenants = []string{"tenant_a"} },
+			"max":        func(r *workqueue.ClaimRequest) { r.Max = 2 },
+			"start":      func(r *workqueue.ClaimRequest) { r.Start = true },
+			"lease":      func(r *workqueue.ClaimRequest) { r.Lease = time.Hour },
+		} {
+			other := request(1)
+			spoil(&other)
+			views, err := b.Claim(t.Context(), other)
+			if assertPointer(t, err, "/request_id"); len(views) > 0 {
+				t.Errorf("with another %s: answered with %v", name, workIDs(views))
+			}
+		}
+		waits := request(1)
+		waits.Wait = time.Second // How long a client waits is no part of what it asks for.
+		same(t, "the repeat", b.send(t, waits), first...)
+	})
+}
+
+// A crash between the memory and the commits leaves items that are queued. The
+// repeat claims them, at any process, and no others: their commits may be on the way.
+func TestClaimMemory_WhatACrashLeftIsClaimedByTheRepeat(t *testing.T) {
+	t.Parallel()
+	for name, elsewhere := range map[string]bool{"here": false, "at another process": true} {
+		for what, commits := range map[string]int{"none was committed": 0, "one was committed": 1} {
+			t.Run(what+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				store := tap()
+				b := reopen(t, store)
+				var first []string
+				for range 3 {
+					first = append(first, b.work(t).OutboxID)
+				}
+				claimed := map[string]bool{}
+				torn(t, store, b, request(3), func(jobID string) bool {
+					if len(claimed) < commits {
+						claimed[jobID] = true
+					}
+					return !claimed[jobID]
+				})
+				for range 3 {
+					b.work(t)
+				}
+				if elsewhere {
+					b = reopen(t, store)
+				}
+				same(t, "the repeat", b.send(t, request(3)), first...)
+				same(t, "the repeat of the repeat", b.send(t, request(3)), first...)
+			})
+		}
+	}
+}
+
+// While a candidate is queued and cannot be had now the request takes no other: the
+// first try may be on its way to it.
+func TestClaimMemory_ACandidateThatIsHeldBlocksTheRequest(t *testing.T) {
+	t.Parallel()
+	store := tap()
+	b := reopen(t, store)
+	first := b.work(t)
+	late := torn(t, store, b, request(1), all)
+	other := b.accept(t, "tenant_b", "ocr", "OCR")
+	second := reopen(t, store)
+	second.heldTenant.Store("tenant_a")
+	same(t, "while it is held", second.send(t, request(1)))
+	if _, err := store.Commit(t.Context(), late[0]); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "when the first commit has come", second.send(t, request(1)), first.OutboxID)
+	next := request(1)
+	next.RequestID = "c2"
+	same(t, "another request", second.send(t, next), other.OutboxID)
+}
+
+// When what held the candidate back is over the repeat claims it.
+func TestClaimMemory_ACandidateThatWasHeldIsClaimedThen(t *testing.T) {
+	t.Parallel()
+	store := tap()
+	b := reopen(t, store)
+	first := b.work(t)
+	torn(t, store, b, request(1), all)
+	b.accept(t, "tenant_b", "ocr", "OCR")
+	b.heldTenant.Store("tenant_a")
+	same(t, "while it is held", b.send(t, request(1)))
+	b.heldTenant.Store("")
+	same(t, "then", b.send(t, request(1)), first.OutboxID)
+}
+
+// A late copy of a claim whose items are done, or were lost, gets nothing: its client
+// does not listen any more.
+func TestClaimMemory_ADoneCandidateBlocksTheRequestForGood(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(t *testing.T, b *bundle, item lifecycle.Item){
+		"completed": func(t *testing.T, b *bundle, item lifecycle.Item) {
+			if _, err := b.Complete(t.Context(), item.WorkID, by("w1", "e", item), nil, nil); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"stalled": func(t *testing.T, b *bundle, item lifecycle.Item) {
+			b.change(t, item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
+		},
+		"queued again": func(t *testing.T, b *bundle, item lifecycle.Item) {
+			b.change(t, item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
+			b.change(t, item.JobID, statemachine.Retry{})
+		},
+		"cancelled": func(t *testing.T, b *bundle, item lifecycle.Item) {
+			b.change(t, item.JobID, statemachine.Cancel{})
+			b.change(t, item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bothStores(t, func(t *testing.T, b *bundle) {
+				b.work(t)
+				r := request(1)
+				r.Start = true
+				views, err := b.Claim(t.Context(), r)
+				if err != nil || len(views) != 1 {
+					t.Fatalf("claimed %v (%v)", workIDs(views), err)
+				}
+				end(t, b, views[0].Item)
+				b.work(t)
+				same(t, "the late copy", b.send(t, r))
+				same(t, "the late copy elsewhere", reopen(t, b.store).send(t, r))
+			})
+		})
+	}
+}
+
+// If every candidate went to another claim, or is gone, the request takes others.
+func TestClaimMemory_LostCandidatesAreReplaced(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(t *testing.T, b *bundle, id string){
+		"claimed by another": func(t *testing.T, b *bundle, _ string) { b.claim(t, "w2", "x", 1, false) },
+		"withdrawn":          func(t *testing.T, b *bundle, id string) { b.change(t, id, statemachine.Pause{}) },
+		"cancelled":          func(t *testing.T, b *bundle, id string) { b.change(t, id, statemachine.Cancel{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := tap()
+			b := reopen(t, store)
+			first := b.work(t)
+			torn(t, store, b, request(1), all)
+			lose(t, reopen(t, store), first.JobID)
+			second := b.work(t)
+			same(t, "the repeat", b.send(t, request(1)), second.OutboxID)
+			same(t, "the repeat of the repeat", reopen(t, store).send(t, request(1)), second.OutboxID)
+		})
+	}
+}
+
+// One request that is sent to two processes at once claims once.
+func TestClaimMemory_OneRequestAtTwoProcessesClaimsOnce(t *testing.T) {
+	t.Parallel()
+	for name, when := range map[string]struct{ table, prefix string }{
+		"before the memory":             {queueTable, "claims"},
+		"between memory and the commit": {ledgerTable, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := tap()
+			b, other := reopen(t, store), reopen(t, store)
+			for range 4 {
+				b.work(t)
+			}
+			var there []string
+			store.on(when.table, when.prefix, func() error {
+				there = other.send(t, request(2))
+				return nil
+			})
+			here := b.send(t, request(2))
+			if len(there) != 2 {
+				t.Errorf("the other process answered with %v", there)
+			}
+			same(t, "this process", here, there...)
+			if rest := b.claim(t, "w2", "c2", 5, false); len(rest) != 2 {
+				t.Errorf("%d items are left, want 2", len(rest))
+			}
+		})
+	}
+}
+
+// The first try of a request may live on at another process. A repeat that waits
+// answers with what that has got, and takes nothing else.
+func TestClaimMemory_ALongPollLooksAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := tap()
+		b, other := reopen(t, store), reopen(t, store)
+		other.heldTenant.Store("tenant_a")
+		first := b.work(t)
+		answer := make(chan []string, 1)
+		go func() {
+			r := request(1)
+			r.Wait = time.Minute
+			answer <- other.send(t, r)
+		}()
+		time.Sleep(2500 * time.Millisecond)
+		same(t, "the first", b.send(t, request(1)), first.OutboxID)
+		b.accept(t, "tenant_b", "ocr", "OCR")
+		same(t, "the repeat that waited", <-answer, first.OutboxID)
+	})
+}
+
+// The memory of a claim on an atomic store is written with the claims or not at all.
+func TestClaimMemory_IsAtomicWithTheClaims(t *testing.T) {
+	t.Parallel()
+	store := tapAtomic()
+	b := reopen(t, store)
+	b.work(t)
+	store.on(ledgerTable, "", down)
+	_, err := b.Claim(t.Context(), request(1))
+	assertCode(t, err, problem.StoreUnavailable)
+	if n := memories(t, store); n != 0 {
+		t.Errorf("%d memories of a claim that failed", n)
+	}
+	same(t, "the repeat", b.send(t, request(1)), b.send(t, request(1))...)
+	if n := memories(t, store); n != 1 {
+		t.Errorf("%d memories of one claim", n)
+	}
+}
+
+// Owners that never come back leave a memory for each item. The claims of the
+// others clear it away, a bounded piece at a time.
+func TestClaim_ForgetsThoseWhoNeverReturn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+		b := reopen(t, store)
+		claims := func(owner string, n int) {
+			for i := range n {
+				b.work(t)
+				counter.Reset()
+				b.claim(t, fmt.Sprint(owner, i), "c", 1, true)
+				if cost := counter.Counts(); cost.Scans > 6 || cost.Commits > 2 {
+					t.Fatalf("a claim cost %+v", cost)
+				}
+			}
+		}
+		claims("gone", 300)
+		kept := memories(t, store)
+		if kept != 300 {
+			t.Errorf("%d memories of 300 fresh claims", kept)
+		}
+		time.Sleep(time.Hour)
+		claims("here", 600)
+		if left := memories(t, store) - 600; left > 0 {
+			t.Errorf("%d of 300 memories are left that are past their time", left)
+		}
+	})
+}
+
+// Time alone clears them away as well, while claims wait for work.
+func TestClaim_ForgetsWhileThereIsNothingToDo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, true)
+		for i := range 40 {
+			b.work(t)
+			b.claim(t, fmt.Sprint("gone", i), "c", 1, true)
+		}
+		time.Sleep(time.Hour)
+		if _, err := b.Claim(t.Context(), workqueue.ClaimRequest{Owner: "w", RequestID: "1", Max: 1, Wait: 30 * time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		if left := memories(t, b.store); left > 0 {
+			t.Errorf("%d memories are left", left)
+		}
+	})
+}
+
+// memories counts what is remembered of claims.
+func memories(t *testing.T, store tablestore.Store) int {
+	t.Helper()
+	count := 0
+	for part := range 16 {
+		page, err := store.Scan(t.Context(), tablestore.Query{
+			Table: queueTable, Partition: tablestore.Join("claims", tablestore.Pad(part, 2)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		count += len(page.Rows)
+	}
+	return count
+}

@@ -1,0 +1,468 @@
+package workqueue_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+)
+
+// index is the ready index by itself: rows without jobs, and a process that takes
+// hints of it.
+type index struct {
+	*bundle
+	tap    *tapped
+	serial int
+	now    time.Time
+}
+
+// newIndex opens a process on the store, whose taps are those of the tapped one.
+func newIndex(t testing.TB, store tablestore.Store, tap *tapped, limit int) *index {
+	t.Helper()
+	return &index{bundle: reopenWith(t, store, ledger.Config{}, limit), tap: tap, now: time.Now().UTC().Truncate(time.Second)}
+}
+
+// bothIndexes runs a test on an atomic and on a split store.
+func bothIndexes(t *testing.T, limit int, run func(t *testing.T, x *index)) {
+	t.Run("atomic", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			store := tapAtomic()
+			run(t, newIndex(t, store, store.tapped, limit))
+		})
+	})
+	t.Run("split", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			store := tap()
+			run(t, newIndex(t, store, store, limit))
+		})
+	})
+}
+
+// hint makes a hint up, later than those before it.
+func (x *index) hint(tenant string) ledger.Hint {
+	x.serial++
+	return ledger.Hint{
+		Kind: ledger.WorkKind{Service: "ocr", StepType: "OCR"}, TenantID: tenant, WorkID: fmt.Sprintf("job-%06d.0.1", x.serial),
+		AttemptNo: 1, Rev: 1, Since: x.now.Add(time.Duration(x.serial) * time.Millisecond),
+	}
+}
+
+// write writes hints' rows, as another process does.
+func (x *index) write(t testing.TB, hints ...ledger.Hint) {
+	t.Helper()
+	for chunk := range slices.Chunk(hints, 90) {
+		kind := chunk[0].Kind
+		var batch tablestore.Batch
+		for i := range chunk {
+			batch = append(batch, tablestore.Op{
+				Verb: tablestore.Put, Key: hintKey(&chunk[i]), Properties: tablestore.Properties{
+					{Name: "protocol_id", Value: tablestore.String(chunk[i].ProtocolID)},
+					{Name: "lane", Value: tablestore.Int(int64(chunk[i].Lane))},
+				},
+			})
+		}
+		catalog := tablestore.Key{Table: queueTable, Partition: "catalog", Row: tablestore.Join(kind.Service, kind.StepType)}
+		for _, batch := range []tablestore.Batch{batch, {{Verb: tablestore.Put, Key: catalog}}} {
+			if _, err := x.store.Commit(t.Context(), batch); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func hintKey(h *ledger.Hint) tablestore.Key {
+	return tablestore.Key{
+		Table: queueTable, Row: h.Row(),
+		Partition: tablestore.Join("ready", h.Kind.Service, h.Kind.StepType, tablestore.Pad(int64(h.Shard), 3)),
+	}
+}
+
+// commit writes hints' rows as this process does: the mirror is told of each.
+func (x *index) commit(t testing.TB, hints ...ledger.Hint) {
+	t.Helper()
+	x.write(t, hints...)
+	for _, hint := range hints {
+		x.mirror.Ready(hint, true)
+	}
+}
+
+// remove deletes a hint's row, and tells the mirror.
+func (x *index) remove(t testing.TB, hint ledger.Hint) {
+	t.Helper()
+	if _, err := x.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: hintKey(&hint)}}); err != nil {
+		t.Fatal(err)
+	}
+	x.mirror.Ready(hint, false)
+}
+
+// backlog makes n hints of a tenant up.
+func (x *index) backlog(tenant string, n int) []ledger.Hint {
+	hints := make([]ledger.Hint, n)
+	for i := range hints {
+		hints[i] = x.hint(tenant)
+	}
+	return hints
+}
+
+// take takes hints.
+func (x *index) take(t testing.TB, most int, tenants ...string) []ledger.Hint {
+	t.Helper()
+	hints, err := x.Take(t.Context(), workqueue.ClaimRequest{Max: most, Tenants: tenants})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hints
+}
+
+// done says that the hints' items were claimed.
+func (x *index) done(t testing.TB, hints ...ledger.Hint) {
+	t.Helper()
+	for _, hint := range hints {
+		x.remove(t, hint)
+	}
+}
+
+// drain takes all that is there, at most so many at a time, and fails unless it is
+// these hints, those of each tenant in this order, and no claim is short before the end.
+func (x *index) drain(t testing.TB, most int, want []ledger.Hint) {
+	t.Helper()
+	left := map[string][]ledger.Hint{}
+	for _, hint := range want {
+		left[hint.TenantID] = append(left[hint.TenantID], hint)
+	}
+	for n := len(want); n > 0; {
+		got := x.take(t, most)
+		if len(got) != min(n, most) {
+			t.Fatalf("with %d hints left a claim of %d took %d", n, most, len(got))
+		}
+		for _, hint := range got {
+			next := left[hint.TenantID]
+			if len(next) == 0 || next[0] != hint {
+				t.Fatalf("took %s, want %s", hint.WorkID, next[0].WorkID)
+			}
+			left[hint.TenantID] = next[1:]
+		}
+		x.done(t, got...)
+		n -= len(got)
+	}
+	if got := x.take(t, most); len(got) != 0 {
+		t.Errorf("took %d hints too many", len(got))
+	}
+}
+
+// A backlog of one tenant drains as fast as it is claimed, however long it is: a read
+// of the index brings a thousand.
+func TestReadAhead_ABacklogOfOneTenantDrainsAtTheSpeedOfItsClaims(t *testing.T) {
+	t.Parallel()
+	const n = 8000
+	for name, limit := range map[string]int{"in a small mirror": 500, "in a large one": 0} {
+		for who, local := range map[string]bool{"of this process": true, "of others": false} {
+			t.Run(name+"/"+who, func(t *testing.T) {
+				t.Parallel()
+				bothIndexes(t, limit, func(t *testing.T, x *index) {
+					all := x.backlog("a", n)
+					if local {
+						x.commit(t, all...)
+					} else {
+						x.write(t, all...)
+					}
+					x.drain(t, 100, all)
+					if pages := x.tap.indexPages(); pages > n/400 {
+						t.Errorf("%d pages were read of %d hints", pages, n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The same with jobs: no claim is short before the end, whichever process makes it.
+func TestReadAhead_ABacklogIsClaimedToItsEnd(t *testing.T) {
+	t.Parallel()
+	bothStores(t, func(t *testing.T, b *bundle) {
+		for range 2500 {
+			b.work(t)
+		}
+		process := b
+		for n := range 25 {
+			if n == 12 {
+				process = reopenWith(t, b.store, ledger.Config{}, 200)
+			}
+			if views := process.claim(t, "w", fmt.Sprint("c", n), 100, true); len(views) != 100 {
+				t.Fatalf("claim %d of 100 took %d", n, len(views))
+			}
+		}
+		if views := process.claim(t, "w", "end", 100, true); len(views) != 0 {
+			t.Errorf("claimed %d items too many", len(views))
+		}
+	})
+}
+
+// No tenant has a second page before each tenant with work had its first, and within
+// a page tenants take turns.
+func TestReadAhead_IsFair(t *testing.T) {
+	t.Parallel()
+	bothIndexes(t, 0, func(t *testing.T, x *index) {
+		const tenants, each = 100, 300
+		var all []ledger.Hint
+		for n := range tenants {
+			all = append(all, x.backlog(fmt.Sprintf("tenant-%03d", n), each)...)
+		}
+		x.write(t, all...)
+		taken := map[string]int{}
+		for range tenants * each / 50 {
+			got := x.take(t, 50)
+			if len(got) != 50 {
+				t.Fatalf("a claim of 50 took %d", len(got))
+			}
+			for _, hint := range got {
+				taken[hint.TenantID]++
+			}
+			x.done(t, got...)
+			least := each
+			for n := range tenants {
+				least = min(least, taken[fmt.Sprintf("tenant-%03d", n)])
+			}
+			if most := slices.Max(slices.Collect(maps.Values(taken))); least < 1 && most > 128 {
+				t.Fatalf("a tenant has had %d hints, another none", most)
+			}
+		}
+		if pages := x.tap.indexPages(); pages > 3*tenants {
+			t.Errorf("%d pages were read for %d tenants", pages, tenants)
+		}
+	})
+}
+
+// What does not fit into the mirror is left in the store, and read later.
+func TestReadAhead_ASmallMirrorLosesNothing(t *testing.T) {
+	t.Parallel()
+	bothIndexes(t, 50, func(t *testing.T, x *index) {
+		var all []ledger.Hint
+		for n := range 500 {
+			for _, tenant := range []string{"a", "b", "c"}[:1+n%3] {
+				all = append(all, x.hint(tenant))
+			}
+		}
+		x.commit(t, all...)
+		if inside, _, _ := x.mirror.Inside(); inside > 50+3*128 {
+			t.Errorf("%d hints are inside", inside)
+		}
+		x.drain(t, 7, all)
+	})
+}
+
+// Hints that are committed while a page is read are not lost, whatever page it is.
+func TestReadAhead_WhatIsCommittedDuringAReadIsFound(t *testing.T) {
+	t.Parallel()
+	for name, told := range map[string]bool{"by this process": true, "by another": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bothIndexes(t, 60, func(t *testing.T, x *index) {
+				if !told && x.ledger.Exclusive() {
+					return // There is no other process.
+				}
+				x.mirror.SetSizes(16, 64, 32, 8)
+				left := map[string]bool{}
+				add := func() {
+					hints := append(x.backlog("a", 3), x.backlog("b", 1)...)
+					if told {
+						x.commit(t, hints...)
+					} else {
+						x.write(t, hints...)
+					}
+					for _, hint := range hints {
+						left[hint.WorkID] = true
+					}
+				}
+				for range 100 {
+					add()
+				}
+				for n := range 400 {
+					if n < 300 {
+						x.tap.afterPage(n%3, add)
+					}
+					if n%10 == 0 {
+						time.Sleep(time.Second)
+					}
+					got := x.take(t, 5)
+					for _, hint := range got {
+						if !left[hint.WorkID] {
+							t.Fatalf("%s was handed out twice", hint.WorkID)
+						}
+						delete(left, hint.WorkID)
+					}
+					x.done(t, got...)
+				}
+				x.tap.afterPage(0, nil)
+				time.Sleep(6 * time.Second)
+				for len(left) > 0 {
+					got := x.take(t, 50)
+					if len(got) == 0 {
+						t.Fatalf("%d hints are lost", len(left))
+					}
+					for _, hint := range got {
+						delete(left, hint.WorkID)
+					}
+					x.done(t, got...)
+				}
+			})
+		})
+	}
+}
+
+// A slower process may commit an older key behind the cursor: each head is read again
+// while claims go on, however long the backlog is.
+func TestReadAhead_AnOlderKeyBehindTheCursorIsFound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := tap()
+		x := newIndex(t, store, store, 0)
+		old := x.hint("a")
+		x.write(t, x.backlog("a", 5000)...)
+		x.done(t, x.take(t, 500)...)
+		x.write(t, old)
+		for n := range 3 {
+			time.Sleep(time.Second)
+			if got := x.take(t, 1); got[0] == old {
+				return
+			} else if n == 2 {
+				t.Error("the older hint was not handed out")
+			} else {
+				x.done(t, got...)
+			}
+		}
+	})
+}
+
+// Hints that a pause covers are kept apart, and are not read over and over. They come
+// back when the pause ends, in their order.
+func TestReadAhead_WhatAPauseCoversStepsAsideAndComesBack(t *testing.T) {
+	t.Parallel()
+	const n = 5000
+	for name, limit := range map[string]int{"in a small mirror": 500, "in a large one": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bothIndexes(t, limit, func(t *testing.T, x *index) {
+				held := x.backlog("a", n)
+				for i := range held {
+					held[i].ProtocolID = "paused"
+				}
+				x.write(t, held...)
+				free := x.backlog("a", 20)
+				x.write(t, free...)
+				x.heldProtocol.Store("paused")
+				x.done(t, x.take(t, 10)...)
+				before := x.tap.indexPages()
+				for _, hint := range free[10:] {
+					time.Sleep(time.Second)
+					got := x.take(t, 1)
+					if len(got) != 1 || got[0] != hint {
+						t.Fatalf("took %+v, want %s", got, hint.WorkID)
+					}
+					x.done(t, got...)
+				}
+				if pages := x.tap.indexPages() - before; pages > 60 { // Three walks of ten pages, and the heads.
+					t.Errorf("%d pages were read in ten seconds", pages)
+				}
+				if got := x.take(t, 5); len(got) != 0 {
+					t.Fatalf("took %d hints that are held", len(got))
+				}
+				x.heldProtocol.Store("")
+				x.drain(t, 100, held)
+			})
+		})
+	}
+}
+
+// The backlog of a paused tenant takes no place, and costs nothing.
+func TestReadAhead_APausedTenantsBacklogIsNotRead(t *testing.T) {
+	t.Parallel()
+	bothIndexes(t, 0, func(t *testing.T, x *index) {
+		held := x.backlog("a", 5000)
+		x.write(t, held...)
+		x.heldTenant.Store("a")
+		free := x.backlog("b", 10)
+		x.write(t, free...)
+		for _, hint := range free {
+			time.Sleep(time.Second)
+			got := x.take(t, 5)
+			if len(got) == 0 || got[0].TenantID != "b" {
+				t.Fatalf("took %+v, want %s", got, hint.WorkID)
+			}
+			x.done(t, got[0])
+			for _, other := range got[1:] {
+				x.mirror.PutBack(other)
+			}
+		}
+		if pages := x.tap.indexPages(); pages > 40 { // Two for each reading of the heads, and those of the start.
+			t.Errorf("%d pages were read", pages)
+		}
+		x.heldTenant.Store("")
+		x.drain(t, 100, held)
+	})
+}
+
+// While claims wait the index is read about once a second for all of them.
+func TestReadAhead_WaitingClaimsShareTheirReads(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := tap()
+		x := newIndex(t, store, store, 0)
+		first := x.backlog("a", 1)
+		x.write(t, first...)
+		x.done(t, x.take(t, 5)...)
+		before := x.tap.indexPages()
+		const claims, seconds = 50, 20
+		answers := make(chan error, claims)
+		for n := range claims {
+			time.Sleep(7 * time.Millisecond)
+			go func() {
+				_, err := x.Claim(t.Context(), workqueue.ClaimRequest{
+					Owner: "w", RequestID: fmt.Sprint(n), Max: 1, Wait: seconds * time.Second,
+				})
+				answers <- err
+			}()
+		}
+		for range claims {
+			if err := <-answers; err != nil {
+				t.Error(err)
+			}
+		}
+		if pages := x.tap.indexPages() - before; pages > claims+seconds+2 { // Each looks once by itself.
+			t.Errorf("%d claims read %d pages in %d seconds", claims, pages, seconds)
+		}
+	})
+}
+
+// Tenants without work, also such as only claims have named, leave nothing behind.
+func TestReadAhead_ForgetsTenantsWithoutWork(t *testing.T) {
+	t.Parallel()
+	bothIndexes(t, 0, func(t *testing.T, x *index) {
+		for n := range 200 {
+			x.commit(t, x.backlog(fmt.Sprint("with-", n), 2)...)
+			x.take(t, 1, fmt.Sprint("without-", n))
+		}
+		for {
+			got := x.take(t, 100)
+			if len(got) == 0 {
+				break
+			}
+			x.done(t, got...)
+		}
+		for range 3 {
+			time.Sleep(time.Minute)
+			x.take(t, 1)
+		}
+		if _, _, tenants := x.mirror.Inside(); tenants > 0 {
+			t.Errorf("there are queues of %d tenants", tenants)
+		}
+	})
+}

@@ -1,0 +1,209 @@
+package workitem_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
+)
+
+// life is a job to which anything happens, in any order, through every door.
+type life struct {
+	*job
+	// asked are the requests that were carried out, for ever.
+	asked []request
+	// seen counts the moves, to show that the lives get far.
+	seen map[lifecycle.EventType]int
+}
+
+// request is a verb of an item that was carried out.
+type request struct {
+	workID string
+	verb   verb
+}
+
+// TestFollow_AnyLifeKeepsTheRules lets random things happen to a job. After every
+// change, the checks of [job.check] hold: the open item and those that have ended
+// are valid, and so are their histories; at most one is open, none once the job has
+// ended; rev rises exactly with moves; the status is the table's; and each move is
+// the lifecycle's.
+func TestFollow_AnyLifeKeepsTheRules(t *testing.T) {
+	t.Parallel()
+	seen := map[lifecycle.EventType]int{}
+	rapid.Check(t, func(r *rapid.T) {
+		l := &life{job: draft(r), seen: seen}
+		for i := range l.agg.Steps { // Lives that do not end early.
+			p := &l.agg.Steps[i].Policy
+			p.Ack, p.Execution = slices.Repeat(p.Ack, 5), slices.Repeat(p.Execution, 5)
+		}
+		l.deploy(r)
+		l.applied(statemachine.Accept{})
+		r.Repeat(map[string]func(*rapid.T){
+			"verb": l.verb, "another verb": l.verb, "a third verb": l.verb, "repeat": l.repeat, "callback": l.callback,
+			"relay": l.relay, "deadline": l.deadline, "control": l.control, "deploy": l.deploy,
+		})
+	})
+	for _, event := range []lifecycle.EventType{
+		lifecycle.EventEnqueued, lifecycle.EventClaimed, lifecycle.EventStarted, lifecycle.EventHeartbeat,
+		lifecycle.EventSucceeded, lifecycle.EventFailed, lifecycle.EventStalled, lifecycle.EventRequeued,
+		lifecycle.EventRemoved,
+	} {
+		if seen[event] == 0 {
+			t.Errorf("no item was ever %s", event)
+		}
+	}
+}
+
+// tell brings an event of another door than the queue's.
+func (l *life) tell(event statemachine.Event) {
+	l.count(l.bring(event, workitem.Ask{}).Outcome == statemachine.Applied)
+}
+
+// count counts the moves of a change.
+func (l *life) count(applied bool) {
+	if !applied {
+		return
+	}
+	for _, e := range l.last.Events {
+		l.seen[e.Type]++
+	}
+}
+
+// verb asks for a verb on the open item, mostly for one that its status allows and
+// as its owner.
+func (l *life) verb(r *rapid.T) {
+	if l.open == nil {
+		r.Skip("no item is open")
+	}
+	item := l.item()
+	owner := item.Owner
+	if owner == "" || rarely(r, true, false) {
+		owner = rapid.SampledFrom([]string{anna, bert, "ledger", "relay"}).Draw(r, "worker")
+	}
+	verbs := map[lifecycle.Status][]verb{
+		lifecycle.StatusQueued:  {claim(owner), claimAndStart(owner), claimFor(owner, time.Hour)},
+		lifecycle.StatusClaimed: {begin(owner), begin(owner), beat(owner), stall()},
+		lifecycle.StatusRunning: {
+			beat(owner), beat(owner), stall(), stall(), fail(owner, statemachine.ResultFailedRetry),
+			rarely(r, fail(owner, statemachine.ResultFailedFinal), complete(owner)),
+		},
+		lifecycle.StatusStalled: {requeue()},
+	}
+	allowed := verbs[item.Status]
+	v := rapid.SampledFrom(append(slices.Clone(allowed), verbs[lifecycle.StatusQueued][0], beat(owner), requeue())).Draw(r, "verb")
+	if rapid.IntRange(0, 3).Draw(r, "id") == 0 { // As the ledger makes them.
+		v.requestID = fmt.Sprint("ledger-", item.Rev+rapid.Int64Range(0, 2).Draw(r, "rev"))
+	}
+	l.ask(r, v)
+}
+
+// ask asks for the verb. A refusal needs one of the lifecycle's reasons.
+func (l *life) ask(r *rapid.T, v verb) {
+	item := l.item()
+	done, err := l.request(v)
+	l.count(done)
+	if done && v.requestID != "" {
+		l.asked = append(l.asked, request{item.WorkID, v})
+	}
+	if _, allowed := lifecycle.Lookup(v.operation, item.Status); err != nil && allowed &&
+		!errors.Is(err, lifecycle.ErrNotOwner) && !errors.Is(err, lifecycle.ErrInvalidRequest) {
+		r.Fatalf("%s of an item that is %s was refused: %v", v.operation, item.Status, err)
+	}
+}
+
+// repeat sends a request again. If the item remembers it, nothing happens.
+func (l *life) repeat(r *rapid.T) {
+	if l.open == nil || len(l.asked) == 0 {
+		r.Skip("nothing was asked of an open item")
+	}
+	known := rapid.SampledFrom(l.asked).Draw(r, "request")
+	remembered := slices.ContainsFunc(l.open.Requests, func(one lifecycle.Remembered) bool {
+		return one.Actor == known.verb.actor && one.RequestID == known.verb.requestID && one.Operation == known.verb.operation
+	})
+	if known.workID != l.open.WorkID || !remembered {
+		r.Skip("the item does not remember it")
+	}
+	if done, err := l.request(known.verb); done || err != nil {
+		r.Fatalf("the repeat of %s was carried out: %t, %v", known.verb.operation, done, err)
+	}
+}
+
+// callback reports through the other door, with the current pair. A worker has the
+// pair of an unclaimed attempt only if it was told outside of the queue.
+func (l *life) callback(r *rapid.T) {
+	_, queued := l.agg.Queued()
+	if l.agg.Job.State.Terminal() || queued && !rarely(r, true, false) {
+		r.Skip("no worker has the pair")
+	}
+	l.tell(rapid.SampledFrom([]statemachine.Event{
+		l.ack(), l.heartbeat(), l.heartbeat(), l.result(statemachine.ResultFailedRetry),
+		rarely(r, l.result(statemachine.ResultFailedFinal), l.result(statemachine.ResultSucceeded)),
+	}).Draw(r, "report"))
+}
+
+// relay takes a row up, marks one of its own bus, or has it rejected.
+func (l *life) relay(r *rapid.T) {
+	row := l.agg.Outbox
+	if row.State != statemachine.OutboxPending {
+		r.Skip("no row is pending")
+	}
+	l.now = maxTime(l.now, row.DueAt)
+	if row.Bus != l.bus || row.Rejected {
+		l.tell(statemachine.Taken{OutboxID: row.ID})
+		return
+	}
+	if rarely(r, true, false) {
+		l.tell(statemachine.PublishRejected{OutboxID: row.ID, AttemptNo: row.AttemptNo, Reason: "malformed"})
+		return
+	}
+	l.tell(l.mark())
+}
+
+// rarely is the one, mostly the other.
+func rarely[T any](r *rapid.T, one, other T) T {
+	if rapid.IntRange(0, 14).Draw(r, "rarely") == 7 {
+		return one
+	}
+	return other
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// deadline lets time pass, and has the sweeper look at the job.
+func (l *life) deadline(r *rapid.T) {
+	l.later(rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute, 20 * time.Minute}).Draw(r, "later"))
+	event := statemachine.DeadlinePassed{}
+	if rapid.IntRange(0, 3).Draw(r, "outage") == 0 {
+		event.Outage = l.now
+	}
+	l.tell(event)
+}
+
+// control is what operators ask of the job.
+func (l *life) control(r *rapid.T) {
+	events := []statemachine.Event{
+		statemachine.Pause{}, statemachine.Pause{}, statemachine.Resume{}, statemachine.Resume{}, statemachine.Resume{},
+		statemachine.Retry{}, statemachine.Stall{StepID: l.step().ID, AttemptNo: l.step().AttemptNo},
+	}
+	l.tell(rarely[statemachine.Event](r, statemachine.Cancel{}, rapid.SampledFrom(events).Draw(r, "control")))
+}
+
+// deploy changes the process that brings the next events.
+func (l *life) deploy(r *rapid.T) {
+	l.held = rapid.IntRange(0, 2).Draw(r, "held") == 0
+	l.bus = rapid.SampledFrom([]statemachine.Bus{
+		statemachine.BusQueue, statemachine.BusQueue, statemachine.BusQueue, statemachine.BusServiceBus,
+	}).Draw(r, "bus")
+}
