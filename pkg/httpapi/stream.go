@@ -116,13 +116,25 @@ func (s *stream) run() {
 		if err == nil && len(events) > 0 {
 			next = atOnce // There may be more.
 		}
-		select {
-		case <-next:
-		case <-s.slot.ended:
-			return
-		case <-s.r.Context().Done():
+		if !s.await(next) {
 			return
 		}
+	}
+}
+
+// await waits for next and reports whether the stream goes on. An ended slot wins
+// over a tick: a slow look leaves one behind each time.
+func (s *stream) await(next <-chan time.Time) bool {
+	select {
+	case <-next:
+	case <-s.slot.ended:
+	case <-s.r.Context().Done():
+	}
+	select {
+	case <-s.slot.ended:
+		return false
+	default:
+		return s.r.Context().Err() == nil
 	}
 }
 
