@@ -69,7 +69,9 @@ func TestMutantsBuild(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			readClaim(t, string(text))
+			if c := readClaim(t, string(text)); c.pkg != "" && !declares(t, filepath.Join(root, c.pkg), c.test) {
+				t.Errorf("%s has no test %s", c.pkg, c.test)
+			}
 			args := []string{"build", "-overlay", writeOverlay(t, root, string(text))}
 			for name := range apply(t, root, string(text)) {
 				args = append(args, "./"+filepath.Dir(name))
@@ -107,6 +109,22 @@ func readClaim(t *testing.T, patch string) claim {
 		c.pkg, c.test = test[1], test[2]
 	}
 	return c
+}
+
+// declares reports whether a test file of the folder has the test.
+func declares(t *testing.T, dir, test string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(text), "\nfunc "+test+"(")
+	})
 }
 
 // writeOverlay writes the files as the patch leaves them, and the list by which
