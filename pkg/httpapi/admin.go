@@ -3,22 +3,34 @@ package httpapi
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/pauses"
+	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // RetryOutbox is POST /v1/admin/outbox/retry.
 func (e *endpoints) RetryOutbox(w http.ResponseWriter, r *http.Request) {
-	serve(e, w, r, e.bodies.strict, func(ctx context.Context, request api.OutboxRetryRequest) (api.OutboxRetryResult, error) {
+	serve(e, w, r, e.strict, func(ctx context.Context, request api.OutboxRetryRequest) (any, error) {
 		state := requestStateOf(ctx)
-		state.object = rowsOf(&request)
+		// The audit record names the rows by the first ids or by the job.
+		const named = 8
+		if ids := request.OutboxIDs; len(ids) <= named {
+			state.object = cmp.Or(request.JobID, strings.Join(ids, ","))
+		} else {
+			state.object = fmt.Sprintf("%d rows, such as %s", len(ids), strings.Join(ids[:named], ","))
+		}
 		if err := e.guard.authorizeFilter(ctx, request.TenantID, request.JobID); err != nil {
-			return api.OutboxRetryResult{}, err
+			return nil, err
 		}
 		report, err := e.Operator.Retry(ctx, outbox.Filter{
 			OutboxIDs: request.OutboxIDs, TenantID: request.TenantID, JobID: request.JobID,
@@ -35,16 +47,6 @@ func (e *endpoints) RetryOutbox(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// rowsOf names the rows of an operator's retry for the audit record: by the first
-// ids or by the job, else empty.
-func rowsOf(request *api.OutboxRetryRequest) string {
-	const named = 8
-	if len(request.OutboxIDs) <= named {
-		return cmp.Or(request.JobID, strings.Join(request.OutboxIDs, ","))
-	}
-	return fmt.Sprintf("%d rows, such as %s", len(request.OutboxIDs), strings.Join(request.OutboxIDs[:named], ","))
-}
-
 // ListOutbox is GET /v1/admin/outbox.
 func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params api.ListOutboxParams) {
 	if params.State != nil && !params.State.Valid() {
@@ -54,31 +56,26 @@ func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params ap
 	filter := outbox.ListFilter{
 		State: statemachine.OutboxState(textOf(params.State)), TenantID: textOf(params.TenantID), Lane: laneOf(params.Lane),
 	}
-	pagedOf(e, w, r, params.TenantID, params.Limit, params.PageToken,
-		func(ctx context.Context, limit int, after string) (api.OutboxPage, error) {
+	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
+		func(ctx context.Context, limit int, after string) (any, error) {
 			rows, next, err := e.Operator.List(ctx, filter, limit, after)
 			found := api.OutboxPage{Outbox: make([]api.OutboxRow, len(rows)), NextPageToken: pageToken(next)}
 			for i := range rows {
-				found.Outbox[i] = outboxRowOf(&rows[i])
+				row, out := &rows[i], &found.Outbox[i]
+				*out = api.OutboxRow{
+					OutboxID: row.ID, JobID: row.JobID, StepID: row.StepID, TenantID: row.TenantID,
+					State: api.OutboxState(row.State), AttemptNo: row.AttemptNo, Topic: row.Routing.Topic, Lane: row.Routing.Lane,
+					LastErrorMessage: row.LastError, CreatedAt: api.NewTime(row.CreatedAt), UpdatedAt: api.NewTime(row.UpdatedAt),
+				}
+				if row.LastError != "" {
+					out.LastErrorCode = "rejected"
+				}
+				if row.State == statemachine.OutboxPending {
+					out.NextAttemptAt = api.NewTime(row.DueAt)
+				}
 			}
 			return found, err
 		})
-}
-
-// outboxRowOf encodes an outbox row.
-func outboxRowOf(row *outbox.Row) api.OutboxRow {
-	out := api.OutboxRow{
-		OutboxID: row.ID, JobID: row.JobID, StepID: row.StepID, TenantID: row.TenantID,
-		State: api.OutboxState(row.State), AttemptNo: row.AttemptNo, Topic: row.Routing.Topic, Lane: row.Routing.Lane,
-		LastErrorMessage: row.LastError, CreatedAt: api.NewTime(row.CreatedAt), UpdatedAt: api.NewTime(row.UpdatedAt),
-	}
-	if row.LastError != "" {
-		out.LastErrorCode = "rejected"
-	}
-	if row.State == statemachine.OutboxPending {
-		out.NextAttemptAt = api.NewTime(row.DueAt)
-	}
-	return out
 }
 
 // ListStuck is GET /v1/admin/stuck.
@@ -93,5 +90,236 @@ func (e *endpoints) ListStuck(w http.ResponseWriter, r *http.Request) {
 			JobID: stuck.JobID, State: api.JobState(stuck.State), Reason: stuck.Reason, FoundAt: api.NewTime(stuck.FoundAt),
 		}
 	}
-	e.respond.json(w, r, http.StatusOK, found)
+	e.respond.answer(w, r, http.StatusOK, found, nil)
+}
+
+// ListJobWebhooks is GET /v1/jobs/{jobId}/webhooks.
+func (e *endpoints) ListJobWebhooks(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
+	rows, err := e.Ledger.Webhooks(r.Context(), jobID)
+	found, err := e.webhooks(r.Context(), rows, err)
+	e.respond.answer(w, r, http.StatusOK, api.WebhookPage{Webhooks: found}, err)
+}
+
+// ListWebhooks is GET /v1/admin/webhooks.
+func (e *endpoints) ListWebhooks(w http.ResponseWriter, r *http.Request, params api.ListWebhooksParams) {
+	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
+		func(ctx context.Context, limit int, after string) (any, error) {
+			rows, next, err := e.Ledger.Undelivered(ctx, textOf(params.TenantID), limit, after)
+			found, err := e.webhooks(ctx, rows, err)
+			return api.WebhookPage{Webhooks: found, NextPageToken: pageToken(next)}, err
+		})
+}
+
+// ReplayWebhook is POST /v1/admin/webhooks/{webhookId}:replay.
+func (e *endpoints) ReplayWebhook(w http.ResponseWriter, r *http.Request, webhookID api.WebhookID) {
+	serve(e, w, r, e.optional, func(ctx context.Context, _ api.ControlRequest) (any, error) {
+		row, replayed, err := e.Ledger.ReplayWebhook(ctx, webhookID)
+		switch {
+		case errors.Is(err, ledger.ErrJobNotFound):
+			return nil, &problem.Error{Code: problem.NotFound, Detail: "There is no such webhook.", Err: err}
+		case err != nil:
+			return nil, ledger.Problem(err)
+		case !replayed:
+			return nil, problem.Newf(problem.IllegalTransition, "The webhook is already waiting for an attempt.")
+		}
+		found, err := e.webhooks(ctx, []ledger.WebhookRow{*row}, nil)
+		if err != nil {
+			return nil, err
+		}
+		return found[0], nil
+	})
+}
+
+// webhooks encodes webhooks, unless err is set.
+func (e *endpoints) webhooks(ctx context.Context, rows []ledger.WebhookRow, err error) ([]api.Webhook, error) {
+	if err != nil {
+		return nil, ledger.Problem(err)
+	}
+	found := make([]api.Webhook, len(rows))
+	for i := range rows {
+		row := &rows[i]
+		job, err := e.Ledger.Job(ctx, row.JobID)
+		if err != nil {
+			return nil, ledger.Problem(err)
+		}
+		event := "job." + strings.ToLower(string(job.Job.State))
+		if job.Job.State == statemachine.JobFailedFinal {
+			event = "job.failed"
+		}
+		found[i] = api.Webhook{
+			WebhookID: row.ID(), JobID: row.JobID, TenantID: row.TenantID, URL: row.URL, Event: event,
+			State: api.WebhookState(row.State), Attempts: row.Attempts, LastStatus: int32(row.LastStatus), LastError: row.LastError,
+			CreatedAt: api.NewTime(row.CreatedAt), UpdatedAt: api.NewTime(row.UpdatedAt),
+		}
+		if row.State == ledger.WebhookPending {
+			found[i].NextAttemptAt = api.NewTime(row.NextAttemptAt)
+		}
+	}
+	return found, nil
+}
+
+// ListFailures is GET /v1/admin/failures.
+func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params api.ListFailuresParams) {
+	if err := e.guard.authorizeTenant(r.Context(), textOf(params.TenantID)); err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	report, err := e.Failures.Groups(r.Context(), upkeep.FailureFilter{
+		TenantID: textOf(params.TenantID), RequestType: textOf(params.RequestType),
+		CreatedAfter: timeOf(params.CreatedAfter), CreatedBefore: timeOf(params.CreatedBefore),
+	})
+	found := api.FailureList{Groups: make([]api.FailureGroup, len(report.Groups)), Truncated: report.Truncated}
+	for i := range report.Groups {
+		group := &report.Groups[i]
+		found.Groups[i] = api.FailureGroup{
+			StepType: group.StepType, ErrorCode: group.ErrorCode, Count: group.Count,
+			FirstAt: api.NewTime(group.FirstAt), LastAt: api.NewTime(group.LastAt),
+			SampleJobIds: append([]string{}, group.SampleJobIDs...),
+		}
+	}
+	e.respond.answer(w, r, http.StatusOK, found, err)
+}
+
+// CreateRetry is POST /v1/admin/retries.
+func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params api.CreateRetryParams) {
+	ctx := r.Context()
+	var request api.RetryRequest
+	if err := e.strict(w, r, &request); err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	if err := e.guard.authorizeTenant(ctx, request.TenantID); err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	key, err := commands.HeaderKey(textOf(params.IdempotencyKey))
+	if err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	if key != "" && !e.guard.allows(ctx, "") {
+		// A caller without a role for all tenants can neither collide with the keys of
+		// other callers nor probe them.
+		key = "tenant\x00" + request.TenantID + "\x00" + key
+	}
+	op, err := e.Failures.Create(ctx, key, upkeep.BulkRequest{
+		JobIDs: request.JobIDs,
+		Filter: upkeep.FailureFilter{
+			TenantID: request.TenantID, RequestType: request.RequestType, StepType: request.StepType, ErrorCode: request.ErrorCode,
+			CreatedAfter: request.CreatedAfter.Time, CreatedBefore: request.CreatedBefore.Time,
+		},
+		From: ledger.RerunFrom(request.From), Limit: int(request.Limit), RatePerSecond: request.RatePerSecond,
+		Reason: request.Reason, Actor: string(api.ActorOperator),
+	})
+	if err == nil {
+		requestStateOf(ctx).object = op.ID
+		e.config.Log.InfoContext(ctx, "retry operation begun", "retry_id", op.ID, "matched", op.Matched, "reason", request.Reason,
+			"request_id", requestStateOf(ctx).id)
+	}
+	e.respond.answer(w, r, http.StatusAccepted, retryOf(&op, nil), err)
+}
+
+// GetRetry is GET /v1/admin/retries/{retryId}.
+func (e *endpoints) GetRetry(w http.ResponseWriter, r *http.Request, retryID api.RetryID, params api.GetRetryParams) {
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, after string) (any, error) {
+		found, err := e.Failures.Get(ctx, retryID, limit, after)
+		retry := retryOf(&found.Operation, found.Items)
+		retry.NextPageToken = pageToken(found.Next)
+		return retry, err
+	})
+}
+
+// CancelRetry is POST /v1/admin/retries/{retryId}:cancel.
+func (e *endpoints) CancelRetry(w http.ResponseWriter, r *http.Request, retryID api.RetryID) {
+	serve(e, w, r, e.optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
+		op, err := e.Failures.Cancel(ctx, retryID)
+		if err == nil {
+			e.config.Log.InfoContext(ctx, "retry operation cancelled", "retry_id", op.ID, "reason", request.Reason,
+				"request_id", requestStateOf(ctx).id)
+		}
+		return retryOf(&op, nil), err
+	})
+}
+
+// retryOf encodes an operation with some of its items.
+func retryOf(op *upkeep.Operation, items []upkeep.Item) api.Retry {
+	out := api.Retry{
+		RetryID: op.ID, State: api.RetryState(op.State), From: api.RerunFrom(op.From), Matched: op.Matched,
+		Done: op.Done(), Rerun: op.Rerun, Skipped: op.Skipped, Failed: op.Failed, RatePerSecond: op.RatePerSecond,
+		Reason: op.Reason, CreatedAt: api.NewTime(op.CreatedAt), UpdatedAt: api.NewTime(op.UpdatedAt),
+		Items: make([]api.RetryItem, len(items)),
+	}
+	for i, item := range items {
+		out.Items[i] = api.RetryItem{
+			JobID: item.JobID, Outcome: api.RetryItemOutcome(item.Outcome), NewJobID: item.NewJobID, Detail: item.Detail,
+		}
+	}
+	return out
+}
+
+// ListPauses is GET /v1/admin/pauses. Pauses of other tenants are left out.
+func (e *endpoints) ListPauses(w http.ResponseWriter, r *http.Request) {
+	all, err := e.Pauses.List(r.Context())
+	found := api.PauseList{Pauses: []api.Pause{}}
+	for i := range all {
+		if e.guard.allows(r.Context(), all[i].TenantID) {
+			found.Pauses = append(found.Pauses, pauseOf(&all[i]))
+		}
+	}
+	e.respond.answer(w, r, http.StatusOK, found, ledger.Problem(err))
+}
+
+// CreatePause is POST /v1/admin/pauses.
+func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
+	serve(e, w, r, e.strict, func(ctx context.Context, request api.PauseRequest) (any, error) {
+		if err := e.guard.authorizeTenant(ctx, request.TenantID); err != nil {
+			return nil, err
+		}
+		scope := pauses.Scope{TenantID: request.TenantID, ProtocolID: request.ProtocolID, Lane: laneOf(request.Lane)}
+		pause, err := e.Pauses.Create(ctx, scope, request.Reason, string(api.ActorOperator))
+		return e.pauseChanged(ctx, &pause, request.Reason, err)
+	})
+}
+
+// ResumePause is POST /v1/admin/pauses/{pauseId}:resume.
+func (e *endpoints) ResumePause(w http.ResponseWriter, r *http.Request, pauseID api.PauseID) {
+	serve(e, w, r, e.optional, func(ctx context.Context, request api.ResumeRequest) (any, error) {
+		scope, err := pauses.ParseScope(pauseID)
+		if err != nil {
+			return nil, &problem.Error{Code: problem.NotFound, Detail: "There is no such pause.", Err: err}
+		}
+		ramp := pauses.DefaultRamp
+		if request.RampSeconds != nil {
+			ramp = seconds(*request.RampSeconds)
+		}
+		pause, err := e.Pauses.Resume(ctx, scope, ramp)
+		return e.pauseChanged(ctx, &pause, request.Reason, err)
+	})
+}
+
+// pauseChanged applies a change to this process's gate immediately, and logs it.
+// Other processes see it within a second.
+func (e *endpoints) pauseChanged(ctx context.Context, pause *pauses.Pause, reason string, err error) (any, error) {
+	if err != nil {
+		return nil, ledger.Problem(err)
+	}
+	state := requestStateOf(ctx)
+	state.object = pause.ID()
+	e.Gate.Apply(*pause)
+	e.config.Log.InfoContext(ctx, "dispatch changed", "pause_id", pause.ID(), "state", string(pause.State), "reason", reason,
+		"request_id", state.id)
+	return pauseOf(pause), nil
+}
+
+// pauseOf encodes a pause.
+func pauseOf(p *pauses.Pause) api.Pause {
+	out := api.Pause{
+		PauseID: p.ID(), State: api.PauseState(p.State), TenantID: p.TenantID, ProtocolID: p.ProtocolID,
+		Reason: p.Reason, Actor: p.Actor, CreatedAt: api.NewTime(p.CreatedAt), ResumedAt: api.NewTime(p.ResumedAt),
+	}
+	if p.Lane != nil {
+		lane := int32(*p.Lane)
+		out.Lane = &lane
+	}
+	return out
 }

@@ -2,12 +2,17 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // SubmitCommand is POST /v1/commands.
@@ -22,7 +27,7 @@ func (e *endpoints) Orchestrate(w http.ResponseWriter, r *http.Request, params a
 
 // submit passes the raw body on: the use case needs its canonical form.
 func (e *endpoints) submit(w http.ResponseWriter, r *http.Request, headers commands.Headers) {
-	body, err := e.bodies.raw(w, r)
+	body, err := e.readBody(w, r)
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return
@@ -38,13 +43,60 @@ func (e *endpoints) mayName(ctx context.Context) commands.Authorize {
 
 // answerAccepted answers 202 with the job and its Location.
 func (e *endpoints) answerAccepted(w http.ResponseWriter, r *http.Request, accepted *ledger.Accepted, err error) {
-	if err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
 	job := &accepted.Job
-	w.Header().Set("Location", "/v1/jobs/"+url.PathEscape(job.ID))
-	e.respond.json(w, r, http.StatusAccepted, api.CommandAccepted{
+	if err == nil {
+		w.Header().Set("Location", "/v1/jobs/"+url.PathEscape(job.ID))
+	}
+	e.respond.answer(w, r, http.StatusAccepted, api.CommandAccepted{
 		JobID: job.ID, State: api.JobState(job.State), Replayed: accepted.Replayed, CorrelationID: job.CorrelationID,
+	}, err)
+}
+
+// batchParallel is how many commands of one batch are accepted in parallel: enough
+// to share the store's syncs, but too few for one client to monopolise the store.
+const batchParallel = 16
+
+// batch is a batch whose commands are not decoded yet: each is decoded, and accepted
+// or refused, independently.
+type batch struct {
+	Commands []json.RawMessage `json:"commands"`
+}
+
+// Check returns what is wrong with the batch as a whole.
+func (b *batch) Check() []problem.Violation {
+	switch n := len(b.Commands); {
+	case n == 0:
+		return []problem.Violation{{Pointer: "/commands", Message: "is required and must not be empty"}}
+	case n > api.MaxBatch:
+		message := fmt.Sprintf("must not hold more than %d entries", api.MaxBatch)
+		return []problem.Violation{{Pointer: "/commands", Message: message, Code: problem.TooLarge}}
+	}
+	return nil
+}
+
+// SubmitBatch is POST /v1/commands:batch.
+func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {
+	serve(e, w, r, e.strict, func(ctx context.Context, request batch) (any, error) {
+		results := make([]api.BatchItem, len(request.Commands))
+		var group errgroup.Group
+		group.SetLimit(batchParallel)
+		for i, command := range request.Commands {
+			group.Go(func() error {
+				accepted, err := e.Commands.Submit(ctx, command, commands.Headers{}, e.mayName(ctx))
+				if err != nil {
+					fault := problem.From(err)
+					e.respond.report(r, fault)
+					body := problemBody(r, fault)
+					results[i] = api.BatchItem{Status: body.Status, Error: &body}
+					return nil // Each command has an outcome of its own.
+				}
+				results[i] = api.BatchItem{
+					Status: http.StatusAccepted, JobID: accepted.Job.ID, State: api.JobState(accepted.Job.State),
+					Replayed: &accepted.Replayed, CorrelationID: accepted.Job.CorrelationID,
+				}
+				return nil
+			})
+		}
+		return api.BatchResult{Results: results}, group.Wait()
 	})
 }

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,35 +45,6 @@ type UseCases struct {
 	Protocols *protocol.Holder
 }
 
-// missing names the first use case that is nil, empty if none is.
-func (u *UseCases) missing() string {
-	switch {
-	case u.Ledger == nil:
-		return "Ledger"
-	case u.Commands == nil:
-		return "Commands"
-	case u.Jobs == nil:
-		return "Jobs"
-	case u.Callbacks == nil:
-		return "Callbacks"
-	case u.Queue == nil:
-		return "Queue"
-	case u.Operator == nil:
-		return "Operator"
-	case u.Reconciler == nil:
-		return "Reconciler"
-	case u.Failures == nil:
-		return "Failures"
-	case u.Pauses == nil:
-		return "Pauses"
-	case u.Gate == nil:
-		return "Gate"
-	case u.Protocols == nil:
-		return "Protocols"
-	}
-	return ""
-}
-
 // Config is what a [Server] is made of.
 type Config struct {
 	UseCases
@@ -115,18 +85,31 @@ type Config struct {
 
 // Validate names the first field that is missing or invalid.
 func (c Config) Validate() error {
-	if missing := c.missing(); missing != "" {
-		return fmt.Errorf("httpapi: %s is required", missing)
+	for _, required := range []struct {
+		field  string
+		absent bool
+	}{
+		{"Ledger", c.Ledger == nil},
+		{"Commands", c.Commands == nil},
+		{"Jobs", c.Jobs == nil},
+		{"Callbacks", c.Callbacks == nil},
+		{"Queue", c.Queue == nil},
+		{"Operator", c.Operator == nil},
+		{"Reconciler", c.Reconciler == nil},
+		{"Failures", c.Failures == nil},
+		{"Pauses", c.Pauses == nil},
+		{"Gate", c.Gate == nil},
+		{"Protocols", c.Protocols == nil},
+		{"Ready", c.Ready == nil},
+		{"Auth", c.Auth == nil},
+		{"Registry", c.Registry == nil},
+		{"Log", c.Log == nil},
+	} {
+		if required.absent {
+			return fmt.Errorf("httpapi: %s is required", required.field)
+		}
 	}
 	switch {
-	case c.Ready == nil:
-		return errors.New("httpapi: Ready is required")
-	case c.Auth == nil:
-		return errors.New("httpapi: Auth is required")
-	case c.Registry == nil:
-		return errors.New("httpapi: Registry is required")
-	case c.Log == nil:
-		return errors.New("httpapi: Log is required")
 	case c.MaxBodyBytes < 0:
 		return errors.New("httpapi: MaxBodyBytes must not be negative")
 	case c.BodyTimeout < 0:
@@ -135,12 +118,4 @@ func (c Config) Validate() error {
 		return errors.New("httpapi: MaxWaits must not be negative")
 	}
 	return nil
-}
-
-// withDefaults returns the configuration with its optional fields set.
-func (c Config) withDefaults() Config {
-	c.MaxBodyBytes = cmp.Or(c.MaxBodyBytes, DefaultMaxBodyBytes)
-	c.BodyTimeout = cmp.Or(c.BodyTimeout, DefaultBodyTimeout)
-	c.MaxWaits = cmp.Or(c.MaxWaits, DefaultMaxWaits)
-	return c
 }

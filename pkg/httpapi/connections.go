@@ -4,11 +4,44 @@ import (
 	"container/list"
 	"context"
 	"crypto/tls"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
 	"time"
 )
+
+// The limits of the connections of [NewHTTPServer].
+const (
+	headerTimeout  = 10 * time.Second
+	idleTimeout    = 2 * time.Minute
+	maxHeaderBytes = 32 << 10
+	// maxRequests is how many requests one HTTP/2 connection may have under way.
+	maxRequests = 100
+	// writeMargin is how long a client may take to send its request and to read the
+	// answer, in addition to the longest wait.
+	writeMargin = 60 * time.Second
+)
+
+// NewHTTPServer returns an [http.Server] that serves the handler with limits on
+// time and size, and logs connection errors at debug. It has no ReadTimeout, which
+// would also end requests that wait; see [Config].BodyTimeout. [LimitConnections]
+// bounds the number of connections.
+//
+// To stop: [Server.Drain], then Shutdown.
+func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: headerTimeout,
+		WriteTimeout:      MaxWait + writeMargin,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxRequests},
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		// The handler refuses OPTIONS *, as any other unknown path.
+		DisableGeneralOptionsHandler: true,
+	}
+}
 
 // minSilence is how long a connection must have been without a request before a new
 // connection may replace it, so that a request on its way still arrives.
@@ -65,7 +98,10 @@ func (c *connections) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	for {
-		wait := c.makeRoom(time.Now())
+		idle, wait := c.evict(time.Now())
+		if idle != nil {
+			_ = idle.Close() // The goroutine that serves it gets an error.
+		}
 		if wait == 0 {
 			return conn, nil
 		}
@@ -85,18 +121,9 @@ func (c *connections) Close() error {
 	return c.Listener.Close()
 }
 
-// makeRoom closes a connection if there is no room for one more. If none may be
-// closed yet it returns how long to wait, unless a connection changes before.
-func (c *connections) makeRoom(now time.Time) time.Duration {
-	conn, wait := c.evict(now)
-	if conn != nil {
-		_ = conn.Close() // The goroutine that serves it gets an error.
-	}
-	return wait
-}
-
-// evict takes the connection that must be closed to make room out of the books, and
-// returns it; nil if there is room, or with how long to wait if none may be closed yet.
+// evict makes room for one more connection: it stops counting the one that has been
+// idle longest, for the caller to close. It returns nil if there is room already, and
+// how long to wait, unless a connection changes before, if none may be closed yet.
 func (c *connections) evict(now time.Time) (net.Conn, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,4 +201,34 @@ func plain(conn net.Conn) net.Conn {
 		return secured.NetConn()
 	}
 	return conn
+}
+
+// trackedConnKey is the context key of a request's connection.
+type trackedConnKey struct{}
+
+// trackedConn is a connection that [LimitConnections] counts. A nil one is not
+// counted.
+type trackedConn struct {
+	connections *connections
+	conn        net.Conn
+}
+
+// keep adds more to the number of requests that keep the connection: 1 when one is
+// admitted, -1 when it has ended, 0 when one has begun. While none keeps it, a new
+// connection may replace it.
+func (t *trackedConn) keep(more int) {
+	if t == nil {
+		return
+	}
+	t.connections.mu.Lock()
+	defer t.connections.mu.Unlock()
+	known := t.connections.open[t.conn]
+	if known == nil {
+		return // It was closed in the meantime.
+	}
+	if known.kept += more; known.kept > 0 {
+		t.connections.occupy(known)
+		return
+	}
+	t.connections.yield(known)
 }

@@ -20,7 +20,8 @@ func RequestID(ctx context.Context) string { return requestStateOf(ctx).id }
 
 // Answer has the server answer a request with the value.
 func (s *Server) Answer(w http.ResponseWriter, r *http.Request, value any) {
-	s.respond.json(w, r, http.StatusOK, value)
+	r = r.WithContext(context.WithValue(r.Context(), requestStateKey{}, &requestState{ResponseWriter: w}))
+	s.respond.answer(w, r, http.StatusOK, value, nil)
 }
 
 // LearnRoute looks the rule of a route up, as [New] does for those of the OpenAPI

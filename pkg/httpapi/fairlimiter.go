@@ -37,27 +37,32 @@ func newFairLimiter(limit int) *fairLimiter {
 // share. It waits until a preempted request has released its slot: there are never
 // more holders than slots.
 func (l *fairLimiter) acquire(caller string) *slot {
-	acquired, preempted := l.assign(caller)
-	if preempted != nil {
-		<-preempted.released
-	}
-	return acquired
-}
-
-// assign returns a slot for the caller, or nil, and the slot that it preempts, if any.
-func (l *fairLimiter) assign(caller string) (acquired, preempted *slot) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	var preempted *slot
 	if l.taken >= l.limit {
 		if preempted = l.victim(caller); preempted == nil {
-			return nil, nil
+			l.mu.Unlock()
+			return nil
 		}
 		l.remove(preempted)
 		if !l.ended {
 			close(preempted.ended)
 		}
 	}
-	return l.add(caller), preempted
+	acquired := &slot{limiter: l, caller: caller, ended: make(chan struct{}), released: make(chan struct{})}
+	if l.ended {
+		close(acquired.ended)
+	}
+	if l.callers[caller] == nil {
+		l.callers[caller] = list.New()
+	}
+	acquired.held = l.callers[caller].PushBack(acquired)
+	l.taken++
+	l.mu.Unlock()
+	if preempted != nil {
+		<-preempted.released
+	}
+	return acquired
 }
 
 // victim returns the oldest slot of the caller with the most slots, or nil if with
@@ -79,22 +84,6 @@ func (l *fairLimiter) victim(caller string) *slot {
 	}
 	oldest, _ := heaviest.Front().Value.(*slot)
 	return oldest
-}
-
-// add gives the caller a slot. The lock is held.
-func (l *fairLimiter) add(caller string) *slot {
-	held := l.callers[caller]
-	if held == nil {
-		held = list.New()
-		l.callers[caller] = held
-	}
-	s := &slot{limiter: l, caller: caller, ended: make(chan struct{}), released: make(chan struct{})}
-	s.held = held.PushBack(s)
-	l.taken++
-	if l.ended {
-		close(s.ended)
-	}
-	return s
 }
 
 // remove stops counting a slot, unless that happened before. The lock is held.

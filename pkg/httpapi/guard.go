@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -13,17 +14,16 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // guard admits requests by the policy of package auth. It is safe for concurrent
 // use.
 type guard struct {
-	auth    *auth.Authenticator
-	callers *auth.Limiter
-	tenants *auth.Limiter
-	owners  owners
-	kinds   []objects
+	config  Config
+	kinds   []objectKind
 	rules   map[endpoint]auth.Rule
 	respond *responder
 }
@@ -31,13 +31,81 @@ type guard struct {
 // endpoint is a method and a route's template.
 type endpoint struct{ method, route string }
 
-// newGuard returns the guard of a server. Its rules are those of the routes.
+// objectKind is a kind of objects that paths name.
+type objectKind struct {
+	// parameter is its name in paths.
+	parameter string
+	// missing is the answer for a missing or foreign object.
+	missing *problem.Error
+	// owner looks up the owner of an object. Its errors are the problems that the use
+	// cases would answer.
+	owner func(ctx context.Context, id string) (owner, error)
+}
+
+// owner is the owner of an object.
+type owner struct {
+	// TenantID is empty for an object of no tenant: the caller then needs a role for
+	// all tenants.
+	TenantID string
+	// Service is the service of the object's step, empty for an object without a step.
+	Service string
+}
+
+// errNoJob is the answer for a missing or foreign job.
+var errNoJob = &problem.Error{Code: problem.JobNotFound, Detail: "There is no such job."}
+
+// newGuard returns the guard of a server. It admits nothing until it learns the
+// routes.
 func newGuard(config Config, respond *responder) *guard {
-	owners := owners{ledger: config.Ledger, queue: config.Queue, failures: config.Failures}
-	return &guard{
-		auth: config.Auth, callers: config.CallerLimit, tenants: config.TenantLimit,
-		owners: owners, kinds: owners.kinds(), rules: map[endpoint]auth.Rule{}, respond: respond,
+	g := &guard{config: config, rules: map[endpoint]auth.Rule{}, respond: respond}
+	missing := func(what string) *problem.Error {
+		return &problem.Error{Code: problem.NotFound, Detail: "There is no such " + what + "."}
 	}
+	g.kinds = []objectKind{
+		{"jobId", errNoJob, func(ctx context.Context, id string) (owner, error) {
+			return g.ownerOfStep(ctx, id, "")
+		}},
+		{"workId", &problem.Error{Code: problem.WorkNotFound, Detail: "There is no such work item."},
+			func(ctx context.Context, id string) (owner, error) {
+				view, err := config.Queue.Get(ctx, id)
+				return owner{TenantID: view.Item.TenantID, Service: view.Item.Service}, err
+			}},
+		{"retryId", missing("retry operation"), func(ctx context.Context, id string) (owner, error) {
+			found, err := config.Failures.Get(ctx, id, 1, "")
+			return owner{TenantID: found.TenantID}, err
+		}},
+		{"pauseId", missing("pause"), func(_ context.Context, id string) (owner, error) {
+			scope, err := pauses.ParseScope(id) // The pause need not exist.
+			if err != nil {
+				return owner{}, &problem.Error{Code: problem.NotFound, Err: err}
+			}
+			return owner{TenantID: scope.TenantID}, nil
+		}},
+		{"webhookId", missing("webhook"), func(ctx context.Context, id string) (owner, error) {
+			jobID, _, err := ledger.ParseWebhookID(id)
+			if err != nil {
+				return owner{}, &problem.Error{Code: problem.NotFound, Err: err}
+			}
+			return g.ownerOfStep(ctx, jobID, "")
+		}},
+	}
+	return g
+}
+
+// ownerOfStep returns the owner of a step. For a step that the job does not have it is
+// the job's tenant without a service.
+func (g *guard) ownerOfStep(ctx context.Context, jobID, stepID string) (owner, error) {
+	agg, err := g.config.Ledger.Job(ctx, jobID)
+	if err != nil {
+		return owner{}, ledger.Problem(err)
+	}
+	found := owner{TenantID: agg.Job.TenantID}
+	for i := range agg.Steps {
+		if agg.Steps[i].ID == stepID {
+			found.Service = agg.Steps[i].Service
+		}
+	}
+	return found, nil
 }
 
 // learn looks up the rules of all routes. The error names a route without a rule.
@@ -56,7 +124,7 @@ func (g *guard) learn(router *mux.Router) error {
 			if !ok {
 				return fmt.Errorf("httpapi: %s %s has no rule in package auth", method, template)
 			}
-			if _, known := g.kind(template); rule.Scope == auth.Owned && !known {
+			if rule.Scope == auth.Owned && g.kind(template) == nil {
 				return fmt.Errorf("httpapi: %s %s names an object of a kind without an owner lookup", method, template)
 			}
 			g.rules[endpoint{method, template}] = rule
@@ -65,19 +133,22 @@ func (g *guard) learn(router *mux.Router) error {
 	})
 }
 
-// kind returns the kind of object that a route names.
-func (g *guard) kind(route string) (*objects, bool) {
-	i := slices.IndexFunc(g.kinds, func(k objects) bool { return strings.Contains(route, "{"+k.parameter+"}") })
+// kind returns the kind of object that a route names, or nil.
+func (g *guard) kind(route string) *objectKind {
+	i := slices.IndexFunc(g.kinds, func(k objectKind) bool { return strings.Contains(route, "{"+k.parameter+"}") })
 	if i < 0 {
-		return nil, false
+		return nil
 	}
-	return &g.kinds[i], true
+	return &g.kinds[i]
 }
 
 // middleware passes a request on with its caller, or answers it with a problem.
 func (g *guard) middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		state := requestStateOf(r.Context())
+		if template, err := mux.CurrentRoute(r).GetPathTemplate(); err == nil {
+			state.route = template
+		}
 		state.rule = g.rules[endpoint{r.Method, state.route}]
 		if state.rule.Scope != auth.Public {
 			if err := g.admit(state, r); err != nil {
@@ -91,44 +162,44 @@ func (g *guard) middleware(next http.Handler) http.Handler {
 			state.conn.keep(1)
 			r = r.WithContext(auth.WithCaller(r.Context(), state.caller))
 		}
+		if strings.HasPrefix(r.URL.Path, "/v1/") {
+			// The glue would drop unreadable parameters, and without its tenant filter a list
+			// would show all tenants.
+			if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+				g.respond.problem(w, r, invalid("the query must be percent-encoded name=value pairs, joined by ampersands", err))
+				return
+			}
+		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// admit returns the problem of a request that is not allowed.
-func (g *guard) admit(state *requestState, r *http.Request) error {
-	if state.rule.Operation == "" {
-		return problem.Newf(problem.Forbidden, "This operation may not be called.") // The zero rule: the route has none.
-	}
-	if state.rule.Scope == auth.Owned {
-		kind, _ := g.kind(state.route)
-		state.object = mux.Vars(r)[kind.parameter] // Set before any refusal, for the audit record.
-	}
-	var err error
-	if state.caller, err = g.auth.Authenticate(r); err != nil {
-		return err
-	}
-	if err := g.callers.Check("caller", state.caller.Name(), time.Now()); err != nil {
-		return err
-	}
-	if err := state.rule.Admit(state.caller); err != nil {
-		return err
-	}
-	if state.rule.Scope == auth.Owned {
-		return g.authorizeObject(state, r)
-	}
-	return nil
 }
 
 // maxObjectID is the longest id that an object may have, in bytes: a longer one does
 // not fit into the key of a row.
 const maxObjectID = 160
 
-// authorizeObject checks that the caller may access the path's object. Foreign and
-// missing objects look alike: both are answered here, before the rest of the request
-// is read.
-func (g *guard) authorizeObject(state *requestState, r *http.Request) error {
-	kind, _ := g.kind(state.route)
+// admit returns the problem of a request that is not allowed. A path's object must be
+// the caller's: foreign and missing objects are both answered here, before the rest of
+// the request is read, and look alike.
+func (g *guard) admit(state *requestState, r *http.Request) error {
+	if state.rule.Operation == "" {
+		return problem.Newf(problem.Forbidden, "This operation may not be called.") // The zero rule: the route has none.
+	}
+	kind := g.kind(state.route)
+	owned := state.rule.Scope == auth.Owned
+	if owned {
+		state.object = mux.Vars(r)[kind.parameter] // Set before any refusal, for the audit record.
+	}
+	var err error
+	if state.caller, err = g.config.Auth.Authenticate(r); err != nil {
+		return err
+	}
+	if err := g.config.CallerLimit.Check("caller", state.caller.Name(), time.Now()); err != nil {
+		return err
+	}
+	if err := state.rule.Admit(state.caller); err != nil || !owned {
+		return err
+	}
 	if len(state.object) > maxObjectID {
 		return kind.missing
 	}
@@ -136,7 +207,7 @@ func (g *guard) authorizeObject(state *requestState, r *http.Request) error {
 	if everything && !state.rule.Audited {
 		return nil // The use case reports a missing object.
 	}
-	owner, err := kind.find(r.Context(), state.object)
+	owner, err := kind.owner(r.Context(), state.object)
 	if everything {
 		state.tenant = owner.TenantID // For the audit record. The use case reports err.
 		return nil
@@ -149,7 +220,7 @@ func (g *guard) authorizeObject(state *requestState, r *http.Request) error {
 		return kind.missing
 	}
 	state.tenant = owner.TenantID
-	return g.tenants.Check("tenant", state.tenant, time.Now())
+	return g.config.TenantLimit.Check("tenant", state.tenant, time.Now())
 }
 
 // hide replaces a not-found error by the one that foreign objects get, so that the
@@ -177,7 +248,7 @@ func (g *guard) authorizeTenant(ctx context.Context, tenantID string) error {
 	if tenantID == "" {
 		return nil
 	}
-	return g.tenants.Check("tenant", tenantID, time.Now())
+	return g.config.TenantLimit.Check("tenant", tenantID, time.Now())
 }
 
 // authorizeFilter is authorizeTenant for a request that may name a job as well. A
@@ -186,7 +257,7 @@ func (g *guard) authorizeFilter(ctx context.Context, tenantID, jobID string) err
 	if err := g.authorizeTenant(ctx, tenantID); err != nil || jobID == "" || tenantID == "" {
 		return err
 	}
-	owner, err := g.owners.job(ctx, jobID)
+	owner, err := g.ownerOfStep(ctx, jobID, "")
 	if err != nil {
 		return hide(err, errNoJob)
 	}
@@ -195,23 +266,6 @@ func (g *guard) authorizeFilter(ctx context.Context, tenantID, jobID string) err
 		return errNoJob
 	}
 	return nil
-}
-
-// allows reports whether the caller may see that tenant's objects or, if tenantID is
-// empty, those of all tenants.
-func (g *guard) allows(ctx context.Context, tenantID string) bool {
-	state := requestStateOf(ctx)
-	return state.rule.Allows(state.caller, tenantID)
-}
-
-// keyOf returns the stored idempotency key of an operation for that tenant. Callers
-// without a role for all tenants get keys with the tenant as prefix, so that they can
-// neither collide with nor probe the keys of other callers.
-func (g *guard) keyOf(ctx context.Context, key, tenantID string) string {
-	if key == "" || g.allows(ctx, "") {
-		return key
-	}
-	return "tenant\x00" + tenantID + "\x00" + key
 }
 
 // authorizeStep checks that the caller may report on a step: it may name the tenant,
@@ -224,16 +278,23 @@ func (g *guard) authorizeStep(ctx context.Context, tenantID, jobID, stepID strin
 	if state.rule.AllowsStep(state.caller, tenantID, "") {
 		return nil // The role covers every service.
 	}
-	owner, err := g.owners.step(ctx, jobID, stepID)
+	owner, err := g.ownerOfStep(ctx, jobID, stepID)
 	switch {
 	case err != nil:
 		return hide(err, errNoJob)
 	case owner.TenantID != tenantID:
 		return errNoJob
 	case !state.rule.AllowsStep(state.caller, tenantID, owner.Service):
-		return missingStep(stepID)
+		return problem.Newf(problem.StepNotFound, "the job has no step %q", stepID) // It may have one of another service.
 	}
 	return nil
+}
+
+// allows reports whether the caller may see that tenant's objects or, if tenantID is
+// empty, those of all tenants.
+func (g *guard) allows(ctx context.Context, tenantID string) bool {
+	state := requestStateOf(ctx)
+	return state.rule.Allows(state.caller, tenantID)
 }
 
 // stillAuthorized reports whether the request would still be admitted: its caller's
@@ -241,7 +302,7 @@ func (g *guard) authorizeStep(ctx context.Context, tenantID, jobID, stepID strin
 // keeps its rights.
 func (g *guard) stillAuthorized(r *http.Request) bool {
 	state := requestStateOf(r.Context())
-	caller, err := g.auth.Authenticate(r)
+	caller, err := g.config.Auth.Authenticate(r)
 	if errors.Is(err, auth.ErrIssuerUnavailable) {
 		return true
 	}
@@ -251,7 +312,7 @@ func (g *guard) stillAuthorized(r *http.Request) bool {
 // operates reports whether the caller of a public operation is known and may read
 // the metrics of the whole server.
 func (g *guard) operates(r *http.Request) bool {
-	caller, err := g.auth.Authenticate(r)
+	caller, err := g.config.Auth.Authenticate(r)
 	rule := g.rules[endpoint{http.MethodGet, "/metrics"}]
 	return err == nil && rule.Scope == auth.Everywhere && rule.Admit(caller) == nil
 }

@@ -38,7 +38,7 @@ func (e *endpoints) ListJobSteps(w http.ResponseWriter, r *http.Request, jobID a
 		e.respond.problem(w, r, err)
 		return
 	}
-	e.respond.json(w, r, http.StatusOK, api.StepList{Steps: stepsOf(view)})
+	e.respond.answer(w, r, http.StatusOK, api.StepList{Steps: stepsOf(view)}, nil)
 }
 
 // ListJobs is GET /v1/jobs.
@@ -57,8 +57,8 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 		RequestType: textOf(params.RequestType), CorrelationID: textOf(params.CorrelationID),
 		CreatedAfter: timeOf(params.CreatedAfter), CreatedBefore: timeOf(params.CreatedBefore),
 	}
-	pagedOf(e, w, r, params.TenantID, params.Limit, params.PageToken,
-		func(ctx context.Context, limit int, after string) (api.JobPage, error) {
+	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
+		func(ctx context.Context, limit int, after string) (any, error) {
 			found, next, err := e.Jobs.List(ctx, filter, limit, after)
 			list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: pageToken(next)}
 			for i, agg := range found {
@@ -74,10 +74,10 @@ func (e *endpoints) ListJobEvents(w http.ResponseWriter, r *http.Request, jobID 
 		e.streamEvents(w, r, jobID, textOf(params.LastEventID))
 		return
 	}
-	paged(e, w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, after string) (api.EventPage, error) {
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, after string) (any, error) {
 		rev, err := revOf(after)
 		if err != nil {
-			return api.EventPage{}, err
+			return nil, err
 		}
 		entries, next, err := e.Jobs.History(ctx, jobID, rev, limit)
 		return api.EventPage{Events: EventsOf(entries), NextPageToken: revToken(next)}, err
@@ -87,13 +87,11 @@ func (e *endpoints) ListJobEvents(w http.ResponseWriter, r *http.Request, jobID 
 // RerunJob is POST /v1/jobs/{jobId}:rerun.
 func (e *endpoints) RerunJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
 	var request api.RerunRequest
-	if err := e.bodies.optional(w, r, &request); err != nil {
+	if err := e.optional(w, r, &request); err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
-	accepted, err := e.Jobs.Rerun(r.Context(), jobs.Rerun{
-		Control: controlOf(r.Context(), jobID, request.Reason), FromStart: request.From == api.RerunFromStart,
-	})
+	accepted, err := e.Jobs.Rerun(r.Context(), controlOf(r.Context(), jobID, request.Reason), ledger.RerunFrom(request.From))
 	e.answerAccepted(w, r, &accepted, err)
 }
 
@@ -117,7 +115,7 @@ func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string
 	do func(context.Context, jobs.Control) (view *jobs.View, applied bool, err error),
 ) {
 	var request api.ControlRequest
-	if err := e.bodies.optional(w, r, &request); err != nil {
+	if err := e.optional(w, r, &request); err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
@@ -142,7 +140,7 @@ func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int
 		e.respond.problem(w, r, err)
 		return
 	}
-	e.respond.json(w, r, status, JobOf(view))
+	e.respond.answer(w, r, status, JobOf(view), nil)
 }
 
 // JobOf encodes a job.
@@ -186,34 +184,19 @@ func EventsOf(entries []ledger.HistoryEntry) []api.Event {
 	events := make([]api.Event, len(entries))
 	for i := range entries {
 		entry := &entries[i]
+		actor := api.Actor(entry.Actor)
+		switch {
+		case entry.Actor == ledger.ActorSystem:
+			actor = api.ActorSweeper
+		case !actor.Valid():
+			actor = api.ActorWorker // The name is a worker's.
+		}
 		events[i] = api.Event{
 			EventID: entry.EventID(), Rev: entry.Rev, Type: api.EventType(entry.Type),
-			At: api.NewTime(entry.At), Actor: actorOf(entry.Actor), Object: api.EventObject(entry.Object), ObjectID: entry.ID,
+			At: api.NewTime(entry.At), Actor: actor, Object: api.EventObject(entry.Object), ObjectID: entry.ID,
 			From: entry.From, To: entry.To, AttemptNo: entry.AttemptNo, Cause: entry.Cause, RequestID: entry.RequestID,
 			Detail: entry.Detail,
 		}
 	}
 	return events
-}
-
-// eventID parses the id of a history entry; the empty id comes before all entries.
-func eventID(id string) (rev int64, index int, err error) {
-	if id == "" {
-		return 0, 0, nil
-	}
-	if _, err := fmt.Sscanf(id, "%d-%d", &rev, &index); err != nil || rev < 1 || index < 0 {
-		return 0, 0, invalid("header Last-Event-ID is not the id of an event", nil)
-	}
-	return rev, index, nil
-}
-
-// actorOf returns the kind of an actor: any other name is a worker's.
-func actorOf(name string) api.Actor {
-	switch actor := api.Actor(name); {
-	case actor.Valid():
-		return actor
-	case name == ledger.ActorSystem:
-		return api.ActorSweeper
-	}
-	return api.ActorWorker
 }

@@ -2,14 +2,16 @@ package httpapi
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime/debug"
+	"slices"
+	"strconv"
 	"time"
 
-	"github.com/gorilla/mux"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -17,9 +19,6 @@ import (
 
 // requestIDHeader carries the id of a request, both ways.
 const requestIDHeader = "X-Request-Id"
-
-// maxRequestID is the longest request id that is accepted from a client.
-const maxRequestID = 128
 
 // unmatched is the route label of a request without a route.
 const unmatched = "unmatched"
@@ -56,109 +55,10 @@ type requestState struct {
 // requestStateKey finds the state in the request's context.
 type requestStateKey struct{}
 
-// requestStateOf returns the state that ctx belongs to, or nil.
+// requestStateOf returns the state of the request that ctx belongs to.
 func requestStateOf(ctx context.Context) *requestState {
 	state, _ := ctx.Value(requestStateKey{}).(*requestState)
 	return state
-}
-
-// begin creates the state of a request, and the request that carries it. HEAD
-// is served as GET: net/http drops the body of the response.
-func (s *Server) begin(w http.ResponseWriter, r *http.Request) (*requestState, *http.Request) {
-	state := &requestState{
-		ResponseWriter: w, id: requestID(r), method: r.Method, route: unmatched, begun: time.Now(), conn: trackedConnOf(r.Context()),
-	}
-	state.conn.offer()
-	header := w.Header()
-	header.Set(requestIDHeader, state.id)
-	header.Set("X-Content-Type-Options", "nosniff")
-	s.metrics.inFlight.Inc()
-	s.hurryBody(w, r)
-	r = r.WithContext(context.WithValue(r.Context(), requestStateKey{}, state))
-	if r.Method == http.MethodHead {
-		r.Method = http.MethodGet
-	}
-	return state, r
-}
-
-// hurryBody bounds the time that a client may take to send its body, until the body
-// is read to its end. The limit also holds for a refused request, because net/http
-// reads the rest of the body before it answers. The server's ReadTimeout would also
-// end requests that wait. A writer without a connection has no deadlines, and needs
-// none.
-func (s *Server) hurryBody(w http.ResponseWriter, r *http.Request) {
-	if r.ContentLength != 0 {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTimeout))
-	}
-}
-
-// end records the finished request in the metrics and the logs.
-func (s *Server) end(state *requestState, r *http.Request) {
-	s.metrics.inFlight.Dec()
-	if state.kept {
-		state.conn.keep(-1)
-	}
-	if state.status == 0 {
-		state.status = http.StatusOK
-	}
-	took := time.Since(state.begun)
-	s.metrics.observe(state, took)
-	s.record(state, r)
-	ctx := r.Context()
-	if s.respond.log.Enabled(ctx, slog.LevelDebug) {
-		s.respond.log.LogAttrs(ctx, slog.LevelDebug, "request",
-			slog.String("request_id", state.id), slog.String("method", state.method), slog.String("path", auth.Printable(r.URL.Path)),
-			slog.String("route", state.route), slog.Int("status", state.status), slog.Int64("bytes", state.bytes),
-			slog.Duration("took", took), slog.String("remote", r.RemoteAddr), slog.String("caller", state.caller.Name()))
-	}
-}
-
-// survive is deferred around a handler. It answers a panic as an internal error; if
-// the answer has begun, it cuts the connection instead, so that the client sees that
-// the answer is broken.
-func (s *Server) survive(state *requestState, r *http.Request) {
-	recovered := recover()
-	if recovered == nil {
-		return
-	}
-	if recovered == http.ErrAbortHandler { //nolint:errorlint // It is a value to panic with, never wrapped.
-		panic(recovered)
-	}
-	err := fmt.Errorf("panic: %v\n%s", recovered, debug.Stack())
-	if state.status != 0 {
-		s.respond.report(r, problem.From(err))
-		panic(http.ErrAbortHandler)
-	}
-	s.respond.problem(state, r, err)
-}
-
-// requestID returns the client's request id if it is safe to log and to send back,
-// else a new one.
-func requestID(r *http.Request) string {
-	id := r.Header.Get(requestIDHeader)
-	if id == "" || len(id) > maxRequestID {
-		return rand.Text()
-	}
-	for i := range len(id) {
-		c := id[i]
-		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !letter && (c < '0' || c > '9') && c != '.' && c != '_' && c != '-' {
-			return rand.Text()
-		}
-	}
-	return id
-}
-
-// rememberRoute records the route of a request for the metrics.
-func rememberRoute(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if state := requestStateOf(r.Context()); state != nil {
-			if template, err := mux.CurrentRoute(r).GetPathTemplate(); err == nil {
-				state.route = template
-			}
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 // WriteHeader records the status and sends it.
@@ -181,3 +81,111 @@ func (state *requestState) Write(data []byte) (int, error) {
 
 // Unwrap lets [http.ResponseController] find the connection.
 func (state *requestState) Unwrap() http.ResponseWriter { return state.ResponseWriter }
+
+// survive is deferred around a handler. It answers a panic as an internal error; if
+// the answer has begun, it cuts the connection instead, so that the client sees that
+// the answer is broken.
+func (s *Server) survive(state *requestState, r *http.Request) {
+	recovered := recover()
+	if recovered == nil {
+		return
+	}
+	if recovered == http.ErrAbortHandler { //nolint:errorlint // It is a value to panic with, never wrapped.
+		panic(recovered)
+	}
+	err := fmt.Errorf("panic: %v\n%s", recovered, debug.Stack())
+	if state.status != 0 {
+		s.respond.report(r, problem.From(err))
+		panic(http.ErrAbortHandler)
+	}
+	s.respond.problem(state, r, err)
+}
+
+// labelledMethods are the methods that have a metrics label of their own. Any other is
+// "other", so that clients cannot create labels.
+var labelledMethods = []string{
+	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+	http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace,
+}
+
+// end counts the finished request, and writes its audit record, if its rule asks for
+// one, and its line of the access log.
+func (s *Server) end(state *requestState, r *http.Request) {
+	s.metrics.inFlight.Dec()
+	if state.kept {
+		state.conn.keep(-1)
+	}
+	if state.status == 0 {
+		state.status = http.StatusOK
+	}
+	took := time.Since(state.begun)
+	method := state.method
+	if !slices.Contains(labelledMethods, method) {
+		method = "other"
+	}
+	s.metrics.requests.WithLabelValues(state.route, method, strconv.Itoa(state.status)).Inc()
+	s.metrics.seconds.WithLabelValues(state.route, method).Observe(took.Seconds())
+	ctx := r.Context()
+	if s.config.Audit != nil && state.rule.Audited {
+		// The headers of proxies are ignored: any client could send them.
+		from, _, err := net.SplitHostPort(r.RemoteAddr)
+		if err != nil {
+			from = r.RemoteAddr
+		}
+		outcome := auth.Done
+		switch {
+		case state.foreign, state.status == http.StatusUnauthorized, state.status == http.StatusForbidden:
+			outcome = auth.Denied
+		case state.status >= http.StatusBadRequest:
+			outcome = auth.Failed
+		}
+		s.config.Audit.Write(ctx, auth.Record{
+			At: time.Now(), Caller: state.caller, From: from, Action: state.rule.Operation,
+			Object: state.object, Tenant: state.tenant, Outcome: outcome,
+		})
+	}
+	if s.config.Log.Enabled(ctx, slog.LevelDebug) {
+		s.config.Log.LogAttrs(ctx, slog.LevelDebug, "request",
+			slog.String("request_id", state.id), slog.String("method", state.method), slog.String("path", auth.Printable(r.URL.Path)),
+			slog.String("route", state.route), slog.Int("status", state.status), slog.Int64("bytes", state.bytes),
+			slog.Duration("took", took), slog.String("remote", r.RemoteAddr), slog.String("caller", state.caller.Name()))
+	}
+}
+
+// metrics are the server's own metrics. Their labels are bounded: routes are
+// templates, and all methods unknown to HTTP share one label.
+type metrics struct {
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	inFlight prometheus.Gauge
+	unknown  *prometheus.CounterVec
+}
+
+// newMetrics creates and registers the metrics.
+func newMetrics(registry prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lucius_http_requests_total",
+			Help: "Requests answered, by route, method and status code; 499 means that the client went away.",
+		}, []string{"route", "method", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "lucius_http_request_duration_seconds",
+			Help:    "Time from a request's header to the end of its answer, including waits.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}, []string{"route", "method"}),
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "lucius_http_requests_in_flight",
+			Help: "Requests that are being served, including those that wait.",
+		}),
+		unknown: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lucius_http_unknown_fields_total",
+			Help: "Bodies with a field that is not in the contract and was ignored.",
+		}, []string{"route"}),
+	}
+	for _, collector := range []prometheus.Collector{m.requests, m.seconds, m.inFlight, m.unknown} {
+		if err := registry.Register(collector); err != nil {
+			return nil, fmt.Errorf("httpapi: register metrics: %w", err)
+		}
+	}
+	return m, nil
+}

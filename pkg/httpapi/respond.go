@@ -30,8 +30,12 @@ type responder struct {
 	buffers sync.Pool
 }
 
-// json answers with the value, which must encode.
-func (p *responder) json(w http.ResponseWriter, r *http.Request, status int, value any) {
+// answer answers with the value, which must encode, or with the error as a problem.
+func (p *responder) answer(w http.ResponseWriter, r *http.Request, status int, value any, err error) {
+	if err != nil {
+		p.problem(w, r, err)
+		return
+	}
 	buffer, err := p.encode(value)
 	if err != nil {
 		p.problem(w, r, fmt.Errorf("encode response: %w", err))
@@ -41,53 +45,24 @@ func (p *responder) json(w http.ResponseWriter, r *http.Request, status int, val
 	p.send(w, status, "application/json", buffer.Bytes())
 }
 
-// answer answers with the value, or with the error as a problem.
-func (p *responder) answer(w http.ResponseWriter, r *http.Request, status int, value any, err error) {
-	if err != nil {
-		p.problem(w, r, err)
-		return
-	}
-	p.json(w, r, status, value)
-}
-
 // problem answers with the error as a problem. Only here are causes logged that the
 // client must not see.
 func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
-	state := requestStateOf(r.Context())
-	if clientGone(r, err) {
-		if state != nil && state.status == 0 {
+	if r.Context().Err() != nil && errors.Is(err, context.Canceled) { // The client went away.
+		if state := requestStateOf(r.Context()); state.status == 0 {
 			state.status = statusClientGone
 		}
 		return
 	}
 	fault := problem.From(err)
 	p.report(r, fault)
-	body := p.body(r, fault)
+	body := problemBody(r, fault)
 	if body.Status == http.StatusTooManyRequests || body.Status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", retryAfter(fault.RetryAfter))
+		wait := max(fault.RetryAfter, minRetryAfter)
+		w.Header().Set("Retry-After", strconv.FormatInt(int64(math.Ceil(wait.Seconds())), 10))
 	}
 	encoded, _ := json.Marshal(body) // Strings and numbers: it cannot fail.
 	p.send(w, fault.Code.Status(), "application/problem+json", encoded)
-}
-
-// body encodes the fault without what the client must not see.
-func (p *responder) body(r *http.Request, fault *problem.Error) api.Problem {
-	body := api.Problem{
-		Type: fault.Code.Type(), Title: fault.Code.Title(), Status: int32(fault.Code.Status()), Code: fault.Code,
-		Detail: fault.Summary(), Errors: fault.Errors,
-	}
-	if fault.Code == problem.Internal {
-		body.Detail, body.Errors = "", nil
-	}
-	if state := requestStateOf(r.Context()); state != nil {
-		body.Instance = "urn:lucius:request:" + state.id
-	}
-	return body
-}
-
-// clientGone reports whether the error only means that the client went away.
-func clientGone(r *http.Request, err error) bool {
-	return r.Context().Err() != nil && errors.Is(err, context.Canceled)
 }
 
 // report logs a fault whose cause the client does not see.
@@ -101,19 +76,22 @@ func (p *responder) report(r *http.Request, fault *problem.Error) {
 	case fault.Code.Status() > http.StatusInternalServerError:
 		level = slog.LevelWarn
 	}
-	id, route := "", unmatched
-	if state := requestStateOf(r.Context()); state != nil {
-		id, route = state.id, state.route
-	}
+	state := requestStateOf(r.Context())
 	p.log.LogAttrs(r.Context(), level, "request failed",
-		slog.String("request_id", id), slog.String("method", r.Method), slog.String("route", route),
+		slog.String("request_id", state.id), slog.String("method", r.Method), slog.String("route", state.route),
 		slog.String("path", auth.Printable(r.URL.Path)), slog.String("code", string(fault.Code)), slog.Any("err", fault))
 }
 
-// retryAfter returns the header's value: whole seconds, rounded up.
-func retryAfter(wait time.Duration) string {
-	seconds := math.Ceil(max(wait, minRetryAfter).Seconds())
-	return strconv.FormatInt(int64(seconds), 10)
+// problemBody encodes the fault without its cause, and an internal one without details.
+func problemBody(r *http.Request, fault *problem.Error) api.Problem {
+	body := api.Problem{
+		Type: fault.Code.Type(), Title: fault.Code.Title(), Status: int32(fault.Code.Status()), Code: fault.Code,
+		Detail: fault.Summary(), Errors: fault.Errors, Instance: "urn:lucius:request:" + requestStateOf(r.Context()).id,
+	}
+	if fault.Code == problem.Internal {
+		body.Detail, body.Errors = "", nil
+	}
+	return body
 }
 
 // encode writes the value into a buffer of the pool. It does not escape HTML
@@ -147,4 +125,23 @@ func (p *responder) send(w http.ResponseWriter, status int, contentType string, 
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
+}
+
+// badParameter answers a parameter that the generated glue could not bind.
+func (p *responder) badParameter(w http.ResponseWriter, r *http.Request, err error) {
+	message := "a parameter is not valid"
+	if wrong, ok := errors.AsType[*api.InvalidParamFormatError](err); ok {
+		message = "parameter " + wrong.ParamName + " has the wrong format"
+	}
+	if many, ok := errors.AsType[*api.TooManyValuesForParamError](err); ok {
+		message = "header " + many.ParamName + " occurs more than once"
+	}
+	p.problem(w, r, invalid(message, err))
+}
+
+// invalid returns the problem of a parameter; err is its cause or nil.
+func invalid(message string, err error) *problem.Error {
+	return &problem.Error{
+		Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: message}}, Err: err,
+	}
 }

@@ -1,32 +1,35 @@
 package httpapi
 
 import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"log/slog"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/gorilla/mux"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // Server is the HTTP surface as a handler. It is safe for concurrent use.
 type Server struct {
+	config  Config
 	router  *mux.Router
 	metrics *metrics
 	respond *responder
-	audit   *auth.Audit
-	// bodyTimeout is how long a client may take to send its body.
-	bodyTimeout time.Duration
-	probesOnly  bool
 
 	streams *fairLimiter
 	waits   *fairLimiter
 
-	ended chan struct{}
+	ended chan struct{} // Closed by Drain.
 	drain sync.Once
 }
 
@@ -36,20 +39,34 @@ func New(config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	config = config.withDefaults()
+	config.MaxBodyBytes = cmp.Or(config.MaxBodyBytes, DefaultMaxBodyBytes)
+	config.BodyTimeout = cmp.Or(config.BodyTimeout, DefaultBodyTimeout)
+	config.MaxWaits = cmp.Or(config.MaxWaits, DefaultMaxWaits)
 	measured, err := newMetrics(config.Registry)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{
-		metrics: measured,
-		respond: &responder{log: config.Log},
-		audit:   config.Audit, bodyTimeout: config.BodyTimeout, probesOnly: config.ProbesOnly,
+		config: config, router: mux.NewRouter().SkipClean(true), metrics: measured, respond: &responder{log: config.Log},
 		streams: newFairLimiter(maxStreams), waits: newFairLimiter(config.MaxWaits),
 		ended: make(chan struct{}),
 	}
 	guard := newGuard(config, s.respond)
-	s.router = newRouter(newEndpoints(config, s, guard), guard)
+	s.router.Use(guard.middleware)
+	handlers := &endpoints{
+		Server: s, UseCases: config.UseCases, guard: guard, looks: make(chan struct{}, maxLooks),
+		scrape: promhttp.HandlerFor(config.Registry, promhttp.HandlerOpts{
+			ErrorHandling:     promhttp.ContinueOnError, // A metric that cannot be collected is logged and left out.
+			ErrorLog:          slog.NewLogLogger(config.Log.Handler(), slog.LevelError),
+			Registry:          config.Registry,
+			EnableOpenMetrics: true,
+		}),
+	}
+	api.HandlerWithOptions(handlers, api.GorillaServerOptions{BaseRouter: s.router, ErrorHandlerFunc: s.respond.badParameter})
+	s.router.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.respond.problem(w, r, &problem.Error{Code: problem.NotFound, Detail: "There is nothing at this path."})
+	})
+	s.router.MethodNotAllowedHandler = http.HandlerFunc(s.methodNotAllowed)
 	if err := guard.learn(s.router); err != nil {
 		return nil, err
 	}
@@ -78,33 +95,70 @@ func (s *Server) draining() bool {
 // errDraining is the answer of a draining server.
 var errDraining = &problem.Error{Code: problem.ShuttingDown, Detail: "This process stops; send the request again."}
 
-// ServeHTTP serves one request.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	state, r := s.begin(w, r)
-	defer s.end(state, r)
-	defer s.survive(state, r)
-	if !s.serves(r.URL.Path) {
-		s.respond.problem(state, r, errNoAPI)
-		return
-	}
-	if s.draining() && strings.HasPrefix(r.URL.Path, "/v1/") {
-		w.Header().Set("Connection", "close")
-		s.respond.problem(state, r, errDraining)
-		return
-	}
-	s.router.ServeHTTP(state, r)
+// probes are the paths of a process that does not serve the API, for its operator.
+var probes = []string{"/healthz", "/readyz", "/metrics"}
+
+// errNoAPI says that the request reached the wrong process. Nothing was done.
+var errNoAPI = &problem.Error{
+	Code:   problem.NotFound,
+	Detail: "This process does not serve the API, only /healthz, /readyz and /metrics: send the request to one that has the role api.",
 }
 
-// newRouter returns the router of the generated glue, with problems as its own
-// answers.
-func newRouter(handlers api.ServerInterface, guard *guard) *mux.Router {
-	respond := guard.respond
-	router := mux.NewRouter().SkipClean(true)
-	router.Use(rememberRoute, guard.middleware, respond.wholeQuery)
-	api.HandlerWithOptions(handlers, api.GorillaServerOptions{
-		BaseRouter: router, ErrorHandlerFunc: respond.badParameter,
-	})
-	router.NotFoundHandler = http.HandlerFunc(respond.notFound)
-	router.MethodNotAllowedHandler = methodNotAllowed(router, respond)
-	return router
+// validRequestID matches a client's request id that is safe to log and to send back.
+var validRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+
+// ServeHTTP serves one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	state := &requestState{
+		ResponseWriter: w, id: r.Header.Get(requestIDHeader), method: r.Method, route: unmatched, begun: time.Now(),
+	}
+	if !validRequestID.MatchString(state.id) {
+		state.id = rand.Text()
+	}
+	w.Header().Set(requestIDHeader, state.id)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	s.metrics.inFlight.Inc()
+	state.conn, _ = r.Context().Value(trackedConnKey{}).(*trackedConn)
+	state.conn.keep(0) // A new connection may replace this one until the request is admitted.
+	if r.ContentLength != 0 {
+		// The limit also holds for a refused request, because net/http reads the rest of
+		// the body before it answers. readBody lifts it. A writer without a connection
+		// has no deadlines, and needs none.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.config.BodyTimeout))
+	}
+	r = r.WithContext(context.WithValue(r.Context(), requestStateKey{}, state))
+	if r.Method == http.MethodHead {
+		r.Method = http.MethodGet // net/http drops the body of the response.
+	}
+	defer s.end(state, r)
+	defer s.survive(state, r)
+	switch {
+	case s.config.ProbesOnly && !slices.Contains(probes, r.URL.Path):
+		s.respond.problem(state, r, errNoAPI)
+	case s.draining() && strings.HasPrefix(r.URL.Path, "/v1/"):
+		w.Header().Set("Connection", "close")
+		s.respond.problem(state, r, errDraining)
+	default:
+		s.router.ServeHTTP(state, r)
+	}
+}
+
+// methodNotAllowed answers a path that has routes only for other methods, which it
+// names.
+func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		probe := *r
+		probe.Method = method
+		var match mux.RouteMatch
+		if s.router.Match(&probe, &match) && match.MatchErr == nil {
+			allowed = append(allowed, method)
+		}
+	}
+	if slices.Contains(allowed, http.MethodGet) {
+		allowed = append(allowed, http.MethodHead)
+	}
+	methods := strings.Join(allowed, ", ")
+	w.Header().Set("Allow", methods)
+	s.respond.problem(w, r, problem.Newf(problem.MethodNotAllowed, "This path takes %s.", methods))
 }

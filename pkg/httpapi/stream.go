@@ -33,13 +33,6 @@ const (
 	streamWrite = 10 * time.Second
 )
 
-// atOnce is a tick that has arrived already.
-var atOnce = func() <-chan time.Time {
-	closed := make(chan time.Time)
-	close(closed)
-	return closed
-}()
-
 // eventStream is the media type of server-sent events.
 const eventStream = "text/event-stream"
 
@@ -67,10 +60,10 @@ type stream struct {
 	begun     bool
 }
 
-// streamEvents sends the history of a job, until the job ends, the server drains,
-// the client goes away or another stream preempts it.
+// streamEvents sends new entries of a job's history and signs of life, until the job
+// ends, the server drains, the client goes away or another stream preempts it.
 func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, last string) {
-	slot := e.server.streams.acquire(auth.CallerOf(r.Context()).Name())
+	slot := e.streams.acquire(auth.CallerOf(r.Context()).Name())
 	if slot == nil {
 		e.respond.problem(w, r, problem.Newf(problem.RateLimited,
 			"This process has %d slots for streams, of which the caller already has its share.", maxStreams))
@@ -78,11 +71,6 @@ func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, 
 	}
 	defer slot.release()
 	s := &stream{endpoints: e, w: w, r: r, control: http.NewResponseController(w), jobID: jobID, slot: slot, last: last}
-	s.run()
-}
-
-// run sends new entries and signs of life until the stream ends.
-func (s *stream) run() {
 	ticker := time.NewTicker(streamInterval)
 	defer ticker.Stop()
 	sent := time.Now()
@@ -90,13 +78,13 @@ func (s *stream) run() {
 	for {
 		events, ended, err := s.look()
 		if err != nil && !s.begun {
-			s.endpoints.respond.problem(s.w, s.r, err)
+			e.respond.problem(w, r, err)
 			return
 		}
 		if err != nil {
 			// While the store is unavailable the stream goes on and sends comments:
 			// proxies cut silent streams.
-			events = nil
+			events, ended = nil, false
 		}
 		if len(events) > 0 || !s.begun || time.Since(sent) > streamComment {
 			if !s.send(events) {
@@ -104,37 +92,35 @@ func (s *stream) run() {
 			}
 			sent = time.Now()
 		}
-		if err == nil && ended {
+		if ended {
 			return
 		}
 		if time.Since(asked) > streamRecheck {
-			if asked = time.Now(); !s.endpoints.guard.stillAuthorized(s.r) {
+			if asked = time.Now(); !e.guard.stillAuthorized(r) {
 				return
 			}
 		}
-		next := ticker.C
-		if err == nil && len(events) > 0 {
-			next = atOnce // There may be more.
+		if len(events) == 0 { // Otherwise there may be more.
+			select {
+			case <-ticker.C:
+			case <-slot.ended:
+			case <-r.Context().Done():
+			}
 		}
-		if !s.await(next) {
+		// A slow look leaves a tick behind, so that select may choose it each time.
+		if s.over() {
 			return
 		}
 	}
 }
 
-// await waits for next and reports whether the stream goes on. An ended slot wins
-// over a tick: a slow look leaves one behind each time.
-func (s *stream) await(next <-chan time.Time) bool {
-	select {
-	case <-next:
-	case <-s.slot.ended:
-	case <-s.r.Context().Done():
-	}
+// over reports whether the slot has ended or the client has gone.
+func (s *stream) over() bool {
 	select {
 	case <-s.slot.ended:
-		return false
+		return true
 	default:
-		return s.r.Context().Err() == nil
+		return s.r.Context().Err() != nil
 	}
 }
 
@@ -150,9 +136,12 @@ func (s *stream) look() (events []api.Event, ended bool, err error) {
 	select {
 	case s.endpoints.looks <- struct{}{}:
 		defer func() { <-s.endpoints.looks }()
-		rev, index, err := eventID(s.last)
-		if err != nil {
-			return nil, false, err
+		var rev int64
+		var index int
+		if s.last != "" {
+			if _, err := fmt.Sscanf(s.last, "%d-%d", &rev, &index); err != nil || rev < 1 || index < 0 {
+				return nil, false, invalid("header Last-Event-ID is not the id of an event", nil)
+			}
 		}
 		entries, ended, err := s.endpoints.Jobs.Follow(ctx, s.jobID, rev, index)
 		return EventsOf(entries), ended, err
@@ -179,25 +168,19 @@ func (s *stream) send(events []api.Event) bool {
 		}
 	}
 	for i := range events {
-		if !s.sendOne(&events[i]) {
+		// A client that does not read keeps at most one entry in memory.
+		event := &events[i]
+		data, err := s.endpoints.respond.encode(event)
+		if err != nil {
 			return false
 		}
+		// The encoder ends the value with a newline.
+		_, err = fmt.Fprintf(s.w, "id: %s\nevent: %s\ndata: %s\n", event.EventID, event.Type, data.Bytes())
+		s.endpoints.respond.release(data)
+		if err != nil {
+			return false
+		}
+		s.last = event.EventID
 	}
 	return s.control.Flush() == nil
-}
-
-// sendOne writes one entry, so that a client that does not read keeps at most one
-// entry in memory.
-func (s *stream) sendOne(event *api.Event) bool {
-	data, err := s.endpoints.respond.encode(event)
-	if err != nil {
-		return false
-	}
-	defer s.endpoints.respond.release(data)
-	// The encoder ends the value with a newline.
-	if _, err := fmt.Fprintf(s.w, "id: %s\nevent: %s\ndata: %s\n", event.EventID, event.Type, data.Bytes()); err != nil {
-		return false
-	}
-	s.last = event.EventID
-	return true
 }

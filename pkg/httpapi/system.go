@@ -1,28 +1,28 @@
 package httpapi
 
 import (
-	"log/slog"
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
 	"net/http"
 	"path/filepath"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"sync"
 
 	"github.com/lucius-project/lucius/api"
 )
 
 // GetHealth is GET /healthz.
 func (e *endpoints) GetHealth(w http.ResponseWriter, r *http.Request) {
-	e.respond.json(w, r, http.StatusOK, api.Health{Status: "ok"})
+	e.respond.answer(w, r, http.StatusOK, api.Health{Status: "ok"}, nil)
 }
 
 // GetReadiness is GET /readyz.
 func (e *endpoints) GetReadiness(w http.ResponseWriter, r *http.Request) {
-	if e.server.draining() {
+	if e.draining() {
 		e.respond.problem(w, r, errDraining)
 		return
 	}
-	warnings, err := e.ready(r.Context())
+	warnings, err := e.config.Ready(r.Context())
 	if warnings == nil || !e.guard.operates(r) {
 		warnings = []string{} // They name tenants and weaknesses.
 	}
@@ -31,23 +31,36 @@ func (e *endpoints) GetReadiness(w http.ResponseWriter, r *http.Request) {
 
 // GetMetrics is GET /metrics.
 func (e *endpoints) GetMetrics(w http.ResponseWriter, r *http.Request) {
-	e.metrics.ServeHTTP(w, r)
+	e.scrape.ServeHTTP(w, r)
 }
+
+// spec is the OpenAPI document.
+var spec = sync.OnceValue(api.Spec)
 
 // GetOpenAPI is GET /openapi.yaml.
 func (e *endpoints) GetOpenAPI(w http.ResponseWriter, _ *http.Request) {
-	e.respond.send(w, http.StatusOK, "application/openapi+yaml", e.spec)
+	e.respond.send(w, http.StatusOK, "application/openapi+yaml", spec())
 }
 
-// metricsHandler serves the registry's metrics. A metric that cannot be collected is
-// logged and left out.
-func metricsHandler(registry *prometheus.Registry, log *slog.Logger) http.Handler {
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		ErrorHandling:     promhttp.ContinueOnError,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelError),
-		Registry:          registry,
-		EnableOpenMetrics: true,
-	})
+// docsPage returns the API page for people, and a content security policy that allows
+// only the page's own style, by its hash: no script, no frame, no external resource.
+var docsPage = sync.OnceValues(func() (page []byte, policy string) {
+	page = api.Docs()
+	_, rest, _ := bytes.Cut(page, []byte("<style>"))
+	style, _, _ := bytes.Cut(rest, []byte("</style>"))
+	hash := sha256.Sum256(style)
+	return page, "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) +
+		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+})
+
+// GetDocs is GET /docs.
+func (e *endpoints) GetDocs(w http.ResponseWriter, _ *http.Request) {
+	page, policy := docsPage()
+	header := w.Header()
+	header.Set("Content-Security-Policy", policy)
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("Cache-Control", "no-cache")
+	e.respond.send(w, http.StatusOK, "text/html; charset=utf-8", page)
 }
 
 // ListProtocols is GET /v1/protocols.
@@ -64,5 +77,5 @@ func (e *endpoints) ListProtocols(w http.ResponseWriter, r *http.Request) {
 			found.Protocols[i].Steps[j] = api.ProtocolStep{StepID: step.ID, StepType: step.Type, Service: step.Service}
 		}
 	}
-	e.respond.json(w, r, http.StatusOK, found)
+	e.respond.answer(w, r, http.StatusOK, found, nil)
 }

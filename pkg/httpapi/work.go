@@ -10,16 +10,17 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 // ClaimWork is POST /v1/work:claim. The caller gets only items that its roles cover.
 func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
-	serve(e, w, r, e.bodies.lenient, func(ctx context.Context, request api.ClaimRequest) (api.ClaimedWork, error) {
+	serve(e, w, r, e.lenient, func(ctx context.Context, request api.ClaimRequest) (any, error) {
 		reach, err := auth.CallerOf(ctx).Reach(request.Services)
 		if err != nil {
-			return api.ClaimedWork{}, err
+			return nil, err
 		}
 		queue := e.Queue.As(workqueue.Caller{Tenants: reach.Tenants, Services: reach.Services})
 		limit := seconds(min(request.WaitSeconds, MaxWait.Seconds()))
@@ -30,12 +31,12 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 			})
 		})
 		if err != nil {
-			return api.ClaimedWork{}, err
+			return nil, err
 		}
 		claimed := api.ClaimedWork{Items: make([]api.WorkItem, len(views))}
 		for i := range views {
 			if claimed.Items[i], err = itemOf(&views[i], nil); err != nil {
-				return api.ClaimedWork{}, err
+				return nil, err
 			}
 		}
 		return claimed, nil
@@ -44,8 +45,9 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 
 // StartWork is POST /v1/work/{workId}:start.
 func (e *endpoints) StartWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	serve(e, w, r, e.bodies.lenient, func(ctx context.Context, request api.WorkVerb) (api.WorkItem, error) {
-		view, err := e.Queue.Start(ctx, workID, workerRequest(request))
+	serve(e, w, r, e.lenient, func(ctx context.Context, request api.WorkVerb) (any, error) {
+		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
+		view, err := e.Queue.Start(ctx, workID, by)
 		return itemOf(&view, err)
 	})
 }
@@ -53,8 +55,9 @@ func (e *endpoints) StartWork(w http.ResponseWriter, r *http.Request, workID api
 // HeartbeatWork is POST /v1/work/{workId}:heartbeat. The item says whether a
 // cancel is requested.
 func (e *endpoints) HeartbeatWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	serve(e, w, r, e.bodies.lenient, func(ctx context.Context, request api.WorkVerb) (api.WorkItem, error) {
-		view, err := e.Queue.Heartbeat(ctx, workID, workerRequest(request))
+	serve(e, w, r, e.lenient, func(ctx context.Context, request api.WorkVerb) (any, error) {
+		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
+		view, err := e.Queue.Heartbeat(ctx, workID, by)
 		item, err := itemOf(&view, err)
 		item.CancelRequested = &view.CancelRequested
 		return item, err
@@ -63,7 +66,7 @@ func (e *endpoints) HeartbeatWork(w http.ResponseWriter, r *http.Request, workID
 
 // CompleteWork is POST /v1/work/{workId}:complete.
 func (e *endpoints) CompleteWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	serve(e, w, r, e.bodies.lenient, func(ctx context.Context, request api.WorkCompletion) (api.WorkItem, error) {
+	serve(e, w, r, e.lenient, func(ctx context.Context, request api.WorkCompletion) (any, error) {
 		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
 		view, err := e.Queue.Complete(ctx, workID, by, request.OutputRef, request.ResultRef)
 		return itemOf(&view, err)
@@ -72,7 +75,7 @@ func (e *endpoints) CompleteWork(w http.ResponseWriter, r *http.Request, workID 
 
 // FailWork is POST /v1/work/{workId}:fail.
 func (e *endpoints) FailWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	serve(e, w, r, e.bodies.lenient, func(ctx context.Context, request api.WorkFailure) (api.WorkItem, error) {
+	serve(e, w, r, e.lenient, func(ctx context.Context, request api.WorkFailure) (any, error) {
 		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
 		view, err := e.Queue.Fail(ctx, workID, by, workqueue.Failure{
 			Retryable: request.Retryable, Code: request.Error.Code, Message: request.Error.Message,
@@ -91,10 +94,10 @@ func (e *endpoints) GetWork(w http.ResponseWriter, r *http.Request, workID api.W
 
 // ListWorkEvents is GET /v1/work/{workId}/events.
 func (e *endpoints) ListWorkEvents(w http.ResponseWriter, r *http.Request, workID api.WorkID, params api.ListWorkEventsParams) {
-	paged(e, w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, after string) (api.WorkEventPage, error) {
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, after string) (any, error) {
 		rev, err := revOf(after)
 		if err != nil {
-			return api.WorkEventPage{}, err
+			return nil, err
 		}
 		events, next, err := e.Queue.Events(ctx, workID, rev, limit)
 		found := api.WorkEventPage{Events: make([]api.WorkEvent, len(events)), NextPageToken: revToken(next)}
@@ -124,7 +127,7 @@ func (e *endpoints) RequeueWork(w http.ResponseWriter, r *http.Request, workID a
 func (e *endpoints) operateWork(w http.ResponseWriter, r *http.Request, workID string,
 	do func(context.Context, string, lifecycle.Request) (workqueue.View, error),
 ) {
-	serve(e, w, r, e.bodies.optional, func(ctx context.Context, request api.AdminWorkRequest) (api.WorkItem, error) {
+	serve(e, w, r, e.optional, func(ctx context.Context, request api.AdminWorkRequest) (any, error) {
 		by := lifecycle.Request{
 			Actor: string(api.ActorOperator), ExpectedRev: request.ExpectedRev,
 			ID: cmp.Or(request.RequestID, requestStateOf(ctx).id),
@@ -132,18 +135,13 @@ func (e *endpoints) operateWork(w http.ResponseWriter, r *http.Request, workID s
 		if by.ExpectedRev == 0 {
 			view, err := e.Queue.Get(ctx, workID)
 			if err != nil {
-				return api.WorkItem{}, err
+				return nil, err
 			}
 			by.ExpectedRev = view.Item.Rev
 		}
 		view, err := do(ctx, workID, by)
 		return itemOf(&view, err)
 	})
-}
-
-// workerRequest returns the queue's request for a worker's verb.
-func workerRequest(r api.WorkVerb) lifecycle.Request {
-	return lifecycle.Request{Actor: r.Owner, ExpectedRev: r.ExpectedRev, ID: r.RequestID}
 }
 
 // itemOf encodes a work item, unless err is set.
@@ -169,4 +167,40 @@ func itemOf(v *workqueue.View, err error) (api.WorkItem, error) {
 		}
 	}
 	return item, nil
+}
+
+// CallbackAck is POST /v1/callbacks/ack.
+func (e *endpoints) CallbackAck(w http.ResponseWriter, r *http.Request) {
+	e.callback(w, r, new(api.AckCallback))
+}
+
+// CallbackHeartbeat is POST /v1/callbacks/heartbeat.
+func (e *endpoints) CallbackHeartbeat(w http.ResponseWriter, r *http.Request) {
+	e.callback(w, r, new(api.HeartbeatCallback))
+}
+
+// CallbackResult is POST /v1/callbacks/result.
+func (e *endpoints) CallbackResult(w http.ResponseWriter, r *http.Request) {
+	e.callback(w, r, new(api.ResultCallback))
+}
+
+// callback decodes a callback into body and applies it.
+func (e *endpoints) callback(w http.ResponseWriter, r *http.Request, body api.Callback) {
+	if err := e.lenient(w, r, body); err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	ctx, id := r.Context(), body.Identity()
+	if err := e.guard.authorizeStep(ctx, id.TenantID, id.JobID, id.StepID); err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	answer, err := e.Callbacks.Apply(ctx, callbacks.Callback{
+		JobID: id.JobID, StepID: id.StepID, TenantID: id.TenantID, Event: body.Event(), RequestID: requestStateOf(ctx).id,
+	})
+	e.respond.answer(w, r, http.StatusOK, api.CallbackOutcome{
+		Outcome: api.Outcome(answer.Outcome.String()), JobState: api.JobState(answer.JobState),
+		StepState: api.StepState(answer.StepState), LeaseExpiresAt: api.NewTime(answer.LeaseExpiresAt),
+		CancelRequested: answer.CancelRequested,
+	}, err)
 }

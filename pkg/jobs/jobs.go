@@ -1,7 +1,17 @@
+// Package jobs reads, lists and controls jobs for callers: a job with its steps and
+// its history, waiting for its end, cancel, pause, resume and rerun.
+//
+// Everything is read from the job's own rows, so an answer shows the same state that
+// the next change is decided on.
+//
+// Source: Option B spec, 4 and 18.
 package jobs
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -53,6 +63,45 @@ func (s *Service) view(ctx context.Context, agg *statemachine.Aggregate) (*View,
 	return view, nil
 }
 
+// Ended wakes readers that wait for jobs that end in this process. The zero value
+// is ready; it is safe for concurrent use.
+type Ended struct {
+	mu      sync.Mutex
+	waiting map[string][]chan struct{}
+}
+
+// Tell wakes the readers that wait for the job. It does not block.
+func (e *Ended) Tell(jobID string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, signal := range e.waiting[jobID] {
+		select {
+		case signal <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// watch returns a channel that gets a value when the job ends, and a function
+// that ends the watch.
+func (e *Ended) watch(jobID string) (signal chan struct{}, stop func()) {
+	signal = make(chan struct{}, 1)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.waiting == nil {
+		e.waiting = map[string][]chan struct{}{}
+	}
+	e.waiting[jobID] = append(e.waiting[jobID], signal)
+	return signal, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.waiting[jobID] = slices.DeleteFunc(e.waiting[jobID], func(other chan struct{}) bool { return other == signal })
+		if len(e.waiting[jobID]) == 0 {
+			delete(e.waiting, jobID)
+		}
+	}
+}
+
 // pollInterval is how often a waiting reader reads the job, which another process may
 // have ended.
 const pollInterval = time.Second
@@ -101,7 +150,30 @@ func (s *Service) History(ctx context.Context, jobID string, after int64, limit 
 	return entries, next, nil
 }
 
-// Control is a request to cancel, pause or resume a job.
+// followPage is about how many entries one look at a job returns. The follower keeps
+// them in memory until they are sent, however slowly.
+const followPage = 20
+
+// Follow returns the job's history after entry index of revision rev, and whether the
+// history is complete: the job has ended. Entries of one revision come together. The
+// errors are [*problem.Error]s.
+func (s *Service) Follow(ctx context.Context, jobID string, rev int64, index int) ([]ledger.HistoryEntry, bool, error) {
+	// Read the job first: its history is then at least as new.
+	agg, err := s.ledger.Job(ctx, jobID)
+	if err != nil {
+		return nil, false, ledger.Problem(err)
+	}
+	entries, next, err := s.ledger.History(ctx, jobID, max(rev-1, 0), followPage)
+	if err != nil {
+		return nil, false, ledger.Problem(err)
+	}
+	for len(entries) > 0 && (entries[0].Rev < rev || entries[0].Rev == rev && entries[0].Index <= index) {
+		entries = entries[1:]
+	}
+	return entries, agg.Job.State.Terminal() && next == 0, nil
+}
+
+// Control is a request to cancel, pause, resume or rerun a job.
 type Control struct {
 	JobID     string
 	Reason    string
@@ -135,4 +207,15 @@ func (s *Service) steer(ctx context.Context, c Control, event statemachine.Event
 	}
 	view, err := s.view(ctx, &result.Job)
 	return view, result.Outcome == statemachine.Applied, err
+}
+
+// Rerun creates a new job from one that ended FAILED_FINAL or CANCELLED, starting at
+// the failed step unless from says otherwise. There is one for each job and starting
+// point, so a double click gives the same job. The errors are [*problem.Error]s,
+// illegal_transition for any other job.
+func (s *Service) Rerun(ctx context.Context, c Control, from ledger.RerunFrom) (ledger.Accepted, error) {
+	accepted, err := s.ledger.Rerun(ctx, ledger.Rerun{
+		JobID: c.JobID, From: cmp.Or(from, ledger.FromFailed), Limit: s.limit, Actor: c.Actor, RequestID: c.RequestID, Reason: c.Reason,
+	})
+	return accepted, ledger.Problem(err)
 }

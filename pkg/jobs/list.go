@@ -1,9 +1,12 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"iter"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -42,18 +45,33 @@ func (s *Service) List(ctx context.Context, f Filter, limit int, after string) (
 	if err := f.check(after); err != nil {
 		return nil, "", err
 	}
-	tenants, err := s.tenants(ctx, &f)
-	if err != nil {
-		return nil, "", ledger.Problem(err)
+	tenants := []string{f.TenantID}
+	if f.TenantID == "" {
+		var err error
+		if tenants, err = s.ledger.Tenants(ctx, "", maxTenants); err != nil {
+			return nil, "", ledger.Problem(err)
+		}
 	}
-	list := &listing{service: s, filter: f, limit: limit, last: after, tenants: tenants}
-	if err := list.run(ctx); err != nil {
-		return nil, "", ledger.Problem(err)
+	var found []*statemachine.Aggregate
+	examined := 0
+	for hint, err := range f.Hints(ctx, s.ledger, HintQuery{Tenants: tenants, After: after, Page: limit}) {
+		if err != nil {
+			return nil, "", ledger.Problem(err)
+		}
+		examined++
+		agg, err := s.ledger.Job(ctx, hint.JobID)
+		switch {
+		case errors.Is(err, ledger.ErrJobNotFound): // Its accept never committed, or it is purged.
+		case err != nil:
+			return nil, "", ledger.Problem(err)
+		case f.matches(&agg.Job):
+			found = append(found, agg)
+		}
+		if len(found) == limit || examined == maxExamined {
+			return found, hint.JobID, nil
+		}
 	}
-	if list.exhausted {
-		return list.found, "", nil
-	}
-	return list.found, list.last, nil
+	return found, "", nil
 }
 
 // check names the first invalid parameter.
@@ -72,71 +90,152 @@ func (f *Filter) check(after string) error {
 	return &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: message}}}
 }
 
-// tenants returns the tenants whose jobs are listed.
-func (s *Service) tenants(ctx context.Context, f *Filter) ([]string, error) {
-	if f.TenantID != "" {
-		return []string{f.TenantID}, nil
-	}
-	return s.ledger.Tenants(ctx, "", maxTenants)
-}
-
-// listing is a page that is being filled.
-type listing struct {
-	service *Service
-	filter  Filter
-	limit   int
-	tenants []string
-
-	found    []*statemachine.Aggregate
-	last     string // the job that was looked at last
-	examined int
-	// exhausted says that no job comes after the last one.
-	exhausted bool
-}
-
-// run looks at jobs until the page is full.
-func (l *listing) run(ctx context.Context) error {
-	query := HintQuery{Tenants: l.tenants, After: l.last, Page: l.limit}
-	for hint, err := range l.filter.Hints(ctx, l.service.ledger, query) {
-		if err != nil {
-			return err
-		}
-		if err := l.look(ctx, hint.JobID); err != nil {
-			return err
-		}
-		if len(l.found) == l.limit || l.examined == maxExamined {
-			return nil
-		}
-	}
-	l.exhausted = true
-	return nil
-}
-
-// look reads a job, and keeps it if it matches.
-func (l *listing) look(ctx context.Context, jobID string) error {
-	l.last = jobID
-	l.examined++
-	agg, err := l.service.ledger.Job(ctx, jobID)
-	if errors.Is(err, ledger.ErrJobNotFound) {
-		return nil // Its accept never committed, or it is purged.
-	}
-	if err != nil {
-		return err
-	}
-	if l.filter.matches(&agg.Job) {
-		l.found = append(l.found, agg)
-	}
-	return nil
-}
-
 // matches applies the filter to the job itself.
 func (f *Filter) matches(job *statemachine.Job) bool {
-	return !slices.Contains([]bool{
-		f.TenantID == "" || job.TenantID == f.TenantID,
-		f.State == "" || job.State == f.State,
-		f.RequestType == "" || job.RequestType == f.RequestType,
-		f.CorrelationID == "" || job.CorrelationID == f.CorrelationID,
-		f.CreatedAfter.IsZero() || !job.CreatedAt.Before(f.CreatedAfter),
-		f.CreatedBefore.IsZero() || job.CreatedAt.Before(f.CreatedBefore),
-	}, false)
+	return (f.TenantID == "" || job.TenantID == f.TenantID) &&
+		(f.State == "" || job.State == f.State) &&
+		(f.RequestType == "" || job.RequestType == f.RequestType) &&
+		(f.CorrelationID == "" || job.CorrelationID == f.CorrelationID) &&
+		(f.CreatedAfter.IsZero() || !job.CreatedAt.Before(f.CreatedAfter)) &&
+		(f.CreatedBefore.IsZero() || job.CreatedAt.Before(f.CreatedBefore))
+}
+
+// Index is the index that lists of jobs are read from.
+type Index interface {
+	Index(ctx context.Context, query ledger.IndexQuery) ([]ledger.IndexEntry, bool, error)
+}
+
+// Hint is an index entry with its tenant. It is written before the job's commit, so
+// only the job itself shows whether the commit happened.
+type Hint struct {
+	TenantID string
+	ledger.IndexEntry
+}
+
+// HintQuery selects the part of a filter's jobs to read.
+type HintQuery struct {
+	// Tenants are the tenants whose jobs are merged. Each has a page in memory.
+	Tenants []string
+	// After is the job after which the list begins, or empty.
+	After string
+	// Page is the most entries in memory at a time, of all tenants together.
+	Page int
+}
+
+// Hints yields a hint of each job that may match the filter, the newest first. It
+// applies the filter's terminal state, correlation id and, by months and to a day's
+// precision, times: it may yield too much, never too little. If CreatedAfter is zero,
+// it goes three months back. An error of the store is yielded last.
+func (f *Filter) Hints(ctx context.Context, index Index, q HintQuery) iter.Seq2[Hint, error] {
+	return func(yield func(Hint, error) bool) {
+		if f.CorrelationID != "" {
+			f.walk(ctx, index, &q, time.Time{}, yield)
+			return
+		}
+		oldest, newest := f.months(q.After)
+		for month := newest; !month.Before(oldest); month = month.AddDate(0, -1, 0) {
+			if !f.walk(ctx, index, &q, month, yield) {
+				return
+			}
+		}
+	}
+}
+
+// months returns the first days of the oldest and of the newest month to read.
+func (f *Filter) months(after string) (oldest, newest time.Time) {
+	end := time.Now()
+	if !f.CreatedBefore.IsZero() {
+		end = f.CreatedBefore
+	}
+	if after != "" {
+		end = ledger.IDTime(after)
+	}
+	newest = firstOfMonth(end)
+	oldest = firstOfMonth(f.CreatedAfter)
+	switch {
+	case f.CreatedAfter.IsZero():
+		oldest = firstOfMonth(time.Now()).AddDate(0, 1-defaultMonths, 0)
+	case oldest.Before(newest.AddDate(0, -maxMonths, 0)):
+		oldest = newest.AddDate(0, -maxMonths, 0)
+	}
+	return oldest, newest
+}
+
+func firstOfMonth(t time.Time) time.Time {
+	t = t.UTC()
+	return time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, time.UTC)
+}
+
+// idLead is how much older a job's id may be than the job: an accept that was
+// rolled forward has the id of the first try.
+const idLead = 24 * time.Hour
+
+// walk yields the hints of one month, of all tenants merged in the order of the index:
+// by the time in the id, newest first, then by the id. It reports whether more are wanted.
+func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time.Time, yield func(Hint, error) bool) bool {
+	var sources []*source
+	for _, tenant := range q.Tenants {
+		query := ledger.IndexQuery{
+			TenantID: tenant, Month: month, CorrelationID: f.CorrelationID, After: q.After,
+			Limit: max(16, q.Page/len(q.Tenants)),
+		}
+		if f.State.Terminal() {
+			query.State = f.State
+		}
+		sources = append(sources, &source{query: query, more: true})
+	}
+	for {
+		var err error
+		sources = slices.DeleteFunc(sources, func(s *source) bool {
+			if err == nil {
+				err = s.fill(ctx, index)
+			}
+			return err == nil && len(s.entries) == 0
+		})
+		if err != nil {
+			yield(Hint{}, err)
+			return false
+		}
+		if len(sources) == 0 {
+			return true
+		}
+		best := slices.MinFunc(sources, func(a, b *source) int {
+			return cmp.Or(b.head.Compare(a.head), strings.Compare(a.entries[0].JobID, b.entries[0].JobID))
+		})
+		if !f.CreatedAfter.IsZero() && best.head.Add(idLead).Before(f.CreatedAfter) {
+			return false // This job, and so every later one in the list, was accepted before the filter's range.
+		}
+		hint := Hint{TenantID: best.query.TenantID, IndexEntry: best.entries[0]}
+		if best.entries = best.entries[1:]; len(best.entries) > 0 {
+			best.head = ledger.IDTime(best.entries[0].JobID)
+		}
+		if !yield(hint, nil) {
+			return false
+		}
+	}
+}
+
+// source reads one tenant's part of a month.
+type source struct {
+	query   ledger.IndexQuery
+	entries []ledger.IndexEntry
+	more    bool
+	// head is the time in the id of the first entry.
+	head time.Time
+}
+
+// fill reads the next entries if none are left.
+func (s *source) fill(ctx context.Context, index Index) error {
+	if len(s.entries) > 0 || !s.more {
+		return nil
+	}
+	var err error
+	if s.entries, s.more, err = index.Index(ctx, s.query); err != nil {
+		return err
+	}
+	if n := len(s.entries); n > 0 {
+		s.query.After = s.entries[n-1].JobID
+		s.head = ledger.IDTime(s.entries[0].JobID)
+	}
+	return nil
 }

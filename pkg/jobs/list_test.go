@@ -153,21 +153,21 @@ func TestRerun_AnswersWithTheNewJob(t *testing.T) {
 	s, l, id := setup(t)
 	c := jobs.Control{JobID: id, Actor: "client", RequestID: "r", Reason: "why"}
 	var told *problem.Error
-	if _, err := s.Rerun(t.Context(), jobs.Rerun{Control: c}); !errors.As(err, &told) || told.Code != problem.IllegalTransition {
+	if _, err := s.Rerun(t.Context(), c, ""); !errors.As(err, &told) || told.Code != problem.IllegalTransition {
 		t.Errorf("rerun of a live job: %v", err)
 	}
 	if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
 		t.Fatal(err)
 	}
-	for _, fromStart := range []bool{false, true} {
-		accepted, err := s.Rerun(t.Context(), jobs.Rerun{Control: c, FromStart: fromStart})
+	for _, from := range []ledger.RerunFrom{"", ledger.FromStart} {
+		accepted, err := s.Rerun(t.Context(), c, from)
 		if err != nil || accepted.Job.RerunOf != id || accepted.Replayed {
 			t.Errorf("%+v, %v", accepted, err)
 		}
 	}
 }
 
-func TestFollow_GoesOnBehindAnEntry(t *testing.T) {
+func TestFollow_ContinuesAfterAnEntry(t *testing.T) {
 	t.Parallel()
 	s, l, id := setup(t)
 	first, ended, err := s.Follow(t.Context(), id, 0, 0)

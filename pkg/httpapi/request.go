@@ -1,0 +1,204 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// checker is a body of the contract, which checks itself.
+type checker interface {
+	Check() []problem.Violation
+}
+
+// strict decodes a body in which unknown fields are refused.
+func (e *endpoints) strict(w http.ResponseWriter, r *http.Request, into checker) error {
+	return e.decode(w, r, into, false)
+}
+
+// optional is strict for a body that may be absent.
+func (e *endpoints) optional(w http.ResponseWriter, r *http.Request, into checker) error {
+	if r.ContentLength == 0 {
+		return nil
+	}
+	return e.strict(w, r, into)
+}
+
+// lenient decodes a body in which unknown fields are ignored and counted.
+func (e *endpoints) lenient(w http.ResponseWriter, r *http.Request, into checker) error {
+	return e.decode(w, r, into, true)
+}
+
+// decode reads a body of exactly one JSON value and checks it. The error is a problem
+// that says where the fault is.
+func (e *endpoints) decode(w http.ResponseWriter, r *http.Request, into checker, ignoreUnknown bool) error {
+	body, err := e.readBody(w, r)
+	if err != nil {
+		return err
+	}
+	if err := api.CheckText(body); err != nil {
+		return err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.DisallowUnknownFields()
+	err = decoder.Decode(into)
+	if name, is := unknownField(err); is {
+		if !ignoreUnknown {
+			return &problem.Error{
+				Code:   problem.InvalidEnvelope,
+				Errors: []problem.Violation{{Pointer: api.Pointer(name), Message: "is unknown"}},
+				Err:    err,
+			}
+		}
+		e.metrics.unknown.WithLabelValues(requestStateOf(r.Context()).route).Inc()
+		// The decoder reports an unknown field before faults that come after it.
+		decoder = json.NewDecoder(bytes.NewReader(body))
+		err = decoder.Decode(into)
+	}
+	if err != nil {
+		return api.DecodeFault(body, err)
+	}
+	if rest := bytes.TrimLeft(body[decoder.InputOffset():], " \t\r\n"); len(rest) > 0 {
+		return problem.NotJSONAt(body, len(body)-len(rest), "text after the value", nil)
+	}
+	if violations := into.Check(); len(violations) > 0 {
+		return problem.Refused(violations)
+	}
+	return nil
+}
+
+// unknownField reports whether the error is about an unknown field, and returns the
+// field's name. The decoder has no type for this error.
+func unknownField(err error) (name string, is bool) {
+	if err == nil {
+		return "", false
+	}
+	quoted, is := strings.CutPrefix(err.Error(), "json: unknown field ")
+	if !is {
+		return "", false
+	}
+	name, err = strconv.Unquote(quoted)
+	return name, err == nil
+}
+
+const (
+	// readAhead limits the buffer that is allocated before the client has sent anything.
+	readAhead = 1 << 16
+	// drainBytes is how much of a too large body is read before it is refused, and
+	// drainTime for how long.
+	drainBytes = 16 << 20
+	drainTime  = 2 * time.Second
+)
+
+// readBody reads a body, which must be declared as JSON in UTF-8, without an encoding.
+// The caller owns it.
+func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
+		return nil, problem.Newf(problem.UnsupportedMediaType, "Content-Encoding must be absent.")
+	}
+	if contentType := r.Header.Get("Content-Type"); contentType != "application/json" {
+		mediaType, parameters, err := mime.ParseMediaType(contentType)
+		charset := parameters["charset"]
+		if err != nil || mediaType != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8") {
+			return nil, problem.Newf(problem.UnsupportedMediaType, "Content-Type must be application/json.")
+		}
+	}
+	control, limit := http.NewResponseController(w), e.config.MaxBodyBytes
+	large := r.ContentLength > limit
+	if !large {
+		buffer := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), readAhead)+bytes.MinRead))
+		_, err := buffer.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
+		if err == nil {
+			_ = control.SetReadDeadline(time.Time{}) // The body's deadline must not end a request that waits.
+			return buffer.Bytes(), nil
+		}
+		if _, large = errors.AsType[*http.MaxBytesError](err); !large {
+			w.Header().Set("Connection", "close")
+			return nil, &problem.Error{Code: problem.InvalidJSON, Detail: "The body could not be read to its end.", Err: err}
+		}
+	}
+	w.Header().Set("Connection", "close")
+	// A client that is still sending when the connection ends never sees the answer, so
+	// some of the rest is read and dropped. A client that sent Expect waits for the
+	// answer and sends nothing.
+	if r.Header.Get("Expect") == "" {
+		_ = control.SetReadDeadline(time.Now().Add(drainTime))
+		_, _ = io.CopyN(io.Discard, r.Body, drainBytes) // The answer is the same if this fails.
+	}
+	return nil, problem.Newf(problem.TooLarge, "The body is larger than %d bytes.", limit)
+}
+
+// invalidPageToken is the message for a page token that no page has given.
+const invalidPageToken = "page_token is invalid"
+
+// pageToken encodes a position in a list, which may hold any bytes, as its
+// next_page_token; the end of the list is empty.
+func pageToken(place string) string { return base64.RawURLEncoding.EncodeToString([]byte(place)) }
+
+// placeOf decodes the position in a page token; both are empty at the start. The
+// list itself checks the position.
+func placeOf(token string) (string, error) {
+	place, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || pageToken(string(place)) != token { // The decoder accepts line breaks and stray bits.
+		return "", invalid(invalidPageToken, err)
+	}
+	return string(place), nil
+}
+
+// revToken returns the page token of a list that continues after a rev, empty for 0.
+func revToken(rev int64) string {
+	if rev == 0 {
+		return ""
+	}
+	return pageToken(strconv.FormatInt(rev, 10))
+}
+
+// revOf decodes the rev in a position, 0 if it is empty.
+func revOf(place string) (int64, error) {
+	if place == "" {
+		return 0, nil
+	}
+	rev, err := strconv.ParseInt(place, 10, 64)
+	if err != nil || rev < 1 {
+		return 0, invalid(invalidPageToken, err)
+	}
+	return rev, nil
+}
+
+// textOf returns a parameter's text, empty if it is absent.
+func textOf[Text ~string](text *Text) string {
+	if text == nil {
+		return ""
+	}
+	return string(*text)
+}
+
+// timeOf returns a parameter's time, the zero time if it is absent.
+func timeOf(t *api.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.Time
+}
+
+// laneOf converts a lane; nil stays nil.
+func laneOf(lane *int32) *int {
+	if lane == nil {
+		return nil
+	}
+	value := int(*lane)
+	return &value
+}
+
+// seconds converts a number of seconds.
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
