@@ -8,8 +8,8 @@
 //	     │
 //	     └─────────► check.go        its limits on requests, by hand,
 //	                                 because generated validation is slow
-//	                   text.go       the rules for the text of every body
-//	                   fault.go      the problem of a body that does not decode
+//	                   decode.go     the rules for the text of every body, and
+//	                                 the problem of one that does not decode
 //
 // openapi.yaml is written first; everything else follows from it or is tested
 // against it. To change the contract, edit the document, then run go generate.

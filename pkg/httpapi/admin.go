@@ -20,7 +20,7 @@ import (
 
 // RetryOutbox is POST /v1/admin/outbox/retry.
 func (e *endpoints) RetryOutbox(w http.ResponseWriter, r *http.Request) {
-	serve(e, w, r, e.strict, func(ctx context.Context, request api.OutboxRetryRequest) (any, error) {
+	serve(e, w, r, http.StatusOK, e.strict, func(ctx context.Context, request api.OutboxRetryRequest) (any, error) {
 		state := requestStateOf(ctx)
 		// The audit record names the rows by the first ids or by the job.
 		const named = 8
@@ -112,7 +112,7 @@ func (e *endpoints) ListWebhooks(w http.ResponseWriter, r *http.Request, params 
 
 // ReplayWebhook is POST /v1/admin/webhooks/{webhookId}:replay.
 func (e *endpoints) ReplayWebhook(w http.ResponseWriter, r *http.Request, webhookID api.WebhookID) {
-	serve(e, w, r, e.optional, func(ctx context.Context, _ api.ControlRequest) (any, error) {
+	serve(e, w, r, http.StatusOK, e.optional, func(ctx context.Context, _ api.ControlRequest) (any, error) {
 		row, replayed, err := e.Ledger.ReplayWebhook(ctx, webhookID)
 		switch {
 		case errors.Is(err, ledger.ErrJobNotFound):
@@ -182,41 +182,37 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 
 // CreateRetry is POST /v1/admin/retries.
 func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params api.CreateRetryParams) {
-	ctx := r.Context()
-	var request api.RetryRequest
-	if err := e.strict(w, r, &request); err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	if err := e.guard.authorizeTenant(ctx, request.TenantID); err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	key, err := commands.HeaderKey(textOf(params.IdempotencyKey))
-	if err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	if key != "" && !e.guard.allows(ctx, "") {
-		// A caller without a role for all tenants can neither collide with the keys of
-		// other callers nor probe them.
-		key = "tenant\x00" + request.TenantID + "\x00" + key
-	}
-	op, err := e.Failures.Create(ctx, key, upkeep.BulkRequest{
-		JobIDs: request.JobIDs,
-		Filter: upkeep.FailureFilter{
-			TenantID: request.TenantID, RequestType: request.RequestType, StepType: request.StepType, ErrorCode: request.ErrorCode,
-			CreatedAfter: request.CreatedAfter.Time, CreatedBefore: request.CreatedBefore.Time,
-		},
-		From: ledger.RerunFrom(request.From), Limit: int(request.Limit), RatePerSecond: request.RatePerSecond,
-		Reason: request.Reason, Actor: string(api.ActorOperator),
-	})
-	if err == nil {
-		requestStateOf(ctx).object = op.ID
+	serve(e, w, r, http.StatusAccepted, e.strict, func(ctx context.Context, request api.RetryRequest) (any, error) {
+		if err := e.guard.authorizeTenant(ctx, request.TenantID); err != nil {
+			return nil, err
+		}
+		key, err := commands.HeaderKey(textOf(params.IdempotencyKey))
+		if err != nil {
+			return nil, err
+		}
+		if key != "" && !e.guard.allows(ctx, "") {
+			// A caller without a role for all tenants can neither collide with the keys of
+			// other callers nor probe them.
+			key = "tenant\x00" + request.TenantID + "\x00" + key
+		}
+		op, err := e.Failures.Create(ctx, key, upkeep.BulkRequest{
+			JobIDs: request.JobIDs,
+			Filter: upkeep.FailureFilter{
+				TenantID: request.TenantID, RequestType: request.RequestType, StepType: request.StepType, ErrorCode: request.ErrorCode,
+				CreatedAfter: request.CreatedAfter.Time, CreatedBefore: request.CreatedBefore.Time,
+			},
+			From: ledger.RerunFrom(request.From), Limit: int(request.Limit), RatePerSecond: request.RatePerSecond,
+			Reason: request.Reason, Actor: string(api.ActorOperator),
+		})
+		if err != nil {
+			return nil, err
+		}
+		state := requestStateOf(ctx)
+		state.object = op.ID
 		e.config.Log.InfoContext(ctx, "retry operation begun", "retry_id", op.ID, "matched", op.Matched, "reason", request.Reason,
-			"request_id", requestStateOf(ctx).id)
-	}
-	e.respond.answer(w, r, http.StatusAccepted, retryOf(&op, nil), err)
+			"request_id", state.id)
+		return retryOf(&op, nil), nil
+	})
 }
 
 // GetRetry is GET /v1/admin/retries/{retryId}.
@@ -231,7 +227,7 @@ func (e *endpoints) GetRetry(w http.ResponseWriter, r *http.Request, retryID api
 
 // CancelRetry is POST /v1/admin/retries/{retryId}:cancel.
 func (e *endpoints) CancelRetry(w http.ResponseWriter, r *http.Request, retryID api.RetryID) {
-	serve(e, w, r, e.optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
+	serve(e, w, r, http.StatusOK, e.optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
 		op, err := e.Failures.Cancel(ctx, retryID)
 		if err == nil {
 			e.config.Log.InfoContext(ctx, "retry operation cancelled", "retry_id", op.ID, "reason", request.Reason,
@@ -271,7 +267,7 @@ func (e *endpoints) ListPauses(w http.ResponseWriter, r *http.Request) {
 
 // CreatePause is POST /v1/admin/pauses.
 func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
-	serve(e, w, r, e.strict, func(ctx context.Context, request api.PauseRequest) (any, error) {
+	serve(e, w, r, http.StatusOK, e.strict, func(ctx context.Context, request api.PauseRequest) (any, error) {
 		if err := e.guard.authorizeTenant(ctx, request.TenantID); err != nil {
 			return nil, err
 		}
@@ -283,7 +279,7 @@ func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
 
 // ResumePause is POST /v1/admin/pauses/{pauseId}:resume.
 func (e *endpoints) ResumePause(w http.ResponseWriter, r *http.Request, pauseID api.PauseID) {
-	serve(e, w, r, e.optional, func(ctx context.Context, request api.ResumeRequest) (any, error) {
+	serve(e, w, r, http.StatusOK, e.optional, func(ctx context.Context, request api.ResumeRequest) (any, error) {
 		scope, err := pauses.ParseScope(pauseID)
 		if err != nil {
 			return nil, &problem.Error{Code: problem.NotFound, Detail: "There is no such pause.", Err: err}

@@ -33,7 +33,8 @@ func (e *endpoints) submit(w http.ResponseWriter, r *http.Request, headers comma
 		return
 	}
 	accepted, err := e.Commands.Submit(r.Context(), body, headers, e.mayName(r.Context()))
-	e.answerAccepted(w, r, &accepted, err)
+	answer, err := acceptedOf(w, &accepted, err)
+	e.respond.answer(w, r, http.StatusAccepted, answer, err)
 }
 
 // mayName returns a function that asks the guard whether the caller may name a tenant.
@@ -41,15 +42,16 @@ func (e *endpoints) mayName(ctx context.Context) commands.Authorize {
 	return func(tenantID string) error { return e.guard.authorizeTenant(ctx, tenantID) }
 }
 
-// answerAccepted answers 202 with the job and its Location.
-func (e *endpoints) answerAccepted(w http.ResponseWriter, r *http.Request, accepted *ledger.Accepted, err error) {
-	job := &accepted.Job
-	if err == nil {
-		w.Header().Set("Location", "/v1/jobs/"+url.PathEscape(job.ID))
+// acceptedOf encodes an accepted job and sets its Location, unless err is set.
+func acceptedOf(w http.ResponseWriter, accepted *ledger.Accepted, err error) (api.CommandAccepted, error) {
+	if err != nil {
+		return api.CommandAccepted{}, err
 	}
-	e.respond.answer(w, r, http.StatusAccepted, api.CommandAccepted{
+	job := &accepted.Job
+	w.Header().Set("Location", "/v1/jobs/"+url.PathEscape(job.ID))
+	return api.CommandAccepted{
 		JobID: job.ID, State: api.JobState(job.State), Replayed: accepted.Replayed, CorrelationID: job.CorrelationID,
-	}, err)
+	}, nil
 }
 
 // batchParallel is how many commands of one batch are accepted in parallel: enough
@@ -76,7 +78,7 @@ func (b *batch) Check() []problem.Violation {
 
 // SubmitBatch is POST /v1/commands:batch.
 func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {
-	serve(e, w, r, e.strict, func(ctx context.Context, request batch) (any, error) {
+	serve(e, w, r, http.StatusOK, e.strict, func(ctx context.Context, request batch) (any, error) {
 		results := make([]api.BatchItem, len(request.Commands))
 		var group errgroup.Group
 		group.SetLimit(batchParallel)

@@ -59,22 +59,25 @@ const minSilence = 250 * time.Millisecond
 func LimitConnections(server *http.Server, listener net.Listener, limit int) net.Listener {
 	c := &connections{
 		Listener: listener, limit: limit,
-		open: map[net.Conn]*connection{}, changed: make(chan struct{}, 1), closed: make(chan struct{}),
+		open: map[net.Conn]*trackedConn{}, changed: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
+	server.ConnContext = c.track
 	server.ConnState = c.note
-	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-		return context.WithValue(ctx, trackedConnKey{}, &trackedConn{c, plain(conn)})
-	}
 	return c
 }
 
-// connection is an open connection.
-type connection struct {
-	conn  net.Conn
+// trackedConn is an open connection. A nil one is not counted.
+type trackedConn struct {
+	connections *connections
+	conn        net.Conn
+
 	idle  *list.Element // invariant: idle is its element of quiet, or nil while a request is under way.
 	since time.Time     // When it became idle.
 	kept  int           // How many admitted requests keep it open.
 }
+
+// trackedConnKey is the context key of a request's connection.
+type trackedConnKey struct{}
 
 // connections tracks the open connections of a server. It is safe for concurrent
 // use, and holds no lock while it closes a connection.
@@ -87,7 +90,7 @@ type connections struct {
 	close   sync.Once
 
 	mu    sync.Mutex
-	open  map[net.Conn]*connection
+	open  map[net.Conn]*trackedConn
 	quiet list.List // Connections that may be closed, the one idle longest first.
 }
 
@@ -134,7 +137,7 @@ func (c *connections) evict(now time.Time) (net.Conn, time.Duration) {
 	if front == nil {
 		return nil, minSilence
 	}
-	longest, _ := front.Value.(*connection)
+	longest, _ := front.Value.(*trackedConn)
 	if silent := now.Sub(longest.since); silent < minSilence {
 		return nil, minSilence - silent
 	}
@@ -142,18 +145,23 @@ func (c *connections) evict(now time.Time) (net.Conn, time.Duration) {
 	return longest.conn, 0
 }
 
-// note records a connection's state. The server calls it for each new connection
-// before it accepts the next.
+// track counts a connection. The server calls it before it accepts the next one.
+func (c *connections) track(ctx context.Context, conn net.Conn) context.Context {
+	known := &trackedConn{connections: c, conn: plain(conn)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open[known.conn] = known
+	return context.WithValue(ctx, trackedConnKey{}, known)
+}
+
+// note records a connection's state.
 func (c *connections) note(conn net.Conn, state http.ConnState) {
 	conn = plain(conn)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known := c.open[conn]
 	switch state {
-	case http.StateNew:
-		c.open[conn] = &connection{conn: conn}
-		c.yield(c.open[conn])
-	case http.StateIdle:
+	case http.StateNew, http.StateIdle:
 		c.yield(known)
 	case http.StateActive:
 		c.occupy(known)
@@ -164,7 +172,7 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 }
 
 // yield allows a connection to be closed, unless a request keeps it. The lock is held.
-func (c *connections) yield(known *connection) {
+func (c *connections) yield(known *trackedConn) {
 	if known != nil && known.idle == nil && known.kept == 0 {
 		known.since = time.Now()
 		known.idle = c.quiet.PushBack(known)
@@ -173,7 +181,7 @@ func (c *connections) yield(known *connection) {
 }
 
 // occupy keeps a connection from being closed. The lock is held.
-func (c *connections) occupy(known *connection) {
+func (c *connections) occupy(known *trackedConn) {
 	if known != nil && known.idle != nil {
 		c.quiet.Remove(known.idle)
 		known.idle = nil
@@ -203,16 +211,6 @@ func plain(conn net.Conn) net.Conn {
 	return conn
 }
 
-// trackedConnKey is the context key of a request's connection.
-type trackedConnKey struct{}
-
-// trackedConn is a connection that [LimitConnections] counts. A nil one is not
-// counted.
-type trackedConn struct {
-	connections *connections
-	conn        net.Conn
-}
-
 // keep adds more to the number of requests that keep the connection: 1 when one is
 // admitted, -1 when it has ended, 0 when one has begun. While none keeps it, a new
 // connection may replace it.
@@ -220,15 +218,15 @@ func (t *trackedConn) keep(more int) {
 	if t == nil {
 		return
 	}
-	t.connections.mu.Lock()
-	defer t.connections.mu.Unlock()
-	known := t.connections.open[t.conn]
-	if known == nil {
-		return // It was closed in the meantime.
+	c := t.connections
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.kept += more
+	switch {
+	case c.open[t.conn] != t: // It was closed in the meantime.
+	case t.kept > 0:
+		c.occupy(t)
+	default:
+		c.yield(t)
 	}
-	if known.kept += more; known.kept > 0 {
-		t.connections.occupy(known)
-		return
-	}
-	t.connections.yield(known)
 }

@@ -23,11 +23,12 @@ type endpoints struct {
 
 var _ api.ServerInterface = (*endpoints)(nil)
 
-// serve decodes a body, calls the use case and answers 200, or a problem.
+// serve decodes a body, calls the use case and answers with its value and that status,
+// or with a problem.
 func serve[Body any, Checked interface {
 	*Body
 	checker
-}](e *endpoints, w http.ResponseWriter, r *http.Request,
+}](e *endpoints, w http.ResponseWriter, r *http.Request, status int,
 	decode func(http.ResponseWriter, *http.Request, checker) error,
 	call func(context.Context, Body) (any, error),
 ) {
@@ -37,7 +38,7 @@ func serve[Body any, Checked interface {
 		return
 	}
 	value, err := call(r.Context(), body)
-	e.respond.answer(w, r, http.StatusOK, value, err)
+	e.respond.answer(w, r, status, value, err)
 }
 
 // MaxWait is the longest time that a request may wait. A longer wait is cut to it.

@@ -86,13 +86,10 @@ func (e *endpoints) ListJobEvents(w http.ResponseWriter, r *http.Request, jobID 
 
 // RerunJob is POST /v1/jobs/{jobId}:rerun.
 func (e *endpoints) RerunJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
-	var request api.RerunRequest
-	if err := e.optional(w, r, &request); err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	accepted, err := e.Jobs.Rerun(r.Context(), controlOf(r.Context(), jobID, request.Reason), ledger.RerunFrom(request.From))
-	e.answerAccepted(w, r, &accepted, err)
+	serve(e, w, r, http.StatusAccepted, e.optional, func(ctx context.Context, request api.RerunRequest) (any, error) {
+		accepted, err := e.Jobs.Rerun(ctx, controlOf(ctx, jobID, request.Reason), ledger.RerunFrom(request.From))
+		return acceptedOf(w, &accepted, err)
+	})
 }
 
 // CancelJob is POST /v1/jobs/{jobId}:cancel.

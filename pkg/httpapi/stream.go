@@ -74,7 +74,7 @@ func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, 
 	ticker := time.NewTicker(streamInterval)
 	defer ticker.Stop()
 	sent := time.Now()
-	asked := sent
+	checked := sent
 	for {
 		events, ended, err := s.look()
 		if err != nil && !s.begun {
@@ -92,13 +92,12 @@ func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, 
 			}
 			sent = time.Now()
 		}
+		if !ended && time.Since(checked) > streamRecheck {
+			checked = time.Now()
+			ended = !e.guard.stillAuthorized(r)
+		}
 		if ended {
 			return
-		}
-		if time.Since(asked) > streamRecheck {
-			if asked = time.Now(); !e.guard.stillAuthorized(r) {
-				return
-			}
 		}
 		if len(events) == 0 { // Otherwise there may be more.
 			select {

@@ -12,7 +12,7 @@ func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says 
 		"Control_SaysWhetherItChangedAnything":         TestControl_SaysWhetherItChangedAnything,
 		"List_NamesTheParameterThatMakesNoSense":       TestList_NamesTheParameterThatMakesNoSense,
 		"Rerun_AnswersWithTheNewJob":                   TestRerun_AnswersWithTheNewJob,
-		"Follow_ContinuesAfterAnEntry":                   TestFollow_ContinuesAfterAnEntry,
+		"Follow_ContinuesAfterAnEntry":                 TestFollow_ContinuesAfterAnEntry,
 	} {
 		t.Run(name, test)
 	}

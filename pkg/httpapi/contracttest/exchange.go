@@ -9,8 +9,10 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 )
@@ -42,9 +44,18 @@ const problemJSON = "application/problem+json"
 func (c *Contract) Check(e *Exchange) error {
 	route, params, err := c.find(e.Request)
 	if err != nil {
-		return c.name(e, errors.Join(c.frame(e), c.undocumented(e)))
+		return c.name(e, errors.Join(c.frame(e), undocumented(e)))
 	}
-	faults := []error{c.frame(e), c.response(e, route, params)}
+	input := &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: e.Request, PathParams: params, Route: route},
+		Status:                 e.Status, Header: e.Header,
+		Options: &openapi3filter.Options{IncludeResponseStatus: true},
+	}
+	input.SetBodyBytes(e.Received)
+	faults := []error{c.frame(e)}
+	if err := openapi3filter.ValidateResponse(e.Request.Context(), input); err != nil {
+		faults = append(faults, fmt.Errorf("the response is not as documented: %w", err))
+	}
 	if e.Request.Method != http.MethodHead {
 		faults = append(faults, undocumentedFields(route.Operation, e))
 	}
@@ -57,7 +68,9 @@ func (c *Contract) Check(e *Exchange) error {
 	if err := errors.Join(faults...); err != nil {
 		return c.name(e, err)
 	}
-	c.note(Pair{route.Operation.OperationID, e.Status})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen[Pair{route.Operation.OperationID, e.Status}]++
 	return nil
 }
 
@@ -116,7 +129,7 @@ func (c *Contract) problem(e *Exchange) error {
 
 // undocumented checks the answer to a path or method that is not documented. A server
 // that shuts down answers that instead.
-func (c *Contract) undocumented(e *Exchange) error {
+func undocumented(e *Exchange) error {
 	switch e.Status {
 	case http.StatusNotFound, http.StatusServiceUnavailable:
 		return nil
@@ -127,20 +140,6 @@ func (c *Contract) undocumented(e *Exchange) error {
 		return nil
 	}
 	return errUndocumented
-}
-
-// response checks a response against the document.
-func (c *Contract) response(e *Exchange, route *routers.Route, params map[string]string) error {
-	input := &openapi3filter.ResponseValidationInput{
-		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: e.Request, PathParams: params, Route: route},
-		Status:                 e.Status, Header: e.Header,
-		Options: &openapi3filter.Options{IncludeResponseStatus: true},
-	}
-	input.SetBodyBytes(e.Received)
-	if err := openapi3filter.ValidateResponse(e.Request.Context(), input); err != nil {
-		return fmt.Errorf("the response is not as documented: %w", err)
-	}
-	return nil
 }
 
 // request checks a request against the document; with anyBody it skips the body. It
@@ -199,4 +198,74 @@ func drop(value any) {
 			drop(item)
 		}
 	}
+}
+
+// undocumentedFields returns an error that names a field of the response that is not
+// in the document. Schemas allow such fields, because clients must ignore unknown
+// ones, but the server must document every field that it sends.
+func undocumentedFields(operation *openapi3.Operation, e *Exchange) error {
+	response := operation.Responses.Status(e.Status)
+	if response == nil {
+		return nil
+	}
+	mediaType, _, _ := strings.Cut(e.Header.Get("Content-Type"), ";")
+	content := response.Value.Content.Get(mediaType)
+	if !strings.HasSuffix(mediaType, "json") || content == nil || content.Schema == nil {
+		return nil
+	}
+	var value any
+	if err := json.Unmarshal(e.Received, &value); err != nil {
+		return fmt.Errorf("the response is no JSON: %w", err)
+	}
+	if pointer := unknown(content.Schema.Value, value, ""); pointer != "" {
+		return fmt.Errorf("the response has %s, which is not documented", pointer)
+	}
+	return nil
+}
+
+// unknown returns the JSON pointer of a field that the schema does not have, empty if
+// there is none.
+func unknown(s *openapi3.Schema, value any, at string) string {
+	switch value := value.(type) {
+	case map[string]any:
+		fields, open := fieldsOf(s)
+		for _, name := range slices.Sorted(maps.Keys(value)) {
+			field, known := fields[name]
+			switch {
+			case !known && !open:
+				return at + "/" + name
+			case !known:
+			default:
+				if found := unknown(field.Value, value[name], at+"/"+name); found != "" {
+					return found
+				}
+			}
+		}
+	case []any:
+		if s.Items == nil {
+			return ""
+		}
+		for i := range value {
+			if found := unknown(s.Items.Value, value[i], fmt.Sprintf("%s/%d", at, i)); found != "" {
+				return found
+			}
+		}
+	}
+	return ""
+}
+
+// fieldsOf returns the fields of an object, including those of its allOf schemas, and
+// whether it may have others.
+func fieldsOf(s *openapi3.Schema) (fields openapi3.Schemas, open bool) {
+	fields = maps.Clone(s.Properties)
+	if fields == nil {
+		fields = openapi3.Schemas{}
+	}
+	open = s.AdditionalProperties.Has != nil && *s.AdditionalProperties.Has
+	for _, part := range s.AllOf {
+		more, also := fieldsOf(part.Value)
+		maps.Copy(fields, more)
+		open = open || also
+	}
+	return fields, open || len(fields) == 0
 }

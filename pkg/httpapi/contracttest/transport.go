@@ -5,6 +5,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"testing/iotest"
 )
 
 // Transport is a [http.RoundTripper] that checks each exchange against the contract.
@@ -37,29 +38,19 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	exchange := &Exchange{Request: r, Sent: sent, Status: response.StatusCode, Header: response.Header}
-	whole := true
-	if !isStream(response) {
-		exchange.Received, whole = receive(response)
-	}
-	if !whole {
-		return response, nil
+	if mediaType, _, err := mime.ParseMediaType(response.Header.Get("Content-Type")); err != nil || mediaType != "text/event-stream" {
+		exchange.Received, err = read(response.Body)
+		var rest io.Reader = bytes.NewReader(exchange.Received)
+		if err != nil {
+			response.Body = io.NopCloser(io.MultiReader(rest, iotest.ErrReader(err)))
+			return response, nil
+		}
+		response.Body = io.NopCloser(rest)
 	}
 	if err := t.Contract.Check(exchange); err != nil {
 		t.Fault(err)
 	}
 	return response, nil
-}
-
-// receive reads the body of a response and makes it readable again, ending with the
-// same error if it is truncated.
-func receive(response *http.Response) (data []byte, whole bool) {
-	data, err := read(response.Body)
-	var rest io.Reader = bytes.NewReader(data)
-	if err != nil {
-		rest = io.MultiReader(rest, broken{err})
-	}
-	response.Body = io.NopCloser(rest)
-	return data, err == nil
 }
 
 // read reads a body to its end and closes it.
@@ -71,14 +62,3 @@ func read(body io.ReadCloser) ([]byte, error) {
 	_ = body.Close() // The body was read already.
 	return data, err
 }
-
-// isStream reports whether the response goes on until one side ends it.
-func isStream(response *http.Response) bool {
-	mediaType, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
-	return err == nil && mediaType == "text/event-stream"
-}
-
-// broken is the error after a truncated body.
-type broken struct{ err error }
-
-func (b broken) Read([]byte) (int, error) { return 0, b.err }

@@ -6,30 +6,67 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/lucius-project/lucius/pkg/problem"
 )
+
+// MaxDepth is how deep objects and arrays in a request may be nested. Commands have
+// a lower limit: see package canonicaljson.
+const MaxDepth = 128
+
+// CheckText refuses what the decoder accepts but readers of the stored value may
+// not: text that is not UTF-8, and values that are nested too deep. The error is a
+// [*problem.Error].
+func CheckText(body []byte) error {
+	if !utf8.Valid(body) {
+		at := 0
+		for {
+			r, size := utf8.DecodeRune(body[at:])
+			if r == utf8.RuneError && size <= 1 {
+				return problem.NotJSONAt(body, at, "not UTF-8", nil)
+			}
+			at += size
+		}
+	}
+	depth, quoted, escaped := 0, false, false
+	for i, c := range body {
+		switch {
+		case escaped:
+			escaped = false
+		case quoted && c == '\\':
+			escaped = true
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{', c == '[':
+			if depth++; depth > MaxDepth {
+				return problem.Newf(problem.TooLarge, "The body is beyond a limit at %s: it is nested deeper than %d levels.",
+					problem.Place(body, i), MaxDepth)
+			}
+		case c == '}', c == ']':
+			depth--
+		}
+	}
+	return nil
+}
 
 // DecodeFault returns the problem of a body that package encoding/json could not
 // decode into a type of the contract, given the decoder's error. It says where the
 // fault is and what must be there; the decoder's own message would repeat the body.
 func DecodeFault(body []byte, err error) *problem.Error {
-	if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return typeFault(wrongType)
+	wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	if !ok {
+		return problem.NotJSON(body, err)
 	}
-	return problem.NotJSON(body, err)
-}
-
-// typeFault returns the problem of a value that has the wrong type for its field.
-func typeFault(err *json.UnmarshalTypeError) *problem.Error {
 	pointer := ""
-	if err.Field != "" {
-		pointer = Pointer(strings.Split(err.Field, ".")...)
+	if wrongType.Field != "" {
+		pointer = Pointer(strings.Split(wrongType.Field, ".")...)
 	}
 	return &problem.Error{
 		Code:   problem.InvalidEnvelope,
-		Errors: []problem.Violation{{Pointer: pointer, Message: "must be " + typeName(err.Type)}},
-		Err:    err,
+		Errors: []problem.Violation{{Pointer: pointer, Message: "must be " + typeName(wrongType.Type)}},
+		Err:    wrongType,
 	}
 }
 
