@@ -608,7 +608,7 @@ type BatchItem struct {
 	// Example: corr-123
 	CorrelationID string `json:"correlation_id,omitempty,omitzero"`
 
-	// Error Why a request was not done (RFC 9457).
+	// Error Why a request failed (RFC 9457).
 	//
 	// Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 	Error *Problem `json:"error,omitempty"`
@@ -744,14 +744,14 @@ type CallbackOutcome struct {
 //
 // Example: {"max":10,"owner":"worker-7","request_id":"3f1d2c","services":["ocr"],"wait_seconds":20}
 type ClaimRequest struct {
-	// LeaseSeconds By when the claim must be started or extended; absent or 0 is the
+	// LeaseSeconds Time within which the claim must be started or extended; absent or 0 is the
 	// step's ACK timeout.
 	//
 	//
 	// Example: 900
 	LeaseSeconds float64 `json:"lease_seconds,omitempty,omitzero"`
 
-	// Max How many items at most; absent or 0 is 1.
+	// Max The most items to claim; absent or 0 is 1.
 	//
 	// Example: 10
 	Max int32 `json:"max,omitempty,omitzero"`
@@ -761,9 +761,9 @@ type ClaimRequest struct {
 	// Example: worker-7
 	Owner string `json:"owner"`
 
-	// RequestID The worker's name for this request, fresh for each. A repeat answers as
-	// the first did. Remembered for each item (for each owner, with claims)
-	// for at least as long as the lease.
+	// RequestID The worker's name for this request, a new one for each request. A repeat gets
+	// the first answer. Remembered for each item (for claims, for each owner) for at
+	// least as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -983,7 +983,7 @@ type Directive struct {
 	// Example: tenant_a
 	RoutingKeyUsed string `json:"routing_key_used"`
 
-	// Service Who is to do it.
+	// Service The service that does it.
 	//
 	// Example: ocr
 	Service string `json:"service"`
@@ -1052,7 +1052,7 @@ type Event struct {
 	// Example: ACK
 	Cause string `json:"cause,omitempty,omitzero"`
 
-	// Detail More about it, such as an error code.
+	// Detail Details, such as an error code.
 	//
 	// Example: lease_expired
 	Detail string `json:"detail,omitempty,omitzero"`
@@ -1087,7 +1087,7 @@ type Event struct {
 	// Example: 3
 	Rev int64 `json:"rev"`
 
-	// To The state after; equal to `from` if it stayed.
+	// To The state after; equal to `from` if it did not change.
 	//
 	// Example: IN_PROGRESS
 	To string `json:"to,omitempty,omitzero"`
@@ -1259,7 +1259,7 @@ type Job struct {
 	// Example: ack_timeout
 	ErrorCode string `json:"error_code,omitempty,omitzero"`
 
-	// ErrorMessage The same as a sentence.
+	// ErrorMessage The reason as a sentence.
 	//
 	// Example: no ACK for attempt 4 by 2026-01-27T10:21:30.000Z
 	ErrorMessage string `json:"error_message,omitempty,omitzero"`
@@ -1330,7 +1330,7 @@ type Job struct {
 	// Example: 0197f0b1-1c52-7a08-8f63-7d5e4c3b2a19
 	RerunOf string `json:"rerun_of,omitempty,omitzero"`
 
-	// Rev Counts the job's changes, gapless.
+	// Rev Number of changes to the job, without gaps.
 	//
 	// Example: 3
 	Rev int64 `json:"rev"`
@@ -1470,7 +1470,7 @@ type OutboxRetryResult struct {
 	// Example: 1
 	Retried int `json:"retried"`
 
-	// Skipped The others.
+	// Skipped Rows that were not retried.
 	Skipped []OutboxSkip `json:"skipped"`
 }
 
@@ -1481,7 +1481,7 @@ type OutboxRow struct {
 	// Example: 1
 	AttemptNo int `json:"attempt_no"`
 
-	// CreatedAt When the attempt was made.
+	// CreatedAt When the attempt was created.
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	CreatedAt Time `json:"created_at"`
@@ -1501,7 +1501,7 @@ type OutboxRow struct {
 	// Example: rejected
 	LastErrorCode string `json:"last_error_code,omitempty,omitzero"`
 
-	// LastErrorMessage The same as a sentence.
+	// LastErrorMessage The reason as a sentence.
 	//
 	// Example: the message is too large
 	LastErrorMessage string `json:"last_error_message,omitempty,omitzero"`
@@ -1575,7 +1575,7 @@ type Pause struct {
 	// Example: operator
 	Actor string `json:"actor"`
 
-	// CreatedAt Since when.
+	// CreatedAt When the pause began.
 	//
 	// Example: 2026-01-27T12:00:00.000Z
 	CreatedAt Time `json:"created_at"`
@@ -1600,7 +1600,7 @@ type Pause struct {
 	// Example: The OCR service is down.
 	Reason string `json:"reason"`
 
-	// ResumedAt Since when it ramps up.
+	// ResumedAt When the ramp began.
 	//
 	// Example: 2026-01-27T12:30:00.000Z
 	ResumedAt Time `json:"resumed_at,omitempty,omitzero"`
@@ -1660,7 +1660,7 @@ type PauseRequest struct {
 // Example: {"language":"en"}
 type Payload = json.RawMessage
 
-// Problem Why a request was not done (RFC 9457).
+// Problem Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type Problem struct {
@@ -1705,7 +1705,7 @@ type ProblemCode = problem.Code
 
 // Protocol A protocol.
 type Protocol struct {
-	// Digest SHA-256 of its file's content, in hex; tells a changed file of the same version.
+	// Digest SHA-256 of its file's content, in hex; differs if the file was changed without a new version.
 	//
 	// Example: 87f4dbde31c2126a9b8350ed9744f4b64a3bbd83ef7e2b6c02e06e131f761748
 	Digest string `json:"digest"`
@@ -1768,7 +1768,7 @@ type ProtocolStep struct {
 	StepType string `json:"step_type"`
 }
 
-// Readiness The process may get requests.
+// Readiness The process is ready for requests.
 type Readiness struct {
 	// Status Always ready; a process that is not answers 503.
 	//
@@ -1808,9 +1808,9 @@ type ReportedError struct {
 // Example: {"uri":"s3://bucket/ocr.json"}
 type ReportedRef = json.RawMessage
 
-// RequestID The worker's name for this request, fresh for each. A repeat answers as
-// the first did. Remembered for each item (for each owner, with claims)
-// for at least as long as the lease.
+// RequestID The worker's name for this request, a new one for each request. A repeat gets
+// the first answer. Remembered for each item (for claims, for each owner) for at
+// least as long as the lease.
 //
 // Example: 3f1d2c
 type RequestID = string
@@ -2105,7 +2105,7 @@ type Step struct {
 	// Example: 2026-01-27T10:02:00.000Z
 	CreatedAt Time `json:"created_at"`
 
-	// DecisionReason The same as a sentence.
+	// DecisionReason The reason as a sentence.
 	//
 	// Example: The request names mode DEFAULT.
 	DecisionReason string `json:"decision_reason"`
@@ -2133,7 +2133,7 @@ type Step struct {
 	// Example: lease_expired
 	LastErrorCode string `json:"last_error_code,omitempty,omitzero"`
 
-	// LastErrorMessage The same as a sentence.
+	// LastErrorMessage The reason as a sentence.
 	//
 	// Example: attempt 1 sent no heartbeat or RESULT by 2026-01-27T10:17:01.250Z
 	LastErrorMessage string `json:"last_error_message,omitempty,omitzero"`
@@ -2320,7 +2320,7 @@ type StuckList struct {
 // Violation One violation in a request.
 type Violation = problem.Violation
 
-// Webhook The announcement of a job's end to one URL.
+// Webhook A notification of a job's end to one URL.
 type Webhook struct {
 	// Attempts How often it was sent.
 	//
@@ -2332,7 +2332,7 @@ type Webhook struct {
 	// Example: 2026-01-27T10:02:30.000Z
 	CreatedAt Time `json:"created_at"`
 
-	// Event What it announces.
+	// Event The event that it reports.
 	//
 	// Example: job.succeeded
 	Event string `json:"event"`
@@ -2422,9 +2422,9 @@ type WorkCompletion struct {
 	// Example: worker-7
 	Owner string `json:"owner"`
 
-	// RequestID The worker's name for this request, fresh for each. A repeat answers as
-	// the first did. Remembered for each item (for each owner, with claims)
-	// for at least as long as the lease.
+	// RequestID The worker's name for this request, a new one for each request. A repeat gets
+	// the first answer. Remembered for each item (for claims, for each owner) for at
+	// least as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -2456,7 +2456,7 @@ type WorkEvent struct {
 	// Example: 1
 	Attempt int `json:"attempt,omitempty,omitzero"`
 
-	// Detail More about it.
+	// Detail Details.
 	//
 	// Example: The job was cancelled.
 	Detail string `json:"detail,omitempty,omitzero"`
@@ -2500,13 +2500,13 @@ type WorkEvent struct {
 	// Example: claimed
 	To WorkStatus `json:"to,omitempty,omitzero"`
 
-	// Type What happened. Removal is retention, not a transition.
+	// Type What happened. An item is removed by retention, not by a transition.
 	//
 	// Example: claimed
 	Type WorkEventType `json:"type"`
 }
 
-// WorkEventType What happened. Removal is retention, not a transition.
+// WorkEventType What happened. An item is removed by retention, not by a transition.
 //
 // Example: claimed
 type WorkEventType string
@@ -2537,9 +2537,9 @@ type WorkFailure struct {
 	// Example: worker-7
 	Owner string `json:"owner"`
 
-	// RequestID The worker's name for this request, fresh for each. A repeat answers as
-	// the first did. Remembered for each item (for each owner, with claims)
-	// for at least as long as the lease.
+	// RequestID The worker's name for this request, a new one for each request. A repeat gets
+	// the first answer. Remembered for each item (for claims, for each owner) for at
+	// least as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -2671,9 +2671,9 @@ type WorkVerb struct {
 	// Example: worker-7
 	Owner string `json:"owner"`
 
-	// RequestID The worker's name for this request, fresh for each. A repeat answers as
-	// the first did. Remembered for each item (for each owner, with claims)
-	// for at least as long as the lease.
+	// RequestID The worker's name for this request, a new one for each request. A repeat gets
+	// the first answer. Remembered for each item (for claims, for each owner) for at
+	// least as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -2707,7 +2707,7 @@ type WebhookID = string
 // WorkID defines model for WorkId.
 type WorkID = string
 
-// BadRequest Why a request was not done (RFC 9457).
+// BadRequest Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type BadRequest = Problem
@@ -2715,7 +2715,7 @@ type BadRequest = Problem
 // CallbackHandled The outcome of a callback and the state of the step now.
 type CallbackHandled = CallbackOutcome
 
-// Conflict Why a request was not done (RFC 9457).
+// Conflict Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type Conflict = Problem
@@ -2726,47 +2726,47 @@ type ControlApplied = Job
 // ControlRepeated A job with its steps.
 type ControlRepeated = Job
 
-// Forbidden Why a request was not done (RFC 9457).
+// Forbidden Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type Forbidden = Problem
 
-// InternalError Why a request was not done (RFC 9457).
+// InternalError Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type InternalError = Problem
 
-// NotFound Why a request was not done (RFC 9457).
+// NotFound Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type NotFound = Problem
 
-// TooLarge Why a request was not done (RFC 9457).
+// TooLarge Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type TooLarge = Problem
 
-// TooManyRequests Why a request was not done (RFC 9457).
+// TooManyRequests Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type TooManyRequests = Problem
 
-// Unauthenticated Why a request was not done (RFC 9457).
+// Unauthenticated Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type Unauthenticated = Problem
 
-// Unavailable Why a request was not done (RFC 9457).
+// Unavailable Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type Unavailable = Problem
 
-// Unprocessable Why a request was not done (RFC 9457).
+// Unprocessable Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type Unprocessable = Problem
 
-// UnsupportedMediaType Why a request was not done (RFC 9457).
+// UnsupportedMediaType Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type UnsupportedMediaType = Problem
@@ -3087,7 +3087,7 @@ type ClientInterface interface {
 	// Corresponds with GET /docs (the `GetDocs` operationId).
 	GetDocs(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetHealth Is the process alive
+	// GetHealth Check that the process is alive
 	//
 	// Answers 200 as long as the process serves, also while it shuts down.
 	//
@@ -3104,7 +3104,7 @@ type ClientInterface interface {
 	// Corresponds with GET /openapi.yaml (the `GetOpenAPI` operationId).
 	GetOpenAPI(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetReadiness May the process get requests
+	// GetReadiness Check that the process is ready for requests
 	//
 	// Depends only on the store; its state is cached for a second. Callers that
 	// may read the metrics also get warnings about what is degraded, such as an
@@ -3442,7 +3442,7 @@ type ClientInterface interface {
 	// Newest first, by the time of acceptance. Each job is read when it is listed, so
 	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
 	// few jobs match, a page may hold fewer than asked for and still have a next one:
-	// go on until there is no `next_page_token`. The last three months are listed
+	// continue until there is no `next_page_token`. The last three months are listed
 	// unless `created_after` says otherwise.
 	//
 	// Corresponds with GET /v1/jobs (the `ListJobs` operationId).
@@ -3455,10 +3455,10 @@ type ClientInterface interface {
 
 	// ListJobEvents Read the history of a job
 	//
-	// With `Accept: text/event-stream` the history so far and then each entry as
-	// it happens, as server-sent events: `id` is the entry's `event_id`, `event`
-	// its `type`, `data` the entry. The stream ends with the job, when the server
-	// shuts down, or when another caller gets its slot; a comment about every 15 s
+	// With `Accept: text/event-stream`, sends the history so far and then each entry
+	// as it happens, as server-sent events: `id` is the entry's `event_id`, `event`
+	// its `type`, `data` the entry. The stream ends when the job ends, the server
+	// shuts down, or another caller gets its slot; a comment about every 15 s
 	// keeps it open, also while the store is unavailable. A client that reconnects
 	// with `Last-Event-ID` continues after that entry.
 	//
@@ -3480,8 +3480,8 @@ type ClientInterface interface {
 	// CancelJobWithBody Cancel a job
 	//
 	// CANCELLED immediately if no worker holds an attempt, else CANCELLING
-	// until that attempt ends. CANCELLED means that the job changes no more; a
-	// worker may still be busy with it.
+	// until that attempt ends. CANCELLED means that the job no longer changes; a
+	// worker may still be working on it.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3491,8 +3491,8 @@ type ClientInterface interface {
 	// CancelJob Cancel a job
 	//
 	// CANCELLED immediately if no worker holds an attempt, else CANCELLING
-	// until that attempt ends. CANCELLED means that the job changes no more; a
-	// worker may still be busy with it.
+	// until that attempt ends. CANCELLED means that the job no longer changes; a
+	// worker may still be working on it.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3545,7 +3545,7 @@ type ClientInterface interface {
 
 	// ResumeJobWithBody Resume a paused job
 	//
-	// Goes on with the first step that is not terminal.
+	// Continues with the first step that is not terminal.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3554,7 +3554,7 @@ type ClientInterface interface {
 
 	// ResumeJob Resume a paused job
 	//
-	// Goes on with the first step that is not terminal.
+	// Continues with the first step that is not terminal.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3599,7 +3599,7 @@ type ClientInterface interface {
 
 	// CompleteWorkWithBody Complete a running item
 	//
-	// running to succeeded. For the job this is the RESULT SUCCEEDED.
+	// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3608,7 +3608,7 @@ type ClientInterface interface {
 
 	// CompleteWork Complete a running item
 	//
-	// running to succeeded. For the job this is the RESULT SUCCEEDED.
+	// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3617,9 +3617,9 @@ type ClientInterface interface {
 
 	// FailWorkWithBody Fail a running item
 	//
-	// running to failed, which is final for the item. For the job this is the
-	// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
-	// else it is FAILED_FINAL.
+	// running to failed, which is final for the item. For the job this counts as a
+	// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
+	// item; otherwise with FAILED_FINAL.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3628,9 +3628,9 @@ type ClientInterface interface {
 
 	// FailWork Fail a running item
 	//
-	// running to failed, which is final for the item. For the job this is the
-	// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
-	// else it is FAILED_FINAL.
+	// running to failed, which is final for the item. For the job this counts as a
+	// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
+	// item; otherwise with FAILED_FINAL.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3659,8 +3659,8 @@ type ClientInterface interface {
 
 	// StartWorkWithBody Start a claimed item
 	//
-	// claimed to running. For the job this is the ACK, and from now on the
-	// item's lease is the step's.
+	// claimed to running. For the job this counts as the step's ACK. From now on the
+	// item's lease is the step's lease.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3669,8 +3669,8 @@ type ClientInterface interface {
 
 	// StartWork Start a claimed item
 	//
-	// claimed to running. For the job this is the ACK, and from now on the
-	// item's lease is the step's.
+	// claimed to running. For the job this counts as the step's ACK. From now on the
+	// item's lease is the step's lease.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3722,7 +3722,7 @@ func (c *Client) GetDocs(ctx context.Context, reqEditors ...RequestEditorFn) (*h
 	return c.Client.Do(req)
 }
 
-// GetHealth Is the process alive
+// GetHealth Check that the process is alive
 //
 // Answers 200 as long as the process serves, also while it shuts down.
 //
@@ -3769,7 +3769,7 @@ func (c *Client) GetOpenAPI(ctx context.Context, reqEditors ...RequestEditorFn) 
 	return c.Client.Do(req)
 }
 
-// GetReadiness May the process get requests
+// GetReadiness Check that the process is ready for requests
 //
 // Depends only on the store; its state is cached for a second. Callers that
 // may read the metrics also get warnings about what is degraded, such as an
@@ -4437,7 +4437,7 @@ func (c *Client) SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBod
 // Newest first, by the time of acceptance. Each job is read when it is listed, so
 // it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
 // few jobs match, a page may hold fewer than asked for and still have a next one:
-// go on until there is no `next_page_token`. The last three months are listed
+// continue until there is no `next_page_token`. The last three months are listed
 // unless `created_after` says otherwise.
 //
 // Corresponds with GET /v1/jobs (the `ListJobs` operationId).
@@ -4470,10 +4470,10 @@ func (c *Client) GetJob(ctx context.Context, jobID JobID, params *GetJobParams, 
 
 // ListJobEvents Read the history of a job
 //
-// With `Accept: text/event-stream` the history so far and then each entry as
-// it happens, as server-sent events: `id` is the entry's `event_id`, `event`
-// its `type`, `data` the entry. The stream ends with the job, when the server
-// shuts down, or when another caller gets its slot; a comment about every 15 s
+// With `Accept: text/event-stream`, sends the history so far and then each entry
+// as it happens, as server-sent events: `id` is the entry's `event_id`, `event`
+// its `type`, `data` the entry. The stream ends when the job ends, the server
+// shuts down, or another caller gets its slot; a comment about every 15 s
 // keeps it open, also while the store is unavailable. A client that reconnects
 // with `Last-Event-ID` continues after that entry.
 //
@@ -4525,8 +4525,8 @@ func (c *Client) ListJobWebhooks(ctx context.Context, jobID JobID, reqEditors ..
 // CancelJobWithBody Cancel a job
 //
 // CANCELLED immediately if no worker holds an attempt, else CANCELLING
-// until that attempt ends. CANCELLED means that the job changes no more; a
-// worker may still be busy with it.
+// until that attempt ends. CANCELLED means that the job no longer changes; a
+// worker may still be working on it.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4546,8 +4546,8 @@ func (c *Client) CancelJobWithBody(ctx context.Context, jobID JobID, contentType
 // CancelJob Cancel a job
 //
 // CANCELLED immediately if no worker holds an attempt, else CANCELLING
-// until that attempt ends. CANCELLED means that the job changes no more; a
-// worker may still be busy with it.
+// until that attempt ends. CANCELLED means that the job no longer changes; a
+// worker may still be working on it.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4650,7 +4650,7 @@ func (c *Client) RerunJob(ctx context.Context, jobID JobID, body RerunJobJSONReq
 
 // ResumeJobWithBody Resume a paused job
 //
-// Goes on with the first step that is not terminal.
+// Continues with the first step that is not terminal.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4669,7 +4669,7 @@ func (c *Client) ResumeJobWithBody(ctx context.Context, jobID JobID, contentType
 
 // ResumeJob Resume a paused job
 //
-// Goes on with the first step that is not terminal.
+// Continues with the first step that is not terminal.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4774,7 +4774,7 @@ func (c *Client) ListWorkEvents(ctx context.Context, workID WorkID, params *List
 
 // CompleteWorkWithBody Complete a running item
 //
-// running to succeeded. For the job this is the RESULT SUCCEEDED.
+// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4793,7 +4793,7 @@ func (c *Client) CompleteWorkWithBody(ctx context.Context, workID WorkID, conten
 
 // CompleteWork Complete a running item
 //
-// running to succeeded. For the job this is the RESULT SUCCEEDED.
+// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4812,9 +4812,9 @@ func (c *Client) CompleteWork(ctx context.Context, workID WorkID, body CompleteW
 
 // FailWorkWithBody Fail a running item
 //
-// running to failed, which is final for the item. For the job this is the
-// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
-// else it is FAILED_FINAL.
+// running to failed, which is final for the item. For the job this counts as a
+// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
+// item; otherwise with FAILED_FINAL.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4833,9 +4833,9 @@ func (c *Client) FailWorkWithBody(ctx context.Context, workID WorkID, contentTyp
 
 // FailWork Fail a running item
 //
-// running to failed, which is final for the item. For the job this is the
-// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
-// else it is FAILED_FINAL.
+// running to failed, which is final for the item. For the job this counts as a
+// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
+// item; otherwise with FAILED_FINAL.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4894,8 +4894,8 @@ func (c *Client) HeartbeatWork(ctx context.Context, workID WorkID, body Heartbea
 
 // StartWorkWithBody Start a claimed item
 //
-// claimed to running. For the job this is the ACK, and from now on the
-// item's lease is the step's.
+// claimed to running. For the job this counts as the step's ACK. From now on the
+// item's lease is the step's lease.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4914,8 +4914,8 @@ func (c *Client) StartWorkWithBody(ctx context.Context, workID WorkID, contentTy
 
 // StartWork Start a claimed item
 //
-// claimed to running. For the job this is the ACK, and from now on the
-// item's lease is the step's.
+// claimed to running. For the job this counts as the step's ACK. From now on the
+// item's lease is the step's lease.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7131,7 +7131,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /docs (the `GetDocs` operationId).
 	GetDocsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetDocsResponse, error)
 
-	// GetHealthWithResponse Is the process alive
+	// GetHealthWithResponse Check that the process is alive
 	//
 	// Answers 200 as long as the process serves, also while it shuts down.
 	//
@@ -7154,7 +7154,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /openapi.yaml (the `GetOpenAPI` operationId).
 	GetOpenAPIWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetOpenAPIResponse, error)
 
-	// GetReadinessWithResponse May the process get requests
+	// GetReadinessWithResponse Check that the process is ready for requests
 	//
 	// Depends only on the store; its state is cached for a second. Callers that
 	// may read the metrics also get warnings about what is degraded, such as an
@@ -7506,7 +7506,7 @@ type ClientWithResponsesInterface interface {
 	// Newest first, by the time of acceptance. Each job is read when it is listed, so
 	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
 	// few jobs match, a page may hold fewer than asked for and still have a next one:
-	// go on until there is no `next_page_token`. The last three months are listed
+	// continue until there is no `next_page_token`. The last three months are listed
 	// unless `created_after` says otherwise.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -7523,10 +7523,10 @@ type ClientWithResponsesInterface interface {
 
 	// ListJobEventsWithResponse Read the history of a job
 	//
-	// With `Accept: text/event-stream` the history so far and then each entry as
-	// it happens, as server-sent events: `id` is the entry's `event_id`, `event`
-	// its `type`, `data` the entry. The stream ends with the job, when the server
-	// shuts down, or when another caller gets its slot; a comment about every 15 s
+	// With `Accept: text/event-stream`, sends the history so far and then each entry
+	// as it happens, as server-sent events: `id` is the entry's `event_id`, `event`
+	// its `type`, `data` the entry. The stream ends when the job ends, the server
+	// shuts down, or another caller gets its slot; a comment about every 15 s
 	// keeps it open, also while the store is unavailable. A client that reconnects
 	// with `Last-Event-ID` continues after that entry.
 	//
@@ -7554,8 +7554,8 @@ type ClientWithResponsesInterface interface {
 	// CancelJobWithBodyWithResponse Cancel a job
 	//
 	// CANCELLED immediately if no worker holds an attempt, else CANCELLING
-	// until that attempt ends. CANCELLED means that the job changes no more; a
-	// worker may still be busy with it.
+	// until that attempt ends. CANCELLED means that the job no longer changes; a
+	// worker may still be working on it.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7565,8 +7565,8 @@ type ClientWithResponsesInterface interface {
 	// CancelJobWithResponse Cancel a job
 	//
 	// CANCELLED immediately if no worker holds an attempt, else CANCELLING
-	// until that attempt ends. CANCELLED means that the job changes no more; a
-	// worker may still be busy with it.
+	// until that attempt ends. CANCELLED means that the job no longer changes; a
+	// worker may still be working on it.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7619,7 +7619,7 @@ type ClientWithResponsesInterface interface {
 
 	// ResumeJobWithBodyWithResponse Resume a paused job
 	//
-	// Goes on with the first step that is not terminal.
+	// Continues with the first step that is not terminal.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7628,7 +7628,7 @@ type ClientWithResponsesInterface interface {
 
 	// ResumeJobWithResponse Resume a paused job
 	//
-	// Goes on with the first step that is not terminal.
+	// Continues with the first step that is not terminal.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7679,7 +7679,7 @@ type ClientWithResponsesInterface interface {
 
 	// CompleteWorkWithBodyWithResponse Complete a running item
 	//
-	// running to succeeded. For the job this is the RESULT SUCCEEDED.
+	// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7688,7 +7688,7 @@ type ClientWithResponsesInterface interface {
 
 	// CompleteWorkWithResponse Complete a running item
 	//
-	// running to succeeded. For the job this is the RESULT SUCCEEDED.
+	// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7697,9 +7697,9 @@ type ClientWithResponsesInterface interface {
 
 	// FailWorkWithBodyWithResponse Fail a running item
 	//
-	// running to failed, which is final for the item. For the job this is the
-	// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
-	// else it is FAILED_FINAL.
+	// running to failed, which is final for the item. For the job this counts as a
+	// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
+	// item; otherwise with FAILED_FINAL.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7708,9 +7708,9 @@ type ClientWithResponsesInterface interface {
 
 	// FailWorkWithResponse Fail a running item
 	//
-	// running to failed, which is final for the item. For the job this is the
-	// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
-	// else it is FAILED_FINAL.
+	// running to failed, which is final for the item. For the job this counts as a
+	// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
+	// item; otherwise with FAILED_FINAL.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7739,8 +7739,8 @@ type ClientWithResponsesInterface interface {
 
 	// StartWorkWithBodyWithResponse Start a claimed item
 	//
-	// claimed to running. For the job this is the ACK, and from now on the
-	// item's lease is the step's.
+	// claimed to running. For the job this counts as the step's ACK. From now on the
+	// item's lease is the step's lease.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7749,8 +7749,8 @@ type ClientWithResponsesInterface interface {
 
 	// StartWorkWithResponse Start a claimed item
 	//
-	// claimed to running. For the job this is the ACK, and from now on the
-	// item's lease is the step's.
+	// claimed to running. For the job this counts as the step's ACK. From now on the
+	// item's lease is the step's lease.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -10233,7 +10233,7 @@ func (c *ClientWithResponses) GetDocsWithResponse(ctx context.Context, reqEditor
 	return ParseGetDocsResponse(rsp)
 }
 
-// GetHealthWithResponse Is the process alive
+// GetHealthWithResponse Check that the process is alive
 //
 // Answers 200 as long as the process serves, also while it shuts down.
 //
@@ -10274,7 +10274,7 @@ func (c *ClientWithResponses) GetOpenAPIWithResponse(ctx context.Context, reqEdi
 	return ParseGetOpenAPIResponse(rsp)
 }
 
-// GetReadinessWithResponse May the process get requests
+// GetReadinessWithResponse Check that the process is ready for requests
 //
 // Depends only on the store; its state is cached for a second. Callers that
 // may read the metrics also get warnings about what is degraded, such as an
@@ -10824,7 +10824,7 @@ func (c *ClientWithResponses) SubmitBatchWithResponse(ctx context.Context, body 
 // Newest first, by the time of acceptance. Each job is read when it is listed, so
 // it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
 // few jobs match, a page may hold fewer than asked for and still have a next one:
-// go on until there is no `next_page_token`. The last three months are listed
+// continue until there is no `next_page_token`. The last three months are listed
 // unless `created_after` says otherwise.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -10853,10 +10853,10 @@ func (c *ClientWithResponses) GetJobWithResponse(ctx context.Context, jobID JobI
 
 // ListJobEventsWithResponse Read the history of a job
 //
-// With `Accept: text/event-stream` the history so far and then each entry as
-// it happens, as server-sent events: `id` is the entry's `event_id`, `event`
-// its `type`, `data` the entry. The stream ends with the job, when the server
-// shuts down, or when another caller gets its slot; a comment about every 15 s
+// With `Accept: text/event-stream`, sends the history so far and then each entry
+// as it happens, as server-sent events: `id` is the entry's `event_id`, `event`
+// its `type`, `data` the entry. The stream ends when the job ends, the server
+// shuts down, or another caller gets its slot; a comment about every 15 s
 // keeps it open, also while the store is unavailable. A client that reconnects
 // with `Last-Event-ID` continues after that entry.
 //
@@ -10902,8 +10902,8 @@ func (c *ClientWithResponses) ListJobWebhooksWithResponse(ctx context.Context, j
 // CancelJobWithBodyWithResponse Cancel a job
 //
 // CANCELLED immediately if no worker holds an attempt, else CANCELLING
-// until that attempt ends. CANCELLED means that the job changes no more; a
-// worker may still be busy with it.
+// until that attempt ends. CANCELLED means that the job no longer changes; a
+// worker may still be working on it.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10919,8 +10919,8 @@ func (c *ClientWithResponses) CancelJobWithBodyWithResponse(ctx context.Context,
 // CancelJobWithResponse Cancel a job
 //
 // CANCELLED immediately if no worker holds an attempt, else CANCELLING
-// until that attempt ends. CANCELLED means that the job changes no more; a
-// worker may still be busy with it.
+// until that attempt ends. CANCELLED means that the job no longer changes; a
+// worker may still be working on it.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11003,7 +11003,7 @@ func (c *ClientWithResponses) RerunJobWithResponse(ctx context.Context, jobID Jo
 
 // ResumeJobWithBodyWithResponse Resume a paused job
 //
-// Goes on with the first step that is not terminal.
+// Continues with the first step that is not terminal.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11018,7 +11018,7 @@ func (c *ClientWithResponses) ResumeJobWithBodyWithResponse(ctx context.Context,
 
 // ResumeJobWithResponse Resume a paused job
 //
-// Goes on with the first step that is not terminal.
+// Continues with the first step that is not terminal.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11105,7 +11105,7 @@ func (c *ClientWithResponses) ListWorkEventsWithResponse(ctx context.Context, wo
 
 // CompleteWorkWithBodyWithResponse Complete a running item
 //
-// running to succeeded. For the job this is the RESULT SUCCEEDED.
+// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11120,7 +11120,7 @@ func (c *ClientWithResponses) CompleteWorkWithBodyWithResponse(ctx context.Conte
 
 // CompleteWorkWithResponse Complete a running item
 //
-// running to succeeded. For the job this is the RESULT SUCCEEDED.
+// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11135,9 +11135,9 @@ func (c *ClientWithResponses) CompleteWorkWithResponse(ctx context.Context, work
 
 // FailWorkWithBodyWithResponse Fail a running item
 //
-// running to failed, which is final for the item. For the job this is the
-// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
-// else it is FAILED_FINAL.
+// running to failed, which is final for the item. For the job this counts as a
+// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
+// item; otherwise with FAILED_FINAL.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11152,9 +11152,9 @@ func (c *ClientWithResponses) FailWorkWithBodyWithResponse(ctx context.Context, 
 
 // FailWorkWithResponse Fail a running item
 //
-// running to failed, which is final for the item. For the job this is the
-// RESULT FAILED_RETRY if `retryable`, and the next attempt is a new item;
-// else it is FAILED_FINAL.
+// running to failed, which is final for the item. For the job this counts as a
+// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
+// item; otherwise with FAILED_FINAL.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11201,8 +11201,8 @@ func (c *ClientWithResponses) HeartbeatWorkWithResponse(ctx context.Context, wor
 
 // StartWorkWithBodyWithResponse Start a claimed item
 //
-// claimed to running. For the job this is the ACK, and from now on the
-// item's lease is the step's.
+// claimed to running. For the job this counts as the step's ACK. From now on the
+// item's lease is the step's lease.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11217,8 +11217,8 @@ func (c *ClientWithResponses) StartWorkWithBodyWithResponse(ctx context.Context,
 
 // StartWorkWithResponse Start a claimed item
 //
-// claimed to running. For the job this is the ACK, and from now on the
-// item's lease is the step's.
+// claimed to running. For the job this counts as the step's ACK. From now on the
+// item's lease is the step's lease.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -15892,7 +15892,7 @@ type ServerInterface interface {
 	// GetDocs Read this document as a page
 	// (GET /docs)
 	GetDocs(w http.ResponseWriter, r *http.Request)
-	// GetHealth Is the process alive
+	// GetHealth Check that the process is alive
 	// (GET /healthz)
 	GetHealth(w http.ResponseWriter, r *http.Request)
 	// GetMetrics Read the metrics
@@ -15901,7 +15901,7 @@ type ServerInterface interface {
 	// GetOpenAPI Read this document
 	// (GET /openapi.yaml)
 	GetOpenAPI(w http.ResponseWriter, r *http.Request)
-	// GetReadiness May the process get requests
+	// GetReadiness Check that the process is ready for requests
 	// (GET /readyz)
 	GetReadiness(w http.ResponseWriter, r *http.Request)
 	// ListFailures Read the failed jobs in groups
