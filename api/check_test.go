@@ -15,7 +15,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// checked is a request body with limits of its own.
+// checked is a request body that checks itself.
 type checked interface {
 	Check() []problem.Violation
 }
@@ -82,7 +82,7 @@ func accepts(t *testing.T, fresh func() checked, body []byte) bool {
 
 // differsOnPurpose names where the code is laxer than the document: the URI of
 // a reference is left to the use case, which answers ref_invalid, and an empty
-// word is as good as none.
+// word counts as absent.
 func differsOnPurpose(field string, value any) bool {
 	if (field == "type" || field == "from") && value == "" {
 		return true

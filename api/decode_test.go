@@ -10,7 +10,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-func TestDecodeFaultSaysWhereAndWhatHasToBeThere(t *testing.T) {
+func TestDecodeFaultSaysWhereAndWhatIsExpected(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, body, want string }{
 		{"no object", `[]`, " must be an object"},

@@ -163,7 +163,7 @@ func TestFieldNamesAreTheContracts(t *testing.T) {
 	}
 }
 
-// Whoever is public says so: everything else asks for a token.
+// A public operation is marked as such: every other one needs a token.
 func TestOnlyProbesAndTheDocumentArePublic(t *testing.T) {
 	t.Parallel()
 	doc := document(t)

@@ -19,14 +19,14 @@ type inbox struct{ last ledger.Message }
 
 func (i *inbox) Offer(message ledger.Message) { i.last = message }
 
-// worker reports of the attempt that its directive was for.
+// worker reports on the attempt of its directive.
 type worker struct {
 	*callbacks.Service
 	callbacks.Callback
 	pair statemachine.Pair
 }
 
-// apply brings the event as the worker's report.
+// apply applies the event as the worker's report.
 func (w *worker) apply(ctx context.Context, event statemachine.Event) (callbacks.Answer, error) {
 	w.Event = event
 	return w.Apply(ctx, w.Callback)
@@ -44,7 +44,7 @@ func (w *worker) result(status statemachine.ResultStatus) statemachine.Event {
 	return statemachine.Result{StepID: w.StepID, Pair: w.pair, Status: status}
 }
 
-// setup is the worker of a fresh job's step, and the ledger.
+// setup returns the worker of a new job's step, and the ledger.
 func setup(t *testing.T) (*worker, *ledger.Ledger) {
 	t.Helper()
 	in := &inbox{}

@@ -2,8 +2,8 @@ package callbacks_test
 
 import "testing"
 
-// TestTableLayout has what holds in the layout "ledger" hold in the layout "table".
-func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says it for itself.
+// TestTableLayout runs tests of the layout "ledger" in the layout "table".
+func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them calls t.Parallel.
 	for name, test := range map[string]func(*testing.T){
 		"Service_AWorkerReports":         TestService_AWorkerReports,
 		"Service_RefusalsHaveTheirCodes": TestService_RefusalsHaveTheirCodes,

@@ -67,12 +67,12 @@ func (g *guarded) as(t *testing.T, grants, target, body string, headers ...strin
 	return g.do(t, method, path, body, headers...)
 }
 
-// ask is a request that is about the tenant t, as far as it is about any.
+// ask is a request about the tenant t, or about no tenant.
 type ask struct{ target, body string }
 
 const succeeded = `,"status":"SUCCEEDED","result_ref":{"uri":"s3://out"}`
 
-// asks has one for each operation of the OpenAPI document, which is accepted.
+// asks has an accepted request for each operation of the OpenAPI document.
 var asks = map[string]ask{
 	"submitCommand":     {"POST /v1/commands", command},
 	"orchestrate":       {"POST /v1/orchestrate", command},
@@ -168,9 +168,9 @@ func TestEveryEndpointEveryRoleEveryTenant(t *testing.T) {
 // object finds the name of an object in a path.
 var object = regexp.MustCompile(`\$\w+`)
 
-// What is of another tenant is not there: the answers differ in the id of the
-// request alone, not on the rest of the request.
-func TestTheObjectOfAnotherTenantIsAnsweredAsOneThatIsNotThere(t *testing.T) {
+// The answers for a foreign and for a missing object differ only in the request id,
+// whatever the rest of the request holds.
+func TestForeignAndMissingObjectsLookAlike(t *testing.T) {
 	t.Parallel()
 	for operation, row := range policy(t) {
 		if row.scope != "owner" {
@@ -203,8 +203,8 @@ func TestTheObjectOfAnotherTenantIsAnsweredAsOneThatIsNotThere(t *testing.T) {
 	}
 }
 
-// What is of no tenant takes a role for all tenants.
-func TestTheObjectOfNoTenantIsNotThereForCallersOfOne(t *testing.T) {
+// An object without a tenant needs a role for all tenants.
+func TestObjectsWithoutATenantAreHiddenFromCallersOfOne(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"admin:t", "admin:*"})
 	retry := decoded[api.Retry](t, g.given(t, "POST /v1/admin/retries", `{"job_ids":["`+g.failed(t)+`"]}`)).RetryID

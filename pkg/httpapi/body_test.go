@@ -93,7 +93,7 @@ func TestBodiesAreLimited(t *testing.T) {
 	}
 }
 
-func TestFaultsInABodyAreNamedWithTheirPlace(t *testing.T) {
+func TestFaultsInABodyNameTheirPlace(t *testing.T) {
 	t.Parallel()
 	const complete = `{"owner":"o","expected_rev":2,"request_id":"r"}`
 	for _, test := range []struct {
@@ -230,15 +230,15 @@ func TestUnknownFieldsAreIgnoredAndCountedInCallbacksAndWork(t *testing.T) {
 	}
 }
 
-// What is wrong with a command is the use case's to say.
-func TestACommandIsNotReadHere(t *testing.T) {
+// The use case reports what is wrong with a command.
+func TestACommandIsDecodedByTheUseCase(t *testing.T) {
 	t.Parallel()
 	response := newHarness(t).do(t, http.MethodPost, "/v1/commands", `{"tenant_id": oops`)
 	wantProblem(t, response, problem.InvalidJSON, "The body is not valid JSON at line 1, column 15: a character that must not be there.")
 }
 
-// What is told of a body that is not JSON must not repeat it.
-func TestABodyThatIsNotJSONIsNotRepeated(t *testing.T) {
+// The problem of a body that is not JSON must not repeat the body.
+func TestProblemsDoNotRepeatABodyThatIsNotJSON(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{"Ω", `{"reason":Ω}`, `{"reason":"\Ω"}`, `{"reason":"Ω" Ω}`, `{"reason":"x"}Ω`, `{"Ω":`, "{\"Ω\":\"\xff\"}"} {
 		response := newHarness(t).do(t, http.MethodPost, "/v1/jobs/$job:cancel", body)
@@ -267,7 +267,7 @@ func TestAnExceededLimitIsTooLarge(t *testing.T) {
 		wantProblem(t, h.do(t, http.MethodPost, test.path, test.body), problem.TooLarge, test.detail)
 		h.store.uncalled(t, test.path)
 	}
-	// What is malformed as well is that first.
+	// A body that is also malformed is refused as malformed.
 	wantProblem(t, newHarness(t).do(t, http.MethodPost, "/v1/work:claim", `{"owner":"`+long+`"}`), problem.InvalidEnvelope,
 		"/owner must not be longer than 128 characters. There are 2 violations in all.")
 }
@@ -291,8 +291,8 @@ func TestAReferenceWithoutAURIIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzResult sees to it that whatever a platform service sends is answered as
-// documented, and reaches the use case only within the contract's limits.
+// FuzzResult checks that any body from a platform service is answered as documented,
+// and reaches the use case only within the contract's limits.
 func FuzzResult(f *testing.F) {
 	h := newHarness(f)
 	_, result := h.fill(f, "", posts["/v1/callbacks/result"])
@@ -320,9 +320,9 @@ func FuzzResult(f *testing.F) {
 	})
 }
 
-// A client that sends all of its body before it reads has to see why it was
-// refused, and not a broken connection.
-func TestABodyBeyondTheLimitIsAnsweredToAClientThatSendsOn(t *testing.T) {
+// A client that sends all of its body before it reads must see why it was refused,
+// not a broken connection.
+func TestAClientThatIsStillSendingSeesWhyItsBodyIsRefused(t *testing.T) {
 	t.Parallel()
 	server := listen(t, newHarness(t))
 	for name, header := range map[string]string{

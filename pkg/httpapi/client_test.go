@@ -20,7 +20,7 @@ func dialAPI(t *testing.T, h *harness) *api.ClientWithResponses {
 	return client
 }
 
-// sent is a command as a client has it.
+// sent is a command as a client builds it.
 var sent = api.Command{
 	TenantID: "t", RequestType: "doc.ingest", SchemaVersion: "1",
 	InputRef: []byte(`{"uri":"in"}`), OutputRef: []byte(`{"uri":"out"}`), Payload: []byte(`{"language":"en","n":1e2}`),

@@ -59,7 +59,7 @@ func request(t *testing.T, conn net.Conn, path string) {
 	}
 }
 
-// answered returns why no request was answered well on the connection.
+// answered returns an error if a request on the connection gets no good answer.
 func answered(conn net.Conn) error {
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
@@ -71,7 +71,7 @@ func answered(conn net.Conn) error {
 	return response.Body.Close()
 }
 
-// get has a request answered on the connection.
+// get sends a request on the connection and fails the test unless it is answered.
 func get(t *testing.T, conn net.Conn) {
 	t.Helper()
 	request(t, conn, "/")
@@ -90,7 +90,7 @@ func expectEnd(t *testing.T, conn net.Conn) {
 	}
 }
 
-func TestANewConnectionTakesThePlaceOfTheLongestIdle(t *testing.T) {
+func TestANewConnectionReplacesTheOneIdleLongest(t *testing.T) {
 	t.Parallel()
 	address := crowded(t, 2, func(http.ResponseWriter, *http.Request) {})
 	silent, second := connect(t, address), connect(t, address)
@@ -134,7 +134,7 @@ func TestANewConnectionWaitsWhileAllHaveARequest(t *testing.T) {
 	}
 }
 
-func TestAServerEndsWhileAConnectionWaits(t *testing.T) {
+func TestAServerClosesWhileAConnectionWaits(t *testing.T) {
 	t.Parallel()
 	begun := make(chan struct{})
 	address := crowded(t, 1, func(_ http.ResponseWriter, r *http.Request) {
@@ -154,7 +154,7 @@ func sendRaw(t *testing.T, conn net.Conn, text string) {
 	}
 }
 
-// Otherwise the library would answer by itself, without a trace in log and metrics.
+// Otherwise net/http would answer, without log and metrics.
 func TestOptionsOfTheWholeServerAreAnsweredAsAnyOtherPath(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, crowded(t, 1, newHarness(t).ServeHTTP))
@@ -171,20 +171,19 @@ func TestOptionsOfTheWholeServerAreAnsweredAsAnyOtherPath(t *testing.T) {
 	}
 }
 
-// strangers are requests of a client without a credential that do not end by
-// themselves.
-var strangers = map[string]string{
-	"a body that does not come":   "POST /v1/commands HTTP/1.1\r\nHost: lucius\r\nContent-Length: 9\r\n\r\n{",
-	"chunks that do not come":     "POST /v1/commands HTTP/1.1\r\nHost: lucius\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
-	"a body for nothing":          "POST /none HTTP/1.1\r\nHost: lucius\r\nContent-Length: 9\r\n\r\n{",
-	"a body for a probe":          "GET /healthz HTTP/1.1\r\nHost: lucius\r\nContent-Length: 9\r\n\r\n{",
-	"answers that are not read":   strings.Repeat("GET /docs HTTP/1.1\r\nHost: lucius\r\n\r\n", 50),
-	"a credential that is no one": "POST /v1/commands HTTP/1.1\r\nHost: lucius\r\nAuthorization: Bearer x\r\nContent-Length: 9\r\n\r\n{",
+// unauthenticated are requests without a valid credential that do not end on their own.
+var unauthenticated = map[string]string{
+	"a body that does not come": "POST /v1/commands HTTP/1.1\r\nHost: lucius\r\nContent-Length: 9\r\n\r\n{",
+	"chunks that do not come":   "POST /v1/commands HTTP/1.1\r\nHost: lucius\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+	"a body for nothing":        "POST /none HTTP/1.1\r\nHost: lucius\r\nContent-Length: 9\r\n\r\n{",
+	"a body for a probe":        "GET /healthz HTTP/1.1\r\nHost: lucius\r\nContent-Length: 9\r\n\r\n{",
+	"answers that are not read": strings.Repeat("GET /docs HTTP/1.1\r\nHost: lucius\r\n\r\n", 50),
+	"an unknown credential":     "POST /v1/commands HTTP/1.1\r\nHost: lucius\r\nAuthorization: Bearer x\r\nContent-Length: 9\r\n\r\n{",
 }
 
-func TestAStrangersRequestKeepsNoPlace(t *testing.T) {
+func TestARequestWithoutACredentialKeepsNoConnection(t *testing.T) {
 	t.Parallel()
-	for name, text := range strangers {
+	for name, text := range unauthenticated {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := newGuarded(t, []string{"read:*"}, func(c *httpapi.Config) { c.BodyTimeout = time.Hour })
@@ -201,7 +200,7 @@ func TestAStrangersRequestKeepsNoPlace(t *testing.T) {
 				sendRaw(t, conn, "GET "+path+" HTTP/1.1\r\nHost: lucius\r\nAuthorization: Bearer "+g.tokens["read:*"]+"\r\n\r\n")
 				return conn
 			}
-			// One who was let in waits, and is there the longest.
+			// An admitted request waits on the oldest connection.
 			waits := let("/v1/jobs/" + job + "?wait=60s")
 			<-begun
 			sendRaw(t, connect(t, address), text)
@@ -216,9 +215,9 @@ func TestAStrangersRequestKeepsNoPlace(t *testing.T) {
 	}
 }
 
-// What net/http refuses before the handler sees it is as the OpenAPI document and
-// the guide for operators have it.
-func TestWhatIsNoRequestIsRefusedInPlainText(t *testing.T) {
+// net/http refuses malformed HTTP before the handler sees it, as the OpenAPI document
+// and the guide for operators say.
+func TestMalformedHTTPIsRefusedInPlainText(t *testing.T) {
 	t.Parallel()
 	address := listen(t, newHarness(t)).Listener.Addr().String()
 	for head, status := range map[string]int{

@@ -17,20 +17,20 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// noJob is an id that nothing has.
+// noJob is an id that no object has.
 const noJob = "0197f0c2-0000-7000-8000-000000000000"
 
 // situation brings a server into the state in which a request gets its answer,
-// and returns the request. Who sends it, and as what, is the caller's to fill in.
+// and returns the request. The caller fills in the sender and the media type.
 type situation func(t *testing.T, g *guarded) question
 
-// asking is the situation in which a request is sent as it is.
+// asking is the situation in which a request is sent unchanged.
 func asking(target, body string) situation {
 	return func(*testing.T, *guarded) question { return question{target: target, body: body} }
 }
 
-// accepting is a situation in which an operation's request is accepted, of the
-// tenant t. The refusals that all operations share are made of these.
+// accepting is a situation in which an operation's request for the tenant t is
+// accepted. The refusals that all operations share are derived from these.
 func accepting(t *testing.T, g *guarded, operation string) question {
 	t.Helper()
 	asked, known := asks[operation]
@@ -51,7 +51,7 @@ func accepting(t *testing.T, g *guarded, operation string) question {
 	return question{target: asked.target, body: asked.body}
 }
 
-// special has the situations that are an operation's own.
+// special has the situations of single operations.
 var special = map[contracttest.Pair]situation{
 	{Operation: "cancelJob", Status: 200}: asking("POST /v1/jobs/$cancelled:cancel", ""),
 	{Operation: "pauseJob", Status: 200}:  asking("POST /v1/jobs/$paused:pause", ""),
@@ -60,7 +60,7 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "getJob", Status: 400}:       asking("GET /v1/jobs/$job?wait=soon", ""),
 	{Operation: "listFailures", Status: 400}: asking("GET /v1/admin/failures?tenant_id=t&created_after=yesterday", ""),
 
-	// What no path names.
+	// Objects that no path names.
 	{Operation: "callbackAck", Status: 404}:       asking("POST /v1/callbacks/ack", callbackBody(noJob, 1, "")),
 	{Operation: "callbackHeartbeat", Status: 404}: asking("POST /v1/callbacks/heartbeat", callbackBody(noJob, 1, "")),
 	{Operation: "callbackResult", Status: 404}:    asking("POST /v1/callbacks/result", callbackBody(noJob, 1, succeeded)),
@@ -91,8 +91,8 @@ var special = map[contracttest.Pair]situation{
 		return question{target: "POST /v1/admin/retries", body: `{"tenant_id":"t","reason":"another"}`, key: "k"}
 	},
 
-	// The commands of a batch fail one by one, and some answers are in memory: these
-	// fail with a defect of the server alone.
+	// The commands of a batch fail one by one, and some answers come from memory: these
+	// operations fail only with a defect of the server.
 	{Operation: "submitBatch", Status: 500}:   defective("submitBatch"),
 	{Operation: "listProtocols", Status: 500}: defective("listProtocols"),
 	{Operation: "listStuck", Status: 500}:     defective("listStuck"),
@@ -114,8 +114,7 @@ func atRev(more string) string {
 	return `{"owner":"o","expected_rev":$rev,"request_id":"r2"` + more + `}`
 }
 
-// question is a request of a caller, who is named by its grants: everyRole where it
-// is empty.
+// question is a request of a caller, which is named by its grants; empty is everyRole.
 type question struct {
 	target, body string
 	caller       string
@@ -125,7 +124,7 @@ type question struct {
 	key string
 }
 
-// request is the question as it is sent, with the objects that it names.
+// request returns the question's request, with the objects that it names.
 func (g *guarded) request(t *testing.T, q question) (request *http.Request, body string) {
 	t.Helper()
 	target, body := g.fill(t, q.target, q.body)
@@ -143,10 +142,10 @@ func (g *guarded) request(t *testing.T, q question) (request *http.Request, body
 	return newRequest(t, method, path, body, headers...), body
 }
 
-// errUnforeseen is a failure without a code of its own.
+// errUnforeseen is a failure without a problem code.
 var errUnforeseen = errors.New("dial 10.0.0.7: secret")
 
-// defective is the situation in which what the server asks first is broken.
+// defective is the situation in which the limiter of callers panics.
 func defective(operation string) situation {
 	return func(t *testing.T, g *guarded) question {
 		t.Helper()
@@ -171,7 +170,7 @@ type unreachable struct{}
 
 func (unreachable) RoundTrip(*http.Request) (*http.Response, error) { return nil, errUnforeseen }
 
-// withoutIssuer is the situation in which a JWT can not be checked.
+// withoutIssuer is the situation in which a JWT cannot be checked.
 func withoutIssuer(t *testing.T, g *guarded) question {
 	t.Helper()
 	issuer, err := auth.NewIssuer(auth.IssuerConfig{
@@ -186,7 +185,7 @@ func withoutIssuer(t *testing.T, g *guarded) question {
 	return question{target: "GET /metrics", caller: "jwt"}
 }
 
-// spoil makes of a request that would be accepted one that is refused.
+// spoil changes an acceptable request so that it is refused.
 type spoil func(t *testing.T, g *guarded, operation contracttest.Operation, accepted question) question
 
 // shared has the refusals that are the same for all operations, by status code.
@@ -262,7 +261,7 @@ func outsider(t *testing.T, operation string) string {
 // placeholder stands for an object in the path of an operation.
 var placeholder = regexp.MustCompile(`\{\w+\}`)
 
-// orEmpty is a body that is there.
+// orEmpty returns the body, or an empty object if there is none.
 func orEmpty(body string) string {
 	if body == "" {
 		return "{}"

@@ -11,9 +11,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
 )
 
-// Each status code that the document has for an operation is answered by the real
-// use cases, as the document says. One that nobody can provoke should not be in
-// the document, and one that is answered and is not there fails the test.
+// The real use cases answer each status code that the document has for an operation,
+// as documented. A status that no request can provoke should not be in the document,
+// and an undocumented status fails the test.
 func TestEveryDocumentedStatusCodeIsAnswered(t *testing.T) {
 	t.Parallel()
 	contract, err := contracttest.New()
@@ -44,10 +44,10 @@ func TestEveryDocumentedStatusCodeIsAnswered(t *testing.T) {
 	})
 }
 
-// maxTestBody is the largest body that the server of these cases takes.
+// maxTestBody is the largest body that the server of these cases accepts.
 const maxTestBody = 1 << 14
 
-// walk brings about one status code of an operation.
+// walk provokes one status code of an operation.
 func (g *guarded) walk(t *testing.T, operation contracttest.Operation, status int) {
 	t.Helper()
 	asked := g.situate(t, operation, status)
@@ -80,9 +80,8 @@ func (g *guarded) situate(t *testing.T, operation contracttest.Operation, status
 	return refused(t, g, operation, accepted)
 }
 
-// judgeRequest fails the test where a request is not as documented and the server
-// does not answer so, or the other way round. What is wrong with 422 may show in a
-// schema or not.
+// judgeRequest fails the test if the document and the server disagree on whether a
+// request is valid. A schema may or may not show the violations of 422.
 func judgeRequest(t *testing.T, fault error, status int) {
 	t.Helper()
 	refused := status == http.StatusBadRequest || status == http.StatusUnsupportedMediaType
@@ -95,7 +94,7 @@ func judgeRequest(t *testing.T, fault error, status int) {
 	}
 }
 
-// A case whose status code left the document leaves this test as well.
+// A case whose status code is no longer documented must be removed.
 func TestEveryCaseIsDocumented(t *testing.T) {
 	t.Parallel()
 	statuses := map[string][]int{}
@@ -114,7 +113,7 @@ func TestEveryCaseIsDocumented(t *testing.T) {
 	}
 }
 
-// The roles of a case's outsider are those of package auth.
+// The outsiders have the roles of package auth.
 func TestThereIsACallerForEachRole(t *testing.T) {
 	t.Parallel()
 	for _, role := range auth.Roles() {

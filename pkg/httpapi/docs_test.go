@@ -27,8 +27,8 @@ func TestTheContractIsServedAsAPage(t *testing.T) {
 	}
 }
 
-// A browser shows the page as it is meant: its style is the one that the policy
-// allows, and it has nothing that the policy forbids.
+// A browser shows the page in full: the policy allows its style, and the page holds
+// nothing that the policy forbids.
 func TestThePolicyOfThePageAllowsItsStyleAndNothingElse(t *testing.T) {
 	t.Parallel()
 	response := newHarness(t).do(t, http.MethodGet, "/docs", "")

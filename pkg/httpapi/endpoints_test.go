@@ -14,7 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// asJSON is the value as the server writes it.
+// asJSON returns the value as the server writes it.
 func asJSON(t *testing.T, value any) string {
 	t.Helper()
 	encoded, err := json.Marshal(value)
@@ -54,7 +54,7 @@ func TestEmptyListsAreWrittenAsLists(t *testing.T) {
 	}
 }
 
-// What a claim shows of a directive is the message, but for its lease.
+// A claim holds the directive's message unchanged, except for its lease.
 func TestADirectiveGoesOutByteForByte(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -86,7 +86,7 @@ func TestOperatorsBadParametersAreNamed(t *testing.T) {
 	}
 }
 
-func TestABatchAnswersEachCommandByItself(t *testing.T) {
+func TestABatchAnswersEachCommandIndependently(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	body := `{"commands":[` + command + `, ` + strings.Replace(command, "doc.ingest", "doc.eat", 1) + `,` +
@@ -100,7 +100,7 @@ func TestABatchAnswersEachCommandByItself(t *testing.T) {
 	if diff := cmp.Diff([]int32{202, 422, 202}, statuses); diff != "" {
 		t.Errorf("statuses (-want +got):\n%s", diff)
 	}
-	// Whether it is a repeat is said of each that was accepted, also if it is not.
+	// Each accepted command says whether it is a repeat.
 	if n := strings.Count(response.Body, `"replayed":false`); n != 2 || result.Results[1].Replayed != nil {
 		t.Errorf("%d of 2 say that they are no repeats: %s", n, response.Body)
 	}
@@ -135,8 +135,8 @@ func TestABatchAsAWholeIsRefused(t *testing.T) {
 	}
 }
 
-// The key of a retry operation is read as that of a command is: the same one, however
-// it is written, is of the same operation.
+// The key of a retry operation is read as a command's key is: two spellings of a key
+// name the same operation.
 func TestTheKeyOfARetryOperation(t *testing.T) {
 	t.Parallel()
 	create := func(h *harness, key string) answer {

@@ -37,7 +37,7 @@ func LearnRouteOfUnknownObjects(config Config, method, template string) error {
 	return g.learn(routeOf(method, template))
 }
 
-// routeOf is a router with one route.
+// routeOf returns a router with one route.
 func routeOf(method, template string) *mux.Router {
 	router := mux.NewRouter()
 	route := router.HandleFunc(template, func(http.ResponseWriter, *http.Request) {})

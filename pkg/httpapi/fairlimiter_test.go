@@ -19,14 +19,14 @@ import (
 // maxStreams is how many streams a process keeps open.
 const maxStreams = 1024
 
-// lasting is a request that lasts, such as a stream.
+// lasting is a long-lived request, such as a stream.
 type lasting struct {
 	leave    context.CancelFunc
 	recorder *httptest.ResponseRecorder
 	answered chan struct{}
 }
 
-// over reports whether the request is answered to its end.
+// over reports whether the request is answered in full.
 func (l *lasting) over() bool {
 	select {
 	case <-l.answered:
@@ -36,7 +36,7 @@ func (l *lasting) over() bool {
 	}
 }
 
-// crowd is a guarded harness with requests that last, in a bubble of time. They end
+// crowd is a guarded harness with long-lived requests, in a synctest bubble. They end
 // with the test.
 type crowd struct {
 	*guarded

@@ -27,7 +27,7 @@ func ack(tenant, jobID, stepID string) string {
 		`","attempt_no":1,"lease_id":"l1","timestamp":"2026-01-27T11:02:00Z"}`
 }
 
-func TestAPlatformCallerIsForItsServices(t *testing.T) {
+func TestAPlatformCallerMayReportOnlyForItsServices(t *testing.T) {
 	t.Parallel()
 	const ocr, embed, all = "platform:t:ocr", "platform:t:embed", "platform:*:ocr"
 	const noItem, noJobDetail = "There is no such work item.", "There is no such job."
@@ -75,7 +75,7 @@ func TestAPlatformCallerIsForItsServices(t *testing.T) {
 }
 
 // The owner lookup and the use case must get the same id.
-func TestTheObjectThatIsCheckedIsTheOneThatIsUsed(t *testing.T) {
+func TestTheCheckedObjectIsTheUsedObject(t *testing.T) {
 	t.Parallel()
 	const reader = "read:t"
 	for path, want := range map[string]string{
@@ -96,14 +96,14 @@ func TestTheObjectThatIsCheckedIsTheOneThatIsUsed(t *testing.T) {
 			t.Errorf("%s: %d %s", path, response.Status, response.Body)
 			continue
 		}
-		// The check, the use, and the payload of the job that was found.
+		// The guard's lookup, the use case, and the payload of the job that was found.
 		if diff := cmp.Diff([]string{tablestore.Escape(want), tablestore.Escape(want), job}, g.store.read()); diff != "" {
 			t.Errorf("%s: what is read (-want +got):\n%s", path, diff)
 		}
 	}
 }
 
-func TestCallersForAllTenantsCostNoLook(t *testing.T) {
+func TestCallersForAllTenantsNeedNoOwnerLookup(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"read:*", "platform:*", "read:t", "platform:*:ocr"})
 	reads := func(grants, target, body string) int {
@@ -122,7 +122,7 @@ func TestCallersForAllTenantsCostNoLook(t *testing.T) {
 	}
 }
 
-func TestAListIsOfOneTenantUnlessTheCallerIsForAll(t *testing.T) {
+func TestAListNeedsATenantUnlessTheCallerMayReadAll(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"read:t admin:t", "read:* admin:*"})
 	for _, target := range []string{"/v1/jobs", "/v1/admin/outbox", "/v1/admin/failures", "/v1/admin/webhooks"} {
@@ -138,7 +138,7 @@ func TestAListIsOfOneTenantUnlessTheCallerIsForAll(t *testing.T) {
 	}
 }
 
-func TestPausesOfOthersAreNotListed(t *testing.T) {
+func TestPausesOfOtherTenantsAreNotListed(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"admin:t", "admin:o", "admin:*"})
 	g.pausing(t)
@@ -153,7 +153,7 @@ func TestPausesOfOthersAreNotListed(t *testing.T) {
 	}
 }
 
-func TestTheCommandsOfABatchAreLetInOneByOne(t *testing.T) {
+func TestTheCommandsOfABatchAreAuthorizedOneByOne(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"submit:t"})
 	body := `{"commands":[` + command + `,` + strings.Replace(command, `"t"`, `"o"`, 1) + `,{}]}`
@@ -175,7 +175,7 @@ func TestTheCommandsOfABatchAreLetInOneByOne(t *testing.T) {
 	}
 }
 
-func TestOutboxRowsOfAJobOfAnotherTenantAreNotThere(t *testing.T) {
+func TestOutboxRowsOfAForeignJobAreMissing(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"admin:t", "admin:*"})
 	own := g.submitted(t)
@@ -195,8 +195,8 @@ func TestOutboxRowsOfAJobOfAnotherTenantAreNotThere(t *testing.T) {
 	}
 }
 
-// One tenant's key must neither meet nor show another's.
-func TestKeysOfRetriesAreTheTenants(t *testing.T) {
+// One tenant's key must neither collide with another's nor reveal it.
+func TestRetryKeysBelongToTheTenant(t *testing.T) {
 	t.Parallel()
 	callers := []string{"admin:t", "admin:o", "admin:*"}
 	g := newGuarded(t, callers)
@@ -221,11 +221,11 @@ func TestKeysOfRetriesAreTheTenants(t *testing.T) {
 	}
 }
 
-func TestALookThatFailsLetsNobodyIn(t *testing.T) {
+func TestAFailedOwnerLookupAdmitsNoRequest(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"read:t", "submit:*"})
 	away := func(times int) {
-		var calls atomic.Int64 // A stage's batches are written side by side.
+		var calls atomic.Int64 // A stage's batches are written in parallel.
 		g.store.on(func(context.Context) error {
 			if calls.Add(1) <= int64(times) {
 				return tablestore.ErrUnavailable
@@ -273,7 +273,7 @@ func (broken) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("out of order")
 }
 
-func TestReadinessTellsOperatorsAlone(t *testing.T) {
+func TestReadinessWarnsOnlyOperators(t *testing.T) {
 	t.Parallel()
 	callers := []string{"read:*", "admin:*", "read:t", "platform:*"}
 	g := newGuarded(t, callers)
@@ -294,8 +294,8 @@ func TestReadinessTellsOperatorsAlone(t *testing.T) {
 	}
 }
 
-// A server that needs no token answers no web page of another origin.
-func TestPagesOfOthersAreKeptOut(t *testing.T) {
+// A server that needs no token refuses web pages of another origin.
+func TestWebPagesOfOtherOriginsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		target  string
@@ -381,7 +381,7 @@ func TestAStreamEndsWithItsCallersRights(t *testing.T) {
 	})
 }
 
-func TestTheNotFoundOfAUseCaseStaysItsOwnForCallersForAll(t *testing.T) {
+func TestCallersForAllTenantsGetTheUseCasesNotFound(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"read:*"})
 	g.store.fail(&problem.Error{Code: problem.JobNotFound, Detail: "As the use case says."})

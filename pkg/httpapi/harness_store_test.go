@@ -9,7 +9,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// testStore is a store that counts what is asked of it, and has a hook.
+// testStore is a store that counts its calls, and has a hook.
 type testStore struct {
 	tablestore.Store
 
@@ -21,8 +21,8 @@ type testStore struct {
 	commits int
 }
 
-// on sets what runs before each call of the store, whose error is the call's, and
-// returns what did so far.
+// on sets the hook that runs before each call of the store, and returns the previous
+// one. Its error is the call's.
 func (s *testStore) on(hook func(ctx context.Context) error) func(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,14 +36,14 @@ func (s *testStore) fail(err error) {
 	s.on(func(context.Context) error { return err })
 }
 
-// reset forgets what was counted.
+// reset sets the counts to zero.
 func (s *testStore) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reads, s.commits = nil, 0
 }
 
-// untouched fails the test if the store was asked for anything since the reset.
+// untouched fails the test if the store was called since the reset.
 func (s *testStore) untouched(t *testing.T, what string) {
 	t.Helper()
 	s.mu.Lock()
@@ -53,7 +53,8 @@ func (s *testStore) untouched(t *testing.T, what string) {
 	}
 }
 
-// uncalled is untouched for what may have been looked up by its guard, for the record.
+// uncalled is untouched for a request whose guard may have looked up an owner for the
+// audit record.
 func (s *testStore) uncalled(t *testing.T, what string) {
 	t.Helper()
 	s.mu.Lock()

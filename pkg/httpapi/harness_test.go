@@ -36,10 +36,10 @@ var contract = sync.OnceValue(func() *contracttest.Contract {
 	return made
 })
 
-// harness is a server on the real use cases, over a store in memory. What a test
-// needs to be there is asked of a second server on the same use cases, which lets
-// everybody in and limits nobody. Each request that is accepted, and each response,
-// is held against the OpenAPI document.
+// harness is a server on the real use cases, over a store in memory. A second server
+// on the same use cases, which admits every caller without limits, creates the objects
+// that a test needs. Each accepted request, and each response, is checked against the
+// OpenAPI document.
 type harness struct {
 	*httpapi.Server
 
@@ -51,7 +51,7 @@ type harness struct {
 	relay    *outbox.Relay
 	registry *prometheus.Registry
 	log      *buffer
-	// tenant is whose objects are made. Its default is t.
+	// tenant owns the objects that fill creates. Its default is t.
 	tenant   string
 	commands int
 }
@@ -87,7 +87,7 @@ func newHarness(t testing.TB, configure ...func(*httpapi.Config)) *harness {
 	return h
 }
 
-// serve returns a server on the use cases of the harness, which lets everybody in.
+// serve returns a server on the use cases of the harness, which admits every caller.
 func (h *harness) serve(t testing.TB, configure ...func(*httpapi.Config)) *httpapi.Server {
 	t.Helper()
 	config := h.config()
@@ -100,8 +100,8 @@ func (h *harness) serve(t testing.TB, configure ...func(*httpapi.Config)) *httpa
 	return server
 }
 
-// config is the configuration of a server that lets everybody in, with a registry of
-// its own.
+// config is the configuration of a server that admits every caller, with its own
+// registry.
 func (h *harness) config() httpapi.Config {
 	return httpapi.Config{
 		UseCases: h.useCases, Ready: h.ready, Registry: prometheus.NewRegistry(), Auth: open(),
@@ -109,13 +109,13 @@ func (h *harness) config() httpapi.Config {
 	}
 }
 
-// ready says what the program says of its store, and has a warning.
+// ready reports the state of the store, as the program does, and a warning.
 func (h *harness) ready(ctx context.Context) ([]string, error) {
 	_, _, err := h.ledger.Live(ctx, 0, 1, "")
 	return []string{"The circuit to the bus is open."}, ledger.Problem(err)
 }
 
-// must fails the test for an error of its own.
+// must fails the test on an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -123,16 +123,16 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// quiet is a log that nobody reads.
+// quiet discards the log.
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// open lets everybody in who speaks to the hosts that the tests are for.
+// open admits every caller that addresses the hosts of the tests.
 func open() *auth.Authenticator {
 	return auth.New(auth.Config{Hosts: []string{"example.com", "lucius"}})
 }
 
 // do serves a request, in which names such as $job stand for objects (see fill), and
-// holds the response against the document. Headers are "Name: value" lines; a body
+// checks the response against the document. Headers are "Name: value" lines; a body
 // is declared as JSON unless they say otherwise, and its length unless they say that
 // it is chunked.
 func (h *harness) do(t testing.TB, method, target, body string, headers ...string) answer {
@@ -166,7 +166,7 @@ func newRequest(t testing.TB, method, target, body string, headers ...string) *h
 	return request
 }
 
-// send sends a request to one of the servers, and holds both against the contract.
+// send sends a request to one of the servers, and checks both against the contract.
 func (h *harness) send(t testing.TB, server *httpapi.Server, request *http.Request, body string) answer {
 	t.Helper()
 	recorder := httptest.NewRecorder()
@@ -198,8 +198,8 @@ func decoded[T any](t testing.TB, got answer) T {
 	return value
 }
 
-// problemOf returns the problem that the response is, and fails the test where
-// it is none or does not agree with itself.
+// problemOf returns the response's problem, and fails the test if there is none or its
+// fields contradict each other.
 func problemOf(t *testing.T, response answer) api.Problem {
 	t.Helper()
 	if got := response.Header.Get("Content-Type"); got != "application/problem+json" {

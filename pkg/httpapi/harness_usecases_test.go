@@ -78,14 +78,14 @@ func (h *harness) assemble(ctx context.Context) error {
 	return h.operate(ctx)
 }
 
-// paused says whether a pause covers such directives, of this process: nothing reads
-// the pauses again.
+// paused reports whether a pause of this process covers such directives: nothing
+// reads the pauses again.
 func (h *harness) paused(tenantID, protocolID string, lane int) bool {
 	subject := pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane}
 	return slices.ContainsFunc(h.useCases.Gate.Active(), func(p pauses.Pause) bool { return p.Covers(subject) })
 }
 
-// accept adds what accepts commands.
+// accept adds the use cases that accept commands.
 func (h *harness) accept() error {
 	registry, err := protocol.LoadFS(fstest.MapFS{"ingest.yaml": {Data: []byte(testProtocols)}})
 	if err != nil {
@@ -106,7 +106,7 @@ func (h *harness) accept() error {
 	return err
 }
 
-// operate adds what operators have.
+// operate adds the use cases of operators.
 func (h *harness) operate(ctx context.Context) error {
 	u, table := &h.useCases, h.ledger.Tables().Schedule
 	var err error
@@ -127,7 +127,7 @@ func (h *harness) operate(ctx context.Context) error {
 const command = `{"tenant_id":"t","request_type":"doc.ingest","schema_version":"1","payload":{"language":"en"},` +
 	`"input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"},"callback_urls":["https://hooks.example/a"]}`
 
-// given asks for what a test needs to be there, and returns the answer.
+// given sends a request that creates what a test needs, and returns the answer.
 func (h *harness) given(t testing.TB, target, body string, headers ...string) answer {
 	t.Helper()
 	method, path := split(target)
@@ -146,7 +146,7 @@ func (h *harness) submitted(t testing.TB) string {
 	return decoded[api.CommandAccepted](t, h.given(t, "POST /v1/commands", body)).JobID
 }
 
-// controlled is a job that was asked for something.
+// controlled is a job after a control request.
 func (h *harness) controlled(t testing.TB, verb string) string {
 	t.Helper()
 	id := h.submitted(t)
@@ -154,8 +154,7 @@ func (h *harness) controlled(t testing.TB, verb string) string {
 	return id
 }
 
-// claimed has a worker claim the step of a new job, and start it if that is asked
-// for.
+// claimed has a worker claim the step of a new job, and start it if start is set.
 func (h *harness) claimed(t testing.TB, start bool) (item api.WorkItem, got api.Directive) {
 	t.Helper()
 	h.submitted(t)
@@ -241,7 +240,8 @@ var objects = []struct {
 
 // fill makes the objects that a request names, and puts their ids in place. $claimed
 // and $running are a work item of the service ocr, whose rev is $rev; its directive
-// is of the job $of and has the lease $lease. The store does not fail meanwhile.
+// is of the job $of and has the lease $lease. The store does not fail while they are
+// made.
 func (h *harness) fill(t testing.TB, target, body string) (filledTarget, filledBody string) {
 	t.Helper()
 	hook := h.store.on(nil)

@@ -20,7 +20,7 @@ func TestASlowBodyOfARefusedRequestIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-func TestTextThatOthersWouldStumbleOverIsRefused(t *testing.T) {
+func TestTextThatReadersOfTheStoreMayRejectIsRefused(t *testing.T) {
 	t.Parallel()
 	nested := func(n int) string {
 		return `{"reason":"why","x":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}`
@@ -43,7 +43,7 @@ func TestTextThatOthersWouldStumbleOverIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatIsTooLongToBeAnIDIsNotThere(t *testing.T) {
+func TestAnObjectWithATooLongIDIsMissing(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a", 161)
 	g := newGuarded(t, []string{"submit:* read:* platform:* admin:*", "read:t"})

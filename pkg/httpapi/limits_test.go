@@ -19,7 +19,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// atMost is a limiter for so many requests, and hardly any after that.
+// atMost is a limiter for so many requests, with hardly any refill.
 func atMost(t *testing.T, burst int) *auth.Limiter {
 	t.Helper()
 	limiter, err := auth.NewLimiter(auth.LimitConfig{Rate: 0.01, Burst: burst})
@@ -40,7 +40,7 @@ func TestRequestsAreLimitedByCaller(t *testing.T) {
 	response := g.as(t, "read:t", "GET /v1/jobs/$job", "")
 	wantProblem(t, response, problem.RateLimited, "The caller sends too many requests.")
 	g.store.untouched(t, "a request beyond the limit")
-	// A hundred seconds after the request before, which may be a while ago.
+	// A hundred seconds after the previous request.
 	if got, err := strconv.Atoi(response.Header.Get("Retry-After")); err != nil || got < 1 || got > 100 {
 		t.Errorf("Retry-After is %q", response.Header.Get("Retry-After"))
 	}
@@ -54,7 +54,7 @@ func TestRequestsAreLimitedByCaller(t *testing.T) {
 	}
 }
 
-func TestRequestsAreLimitedByTenantWhoeverSendsThem(t *testing.T) {
+func TestRequestsAreLimitedByTenantAcrossCallers(t *testing.T) {
 	t.Parallel()
 	callers := []string{"submit:t read:t platform:t", "submit:*"}
 	g := newGuarded(t, callers, func(c *httpapi.Config) { c.TenantLimit = atMost(t, 4) })
@@ -164,7 +164,7 @@ func TestAnActionThatPanicsIsAudited(t *testing.T) {
 }
 
 // Neither log holds a credential.
-func TestTokensAreInNoLog(t *testing.T) {
+func TestLogsHoldNoTokens(t *testing.T) {
 	t.Parallel()
 	g, _ := audited(t, []string{"submit:t"})
 	wrong := auth.NewToken()

@@ -11,10 +11,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi"
 )
 
-// FuzzPageToken sees to it that a page token which no page has given, and one that
-// stands for a place at which no page has ended, is either taken for some place, or
-// refused as the client's mistake: it never makes an error of the server's, and never
-// says what the token stands for.
+// FuzzPageToken checks that a page token that no page has given, or whose position no
+// page has ended at, is either accepted as some position or refused as the client's
+// mistake. It never causes an internal error, and no answer reveals its position.
 func FuzzPageToken(f *testing.F) {
 	h := newHarness(f)
 	job, retry := h.failed(f), h.retrying(f)

@@ -12,10 +12,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// urlSafe is a text that goes into a query and comes out of JSON as it is.
+// urlSafe matches a text that needs no escaping in a query or in JSON.
 var urlSafe = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-func TestAPageTokenIsItsPlaceAsURLSafeText(t *testing.T) {
+func TestAPageTokenIsItsPositionAsURLSafeText(t *testing.T) {
 	t.Parallel()
 	for _, place := range []string{"", "7/a\x00", "0197f0c2", "\xff\xfe", "ä b/?&=+%"} {
 		token := httpapi.PageToken(place)
@@ -28,7 +28,7 @@ func TestAPageTokenIsItsPlaceAsURLSafeText(t *testing.T) {
 	}
 }
 
-func TestWhatNoPageHasGivenIsRefused(t *testing.T) {
+func TestAPageTokenThatNoPageHasGivenIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, token := range []string{"A", "AA==", "AB", "A A", "AA\n", "\x00", "+/+/", "7/a"} {
 		_, err := httpapi.PlaceOf(token)
@@ -76,8 +76,8 @@ func TestTheOutboxIsPagedByURLSafeTokens(t *testing.T) {
 	}
 }
 
-// wantNotGiven fails the test unless the error is that of a page token which no page
-// has given, and names the parameter.
+// wantNotGiven fails the test unless the error refuses a page token that no page has
+// given, and names the parameter.
 func wantNotGiven(t *testing.T, token string, err error) {
 	t.Helper()
 	var refused *problem.Error

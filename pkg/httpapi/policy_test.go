@@ -64,8 +64,8 @@ func policy(t *testing.T) map[string]permission {
 	return rows
 }
 
-// status is what a caller with the role for those tenants is answered when it
-// asks about the tenant t.
+// status is the answer to a caller with the role for those tenants that asks about the
+// tenant t.
 func (p permission) status(role auth.Role, tenants string) int {
 	switch {
 	case p.scope == "public":

@@ -22,9 +22,8 @@ func TestAProcessWithoutTheAPIAnswersProbes(t *testing.T) {
 	}
 }
 
-// beside sends a request that is not the API's, whose document the harness holds
-// requests and answers against.
-func beside(h *harness, method, path, body string) answer {
+// undocumented sends a request without checking it against the OpenAPI document.
+func undocumented(h *harness, method, path, body string) answer {
 	request := httptest.NewRequest(method, path, strings.NewReader(body))
 	request.Header.Set("Content-Type", "application/json")
 	recorder := httptest.NewRecorder()
@@ -42,7 +41,7 @@ func TestAProcessWithoutTheAPIAnswersNothingElse(t *testing.T) {
 		"GET /v1/commands": "", "GET /v2": "", "GET /healthz/": "",
 	} {
 		method, path := split(target)
-		wantProblem(t, beside(h, method, path, body), problem.NotFound, detail)
+		wantProblem(t, undocumented(h, method, path, body), problem.NotFound, detail)
 	}
 	h.store.untouched(t, "a process without the API")
 	h.measures(t, `lucius_http_requests_total{code="404",method="POST",route="unmatched"} 4`)

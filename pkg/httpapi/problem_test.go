@@ -16,8 +16,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// raised says by which operations each code of a use case is documented. The
-// other codes are the frame's own, or belong to access control.
+// raised names the operations that document each code of a use case. The other codes
+// come from this package or from access control.
 var raised = map[problem.Code][]string{
 	problem.InvalidJSON:              {"POST /v1/commands"},
 	problem.InvalidEnvelope:          {"POST /v1/commands", "POST /v1/callbacks/ack", "GET /v1/jobs/$job/events"},
@@ -170,7 +170,7 @@ func TestRetryAfterIsInWholeSeconds(t *testing.T) {
 	}
 }
 
-func TestNobodyIsAnsweredWhoWentAway(t *testing.T) {
+func TestAClientThatWentAwayGetsNoAnswer(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	ctx, leave := context.WithCancel(t.Context())
@@ -190,14 +190,14 @@ func TestNobodyIsAnsweredWhoWentAway(t *testing.T) {
 	h.measures(t, `lucius_http_requests_total{code="499",method="GET",route="/v1/jobs/{jobId}"} 1`)
 }
 
-func TestACancelledContextOfOursIsAnInternalError(t *testing.T) {
+func TestACancelledContextOfTheServerIsAnInternalError(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	h.store.fail(context.Canceled)
 	wantProblem(t, h.do(t, http.MethodGet, "/v1/jobs/$job", ""), problem.Internal, "")
 }
 
-func TestAResponseThatCanNotBeEncodedIsAnInternalError(t *testing.T) {
+func TestAResponseThatCannotBeEncodedIsAnInternalError(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	recorder := httptest.NewRecorder()

@@ -17,8 +17,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/story.txt")
 
-// story is a dialogue with a server, request by request. What is different in each
-// run goes by names: ID1 is the first id that was answered, LEASE and TOKEN are the
+// story is a dialogue with a server, request by request. Names replace the values that
+// differ in each run: ID1 is the first id that was answered, LEASE and TOKEN are the
 // last lease id and page token.
 type story struct {
 	h    *harness
@@ -36,7 +36,7 @@ var (
 	anyToken = regexp.MustCompile(`"next_page_token":"([^"]+)"`)
 )
 
-// real is a text with what its names stand for.
+// real replaces the names in a text by their values.
 func (s *story) real(text string) string {
 	for i := len(s.names) - 2; i >= 0; i -= 2 { // ID11 before ID1.
 		text = strings.ReplaceAll(text, s.names[i+1], s.names[i])
@@ -44,7 +44,7 @@ func (s *story) real(text string) string {
 	return strings.NewReplacer("LEASE", s.lease, "TOKEN", s.token).Replace(text)
 }
 
-// named is a text with names in place of what they stand for.
+// named replaces values in a text by their names.
 func (s *story) named(text string) string {
 	for _, id := range anyID.FindAllString(text, -1) {
 		if !strings.Contains(strings.Join(s.names, " "), id) {
@@ -63,8 +63,8 @@ func (s *story) named(text string) string {
 	return text
 }
 
-// ask sends a request, and tells it with its answer. A second has passed since the
-// one before.
+// ask sends a request one second after the previous one, and writes it down with its
+// answer.
 func (s *story) ask(t *testing.T, target, body string, headers ...string) {
 	t.Helper()
 	time.Sleep(time.Second)

@@ -49,7 +49,7 @@ func ids(stream string) []string {
 	return found
 }
 
-// told are the ids of a job's history.
+// told returns the ids of a job's history.
 func (h *harness) told(t *testing.T, job string) []string {
 	t.Helper()
 	var found []string
@@ -94,7 +94,7 @@ func TestAStreamThatCannotBeginIsAProblem(t *testing.T) {
 	}
 }
 
-// A store that is away for a moment does not end a stream.
+// A store that is unavailable for a moment does not end a stream.
 func TestAStreamOutlivesAnError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -143,9 +143,9 @@ func TestAStreamEndsWithTheServerAndWithItsClient(t *testing.T) {
 	}
 }
 
-// Proxies cut streams that are silent for long. So one says that it is alive also
-// while the store refuses, and while it does not answer at all.
-func TestAStreamIsNotSilentWhileTheStoreIsAway(t *testing.T) {
+// Proxies cut silent streams, so a stream sends signs of life also while the store
+// refuses calls or does not answer at all.
+func TestAStreamIsNotSilentWhileTheStoreIsUnavailable(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]func(context.Context) error{
 		"refuses":         func(context.Context) error { return errors.New("away") },

@@ -12,7 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-func TestHealthzIsAliveWhateverTheStoreSays(t *testing.T) {
+func TestHealthzDoesNotDependOnTheStore(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	h.store.fail(errors.New("down"))
@@ -37,7 +37,7 @@ func TestReadyz(t *testing.T) {
 	wantProblem(t, h.do(t, http.MethodGet, "/readyz", ""), problem.ShuttingDown, "This process stops; send the request again.")
 }
 
-func TestOpenAPIIsServedAsItIs(t *testing.T) {
+func TestOpenAPIIsServedUnchanged(t *testing.T) {
 	t.Parallel()
 	response := newHarness(t).do(t, http.MethodGet, "/openapi.yaml", "")
 	if got := response.Body; got != string(api.Spec()) {

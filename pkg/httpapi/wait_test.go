@@ -22,7 +22,7 @@ var waits = map[string]ask{
 	"work":  {"POST /v1/work:claim", `{"owner":"o","request_id":"r","wait_seconds":60}`},
 }
 
-func TestAWaitEndsWithItsTime(t *testing.T) {
+func TestAWaitEndsAtItsTimeout(t *testing.T) {
 	t.Parallel()
 	for what, asked := range waits {
 		synctest.Test(t, func(t *testing.T) {
@@ -39,8 +39,8 @@ func TestAWaitEndsWithItsTime(t *testing.T) {
 	}
 }
 
-// A longer wait than the longest is cut.
-func TestAWaitHasALongestTime(t *testing.T) {
+// A wait longer than MaxWait is cut to it.
+func TestAWaitIsCutToMaxWait(t *testing.T) {
 	t.Parallel()
 	for what, asked := range waits {
 		synctest.Test(t, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestAWaitHasALongestTime(t *testing.T) {
 	}
 }
 
-func TestAWaitEndsWithWhatItIsFor(t *testing.T) {
+func TestAWaitEndsWhenItsResultArrives(t *testing.T) {
 	t.Parallel()
 	for what, asked := range waits {
 		synctest.Test(t, func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestADrainingServerRefusesNewRequests(t *testing.T) {
 	}
 }
 
-func TestADrainingServerGoesOnWithWhatItHas(t *testing.T) {
+func TestADrainingServerFinishesItsRequests(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	h.store.on(func(context.Context) error {

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// setup is a service and a job of its ledger.
+// setup returns a service, its ledger and a job.
 func setup(t *testing.T) (*jobs.Service, *ledger.Ledger, string) {
 	t.Helper()
 	ended := &jobs.Ended{}
@@ -43,7 +43,7 @@ func setup(t *testing.T) (*jobs.Service, *ledger.Ledger, string) {
 	return jobs.New(l, ended, 0), l, accepted.Job.ID
 }
 
-func TestGet_ShowsEachStepItsPartOfThePayload(t *testing.T) {
+func TestGet_HoldsEachStepsPartOfThePayload(t *testing.T) {
 	t.Parallel()
 	s, _, id := setup(t)
 	view, err := s.Get(t.Context(), id)
@@ -55,7 +55,7 @@ func TestGet_ShowsEachStepItsPartOfThePayload(t *testing.T) {
 	}
 }
 
-func TestGet_OfAJobThatIsNotThere(t *testing.T) {
+func TestGet_MissingJob(t *testing.T) {
 	t.Parallel()
 	s, _, _ := setup(t)
 	for name, call := range map[string]func() error{
@@ -106,7 +106,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-func TestWait_SeesAnEndThatAnotherProcessBroughtAbout(t *testing.T) {
+func TestWait_SeesAJobThatAnotherProcessEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, l, id := setup(t)
@@ -124,7 +124,7 @@ func TestWait_SeesAnEndThatAnotherProcessBroughtAbout(t *testing.T) {
 	})
 }
 
-func TestControl_SaysWhetherItChangedAnything(t *testing.T) {
+func TestControl_ReportsWhetherTheJobChanged(t *testing.T) {
 	t.Parallel()
 	s, _, id := setup(t)
 	c := jobs.Control{JobID: id, Reason: "because", Actor: "client", RequestID: "r"}

@@ -2,17 +2,17 @@ package jobs_test
 
 import "testing"
 
-// TestTableLayout has what holds in the layout "ledger" hold in the layout "table".
-func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says it for itself.
+// TestTableLayout runs tests of the layout "ledger" in the layout "table".
+func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them calls t.Parallel.
 	for name, test := range map[string]func(*testing.T){
-		"Get_ShowsEachStepItsPartOfThePayload": TestGet_ShowsEachStepItsPartOfThePayload,
-		"Get_OfAJobThatIsNotThere":             TestGet_OfAJobThatIsNotThere,
+		"Get_HoldsEachStepsPartOfThePayload":   TestGet_HoldsEachStepsPartOfThePayload,
+		"Get_MissingJob":                       TestGet_MissingJob,
 		"Wait":                                 TestWait,
-		"Wait_SeesAnEndThatAnotherProcessBroughtAbout": TestWait_SeesAnEndThatAnotherProcessBroughtAbout,
-		"Control_SaysWhetherItChangedAnything":         TestControl_SaysWhetherItChangedAnything,
-		"List_NamesTheParameterThatMakesNoSense":       TestList_NamesTheParameterThatMakesNoSense,
-		"Rerun_AnswersWithTheNewJob":                   TestRerun_AnswersWithTheNewJob,
-		"Follow_ContinuesAfterAnEntry":                 TestFollow_ContinuesAfterAnEntry,
+		"Wait_SeesAJobThatAnotherProcessEnded": TestWait_SeesAJobThatAnotherProcessEnded,
+		"Control_ReportsWhetherTheJobChanged":  TestControl_ReportsWhetherTheJobChanged,
+		"List_NamesTheInvalidParameter":        TestList_NamesTheInvalidParameter,
+		"Rerun_AnswersWithTheNewJob":           TestRerun_AnswersWithTheNewJob,
+		"Follow_ContinuesAfterAnEntry":         TestFollow_ContinuesAfterAnEntry,
 	} {
 		t.Run(name, test)
 	}

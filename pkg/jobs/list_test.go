@@ -109,7 +109,7 @@ func TestList(t *testing.T) {
 	})
 }
 
-func TestList_NamesTheParameterThatMakesNoSense(t *testing.T) {
+func TestList_NamesTheInvalidParameter(t *testing.T) {
 	t.Parallel()
 	s, _, id := setup(t)
 	now := time.Now()
@@ -129,7 +129,7 @@ func TestList_NamesTheParameterThatMakesNoSense(t *testing.T) {
 }
 
 // An index row may name a job whose accept never committed.
-func TestList_LeavesOutWhatIsNotThere(t *testing.T) {
+func TestList_SkipsMissingJobs(t *testing.T) {
 	t.Parallel()
 	store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
 	l, err := ledger.Open(t.Context(), ledger.Config{Store: store})

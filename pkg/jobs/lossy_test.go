@@ -6,7 +6,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// lossy is a split store that loses the commits of jobs while it is told to.
+// lossy is a split store that fails the commits of jobs while losing is set.
 type lossy struct {
 	tablestore.Store
 	losing bool

@@ -52,7 +52,7 @@ func exchange(target, sent string, status int, received string, headers ...strin
 	}
 }
 
-func TestExchangesAreHeldAgainstTheDocument(t *testing.T) {
+func TestExchangesAreCheckedAgainstTheDocument(t *testing.T) {
 	t.Parallel()
 	const location = "Location: /v1/jobs/j1"
 	for _, test := range []struct {
@@ -111,7 +111,7 @@ func TestACommandWithoutItsFieldsMustNotBeAccepted(t *testing.T) {
 	}
 }
 
-func TestRequestsAreHeldAgainstTheDocument(t *testing.T) {
+func TestRequestsAreCheckedAgainstTheDocument(t *testing.T) {
 	t.Parallel()
 	contract := newContract(t)
 	for _, test := range []struct {
@@ -137,7 +137,7 @@ func TestRequestsAreHeldAgainstTheDocument(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatIsAsDocumentedIsCounted(t *testing.T) {
+func TestOnlyDocumentedExchangesAreCounted(t *testing.T) {
 	t.Parallel()
 	contract := newContract(t)
 	for _, made := range []*contracttest.Exchange{

@@ -43,7 +43,7 @@ func ask(t *testing.T, client *http.Client, method, url, body string) (status in
 	return response.StatusCode, string(data), err
 }
 
-func TestTransportPassesOnWhatItSeesAndTellsFaults(t *testing.T) {
+func TestTransportPassesExchangesOnAndReportsFaults(t *testing.T) {
 	t.Parallel()
 	var sent string
 	url, client, faults := answering(t, func(w http.ResponseWriter, r *http.Request) {
