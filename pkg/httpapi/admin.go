@@ -20,7 +20,7 @@ import (
 
 // RetryOutbox is POST /v1/admin/outbox/retry.
 func (e *endpoints) RetryOutbox(w http.ResponseWriter, r *http.Request) {
-	serve(e, w, r, http.StatusOK, e.strict, func(ctx context.Context, request api.OutboxRetryRequest) (any, error) {
+	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.OutboxRetryRequest) (any, error) {
 		state := requestStateOf(ctx)
 		// The audit record names the rows by the first ids or by the job.
 		const named = 8
@@ -54,7 +54,7 @@ func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params ap
 		return
 	}
 	filter := outbox.ListFilter{
-		State: statemachine.OutboxState(textOf(params.State)), TenantID: textOf(params.TenantID), Lane: laneOf(params.Lane),
+		State: statemachine.OutboxState(orZero(params.State)), TenantID: orZero(params.TenantID), Lane: laneOf(params.Lane),
 	}
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
 		func(ctx context.Context, limit int, after string) (any, error) {
@@ -104,7 +104,7 @@ func (e *endpoints) ListJobWebhooks(w http.ResponseWriter, r *http.Request, jobI
 func (e *endpoints) ListWebhooks(w http.ResponseWriter, r *http.Request, params api.ListWebhooksParams) {
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
 		func(ctx context.Context, limit int, after string) (any, error) {
-			rows, next, err := e.Ledger.Undelivered(ctx, textOf(params.TenantID), limit, after)
+			rows, next, err := e.Ledger.Undelivered(ctx, orZero(params.TenantID), limit, after)
 			found, err := e.webhooks(ctx, rows, err)
 			return api.WebhookPage{Webhooks: found, NextPageToken: pageToken(next)}, err
 		})
@@ -112,7 +112,7 @@ func (e *endpoints) ListWebhooks(w http.ResponseWriter, r *http.Request, params 
 
 // ReplayWebhook is POST /v1/admin/webhooks/{webhookId}:replay.
 func (e *endpoints) ReplayWebhook(w http.ResponseWriter, r *http.Request, webhookID api.WebhookID) {
-	serve(e, w, r, http.StatusOK, e.optional, func(ctx context.Context, _ api.ControlRequest) (any, error) {
+	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, _ api.ControlRequest) (any, error) {
 		row, replayed, err := e.Ledger.ReplayWebhook(ctx, webhookID)
 		switch {
 		case errors.Is(err, ledger.ErrJobNotFound):
@@ -160,13 +160,13 @@ func (e *endpoints) webhooks(ctx context.Context, rows []ledger.WebhookRow, err 
 
 // ListFailures is GET /v1/admin/failures.
 func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params api.ListFailuresParams) {
-	if err := e.guard.authorizeTenant(r.Context(), textOf(params.TenantID)); err != nil {
+	if err := e.guard.authorizeTenant(r.Context(), orZero(params.TenantID)); err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
 	report, err := e.Failures.Groups(r.Context(), upkeep.FailureFilter{
-		TenantID: textOf(params.TenantID), RequestType: textOf(params.RequestType),
-		CreatedAfter: timeOf(params.CreatedAfter), CreatedBefore: timeOf(params.CreatedBefore),
+		TenantID: orZero(params.TenantID), RequestType: orZero(params.RequestType),
+		CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
 	})
 	found := api.FailureList{Groups: make([]api.FailureGroup, len(report.Groups)), Truncated: report.Truncated}
 	for i := range report.Groups {
@@ -182,11 +182,11 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 
 // CreateRetry is POST /v1/admin/retries.
 func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params api.CreateRetryParams) {
-	serve(e, w, r, http.StatusAccepted, e.strict, func(ctx context.Context, request api.RetryRequest) (any, error) {
+	serve(e, w, r, http.StatusAccepted, strict, func(ctx context.Context, request api.RetryRequest) (any, error) {
 		if err := e.guard.authorizeTenant(ctx, request.TenantID); err != nil {
 			return nil, err
 		}
-		key, err := commands.HeaderKey(textOf(params.IdempotencyKey))
+		key, err := commands.HeaderKey(orZero(params.IdempotencyKey))
 		if err != nil {
 			return nil, err
 		}
@@ -227,7 +227,7 @@ func (e *endpoints) GetRetry(w http.ResponseWriter, r *http.Request, retryID api
 
 // CancelRetry is POST /v1/admin/retries/{retryId}:cancel.
 func (e *endpoints) CancelRetry(w http.ResponseWriter, r *http.Request, retryID api.RetryID) {
-	serve(e, w, r, http.StatusOK, e.optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
+	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
 		op, err := e.Failures.Cancel(ctx, retryID)
 		if err == nil {
 			e.config.Log.InfoContext(ctx, "retry operation cancelled", "retry_id", op.ID, "reason", request.Reason,
@@ -267,7 +267,7 @@ func (e *endpoints) ListPauses(w http.ResponseWriter, r *http.Request) {
 
 // CreatePause is POST /v1/admin/pauses.
 func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
-	serve(e, w, r, http.StatusOK, e.strict, func(ctx context.Context, request api.PauseRequest) (any, error) {
+	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.PauseRequest) (any, error) {
 		if err := e.guard.authorizeTenant(ctx, request.TenantID); err != nil {
 			return nil, err
 		}
@@ -279,7 +279,7 @@ func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
 
 // ResumePause is POST /v1/admin/pauses/{pauseId}:resume.
 func (e *endpoints) ResumePause(w http.ResponseWriter, r *http.Request, pauseID api.PauseID) {
-	serve(e, w, r, http.StatusOK, e.optional, func(ctx context.Context, request api.ResumeRequest) (any, error) {
+	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ResumeRequest) (any, error) {
 		scope, err := pauses.ParseScope(pauseID)
 		if err != nil {
 			return nil, &problem.Error{Code: problem.NotFound, Detail: "There is no such pause.", Err: err}

@@ -17,12 +17,12 @@ import (
 
 // SubmitCommand is POST /v1/commands.
 func (e *endpoints) SubmitCommand(w http.ResponseWriter, r *http.Request, params api.SubmitCommandParams) {
-	e.submit(w, r, commands.Headers{IdempotencyKey: textOf(params.IdempotencyKey), Traceparent: textOf(params.Traceparent)})
+	e.submit(w, r, commands.Headers{IdempotencyKey: orZero(params.IdempotencyKey), Traceparent: orZero(params.Traceparent)})
 }
 
 // Orchestrate is POST /v1/orchestrate, another name of POST /v1/commands.
 func (e *endpoints) Orchestrate(w http.ResponseWriter, r *http.Request, params api.OrchestrateParams) {
-	e.submit(w, r, commands.Headers{IdempotencyKey: textOf(params.IdempotencyKey), Traceparent: textOf(params.Traceparent)})
+	e.submit(w, r, commands.Headers{IdempotencyKey: orZero(params.IdempotencyKey), Traceparent: orZero(params.Traceparent)})
 }
 
 // submit passes the raw body on: the use case needs its canonical form.
@@ -78,7 +78,7 @@ func (b *batch) Check() []problem.Violation {
 
 // SubmitBatch is POST /v1/commands:batch.
 func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {
-	serve(e, w, r, http.StatusOK, e.strict, func(ctx context.Context, request batch) (any, error) {
+	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request batch) (any, error) {
 		results := make([]api.BatchItem, len(request.Commands))
 		var group errgroup.Group
 		group.SetLimit(batchParallel)

@@ -28,12 +28,11 @@ var _ api.ServerInterface = (*endpoints)(nil)
 func serve[Body any, Checked interface {
 	*Body
 	checker
-}](e *endpoints, w http.ResponseWriter, r *http.Request, status int,
-	decode func(http.ResponseWriter, *http.Request, checker) error,
+}](e *endpoints, w http.ResponseWriter, r *http.Request, status int, rule bodyRule,
 	call func(context.Context, Body) (any, error),
 ) {
 	var body Body
-	if err := decode(w, r, Checked(&body)); err != nil {
+	if err := e.decode(w, r, rule, Checked(&body)); err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
@@ -77,11 +76,11 @@ func (e *endpoints) page(w http.ResponseWriter, r *http.Request, limit *api.Limi
 		e.respond.problem(w, r, invalid(fmt.Sprintf("parameter limit must be 1 to %d", api.MaxPage), nil))
 		return
 	}
-	if len(textOf(token)) > api.MaxPageToken {
+	if len(orZero(token)) > api.MaxPageToken {
 		e.respond.problem(w, r, invalid("parameter "+invalidPageToken, nil))
 		return
 	}
-	after, err := placeOf(textOf(token))
+	after, err := placeOf(orZero(token))
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return
@@ -95,7 +94,7 @@ func (e *endpoints) page(w http.ResponseWriter, r *http.Request, limit *api.Limi
 func (e *endpoints) pageOfTenant(w http.ResponseWriter, r *http.Request, tenant *string, limit *api.Limit, token *api.PageToken,
 	list lister,
 ) {
-	if err := e.guard.authorizeTenant(r.Context(), textOf(tenant)); err != nil {
+	if err := e.guard.authorizeTenant(r.Context(), orZero(tenant)); err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}

@@ -1,7 +1,7 @@
 package httpapi
 
 import (
-	"container/list"
+	"slices"
 	"sync"
 )
 
@@ -14,23 +14,22 @@ type fairLimiter struct {
 	limit int
 
 	mu      sync.Mutex
-	taken   int
+	taken   int // invariant: taken = Σ len(callers[c]) ≤ limit
 	ended   bool
-	callers map[string]*list.List // Of *slot, the oldest first.
+	callers map[string][]*slot // The oldest first; no entry is empty.
 }
 
 // slot belongs to one request, which releases it soon after ended is closed.
 type slot struct {
 	limiter  *fairLimiter
 	caller   string
-	held     *list.Element // Nil once the slot is preempted.
 	ended    chan struct{} // Closed when the slot is preempted, or the limiter ends.
 	released chan struct{} // Closed when the holder has released it.
 }
 
 // newFairLimiter returns a limiter with limit slots.
 func newFairLimiter(limit int) *fairLimiter {
-	return &fairLimiter{limit: limit, callers: map[string]*list.List{}}
+	return &fairLimiter{limit: limit, callers: map[string][]*slot{}}
 }
 
 // acquire returns a slot for a request of the caller, or nil if the caller has its
@@ -53,10 +52,7 @@ func (l *fairLimiter) acquire(caller string) *slot {
 	if l.ended {
 		close(acquired.ended)
 	}
-	if l.callers[caller] == nil {
-		l.callers[caller] = list.New()
-	}
-	acquired.held = l.callers[caller].PushBack(acquired)
+	l.callers[caller] = append(l.callers[caller], acquired)
 	l.taken++
 	l.mu.Unlock()
 	if preempted != nil {
@@ -68,36 +64,29 @@ func (l *fairLimiter) acquire(caller string) *slot {
 // victim returns the oldest slot of the caller with the most slots, or nil if with
 // one more slot the other caller would have at least as many. The lock is held.
 func (l *fairLimiter) victim(caller string) *slot {
-	most := 0
-	if own := l.callers[caller]; own != nil {
-		most = own.Len()
-	}
-	most++ // With the new slot.
-	var heaviest *list.List
+	most := len(l.callers[caller]) + 1
+	var oldest *slot
 	for _, held := range l.callers {
-		if held.Len() > most {
-			heaviest, most = held, held.Len()
+		if len(held) > most {
+			oldest, most = held[0], len(held)
 		}
 	}
-	if heaviest == nil {
-		return nil
-	}
-	oldest, _ := heaviest.Front().Value.(*slot)
 	return oldest
 }
 
 // remove stops counting a slot, unless that happened before. The lock is held.
 func (l *fairLimiter) remove(s *slot) {
-	if s.held == nil {
+	held := l.callers[s.caller]
+	i := slices.Index(held, s)
+	if i < 0 {
 		return
 	}
-	held := l.callers[s.caller]
-	held.Remove(s.held)
-	s.held = nil
 	l.taken--
-	if held.Len() == 0 {
+	if len(held) == 1 {
 		delete(l.callers, s.caller)
+		return
 	}
+	l.callers[s.caller] = slices.Delete(held, i, i+1)
 }
 
 // release gives the slot back. The holder calls it once.
@@ -117,10 +106,8 @@ func (l *fairLimiter) end() {
 	}
 	l.ended = true
 	for _, held := range l.callers {
-		for e := held.Front(); e != nil; e = e.Next() {
-			if s, ok := e.Value.(*slot); ok {
-				close(s.ended)
-			}
+		for _, s := range held {
+			close(s.ended)
 		}
 	}
 }

@@ -47,15 +47,15 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 		e.respond.problem(w, r, invalid("parameter state is not a state of a job", nil))
 		return
 	}
-	if max(len(textOf(params.CorrelationID)), len(textOf(params.RequestType))) > api.MaxName {
+	if max(len(orZero(params.CorrelationID)), len(orZero(params.RequestType))) > api.MaxName {
 		message := fmt.Sprintf("parameters correlation_id and request_type must be at most %d bytes", api.MaxName)
 		e.respond.problem(w, r, invalid(message, nil))
 		return
 	}
 	filter := jobs.Filter{
-		TenantID: textOf(params.TenantID), State: statemachine.JobState(textOf(params.State)),
-		RequestType: textOf(params.RequestType), CorrelationID: textOf(params.CorrelationID),
-		CreatedAfter: timeOf(params.CreatedAfter), CreatedBefore: timeOf(params.CreatedBefore),
+		TenantID: orZero(params.TenantID), State: statemachine.JobState(orZero(params.State)),
+		RequestType: orZero(params.RequestType), CorrelationID: orZero(params.CorrelationID),
+		CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
 	}
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
 		func(ctx context.Context, limit int, after string) (any, error) {
@@ -71,7 +71,7 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 // ListJobEvents is GET /v1/jobs/{jobId}/events.
 func (e *endpoints) ListJobEvents(w http.ResponseWriter, r *http.Request, jobID api.JobID, params api.ListJobEventsParams) {
 	if wantsStream(r) {
-		e.streamEvents(w, r, jobID, textOf(params.LastEventID))
+		e.streamEvents(w, r, jobID, orZero(params.LastEventID))
 		return
 	}
 	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, after string) (any, error) {
@@ -86,7 +86,7 @@ func (e *endpoints) ListJobEvents(w http.ResponseWriter, r *http.Request, jobID 
 
 // RerunJob is POST /v1/jobs/{jobId}:rerun.
 func (e *endpoints) RerunJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
-	serve(e, w, r, http.StatusAccepted, e.optional, func(ctx context.Context, request api.RerunRequest) (any, error) {
+	serve(e, w, r, http.StatusAccepted, optional, func(ctx context.Context, request api.RerunRequest) (any, error) {
 		accepted, err := e.Jobs.Rerun(ctx, controlOf(ctx, jobID, request.Reason), ledger.RerunFrom(request.From))
 		return acceptedOf(w, &accepted, err)
 	})
@@ -112,7 +112,7 @@ func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string
 	do func(context.Context, jobs.Control) (view *jobs.View, applied bool, err error),
 ) {
 	var request api.ControlRequest
-	if err := e.optional(w, r, &request); err != nil {
+	if err := e.decode(w, r, optional, &request); err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}

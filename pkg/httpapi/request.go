@@ -21,27 +21,21 @@ type checker interface {
 	Check() []problem.Violation
 }
 
-// strict decodes a body in which unknown fields are refused.
-func (e *endpoints) strict(w http.ResponseWriter, r *http.Request, into checker) error {
-	return e.decode(w, r, into, false)
-}
+// bodyRule says what a body may be.
+type bodyRule int
 
-// optional is strict for a body that may be absent.
-func (e *endpoints) optional(w http.ResponseWriter, r *http.Request, into checker) error {
-	if r.ContentLength == 0 {
-		return nil
-	}
-	return e.strict(w, r, into)
-}
-
-// lenient decodes a body in which unknown fields are ignored and counted.
-func (e *endpoints) lenient(w http.ResponseWriter, r *http.Request, into checker) error {
-	return e.decode(w, r, into, true)
-}
+const (
+	strict   bodyRule = iota // Unknown fields are refused.
+	optional                 // The same, and the body may be absent.
+	lenient                  // Unknown fields are ignored and counted.
+)
 
 // decode reads a body of exactly one JSON value and checks it. The error is a problem
 // that says where the fault is.
-func (e *endpoints) decode(w http.ResponseWriter, r *http.Request, into checker, ignoreUnknown bool) error {
+func (e *endpoints) decode(w http.ResponseWriter, r *http.Request, rule bodyRule, into checker) error {
+	if rule == optional && r.ContentLength == 0 {
+		return nil
+	}
 	body, err := e.readBody(w, r)
 	if err != nil {
 		return err
@@ -53,7 +47,7 @@ func (e *endpoints) decode(w http.ResponseWriter, r *http.Request, into checker,
 	decoder.DisallowUnknownFields()
 	err = decoder.Decode(into)
 	if name, is := unknownField(err); is {
-		if !ignoreUnknown {
+		if rule != lenient {
 			return &problem.Error{
 				Code:   problem.InvalidEnvelope,
 				Errors: []problem.Violation{{Pointer: api.Pointer(name), Message: "is unknown"}},
@@ -175,20 +169,12 @@ func revOf(place string) (int64, error) {
 	return rev, nil
 }
 
-// textOf returns a parameter's text, empty if it is absent.
-func textOf[Text ~string](text *Text) string {
-	if text == nil {
-		return ""
+// orZero returns a parameter's value, the zero value if it is absent.
+func orZero[Value any](parameter *Value) (value Value) {
+	if parameter != nil {
+		value = *parameter
 	}
-	return string(*text)
-}
-
-// timeOf returns a parameter's time, the zero time if it is absent.
-func timeOf(t *api.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.Time
+	return value
 }
 
 // laneOf converts a lane; nil stays nil.

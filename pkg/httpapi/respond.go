@@ -10,7 +10,6 @@ import (
 	"math"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
@@ -21,14 +20,8 @@ import (
 // minRetryAfter is the Retry-After of an answer if the use case gives none.
 const minRetryAfter = time.Second
 
-// maxPooled is the largest buffer that returns to the pool.
-const maxPooled = 1 << 16
-
 // responder writes responses. It is safe for concurrent use.
-type responder struct {
-	log     *slog.Logger
-	buffers sync.Pool
-}
+type responder struct{ log *slog.Logger }
 
 // answer answers with the value, which must encode, or with the error as a problem.
 func (p *responder) answer(w http.ResponseWriter, r *http.Request, status int, value any, err error) {
@@ -36,13 +29,12 @@ func (p *responder) answer(w http.ResponseWriter, r *http.Request, status int, v
 		p.problem(w, r, err)
 		return
 	}
-	buffer, err := p.encode(value)
+	body, err := encode(value)
 	if err != nil {
 		p.problem(w, r, fmt.Errorf("encode response: %w", err))
 		return
 	}
-	defer p.release(buffer)
-	p.send(w, status, "application/json", buffer.Bytes())
+	send(w, status, "application/json", body)
 }
 
 // problem answers with the error as a problem. Only here are causes logged that the
@@ -62,7 +54,7 @@ func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("Retry-After", strconv.FormatInt(int64(math.Ceil(wait.Seconds())), 10))
 	}
 	encoded, _ := json.Marshal(body) // Strings and numbers: it cannot fail.
-	p.send(w, fault.Code.Status(), "application/problem+json", encoded)
+	send(w, fault.Code.Status(), "application/problem+json", encoded)
 }
 
 // report logs a fault whose cause the client does not see.
@@ -94,32 +86,18 @@ func problemBody(r *http.Request, fault *problem.Error) api.Problem {
 	return body
 }
 
-// encode writes the value into a buffer of the pool. It does not escape HTML
-// characters: opaque values go out as they came in.
-func (p *responder) encode(value any) (*bytes.Buffer, error) {
-	buffer, _ := p.buffers.Get().(*bytes.Buffer)
-	if buffer == nil {
-		buffer = new(bytes.Buffer)
-	}
-	buffer.Reset()
-	encoder := json.NewEncoder(buffer)
+// encode returns the value as JSON and a newline. It does not escape HTML characters:
+// opaque values go out as they came in.
+func encode(value any) ([]byte, error) {
+	var buffer bytes.Buffer
+	encoder := json.NewEncoder(&buffer)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(value); err != nil {
-		p.release(buffer)
-		return nil, err
-	}
-	return buffer, nil
-}
-
-// release returns a buffer to the pool, unless it has grown too large.
-func (p *responder) release(buffer *bytes.Buffer) {
-	if buffer.Cap() <= maxPooled {
-		p.buffers.Put(buffer)
-	}
+	err := encoder.Encode(value)
+	return buffer.Bytes(), err
 }
 
 // send writes header and body. It ignores errors: the client's connection is broken.
-func (p *responder) send(w http.ResponseWriter, status int, contentType string, body []byte) {
+func send(w http.ResponseWriter, status int, contentType string, body []byte) {
 	header := w.Header()
 	header.Set("Content-Type", contentType)
 	header.Set("Content-Length", strconv.Itoa(len(body)))

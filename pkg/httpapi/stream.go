@@ -169,14 +169,11 @@ func (s *stream) send(events []api.Event) bool {
 	for i := range events {
 		// A client that does not read keeps at most one entry in memory.
 		event := &events[i]
-		data, err := s.endpoints.respond.encode(event)
+		data, err := encode(event)
 		if err != nil {
 			return false
 		}
-		// The encoder ends the value with a newline.
-		_, err = fmt.Fprintf(s.w, "id: %s\nevent: %s\ndata: %s\n", event.EventID, event.Type, data.Bytes())
-		s.endpoints.respond.release(data)
-		if err != nil {
+		if _, err := fmt.Fprintf(s.w, "id: %s\nevent: %s\ndata: %s\n", event.EventID, event.Type, data); err != nil {
 			return false
 		}
 		s.last = event.EventID

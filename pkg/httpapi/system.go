@@ -39,7 +39,7 @@ var spec = sync.OnceValue(api.Spec)
 
 // GetOpenAPI is GET /openapi.yaml.
 func (e *endpoints) GetOpenAPI(w http.ResponseWriter, _ *http.Request) {
-	e.respond.send(w, http.StatusOK, "application/openapi+yaml", spec())
+	send(w, http.StatusOK, "application/openapi+yaml", spec())
 }
 
 // docsPage returns the API page for people, and a content security policy that allows
@@ -60,7 +60,7 @@ func (e *endpoints) GetDocs(w http.ResponseWriter, _ *http.Request) {
 	header.Set("Content-Security-Policy", policy)
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "no-cache")
-	e.respond.send(w, http.StatusOK, "text/html; charset=utf-8", page)
+	send(w, http.StatusOK, "text/html; charset=utf-8", page)
 }
 
 // ListProtocols is GET /v1/protocols.

@@ -17,7 +17,7 @@ import (
 
 // ClaimWork is POST /v1/work:claim. The caller gets only items that its roles cover.
 func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
-	serve(e, w, r, http.StatusOK, e.lenient, func(ctx context.Context, request api.ClaimRequest) (any, error) {
+	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.ClaimRequest) (any, error) {
 		reach, err := auth.CallerOf(ctx).Reach(request.Services)
 		if err != nil {
 			return nil, err
@@ -45,7 +45,7 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 
 // StartWork is POST /v1/work/{workId}:start.
 func (e *endpoints) StartWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	serve(e, w, r, http.StatusOK, e.lenient, func(ctx context.Context, request api.WorkVerb) (any, error) {
+	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkVerb) (any, error) {
 		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
 		view, err := e.Queue.Start(ctx, workID, by)
 		return itemOf(&view, err)
@@ -55,7 +55,7 @@ func (e *endpoints) StartWork(w http.ResponseWriter, r *http.Request, workID api
 // HeartbeatWork is POST /v1/work/{workId}:heartbeat. The item says whether a
 // cancel is requested.
 func (e *endpoints) HeartbeatWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	serve(e, w, r, http.StatusOK, e.lenient, func(ctx context.Context, request api.WorkVerb) (any, error) {
+	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkVerb) (any, error) {
 		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
 		view, err := e.Queue.Heartbeat(ctx, workID, by)
 		item, err := itemOf(&view, err)
@@ -66,7 +66,7 @@ func (e *endpoints) HeartbeatWork(w http.ResponseWriter, r *http.Request, workID
 
 // CompleteWork is POST /v1/work/{workId}:complete.
 func (e *endpoints) CompleteWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	serve(e, w, r, http.StatusOK, e.lenient, func(ctx context.Context, request api.WorkCompletion) (any, error) {
+	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkCompletion) (any, error) {
 		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
 		view, err := e.Queue.Complete(ctx, workID, by, request.OutputRef, request.ResultRef)
 		return itemOf(&view, err)
@@ -75,7 +75,7 @@ func (e *endpoints) CompleteWork(w http.ResponseWriter, r *http.Request, workID 
 
 // FailWork is POST /v1/work/{workId}:fail.
 func (e *endpoints) FailWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	serve(e, w, r, http.StatusOK, e.lenient, func(ctx context.Context, request api.WorkFailure) (any, error) {
+	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkFailure) (any, error) {
 		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
 		view, err := e.Queue.Fail(ctx, workID, by, workqueue.Failure{
 			Retryable: request.Retryable, Code: request.Error.Code, Message: request.Error.Message,
@@ -127,7 +127,7 @@ func (e *endpoints) RequeueWork(w http.ResponseWriter, r *http.Request, workID a
 func (e *endpoints) operateWork(w http.ResponseWriter, r *http.Request, workID string,
 	do func(context.Context, string, lifecycle.Request) (workqueue.View, error),
 ) {
-	serve(e, w, r, http.StatusOK, e.optional, func(ctx context.Context, request api.AdminWorkRequest) (any, error) {
+	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.AdminWorkRequest) (any, error) {
 		by := lifecycle.Request{
 			Actor: string(api.ActorOperator), ExpectedRev: request.ExpectedRev,
 			ID: cmp.Or(request.RequestID, requestStateOf(ctx).id),
@@ -189,7 +189,7 @@ func callback[Body any, Callback interface {
 	*Body
 	api.Callback
 }](e *endpoints, w http.ResponseWriter, r *http.Request) {
-	serve[Body, Callback](e, w, r, http.StatusOK, e.lenient, func(ctx context.Context, body Body) (any, error) {
+	serve[Body, Callback](e, w, r, http.StatusOK, lenient, func(ctx context.Context, body Body) (any, error) {
 		report := Callback(&body)
 		id := report.Identity()
 		if err := e.guard.authorizeStep(ctx, id.TenantID, id.JobID, id.StepID); err != nil {
