@@ -87,7 +87,7 @@ func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {
 				accepted, err := e.Commands.Submit(ctx, command, commands.Headers{}, e.mayName(ctx))
 				if err != nil {
 					fault := problem.From(err)
-					e.respond.report(r, fault)
+					e.respond.logFault(r, fault)
 					body := problemBody(r, fault)
 					results[i] = api.BatchItem{Status: body.Status, Error: &body}
 					return nil // Each command has an outcome of its own.

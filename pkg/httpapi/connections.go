@@ -62,7 +62,7 @@ func LimitConnections(server *http.Server, listener net.Listener, limit int) net
 		open: map[net.Conn]*trackedConn{}, changed: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	server.ConnContext = c.track
-	server.ConnState = c.note
+	server.ConnState = c.setState
 	return c
 }
 
@@ -141,70 +141,70 @@ func (c *connections) evict(now time.Time) (net.Conn, time.Duration) {
 	if silent := now.Sub(longest.since); silent < minSilence {
 		return nil, minSilence - silent
 	}
-	c.forget(longest.conn)
+	c.remove(longest.conn)
 	return longest.conn, 0
 }
 
 // track counts a connection. The server calls it before it accepts the next one.
 func (c *connections) track(ctx context.Context, conn net.Conn) context.Context {
-	known := &trackedConn{connections: c, conn: plain(conn)}
+	known := &trackedConn{connections: c, conn: underTLS(conn)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open[known.conn] = known
 	return context.WithValue(ctx, trackedConnKey{}, known)
 }
 
-// note records a connection's state.
-func (c *connections) note(conn net.Conn, state http.ConnState) {
-	conn = plain(conn)
+// setState records a connection's state.
+func (c *connections) setState(conn net.Conn, state http.ConnState) {
+	conn = underTLS(conn)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known := c.open[conn]
 	switch state {
 	case http.StateNew, http.StateIdle:
-		c.yield(known)
+		c.markIdle(known)
 	case http.StateActive:
-		c.occupy(known)
+		c.markBusy(known)
 	case http.StateClosed, http.StateHijacked:
-		c.forget(conn)
-		c.tell()
+		c.remove(conn)
+		c.wakeAccept()
 	}
 }
 
-// yield allows a connection to be closed, unless a request keeps it. The lock is held.
-func (c *connections) yield(known *trackedConn) {
+// markIdle allows a connection to be closed, unless a request keeps it. The lock is held.
+func (c *connections) markIdle(known *trackedConn) {
 	if known != nil && known.idle == nil && known.kept == 0 {
 		known.since = time.Now()
 		known.idle = c.quiet.PushBack(known)
-		c.tell()
+		c.wakeAccept()
 	}
 }
 
-// occupy keeps a connection from being closed. The lock is held.
-func (c *connections) occupy(known *trackedConn) {
+// markBusy keeps a connection from being closed. The lock is held.
+func (c *connections) markBusy(known *trackedConn) {
 	if known != nil && known.idle != nil {
 		c.quiet.Remove(known.idle)
 		known.idle = nil
 	}
 }
 
-// tell wakes an Accept that waits for room. The lock is held.
-func (c *connections) tell() {
+// wakeAccept wakes an Accept that waits for room. The lock is held.
+func (c *connections) wakeAccept() {
 	select {
 	case c.changed <- struct{}{}:
 	default:
 	}
 }
 
-// forget stops counting a connection. The lock is held.
-func (c *connections) forget(conn net.Conn) {
-	c.occupy(c.open[conn])
+// remove stops counting a connection. The lock is held.
+func (c *connections) remove(conn net.Conn) {
+	c.markBusy(c.open[conn])
 	delete(c.open, conn)
 }
 
-// plain returns the connection under TLS: it closes without an alert to the peer,
+// underTLS returns the connection under TLS: it closes without an alert to the peer,
 // which could block.
-func plain(conn net.Conn) net.Conn {
+func underTLS(conn net.Conn) net.Conn {
 	if secured, ok := conn.(*tls.Conn); ok {
 		return secured.NetConn()
 	}
@@ -225,8 +225,8 @@ func (t *trackedConn) keep(more int) {
 	switch {
 	case c.open[t.conn] != t: // It was closed in the meantime.
 	case t.kept > 0:
-		c.occupy(t)
+		c.markBusy(t)
 	default:
-		c.yield(t)
+		c.markIdle(t)
 	}
 }

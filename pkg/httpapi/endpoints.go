@@ -18,7 +18,7 @@ type endpoints struct {
 
 	guard  *guard
 	scrape http.Handler
-	looks  chan struct{} // Holds a token for each stream that is reading its job.
+	reads  chan struct{} // Holds a token for each stream that is reading its job.
 }
 
 var _ api.ServerInterface = (*endpoints)(nil)
@@ -80,7 +80,7 @@ func (e *endpoints) page(w http.ResponseWriter, r *http.Request, limit *api.Limi
 		e.respond.problem(w, r, invalid("parameter "+invalidPageToken, nil))
 		return
 	}
-	after, err := placeOf(orZero(token))
+	after, err := positionOf(orZero(token))
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return

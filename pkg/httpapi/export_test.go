@@ -9,10 +9,10 @@ import (
 
 // The page tokens.
 var (
-	PageToken = pageToken
-	PlaceOf   = placeOf
-	RevToken  = revToken
-	RevOf     = revOf
+	PageToken  = pageToken
+	PositionOf = positionOf
+	RevToken   = revToken
+	RevOf      = revOf
 )
 
 // RequestID returns the id of the request that ctx belongs to.
@@ -27,14 +27,14 @@ func (s *Server) Answer(w http.ResponseWriter, r *http.Request, value any) {
 // LearnRoute looks the rule of a route up, as [New] does for those of the OpenAPI
 // document.
 func LearnRoute(config Config, method, template string) error {
-	return newGuard(config, nil).learn(routeOf(method, template))
+	return newGuard(config, nil).loadRules(routeOf(method, template))
 }
 
 // LearnRouteOfUnknownObjects is LearnRoute for a guard without owner lookups.
 func LearnRouteOfUnknownObjects(config Config, method, template string) error {
 	g := newGuard(config, nil)
 	g.kinds = nil
-	return g.learn(routeOf(method, template))
+	return g.loadRules(routeOf(method, template))
 }
 
 // routeOf returns a router with one route.

@@ -54,7 +54,7 @@ type owner struct {
 // errNoJob is the answer for a missing or foreign job.
 var errNoJob = &problem.Error{Code: problem.JobNotFound, Detail: "There is no such job."}
 
-// newGuard returns the guard of a server. It admits nothing until it learns the
+// newGuard returns the guard of a server. It admits nothing until loadRules has read the
 // routes.
 func newGuard(config Config, respond *responder) *guard {
 	g := &guard{config: config, rules: map[endpoint]auth.Rule{}, respond: respond}
@@ -108,8 +108,8 @@ func (g *guard) ownerOfStep(ctx context.Context, jobID, stepID string) (owner, e
 	return found, nil
 }
 
-// learn looks up the rules of all routes. The error names a route without a rule.
-func (g *guard) learn(router *mux.Router) error {
+// loadRules looks up the rules of all routes. The error names a route without a rule.
+func (g *guard) loadRules(router *mux.Router) error {
 	return router.Walk(func(route *mux.Route, _ *mux.Router, _ []*mux.Route) error {
 		template, err := route.GetPathTemplate()
 		if err != nil {
@@ -309,9 +309,9 @@ func (g *guard) stillAuthorized(r *http.Request) bool {
 	return err == nil && state.rule.AllowsStep(caller, state.tenant, "")
 }
 
-// operates reports whether the caller of a public operation is known and may read
+// isOperator reports whether the caller of a public operation is known and may read
 // the metrics of the whole server.
-func (g *guard) operates(r *http.Request) bool {
+func (g *guard) isOperator(r *http.Request) bool {
 	caller, err := g.config.Auth.Authenticate(r)
 	rule := g.rules[endpoint{http.MethodGet, "/metrics"}]
 	return err == nil && rule.Scope == auth.Everywhere && rule.Admit(caller) == nil

@@ -22,7 +22,7 @@ func TestAPageTokenIsItsPositionAsURLSafeText(t *testing.T) {
 		if (token == "") != (place == "") || token != "" && !urlSafe.MatchString(token) {
 			t.Errorf("the token for %q is %q", place, token)
 		}
-		if got, err := httpapi.PlaceOf(token); err != nil || got != place {
+		if got, err := httpapi.PositionOf(token); err != nil || got != place {
 			t.Errorf("%q is %q, %v, want %q", token, got, err, place)
 		}
 	}
@@ -31,7 +31,7 @@ func TestAPageTokenIsItsPositionAsURLSafeText(t *testing.T) {
 func TestAPageTokenThatNoPageHasGivenIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, token := range []string{"A", "AA==", "AB", "A A", "AA\n", "\x00", "+/+/", "7/a"} {
-		_, err := httpapi.PlaceOf(token)
+		_, err := httpapi.PositionOf(token)
 		wantNotGiven(t, token, err)
 	}
 }
@@ -40,7 +40,7 @@ func TestRevToken(t *testing.T) {
 	t.Parallel()
 	for _, rev := range []int64{0, 1, math.MaxInt64} {
 		token := httpapi.RevToken(rev)
-		place, err := httpapi.PlaceOf(token)
+		place, err := httpapi.PositionOf(token)
 		must(t, err)
 		if got, err := httpapi.RevOf(place); err != nil || got != rev || (token == "") != (rev == 0) {
 			t.Errorf("%d becomes %q, and that %d, %v", rev, token, got, err)

@@ -137,16 +137,16 @@ const invalidPageToken = "page_token is invalid"
 
 // pageToken encodes a position in a list, which may hold any bytes, as its
 // next_page_token; the end of the list is empty.
-func pageToken(place string) string { return base64.RawURLEncoding.EncodeToString([]byte(place)) }
+func pageToken(position string) string { return base64.RawURLEncoding.EncodeToString([]byte(position)) }
 
-// placeOf decodes the position in a page token; both are empty at the start. The
+// positionOf decodes the position in a page token; both are empty at the start. The
 // list itself checks the position.
-func placeOf(token string) (string, error) {
-	place, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil || pageToken(string(place)) != token { // The decoder accepts line breaks and stray bits.
+func positionOf(token string) (string, error) {
+	position, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || pageToken(string(position)) != token { // The decoder accepts line breaks and stray bits.
 		return "", invalid(invalidPageToken, err)
 	}
-	return string(place), nil
+	return string(position), nil
 }
 
 // revToken returns the page token of a list that continues after a rev, empty for 0.
@@ -158,11 +158,11 @@ func revToken(rev int64) string {
 }
 
 // revOf decodes the rev in a position, 0 if it is empty.
-func revOf(place string) (int64, error) {
-	if place == "" {
+func revOf(position string) (int64, error) {
+	if position == "" {
 		return 0, nil
 	}
-	rev, err := strconv.ParseInt(place, 10, 64)
+	rev, err := strconv.ParseInt(position, 10, 64)
 	if err != nil || rev < 1 {
 		return 0, invalid(invalidPageToken, err)
 	}

@@ -82,10 +82,10 @@ func (state *requestState) Write(data []byte) (int, error) {
 // Unwrap lets [http.ResponseController] find the connection.
 func (state *requestState) Unwrap() http.ResponseWriter { return state.ResponseWriter }
 
-// survive is deferred around a handler. It answers a panic as an internal error; if
+// recoverPanic is deferred around a handler. It answers a panic as an internal error; if
 // the answer has begun, it cuts the connection instead, so that the client sees that
 // the answer is broken.
-func (s *Server) survive(state *requestState, r *http.Request) {
+func (s *Server) recoverPanic(state *requestState, r *http.Request) {
 	recovered := recover()
 	if recovered == nil {
 		return
@@ -95,7 +95,7 @@ func (s *Server) survive(state *requestState, r *http.Request) {
 	}
 	err := fmt.Errorf("panic: %v\n%s", recovered, debug.Stack())
 	if state.status != 0 {
-		s.respond.report(r, problem.From(err))
+		s.respond.logFault(r, problem.From(err))
 		panic(http.ErrAbortHandler)
 	}
 	s.respond.problem(state, r, err)

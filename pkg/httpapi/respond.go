@@ -47,7 +47,7 @@ func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	fault := problem.From(err)
-	p.report(r, fault)
+	p.logFault(r, fault)
 	body := problemBody(r, fault)
 	if body.Status == http.StatusTooManyRequests || body.Status == http.StatusServiceUnavailable {
 		wait := max(fault.RetryAfter, minRetryAfter)
@@ -57,8 +57,8 @@ func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
 	send(w, fault.Code.Status(), "application/problem+json", encoded)
 }
 
-// report logs a fault whose cause the client does not see.
-func (p *responder) report(r *http.Request, fault *problem.Error) {
+// logFault logs a fault whose cause the client does not see.
+func (p *responder) logFault(r *http.Request, fault *problem.Error) {
 	level := slog.LevelDebug
 	switch {
 	case fault.Code.Status() == http.StatusInternalServerError:

@@ -54,7 +54,7 @@ func New(config Config) (*Server, error) {
 	guard := newGuard(config, s.respond)
 	s.router.Use(guard.middleware)
 	handlers := &endpoints{
-		Server: s, UseCases: config.UseCases, guard: guard, looks: make(chan struct{}, maxLooks),
+		Server: s, UseCases: config.UseCases, guard: guard, reads: make(chan struct{}, maxReads),
 		scrape: promhttp.HandlerFor(config.Registry, promhttp.HandlerOpts{
 			ErrorHandling:     promhttp.ContinueOnError, // A metric that cannot be collected is logged and left out.
 			ErrorLog:          slog.NewLogLogger(config.Log.Handler(), slog.LevelError),
@@ -67,7 +67,7 @@ func New(config Config) (*Server, error) {
 		s.respond.problem(w, r, &problem.Error{Code: problem.NotFound, Detail: "There is nothing at this path."})
 	})
 	s.router.MethodNotAllowedHandler = http.HandlerFunc(s.methodNotAllowed)
-	if err := guard.learn(s.router); err != nil {
+	if err := guard.loadRules(s.router); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -131,7 +131,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Method = http.MethodGet // net/http drops the body of the response.
 	}
 	defer s.end(state, r)
-	defer s.survive(state, r)
+	defer s.recoverPanic(state, r)
 	switch {
 	case s.config.ProbesOnly && !slices.Contains(probes, r.URL.Path):
 		s.respond.problem(state, r, errNoAPI)

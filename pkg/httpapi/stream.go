@@ -17,8 +17,8 @@ import (
 const (
 	// maxStreams bounds the streams that one process keeps open, see fairLimiter.
 	maxStreams = 1024
-	// maxLooks bounds the streams that read their job at a time.
-	maxLooks = 64
+	// maxReads bounds the streams that read their job at a time.
+	maxReads = 64
 	// streamInterval is how often a stream reads its job: another process may have
 	// changed it.
 	streamInterval = 250 * time.Millisecond
@@ -26,9 +26,9 @@ const (
 	streamComment = 15 * time.Second
 	// streamRecheck is how often a stream checks that the caller may still follow.
 	streamRecheck = 15 * time.Second
-	// streamLook bounds one read of a stream that has begun, so that it can send a
+	// streamRead bounds one read of a stream that has begun, so that it can send a
 	// sign of life while the store does not answer.
-	streamLook = 5 * time.Second
+	streamRead = 5 * time.Second
 	// streamWrite is how long a client may take to read one entry.
 	streamWrite = 10 * time.Second
 )
@@ -76,7 +76,7 @@ func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, 
 	sent := time.Now()
 	checked := sent
 	for {
-		events, ended, err := s.look()
+		events, ended, err := s.read()
 		if err != nil && !s.begun {
 			e.respond.problem(w, r, err)
 			return
@@ -106,7 +106,7 @@ func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, 
 			case <-r.Context().Done():
 			}
 		}
-		// A slow look leaves a tick behind, so that select may choose it each time.
+		// A slow read leaves a tick behind, so that select may choose it each time.
 		if s.over() {
 			return
 		}
@@ -123,18 +123,18 @@ func (s *stream) over() bool {
 	}
 }
 
-// look returns the job's new entries. Only a few streams look at a time, because
+// read returns the job's new entries. Only a few streams read at a time, because
 // each reads a whole job, which may be large.
-func (s *stream) look() (events []api.Event, ended bool, err error) {
+func (s *stream) read() (events []api.Event, ended bool, err error) {
 	ctx := s.r.Context()
 	if s.begun {
 		var end context.CancelFunc
-		ctx, end = context.WithTimeout(ctx, streamLook)
+		ctx, end = context.WithTimeout(ctx, streamRead)
 		defer end()
 	}
 	select {
-	case s.endpoints.looks <- struct{}{}:
-		defer func() { <-s.endpoints.looks }()
+	case s.endpoints.reads <- struct{}{}:
+		defer func() { <-s.endpoints.reads }()
 		var rev int64
 		var index int
 		if s.last != "" {

@@ -23,7 +23,7 @@ func (e *endpoints) GetReadiness(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	warnings, err := e.config.Ready(r.Context())
-	if warnings == nil || !e.guard.operates(r) {
+	if warnings == nil || !e.guard.isOperator(r) {
 		warnings = []string{} // They name tenants and weaknesses.
 	}
 	e.respond.answer(w, r, http.StatusOK, api.Readiness{Status: "ready", Warnings: warnings}, err)

@@ -184,20 +184,20 @@ type Control struct {
 // Cancel ends the job without a result. It reports whether that changed the job; the
 // errors are [*problem.Error]s, illegal_transition for a job that ended otherwise.
 func (s *Service) Cancel(ctx context.Context, c Control) (*View, bool, error) {
-	return s.steer(ctx, c, statemachine.Cancel{Reason: c.Reason})
+	return s.control(ctx, c, statemachine.Cancel{Reason: c.Reason})
 }
 
 // Pause stops new dispatch of the job. It returns the same as [Service.Cancel].
 func (s *Service) Pause(ctx context.Context, c Control) (*View, bool, error) {
-	return s.steer(ctx, c, statemachine.Pause{Reason: c.Reason})
+	return s.control(ctx, c, statemachine.Pause{Reason: c.Reason})
 }
 
 // Resume ends a pause. It returns the same as [Service.Cancel].
 func (s *Service) Resume(ctx context.Context, c Control) (*View, bool, error) {
-	return s.steer(ctx, c, statemachine.Resume{Reason: c.Reason})
+	return s.control(ctx, c, statemachine.Resume{Reason: c.Reason})
 }
 
-func (s *Service) steer(ctx context.Context, c Control, event statemachine.Event) (*View, bool, error) {
+func (s *Service) control(ctx context.Context, c Control, event statemachine.Event) (*View, bool, error) {
 	result, err := s.ledger.Change(ctx, c.JobID, event, ledger.By(c.Actor, c.RequestID))
 	if err != nil {
 		return nil, false, ledger.Problem(err)

@@ -44,7 +44,7 @@ const problemJSON = "application/problem+json"
 func (c *Contract) Check(e *Exchange) error {
 	route, params, err := c.find(e.Request)
 	if err != nil {
-		return c.name(e, errors.Join(c.frame(e), undocumented(e)))
+		return c.describe(e, errors.Join(c.common(e), undocumented(e)))
 	}
 	input := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: e.Request, PathParams: params, Route: route},
@@ -52,7 +52,7 @@ func (c *Contract) Check(e *Exchange) error {
 		Options: &openapi3filter.Options{IncludeResponseStatus: true},
 	}
 	input.SetBodyBytes(e.Received)
-	faults := []error{c.frame(e)}
+	faults := []error{c.common(e)}
 	if err := openapi3filter.ValidateResponse(e.Request.Context(), input); err != nil {
 		faults = append(faults, fmt.Errorf("the response is not as documented: %w", err))
 	}
@@ -66,7 +66,7 @@ func (c *Contract) Check(e *Exchange) error {
 		}
 	}
 	if err := errors.Join(faults...); err != nil {
-		return c.name(e, err)
+		return c.describe(e, err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,8 +84,8 @@ func (c *Contract) CheckRequest(r *http.Request, sent []byte) error {
 	return c.request(r, sent, route, params, false)
 }
 
-// name adds the exchange to the error.
-func (c *Contract) name(e *Exchange, err error) error {
+// describe adds the exchange to the error.
+func (c *Contract) describe(e *Exchange, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -94,8 +94,8 @@ func (c *Contract) name(e *Exchange, err error) error {
 		e.Request.Method, e.Request.URL.Path, e.Status, err, most, e.Sent, most, e.Received)
 }
 
-// frame checks the rules that hold for all responses.
-func (c *Contract) frame(e *Exchange) error {
+// common checks the rules that hold for all responses.
+func (c *Contract) common(e *Exchange) error {
 	var faults []error
 	if e.Header.Get("X-Request-Id") == "" {
 		faults = append(faults, errors.New("the response has no X-Request-Id"))
@@ -180,22 +180,22 @@ func withoutNulls(body []byte) []byte {
 	if err := decoder.Decode(&object); err != nil || decoder.More() || object == nil {
 		return body
 	}
-	drop(object)
+	dropNulls(object)
 	kept, _ := json.Marshal(object) // It was JSON before: it cannot fail.
 	return kept
 }
 
-// drop removes null fields, also those of objects in lists.
-func drop(value any) {
+// dropNulls removes null fields, also those of objects in lists.
+func dropNulls(value any) {
 	switch value := value.(type) {
 	case map[string]any:
 		maps.DeleteFunc(value, func(_ string, field any) bool { return field == nil })
 		for _, field := range value {
-			drop(field)
+			dropNulls(field)
 		}
 	case []any:
 		for _, item := range value {
-			drop(item)
+			dropNulls(item)
 		}
 	}
 }
