@@ -13,44 +13,25 @@ import (
 
 // The limits of openapi.yaml on requests, in characters, entries and seconds.
 const (
-	// MaxTenantID is the longest tenant_id.
-	MaxTenantID = 128
-	// MaxName is the longest id, owner, service, step type or request id.
-	MaxName = 128
-	// MaxReason is the longest reason of a control or operator's request.
-	MaxReason = 1024
-	// MaxFilters is how many services or step types a claim may name.
-	MaxFilters = 64
-	// MaxClaim is how many items one claim may ask for.
-	MaxClaim = 100
-	// MaxClaimLease is the longest lease_seconds.
-	MaxClaimLease = 86400
-	// MaxRetryAfter is the longest retry_after_seconds.
-	MaxRetryAfter = 604800
-	// MaxOutboxID is the longest outbox_id.
-	MaxOutboxID = 255
-	// MaxOutboxIDs is how many rows an operator's retry may name.
-	MaxOutboxIDs = 1000
-	// MaxRetryLimit is the largest limit of an operator's retry.
-	MaxRetryLimit = 10000
-	// MaxURI is the longest uri of a reference.
-	MaxURI = 2048
-	// MaxRef is the size of a reference as it was sent, in bytes.
-	MaxRef = 8 << 10
-	// MaxPage is how many entries a page may hold.
-	MaxPage = 1000
-	// DefaultPage is how many entries a page holds unless asked otherwise.
-	DefaultPage = 100
-	// MaxPageToken is the longest page_token.
-	MaxPageToken = 1024
-	// MaxBatch is how many commands a batch may hold.
-	MaxBatch = 100
-	// MaxRetryJobs is how many jobs a retry may name.
-	MaxRetryJobs = 1000
-	// MaxRetryRate is the largest rate_per_second.
-	MaxRetryRate = 1000
-	// MaxRamp is the largest ramp_seconds.
-	MaxRamp = 3600
+	MaxTenantID   = 128     // The longest tenant_id.
+	MaxName       = 128     // The longest id, owner, service, step type or request id.
+	MaxReason     = 1024    // The longest reason of a control or operator's request.
+	MaxFilters    = 64      // How many services or step types a claim may name.
+	MaxClaim      = 100     // How many items one claim may ask for.
+	MaxClaimLease = 86400   // The longest lease_seconds.
+	MaxRetryAfter = 604800  // The longest retry_after_seconds.
+	MaxOutboxID   = 255     // The longest outbox_id.
+	MaxOutboxIDs  = 1000    // How many rows an operator's retry may name.
+	MaxRetryLimit = 10000   // The largest limit of an operator's retry.
+	MaxURI        = 2048    // The longest uri of a reference.
+	MaxRef        = 8 << 10 // The size of a reference as it was sent, in bytes.
+	MaxPage       = 1000    // How many entries a page may hold.
+	DefaultPage   = 100     // How many entries a page holds unless asked otherwise.
+	MaxPageToken  = 1024    // The longest page_token.
+	MaxBatch      = 100     // How many commands a batch may hold.
+	MaxRetryJobs  = 1000    // How many jobs a retry may name.
+	MaxRetryRate  = 1000    // The largest rate_per_second.
+	MaxRamp       = 3600    // The largest ramp_seconds.
 )
 
 // Check returns what is wrong with the request by itself.

@@ -17,15 +17,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// requestIDHeader carries the id of a request, both ways.
-const requestIDHeader = "X-Request-Id"
-
-// unmatched is the route label of a request without a route.
-const unmatched = "unmatched"
-
-// statusClientGone is recorded, but never sent, if the client went away before the
-// answer.
-const statusClientGone = 499
+const (
+	requestIDHeader  = "X-Request-Id" // Carries the id of a request, both ways.
+	unmatched        = "unmatched"    // The route label of a request without a route.
+	statusClientGone = 499            // Recorded, but never sent, if the client went away before the answer.
+)
 
 // requestState is the state of one request and its answer. Only the request's
 // goroutine uses it.

@@ -15,26 +15,18 @@ import (
 )
 
 const (
-	// maxStreams bounds the streams that one process keeps open, see fairLimiter.
-	maxStreams = 1024
-	// maxReads bounds the streams that read their job at a time.
-	maxReads = 64
-	// streamInterval is how often a stream reads its job: another process may have
-	// changed it.
-	streamInterval = 250 * time.Millisecond
-	// streamComment is how often a silent stream sends a comment, as a sign of life.
-	streamComment = 15 * time.Second
-	// streamRecheck is how often a stream checks that the caller may still follow.
-	streamRecheck = 15 * time.Second
+	maxStreams     = 1024                   // How many streams one process keeps open, see fairLimiter.
+	maxReads       = 64                     // How many streams read their job at a time.
+	streamInterval = 250 * time.Millisecond // How often a stream reads its job: another process may have changed it.
+	streamComment  = 15 * time.Second       // How often a silent stream sends a comment, as a sign of life.
+	streamRecheck  = 15 * time.Second       // How often a stream checks that the caller may still follow.
+	streamWrite    = 10 * time.Second       // How long a client may take to read one entry.
 	// streamRead bounds one read of a stream that has begun, so that it can send a
 	// sign of life while the store does not answer.
 	streamRead = 5 * time.Second
-	// streamWrite is how long a client may take to read one entry.
-	streamWrite = 10 * time.Second
+	// eventStream is the media type of server-sent events.
+	eventStream = "text/event-stream"
 )
-
-// eventStream is the media type of server-sent events.
-const eventStream = "text/event-stream"
 
 // wantsStream reports whether the client asks for server-sent events.
 func wantsStream(r *http.Request) bool {
