@@ -149,7 +149,7 @@ func TestEveryEndpointEveryRoleEveryTenant(t *testing.T) {
 			}
 			g := newGuarded(t, []string{"read:t"})
 			for caller, header := range map[string]string{
-				"nobody": "", "an unknown token": "Authorization: Bearer " + auth.NewToken(),
+				"anonymous": "", "an unknown token": "Authorization: Bearer " + auth.NewToken(),
 			} {
 				method, path := split(asked.target)
 				response := g.do(t, method, path, asked.body, header)

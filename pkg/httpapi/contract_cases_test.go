@@ -200,7 +200,7 @@ var shared = map[int]spoil{
 		return q
 	},
 	http.StatusUnauthorized: func(_ *testing.T, _ *guarded, _ contracttest.Operation, q question) question {
-		q.caller = nobody
+		q.caller = anonymous
 		return q
 	},
 	http.StatusForbidden: func(t *testing.T, _ *guarded, operation contracttest.Operation, q question) question {
@@ -239,7 +239,7 @@ var shared = map[int]spoil{
 // The callers of these tests, by their grants.
 const (
 	everyRole = "submit:* read:* platform:* admin:*"
-	nobody    = "nobody"
+	anonymous = "anonymous"
 )
 
 // contractCallers are all of them.

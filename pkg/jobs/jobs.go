@@ -34,7 +34,7 @@ func New(l *ledger.Ledger, ended *Ended, limit int) *Service {
 // View is a job with its steps, and each step's part of the payload.
 type View struct {
 	statemachine.Aggregate
-	// Payloads are the steps' payloads by index, verbatim; nil where a step's
+	// Payloads are the steps' payloads by index, verbatim; nil if a step's
 	// pointer finds nothing.
 	Payloads [][]byte
 }
