@@ -10,7 +10,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 	"github.com/lucius-project/lucius/pkg/upkeep"
-	"github.com/lucius-project/lucius/pkg/webhooks"
+	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
 // metrics are the loops' counters; gauges are read when somebody asks.
@@ -103,7 +103,7 @@ func (m *metrics) purged(outcome ledger.Purged) { m.purges.WithLabelValues(outco
 func (m *metrics) reran(outcome upkeep.ItemOutcome) { m.reruns.WithLabelValues(string(outcome)).Inc() }
 
 // announced counts one attempt to send a webhook.
-func (m *metrics) announced(result webhooks.Result) {
+func (m *metrics) announced(result webhook.Result) {
 	m.hooks.WithLabelValues(string(result.Outcome)).Inc()
 }
 

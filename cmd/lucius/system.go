@@ -22,7 +22,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/upkeep"
-	"github.com/lucius-project/lucius/pkg/webhooks"
+	"github.com/lucius-project/lucius/pkg/webhook"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -48,8 +48,8 @@ type system struct {
 	sweeper    *upkeep.Sweeper
 	retention  *upkeep.Retention
 	reconciler *upkeep.Reconciler
-	guard      *webhooks.Guard
-	sender     *webhooks.Sender
+	guard      *webhook.Guard
+	sender     *webhook.Sender
 	webhooks   *upkeep.Webhooks
 	failures   *upkeep.Failures
 	bulk       *upkeep.Bulk

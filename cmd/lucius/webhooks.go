@@ -9,13 +9,13 @@ import (
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/upkeep"
-	"github.com/lucius-project/lucius/pkg/webhooks"
+	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
 // buildWebhooks makes what announces the ends of jobs.
 func (s *system) buildWebhooks(context.Context) error {
 	var err error
-	s.guard, err = webhooks.NewGuard(webhooks.GuardConfig{
+	s.guard, err = webhook.NewGuard(webhook.GuardConfig{
 		AllowedPrefixes: s.cfg.WebhookNetworks, AllowHTTP: s.cfg.WebhookAllowHTTP,
 	})
 	if err != nil {
@@ -25,17 +25,17 @@ func (s *system) buildWebhooks(context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.sender, err = webhooks.NewSender(webhooks.Config{Guard: s.guard, Secrets: webhooks.TenantSecrets(secrets...)})
+	s.sender, err = webhook.NewSender(webhook.Config{Guard: s.guard, Secrets: webhook.TenantSecrets(secrets...)})
 	if err != nil {
 		return err
 	}
-	gate, err := webhooks.NewGate(webhooks.GateConfig{})
+	gate, err := webhook.NewGate(webhook.GateConfig{})
 	if err != nil {
 		return err
 	}
 	s.webhooks, err = upkeep.NewWebhooks(upkeep.WebhooksConfig{
 		Ledger: s.ledger, Logger: s.log, Observe: s.metrics.announced,
-		Dispatcher: &webhooks.Dispatcher{Send: s.sender.Send, Gate: gate, Policy: webhooks.StandardPolicy()},
+		Dispatcher: &webhook.Dispatcher{Send: s.sender.Send, Gate: gate, Policy: webhook.StandardPolicy()},
 	})
 	return err
 }
@@ -43,7 +43,7 @@ func (s *system) buildWebhooks(context.Context) error {
 // checkCallbackURL says why no webhook may go to the URL, as far as that can be
 // told before its name is looked up.
 func (s *system) checkCallbackURL(url string) string {
-	if refused, ok := errors.AsType[*webhooks.RefusedError](s.guard.CheckURL(url)); ok {
+	if refused, ok := errors.AsType[*webhook.RefusedError](s.guard.CheckURL(url)); ok {
 		return refused.Message
 	}
 	return ""
@@ -51,14 +51,14 @@ func (s *system) checkCallbackURL(url string) string {
 
 // webhookSecrets are the configured ones, or one that lives as long as the
 // process: receivers then get their webhooks, and cannot tell who sent them.
-func (s *system) webhookSecrets() ([]webhooks.Secret, error) {
+func (s *system) webhookSecrets() ([]webhook.Secret, error) {
 	if len(s.cfg.WebhookSecrets) > 0 {
 		return s.cfg.WebhookSecrets, nil
 	}
 	var key [32]byte
 	_, _ = rand.Read(key[:]) // It never fails.
-	secret, err := webhooks.ParseSecret("whsec_" + base64.StdEncoding.EncodeToString(key[:]))
-	return []webhooks.Secret{secret}, err
+	secret, err := webhook.ParseSecret("whsec_" + base64.StdEncoding.EncodeToString(key[:]))
+	return []webhook.Secret{secret}, err
 }
 
 // webhookSecret prints the secret that a tenant's receivers verify with.

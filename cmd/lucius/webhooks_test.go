@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/webhooks"
+	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
 const testSecret = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
@@ -63,11 +63,11 @@ func TestWebhooks_TheEndOfAJobIsAnnounced(t *testing.T) {
 	defer cancel()
 	select {
 	case h := <-got:
-		secret, err := webhooks.ParseSecret(testSecret)
+		secret, err := webhook.ParseSecret(testSecret)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := webhooks.Verify(h.header, h.body, time.Now(), time.Minute, secret.ForTenant("tenant_a")); err != nil {
+		if err := webhook.Verify(h.header, h.body, time.Now(), time.Minute, secret.ForTenant("tenant_a")); err != nil {
 			t.Errorf("the signature: %v", err)
 		}
 		if h.header.Get("webhook-id") != jobID+".0" || !strings.Contains(string(h.body), `"type":"job.cancelled"`) {
@@ -99,7 +99,7 @@ func TestWebhookSecret_IsTheTenantsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	shown := strings.TrimSpace(out.String())
-	if _, err := webhooks.ParseSecret(shown); err != nil || shown == testSecret {
+	if _, err := webhook.ParseSecret(shown); err != nil || shown == testSecret {
 		t.Errorf("shown %q, %v", shown, err)
 	}
 	p.lookup = func(string) (string, bool) { return "", false }

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/webhooks"
+	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
 // Config is the configuration of one server process.
@@ -53,7 +53,7 @@ type Config struct {
 
 	Access
 
-	WebhookSecrets   []webhooks.Secret
+	WebhookSecrets   []webhook.Secret
 	WebhookNetworks  []netip.Prefix
 	WebhookAllowHTTP bool
 

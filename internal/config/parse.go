@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/webhooks"
+	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
 // required takes any text that is not empty.
@@ -142,10 +142,10 @@ func tableName(to *string, s string) error {
 }
 
 // secrets takes a list of webhook secrets.
-func secrets(to *[]webhooks.Secret, s string) error {
+func secrets(to *[]webhook.Secret, s string) error {
 	*to = nil
 	for i, text := range list(s) {
-		secret, err := webhooks.ParseSecret(text)
+		secret, err := webhook.ParseSecret(text)
 		if err != nil {
 			return fmt.Errorf("has at place %d: %w", i+1, err)
 		}

@@ -25,7 +25,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/upkeep"
-	"github.com/lucius-project/lucius/pkg/webhooks"
+	"github.com/lucius-project/lucius/pkg/webhook"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -194,11 +194,11 @@ func verbBody(rev int64) string {
 func (h *harness) exhausted(t testing.TB) string {
 	t.Helper()
 	id := h.controlled(t, ":cancel")
-	gate, err := webhooks.NewGate(webhooks.GateConfig{})
+	gate, err := webhook.NewGate(webhook.GateConfig{})
 	must(t, err)
-	hooks, err := upkeep.NewWebhooks(upkeep.WebhooksConfig{Ledger: h.ledger, Dispatcher: &webhooks.Dispatcher{
-		Gate: gate, Send: func(context.Context, webhooks.Message) webhooks.Result {
-			return webhooks.Result{Outcome: webhooks.Failed, Status: 500}
+	hooks, err := upkeep.NewWebhooks(upkeep.WebhooksConfig{Ledger: h.ledger, Dispatcher: &webhook.Dispatcher{
+		Gate: gate, Send: func(context.Context, webhook.Message) webhook.Result {
+			return webhook.Result{Outcome: webhook.Failed, Status: 500}
 		},
 	}})
 	must(t, err)

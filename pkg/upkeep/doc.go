@@ -6,7 +6,7 @@
 //	     ──▶ Retention   ended jobs       ──▶ ledger.Purge
 //	     ──▶ Reconciler  all live jobs    ──▶ ledger.Inspect
 //	     ──▶ Bulk        retry operations ──▶ ledger.Rerun
-//	     ──▶ Webhooks    due webhooks     ──▶ webhooks.Dispatcher
+//	     ──▶ Webhooks    due webhooks     ──▶ webhook.Dispatcher
 //
 // Each room makes one pass with RunOnce, which a test can call, and says with Loop
 // how its passes follow one another. Any number of processes may do so on one store,

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/webhooks"
+	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
 // settleTimeout bounds the write after an attempt, also while the process stops.
@@ -31,7 +31,7 @@ type WebhooksConfig struct {
 	// Ledger holds the webhooks. Required.
 	Ledger WebhooksLedger
 	// Dispatcher makes the attempts. Required.
-	Dispatcher *webhooks.Dispatcher
+	Dispatcher *webhook.Dispatcher
 	// Workers is how many attempts are under way at once. Optional. Defaults
 	// to 64.
 	Workers int
@@ -41,7 +41,7 @@ type WebhooksConfig struct {
 	// Logger is told of webhooks that could not be settled. Optional.
 	Logger *slog.Logger
 	// Observe is told of each attempt, from the workers' goroutines. Optional.
-	Observe func(webhooks.Result)
+	Observe func(webhook.Result)
 }
 
 // Webhooks tells the URLs of a command how its job ended. Any number may run on one
@@ -85,7 +85,7 @@ func NewWebhooks(cfg WebhooksConfig) (*Webhooks, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Observe == nil {
-		cfg.Observe = func(webhooks.Result) {}
+		cfg.Observe = func(webhook.Result) {}
 	}
 	w := &Webhooks{cfg: cfg, slots: make(chan struct{}, cfg.Workers), wake: make(chan struct{}, 1)}
 	return w, cfg.Dispatcher.Validate()
@@ -151,7 +151,7 @@ func (w *Webhooks) take(ctx context.Context, entry ledger.Entry) (bool, error) {
 	if err != nil || row == nil {
 		return false, err
 	}
-	end := webhooks.EndOf(&job.Job)
+	end := webhook.EndOf(&job.Job)
 	body, err := end.Body()
 	if err != nil {
 		return false, err
@@ -178,8 +178,8 @@ func (w *Webhooks) freed() {
 
 // attempt makes one attempt and writes what became of it.
 func (w *Webhooks) attempt(ctx context.Context, row *ledger.WebhookRow, body []byte) {
-	sent, result := w.cfg.Dispatcher.Attempt(ctx, webhooks.Delivery{
-		ID: row.ID(), JobID: row.JobID, TenantID: row.TenantID, URL: row.URL, Body: body, State: webhooks.State(row.State),
+	sent, result := w.cfg.Dispatcher.Attempt(ctx, webhook.Delivery{
+		ID: row.ID(), JobID: row.JobID, TenantID: row.TenantID, URL: row.URL, Body: body, State: webhook.State(row.State),
 		Attempts: row.Attempts, NextAttemptAt: row.NextAttemptAt, LastStatus: row.LastStatus, LastError: row.LastError,
 		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	})

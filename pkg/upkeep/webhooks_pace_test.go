@@ -17,17 +17,17 @@ import (
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/upkeep"
-	"github.com/lucius-project/lucius/pkg/webhooks"
+	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
 // sends is a sender that does what a function says, and keeps count.
 type sends struct {
 	mu       sync.Mutex
-	messages []webhooks.Message
-	act      func(ctx context.Context, message webhooks.Message) webhooks.Result
+	messages []webhook.Message
+	act      func(ctx context.Context, message webhook.Message) webhook.Result
 }
 
-func (s *sends) send(ctx context.Context, message webhooks.Message) webhooks.Result {
+func (s *sends) send(ctx context.Context, message webhook.Message) webhook.Result {
 	s.mu.Lock()
 	s.messages = append(s.messages, message)
 	s.mu.Unlock()
@@ -40,19 +40,19 @@ func (s *sends) count() int {
 	return len(s.messages)
 }
 
-func always(result webhooks.Result) *sends {
-	return &sends{act: func(context.Context, webhooks.Message) webhooks.Result { return result }}
+func always(result webhook.Result) *sends {
+	return &sends{act: func(context.Context, webhook.Message) webhook.Result { return result }}
 }
 
 var (
-	delivered = webhooks.Result{Outcome: webhooks.Delivered, Status: 200}
-	failed    = webhooks.Result{Outcome: webhooks.Failed, Status: 500, Reason: "the receiver answered 500"}
-	silent    = webhooks.Result{Outcome: webhooks.Failed, Reason: "the receiver did not answer in time", HostFault: true}
+	delivered = webhook.Result{Outcome: webhook.Delivered, Status: 200}
+	failed    = webhook.Result{Outcome: webhook.Failed, Status: 500, Reason: "the receiver answered 500"}
+	silent    = webhook.Result{Outcome: webhook.Failed, Reason: "the receiver did not answer in time", HostFault: true}
 )
 
-func gate(t testing.TB, cfg webhooks.GateConfig) *webhooks.Gate {
+func gate(t testing.TB, cfg webhook.GateConfig) *webhook.Gate {
 	t.Helper()
-	made, err := webhooks.NewGate(cfg)
+	made, err := webhook.NewGate(cfg)
 	if err != nil {
 		t.Fatalf("NewGate: %v", err)
 	}
@@ -60,11 +60,11 @@ func gate(t testing.TB, cfg webhooks.GateConfig) *webhooks.Gate {
 }
 
 // dispatcher sends by s, under a policy with which one can count.
-func dispatcher(t testing.TB, s *sends) *webhooks.Dispatcher {
+func dispatcher(t testing.TB, s *sends) *webhook.Dispatcher {
 	t.Helper()
-	return &webhooks.Dispatcher{
-		Send: s.send, Gate: gate(t, webhooks.GateConfig{}), Random: func() float64 { return 0 },
-		Policy: webhooks.Policy{Delays: []time.Duration{10 * time.Second, time.Minute}, Jitter: 0.5},
+	return &webhook.Dispatcher{
+		Send: s.send, Gate: gate(t, webhook.GateConfig{}), Random: func() float64 { return 0 },
+		Policy: webhook.Policy{Delays: []time.Duration{10 * time.Second, time.Minute}, Jitter: 0.5},
 	}
 }
 
@@ -110,12 +110,12 @@ func TestWebhooks_SendWhatIsDue(t *testing.T) {
 		if pass.Full || pass.Taken != 1 || err != nil {
 			t.Errorf("RunOnce = %+v, %v", pass, err)
 		}
-		end := webhooks.EndOf(&ended("j").Job)
+		end := webhook.EndOf(&ended("j").Job)
 		body, err := end.Body()
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := []webhooks.Message{{ID: "j.0", TenantID: "tenant_a", URL: "https://a.example/x", Body: body}}
+		want := []webhook.Message{{ID: "j.0", TenantID: "tenant_a", URL: "https://a.example/x", Body: body}}
 		if diff := cmp.Diff(want, s.messages); diff != "" {
 			t.Errorf("messages (-want +got):\n%s", diff)
 		}
@@ -135,7 +135,7 @@ func TestWebhooks_UntilTheyAreExhausted(t *testing.T) {
 		begin := time.Now()
 		q := newHooks(due("j", "https://a.example"))
 		var at []string
-		s := &sends{act: func(context.Context, webhooks.Message) webhooks.Result {
+		s := &sends{act: func(context.Context, webhook.Message) webhook.Result {
 			at = append(at, time.Since(begin).String())
 			return failed
 		}}
@@ -164,7 +164,7 @@ func TestWebhooks_ASlowReceiverDoesNotHoldTheOthers(t *testing.T) {
 			deliveries = append(deliveries, due(fmt.Sprintf("b%d", i), fmt.Sprintf("https://well%d.example/", i%10)))
 		}
 		q := newHooks(deliveries...)
-		s := &sends{act: func(_ context.Context, message webhooks.Message) webhooks.Result {
+		s := &sends{act: func(_ context.Context, message webhook.Message) webhook.Result {
 			if strings.Contains(message.URL, "slow") {
 				time.Sleep(15 * time.Second)
 				return silent
@@ -174,7 +174,7 @@ func TestWebhooks_ASlowReceiverDoesNotHoldTheOthers(t *testing.T) {
 		}}
 		stop := running(t, sending(t, q, s, func(cfg *upkeep.WebhooksConfig) {
 			cfg.Workers = 16
-			cfg.Dispatcher.Gate = gate(t, webhooks.GateConfig{PerHost: 4})
+			cfg.Dispatcher.Gate = gate(t, webhook.GateConfig{PerHost: 4})
 		}).Loop())
 		time.Sleep(5 * time.Second)
 		if n := q.count(ledger.WebhookDelivered); n != 200 {
@@ -195,14 +195,14 @@ func TestWebhooks_AnOutageSpendsNoAttempts(t *testing.T) {
 		}
 		q := newHooks(deliveries...)
 		up := time.Now().Add(10 * time.Minute)
-		s := &sends{act: func(context.Context, webhooks.Message) webhooks.Result {
+		s := &sends{act: func(context.Context, webhook.Message) webhook.Result {
 			if time.Now().Before(up) {
 				return silent
 			}
 			return delivered
 		}}
 		stop := running(t, sending(t, q, s, func(cfg *upkeep.WebhooksConfig) {
-			cfg.Dispatcher.Gate = gate(t, webhooks.GateConfig{Circuit: breaker.Settings{CoolDown: time.Minute, MaxCoolDown: time.Minute}})
+			cfg.Dispatcher.Gate = gate(t, webhook.GateConfig{Circuit: breaker.Settings{CoolDown: time.Minute, MaxCoolDown: time.Minute}})
 		}).Loop())
 		time.Sleep(9 * time.Minute)
 		if n := s.count(); n > 40 {
@@ -225,7 +225,7 @@ func TestWebhooks_TakeMoreAsWorkersAreFreed(t *testing.T) {
 			deliveries = append(deliveries, due(fmt.Sprintf("j%d", i), fmt.Sprintf("https://host%d.example/", i)))
 		}
 		q := newHooks(deliveries...)
-		s := &sends{act: func(context.Context, webhooks.Message) webhooks.Result {
+		s := &sends{act: func(context.Context, webhook.Message) webhook.Result {
 			time.Sleep(time.Millisecond)
 			return delivered
 		}}
@@ -257,9 +257,9 @@ func TestWebhooks_Stop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newHooks(due("j", "https://a.example"))
-		s := &sends{act: func(ctx context.Context, _ webhooks.Message) webhooks.Result {
+		s := &sends{act: func(ctx context.Context, _ webhook.Message) webhook.Result {
 			<-ctx.Done()
-			return webhooks.Result{Outcome: webhooks.Interrupted}
+			return webhook.Result{Outcome: webhook.Interrupted}
 		}}
 		stop := running(t, sending(t, q, s, nil).Loop())
 		time.Sleep(3 * time.Second)
@@ -309,14 +309,14 @@ func TestWebhooks_AClaimThatWasLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newHooks(due("j", "https://a.example"))
-		s := &sends{act: func(context.Context, webhooks.Message) webhooks.Result {
+		s := &sends{act: func(context.Context, webhook.Message) webhook.Result {
 			time.Sleep(2 * time.Minute) // longer than the claim holds
 			return delivered
 		}}
-		var seen []webhooks.Outcome
+		var seen []webhook.Outcome
 		var mu sync.Mutex
 		r := sending(t, q, s, func(cfg *upkeep.WebhooksConfig) {
-			cfg.Observe = func(result webhooks.Result) {
+			cfg.Observe = func(result webhook.Result) {
 				mu.Lock()
 				defer mu.Unlock()
 				seen = append(seen, result.Outcome)
@@ -332,7 +332,7 @@ func TestWebhooks_AClaimThatWasLost(t *testing.T) {
 		if diff := cmp.Diff([]string{"DELIVERED"}, q.settled); diff != "" || q.get("j.0").Attempts != 1 {
 			t.Errorf("%+v, settled (-want +got):\n%s", q.get("j.0"), diff)
 		}
-		if diff := cmp.Diff([]webhooks.Outcome{webhooks.Delivered, webhooks.Delivered}, seen); diff != "" {
+		if diff := cmp.Diff([]webhook.Outcome{webhook.Delivered, webhook.Delivered}, seen); diff != "" {
 			t.Errorf("observed (-want +got):\n%s", diff)
 		}
 	})
@@ -344,11 +344,11 @@ func TestWebhooks_PutOffWhatItsHostHasNoRoomFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newHooks(due("j", "https://a.example/x"), due("k", "https://A.example:443/y"))
 		over := make(chan struct{})
-		s := &sends{act: func(context.Context, webhooks.Message) webhooks.Result {
+		s := &sends{act: func(context.Context, webhook.Message) webhook.Result {
 			<-over
 			return delivered
 		}}
-		r := sending(t, q, s, func(cfg *upkeep.WebhooksConfig) { cfg.Dispatcher.Gate = gate(t, webhooks.GateConfig{PerHost: 1}) })
+		r := sending(t, q, s, func(cfg *upkeep.WebhooksConfig) { cfg.Dispatcher.Gate = gate(t, webhook.GateConfig{PerHost: 1}) })
 		if _, err := r.RunOnce(t.Context()); err != nil {
 			t.Errorf("RunOnce: %v", err)
 		}

@@ -18,25 +18,25 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/upkeep"
-	"github.com/lucius-project/lucius/pkg/webhooks"
+	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
 // receiver answers as it is told, and remembers when it was asked for what.
 type receiver struct {
 	mu      sync.Mutex
-	answers []webhooks.Result // the next ones; delivered when they have run out
+	answers []webhook.Result // the next ones; delivered when they have run out
 	bodies  []string
 	at      []time.Duration
 	begun   time.Time
 }
 
-func (r *receiver) send(_ context.Context, m webhooks.Message) webhooks.Result {
+func (r *receiver) send(_ context.Context, m webhook.Message) webhook.Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.bodies = append(r.bodies, string(m.Body))
 	r.at = append(r.at, time.Since(r.begun).Truncate(time.Second))
 	if len(r.answers) == 0 {
-		return webhooks.Result{Outcome: webhooks.Delivered, Status: 200}
+		return webhook.Result{Outcome: webhook.Delivered, Status: 200}
 	}
 	answer := r.answers[0]
 	r.answers = r.answers[1:]
@@ -52,7 +52,7 @@ type announcement struct {
 	jobID    string
 }
 
-func announce(t *testing.T, answers ...webhooks.Result) *announcement {
+func announce(t *testing.T, answers ...webhook.Result) *announcement {
 	t.Helper()
 	store, faults := storetest.Faulty(memstore.New(memstore.Options{Split: true}))
 	b := &announcement{receiver: &receiver{answers: answers, begun: time.Now()}, faults: faults}
@@ -60,9 +60,9 @@ func announce(t *testing.T, answers ...webhooks.Result) *announcement {
 	if b.ledger, err = ledger.Open(t.Context(), ledger.Config{Store: store, Shards: 2}); err != nil {
 		t.Fatal(err)
 	}
-	b.Webhooks, err = upkeep.NewWebhooks(upkeep.WebhooksConfig{Ledger: b.ledger, Dispatcher: &webhooks.Dispatcher{
-		Send: b.receiver.send, Gate: gate(t, webhooks.GateConfig{}),
-		Policy: webhooks.Policy{Delays: []time.Duration{10 * time.Second, time.Minute}},
+	b.Webhooks, err = upkeep.NewWebhooks(upkeep.WebhooksConfig{Ledger: b.ledger, Dispatcher: &webhook.Dispatcher{
+		Send: b.receiver.send, Gate: gate(t, webhook.GateConfig{}),
+		Policy: webhook.Policy{Delays: []time.Duration{10 * time.Second, time.Minute}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -104,19 +104,19 @@ func (b *announcement) webhook(t *testing.T) ledger.WebhookRow {
 func TestWebhooks_Attempts(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		answers  []webhooks.Result
+		answers  []webhook.Result
 		state    ledger.WebhookState
 		attempts []time.Duration
 	}{
 		"delivered at once":         {nil, ledger.WebhookDelivered, []time.Duration{0}},
-		"delivered the second time": {[]webhooks.Result{failed}, ledger.WebhookDelivered, []time.Duration{0, 10 * time.Second}},
+		"delivered the second time": {[]webhook.Result{failed}, ledger.WebhookDelivered, []time.Duration{0, 10 * time.Second}},
 		"every attempt failed": {
-			slices.Repeat([]webhooks.Result{failed}, 9), ledger.WebhookExhausted,
+			slices.Repeat([]webhook.Result{failed}, 9), ledger.WebhookExhausted,
 			[]time.Duration{0, 10 * time.Second, 70 * time.Second},
 		},
-		"the receiver wants no more": {[]webhooks.Result{{Outcome: webhooks.Gone, Status: 410}}, ledger.WebhookGone, []time.Duration{0}},
+		"the receiver wants no more": {[]webhook.Result{{Outcome: webhook.Gone, Status: 410}}, ledger.WebhookGone, []time.Duration{0}},
 		"the receiver asks for an hour": {
-			[]webhooks.Result{{Outcome: webhooks.RetryAfter, Status: 503, After: time.Hour}}, ledger.WebhookDelivered,
+			[]webhook.Result{{Outcome: webhook.RetryAfter, Status: 503, After: time.Hour}}, ledger.WebhookDelivered,
 			[]time.Duration{0, time.Hour},
 		},
 	} {
@@ -160,7 +160,7 @@ func TestWebhooks_TheEventIsTheJobsEnd(t *testing.T) {
 func TestWebhooks_AReplayStartsAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := announce(t, slices.Repeat([]webhooks.Result{failed}, 3)...)
+		b := announce(t, slices.Repeat([]webhook.Result{failed}, 3)...)
 		b.run(t, time.Hour)
 		if _, replayed, err := b.ledger.ReplayWebhook(t.Context(), b.jobID+".0"); err != nil || !replayed {
 			t.Fatal(replayed, err)

@@ -1,0 +1,7 @@
+package webhook
+
+// What the tests look at from outside.
+var (
+	ParseRetryAfter = parseRetryAfter
+	HostOf          = hostOf
+)

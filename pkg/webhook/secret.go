@@ -1,0 +1,74 @@
+package webhook
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// secretPrefix marks a webhook's secret.
+const secretPrefix = "whsec_"
+
+// The sizes of a secret in bytes, before base64.
+const (
+	minSecret = 24
+	maxSecret = 64
+)
+
+// Secret is a key that signs webhooks. It is a value, and prints as
+// whsec_*** with every verb of fmt, so that it does not end up in a log. The zero
+// value is no secret.
+type Secret struct{ key string }
+
+// ParseSecret reads a secret in its text form: whsec_ and 24 to 64 bytes in standard
+// base64. The error says what is wrong without quoting the secret.
+func ParseSecret(text string) (Secret, error) {
+	encoded, ok := strings.CutPrefix(text, secretPrefix)
+	if !ok {
+		return Secret{}, errors.New("webhook: a secret must begin with " + secretPrefix)
+	}
+	key, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil || base64.StdEncoding.EncodeToString(key) != encoded {
+		return Secret{}, errors.New("webhook: a secret must be base64 after " + secretPrefix)
+	}
+	if len(key) < minSecret || len(key) > maxSecret {
+		return Secret{}, fmt.Errorf("webhook: a secret must have %d to %d bytes, has %d", minSecret, maxSecret, len(key))
+	}
+	return Secret{key: string(key)}, nil
+}
+
+// Reveal returns the secret as ParseSecret reads it, for a receiver that verifies
+// with it.
+func (s Secret) Reveal() string {
+	return secretPrefix + base64.StdEncoding.EncodeToString([]byte(s.key))
+}
+
+// Format writes the secret masked, for every verb.
+func (s Secret) Format(f fmt.State, _ rune) {
+	_, _ = io.WriteString(f, secretPrefix+"***") // fmt keeps what it writes to in memory
+}
+
+// ForTenant derives the tenant's secret, always the same one. It reveals nothing of
+// s, so one tenant's receivers cannot forge another tenant's signatures.
+func (s Secret) ForTenant(tenantID string) Secret {
+	mac := hmac.New(sha256.New, []byte(s.key))
+	mac.Write([]byte("lucius webhook secret of tenant\n" + tenantID))
+	return Secret{key: string(mac.Sum(nil))}
+}
+
+// TenantSecrets returns the source of secrets for [Config] that derives each
+// tenant's from the given ones. With several, as while the first replaces the
+// second, everything is signed with each.
+func TenantSecrets(secrets ...Secret) func(tenantID string) []Secret {
+	return func(tenantID string) []Secret {
+		own := make([]Secret, len(secrets))
+		for i, secret := range secrets {
+			own[i] = secret.ForTenant(tenantID)
+		}
+		return own
+	}
+}

@@ -1,0 +1,269 @@
+package webhook_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/webhook"
+)
+
+func cutPort(url string) (host, port string, found bool) {
+	return strings.Cut(strings.TrimPrefix(url, "https://"), ":")
+}
+
+func TestSend_WhatTheReceiverGets(t *testing.T) {
+	t.Parallel()
+	var header http.Header
+	var body []byte
+	r := answering(t, func(w http.ResponseWriter, r *http.Request) {
+		header, body = r.Header, read(t, r.Body)
+		http.SetCookie(w, &http.Cookie{Name: "session", Value: "1"})
+		w.WriteHeader(http.StatusOK)
+	})
+	s := sender(t, r, func(cfg *webhook.Config) { cfg.UserAgent = "test/1" })
+	message := to(r.URL + "/hook?a=b")
+	for range 2 {
+		if diff := cmp.Diff(webhook.Result{Outcome: webhook.Delivered, Status: 200}, s.Send(t.Context(), message)); diff != "" {
+			t.Fatalf("Result (-want +got):\n%s", diff)
+		}
+		if string(body) != string(message.Body) {
+			t.Errorf("body %s, want %s", body, message.Body)
+		}
+		key := secret(t, testSecret)
+		if err := webhook.Verify(header, body, time.Now(), webhook.DefaultTolerance, key); err != nil {
+			t.Errorf("Verify: %v", err)
+		}
+		for _, name := range []string{"Webhook-Timestamp", "Webhook-Signature", "Content-Length"} {
+			header.Del(name)
+		}
+		want := http.Header{
+			"Content-Type": {"application/json"}, "User-Agent": {"test/1"}, "Webhook-Id": {"job-1.0"},
+		}
+		if diff := cmp.Diff(want, header); diff != "" {
+			t.Errorf("other headers (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// TestSend_Answers says what each answer means.
+func TestSend_Answers(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	answered := func(outcome webhook.Outcome, status int, reason string) webhook.Result {
+		return webhook.Result{Outcome: outcome, Status: status, Reason: reason}
+	}
+	hostFault := func(result webhook.Result) webhook.Result {
+		result.HostFault = true
+		return result
+	}
+	later := func(status int, after time.Duration, reason string) webhook.Result {
+		return webhook.Result{Outcome: webhook.RetryAfter, Status: status, After: after, Reason: reason, HostFault: true}
+	}
+	const moved = "; redirects are not followed"
+	tests := []struct {
+		name       string
+		status     int
+		retryAfter string
+		want       webhook.Result
+	}{
+		{"200", 200, "", answered(webhook.Delivered, 200, "")},
+		{"202", 202, "", answered(webhook.Delivered, 202, "")},
+		{"204", 204, "5", answered(webhook.Delivered, 204, "")},
+		{"299", 299, "", answered(webhook.Delivered, 299, "")},
+		{"300", 300, "", answered(webhook.Failed, 300, "the receiver answered 300"+moved)},
+		{"301 without a location", 301, "", answered(webhook.Failed, 301, "the receiver answered 301"+moved)},
+		{"304", 304, "", answered(webhook.Failed, 304, "the receiver answered 304"+moved)},
+		{"400", 400, "", answered(webhook.Failed, 400, "the receiver answered 400")},
+		{"404", 404, "", answered(webhook.Failed, 404, "the receiver answered 404")},
+		{"410", 410, "5", answered(webhook.Gone, 410, "the receiver answered 410")},
+		{"429", 429, "", hostFault(answered(webhook.Failed, 429, "the receiver answered 429"))},
+		{"429 with seconds", 429, "120", later(429, 2*time.Minute, "the receiver answered 429")},
+		{"500", 500, "", answered(webhook.Failed, 500, "the receiver answered 500")},
+		{"500 with seconds", 500, "120", answered(webhook.Failed, 500, "the receiver answered 500")},
+		{"502", 502, "", hostFault(answered(webhook.Failed, 502, "the receiver answered 502"))},
+		{"503", 503, "", hostFault(answered(webhook.Failed, 503, "the receiver answered 503"))},
+		{"503 with a date that has passed", 503, "Fri, 31 Dec 1999 23:59:59 GMT", later(503, 0, "the receiver answered 503")},
+		{"503 with a far date", 503, "Fri, 31 Dec 2999 23:59:59 GMT", later(503, day, "the receiver answered 503")},
+		{"503 with too many seconds", 503, strings.Repeat("9", 40), later(503, day, "the receiver answered 503")},
+		{"503 with nonsense", 503, "soon", hostFault(answered(webhook.Failed, 503, "the receiver answered 503"))},
+		{"504", 504, "", hostFault(answered(webhook.Failed, 504, "the receiver answered 504"))},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			r := answering(t, func(w http.ResponseWriter, _ *http.Request) {
+				if test.retryAfter != "" {
+					w.Header().Set("Retry-After", test.retryAfter)
+				}
+				w.WriteHeader(test.status)
+			})
+			if diff := cmp.Diff(test.want, sender(t, r, nil).Send(t.Context(), to(r.URL))); diff != "" {
+				t.Errorf("Result (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestSend_ReceiversThatDoNotAnswer: none of the reasons says more than the tenant
+// could find out from outside.
+func TestSend_ReceiversThatDoNotAnswer(t *testing.T) {
+	t.Parallel()
+	unreachable := answering(t, ok)
+	unreachable.Close()
+	cut := answering(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	wordy := answering(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Long", strings.Repeat("x", 1<<20))
+		w.WriteHeader(http.StatusOK)
+	})
+	well := answering(t, ok)
+	plain := listenPlain(t)
+	tests := []struct {
+		name, url string
+		trusted   *receiver
+		answers   [][]string
+		reason    string
+	}{
+		{"nobody listens", unreachable.URL, nil, nil, "the receiver could not be connected to"},
+		{"cut off", cut.URL, cut, nil, "the connection broke before there was an answer"},
+		{"endless header", wordy.URL, wordy, nil, "the connection broke before there was an answer"},
+		{"unknown authority", well.URL, nil, nil, "the receiver's certificate is not valid"},
+		{"certificate of another name", well.at("other.test"), well, [][]string{{"127.0.0.1"}}, "the receiver's certificate is not valid"},
+		{"no TLS", plain, nil, nil, "the receiver speaks no acceptable TLS"},
+		{"no such name", "https://gone.example.com", nil, [][]string{{}}, "the receiver's host name does not exist"},
+		{"no answer about the name", "https://x.example.com", nil, nil, "the receiver's host name could not be looked up"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			dns := &names{answers: test.answers}
+			s := sender(t, test.trusted, func(cfg *webhook.Config) { cfg.Resolver = dns.resolver(t) })
+			want := webhook.Result{Outcome: webhook.Failed, Reason: test.reason, HostFault: true}
+			if diff := cmp.Diff(want, s.Send(t.Context(), to(test.url))); diff != "" {
+				t.Errorf("Result (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSend_SlowReceivers(t *testing.T) {
+	t.Parallel()
+	over := make(chan struct{})
+	slow := answering(t, func(http.ResponseWriter, *http.Request) { <-over })
+	dripping := answering(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		<-over
+	})
+	t.Cleanup(func() { close(over) })
+	tests := []struct {
+		name string
+		r    *receiver
+		want webhook.Result
+	}{
+		{"no answer", slow, webhook.Result{Outcome: webhook.Failed, Reason: "the receiver did not answer in time", HostFault: true}},
+		{"an answer whose body does not end", dripping, webhook.Result{Outcome: webhook.Delivered, Status: 200}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := sender(t, test.r, func(cfg *webhook.Config) { cfg.Timeout = 500 * time.Millisecond })
+			if diff := cmp.Diff(test.want, s.Send(t.Context(), to(test.r.URL))); diff != "" {
+				t.Errorf("Result (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestSend_AnAnswerWithoutEnd is cut off: Send returns, and the receiver notices.
+func TestSend_AnAnswerWithoutEnd(t *testing.T) {
+	t.Parallel()
+	noticed := make(chan struct{})
+	r := answering(t, func(w http.ResponseWriter, _ *http.Request) {
+		defer close(noticed)
+		for range 1 << 10 {
+			if _, err := io.WriteString(w, strings.Repeat("x", 1<<16)); err != nil {
+				return
+			}
+		}
+		t.Error("64 MiB were read")
+	})
+	want := webhook.Result{Outcome: webhook.Delivered, Status: 200}
+	if diff := cmp.Diff(want, sender(t, r, nil).Send(t.Context(), to(r.URL))); diff != "" {
+		t.Errorf("Result (-want +got):\n%s", diff)
+	}
+	<-noticed
+}
+
+// TestSend_AConnectionThatWasClosed is not held against the receiver.
+func TestSend_AConnectionThatWasClosed(t *testing.T) {
+	t.Parallel()
+	r := answering(t, ok)
+	s := sender(t, r, nil)
+	for range 3 {
+		if got := s.Send(t.Context(), to(r.URL)); got.Outcome != webhook.Delivered {
+			t.Fatalf("Result = %+v, want it delivered", got)
+		}
+		r.CloseClientConnections()
+	}
+}
+
+func TestSend_Interrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	r := answering(t, func(http.ResponseWriter, *http.Request) {
+		cancel()
+		<-over
+	})
+	t.Cleanup(func() { close(over) })
+	want := webhook.Result{Outcome: webhook.Interrupted, Reason: "interrupted before there was an answer"}
+	if diff := cmp.Diff(want, sender(t, r, nil).Send(ctx, to(r.URL))); diff != "" {
+		t.Errorf("Result (-want +got):\n%s", diff)
+	}
+}
+
+func TestSend_NothingLeavesUnsigned(t *testing.T) {
+	t.Parallel()
+	r := answering(t, ok)
+	s := sender(t, r, func(cfg *webhook.Config) { cfg.Secrets = func(string) []webhook.Secret { return nil } })
+	want := webhook.Result{Outcome: webhook.Failed, Reason: "there is no secret to sign it with"}
+	if diff := cmp.Diff(want, s.Send(t.Context(), to(r.URL))); diff != "" || r.hits.Load() != 0 {
+		t.Errorf("hit %d times, Result (-want +got):\n%s", r.hits.Load(), diff)
+	}
+}
+
+func TestSend_AURLThatIsNotAllowed(t *testing.T) {
+	t.Parallel()
+	want := webhook.Result{Outcome: webhook.Refused, Reason: "callback URL must be an absolute https URL"}
+	if diff := cmp.Diff(want, sender(t, nil, nil).Send(t.Context(), to("http://example.com/"))); diff != "" {
+		t.Errorf("Result (-want +got):\n%s", diff)
+	}
+}
+
+func TestNewSender_NamesTheBadField(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(*webhook.Config){
+		"Guard":           func(c *webhook.Config) { c.Guard = nil },
+		"Secrets":         func(c *webhook.Config) { c.Secrets = nil },
+		"Timeout":         func(c *webhook.Config) { c.Timeout = -1 },
+		"MaxRetryAfter":   func(c *webhook.Config) { c.MaxRetryAfter = -1 },
+		"MaxConnsPerHost": func(c *webhook.Config) { c.MaxConnsPerHost = -1 },
+		"MaxIdleConns":    func(c *webhook.Config) { c.MaxIdleConns = -1 },
+	}
+	for field, spoil := range tests {
+		t.Run(field, func(t *testing.T) {
+			t.Parallel()
+			cfg := webhook.Config{Guard: onlyUs(t), Secrets: webhook.TenantSecrets()}
+			spoil(&cfg)
+			if _, err := webhook.NewSender(cfg); err == nil || !strings.Contains(err.Error(), field) {
+				t.Errorf("NewSender: %v, want an error about %s", err, field)
+			}
+		})
+	}
+}

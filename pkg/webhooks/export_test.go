@@ -1,7 +1,0 @@
-package webhooks
-
-// What the tests look at from outside.
-var (
-	ParseRetryAfter = parseRetryAfter
-	HostOf          = hostOf
-)
