@@ -151,8 +151,7 @@ func (w *Webhooks) take(ctx context.Context, entry ledger.Entry) (bool, error) {
 	if err != nil || row == nil {
 		return false, err
 	}
-	end := webhook.EndOf(&job.Job)
-	body, err := end.Body()
+	body, err := webhook.Body(&job.Job)
 	if err != nil {
 		return false, err
 	}
@@ -178,10 +177,10 @@ func (w *Webhooks) freed() {
 
 // attempt makes one attempt and writes what became of it.
 func (w *Webhooks) attempt(ctx context.Context, row *ledger.WebhookRow, body []byte) {
-	sent, result := w.cfg.Dispatcher.Attempt(ctx, webhook.Delivery{
-		ID: row.ID(), JobID: row.JobID, TenantID: row.TenantID, URL: row.URL, Body: body, State: webhook.State(row.State),
-		Attempts: row.Attempts, NextAttemptAt: row.NextAttemptAt, LastStatus: row.LastStatus, LastError: row.LastError,
-		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
+	message := webhook.Message{ID: row.ID(), TenantID: row.TenantID, URL: row.URL, Body: body}
+	sent, result := w.cfg.Dispatcher.Attempt(ctx, message, webhook.Delivery{
+		State: webhook.State(row.State), Attempts: row.Attempts, NextAttemptAt: row.NextAttemptAt,
+		LastStatus: row.LastStatus, LastError: row.LastError,
 	})
 	w.cfg.Observe(result)
 	next := *row

@@ -110,8 +110,7 @@ func TestWebhooks_SendWhatIsDue(t *testing.T) {
 		if pass.Full || pass.Taken != 1 || err != nil {
 			t.Errorf("RunOnce = %+v, %v", pass, err)
 		}
-		end := webhook.EndOf(&ended("j").Job)
-		body, err := end.Body()
+		body, err := webhook.Body(&ended("j").Job)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-// Package webhook announces the end of jobs to their callback_urls by Standard
+// Package webhook announces the end of a job to its callback_urls by Standard
 // Webhooks 1.0: signed, retried over days, and never to a forbidden address.
 //
 //	Delivery                  Enter              Send
@@ -16,8 +16,7 @@
 // A webhook is sent at least once until it is delivered, or until the schedule of
 // its [Policy] is exhausted. Attempts carry the same webhook-id and the same
 // bytes, and a timestamp and signature of their own; a receiver that remembers
-// ids sees each event once. [Verify] is the receiver's side, for receivers in Go and
-// for tests.
+// ids sees each event once.
 //
 // The outcome of an attempt is a value, a [Result]:
 //
@@ -49,7 +48,7 @@
 //
 // # Isolation of receivers
 //
-// One receiver that hangs must not take all workers with it. The [Gate] bounds
+// One receiver that hangs must not occupy all workers. The [Gate] bounds
 // the attempts under way for each host, and opens a circuit when a host stops
 // answering: its due deliveries are deferred and spend no attempt. A receiver's
 // answer about one URL, such as 404 or 500, says nothing against its host. Deferred

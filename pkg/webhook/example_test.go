@@ -13,30 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// A receiver verifies each request before it believes it.
-func ExampleVerify() {
-	secret, err := webhook.ParseSecret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	header := http.Header{}
-	header.Set("webhook-id", "msg_p5jXN8AQM9LWM0D4loKWxJek")
-	header.Set("webhook-timestamp", "1614265330")
-	header.Set("webhook-signature", "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=")
-	now := time.Unix(1614265332, 0)
-
-	body := []byte(`{"test": 2432232314}`)
-	fmt.Println(webhook.Verify(header, body, now, webhook.DefaultTolerance, secret))
-	fmt.Println(webhook.Verify(header, []byte(`{"test": 1}`), now, webhook.DefaultTolerance, secret))
-	fmt.Println(webhook.Verify(header, body, now.Add(time.Hour), webhook.DefaultTolerance, secret))
-	// Output:
-	// <nil>
-	// webhook: no signature matches
-	// webhook: timestamp is not acceptable: it is too old
-}
-
-// The end of a job is announced to a receiver in the own network, which the
+// A sender announces the end of a job to a receiver in a private network that the
 // operator has allowed.
 func ExampleSender_Send() {
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -66,12 +43,11 @@ func ExampleSender_Send() {
 	}
 	defer sender.Close()
 
-	end := webhook.End{
-		JobID: "job-1", TenantID: "tenant_a", RequestType: "doc.ingest", State: statemachine.JobSucceeded,
-		CreatedAt:   webhook.Time(time.Date(2026, 1, 27, 10, 2, 3, 0, time.UTC)),
-		CompletedAt: webhook.Time(time.Date(2026, 1, 27, 10, 2, 30, 0, time.UTC)),
-	}
-	body, err := end.Body()
+	body, err := webhook.Body(&statemachine.Job{
+		ID: "job-1", TenantID: "tenant_a", RequestType: "doc.ingest", State: statemachine.JobSucceeded,
+		CreatedAt:   time.Date(2026, 1, 27, 10, 2, 3, 0, time.UTC),
+		CompletedAt: time.Date(2026, 1, 27, 10, 2, 30, 0, time.UTC),
+	})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -88,18 +64,19 @@ func ExampleSender_Send() {
 	// refused for: callback URL leads to an address that is not allowed
 }
 
-// A receiver that is busy says when to come again.
-func ExamplePolicy_Next() {
+// A receiver that is busy says when to try again.
+func ExamplePolicy_Apply() {
 	policy := webhook.StandardPolicy()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	for attempt, result := range []webhook.Result{
+	delivery := webhook.Delivery{State: webhook.StatePending}
+	for _, result := range []webhook.Result{
 		{Outcome: webhook.Failed, Status: 500},
 		{Outcome: webhook.RetryAfter, Status: 503, After: time.Hour},
 		{Outcome: webhook.Delivered, Status: 200},
 	} {
-		next, state := policy.Next(attempt+1, result, now, 0)
-		fmt.Println(now.Format(time.TimeOnly), result.Status, state)
-		now = next
+		delivery = policy.Apply(delivery, result, now, 0)
+		fmt.Println(now.Format(time.TimeOnly), result.Status, delivery.State)
+		now = delivery.NextAttemptAt
 	}
 	// Output:
 	// 12:00:00 500 PENDING

@@ -1,6 +1,6 @@
 package webhook
 
-// What the tests look at from outside.
+// These are exported for the tests alone.
 var (
 	ParseRetryAfter = parseRetryAfter
 	HostOf          = hostOf

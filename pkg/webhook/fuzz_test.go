@@ -12,8 +12,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// Whatever the header: it is refused, or it is a time from now on, the same one
-// each time.
+// Whatever the header, parseRetryAfter refuses it or returns a duration that is not
+// negative, the same one each time.
 func FuzzRetryAfter(f *testing.F) {
 	for _, value := range []string{"120", "0", " 1 ", "99999999999999999999", "Sun, 01 Mar 2026 12:00:30 GMT", "-1", "soon"} {
 		f.Add(value, int64(1772366400))
@@ -30,9 +30,8 @@ func FuzzRetryAfter(f *testing.F) {
 	})
 }
 
-// Whatever the URL: it is refused with something to show, or a request for it can
-// be made, which carries nothing but what it seems to, and goes to a name or to an
-// address that is allowed.
+// Whatever the URL, CheckURL refuses it with a message that may be shown, or a request
+// for it can be made: without hidden parts, and to a name or to an allowed address.
 func FuzzCheckURL(f *testing.F) {
 	for _, raw := range []string{
 		"https://example.com/x?a=b", "https://[::ffff:7f00:1]:443/", "https://0x7f.1/", "https://a@b/", "https://%31.0.0.1",

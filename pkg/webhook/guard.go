@@ -3,13 +3,20 @@ package webhook
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
+	"net/url"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 )
 
+// MaxURL is the largest length of a callback URL in bytes.
+const MaxURL = 2048
+
 // RefusedError is returned when a URL, or the address that it resolves to, is not
-// allowed. It is safe to show: it holds no address that is not in the URL.
+// allowed. It is safe to show: it contains no address that is not in the URL.
 type RefusedError struct {
 	// Message says what is wrong, as the continuation of "callback URL …".
 	Message string
@@ -17,6 +24,10 @@ type RefusedError struct {
 
 // Error returns the message as a sentence.
 func (e *RefusedError) Error() string { return "callback URL " + e.Message }
+
+func refuse(format string, args ...any) error {
+	return &RefusedError{Message: fmt.Sprintf(format, args...)}
+}
 
 // notAllowed is the only message about an address.
 const notAllowed = "leads to an address that is not allowed"
@@ -47,18 +58,77 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 	return &Guard{allowed: slices.Clone(cfg.AllowedPrefixes), allowHTTP: cfg.AllowHTTP}, nil
 }
 
+// CheckURL returns a [*RefusedError] unless webhooks may be sent to the URL, as
+// far as it can tell without a name server: an absolute https URL (or http, if that
+// is allowed) without user name and fragment, with a host name in ASCII or an allowed
+// IP address. The address of a name is checked at each connection.
+func (g *Guard) CheckURL(raw string) error {
+	if len(raw) > MaxURL {
+		return refuse("is %d bytes long; at most %d are allowed", len(raw), MaxURL)
+	}
+	schemes := []string{"https"}
+	if g.allowHTTP {
+		schemes = []string{"http", "https"}
+	}
+	target, err := url.Parse(raw)
+	if err != nil || !slices.Contains(schemes, target.Scheme) || target.Hostname() == "" {
+		return refuse("must be an absolute %s URL", strings.Join(schemes, " or "))
+	}
+	switch {
+	case target.User != nil:
+		return refuse("must not carry a user name or password")
+	case strings.Contains(raw, "#"):
+		return refuse("must not have a fragment")
+	}
+	if port := target.Port(); port != "" {
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			return refuse("has the port %s, which does not exist", port)
+		}
+	}
+	if addr, err := netip.ParseAddr(target.Hostname()); err == nil {
+		return g.CheckAddr(addr)
+	}
+	return g.checkName(strings.TrimSuffix(strings.ToLower(target.Hostname()), "."))
+}
+
+// checkName returns a [*RefusedError] unless the text, in lower case, is a host name.
+func (g *Guard) checkName(name string) error {
+	// Underscores are not allowed in host names, but some hosts have them.
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789-_"
+	labels := strings.Split(name, ".")
+	for _, label := range labels {
+		if label == "" || len(label) > 63 || strings.Trim(label, letters) != "" {
+			return refuse("must name a host by a DNS name in ASCII or by an IP address")
+		}
+	}
+	last := labels[len(labels)-1]
+	_, err := strconv.ParseUint(last, 0, 64)
+	switch {
+	case len(name) > 253:
+		return refuse("must name a host of at most 253 characters")
+	case err == nil || strings.Trim(last, "0123456789") == "" || last == "0x":
+		// Some resolvers read 127.1, 0x7f.1 and 2130706433 as addresses.
+		return refuse("must write an IP address in its usual form")
+	case last == "localhost" && g.CheckAddr(loopbackIPv4) != nil && g.CheckAddr(netip.IPv6Loopback()) != nil:
+		return refuse(notAllowed)
+	}
+	return nil
+}
+
 // CheckAddr returns a [*RefusedError] unless webhooks may go to the address. An
 // IPv4-mapped IPv6 address counts as the IPv4 address; under an allowed NAT64 prefix,
 // the embedded IPv4 address must be allowed as well.
 func (g *Guard) CheckAddr(addr netip.Addr) error {
 	addr = addr.Unmap().WithZone("")
-	if inner, ok := behindNAT64(addr); ok && containedIn(g.allowed, addr) {
-		return g.CheckAddr(inner)
+	allowed := contains(g.allowed, addr)
+	if allowed && nat64.Contains(addr) {
+		bytes := addr.As16()
+		return g.CheckAddr(netip.AddrFrom4([4]byte(bytes[12:])))
 	}
-	if public(addr) || containedIn(g.allowed, addr) {
+	if allowed || (addr.Is4() || globalIPv6.Contains(addr)) && !contains(reserved, addr) {
 		return nil
 	}
-	return &RefusedError{Message: notAllowed}
+	return refuse(notAllowed)
 }
 
 // control is called with the address of each connection after the name was resolved
@@ -67,7 +137,71 @@ func (g *Guard) CheckAddr(addr netip.Addr) error {
 func (g *Guard) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	target, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return &RefusedError{Message: notAllowed}
+		return refuse(notAllowed)
 	}
 	return g.CheckAddr(target.Addr())
 }
+
+// hostOf returns the key of the receiver's host: name and port. It is empty for a
+// malformed URL.
+func hostOf(raw string) string {
+	target, err := url.Parse(raw)
+	if err != nil || target.Hostname() == "" {
+		return ""
+	}
+	port := target.Port()
+	switch {
+	case port == "" && target.Scheme == "http":
+		port = "80"
+	case port == "":
+		port = "443"
+	}
+	return net.JoinHostPort(strings.TrimSuffix(strings.ToLower(target.Hostname()), "."), port)
+}
+
+func contains(prefixes []netip.Prefix, addr netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(prefix netip.Prefix) bool { return prefix.Contains(addr) })
+}
+
+func parsePrefixes(texts ...string) []netip.Prefix {
+	list := make([]netip.Prefix, len(texts))
+	for i, text := range texts {
+		list[i] = netip.MustParsePrefix(text)
+	}
+	return list
+}
+
+var (
+	loopbackIPv4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	// globalIPv6 is all of IPv6 that is allocated to the internet. The rest
+	// is unspecified, loopback, mapped, unique local, link-local or multicast.
+	globalIPv6 = netip.MustParsePrefix("2000::/3")
+	// nat64 are the addresses through which a translator reaches IPv4.
+	nat64 = netip.MustParsePrefix("64:ff9b::/96")
+	// reserved are the networks that no webhook may go to unless configured: those of
+	// IANA's special-purpose registries that are not ordinary parts of the internet,
+	// multicast, and services of clouds at public addresses. All of IPv6 outside of
+	// globalIPv6 is refused as well.
+	reserved = parsePrefixes(
+		"0.0.0.0/8",        // this network; 0.0.0.0 reaches the own host
+		"10.0.0.0/8",       // private
+		"100.64.0.0/10",    // carrier-grade NAT; metadata in one cloud
+		"127.0.0.0/8",      // loopback
+		"168.63.129.16/32", // Azure's own service to its machines
+		"169.254.0.0/16",   // link-local; metadata in most clouds
+		"172.16.0.0/12",    // private
+		"192.0.0.0/24",     // protocol assignments; metadata in one cloud
+		"192.0.2.0/24",     // documentation
+		"192.88.99.0/24",   // 6to4 relays
+		"192.168.0.0/16",   // private
+		"198.18.0.0/15",    // benchmarks
+		"198.51.100.0/24",  // documentation
+		"203.0.113.0/24",   // documentation
+		"224.0.0.0/4",      // multicast
+		"240.0.0.0/4",      // reserved, and broadcast
+		"2001::/23",        // protocol assignments: Teredo and others that lead elsewhere
+		"2001:db8::/32",    // documentation
+		"2002::/16",        // 6to4: any IPv4 address in disguise
+		"3fff::/20",        // documentation
+	)
+)

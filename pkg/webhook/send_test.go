@@ -3,7 +3,9 @@ package webhook_test
 import (
 	"context"
 	"io"
+	"math"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +28,7 @@ func TestSend_WhatTheReceiverGets(t *testing.T) {
 		http.SetCookie(w, &http.Cookie{Name: "session", Value: "1"})
 		w.WriteHeader(http.StatusOK)
 	})
-	s := sender(t, r, func(cfg *webhook.Config) { cfg.UserAgent = "test/1" })
+	s := sender(t, r, nil)
 	message := to(r.URL + "/hook?a=b")
 	for range 2 {
 		if diff := cmp.Diff(webhook.Result{Outcome: webhook.Delivered, Status: 200}, s.Send(t.Context(), message)); diff != "" {
@@ -36,14 +38,19 @@ func TestSend_WhatTheReceiverGets(t *testing.T) {
 			t.Errorf("body %s, want %s", body, message.Body)
 		}
 		key := secret(t, testSecret)
-		if err := webhook.Verify(header, body, time.Now(), webhook.DefaultTolerance, key); err != nil {
-			t.Errorf("Verify: %v", err)
+		seconds, err := strconv.ParseInt(header.Get("webhook-timestamp"), 10, 64)
+		at := time.Unix(seconds, 0)
+		if err != nil || time.Since(at).Abs() > time.Minute {
+			t.Errorf("webhook-timestamp %s, %v, want now", header.Get("webhook-timestamp"), err)
+		}
+		if got, want := header.Get("webhook-signature"), webhook.Sign("job-1.0", at, body, key); got != want {
+			t.Errorf("webhook-signature %s, want %s", got, want)
 		}
 		for _, name := range []string{"Webhook-Timestamp", "Webhook-Signature", "Content-Length"} {
 			header.Del(name)
 		}
 		want := http.Header{
-			"Content-Type": {"application/json"}, "User-Agent": {"test/1"}, "Webhook-Id": {"job-1.0"},
+			"Content-Type": {"application/json"}, "User-Agent": {"Lucius-Webhooks/1.0"}, "Webhook-Id": {"job-1.0"},
 		}
 		if diff := cmp.Diff(want, header); diff != "" {
 			t.Errorf("other headers (-want +got):\n%s", diff)
@@ -110,8 +117,8 @@ func TestSend_Answers(t *testing.T) {
 	}
 }
 
-// TestSend_ReceiversThatDoNotAnswer: none of the reasons says more than the tenant
-// could find out from outside.
+// TestSend_ReceiversThatDoNotAnswer: no reason tells more than the tenant could find
+// out from outside.
 func TestSend_ReceiversThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	unreachable := answering(t, ok)
@@ -129,7 +136,7 @@ func TestSend_ReceiversThatDoNotAnswer(t *testing.T) {
 		answers   [][]string
 		reason    string
 	}{
-		{"nobody listens", unreachable.URL, nil, nil, "the receiver could not be connected to"},
+		{"no server listens", unreachable.URL, nil, nil, "the receiver could not be connected to"},
 		{"cut off", cut.URL, cut, nil, "the connection broke before there was an answer"},
 		{"endless header", wordy.URL, wordy, nil, "the connection broke before there was an answer"},
 		{"unknown authority", well.URL, nil, nil, "the receiver's certificate is not valid"},
@@ -200,7 +207,7 @@ func TestSend_AnAnswerWithoutEnd(t *testing.T) {
 	<-noticed
 }
 
-// TestSend_AConnectionThatWasClosed is not held against the receiver.
+// TestSend_AConnectionThatWasClosed: the sender opens a new one, and the attempt succeeds.
 func TestSend_AConnectionThatWasClosed(t *testing.T) {
 	t.Parallel()
 	r := answering(t, ok)
@@ -249,12 +256,9 @@ func TestSend_AURLThatIsNotAllowed(t *testing.T) {
 func TestNewSender_NamesTheBadField(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*webhook.Config){
-		"Guard":           func(c *webhook.Config) { c.Guard = nil },
-		"Secrets":         func(c *webhook.Config) { c.Secrets = nil },
-		"Timeout":         func(c *webhook.Config) { c.Timeout = -1 },
-		"MaxRetryAfter":   func(c *webhook.Config) { c.MaxRetryAfter = -1 },
-		"MaxConnsPerHost": func(c *webhook.Config) { c.MaxConnsPerHost = -1 },
-		"MaxIdleConns":    func(c *webhook.Config) { c.MaxIdleConns = -1 },
+		"Guard":   func(c *webhook.Config) { c.Guard = nil },
+		"Secrets": func(c *webhook.Config) { c.Secrets = nil },
+		"Timeout": func(c *webhook.Config) { c.Timeout = -1 },
 	}
 	for field, spoil := range tests {
 		t.Run(field, func(t *testing.T) {
@@ -263,6 +267,125 @@ func TestNewSender_NamesTheBadField(t *testing.T) {
 			spoil(&cfg)
 			if _, err := webhook.NewSender(cfg); err == nil || !strings.Contains(err.Error(), field) {
 				t.Errorf("NewSender: %v, want an error about %s", err, field)
+			}
+		})
+	}
+}
+
+func TestParseRetryAfter(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
+	const none = time.Duration(-1)
+	tests := []struct {
+		name, value string
+		want        time.Duration
+	}{
+		{"seconds", "120", 2 * time.Minute},
+		{"zero", "0", 0},
+		{"leading zeros", "0005", 5 * time.Second},
+		{"spaces around", " 7\t", 7 * time.Second},
+		{"more than a duration holds", "9223372037", math.MaxInt64},
+		{"more than an integer holds", "99999999999999999999", math.MaxInt64},
+		{"date", "Sun, 01 Mar 2026 12:00:30 GMT", 30 * time.Second},
+		{"date of RFC 850", "Sunday, 01-Mar-26 12:01:00 GMT", time.Minute},
+		{"date of asctime", "Sun Mar  1 13:00:00 2026", time.Hour},
+		{"date that has passed", "Sun, 01 Mar 2026 11:59:59 GMT", 0},
+		{"empty", "", none},
+		{"negative", "-1", none},
+		{"signed", "+1", none},
+		{"fraction", "1.5", none},
+		{"hexadecimal", "0x10", none},
+		{"unit", "5s", none},
+		{"two numbers", "5, 6", none},
+		{"date of RFC 3339", "2026-03-01T12:00:30Z", none},
+		{"other digits", "５", none},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			got, ok := webhook.ParseRetryAfter(test.value, now)
+			if !ok {
+				got = none
+			}
+			if got != test.want {
+				t.Errorf("parseRetryAfter(%q) = %s, want %s", test.value, got, test.want)
+			}
+		})
+	}
+}
+
+var forbidden = webhook.Result{
+	Outcome: webhook.Refused, Reason: "callback URL leads to an address that is not allowed",
+}
+
+// TestSend_ANameThatMovesInside is DNS rebinding: the name resolves to an allowed
+// address at first, and to a private one later.
+func TestSend_ANameThatMovesInside(t *testing.T) {
+	t.Parallel()
+	outside := answering(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Connection", "close") // the next attempt looks the name up again
+		w.WriteHeader(http.StatusOK)
+	})
+	_, port, _ := cutPort(outside.URL)
+	inside := listen(t, "127.0.0.2:"+port, ok)
+	dns := &names{answers: [][]string{{"127.0.0.1"}, {"127.0.0.2"}}}
+	s := sender(t, outside, func(cfg *webhook.Config) { cfg.Resolver = dns.resolver(t) })
+
+	message := to(outside.at("example.com"))
+	if diff := cmp.Diff(webhook.Result{Outcome: webhook.Delivered, Status: 200}, s.Send(t.Context(), message)); diff != "" {
+		t.Fatalf("first attempt (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(forbidden, s.Send(t.Context(), message)); diff != "" {
+		t.Errorf("after the name moved (-want +got):\n%s", diff)
+	}
+	if n := inside.hits.Load(); n != 0 {
+		t.Errorf("the inside was reached %d times", n)
+	}
+}
+
+// TestSend_NamesOfForbiddenAddresses: whatever the name is, the address counts.
+func TestSend_NamesOfForbiddenAddresses(t *testing.T) {
+	t.Parallel()
+	tests := map[string][]string{
+		"loopback":             {"127.0.0.2"},
+		"private":              {"10.1.2.3"},
+		"metadata":             {"169.254.169.254"},
+		"unspecified":          {"0.0.0.0"},
+		"IPv6 loopback":        {"::1"},
+		"mapped":               {"::ffff:10.1.2.3"},
+		"unique local":         {"fd00:ec2::254"},
+		"translated":           {"64:ff9b::a01:203"},
+		"all of several":       {"10.1.2.3", "192.168.0.1", "::1"},
+		"both families of one": {"192.168.0.1", "fe80::1"},
+	}
+	for name, addresses := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dns := &names{answers: [][]string{addresses}}
+			s := sender(t, nil, func(cfg *webhook.Config) { cfg.Resolver = dns.resolver(t) })
+			if diff := cmp.Diff(forbidden, s.Send(t.Context(), to("https://hooks.example.com/x"))); diff != "" {
+				t.Errorf("Result (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestSend_RedirectsIntoTheInside are not followed, whatever their status.
+func TestSend_RedirectsIntoTheInside(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			t.Parallel()
+			inside := answering(t, ok) // although the guard would allow it
+			outside := answering(t, func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, inside.URL, status)
+			})
+			got := sender(t, outside, nil).Send(t.Context(), to(outside.URL))
+			if got.Outcome != webhook.Failed || got.Status != status {
+				t.Errorf("Result = %+v, want a failure with %d", got, status)
+			}
+			if n := inside.hits.Load(); n != 0 {
+				t.Errorf("the inside was reached %d times", n)
 			}
 		})
 	}

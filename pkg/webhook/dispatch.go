@@ -1,0 +1,220 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// eventTypes are the types of the events, by the state in which the job ended.
+var eventTypes = map[statemachine.JobState]string{
+	statemachine.JobSucceeded:   "job.succeeded",
+	statemachine.JobFailedFinal: "job.failed",
+	statemachine.JobCancelled:   "job.cancelled",
+}
+
+// instant is a time that is written in UTC with milliseconds.
+type instant time.Time
+
+// MarshalText returns the time in its wire form. It returns no error.
+func (t instant) MarshalText() ([]byte, error) {
+	return time.Time(t).UTC().AppendFormat(nil, "2006-01-02T15:04:05.000Z"), nil
+}
+
+// event is the payload that Standard Webhooks recommends.
+type event struct {
+	Type      string  `json:"type"`
+	Timestamp instant `json:"timestamp"`
+	Data      end     `json:"data"`
+}
+
+// end is the end of a job. It has the field names of GET /v1/jobs/{jobId} and leaves
+// out empty fields.
+type end struct {
+	JobID          string                `json:"jobId"`
+	TenantID       string                `json:"tenant_id"`
+	RequestType    string                `json:"request_type"`
+	ProtocolID     string                `json:"protocol_id,omitempty"`
+	DocID          string                `json:"doc_id,omitempty"`
+	State          statemachine.JobState `json:"state"`
+	IdempotencyKey string                `json:"idempotency_key,omitempty"`
+	CorrelationID  string                `json:"correlation_id,omitempty"`
+	RerunOf        string                `json:"rerun_of,omitempty"`
+	FinalOutput    json.RawMessage       `json:"final_output,omitempty"`
+	ErrorCode      string                `json:"error_code,omitempty"`
+	ErrorMessage   string                `json:"error_message,omitempty"`
+	CreatedAt      instant               `json:"created_at"`
+	CompletedAt    instant               `json:"completed_at"`
+}
+
+// Body returns the bytes that announce the end of a job. They need not be stored: a job
+// that has ended does not change, and gives the same bytes again. The error says that
+// the job has not ended, or that its FinalOutput is not JSON.
+func Body(job *statemachine.Job) ([]byte, error) {
+	eventType, ended := eventTypes[job.State]
+	if !ended {
+		return nil, fmt.Errorf("webhook: job %s has not ended: it is %s", job.ID, job.State)
+	}
+	var body bytes.Buffer
+	encoder := json.NewEncoder(&body)
+	encoder.SetEscapeHTML(false) // A URL stays readable.
+	err := encoder.Encode(event{Type: eventType, Timestamp: instant(job.CompletedAt), Data: end{
+		JobID: job.ID, TenantID: job.TenantID, RequestType: job.RequestType, ProtocolID: job.ProtocolID,
+		DocID: job.DocID, State: job.State, IdempotencyKey: job.IdempotencyKey, CorrelationID: job.CorrelationID,
+		RerunOf: job.RerunOf, FinalOutput: job.FinalOutput, ErrorCode: job.ErrorCode, ErrorMessage: job.ErrorMessage,
+		CreatedAt: instant(job.CreatedAt), CompletedAt: instant(job.CompletedAt),
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("webhook: write the end of job %s: %w", job.ID, err)
+	}
+	return bytes.TrimSuffix(body.Bytes(), []byte("\n")), nil
+}
+
+// State is the state of a delivery. All but Pending are final, until an operator
+// replays the delivery.
+type State string
+
+// The states.
+const (
+	StatePending   State = "PENDING"   // another attempt will be made
+	StateDelivered State = "DELIVERED" // the receiver took it
+	StateExhausted State = "EXHAUSTED" // every attempt failed
+	StateGone      State = "GONE"      // the receiver wants no more
+	StateRefused   State = "REFUSED"   // its URL or address is not allowed
+)
+
+// Delivery is what a store keeps about the attempts to deliver one webhook.
+type Delivery struct {
+	State State
+	// Attempts counts how often it was sent since the last replay.
+	Attempts int
+	// NextAttemptAt is when it is due, while pending.
+	NextAttemptAt time.Time
+	// LastStatus is the HTTP status of the last attempt, 0 if there was no answer.
+	LastStatus int
+	// LastError says why the last attempt failed; it is safe to show.
+	LastError string
+}
+
+// Policy says when a webhook is sent again, and when no more. It is pure: callers
+// pass the time and the randomness.
+type Policy struct {
+	// Delays are the times from one attempt to the next; the first attempt is made
+	// immediately, so n delays allow n+1 attempts. Optional: empty allows one.
+	Delays []time.Duration
+	// Jitter is the largest share, from 0 to 1, by which a delay is lengthened.
+	// Optional. Defaults to 0.
+	Jitter float64
+}
+
+// StandardPolicy is the schedule that Standard Webhooks gives as its example: ten
+// attempts over three days.
+//
+// Source: Standard Webhooks 1.0, Deliverability and reliability.
+func StandardPolicy() Policy {
+	return Policy{
+		Delays: []time.Duration{
+			5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour,
+			10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour,
+		},
+		Jitter: 0.1,
+	}
+}
+
+// Validate names the first field that is out of range.
+func (p Policy) Validate() error {
+	for i, delay := range p.Delays {
+		if delay < 0 {
+			return fmt.Errorf("webhook: Delays[%d] must not be negative, is %s", i, delay)
+		}
+	}
+	if !(p.Jitter >= 0 && p.Jitter <= 1) {
+		return fmt.Errorf("webhook: Jitter must be from 0 to 1, is %g", p.Jitter)
+	}
+	return nil
+}
+
+// Apply returns the delivery after an attempt with this result; random is from [0, 1).
+// The next attempt is not before the receiver's Retry-After, nor before the schedule's
+// delay. Attempts that sent nothing do not count. An interrupted or deferred one does
+// not count either, keeps the previous result, and leaves the delivery due now.
+func (p Policy) Apply(d Delivery, result Result, now time.Time, random float64) Delivery {
+	if result.Outcome == Interrupted || result.Outcome == Deferred {
+		d.State, d.NextAttemptAt = StatePending, roundUp(now)
+		return d
+	}
+	d.LastStatus, d.LastError, d.NextAttemptAt = result.Status, result.Reason, time.Time{}
+	if result.Outcome != Refused {
+		d.Attempts++
+	}
+	switch {
+	case result.Outcome == Delivered:
+		d.State = StateDelivered
+	case result.Outcome == Gone:
+		d.State = StateGone
+	case result.Outcome == Refused:
+		d.State = StateRefused
+	case d.Attempts > len(p.Delays):
+		d.State = StateExhausted
+	default:
+		delay := max(p.Delays[d.Attempts-1], result.After)
+		delay += time.Duration(float64(delay) * p.Jitter * random)
+		d.State, d.NextAttemptAt = StatePending, roundUp(now.Add(delay))
+	}
+	return d
+}
+
+// roundUp rounds the time up to milliseconds, as stores and schedules keep it, so
+// that it is never early.
+func roundUp(t time.Time) time.Time {
+	return t.UTC().Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
+}
+
+// Dispatcher makes attempts. It is safe for concurrent use.
+type Dispatcher struct {
+	// Send makes one attempt, as [Sender.Send] does. Required.
+	Send func(ctx context.Context, message Message) Result
+	// Gate isolates receivers from each other. Required.
+	Gate *Gate
+	// Policy says when to try again. Optional. Its zero value never retries; see
+	// [StandardPolicy].
+	Policy Policy
+	// Random returns numbers in [0, 1), for the jitter. Optional. Defaults to
+	// math/rand/v2. It must be safe for concurrent use.
+	Random func() float64
+}
+
+// Validate names the first field that is missing or invalid.
+func (d *Dispatcher) Validate() error {
+	switch {
+	case d.Send == nil:
+		return errors.New("webhook: Send is required")
+	case d.Gate == nil:
+		return errors.New("webhook: Gate is required")
+	}
+	return d.Policy.Validate()
+}
+
+// Attempt makes one attempt, unless the receiver's host is busy or in trouble. It
+// returns the delivery to store, and the result of the attempt.
+func (d *Dispatcher) Attempt(ctx context.Context, message Message, delivery Delivery) (Delivery, Result) {
+	pass, turn := d.Gate.Enter(hostOf(message.URL), time.Now())
+	if pass == nil {
+		delivery.NextAttemptAt = roundUp(turn)
+		return delivery, Result{Outcome: Deferred, Reason: "the receiver's host is busy or in trouble"}
+	}
+	result := d.Send(ctx, message)
+	now := time.Now()
+	pass.Leave(result, now)
+	random := d.Random
+	if random == nil {
+		random = rand.Float64
+	}
+	return d.Policy.Apply(delivery, result, now, random()), result
+}

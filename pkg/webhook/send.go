@@ -1,0 +1,262 @@
+package webhook
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	userAgent = "Lucius-Webhooks/1.0"
+	// maxRetryAfter is the longest Retry-After that is obeyed.
+	maxRetryAfter = 24 * time.Hour
+	// maxConnsPerHost must not be less than the Gate's PerHost: further attempts wait
+	// within the timeout.
+	maxConnsPerHost = 16
+	maxAnswerHeader = 16 << 10
+	// maxAnswerBody is how much is read so that the connection can be reused; a
+	// longer answer ends with its connection.
+	maxAnswerBody = 4 << 10
+)
+
+// Config configures a [Sender].
+type Config struct {
+	// Guard decides where webhooks may go. Required.
+	Guard *Guard
+	// Secrets returns the secrets with which a tenant's webhooks are signed, at
+	// least one; see [TenantSecrets]. Required. It must be safe for concurrent use
+	// and must not block.
+	Secrets func(tenantID string) []Secret
+	// Timeout is how long one attempt may take, from the look-up of the name to
+	// the end of the answer. Optional. Defaults to 15 s.
+	Timeout time.Duration
+	// RootCAs are the authorities of receivers' certificates. Optional.
+	// Defaults to the system's.
+	RootCAs *x509.CertPool
+	// Resolver looks up names. Optional. Defaults to the system's.
+	Resolver *net.Resolver
+}
+
+// Sender sends webhooks. It is safe for concurrent use. Close it after use.
+type Sender struct {
+	cfg       Config
+	transport *http.Transport
+}
+
+// NewSender returns a sender. The error names the missing or invalid field.
+func NewSender(cfg Config) (*Sender, error) {
+	cfg.Timeout = cmp.Or(cfg.Timeout, 15*time.Second)
+	switch {
+	case cfg.Guard == nil:
+		return nil, errors.New("webhook: Guard is required")
+	case cfg.Secrets == nil:
+		return nil, errors.New("webhook: Secrets is required")
+	case cfg.Timeout < 0:
+		return nil, fmt.Errorf("webhook: Timeout must not be negative, is %s", cfg.Timeout)
+	}
+	dialer := &net.Dialer{
+		Timeout: min(cfg.Timeout, 10*time.Second), Resolver: cfg.Resolver, ControlContext: cfg.Guard.control,
+	}
+	// Only HTTP/1.1: each attempt has its own connection, and every receiver speaks it.
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	// There is no http.Client: a transport follows no redirect and keeps no cookie.
+	return &Sender{cfg: cfg, transport: &http.Transport{
+		Proxy:                  nil, // A proxy would hide the receiver's address from the guard.
+		DialContext:            dialer.DialContext,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs},
+		TLSHandshakeTimeout:    cfg.Timeout,
+		ResponseHeaderTimeout:  cfg.Timeout,
+		MaxResponseHeaderBytes: maxAnswerHeader,
+		DisableCompression:     true, // The answer's body is not used.
+		MaxConnsPerHost:        maxConnsPerHost,
+		MaxIdleConns:           64,
+		MaxIdleConnsPerHost:    2, // Enough for a receiver that gets one webhook now and then.
+		IdleConnTimeout:        30 * time.Second,
+		Protocols:              protocols,
+	}}, nil
+}
+
+// Close closes the idle connections.
+func (s *Sender) Close() { s.transport.CloseIdleConnections() }
+
+// Message is a webhook as it is sent.
+type Message struct {
+	// ID is the same for each attempt, and not chosen by a client. Required.
+	ID string
+	// TenantID is the tenant whose secrets sign it. Required.
+	TenantID string
+	// URL is the destination. Required.
+	URL string
+	// Body is sent unchanged, as application/json.
+	Body []byte
+}
+
+// Outcome is the outcome of one attempt to send a webhook.
+type Outcome string
+
+// The outcomes.
+const (
+	// Delivered: the receiver answered 2xx.
+	Delivered Outcome = "delivered"
+	// Gone: the receiver answered 410 and wants this webhook no more.
+	Gone Outcome = "gone"
+	// RetryAfter: the receiver answered 429 or 503 with a Retry-After.
+	RetryAfter Outcome = "retry_after"
+	// Failed: any other answer, or none.
+	Failed Outcome = "failed"
+	// Refused: nothing was sent, because the URL or its address is not allowed.
+	Refused Outcome = "refused"
+	// Interrupted: the context ended before there was an answer. The receiver may
+	// have the webhook; the attempt does not count.
+	Interrupted Outcome = "interrupted"
+	// Deferred: nothing was sent, because the receiver's host is busy or in trouble.
+	// The attempt does not count. Only a [Dispatcher] returns it.
+	Deferred Outcome = "deferred"
+)
+
+// Result is the outcome of one attempt with its details. Results may be compared
+// with ==.
+type Result struct {
+	Outcome Outcome
+	// Status is the HTTP status of the answer, 0 without one.
+	Status int
+	// After is the receiver's Retry-After, for RetryAfter.
+	After time.Duration
+	// Reason says in a few words why it was not delivered. It is safe to show: of the
+	// answer it contains only the status, and it contains no address.
+	Reason string
+	// HostFault says that the failure concerns the receiver's whole host, which does
+	// not answer or is overloaded, and not only the URL.
+	HostFault bool
+}
+
+// Send makes one attempt and returns its result, within the configured time. It sends
+// nothing if the guard refuses. Each attempt has a new timestamp and signature.
+func (s *Sender) Send(ctx context.Context, message Message) Result {
+	if err := s.cfg.Guard.CheckURL(message.URL); err != nil {
+		return noAnswer(err)
+	}
+	secrets := s.cfg.Secrets(message.TenantID)
+	if len(secrets) == 0 {
+		return Result{Outcome: Failed, Reason: "there is no secret to sign it with"}
+	}
+	bounded, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(bounded, http.MethodPost, message.URL, bytes.NewReader(message.Body))
+	if err != nil {
+		return Result{Outcome: Refused, Reason: "callback URL makes no request"}
+	}
+	now := time.Now()
+	for name, value := range map[string]string{
+		"Content-Type": "application/json", "User-Agent": userAgent,
+		"webhook-id": message.ID, "webhook-timestamp": strconv.FormatInt(now.Unix(), 10),
+		"webhook-signature": Sign(message.ID, now, message.Body, secrets...),
+	} {
+		request.Header.Set(name, value)
+	}
+	// A webhook is idempotent by its id. This entry, which is not sent, tells the
+	// transport so: it then retries on a new connection if the receiver has closed
+	// the old one.
+	request.Header["Idempotency-Key"] = nil
+	response, err := s.transport.RoundTrip(request)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return Result{Outcome: Interrupted, Reason: "interrupted before there was an answer"}
+	default:
+		return noAnswer(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode >= http.StatusOK {
+		// The status decides the result; a broken body changes nothing.
+		_, _ = io.CopyN(io.Discard, response.Body, maxAnswerBody)
+	}
+	return answered(response.StatusCode, response.Header.Get("Retry-After"))
+}
+
+// answered returns the result of an attempt that the receiver answered.
+//
+// Source: Standard Webhooks 1.0, Delivery success and failure.
+func answered(status int, retryAfter string) Result {
+	result := Result{Outcome: Failed, Status: status, Reason: fmt.Sprintf("the receiver answered %d", status)}
+	switch {
+	case status >= 200 && status <= 299:
+		return Result{Outcome: Delivered, Status: status}
+	case status == http.StatusGone:
+		result.Outcome = Gone
+	case status >= 300 && status <= 399:
+		result.Reason += "; redirects are not followed"
+	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
+		result.HostFault = true
+		if after, ok := parseRetryAfter(retryAfter, time.Now()); ok {
+			result.Outcome, result.After = RetryAfter, min(after, maxRetryAfter)
+		}
+	case status == http.StatusBadGateway || status == http.StatusGatewayTimeout:
+		result.HostFault = true
+	}
+	return result
+}
+
+// parseRetryAfter reads a Retry-After header: seconds, or an HTTP date, which gives 0
+// if it has passed. The duration is never negative; one that is too long for the type
+// becomes the longest. It reports false for anything else.
+func parseRetryAfter(value string, now time.Time) (time.Duration, bool) {
+	value = strings.Trim(value, " \t")
+	if value == "" {
+		return 0, false
+	}
+	if strings.Trim(value, "0123456789") == "" {
+		seconds, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || seconds > math.MaxInt64/int64(time.Second) {
+			return math.MaxInt64, true
+		}
+		return time.Duration(seconds) * time.Second, true
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0, false
+	}
+	return max(0, at.Sub(now)), true
+}
+
+// noAnswer returns the result of an attempt without an answer. Its reasons never quote
+// the error, because network errors contain addresses.
+func noAnswer(err error) Result {
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		return Result{Outcome: Refused, Reason: refused.Error()}
+	}
+	result := Result{Outcome: Failed, HostFault: true, Reason: "the connection broke before there was an answer"}
+	lookup, isLookup := errors.AsType[*net.DNSError](err)
+	network, isNetwork := errors.AsType[net.Error](err)
+	op, isOp := errors.AsType[*net.OpError](err)
+	_, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
+	_, isAlert := errors.AsType[tls.AlertError](err)
+	_, isRecord := errors.AsType[tls.RecordHeaderError](err)
+	switch {
+	case isLookup && lookup.IsNotFound:
+		result.Reason = "the receiver's host name does not exist"
+	case isLookup:
+		result.Reason = "the receiver's host name could not be looked up"
+	case isNetwork && network.Timeout():
+		result.Reason = "the receiver did not answer in time"
+	case isCertificate:
+		result.Reason = "the receiver's certificate is not valid"
+	case isAlert || isRecord:
+		result.Reason = "the receiver speaks no acceptable TLS"
+	case isOp && op.Op == "dial":
+		result.Reason = "the receiver could not be connected to"
+	}
+	return result
+}
