@@ -204,7 +204,7 @@ func (h *harness) exhausted(t testing.TB) string {
 	must(t, err)
 	pass, err := hooks.RunOnce(t.Context())
 	must(t, err)
-	if hooks.Wait(); pass.Taken == 0 {
+	if hooks.Wait(); pass.Done == 0 {
 		t.Fatal("no webhook is due")
 	}
 	return id + ".0"

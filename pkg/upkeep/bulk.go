@@ -6,38 +6,56 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// BulkConfig is what a [Bulk] is made of.
+const (
+	// bulkLease is how long an operation stays with a runner that does not renew it.
+	bulkLease = 30 * time.Second
+	// bulkParallel is how many jobs of one operation are rerun concurrently.
+	bulkParallel = 4
+	// keepOperation is how long an operation is kept after its end.
+	keepOperation = 7 * 24 * time.Hour
+	// draftAge is when a draft's create has surely ended.
+	draftAge = time.Hour
+	// beat is how often a worker that waits checks that it still has the operation.
+	beat = time.Second
+	// patience is how long a worker skips a tenant that is at its limit, and waits
+	// when the store does not answer.
+	patience = time.Second
+	// leaveTime bounds a worker's last writes when the process stops.
+	leaveTime = 5 * time.Second
+	// maxGap bounds the time between two reruns, however low the rate.
+	maxGap = 24 * time.Hour
+)
+
+// BulkConfig configures a [Bulk].
 type BulkConfig struct {
-	// Failures keeps the operations. Required.
+	// Failures stores the operations. Required.
 	Failures *Failures
 	// Limit is the most jobs that a tenant may have in flight. Optional. 0 is no
 	// limit.
 	Limit int
-	// Lease is how long an operation is left to a runner that is not heard of.
-	// Optional. Defaults to 30 s.
-	Lease time.Duration
-	// Operations is how many are worked on side by side. Optional. Defaults to 8.
+	// Operations is how many are worked on concurrently. Optional. Defaults to 8.
 	Operations int
-	// Parallel is how many jobs of one operation are rerun side by side. Optional.
-	// Defaults to 4.
-	Parallel int
-	// Keep is how long an operation is kept after its end. Optional. Defaults to
-	// 7 days.
-	Keep time.Duration
-	// Logger is told of jobs that could not be rerun. Optional.
+	// Logger logs jobs that could not be rerun. Optional.
 	Logger *slog.Logger
-	// Observe is told of each outcome, once it is stored. Optional. It must be
+	// Observe is called with each outcome, once it is stored. Optional. It must be
 	// safe for concurrent use.
 	Observe func(ItemOutcome)
 }
 
-// Bulk works on the operations that [Failures] keeps. Any number may run on one store.
+// Bulk works on the operations that [Failures] stores. Any number may run on one store.
 //
 //	operator ── Create ──► draft ──► items ──► HEAD (RUNNING)          Get, Cancel
 //	                                            ▲
@@ -52,41 +70,30 @@ type BulkConfig struct {
 // operation, and the next pass begins again from the rows. That is safe because
 // [ledger.Ledger.Rerun] makes one job for each job and starting point, whoever asks and
 // how often. The history of a new job names the operation as its request id, by which
-// an operation knows after a crash which reruns are its own.
+// an operation recognises its own reruns after a crash.
 //
-// Before each item the HEAD is read: when Cancel has answered, no further rerun begins,
-// but for those under way at that moment. A tenant at its limit of jobs in flight is
-// passed over for a second, and the other tenants' jobs go on. While the store does not
+// Before each item the HEAD is read: once Cancel has answered, no further rerun begins,
+// except those being made at that moment. A tenant at its limit of jobs in flight is
+// skipped for a second, and the other tenants' jobs go on. While the store does not
 // answer, the job waits.
 type Bulk struct {
-	cfg     BulkConfig
-	service *Failures
-	// name is the owner of this runner's leases.
-	name string
+	cfg  BulkConfig
+	name string // the owner of this runner's leases
 
-	mu sync.Mutex
-	// busy are the operations that this runner works on.
-	busy map[string]bool
+	mu   sync.Mutex
+	busy map[string]bool // the operations that this runner works on
 }
 
-// NewBulk returns what works on operations. The error names the field that makes no sense.
+// NewBulk returns a runner. The error names the invalid field.
 func NewBulk(cfg BulkConfig) (*Bulk, error) {
 	if cfg.Failures == nil {
 		return nil, errors.New("bulk: Failures is required")
 	}
-	cfg.Lease = cmp.Or(cfg.Lease, 30*time.Second)
 	cfg.Operations = cmp.Or(cfg.Operations, 8)
-	cfg.Parallel = cmp.Or(cfg.Parallel, 4)
-	cfg.Keep = cmp.Or(cfg.Keep, 7*24*time.Hour)
-	switch {
-	case cfg.Lease < 0 || cfg.Keep < 0:
-		return nil, errors.New("bulk: Lease and Keep must be positive")
-	case cfg.Operations < 0 || cfg.Parallel < 0 || cfg.Limit < 0:
-		return nil, errors.New("bulk: Operations, Parallel and Limit must not be negative")
+	if cfg.Operations < 0 || cfg.Limit < 0 {
+		return nil, errors.New("bulk: Operations and Limit must not be negative")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
 		cfg.Observe = func(ItemOutcome) {}
 	}
@@ -94,15 +101,7 @@ func NewBulk(cfg BulkConfig) (*Bulk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bulk: name the runner: %w", err)
 	}
-	return &Bulk{cfg: cfg, service: cfg.Failures, name: name, busy: map[string]bool{}}, nil
-}
-
-// BulkPass is what one pass of a [Bulk] did.
-type BulkPass struct {
-	// Begun is how many operations it went on with, and Removed how many old ones
-	// and leftovers it removed.
-	Begun   int
-	Removed int
+	return &Bulk{cfg: cfg, name: name, busy: map[string]bool{}}, nil
 }
 
 // Loop returns the loop that looks for operations. Its passes do not wait for the work
@@ -116,61 +115,53 @@ func (b *Bulk) Loop() Loop {
 }
 
 // RunOnce works on the operations that no other runner works on, each to its
-// end, or until it is lost or the context ends. Trouble with one is logged, and
-// left to the next pass; the error is that of reading the operations.
-func (b *Bulk) RunOnce(ctx context.Context) (BulkPass, error) {
+// end, or until its lease is lost or the context ends. An error of one operation is
+// logged, and the next pass tries again; the error is that of reading the operations.
+func (b *Bulk) RunOnce(ctx context.Context) (Pass, error) {
 	var work sync.WaitGroup
 	defer work.Wait()
 	return b.begin(ctx, &work)
 }
 
 // begin starts the work on operations, and removes old ones.
-func (b *Bulk) begin(ctx context.Context, work *sync.WaitGroup) (BulkPass, error) {
-	var pass BulkPass
-	query := tablestore.Query{Table: b.service.cfg.Table, Partition: operationsPartition}
-	rows, err := tablestore.ScanAll(ctx, b.service.cfg.Store, query)
+func (b *Bulk) begin(ctx context.Context, work *sync.WaitGroup) (Pass, error) {
+	var pass Pass
+	query := tablestore.Query{Table: b.cfg.Failures.cfg.Table, Partition: operationsPartition}
+	rows, err := tablestore.ScanAll(ctx, b.cfg.Failures.cfg.Store, query)
 	if err != nil {
 		return pass, fmt.Errorf("read the retry operations: %w", err)
 	}
 	for i := range rows {
-		if err := b.look(ctx, &rows[i], work, &pass); err != nil {
+		op, err := decodeOperation(&rows[i])
+		at := tablestore.Now()
+		switch {
+		case err != nil:
+		case op.State == operationDraft && at.Sub(op.CreatedAt) > draftAge,
+			op.over() && at.Sub(op.UpdatedAt) > keepOperation:
+			pass.Removed++
+			err = b.cfg.Failures.discard(ctx, &op, rows[i].Key)
+		case op.State != operationDraft && !op.over() && op.free(b.name, at) && b.reserve(op.ID):
+			pass.Done++
+			work.Go(func() {
+				err := b.work(ctx, op.ID)
+				lost := errors.Is(err, errLost) || errors.Is(err, errNoOperation)
+				if err != nil && !lost && ctx.Err() == nil {
+					b.cfg.Logger.WarnContext(ctx, "retry operation interrupted", "retry_id", op.ID, "error", err)
+				}
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				delete(b.busy, op.ID)
+			})
+		}
+		if err != nil {
 			b.cfg.Logger.WarnContext(ctx, "retry operation not handled", "row", rows[i].Key.Row, "error", err)
 		}
 	}
 	return pass, nil
 }
 
-// draftAge is when a draft's create has surely ended.
-const draftAge = time.Hour
-
-// look does what a HEAD or draft asks for.
-func (b *Bulk) look(ctx context.Context, row *tablestore.Row, work *sync.WaitGroup, pass *BulkPass) error {
-	op, err := decodeOperation(row)
-	if err != nil {
-		return err
-	}
-	at := tablestore.Now()
-	old := op.State == operationDraft && at.Sub(op.CreatedAt) > draftAge ||
-		op.over() && at.Sub(op.UpdatedAt) > b.cfg.Keep
-	switch {
-	case old:
-		pass.Removed++
-		return b.service.discard(ctx, &op, row.Key)
-	case op.State == operationDraft || op.over() || !op.free(b.name, at) || !b.reserve(op.ID):
-		return nil
-	}
-	pass.Begun++
-	work.Go(func() {
-		defer b.release(op.ID)
-		if err := b.work(ctx, op.ID); err != nil && ctx.Err() == nil {
-			b.cfg.Logger.WarnContext(ctx, "retry operation interrupted", "retry_id", op.ID, "error", err)
-		}
-	})
-	return nil
-}
-
-// over reports whether nothing is left to do. One that was cancelled still has
-// its jobs to be summed up while it has an owner.
+// over reports whether nothing is left to do. A cancelled operation still waits for the
+// sum of its items while it has an owner.
 func (o *Operation) over() bool {
 	return (o.State == OperationDone || o.State == OperationCancelled) && o.owner == ""
 }
@@ -191,33 +182,287 @@ func (b *Bulk) reserve(id string) bool {
 	return true
 }
 
-func (b *Bulk) release(id string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.busy, id)
-}
-
-// errLost is returned where an operation is another runner's, or over.
+// errLost is returned if the operation is another runner's, or over.
 var errLost = errors.New("the operation is not this runner's")
 
-// work takes the lease on an operation and goes on with it.
+// bulkWorker works on one operation. Its fields but those under mu belong to its own
+// goroutine.
+type bulkWorker struct {
+	*Bulk
+	op      Operation
+	waiting []*itemRow // without an outcome, in the order of their turns
+	counts  Counts     // the sum of the items that are stored with an outcome
+	gap     time.Duration
+	next    time.Time // the earliest start of a rerun: gap after the last one
+
+	mu      sync.Mutex
+	fresh   []*itemRow           // items with an outcome that is not stored yet
+	blocked map[string]time.Time // when a tenant at its limit is tried again
+	until   time.Time            // the store is not asked before
+	stopped bool                 // the operation is over or lost
+}
+
+// work takes the lease on an operation, learns from its items what is left to do, and
+// does it.
 func (b *Bulk) work(ctx context.Context, id string) error {
-	op, err := b.service.move(ctx, id, func(op *Operation) (bool, error) {
+	op, err := b.cfg.Failures.update(ctx, id, func(op *Operation) (bool, error) {
 		at := tablestore.Now()
 		if op.over() || !op.free(b.name, at) {
 			return false, errLost
 		}
-		op.owner, op.leaseUntil = b.name, at.Add(b.cfg.Lease)
+		op.owner, op.leaseUntil = b.name, at.Add(bulkLease)
 		return true, nil
 	})
-	if err == nil {
-		var w *bulkWorker
-		if w, err = b.newWorker(ctx, op); err == nil {
-			err = w.run(ctx)
+	if err != nil {
+		return err
+	}
+	rows, err := tablestore.ScanAll(ctx, b.cfg.Failures.cfg.Store, b.cfg.Failures.itemQuery(&op, 0))
+	if err != nil {
+		return fmt.Errorf("read the items of retry operation %s: %w", id, err)
+	}
+	w := &bulkWorker{
+		Bulk: b, op: op, gap: time.Duration(min(float64(time.Second)/op.RatePerSecond, float64(maxGap))),
+		blocked: map[string]time.Time{}, stopped: op.State != OperationRunning,
+	}
+	for i := range rows {
+		item := decodeItem(&rows[i])
+		w.counts.add(item.Outcome)
+		if item.Outcome == ItemWaiting {
+			w.waiting = append(w.waiting, item)
 		}
 	}
-	if errors.Is(err, errLost) || errors.Is(err, errNoOperation) {
+	return w.run(ctx)
+}
+
+// run makes turns until the operation is over, or lost, or the context ends. Then it
+// gives up the lease, if it can.
+func (w *bulkWorker) run(ctx context.Context) error {
+	for !w.over() && ctx.Err() == nil {
+		if turn, wait := w.pick(time.Now()); wait > 0 {
+			sleep(ctx, min(wait, beat))
+		} else {
+			w.rerunAll(ctx, turn)
+		}
+		if w.over() || ctx.Err() != nil {
+			break
+		}
+		if len(w.fresh) > 0 || time.Until(w.op.leaseUntil) < bulkLease/2 {
+			if err := w.save(ctx, false); err != nil {
+				return err
+			}
+			continue
+		}
+		err := w.check(ctx)
+		if w.stopped = errors.Is(err, errLost); err != nil && !w.stopped {
+			return err
+		}
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+	defer cancel()
+	return w.save(last, true)
+}
+
+func (w *bulkWorker) over() bool { return w.stopped || len(w.waiting) == 0 }
+
+// pick selects the items of a turn of about a second, or returns how long to wait for
+// one.
+func (w *bulkWorker) pick(at time.Time) (turn []*itemRow, wait time.Duration) {
+	if wait := w.until.Sub(at); wait > 0 {
+		return nil, wait
+	}
+	if wait := w.next.Sub(at); wait > beat {
+		return nil, wait
+	}
+	size := min(max(int(math.Ceil(w.op.RatePerSecond)), 1), tablestore.MaxBatchOps)
+	var soonest time.Time
+	for _, item := range w.waiting {
+		if until := w.blocked[item.tenant]; until.After(at) {
+			if soonest.IsZero() || until.Before(soonest) {
+				soonest = until
+			}
+			continue
+		}
+		if turn = append(turn, item); len(turn) == size {
+			break
+		}
+	}
+	if len(turn) == 0 {
+		return nil, soonest.Sub(at)
+	}
+	return turn, 0
+}
+
+// rerunAll tries the items of a turn at the operation's rate, some concurrently. Items
+// that must wait longer go to the end, so that they hold up no others.
+func (w *bulkWorker) rerunAll(ctx context.Context, turn []*itemRow) {
+	tried := map[*itemRow]bool{}
+	var group errgroup.Group
+	group.SetLimit(bulkParallel)
+	for _, item := range turn {
+		w.mu.Lock()
+		at := time.Now()
+		wanted := !w.stopped && !w.until.After(at) && !w.blocked[item.tenant].After(at)
+		w.mu.Unlock()
+		if !wanted {
+			continue
+		}
+		if sleep(ctx, time.Until(w.next)); ctx.Err() != nil {
+			break
+		}
+		w.next = time.Now().Add(w.gap)
+		tried[item] = true
+		group.Go(func() error {
+			w.note(ctx, item, w.rerun(ctx, item))
+			return nil
+		})
+	}
+	_ = group.Wait() // note has the errors.
+	var late []*itemRow
+	w.waiting = slices.DeleteFunc(w.waiting, func(item *itemRow) bool {
+		if tried[item] && item.Outcome == ItemWaiting {
+			late = append(late, item)
+		}
+		return tried[item]
+	})
+	w.waiting = append(w.waiting, late...)
+}
+
+// rerun reruns the job of an item, and sets the item's outcome. It returns an error if
+// the job must wait: the store's, [ledger.ErrTenantLimit], or [errLost] if the operation
+// is over.
+func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
+	if err := w.check(ctx); err != nil {
+		return err
+	}
+	agg, err := w.cfg.Failures.cfg.Ledger.Job(ctx, item.JobID)
+	if err != nil {
+		return w.refused(ctx, item, err)
+	}
+	item.tenant = agg.Job.TenantID
+	if !w.op.named && agg.Job.State != statemachine.JobFailedFinal {
+		item.Outcome = ItemSkipped
+		item.Detail = fmt.Sprintf("The job is %s, and only failed ones were asked for.", agg.Job.State)
 		return nil
 	}
+	accepted, err := w.cfg.Failures.cfg.Ledger.Rerun(ctx, ledger.Rerun{
+		JobID: item.JobID, From: w.op.From, Limit: w.cfg.Limit, Actor: w.op.Actor, RequestID: w.op.ID, Reason: w.op.Reason,
+	})
+	if err != nil {
+		return w.refused(ctx, item, err)
+	}
+	outcome := ItemRerun
+	if accepted.Replayed {
+		// This operation may have made the rerun before a crash: then the new job's
+		// history begins with the operation's id.
+		entries, _, err := w.cfg.Failures.cfg.Ledger.History(ctx, accepted.Job.ID, 0, 1)
+		if err != nil {
+			return err
+		}
+		if len(entries) == 0 || entries[0].RequestID != w.op.ID {
+			outcome = ItemRepeated
+		}
+	}
+	item.Outcome, item.NewJobID = outcome, accepted.Job.ID
+	return nil
+}
+
+// refused sets the outcome of a job that was not rerun, or returns err if the job must
+// wait for its tenant or the store.
+func (w *bulkWorker) refused(ctx context.Context, item *itemRow, err error) error {
+	for _, later := range []error{ledger.ErrTenantLimit, tablestore.ErrUnavailable, tablestore.ErrUnknown, ctx.Err()} {
+		if later != nil && errors.Is(err, later) {
+			return err
+		}
+	}
+	told := problem.From(ledger.Problem(err))
+	if item.Detail = told.Detail; told.Code == problem.JobNotFound || told.Code == problem.IllegalTransition {
+		item.Outcome = ItemSkipped
+		return nil
+	}
+	w.cfg.Logger.ErrorContext(ctx, "rerun failed", "retry_id", w.op.ID, "jobId", item.JobID, "error", err)
+	if item.Outcome = ItemFailed; told.Code == problem.Internal {
+		item.Detail = "The rerun failed for an internal reason, which is in the log."
+	}
+	return nil
+}
+
+// note takes over an item that has its outcome, or with an error whom to leave alone.
+func (w *bulkWorker) note(ctx context.Context, item *itemRow, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case err == nil:
+		w.fresh = append(w.fresh, item)
+	case errors.Is(err, errLost) || errors.Is(err, errNoOperation):
+		w.stopped = true
+	case errors.Is(err, ledger.ErrTenantLimit):
+		w.blocked[item.tenant] = time.Now().Add(patience)
+	default:
+		w.until = time.Now().Add(patience)
+		if ctx.Err() == nil {
+			w.cfg.Logger.WarnContext(ctx, "rerun put off", "retry_id", w.op.ID, "jobId", item.JobID, "error", err)
+		}
+	}
+}
+
+// check returns [errLost] unless the operation is running and this runner has the lease.
+func (w *bulkWorker) check(ctx context.Context) error {
+	op, err := w.cfg.Failures.read(ctx, w.op.ID)
+	if err == nil && (op.State != OperationRunning || op.owner != w.name || !time.Now().Before(op.leaseUntil)) {
+		return errLost
+	}
 	return err
+}
+
+// save stores the outcomes under the items' versions, which fails after another runner
+// has changed them; then it stores their sum, and renews the lease or gives it up. It
+// returns [errLost] if the operation is another runner's.
+func (w *bulkWorker) save(ctx context.Context, leave bool) error {
+	before := w.counts
+	for part := range slices.Chunk(w.fresh, tablestore.MaxBatchOps) {
+		if err := w.cfg.Failures.writeItems(ctx, &w.op, part, tablestore.Replace); err != nil {
+			return err
+		}
+		for _, item := range part {
+			w.counts.add(item.Outcome)
+			w.cfg.Observe(item.Outcome)
+		}
+	}
+	w.fresh = nil
+	op, err := w.cfg.Failures.update(ctx, w.op.ID, func(op *Operation) (bool, error) {
+		if op.owner != w.name {
+			return false, errLost
+		}
+		at := tablestore.Now()
+		if w.counts != before {
+			op.UpdatedAt = at
+		}
+		op.Counts = w.counts
+		if op.State == OperationRunning && len(w.waiting) == 0 {
+			op.State, op.UpdatedAt = OperationDone, at
+		}
+		op.leaseUntil = at.Add(bulkLease)
+		if leave || op.State != OperationRunning {
+			op.owner, op.leaseUntil = "", at
+		}
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	w.op, w.stopped = op, op.State != OperationRunning
+	return nil
+}
+
+// sleep waits that long, or until the context ends.
+func sleep(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }

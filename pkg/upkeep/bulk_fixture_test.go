@@ -148,7 +148,7 @@ func create(t *testing.T, s *upkeep.Failures, key string, r upkeep.BulkRequest) 
 	return op
 }
 
-func runOnce(t *testing.T, r *upkeep.Bulk) upkeep.BulkPass {
+func runOnce(t *testing.T, r *upkeep.Bulk) upkeep.Pass {
 	t.Helper()
 	result, err := r.RunOnce(t.Context())
 	if err != nil {

@@ -68,7 +68,7 @@ func TestBulk_RerunsEachJobAndSaysWhatBecameOfIt(t *testing.T) {
 			if err != nil || history[0].Detail != "fixed" || history[0].Actor != "operator" || history[0].RequestID != op.ID {
 				t.Errorf("history %+v, %v", history, err)
 			}
-			if again := runOnce(t, r); again != (upkeep.BulkPass{}) {
+			if again := runOnce(t, r); again != (upkeep.Pass{}) {
 				t.Errorf("one that is over was begun again: %+v", again)
 			}
 		})
@@ -214,10 +214,10 @@ func TestBulk_OneWorksOnAnOperation(t *testing.T) {
 		group.Go(func() { _, _ = first.RunOnce(ctx) })
 		time.Sleep(time.Minute + time.Millisecond)
 		synctest.Wait()
-		if result := runOnce(t, second); result.Begun != 0 {
+		if result := runOnce(t, second); result.Done != 0 {
 			t.Errorf("the second began with it: %+v", result)
 		}
-		if result := runOnce(t, first); result.Begun != 0 {
+		if result := runOnce(t, first); result.Done != 0 {
 			t.Errorf("the first began with it once more: %+v", result)
 		}
 		if n := jobs.count(); n != 61 {
@@ -225,7 +225,7 @@ func TestBulk_OneWorksOnAnOperation(t *testing.T) {
 		}
 		cancel()
 		group.Wait()
-		if result := runOnce(t, second); result.Begun != 1 {
+		if result := runOnce(t, second); result.Done != 1 {
 			t.Errorf("the second did not go on: %+v", result)
 		}
 	})
@@ -252,7 +252,7 @@ func TestBulk_RestartInTheMiddle(t *testing.T) {
 		before := jobs.count()
 		second := serve(t, jobs, mem)
 		r := runner(t, second)
-		if result := runOnce(t, r); result.Begun != 0 {
+		if result := runOnce(t, r); result.Done != 0 {
 			t.Error("the lease was not heeded")
 		}
 		time.Sleep(time.Minute)
@@ -305,7 +305,7 @@ func TestBulk_AStopIsNoDelay(t *testing.T) {
 		if page := get(t, service, op.ID); page.State != upkeep.OperationRunning || page.Rerun != jobs.count() || page.Rerun != 24 {
 			t.Errorf("%d were rerun, %+v", jobs.count(), page.Operation)
 		}
-		if result := runOnce(t, runner(t, service)); result.Begun != 1 || jobs.count() != 50 {
+		if result := runOnce(t, runner(t, service)); result.Done != 1 || jobs.count() != 50 {
 			t.Errorf("%+v, %d reruns", result, jobs.count())
 		}
 	})
@@ -334,7 +334,7 @@ func TestCancel_StopsBetweenItems(t *testing.T) {
 		if again, err := service.Cancel(t.Context(), op.ID); err != nil || again.State != upkeep.OperationCancelled {
 			t.Errorf("once more: %+v, %v", again, err)
 		}
-		if result := runOnce(t, runner(t, service)); result.Begun != 0 {
+		if result := runOnce(t, runner(t, service)); result.Done != 0 {
 			t.Errorf("it was begun again: %+v", result)
 		}
 	})
@@ -471,10 +471,10 @@ func TestBulk_WorksOnSoManySideBySide(t *testing.T) {
 			create(t, service, "", upkeep.BulkRequest{RatePerSecond: 1})
 		}
 		r := runner(t, service, func(c *upkeep.BulkConfig) { c.Operations = 2 })
-		if result := runOnce(t, r); result.Begun != 2 {
+		if result := runOnce(t, r); result.Done != 2 {
 			t.Errorf("%+v", result)
 		}
-		if result := runOnce(t, r); result.Begun != 1 {
+		if result := runOnce(t, r); result.Done != 1 {
 			t.Errorf("%+v", result)
 		}
 	})
@@ -529,7 +529,7 @@ func TestBulk_AStalledOneChangesNothing(t *testing.T) {
 				var group sync.WaitGroup
 				group.Go(func() { runOnce(t, runner(t, service)) })
 				time.Sleep(time.Minute)
-				if result := runOnce(t, runner(t, service)); result.Begun != 1 {
+				if result := runOnce(t, runner(t, service)); result.Done != 1 {
 					t.Fatalf("it was not taken over: %+v", result)
 				}
 				before := get(t, service, op.ID)

@@ -12,10 +12,20 @@ const (
 	// maxBackoff bounds the delay after failed passes: a loop notices that late
 	// that the store is back.
 	maxBackoff = 5 * time.Second
-	// standstill is how much later than planned a pass has to begin for the process,
-	// or its host, to have been suspended in between.
+	// standstill is how much later than planned a pass must begin to show that the
+	// process, or its host, was suspended.
 	standstill = time.Second
 )
+
+// Pass is what one pass did.
+type Pass struct {
+	// Done is how many schedule entries, jobs, webhooks or operations it acted on.
+	Done int
+	// Removed is how many old operations and leftovers of operations it deleted.
+	Removed int
+	// More says that a limit ended the pass, so that the next one has work at once.
+	More bool
+}
 
 // Loop makes passes in the background.
 type Loop struct {
@@ -45,17 +55,23 @@ type Loop struct {
 	// Drain waits for the work that passes have started, once the context has ended.
 	// Optional.
 	Drain func()
-	// Logger is told of failed passes. Optional.
+	// Logger logs failed passes. Optional.
 	Logger *slog.Logger
-	// Observe is told of each pass. Optional.
+	// Observe is called after each pass. Optional.
 	Observe func(took time.Duration, err error)
 }
 
 // Run makes a pass at once and then at each interval, until the context ends. It
 // returns nil.
 func (l Loop) Run(ctx context.Context) error {
-	l = l.withDefaults()
-	defer l.Drain()
+	interval, random := cmp.Or(l.Interval, time.Second), l.Random
+	if random == nil {
+		random = rand.Float64
+	}
+	logger := cmp.Or(l.Logger, slog.New(slog.DiscardHandler))
+	if l.Drain != nil {
+		defer l.Drain()
+	}
 	failures := 0
 	planned := time.Now()
 	timer := time.NewTimer(0)
@@ -68,8 +84,8 @@ func (l Loop) Run(ctx context.Context) error {
 			return nil
 		}
 		begin := time.Now()
-		// By the wall clock, as deadlines are: the other one may stand still with the host.
-		if begin.Round(0).Sub(planned.Round(0)) > standstill {
+		// Deadlines use the wall clock; the monotonic one may stop with the host.
+		if begin.Round(0).Sub(planned.Round(0)) > standstill && l.Resumed != nil {
 			l.Resumed(begin)
 		}
 		err := l.Pass(ctx)
@@ -77,62 +93,23 @@ func (l Loop) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if failures++; err == nil {
-			failures = 0
-		}
-		planned = later(begin.Add(l.delay(failures)), end)
+		delay := interval
 		if err != nil {
-			l.Logger.ErrorContext(ctx, "pass failed", "loop", l.Name, "failures", failures, "error", err)
+			failures++
+			logger.ErrorContext(ctx, "pass failed", "loop", l.Name, "failures", failures, "error", err)
+			for range failures - 1 {
+				delay = max(delay, min(2*delay, maxBackoff))
+			}
+		} else if failures = 0; l.Rest != nil {
+			delay = max(delay, l.Rest())
 		}
-		l.Observe(end.Sub(begin), err)
+		delay += time.Duration(float64(delay) * l.Jitter * (random() - 0.5))
+		if planned = begin.Add(delay); planned.Before(end) {
+			planned = end
+		}
+		if l.Observe != nil {
+			l.Observe(end.Sub(begin), err)
+		}
 		timer.Reset(time.Until(planned))
 	}
-}
-
-// withDefaults fills in the optional fields.
-func (l Loop) withDefaults() Loop {
-	l.Interval = cmp.Or(l.Interval, time.Second)
-	if l.Random == nil {
-		l.Random = rand.Float64
-	}
-	if l.Rest == nil {
-		l.Rest = func() time.Duration { return 0 }
-	}
-	if l.Resumed == nil {
-		l.Resumed = func(time.Time) {}
-	}
-	if l.Drain == nil {
-		l.Drain = func() {}
-	}
-	if l.Logger == nil {
-		l.Logger = slog.New(slog.DiscardHandler)
-	}
-	if l.Observe == nil {
-		l.Observe = func(time.Duration, error) {}
-	}
-	return l
-}
-
-// delay is the time from the beginning of a pass to that of the next, after so many
-// failures in a row.
-func (l Loop) delay(failures int) time.Duration {
-	delay := l.Interval
-	if failures == 0 {
-		delay = max(delay, l.Rest())
-	}
-	for range failures - 1 {
-		delay = max(delay, min(2*delay, maxBackoff))
-	}
-	if l.Jitter > 0 {
-		delay += time.Duration(float64(delay) * l.Jitter * (l.Random() - 0.5))
-	}
-	return delay
-}
-
-// later is the later of two times.
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }

@@ -71,7 +71,7 @@ func round(t *testing.T, c *upkeep.Reconciler) {
 	for range 10 {
 		if pass, err := c.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
-		} else if pass.RoundEnded {
+		} else if !pass.More {
 			return
 		}
 	}
@@ -114,7 +114,7 @@ func TestReconciler_LooksAgainAfterAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pass, err := c.RunOnce(t.Context()); !errors.Is(err, away) || pass.RoundEnded {
+	if pass, err := c.RunOnce(t.Context()); !errors.Is(err, away) || !pass.More {
 		t.Errorf("%+v, %v", pass, err)
 	}
 	w.err = nil
@@ -124,10 +124,10 @@ func TestReconciler_LooksAgainAfterAnError(t *testing.T) {
 		_, _ = c.RunOnce(t.Context())
 	}
 	pass, err := c.RunOnce(t.Context())
-	if !errors.Is(err, away) || pass.Checked != 1 {
+	if !errors.Is(err, away) || pass.Done != 1 {
 		t.Errorf("%+v, %v", pass, err)
 	}
-	if pass, err = c.RunOnce(t.Context()); !errors.Is(err, away) || !pass.RoundEnded || c.Report().Ready[ocr] != 2 {
+	if pass, err = c.RunOnce(t.Context()); !errors.Is(err, away) || pass.More || c.Report().Ready[ocr] != 2 {
 		t.Errorf("the round does not end: %+v, %v", pass, err)
 	}
 }

@@ -60,8 +60,8 @@ func TestRetention_PurgesSoManyAndGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 4 {
-		if pass, err := p.RunOnce(t.Context()); err != nil || pass.Read > 2 {
-			t.Errorf("a pass looked at %d, %v", pass.Read, err)
+		if pass, err := p.RunOnce(t.Context()); err != nil || pass.Done > 2 {
+			t.Errorf("a pass purged %d, %v", pass.Done, err)
 		}
 	}
 	if slices.Sort(b.purged); !slices.Equal(b.purged, []string{"a", "c", "d", "e"}) || observed != 4 {

@@ -17,7 +17,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// Schedule is the part of the ledger by which due work is found.
+// sweepLimit is the most entries that one pass reads from one shard, so that no shard
+// waits for another's backlog.
+const sweepLimit = 4096
+
+// Schedule is the part of the ledger that finds due work.
 type Schedule interface {
 	Shards() int
 	Due(ctx context.Context, kind ledger.Kind, shard int, now time.Time, limit int, from string,
@@ -30,36 +34,32 @@ type SweeperLedger interface {
 	Fire(ctx context.Context, entry ledger.Entry, event statemachine.Event) (ledger.Standing, ledger.Result, error)
 }
 
-// SweeperConfig is what a [Sweeper] is made of.
+// SweeperConfig configures a [Sweeper].
 type SweeperConfig struct {
 	// Ledger holds the jobs. Required.
 	Ledger SweeperLedger
 	// Page is the most entries that are read at once. Optional. Defaults to 256.
 	Page int
-	// PassLimit is the most entries that one pass takes from one shard, so that
-	// no shard waits for another's backlog. Optional. Defaults to 4096.
-	PassLimit int
-	// Parallel is the number of jobs looked at side by side. Optional. Defaults
-	// to 16.
+	// Parallel is how many entries are fired concurrently. Optional. Defaults to 16.
 	Parallel int
-	// Outages says when outages of the bus ended in which workers could not be reached,
-	// or could not report. Optional: without it there are none, as on the pull queue.
+	// Outages returns when outages of the bus ended during which workers could not be
+	// reached, or could not report. Optional: the pull queue has no such outages.
 	Outages func(ctx context.Context) (Outages, error)
 	// Random returns numbers in [0, 1), for the shard at which a pass begins.
 	// Optional. Defaults to math/rand/v2. It must be safe for concurrent use.
 	Random func() float64
-	// Logger is told of jobs that could not be looked at. Optional.
+	// Logger logs entries that could not be fired. Optional.
 	Logger *slog.Logger
-	// Observe is told of each pass that found something. Optional.
+	// Observe is called after each pass that read an entry. Optional.
 	Observe func(SweeperPass)
 }
 
-// Outages is when outages of the bus ended. One that goes on ends now.
+// Outages is when outages of the bus ended. An outage that goes on ends now.
 type Outages struct {
-	// Topic is that of a topic, or of the whole bus if that was later; the zero time
-	// where there was none.
+	// Topic returns the end of a topic's last outage, or of the whole bus's if that was
+	// later; the zero time if there was none.
 	Topic func(topic string) time.Time
-	// Replies is that of the way back.
+	// Replies is the end of the last outage of the reply topics.
 	Replies time.Time
 }
 
@@ -67,16 +67,16 @@ type Outages struct {
 type SweeperPass struct {
 	Read      int                     // schedule entries read
 	Standings map[ledger.Standing]int // of the entries that were fired
-	Failed    int                     // entries that could not be handled; they stay
-	// Late is how far behind the oldest entry was.
+	Failed    int                     // entries that could not be fired; they stay
+	// Late is how long the oldest entry was overdue.
 	Late time.Duration
 }
 
 // Sweeper acts on deadlines: ACK timeouts, expired leases, retries that came due,
-// rows that the hot path did not publish in time, and what is left to do after a
+// rows that the hot path did not publish in time, and unfinished work after a
 // job's end. Any number may run on one store.
 //
-// It never looks for such jobs. Each job with anything left to do has an entry in
+// It never searches for such jobs. Each job with anything left to do has an entry in
 // the schedule at or before its next deadline, so a pass reads the due part of one
 // partition per shard and nothing else:
 //
@@ -89,32 +89,27 @@ type SweeperPass struct {
 // grace first; see [statemachine.DeadlinePassed].
 type Sweeper struct {
 	cfg SweeperConfig
-
-	mu sync.Mutex
 	// outage is when the last outage ended: the start of the process, the first
 	// pass that read the store again, or the first one after a standstill.
 	outage time.Time
-	down   bool
+	down   bool // the store did not answer the last pass
 }
 
-// NewSweeper returns a sweeper that takes the time until now for an outage: workers
+// NewSweeper returns a sweeper that treats the time until now as an outage: workers
 // could not report while the process was down.
 func NewSweeper(cfg SweeperConfig) (*Sweeper, error) {
 	if cfg.Ledger == nil {
 		return nil, errors.New("sweeper: Ledger is required")
 	}
 	cfg.Page = cmp.Or(cfg.Page, 256)
-	cfg.PassLimit = cmp.Or(cfg.PassLimit, 4096)
 	cfg.Parallel = cmp.Or(cfg.Parallel, 16)
-	if cfg.Page < 0 || cfg.PassLimit < 0 || cfg.Parallel < 0 {
-		return nil, errors.New("sweeper: Page, PassLimit and Parallel must be positive")
+	if cfg.Page < 0 || cfg.Parallel < 0 {
+		return nil, errors.New("sweeper: Page and Parallel must be positive")
 	}
 	if cfg.Random == nil {
 		cfg.Random = rand.Float64
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
 		cfg.Observe = func(SweeperPass) {}
 	}
@@ -123,92 +118,92 @@ func NewSweeper(cfg SweeperConfig) (*Sweeper, error) {
 
 // Loop returns the loop that sweeps.
 func (s *Sweeper) Loop() Loop {
-	return Loop{Name: "sweeper", Resumed: s.resumed, Pass: func(ctx context.Context) error {
+	return Loop{Name: "sweeper", Resumed: func(now time.Time) { s.outage = now }, Pass: func(ctx context.Context) error {
 		_, err := s.RunOnce(ctx)
 		return err
 	}}
 }
 
-// RunOnce looks at the jobs whose timer is due. A job that cannot be handled
-// keeps its entry and does not hold up the others; the error is that of
-// reading the schedule.
+// RunOnce fires the due timers. An entry that cannot be fired stays, and does not hold
+// up the others; the error is that of reading the schedule. One pass runs at a time.
 func (s *Sweeper) RunOnce(ctx context.Context) (SweeperPass, error) {
+	if s.down { // This pass may be the first to find the store back.
+		s.outage = time.Now()
+	}
+	pass, err := s.sweep(ctx)
+	s.down = errors.Is(err, tablestore.ErrUnavailable) || s.down && err != nil
+	if pass.Read > 0 {
+		s.cfg.Observe(pass)
+	}
+	if err != nil {
+		return pass, fmt.Errorf("sweep: %w", err)
+	}
+	return pass, nil
+}
+
+// sweep fires the due timers of all shards. It returns the first error of reading them.
+func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 	now := time.Now()
-	pass := &sweep{sweeper: s, now: now, outage: s.outageEnd(now)}
+	var bus Outages
 	if s.cfg.Outages != nil {
 		var err error
-		if pass.bus, err = s.cfg.Outages(ctx); err != nil {
-			s.note(err)
-			return SweeperPass{}, fmt.Errorf("sweep: %w", err)
+		if bus, err = s.cfg.Outages(ctx); err != nil {
+			return SweeperPass{}, err
 		}
 	}
-	pass.done.Standings = map[ledger.Standing]int{}
+	pass := SweeperPass{Standings: map[ledger.Standing]int{}}
+	var mu sync.Mutex // guards pass
+	fire := func(entry ledger.Entry) {
+		event := statemachine.DeadlinePassed{Topic: bus.Topic, Replies: bus.Replies}
+		if entry.Due.Before(s.outage) {
+			event.Outage = s.outage
+		}
+		standing, result, err := s.cfg.Ledger.Fire(ctx, entry, event)
+		if err == nil && result.PostErr != nil {
+			err = fmt.Errorf("after the commit: %w", result.PostErr)
+		}
+		if err != nil && ctx.Err() == nil { // When the process stops, the next one fires it.
+			s.cfg.Logger.WarnContext(ctx, "deadline not handled", "jobId", entry.JobID, "error", err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		pass.Read++
+		pass.Late = max(pass.Late, now.Sub(entry.Due))
+		if err != nil {
+			pass.Failed++
+		} else {
+			pass.Standings[standing]++
+		}
+	}
 	shards := s.cfg.Ledger.Shards()
 	start := int(s.cfg.Random() * float64(shards))
 	var firstErr error
 	for i := range shards {
-		if err := pass.shard(ctx, (start+i)%shards); err != nil && firstErr == nil {
-			firstErr = fmt.Errorf("sweep: %w", err)
+		if err := s.sweepShard(ctx, (start+i)%shards, now, fire); err != nil && firstErr == nil {
+			firstErr = err
 		}
 	}
-	s.note(firstErr)
-	if pass.done.Read > 0 {
-		s.cfg.Observe(pass.done)
-	}
-	return pass.done, firstErr
+	return pass, firstErr
 }
 
-// resumed takes the time until now for an outage: the process stood still.
-func (s *Sweeper) resumed(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.outage = now
-}
-
-// outageEnd is when the last outage ended: now, for a pass that may be the
-// first to find the store back.
-func (s *Sweeper) outageEnd(now time.Time) time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.down {
-		s.outage = now
-	}
-	return s.outage
-}
-
-// note keeps track of outages of the store: when it answers again, deadlines
-// that passed meanwhile get their grace.
-func (s *Sweeper) note(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err != nil {
-		s.down = s.down || errors.Is(err, tablestore.ErrUnavailable)
-		return
-	}
-	s.down = false
-}
-
-// sweep is one pass over the schedule.
-type sweep struct {
-	sweeper *Sweeper
-	now     time.Time
-	outage  time.Time
-	bus     Outages
-
-	mu   sync.Mutex
-	done SweeperPass
-}
-
-// shard handles the due entries of one shard, page by page. What it leaves
-// alone it reads past, so that it hides nothing behind it.
-func (p *sweep) shard(ctx context.Context, shard int) error {
+// sweepShard fires the due entries of one shard page by page, those of a page
+// concurrently. Entries that stay do not hide the ones after them.
+func (s *Sweeper) sweepShard(ctx context.Context, shard int, now time.Time, fire func(ledger.Entry)) error {
 	from := ""
-	for read := 0; read < p.sweeper.cfg.PassLimit; {
-		entries, next, err := p.sweeper.cfg.Ledger.Due(ctx, ledger.Timer, shard, p.now, p.sweeper.cfg.Page, from)
+	for read := 0; read < sweepLimit; {
+		entries, next, err := s.cfg.Ledger.Due(ctx, ledger.Timer, shard, now, s.cfg.Page, from)
 		if err != nil {
 			return err
 		}
-		p.page(ctx, entries)
+		var group errgroup.Group
+		group.SetLimit(s.cfg.Parallel)
+		for _, entry := range entries {
+			group.Go(func() error {
+				fire(entry)
+				return nil
+			})
+		}
+		_ = group.Wait() // fire counts the errors.
 		read += len(entries)
 		if from = next; from == "" {
 			break
@@ -217,39 +212,79 @@ func (p *sweep) shard(ctx context.Context, shard int) error {
 	return nil
 }
 
-// page fires the entries of one page side by side.
-func (p *sweep) page(ctx context.Context, entries []ledger.Entry) {
-	var group errgroup.Group
-	group.SetLimit(p.sweeper.cfg.Parallel)
-	for _, entry := range entries {
-		group.Go(func() error {
-			p.fire(ctx, entry)
-			return nil
-		})
-	}
-	_ = group.Wait() // The jobs' errors are counted one by one.
+// RetentionLedger is what the retention needs of the ledger.
+type RetentionLedger interface {
+	Schedule
+	Purge(ctx context.Context, entry ledger.Entry) (ledger.Purged, error)
 }
 
-// fire handles one entry.
-func (p *sweep) fire(ctx context.Context, entry ledger.Entry) {
-	event := statemachine.DeadlinePassed{Topic: p.bus.Topic, Replies: p.bus.Replies}
-	if entry.Due.Before(p.outage) {
-		event.Outage = p.outage
+// RetentionConfig configures a [Retention].
+type RetentionConfig struct {
+	// Ledger holds the jobs. Required.
+	Ledger RetentionLedger
+	// PassLimit is the most jobs that one pass purges, so that a backlog of them never
+	// competes with the work at hand. Optional. Defaults to 50.
+	PassLimit int
+	// Logger logs jobs that could not be purged. Optional.
+	Logger *slog.Logger
+	// Observe is called after each purge. Optional.
+	Observe func(ledger.Purged)
+}
+
+// Retention purges ended jobs when their retention has passed. [ledger.Ledger.Purge]
+// decides what a purge deletes, and in which order; the schedule entry of one that fails
+// or is cut short stays. Any number may run on one store.
+type Retention struct {
+	cfg   RetentionConfig
+	shard int // where the next pass begins: where the limit ended the last one
+}
+
+// NewRetention returns a retention. The error names the invalid field.
+func NewRetention(cfg RetentionConfig) (*Retention, error) {
+	if cfg.Ledger == nil {
+		return nil, errors.New("retention: Ledger is required")
 	}
-	standing, result, err := p.sweeper.cfg.Ledger.Fire(ctx, entry, event)
-	if err == nil && result.PostErr != nil {
-		err = fmt.Errorf("after the commit: %w", result.PostErr)
+	if cfg.PassLimit = cmp.Or(cfg.PassLimit, 50); cfg.PassLimit < 0 {
+		return nil, errors.New("retention: PassLimit must be positive")
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.done.Read++
-	p.done.Late = max(p.done.Late, p.now.Sub(entry.Due))
-	if err != nil {
-		p.done.Failed++
-		if ctx.Err() == nil { // Else the process stops, and the next one handles it.
-			p.sweeper.cfg.Logger.WarnContext(ctx, "deadline not handled", "jobId", entry.JobID, "error", err)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	if cfg.Observe == nil {
+		cfg.Observe = func(ledger.Purged) {}
+	}
+	return &Retention{cfg: cfg}, nil
+}
+
+// Loop returns the loop that purges.
+func (r *Retention) Loop() Loop {
+	return Loop{Name: "retention", Pass: func(ctx context.Context) error {
+		_, err := r.RunOnce(ctx)
+		return err
+	}}
+}
+
+// RunOnce purges at most PassLimit jobs. A job that cannot be purged keeps its entry.
+// The error is that of reading the schedule. One pass runs at a time.
+func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
+	now := time.Now()
+	var pass Pass
+	for range r.cfg.Ledger.Shards() {
+		entries, _, err := r.cfg.Ledger.Due(ctx, ledger.Retention, r.shard, now, r.cfg.PassLimit-pass.Done, "")
+		if err != nil {
+			return pass, fmt.Errorf("retention: %w", err)
 		}
-		return
+		for _, entry := range entries {
+			outcome, err := r.cfg.Ledger.Purge(ctx, entry)
+			if err != nil {
+				r.cfg.Logger.WarnContext(ctx, "job not purged", "jobId", entry.JobID, "error", err)
+				continue
+			}
+			r.cfg.Observe(outcome)
+		}
+		if pass.Done += len(entries); pass.Done >= r.cfg.PassLimit {
+			pass.More = true
+			break
+		}
+		r.shard = (r.shard + 1) % r.cfg.Ledger.Shards()
 	}
-	p.done.Standings[standing]++
+	return pass, nil
 }

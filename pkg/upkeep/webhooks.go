@@ -26,7 +26,7 @@ type WebhooksLedger interface {
 	SettleWebhook(ctx context.Context, taken, next *ledger.WebhookRow) (bool, error)
 }
 
-// WebhooksConfig is what a [Webhooks] is made of.
+// WebhooksConfig configures a [Webhooks].
 type WebhooksConfig struct {
 	// Ledger holds the webhooks. Required.
 	Ledger WebhooksLedger
@@ -38,18 +38,18 @@ type WebhooksConfig struct {
 	// Hold is for how long a webhook is claimed; it must be longer than an attempt may
 	// take. Optional. Defaults to 1 min.
 	Hold time.Duration
-	// Logger is told of webhooks that could not be settled. Optional.
+	// Logger logs webhooks whose attempt could not be stored. Optional.
 	Logger *slog.Logger
-	// Observe is told of each attempt, from the workers' goroutines. Optional.
+	// Observe is called after each attempt, from the workers' goroutines. Optional.
 	Observe func(webhook.Result)
 }
 
 // Webhooks tells the URLs of a command how its job ended. Any number may run on one
 // store.
 //
-// The rows and their entries are the ledger's, written with the end of the job. An
-// attempt is claimed before it is sent, so that replicas do not send the same webhook
-// side by side; if a process dies in between, the next one sends it under the same id.
+// The ledger writes the rows and their entries with the end of the job. An attempt is
+// claimed before it is sent, so that replicas do not send the same webhook
+// concurrently; if a process crashes in between, the next one sends it under the same id.
 // The bytes of an event follow from the job, which does not change any more, so they
 // are made again for each attempt.
 type Webhooks struct {
@@ -63,15 +63,7 @@ type Webhooks struct {
 	wake chan struct{}
 }
 
-// WebhooksPass is what one pass of a [Webhooks] did.
-type WebhooksPass struct {
-	Taken int
-	// Full says that all workers are busy now, so that there may be more that is due.
-	Full bool
-}
-
-// NewWebhooks returns what sends webhooks. The error names the field that makes no
-// sense.
+// NewWebhooks returns a runner that sends webhooks. The error names the invalid field.
 func NewWebhooks(cfg WebhooksConfig) (*Webhooks, error) {
 	if cfg.Ledger == nil || cfg.Dispatcher == nil {
 		return nil, errors.New("webhooks: Ledger and Dispatcher are required")
@@ -81,9 +73,7 @@ func NewWebhooks(cfg WebhooksConfig) (*Webhooks, error) {
 	if cfg.Workers < 0 || cfg.Hold < 0 {
 		return nil, fmt.Errorf("webhooks: Workers and Hold must be positive, are %d and %s", cfg.Workers, cfg.Hold)
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
 		cfg.Observe = func(webhook.Result) {}
 	}
@@ -91,9 +81,9 @@ func NewWebhooks(cfg WebhooksConfig) (*Webhooks, error) {
 	return w, cfg.Dispatcher.Validate()
 }
 
-// Loop returns the loop that sends. While there may be more that is due, it makes the
-// next pass as soon as a worker is free. At its end attempts under way are broken off,
-// and left due.
+// Loop returns the loop that sends. While more may be due, it makes the next pass as
+// soon as a worker is free. Its end interrupts the attempts under way, whose webhooks
+// stay due.
 func (w *Webhooks) Loop() Loop {
 	return Loop{Name: "webhooks", Wake: w.wake, Drain: w.Wait, Pass: func(ctx context.Context) error {
 		_, err := w.RunOnce(ctx)
@@ -104,20 +94,19 @@ func (w *Webhooks) Loop() Loop {
 // Wait returns when no attempt is under way.
 func (w *Webhooks) Wait() { w.busy.Wait() }
 
-// RunOnce takes as many due webhooks as there are workers without one, and does not
-// wait for their attempts. One that cannot be claimed is left for the next pass and
-// does not hold up the others; the error joins all that went wrong. One pass runs at a
-// time.
-func (w *Webhooks) RunOnce(ctx context.Context) (WebhooksPass, error) {
+// RunOnce takes as many due webhooks as there are free workers, and does not
+// wait for their attempts. A webhook that cannot be claimed is left to the next pass and
+// does not hold up the others; the error joins all errors. One pass runs at a time.
+func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
 	free := cap(w.slots) - len(w.slots)
-	var pass WebhooksPass
+	var pass Pass
 	var errs []error
 	now := time.Now()
 	for range w.cfg.Ledger.Shards() {
-		if pass.Taken >= free || ctx.Err() != nil {
+		if pass.Done >= free || ctx.Err() != nil {
 			break
 		}
-		entries, _, err := w.cfg.Ledger.Due(ctx, ledger.Webhook, w.shard, now, free-pass.Taken, "")
+		entries, _, err := w.cfg.Ledger.Due(ctx, ledger.Webhook, w.shard, now, free-pass.Done, "")
 		if err != nil {
 			errs = append(errs, err)
 			break
@@ -128,7 +117,7 @@ func (w *Webhooks) RunOnce(ctx context.Context) (WebhooksPass, error) {
 				errs = append(errs, err)
 			}
 			if taken {
-				pass.Taken++
+				pass.Done++
 			}
 		}
 		w.shard = (w.shard + 1) % w.cfg.Ledger.Shards()
@@ -137,15 +126,15 @@ func (w *Webhooks) RunOnce(ctx context.Context) (WebhooksPass, error) {
 		w.full.Store(false)
 		return pass, fmt.Errorf("webhooks: %w", errors.Join(errs...))
 	}
-	pass.Full = pass.Taken >= free
-	if w.full.Store(pass.Full); pass.Full && len(w.slots) < cap(w.slots) {
-		w.freed() // A worker was freed before full was set.
+	pass.More = pass.Done >= free
+	if w.full.Store(pass.More); pass.More && len(w.slots) < cap(w.slots) {
+		w.wakeIfFull() // A worker became free before full was set.
 	}
 	return pass, nil
 }
 
-// take claims one webhook for one attempt and begins with that. It reports false if the
-// entry stands for none, or another process has it.
+// take claims one webhook for one attempt, and starts the attempt. It reports false if
+// the entry stands for none, or another process has it.
 func (w *Webhooks) take(ctx context.Context, entry ledger.Entry) (bool, error) {
 	row, job, err := w.cfg.Ledger.TakeWebhook(ctx, entry, w.cfg.Hold)
 	if err != nil || row == nil {
@@ -159,13 +148,13 @@ func (w *Webhooks) take(ctx context.Context, entry ledger.Entry) (bool, error) {
 	w.busy.Go(func() {
 		w.attempt(ctx, row, body)
 		<-w.slots
-		w.freed()
+		w.wakeIfFull()
 	})
 	return true, nil
 }
 
-// freed asks for a pass if the last one left no worker free.
-func (w *Webhooks) freed() {
+// wakeIfFull asks for a pass if the last one left no worker free.
+func (w *Webhooks) wakeIfFull() {
 	if !w.full.Swap(false) {
 		return
 	}
@@ -175,7 +164,7 @@ func (w *Webhooks) freed() {
 	}
 }
 
-// attempt makes one attempt and writes what became of it.
+// attempt makes one attempt and stores its result.
 func (w *Webhooks) attempt(ctx context.Context, row *ledger.WebhookRow, body []byte) {
 	message := webhook.Message{ID: row.ID(), TenantID: row.TenantID, URL: row.URL, Body: body}
 	sent, result := w.cfg.Dispatcher.Attempt(ctx, message, webhook.Delivery{
@@ -186,7 +175,7 @@ func (w *Webhooks) attempt(ctx context.Context, row *ledger.WebhookRow, body []b
 	next := *row
 	next.State, next.Attempts, next.NextAttemptAt = ledger.WebhookState(sent.State), sent.Attempts, sent.NextAttemptAt
 	next.LastStatus, next.LastError = sent.LastStatus, sent.LastError
-	// The attempt was made, whether the process goes on or not.
+	// The attempt was made, so it is stored even while the process stops.
 	settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	moved, err := w.cfg.Ledger.SettleWebhook(settle, row, &next)

@@ -107,7 +107,7 @@ func TestWebhooks_SendWhatIsDue(t *testing.T) {
 		r := sending(t, q, s, nil)
 		pass, err := r.RunOnce(t.Context())
 		r.Wait()
-		if pass.Full || pass.Taken != 1 || err != nil {
+		if pass.More || pass.Done != 1 || err != nil {
 			t.Errorf("RunOnce = %+v, %v", pass, err)
 		}
 		body, err := webhook.Body(&ended("j").Job)

@@ -194,7 +194,7 @@ func TestWebhooks_ReturnTheStoresError(t *testing.T) {
 	t.Parallel()
 	b := announce(t)
 	b.faults.Plan(storetest.Fault{Onwards: true})
-	if pass, err := b.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) || pass.Taken != 0 {
+	if pass, err := b.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) || pass.Done != 0 {
 		t.Errorf("%+v, %v", pass, err)
 	}
 }
