@@ -20,31 +20,21 @@ import (
 )
 
 const (
-	// bulkLease is how long an operation stays with a runner that does not renew it.
-	bulkLease = 30 * time.Second
-	// bulkParallel is how many jobs of one operation are rerun concurrently.
-	bulkParallel = 4
-	// keepOperation is how long an operation is kept after its end.
-	keepOperation = 7 * 24 * time.Hour
-	// draftAge is when a draft's create has surely ended.
-	draftAge = time.Hour
-	// beat is how often a worker that waits checks that it still has the operation.
-	beat = time.Second
-	// patience is how long a worker skips a tenant that is at its limit, and waits
-	// when the store does not answer.
-	patience = time.Second
-	// leaveTime bounds a worker's last writes when the process stops.
-	leaveTime = 5 * time.Second
-	// maxGap bounds the time between two reruns, however low the rate.
-	maxGap = 24 * time.Hour
+	bulkLease     = 30 * time.Second   // an operation stays this long with a runner that does not renew its lease
+	bulkParallel  = 4                  // jobs of one operation that are rerun concurrently
+	keepOperation = 7 * 24 * time.Hour // after its end
+	draftAge      = time.Hour          // a draft's create has surely ended by then
+	beat          = time.Second        // a worker that waits checks this often that it still has the operation
+	patience      = time.Second        // the wait after a store's error, and for a tenant at its limit
+	leaveTime     = 5 * time.Second    // bounds a worker's last writes when the process stops
+	maxGap        = 24 * time.Hour     // between two reruns, however low the rate
 )
 
 // BulkConfig configures a [Bulk].
 type BulkConfig struct {
 	// Failures stores the operations. Required.
 	Failures *Failures
-	// Limit is the most jobs that a tenant may have in flight. Optional. 0 is no
-	// limit.
+	// Limit is the most jobs that a tenant may have in flight. Optional. 0 is no limit.
 	Limit int
 	// Operations is how many are worked on concurrently. Optional. Defaults to 8.
 	Operations int

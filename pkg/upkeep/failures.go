@@ -60,9 +60,8 @@ func NewFailures(cfg FailuresConfig) (*Failures, error) {
 type FailureFilter struct {
 	TenantID    string
 	RequestType string
-	// StepType and ErrorCode are where and why the job failed.
-	StepType  string
-	ErrorCode string
+	StepType    string // where the job failed
+	ErrorCode   string // why the job failed
 	// CreatedAfter and CreatedBefore bound the acceptance, from and to, unless they
 	// are zero. A job's id holds the time of its acceptance.
 	CreatedAfter  time.Time
@@ -91,12 +90,16 @@ func invalidRequest(pointer, message string) error {
 }
 
 const (
-	// maxExamined bounds the index entries that are read for one request.
-	maxExamined = 100_000
-	// tenantPage is how many tenants' entries are merged.
-	tenantPage = 1000
-	// entryPage is how many entries are read at once.
-	entryPage = 1000
+	maxExamined = 100_000 // index entries that are read for one request
+	tenantPage  = 1000    // tenants whose entries are merged
+	entryPage   = 1000    // index entries that are read at once
+	maxGroups   = 500
+	maxSamples  = 5
+	maxVerified = 2000 // young jobs that are read
+	readers     = 8    // jobs that are read concurrently
+	// unsettled is how long after a job's end its index entry may stand for a
+	// commit that is still under way.
+	unsettled = 2 * time.Minute
 )
 
 // failureWalk reads the index of failed jobs.
@@ -155,35 +158,19 @@ func (w *failureWalk) tenants(ctx context.Context) iter.Seq2[[]string, error] {
 
 // FailureGroup is the failed jobs of one step type and error code.
 type FailureGroup struct {
-	StepType  string
-	ErrorCode string
-	Count     int
-	// FirstAt and LastAt are when the first and the last of them failed.
-	FirstAt time.Time
-	LastAt  time.Time
-	// SampleJobIDs are the newest of them, at most 5.
-	SampleJobIDs []string
+	StepType     string
+	ErrorCode    string
+	Count        int
+	FirstAt      time.Time // when the first of them failed
+	LastAt       time.Time // when the last of them failed
+	SampleJobIDs []string  // the newest of them, at most 5
 }
 
 // FailureReport is the failed jobs in groups.
 type FailureReport struct {
-	// Groups are the largest ones, the largest first; at most 500.
-	Groups []FailureGroup
-	// Truncated says that there are more jobs or groups than are in the report.
-	Truncated bool
+	Groups    []FailureGroup // the largest ones, the largest first; at most 500
+	Truncated bool           // there are more jobs or groups
 }
-
-const (
-	maxGroups  = 500
-	maxSamples = 5
-	// unsettled is how long after a job's end its index entry may stand for a
-	// commit that is still under way.
-	unsettled = 2 * time.Minute
-	// maxVerified bounds the young jobs that are read.
-	maxVerified = 2000
-	// readers is how many jobs are read concurrently.
-	readers = 8
-)
 
 // tally is a group in the making, with its newest jobs.
 type tally struct {
@@ -234,11 +221,17 @@ func (s *Failures) groups(ctx context.Context, f FailureFilter) (report FailureR
 			count(tallies, hint)
 		}
 	}
-	largest := slices.SortedFunc(maps.Values(tallies), func(a, b *tally) int { return larger(a.FailureGroup, b.FailureGroup) })
-	report.Truncated = walk.truncated || len(largest) > maxGroups
-	largest = largest[:min(len(largest), maxGroups)]
+	report.Truncated = walk.truncated || len(tallies) > maxGroups
+	report.Groups, err = s.largest(ctx, tallies, failed)
+	return report, err
+}
+
+// largest returns the largest groups, without the samples that did not fail.
+func (s *Failures) largest(ctx context.Context, tallies map[[2]string]*tally, failed map[string]bool) ([]FailureGroup, error) {
+	sorted := slices.SortedFunc(maps.Values(tallies), func(a, b *tally) int { return larger(a.FailureGroup, b.FailureGroup) })
+	sorted = sorted[:min(len(sorted), maxGroups)]
 	var samples []*jobs.Hint
-	for _, group := range largest {
+	for _, group := range sorted {
 		for _, hint := range group.newest {
 			if _, known := failed[hint.JobID]; !known {
 				samples = append(samples, hint)
@@ -246,9 +239,10 @@ func (s *Failures) groups(ctx context.Context, f FailureFilter) (report FailureR
 		}
 	}
 	if err := s.verify(ctx, samples, failed); err != nil {
-		return report, err
+		return nil, err
 	}
-	for _, group := range largest {
+	var groups []FailureGroup
+	for _, group := range sorted {
 		for _, hint := range group.newest {
 			if !failed[hint.JobID] {
 				group.Count--
@@ -260,11 +254,11 @@ func (s *Failures) groups(ctx context.Context, f FailureFilter) (report FailureR
 			group.SampleJobIDs = append(group.SampleJobIDs, hint.JobID)
 		}
 		if group.Count > 0 {
-			report.Groups = append(report.Groups, group.FailureGroup)
+			groups = append(groups, group.FailureGroup)
 		}
 	}
-	slices.SortFunc(report.Groups, larger)
-	return report, nil
+	slices.SortFunc(groups, larger)
+	return groups, nil
 }
 
 // count adds a job to its group.

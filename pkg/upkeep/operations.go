@@ -137,29 +137,24 @@ func (c *Counts) add(outcome ItemOutcome) {
 // creates under one key the second finds the first's HEAD, removes its own items and
 // answers with the first's operation.
 type Operation struct {
-	ID    string
-	State OperationState
-	From  ledger.RerunFrom
-	// Matched is how many jobs it is for.
-	Matched int
+	ID      string
+	State   OperationState
+	From    ledger.RerunFrom
+	Matched int // jobs that it is for
 	Counts
-	// TenantID is the tenant of the jobs, empty if they may be of several tenants.
-	TenantID      string
+	TenantID      string // of the jobs; empty if they may be of several tenants
 	RatePerSecond float64
 	Reason        string
 	Actor         string
 	CreatedAt     time.Time
 	UpdatedAt     time.Time
 
-	digest string // of the request
-	named  bool   // the request named the jobs
-	set    string // names the partition of its items
-
-	// owner is the runner that works on it until leaseUntil; empty for none.
-	owner      string
+	digest     string // of the request
+	named      bool   // the request named the jobs
+	set        string // names the partition of its items
+	owner      string // the runner that works on it until leaseUntil; empty for none
 	leaseUntil time.Time
-
-	loaded tablestore.Properties
+	loaded     tablestore.Properties
 }
 
 // ItemOutcome is what became of one job of an operation.
@@ -176,27 +171,24 @@ const (
 
 // Item is one job of an operation.
 type Item struct {
-	JobID   string
-	Outcome ItemOutcome
-	// NewJobID is its rerun, and Detail why there is none.
-	NewJobID string
-	Detail   string
+	JobID    string
+	Outcome  ItemOutcome
+	NewJobID string // its rerun
+	Detail   string // why there is no rerun
 }
 
 // OperationPage is an operation with a part of its items, in order.
 type OperationPage struct {
 	Operation
 	Items []Item
-	// Next is the token of the next page, empty at the end.
-	Next string
+	Next  string // the token of the next page, empty at the end
 }
 
 // Create begins to rerun jobs: it fixes which ones, and a [Bulk] reruns them.
-// The same key is the same operation for as long as that is kept; without a
-// key each call makes a new one. The errors are [*problem.Error]s: invalid_envelope for
-// an invalid request, idempotency_mismatch if the key stands for
-// another request. After any other error the request may be sent again under
-// its key.
+// The same key is the same operation for as long as that is kept; without a key each
+// call makes a new one. The errors are [*problem.Error]s: invalid_envelope for an invalid
+// request, idempotency_mismatch if the key stands for another request. After any other
+// error the request may be sent again under its key.
 func (s *Failures) Create(ctx context.Context, key string, r BulkRequest) (Operation, error) {
 	if err := r.complete(); err != nil {
 		return Operation{}, err
@@ -205,12 +197,11 @@ func (s *Failures) Create(ctx context.Context, key string, r BulkRequest) (Opera
 	if err != nil {
 		return Operation{}, ledger.Problem(err)
 	}
-	created := tablestore.Now()
+	now := tablestore.Now()
 	op := &Operation{
 		ID: fresh, State: operationDraft, From: r.From, TenantID: r.Filter.TenantID,
-		RatePerSecond: r.RatePerSecond, Reason: r.Reason, Actor: r.Actor,
-		CreatedAt: created, UpdatedAt: created, leaseUntil: created,
-		digest: r.digest(), named: len(r.JobIDs) > 0, set: fresh,
+		RatePerSecond: r.RatePerSecond, Reason: r.Reason, Actor: r.Actor, CreatedAt: now, UpdatedAt: now,
+		digest: r.digest(), named: len(r.JobIDs) > 0, set: fresh, leaseUntil: now,
 	}
 	if key != "" {
 		op.ID = uuid.NewHash(sha256.New(), uuid.Nil, []byte("retry "+key), 8).String()
@@ -251,9 +242,7 @@ func (s *Failures) write(ctx context.Context, op *Operation, r *BulkRequest) (Op
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(itemWriters)
 	for part := range slices.Chunk(items, tablestore.MaxBatchOps) {
-		group.Go(func() error {
-			return s.writeItems(groupCtx, op, part, tablestore.Put)
-		})
+		group.Go(func() error { return s.writeItems(groupCtx, op, part, tablestore.Put) })
 	}
 	if err := group.Wait(); err != nil {
 		return Operation{}, err

@@ -49,18 +49,14 @@ type Stuck struct {
 
 // ReconcilerReport is what a [Reconciler] knows.
 type ReconcilerReport struct {
-	// Stuck are the findings of the last whole round that could not be repaired.
-	Stuck []Stuck
-	// Checked is how many slots that round checked, and RoundEnded when it ended;
-	// the zero time before the first.
-	Checked    int
+	// Of the last whole round, if there was one:
+	Stuck      []Stuck                 // defects that could not be repaired
+	Checked    int                     // slots
+	Ready      map[ledger.WorkKind]int // ready hints, by kind of work
 	RoundEnded time.Time
-	// Ready counts the ready hints that the round saw, by kind of work.
-	Ready map[ledger.WorkKind]int
-	// Repaired counts the defects repaired since the process began.
-	Repaired int
-	// OldestPending is how long the oldest due row has waited to be published.
-	OldestPending time.Duration
+
+	Repaired      int           // defects, since the process began
+	OldestPending time.Duration // how long the oldest due row has waited to be published
 }
 
 // Reconciler walks the live jobs, slowly and for ever, and checks that each has a way
