@@ -58,8 +58,8 @@ type BulkConfig struct {
 // It learns what is left to do from the items alone, whose outcomes are written before
 // the HEAD's sum. It never repairs itself: a write that fails ends the work on that
 // operation, and the next pass begins again from the rows. That is safe because
-// [ledger.Ledger.Rerun] makes one job for each job and starting point, whoever asks and
-// how often. The history of a new job names the operation as its request id, by which
+// [ledger.Ledger.Rerun] makes one job for each job and starting point, however often it
+// is called. The history of a new job names the operation as its request id, by which
 // an operation recognises its own reruns after a crash.
 //
 // Before each item the HEAD is read: once Cancel has answered, no further rerun begins,

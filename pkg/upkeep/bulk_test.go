@@ -17,10 +17,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-func TestBulk_RerunsEachJobAndSaysWhatBecameOfIt(t *testing.T) {
+func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 	t.Parallel()
 	for name, store := range map[string]tablestore.Store{"split": split(), "atomic": memstore.New(memstore.Options{})} {
 		t.Run(name, func(t *testing.T) {
@@ -69,15 +70,15 @@ func TestBulk_RerunsEachJobAndSaysWhatBecameOfIt(t *testing.T) {
 				t.Errorf("history %+v, %v", history, err)
 			}
 			if again := runOnce(t, r); again != (upkeep.Pass{}) {
-				t.Errorf("one that is over was begun again: %+v", again)
+				t.Errorf("an operation that is over began again: %+v", again)
 			}
 		})
 	}
 }
 
-// A filter is for failed jobs, whatever the index says; a cancelled one is rerun
-// only by its name.
-func TestBulk_HoldsTheFilterAgainstTheJob(t *testing.T) {
+// A filter selects failed jobs, whatever the index says; a cancelled job is rerun only
+// if the request names it.
+func TestBulk_ChecksTheJobAgainstTheFilter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
@@ -116,7 +117,7 @@ func TestBulk_KeepsThePace(t *testing.T) {
 				gap := time.Duration(float64(time.Second) / rate)
 				for i, start := range jobs.starts[1:] {
 					if start.Sub(jobs.starts[i]) < gap {
-						t.Errorf("rerun %d began %s behind the one before", i+1, start.Sub(jobs.starts[i]))
+						t.Errorf("rerun %d began %s after the one before", i+1, start.Sub(jobs.starts[i]))
 					}
 				}
 				if page := get(t, service, op.ID); page.State != upkeep.OperationDone || page.Rerun != 10 {
@@ -157,8 +158,8 @@ func TestBulk_TenThousand(t *testing.T) {
 	})
 }
 
-// A double click: of two operations over the same jobs, side by side in two
-// processes, each job gets one rerun.
+// A double click: two operations over the same jobs run concurrently in two processes,
+// and each job gets one rerun.
 func TestBulk_OneRerunOfEachJob(t *testing.T) {
 	t.Parallel()
 	store := split()
@@ -231,8 +232,8 @@ func TestBulk_OneWorksOnAnOperation(t *testing.T) {
 	})
 }
 
-// A process that dies keeps its lease; another goes on when that is over, and
-// what was rerun and not noted is known as the operation's own.
+// A process that crashes keeps its lease; another continues when the lease has expired,
+// and recognises the reruns that the first one made and did not store.
 func TestBulk_RestartInTheMiddle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -253,7 +254,7 @@ func TestBulk_RestartInTheMiddle(t *testing.T) {
 		second := serve(t, jobs, mem)
 		r := runner(t, second)
 		if result := runOnce(t, r); result.Done != 0 {
-			t.Error("the lease was not heeded")
+			t.Error("the lease was ignored")
 		}
 		time.Sleep(time.Minute)
 		runOnce(t, r)
@@ -267,7 +268,7 @@ func TestBulk_RestartInTheMiddle(t *testing.T) {
 	})
 }
 
-// mortal is a store that a process has until it dies.
+// mortal is the store of a process that crashes: then it commits nothing.
 type mortal struct {
 	tablestore.Store
 	mu   sync.Mutex
@@ -290,7 +291,7 @@ func (m *mortal) Commit(ctx context.Context, batch tablestore.Batch) ([]tablesto
 	return m.Store.Commit(ctx, batch)
 }
 
-func TestBulk_AStopIsNoDelay(t *testing.T) {
+func TestBulk_AStopHandsTheOperationOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
@@ -433,7 +434,7 @@ func TestBulk_AnOutageIsNoFailure(t *testing.T) {
 	}
 }
 
-func TestBulk_ForgetsAfterSevenDays(t *testing.T) {
+func TestBulk_RemovesAfterSevenDays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
@@ -461,7 +462,7 @@ func TestBulk_ForgetsAfterSevenDays(t *testing.T) {
 	})
 }
 
-func TestBulk_WorksOnSoManySideBySide(t *testing.T) {
+func TestBulk_BoundsConcurrentOperations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
@@ -480,7 +481,7 @@ func TestBulk_WorksOnSoManySideBySide(t *testing.T) {
 	})
 }
 
-// One job that the store will not confirm waits by itself.
+// A job for which the store keeps failing holds up no other.
 func TestBulk_AJobThatFailsAgainAndAgainHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -506,8 +507,8 @@ func TestBulk_AJobThatFailsAgainAndAgainHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// A runner that was away for longer than its lease finds the operation in other
-// hands, and changes nothing about it.
+// A runner that stalls for longer than its lease finds that another one has the
+// operation, and changes nothing about it.
 func TestBulk_AStalledOneChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]error{"with a rerun": nil, "with a tenant at its limit": ledger.ErrTenantLimit} {
@@ -543,5 +544,91 @@ func TestBulk_AStalledOneChangesNothing(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// ownRival is a commit whose reply is lost: the driver sends it again, and reports a
+// conflict with its own write.
+var ownRival = storetest.Fault{Call: storetest.CommitCall, After: true, Err: &tablestore.ConflictError{}}
+
+// Whichever call of the ledger or of this package to the store fails or loses its reply,
+// each job gets one rerun, and the operation ends with the sum of its items.
+func TestBulk_SurvivesAnySingleFault(t *testing.T) {
+	t.Parallel()
+	for _, atomic := range []bool{false, true} {
+		for name, fault := range map[string]storetest.Fault{
+			"before": {}, "after": {After: true}, "as its own rival": ownRival,
+		} {
+			t.Run(fmt.Sprintf("atomic %t, %s", atomic, name), func(t *testing.T) {
+				t.Parallel()
+				calls := workOff(t, atomic, storetest.Fault{Nth: 1 << 30})
+				if calls < 40 {
+					t.Fatalf("%d calls are too few to be true", calls)
+				}
+				for nth := 1; nth <= calls; nth++ {
+					fault.Nth = nth
+					workOff(t, atomic, fault)
+				}
+			})
+		}
+	}
+}
+
+// workOff creates and completes an operation under one fault. It returns how many calls
+// the store got in the first 10 s, in which an operation without a fault ends.
+func workOff(t *testing.T, atomic bool, fault storetest.Fault) int {
+	t.Helper()
+	calls := 0
+	synctest.Test(t, func(t *testing.T) {
+		counted, counter := storetest.Counting(memstore.New(memstore.Options{Split: !atomic}))
+		store, faults := storetest.Faulty(counted)
+		w := open(t, store)
+		for range 3 {
+			w.fail(t, "t", "OCR", "x")
+		}
+		r := runner(t, w.Failures)
+		counter.Reset()
+		faults.Plan(fault)
+		op, err := w.Create(t.Context(), "key", upkeep.BulkRequest{RatePerSecond: 2})
+		if err != nil {
+			op, err = w.Create(t.Context(), "key", upkeep.BulkRequest{RatePerSecond: 2})
+		}
+		if err != nil {
+			t.Fatalf("fault %+v: %v", fault, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var group sync.WaitGroup
+		group.Go(func() { _ = r.Loop().Run(ctx) })
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		counts := counter.Counts()
+		calls = int(counts.Gets + counts.Scans + counts.Commits)
+		group.Wait()
+		faults.Clear()
+		check(t, w, op.ID, fault)
+	})
+	return calls
+}
+
+// check checks a completed operation over three jobs of the tenant t.
+func check(t *testing.T, w *world, id string, fault storetest.Fault) {
+	t.Helper()
+	page := get(t, w.Failures, id)
+	if page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Rerun: 3}) || len(page.Items) != 3 {
+		t.Errorf("fault %+v: %+v, %v", fault, page.Operation, page.Items)
+	}
+	for _, item := range page.Items {
+		agg, err := w.Job(t.Context(), item.NewJobID)
+		if item.Outcome != upkeep.ItemRerun || err != nil || agg.Job.RerunOf != item.JobID {
+			t.Errorf("fault %+v: %+v, %v", fault, item, err)
+		}
+	}
+	if all := w.jobsOf(t, "t"); len(all) != 6 {
+		t.Errorf("fault %+v: %d jobs, want three and their reruns", fault, len(all))
+	}
+	rows, err := w.store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "retries"})
+	if err != nil || len(rows.Rows) > 2 {
+		t.Errorf("fault %+v: %d rows, %v", fault, len(rows.Rows), err)
 	}
 }

@@ -58,11 +58,11 @@ func TestGroups_CountsByStepAndCode(t *testing.T) {
 			filter upkeep.FailureFilter
 			want   []upkeep.FailureGroup
 		}{
-			"all":               {upkeep.FailureFilter{}, []upkeep.FailureGroup{ocrGroup, otherGroup, brokenGroup}},
-			"of a request type": {upkeep.FailureFilter{RequestType: "type.NLP"}, []upkeep.FailureGroup{otherGroup}},
-			"before a time":     {upkeep.FailureFilter{CreatedBefore: begin.Add(2 * time.Minute)}, []upkeep.FailureGroup{early}},
-			"after a time":      {upkeep.FailureFilter{CreatedAfter: at}, []upkeep.FailureGroup{otherGroup, brokenGroup}},
-			"of nobody":         {upkeep.FailureFilter{TenantID: "t9"}, nil},
+			"all":                  {upkeep.FailureFilter{}, []upkeep.FailureGroup{ocrGroup, otherGroup, brokenGroup}},
+			"of a request type":    {upkeep.FailureFilter{RequestType: "type.NLP"}, []upkeep.FailureGroup{otherGroup}},
+			"before a time":        {upkeep.FailureFilter{CreatedBefore: begin.Add(2 * time.Minute)}, []upkeep.FailureGroup{early}},
+			"after a time":         {upkeep.FailureFilter{CreatedAfter: at}, []upkeep.FailureGroup{otherGroup, brokenGroup}},
+			"of an unknown tenant": {upkeep.FailureFilter{TenantID: "t9"}, nil},
 		} {
 			report := groups(t, w.Failures, test.filter)
 			if diff := cmp.Diff(test.want, report.Groups); diff != "" || report.Truncated {
@@ -75,7 +75,7 @@ func TestGroups_CountsByStepAndCode(t *testing.T) {
 	})
 }
 
-// losing loses the commits of jobs while it is told to.
+// losing fails the commits of jobs while it is on.
 type losing struct {
 	tablestore.Store
 	on bool
@@ -88,14 +88,14 @@ func (s *losing) Commit(ctx context.Context, batch tablestore.Batch) ([]tablesto
 	return s.Store.Commit(ctx, batch)
 }
 
-// An index entry is written before the end that it speaks of. Of an end that
-// never came it stays.
+// An index entry is written before the commit that ends the job. If that commit never
+// comes, the entry stays.
 func TestGroups_LeavesOutAnEndThatNeverCame(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		age   time.Duration
-		newer int // jobs that failed behind it
-		// samples is how many are named: among old ones it takes a place.
+		newer int // jobs that failed after it
+		// samples is how many are named: an old entry takes the place of one.
 		samples int
 	}{"young": {0, 5, 5}, "among the samples": {time.Hour, 4, 4}} {
 		t.Run(name, func(t *testing.T) {
@@ -152,7 +152,7 @@ func TestGroups_AreBounded(t *testing.T) {
 		if report := groups(t, service, upkeep.FailureFilter{}); len(report.Groups) != 500 || !report.Truncated {
 			t.Errorf("%d groups, truncated %t", len(report.Groups), report.Truncated)
 		}
-		// The index of one tenant says the same over and over, without an end.
+		// The index of this tenant repeats its entries without end.
 		service = serve(t, &endless{sketch: jobs}, memstore.New(memstore.Options{}))
 		report := groups(t, service, upkeep.FailureFilter{TenantID: "many"})
 		counted := 0
@@ -176,7 +176,7 @@ func TestGroups_ErrorsAreProblems(t *testing.T) {
 	}{
 		"tenants": {storetest.ScanCall, 1},
 		"index":   {storetest.ScanCall, 2},
-		"job":     {storetest.ScanCall, 5}, // behind three months, as a young one
+		"job":     {storetest.ScanCall, 5}, // after the index of three months, as a young one
 	} {
 		faults.Plan(storetest.Fault{Call: test.call, Nth: test.nth})
 		_, err := w.Groups(t.Context(), upkeep.FailureFilter{TenantID: ""})

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// diary is when passes began, since the start of the test.
+// diary records when passes began, since the start of the test.
 type diary struct {
 	start time.Time
 	at    []string
@@ -104,7 +104,7 @@ func TestLoop_WokenMakesAPassAtOnce(t *testing.T) {
 	})
 }
 
-// A process that is suspended between two passes is told so before the next.
+// After a standstill between two passes, Resumed is called before the next.
 func TestLoop_NoticesAStandstill(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -126,8 +126,8 @@ func TestLoop_NoticesAStandstill(t *testing.T) {
 	})
 }
 
-// What passes have started is finished before Run returns; a pass that the end of the
-// context breaks off is no failure.
+// Run drains the work that passes have started before it returns; a pass that the end of
+// the context interrupts is no failure.
 func TestLoop_Stops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestLoop_Stops(t *testing.T) {
 	})
 }
 
-func TestLoop_TellsOfFailures(t *testing.T) {
+func TestLoop_LogsFailures(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -102,11 +102,11 @@ func TestReconciler_ARound(t *testing.T) {
 	w.findings = [2][]ledger.Finding{}
 	round(t, c)
 	if report = c.Report(); len(report.Stuck) != 0 || report.Checked != 0 || len(report.Ready) != 0 || report.Repaired != 2 {
-		t.Errorf("after it was put right: %+v", report)
+		t.Errorf("after the repair: %+v", report)
 	}
 }
 
-func TestReconciler_LooksAgainAfterAnError(t *testing.T) {
+func TestReconciler_ChecksThePageAgainAfterAnError(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
 	w := &ward{err: away}
@@ -132,7 +132,7 @@ func TestReconciler_LooksAgainAfterAnError(t *testing.T) {
 	}
 }
 
-func TestReconciler_TellsHowLongTheOldestRowWaits(t *testing.T) {
+func TestReconciler_ReportsTheAgeOfTheOldestRow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: &ward{pending: time.Now()}}) // It is due again all the time.
@@ -160,7 +160,7 @@ func TestReconciler_OfAPendingRowWhoseJobIsGone(t *testing.T) {
 	if _, err := c.RunOnce(t.Context()); err != nil || c.Report().OldestPending != 0 {
 		t.Errorf("%+v, %v", c.Report(), err)
 	}
-	w.gone = errors.New("the row makes no sense")
+	w.gone = errors.New("the row is malformed")
 	if _, err := c.RunOnce(t.Context()); err != nil {
 		t.Errorf("a job that cannot be read: %v", err)
 	}

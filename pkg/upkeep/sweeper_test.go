@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -201,8 +202,8 @@ func TestSweeper_OneBadJobHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// ending ends the context before it fires an entry, where it is told to: the
-// process stops.
+// ending calls end before it fires an entry, which may end the context as a process that
+// stops does.
 type ending struct {
 	*ledger.Ledger
 	end func()
@@ -216,8 +217,8 @@ func (e *ending) Fire(ctx context.Context, _ ledger.Entry, _ statemachine.Event)
 	return 0, ledger.Result{}, errors.New("bad row")
 }
 
-// A deadline that is not handled because the process stops is nobody's trouble.
-func TestSweeper_WarnsOfWhatFailsAndNotOfItsEnd(t *testing.T) {
+// An entry that is not fired because the process stops is no reason for a warning.
+func TestSweeper_WarnsOfFailuresAndNotOfItsEnd(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]bool{"fails": false, "stops": true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -266,8 +267,8 @@ func TestSweeper_AnOutageOfTheStoreGivesAGraceAfterwards(t *testing.T) {
 	})
 }
 
-// While the bus is away nobody is blamed, however long that takes; afterwards there
-// is a grace, and no unit of any budget is spent.
+// While the bus is down no deadline counts, however long that takes; afterwards there
+// is a grace, and no retry is spent.
 func TestSweeper_AnOutageOfTheBusHoldsDeadlines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -312,7 +313,7 @@ func TestSweeper_AStandstillOfTheProcessGivesAGraceAfterwards(t *testing.T) {
 		b := setup(t, nil)
 		id := b.accept(t, "h")
 		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
-		b.accept(t, "of which the next pass tells")
+		b.accept(t, "observed")
 		var told bool
 		suspended, err := upkeep.NewSweeper(upkeep.SweeperConfig{Ledger: b.ledger, Observe: func(upkeep.SweeperPass) { told = true }})
 		if err != nil {
@@ -330,7 +331,7 @@ func TestSweeper_AStandstillOfTheProcessGivesAGraceAfterwards(t *testing.T) {
 		go func() { done <- loop.Run(ctx) }()
 		time.Sleep(10*time.Minute + 30*time.Second)
 		if step := b.step(t, id); step.State != statemachine.StepAwaitingAck {
-			t.Errorf("step is %s as soon as the process goes on", step.State)
+			t.Errorf("step is %s as soon as the process resumes", step.State)
 		}
 		time.Sleep(31 * time.Second)
 		if step := b.step(t, id); step.State != statemachine.StepFailedRetry {
@@ -364,5 +365,109 @@ func TestNewSweeper_NamesTheField(t *testing.T) {
 		if _, err := upkeep.NewSweeper(cfg); err == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+}
+
+// backlog is a ledger of two shards with jobs to purge.
+type backlog struct {
+	mu     sync.Mutex
+	shards [2][]string
+	bad    string // the job that cannot be purged
+	down   error
+	purged []string
+}
+
+func (b *backlog) Shards() int { return len(b.shards) }
+
+func (b *backlog) Due(_ context.Context, kind ledger.Kind, shard int, _ time.Time, limit int, _ string,
+) ([]ledger.Entry, string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down != nil || kind != ledger.Retention {
+		return nil, "", b.down
+	}
+	var entries []ledger.Entry
+	for _, id := range b.shards[shard][:min(limit, len(b.shards[shard]))] {
+		entries = append(entries, ledger.Entry{Kind: kind, Shard: shard, JobID: id})
+	}
+	return entries, "", nil
+}
+
+func (b *backlog) Purge(_ context.Context, entry ledger.Entry) (ledger.Purged, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if entry.JobID == b.bad {
+		return 0, errors.New("no")
+	}
+	b.shards[entry.Shard] = slices.DeleteFunc(b.shards[entry.Shard], func(id string) bool { return id == entry.JobID })
+	b.purged = append(b.purged, entry.JobID)
+	return ledger.PurgeDone, nil
+}
+
+func TestRetention_BoundsAPassAndContinues(t *testing.T) {
+	t.Parallel()
+	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: "b"}
+	observed := 0
+	p, err := upkeep.NewRetention(upkeep.RetentionConfig{
+		Ledger: b, PassLimit: 2, Observe: func(ledger.Purged) { observed++ },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		if pass, err := p.RunOnce(t.Context()); err != nil || pass.Done > 2 {
+			t.Errorf("a pass purged %d, %v", pass.Done, err)
+		}
+	}
+	if slices.Sort(b.purged); !slices.Equal(b.purged, []string{"a", "c", "d", "e"}) || observed != 4 {
+		t.Errorf("purged %v, observed %d", b.purged, observed)
+	}
+}
+
+func TestRetention_OutlivesAnOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &backlog{shards: [2][]string{slices.Repeat([]string{"x"}, 1)}, down: errors.New("away")}
+		p, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.Loop().Run(ctx) }()
+		time.Sleep(10 * time.Second)
+		b.mu.Lock()
+		b.down = nil
+		b.mu.Unlock()
+		time.Sleep(6 * time.Second)
+		cancel()
+		if err := <-done; err != nil || len(b.purged) != 1 {
+			t.Errorf("purged %v, %v", b.purged, err)
+		}
+	})
+}
+
+func TestNewRetention_NamesTheField(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]upkeep.RetentionConfig{
+		"no ledger": {}, "negative limit": {Ledger: &backlog{}, PassLimit: -1},
+	} {
+		if _, err := upkeep.NewRetention(cfg); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// TestTableLayout runs these tests, which use the layout "ledger", in the layout "table".
+func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says it for itself.
+	for name, test := range map[string]func(*testing.T){
+		"Sweeper_DeadlinesAreActedOn":                          TestSweeper_DeadlinesAreActedOn,
+		"Sweeper_ADeadlineThatPassedBeforeTheStartGetsAGrace":  TestSweeper_ADeadlineThatPassedBeforeTheStartGetsAGrace,
+		"Sweeper_OneBadJobHoldsUpNoOther":                      TestSweeper_OneBadJobHoldsUpNoOther,
+		"Sweeper_AnOutageOfTheStoreGivesAGraceAfterwards":      TestSweeper_AnOutageOfTheStoreGivesAGraceAfterwards,
+		"Sweeper_AStandstillOfTheProcessGivesAGraceAfterwards": TestSweeper_AStandstillOfTheProcessGivesAGraceAfterwards,
+		"Sweeper_AnIdlePassReadsOnePagePerShard":               TestSweeper_AnIdlePassReadsOnePagePerShard,
+	} {
+		t.Run(name, test)
 	}
 }

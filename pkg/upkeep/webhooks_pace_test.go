@@ -20,7 +20,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// sends is a sender that does what a function says, and keeps count.
+// sends is a sender that calls a function and counts.
 type sends struct {
 	mu       sync.Mutex
 	messages []webhook.Message
@@ -59,7 +59,7 @@ func gate(t testing.TB, cfg webhook.GateConfig) *webhook.Gate {
 	return made
 }
 
-// dispatcher sends by s, under a policy with which one can count.
+// dispatcher sends by s, under a policy with round delays.
 func dispatcher(t testing.TB, s *sends) *webhook.Dispatcher {
 	t.Helper()
 	return &webhook.Dispatcher{
@@ -127,7 +127,7 @@ func TestWebhooks_SendWhatIsDue(t *testing.T) {
 	})
 }
 
-// TestWebhooks_UntilTheyAreExhausted lives through a whole schedule.
+// TestWebhooks_UntilTheyAreExhausted runs through a whole schedule.
 func TestWebhooks_UntilTheyAreExhausted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestWebhooks_UntilTheyAreExhausted(t *testing.T) {
 }
 
 // TestWebhooks_ASlowReceiverDoesNotHoldTheOthers: one host hangs with all of its
-// backlog in front, and everybody else's webhooks arrive within seconds.
+// backlog in front, and the other hosts' webhooks arrive within seconds.
 func TestWebhooks_ASlowReceiverDoesNotHoldTheOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestWebhooks_ASlowReceiverDoesNotHoldTheOthers(t *testing.T) {
 }
 
 // TestWebhooks_AnOutageSpendsNoAttempts: while a host is down, only the probes of its
-// circuit are sent, and what was put off is delivered afterwards.
+// circuit are sent, and the deferred webhooks are delivered afterwards.
 func TestWebhooks_AnOutageSpendsNoAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestWebhooks_AnOutageSpendsNoAttempts(t *testing.T) {
 		}).Loop())
 		time.Sleep(9 * time.Minute)
 		if n := s.count(); n > 40 {
-			t.Errorf("%d attempts in vain", n)
+			t.Errorf("%d attempts to a host that is down", n)
 		}
 		time.Sleep(time.Hour)
 		stop()
@@ -251,7 +251,7 @@ func TestWebhooks_AskAtEachInterval(t *testing.T) {
 	})
 }
 
-// TestWebhooks_Stop breaks attempts off, and leaves them due without counting them.
+// TestWebhooks_Stop interrupts attempts, and leaves them due without counting them.
 func TestWebhooks_Stop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -273,7 +273,7 @@ func TestWebhooks_Stop(t *testing.T) {
 	})
 }
 
-// TestWebhooks_SurviveTheirStore: what could not be taken or settled comes again.
+// TestWebhooks_SurviveTheirStore: a webhook that could not be taken or settled is due again.
 func TestWebhooks_SurviveTheirStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -303,7 +303,7 @@ func TestWebhooks_SurviveTheirStore(t *testing.T) {
 	})
 }
 
-// TestWebhooks_AClaimThatWasLost changes nothing: somebody else has it.
+// TestWebhooks_AClaimThatWasLost changes nothing: another process has it.
 func TestWebhooks_AClaimThatWasLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -337,8 +337,8 @@ func TestWebhooks_AClaimThatWasLost(t *testing.T) {
 	})
 }
 
-// TestWebhooks_PutOffWhatItsHostHasNoRoomFor: two spellings are one host.
-func TestWebhooks_PutOffWhatItsHostHasNoRoomFor(t *testing.T) {
+// TestWebhooks_DeferIfTheHostIsBusy: two spellings are one host.
+func TestWebhooks_DeferIfTheHostIsBusy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newHooks(due("j", "https://a.example/x"), due("k", "https://A.example:443/y"))
@@ -352,7 +352,7 @@ func TestWebhooks_PutOffWhatItsHostHasNoRoomFor(t *testing.T) {
 			t.Errorf("RunOnce: %v", err)
 		}
 		synctest.Wait()
-		put, other := q.get("j.0"), q.get("k.0") // which of them is sent is open
+		put, other := q.get("j.0"), q.get("k.0") // either may be the one that is sent
 		if put.NextAttemptAt.Before(other.NextAttemptAt) {
 			put = other
 		}

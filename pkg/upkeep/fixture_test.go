@@ -182,7 +182,7 @@ func outcomes(page upkeep.OperationPage) map[upkeep.ItemOutcome]int {
 	return counts
 }
 
-// sketch is a ledger in memory, whose jobs have all failed: for large numbers.
+// sketch is a ledger in memory, for large numbers of jobs, all of which failed.
 type sketch struct {
 	mu      sync.Mutex
 	jobs    map[string]*statemachine.Aggregate
@@ -284,8 +284,8 @@ func (s *sketch) Rerun(ctx context.Context, r ledger.Rerun) (ledger.Accepted, er
 	return ledger.Accepted{Job: statemachine.Job{ID: id}, Replayed: replayed}, nil
 }
 
-// newID is a job id of that time. Package uuid's own remember the latest time of the
-// process, and so mix up the clocks of tests.
+// newID returns a job id of that time. Package uuid remembers the latest time of the
+// process, which mixes up the clocks of tests.
 func newID(at time.Time) string {
 	id := uuid.New()
 	var ms [8]byte

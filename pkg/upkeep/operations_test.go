@@ -29,7 +29,7 @@ func ids(page upkeep.OperationPage) []string {
 	return all
 }
 
-func TestCreate_SettlesItsJobs(t *testing.T) {
+func TestCreate_SelectsItsJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
@@ -72,7 +72,7 @@ func TestCreate_SettlesItsJobs(t *testing.T) {
 	})
 }
 
-func TestCreate_NamesWhatIsWrong(t *testing.T) {
+func TestCreate_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	service := serve(t, newSketch(), memstore.New(memstore.Options{}))
 	now := time.Now()
@@ -140,8 +140,8 @@ func scan(t *testing.T, store tablestore.Store, partition string) []tablestore.R
 	return page.Rows
 }
 
-// A create that fails at any call, or loses its reply, is made good by a repeat:
-// the operation is there once and whole, and leftovers go after an hour.
+// A repeat completes a create that fails at any call, or loses its reply: there is one
+// operation, whole, and leftovers are removed after an hour.
 func TestCreate_CrashesAtAnyCall(t *testing.T) {
 	t.Parallel()
 	for nth := 1; nth <= 8; nth++ {
@@ -214,14 +214,14 @@ func TestGet_AndCancelOfNothing(t *testing.T) {
 		}
 	}
 	if page, err := service.Get(t.Context(), op.ID, 10, "9999"); err != nil || len(page.Items) != 0 || page.Next != "" {
-		t.Errorf("behind the end: %+v, %v", page, err)
+		t.Errorf("after the end: %+v, %v", page, err)
 	}
 }
 
 func TestNewFailures_NamesWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	if _, err := upkeep.NewFailures(upkeep.FailuresConfig{}); err == nil {
-		t.Error("a service of nothing was made")
+		t.Error("a service without a ledger and a store was made")
 	}
 	service := serve(t, newSketch(), split())
 	for name, cfg := range map[string]upkeep.BulkConfig{
