@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // maxTitle is the longest title, in characters.
@@ -69,4 +72,70 @@ func shorten(s string, most int) string {
 		return s
 	}
 	return strings.TrimSpace(string([]rune(s)[:most-1])) + "…"
+}
+
+// clean normalizes text: valid UTF-8 in composed form (NFC), without control
+// characters and invisible characters.
+func clean(s string) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r == '\u00ad', r == '\u200b', r == '\u2060', r == '\ufeff': // soft hyphen, byte order mark and the like
+			return -1
+		case unicode.IsSpace(r):
+			return r
+		case unicode.IsControl(r):
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\ufffd"))
+	return norm.NFC.String(s)
+}
+
+// squeeze replaces each run of white space by one space and trims the ends.
+func squeeze(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// paragraphs squeezes the parts and joins the non-empty ones as lines.
+func paragraphs(parts []string) string {
+	var lines []string
+	for _, part := range parts {
+		if part = squeeze(part); part != "" {
+			lines = append(lines, part)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// terms returns the meaningful words of a text, in lower case and without a plural
+// s. Search and index use them.
+func terms(text string) []string {
+	var found []string
+	words := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.IsMark(r)
+	})
+	for _, word := range words {
+		if len(word) > 3 && !strings.HasSuffix(word, "ss") {
+			word = strings.TrimSuffix(word, "s")
+		}
+		if len(word) > 2 && !stopwords[word] {
+			found = append(found, word)
+		}
+	}
+	return found
+}
+
+// stopwords are common English words in the form that [terms] gives them. Shorter
+// ones than these are dropped earlier.
+var stopwords = wordSet(`
+	about after again all also and any are because been before being but can could did each even every few for
+	from had has have her here him his how into it its just less like made make many may more most much must not
+	now off one only other our out over own same she should since some still such than that the their them then
+	there these they thi this those through too two under until upon very was well were what when where which while
+	who why will with would you your`)
+
+func wordSet(words string) map[string]bool {
+	set := make(map[string]bool)
+	for word := range strings.FieldsSeq(words) {
+		set[word] = true
+	}
+	return set
 }

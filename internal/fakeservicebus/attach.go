@@ -38,7 +38,7 @@ func (c *connection) onAttach(channel uint16, f fields) error {
 	if !sends {
 		address = source.text(0)
 	}
-	refusal := c.server.refusalOf(address)
+	refusal := c.server.hooks.Load().OnAttach(address)
 	c.server.mu.Lock()
 	defer c.server.mu.Unlock()
 	s, ok := c.sessions[channel]

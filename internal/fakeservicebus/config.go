@@ -1,7 +1,6 @@
 package fakeservicebus
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -58,17 +57,7 @@ type Subscription struct {
 	MaxDeliveries int
 }
 
-// The defaults of a Config.
-const (
-	defaultAddress         = "127.0.0.1:0"
-	defaultLockDuration    = 30 * time.Second
-	defaultMaxDeliveries   = 10
-	defaultMaxMessageSize  = 256 << 10
-	defaultKeepAlive       = 10 * time.Second
-	defaultDuplicateWindow = 10 * time.Minute
-)
-
-// Validate names the field that makes no sense.
+// Validate names the invalid field.
 func (c Config) Validate() error {
 	switch {
 	case c.LockDuration < 0:
@@ -88,7 +77,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Validate names the field that makes no sense.
+// Validate names the invalid field.
 func (t Topic) Validate() error {
 	if !validName(t.Name) {
 		return fmt.Errorf("Topic.Name must be a path without $ and without /Subscriptions/, is %q", t.Name)
@@ -101,7 +90,7 @@ func (t Topic) Validate() error {
 	return nil
 }
 
-// Validate names the field that makes no sense.
+// Validate names the invalid field.
 func (s Subscription) Validate() error {
 	switch {
 	case !validName(s.Name) || strings.Contains(s.Name, "/"):
@@ -119,16 +108,6 @@ func (s Subscription) Validate() error {
 func validName(name string) bool {
 	return name != "" && !strings.Contains(name, "$") && strings.Trim(name, "/") == name &&
 		!strings.Contains(normal(name), subscriptionsSegment)
-}
-
-// withDefaults returns the Config with every default filled in.
-func (c Config) withDefaults() Config {
-	c.Address = cmp.Or(c.Address, defaultAddress)
-	c.LockDuration = cmp.Or(c.LockDuration, defaultLockDuration)
-	c.MaxDeliveries = cmp.Or(c.MaxDeliveries, defaultMaxDeliveries)
-	c.MaxMessageSize = cmp.Or(c.MaxMessageSize, defaultMaxMessageSize)
-	c.KeepAlive = cmp.Or(c.KeepAlive, defaultKeepAlive)
-	return c
 }
 
 // ErrExists is returned when a topic or subscription of that name exists already.

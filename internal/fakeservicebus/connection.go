@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 )
@@ -24,14 +25,6 @@ type connection struct {
 	maxFrame uint32 // the largest frame that the client accepts
 	gone     bool   // no frame is sent any more
 	ending   bool   // the writer closes the socket once it has written all of out
-}
-
-// newConnection returns a connection whose goroutines have not started.
-func newConnection(s *Server, conn net.Conn) *connection {
-	return &connection{
-		server: s, net: conn, wake: make(chan struct{}, 1),
-		sessions: map[uint16]*session{}, maxFrame: minFrame,
-	}
 }
 
 // run serves the client until either side ends it.
@@ -87,7 +80,8 @@ func (c *connection) handle(f frame) error {
 	defer c.server.mu.Unlock()
 	switch p.code {
 	case performativeOpen:
-		c.onOpen(p.fields)
+		c.maxFrame = min(max(p.fields.number(2, maxFrame), minFrame), maxFrame)
+		c.send(0, performativeOpen, fields{"fakeservicebus", nil, uint32(maxFrame), uint16(maxChannel)}, nil)
 	case performativeBegin:
 		return c.onBegin(f.channel, p.fields)
 	case performativeClose:
@@ -120,12 +114,6 @@ func (c *connection) onSession(channel uint16, p performative) error {
 		return fmt.Errorf("%w: unknown performative 0x%02x", errFrame, p.code)
 	}
 	return nil
-}
-
-// onOpen answers the client's open.
-func (c *connection) onOpen(f fields) {
-	c.maxFrame = min(max(f.number(2, maxFrame), minFrame), maxFrame)
-	c.send(0, performativeOpen, fields{"fakeservicebus", nil, uint32(maxFrame), uint16(maxChannel)}, nil)
 }
 
 // send queues a frame for the writer. The mutex is held.
@@ -171,7 +159,8 @@ func (c *connection) leave(err error) {
 // protocolError reports whether the error is the client's, not a lost connection.
 func protocolError(err error) bool {
 	var network net.Error
-	return !errors.Is(err, errBye) && !errors.Is(err, net.ErrClosed) && !errors.As(err, &network) && !ended(err)
+	ended := errors.Is(err, errBye) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	return !ended && !errors.As(err, &network)
 }
 
 // write writes the queued frames, and an empty frame at every KeepAlive.
@@ -204,4 +193,56 @@ func (c *connection) collect(spare []byte, idle bool) (data []byte, ending bool)
 		data = appendEmptyFrame(data)
 	}
 	return data, c.ending
+}
+
+// The headers of the two protocols, SASL and then AMQP.
+const (
+	saslHeader = "AMQP\x03\x01\x00\x00"
+	amqpHeader = "AMQP\x00\x01\x00\x00"
+)
+
+// errHandshake is returned when a client does not follow the handshake.
+var errHandshake = errors.New("unexpected handshake")
+
+// handshake accepts any client: it authenticates later, with tokens. It writes to
+// the socket itself, since the writer does not run yet.
+func (c *connection) handshake(in io.Reader) error {
+	if err := c.echoHeader(in, saslHeader); err != nil {
+		return err
+	}
+	hello := appendFrame(nil, frameSASL, 0, saslMechanisms, fields{symbols("ANONYMOUS")}, nil)
+	if _, err := c.net.Write(hello); err != nil {
+		return fmt.Errorf("offer mechanisms: %w", err)
+	}
+	f, err := readFrame(in)
+	if err != nil {
+		return err
+	}
+	p, err := decodePerformative(f.body)
+	if err != nil {
+		return err
+	}
+	if f.kind != frameSASL || p.code != saslInit || p.fields.text(0) != "ANONYMOUS" {
+		return fmt.Errorf("%w: mechanism %q", errHandshake, p.fields.text(0))
+	}
+	if _, err := c.net.Write(appendFrame(nil, frameSASL, 0, saslOutcome, fields{uint8(0)}, nil)); err != nil {
+		return fmt.Errorf("accept the client: %w", err)
+	}
+	return c.echoHeader(in, amqpHeader)
+}
+
+// echoHeader reads a header and answers with the expected one.
+func (c *connection) echoHeader(in io.Reader, want string) error {
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(in, got); err != nil {
+		return fmt.Errorf("read a header: %w", err)
+	}
+	// A client that sent another header learns from the answer which one to use.
+	if _, err := c.net.Write([]byte(want)); err != nil {
+		return fmt.Errorf("write a header: %w", err)
+	}
+	if string(got) != want {
+		return fmt.Errorf("%w: header %q", errHandshake, got)
+	}
+	return nil
 }

@@ -2,7 +2,7 @@
 // Lucius on a laptop. It speaks AMQP 1.0 on a TCP port of its own, so tests use the
 // unmodified Azure SDK, including its retries and silent resends.
 //
-//	client ── TCP ──▶ connection        handshake.go, frame.go, encode.go, decode.go
+//	client ── TCP ──▶ connection        handshake; frame.go, encode.go, decode.go
 //	                    └ session       windows, channels
 //	                       └ link       credit, attach and detach
 //	                           │

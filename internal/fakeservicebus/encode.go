@@ -14,7 +14,10 @@ func appendValue(b []byte, v any) []byte {
 	case nil:
 		return append(b, codeNull)
 	case bool:
-		return append(b, boolCode(v))
+		if v {
+			return append(b, codeTrue)
+		}
+		return append(b, codeFalse)
 	case string:
 		return appendBytes(b, codeString8, codeString32, []byte(v))
 	case symbol:
@@ -38,14 +41,6 @@ func appendValue(b []byte, v any) []byte {
 	default:
 		return appendNumber(b, v)
 	}
-}
-
-// boolCode is the encoding of a boolean.
-func boolCode(v bool) byte {
-	if v {
-		return codeTrue
-	}
-	return codeFalse
 }
 
 // appendNumber appends a number in its shortest encoding.

@@ -101,33 +101,15 @@ type Hooks struct {
 
 // SetHooks replaces the hooks. It is safe for concurrent use; operations in progress
 // keep the old hooks.
-func (s *Server) SetHooks(h Hooks) { s.hooks.Store(&h) }
-
-// faultOf asks the hook for the fault of a transfer.
-func (s *Server) faultOf(entity string, messages []*content) Fault {
-	hook := s.hooks.Load().OnSend
-	if hook == nil {
-		return Fault{}
+func (s *Server) SetHooks(h Hooks) {
+	if h.OnSend == nil {
+		h.OnSend = func(string, []string) Fault { return Fault{} }
 	}
-	ids := make([]string, len(messages))
-	for i, m := range messages {
-		ids[i] = m.id
+	if h.OnAttach == nil {
+		h.OnAttach = func(string) *Refusal { return nil }
 	}
-	return hook(entity, ids)
-}
-
-// refusalOf asks the hook whether a link may be attached.
-func (s *Server) refusalOf(address string) *Refusal {
-	if hook := s.hooks.Load().OnAttach; hook != nil {
-		return hook(address)
+	if h.OnToken == nil {
+		h.OnToken = func(string) *Refusal { return nil }
 	}
-	return nil
-}
-
-// tokenRefusal asks the hook whether a token is accepted.
-func (s *Server) tokenRefusal(audience string) *Refusal {
-	if hook := s.hooks.Load().OnToken; hook != nil {
-		return hook(audience)
-	}
-	return nil
+	s.hooks.Store(&h)
 }

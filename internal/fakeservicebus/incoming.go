@@ -114,7 +114,11 @@ func (c *connection) publish(t *incoming) error {
 		if messages, err = t.messages(); err != nil {
 			return err
 		}
-		fault = c.server.faultOf(topic.name, messages)
+		ids := make([]string, len(messages))
+		for i, m := range messages {
+			ids[i] = m.id
+		}
+		fault = c.server.hooks.Load().OnSend(topic.name, ids)
 	}
 	var planned arrivals
 	if fault.Effect.stores() {

@@ -89,7 +89,7 @@ func (s *Server) ExpireLocks(path string) int {
 	}
 	locks := slices.Collect(maps.Values(q.locked))
 	for _, k := range locks {
-		q.expire(k)
+		q.giveBack(k.token, true, nil)
 	}
 	return len(locks)
 }

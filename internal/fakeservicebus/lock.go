@@ -2,7 +2,9 @@ package fakeservicebus
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -32,22 +34,13 @@ func (u uuid) dotNet() []byte {
 // lock locks a message until the receiver settles it or the lock expires.
 func (q *queue) lock(m *stored) *lock {
 	k := &lock{token: newToken(), message: m, until: q.server.now().Add(q.lockDuration)}
-	k.timer = q.server.after(q.lockDuration, func() { q.overdue(k) })
+	k.timer = q.server.after(q.lockDuration, func() {
+		if q.locked[k.token] == k && !q.server.now().Before(k.until) { // It was not renewed.
+			q.giveBack(k.token, true, nil)
+		}
+	})
 	q.locked[k.token] = k
 	return k
-}
-
-// overdue expires a lock when its timer fires, unless it was renewed or settled in
-// the meantime.
-func (q *queue) overdue(k *lock) {
-	if q.locked[k.token] == k && !q.server.now().Before(k.until) {
-		q.expire(k)
-	}
-}
-
-// expire ends a lock and counts a failed delivery.
-func (q *queue) expire(k *lock) {
-	q.giveBack(k.token, true, nil)
 }
 
 // renew extends a lock and returns its new expiry. It returns false if the lock is
@@ -89,11 +82,12 @@ func (q *queue) giveBack(token uuid, failed bool, properties pairs) bool {
 		m.failures++
 	}
 	if failed && q.deadLetters != nil && m.failures >= q.maxDeliveries {
-		q.bury(m, "MaxDeliveryCountExceeded",
+		q.moveToDeadLetters(m, "MaxDeliveryCountExceeded",
 			fmt.Sprintf("Message could not be consumed after %d delivery attempts.", q.maxDeliveries))
 		return true
 	}
-	q.putBack(m)
+	at, _ := slices.BinarySearchFunc(q.ready, m, byPlace) // Its place before the lock.
+	q.ready = slices.Insert(q.ready, at, m)
 	q.dispatch()
 	return true
 }
@@ -109,12 +103,12 @@ func (q *queue) deadLetter(token uuid, reason, description string, properties pa
 		return false
 	}
 	m.content = m.content.modified(properties)
-	q.bury(m, reason, description)
+	q.moveToDeadLetters(m, reason, description)
 	return true
 }
 
-// bury puts a message into the dead-letter queue.
-func (q *queue) bury(m *stored, reason, description string) {
+// moveToDeadLetters puts a message into the dead-letter queue.
+func (q *queue) moveToDeadLetters(m *stored, reason, description string) {
 	var why pairs
 	if reason != "" {
 		why = append(why, pair{"DeadLetterReason", reason})
@@ -126,4 +120,81 @@ func (q *queue) bury(m *stored, reason, description string) {
 	m.deadLetteredFrom = q.path
 	q.deadLetters.append(m)
 	q.deadLetters.dispatch()
+}
+
+// onDisposition settles deliveries as the client asks and answers each: a client in
+// settle-second mode waits for the answer.
+func (s *session) onDisposition(f fields) error {
+	if f.at(0) != roleReceiver {
+		return nil // About the client's own messages, which this side settles.
+	}
+	first, ok := f.at(1).(uint32)
+	if !ok {
+		return errors.New("disposition: the first delivery is missing")
+	}
+	last := f.number(2, first)
+	for id := first; id <= last && id < s.nextDelivery; id++ {
+		d, ok := s.unsettled[id]
+		if !ok {
+			continue
+		}
+		answer, ok := d.settle(f.at(4))
+		if !ok {
+			continue // The client has not decided yet.
+		}
+		delete(s.unsettled, id)
+		if !f.isTrue(3) {
+			s.send(performativeDisposition, fields{roleSender, id, nil, true, answer}, nil)
+		}
+	}
+	return nil
+}
+
+// settle applies the receiver's decision to a message and returns the answer. It
+// returns false for a state that is no decision.
+func (d delivery) settle(state any) (answer any, ok bool) {
+	code, f, err := composite(state)
+	if err != nil {
+		return nil, false
+	}
+	var held bool
+	switch code {
+	case outcomeAccepted:
+		held = d.queue.complete(d.token)
+	case outcomeReleased:
+		held = d.queue.giveBack(d.token, false, nil)
+	case outcomeModified:
+		if f.isTrue(1) {
+			return outcome(outcomeRejected, errorValue(NotAllowed, "Messages cannot be deferred.")), true
+		}
+		changes, _ := f.at(2).(pairs)
+		held = d.queue.giveBack(d.token, true, changes)
+	case outcomeRejected:
+		// The client asked for the dead-lettering; to answer rejected would be an error.
+		held, state = d.reject(f), outcome(outcomeAccepted)
+	default:
+		return nil, false
+	}
+	if !held {
+		return outcome(outcomeRejected, errorValue(MessageLockLost, lockLost)), true
+	}
+	return state, true
+}
+
+// lockLost is the answer to a client that settles too late.
+const lockLost = "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the queue."
+
+// reject dead-letters a message. The reason is in the error's map, whose other
+// entries become application properties.
+func (d delivery) reject(f fields) bool {
+	why := f.compositeAt(0)
+	info, _ := why.at(2).(pairs)
+	var changes pairs
+	for _, p := range info {
+		if key := textOf(p.key); key != "DeadLetterReason" && key != "DeadLetterErrorDescription" {
+			changes = append(changes, p)
+		}
+	}
+	return d.queue.deadLetter(d.token,
+		textOf(info.get("DeadLetterReason")), textOf(info.get("DeadLetterErrorDescription")), changes)
 }

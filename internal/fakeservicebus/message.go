@@ -117,17 +117,12 @@ func idText(id any) string {
 	case uint64:
 		return strconv.FormatUint(id, 10)
 	case uuid:
-		return formatUUID(id)
+		return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
 	case []byte:
 		return hex.EncodeToString(id)
 	default:
 		return ""
 	}
-}
-
-// formatUUID formats a UUID.
-func formatUUID(id uuid) string {
-	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
 }
 
 // modified returns the content with the given application properties set; the others

@@ -58,8 +58,8 @@ func newQueue(s *Server, path string, subscription Subscription) *queue {
 	}
 }
 
-// takes reports whether a message passes the filter.
-func (q *queue) takes(m *content) bool {
+// matches reports whether a message passes the filter.
+func (q *queue) matches(m *content) bool {
 	for name, want := range q.filter {
 		if !slices.ContainsFunc(m.application, func(p pair) bool { return textOf(p.key) == name && p.value == want }) {
 			return false
@@ -83,7 +83,7 @@ func (q *queue) arrive(m stored, a Arrival) {
 	h := &held{message: &m, behind: max(a.Behind, 0)}
 	if a.Delay > 0 {
 		h.behind = 0
-		q.server.after(a.Delay, func() { q.letGo(h); q.dispatch() })
+		q.server.after(a.Delay, func() { q.release(h); q.dispatch() })
 	}
 	q.held = append(q.held, h)
 }
@@ -95,14 +95,14 @@ func (q *queue) passed() {
 			continue
 		}
 		if h.behind--; h.behind == 0 {
-			q.letGo(h)
+			q.release(h)
 		}
 	}
 }
 
-// letGo puts a held message at the end of the queue. Other held messages may have
+// release puts a held message at the end of the queue. Other held messages may have
 // waited for it.
-func (q *queue) letGo(h *held) {
+func (q *queue) release(h *held) {
 	q.held = slices.DeleteFunc(q.held, func(other *held) bool { return other == h })
 	q.append(h.message)
 	q.passed()
@@ -113,12 +113,6 @@ func (q *queue) append(m *stored) {
 	q.places++
 	m.place = q.places
 	q.ready = append(q.ready, m)
-}
-
-// putBack returns a message to its place before the lock.
-func (q *queue) putBack(m *stored) {
-	at, _ := slices.BinarySearchFunc(q.ready, m, byPlace)
-	q.ready = slices.Insert(q.ready, at, m)
 }
 
 // byPlace orders messages by their place.

@@ -1,6 +1,7 @@
 package fakeservicebus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,8 +39,13 @@ func Start(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	cfg.Address = cmp.Or(cfg.Address, "127.0.0.1:0")
+	cfg.LockDuration = cmp.Or(cfg.LockDuration, 30*time.Second)
+	cfg.MaxDeliveries = cmp.Or(cfg.MaxDeliveries, 10)
+	cfg.MaxMessageSize = cmp.Or(cfg.MaxMessageSize, 256<<10)
+	cfg.KeepAlive = cmp.Or(cfg.KeepAlive, 10*time.Second)
 	s := &Server{
-		config:      cfg.withDefaults(),
+		config:      cfg,
 		connections: map[*connection]struct{}{},
 		topics:      map[string]*topic{},
 		queues:      map[string]*queue{},
@@ -87,7 +93,7 @@ func (s *Server) acceptFrom(listener net.Listener) {
 
 // serve starts the goroutine of a connection.
 func (s *Server) serve(conn net.Conn) {
-	c := newConnection(s, conn)
+	c := &connection{server: s, net: conn, wake: make(chan struct{}, 1), sessions: map[uint16]*session{}, maxFrame: minFrame}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.listener == nil {

@@ -1,6 +1,7 @@
 package fakeservicebus
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -42,9 +43,8 @@ func (s *Server) AddTopic(t Topic) error {
 	if _, taken := s.topics[normal(t.Name)]; taken {
 		return fmt.Errorf("topic %s: %w", t.Name, ErrExists)
 	}
-	added := &topic{server: s, name: t.Name, window: t.DuplicateWindow, seen: map[string]time.Time{}}
-	if t.DuplicateWindow == 0 {
-		added.window = defaultDuplicateWindow
+	added := &topic{
+		server: s, name: t.Name, window: cmp.Or(t.DuplicateWindow, 10*time.Minute), seen: map[string]time.Time{},
 	}
 	s.topics[normal(t.Name)] = added
 	for _, subscription := range t.Subscriptions {
@@ -117,7 +117,7 @@ func (t *topic) publish(messages []*content, planned arrivals) {
 		t.server.accepted++
 		t.sequence++
 		for _, q := range t.subscriptions {
-			if !q.takes(m) {
+			if !q.matches(m) {
 				continue
 			}
 			var a Arrival
