@@ -144,7 +144,7 @@ func (o ordered[T]) get(name string) (T, bool) {
 }
 
 // component returns what a reference stands for, and its name; the value itself
-// where ref is empty.
+// if ref is empty.
 func component[T any](from ordered[T], ref string, value T) (string, T, error) {
 	if ref == "" {
 		return "", value, nil

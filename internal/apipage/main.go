@@ -34,7 +34,7 @@ func run(from, to string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", from, err)
 	}
-	return os.WriteFile(to, page, 0o600) //nolint:gosec // Whoever runs it names it.
+	return os.WriteFile(to, page, 0o600) //nolint:gosec // The caller names the file.
 }
 
 // render returns the page of a document.

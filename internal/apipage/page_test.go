@@ -79,7 +79,7 @@ func TestThePageShowsAllOfTheContract(t *testing.T) {
 	}
 }
 
-// Whoever has no mouse gets along by links, headings and regions: each leads
+// A reader without a mouse uses links, headings and regions: each leads
 // somewhere, and no two have one name.
 func TestLinksLeadSomewhere(t *testing.T) {
 	t.Parallel()

@@ -192,7 +192,7 @@ func TestWorker_PutsAsideWhatIsNoDirective(t *testing.T) {
 	}
 }
 
-// A worker that is told to stop gives up what takes longer than its grace; the
+// A worker that stops abandons directives that take longer than its grace; the
 // bus redelivers the directive to another worker.
 func TestWorker_StopsWithinItsGrace(t *testing.T) {
 	t.Parallel()
