@@ -159,13 +159,11 @@ func (s *Sender) Send(ctx context.Context, message Message) Result {
 		return Result{Outcome: Refused, Reason: "callback URL makes no request"}
 	}
 	now := time.Now()
-	for name, value := range map[string]string{
-		"Content-Type": "application/json", "User-Agent": userAgent,
-		"webhook-id": message.ID, "webhook-timestamp": strconv.FormatInt(now.Unix(), 10),
-		"webhook-signature": Sign(message.ID, now, message.Body, secrets...),
-	} {
-		request.Header.Set(name, value)
-	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("User-Agent", userAgent)
+	request.Header.Set("webhook-id", message.ID)
+	request.Header.Set("webhook-timestamp", strconv.FormatInt(now.Unix(), 10))
+	request.Header.Set("webhook-signature", Sign(message.ID, now, message.Body, secrets...))
 	// A webhook is idempotent by its id. This entry, which is not sent, tells the
 	// transport so: it then retries on a new connection if the receiver has closed
 	// the old one.
