@@ -8,8 +8,8 @@
 //	     ──▶ Bulk        retry operations ──▶ ledger.Rerun
 //	     ──▶ Webhooks    due webhooks     ──▶ webhook.Dispatcher
 //
-// Each room makes one pass with RunOnce, which a test can call, and says with Loop
-// how its passes follow one another. Any number of processes may do so on one store,
-// without leases and without a leader: if two act on one entry, the compare-and-swap
-// decides.
+// Each of them makes one pass with RunOnce, which a test can call, and returns with Loop
+// the loop that repeats it. Any number of processes may run them on one store, without a
+// leader: if two act on one entry, the compare-and-swap decides. Only retry operations
+// and attempts of webhooks are claimed for a while.
 package upkeep

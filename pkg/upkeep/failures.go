@@ -186,18 +186,11 @@ type tally struct {
 // may be under way, and of all samples; it counts older entries unread. An end that lost
 // its race to another, which is rare, may be among those. The errors are
 // [*problem.Error]s.
-func (s *Failures) Groups(ctx context.Context, f FailureFilter) (FailureReport, error) {
+func (s *Failures) Groups(ctx context.Context, f FailureFilter) (report FailureReport, err error) {
+	defer func() { err = ledger.Problem(err) }()
 	if !f.possible() {
-		return FailureReport{}, invalidRequest("", "parameter created_after must be before created_before")
+		return report, invalidRequest("", "parameter created_after must be before created_before")
 	}
-	report, err := s.groups(ctx, f)
-	if err != nil {
-		return FailureReport{}, ledger.Problem(err)
-	}
-	return report, nil
-}
-
-func (s *Failures) groups(ctx context.Context, f FailureFilter) (report FailureReport, err error) {
 	walk := &failureWalk{ledger: s.cfg.Ledger, filter: f}
 	now := time.Now()
 	tallies := map[[2]string]*tally{}
