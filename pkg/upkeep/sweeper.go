@@ -28,6 +28,37 @@ type Schedule interface {
 	) ([]ledger.Entry, string, error)
 }
 
+// cursor walks the due entries of all shards and continues where it stopped, so that
+// entries that stay due do not hide the ones after them.
+type cursor struct {
+	shard int
+	after string // in the shard; empty at its start
+}
+
+// round reads the due entries of each shard once, and calls do with them. It ends when
+// room returns 0; the next round continues there. Its error is that of reading.
+func (c *cursor) round(ctx context.Context, s Schedule, kind ledger.Kind, room func() int, do func(ledger.Entry)) error {
+	now := time.Now()
+	for left := s.Shards(); left > 0 && ctx.Err() == nil; {
+		limit := room()
+		if limit <= 0 {
+			return nil
+		}
+		entries, next, err := s.Due(ctx, kind, c.shard, now, limit, c.after)
+		if err != nil {
+			return err
+		}
+		for _, entry := range entries {
+			do(entry)
+		}
+		if c.after = next; next == "" {
+			c.shard = (c.shard + 1) % s.Shards()
+			left--
+		}
+	}
+	return nil
+}
+
 // SweeperLedger is what the sweeper needs of the ledger.
 type SweeperLedger interface {
 	Schedule
@@ -235,8 +266,8 @@ type RetentionConfig struct {
 // decides what a purge deletes, and in which order; the schedule entry of one that fails
 // or is cut short stays. Any number may run on one store.
 type Retention struct {
-	cfg   RetentionConfig
-	shard int // where the next pass begins: where the limit ended the last one
+	cfg  RetentionConfig
+	next cursor // where the next pass begins
 }
 
 // NewRetention returns a retention. The error names the invalid field.
@@ -262,29 +293,24 @@ func (r *Retention) Loop() Loop {
 	}}
 }
 
-// RunOnce purges at most PassLimit jobs. A job that cannot be purged keeps its entry.
-// The error is that of reading the schedule. One pass runs at a time.
+// RunOnce tries to purge at most PassLimit jobs. A job that cannot be purged keeps its
+// entry, and does not hold up the others. The error is that of reading the schedule. One
+// pass runs at a time.
 func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
-	now := time.Now()
 	var pass Pass
-	for range r.cfg.Ledger.Shards() {
-		entries, _, err := r.cfg.Ledger.Due(ctx, ledger.Retention, r.shard, now, r.cfg.PassLimit-pass.Done, "")
+	room := func() int { return r.cfg.PassLimit - pass.Done }
+	err := r.next.round(ctx, r.cfg.Ledger, ledger.Retention, room, func(entry ledger.Entry) {
+		pass.Done++
+		outcome, err := r.cfg.Ledger.Purge(ctx, entry)
 		if err != nil {
-			return pass, fmt.Errorf("retention: %w", err)
+			r.cfg.Logger.WarnContext(ctx, "job not purged", "jobId", entry.JobID, "error", err)
+			return
 		}
-		for _, entry := range entries {
-			outcome, err := r.cfg.Ledger.Purge(ctx, entry)
-			if err != nil {
-				r.cfg.Logger.WarnContext(ctx, "job not purged", "jobId", entry.JobID, "error", err)
-				continue
-			}
-			r.cfg.Observe(outcome)
-		}
-		if pass.Done += len(entries); pass.Done >= r.cfg.PassLimit {
-			pass.More = true
-			break
-		}
-		r.shard = (r.shard + 1) % r.cfg.Ledger.Shards()
+		r.cfg.Observe(outcome)
+	})
+	if err != nil {
+		return pass, fmt.Errorf("retention: %w", err)
 	}
+	pass.More = room() == 0
 	return pass, nil
 }

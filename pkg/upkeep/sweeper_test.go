@@ -372,14 +372,14 @@ func TestNewSweeper_NamesTheField(t *testing.T) {
 type backlog struct {
 	mu     sync.Mutex
 	shards [2][]string
-	bad    string // the job that cannot be purged
+	bad    []string // the jobs that cannot be purged
 	down   error
 	purged []string
 }
 
 func (b *backlog) Shards() int { return len(b.shards) }
 
-func (b *backlog) Due(_ context.Context, kind ledger.Kind, shard int, _ time.Time, limit int, _ string,
+func (b *backlog) Due(_ context.Context, kind ledger.Kind, shard int, _ time.Time, limit int, from string,
 ) ([]ledger.Entry, string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -387,7 +387,13 @@ func (b *backlog) Due(_ context.Context, kind ledger.Kind, shard int, _ time.Tim
 		return nil, "", b.down
 	}
 	var entries []ledger.Entry
-	for _, id := range b.shards[shard][:min(limit, len(b.shards[shard]))] {
+	for _, id := range b.shards[shard] {
+		if id < from {
+			continue
+		}
+		if len(entries) == limit {
+			return entries, id, nil
+		}
 		entries = append(entries, ledger.Entry{Kind: kind, Shard: shard, JobID: id})
 	}
 	return entries, "", nil
@@ -396,7 +402,7 @@ func (b *backlog) Due(_ context.Context, kind ledger.Kind, shard int, _ time.Tim
 func (b *backlog) Purge(_ context.Context, entry ledger.Entry) (ledger.Purged, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if entry.JobID == b.bad {
+	if slices.Contains(b.bad, entry.JobID) {
 		return 0, errors.New("no")
 	}
 	b.shards[entry.Shard] = slices.DeleteFunc(b.shards[entry.Shard], func(id string) bool { return id == entry.JobID })
@@ -406,7 +412,7 @@ func (b *backlog) Purge(_ context.Context, entry ledger.Entry) (ledger.Purged, e
 
 func TestRetention_BoundsAPassAndContinues(t *testing.T) {
 	t.Parallel()
-	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: "b"}
+	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: []string{"b"}}
 	observed := 0
 	p, err := upkeep.NewRetention(upkeep.RetentionConfig{
 		Ledger: b, PassLimit: 2, Observe: func(ledger.Purged) { observed++ },
@@ -421,6 +427,24 @@ func TestRetention_BoundsAPassAndContinues(t *testing.T) {
 	}
 	if slices.Sort(b.purged); !slices.Equal(b.purged, []string{"a", "c", "d", "e"}) || observed != 4 {
 		t.Errorf("purged %v, observed %d", b.purged, observed)
+	}
+}
+
+// As many jobs as a pass may purge fail, in the shard at which it begins.
+func TestRetention_JobsThatFailDoNotHoldUpTheOthers(t *testing.T) {
+	t.Parallel()
+	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: []string{"a", "b"}}
+	p, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b, PassLimit: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		if _, err := p.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if slices.Sort(b.purged); !slices.Equal(b.purged, []string{"c", "d", "e"}) {
+		t.Errorf("purged %v", b.purged)
 	}
 }
 

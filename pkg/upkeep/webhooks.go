@@ -54,7 +54,7 @@ type WebhooksConfig struct {
 // are made again for each attempt.
 type Webhooks struct {
 	cfg   WebhooksConfig
-	shard int           // where the next pass begins
+	next  cursor        // where the next pass begins
 	slots chan struct{} // one for each attempt under way
 	busy  sync.WaitGroup
 	// full says that the last pass left no worker free: then wake gets a value as soon
@@ -101,26 +101,20 @@ func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
 	free := cap(w.slots) - len(w.slots)
 	var pass Pass
 	var errs []error
-	now := time.Now()
-	for range w.cfg.Ledger.Shards() {
-		if pass.Done >= free || ctx.Err() != nil {
-			break
-		}
-		entries, _, err := w.cfg.Ledger.Due(ctx, ledger.Webhook, w.shard, now, free-pass.Done, "")
+	read := 0
+	room := func() int { return min(free-pass.Done, sweepLimit-read) }
+	err := w.next.round(ctx, w.cfg.Ledger, ledger.Webhook, room, func(entry ledger.Entry) {
+		read++
+		taken, err := w.take(ctx, entry)
 		if err != nil {
 			errs = append(errs, err)
-			break
 		}
-		for _, entry := range entries {
-			taken, err := w.take(ctx, entry)
-			if err != nil {
-				errs = append(errs, err)
-			}
-			if taken {
-				pass.Done++
-			}
+		if taken {
+			pass.Done++
 		}
-		w.shard = (w.shard + 1) % w.cfg.Ledger.Shards()
+	})
+	if err != nil {
+		errs = append(errs, err)
 	}
 	if len(errs) > 0 {
 		w.full.Store(false)

@@ -138,6 +138,60 @@ func TestWebhooks_Attempts(t *testing.T) {
 // about reports whether two times are within two passes of each other.
 func about(a, b time.Duration) bool { return (a - b).Abs() <= 2*time.Second }
 
+// unclaimable is a ledger that fails to claim all webhooks but those of one job.
+type unclaimable struct {
+	*ledger.Ledger
+	but string
+}
+
+func (u *unclaimable) TakeWebhook(ctx context.Context, entry ledger.Entry, hold time.Duration,
+) (*ledger.WebhookRow, *statemachine.Aggregate, error) {
+	if entry.JobID != u.but {
+		return nil, nil, errors.New("the row is damaged")
+	}
+	return u.Ledger.TakeWebhook(ctx, entry, hold)
+}
+
+// More webhooks than there are workers cannot be claimed, and are due before the last.
+func TestWebhooks_OnesThatFailDoNotHoldUpTheOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{}), Shards: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := ""
+		for _, key := range []string{"a", "b", "c"} {
+			time.Sleep(time.Second)
+			accepted, err := l.Accept(t.Context(), ledger.Command{
+				Job:   statemachine.Job{TenantID: "t", IdempotencyHash: key, CallbackURLs: []string{"https://a.example/hook"}},
+				Steps: []statemachine.Step{{ID: "one"}}, Payload: []byte(`{}`),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = accepted.Job.ID
+			if _, err := l.Change(t.Context(), last, statemachine.Cancel{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := &receiver{begun: time.Now()}
+		w, err := upkeep.NewWebhooks(upkeep.WebhooksConfig{
+			Ledger: &unclaimable{l, last}, Workers: 1,
+			Dispatcher: &webhook.Dispatcher{Send: r.send, Gate: gate(t, webhook.GateConfig{})},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.RunOnce(t.Context()); err == nil {
+			t.Error("the failures are not reported")
+		}
+		if w.Wait(); len(r.bodies) != 1 {
+			t.Errorf("%d webhooks were sent, want 1", len(r.bodies))
+		}
+	})
+}
+
 func TestWebhooks_TheEventIsTheJobsEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
