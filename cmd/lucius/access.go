@@ -5,35 +5,35 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/reload"
 )
 
-// admission is who may call, and what is written down of it.
-type admission struct {
-	file          *auth.File         // nil where there is none
-	certificates  *auth.Certificates // nil without TLS
-	authenticator *auth.Authenticator
-	callers       *auth.Limiter // nil limits nothing
-	tenants       *auth.Limiter
-	audit         *auth.Audit // nil where it is off
-	auditFile     io.Closer
+// access decides who may call and how often, and keeps the audit log.
+type access struct {
+	tokens           *auth.File         // nil without a token file
+	certificates     *auth.Certificates // nil without TLS
+	authenticator    *auth.Authenticator
+	callers, tenants *auth.Limiter // nil without a limit
+	audit            *auth.Audit   // nil if it is off
+	auditFile        io.Closer
 }
 
-// admit opens what the configuration says of access. Close the admission.
-func admit(ctx context.Context, cfg *config.Config, log *slog.Logger) (*admission, error) {
-	a := &admission{auditFile: io.NopCloser(nil)}
+// openAccess reads the configured files. Close the result.
+func openAccess(ctx context.Context, cfg *config.Config, log *slog.Logger) (*access, error) {
+	a := &access{auditFile: io.NopCloser(nil)}
 	var credentials auth.Config
 	var err error
 	if cfg.AuthFile != "" {
-		if a.file, err = auth.OpenFile(cfg.AuthFile); err != nil {
+		if a.tokens, err = auth.OpenFile(cfg.AuthFile); err != nil {
 			return nil, fmt.Errorf("LUCIUS_AUTH_FILE %s: %w", cfg.AuthFile, err)
 		}
-		credentials.File = a.file
+		credentials.File = a.tokens
 	}
 	if cfg.OIDCIssuer != "" {
 		credentials.Issuer, err = auth.NewIssuer(auth.IssuerConfig{
@@ -51,48 +51,43 @@ func admit(ctx context.Context, cfg *config.Config, log *slog.Logger) (*admissio
 		if err != nil {
 			return nil, fmt.Errorf("LUCIUS_TLS_CERT, LUCIUS_TLS_KEY, LUCIUS_TLS_CLIENT_CA: %w", err)
 		}
+	} else if auth.CheckListen(cfg.ListenAddr, false) != nil {
+		log.WarnContext(ctx, "tokens are taken without TLS: set LUCIUS_TLS_CERT, or have a proxy on this host speak it",
+			"listen_addr", cfg.ListenAddr)
 	}
-	if err := a.limit(cfg); err != nil {
+	if a.callers, err = newLimiter("LUCIUS_RATE_LIMIT_CALLER", cfg.CallerLimit); err != nil {
 		return nil, err
 	}
-	a.warnOfPlainText(ctx, cfg, log)
+	if a.tenants, err = newLimiter("LUCIUS_RATE_LIMIT_TENANT", cfg.TenantLimit); err != nil {
+		return nil, err
+	}
 	return a, a.openAudit(cfg.AuditLog)
 }
 
-// limit makes the limiters that are asked for.
-func (a *admission) limit(cfg *config.Config) error {
-	for _, limit := range []struct {
-		variable string
-		config   auth.LimitConfig
-		to       **auth.Limiter
-	}{
-		{"LUCIUS_RATE_LIMIT_CALLER", cfg.CallerLimit, &a.callers},
-		{"LUCIUS_RATE_LIMIT_TENANT", cfg.TenantLimit, &a.tenants},
-	} {
-		if limit.config.Rate == 0 {
-			continue
-		}
-		made, err := auth.NewLimiter(limit.config)
-		if err != nil {
-			return fmt.Errorf("%s: %w", limit.variable, err)
-		}
-		*limit.to = made
+// newLimiter returns nil for a rate of 0, which is no limit.
+func newLimiter(variable string, limit auth.LimitConfig) (*auth.Limiter, error) {
+	if limit.Rate == 0 {
+		return nil, nil
 	}
-	return nil
+	limiter, err := auth.NewLimiter(limit)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", variable, err)
+	}
+	return limiter, nil
 }
 
-// openAudit opens the audit log. Its records are lines of JSON, whatever the
-// server's log is like and however little is written there.
-func (a *admission) openAudit(to string) error {
+// openAudit opens the audit log. Its records are lines of JSON, independent of the
+// format and level of the server's log.
+func (a *access) openAudit(destination string) error {
 	var out io.Writer = os.Stderr
-	switch to {
+	switch destination {
 	case config.AuditOff:
 		return nil
 	case config.AuditStderr:
 	default:
-		file, err := os.OpenFile(to, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600) //nolint:gosec // An operator names it.
+		file, err := os.OpenFile(destination, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600) //nolint:gosec // An operator names it.
 		if err != nil {
-			return fmt.Errorf("LUCIUS_AUDIT_LOG %s: %w", to, err)
+			return fmt.Errorf("LUCIUS_AUDIT_LOG %s: %w", destination, err)
 		}
 		out, a.auditFile = file, file
 	}
@@ -100,35 +95,50 @@ func (a *admission) openAudit(to string) error {
 	return nil
 }
 
-// warnOfPlainText says that whoever is on the way can read tokens.
-func (a *admission) warnOfPlainText(ctx context.Context, cfg *config.Config, log *slog.Logger) {
-	if a.certificates == nil && auth.CheckListen(cfg.ListenAddr, false) != nil {
-		log.WarnContext(ctx, "tokens are taken without TLS: set LUCIUS_TLS_CERT, or have a proxy on this host speak it",
-			"listen_addr", cfg.ListenAddr)
-	}
-}
-
 // close closes the audit log.
-func (a *admission) close() error {
+func (a *access) close() error {
 	if err := a.auditFile.Close(); err != nil {
 		return fmt.Errorf("close the audit log: %w", err)
 	}
 	return nil
 }
 
-// scheme is what the server's address begins with.
-func (a *admission) scheme() string {
+// watch returns the watchers that reload the token file and the certificates.
+func (a *access) watch(m *metrics, log *slog.Logger) ([]*reload.Watcher, error) {
+	reloads := m.counter("lucius_access_reloads_total",
+		"Attempts to reload the token file or the certificates, by outcome.", "files", "outcome")
+	refused := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "lucius_access_refused", Help: "1 while files on disk are refused and the previous ones are in use, else 0.",
+	}, []string{"files"})
+	m.registry.MustRegister(refused)
+	var watchers []*reload.Watcher
+	watch := func(name, label string, look func() (string, reload.Load), inUse func() string) error {
+		count := observeReloads(reloads.MustCurryWith(prometheus.Labels{"files": label}))
+		shown := refused.WithLabelValues(label)
+		watcher, err := reload.New(reload.Config{
+			Name: name, Look: look, InUse: inUse, Logger: log,
+			Observe: func(outcome reload.Outcome) {
+				count(outcome)
+				shown.Set(0)
+				if outcome == reload.Refused {
+					shown.Set(1)
+				}
+			},
+		})
+		watchers = append(watchers, watcher)
+		return err
+	}
+	if a.tokens != nil {
+		if err := watch("tokens", "token_file", a.tokens.Look, a.tokens.InUse); err != nil {
+			return nil, err
+		}
+	}
 	if a.certificates != nil {
-		return "https"
+		m.gauge("lucius_tls_certificate_expires_timestamp_seconds", "When the server's certificate expires, in Unix time.",
+			func() float64 { return float64(a.certificates.Expires().Unix()) })
+		if err := watch("certificates", "certificates", a.certificates.Look, a.certificates.InUse); err != nil {
+			return nil, err
+		}
 	}
-	return "http"
-}
-
-// serve serves on the listener, over TLS where there is a certificate.
-func (a *admission) serve(server *http.Server, listener net.Listener) error {
-	if a.certificates == nil {
-		return server.Serve(listener)
-	}
-	server.TLSConfig = a.certificates.TLSConfig()
-	return server.ServeTLS(listener, "", "")
+	return watchers, nil
 }

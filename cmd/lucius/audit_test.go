@@ -69,7 +69,7 @@ func TestAudit_OfACleanFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	s := serveOn(t, dir)
 	finish(t, s, s.submit(t))
-	if out, code := auditCommand(t, "--data-dir", dir); code != exitUnaudited || !strings.Contains(out, "in use by another process") {
+	if out, code := auditCommand(t, "--data-dir", dir); code != exitUnchecked || !strings.Contains(out, "in use by another process") {
 		t.Errorf("beside a server the audit ends with %d: %s", code, out)
 	}
 	if err := s.stop(); err != nil {
@@ -92,7 +92,7 @@ func TestAudit_OfOneThatIsNot(t *testing.T) {
 	if out, code := auditCommand(t, "--data-dir", dir); code != 0 {
 		t.Errorf("with a job under way the audit ends with %d: %s", code, out)
 	}
-	if out, code := auditCommand(t, "--data-dir", dir, "--quiescent"); code != exitViolations || !strings.Contains(out, "it is DISPATCHING") {
+	if out, code := auditCommand(t, "--data-dir", dir, "--quiescent"); code != exitFindings || !strings.Contains(out, "it is DISPATCHING") {
 		t.Errorf("when nothing should be left the audit ends with %d: %s", code, out)
 	}
 	damaged := t.TempDir()
@@ -109,7 +109,7 @@ func TestAudit_OfOneThatIsNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, code := auditCommand(t, "--data-dir", damaged)
-	if code != exitViolations || !strings.Contains(out, "violation journal: job "+jobID) || !strings.HasSuffix(out, "1 violations") {
+	if code != exitFindings || !strings.Contains(out, "violation journal: job "+jobID) || !strings.HasSuffix(out, "1 violations") {
 		t.Errorf("with a change missing the audit ends with %d: %s", code, out)
 	}
 	out, _ = auditCommand(t, "--data-dir", damaged, "--json")
@@ -126,11 +126,11 @@ func TestAudit_SaysWhyItCannotBeDone(t *testing.T) {
 		`takes no argument, and was given`: {"what"},
 		"flag provided but not defined":    {"--what"},
 	} {
-		if out, code := auditCommand(t, args...); code != exitUnaudited || !strings.Contains(out, want) {
+		if out, code := auditCommand(t, args...); code != exitUnchecked || !strings.Contains(out, want) {
 			t.Errorf("%v ends with %d: %s", args, code, out)
 		}
 	}
-	if out, code := auditIn(t, map[string]string{"LUCIUS_STORAGE_BACKEND": "memory"}); code != exitUnaudited {
+	if out, code := auditIn(t, map[string]string{"LUCIUS_STORAGE_BACKEND": "memory"}); code != exitUnchecked {
 		t.Errorf("the memory store was audited: %s", out)
 	}
 	if out, code := auditCommand(t, "-h"); code != 0 {

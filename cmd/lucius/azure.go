@@ -15,72 +15,72 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
-// exitFindings and exitUnchecked are the exit codes of a check that found
-// something that has to be mended, and of one that could not be made.
-const (
-	exitFindings  = 1
-	exitUnchecked = 2
-)
-
-// azure checks what a server needs on Azure, or creates what of it is missing.
-func (p *program) azure(ctx context.Context, args []string) error {
+// azure checks what a server needs on Azure, and provision first creates what is missing.
+func (p *program) azure(ctx context.Context, args []string) (err error) {
+	defer func() { err = checkError(err) }()
 	if len(args) == 0 || args[0] != "check" && args[0] != "provision" {
-		return &exitError{exitUnchecked, errors.New("say what: lucius azure check, or lucius azure provision")}
+		return errors.New("say what: lucius azure check, or lucius azure provision")
 	}
 	loaded, flags, err := config.Load(args[1:], p.lookup, p.stderr)
 	if err != nil {
-		return unchecked(err)
+		return err
 	}
 	if flags.NArg() > 0 {
-		return unchecked(fmt.Errorf("azure %s takes no argument, and was given %q", args[0], flags.Arg(0)))
+		return fmt.Errorf("azure %s takes no argument, and was given %q", args[0], flags.Arg(0))
 	}
-	needs, err := p.azureNeedsOf(&loaded.Config)
+	needs, err := p.azureNeeds(&loaded.Config)
 	if err != nil {
-		return unchecked(err)
+		return err
 	}
 	if args[0] == "provision" {
 		if err := needs.provision(ctx); err != nil {
-			return unchecked(err)
+			return err
 		}
 	}
-	wrong, err := needs.check(ctx)
+	wrong, err := needs.checkTables(ctx)
 	if err != nil {
-		return unchecked(err)
+		return err
 	}
-	if wrong > 0 {
+	more, err := needs.checkTopics(ctx)
+	if err != nil {
+		return err
+	}
+	if wrong += more; wrong > 0 {
 		return &exitError{exitFindings, fmt.Errorf("%d things have to be mended", wrong)}
 	}
 	return nil
 }
 
-// unchecked is the error of a check that could not be made.
-func unchecked(err error) error { return endWith(exitUnchecked, err) }
-
-// azureNeeds are what a server needs on Azure: tables, topics, or both.
+// azureNeeds is what a server needs on Azure: tables, topics, or both.
 type azureNeeds struct {
 	out    io.Writer
-	tables *aztablestore.Options
-	topics *topology.Topology
+	tables *aztablestore.Options // nil if the store is elsewhere
+	topics *topology.Topology    // nil if the bus is elsewhere
 	admin  topology.Admin
-	// namespace is the one of the topics, with the right of a server.
+	// namespace holds the topics, with the credential of a server.
 	namespace servicebus.Namespace
 }
 
-// azureNeedsOf works out what the configuration needs.
-func (p *program) azureNeedsOf(cfg *config.Config) (*azureNeeds, error) {
+// azureNeeds returns what the configuration needs.
+func (p *program) azureNeeds(cfg *config.Config) (*azureNeeds, error) {
 	n := &azureNeeds{out: p.stdout}
 	if cfg.OnAzure() {
 		options := tableOptions(cfg, slog.New(slog.DiscardHandler))
 		n.tables = &options
 	}
 	if cfg.Bus == config.BusServiceBus {
-		n.namespace = namespaceOf(cfg)
+		n.namespace, n.admin = namespaceOf(cfg), p.namespace
 		var err error
 		if n.topics, err = topicsOf(cfg); err != nil {
 			return nil, err
 		}
-		if n.admin, err = p.manage(cfg); err != nil {
-			return nil, err
+		if n.admin == nil {
+			n.admin, err = topology.Open(topology.NamespaceOptions{
+				Connection: cfg.ServiceBus.Connection, Namespace: cfg.ServiceBus.Namespace,
+			})
+			if err != nil {
+				return nil, fmt.Errorf("LUCIUS_BUS %s: %w", cfg.Bus, err)
+			}
 		}
 	}
 	if n.tables == nil && n.topics == nil {
@@ -90,12 +90,11 @@ func (p *program) azureNeedsOf(cfg *config.Config) (*azureNeeds, error) {
 	return n, nil
 }
 
-// directiveOverhead is what a directive has beside its payload: two references,
-// ids and names.
+// directiveOverhead is the size of a directive without its payload: references, ids
+// and names.
 const directiveOverhead = 32 << 10
 
-// topicsOf works out the topics. Each service of the protocols has a subscription
-// of its own.
+// topicsOf returns the topics, with a subscription for each service of the protocols.
 func topicsOf(cfg *config.Config) (*topology.Topology, error) {
 	registry, err := protocol.Load(cfg.ProtocolsDir)
 	if err != nil {
@@ -118,28 +117,14 @@ func topicsOf(cfg *config.Config) (*topology.Topology, error) {
 	return topology.New(wanted)
 }
 
-// manage opens the management side of the namespace.
-func (p *program) manage(cfg *config.Config) (topology.Admin, error) {
-	if p.namespace != nil {
-		return p.namespace, nil
-	}
-	admin, err := topology.Open(topology.NamespaceOptions{
-		Connection: cfg.ServiceBus.Connection, Namespace: cfg.ServiceBus.Namespace,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("LUCIUS_BUS %s: %w", cfg.Bus, err)
-	}
-	return admin, nil
-}
-
-// provision creates what is missing. What is there stays as it is.
+// provision creates what is missing, and changes nothing that exists.
 func (n *azureNeeds) provision(ctx context.Context) error {
 	if n.tables != nil {
 		store, err := aztablestore.Open(ctx, *n.tables) // It creates its tables.
-		if err != nil {
-			return fmt.Errorf("create the tables: %w", err)
+		if err == nil {
+			err = store.Close()
 		}
-		if err := store.Close(); err != nil {
+		if err != nil {
 			return fmt.Errorf("create the tables: %w", err)
 		}
 	}
@@ -153,26 +138,11 @@ func (n *azureNeeds) provision(ctx context.Context) error {
 	return err
 }
 
-// check prints what is not as it has to be, and returns how many of that would
-// lose messages or keep a server from working.
-func (n *azureNeeds) check(ctx context.Context) (wrong int, err error) {
-	if n.tables != nil {
-		if wrong, err = n.checkTables(ctx); err != nil {
-			return 0, err
-		}
-	}
-	if n.topics != nil {
-		more, err := n.checkTopics(ctx)
-		if err != nil {
-			return 0, err
-		}
-		wrong += more
-	}
-	return wrong, nil
-}
-
-// checkTables tries each table.
+// checkTables prints and counts the tables that a server cannot use.
 func (n *azureNeeds) checkTables(ctx context.Context) (wrong int, err error) {
+	if n.tables == nil {
+		return 0, nil
+	}
 	checks, err := aztablestore.Check(ctx, *n.tables)
 	if err != nil {
 		return 0, err
@@ -192,9 +162,13 @@ func (n *azureNeeds) checkTables(ctx context.Context) (wrong int, err error) {
 	return wrong, nil
 }
 
-// checkTopics looks at each topic, and tries what a server does with it. A
-// credential that may not look, as that of a server need not, is tried all the same.
+// checkTopics prints how the topics differ from what a server needs, and counts the
+// differences that lose messages or stop a server. It also tries what a server does
+// with them, which needs no right to manage the namespace.
 func (n *azureNeeds) checkTopics(ctx context.Context) (wrong int, err error) {
+	if n.topics == nil {
+		return 0, nil
+	}
 	findings, err := n.topics.Check(ctx, n.admin)
 	if errors.Is(err, topology.ErrForbidden) {
 		findings = []topology.Finding{{
@@ -204,7 +178,7 @@ func (n *azureNeeds) checkTopics(ctx context.Context) (wrong int, err error) {
 	} else if err != nil {
 		return 0, err
 	}
-	faults, err := n.tryTopics(ctx, findings)
+	faults, err := servicebus.Try(ctx, n.namespace, n.trial(findings))
 	if err != nil {
 		return 0, err
 	}
@@ -225,9 +199,9 @@ func (n *azureNeeds) checkTopics(ctx context.Context) (wrong int, err error) {
 	return wrong, nil
 }
 
-// tryTopics opens the topics that directives go to, and looks into the subscriptions
-// that are read, but for what is known to be missing.
-func (n *azureNeeds) tryTopics(ctx context.Context, known []topology.Finding) ([]servicebus.Fault, error) {
+// trial returns the topics that a server sends to and the subscriptions that it reads,
+// without those that are known to be missing.
+func (n *azureNeeds) trial(known []topology.Finding) servicebus.Trial {
 	missing := map[string]bool{}
 	for _, found := range known {
 		missing[found.Entity] = found.Missing
@@ -247,5 +221,5 @@ func (n *azureNeeds) tryTopics(ctx context.Context, known []topology.Finding) ([
 			}
 		}
 	}
-	return servicebus.Try(ctx, n.namespace, trial)
+	return trial
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/lucius-project/lucius/internal/bench"
 )
 
-// bench measures a server that it starts as a process of its own, so that its
-// CPU time can be told from the clients'.
+// bench measures a server that it starts as a process of its own, so that the server's
+// CPU time is separate from the clients'.
 func (p *program) bench(ctx context.Context, args []string) (err error) {
 	options := bench.Options{Out: p.stdout, Progress: p.stderr}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -29,74 +29,66 @@ func (p *program) bench(ctx context.Context, args []string) (err error) {
 	flags.DurationVar(&options.Duration, "duration", 10*time.Second, "how long each run is measured")
 	flags.DurationVar(&options.WarmUp, "warm-up", 2*time.Second, "how long each run goes on before that")
 	flags.BoolVar(&options.JSON, "json", false, "write the results as JSON")
-	dir := flags.String("dir", "", "folder for the data; default is a temporary one, removed afterwards")
+	flags.StringVar(&options.Dir, "dir", "", "folder for the data; default is a temporary one, removed afterwards")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if options.Steps, err = bench.ParseSteps(*steps); err != nil {
 		return err
 	}
-	if *dir == "" {
-		if *dir, err = os.MkdirTemp("", "lucius-bench-"); err != nil {
+	if options.Dir == "" {
+		if options.Dir, err = os.MkdirTemp("", "lucius-bench-"); err != nil {
 			return fmt.Errorf("make a folder: %w", err)
 		}
-		defer func() { err = errors.Join(err, os.RemoveAll(*dir)) }()
+		defer func() { err = errors.Join(err, os.RemoveAll(options.Dir)) }()
 	}
-	options.Dir = *dir
-	server, err := p.startServer(ctx, *dir)
+	server, url, err := p.startServer(ctx, options.Dir)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.stop()) }()
-	options.BaseURL, options.ServerPID = server.baseURL, server.process.Process.Pid
+	defer func() { err = errors.Join(err, stopServer(server)) }()
+	options.BaseURL, options.ServerPID = url, server.Process.Pid
 	return bench.Run(ctx, options)
 }
 
-// child is a server in a process of its own.
-type child struct {
-	process *exec.Cmd
-	baseURL string
-}
-
 // startServer starts this program as a server on the folder.
-func (p *program) startServer(ctx context.Context, dir string) (*child, error) {
+func (p *program) startServer(ctx context.Context, dir string) (server *exec.Cmd, url string, err error) {
 	protocols := filepath.Join(dir, "protocols")
 	if err := os.MkdirAll(protocols, 0o750); err != nil {
-		return nil, fmt.Errorf("make a folder: %w", err)
+		return nil, "", fmt.Errorf("make a folder: %w", err)
 	}
 	if err := bench.WriteProtocols(protocols); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
+		return nil, "", fmt.Errorf("find this program: %w", err)
 	}
-	c := &child{process: exec.CommandContext(context.WithoutCancel(ctx), self, "serve", //nolint:gosec // It is this program.
+	server = exec.CommandContext(context.WithoutCancel(ctx), self, "serve", //nolint:gosec // It is this program.
 		"--listen-addr", "127.0.0.1:0", "--data-dir", filepath.Join(dir, "data"),
-		"--protocols-dir", protocols, "--log-level", "warn")}
-	c.process.Stderr = p.stderr
-	out, err := c.process.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("start the server: %w", err)
+		"--protocols-dir", protocols, "--log-level", "warn")
+	server.Stderr = p.stderr
+	out, err := server.StdoutPipe()
+	if err == nil {
+		err = server.Start()
 	}
-	if err := c.process.Start(); err != nil {
-		return nil, fmt.Errorf("start the server: %w", err)
+	if err != nil {
+		return nil, "", fmt.Errorf("start the server: %w", err)
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	url, ok := strings.CutPrefix(strings.TrimSpace(line), "lucius serves ")
 	if err != nil || !ok {
-		return nil, errors.Join(errors.New("the server did not come up"), c.stop())
+		return nil, "", errors.Join(errors.New("the server did not come up"), stopServer(server))
 	}
-	c.baseURL = url
-	return c, nil
+	return server, url, nil
 }
 
-// stop asks the server to stop and waits for it.
-func (c *child) stop() error {
-	if err := c.process.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+// stopServer asks the server to stop and waits for it.
+func stopServer(server *exec.Cmd) error {
+	if err := server.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop the server: %w", err)
 	}
-	if err := c.process.Wait(); err != nil {
+	if err := server.Wait(); err != nil {
 		return fmt.Errorf("the server did not end well: %w", err)
 	}
 	return nil

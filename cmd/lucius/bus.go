@@ -3,73 +3,109 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/outages"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/servicebus"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// bus is how directives leave, and how replies come back beside the callbacks.
+// bus publishes directives, and reads replies if they come over topics.
 type bus struct {
-	outbox.Publisher
-	// topics and replies are nil on the pull queue, replies also where they come by
-	// callbacks alone.
-	topics  *servicebus.Publisher
-	replies *servicebus.Replies
+	cfg       *config.Config
+	publisher outbox.Publisher
+	circuits  *breaker.Set
+	topics    *servicebus.Publisher // nil on the pull queue
+	replies   *servicebus.Replies   // nil if replies come by callbacks only
+	// outages tells the replicas of each other's outages. It is nil on the pull queue,
+	// whose workers call over HTTP.
+	outages *outages.Board
 }
 
-// buildBus makes the bus. Nothing is sent yet: a namespace that does not answer
-// does not keep the server from starting.
-func (s *system) buildBus(context.Context) error {
-	if s.cfg.Bus == config.BusQueue {
-		s.bus.Publisher = s.queue
-		return nil
+// openBus makes the bus. It connects at the first message, so that the server starts
+// even if the namespace does not answer. Close the result.
+func openBus(c *core, callbacks *callbacks.Service) (*bus, error) {
+	circuits, err := breaker.NewSet(breaker.Config{})
+	if err != nil {
+		return nil, err
 	}
-	topics, err := servicebus.NewPublisher(servicebus.PublisherConfig{
-		Namespace: namespaceOf(s.cfg), Logger: s.log,
+	b := &bus{cfg: c.cfg, publisher: c.queue, circuits: circuits}
+	if c.cfg.Bus == config.BusQueue {
+		return b, nil
+	}
+	b.topics, err = servicebus.NewPublisher(servicebus.PublisherConfig{
+		Namespace: namespaceOf(c.cfg), Logger: c.log,
 		AckTimeout: func(m *ledger.Message) time.Duration { return m.AckTimeout },
-		// A send that is lost is tried again within the relay's deadline.
-		SendTimeout: min(3*time.Second, s.cfg.PublishTimeout/3),
+		// A lost send is retried within the relay's deadline.
+		SendTimeout: min(3*time.Second, c.cfg.PublishTimeout/3),
 	})
 	if err != nil {
-		return fmt.Errorf("%s: %w", namespaceVariable(s.cfg), err)
+		variable := "LUCIUS_SERVICEBUS_NAMESPACE"
+		if c.cfg.ServiceBus.Connection != "" {
+			variable = "LUCIUS_SERVICEBUS_CONNECTION"
+		}
+		return nil, fmt.Errorf("%s: %w", variable, err)
 	}
-	s.bus.Publisher, s.bus.topics = topics, topics
-	if err := s.buildOutages(); err != nil {
-		return err
-	}
-	if !s.cfg.ServiceBus.Replies {
-		return nil
-	}
-	s.bus.replies, err = servicebus.NewReplies(servicebus.RepliesConfig{
-		Namespace: namespaceOf(s.cfg), Apply: s.callbacks.Apply, Lanes: s.cfg.Lanes, Logger: s.log,
-		Prefix: s.cfg.ServiceBus.ReplyPrefix, Subscription: s.cfg.ServiceBus.ReplySubscription,
-		MaxBytes: s.cfg.MaxBodyBytes, Observe: s.metrics.replied,
+	b.publisher = b.topics
+	b.outages, err = outages.New(outages.Config{
+		Store: c.store, Table: c.ledger.Tables().Schedule,
+		// Between two tries a circuit is neither open nor closed.
+		Margin: c.cfg.PublishTimeout + 2*c.cfg.RetryInterval + 4*time.Second,
 	})
 	if err != nil {
-		return fmt.Errorf("LUCIUS_SERVICEBUS_REPLIES: %w", err)
+		return nil, fmt.Errorf("LUCIUS_BUS %s: %w", c.cfg.Bus, err)
 	}
-	return nil
+	if c.cfg.ServiceBus.Replies {
+		b.replies, err = servicebus.NewReplies(servicebus.RepliesConfig{
+			Namespace: namespaceOf(c.cfg), Apply: callbacks.Apply, Lanes: c.cfg.Lanes, Logger: c.log,
+			Prefix: c.cfg.ServiceBus.ReplyPrefix, Subscription: c.cfg.ServiceBus.ReplySubscription,
+			MaxBytes: c.cfg.MaxBodyBytes, Observe: func(d servicebus.Delivery) {
+				c.metrics.replies.WithLabelValues(string(d.Type), string(d.Outcome)).Inc()
+			},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("LUCIUS_SERVICEBUS_REPLIES: %w", err)
+		}
+	}
+	c.metrics.gauge("lucius_bus_sends_stuck", "Sends that were abandoned and have not returned.",
+		func() float64 { return float64(b.topics.Stuck()) })
+	c.metrics.gauge("lucius_bus_reply_topics_down", "Reply topics that cannot be read.",
+		func() float64 { return float64(len(b.down())) })
+	c.metrics.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "lucius_bus_cuts_total", Help: "Connections that were cut because a send did not return.",
+	}, func() float64 { return float64(b.topics.Cuts()) }))
+	return b, nil
 }
 
-// namespaceOf is the configured namespace.
+// namespaceOf returns the configured namespace.
 func namespaceOf(cfg *config.Config) servicebus.Namespace {
 	return servicebus.Namespace{Connection: cfg.ServiceBus.Connection, Host: cfg.ServiceBus.Namespace}
 }
 
-// namespaceVariable is the variable that says which namespace is used.
-func namespaceVariable(cfg *config.Config) string {
-	if cfg.ServiceBus.Connection != "" {
-		return "LUCIUS_SERVICEBUS_CONNECTION"
+// closeTimeout is how long closing the connections to the topics may take.
+const closeTimeout = 2 * time.Second
+
+// close closes the connections to the topics. No publish may be in progress.
+func (b *bus) close(log *slog.Logger) {
+	if b.topics == nil {
+		return
 	}
-	return "LUCIUS_SERVICEBUS_NAMESPACE"
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := b.topics.Close(ctx); err != nil {
+		log.Warn("bus not closed well", "error", err) // Nothing depends on it.
+	}
 }
 
-// down lists the topics that no replies can be read from.
+// down lists the reply topics that cannot be read.
 func (b *bus) down() []string {
 	if b.replies == nil {
 		return nil
@@ -77,28 +113,28 @@ func (b *bus) down() []string {
 	return b.replies.Down()
 }
 
-// watch registers the gauges of a namespace.
-func (b *bus) watch(registry *prometheus.Registry) {
-	if b.topics == nil {
-		return
+// outOfService returns the topics whose circuit is open, the bus if its circuit is, and
+// the replies if no reply topic can be read. A single unreadable topic does not count:
+// it may be missing for good, and would suspend the deadlines of all jobs.
+func (b *bus) outOfService(now time.Time) []outages.Part {
+	parts := outages.Broken(b.circuits, now)
+	if down := len(b.down()); down > 0 && down == b.cfg.Lanes {
+		parts = append(parts, outages.Replies)
 	}
-	registry.MustRegister(
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "lucius_bus_cuts_total", Help: "Connections cut because a send did not come back.",
-		}, func() float64 { return float64(b.topics.Cuts()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "lucius_bus_sends_stuck", Help: "Sends that were left behind and are not back yet.",
-		}, func() float64 { return float64(b.topics.Stuck()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "lucius_bus_reply_topics_down", Help: "Reply topics that cannot be read.",
-		}, func() float64 { return float64(len(b.down())) }),
-	)
+	return parts
 }
 
-// close closes the connections to the topics. Nothing may be published any more.
-func (b *bus) close(ctx context.Context) error {
-	if b.topics == nil {
+// outagesForSweeper returns the sweeper's source of outages, or nil on the pull queue.
+func (b *bus) outagesForSweeper() func(context.Context) (upkeep.Outages, error) {
+	if b.outages == nil {
 		return nil
 	}
-	return b.topics.Close(ctx)
+	return func(ctx context.Context) (upkeep.Outages, error) {
+		ends, err := b.outages.Ends(ctx)
+		found := upkeep.Outages{Topic: ends.Topic, Replies: ends[outages.Replies]}
+		if bus := ends[outages.Bus]; b.cfg.ServiceBus.Replies && bus.After(found.Replies) {
+			found.Replies = bus // Replies come over the same bus.
+		}
+		return found, err
+	}
 }

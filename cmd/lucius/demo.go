@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -14,8 +13,8 @@ import (
 	"github.com/lucius-project/lucius/internal/demo"
 )
 
-// demo starts a server on a data directory of its own, runs a pipeline of
-// three services against it, and shows how documents go through.
+// demo starts a server on a data directory of its own, runs a pipeline of three
+// services against it, and shows how documents go through.
 func (p *program) demo(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(p.stderr)
@@ -28,19 +27,24 @@ func (p *program) demo(ctx context.Context, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	cfg, err := p.demoConfig(*dir, *listen, *protocols)
+	// The environment of a real server has no influence.
+	loaded, _, err := config.Load([]string{
+		"--data-dir", filepath.Join(*dir, "store"), "--listen-addr", *listen, "--protocols-dir", *protocols,
+		"--log-level", "warn", "--log-format", "text",
+	}, func(string) (string, bool) { return "", false }, p.stderr)
 	if err != nil {
 		return err
 	}
+	file, _ := p.stdout.(*os.File)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	played := make(chan error, 1)
-	serveErr := p.runServer(ctx, cfg, func(baseURL string) {
-		fmt.Fprintf(p.stdout, "lucius serves %s, its store is in %s\n\n", baseURL, cfg.DataDir)
+	err = p.runServer(ctx, &loaded.Config, func(baseURL string) error {
+		fmt.Fprintf(p.stdout, "lucius serves %s, its store is in %s\n\n", baseURL, loaded.DataDir)
 		go func() {
 			played <- demo.Run(ctx, demo.Options{
 				BaseURL: baseURL, DocumentsDir: *documents, WorkDir: filepath.Join(*dir, "work"), Out: p.stdout,
-				Terminal: isTerminal(p.stdout), Query: *query,
+				Terminal: file != nil && term.IsTerminal(int(file.Fd())), Query: *query,
 			})
 			if *keep && ctx.Err() == nil {
 				fmt.Fprintf(p.stdout, "\nthe server stays up at %s; Ctrl-C ends it\n", baseURL)
@@ -48,27 +52,10 @@ func (p *program) demo(ctx context.Context, args []string) error {
 			}
 			stop()
 		}()
+		return nil
 	})
-	if serveErr != nil {
-		return serveErr
-	}
-	return errors.Join(<-played)
-}
-
-// demoConfig is the server's default configuration, on the demo's folder.
-func (p *program) demoConfig(dir, listen, protocols string) (*config.Config, error) {
-	loaded, _, err := config.Load([]string{
-		"--data-dir", filepath.Join(dir, "store"), "--listen-addr", listen, "--protocols-dir", protocols,
-		"--log-level", "warn", "--log-format", "text",
-	}, func(string) (string, bool) { return "", false }, p.stderr)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &loaded.Config, nil
-}
-
-// isTerminal reports whether somebody looks at the writer.
-func isTerminal(w any) bool {
-	file, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
+	return <-played
 }

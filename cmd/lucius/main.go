@@ -1,5 +1,5 @@
-// Command lucius carries commands through their steps: the server, and a demo
-// of it, and a bench.
+// Command lucius carries commands through their steps: the server, a demo and a
+// benchmark of it, and tools for its operators.
 package main
 
 import (
@@ -10,33 +10,33 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/lucius-project/lucius/pkg/servicebus/topology"
 )
 
-// program is what the command line runs against, so that tests can put their
-// own in its place.
+// program holds what a command line uses of the process, so that tests can replace it.
 type program struct {
 	stdout io.Writer
 	stderr io.Writer
 	lookup func(string) (string, bool)
-	// hangups asks the server with each value to read its files again. Without it
-	// they are read again only when they change.
+	// hangups makes the server reload its files at each value. Optional: without it
+	// they are reloaded only when they change.
 	hangups <-chan os.Signal
 	// namespace is managed instead of the configured one. Optional.
 	namespace topology.Admin
 }
 
-// command is one word of the command line.
+// command is a subcommand.
 type command struct {
 	name string
 	help string
 	run  func(p *program, ctx context.Context, args []string) error
 }
 
-// words lists the command words; it is a function so that help can name them.
-func words() []command {
+// subcommands is a function because a variable would refer to itself through the help.
+func subcommands() []command {
 	return []command{
 		{"serve", "run the server", (*program).serve},
 		{"demo", "watch documents go through a three-step pipeline", (*program).demo},
@@ -61,7 +61,30 @@ func main() {
 	}
 }
 
-// exitCode is the code that the program ends with after an error.
+// The exit codes of a check: it found something, or could not be done.
+const (
+	exitFindings  = 1
+	exitUnchecked = 2
+)
+
+// exitError is an error with an exit code of its own.
+type exitError struct {
+	code int
+	error
+}
+
+// Unwrap returns the cause.
+func (e *exitError) Unwrap() error { return e.error }
+
+// checkError gives the error of a check the code exitUnchecked, unless it has one.
+func checkError(err error) error {
+	if _, ok := errors.AsType[*exitError](err); ok || err == nil || errors.Is(err, flag.ErrHelp) {
+		return err
+	}
+	return &exitError{exitUnchecked, err}
+}
+
+// exitCode returns the program's exit code after an error.
 func exitCode(err error) int {
 	if exit, ok := errors.AsType[*exitError](err); ok {
 		return exit.code
@@ -69,36 +92,39 @@ func exitCode(err error) int {
 	return 1
 }
 
-// errUsage is returned for a command line that names no command.
+// errUsage is returned for a command line without a known subcommand.
 var errUsage = errors.New("name one of the commands above")
 
-// run carries out one command line.
+// run runs one command line.
 func (p *program) run(ctx context.Context, args []string) error {
-	if len(args) == 0 {
-		p.usage()
+	for _, c := range subcommands() {
+		if len(args) > 0 && c.name == args[0] {
+			err := c.run(p, ctx, args[1:])
+			if errors.Is(err, flag.ErrHelp) {
+				return nil
+			}
+			return err
+		}
+	}
+	fmt.Fprintln(p.stderr, "usage: lucius <command> [flags]")
+	for _, c := range subcommands() {
+		fmt.Fprintf(p.stderr, "  %-9s %s\n", c.name, c.help)
+	}
+	switch {
+	case len(args) == 0:
 		return errUsage
-	}
-	for _, c := range words() {
-		if c.name != args[0] {
-			continue
-		}
-		err := c.run(p, ctx, args[1:])
-		if errors.Is(err, flag.ErrHelp) {
-			return nil
-		}
-		return err
-	}
-	p.usage()
-	if args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
+	case args[0] == "help" || args[0] == "-h" || args[0] == "--help":
 		return nil
 	}
 	return fmt.Errorf("%q is no command: %w", args[0], errUsage)
 }
 
-// usage lists the commands.
-func (p *program) usage() {
-	fmt.Fprintln(p.stderr, "usage: lucius <command> [flags]")
-	for _, c := range words() {
-		fmt.Fprintf(p.stderr, "  %-9s %s\n", c.name, c.help)
+// version prints the version of the module that the binary was built from.
+func (p *program) version(context.Context, []string) error {
+	version := "development build"
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		version = info.Main.Version
 	}
+	_, err := fmt.Fprintf(p.stdout, "lucius %s\n", version)
+	return err
 }

@@ -6,76 +6,101 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/outbox"
-	"github.com/lucius-project/lucius/pkg/servicebus"
+	"github.com/lucius-project/lucius/pkg/reload"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/upkeep"
-	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// metrics are the loops' counters; gauges are read when somebody asks.
+// metrics are the counters that the parts of a server increment. Gauges are registered
+// with the parts that they read.
 type metrics struct {
-	relay   *prometheus.CounterVec
-	entries *prometheus.CounterVec
-	unswept prometheus.Counter
-	late    prometheus.Gauge
-	purges  *prometheus.CounterVec
-	reruns  *prometheus.CounterVec
-	hooks   *prometheus.CounterVec
-	replies *prometheus.CounterVec
-	changes *prometheus.CounterVec
-	failed  *prometheus.CounterVec
-	passes  *prometheus.SummaryVec
-	broken  *prometheus.CounterVec
+	registry *prometheus.Registry
+
+	transitions, stepFailures *prometheus.CounterVec
+	relayed, fired, purged    *prometheus.CounterVec
+	reruns, webhooks, replies *prometheus.CounterVec
+	sweepFailures             prometheus.Counter
+	sweepLate                 prometheus.Gauge
+	loopPasses                *prometheus.SummaryVec
+	loopFailures              *prometheus.CounterVec
 }
 
-func newMetrics(registry *prometheus.Registry) *metrics {
-	m := &metrics{
-		relay: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lucius_relay_rows_total", Help: "Outbox rows taken up, by what became of them.",
-		}, []string{"outcome"}),
-		entries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lucius_sweeper_entries_total", Help: "Due schedule entries, by how they stood to their job.",
-		}, []string{"standing"}),
-		unswept: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "lucius_sweeper_failures_total", Help: "Due schedule entries that could not be handled and stay.",
-		}),
-		late: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "lucius_sweeper_late_seconds", Help: "How far behind the oldest entry of the last pass was.",
-		}),
-		purges: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lucius_retention_entries_total", Help: "Ended jobs whose time had come, by what became of them.",
-		}, []string{"outcome"}),
-		reruns: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lucius_retry_jobs_total", Help: "Jobs of retry operations, by what became of them.",
-		}, []string{"outcome"}),
-		hooks: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lucius_webhook_attempts_total", Help: "Attempts to send a webhook, by what became of them.",
-		}, []string{"outcome"}),
-		replies: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lucius_bus_replies_total", Help: "Deliveries from reply topics, by type and by what became of them.",
-		}, []string{"type", "outcome"}),
-	}
-	m.changes = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "lucius_transitions_total", Help: "Committed changes of jobs, steps and outbox rows, by event type.",
-	}, []string{"event"})
-	m.failed = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "lucius_step_failures_total", Help: "Attempts of steps that failed, by cause and by whether another follows.",
-	}, []string{"cause", "retried"})
-	m.passes = prometheus.NewSummaryVec(prometheus.SummaryOpts{
-		Name: "lucius_loop_pass_seconds", Help: "How long passes of the background loops took.",
+func newMetrics() *metrics {
+	m := &metrics{registry: prometheus.NewRegistry()}
+	m.transitions = m.counter("lucius_transitions_total",
+		"Committed changes of jobs, steps and outbox rows, by event type.", "event")
+	m.stepFailures = m.counter("lucius_step_failures_total",
+		"Failed attempts of steps, by cause and by whether the step is retried.", "cause", "retried")
+	m.relayed = m.counter("lucius_relay_rows_total", "Outbox rows that the relay handled, by outcome.", "outcome")
+	m.fired = m.counter("lucius_sweeper_entries_total", "Due schedule entries, by their standing to their job.", "standing")
+	m.purged = m.counter("lucius_retention_entries_total", "Ended jobs that were due for purging, by outcome.", "outcome")
+	m.reruns = m.counter("lucius_retry_jobs_total", "Jobs of retry operations, by outcome.", "outcome")
+	m.webhooks = m.counter("lucius_webhook_attempts_total", "Attempts to send a webhook, by outcome.", "outcome")
+	m.replies = m.counter("lucius_bus_replies_total", "Deliveries from reply topics, by type and outcome.", "type", "outcome")
+	m.loopFailures = m.counter("lucius_loop_failures_total", "Failed passes of the background loops.", "loop")
+	m.sweepFailures = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "lucius_sweeper_failures_total", Help: "Due schedule entries that could not be handled and stay.",
+	})
+	m.sweepLate = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "lucius_sweeper_late_seconds", Help: "Delay of the oldest entry of the sweeper's last pass.",
+	})
+	m.loopPasses = prometheus.NewSummaryVec(prometheus.SummaryOpts{
+		Name: "lucius_loop_pass_seconds", Help: "Duration of the passes of the background loops.",
 	}, []string{"loop"})
-	m.broken = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "lucius_loop_failures_total", Help: "Passes of the background loops that failed.",
-	}, []string{"loop"})
-	registry.MustRegister(m.passes, m.broken, m.relay, m.entries, m.unswept, m.late, m.purges, m.reruns, m.hooks, m.replies,
-		m.changes, m.failed, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.sweepFailures, m.sweepLate, m.loopPasses,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
-// passed returns what observes the passes of one loop.
-func (m *metrics) passed(loop string) func(took time.Duration, err error) {
-	passes, failures := m.passes.WithLabelValues(loop), m.broken.WithLabelValues(loop)
+// counter registers a counter with labels.
+func (m *metrics) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	counter := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	m.registry.MustRegister(counter)
+	return counter
+}
+
+// gauge registers a gauge that is read at each scrape.
+func (m *metrics) gauge(name, help string, read func() float64) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
+}
+
+// observeTransitions counts the transitions of a committed change.
+//
+// Source: Option B spec, 20.
+func (m *metrics) observeTransitions(after *statemachine.Aggregate, history []statemachine.Transition) {
+	for i := range history {
+		t := &history[i]
+		m.transitions.WithLabelValues(t.Type).Inc()
+		retried := t.To == string(statemachine.StepFailedRetry)
+		failed := retried || t.To == string(statemachine.StepFailedFinal)
+		if t.Object != statemachine.ObjectStep || t.From == t.To || !failed {
+			continue
+		}
+		for j := range after.Steps {
+			if after.Steps[j].ID == t.ID {
+				label := map[bool]string{true: "yes", false: "no"}[retried]
+				m.stepFailures.WithLabelValues(causeOf(after.Steps[j].LastErrorCode), label).Inc()
+			}
+		}
+	}
+}
+
+// causeOf returns the error code if it is one of Lucius' own. Workers choose theirs
+// freely, so as a label they would be unbounded.
+func causeOf(code string) string {
+	switch code {
+	case statemachine.ErrorAckTimeout, statemachine.ErrorLeaseExpired, statemachine.ErrorStepTimeout,
+		statemachine.ErrorPublishRejected, statemachine.ErrorDispatchExhausted, statemachine.ErrorCancelled:
+		return code
+	}
+	return "reported"
+}
+
+// observeLoop returns the observer of a loop's passes.
+func (m *metrics) observeLoop(loop string) func(took time.Duration, err error) {
+	passes, failures := m.loopPasses.WithLabelValues(loop), m.loopFailures.WithLabelValues(loop)
 	return func(took time.Duration, err error) {
 		passes.Observe(took.Seconds())
 		if err != nil {
@@ -84,75 +109,61 @@ func (m *metrics) passed(loop string) func(took time.Duration, err error) {
 	}
 }
 
-// relayed counts one outcome of the relay.
-func (m *metrics) relayed(outcome outbox.Outcome) { m.relay.WithLabelValues(string(outcome)).Inc() }
-
-// swept counts one pass of the sweeper.
-func (m *metrics) swept(pass upkeep.SweeperPass) {
+// observeSweep counts one pass of the sweeper.
+func (m *metrics) observeSweep(pass upkeep.SweeperPass) {
 	for standing, n := range pass.Standings {
-		m.entries.WithLabelValues(standing.String()).Add(float64(n))
+		m.fired.WithLabelValues(standing.String()).Add(float64(n))
 	}
-	m.unswept.Add(float64(pass.Failed))
-	m.late.Set(pass.Late.Seconds())
+	m.sweepFailures.Add(float64(pass.Failed))
+	m.sweepLate.Set(pass.Late.Seconds())
 }
 
-// purged counts one outcome of the retention.
-func (m *metrics) purged(outcome ledger.Purged) { m.purges.WithLabelValues(outcome.String()).Inc() }
-
-// reran counts one job of a retry operation.
-func (m *metrics) reran(outcome upkeep.ItemOutcome) { m.reruns.WithLabelValues(string(outcome)).Inc() }
-
-// announced counts one attempt to send a webhook.
-func (m *metrics) announced(result webhook.Result) {
-	m.hooks.WithLabelValues(string(result.Outcome)).Inc()
-}
-
-// replied counts one delivery of a reply.
-func (m *metrics) replied(d servicebus.Delivery) {
-	m.replies.WithLabelValues(string(d.Type), string(d.Outcome)).Inc()
-}
-
-// watch registers the gauges of the system's parts.
-func (m *metrics) watch(registry *prometheus.Registry, s *system) {
-	gauge := func(name, help string, read func() float64) {
-		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
+// observeReloads returns the observer of attempts to reload files. It creates the series
+// of both outcomes, so that the first attempt shows as an increase.
+func observeReloads(attempts *prometheus.CounterVec) func(reload.Outcome) {
+	for _, outcome := range []reload.Outcome{reload.Reloaded, reload.Refused} {
+		attempts.WithLabelValues(outcome.String())
 	}
-	gauge("lucius_relay_inbox_waiting", "Directives between a commit and the relay.",
-		func() float64 { return float64(s.inbox.Waiting()) })
-	gauge("lucius_relay_inbox_dropped", "Directives that the hot path left to the safety net.",
-		func() float64 { return float64(s.inbox.Dropped()) })
-	gauge("lucius_relay_window_in_flight", "Outbox rows that are being published.",
-		func() float64 { return float64(s.relay.Counters().InFlight) })
-	gauge("lucius_relay_window_dispatched", "Outbox rows taken up and not yet being published.",
-		func() float64 { return float64(s.relay.Counters().Dispatched) })
-	gauge("lucius_relay_window_terminal", "Outbox rows whose outcome is not settled yet.",
-		func() float64 { return float64(s.relay.Counters().Terminal) })
-	gauge("lucius_relay_window_committed", "Outbox rows settled since the start.",
-		func() float64 { return float64(s.relay.Counters().Committed) })
-	gauge("lucius_circuits_open", "Circuits that are not closed.",
-		func() float64 { return float64(len(s.breakers.Open(time.Now()))) })
-	gauge("lucius_pauses_active", "Scopes whose dispatch is paused or ramps up.",
-		func() float64 { return float64(len(s.gate.Active())) })
-	gauge("lucius_jobs_stuck", "Live jobs without a way forward that could not be repaired.",
-		func() float64 { return float64(len(s.reconciler.Report().Stuck)) })
-	gauge("lucius_reconciler_repaired", "Defects that the reconciler and timers have repaired since the start.",
-		func() float64 { return float64(s.reconciler.Report().Repaired) + float64(s.ledger.Restored()) })
-	gauge("lucius_outbox_oldest_pending_seconds", "How long the oldest due row has waited to be published.",
-		func() float64 { return s.reconciler.Report().OldestPending.Seconds() })
-	gauge("lucius_queue_ready", "Work items that wait for a worker.", func() float64 {
+	return func(outcome reload.Outcome) { attempts.WithLabelValues(outcome.String()).Inc() }
+}
+
+// watchRelay registers the gauges of the relay.
+func (m *metrics) watchRelay(inbox *outbox.Inbox, relay *outbox.Relay, circuits *breaker.Set) {
+	m.gauge("lucius_relay_inbox_waiting", "Directives between a commit and the relay.",
+		func() float64 { return float64(inbox.Waiting()) })
+	m.gauge("lucius_relay_inbox_dropped", "Directives that the inbox left to the dispatch schedule.",
+		func() float64 { return float64(inbox.Dropped()) })
+	m.gauge("lucius_relay_window_in_flight", "Outbox rows that are being published.",
+		func() float64 { return float64(relay.Counters().InFlight) })
+	m.gauge("lucius_relay_window_dispatched", "Outbox rows that the relay took and does not publish yet.",
+		func() float64 { return float64(relay.Counters().Dispatched) })
+	m.gauge("lucius_relay_window_terminal", "Outbox rows whose outcome is not committed yet.",
+		func() float64 { return float64(relay.Counters().Terminal) })
+	m.gauge("lucius_relay_window_committed", "Outbox rows whose outcome was committed since the start.",
+		func() float64 { return float64(relay.Counters().Committed) })
+	m.gauge("lucius_circuits_open", "Circuits that are not closed.",
+		func() float64 { return float64(len(circuits.Open(time.Now()))) })
+}
+
+// watchJobs registers the gauges of the jobs in the store.
+func (m *metrics) watchJobs(c *core, reconciler *upkeep.Reconciler) {
+	m.gauge("lucius_pauses_active", "Scopes whose dispatch is paused or ramps up.",
+		func() float64 { return float64(len(c.gate.Active())) })
+	m.gauge("lucius_jobs_stuck", "Live jobs without a way forward that could not be repaired.",
+		func() float64 { return float64(len(reconciler.Report().Stuck)) })
+	m.gauge("lucius_reconciler_repaired", "Defects that the reconciler and timers have repaired since the start.",
+		func() float64 { return float64(reconciler.Report().Repaired) + float64(c.ledger.Restored()) })
+	m.gauge("lucius_outbox_oldest_pending_seconds", "Time that the oldest due outbox row has waited to be published.",
+		func() float64 { return reconciler.Report().OldestPending.Seconds() })
+	m.gauge("lucius_queue_ready", "Work items that wait for a worker.", func() float64 {
+		ready := reconciler.Report().Ready // As of its last round, if other processes share the store.
+		if c.ledger.Exclusive() {
+			ready = c.mirror.Counts()
+		}
 		total := 0
-		for _, n := range s.readyItems() {
+		for _, n := range ready {
 			total += n
 		}
 		return float64(total)
 	})
-}
-
-// readyItems are the items that wait for a worker, by kind: exact if no other process
-// shares the store, else those that the reconciler saw in its last round.
-func (s *system) readyItems() map[ledger.WorkKind]int {
-	if s.ledger.Exclusive() {
-		return s.mirror.Counts()
-	}
-	return s.reconciler.Report().Ready
 }

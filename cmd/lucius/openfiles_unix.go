@@ -4,7 +4,7 @@ package main
 
 import "syscall"
 
-// openFiles is how many files this process may have open, if that is limited.
+// openFiles returns how many files this process may open, and whether that is limited.
 func openFiles() (files uint64, limited bool) {
 	var limit syscall.Rlimit
 	err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit)

@@ -14,27 +14,26 @@ import (
 	"github.com/lucius-project/lucius/pkg/reload"
 )
 
-// errInvalidProtocols is returned when protocol files were checked and something
-// is wrong with them.
+// errInvalidProtocols is returned when the checked files are invalid.
 var errInvalidProtocols = errors.New("the protocol files are not valid")
 
-// protocols does what can be done with protocol files without a server.
+// protocols checks protocol files as one set, as the server does when it loads them.
 func (p *program) protocols(_ context.Context, args []string) error {
 	if len(args) == 0 || args[0] != "validate" {
 		return errors.New("say: lucius protocols validate [--format text|json] [DIR|FILE...]")
 	}
-	return p.validateProtocols(args[1:])
-}
-
-// validateProtocols checks protocol files as one set, as the server does when it
-// loads them.
-func (p *program) validateProtocols(args []string) error {
 	flags := flag.NewFlagSet("protocols validate", flag.ContinueOnError)
 	flags.SetOutput(p.stderr)
 	format := flags.String("format", "text", "text or json")
-	paths, err := parseAnywhere(flags, args)
-	if err != nil {
-		return err
+	var paths []string
+	for args = args[1:]; ; args = flags.Args()[1:] { // Flags may also follow a path.
+		if err := flags.Parse(args); err != nil {
+			return err
+		}
+		if flags.NArg() == 0 {
+			break
+		}
+		paths = append(paths, flags.Arg(0))
 	}
 	if *format != "text" && *format != "json" {
 		return fmt.Errorf("--format is %q, must be text or json", *format)
@@ -56,30 +55,15 @@ func (p *program) validateProtocols(args []string) error {
 	return nil
 }
 
-// parseAnywhere parses flags that may stand before, between and behind the
-// arguments, which it returns.
-func parseAnywhere(flags *flag.FlagSet, args []string) ([]string, error) {
-	var rest []string
-	for {
-		if err := flags.Parse(args); err != nil {
-			return nil, err
-		}
-		if flags.NArg() == 0 {
-			return rest, nil
-		}
-		rest, args = append(rest, flags.Arg(0)), flags.Args()[1:]
-	}
-}
-
-// protocolReport is what was found in protocol files.
+// protocolReport is the result of a check.
 type protocolReport struct {
 	Valid     bool                   `json:"valid"`
 	Protocols []protocol.Description `json:"protocols"`
 	Problems  []protocolProblem      `json:"problems"`
 }
 
-// protocolProblem is one thing that is wrong. File is empty where no file could
-// be read, and Line is 0 where a whole file is meant.
+// protocolProblem is one fault. File is empty if no file could be read, and Line is 0
+// if the whole file is meant.
 type protocolProblem struct {
 	File    string `json:"file,omitempty"`
 	Line    int    `json:"line,omitempty"`
@@ -110,7 +94,7 @@ func validate(paths []string) protocolReport {
 	return report
 }
 
-// write writes the report, for people or for programs.
+// write writes the report as JSON, or as one line for each problem or protocol.
 func (r *protocolReport) write(w io.Writer, format string) error {
 	if format == "json" {
 		encoder := json.NewEncoder(w)
@@ -123,22 +107,18 @@ func (r *protocolReport) write(w io.Writer, format string) error {
 		fmt.Fprintln(&out, problem.text)
 	}
 	for i := range r.Protocols {
-		fmt.Fprintln(&out, protocolLine(&r.Protocols[i]))
+		d := &r.Protocols[i]
+		version := "no version"
+		if d.Version != "" {
+			version = "version " + d.Version
+		}
+		steps := make([]string, len(d.Steps))
+		for j, step := range d.Steps {
+			steps[j] = step.StepID
+		}
+		fmt.Fprintf(&out, "%s: %s, takes %s, steps %s\n", d.ProtocolID, version,
+			strings.Join(d.RequestTypes, ", "), strings.Join(steps, " > "))
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
-}
-
-// protocolLine says in one line what a protocol is.
-func protocolLine(d *protocol.Description) string {
-	version := "no version"
-	if d.Version != "" {
-		version = "version " + d.Version
-	}
-	steps := make([]string, len(d.Steps))
-	for i, step := range d.Steps {
-		steps[i] = step.StepID
-	}
-	return fmt.Sprintf("%s: %s, takes %s, steps %s", d.ProtocolID, version,
-		strings.Join(d.RequestTypes, ", "), strings.Join(steps, " > "))
 }

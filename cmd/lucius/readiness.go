@@ -2,79 +2,133 @@ package main
 
 import (
 	"context"
-	"sync"
+	"errors"
+	"fmt"
 	"time"
 
 	"golang.org/x/sync/singleflight"
 
+	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/pauses"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/reload"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 const (
-	// answerAge is how long an answer of the store holds for readyz, which anybody
-	// may ask for.
+	// answerAge is how long readyz, which anyone may call, reuses the store's answer.
 	answerAge = time.Second
-	// answerTime is how long the store may take for it.
-	answerTime = 10 * time.Second
+	// answerTimeout is how long the store may take to answer.
+	answerTimeout = 10 * time.Second
+	// overdue is how long a due outbox row may wait before readyz warns of it.
+	overdue = time.Minute
 )
 
-// readiness asks the store; what else is wrong is a warning.
-type readiness struct{ s *system }
+// readiness answers readyz: a server is ready if its store answers and takes writes.
+// Anything else that is wrong is a warning.
+type readiness struct {
+	ledger     *ledger.Ledger
+	writable   func() error // Why the store takes no writes; see writableOf.
+	bus        *bus
+	gate       *pauses.Gate
+	reconciler *upkeep.Reconciler
+	watchers   []*reload.Watcher
+	answer     cachedAnswer
+}
 
-// Ready returns what is degraded, or an error if the store does not answer.
-func (r readiness) Ready(ctx context.Context) ([]string, error) {
-	if err := r.s.answer.get(ctx, r.ask); err != nil {
+// Ready returns what is degraded, or an error if the store is not available.
+func (r *readiness) Ready(ctx context.Context) ([]string, error) {
+	err := r.answer.get(ctx, func(ctx context.Context) error {
+		_, _, err := r.ledger.Live(ctx, 0, 1, "")
+		if why := r.writable(); why != nil {
+			return unwritable(why) // It says more than a failed read.
+		}
+		return ledger.Problem(err)
+	})
+	if err != nil {
 		return nil, err
 	}
-	return r.s.warnings(time.Now()), nil
+	return r.warnings(time.Now()), nil
 }
 
-// ask asks the store whether it can be read and takes writes. Why it takes none
-// says more than a failed read.
-func (r readiness) ask(ctx context.Context) error {
-	_, _, err := r.s.ledger.Live(ctx, 0, 1, "")
-	if why := r.s.writable(); why != nil {
-		return unwritable(why)
+// writableOf returns a function that says why the store takes no writes at the moment,
+// as far as the store knows before a write. Remote stores do not.
+func writableOf(store tablestore.Store) func() error {
+	if local, ok := store.(interface{ Writable() error }); ok {
+		return local.Writable
 	}
-	return ledger.Problem(err)
+	return func() error { return nil }
 }
 
-// answered is an answer that is kept for a while, good or bad, however many ask for
-// it. The zero value has none. It is safe for concurrent use.
-type answered struct {
-	flight singleflight.Group
+// unwritable returns the problem of a store that takes no writes.
+func unwritable(err error) error {
+	detail := "The store takes no writes."
+	switch {
+	case errors.Is(err, pebblestore.ErrNoSpace):
+		detail = "The store takes no writes: less disk space is free than its reserve."
+	case errors.Is(err, pebblestore.ErrLost):
+		detail = "The store takes no writes: its data directory was removed or replaced."
+	case errors.Is(err, pebblestore.ErrDamaged):
+		detail = "The store takes no writes: a file of its data directory is damaged."
+	}
+	return &problem.Error{Code: problem.StoreUnavailable, Detail: detail, RetryAfter: time.Second, Err: err}
+}
 
-	mu  sync.Mutex
-	at  time.Time // When it came.
+// warnings returns what is degraded although requests are served.
+func (r *readiness) warnings(now time.Time) []string {
+	var warnings []string
+	for _, circuit := range r.bus.circuits.Open(now) {
+		name := circuit.Name
+		if name == breaker.Bus {
+			name = "the whole bus"
+		}
+		warnings = append(warnings, "the circuit of "+name+" is "+circuit.State.String())
+	}
+	for _, topic := range r.bus.down() {
+		warnings = append(warnings, "replies cannot be read from "+topic+": see the log")
+	}
+	for _, pause := range r.gate.Active() {
+		warnings = append(warnings, "dispatch of "+pause.ID()+" is "+string(pause.State)+": "+pause.Reason)
+	}
+	for _, watcher := range r.watchers {
+		if watcher.Err() != nil {
+			warnings = append(warnings, "the "+watcher.Name()+" are refused, those before stay in use: see the log")
+		}
+	}
+	if oldest := r.reconciler.Report().OldestPending; oldest > overdue && len(warnings) == 0 {
+		warnings = append(warnings, fmt.Sprintf(
+			"an outbox row has waited %s to be published: is a process with the role relay running?", oldest.Round(time.Second)))
+	}
+	if len(r.reconciler.Report().Stuck) > 0 {
+		warnings = append(warnings, "jobs are stuck: see /v1/admin/stuck")
+	}
+	return warnings
+}
+
+// cachedAnswer shares one answer, good or bad, among all callers for a while. The zero
+// value has none. It is safe for concurrent use.
+type cachedAnswer struct {
+	flight singleflight.Group // guards at and err: it runs one call at a time
+
+	at  time.Time // when err was answered; zero before the first answer
 	err error
 }
 
-// get returns the answer, which it asks for where there is none that is new enough:
-// one at a time, and not for the one who came first alone, who may go away.
-func (a *answered) get(ctx context.Context, ask func(context.Context) error) error {
+// get returns the answer, and asks for a new one if it is too old. Others wait for that
+// one too, so it goes on if the caller goes away.
+func (a *cachedAnswer) get(ctx context.Context, ask func(context.Context) error) error {
 	_, err, _ := a.flight.Do("", func() (any, error) {
-		if fresh, err := a.kept(); fresh {
-			return nil, err
+		if !a.at.IsZero() && time.Since(a.at) < answerAge {
+			return nil, a.err
 		}
-		ctx, end := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
-		defer end()
-		err := ask(ctx)
-		a.keep(err)
-		return nil, err
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
+		defer cancel()
+		a.err = ask(ctx)
+		a.at = time.Now()
+		return nil, a.err
 	})
 	return err
-}
-
-// kept returns the answer, if it is new enough.
-func (a *answered) kept() (fresh bool, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return !a.at.IsZero() && time.Since(a.at) < answerAge, a.err
-}
-
-// keep keeps an answer.
-func (a *answered) keep(err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.at, a.err = time.Now(), err
 }

@@ -56,7 +56,8 @@ func TestReadiness_OfAStoreThatTakesNoWrites(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = readiness{&system{ledger: l, writable: writableOf(store)}}.Ready(t.Context())
+			r := readiness{ledger: l, writable: writableOf(store)}
+			_, err = r.Ready(t.Context())
 			told, ok := errors.AsType[*problem.Error](err)
 			if !ok || told.Code != problem.StoreUnavailable || told.Detail != test.detail || told.RetryAfter <= 0 {
 				t.Errorf("Ready: %v, want store_unavailable and %q", err, test.detail)
@@ -81,7 +82,7 @@ func TestAnswered_IsAskedForOnceASecond(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]error{"it is well": nil, "it is away": tablestore.ErrUnavailable} {
 		synctest.Test(t, func(t *testing.T) {
-			var a answered
+			var a cachedAnswer
 			asked := 0
 			ask := func(context.Context) error {
 				asked++
@@ -113,7 +114,7 @@ func TestAnswered_IsAskedForOnceASecond(t *testing.T) {
 func TestAnswered_IsNotThatOfOneWhoWentAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var a answered
+		var a cachedAnswer
 		gone, leave := context.WithCancel(t.Context())
 		leave()
 		if err := a.get(gone, func(ctx context.Context) error { return ctx.Err() }); err != nil {
@@ -122,7 +123,7 @@ func TestAnswered_IsNotThatOfOneWhoWentAway(t *testing.T) {
 		time.Sleep(answerAge)
 		from := time.Now()
 		err := a.get(t.Context(), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
-		if !errors.Is(err, context.DeadlineExceeded) || time.Since(from) != answerTime {
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(from) != answerTimeout {
 			t.Errorf("a store that does not answer: %v after %s", err, time.Since(from))
 		}
 	})
@@ -138,7 +139,7 @@ func TestReadiness_ReadsTheStoreOnceASecond(t *testing.T) {
 			t.Fatal(err)
 		}
 		why := fmt.Errorf("%w: full", tablestore.ErrUnavailable)
-		r := readiness{&system{ledger: l, writable: func() error { return why }}}
+		r := readiness{ledger: l, writable: func() error { return why }}
 		counter.Reset()
 		for range 50 {
 			if _, err := r.Ready(t.Context()); !errors.Is(err, why) {

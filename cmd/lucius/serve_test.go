@@ -61,7 +61,7 @@ func serveOn(t *testing.T, dir string, more ...string) *server {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	urls, done := make(chan string, 1), make(chan error, 1)
 	p := &program{stdout: &output{}, stderr: &output{}}
-	go func() { done <- p.runServer(ctx, &loaded.Config, func(url string) { urls <- url }) }()
+	go func() { done <- p.runServer(ctx, &loaded.Config, func(url string) error { urls <- url; return nil }) }()
 	select {
 	case url := <-urls:
 		transport := contracted(&http.Transport{DisableKeepAlives: true})

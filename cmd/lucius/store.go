@@ -2,14 +2,20 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
 	"time"
 
+	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
@@ -43,37 +49,14 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (table
 	return store, nil
 }
 
-// writableOf is what tells why the store takes no writes at the moment, as far as
-// it knows before it is written to. Those that are elsewhere do not.
-func writableOf(store tablestore.Store) func() error {
-	if local, ok := store.(interface{ Writable() error }); ok {
-		return local.Writable
-	}
-	return func() error { return nil }
-}
-
-// unwritable is the problem of a store that can be read and takes no writes.
-func unwritable(err error) error {
-	detail := "The store takes no writes."
-	switch {
-	case errors.Is(err, pebblestore.ErrNoSpace):
-		detail = "The store takes no writes: less disk space is free than its reserve."
-	case errors.Is(err, pebblestore.ErrLost):
-		detail = "The store takes no writes: its data directory was removed or replaced."
-	case errors.Is(err, pebblestore.ErrDamaged):
-		detail = "The store takes no writes: a file of its data directory is damaged."
-	}
-	return &problem.Error{Code: problem.StoreUnavailable, Detail: detail, RetryAfter: time.Second, Err: err}
-}
-
-// tableOptions say where the tables are on Azure.
+// tableOptions returns the options of the tables on Azure.
 func tableOptions(cfg *config.Config, log *slog.Logger) aztablestore.Options {
 	return aztablestore.Options{
 		Connection: cfg.TableConnection, Endpoint: cfg.TableEndpoint, Logger: log, Tables: tableNames(cfg),
 	}
 }
 
-// tableNames are the names of all tables that the layout has.
+// tableNames returns the names of all tables of the layout.
 func tableNames(cfg *config.Config) []string {
 	names := ledgerTables(cfg).All()
 	if cfg.StorageBackend == config.BackendTable {
@@ -82,8 +65,8 @@ func tableNames(cfg *config.Config) []string {
 	return names
 }
 
-// ledgerTables are the names of the ledger's tables. In the layout "table" the
-// jobs lie with their steps.
+// ledgerTables returns the names of the ledger's tables. The layout "table" keeps the
+// jobs with their steps.
 func ledgerTables(cfg *config.Config) ledger.Tables {
 	tables := ledger.Tables{
 		Ledger: cfg.Tables.Ledger, Idempotency: cfg.Tables.Idempotency, Inflight: cfg.Tables.Inflight,
@@ -95,16 +78,44 @@ func ledgerTables(cfg *config.Config) ledger.Tables {
 	return tables
 }
 
-// projectedTables are the names of the tables that show the jobs.
+// projectedTables returns the names of the tables of projections.
 func projectedTables(cfg *config.Config) projections.Tables {
 	return projections.Tables{Jobs: cfg.Tables.Jobs, Outbox: cfg.Tables.Outbox, Events: cfg.Tables.Events}
 }
 
-// projector is what shows the jobs in further tables, nil where the layout has
-// none.
-func projector(cfg *config.Config, store tablestore.Store) ledger.Projector {
-	if cfg.StorageBackend != config.BackendTable {
-		return nil
+// archive appends each job that is about to be purged to a file of its month, as one
+// line of JSON.
+type archive struct {
+	dir string
+	mu  sync.Mutex
+}
+
+// archivedJob is one line: the job as the API shows it, with its history.
+type archivedJob struct {
+	api.Job
+
+	Payload json.RawMessage `json:"payload,omitempty"`
+	Events  []api.Event     `json:"events"`
+}
+
+// add writes the job's line and syncs the file. A job whose purge is repeated after a
+// crash may have two lines.
+func (a *archive) add(_ context.Context, job *ledger.Archived) (err error) {
+	view := &jobs.View{Aggregate: job.Aggregate, Payloads: make([][]byte, len(job.Steps))}
+	line, err := json.Marshal(archivedJob{Job: httpapi.JobOf(view), Payload: job.Payload, Events: httpapi.EventsOf(job.History)})
+	if err != nil {
+		return fmt.Errorf("encode job %s for the archive: %w", job.Job.ID, err)
 	}
-	return projections.New(store, projectedTables(cfg), nil)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	path := filepath.Join(a.dir, "jobs-"+job.Job.CreatedAt.Format("2006-01")+".jsonl")
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the archive: %w", err)
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	if _, err := file.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("write to the archive: %w", err)
+	}
+	return file.Sync()
 }

@@ -6,23 +6,19 @@ import (
 	"flag"
 	"fmt"
 
+	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
-// errTokenUsage is returned for a command line that asks for no token.
+// errTokenUsage is returned for a malformed command line.
 var errTokenUsage = errors.New("say: lucius token new --name NAME [--role ROLE:TENANTS[:SERVICES]]... [--file FILE]")
 
-// token does what can be done with tokens without a server.
+// token makes a token and prints it, and adds its hash to a token file or prints what
+// to add.
 func (p *program) token(_ context.Context, args []string) error {
 	if len(args) == 0 || args[0] != "new" {
 		return errTokenUsage
 	}
-	return p.newToken(args[1:])
-}
-
-// newToken makes a token, prints it, and adds its hash to a token file or prints
-// what to add.
-func (p *program) newToken(args []string) error {
 	var entry auth.Entry
 	flags := flag.NewFlagSet("token new", flag.ContinueOnError)
 	flags.SetOutput(p.stderr)
@@ -34,7 +30,7 @@ func (p *program) newToken(args []string) error {
 		entry.Grants = append(entry.Grants, grant)
 		return err
 	})
-	if err := flags.Parse(args); err != nil {
+	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 || entry.Name == "" {
@@ -42,35 +38,46 @@ func (p *program) newToken(args []string) error {
 	}
 	token := auth.NewToken()
 	entry.TokenHash = auth.HashToken(token)
-	if *file != "" {
-		return p.addToken(*file, token, entry)
+	text := token + "\n"
+	if *file == "" {
+		stanza, err := entry.Stanza()
+		if err != nil {
+			return err
+		}
+		text += "\n" + stanza
+		fmt.Fprintln(p.stderr, "The token, which is not shown again, and what to add to the token file by hand:")
+	} else { // A token is printed only once the file has it, so that every printed token works.
+		err := auth.AppendFile(*file, entry)
+		if errors.Is(err, auth.ErrEdit) {
+			return fmt.Errorf("%w; without --file a token comes with what to add by hand", err)
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(p.stderr, "Added to %s. The token, which is not shown again:\n", *file)
 	}
-	stanza, err := entry.Stanza()
-	if err != nil {
-		return err
-	}
-	fmt.Fprintln(p.stderr, "The token, which is not shown again, and what to add to the token file by hand:")
-	return p.show(token + "\n\n" + stanza)
-}
-
-// addToken adds the token to the file, and prints it once it is there: a token
-// that was shown works.
-func (p *program) addToken(file, token string, entry auth.Entry) error {
-	err := auth.AppendFile(file, entry)
-	if errors.Is(err, auth.ErrEdit) {
-		return fmt.Errorf("%w; without --file a token comes with what to add by hand", err)
-	}
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(p.stderr, "Added to %s. The token, which is not shown again:\n", file)
-	return p.show(token + "\n")
-}
-
-// show prints to standard output.
-func (p *program) show(text string) error {
 	if _, err := fmt.Fprint(p.stdout, text); err != nil {
 		return fmt.Errorf("print the token: %w", err)
+	}
+	return nil
+}
+
+// webhookSecret prints the secrets that a tenant's receivers verify with.
+func (p *program) webhookSecret(_ context.Context, args []string) error {
+	if len(args) != 1 || args[0] == "" {
+		return errors.New("webhook-secret takes one argument, the tenant's id")
+	}
+	loaded, _, err := config.Load(nil, p.lookup, p.stderr)
+	if err != nil {
+		return err
+	}
+	if len(loaded.WebhookSecrets) == 0 {
+		return errors.New("LUCIUS_WEBHOOK_SECRETS is not set, so no receiver can verify a webhook")
+	}
+	for _, secret := range loaded.WebhookSecrets {
+		if _, err := fmt.Fprintln(p.stdout, secret.ForTenant(args[0]).Reveal()); err != nil {
+			return fmt.Errorf("print the secret: %w", err)
+		}
 	}
 	return nil
 }

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -63,15 +61,12 @@ func scrape(t *testing.T, s *server) string {
 func TestChanged_LogsWithIdentity(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	s := &system{
-		log:     slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		metrics: newMetrics(prometheus.NewRegistry()),
-	}
+	log := slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	after := &statemachine.Aggregate{
 		Job:   statemachine.Job{ID: "job", TenantID: "tenant", CurrentStepID: "ocr", CorrelationID: "c", Traceparent: "00-t", Rev: 7},
 		Steps: []statemachine.Step{{ID: "ocr", LeaseID: "capability", LastErrorCode: statemachine.ErrorAckTimeout}},
 	}
-	s.changed(after, []statemachine.Transition{
+	logTransitions(log, after, []statemachine.Transition{
 		{Object: statemachine.ObjectStep, ID: "ocr", Type: "step.failed_retry", From: "INITIATED", To: "FAILED_RETRY", AttemptNo: 2, Cause: "ACK timeout"},
 		{Object: statemachine.ObjectOutbox, ID: "row", Type: "outbox.failed_final", From: "SENT", To: "FAILED_FINAL", AttemptNo: 2},
 	})

@@ -13,8 +13,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// onBoard is a system with circuits and a board of its own.
-func onBoard(t *testing.T) *system {
+// busWithBoard returns a bus with circuits and a board of its own.
+func busWithBoard(t *testing.T) *bus {
 	t.Helper()
 	board, err := outages.New(outages.Config{Store: memstore.New(memstore.Options{}), Table: "luciusschedule", Margin: time.Second})
 	if err != nil {
@@ -24,28 +24,28 @@ func onBoard(t *testing.T) *system {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &system{cfg: &config.Config{}, outages: board, breakers: circuits, bus: &bus{}}
+	return &bus{cfg: &config.Config{}, outages: board, circuits: circuits}
 }
 
-// fails sends to the topic, in vain.
-func (s *system) fails(topic string, verdict breaker.Verdict) {
+// fails reports a failed send to the topic.
+func (b *bus) fails(topic string, verdict breaker.Verdict) {
 	now := time.Now()
-	s.breakers.Report(s.breakers.Allow(topic, 1, now), breaker.Outcome{Verdict: verdict}, now)
+	b.circuits.Report(b.circuits.Allow(topic, 1, now), breaker.Outcome{Verdict: verdict}, now)
 }
 
 // noted checks what is out of service, notes it, and returns what the sweeper is told.
-func (s *system) noted(t *testing.T, want ...outages.Part) upkeep.Outages {
+func (b *bus) noted(t *testing.T, want ...outages.Part) upkeep.Outages {
 	t.Helper()
-	parts := s.outOfService(time.Now())
+	parts := b.outOfService(time.Now())
 	if !slices.Equal(parts, want) {
 		t.Errorf("out of service is %q, want %q", parts, want)
 	}
 	for _, part := range parts {
-		if err := s.outages.Note(t.Context(), part); err != nil {
+		if err := b.outages.Note(t.Context(), part); err != nil {
 			t.Fatal(err)
 		}
 	}
-	told, err := s.outagesForSweeper()(t.Context())
+	told, err := b.outagesForSweeper()(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,24 +57,24 @@ func (s *system) noted(t *testing.T, want ...outages.Part) upkeep.Outages {
 func TestOutages_AreThoseOfOpenCircuits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := onBoard(t)
-		told := s.noted(t)
+		b := busWithBoard(t)
+		told := b.noted(t)
 		if !told.Topic("topic1").IsZero() || !told.Replies.IsZero() {
 			t.Errorf("before any: %s, %s", told.Topic("topic1"), told.Replies)
 		}
-		s.fails("topic1", breaker.EntityFailed)
+		b.fails("topic1", breaker.EntityFailed)
 		began := time.Now()
-		told = s.noted(t, "topic1")
+		told = b.noted(t, "topic1")
 		if !told.Topic("topic1").Equal(began) || !told.Topic("topic2").IsZero() || !told.Replies.IsZero() {
 			t.Errorf("a topic is away: %s, %s, %s", told.Topic("topic1"), told.Topic("topic2"), told.Replies)
 		}
 		time.Sleep(time.Minute)
-		told = s.noted(t)
+		told = b.noted(t)
 		if !told.Topic("topic1").Equal(began.Add(time.Second)) {
 			t.Errorf("it ended at %s, want %s", told.Topic("topic1"), began.Add(time.Second))
 		}
-		s.fails("topic2", breaker.BusFailed)
-		told = s.noted(t, outages.Bus)
+		b.fails("topic2", breaker.BusFailed)
+		told = b.noted(t, outages.Bus)
 		if now := time.Now(); !told.Topic("topic1").Equal(now) || !told.Topic("topic2").Equal(now) || !told.Replies.IsZero() {
 			t.Errorf("the bus is away: %s, %s, %s", told.Topic("topic1"), told.Topic("topic2"), told.Replies)
 		}
@@ -85,10 +85,10 @@ func TestOutages_AreThoseOfOpenCircuits(t *testing.T) {
 func TestOutages_OfTheBusAreThoseOfReplies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := onBoard(t)
-		s.cfg.ServiceBus.Replies = true
-		s.fails("topic1", breaker.BusFailed)
-		if told := s.noted(t, outages.Bus); !told.Replies.Equal(time.Now()) {
+		b := busWithBoard(t)
+		b.cfg.ServiceBus.Replies = true
+		b.fails("topic1", breaker.BusFailed)
+		if told := b.noted(t, outages.Bus); !told.Replies.Equal(time.Now()) {
 			t.Errorf("replies are away until %s", told.Replies)
 		}
 	})
@@ -96,7 +96,7 @@ func TestOutages_OfTheBusAreThoseOfReplies(t *testing.T) {
 
 func TestOutages_OfThePullQueueAreNone(t *testing.T) {
 	t.Parallel()
-	if (&system{}).outagesForSweeper() != nil {
+	if (&bus{}).outagesForSweeper() != nil {
 		t.Error("the sweeper is to ask about outages")
 	}
 }
