@@ -1,3 +1,6 @@
+// Package config reads the server's configuration: flags, then environment
+// variables, then defaults. It refuses an invalid value with an error that names it,
+// and guesses nothing.
 package config
 
 import (
@@ -5,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -112,3 +116,28 @@ const (
 func (c *Config) Has(role string) bool {
 	return slices.Contains(c.Roles, role)
 }
+
+// Access configures the callers and their rate limits.
+type Access struct {
+	AuthFile       string
+	OIDCIssuer     string
+	OIDCAudience   string
+	OIDCRolesClaim string
+	TLSCert        string
+	TLSKey         string
+	TLSClientCA    string
+	// CallerLimit and TenantLimit have a Rate of 0 if there is no limit.
+	CallerLimit auth.LimitConfig
+	TenantLimit auth.LimitConfig
+	// AuditLog is [AuditStderr], [AuditOff], or a file.
+	AuditLog string
+}
+
+// The destinations of the audit log other than a file.
+const (
+	AuditStderr = "stderr"
+	AuditOff    = "off"
+)
+
+// Configured reports whether callers need a credential.
+func (a *Access) Configured() bool { return a.AuthFile != "" || a.OIDCIssuer != "" }

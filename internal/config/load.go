@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lucius-project/lucius/pkg/auth"
 )
 
 // stepTimeoutSeconds is the seeds' spelling of LUCIUS_STEP_RESULT_TIMEOUT.
@@ -26,7 +28,7 @@ func Load(args []string, lookup func(string) (string, bool), usage io.Writer) (*
 	loaded := &Loaded{texts: map[string]string{}}
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	flags.SetOutput(usage)
-	all := settings()
+	all := loaded.settings()
 	values := make([]*string, len(all))
 	for i, s := range all {
 		values[i] = flags.String(flagName(s.variable), "", fmt.Sprintf("%s (%s, default %q)", s.help, s.variable, s.standard))
@@ -42,7 +44,7 @@ func Load(args []string, lookup func(string) (string, bool), usage io.Writer) (*
 	for i, s := range all {
 		text, from := s.text(*values[i], given[flagName(s.variable)], lookup)
 		loaded.texts[s.variable] = text
-		if err := s.set(&loaded.Config, text); err != nil {
+		if err := s.set(text); err != nil {
 			if secret(s.variable) {
 				text = "(set)"
 			}
@@ -77,50 +79,47 @@ func (s *setting) text(flagValue string, given bool, lookup func(string) (string
 // crossCheck compares settings with each other.
 func (c *Config) crossCheck() []error {
 	var problems []error
-	if c.MaxPayloadBytes > c.MaxBodyBytes {
-		problems = append(problems, fmt.Errorf("LUCIUS_MAX_PAYLOAD_BYTES (%d) must not be larger than LUCIUS_MAX_BODY_BYTES (%d)",
-			c.MaxPayloadBytes, c.MaxBodyBytes))
-	}
-	if c.OnAzure() && (c.TableConnection == "") == (c.TableEndpoint == "") {
-		problems = append(problems, fmt.Errorf(
-			"LUCIUS_STORAGE_BACKEND %s needs LUCIUS_TABLE_CONNECTION or LUCIUS_TABLE_ENDPOINT, and not both", c.StorageBackend))
-	}
-	problems = append(problems, c.busCheck()...)
-	problems = append(problems, c.Access.check(c.ListenAddr)...)
-	if problem := c.Tables.distinct(); problem != nil {
-		problems = append(problems, problem)
-	}
-	if c.StorageBackend == BackendMemory || c.StorageBackend == BackendLocal {
-		for _, role := range []string{RoleAPI, RoleRelay, RoleSweeper} {
-			if !c.Has(role) {
-				problems = append(problems, fmt.Errorf(
-					"LUCIUS_ROLES leaves out %q, but only one process can use LUCIUS_STORAGE_BACKEND %s",
-					role, c.StorageBackend))
-			}
+	refuse := func(wrong bool, format string, args ...any) {
+		if wrong {
+			problems = append(problems, fmt.Errorf(format, args...))
 		}
 	}
+	refuse(c.MaxPayloadBytes > c.MaxBodyBytes, "LUCIUS_MAX_PAYLOAD_BYTES (%d) must not be larger than LUCIUS_MAX_BODY_BYTES (%d)",
+		c.MaxPayloadBytes, c.MaxBodyBytes)
+	refuse(c.OnAzure() && (c.TableConnection == "") == (c.TableEndpoint == ""),
+		"LUCIUS_STORAGE_BACKEND %s needs LUCIUS_TABLE_CONNECTION or LUCIUS_TABLE_ENDPOINT, and not both", c.StorageBackend)
+	refuse(c.Bus == BusServiceBus && (c.ServiceBus.Connection == "") == (c.ServiceBus.Namespace == ""),
+		"LUCIUS_BUS servicebus needs LUCIUS_SERVICEBUS_CONNECTION or LUCIUS_SERVICEBUS_NAMESPACE, and not both")
+	refuse(c.Bus != BusServiceBus && c.ServiceBus.Replies, "LUCIUS_SERVICEBUS_REPLIES needs LUCIUS_BUS servicebus")
+	topic := c.sharedTopic()
+	refuse(topic != "", "LUCIUS_SERVICEBUS_TOPIC_PREFIX %q and LUCIUS_SERVICEBUS_REPLY_PREFIX %q "+
+		"make %s a topic of directives and of replies", c.TopicPrefix, c.ServiceBus.ReplyPrefix, topic)
+
+	err := auth.CheckListen(c.ListenAddr, c.Configured())
+	refuse(err != nil, "LUCIUS_LISTEN_ADDR is %q, %w: set LUCIUS_AUTH_FILE or LUCIUS_OIDC_ISSUER", c.ListenAddr, err)
+	refuse(c.OIDCIssuer != "" && c.OIDCAudience == "",
+		"LUCIUS_OIDC_ISSUER needs LUCIUS_OIDC_AUDIENCE: otherwise its tokens for other services would be accepted")
+	refuse(c.OIDCIssuer == "" && c.OIDCAudience != "", "LUCIUS_OIDC_AUDIENCE needs LUCIUS_OIDC_ISSUER")
+	refuse((c.TLSCert == "") != (c.TLSKey == ""), "LUCIUS_TLS_CERT and LUCIUS_TLS_KEY are needed together")
+	refuse(c.TLSClientCA != "" && c.TLSCert == "",
+		"LUCIUS_TLS_CLIENT_CA needs LUCIUS_TLS_CERT and LUCIUS_TLS_KEY: clients show certificates only over TLS")
+	refuse(c.TLSClientCA != "" && c.AuthFile == "",
+		"LUCIUS_TLS_CLIENT_CA needs LUCIUS_AUTH_FILE, which says who the certificates stand for")
+
+	t := &c.Tables
+	tables := []string{t.Ledger, t.Jobs, t.Steps, t.Outbox, t.Events, t.Idempotency, t.Index, t.Inflight, t.Schedule, t.Queue}
+	slices.Sort(tables)
+	for i := 1; i < len(tables); i++ {
+		refuse(tables[i] == tables[i-1], "LUCIUS_…_TABLE: two tables are called %q", tables[i])
+	}
+	for _, role := range []string{RoleAPI, RoleRelay, RoleSweeper} {
+		refuse(!c.OnAzure() && !c.Has(role),
+			"LUCIUS_ROLES leaves out %q, but only one process can use LUCIUS_STORAGE_BACKEND %s", role, c.StorageBackend)
+	}
 	return problems
 }
 
-// busCheck compares the settings of the bus.
-func (c *Config) busCheck() []error {
-	var problems []error
-	if c.Bus == BusServiceBus && (c.ServiceBus.Connection == "") == (c.ServiceBus.Namespace == "") {
-		problems = append(problems, errors.New(
-			"LUCIUS_BUS servicebus needs LUCIUS_SERVICEBUS_CONNECTION or LUCIUS_SERVICEBUS_NAMESPACE, and not both"))
-	}
-	if c.Bus != BusServiceBus && c.ServiceBus.Replies {
-		problems = append(problems, errors.New("LUCIUS_SERVICEBUS_REPLIES needs LUCIUS_BUS servicebus"))
-	}
-	if topic := c.sharedTopic(); topic != "" {
-		problems = append(problems, fmt.Errorf("LUCIUS_SERVICEBUS_TOPIC_PREFIX %q and LUCIUS_SERVICEBUS_REPLY_PREFIX %q "+
-			"make %s a topic of directives and of replies", c.TopicPrefix, c.ServiceBus.ReplyPrefix, topic))
-	}
-	return problems
-}
-
-// sharedTopic returns a topic that directives and replies would share, empty if there
-// is none.
+// sharedTopic returns a topic that directives and replies would share, or "".
 func (c *Config) sharedTopic() string {
 	if !c.ServiceBus.Replies {
 		return ""
@@ -137,20 +136,6 @@ func (c *Config) sharedTopic() string {
 	return ""
 }
 
-// distinct returns an error if two tables have the same name.
-func (t Tables) distinct() error {
-	names := []string{
-		t.Ledger, t.Jobs, t.Steps, t.Outbox, t.Events, t.Idempotency, t.Index, t.Inflight, t.Schedule, t.Queue,
-	}
-	slices.Sort(names)
-	for i := 1; i < len(names); i++ {
-		if names[i] == names[i-1] {
-			return fmt.Errorf("LUCIUS_…_TABLE: two tables are called %q", names[i])
-		}
-	}
-	return nil
-}
-
 // flagName returns the flag of a variable.
 func flagName(variable string) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(variable, "LUCIUS_")), "_", "-")
@@ -158,7 +143,7 @@ func flagName(variable string) string {
 
 // Print writes the configuration, one variable a line, without its secrets.
 func (l *Loaded) Print(w io.Writer) error {
-	for _, s := range settings() {
+	for _, s := range l.settings() {
 		text := l.texts[s.variable]
 		if text != "" && secret(s.variable) {
 			text = "(set)"
