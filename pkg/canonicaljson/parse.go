@@ -26,34 +26,13 @@ const MaxDepth = 64
 // [problem.InvalidJSON]. Its detail does not quote the text.
 func Parse(data []byte) (any, error) {
 	p := parsers.Get().(*parser)
-	defer p.release()
 	p.text = data
 	p.decoder.Reset(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
-	return p.document()
-}
-
-// parsers pools decoders with their stacks.
-var parsers = sync.Pool{New: func() any { return &parser{decoder: new(jsontext.Decoder)} }}
-
-// noText is the input of an idle decoder.
-var noText = bytes.NewReader(nil)
-
-// parser parses one text. It finds duplicate names by the maps of the tree,
-// which is cheaper than the decoder's own check.
-type parser struct {
-	decoder *jsontext.Decoder
-	text    []byte // The input, for lines and columns.
-}
-
-// release drops the text and returns the parser to the pool.
-func (p *parser) release() {
-	p.text = nil
-	p.decoder.Reset(noText)
-	parsers.Put(p)
-}
-
-// document parses the value and checks that no text follows.
-func (p *parser) document() (any, error) {
+	defer func() {
+		p.text = nil
+		p.decoder.Reset(noText)
+		parsers.Put(p)
+	}()
 	token, err := p.decoder.ReadToken()
 	if errors.Is(err, io.EOF) {
 		return nil, p.refuse("", len(p.text), "is empty", "it is empty")
@@ -72,7 +51,20 @@ func (p *parser) document() (any, error) {
 	return tree, nil
 }
 
-// value returns the scalar that the token is, or the compound that it begins.
+// parsers pools decoders with their stacks.
+var parsers = sync.Pool{New: func() any { return &parser{decoder: new(jsontext.Decoder)} }}
+
+// noText is the input of an idle decoder.
+var noText = bytes.NewReader(nil)
+
+// parser parses one text. It finds duplicate names by the maps of the tree,
+// which is cheaper than the decoder's own check.
+type parser struct {
+	decoder *jsontext.Decoder
+	text    []byte // The input, for lines and columns.
+}
+
+// value returns the scalar that the token is, or the object or array that it begins.
 func (p *parser) value(token jsontext.Token, depth int) (any, error) {
 	switch token.Kind() {
 	case jsontext.KindNull:
@@ -84,30 +76,20 @@ func (p *parser) value(token jsontext.Token, depth int) (any, error) {
 	case jsontext.KindString:
 		return token.String(), nil
 	case jsontext.KindNumber:
-		return p.number(token)
-	default: // the decoder returns only '{' or '[' here
-		return p.compound(token, depth+1)
+		literal, ok := plainDecimal(token.String())
+		if !ok {
+			return nil, p.exceeds("is a number that needs more than %d digits", MaxDigits)
+		}
+		return json.Number(literal), nil
 	}
-}
-
-// compound returns the object or array that the token begins.
-func (p *parser) compound(token jsontext.Token, depth int) (any, error) {
-	if depth > MaxDepth {
+	switch { // The decoder returns only '{' or '[' here.
+	case depth == MaxDepth:
 		return nil, p.exceeds("is nested deeper than %d levels", MaxDepth)
+	case token.Kind() == jsontext.KindBeginObject:
+		return p.object(depth + 1)
+	default:
+		return p.array(depth + 1)
 	}
-	if token.Kind() == jsontext.KindBeginObject {
-		return p.object(depth)
-	}
-	return p.array(depth)
-}
-
-// number returns the token's exact value in canonical spelling.
-func (p *parser) number(token jsontext.Token) (any, error) {
-	literal, ok := plainDecimal(token.String())
-	if !ok {
-		return nil, p.exceeds("is a number that needs more than %d digits", MaxDigits)
-	}
-	return json.Number(literal), nil
 }
 
 // object reads members up to the end of the object.

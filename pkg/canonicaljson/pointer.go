@@ -43,26 +43,20 @@ func Lookup(tree any, pointer string) (any, bool) {
 		return nil, false
 	}
 	for token := range path.Tokens() {
-		var found bool
-		if tree, found = child(tree, token); !found {
+		found := false
+		switch parent := tree.(type) {
+		case map[string]any:
+			tree, found = parent[token]
+		case []any:
+			if i, ok := arrayIndex(token); ok && i < len(parent) {
+				tree, found = parent[i], true
+			}
+		}
+		if !found {
 			return nil, false
 		}
 	}
 	return tree, true
-}
-
-// child returns the member or element that the reference token names.
-func child(parent any, token string) (any, bool) {
-	switch v := parent.(type) {
-	case map[string]any:
-		value, found := v[token]
-		return value, found
-	case []any:
-		if i, ok := arrayIndex(token); ok && i < len(v) {
-			return v[i], true
-		}
-	}
-	return nil, false
 }
 
 // Members splits the text of an object that [Parse] accepted into the verbatim
@@ -105,37 +99,27 @@ func descend(decoder *jsontext.Decoder, token string) bool {
 	}
 	switch begin.Kind() {
 	case jsontext.KindBeginObject:
-		return seekMember(decoder, token)
+		for {
+			name, err := decoder.ReadToken()
+			if err != nil || name.Kind() == jsontext.KindEndObject {
+				return false
+			}
+			if name.String() == token {
+				return true
+			}
+			if decoder.SkipValue() != nil {
+				return false
+			}
+		}
 	case jsontext.KindBeginArray:
 		i, ok := arrayIndex(token)
-		return ok && seekElement(decoder, i)
+		for ; ok && i > 0; i-- {
+			ok = decoder.SkipValue() == nil // It fails also at the end of the array.
+		}
+		return ok && decoder.PeekKind() != jsontext.KindEndArray
 	default:
 		return false
 	}
-}
-
-func seekMember(decoder *jsontext.Decoder, name string) bool {
-	for {
-		token, err := decoder.ReadToken()
-		if err != nil || token.Kind() == jsontext.KindEndObject {
-			return false
-		}
-		if token.String() == name {
-			return true
-		}
-		if decoder.SkipValue() != nil {
-			return false
-		}
-	}
-}
-
-func seekElement(decoder *jsontext.Decoder, i int) bool {
-	for ; i > 0; i-- {
-		if decoder.SkipValue() != nil { // also at the end of the array
-			return false
-		}
-	}
-	return decoder.PeekKind() != jsontext.KindEndArray
 }
 
 // arrayIndex parses the reference token of an array element: digits without a
