@@ -213,21 +213,24 @@ func TestWatcher_ARefusedFileThatIsRestored(t *testing.T) {
 	}
 }
 
-func TestWatcher_ReloadNow(t *testing.T) {
+func TestWatcher_AskLoadsAtOnce(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
 	before := w.holder.Current()
-	if outcome, err := w.ReloadNow(t.Context()); outcome != reload.Reloaded || err != nil || w.holder.Current() == before {
+	w.Ask()
+	if outcome, err := w.RunOnce(t.Context()); outcome != reload.Reloaded || err != nil || w.holder.Current() == before {
 		t.Errorf("unchanged files: %s, %v, want them loaded again", outcome, err)
 	}
 	w.write(t, "p.yaml", small("version: 2", ""))
-	if outcome, err := w.ReloadNow(t.Context()); outcome != reload.Reloaded || err != nil || w.version() != "2" {
+	w.Ask()
+	if outcome, err := w.RunOnce(t.Context()); outcome != reload.Reloaded || err != nil || w.version() != "2" {
 		t.Errorf("a change: %s, %v, version %s", outcome, err, w.version())
 	}
 	if err := os.RemoveAll(w.dir); err != nil {
 		t.Fatal(err)
 	}
-	if outcome, err := w.ReloadNow(t.Context()); outcome != reload.Refused || !errors.Is(err, fs.ErrNotExist) || w.version() != "2" {
+	w.Ask()
+	if outcome, err := w.RunOnce(t.Context()); outcome != reload.Refused || !errors.Is(err, fs.ErrNotExist) || w.version() != "2" {
 		t.Errorf("no folder: %s, %v, version %s", outcome, err, w.version())
 	}
 	if got := w.looks(t, 1)[0]; got != "unchanged" {

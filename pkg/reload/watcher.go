@@ -33,17 +33,6 @@ type Config struct {
 // ones in use. news are attributes for the log; there may be none.
 type Load func() (news []any, err error)
 
-// Validate returns an error that names the first invalid field.
-func (c Config) Validate() error {
-	switch {
-	case c.Name == "":
-		return errors.New("reload: Name is required")
-	case c.Look == nil || c.InUse == nil:
-		return errors.New("reload: Look and InUse are required")
-	}
-	return nil
-}
-
 // Watcher reloads changed files: all of them as one set, or none.
 //
 // It polls the contents of the files. File system notifications would be a
@@ -57,9 +46,8 @@ type Watcher struct {
 	// interval.
 	seen string
 	// tried is the digest of the last attempt if it failed, otherwise empty.
-	tried string
-	// logged is the last failure that was logged.
-	logged string
+	tried  string
+	logged string // the last failure that was logged
 	wake   chan struct{}
 
 	mu      sync.Mutex
@@ -67,10 +55,13 @@ type Watcher struct {
 	asked   bool // The next look loads the files, changed or not.
 }
 
-// New returns a watcher, or an error that names the invalid field.
+// New returns a watcher, or an error that names the missing fields.
 func New(cfg Config) (*Watcher, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
+	switch {
+	case cfg.Name == "":
+		return nil, errors.New("reload: Name is required")
+	case cfg.Look == nil || cfg.InUse == nil:
+		return nil, errors.New("reload: Look and InUse are required")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -131,38 +122,24 @@ func (w *Watcher) Asked() <-chan struct{} { return w.wake }
 
 // RunOnce looks at the files, and loads a change that the previous look saw as
 // well. The error, only with [Refused], is that of the load and already logged.
-// Refused files are not loaded again before they change. Only one call of
-// RunOnce or ReloadNow may run at a time.
+// Refused files are not loaded again before they change. Only one call may run
+// at a time.
 func (w *Watcher) RunOnce(ctx context.Context) (Outcome, error) {
 	w.mu.Lock()
 	asked := w.asked
 	w.asked = false
 	w.mu.Unlock()
-	if asked {
+	digest, load := w.cfg.Look()
+	switch {
+	case asked:
 		w.logged = "" // The operator wants an answer, even the same one again.
-		return w.ReloadNow(ctx)
-	}
-	switch digest, load := w.cfg.Look(); digest {
-	case cmp.Or(w.tried, w.cfg.InUse()):
+	case digest == cmp.Or(w.tried, w.cfg.InUse()):
 		w.seen = ""
 		return Unchanged, nil
-	case w.seen:
-		return w.load(ctx, digest, load)
-	default:
+	case digest != w.seen:
 		w.seen = digest
 		return Settling, nil
 	}
-}
-
-// ReloadNow loads the files, changed or not. The error, only with [Refused], is
-// that of the load.
-func (w *Watcher) ReloadNow(ctx context.Context) (Outcome, error) {
-	digest, load := w.cfg.Look()
-	return w.load(ctx, digest, load)
-}
-
-// load puts the files into use, or records why it could not.
-func (w *Watcher) load(ctx context.Context, digest string, load Load) (Outcome, error) {
 	news, err := load()
 	outcome := Reloaded
 	w.seen, w.tried = "", ""
@@ -173,21 +150,14 @@ func (w *Watcher) load(ctx context.Context, digest string, load Load) (Outcome, 
 	w.refused = err
 	w.mu.Unlock()
 	w.cfg.Observe(outcome)
-	w.log(ctx, news, err)
-	return outcome, err
-}
-
-// log logs a reload, or a failure that differs from the last one.
-func (w *Watcher) log(ctx context.Context, news []any, err error) {
 	if err == nil {
 		w.logged = ""
 		w.cfg.Logger.InfoContext(ctx, "files reloaded", append([]any{"files", w.cfg.Name}, news...)...)
-		return
-	}
-	if text := err.Error(); text != w.logged {
+	} else if text := err.Error(); text != w.logged {
 		w.logged = text
 		w.cfg.Logger.ErrorContext(ctx, "files refused, those before stay in use", "files", w.cfg.Name, "error", text)
 	}
+	return outcome, err
 }
 
 // FileError is a fault in a file and its line.

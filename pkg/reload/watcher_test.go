@@ -110,7 +110,7 @@ func TestWatcher_RunOnce(t *testing.T) {
 	}
 }
 
-func TestWatcher_ReloadNow(t *testing.T) {
+func TestWatcher_AskLoadsAtOnce(t *testing.T) {
 	t.Parallel()
 	f := watch(t)
 	for _, step := range []struct {
@@ -119,7 +119,8 @@ func TestWatcher_ReloadNow(t *testing.T) {
 		used string
 	}{{"one", reload.Reloaded, "one"}, {"two", reload.Reloaded, "two"}, {"bad", reload.Refused, "two"}} {
 		f.disk.Store(step.disk)
-		if outcome, err := f.ReloadNow(t.Context()); outcome != step.want || f.used != step.used || (err != nil) != (step.want == reload.Refused) {
+		f.Ask()
+		if outcome, err := f.RunOnce(t.Context()); outcome != step.want || f.used != step.used || (err != nil) != (step.want == reload.Refused) {
 			t.Errorf("%s: %s, %v, and %s is in use", step.disk, outcome, err, f.used)
 		}
 	}
