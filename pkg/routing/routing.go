@@ -1,0 +1,177 @@
+// Package routing chooses the lane of the bus for a step's directives.
+//
+//	request's mode ─┐
+//	protocol's mode ┼─► mode ──► routing key ──► lane ──► topic
+//	DEFAULT ────────┘            tenant id       CRC-32    prefix + lane
+//	                             (BURST: tenant  modulo
+//	                             id + doc id)    lanes
+//
+// All directives of one routing key share a lane. In the mode DEFAULT this is
+// all of a tenant's work, so that a busy tenant fills only one lane; in BURST a
+// tenant's documents spread over the lanes.
+//
+// Ids are normalised first, so that spellings of the same id share a lane:
+// Unicode NFC, white space trimmed, lower case (rune by rune, without
+// language-specific rules). The concatenation of BURST has no separator:
+// tenant_a with doc_1 and tenant_ad with oc_1 share a lane, which is harmless.
+//
+// A key's lane changes only with the number of lanes. The decision and its
+// reason are stored with the step, and never made twice.
+//
+// The package is pure and safe for concurrent use.
+//
+// Source: Option B spec, 7. Routing and Partitioning; Orchestrator flow canvas,
+// Partition + Routing.
+package routing
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strconv"
+	"strings"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// The defaults of [Config].
+const (
+	DefaultLanes       = 16
+	DefaultTopicPrefix = "global-bus-p"
+)
+
+// MaxLanes is the greatest number of lanes. Each lane is a topic of its own.
+const MaxLanes = 1024
+
+// Config configures the lanes.
+type Config struct {
+	// Lanes is the number of lanes, 1 to [MaxLanes]. Optional. Defaults to
+	// [DefaultLanes]. Changing it moves routing keys to other lanes.
+	Lanes int
+	// TopicPrefix is the topic's name without the lane's number. Optional.
+	// Defaults to [DefaultTopicPrefix].
+	TopicPrefix string
+}
+
+// Router makes routing decisions. It is immutable and safe for concurrent use.
+type Router struct{ config Config }
+
+// New returns a router over the configured lanes, or an error that names the invalid
+// field.
+func New(config Config) (*Router, error) {
+	if config.Lanes < 0 || config.Lanes > MaxLanes {
+		return nil, fmt.Errorf("routing: Lanes is %d and must be 1 to %d", config.Lanes, MaxLanes)
+	}
+	config.Lanes = cmp.Or(config.Lanes, DefaultLanes)
+	config.TopicPrefix = cmp.Or(config.TopicPrefix, DefaultTopicPrefix)
+	return &Router{config}, nil
+}
+
+var (
+	// ErrTenantIDRequired is returned when the tenant id is empty or blank.
+	ErrTenantIDRequired = errors.New("routing: a tenant id is required")
+	// ErrDocIDRequired is returned when the mode is BURST and the doc id is
+	// empty or blank.
+	ErrDocIDRequired = errors.New("routing: the mode BURST requires a doc_id")
+	// ErrUnknownMode is returned when a mode is neither DEFAULT nor BURST.
+	ErrUnknownMode = errors.New("routing: unknown mode")
+)
+
+// Mode is how the routing key is made.
+//
+// Source: Option B spec, 7.1.
+type Mode string
+
+// The modes.
+const (
+	// Default makes the key from the tenant id.
+	Default Mode = "DEFAULT"
+	// Burst makes the key from the tenant id and the doc id.
+	Burst Mode = "BURST"
+)
+
+// Valid reports whether the mode is one of the modes.
+func (m Mode) Valid() bool { return m == Default || m == Burst }
+
+// Source is where the mode comes from.
+type Source string
+
+// The sources, in order of precedence.
+const (
+	SourceRequest  Source = "request"
+	SourceProtocol Source = "protocol"
+	SourceDefault  Source = "default"
+)
+
+// Request is the input of a decision.
+type Request struct {
+	// TenantID is the command's tenant_id. Required.
+	TenantID string
+	// DocID is the command's doc_id. Required if the mode is BURST.
+	DocID string
+	// RequestMode is the mode that the command asks for, or empty.
+	RequestMode Mode
+	// ProtocolMode is the mode that the protocol gives the step, or empty.
+	ProtocolMode Mode
+}
+
+// Decision is where a step's directives go, and why.
+type Decision struct {
+	// Mode is the resolved mode.
+	Mode Mode
+	// Lane is the lane's number, counted from 0.
+	Lane int
+	// RoutingKey is the normalised key that the lane was computed from.
+	RoutingKey string
+	// Topic is the name of the lane's topic.
+	Topic string
+	// Source is where the mode comes from.
+	Source Source
+	// Reason is a sentence for people.
+	Reason string
+}
+
+// Decide routes a step. It returns [ErrTenantIDRequired], [ErrDocIDRequired] or
+// [ErrUnknownMode].
+//
+// Source: Option B spec, 7.1 and 7.2; Orchestrator flow canvas, Partition + Routing.
+func (r *Router) Decide(request Request) (Decision, error) {
+	mode, source := Default, SourceDefault
+	why := "Neither the request nor the protocol names a mode, which means "
+	switch {
+	case request.RequestMode != "":
+		mode, source, why = request.RequestMode, SourceRequest, "The request asks for "
+	case request.ProtocolMode != "":
+		mode, source = request.ProtocolMode, SourceProtocol
+		why = "The request names no mode and the protocol asks for "
+	}
+	key := normalise(request.TenantID)
+	if key == "" {
+		return Decision{}, ErrTenantIDRequired
+	}
+	what := "the tenant id alone chooses the lane"
+	switch mode {
+	case Default:
+	case Burst:
+		doc := normalise(request.DocID)
+		if doc == "" {
+			return Decision{}, ErrDocIDRequired
+		}
+		key += doc
+		what = "the tenant id and the doc id choose the lane"
+	default:
+		return Decision{}, fmt.Errorf("%w %q: it must be %s or %s", ErrUnknownMode, mode, Default, Burst)
+	}
+	lane := int(crc32.ChecksumIEEE([]byte(key)) % uint32(r.config.Lanes))
+	return Decision{
+		Mode: mode, Lane: lane, RoutingKey: key, Topic: r.config.TopicPrefix + strconv.Itoa(lane),
+		Source: source, Reason: why + string(mode) + ": " + what + ".",
+	}, nil
+}
+
+// normalise maps all spellings of an id to one text: Unicode NFC, trimmed,
+// lower case.
+func normalise(id string) string {
+	return strings.ToLower(strings.TrimSpace(norm.NFC.String(id)))
+}
