@@ -1,10 +1,14 @@
 package commands
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -34,7 +38,11 @@ func Decode(body []byte, headers Headers, policy Policy) (*Command, error) {
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	command.Hash = hash(fields)
+	same := make(map[string]any, len(hashed))
+	for _, name := range hashed {
+		same[name] = fields[name]
+	}
+	command.Hash = canonicaljson.Hash(same)
 	return command, nil
 }
 
@@ -42,15 +50,6 @@ func Decode(body []byte, headers Headers, policy Policy) (*Command, error) {
 //
 // Source: Ledger and state model, Canonical JSON for idempotency.
 var hashed = []string{"tenant_id", "request_type", "input_ref", "output_ref", "payload", "schema_version"}
-
-// hash returns the idempotency hash.
-func hash(fields map[string]any) string {
-	same := make(map[string]any, len(hashed))
-	for _, name := range hashed {
-		same[name] = fields[name]
-	}
-	return canonicaljson.Hash(same)
-}
 
 // known are the fields of a command.
 var known = map[string]bool{
@@ -116,4 +115,269 @@ func (d *decoder) err() error {
 		d.violations = append(d.violations, problem.Violation{Message: fmt.Sprintf("has %d more violations", d.unnamed)})
 	}
 	return &problem.Error{Code: d.code, Errors: d.violations}
+}
+
+// presence says whether a field may be absent.
+type presence bool
+
+const (
+	required presence = true
+	optional presence = false
+)
+
+// present returns the field's value, or false if it is absent or null.
+func (d *decoder) present(name string, need presence) (any, bool) {
+	value := d.fields[name]
+	if value == nil && need == required {
+		d.fail(problem.InvalidEnvelope, "/"+name, "is required")
+	}
+	return value, value != nil
+}
+
+// text reads an id or another short text.
+func (d *decoder) text(name string, limit int, need presence) string {
+	value, ok := d.present(name, need)
+	if !ok {
+		return ""
+	}
+	text, ok := value.(string)
+	if !ok {
+		d.fail(problem.InvalidEnvelope, "/"+name, "must be a string, not %s", describe(value))
+		return ""
+	}
+	d.checkText("/"+name, text, limit)
+	return text
+}
+
+// checkText applies the rules of ids and short texts.
+func (d *decoder) checkText(pointer, text string, limit int) {
+	switch {
+	case strings.TrimSpace(text) == "":
+		d.fail(problem.InvalidEnvelope, pointer, "must not be empty or blank")
+	case len(text) > limit:
+		d.tooLong(pointer, len(text), limit)
+	case strings.ContainsFunc(text, unicode.IsControl):
+		d.fail(problem.InvalidEnvelope, pointer, "must not contain control characters")
+	case !utf8.ValidString(text): // of a header; a body that is not UTF-8 is refused whole
+		d.fail(problem.InvalidEnvelope, pointer, "must be UTF-8")
+	}
+}
+
+// tooLong records a value that exceeds its limit, both in bytes.
+func (d *decoder) tooLong(pointer string, size, limit int) {
+	d.fail(problem.TooLarge, pointer, "is %d bytes long; at most %d are allowed", size, limit)
+}
+
+// mode reads the mode.
+func (d *decoder) mode() routing.Mode {
+	value, ok := d.present("mode", optional)
+	if !ok {
+		return ""
+	}
+	text, _ := value.(string)
+	mode := routing.Mode(text)
+	if !mode.Valid() {
+		d.fail(problem.InvalidEnvelope, "/mode", "must be %q or %q", routing.Default, routing.Burst)
+		return ""
+	}
+	return mode
+}
+
+// payload reads the payload, verbatim and as a tree.
+func (d *decoder) payload() (json.RawMessage, map[string]any) {
+	value, ok := d.present("payload", required)
+	if !ok {
+		return nil, nil
+	}
+	tree, ok := value.(map[string]any)
+	if !ok {
+		d.fail(problem.InvalidEnvelope, "/payload", "must be an object, not %s", describe(value))
+		return nil, nil
+	}
+	text := d.texts["payload"]
+	if limit := cmp.Or(d.policy.MaxPayloadBytes, DefaultMaxPayload); len(text) > limit {
+		d.tooLong("/payload", len(text), limit)
+	}
+	return text, tree
+}
+
+// ref reads a reference: an object that is opaque except for its uri.
+func (d *decoder) ref(name string, need presence) json.RawMessage {
+	value, ok := d.present(name, need)
+	if !ok {
+		return nil
+	}
+	object, ok := value.(map[string]any)
+	if !ok {
+		d.fail(problem.InvalidEnvelope, "/"+name, "must be an object, not %s", describe(value))
+		return nil
+	}
+	text := d.texts[name]
+	if len(text) > MaxRef {
+		d.tooLong("/"+name, len(text), MaxRef)
+	}
+	d.checkURI("/"+name+"/uri", object["uri"])
+	return text
+}
+
+// checkURI applies the rules of a reference's uri.
+func (d *decoder) checkURI(pointer string, value any) {
+	uri, ok := value.(string)
+	switch {
+	case value == nil:
+		d.fail(problem.RefInvalid, pointer, "is required")
+	case !ok:
+		d.fail(problem.RefInvalid, pointer, "must be a string, not %s", describe(value))
+	case strings.TrimSpace(uri) == "":
+		d.fail(problem.RefInvalid, pointer, "must not be empty or blank")
+	case len(uri) > MaxURI:
+		d.tooLong(pointer, len(uri), MaxURI)
+	case strings.ContainsFunc(uri, unicode.IsControl):
+		d.fail(problem.RefInvalid, pointer, "must not contain control characters")
+	case !d.policy.allows(uri):
+		d.fail(problem.RefInvalid, pointer, "has a scheme or prefix that is not allowed here")
+	}
+}
+
+// callbackURLs reads the list of webhook URLs.
+func (d *decoder) callbackURLs() []string {
+	value, ok := d.present("callback_urls", optional)
+	if !ok {
+		return nil
+	}
+	list, ok := value.([]any)
+	if !ok {
+		d.fail(problem.InvalidEnvelope, "/callback_urls", "must be an array, not %s", describe(value))
+		return nil
+	}
+	if len(list) > MaxCallbackURLs {
+		d.fail(problem.TooLarge, "/callback_urls", "has %d entries; at most %d are allowed", len(list), MaxCallbackURLs)
+		return nil
+	}
+	urls := make([]string, len(list))
+	for i, entry := range list {
+		pointer := fmt.Sprintf("/callback_urls/%d", i)
+		text, ok := entry.(string)
+		switch {
+		case !ok:
+			d.fail(problem.InvalidEnvelope, pointer, "must be a string, not %s", describe(entry))
+		case len(text) > MaxCallbackURL:
+			d.tooLong(pointer, len(text), MaxCallbackURL)
+		default: // The sender checks again: a name may resolve differently by then.
+			if fault := d.policy.callbackFault(text); fault != "" {
+				d.fail(problem.InvalidEnvelope, pointer, "%s", fault)
+			}
+			urls[i] = text
+		}
+	}
+	return urls
+}
+
+// describe names the type of a value of a parsed tree.
+func describe(value any) string {
+	switch value.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return "a boolean"
+	case json.Number:
+		return "a number"
+	case string:
+		return "a string"
+	case []any:
+		return "an array"
+	default:
+		return "an object"
+	}
+}
+
+// idempotencyKey reads the key from the body or from the header.
+func (d *decoder) idempotencyKey(header string) string {
+	key := d.text("idempotency_key", MaxIdempotencyKey, optional)
+	if header == "" {
+		return key
+	}
+	fromHeader, ok := unquote(header)
+	switch {
+	case !ok:
+		d.fail(problem.InvalidEnvelope, "/idempotency_key", "is malformed in the header: a quoted text must end with its quotation mark")
+	case d.fields["idempotency_key"] == nil:
+		d.checkText("/idempotency_key", fromHeader, MaxIdempotencyKey)
+	case key != fromHeader:
+		d.fail(problem.InvalidEnvelope, "/idempotency_key", "differs from the Idempotency-Key header")
+	}
+	return fromHeader
+}
+
+// HeaderKey returns the idempotency key of an Idempotency-Key header, by the rules
+// for commands; it is empty if the header is. The error is a [problem.Error] with the
+// code [problem.InvalidEnvelope], or [problem.TooLarge] beyond [MaxIdempotencyKey]
+// bytes.
+func HeaderKey(header string) (string, error) {
+	var d decoder
+	key := d.idempotencyKey(header)
+	for i := range d.violations {
+		fault := &d.violations[i]
+		fault.Pointer, fault.Message = "", "Idempotency-Key "+fault.Message // The key is not in the body.
+	}
+	return key, d.err()
+}
+
+// unquote returns the text of a header that is a String of RFC 9651, as the
+// Idempotency-Key header of the IETF draft is. Many clients send the bare text,
+// which is returned unchanged.
+func unquote(header string) (string, bool) {
+	rest, quoted := strings.CutPrefix(header, `"`)
+	if !quoted {
+		return header, true
+	}
+	var text strings.Builder
+	for i := 0; i < len(rest); i++ {
+		switch c := rest[i]; {
+		case c == '"':
+			return text.String(), i == len(rest)-1
+		case c != '\\':
+			text.WriteByte(c)
+		case i+1 < len(rest) && (rest[i+1] == '"' || rest[i+1] == '\\'):
+			i++
+			text.WriteByte(rest[i])
+		default:
+			return "", false
+		}
+	}
+	return "", false
+}
+
+// traceparent reads the trace context from the body, else from the header.
+func (d *decoder) traceparent(header string) string {
+	value, ok := d.present("traceparent", optional)
+	if !ok {
+		if !isTraceparent(header) {
+			return ""
+		}
+		return header
+	}
+	text, _ := value.(string)
+	if !isTraceparent(text) {
+		d.fail(problem.InvalidEnvelope, "/traceparent", "must be a W3C traceparent: version-traceid-parentid-flags, in lower-case hex")
+	}
+	return text
+}
+
+// isTraceparent reports whether text is a traceparent of W3C Trace Context with
+// the four fields of version 00.
+func isTraceparent(text string) bool {
+	fields := strings.Split(text, "-")
+	if len(fields) != 4 {
+		return false
+	}
+	version, traceID, parentID, flags := fields[0], fields[1], fields[2], fields[3]
+	return isHex(version, 2) && version != "ff" && isHex(flags, 2) &&
+		isHex(traceID, 32) && strings.Trim(traceID, "0") != "" &&
+		isHex(parentID, 16) && strings.Trim(parentID, "0") != ""
+}
+
+// isHex reports whether text is exactly n lower-case hexadecimal digits.
+func isHex(text string, digits int) bool {
+	return len(text) == digits && strings.Trim(text, "0123456789abcdef") == ""
 }

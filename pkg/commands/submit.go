@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,104 +60,70 @@ func (s *Service) Submit(ctx context.Context, body []byte, headers Headers, auth
 	if err := authorize(command.TenantID); err != nil {
 		return ledger.Accepted{}, err
 	}
-	made, err := s.make(command)
-	if err != nil {
-		return s.replayed(ctx, command, err)
+	made, err := s.job(command)
+	if err == nil {
+		accepted, err := s.cfg.Ledger.Accept(ctx, made)
+		return accepted, ledger.Problem(err)
 	}
-	accepted, err := s.cfg.Ledger.Accept(ctx, made)
-	return accepted, ledger.Problem(err)
-}
-
-// make returns the ledger's command, by the protocols in use.
-func (s *Service) make(command *Command) (ledger.Command, error) {
-	proto, err := s.resolve(command)
-	if err != nil {
-		return ledger.Command{}, err
-	}
-	job, err := s.job(command, proto)
-	if err != nil {
-		return ledger.Command{}, err
-	}
-	steps, err := s.steps(command, proto)
-	if err != nil {
-		return ledger.Command{}, err
-	}
-	return ledger.Command{
-		Job: job, Steps: steps, Payload: command.Payload, Limit: s.cfg.Limit, Actor: "client",
-	}, nil
-}
-
-// replayed looks up the job of a command that would be refused now but may have been
-// accepted before: protocols may have changed since, and a replay is never refused.
-func (s *Service) replayed(ctx context.Context, command *Command, refusal error) (ledger.Accepted, error) {
-	accepted, found, err := s.cfg.Ledger.Replay(ctx, ledger.Command{Job: statemachine.Job{
+	// The command may have been accepted before: protocols may have changed since, and a
+	// replay is never refused.
+	accepted, found, lookup := s.cfg.Ledger.Replay(ctx, ledger.Command{Job: statemachine.Job{
 		TenantID: command.TenantID, IdempotencyKey: command.IdempotencyKey, IdempotencyHash: command.Hash,
 	}})
-	if errors.Is(err, ledger.ErrIdempotencyMismatch) || err == nil && !found {
-		return ledger.Accepted{}, refusal
+	if errors.Is(lookup, ledger.ErrIdempotencyMismatch) || lookup == nil && !found {
+		return ledger.Accepted{}, err
 	}
-	return accepted, ledger.Problem(err)
+	return accepted, ledger.Problem(lookup)
 }
 
-// resolve finds the command's protocol and checks the command against it.
+// job checks the command against its protocol, and returns the ledger's command: the
+// job with a copy of the protocol's steps, which later changes of the protocol do not
+// affect.
 //
 // Source: Option B spec, 5.2 and 6.
-func (s *Service) resolve(command *Command) (*protocol.Protocol, error) {
+func (s *Service) job(command *Command) (made ledger.Command, err error) {
 	proto, ok := s.cfg.Protocols.Current().Lookup(command.RequestType)
 	if !ok {
-		return nil, &problem.Error{Code: problem.UnknownRequestType, Errors: []problem.Violation{{
+		return made, &problem.Error{Code: problem.UnknownRequestType, Errors: []problem.Violation{{
 			Pointer: "/request_type", Message: fmt.Sprintf("%q belongs to no protocol", command.RequestType),
 		}}}
 	}
 	if violations := proto.CheckSchemaVersion(command.SchemaVersion); len(violations) > 0 {
-		return nil, &problem.Error{Code: problem.SchemaVersionUnsupported, Errors: violations}
+		return made, &problem.Error{Code: problem.SchemaVersionUnsupported, Errors: violations}
 	}
 	if violations := proto.ValidatePayload(command.PayloadTree); len(violations) > 0 {
-		return nil, &problem.Error{Code: problem.PayloadInvalid, Errors: violations}
+		return made, &problem.Error{Code: problem.PayloadInvalid, Errors: violations}
 	}
-	return proto, nil
-}
-
-// job returns the command's job.
-func (s *Service) job(command *Command, proto *protocol.Protocol) (statemachine.Job, error) {
 	correlationID := command.CorrelationID
 	if correlationID == "" {
 		id, err := uuid.NewRandom()
 		if err != nil {
-			return statemachine.Job{}, fmt.Errorf("make a correlation id: %w", err)
+			return made, fmt.Errorf("make a correlation id: %w", err)
 		}
 		correlationID = id.String()
 	}
-	mode := statemachine.Mode(command.Mode)
-	if mode == "" {
-		mode = statemachine.ModeDefault
-	}
-	return statemachine.Job{
-		TenantID: command.TenantID, RequestType: command.RequestType, SchemaVersion: command.SchemaVersion,
-		ProtocolID: proto.ID, ProtocolVersion: proto.Version, Mode: mode, DocID: command.DocID,
-		IdempotencyKey: command.IdempotencyKey, IdempotencyHash: command.Hash,
-		InputRef: command.InputRef, OutputRef: command.OutputRef, WorkspaceRef: command.WorkspaceRef,
-		CallbackURLs: command.CallbackURLs, CorrelationID: correlationID, Traceparent: command.Traceparent,
-	}, nil
-}
-
-// steps copies the protocol's steps, so that later changes of the protocol do not
-// affect the job.
-func (s *Service) steps(command *Command, proto *protocol.Protocol) ([]statemachine.Step, error) {
 	steps := make([]statemachine.Step, len(proto.Steps))
 	for i := range proto.Steps {
 		step := &proto.Steps[i]
-		routed, err := s.route(command, step)
-		if err != nil {
-			return nil, err
-		}
 		steps[i] = statemachine.Step{
 			ID: step.ID, Type: step.Type, Service: step.Service, Input: step.Input,
-			PayloadPointer: step.PayloadPointer, Policy: step.Policy(s.cfg.Defaults), Routing: routed,
-			OutputRef: command.OutputRef,
+			PayloadPointer: step.PayloadPointer, Policy: step.Policy(s.cfg.Defaults), OutputRef: command.OutputRef,
+		}
+		if steps[i].Routing, err = s.route(command, step); err != nil {
+			return made, err
 		}
 	}
-	return steps, nil
+	return ledger.Command{
+		Job: statemachine.Job{
+			TenantID: command.TenantID, RequestType: command.RequestType, SchemaVersion: command.SchemaVersion,
+			ProtocolID: proto.ID, ProtocolVersion: proto.Version, DocID: command.DocID,
+			Mode:           cmp.Or(statemachine.Mode(command.Mode), statemachine.ModeDefault),
+			IdempotencyKey: command.IdempotencyKey, IdempotencyHash: command.Hash,
+			InputRef: command.InputRef, OutputRef: command.OutputRef, WorkspaceRef: command.WorkspaceRef,
+			CallbackURLs: command.CallbackURLs, CorrelationID: correlationID, Traceparent: command.Traceparent,
+		},
+		Steps: steps, Payload: command.Payload, Limit: s.cfg.Limit, Actor: "client",
+	}, nil
 }
 
 // route chooses the step's lane.
