@@ -2,13 +2,20 @@ package protocol
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/lucius-project/lucius/pkg/reload"
 )
 
 // maxFileSize is the size of the largest protocol file, in bytes.
@@ -23,14 +30,15 @@ var ErrNoProtocols = errors.New("no protocol file (*.yaml, *.yml or *.json)")
 // It returns an error that wraps [fs.ErrNotExist] if there is no such folder,
 // [ErrNoProtocols] if the folder holds no file, and otherwise one that joins every
 // [reload.FileError]: a folder is loaded whole or not at all.
-func Load(dir string) (*Registry, error) { return load(os.DirFS(dir), dir) }
+func Load(dir string) (*Registry, error) {
+	files := read(os.DirFS(dir), dir)
+	return files.registry()
+}
 
 // LoadFS is like [Load] for the top folder of a file system, such as files that
 // are compiled into the program.
-func LoadFS(fsys fs.FS) (*Registry, error) { return load(fsys, "") }
-
-func load(fsys fs.FS, dir string) (*Registry, error) {
-	files := read(fsys, dir)
+func LoadFS(fsys fs.FS) (*Registry, error) {
+	files := read(fsys, "")
 	return files.registry()
 }
 
@@ -45,7 +53,13 @@ func LoadPaths(paths ...string) (*Registry, error) {
 	}
 	var all snapshot
 	for _, name := range paths {
-		all.add(readPath(name))
+		more := readPath(name)
+		for _, file := range more.files {
+			if !slices.ContainsFunc(all.files, func(have fileText) bool { return have.path == file.path }) {
+				all.files = append(all.files, file)
+			}
+		}
+		all.faults = append(all.faults, more.faults...)
 	}
 	return all.registry()
 }
@@ -64,16 +78,24 @@ func readPath(name string) snapshot {
 	return snapshot{files: []fileText{{path: name, text: text, err: err}}}
 }
 
-// read reads the protocol files of a folder.
-func read(fsys fs.FS, dir string) snapshot {
-	names, err := protocolFiles(fsys)
+// read reads the protocol files of a folder, ordered by name.
+func read(fsys fs.FS, dir string) (s snapshot) {
+	entries, err := fs.ReadDir(fsys, ".")
+	for _, entry := range entries {
+		name := entry.Name()
+		switch filepath.Ext(name) {
+		case ".yaml", ".yml", ".json":
+			if !entry.IsDir() && !strings.HasPrefix(name, ".") {
+				text, err := readLimited(fsys, name)
+				s.files = append(s.files, fileText{path: filepath.Join(dir, name), text: text, err: err})
+			}
+		}
+	}
+	if err == nil && len(s.files) == 0 {
+		err = ErrNoProtocols
+	}
 	if err != nil {
 		return unreadable(cmp.Or(dir, "the built-in folder"), err)
-	}
-	var s snapshot
-	for _, name := range names {
-		text, err := readLimited(fsys, name)
-		s.files = append(s.files, fileText{path: filepath.Join(dir, name), text: text, err: err})
 	}
 	return s
 }
@@ -84,28 +106,6 @@ func unreadable(name string, err error) snapshot {
 		err = pathError.Err // it is named here
 	}
 	return snapshot{faults: []error{fmt.Errorf("load protocols from %s: %w", name, err)}}
-}
-
-// protocolFiles lists the names of the protocol files, sorted.
-func protocolFiles(fsys fs.FS) ([]string, error) {
-	entries, err := fs.ReadDir(fsys, ".")
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, entry := range entries {
-		name := entry.Name()
-		switch filepath.Ext(name) {
-		case ".yaml", ".yml", ".json":
-			if !entry.IsDir() && !strings.HasPrefix(name, ".") {
-				names = append(names, name)
-			}
-		}
-	}
-	if len(names) == 0 {
-		return nil, ErrNoProtocols
-	}
-	return names, nil
 }
 
 // readLimited reads a file of limited size.
@@ -123,4 +123,92 @@ func readLimited(fsys fs.FS, name string) ([]byte, error) {
 		return nil, fmt.Errorf("is larger than %d bytes", maxFileSize)
 	}
 	return text, nil
+}
+
+// snapshot is the content of a set of files. The watcher compares and loads the same
+// bytes.
+type snapshot struct {
+	files []fileText
+	// faults are the folders that could not be read.
+	faults []error
+}
+
+// fileText is the text of one file, or the error of reading it.
+type fileText struct {
+	path string
+	text []byte
+	err  error
+}
+
+// digest returns the SHA-256, in hexadecimal, of the names and contents of the files,
+// and of the errors of reading them. It excludes the folder, so that it is the same
+// on every machine.
+func (s *snapshot) digest() string {
+	hash := sha256.New()
+	for _, file := range s.files {
+		fmt.Fprintf(hash, "%q %s %q\n", filepath.Base(file.path), digest(file.text), fmt.Sprint(file.err))
+	}
+	for _, fault := range s.faults {
+		fmt.Fprintf(hash, "%q\n", fault.Error())
+	}
+	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// digest returns the SHA-256 of a text, in hexadecimal.
+func digest(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// registry turns the files into a registry, or returns all their faults: first those of
+// each file, then the ids and request types that two files claim.
+func (s *snapshot) registry() (*Registry, error) {
+	registry := &Registry{byRequestType: map[string]*Protocol{}, digest: s.digest()}
+	byID := map[string]*Protocol{}
+	faults := slices.Clone(s.faults)
+	var clashes []error
+	for _, file := range s.files {
+		p, root, found := file.parse()
+		for _, fault := range found {
+			faults = append(faults, fault)
+		}
+		if p == nil {
+			continue
+		}
+		registry.protocols = append(registry.protocols, p)
+		claim := func(claims map[string]*Protocol, name, what string, at path) {
+			if other, taken := claims[name]; taken && other != p && name != "" {
+				clashes = append(clashes, &reload.FileError{
+					File: p.File, Line: at.line(root),
+					Message: fmt.Sprintf("the %s %q is already claimed by %s", what, name, other.File),
+				})
+			}
+			claims[name] = p
+		}
+		claim(byID, p.ID, "protocol_id", path{"protocol_id"})
+		for i, requestType := range p.RequestTypes {
+			claim(registry.byRequestType, requestType, "request type", path{"request_types"}.item(i))
+		}
+	}
+	if faults = append(faults, clashes...); len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	return registry, nil
+}
+
+// parse checks one file. The protocol is nil if the file cannot be read as one.
+func (f *fileText) parse() (p *Protocol, root ast.Node, faults []*reload.FileError) {
+	if f.err != nil {
+		return nil, nil, []*reload.FileError{{File: f.path, Message: f.err.Error()}}
+	}
+	d, root, fault := decode(f.text)
+	if fault != nil {
+		fault.File = f.path
+		return nil, nil, []*reload.FileError{fault}
+	}
+	c := checker{file: f.path, root: root}
+	p = c.protocol(d)
+	p.Digest = digest(f.text)
+	slices.SortStableFunc(c.faults, func(a, b *reload.FileError) int { return cmp.Compare(a.Line, b.Line) })
+	return p, root, c.faults
 }

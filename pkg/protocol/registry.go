@@ -1,9 +1,17 @@
 package protocol
 
 import (
+	"errors"
+	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/reload"
 )
 
 // Registry is one consistent set of protocols.
@@ -47,4 +55,119 @@ func (r *Registry) since(before *Registry) (changed, removed []string) {
 		delete(old, p.ID)
 	}
 	return changed, slices.Sorted(maps.Keys(old))
+}
+
+// Description is the public description of a protocol.
+type Description struct {
+	ProtocolID     string            `json:"protocol_id"`
+	Version        string            `json:"version,omitempty"`
+	RequestTypes   []string          `json:"request_types"`
+	SchemaVersions []string          `json:"schema_versions,omitempty"`
+	Steps          []StepDescription `json:"steps"`
+	// File is the name of the file, without its folder.
+	File string `json:"file"`
+	// Digest is the SHA-256 of the file, in hexadecimal: it tells apart two
+	// contents under one version.
+	Digest string `json:"digest"`
+	// LoadedAt is when the protocol's registry was put into use, zero if it was not.
+	LoadedAt time.Time `json:"loaded_at,omitzero"`
+}
+
+// StepDescription is the public description of a step.
+type StepDescription struct {
+	StepID   string `json:"step_id"`
+	StepType string `json:"step_type"`
+	Service  string `json:"service"`
+}
+
+// List describes all protocols, ordered by id. The caller owns the result.
+func (r *Registry) List() []Description {
+	list := make([]Description, 0, len(r.protocols))
+	for _, p := range r.Protocols() {
+		steps := make([]StepDescription, len(p.Steps))
+		for i := range p.Steps {
+			steps[i] = StepDescription{StepID: p.Steps[i].ID, StepType: p.Steps[i].Type, Service: p.Steps[i].Service}
+		}
+		list = append(list, Description{
+			ProtocolID: p.ID, Version: p.Version, RequestTypes: slices.Clone(p.RequestTypes),
+			SchemaVersions: slices.Clone(p.SchemaVersions), Steps: steps,
+			File: filepath.Base(p.File), Digest: p.Digest,
+		})
+	}
+	return list
+}
+
+// Holder holds the registry that is in use. It is safe for concurrent use.
+type Holder struct{ current atomic.Pointer[held] }
+
+// held is a registry and when it was put into use.
+type held struct {
+	registry *Registry
+	since    time.Time
+}
+
+// NewHolder returns a holder of the registry.
+func NewHolder(registry *Registry) *Holder {
+	h := new(Holder)
+	h.current.Store(&held{registry, time.Now()})
+	return h
+}
+
+// Current returns the registry in use. Take it once for each command, so that
+// all of the command is checked against the same protocols.
+func (h *Holder) Current() *Registry { return h.current.Load().registry }
+
+// LoadedAt returns when the registry in use was put into use.
+func (h *Holder) LoadedAt() time.Time { return h.current.Load().since }
+
+// Replace puts another registry into use and returns the one before.
+func (h *Holder) Replace(registry *Registry) *Registry {
+	return h.current.Swap(&held{registry, time.Now()}).registry
+}
+
+// List describes the protocols in use, ordered by id, with the time at which
+// they were put into use. The caller owns the result.
+func (h *Holder) List() []Description {
+	now := h.current.Load()
+	list := now.registry.List()
+	for i := range list {
+		list[i].LoadedAt = now.since.UTC()
+	}
+	return list
+}
+
+// WatcherConfig configures the watcher of a folder.
+type WatcherConfig struct {
+	// Dir is the folder of the protocol files. Required.
+	Dir string
+	// Holder holds the registry in use, which came from that folder. Required.
+	Holder *Holder
+	// Logger logs each reload, and each failure once. Optional.
+	Logger *slog.Logger
+	// Observe is called for each attempt to reload. Optional.
+	Observe func(reload.Outcome)
+}
+
+// NewWatcher returns a watcher that loads changed protocol files: all as one set, or
+// none. The errors of its looks are those of [Load]. The error names the missing
+// field.
+func NewWatcher(cfg WatcherConfig) (*reload.Watcher, error) {
+	if cfg.Dir == "" || cfg.Holder == nil {
+		return nil, errors.New("protocol: Dir and Holder are required")
+	}
+	return reload.New(reload.Config{
+		Name: "protocol files", InUse: func() string { return cfg.Holder.Current().Digest() },
+		Logger: cfg.Logger, Observe: cfg.Observe,
+		Look: func() (string, reload.Load) {
+			files := read(os.DirFS(cfg.Dir), cfg.Dir) // The same bytes are compared and loaded.
+			return files.digest(), func() ([]any, error) {
+				registry, err := files.registry()
+				if err != nil {
+					return nil, err
+				}
+				changed, removed := registry.since(cfg.Holder.Replace(registry))
+				return []any{"dir", cfg.Dir, "changed", changed, "removed", removed}, nil
+			}
+		},
+	})
 }

@@ -1,11 +1,21 @@
 package protocol
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"math/big"
+	"slices"
+	"strings"
+	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
 
 	"github.com/lucius-project/lucius/pkg/canonicaljson"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -20,66 +30,269 @@ type noLoader struct{}
 // Load implements [jsonschema.URLLoader].
 func (noLoader) Load(string) (any, error) { return nil, errNotLoaded }
 
-// schema compiles a payload_schema, or returns nil if there is none.
+// schema compiles a payload_schema of draft 2020-12, unless it names another draft, or
+// returns nil if there is none. It loads no other document, and asserts formats:
+// "format: date" is a constraint.
 func (c *checker) schema(at path, document any) *jsonschema.Schema {
 	if document == nil {
 		return nil
 	}
-	tree, err := jsonTree(document)
+	// The value as decoded from JSON: NaN is an error, and binary data becomes text.
+	text, err := json.Marshal(document)
 	if err != nil {
 		c.fail(at, "is not JSON: %v", err)
 		return nil
 	}
-	schema, err := compile(tree)
-	if err != nil {
-		c.schemaFault(at, err)
-		return nil
-	}
-	return schema
-}
-
-// jsonTree turns a value decoded from YAML into the same value decoded from JSON:
-// NaN is an error, and binary data becomes text.
-func jsonTree(document any) (any, error) {
-	text, err := json.Marshal(document)
-	if err != nil {
-		return nil, err
-	}
 	tree, err := canonicaljson.Parse(text)
 	if err != nil {
-		// The error's offset is in the intermediate JSON, so it is left out.
-		fault := problem.From(err).Errors[0]
-		return nil, fmt.Errorf("%q %s", fault.Pointer, fault.Message)
+		fault := problem.From(err).Errors[0] // Without the offset, which is that in text.
+		c.fail(at, "is not JSON: %q %s", fault.Pointer, fault.Message)
+		return nil
 	}
-	return tree, nil
-}
-
-// compile compiles a schema of draft 2020-12, unless it names another draft, and
-// loads no other document. Formats are asserted: "format: date" is a constraint.
-func compile(tree any) (*jsonschema.Schema, error) {
 	const url = "schema:///payload_schema"
 	compiler := jsonschema.NewCompiler()
 	compiler.DefaultDraft(jsonschema.Draft2020)
 	compiler.AssertFormat()
 	compiler.UseLoader(noLoader{})
-	if err := compiler.AddResource(url, tree); err != nil {
-		return nil, err
+	var schema *jsonschema.Schema
+	if err = compiler.AddResource(url, tree); err == nil {
+		schema, err = compiler.Compile(url)
 	}
-	return compiler.Compile(url)
-}
-
-// schemaFault records why a schema does not compile, each fault on its line.
-func (c *checker) schemaFault(at path, err error) {
+	if err == nil {
+		return schema
+	}
 	if load, ok := errors.AsType[*jsonschema.LoadURLError](err); ok {
 		c.fail(at, "refers to %s: only references within the schema itself are allowed", load.URL)
-		return
+		return nil
 	}
 	var validation *jsonschema.ValidationError
 	if invalid, ok := errors.AsType[*jsonschema.SchemaValidationError](err); !ok || !errors.As(invalid.Err, &validation) {
 		c.fail(at, "does not compile: %s", firstLine(err.Error()))
-		return
+		return nil
 	}
 	for finding := range explain(validation) {
 		c.fail(at.to(finding.location...), "%s", finding.message)
 	}
+	return nil
+}
+
+// MaxViolations is how many violations of one payload are named.
+const MaxViolations = 100
+
+// The bounds of the violations of one payload: a short schema can refuse every
+// element of a long array.
+const (
+	maxMessage    = 300       // bytes of one message
+	maxExplaining = 128 << 10 // bytes of all pointers and messages together
+)
+
+// ValidatePayload applies every step's schema to its part of the payload, which
+// is a tree of [canonicaljson.Parse] and is not changed. Each violation points
+// into the command: /payload/language. A violation that several steps find is
+// named once; they are ordered by pointer. The list is empty if the payload is valid.
+// At most [MaxViolations] are named; one more says that some are left out.
+//
+// If a step's pointer finds nothing, that is a violation for a step with a schema; a
+// step without a schema then gets no payload.
+//
+// Source: Option B spec, 5.2, Step payload validation.
+func (p *Protocol) ValidatePayload(payload any) []problem.Violation {
+	var v violations
+	complete := true
+	for i := 0; i < len(p.Steps) && complete; i++ {
+		complete = p.Steps[i].validate(payload, &v)
+	}
+	// The validator walks objects in random order.
+	slices.SortFunc(v.list, func(a, b problem.Violation) int {
+		return cmp.Or(strings.Compare(a.Pointer, b.Pointer), strings.Compare(a.Message, b.Message))
+	})
+	if !complete {
+		v.list = append(v.list, problem.Violation{Pointer: "/payload", Message: "has more violations than these"})
+	}
+	return v.list
+}
+
+// validate adds the step's violations, and reports false if there is no room left.
+func (s *Step) validate(payload any, v *violations) bool {
+	if s.schema == nil {
+		return true
+	}
+	base := jsontext.Pointer("/payload" + s.PayloadPointer)
+	part, found := canonicaljson.Lookup(payload, s.PayloadPointer)
+	if !found {
+		return v.add(base, fmt.Sprintf("is required by the step %s", s.ID))
+	}
+	err := s.schema.Validate(part)
+	if err == nil {
+		return true
+	}
+	invalid, ok := errors.AsType[*jsonschema.ValidationError](err)
+	if !ok {
+		return v.add(base, err.Error())
+	}
+	for finding := range explain(invalid) {
+		pointer := base
+		for _, token := range finding.location {
+			pointer = pointer.AppendToken(token)
+		}
+		if !v.add(pointer, finding.message) {
+			return false
+		}
+	}
+	return true
+}
+
+// violations collects a bounded number of violations.
+type violations struct {
+	list []problem.Violation
+	size int
+}
+
+// add adds a violation unless it is there already, and reports false without room.
+func (v *violations) add(pointer jsontext.Pointer, message string) bool {
+	violation := problem.Violation{Pointer: string(pointer), Message: truncate(message)}
+	if slices.Contains(v.list, violation) {
+		return true
+	}
+	v.size += len(violation.Pointer) + len(violation.Message)
+	if len(v.list) == MaxViolations || v.size > maxExplaining {
+		return false
+	}
+	v.list = append(v.list, violation)
+	return true
+}
+
+// truncate cuts a message that quotes a long value.
+func truncate(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	cut := maxMessage
+	for !utf8.RuneStart(message[cut]) {
+		cut--
+	}
+	return strings.TrimSpace(message[:cut]) + "…"
+}
+
+// finding is one violation of a JSON Schema by a value.
+type finding struct {
+	// location is the path to the faulty part of the value.
+	location []string
+	// message says what is wrong with it.
+	message string
+}
+
+// explain flattens the tree of a validation error into independent findings: for
+// example one for each missing property at its place, instead of one for all of them
+// at the object.
+func explain(err *jsonschema.ValidationError) iter.Seq[finding] {
+	return func(yield func(finding) bool) { visit(err, yield) }
+}
+
+// visit yields the findings below err, and reports false if yield did.
+func visit(err *jsonschema.ValidationError, yield func(finding) bool) bool {
+	at := err.InstanceLocation
+	switch k := err.ErrorKind.(type) {
+	case *kind.Required:
+		return each(at, k.Missing, "is required", yield)
+	case *kind.DependentRequired:
+		return each(at, k.Missing, fmt.Sprintf("is required where %q is present", k.Prop), yield)
+	case *kind.Dependency:
+		return each(at, k.Missing, fmt.Sprintf("is required where %q is present", k.Prop), yield)
+	case *kind.AdditionalProperties:
+		return each(at, k.Properties, "is not allowed here", yield)
+	case *kind.FalseSchema:
+		return yield(finding{at, "is not allowed here"})
+	case *kind.Not:
+		return yield(finding{at, "has the form that is ruled out here"})
+	case *kind.PropertyNames:
+		return yield(finding{at, fmt.Sprintf("must not have a property of the name %q: %s", k.Property, reasons(err.Causes, at))})
+	case *kind.AnyOf:
+		return yield(finding{at, "fits none of the alternatives: " + reasons(err.Causes, at)})
+	case *kind.OneOf:
+		if len(err.Causes) > 0 {
+			return yield(finding{at, "fits none of the alternatives: " + reasons(err.Causes, at)})
+		}
+		return yield(finding{at, "fits more than one of the alternatives"})
+	case *kind.Contains, *kind.MinContains:
+		return yield(finding{at, wording(k)})
+	}
+	if len(err.Causes) == 0 {
+		return yield(finding{at, wording(err.ErrorKind)})
+	}
+	for _, cause := range err.Causes {
+		if !visit(cause, yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// each yields the same finding for several members of an object.
+func each(object, names []string, message string, yield func(finding) bool) bool {
+	for _, name := range names {
+		if !yield(finding{append(slices.Clip(object), name), message}) {
+			return false
+		}
+	}
+	return true
+}
+
+// maxReasons is how many reasons one finding lists.
+const maxReasons = 8
+
+// reasons joins the findings of several alternatives into one text. Findings below
+// the value itself name their place.
+func reasons(causes []*jsonschema.ValidationError, at []string) string {
+	var texts []string
+	for _, cause := range causes {
+		for f := range explain(cause) {
+			text := f.message
+			if len(f.location) > len(at) {
+				text = path(f.location[len(at):]).String() + " " + text
+			}
+			texts = append(texts, text)
+		}
+	}
+	slices.Sort(texts) // the validator walks objects in random order
+	texts = slices.Compact(texts)
+	return strings.Join(texts[:min(len(texts), maxReasons)], "; ")
+}
+
+var english = message.NewPrinter(language.English)
+
+// wording says what a keyword of a JSON Schema demands, in the style of package
+// commands; for rarer keywords it keeps the validator's message.
+func wording(keyword jsonschema.ErrorKind) string {
+	switch k := keyword.(type) {
+	case *kind.Type:
+		return fmt.Sprintf("must be of type %s, not %s", strings.Join(k.Want, " or "), k.Got)
+	case *kind.MinLength:
+		return fmt.Sprintf("is %d characters long; at least %d are required", k.Got, k.Want)
+	case *kind.MaxLength:
+		return fmt.Sprintf("is %d characters long; at most %d are allowed", k.Got, k.Want)
+	case *kind.MinItems:
+		return fmt.Sprintf("has %d entries; at least %d are required", k.Got, k.Want)
+	case *kind.MaxItems:
+		return fmt.Sprintf("has %d entries; at most %d are allowed", k.Got, k.Want)
+	case *kind.Minimum:
+		return "must be at least " + decimal(k.Want)
+	case *kind.Maximum:
+		return "must be at most " + decimal(k.Want)
+	case *kind.ExclusiveMinimum:
+		return "must be more than " + decimal(k.Want)
+	case *kind.ExclusiveMaximum:
+		return "must be less than " + decimal(k.Want)
+	case *kind.MultipleOf:
+		return "must be a multiple of " + decimal(k.Want)
+	default:
+		return keyword.LocalizedString(english)
+	}
+}
+
+// decimal writes a number of a schema exactly; they all have finitely many
+// digits.
+func decimal(number *big.Rat) string {
+	digits, _ := number.FloatPrec()
+	return number.FloatString(digits)
 }
