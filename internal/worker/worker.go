@@ -1,9 +1,31 @@
+// Package worker is a platform service that pulls its work over HTTP.
+//
+//	       ┌──────────── free slots ◀───────────┐
+//	       ▼                                    │
+//	claim (long poll, many at once, started)    │
+//	       │                                    │
+//	       ├──▶ handle ──▶ complete or fail ────┤
+//	       │       ┆ heartbeats                 │
+//	       ├──▶ handle ──▶ complete or fail ────┤
+//	       ┆                                    ┆
+//
+// The worker survives restarts of the server. It retries a call without an answer,
+// or answered with 408, 429 or 5xx, with growing delays and the same request id, so
+// that the server repeats its answer and not the work. It retries a claim for as long
+// as the worker runs, and a report or heartbeat until the server says that the
+// attempt belongs to another worker.
+//
+// Delivery is at least once: a handler may see a directive again, and must be
+// idempotent.
 package worker
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -11,6 +33,57 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 )
+
+// Config configures a [Worker].
+type Config struct {
+	// Client calls the server. Its transport must not have a timeout shorter than a
+	// long poll of ClaimWait. Required.
+	Client *api.ClientWithResponses
+	// Owner is the worker's name, unique among the running workers. Required.
+	Owner string
+	// Services are the services whose steps the worker does. Required.
+	Services []string
+	// Handle does the work of one directive and returns the reference of its
+	// result, a JSON object, or nil for none. It is called from many goroutines.
+	// Its context ends with [ErrCancelled], [ErrLeaseLost] or [ErrStopped] as its
+	// cause; it should return soon then. Required.
+	Handle func(ctx context.Context, directive api.Directive) (json.RawMessage, error)
+	// Permanent reports whether no other attempt can succeed after this error.
+	// Optional. Defaults to never.
+	Permanent func(error) bool
+	// Parallel limits the directives in hand at once, up to 100. Optional. Defaults
+	// to 4.
+	Parallel int
+	// ClaimWait is how long a claim waits for work, up to 60s. Optional. Defaults
+	// to 20s.
+	ClaimWait time.Duration
+	// Grace is how long directives in hand may still take after a stop. Optional.
+	// Defaults to 10s.
+	Grace time.Duration
+	// Log receives failures. Optional.
+	Log *slog.Logger
+}
+
+// Validate returns an error that names the first invalid field.
+func (c *Config) Validate() error {
+	switch {
+	case c.Client == nil:
+		return errors.New("Client is required")
+	case c.Owner == "":
+		return errors.New("Owner is required")
+	case len(c.Services) == 0:
+		return errors.New("Services is required")
+	case c.Handle == nil:
+		return errors.New("Handle is required")
+	case c.Parallel < 0 || c.Parallel > api.MaxClaim:
+		return fmt.Errorf("Parallel is %d, it must be from 1 to %d", c.Parallel, api.MaxClaim)
+	case c.ClaimWait < 0 || c.ClaimWait > time.Minute:
+		return fmt.Errorf("ClaimWait is %s, it must be at most a minute", c.ClaimWait)
+	case c.Grace < 0:
+		return fmt.Errorf("Grace is %s, it must not be negative", c.Grace)
+	}
+	return nil
+}
 
 // ErrStopped ends a handler's context when the grace after a stop is over.
 var ErrStopped = errors.New("the worker has stopped")
@@ -23,7 +96,13 @@ func New(cfg Config) (*Worker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
-	cfg.setDefaults()
+	if cfg.Permanent == nil {
+		cfg.Permanent = func(error) bool { return false }
+	}
+	cfg.Parallel = cmp.Or(cfg.Parallel, 4)
+	cfg.ClaimWait = cmp.Or(cfg.ClaimWait, 20*time.Second)
+	cfg.Grace = cmp.Or(cfg.Grace, 10*time.Second)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &Worker{cfg: cfg}, nil
 }
 
