@@ -45,11 +45,6 @@ func (c *client) post(ctx context.Context, path string, body, answer any) error 
 	return c.send(ctx, http.MethodPost, path, encoded, answer)
 }
 
-// get decodes the answer into the value.
-func (c *client) get(ctx context.Context, path string, answer any) error {
-	return c.send(ctx, http.MethodGet, path, nil, answer)
-}
-
 // send makes one request. An answer that is not 2xx is a [*StatusError].
 func (c *client) send(ctx context.Context, method, path string, body []byte, answer any) error {
 	request, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))

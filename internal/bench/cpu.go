@@ -55,9 +55,6 @@ func parseStat(stat []byte) (time.Duration, error) {
 // cpu is the CPU time that server and client have used.
 type cpu struct{ server, client time.Duration }
 
-// sub returns the CPU time used since.
-func (c cpu) sub(since cpu) cpu { return cpu{c.server - since.server, c.client - since.client} }
-
 // usedCPU returns what this process, and the server if its process is known, have
 // used so far.
 func usedCPU(serverPID int) (used cpu, err error) {

@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 // Report is the result of one measurement. In JSON, names end with the unit of their
@@ -164,4 +167,27 @@ func (c *CPU) cells() []string {
 	return []string{
 		fmt.Sprintf("%.2f", c.ServerSeconds), fmt.Sprintf("%.2f", c.ClientSeconds), fmt.Sprintf("%.0f", c.ServerMicrosPerJob),
 	}
+}
+
+// Percentiles summarizes durations, in milliseconds.
+type Percentiles struct {
+	P50 float64 `json:"p50"`
+	P90 float64 `json:"p90"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+}
+
+// percentiles sorts the durations and summarizes them: each percentile is the
+// smallest sample that at least that share of the samples does not exceed. All
+// samples are kept, so the figures are exact, without averages or buckets.
+func percentiles(times []time.Duration) Percentiles {
+	if len(times) == 0 {
+		return Percentiles{}
+	}
+	slices.Sort(times)
+	at := func(percent float64) float64 {
+		rank := int(math.Ceil(percent / 100 * float64(len(times))))
+		return float64(times[max(rank, 1)-1]) / float64(time.Millisecond)
+	}
+	return Percentiles{P50: at(50), P90: at(90), P99: at(99), Max: at(100)}
 }
