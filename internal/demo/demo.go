@@ -1,11 +1,29 @@
+// Package demo ingests a folder of documents, as a small example of a platform.
+//
+//	documents ──command each──▶ ┌────────┐ ◀──claim, complete── extract
+//	                            │ server │ ◀──claim, complete── embed
+//	bars or lines ◀───states─── └────────┘ ◀──claim, complete── index ──▶ files
+//
+// It runs the three services of package docpipeline as workers that pull over
+// HTTP, submits a command for each document, shows the progress of the jobs, and
+// searches the resulting index. Only the server is a separate process.
+//
+// After a kill, even kill -9, it may be run again on the same folders. Each command's
+// idempotency key is derived from the document's path and content, so the server
+// answers with the job of the first run, which continues; a document edited in the
+// meantime is a new job. The items of a killed worker become available again when
+// their leases expire.
 package demo
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +36,49 @@ import (
 	"github.com/lucius-project/lucius/internal/docpipeline"
 	"github.com/lucius-project/lucius/internal/worker"
 )
+
+// Options configures a run.
+type Options struct {
+	// BaseURL is the URL of the server, which must have the protocol doc.ingest with
+	// the services extract, embed and index. Required.
+	BaseURL string
+	// DocumentsDir has the .txt and .html documents. Required.
+	DocumentsDir string
+	// WorkDir is the folder that the services write to; it is created. Required.
+	WorkDir string
+	// Out receives the progress and the results. Required.
+	Out io.Writer
+	// Terminal is true if Out is a terminal, on which bars can be drawn in place.
+	Terminal bool
+	// Query is the search at the end. Optional. Defaults to a question about a
+	// lighthouse.
+	Query string
+	// Pace slows down each step, so that a person can watch. Optional. Defaults to 0.
+	Pace time.Duration
+	// Patience is how long the server may be away while jobs are in flight, such as
+	// during a restart. Optional. Defaults to 30s.
+	Patience time.Duration
+}
+
+// validate returns an error that names the first invalid field.
+func (o *Options) validate() error {
+	base, err := url.Parse(o.BaseURL)
+	switch {
+	case err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https":
+		return fmt.Errorf("BaseURL is %q, it must be an http or https URL", o.BaseURL)
+	case o.DocumentsDir == "":
+		return errors.New("DocumentsDir is required")
+	case o.WorkDir == "":
+		return errors.New("WorkDir is required")
+	case o.Out == nil:
+		return errors.New("Out is required")
+	case o.Pace < 0:
+		return fmt.Errorf("Pace is %s, it must not be negative", o.Pace)
+	case o.Patience < 0:
+		return fmt.Errorf("Patience is %s, it must not be negative", o.Patience)
+	}
+	return nil
+}
 
 // ErrNotIngested is returned when a document's job ended in another state than
 // SUCCEEDED.
@@ -37,16 +98,27 @@ type demo struct {
 // [ErrNotIngested], [ErrNoDocuments], the context's cause, or the error of a request.
 // A second run on the same folders continues the jobs of the first.
 func Run(ctx context.Context, options Options) error {
-	options.setDefaults()
-	if err := options.Validate(); err != nil {
+	options.Query = cmp.Or(options.Query, "a lamp that ships see at night from the sea")
+	options.Patience = cmp.Or(options.Patience, 30*time.Second)
+	if err := options.validate(); err != nil {
 		return fmt.Errorf("demo: %w", err)
+	}
+	// File URIs need absolute paths.
+	documentsDir, err := filepath.Abs(options.DocumentsDir)
+	if err != nil {
+		return fmt.Errorf("folder of the documents: %w", err)
+	}
+	work, err := filepath.Abs(options.WorkDir)
+	if err != nil {
+		return fmt.Errorf("work folder: %w", err)
 	}
 	transport := &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 30 * time.Second}
 	defer transport.CloseIdleConnections()
-	d, err := prepare(options, transport)
+	client, err := api.NewClientWithResponses(options.BaseURL, api.WithHTTPClient(&http.Client{Transport: transport}))
 	if err != nil {
-		return err
+		return fmt.Errorf("server %s: %w", options.BaseURL, err)
 	}
+	d := &demo{options, client, docpipeline.Workspace{Documents: documentsDir, Work: work}}
 	names, err := d.documents()
 	if err != nil {
 		return err
@@ -68,25 +140,6 @@ func Run(ctx context.Context, options Options) error {
 	return d.tell(documents)
 }
 
-// prepare makes the folders absolute, as file URIs need them.
-func prepare(options Options, transport http.RoundTripper) (*demo, error) {
-	documents, err := filepath.Abs(options.DocumentsDir)
-	if err != nil {
-		return nil, fmt.Errorf("folder of the documents: %w", err)
-	}
-	work, err := filepath.Abs(options.WorkDir)
-	if err != nil {
-		return nil, fmt.Errorf("work folder: %w", err)
-	}
-	client, err := api.NewClientWithResponses(options.BaseURL, api.WithHTTPClient(&http.Client{Transport: transport}))
-	if err != nil {
-		return nil, fmt.Errorf("server %s: %w", options.BaseURL, err)
-	}
-	return &demo{
-		Options: options, client: client, workspace: docpipeline.Workspace{Documents: documents, Work: work},
-	}, nil
-}
-
 // documents lists the documents by name.
 func (d *demo) documents() ([]string, error) {
 	entries, err := os.ReadDir(d.workspace.Documents)
@@ -106,13 +159,20 @@ func (d *demo) documents() ([]string, error) {
 	return names, nil
 }
 
-// serve runs one platform service until the context ends.
+// serve runs one platform service at the demo's pace until the context ends.
 func (d *demo) serve(ctx context.Context, name string, service docpipeline.Service) error {
 	w, err := worker.New(worker.Config{
 		// A new name for each run: the items of a killed worker do not belong to it.
 		Client: d.client, Owner: "demo-" + name + "-" + uuid.NewString(), Services: []string{name},
 		Handle: func(ctx context.Context, directive api.Directive) (json.RawMessage, error) {
-			return d.work(ctx, service, directive)
+			result, err := service(ctx, directive)
+			timer := time.NewTimer(d.Pace)
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+			}
+			return result, err
 		},
 		Permanent: func(err error) bool { return errors.Is(err, docpipeline.ErrPermanent) },
 	})
@@ -122,17 +182,37 @@ func (d *demo) serve(ctx context.Context, name string, service docpipeline.Servi
 	return w.Run(ctx)
 }
 
-// work does one step at the demo's pace.
-func (d *demo) work(ctx context.Context, service docpipeline.Service, directive api.Directive) (json.RawMessage, error) {
-	result, err := service(ctx, directive)
-	if d.Pace == 0 {
-		return result, err
+// hits is how many documents the search shows.
+const hits = 3
+
+// tell prints the outcome of the documents and the paths of the results, and shows by a
+// search that the index works.
+func (d *demo) tell(documents []*document) error {
+	var failed []string
+	for _, doc := range documents {
+		if doc.job.State != api.JobStateSucceeded {
+			failed = append(failed, fmt.Sprintf("%s is %s: %s %s (job %s)",
+				doc.name, doc.job.State, doc.job.ErrorCode, doc.job.ErrorMessage, doc.job.JobID))
+		}
 	}
-	timer := time.NewTimer(d.Pace)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+	fmt.Fprintf(d.Out, "\n%d of %d documents ingested\n", len(documents)-len(failed), len(documents))
+	fmt.Fprintf(d.Out, "  outputs  %s\n  index    %s\n",
+		filepath.Dir(d.workspace.OutputPath(documents[0].name)), d.workspace.IndexDir())
+	heading := "jobs"
+	for _, doc := range documents {
+		fmt.Fprintf(d.Out, "  %-8s %s/v1/jobs/%s  %s\n", heading, strings.TrimSuffix(d.BaseURL, "/"), doc.job.JobID, doc.name)
+		heading = ""
 	}
-	return result, err
+	if len(failed) > 0 {
+		return fmt.Errorf("%w: %s", ErrNotIngested, strings.Join(failed, "; "))
+	}
+	found, err := docpipeline.Search(d.workspace.IndexDir(), d.Query, hits)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(d.Out, "\nsearch: %q\n", d.Query)
+	for i, hit := range found {
+		fmt.Fprintf(d.Out, "  %d. %.2f  %s (%s)\n           %s\n", i+1, hit.Score, hit.Title, hit.Name, hit.Snippet)
+	}
+	return nil
 }
