@@ -7,11 +7,8 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/reload"
 )
 
 // access decides who may call and how often, and keeps the audit log.
@@ -101,44 +98,4 @@ func (a *access) close() error {
 		return fmt.Errorf("close the audit log: %w", err)
 	}
 	return nil
-}
-
-// watch returns the watchers that reload the token file and the certificates.
-func (a *access) watch(m *metrics, log *slog.Logger) ([]*reload.Watcher, error) {
-	reloads := m.counter("lucius_access_reloads_total",
-		"Attempts to reload the token file or the certificates, by outcome.", "files", "outcome")
-	refused := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "lucius_access_refused", Help: "1 while files on disk are refused and the previous ones are in use, else 0.",
-	}, []string{"files"})
-	m.registry.MustRegister(refused)
-	var watchers []*reload.Watcher
-	watch := func(name, label string, look func() (string, reload.Load), inUse func() string) error {
-		count := observeReloads(reloads.MustCurryWith(prometheus.Labels{"files": label}))
-		shown := refused.WithLabelValues(label)
-		watcher, err := reload.New(reload.Config{
-			Name: name, Look: look, InUse: inUse, Logger: log,
-			Observe: func(outcome reload.Outcome) {
-				count(outcome)
-				shown.Set(0)
-				if outcome == reload.Refused {
-					shown.Set(1)
-				}
-			},
-		})
-		watchers = append(watchers, watcher)
-		return err
-	}
-	if a.tokens != nil {
-		if err := watch("tokens", "token_file", a.tokens.Look, a.tokens.InUse); err != nil {
-			return nil, err
-		}
-	}
-	if a.certificates != nil {
-		m.gauge("lucius_tls_certificate_expires_timestamp_seconds", "When the server's certificate expires, in Unix time.",
-			func() float64 { return float64(a.certificates.Expires().Unix()) })
-		if err := watch("certificates", "certificates", a.certificates.Look, a.certificates.InUse); err != nil {
-			return nil, err
-		}
-	}
-	return watchers, nil
 }

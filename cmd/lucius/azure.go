@@ -138,7 +138,7 @@ func (n *azureNeeds) provision(ctx context.Context) error {
 	return err
 }
 
-// checkTables prints and counts the tables that a server cannot use.
+// checkTables reports the tables that a server cannot use.
 func (n *azureNeeds) checkTables(ctx context.Context) (wrong int, err error) {
 	if n.tables == nil {
 		return 0, nil
@@ -147,24 +147,24 @@ func (n *azureNeeds) checkTables(ctx context.Context) (wrong int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, found := range checks {
+	var findings []topology.Finding
+	for _, check := range checks {
+		found := topology.Finding{Entity: "table " + check.Name, Level: topology.Wrong, Missing: check.Missing}
 		switch {
-		case found.Missing:
-			fmt.Fprintf(n.out, "%s: table %s: the table is not there; provision creates it\n", topology.Wrong, found.Name)
-		case found.Err != nil:
-			fmt.Fprintf(n.out, "%s: table %s: %v\n", topology.Wrong, found.Name, found.Err)
+		case check.Missing:
+			found.Detail = "the table is not there"
+		case check.Err != nil:
+			found.Detail = check.Err.Error()
 		default:
 			continue
 		}
-		wrong++
+		findings = append(findings, found)
 	}
-	fmt.Fprintf(n.out, "tables: %d looked at, %d wrong\n", len(checks), wrong)
-	return wrong, nil
+	return n.report(findings, "tables", len(checks)), nil
 }
 
-// checkTopics prints how the topics differ from what a server needs, and counts the
-// differences that lose messages or stop a server. It also tries what a server does
-// with them, which needs no right to manage the namespace.
+// checkTopics reports how the topics differ from what a server needs. It also tries what
+// a server does with them, which needs no right to manage the namespace.
 func (n *azureNeeds) checkTopics(ctx context.Context) (wrong int, err error) {
 	if n.topics == nil {
 		return 0, nil
@@ -185,6 +185,12 @@ func (n *azureNeeds) checkTopics(ctx context.Context) (wrong int, err error) {
 	for _, fault := range faults {
 		findings = append(findings, topology.Finding{Entity: fault.Entity, Level: topology.Wrong, Detail: fault.Detail})
 	}
+	return n.report(findings, "topics", len(n.topics.Topics)), nil
+}
+
+// report prints the findings among so many things, and counts those that lose messages
+// or stop a server.
+func (n *azureNeeds) report(findings []topology.Finding, things string, checked int) (wrong int) {
 	for _, found := range findings {
 		line := found.String()
 		if found.Missing {
@@ -195,8 +201,8 @@ func (n *azureNeeds) checkTopics(ctx context.Context) (wrong int, err error) {
 			wrong++
 		}
 	}
-	fmt.Fprintf(n.out, "topics: %d looked at, %d wrong\n", len(n.topics.Topics), wrong)
-	return wrong, nil
+	fmt.Fprintf(n.out, "%s: %d looked at, %d wrong\n", things, checked, wrong)
+	return wrong
 }
 
 // trial returns the topics that a server sends to and the subscriptions that it reads,

@@ -127,6 +127,17 @@ func observeReloads(attempts *prometheus.CounterVec) func(reload.Outcome) {
 	return func(outcome reload.Outcome) { attempts.WithLabelValues(outcome.String()).Inc() }
 }
 
+// watchRefusals registers the gauge that is 1 while the watcher refuses its files.
+func (m *metrics) watchRefusals(name, help string, labels prometheus.Labels, watcher *reload.Watcher) {
+	options := prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}
+	m.registry.MustRegister(prometheus.NewGaugeFunc(options, func() float64 {
+		if watcher.Err() != nil {
+			return 1
+		}
+		return 0
+	}))
+}
+
 // watchRelay registers the gauges of the relay.
 func (m *metrics) watchRelay(inbox *outbox.Inbox, relay *outbox.Relay, circuits *breaker.Set) {
 	m.gauge("lucius_relay_inbox_waiting", "Directives between a commit and the relay.",

@@ -68,8 +68,6 @@ type protocolProblem struct {
 	File    string `json:"file,omitempty"`
 	Line    int    `json:"line,omitempty"`
 	Message string `json:"message"`
-
-	text string // for people, in one line
 }
 
 // validate loads the protocols of the folders and files.
@@ -85,9 +83,9 @@ func validate(paths []string) protocolReport {
 		problems = joined.Unwrap()
 	}
 	for _, problem := range problems {
-		found := protocolProblem{Message: problem.Error(), text: problem.Error()}
+		found := protocolProblem{Message: problem.Error()}
 		if file, ok := errors.AsType[*reload.FileError](problem); ok {
-			found.File, found.Line, found.Message = file.File, file.Line, file.Message
+			found = protocolProblem(*file)
 		}
 		report.Problems = append(report.Problems, found)
 	}
@@ -104,7 +102,11 @@ func (r *protocolReport) write(w io.Writer, format string) error {
 	}
 	var out strings.Builder
 	for _, problem := range r.Problems {
-		fmt.Fprintln(&out, problem.text)
+		text := problem.Message
+		if problem.File != "" {
+			text = (*reload.FileError)(&problem).Error()
+		}
+		fmt.Fprintln(&out, text)
 	}
 	for i := range r.Protocols {
 		d := &r.Protocols[i]

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/internal/config"
@@ -367,24 +368,48 @@ func newKeepers(c *core, bus *bus) (*keepers, error) {
 
 // watchFiles returns the watchers that reload changed files, with their metrics.
 func watchFiles(c *core, protocols *protocol.Holder, access *access) ([]*reload.Watcher, error) {
-	attempts := c.metrics.counter("lucius_protocol_reloads_total", "Attempts to reload the protocol files, by outcome.", "outcome")
+	m := c.metrics
+	attempts := m.counter("lucius_protocol_reloads_total", "Attempts to reload the protocol files, by outcome.", "outcome")
 	watcher, err := protocol.NewWatcher(protocol.WatcherConfig{
 		Dir: c.cfg.ProtocolsDir, Holder: protocols, Logger: c.log, Observe: observeReloads(attempts),
 	})
 	if err != nil {
 		return nil, err
 	}
-	c.metrics.gauge("lucius_protocols_loaded_timestamp_seconds", "When the protocols in use were loaded, in Unix time.",
+	m.gauge("lucius_protocols_loaded_timestamp_seconds", "When the protocols in use were loaded, in Unix time.",
 		func() float64 { return float64(protocols.LoadedAt().UnixMilli()) / 1000 })
-	c.metrics.gauge("lucius_protocols_refused", "1 while the protocol files on disk are refused and older ones in use, else 0.",
-		func() float64 {
-			if watcher.Err() != nil {
-				return 1
-			}
-			return 0
+	m.watchRefusals("lucius_protocols_refused", "1 while the protocol files on disk are refused and older ones in use, else 0.",
+		nil, watcher)
+	watchers := []*reload.Watcher{watcher}
+
+	attempts = m.counter("lucius_access_reloads_total",
+		"Attempts to reload the token file or the certificates, by outcome.", "files", "outcome")
+	watch := func(name, label string, look func() (string, reload.Load), inUse func() string) error {
+		files := prometheus.Labels{"files": label}
+		watcher, err := reload.New(reload.Config{
+			Name: name, Look: look, InUse: inUse, Logger: c.log, Observe: observeReloads(attempts.MustCurryWith(files)),
 		})
-	more, err := access.watch(c.metrics, c.log)
-	return append([]*reload.Watcher{watcher}, more...), err
+		if err != nil {
+			return err
+		}
+		m.watchRefusals("lucius_access_refused",
+			"1 while files on disk are refused and the previous ones are in use, else 0.", files, watcher)
+		watchers = append(watchers, watcher)
+		return nil
+	}
+	if tokens := access.tokens; tokens != nil {
+		if err := watch("tokens", "token_file", tokens.Look, tokens.InUse); err != nil {
+			return nil, err
+		}
+	}
+	if certificates := access.certificates; certificates != nil {
+		m.gauge("lucius_tls_certificate_expires_timestamp_seconds", "When the server's certificate expires, in Unix time.",
+			func() float64 { return float64(certificates.Expires().Unix()) })
+		if err := watch("certificates", "certificates", certificates.Look, certificates.InUse); err != nil {
+			return nil, err
+		}
+	}
+	return watchers, nil
 }
 
 // run serves on the listener until the context ends, or until a part fails. Then it
