@@ -14,7 +14,7 @@ import (
 )
 
 // issuer is an OpenID Connect issuer on loopback with one key. It returns its URL
-// and what signs claims beside the usual ones.
+// and a function that signs claims in addition to the usual ones.
 func issuer(t *testing.T) (url string, sign func(claims map[string]any) string) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
@@ -68,7 +68,7 @@ func TestAccess_JWT(t *testing.T) {
 	}
 }
 
-// A server that asks for no token is still none of a web page's.
+// A server without access control still refuses requests of web pages.
 func TestAccess_NothingConfigured(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, t.TempDir(), "--storage-backend", "memory")

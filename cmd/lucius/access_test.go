@@ -14,21 +14,21 @@ import (
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
-// caller is somebody with a token, who talks to a server.
+// caller is a client with a token.
 type caller struct {
 	url   string
 	token string
 	http  *http.Client
 }
 
-// answer is what was answered.
+// answer is a server's answer.
 type answer struct {
 	status int
 	body   string
 	header http.Header
 }
 
-// do is call for a request that must be answered.
+// do is like call, for a request that must be answered.
 func (c *caller) do(t *testing.T, method, path, body string) answer {
 	t.Helper()
 	got, err := c.call(t.Context(), method, path, body)
@@ -45,8 +45,8 @@ func (c *caller) call(ctx context.Context, method, path, body string) (answer, e
 		return answer{}, err
 	}
 	request.Header.Set("X-Request-Id", "r1")
-	// It is not sent: it lets the client send the request again where the server
-	// has closed an idle connection meanwhile.
+	// It is not sent: it lets the client retry the request if the server has closed an
+	// idle connection in the meantime.
 	request.Header["X-Idempotency-Key"] = nil
 	if body != "" {
 		request.Header.Set("Content-Type", "application/json")
@@ -68,7 +68,7 @@ func (c *caller) send(request *http.Request) (answer, error) {
 	return answer{response.StatusCode, string(text), response.Header}, err
 }
 
-// want is do for a request that must be answered with that status.
+// want is like do, for a request that must be answered with that status.
 func (c *caller) want(t *testing.T, status int, method, path, body string) answer {
 	t.Helper()
 	got := c.do(t, method, path, body)
@@ -228,7 +228,7 @@ func TestAccess_CommandsAreForTheCallersTenants(t *testing.T) {
 	e := newEstate(t, map[string]string{"a": "submit:tenant_a", "reader": "read:*"})
 	a, reader := e.call["a"], e.call["reader"]
 	a.want(t, http.StatusForbidden, "POST", "/v1/commands", ingestFor("tenant_b", "k"))
-	// However the body is spelled, it is the tenant of the job that counts.
+	// The tenant of the job counts, however the body spells it.
 	for _, body := range []string{
 		strings.Replace(ingestFor("tenant_b", "k"), `{"tenant_id"`, `{"Tenant_ID":"tenant_a","tenant_id"`, 1),
 		strings.Replace(ingestFor("tenant_b", "k"), `{"tenant_id"`, `{"tenant_id":"tenant_a","tenant_id"`, 1),
@@ -329,7 +329,7 @@ func TestAccess_TokensAreTakenUpAndWithdrawnWhileTheServerRuns(t *testing.T) {
 		}
 	}
 	if told := joiner.want(t, http.StatusOK, "GET", "/readyz", "").body; strings.Contains(told, "refused") {
-		t.Errorf("somebody else is told %s", told)
+		t.Errorf("another caller is told %s", told)
 	}
 	replace(gone)
 	until(t, "the file is mended", func() bool {

@@ -110,18 +110,18 @@ func (c *caller) nameOf(t *testing.T) string {
 	return response.TLS.PeerCertificates[0].Subject.CommonName
 }
 
-// run runs the binary to its end, and returns what it said to each output.
+// run runs the binary to its end, and returns the text of both outputs.
 func run(t *testing.T, binary string, args ...string) (stdout, stderr string) {
 	t.Helper()
 	var said strings.Builder
 	cmd := exec.CommandContext(t.Context(), binary, args...)
 	cmd.Stderr = &said
-	out, _ := cmd.Output() // Its failure is in what it said.
+	out, _ := cmd.Output() // Its text reports a failure.
 	return string(out), said.String()
 }
 
-// TestAccess_TheBinary is the way from the first token to a server that takes
-// other certificates and tokens while it runs.
+// TestAccess_TheBinary goes from the first token to a server that reloads
+// certificates and tokens while it runs.
 func TestAccess_TheBinary(t *testing.T) {
 	t.Parallel()
 	binary, err := buildPlain()
@@ -243,8 +243,8 @@ func TestAccess_WhatDoesNotFitStopsTheStart(t *testing.T) {
 	}
 }
 
-// A token that nobody made is no reason to fetch anything, and an issuer that is
-// down is no reason not to start.
+// A forged token makes the server fetch nothing, and a server starts although its
+// issuer is down.
 func TestAccess_AnIssuerThatIsDown(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -22,8 +22,8 @@ func onAzure(t *testing.T, account *azurite.Server, layout string) *server {
 		"--ack-timeout", "10s", "--lease-duration", "10s", "--sweep-interval", "100ms", "--outbox-retry-interval", "100ms")
 }
 
-// Replicas on one storage account share all work, in either layout: what one
-// accepts another's workers do, and when one dies in the middle the other goes on.
+// Replicas on one storage account share all work, in either layout: workers of one do
+// what another accepts, and when one dies the other continues.
 func TestServe_ReplicasOnOneStorageAccount(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []string{config.BackendLedger, config.BackendTable} {
@@ -43,8 +43,8 @@ func TestServe_ReplicasOnOneStorageAccount(t *testing.T) {
 	}
 }
 
-// API, relay and sweeper may be processes of their own: then what one commits goes
-// into the schedule, and the others find it there.
+// API, relay and sweeper may be separate processes: one commits into the schedule,
+// and the others find it there.
 func TestServe_RolesApart(t *testing.T) {
 	t.Parallel()
 	account, err := azurite.Start(t.Context())
@@ -132,7 +132,7 @@ func doAJob(t *testing.T, account *azurite.Server, layout string) {
 	}
 }
 
-// assertShown checks that the tables of Phase 1 show what was done.
+// assertShown checks that the tables of Phase 1 show the finished job.
 func assertShown(t *testing.T, account *azurite.Server) {
 	t.Helper()
 	loaded, _, err := config.Load(
@@ -158,8 +158,8 @@ func assertShown(t *testing.T, account *azurite.Server) {
 	}
 }
 
-// assertLayoutStays checks that a replica is not let in with another layout than
-// that of the account's jobs.
+// assertLayoutStays checks that a replica with another layout than the account's does
+// not start.
 func assertLayoutStays(t *testing.T, account *azurite.Server, layout string) {
 	t.Helper()
 	other := map[string]string{config.BackendLedger: config.BackendTable, config.BackendTable: config.BackendLedger}[layout]

@@ -13,8 +13,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/servicebus/topology"
 )
 
-// memoryNamespace is the management side of a namespace: what is created there is
-// there for those who send and read.
+// memoryNamespace is the management side of a namespace: senders and receivers can
+// use the entities that it creates.
 type memoryNamespace struct {
 	topics map[string]*topology.TopicState
 	peer   *fakeservicebus.Server
@@ -81,8 +81,8 @@ func onServiceBus(more map[string]string) map[string]string {
 	return variables
 }
 
-// What a check misses, provisioning creates: tables, and topics with a subscription
-// for each service of the protocols.
+// Provisioning creates what a check reports as missing: tables, and topics with a
+// subscription for each service of the protocols.
 func TestAzure_ProvisionsWhatCheckMisses(t *testing.T) {
 	t.Parallel()
 	account, err := azurite.Start(t.Context())
@@ -119,8 +119,8 @@ func TestAzure_ProvisionsWhatCheckMisses(t *testing.T) {
 	}
 }
 
-// The credential of a server may send and read, and need not be allowed to look:
-// then what a server does is tried.
+// The credential of a server may send and read, but need not be allowed to manage: then
+// the check tries what a server does.
 func TestAzure_ChecksWithAServersCredential(t *testing.T) {
 	t.Parallel()
 	namespace := newMemoryNamespace(t)
@@ -145,7 +145,7 @@ func TestAzure_ChecksWithAServersCredential(t *testing.T) {
 	}
 }
 
-// What cannot be looked at is not taken for right.
+// A check that could not look reports no success.
 func TestAzure_CannotBeChecked(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// What `make azure-local` prints is all that a person has to do to see a document
-// go through Lucius on Azure's stand-ins.
+// The steps that `make azure-local` prints are all it takes to see a document go
+// through Lucius on Azure's stand-ins.
 func TestAzureLocal_PrintsHowToGoOn(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "azurelocal")

@@ -33,7 +33,8 @@ func (b *bus) fails(topic string, verdict breaker.Verdict) {
 	b.circuits.Report(b.circuits.Allow(topic, 1, now), breaker.Outcome{Verdict: verdict}, now)
 }
 
-// noted checks what is out of service, notes it, and returns what the sweeper is told.
+// noted checks which parts are out of service, notes them, and returns the sweeper's
+// outages.
 func (b *bus) noted(t *testing.T, want ...outages.Part) upkeep.Outages {
 	t.Helper()
 	parts := b.outOfService(time.Now())
@@ -52,8 +53,8 @@ func (b *bus) noted(t *testing.T, want ...outages.Part) upkeep.Outages {
 	return told
 }
 
-// An open circuit is an outage of its topic, and that of the bus one of each topic. One
-// that is half open is none: it waits for something to be sent.
+// An open circuit is an outage of its topic, and the bus' circuit one of all topics. A
+// half-open circuit is no outage: it waits for a message to send.
 func TestOutages_AreThoseOfOpenCircuits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,7 +82,7 @@ func TestOutages_AreThoseOfOpenCircuits(t *testing.T) {
 	})
 }
 
-// Where replies come by the bus as well, they are away with it.
+// An outage of the bus is one of the replies, if they come over the bus.
 func TestOutages_OfTheBusAreThoseOfReplies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
 )
 
-// contract is the OpenAPI document that the exchanges of these tests are held
-// against. Whichever of them is not as documented fails the run in the end: some
-// are of goroutines that no test waits for.
+// contract is the OpenAPI document that the exchanges of these tests are checked
+// against. A fault fails the run at its end, because no test waits for some of the
+// goroutines.
 var contract = sync.OnceValue(func() *contracttest.Contract {
 	made, err := contracttest.New()
 	if err != nil {
@@ -22,13 +22,13 @@ var contract = sync.OnceValue(func() *contracttest.Contract {
 	return made
 })
 
-// faults are what of the exchanges is not as documented.
+// faults are the exchanges that differ from the document.
 var faults struct {
 	mu   sync.Mutex
 	seen []error
 }
 
-// contracted is a transport whose exchanges are held against the document.
+// contracted is a transport that checks its exchanges against the document.
 func contracted(base http.RoundTripper) http.RoundTripper {
 	return &contracttest.Transport{Base: base, Contract: contract(), Fault: func(err error) {
 		faults.mu.Lock()
@@ -37,8 +37,8 @@ func contracted(base http.RoundTripper) http.RoundTripper {
 	}}
 }
 
-// holdToContract is the code that a run of the tests ends with, which had that one
-// without the document. In a verbose run it says what was exercised.
+// holdToContract returns the exit code of the tests, which is not 0 if an exchange
+// differs from the document. In a verbose run it prints the exercised operations.
 func holdToContract(code int) int {
 	faults.mu.Lock()
 	found := slices.Clone(faults.seen)

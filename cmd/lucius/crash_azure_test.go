@@ -17,9 +17,9 @@ import (
 )
 
 // TestCrash_EverythingOnAzure runs three replicas on one storage account and one
-// namespace, and meanwhile kills them, restarts the broker, cuts its connections and
-// the way to the account, and has replies arrive twice and out of order. Every accepted
-// command has a job that ended well all the same, no step is applied twice, and
+// namespace, kills them, restarts the broker, cuts the connections to it and to the
+// account, and has replies arrive twice and out of order. Every accepted command
+// still has a job that ended well, no step is applied twice, and
 // the audit of the account is clean.
 func TestCrash_EverythingOnAzure(t *testing.T) {
 	t.Parallel()

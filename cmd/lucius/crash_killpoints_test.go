@@ -130,7 +130,7 @@ func (s *site) startToDie(point string) (*process, bool) {
 	return s.launch(cmd)
 }
 
-// expectDeath fails unless the process kills itself, which nobody else does.
+// expectDeath fails unless the process kills itself.
 func (p *process) expectDeath(point string) {
 	p.t.Helper()
 	p.wait(30 * time.Second)

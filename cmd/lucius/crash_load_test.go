@@ -25,7 +25,7 @@ type load struct {
 
 	mu       sync.Mutex
 	accepted map[string]string // The job of each command, by its key.
-	replayed []string          // The commands whose first 202 said that an earlier one was lost.
+	replayed []string          // Commands whose first 202 was a replay: an earlier 202 was lost.
 	quiet    chan struct{}     // Closed when no new command is to be sent.
 
 	submitters sync.WaitGroup

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// The last write of a log that is to be damaged, which nobody was told of.
+// The last write of a log that is to be damaged, which was not acknowledged.
 const (
 	lastTenant = "tenant_9"
 	lastKey    = "last"
@@ -40,7 +40,7 @@ func TestLog_TornTailIsForgotten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := damagedSite(t, data, damage)
-			s.start().kill() // What was torn is behind it at the second start as well.
+			s.start().kill() // The second start reads past the torn tail as well.
 			server := s.start()
 			l := &load{t: t, site: s, accepted: maps.Clone(jobs)}
 			l.mustSubmit(lastTenant, lastKey)
@@ -51,8 +51,8 @@ func TestLog_TornTailIsForgotten(t *testing.T) {
 	}
 }
 
-// TestLog_DamageBeforeItsEndIsRefused flips a byte of what was acknowledged long
-// ago, which no crash does. The server does not start without what lies behind.
+// TestLog_DamageBeforeItsEndIsRefused flips a byte of a write that was acknowledged
+// long ago, which no crash does. The server does not start without the writes after it.
 func TestLog_DamageBeforeItsEndIsRefused(t *testing.T) {
 	t.Parallel()
 	data, synced, _ := quietSite(t)
@@ -73,7 +73,7 @@ func TestLog_DamageBeforeItsEndIsRefused(t *testing.T) {
 // write. It returns the directory, how much of its log was synced before that
 // write began, and the jobs that had ended until then. The log has several of
 // the blocks of 32 KiB in which it is written: damage is told from a torn tail
-// by the blocks behind it.
+// by the blocks after it.
 func quietSite(t *testing.T) (dir string, synced int, jobs map[string]string) {
 	t.Helper()
 	s := newSite(t)

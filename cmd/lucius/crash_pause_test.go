@@ -19,8 +19,8 @@ import (
 const standstill = 2500 * time.Millisecond
 
 // TestPause_AServerThatStoodStillGoesOn stops the server's process under load
-// for longer than a lease, as a host that is suspended does. The workers' calls
-// hang meanwhile. Nothing is lost or applied twice.
+// for longer than a lease, as a suspended host does, so that the workers' calls hang.
+// Nothing is lost or applied twice.
 func TestPause_AServerThatStoodStillGoesOn(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

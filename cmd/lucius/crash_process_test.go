@@ -20,11 +20,10 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// helpEnv turns this test binary into a process that a test needs beside the
-// server.
+// helpEnv turns this test binary into a helper process of a test.
 const helpEnv = "LUCIUS_TEST_HELP"
 
-// builds is where the binaries lie that the tests run.
+// builds is the folder of the binaries that the tests run.
 var builds string
 
 func TestMain(m *testing.M) {
@@ -76,7 +75,7 @@ type site struct {
 	data   string
 	client *api.ClientWithResponses
 	http   *http.Client
-	// address is where the server of the moment listens; "" while there is none.
+	// address is the listen address of the present server, or "".
 	address atomic.Value
 }
 
@@ -171,7 +170,7 @@ func (p *process) wait(longest time.Duration) {
 	}
 }
 
-// ending is how the process ended, and what it said. It has ended.
+// ending describes how the process ended, with its output. It must have ended.
 func (p *process) ending() string { return p.cmd.ProcessState.String() + ": " + p.said.String() }
 
 // signal sends the process a signal, which may have ended.

@@ -37,11 +37,11 @@ func TestTerminate_UnderLoad(t *testing.T) {
 	auditClean(t, s.data, jobs)
 	w.report(t)
 	if len(l.replayed) > 0 {
-		t.Errorf("commands were accepted before, and nobody was told: %v", l.replayed)
+		t.Errorf("commands were accepted before, without an answer: %v", l.replayed)
 	}
 }
 
-// waitForWork claims work that never comes, and tells what was answered.
+// waitForWork claims work that never comes, and returns the answer's status.
 func (s *site) waitForWork() <-chan int {
 	answered := make(chan int, 1)
 	go func() {
@@ -79,7 +79,7 @@ func (w *witness) RoundTrip(r *http.Request) (*http.Response, error) {
 		response.Body = &witnessed{ReadCloser: response.Body, witness: w}
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
 		// A server that stops resets connections that it has not accepted, and
-		// closes those whose request it had not read.
+		// closes those with an unread request.
 		w.shut++
 	case r.Context().Err() == nil:
 		w.broken = append(w.broken, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/lucius-project/lucius/internal/worker"
 )
 
-// helpURL is where the worker of another process finds the server.
+// helpURL is the variable of a worker process that names the server's URL.
 const helpURL = "LUCIUS_TEST_URL"
 
 // helpWork is a worker process. It says when it has something in hand, which it

@@ -10,7 +10,7 @@ import (
 )
 
 // What the template creates is what the program expects by default: a name that
-// differs would make a table or a topic that nobody uses.
+// differs would create an unused table or topic.
 func TestDeploy_CreatesWhatTheProgramExpects(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../deploy/azure/main.bicep")

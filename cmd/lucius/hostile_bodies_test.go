@@ -31,7 +31,7 @@ func read(conn net.Conn) (answer, error) {
 }
 
 // TestHostile_EndlessBodies sends bodies that are far too large or have no end.
-// They are refused, whoever sends them, and the connection ends.
+// They are refused, with and without a credential, and the connection ends.
 func TestHostile_EndlessBodies(t *testing.T) {
 	t.Parallel()
 	f := besiege(t)

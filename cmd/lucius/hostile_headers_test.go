@@ -34,7 +34,7 @@ func TestHostile_HeaderFloods(t *testing.T) {
 	}
 }
 
-// TestHostile_NoHTTP sends what is not a request.
+// TestHostile_NoHTTP sends text that is no request.
 func TestHostile_NoHTTP(t *testing.T) {
 	t.Parallel()
 	f := besiege(t)

@@ -15,8 +15,8 @@ import (
 // unless the system forbids this process to have that many.
 const crowd = 10_000
 
-// allowFiles lets this process have files beside those for n connections, and
-// returns for how many there is room.
+// allowFiles raises this process's limit of open files for n connections, and returns
+// how many of them fit.
 func allowFiles(t *testing.T, n int) int {
 	t.Helper()
 	const beside = 2000

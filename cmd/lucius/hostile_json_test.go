@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// manyKeys are 100,000 members of an object, each behind a comma.
+// manyKeys are 100,000 members of an object, each after a comma.
 func manyKeys() string {
 	var text strings.Builder
 	for i := range int64(100_000) {
@@ -16,8 +16,7 @@ func manyKeys() string {
 	return text.String()
 }
 
-// hostileBodies are bodies that parsers have failed on, by what is wrong with
-// them.
+// hostileBodies are bodies that parsers have failed on, by their fault.
 func hostileBodies() map[string]string {
 	nested := func(n int, open, shut string) string { return strings.Repeat(open, n) + "1" + strings.Repeat(shut, n) }
 	return map[string]string{

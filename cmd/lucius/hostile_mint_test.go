@@ -19,7 +19,7 @@ type mint struct {
 	url   string
 	own   map[string]ed25519.PrivateKey
 	rsa   *rsa.PrivateKey
-	asked atomic.Int64 // How often somebody asked for its keys.
+	asked atomic.Int64 // How often its keys were requested.
 }
 
 func newMint(t *testing.T) *mint {

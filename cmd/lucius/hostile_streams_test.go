@@ -113,7 +113,7 @@ func TestHostile_LongPolls(t *testing.T) {
 	})
 }
 
-// submit submits a command that nobody works on.
+// submit submits a command that no worker works on.
 func (f *fortress) submit(t *testing.T, payload string) string {
 	t.Helper()
 	body := strings.Replace(ingestFor("tenant_long", "k"), "{}}", payload+"}", 1)
@@ -176,7 +176,7 @@ func (f *fortress) untilUnderWay(what string, enough func(n int) bool) {
 			return
 		}
 		if time.Now().After(end) {
-			f.t.Fatalf("in vain waited until %s: %d requests are under way", what, n)
+			f.t.Fatalf("timeout before %s: %d requests are in progress", what, n)
 		}
 	}
 }

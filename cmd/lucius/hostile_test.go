@@ -19,7 +19,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
 )
 
-// patience is how long a hostile client, or a good one beside it, waits at most.
+// patience is how long a hostile or a good client waits at most.
 // It is far beyond all limits of the server.
 const patience = 2 * time.Minute
 
@@ -70,7 +70,7 @@ func (f *fortress) while(attack func()) {
 		for last := false; !last; answered++ {
 			select {
 			case <-over:
-				last = true // Once more, behind the attack.
+				last = true // Once more, after the attack.
 			case <-time.After(20 * time.Millisecond):
 			}
 			if err := f.callWell(); err != nil {

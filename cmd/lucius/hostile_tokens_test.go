@@ -21,14 +21,14 @@ type (
 	claims map[string]any
 )
 
-// forgeries are tokens that nobody gave out, or that are no longer good.
+// forgeries are tokens that are forged or no longer valid.
 func forgeries(m *mint) map[string]string {
 	with := func(h header, c claims) string { return m.token(h, c, m.ed25519("a")) }
 	year := 365 * 24 * time.Hour
 	own := header{"jwk": m.jwk("stranger"), "kid": "stranger"}
 	good := with(nil, nil)
 	parts := strings.Split(good, ".")
-	rsaKey, _ := x509.MarshalPKIXPublicKey(m.rsa.Public()) // It is one of those that can be.
+	rsaKey, _ := x509.MarshalPKIXPublicKey(m.rsa.Public()) // It is a key that can be marshalled.
 	return map[string]string{
 		"alg none":                    m.token(header{"alg": "none"}, nil, unsigned),
 		"alg none in another case":    m.token(header{"alg": "nOnE"}, nil, unsigned),
@@ -140,7 +140,7 @@ func deep(n int) any {
 	return value
 }
 
-// token is a token of those parts, beside the usual ones; nil takes one out.
+// token is a token with those parts in addition to the usual ones; nil removes one.
 func (m *mint) token(h header, c claims, sign func([]byte) []byte) string {
 	head := header{"alg": "EdDSA", "kid": "a", "typ": "JWT"}
 	body := claims{

@@ -112,7 +112,7 @@ func (r *road) connectionOver(account *azurite.Server) string {
 }
 
 // While the storage account is away clients are told so, and nothing that was
-// accepted fails or loses an attempt, however long that is beside the deadlines.
+// accepted fails or loses an attempt, however long the outage is.
 func TestServe_WaitsForAnAccountThatIsAway(t *testing.T) {
 	t.Parallel()
 	account, err := azurite.Start(t.Context())

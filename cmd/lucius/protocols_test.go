@@ -109,7 +109,7 @@ func TestProtocolsValidate_JSON(t *testing.T) {
 		t.Errorf("protocol (-want +got):\n%s", diff)
 	}
 
-	// Flags may stand behind the arguments, too.
+	// Flags may also follow the arguments.
 	bad, err := protocolsCommand(t, nil, "validate", refused+"one-bad-file-among-good-ones", "missing", "--format", "json")
 	if err == nil {
 		t.Error("bad files are answered without an error")

@@ -42,7 +42,7 @@ func until(t *testing.T, what string, answer func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !answer(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("in vain waited until %s", what)
+			t.Fatalf("timeout before %s", what)
 		}
 	}
 }

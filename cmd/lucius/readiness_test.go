@@ -26,9 +26,8 @@ type refusing struct {
 
 func (r refusing) Writable() error { return r.why }
 
-// TestReadiness_OfAStoreThatTakesNoWrites asks whether a server is ready whose
-// store answers reads alone: as long as commands are refused it is not, and says
-// why, without what the store says to operators.
+// TestReadiness_OfAStoreThatTakesNoWrites: a server whose store answers reads only is
+// not ready, and says why without the store's own words, which are for operators.
 func TestReadiness_OfAStoreThatTakesNoWrites(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -76,8 +75,8 @@ func TestReadiness_OfAStoreThatDoesNotTellIsNotDoubted(t *testing.T) {
 	}
 }
 
-// TestAnswered_IsAskedForOnceASecond has many ask at a time, for anybody may ask
-// whether a server is ready: the store is asked once a second, whatever it says.
+// TestAnswered_IsAskedForOnceASecond: however many callers ask for readyz, the store is
+// asked once a second, whatever it answers.
 func TestAnswered_IsAskedForOnceASecond(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]error{"it is well": nil, "it is away": tablestore.ErrUnavailable} {
@@ -109,8 +108,8 @@ func TestAnswered_IsAskedForOnceASecond(t *testing.T) {
 	}
 }
 
-// TestAnswered_IsNotThatOfOneWhoWentAway asks with a context that has ended: what is
-// kept is the store's answer, and not that nobody waits for it.
+// TestAnswered_IsNotThatOfOneWhoWentAway asks with a context that has ended: the store's
+// answer is kept, and not the context's error.
 func TestAnswered_IsNotThatOfOneWhoWentAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

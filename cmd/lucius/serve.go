@@ -224,7 +224,7 @@ func assemble(ctx context.Context, c *core, access *access, protocols *protocol.
 			return c.gate.Admit(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
 		},
 		Fatal: func(defect *seqledger.IllegalTransitionError) {
-			c.log.Error("illegal transition in the relay's window", slog.Any("transition", defect))
+			c.log.ErrorContext(ctx, "illegal transition in the relay's window", slog.Any("transition", defect))
 			select {
 			case illegal <- defect:
 			default: // The first one stops the process.

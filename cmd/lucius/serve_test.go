@@ -293,7 +293,7 @@ func TestServe_ListsByTime(t *testing.T) {
 }
 
 // A pause is resumed under the id that it was given, whatever its scope is called,
-// and what was accepted meanwhile goes out soon after.
+// and commands that were accepted in the meantime are dispatched soon after.
 func TestServe_PausesAndResumes(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"))

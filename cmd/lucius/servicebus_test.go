@@ -174,7 +174,7 @@ func takeDirective(t *testing.T, namespace *fakeservicebus.Server, jobID, servic
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = client.Close(t.Context()) }() // The test has what it wants.
+	defer func() { _ = client.Close(t.Context()) }() // The test is over.
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	found := make(chan *azservicebus.ReceivedMessage)
@@ -242,7 +242,7 @@ func warned(t *testing.T, s *server) {
 	t.Fatal("nobody was warned")
 }
 
-// While replies cannot come back nobody is taken for dead, for longer than a lease:
+// While replies cannot come back no worker is taken for dead, for longer than a lease:
 // no attempt is spent and no work done twice.
 func TestServe_HoldsLeasesWhileRepliesCannotCome(t *testing.T) {
 	t.Parallel()

@@ -81,13 +81,13 @@ func (p *parser) value(token jsontext.Token, depth int) (any, error) {
 			return nil, p.exceeds("is a number that needs more than %d digits", MaxDigits)
 		}
 		return json.Number(literal), nil
-	}
-	switch { // The decoder returns only '{' or '[' here.
-	case depth == MaxDepth:
-		return nil, p.exceeds("is nested deeper than %d levels", MaxDepth)
-	case token.Kind() == jsontext.KindBeginObject:
-		return p.object(depth + 1)
-	default:
+	default: // The decoder returns only '{' or '[' here.
+		if depth == MaxDepth {
+			return nil, p.exceeds("is nested deeper than %d levels", MaxDepth)
+		}
+		if token.Kind() == jsontext.KindBeginObject {
+			return p.object(depth + 1)
+		}
 		return p.array(depth + 1)
 	}
 }
