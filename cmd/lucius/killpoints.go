@@ -15,22 +15,21 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// killAt is the variable that says where the process is to die, as a point and
-// how often it is reached, such as "after.commit.accept:3". Without it the process
-// lives on.
+// killAt is the variable that names the point at which the process dies, and which
+// arrival there counts, such as "after.commit.accept:3". Without it the process lives on.
 //
-// The points lie between the parts, so that none of them knows of this:
+// The points lie between the parts, so that no part knows of them:
 //
-//	before.X, after.X   a write that the store has not taken, or has made durable
+//	before.X, after.X   before a write, and after the store has made it durable
 //	    X = commit.{event}    the commit of a change, named after its event
 //	    X = {table}.{verb}    any other batch, by its table and its first op
 //	    X = whole.{event}     a change in one write, pre and post included
 //	before.answer.{call}   an answer that is made and not sent
-//	after.open             the store is open, and nothing is served yet
+//	after.open             the store is open, and no request is served yet
 //	before.close, after.close   all requests and loops have ended
 //
-// With any point but whole.* the store hides that it can apply a change in one
-// write, so that there is something in between to die at.
+// With any point but whole.* the store hides that it can apply a change in one write,
+// so that there are points within a change.
 const killAt = "LUCIUS_KILL_AT"
 
 // trap is the point at which the process dies.
@@ -39,7 +38,7 @@ type trap struct {
 	left  atomic.Int64
 }
 
-// armed is the trap of this process.
+// armed returns the trap of this process.
 var armed = sync.OnceValue(func() *trap {
 	t := &trap{}
 	var times string
@@ -52,8 +51,8 @@ var armed = sync.OnceValue(func() *trap {
 	return t
 })
 
-// reach ends the process if this is its point, as kill -9 does: nothing is
-// written, closed or answered any more.
+// reach ends the process if this is its point, as kill -9 does: it writes, closes and
+// answers nothing more.
 func (t *trap) reach(point string) {
 	if point != t.point || t.left.Add(-1) != 0 {
 		return
@@ -132,7 +131,7 @@ func pointOf(batch tablestore.Batch) string {
 	return batch[0].Key.Table + "." + verbs[batch[0].Verb]
 }
 
-// journaledEvent is the event whose journal row the batch holds, or "".
+// journaledEvent returns the event whose journal row the batch holds, or "".
 func journaledEvent(batch tablestore.Batch) string {
 	for _, op := range batch {
 		if strings.HasPrefix(op.Key.Row, "EVENT:") && op.Verb == tablestore.Insert {

@@ -8,8 +8,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// A binary that is built with the tag killpoints can be told to die between any
-// two writes; see killpoints.go. Any other has nothing in between.
+// Only a binary that is built with the tag killpoints can be told to die between two
+// writes; see killpoints.go.
 
 func killableStore(store tablestore.Store) tablestore.Store { return store }
 func killableAnswers(handler http.Handler) http.Handler     { return handler }

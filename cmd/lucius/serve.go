@@ -94,10 +94,7 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 			err = errors.Join(err, fmt.Errorf("close the store: %w", closing))
 		}
 	}()
-	if err := c.openLedger(ctx); err != nil {
-		return err
-	}
-	if err := c.openPauses(ctx); err != nil {
+	if err := c.open(ctx); err != nil {
 		return err
 	}
 	s, err := assemble(ctx, c, access, protocol.NewHolder(registry))
@@ -135,8 +132,9 @@ type core struct {
 // inboxSize is how many directives the inbox holds; the dispatch schedule has the rest.
 const inboxSize = 8192
 
-// openLedger opens the ledger, and the pull queue on it.
-func (c *core) openLedger(ctx context.Context) (err error) {
+// open opens the ledger, the pull queue on it, and the pauses, before anything is
+// dispatched.
+func (c *core) open(ctx context.Context) (err error) {
 	c.inbox, c.mirror = outbox.NewInbox(inboxSize), workqueue.NewMirror(0)
 	settings := ledger.Config{
 		Store: c.store, Tables: ledgerTables(c.cfg), Hold: c.cfg.PublishTimeout * 3 / 2, Jitter: c.cfg.Jitter,
@@ -172,22 +170,19 @@ func (c *core) openLedger(ctx context.Context) (err error) {
 		},
 		HeldTenant: func(tenantID string) bool { return c.gate.PausesTenant(tenantID) },
 	})
-	if err != nil || !c.ledger.Exclusive() {
+	if err != nil {
 		return err
 	}
-	return c.queue.Count(ctx)
-}
-
-// startPaused is the reason of a pause that the configuration asked for.
-const startPaused = "started with LUCIUS_START_PAUSED"
-
-// openPauses reads the pauses, before anything is dispatched.
-func (c *core) openPauses(ctx context.Context) (err error) {
+	if c.ledger.Exclusive() {
+		if err := c.queue.Count(ctx); err != nil {
+			return err
+		}
+	}
 	if c.pauses, err = pauses.New(pauses.Config{Store: c.store, Table: c.ledger.Tables().Schedule}); err != nil {
 		return err
 	}
 	if c.cfg.StartPaused {
-		if _, err := c.pauses.Create(ctx, pauses.Scope{}, startPaused, ledger.ActorSystem); err != nil {
+		if _, err := c.pauses.Create(ctx, pauses.Scope{}, "started with LUCIUS_START_PAUSED", ledger.ActorSystem); err != nil {
 			return err
 		}
 	}
