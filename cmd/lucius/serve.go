@@ -102,7 +102,7 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 		return err
 	}
 	defer s.bus.close(log)
-	defer s.keepers.sender.Close()
+	defer s.maintenance.sender.Close()
 	scheme := "http"
 	if access.certificates != nil {
 		scheme = "https"
@@ -193,14 +193,14 @@ func (c *core) open(ctx context.Context) (err error) {
 // system is a server that is ready to run.
 type system struct {
 	*core
-	access   *access
-	bus      *bus
-	relay    *outbox.Relay
-	illegal  <-chan *seqledger.IllegalTransitionError // a defect of the relay
-	keepers  *keepers
-	watchers []*reload.Watcher
-	handler  *httpapi.Server
-	room     int // how many connections may be open
+	access      *access
+	bus         *bus
+	relay       *outbox.Relay
+	illegal     <-chan *seqledger.IllegalTransitionError // a defect of the relay
+	maintenance *maintenance
+	watchers    []*reload.Watcher
+	handler     *httpapi.Server
+	connections int // how many connections may be open
 }
 
 // assemble builds the relay, the loops and the API around the core.
@@ -229,38 +229,38 @@ func assemble(ctx context.Context, c *core, access *access, protocols *protocol.
 	if err != nil {
 		return nil, err
 	}
-	keepers, err := newKeepers(c, bus)
+	maintenance, err := newMaintenance(c, bus)
 	if err != nil {
 		return nil, err
 	}
 	c.metrics.watchRelay(c.inbox, relay, bus.circuits)
-	c.metrics.watchJobs(c, keepers.reconciler)
+	c.metrics.watchJobs(c, maintenance.reconciler)
 	watchers, err := watchFiles(c, protocols, access)
 	if err != nil {
 		return nil, err
 	}
-	commands, err := newCommands(c.cfg, c.ledger, protocols, keepers.guard)
+	commands, err := newCommands(c.cfg, c.ledger, protocols, maintenance.guard)
 	if err != nil {
 		return nil, err
 	}
 	ready := &readiness{
-		ledger: c.ledger, writable: c.writable, bus: bus, gate: c.gate, reconciler: keepers.reconciler, watchers: watchers,
+		ledger: c.ledger, writable: c.writable, bus: bus, gate: c.gate, reconciler: maintenance.reconciler, watchers: watchers,
 	}
-	room := maxConnections(ctx, c.cfg, c.log)
+	connections := maxConnections(ctx, c.cfg, c.log)
 	handler, err := httpapi.New(httpapi.Config{
 		UseCases: httpapi.UseCases{
 			Ledger: c.ledger, Commands: commands, Jobs: jobs.New(c.ledger, &c.ended, c.cfg.MaxInflight),
-			Callbacks: callbacks, Queue: c.queue, Operator: outbox.NewOperator(c.ledger), Reconciler: keepers.reconciler,
-			Failures: keepers.failures, Pauses: c.pauses, Gate: c.gate, Protocols: protocols,
+			Callbacks: callbacks, Queue: c.queue, Operator: outbox.NewOperator(c.ledger), Reconciler: maintenance.reconciler,
+			Failures: maintenance.failures, Pauses: c.pauses, Gate: c.gate, Protocols: protocols,
 		},
 		Ready: ready.Ready, Registry: c.metrics.registry, Log: c.log, MaxBodyBytes: int64(c.cfg.MaxBodyBytes),
-		MaxWaits:   max(1, room/2), // Callers that wait leave room for the others.
+		MaxWaits:   max(1, connections/2), // Callers that wait leave connections for the others.
 		ProbesOnly: !c.cfg.Has(config.RoleAPI),
 		Auth:       access.authenticator, CallerLimit: access.callers, TenantLimit: access.tenants, Audit: access.audit,
 	})
 	return &system{
-		core: c, access: access, bus: bus, relay: relay, illegal: illegal, keepers: keepers, watchers: watchers,
-		handler: handler, room: room,
+		core: c, access: access, bus: bus, relay: relay, illegal: illegal, maintenance: maintenance, watchers: watchers,
+		handler: handler, connections: connections,
 	}, err
 }
 
@@ -289,8 +289,8 @@ func newCommands(cfg *config.Config, l *ledger.Ledger, protocols *protocol.Holde
 	})
 }
 
-// keepers work on jobs without a request.
-type keepers struct {
+// maintenance works on jobs without a request.
+type maintenance struct {
 	sweeper    *upkeep.Sweeper
 	retention  *upkeep.Retention
 	reconciler *upkeep.Reconciler
@@ -301,35 +301,35 @@ type keepers struct {
 	sender     *webhook.Sender // Close it.
 }
 
-func newKeepers(c *core, bus *bus) (*keepers, error) {
-	k := new(keepers)
+func newMaintenance(c *core, bus *bus) (*maintenance, error) {
+	m := new(maintenance)
 	var err error
-	if k.sweeper, err = upkeep.NewSweeper(upkeep.SweeperConfig{
+	if m.sweeper, err = upkeep.NewSweeper(upkeep.SweeperConfig{
 		Ledger: c.ledger, Logger: c.log, Observe: c.metrics.observeSweep, Outages: bus.outagesForSweeper(),
 	}); err != nil {
 		return nil, err
 	}
-	if k.retention, err = upkeep.NewRetention(upkeep.RetentionConfig{
+	if m.retention, err = upkeep.NewRetention(upkeep.RetentionConfig{
 		Ledger: c.ledger, Logger: c.log,
 		Observe: func(outcome ledger.Purged) { c.metrics.purged.WithLabelValues(outcome.String()).Inc() },
 	}); err != nil {
 		return nil, err
 	}
-	if k.failures, err = upkeep.NewFailures(upkeep.FailuresConfig{
+	if m.failures, err = upkeep.NewFailures(upkeep.FailuresConfig{
 		Ledger: c.ledger, Store: c.store, Table: c.ledger.Tables().Schedule,
 	}); err != nil {
 		return nil, err
 	}
-	if k.bulk, err = upkeep.NewBulk(upkeep.BulkConfig{
-		Failures: k.failures, Limit: c.cfg.MaxInflight, Logger: c.log,
+	if m.bulk, err = upkeep.NewBulk(upkeep.BulkConfig{
+		Failures: m.failures, Limit: c.cfg.MaxInflight, Logger: c.log,
 		Observe: func(outcome upkeep.ItemOutcome) { c.metrics.reruns.WithLabelValues(string(outcome)).Inc() },
 	}); err != nil {
 		return nil, err
 	}
-	if k.reconciler, err = upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: c.ledger, Logger: c.log}); err != nil {
+	if m.reconciler, err = upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: c.ledger, Logger: c.log}); err != nil {
 		return nil, err
 	}
-	if k.guard, err = webhook.NewGuard(webhook.GuardConfig{
+	if m.guard, err = webhook.NewGuard(webhook.GuardConfig{
 		AllowedPrefixes: c.cfg.WebhookNetworks, AllowHTTP: c.cfg.WebhookAllowHTTP,
 	}); err != nil {
 		return nil, err
@@ -344,21 +344,21 @@ func newKeepers(c *core, bus *bus) (*keepers, error) {
 		}
 		secrets = []webhook.Secret{secret}
 	}
-	if k.sender, err = webhook.NewSender(webhook.Config{Guard: k.guard, Secrets: webhook.TenantSecrets(secrets...)}); err != nil {
+	if m.sender, err = webhook.NewSender(webhook.Config{Guard: m.guard, Secrets: webhook.TenantSecrets(secrets...)}); err != nil {
 		return nil, err
 	}
 	gate, err := webhook.NewGate(webhook.GateConfig{})
 	if err != nil {
 		return nil, err
 	}
-	k.webhooks, err = upkeep.NewWebhooks(upkeep.WebhooksConfig{
+	m.webhooks, err = upkeep.NewWebhooks(upkeep.WebhooksConfig{
 		Ledger: c.ledger, Logger: c.log,
-		Dispatcher: &webhook.Dispatcher{Send: k.sender.Send, Gate: gate, Policy: webhook.StandardPolicy()},
+		Dispatcher: &webhook.Dispatcher{Send: m.sender.Send, Gate: gate, Policy: webhook.StandardPolicy()},
 		Observe: func(result webhook.Result) {
 			c.metrics.webhooks.WithLabelValues(string(result.Outcome)).Inc()
 		},
 	})
-	return k, err
+	return m, err
 }
 
 // watchFiles returns the watchers that reload changed files, with their metrics.
@@ -424,7 +424,7 @@ func (s *system) run(ctx context.Context, listener net.Listener, hangups <-chan 
 		replies.Go(func() { _ = s.bus.replies.Run(reading) }) // It logs topics that it cannot read.
 	}
 	server := httpapi.NewHTTPServer(killableAnswers(s.handler), s.log)
-	limited := httpapi.LimitConnections(server, listener, s.room)
+	limited := httpapi.LimitConnections(server, listener, s.connections)
 	served := make(chan error, 1)
 	go func() {
 		if s.access.certificates == nil {
@@ -500,11 +500,11 @@ func (s *system) loops(hangups <-chan os.Signal) []func(context.Context) error {
 		}})
 	}
 	if s.cfg.Has(config.RoleSweeper) {
-		every(s.cfg.SweepInterval, s.keepers.sweeper.Loop())
-		every(s.cfg.SweepInterval, s.keepers.retention.Loop())
-		every(time.Second, s.keepers.reconciler.Loop())
-		every(time.Second, s.keepers.bulk.Loop())
-		every(time.Second, s.keepers.webhooks.Loop())
+		every(s.cfg.SweepInterval, s.maintenance.sweeper.Loop())
+		every(s.cfg.SweepInterval, s.maintenance.retention.Loop())
+		every(time.Second, s.maintenance.reconciler.Loop())
+		every(time.Second, s.maintenance.bulk.Loop())
+		every(time.Second, s.maintenance.webhooks.Loop())
 	}
 	return loops
 }
