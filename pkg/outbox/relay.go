@@ -207,7 +207,7 @@ func (r *Relay) claim(ctx context.Context, entry ledger.Entry) (*ledger.Message,
 			return r.cfg.Ledger.Message(ctx, agg)
 		}
 	}
-	standing, result, err := r.cfg.Ledger.Fire(ctx, entry, statemachine.Taken{})
+	standing, result, err := r.cfg.Ledger.Fire(ctx, entry, statemachine.DispatchClaimed{})
 	if err != nil || standing != ledger.Acted || result.Outcome != statemachine.Applied {
 		return nil, err
 	}

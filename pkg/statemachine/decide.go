@@ -57,8 +57,8 @@ func (m *move) handle(event Event) {
 	switch e := event.(type) {
 	case Accept:
 		m.accept(e)
-	case Taken:
-		m.taken(e)
+	case DispatchClaimed:
+		m.dispatchClaimed(e)
 	case Published:
 		m.published(e)
 	case PublishRejected:

@@ -106,8 +106,8 @@ func (m *move) input(i int) []byte {
 	return m.agg.Job.InputRef
 }
 
-// taken is a relay that takes a due row up.
-func (m *move) taken(e Taken) {
+// dispatchClaimed is a relay that takes a due row up.
+func (m *move) dispatchClaimed(e DispatchClaimed) {
 	row := m.pending(e.OutboxID)
 	if row == nil {
 		return
@@ -120,19 +120,19 @@ func (m *move) taken(e Taken) {
 	switch {
 	case row.Bus != m.env.Bus:
 		row.Bus = m.env.Bus
-		m.refence(row, "moved to another bus")
+		m.newFence(row, "moved to another bus")
 	case row.Rejected:
-		m.refence(row, "retry after a rejected publish")
+		m.newFence(row, "retry after a rejected publish")
 	}
 	m.outboxSame(EventOutboxTaken, "taken up for publishing")
 	row.DueAt = deadline(m.env.Now, m.env.Hold)
 }
 
-// refence gives a row a new pair before it is published again, so that its
+// newFence gives a row a new pair before it is published again, so that its
 // message id differs and a worker that got some copy is fenced.
 //
 // Source: Orchestrator flow canvas, Retry Loop (update, publish, update).
-func (m *move) refence(row *Outbox, cause string) {
+func (m *move) newFence(row *Outbox, cause string) {
 	i := row.StepIndex
 	m.newPair(i)
 	m.step(i, StepDispatching, cause, "")

@@ -21,11 +21,11 @@ type Pair struct {
 // SUCCEEDED already, with the results of the job before.
 type Accept struct{ Reason string }
 
-// Taken is a relay that claims a PENDING row off the hot path: the row is held
+// DispatchClaimed is a relay that claims a PENDING row off the hot path: the row is held
 // until the publish deadline, so that replicas do not publish side by side. It
 // gets a new pair if the last publish was rejected, or if it was made for
 // another bus. An empty OutboxID means the active row, whichever it is.
-type Taken struct{ OutboxID string }
+type DispatchClaimed struct{ OutboxID string }
 
 // Published is a publish that succeeded.
 type Published struct {
@@ -115,7 +115,7 @@ type Stall struct {
 func (Accept) Name() string { return "accept" }
 
 // Name implements [Event].
-func (Taken) Name() string { return "taken" }
+func (DispatchClaimed) Name() string { return "taken" }
 
 // Name implements [Event].
 func (Published) Name() string { return "published" }

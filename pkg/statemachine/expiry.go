@@ -80,7 +80,7 @@ func (m *move) expire(i int) bool {
 	now := m.env.Now
 	switch step.State {
 	case StepDispatching:
-		return m.redue()
+		return m.makeDue()
 	case StepAwaitingAck:
 		if _, queued := m.agg.Queued(); queued {
 			return m.leaveQueue(i)
@@ -117,8 +117,8 @@ func (m *move) leaveQueue(i int) bool {
 	return true
 }
 
-// redue makes a row that the hot path did not publish due for any relay.
-func (m *move) redue() bool {
+// makeDue makes a row that the hot path did not publish due for any relay.
+func (m *move) makeDue() bool {
 	row := m.agg.Outbox
 	if row.DueAt.After(m.env.Now) {
 		return false

@@ -198,9 +198,9 @@ func TestStory_BudgetsRunOut(t *testing.T) {
 		s.does(reject())
 		s.is(statemachine.JobDispatching, dispatching)
 		s.wakes(statemachine.WakeDispatch, time.Minute)
-		s.answers(statemachine.Taken{}, statemachine.Refused, statemachine.CodeNotDue)
+		s.answers(statemachine.DispatchClaimed{}, statemachine.Refused, statemachine.CodeNotDue)
 		s.later(time.Minute)
-		s.does(statemachine.Taken{})
+		s.does(statemachine.DispatchClaimed{})
 		if s.pair() == old || s.last.Dispatch == nil || s.agg.Outbox.AttemptNo != 2 {
 			t.Error("the retry carries the old pair")
 		}

@@ -156,7 +156,7 @@ func (l *life) relay(r *rapid.T) {
 	}
 	l.now = maxTime(l.now, row.DueAt)
 	if row.Bus != l.bus || row.Rejected {
-		l.tell(statemachine.Taken{OutboxID: row.ID})
+		l.tell(statemachine.DispatchClaimed{OutboxID: row.ID})
 		return
 	}
 	if rarely(r, true, false) {

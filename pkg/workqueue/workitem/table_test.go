@@ -84,7 +84,7 @@ func table() []row {
 					j.does(claim(anna)).expire().on(statemachine.BusServiceBus).expire()
 				},
 				"stalled, its held row taken by another bus": func(j *job) {
-					j.does(claim(anna), stall()).holding(true).does(requeue()).on(statemachine.BusServiceBus).applied(statemachine.Taken{})
+					j.does(claim(anna), stall()).holding(true).does(requeue()).on(statemachine.BusServiceBus).applied(statemachine.DispatchClaimed{})
 				},
 				"running there": func(j *job) {
 					j.on(statemachine.BusServiceBus).applied(statemachine.DeadlinePassed{})
@@ -129,7 +129,7 @@ func table() []row {
 				"by the sweeper":   func(j *job) { j.does(claim(anna)).expire().holding(true).expire() },
 				"by a job's retry": func(j *job) { j.does(claim(anna)).expire().holding(true).applied(statemachine.Retry{}) },
 				"taken up by a relay": func(j *job) {
-					j.does(claim(anna)).expire().holding(true).expire().later(1).applied(statemachine.Taken{})
+					j.does(claim(anna)).expire().holding(true).expire().later(1).applied(statemachine.DispatchClaimed{})
 				},
 			},
 		},

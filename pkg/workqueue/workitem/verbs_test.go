@@ -71,7 +71,7 @@ func TestFollow_VerbsOfTheQueue(t *testing.T) {
 			"mark of a held row that another bus had",
 			func(j *job) {
 				j.on(statemachine.BusServiceBus).holding(true).applied(statemachine.DeadlinePassed{})
-				j.on(statemachine.BusQueue).applied(statemachine.Taken{})
+				j.on(statemachine.BusQueue).applied(statemachine.DispatchClaimed{})
 			},
 			func(j *job) { j.applied(j.mark()) }, "enqueued by relay", 1, 0, lifecycle.StatusQueued,
 		},
@@ -189,7 +189,7 @@ func TestFollow_VerbsOfTheQueue(t *testing.T) {
 		},
 		{
 			"remove by a held requeue that another bus takes", stalledHeld,
-			func(j *job) { j.on(statemachine.BusServiceBus).applied(statemachine.Taken{}) }, "removed by ledger", 0, 0, none,
+			func(j *job) { j.on(statemachine.BusServiceBus).applied(statemachine.DispatchClaimed{}) }, "removed by ledger", 0, 0, none,
 		},
 		{"remove by an ACK without a claim", nothing, func(j *job) { j.applied(j.ack()) }, "removed by ledger", 0, 0, none},
 		// No move.
@@ -385,7 +385,7 @@ func TestView_ALeaseThatTheStepForgot(t *testing.T) {
 		j.agg.Steps[0].Spent = statemachine.Spent{}
 		j.applied(statemachine.PublishRejected{OutboxID: j.agg.Outbox.ID, AttemptNo: j.agg.Outbox.AttemptNo, Reason: "malformed"})
 		j.later(time.Minute)
-		j.applied(statemachine.Taken{})
+		j.applied(statemachine.DispatchClaimed{})
 	}
 	if item := j.item(); item.LeaseID == first || item.LeaseID == "" || lifecycle.Validate(item) != nil {
 		t.Errorf("lease id %q: %v", item.LeaseID, lifecycle.Validate(item))
