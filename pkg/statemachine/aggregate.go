@@ -17,14 +17,14 @@ const (
 )
 
 // Aggregate is one job with all that changes together: its Job row, its Step
-// rows by index, and the outbox row of the active attempt (nil where no
-// attempt was ever made, or its row is not needed any more).
+// rows by index, and the outbox row of the active attempt (nil if there was no
+// attempt, or its row is not needed any more).
 //
 // Decide never changes the aggregate that it is given; slices and raw JSON are
 // shared between the one before and the one after and must not be written to.
 type Aggregate struct {
 	Job    Job
-	Steps  []Step
+	Steps  []Step // invariant: Steps[i].Index = i
 	Outbox *Outbox
 }
 
@@ -101,7 +101,7 @@ type Step struct {
 	AttemptNo int
 	LeaseID   string
 	// LeaseExpiresAt is the one deadline of the active attempt: of its ACK, then
-	// of its lease. While DISPATCHING it is an estimate that nobody acts on;
+	// of its lease. While DISPATCHING it is an estimate that nothing acts on;
 	// while AWAITING_ACK the zero time says that the directive waits in the
 	// pull queue for a worker.
 	LeaseExpiresAt time.Time
@@ -136,8 +136,35 @@ type Routing struct {
 	DecisionReason string
 }
 
+// Policy is what a step was accepted with: its timeouts and budgets.
+//
+// Source: Ledger and state model, Timeouts and retries.
+type Policy struct {
+	// AckTimeout is the time from SENT (from the claim, in the pull queue) to ACK.
+	AckTimeout time.Duration
+	// Lease is the time that an ACK or a heartbeat gives the worker.
+	Lease time.Duration
+	// Timeout is the absolute limit of one attempt's run from its ACK; 0 is none.
+	Timeout time.Duration
+	// Dispatch, Ack and Execution are the delays before each retry of that
+	// cause; a list of n allows n retries.
+	Dispatch  []time.Duration
+	Ack       []time.Duration
+	Execution []time.Duration
+	// MaxAttempts caps the attempts that spend a budget, over all causes; 0 is
+	// no cap.
+	MaxAttempts int
+}
+
+// Spent counts a step's failures by cause.
+type Spent struct {
+	Dispatch  int
+	Ack       int
+	Execution int
+}
+
 // Attempt is what a step remembers of one attempt, so that the repeat of a
-// callback answers as the first did, also after the step has moved on.
+// callback gets the same answer as the first, also after the step has moved on.
 type Attempt struct {
 	No int
 	// LeaseDigest stands for the lease id, which is a capability.
@@ -147,20 +174,20 @@ type Attempt struct {
 	Result ResultStatus
 }
 
-// Bus is the way by which a directive reaches its worker.
+// Bus is what carries directives to workers.
 type Bus string
 
 // The buses.
 const (
-	// BusQueue is the pull queue. It lies in the store, so the commit that marks a
-	// row SENT is its publication.
+	// BusQueue is the pull queue. It is in the store, so the commit that marks a
+	// row SENT publishes it.
 	BusQueue Bus = "queue"
 	// BusServiceBus is the topics of Azure Service Bus: a relay publishes a row,
 	// and then marks it.
 	BusServiceBus Bus = "servicebus"
 )
 
-// Outbox is an outbox row. Its directive's bytes are stored beside it.
+// Outbox is an outbox row. Its directive's bytes are stored next to it.
 //
 // Source: Ledger and state model, Outbox table.
 type Outbox struct {
@@ -170,15 +197,15 @@ type Outbox struct {
 	AttemptNo int
 	LeaseID   string
 	State     OutboxState
-	// Bus is what the row was made for: no process publishes another bus's row
-	// before it has given it a new pair.
+	// Bus is what the row was made for: a process of another bus gives the row a new
+	// pair before it publishes it.
 	Bus     Bus
 	Routing Routing
-	// DueAt is when the row is to be published (again). While a relay holds it
-	// for publishing, it lies behind the end of that hold.
+	// DueAt is when the row is to be published (again). While a relay publishes the
+	// row, it is after the end of that relay's hold.
 	DueAt time.Time
-	// Rejected says that the last publish was refused for the message's own
-	// sake, so that the next one must carry a new pair.
+	// Rejected says that the bus refused the last publish because of the message
+	// itself, so that the next one must carry a new pair.
 	Rejected  bool
 	Failures  int
 	LastError string
@@ -187,18 +214,8 @@ type Outbox struct {
 	UpdatedAt time.Time
 }
 
-// step returns the index of the step of that id.
-func (a *Aggregate) step(id string) (int, bool) {
-	for i := range a.Steps {
-		if a.Steps[i].ID == id {
-			return i, true
-		}
-	}
-	return 0, false
-}
-
 // Queued reports whether the job's active attempt waits in the pull queue for a
-// worker, and of which step it is.
+// worker, and returns the index of its step.
 func (a *Aggregate) Queued() (int, bool) {
 	i, ok := a.Active()
 	if !ok || a.Outbox == nil || a.Outbox.Bus != BusQueue || a.Outbox.State != OutboxSent {
@@ -208,8 +225,8 @@ func (a *Aggregate) Queued() (int, bool) {
 	return i, step.State == StepAwaitingAck && step.LeaseExpiresAt.IsZero()
 }
 
-// Active returns the index of the active step, the lowest that is not
-// terminal, and false where all are.
+// Active returns the index of the active step, the lowest that is not terminal, and
+// false if all are.
 //
 // Source: Ledger and state model, Step states.
 func (a *Aggregate) Active() (int, bool) {
@@ -219,4 +236,37 @@ func (a *Aggregate) Active() (int, bool) {
 		}
 	}
 	return 0, false
+}
+
+// held reports whether a worker may hold the step's current attempt: then only
+// the worker's report or a deadline ends it.
+func (s *Step) held() bool {
+	return s.State == StepInProgress || s.State == StepAwaitingAck && !s.LeaseExpiresAt.IsZero()
+}
+
+// attemptEnd is the earlier of the lease's end and the absolute timeout.
+func (s *Step) attemptEnd() time.Time {
+	if !s.TimeoutAt.IsZero() && s.TimeoutAt.Before(s.LeaseExpiresAt) {
+		return s.TimeoutAt
+	}
+	return s.LeaseExpiresAt
+}
+
+// attempt returns the remembered attempt of that number, nil if there is none.
+func (s *Step) attempt(no int) *Attempt {
+	for i := range s.Attempts {
+		if s.Attempts[i].No == no {
+			return &s.Attempts[i]
+		}
+	}
+	return nil
+}
+
+// Result is the status of the RESULT that was applied to that attempt, empty if
+// there was none or the attempt is forgotten.
+func (s *Step) Result(attemptNo int) ResultStatus {
+	if attempt := s.attempt(attemptNo); attempt != nil {
+		return attempt.Result
+	}
+	return ""
 }

@@ -1,165 +1,290 @@
 package statemachine
 
-import "time"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+)
 
-// ack handles a worker's ACK. On Service Bus it may come before the relay's mark:
-// the matching pair proves the publish.
-func (m *move) ack(e Ack) {
-	i, ok := m.find(e.StepID)
-	if !ok {
+// remembered is how many attempts a step remembers: the newest, whose callbacks may
+// be repeated. A callback of an older one is stale in any case.
+const remembered = 32
+
+// LeaseDigest is what a step keeps of a lease id.
+func LeaseDigest(leaseID string) string {
+	sum := sha256.Sum256([]byte(leaseID))
+	return hex.EncodeToString(sum[:12])
+}
+
+// remember returns the record of the step's current attempt, for the caller to change.
+// The slice is copied: the aggregate before the change keeps its own.
+func (s *Step) remember() *Attempt {
+	s.Attempts = slices.Clone(s.Attempts)
+	if record := s.attempt(s.AttemptNo); record != nil {
+		return record
+	}
+	s.Attempts = append(s.Attempts, Attempt{No: s.AttemptNo, LeaseDigest: LeaseDigest(s.LeaseID)})
+	if extra := len(s.Attempts) - remembered; extra > 0 {
+		s.Attempts = slices.Delete(s.Attempts, 0, extra)
+	}
+	return &s.Attempts[len(s.Attempts)-1]
+}
+
+// fencing is what a callback's pair is to the step.
+type fencing uint8
+
+const (
+	fenceCurrent fencing = iota // the pair of the attempt that may report
+	fencePast                   // the pair of a remembered attempt that may not
+	fenceUnknown                // no pair that this step ever had, or one too old
+)
+
+// fence compares the pair with the step and returns the remembered attempt.
+func fence(step *Step, pair Pair) (fencing, *Attempt) {
+	attempt := step.attempt(pair.AttemptNo)
+	if step.LeaseID != "" && pair.AttemptNo == step.AttemptNo && pair.LeaseID == step.LeaseID {
+		return fenceCurrent, attempt
+	}
+	if attempt != nil && attempt.LeaseDigest == LeaseDigest(pair.LeaseID) {
+		return fencePast, attempt
+	}
+	return fenceUnknown, nil
+}
+
+// find returns the step that a callback names, or refuses the callback.
+func (c *change) find(stepID string) *Step {
+	for i := range c.agg.Steps {
+		if c.agg.Steps[i].ID == stepID {
+			return &c.agg.Steps[i]
+		}
+	}
+	c.refuse(CodeStepNotFound, "the job has no step %q", stepID)
+	return nil
+}
+
+// current returns the step of a callback that must carry the pair of an attempt that
+// is offered or under way; otherwise it refuses the callback.
+func (c *change) current(stepID string, pair Pair, kind string) *Step {
+	step := c.find(stepID)
+	if step == nil {
+		return nil
+	}
+	if standing, _ := fence(step, pair); standing != fenceCurrent || step.State == StepFailedRetry {
+		c.stale(step, pair, kind)
+		return nil
+	}
+	return step
+}
+
+// stale refuses a callback whose pair is not the current one. It is recorded for
+// attempts up to the current one. An attempt number that was never given out is not:
+// such rows would have no bound.
+func (c *change) stale(step *Step, pair Pair, kind string) {
+	c.refuse(CodeStaleAttempt, "attempt %d of step %q is not the current one", pair.AttemptNo, step.ID)
+	if pair.AttemptNo >= 1 && pair.AttemptNo <= step.AttemptNo {
+		c.d.Fenced = &Fenced{StepID: step.ID, StepIndex: step.Index, AttemptNo: pair.AttemptNo, Kind: kind}
+	}
+}
+
+// closed refuses a report on a step that has ended, or whose attempt is not offered
+// yet.
+func (c *change) closed(step *Step) bool {
+	if step.State.Terminal() {
+		c.refuse(CodeIllegalTransition, "step %q is %s already", step.ID, step.State)
+		return true
+	}
+	return c.unoffered(step)
+}
+
+// unoffered refuses a callback of an attempt that is still to be offered in the pull
+// queue. No worker can know its pair: on Service Bus a callback proves the publish,
+// here it proves nothing.
+func (c *change) unoffered(step *Step) bool {
+	if step.State != StepDispatching || c.agg.Outbox.Bus != BusQueue {
+		return false
+	}
+	c.refuse(CodeIllegalTransition, "attempt %d of step %q was not offered yet", step.AttemptNo, step.ID)
+	return true
+}
+
+// light marks the change as one of the step alone, without a journal row.
+func (c *change) light(step *Step) {
+	c.d.Light = true
+	c.touch(step)
+}
+
+// decide starts the ACK deadline of a directive that waited in the pull queue.
+func (e Claimed) decide(c *change) {
+	step := c.current(e.StepID, e.Pair, "claim")
+	if step == nil || c.unoffered(step) {
 		return
 	}
-	step := &m.agg.Steps[i]
+	if step.State != StepAwaitingAck || !step.LeaseExpiresAt.IsZero() {
+		c.refuse(CodeIllegalTransition, "step %q is in a worker's hands, or ended", step.ID)
+		return
+	}
+	step.LeaseExpiresAt = deadline(e.By, 0)
+	if e.By.IsZero() {
+		step.LeaseExpiresAt = deadline(c.env.Now, step.Policy.AckTimeout)
+	}
+	c.touch(step)
+	c.noteStep(step, EventStepClaimed, "claimed")
+}
+
+// decide moves the ACK deadline of a claimed directive, never to an earlier time.
+func (e ClaimExtended) decide(c *change) {
+	step := c.current(e.StepID, e.Pair, "claim_extension")
+	if step == nil {
+		return
+	}
+	if step.State != StepAwaitingAck || step.LeaseExpiresAt.IsZero() {
+		c.refuse(CodeIllegalTransition, "step %q is not claimed", step.ID)
+		return
+	}
+	c.light(step)
+	if by := deadline(e.By, 0); by.After(step.LeaseExpiresAt) {
+		step.LeaseExpiresAt = by
+	}
+}
+
+// decide starts the step. On Service Bus an ACK may come before the relay's mark: the
+// matching pair proves the publish.
+func (e Ack) decide(c *change) {
+	step := c.find(e.StepID)
+	if step == nil {
+		return
+	}
 	standing, attempt := fence(step, e.Pair)
 	switch {
-	case attempt != nil && standing != fenceUnknown && attempt.Acked:
-		m.duplicate("the ACK was applied before")
+	case standing != fenceUnknown && attempt != nil && attempt.Acked:
+		c.duplicate("the ACK was applied before")
 	case standing != fenceCurrent || step.State == StepFailedRetry:
-		m.stale(i, e.Pair, "ack")
-	case step.State.Terminal():
-		m.ended(step)
-	case m.unoffered(step):
-		m.notOffered(step)
-	default:
-		m.apply()
-		m.start(i, "ACK")
+		c.stale(step, e.Pair, "ack")
+	case !c.closed(step):
+		c.start(step, "ACK")
 	}
 }
 
-// unoffered reports whether the step's attempt is still to be offered in the
-// pull queue. No worker can know its pair: on Service Bus a callback proves the
-// publish, here it proves nothing.
-func (m *move) unoffered(step *Step) bool {
-	return step.State == StepDispatching && m.agg.Outbox.Bus == BusQueue
-}
-
-// notOffered refuses a callback for such an attempt.
-func (m *move) notOffered(step *Step) {
-	m.refuse(CodeIllegalTransition, "attempt %d of step %q was not offered yet", step.AttemptNo, step.ID)
-}
-
-// ended refuses a callback with the last pair of a step that has ended.
-func (m *move) ended(step *Step) {
-	m.refuse(CodeIllegalTransition, "step %q is %s already", step.ID, step.State)
-}
-
-// start walks a step from wherever it waits to IN_PROGRESS.
-func (m *move) start(i int, cause string) {
-	step := &m.agg.Steps[i]
-	if step.State == StepDispatching {
-		m.sent(cause)
-	}
-	m.step(i, StepInProgress, cause, "")
-	m.acked(i, cause)
-	step.LeaseExpiresAt = deadline(m.env.Now, step.Policy.Lease)
-	if step.Policy.Timeout > 0 {
-		step.TimeoutAt = deadline(m.env.Now, step.Policy.Timeout)
-	}
-	m.capLease(step)
-}
-
-// acked records that the current attempt of step i was ACKed, and starts the
-// job with the first one.
-func (m *move) acked(i int, cause string) {
-	m.remember(i, func(a *Attempt) { a.Acked = true })
-	job := &m.agg.Job
-	if job.Started {
-		return
-	}
-	job.Started = true
-	if job.State == JobDispatching {
-		m.job(JobInProgress, cause)
-	}
-}
-
-// capLease keeps the lease within the absolute timeout.
-func (m *move) capLease(step *Step) { step.LeaseExpiresAt = attemptEnd(step) }
-
-// heartbeat extends the lease of a running attempt, and implies its ACK.
-func (m *move) heartbeat(e Heartbeat) {
-	i, ok := m.find(e.StepID)
-	if !ok {
-		return
-	}
-	step := &m.agg.Steps[i]
-	standing, _ := fence(step, e.Pair)
+// decide extends the lease of a running attempt, and implies the ACK of another.
+func (e Heartbeat) decide(c *change) {
+	step := c.current(e.StepID, e.Pair, "heartbeat")
 	switch {
-	case standing != fenceCurrent || step.State == StepFailedRetry:
-		m.stale(i, e.Pair, "heartbeat")
-	case step.State.Terminal():
-		m.ended(step)
+	case step == nil || c.closed(step):
 	case step.State == StepInProgress:
-		m.light(i)
-		step.LeaseExpiresAt = deadline(m.env.Now, step.Policy.Lease)
-		m.capLease(step)
-	case m.unoffered(step):
-		m.notOffered(step)
+		c.light(step)
+		c.extendLease(step)
 	default:
-		m.apply()
-		m.start(i, "heartbeat")
+		c.start(step, "heartbeat")
 	}
 }
 
-// light marks the move as one that changes step i alone, without a journal row.
-func (m *move) light(i int) {
-	m.apply()
-	m.d.Light = true
-	m.touch(i)
+// start moves a step that waits for its ACK to IN_PROGRESS.
+func (c *change) start(step *Step, cause string) {
+	if step.State == StepDispatching {
+		c.sent(cause)
+	}
+	c.step(step, StepInProgress, cause, "")
+	c.acked(step, cause)
+	if step.Policy.Timeout > 0 {
+		step.TimeoutAt = deadline(c.env.Now, step.Policy.Timeout)
+	}
+	c.extendLease(step)
 }
 
-// claimed starts the ACK deadline of a directive that waited in the pull queue.
-func (m *move) claimed(e Claimed) {
-	i, ok := m.find(e.StepID)
-	if !ok {
-		return
-	}
-	step := &m.agg.Steps[i]
-	standing, _ := fence(step, e.Pair)
-	switch {
-	case standing != fenceCurrent || step.State == StepFailedRetry:
-		m.stale(i, e.Pair, "claim")
-	case m.unoffered(step):
-		m.notOffered(step)
-	case step.State == StepAwaitingAck && step.LeaseExpiresAt.IsZero():
-		m.apply()
-		m.claim(i, e.By)
-	default:
-		m.refuse(CodeIllegalTransition, "step %q is in a worker's hands, or ended", step.ID)
-	}
-}
-
-// claim sets the ACK deadline of a claimed directive: the step's ACK timeout,
-// unless the claim asks for another.
-func (m *move) claim(i int, by time.Time) {
-	step := &m.agg.Steps[i]
-	step.LeaseExpiresAt = deadline(by, 0)
-	if by.IsZero() {
-		step.LeaseExpiresAt = deadline(m.env.Now, step.Policy.AckTimeout)
-	}
-	m.touch(i)
-	m.note(Transition{
-		Object: ObjectStep, ID: step.ID, Type: EventStepClaimed, From: string(step.State), To: string(step.State),
-		AttemptNo: step.AttemptNo, Cause: "claimed",
-	})
-}
-
-// claimExtended moves the ACK deadline of a claimed directive, never earlier.
-func (m *move) claimExtended(e ClaimExtended) {
-	i, ok := m.find(e.StepID)
-	if !ok {
-		return
-	}
-	step := &m.agg.Steps[i]
-	standing, _ := fence(step, e.Pair)
-	switch {
-	case standing != fenceCurrent || step.State == StepFailedRetry:
-		m.stale(i, e.Pair, "claim_extension")
-	case step.State != StepAwaitingAck || step.LeaseExpiresAt.IsZero():
-		m.refuse(CodeIllegalTransition, "step %q is not claimed", step.ID)
-	default:
-		m.light(i)
-		if by := deadline(e.By, 0); by.After(step.LeaseExpiresAt) {
-			step.LeaseExpiresAt = by
+// acked records that the step's current attempt was ACKed, and starts the job with the
+// first ACK.
+func (c *change) acked(step *Step, cause string) {
+	step.remember().Acked = true
+	if job := &c.agg.Job; !job.Started {
+		job.Started = true
+		if job.State == JobDispatching {
+			c.job(JobInProgress, cause)
 		}
+	}
+}
+
+// extendLease makes the lease a full one from now, within the absolute timeout.
+func (c *change) extendLease(step *Step) {
+	step.LeaseExpiresAt = deadline(c.env.Now, step.Policy.Lease)
+	step.LeaseExpiresAt = step.attemptEnd()
+}
+
+// decide applies a RESULT. It implies the ACK, and it counts after its deadline until
+// the step is dispatched again.
+func (e Result) decide(c *change) {
+	step := c.find(e.StepID)
+	if step == nil {
+		return
+	}
+	standing, attempt := fence(step, e.Pair)
+	known := standing != fenceUnknown && attempt != nil
+	switch {
+	case known && attempt.Result == e.Status:
+		c.duplicate("the RESULT was applied before")
+		return
+	case known && attempt.Result != "":
+		c.refuse(CodeContradictoryResult, "attempt %d of step %q ended with %s before",
+			e.Pair.AttemptNo, step.ID, attempt.Result)
+		return
+	case standing != fenceCurrent:
+		c.stale(step, e.Pair, "result")
+		return
+	case c.closed(step):
+		return
+	case step.State == StepFailedRetry && e.Status == ResultFailedRetry:
+		c.light(step)
+		record := step.remember()
+		record.Acked, record.Result = true, e.Status
+		return
+	}
+
+	switch step.State {
+	case StepDispatching, StepAwaitingAck: // The RESULT came before its ACK.
+		c.start(step, "RESULT")
+	case StepFailedRetry: // It has edges of its own to each result.
+		c.acked(step, "RESULT")
+	case StepPending, StepInProgress, StepSucceeded, StepFailedFinal, StepCancelled:
+	}
+	record := step.remember()
+	record.Acked, record.Result = true, e.Status
+	if e.OutputRef != nil {
+		step.OutputRef = e.OutputRef
+	}
+	code, message := e.Status.ErrorCode(truncate(e.ErrorCode, maxCode)), truncate(e.ErrorMessage, maxMessage)
+	switch e.Status {
+	case ResultSucceeded:
+		step.ResultRef = e.ResultRef
+		if step.ResultRef == nil {
+			step.ResultRef = e.OutputRef
+		}
+		c.succeedStep(step)
+	case ResultFailedFinal:
+		c.failStep(step, code, message, "RESULT FAILED_FINAL")
+	case ResultFailedRetry:
+		c.failAttempt(step, &step.Spent.Execution, step.Policy.Execution, failure{
+			code: code, message: message, trigger: "RESULT FAILED_RETRY", retryAfter: e.RetryAfter,
+		})
+	}
+}
+
+// succeedStep ends the step and goes on with the job.
+func (c *change) succeedStep(step *Step) {
+	c.step(step, StepSucceeded, "RESULT SUCCEEDED", "")
+	job := &c.agg.Job
+	switch next := step.Index + 1; {
+	case job.State == JobCancelling:
+		c.cancelRest("RESULT SUCCEEDED")
+	case next == len(c.agg.Steps):
+		job.FinalOutput = step.ResultRef
+		if job.FinalOutput == nil {
+			job.FinalOutput = job.OutputRef
+		}
+		c.job(JobSucceeded, "final step succeeded")
+	case job.State == JobPausing:
+		c.job(JobPaused, "no live attempt left")
+	case job.State == JobPaused:
+	default:
+		c.dispatch(&c.agg.Steps[next], "previous step succeeded")
+		c.job(JobInProgress, "step succeeded, next step activated")
 	}
 }

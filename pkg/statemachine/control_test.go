@@ -33,7 +33,7 @@ func stages() []stage {
 	}
 }
 
-// after brings the events, each made when it is its turn, and all must be applied.
+// after applies the events, each made when it is its turn, and all must be applied.
 func (s *story) after(events ...func(*story) statemachine.Event) *story {
 	s.t.Helper()
 	for _, event := range events {

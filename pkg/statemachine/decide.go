@@ -1,9 +1,11 @@
 package statemachine
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
+	"unicode/utf8"
 )
 
 // Env is what a decision takes from outside the aggregate.
@@ -22,11 +24,138 @@ type Env struct {
 	Hold time.Duration
 	// Bus is what new rows are made for. Required.
 	Bus Bus
-	// Prompt says whether a new row of such a directive goes out at once: with the
+	// Prompt reports whether a new row of such a directive goes out at once: with the
 	// pull queue by this very change, with Service Bus by the relay of this process.
 	// Any other row waits in the dispatch schedule. Optional: without it all wait. It
-	// is asked once, and only for a new row.
+	// is called once, and only for a new row.
 	Prompt func(tenantID, protocolID string, lane int) bool
+}
+
+// Outcome is what became of an event.
+type Outcome uint8
+
+// The outcomes.
+const (
+	// Applied: the decision holds what changes.
+	Applied Outcome = iota + 1
+	// Duplicate: it was applied before, or is so already. Nothing changes.
+	Duplicate
+	// Refused: it must not be applied; Code and Reason say why. Nothing changes.
+	Refused
+)
+
+// String returns the outcome's wire name.
+func (o Outcome) String() string {
+	switch o {
+	case Applied:
+		return "applied"
+	case Duplicate:
+		return "duplicate"
+	case Refused:
+		return "refused"
+	}
+	return "unknown"
+}
+
+// Code is the machine-readable reason of a refusal.
+type Code string
+
+// The codes.
+const (
+	CodeStaleAttempt        Code = "stale_attempt"
+	CodeContradictoryResult Code = "contradictory_result"
+	CodeIllegalTransition   Code = "illegal_transition"
+	CodeStepNotFound        Code = "step_not_found"
+	CodeNotDue              Code = "not_due"
+)
+
+// The error codes of the state machine's own on jobs and steps.
+const (
+	ErrorAckTimeout        = "ack_timeout"
+	ErrorPublishRejected   = "publish_rejected" // while another publish follows
+	ErrorDispatchExhausted = "dispatch_exhausted"
+	ErrorLeaseExpired      = "lease_expired"
+	ErrorStepTimeout       = "step_timeout"
+	ErrorCancelled         = "cancelled"
+)
+
+// Object names what a [Transition] is of.
+type Object string
+
+// The objects.
+const (
+	ObjectJob    Object = "job"
+	ObjectStep   Object = "step"
+	ObjectOutbox Object = "outbox"
+)
+
+// Transition is one entry of a change's history. From and To are equal if something
+// happened without a change of state.
+type Transition struct {
+	Object    Object
+	ID        string // the step's id, or the outbox row's; empty for the job
+	Type      string // canonical event type, such as "step.succeeded"
+	From      string
+	To        string
+	AttemptNo int
+	Cause     string
+	Detail    string
+}
+
+// WakeKind is the kind of schedule entry that a job needs.
+type WakeKind uint8
+
+// The kinds. A dispatch entry asks a relay to publish, a timer the sweeper to check the
+// job's deadlines.
+const (
+	WakeNone WakeKind = iota
+	WakeTimer
+	WakeDispatch
+)
+
+// Wake is the next time at which a relay or the sweeper must look at the job.
+type Wake struct {
+	Kind WakeKind
+	At   time.Time
+}
+
+// Fenced is a callback that was refused as stale and is to be recorded.
+type Fenced struct {
+	StepID    string
+	StepIndex int
+	AttemptNo int
+	Kind      string
+}
+
+// Decision is what [Decide] makes of an event.
+type Decision struct {
+	Outcome Outcome
+	Code    Code   // set when Refused
+	Reason  string // a sentence for people, set when Refused or Duplicate
+
+	// After is the aggregate with the change applied; unchanged unless Applied.
+	After Aggregate
+	// Light says that only Step rows change, under their ETag: no rev, no
+	// journal. A heartbeat is light.
+	Light bool
+	// Steps are the indexes of the changed steps.
+	Steps []int
+	// Replaced is the changed outbox row, Added the new one; either may be nil.
+	Replaced *Outbox
+	Added    *Outbox
+	// Dispatch is the row whose directive is to be made and stored with this
+	// change, because its pair is new; else nil.
+	Dispatch *Outbox
+	// Hot says that this process's own relay publishes the row.
+	Hot bool
+	// History is what the journal row of this change holds.
+	History []Transition
+	// Wake is what the job needs next, unless Light.
+	Wake Wake
+	// Fenced is set when a stale callback is to be recorded.
+	Fenced *Fenced
+	// Ended says that the job became terminal by this change.
+	Ended bool
 }
 
 // Decide says what the event does to the aggregate. It is a pure function of
@@ -34,61 +163,34 @@ type Env struct {
 // or a corrupt aggregate: nothing must be written then.
 func Decide(aggregate Aggregate, event Event, env Env) (Decision, error) {
 	env.Now = env.Now.UTC().Truncate(time.Millisecond)
-	m := &move{env: env, agg: aggregate}
-	m.agg.Steps = slices.Clone(aggregate.Steps)
+	c := &change{env: env, agg: aggregate, d: Decision{Outcome: Applied}}
+	c.agg.Steps = slices.Clone(aggregate.Steps)
 	if aggregate.Outbox != nil {
 		row := *aggregate.Outbox
-		m.agg.Outbox = &row
+		c.agg.Outbox = &row
 	}
-	m.handle(event)
-	if m.err != nil {
-		return Decision{}, fmt.Errorf("%s: %w", event.Name(), m.err)
+	event.decide(c)
+	if c.err != nil {
+		return Decision{}, fmt.Errorf("%s: %w", event.Name(), c.err)
 	}
-	if m.d.Outcome != Applied {
-		m.d.After = aggregate
-		return m.d, nil
+	if c.d.Outcome != Applied {
+		c.d.After = aggregate
+		return c.d, nil
 	}
-	m.finish()
-	return m.d, nil
+	slices.Sort(c.d.Steps)
+	if !c.d.Light {
+		c.agg.Job.Rev++
+		c.agg.Job.UpdatedAt = env.Now
+		c.d.Wake = NextWake(&c.agg)
+		if c.d.Hot { // The timer is the safety net of the hot path.
+			c.d.Wake = Wake{Kind: WakeTimer, At: c.agg.Outbox.DueAt}
+		}
+	}
+	c.d.After = c.agg
+	return c.d, nil
 }
 
-// handle dispatches the event.
-func (m *move) handle(event Event) {
-	switch e := event.(type) {
-	case Accept:
-		m.accept(e)
-	case DispatchClaimed:
-		m.dispatchClaimed(e)
-	case Published:
-		m.published(e)
-	case PublishRejected:
-		m.publishRejected(e)
-	case Claimed:
-		m.claimed(e)
-	case ClaimExtended:
-		m.claimExtended(e)
-	case Ack:
-		m.ack(e)
-	case Heartbeat:
-		m.heartbeat(e)
-	case Result:
-		m.result(e)
-	case DeadlinePassed:
-		m.deadlinePassed(e)
-	case Cancel:
-		m.cancel(e)
-	case Pause:
-		m.pause(e)
-	case Resume:
-		m.resume(e)
-	case Retry:
-		m.retry(e)
-	case Stall:
-		m.stall(e)
-	}
-}
-
-// IllegalEdgeError is returned when a walk would leave the transition tables.
+// IllegalEdgeError is returned when a change would leave the transition tables.
 type IllegalEdgeError struct {
 	Object   Object
 	ID       string
@@ -100,165 +202,163 @@ func (e *IllegalEdgeError) Error() string {
 	return fmt.Sprintf("illegal transition of %s %q from %s to %s", e.Object, e.ID, e.From, e.To)
 }
 
-// move is one decision in the making: a copy of the aggregate that is walked
-// along listed edges, and what the walk leaves behind.
-type move struct {
+// change is a decision in the making: a copy of the aggregate that moves along
+// listed edges, and the decision so far, Applied until an event ends it otherwise.
+type change struct {
 	env Env
 	agg Aggregate
 	d   Decision
-	err error
-	// added says that the aggregate's outbox row is new with this move.
-	added bool
-	// wake overrides the wake that follows from the aggregate.
-	wake *Wake
+	err error // the first edge that is not listed
 }
 
-// duplicate ends the move without a change.
-func (m *move) duplicate(reason string) {
-	m.d = Decision{Outcome: Duplicate, Reason: reason}
+// duplicate ends the change: it was made before.
+func (c *change) duplicate(reason string) {
+	c.d = Decision{Outcome: Duplicate, Reason: reason}
 }
 
-// refuse ends the move without a change.
-func (m *move) refuse(code Code, format string, args ...any) {
-	m.d = Decision{Outcome: Refused, Code: code, Reason: fmt.Sprintf(format, args...)}
+// refuse ends the change: it must not be made.
+func (c *change) refuse(code Code, format string, args ...any) {
+	c.d = Decision{Outcome: Refused, Code: code, Reason: fmt.Sprintf(format, args...)}
 }
-
-// apply marks the move as one that changes something.
-func (m *move) apply() { m.d.Outcome = Applied }
 
 // note adds a history entry.
-func (m *move) note(t Transition) { m.d.History = append(m.d.History, t) }
+func (c *change) note(t Transition) { c.d.History = append(c.d.History, t) }
 
-// job walks the job along one edge.
-func (m *move) job(to JobState, cause string) {
-	job := &m.agg.Job
-	if !legal(JobEdges, job.State, to) {
-		m.illegal(ObjectJob, job.ID, string(job.State), string(to))
-		return
-	}
-	m.note(Transition{
-		Object: ObjectJob, Type: eventType(ObjectJob, string(job.State), string(to)),
-		From: string(job.State), To: string(to), Cause: cause,
+// noteStep adds a history entry of something that leaves the step in its state.
+func (c *change) noteStep(step *Step, eventType, cause string) {
+	c.note(Transition{
+		Object: ObjectStep, ID: step.ID, Type: eventType, From: string(step.State), To: string(step.State),
+		AttemptNo: step.AttemptNo, Cause: cause,
 	})
-	job.State = to
-	if to.Terminal() {
-		job.CompletedAt = m.env.Now
-		m.d.Ended = true
+}
+
+// follow moves a state along one edge and adds the transition to the history. It
+// reports whether the edge is listed.
+func follow[S ~string](c *change, edges []Edge[S], state *S, to S, t Transition) bool {
+	t.From, t.To = string(*state), string(to)
+	t.Type = eventType(t.Object, t.From, t.To)
+	if !slices.ContainsFunc(edges, func(e Edge[S]) bool { return e.From == *state && e.To == to }) {
+		if c.err == nil {
+			c.err = &IllegalEdgeError{Object: t.Object, ID: cmp.Or(t.ID, c.agg.Job.ID), From: t.From, To: t.To}
+		}
+		return false
+	}
+	c.note(t)
+	*state = to
+	return true
+}
+
+// job moves the job along one edge.
+func (c *change) job(to JobState, cause string) {
+	job := &c.agg.Job
+	if follow(c, JobEdges, &job.State, to, Transition{Object: ObjectJob, Cause: cause}) && to.Terminal() {
+		job.CompletedAt = c.env.Now
+		c.d.Ended = true
 	}
 }
 
-// step walks a step along one edge.
-func (m *move) step(i int, to StepState, cause, detail string) {
-	step := &m.agg.Steps[i]
-	if !legal(StepEdges, step.State, to) {
-		m.illegal(ObjectStep, step.ID, string(step.State), string(to))
+// step moves a step along one edge.
+func (c *change) step(step *Step, to StepState, cause, detail string) {
+	if !follow(c, StepEdges, &step.State, to, Transition{
+		Object: ObjectStep, ID: step.ID, AttemptNo: step.AttemptNo, Cause: cause, Detail: detail,
+	}) {
 		return
 	}
-	m.note(Transition{
-		Object: ObjectStep, ID: step.ID, Type: eventType(ObjectStep, string(step.State), string(to)),
-		From: string(step.State), To: string(to), AttemptNo: step.AttemptNo, Cause: cause, Detail: detail,
-	})
-	step.State = to
-	m.touch(i)
+	c.touch(step)
 	if to.Terminal() {
-		step.CompletedAt = m.env.Now
+		step.CompletedAt = c.env.Now
 		step.LeaseExpiresAt = time.Time{}
 		step.NextAttemptAt = time.Time{}
 	}
 }
 
 // touch marks a step as changed.
-func (m *move) touch(i int) {
-	m.agg.Steps[i].UpdatedAt = m.env.Now
-	if !slices.Contains(m.d.Steps, i) {
-		m.d.Steps = append(m.d.Steps, i)
+func (c *change) touch(step *Step) {
+	step.UpdatedAt = c.env.Now
+	if !slices.Contains(c.d.Steps, step.Index) {
+		c.d.Steps = append(c.d.Steps, step.Index)
 	}
 }
 
-// outbox walks the active outbox row along one edge.
-func (m *move) outbox(to OutboxState, cause string) {
-	row := m.agg.Outbox
-	if !legal(OutboxEdges, row.State, to) {
-		m.illegal(ObjectOutbox, row.ID, string(row.State), string(to))
+// outbox moves the active outbox row along one edge.
+func (c *change) outbox(to OutboxState, cause string) {
+	row := c.agg.Outbox
+	if !follow(c, OutboxEdges, &row.State, to, Transition{
+		Object: ObjectOutbox, ID: row.ID, AttemptNo: row.AttemptNo, Cause: cause,
+	}) {
 		return
 	}
-	m.note(Transition{
-		Object: ObjectOutbox, ID: row.ID, Type: eventType(ObjectOutbox, string(row.State), string(to)),
-		From: string(row.State), To: string(to), AttemptNo: row.AttemptNo, Cause: cause,
-	})
-	row.State = to
-	row.UpdatedAt = m.env.Now
+	row.UpdatedAt = c.env.Now
 	if to == OutboxSent {
-		row.SentAt = m.env.Now
+		row.SentAt = c.env.Now
 	}
-	if !m.added {
-		m.d.Replaced = row
-	}
-}
-
-// illegal records the first edge that is not listed.
-func (m *move) illegal(object Object, id, from, to string) {
-	if m.err == nil {
-		m.err = &IllegalEdgeError{Object: object, ID: id, From: from, To: to}
+	if c.d.Added == nil {
+		c.d.Replaced = row
 	}
 }
 
-// finish completes an applied decision.
-func (m *move) finish() {
-	slices.Sort(m.d.Steps)
-	if !m.d.Light {
-		m.agg.Job.Rev++
-		m.agg.Job.UpdatedAt = m.env.Now
-		m.d.Wake = m.next()
-	}
-	m.d.After = m.agg
+// outboxSame moves the row from PENDING to PENDING, under an event type of its own.
+func (c *change) outboxSame(eventType, cause string) {
+	c.outbox(OutboxPending, cause)
+	c.d.History[len(c.d.History)-1].Type = eventType
 }
 
-// next is the wake that the aggregate asks for.
-func (m *move) next() Wake {
-	if m.wake != nil {
-		return *m.wake
+// active returns the active step, nil if all are terminal.
+func (c *change) active() *Step {
+	if i, ok := c.agg.Active(); ok {
+		return &c.agg.Steps[i]
 	}
-	return NextWake(&m.agg)
+	return nil
 }
 
-// NextWake is the next time at which somebody must look at the job, by its
-// rows alone: a job that is not terminal and has none is paused with nothing
-// in hand, or waits in the pull queue for a worker.
+// deadline is now + delay, rounded up to the millisecond in which the schedule
+// counts, so that a deadline and its entry agree.
+func deadline(now time.Time, delay time.Duration) time.Time {
+	at := now.Add(delay)
+	if cut := at.Truncate(time.Millisecond); !cut.Equal(at) {
+		return cut.Add(time.Millisecond)
+	}
+	return at
+}
+
+// The most bytes of a worker's or a bus's error that are stored and sent on.
+const (
+	maxCode    = 128
+	maxMessage = 1024
+)
+
+// truncate cuts a text at a rune boundary.
+func truncate(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit]
+}
+
+// NextWake is the next time at which a relay or the sweeper must look at the job, by
+// its rows alone. A live job without one is paused with no attempt under way, or waits
+// in the pull queue for a worker.
 func NextWake(agg *Aggregate) Wake {
-	if agg.Job.State.Terminal() || agg.Job.State == JobPaused {
-		return Wake{}
-	}
 	i, ok := agg.Active()
-	if !ok {
+	if !ok || agg.Job.State.Terminal() || agg.Job.State == JobPaused {
 		return Wake{}
 	}
+	var timer time.Time
 	step := &agg.Steps[i]
 	switch step.State {
 	case StepDispatching:
 		return Wake{Kind: WakeDispatch, At: agg.Outbox.DueAt}
 	case StepAwaitingAck, StepInProgress:
-		return timer(attemptEnd(step))
+		timer = step.attemptEnd()
 	case StepFailedRetry:
-		return timer(step.NextAttemptAt)
+		timer = step.NextAttemptAt
 	case StepPending, StepSucceeded, StepFailedFinal, StepCancelled:
 	}
-	return Wake{}
-}
-
-// timer is a timer wake, none for the zero time.
-func timer(at time.Time) Wake {
-	if at.IsZero() {
+	if timer.IsZero() {
 		return Wake{}
 	}
-	return Wake{Kind: WakeTimer, At: at}
-}
-
-// attemptEnd is the earlier of the lease's end and the absolute timeout.
-func attemptEnd(step *Step) time.Time {
-	end := step.LeaseExpiresAt
-	if !step.TimeoutAt.IsZero() && step.TimeoutAt.Before(end) {
-		return step.TimeoutAt
-	}
-	return end
+	return Wake{Kind: WakeTimer, At: timer}
 }

@@ -1,218 +1,262 @@
 package statemachine
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"time"
 )
 
-// accept is the first change of a job: QUEUED, and the first step that is to be
-// done dispatched.
-func (m *move) accept(e Accept) {
-	job := &m.agg.Job
-	first, open := m.agg.Active()
+// decide makes the first change of a job: it dispatches the first open step.
+func (e Accept) decide(c *change) {
+	job := &c.agg.Job
+	first := c.active()
 	switch {
 	case job.Rev != 0 || job.State != JobQueued:
-		m.refuse(CodeIllegalTransition, "the job exists already")
+		c.refuse(CodeIllegalTransition, "the job exists already")
 		return
-	case !open:
-		m.refuse(CodeIllegalTransition, "every step has ended")
+	case first == nil:
+		c.refuse(CodeIllegalTransition, "every step has ended")
 		return
 	}
-	m.apply()
-	job.CreatedAt = m.env.Now
-	for i := range m.agg.Steps {
-		m.agg.Steps[i].CreatedAt = m.env.Now
-		m.touch(i)
+	job.CreatedAt = c.env.Now
+	for i := range c.agg.Steps {
+		c.agg.Steps[i].CreatedAt = c.env.Now
+		c.touch(&c.agg.Steps[i])
 	}
 	cause := "command accepted"
 	if job.RerunOf != "" {
 		cause = "rerun of " + job.RerunOf
 	}
-	m.note(Transition{
+	c.note(Transition{
 		Object: ObjectJob, Type: EventJobAccepted, To: string(JobQueued), Cause: cause, Detail: truncate(e.Reason, maxMessage),
 	})
-	for i := range first {
-		step := &m.agg.Steps[i]
-		step.CompletedAt = m.env.Now
-		m.note(Transition{
+	for i := range first.Index {
+		step := &c.agg.Steps[i]
+		step.CompletedAt = c.env.Now
+		c.note(Transition{
 			Object: ObjectStep, ID: step.ID, Type: EventStepCarried, To: string(step.State), Cause: cause,
 		})
 	}
-	m.dispatch(first, cause)
-	m.job(JobDispatching, "first step's outbox row created")
+	c.dispatch(first, cause)
+	c.job(JobDispatching, "first step's outbox row created")
 }
 
-// dispatch makes a new attempt of step i with a new pair and a new outbox row,
-// and makes it the job's current step.
-func (m *move) dispatch(i int, cause string) {
-	step := &m.agg.Steps[i]
-	m.newPair(i)
-	step.OutboxID = fmt.Sprintf("%s.%d.%d", m.agg.Job.ID, i, step.AttemptNo)
+// dispatch makes a new attempt of the step with a new pair and a new outbox row, and
+// makes it the job's current step. A row that goes out at once is published by this
+// change if its bus is the pull queue. For the relay of this process it is due after
+// the hold, as a safety net. A row that must wait is due now, for any relay.
+func (c *change) dispatch(step *Step, cause string) {
+	job := &c.agg.Job
+	c.newPair(step)
+	step.OutboxID = fmt.Sprintf("%s.%d.%d", job.ID, step.Index, step.AttemptNo)
 	step.NextAttemptAt = time.Time{}
-	step.InputRef = m.input(i)
-	m.step(i, StepDispatching, cause, "")
-	m.agg.Job.CurrentStepID = step.ID
-	m.agg.Job.CurrentStepIndex = i
+	step.InputRef = job.InputRef
+	if step.Input == InputPrevious && step.Index > 0 && len(c.agg.Steps[step.Index-1].ResultRef) > 0 {
+		step.InputRef = c.agg.Steps[step.Index-1].ResultRef
+	}
+	c.step(step, StepDispatching, cause, "")
+	job.CurrentStepID = step.ID
+	job.CurrentStepIndex = step.Index
 
 	row := &Outbox{
-		ID: step.OutboxID, StepID: step.ID, StepIndex: i, AttemptNo: step.AttemptNo, LeaseID: step.LeaseID,
-		State: OutboxPending, Bus: m.env.Bus, Routing: step.Routing, CreatedAt: m.env.Now, UpdatedAt: m.env.Now,
+		ID: step.OutboxID, StepID: step.ID, StepIndex: step.Index, AttemptNo: step.AttemptNo, LeaseID: step.LeaseID,
+		State: OutboxPending, Bus: c.env.Bus, Routing: step.Routing, DueAt: c.env.Now,
+		CreatedAt: c.env.Now, UpdatedAt: c.env.Now,
 	}
-	m.agg.Outbox = row
-	m.added = true
-	m.d.Added, m.d.Dispatch = row, row
-	m.note(Transition{
+	c.agg.Outbox, c.d.Added, c.d.Dispatch = row, row, row
+	c.note(Transition{
 		Object: ObjectOutbox, ID: row.ID, Type: EventOutboxPending, To: string(OutboxPending),
 		AttemptNo: row.AttemptNo, Cause: cause,
 	})
-	m.offer(row)
-}
-
-// offer publishes the row by this change if its bus is the pull queue. For the
-// relay of this process it makes the row due after the hold, with a timer as the
-// safety net. A row that must wait is due now, for any relay.
-func (m *move) offer(row *Outbox) {
-	job := &m.agg.Job
-	row.DueAt = deadline(m.env.Now, 0)
-	if m.env.Prompt == nil || !m.env.Prompt(job.TenantID, job.ProtocolID, row.Routing.Lane) {
-		return
-	}
-	if row.Bus == BusQueue {
-		m.sent("published by this change")
-		return
-	}
-	row.DueAt = deadline(m.env.Now, m.env.Hold)
-	m.wake = &Wake{Kind: WakeTimer, At: row.DueAt}
-	m.d.Hot = true
-}
-
-// newPair gives step i the next attempt_no and the fresh lease id.
-func (m *move) newPair(i int) {
-	step := &m.agg.Steps[i]
-	step.AttemptNo++
-	m.agg.Job.AttemptsTotal++
-	step.LeaseID = m.env.LeaseID
-	step.LeaseExpiresAt = deadline(m.env.Now, m.env.Hold+step.Policy.AckTimeout)
-	step.TimeoutAt = time.Time{}
-	m.remember(i, func(*Attempt) {})
-}
-
-// input is the step's input_ref.
-func (m *move) input(i int) []byte {
-	step := &m.agg.Steps[i]
-	if step.Input == InputPrevious && i > 0 && len(m.agg.Steps[i-1].ResultRef) > 0 {
-		return m.agg.Steps[i-1].ResultRef
-	}
-	return m.agg.Job.InputRef
-}
-
-// dispatchClaimed is a relay that takes a due row up.
-func (m *move) dispatchClaimed(e DispatchClaimed) {
-	row := m.pending(e.OutboxID)
-	if row == nil {
-		return
-	}
-	if row.DueAt.After(m.env.Now) {
-		m.refuse(CodeNotDue, "the row is not due before %s", row.DueAt.Format(time.RFC3339))
-		return
-	}
-	m.apply()
 	switch {
-	case row.Bus != m.env.Bus:
-		row.Bus = m.env.Bus
-		m.newFence(row, "moved to another bus")
-	case row.Rejected:
-		m.newFence(row, "retry after a rejected publish")
+	case c.env.Prompt == nil || !c.env.Prompt(job.TenantID, job.ProtocolID, row.Routing.Lane):
+	case row.Bus == BusQueue:
+		c.sent("published by this change")
+	default:
+		row.DueAt = deadline(c.env.Now, c.env.Hold)
+		c.d.Hot = true
 	}
-	m.outboxSame(EventOutboxTaken, "taken up for publishing")
-	row.DueAt = deadline(m.env.Now, m.env.Hold)
 }
 
-// newFence gives a row a new pair before it is published again, so that its
-// message id differs and a worker that got some copy is fenced.
-//
-// Source: Orchestrator flow canvas, Retry Loop (update, publish, update).
-func (m *move) newFence(row *Outbox, cause string) {
-	i := row.StepIndex
-	m.newPair(i)
-	m.step(i, StepDispatching, cause, "")
-	row.AttemptNo = m.agg.Steps[i].AttemptNo
-	row.LeaseID = m.agg.Steps[i].LeaseID
-	row.Rejected = false
-	m.d.Dispatch = row
+// newPair gives the step the next attempt_no and the fresh lease id.
+func (c *change) newPair(step *Step) {
+	step.AttemptNo++
+	c.agg.Job.AttemptsTotal++
+	step.LeaseID = c.env.LeaseID
+	step.LeaseExpiresAt = deadline(c.env.Now, c.env.Hold+step.Policy.AckTimeout)
+	step.TimeoutAt = time.Time{}
+	step.remember()
 }
 
-// outboxSame walks PENDING to PENDING with an event type of its own.
-func (m *move) outboxSame(eventType, cause string) {
-	m.outbox(OutboxPending, cause)
-	m.d.History[len(m.d.History)-1].Type = eventType
-}
-
-// pending returns the active row if it is that one (any, for an empty id) and
-// still PENDING; else the move ends as a duplicate, since somebody settled the
-// row before.
-func (m *move) pending(outboxID string) *Outbox {
-	row := m.agg.Outbox
+// pending returns the active row if it has that id (any, for an empty id) and is still
+// PENDING; otherwise the change ends as a duplicate.
+func (c *change) pending(outboxID string) *Outbox {
+	row := c.agg.Outbox
 	if row == nil || outboxID != "" && row.ID != outboxID || row.State != OutboxPending {
-		m.duplicate("the outbox row is settled")
+		c.duplicate("the outbox row is settled")
 		return nil
 	}
 	return row
 }
 
-// published marks the row SENT.
-func (m *move) published(e Published) {
-	row := m.pending(e.OutboxID)
+// decide holds a due row for the relay that publishes it. The row gets a new pair if
+// its message must differ from the last one, so that a worker that got some copy of
+// that is fenced.
+//
+// Source: Orchestrator flow canvas, Retry Loop (update, publish, update).
+func (e DispatchClaimed) decide(c *change) {
+	row := c.pending(e.OutboxID)
+	if row == nil {
+		return
+	}
+	if row.DueAt.After(c.env.Now) {
+		c.refuse(CodeNotDue, "the row is not due before %s", row.DueAt.Format(time.RFC3339))
+		return
+	}
+	switch {
+	case row.Bus != c.env.Bus:
+		row.Bus = c.env.Bus
+		c.newFence(row, "moved to another bus")
+	case row.Rejected:
+		c.newFence(row, "retry after a rejected publish")
+	}
+	c.outboxSame(EventOutboxTaken, "taken up for publishing")
+	row.DueAt = deadline(c.env.Now, c.env.Hold)
+}
+
+// newFence gives a PENDING row a new pair, and so a new message id.
+func (c *change) newFence(row *Outbox, cause string) {
+	step := &c.agg.Steps[row.StepIndex]
+	c.newPair(step)
+	c.step(step, StepDispatching, cause, "")
+	row.AttemptNo = step.AttemptNo
+	row.LeaseID = step.LeaseID
+	row.Rejected = false
+	c.d.Dispatch = row
+}
+
+// decide marks the row SENT.
+func (e Published) decide(c *change) {
+	row := c.pending(e.OutboxID)
 	if row == nil {
 		return
 	}
 	if row.AttemptNo != e.AttemptNo {
-		m.duplicate("the outbox row has a newer attempt")
+		c.duplicate("the outbox row has a newer attempt")
 		return
 	}
-	m.apply()
-	m.sent("publish succeeded")
+	c.sent("publish succeeded")
 }
 
-// sent walks a DISPATCHING step and its row to AWAITING_ACK and SENT. The ACK
-// deadline starts now, in the pull queue only with the claim.
-func (m *move) sent(cause string) {
-	m.outbox(OutboxSent, cause)
-	i := m.agg.Outbox.StepIndex
-	m.step(i, StepAwaitingAck, cause, "")
-	step := &m.agg.Steps[i]
-	step.LeaseExpiresAt = deadline(m.env.Now, step.Policy.AckTimeout)
-	if m.agg.Outbox.Bus == BusQueue {
+// sent moves a DISPATCHING step and its row to AWAITING_ACK and SENT. The ACK
+// deadline starts now; in the pull queue it starts with the claim.
+func (c *change) sent(cause string) {
+	row := c.agg.Outbox
+	step := &c.agg.Steps[row.StepIndex]
+	c.outbox(OutboxSent, cause)
+	c.step(step, StepAwaitingAck, cause, "")
+	step.LeaseExpiresAt = deadline(c.env.Now, step.Policy.AckTimeout)
+	if row.Bus == BusQueue {
 		step.LeaseExpiresAt = time.Time{}
 	}
 }
 
-// publishRejected spends the dispatch budget.
-func (m *move) publishRejected(e PublishRejected) {
-	row := m.pending(e.OutboxID)
+// decide spends the dispatch budget.
+func (e PublishRejected) decide(c *change) {
+	row := c.pending(e.OutboxID)
 	if row == nil {
 		return
 	}
 	if row.AttemptNo != e.AttemptNo || row.Rejected {
-		m.duplicate("the rejection is counted")
+		c.duplicate("the rejection is counted")
 		return
 	}
-	m.apply()
-	i := row.StepIndex
-	step := &m.agg.Steps[i]
-	e.Reason = truncate(e.Reason, maxMessage)
+	reason := truncate(e.Reason, maxMessage)
+	step := &c.agg.Steps[row.StepIndex]
 	row.Failures++
-	row.LastError = e.Reason
-	step.LastErrorCode, step.LastErrorMessage = ErrorDispatchExhausted, e.Reason
-	delay, again := spend(&step.Spent, &step.Policy, CauseDispatch)
-	m.touch(i)
+	row.LastError = reason
+	delay, again := step.spend(&step.Spent.Dispatch, step.Policy.Dispatch)
+	c.touch(step)
 	if e.Permanent || !again {
-		m.outbox(OutboxFailedFinal, "publish failed final")
-		m.failStep(i, ErrorDispatchExhausted, e.Reason, "publish failed final")
+		c.outbox(OutboxFailedFinal, "publish failed final")
+		c.failStep(step, ErrorDispatchExhausted, reason, "publish failed final")
 		return
 	}
-	step.LastErrorCode = ErrorPublishRejected
-	m.outboxSame(EventOutboxRejected, e.Reason)
+	step.LastErrorCode, step.LastErrorMessage = ErrorPublishRejected, reason
+	c.outboxSame(EventOutboxRejected, reason)
 	row.Rejected = true
-	row.DueAt = deadline(m.env.Now, jitter(delay, m.env.Jitter, m.env.Random))
+	row.DueAt = deadline(c.env.Now, c.jitter(delay))
+}
+
+// Directive is what a platform service receives. Every field is always there,
+// null if it is unset.
+//
+// Source: Option B spec, 11.1.
+type Directive struct {
+	Type           string          `json:"type"`
+	JobID          string          `json:"jobId"`
+	StepID         string          `json:"stepId"`
+	TenantID       string          `json:"tenant_id"`
+	ProtocolID     string          `json:"protocol_id"`
+	StepType       string          `json:"step_type"`
+	Service        string          `json:"service"`
+	AttemptNo      int             `json:"attempt_no"`
+	LeaseID        string          `json:"lease_id"`
+	InputRef       json.RawMessage `json:"input_ref"`
+	WorkspaceRef   json.RawMessage `json:"workspace_ref"`
+	OutputRef      json.RawMessage `json:"output_ref"`
+	Payload        json.RawMessage `json:"payload"`
+	Mode           Mode            `json:"mode"`
+	Lane           int             `json:"lane"`
+	RoutingKeyUsed string          `json:"routing_key_used"`
+	CorrelationID  *string         `json:"correlation_id"`
+	Traceparent    *string         `json:"traceparent"`
+}
+
+// NewDirective is the directive of the row's attempt, with the step's part of
+// the command's payload.
+func NewDirective(job *Job, step *Step, row *Outbox, payload json.RawMessage) Directive {
+	return Directive{
+		Type: "DIRECTIVE", JobID: job.ID, StepID: step.ID, TenantID: job.TenantID, ProtocolID: job.ProtocolID,
+		StepType: step.Type, Service: step.Service, AttemptNo: row.AttemptNo, LeaseID: row.LeaseID,
+		InputRef: step.InputRef, WorkspaceRef: job.WorkspaceRef, OutputRef: step.OutputRef, Payload: payload,
+		Mode: row.Routing.ResolvedMode, Lane: row.Routing.Lane, RoutingKeyUsed: row.Routing.RoutingKeyUsed,
+		CorrelationID: orNull(job.CorrelationID), Traceparent: orNull(job.Traceparent),
+	}
+}
+
+// orNull is nil for an empty string.
+func orNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// Bytes is the message body: the same for the same directive. It does not escape
+// HTML, so references and payload stay as short as they were sent.
+func (d *Directive) Bytes() ([]byte, error) {
+	var body bytes.Buffer
+	encoder := json.NewEncoder(&body)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(d); err != nil {
+		return nil, fmt.Errorf("encode a directive: %w", err)
+	}
+	return bytes.TrimSuffix(body.Bytes(), []byte("\n")), nil
+}
+
+// WithoutLease removes the lease id, a capability, from a directive that is shown to
+// a reader who must not act on it.
+func WithoutLease(directive []byte) ([]byte, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(directive, &fields); err != nil {
+		return nil, fmt.Errorf("read a directive: %w", err)
+	}
+	delete(fields, "lease_id")
+	body, err := json.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("encode a directive: %w", err)
+	}
+	return body, nil
 }

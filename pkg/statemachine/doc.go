@@ -9,7 +9,7 @@
 //
 // A job, one of its steps, and the outbox row of its active attempt move
 // together. The legal transitions are data ([JobEdges], [StepEdges],
-// [OutboxEdges]), and every composite move is a walk along listed edges.
+// [OutboxEdges]), and every composite change follows listed edges.
 //
 //	job    QUEUED ─▶ DISPATCHING ─▶ IN_PROGRESS ─▶ SUCCEEDED │ FAILED_FINAL
 //	            any of these three ─▶ PAUSING ─▶ PAUSED ─▶ (resume)
@@ -26,25 +26,24 @@
 //
 // Each attempt has a pair: its number and an unguessable lease id. A callback
 // must carry the current pair; any other changes nothing. A step remembers its
-// attempts, so the repeat of an applied callback is known as one, also after
-// the step has moved on. On Service Bus a worker may be faster than the relay's
-// mark: the pair proves the publish. In the pull queue a worker gets the pair by
-// a claim, so an attempt that is not SENT takes no report. A worker may also be
+// attempts, so that it recognises the repeat of an applied callback even after
+// it has moved on. On Service Bus a worker may be faster than the relay's mark:
+// the pair proves the publish. In the pull queue a worker gets the pair by a
+// claim, so an attempt that is not SENT takes no report. A worker may also be
 // late: until the next dispatch, a RESULT that ends the step counts.
 //
 // # Buses
 //
-// A row is made for one bus ([Outbox.Bus]). The pull queue lies in the store, so
+// A row is made for one bus ([Outbox.Bus]). The pull queue is in the store, so
 // the change that makes a row publishes it, unless the row must wait. A process of
 // the other bus gives a row that is still PENDING a new pair before it publishes
 // it, and withdraws an attempt that waits in the queue for a claim.
 //
 // # Budgets
 //
-// What spends which budget, for a list of n delays allows n retries of its
-// cause:
+// A list of n delays allows n retries of its cause. What spends which budget:
 //
-//	publish rejected for the message's own sake     dispatch
+//	publish rejected because of the message         dispatch
 //	no ACK in time                                  ack
 //	RESULT FAILED_RETRY, lease or timeout expired   execution
 //	outage, unknown publish, pause, withdrawal,
@@ -55,9 +54,7 @@
 // # Deadlines
 //
 // A step has one deadline at a time: of its ACK, then of its lease. A decision
-// says when somebody must look at the job next ([Wake]); a job that is not
-// terminal and has no wake is paused with nothing in hand, or waits in the
-// pull queue for a worker.
+// says when a relay or the sweeper must look at the job next ([Wake]).
 //
 // Source: Ledger and state model, Phase 1; Option B spec, sections 13 to 19;
 // Orchestrator flow canvas.

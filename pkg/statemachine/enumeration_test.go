@@ -109,7 +109,7 @@ func name(agg *statemachine.Aggregate) string {
 	return strings.ReplaceAll(b.String(), "  ", " ")
 }
 
-// process is who brings an event: the bus that it publishes to, and whether it
+// process is the one that applies an event: the bus that it publishes to, and whether it
 // holds new rows back.
 type process struct {
 	name string
@@ -128,12 +128,12 @@ var processes = []process{
 // explorer walks through all states breadth first.
 type explorer struct {
 	t *testing.T
-	// fates are the outcomes of an event in a state, by the process that brings it.
+	// fates are the outcomes of an event in a state, by the process that applies it.
 	fates map[string]map[string][]string
 	edges map[string]bool
 }
 
-// TestDecide_EveryPairOfStateAndEvent brings every event to every state that a
+// TestDecide_EveryPairOfStateAndEvent applies every event to every state that a
 // job can be in, by processes of both buses which hold new rows back or do not,
 // and compares the outcomes with the golden file. A row names the processes that it
 // is for, unless it is for all. At each step the invariants of a job are checked.
@@ -237,13 +237,13 @@ func (e *explorer) explore() {
 	}
 	accept := candidate{"accept", statemachine.Accept{}, 0}
 	seen := map[string]bool{}
-	frontier := e.bring(node{first, start}, accept, seen)
+	frontier := e.applyEvent(node{first, start}, accept, seen)
 	for len(frontier) > 0 {
 		var next []node
 		for _, n := range frontier {
 			before := clone(n.agg)
 			for _, c := range candidates(&n.agg) {
-				next = append(next, e.bring(n, c, seen)...)
+				next = append(next, e.applyEvent(n, c, seen)...)
 			}
 			if !reflect.DeepEqual(before, n.agg) {
 				e.t.Fatalf("an event in %s changed its input", name(&before))
@@ -253,9 +253,9 @@ func (e *explorer) explore() {
 	}
 }
 
-// bring brings an event to one state by each process, and returns the states that
+// applyEvent applies an event to one state by each process, and returns the states that
 // are new.
-func (e *explorer) bring(n node, c candidate, seen map[string]bool) []node {
+func (e *explorer) applyEvent(n node, c candidate, seen map[string]bool) []node {
 	var fresh []node
 	from := name(&n.agg)
 	for _, p := range processes {

@@ -1,13 +1,21 @@
 package statemachine
 
-import "time"
+import (
+	"cmp"
+	"encoding/json"
+	"strings"
+	"time"
+)
 
-// Event is something that can happen to a job. The types of this file and
-// [Result] are all there are.
+// Event is something that can happen to a job. The types of this file are all
+// there are.
 type Event interface {
-	// Name is the event's name in the journal, in errors and in the enumeration
-	// of all pairs. Stored journals hold it: it stays when a Go type is renamed.
+	// Name is the event's name in the journal and in errors. Stored journals hold it:
+	// it stays when a Go type is renamed.
 	Name() string
+	// decide applies the event to the copy of the aggregate, or ends the change as a
+	// duplicate or a refusal.
+	decide(c *change)
 }
 
 // Pair is the fence of an attempt: callbacks carry it and must match.
@@ -16,15 +24,15 @@ type Pair struct {
 	LeaseID   string
 }
 
-// Accept is an accepted command: it turns a job that is QUEUED at rev 0 into
-// its first change. Of a rerun the steps before the one to start at have
-// SUCCEEDED already, with the results of the job before.
+// Accept is an accepted command: the first change of a job that is QUEUED at rev 0.
+// Of a rerun, the steps before the first one to repeat have SUCCEEDED already, with
+// the results of the job before.
 type Accept struct{ Reason string }
 
-// DispatchClaimed is a relay that claims a PENDING row off the hot path: the row is held
-// until the publish deadline, so that replicas do not publish side by side. It
-// gets a new pair if the last publish was rejected, or if it was made for
-// another bus. An empty OutboxID means the active row, whichever it is.
+// DispatchClaimed is a relay that claims a PENDING row off the hot path: the row is
+// not due until the publish deadline has passed, so that replicas do not publish it
+// at the same time. It gets a new pair if the last publish was rejected, or if it was
+// made for another bus. An empty OutboxID means the active row.
 type DispatchClaimed struct{ OutboxID string }
 
 // Published is a publish that succeeded.
@@ -33,8 +41,8 @@ type Published struct {
 	AttemptNo int
 }
 
-// PublishRejected is a publish that the bus refused for the message's own
-// sake. Permanent says that it can never succeed.
+// PublishRejected is a publish that the bus refused because of the message itself.
+// Permanent says that it can never succeed.
 type PublishRejected struct {
 	OutboxID  string
 	AttemptNo int
@@ -42,8 +50,8 @@ type PublishRejected struct {
 	Reason    string
 }
 
-// Claimed is a worker that claimed the directive in the pull queue: the
-// delivery. By is the deadline of its ACK; the zero time leaves it to the step.
+// Claimed is a worker's claim of a directive in the pull queue, which delivers it.
+// By is the deadline of its ACK; the zero time means the step's ACK timeout.
 type Claimed struct {
 	StepID string
 	Pair   Pair
@@ -71,17 +79,50 @@ type Heartbeat struct {
 	Pair   Pair
 }
 
-// DeadlinePassed is a schedule entry that came due: the job is looked at, and
-// what is due by now is done.
+// ResultStatus is the status of a RESULT.
+type ResultStatus string
+
+// The statuses of a RESULT.
+const (
+	ResultSucceeded   ResultStatus = "SUCCEEDED"
+	ResultFailedRetry ResultStatus = "FAILED_RETRY"
+	ResultFailedFinal ResultStatus = "FAILED_FINAL"
+)
+
+// ErrorCode returns the error code of a RESULT of this status: the given one, or one
+// that names the status, so that every failure has a code. A success needs none.
+func (s ResultStatus) ErrorCode(given string) string {
+	if s == ResultSucceeded {
+		return given
+	}
+	return cmp.Or(given, strings.ToLower(string(s)))
+}
+
+// Result is a worker's RESULT.
+//
+// Source: Option B spec, 11.3.
+type Result struct {
+	StepID       string
+	Pair         Pair
+	Status       ResultStatus
+	ErrorCode    string
+	ErrorMessage string
+	OutputRef    json.RawMessage
+	ResultRef    json.RawMessage
+	// RetryAfter replaces the back-off of a FAILED_RETRY unless it is 0.
+	RetryAfter time.Duration
+}
+
+// DeadlinePassed is a schedule entry that came due: whatever is due by now is done.
 type DeadlinePassed struct {
-	// Outage is when an outage ended in which workers could not report, or the
-	// zero time. An attempt whose deadline passed before it gets a grace of one
-	// ACK timeout, or of a third of its lease, from then on.
+	// Outage is when the last outage ended in which workers could not report, or the
+	// zero time. An attempt whose deadline passed before it gets a grace of one ACK
+	// timeout, or of a third of its lease, from then on.
 	Outage time.Time
-	// Topic says the same of outages of a topic in which directives did not reach
-	// their workers; it holds for attempts that have no ACK yet. Optional.
+	// Topic returns when the last outage of a topic ended, in which directives did not
+	// reach their workers; it counts for attempts without an ACK. Optional.
 	Topic func(topic string) time.Time
-	// Replies says the same of outages in which replies did not come back. Optional.
+	// Replies is when the last outage ended in which replies did not arrive. Optional.
 	Replies time.Time
 }
 
@@ -100,12 +141,12 @@ type Pause struct{ Reason string }
 // Source: Option B spec, 18.2.
 type Resume struct{ Reason string }
 
-// Retry is an operator's retry: what waits for its next dispatch becomes due
-// now. It spends no budget. StepID narrows it to that step where it is set.
+// Retry is an operator's retry: the step that waits for its next dispatch becomes due
+// now. It spends no budget. StepID, if set, must be the active step.
 type Retry struct{ StepID string }
 
-// Stall is an operator who takes a claimed or running directive from its
-// worker. It spends no budget.
+// Stall is an operator who takes a claimed or running directive from its worker. It
+// spends no budget.
 type Stall struct {
 	StepID    string
 	AttemptNo int

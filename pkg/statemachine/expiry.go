@@ -5,28 +5,25 @@ import (
 	"time"
 )
 
-// deadlinePassed looks at the job and does what is due. Where nothing is, the
-// job still changes: the entry that brought us here is replaced.
-func (m *move) deadlinePassed(e DeadlinePassed) {
-	if m.agg.Job.State.Terminal() {
-		m.duplicate("the job is terminal")
+// decide does what is due. The job changes even if nothing is: the schedule entry that
+// fired is replaced.
+func (e DeadlinePassed) decide(c *change) {
+	if c.agg.Job.State.Terminal() {
+		c.duplicate("the job is terminal")
 		return
 	}
-	m.apply()
-	i, ok := m.agg.Active()
-	if ok && m.grace(i, e.outage(&m.agg.Steps[i], m.agg.Outbox)) {
+	step := c.active()
+	if step != nil && (c.grace(step, e.outage(step, c.agg.Outbox)) || c.expire(step)) {
 		return
 	}
-	if !ok || !m.expire(i) {
-		m.note(Transition{
-			Object: ObjectJob, Type: EventJobRescheduled, From: string(m.agg.Job.State), To: string(m.agg.Job.State),
-			Cause: "nothing was due",
-		})
-	}
+	c.note(Transition{
+		Object: ObjectJob, Type: EventJobRescheduled, From: string(c.agg.Job.State), To: string(c.agg.Job.State),
+		Cause: "nothing was due",
+	})
 }
 
 // outage is when the last outage ended in which the step's worker could not report.
-// Topics and replies are no matter of the pull queue.
+// Outages of topics and replies do not concern the pull queue.
 func (e DeadlinePassed) outage(step *Step, row *Outbox) time.Time {
 	last := e.Outage
 	if row != nil && row.Bus == BusQueue {
@@ -35,123 +32,163 @@ func (e DeadlinePassed) outage(step *Step, row *Outbox) time.Time {
 	if e.Replies.After(last) {
 		last = e.Replies
 	}
-	if e.Topic == nil || step.State != StepAwaitingAck {
-		return last
-	}
-	if topic := e.Topic(step.Routing.Topic); topic.After(last) {
-		last = topic
+	if e.Topic != nil && step.State == StepAwaitingAck {
+		if topic := e.Topic(step.Routing.Topic); topic.After(last) {
+			return topic
+		}
 	}
 	return last
 }
 
 // grace extends a deadline that passed during an outage, so that the worker can
 // report before it is fenced. The absolute timeout is never extended.
-func (m *move) grace(i int, outage time.Time) bool {
-	step := &m.agg.Steps[i]
-	if step.LeaseExpiresAt.IsZero() || !step.LeaseExpiresAt.Before(outage) {
-		return false
-	}
-	var extra time.Duration
-	switch step.State {
-	case StepAwaitingAck:
-		extra = step.Policy.AckTimeout
-	case StepInProgress:
+func (c *change) grace(step *Step, outage time.Time) bool {
+	extra := step.Policy.AckTimeout
+	if step.State == StepInProgress {
 		extra = step.Policy.Lease / 3
-	case StepPending, StepDispatching, StepFailedRetry, StepSucceeded, StepFailedFinal, StepCancelled:
-		return false
 	}
 	until := deadline(outage, extra)
-	if !until.After(m.env.Now) || !step.TimeoutAt.IsZero() && !step.TimeoutAt.After(m.env.Now) {
+	timedOut := !step.TimeoutAt.IsZero() && !step.TimeoutAt.After(c.env.Now)
+	if !step.held() || !step.LeaseExpiresAt.Before(outage) || !until.After(c.env.Now) || timedOut {
 		return false
 	}
 	step.LeaseExpiresAt = until
-	m.capLease(step)
-	m.touch(i)
-	m.note(Transition{
-		Object: ObjectStep, ID: step.ID, Type: EventStepExtended, From: string(step.State), To: string(step.State),
-		AttemptNo: step.AttemptNo, Cause: "the deadline passed during an outage",
-	})
+	step.LeaseExpiresAt = step.attemptEnd()
+	c.touch(step)
+	c.noteStep(step, EventStepExtended, "the deadline passed during an outage")
 	return true
 }
 
 // expire does what is due for the active step, and reports whether anything was.
-func (m *move) expire(i int) bool {
-	step := &m.agg.Steps[i]
-	now := m.env.Now
+func (c *change) expire(step *Step) bool {
+	now := c.env.Now
 	switch step.State {
 	case StepDispatching:
-		return m.makeDue()
+		if c.agg.Outbox.DueAt.After(now) {
+			return false
+		}
+		c.makeDue("not published in time")
 	case StepAwaitingAck:
-		if _, queued := m.agg.Queued(); queued {
-			return m.leaveQueue(i)
+		if _, queued := c.agg.Queued(); queued {
+			if c.env.Bus == BusQueue {
+				return false
+			}
+			// This process publishes to another bus: the attempt moves there.
+			c.waitForRetry(step, now, "withdrawn: the bus was changed", "")
+			c.dispatch(step, "the bus was changed")
+			return true
 		}
 		if step.LeaseExpiresAt.IsZero() || step.LeaseExpiresAt.After(now) {
 			return false
 		}
-		m.failAttempt(i, failure{
-			cause: CauseAck, code: ErrorAckTimeout, trigger: "ACK timeout",
+		c.failAttempt(step, &step.Spent.Ack, step.Policy.Ack, failure{
+			code: ErrorAckTimeout, trigger: "ACK timeout",
 			message: fmt.Sprintf("no ACK for attempt %d by %s", step.AttemptNo, stamp(step.LeaseExpiresAt)),
 		})
-		return true
 	case StepInProgress:
-		return m.expireRun(i)
-	case StepFailedRetry:
-		if m.agg.Job.State == JobPaused || step.NextAttemptAt.After(now) {
+		end := step.attemptEnd()
+		if end.After(now) {
 			return false
 		}
-		m.dispatch(i, "retry due")
-		return true
+		f := failure{code: ErrorLeaseExpired, trigger: "lease expired"}
+		f.message = fmt.Sprintf("attempt %d sent no heartbeat or RESULT by %s", step.AttemptNo, stamp(end))
+		if !step.TimeoutAt.IsZero() && !step.TimeoutAt.After(now) {
+			f.code, f.trigger = ErrorStepTimeout, "step timeout"
+			f.message = fmt.Sprintf("attempt %d ran longer than %s", step.AttemptNo, step.Policy.Timeout)
+		}
+		c.failAttempt(step, &step.Spent.Execution, step.Policy.Execution, f)
+	case StepFailedRetry:
+		if c.agg.Job.State == JobPaused || step.NextAttemptAt.After(now) {
+			return false
+		}
+		c.dispatch(step, "retry due")
 	case StepPending, StepSucceeded, StepFailedFinal, StepCancelled:
-	}
-	return false
-}
-
-// leaveQueue withdraws an attempt that waits in the pull queue when this process
-// publishes to another bus, and dispatches the step anew there. It spends nothing.
-func (m *move) leaveQueue(i int) bool {
-	if m.env.Bus == BusQueue {
 		return false
 	}
-	m.waitForRetry(i, deadline(m.env.Now, 0), "withdrawn: the bus was changed", "")
-	m.dispatch(i, "the bus was changed")
-	return true
-}
-
-// makeDue makes a row that the hot path did not publish due for any relay.
-func (m *move) makeDue() bool {
-	row := m.agg.Outbox
-	if row.DueAt.After(m.env.Now) {
-		return false
-	}
-	m.outboxSame(EventOutboxDue, "not published in time")
-	row.DueAt = deadline(m.env.Now, 0)
-	return true
-}
-
-// expireRun ends a run whose lease or absolute timeout has passed.
-func (m *move) expireRun(i int) bool {
-	step := &m.agg.Steps[i]
-	end := attemptEnd(step)
-	if end.After(m.env.Now) {
-		return false
-	}
-	f := failure{cause: CauseExecution, code: ErrorLeaseExpired, trigger: "lease expired"}
-	f.message = fmt.Sprintf("attempt %d sent no heartbeat or RESULT by %s", step.AttemptNo, stamp(end))
-	if !step.TimeoutAt.IsZero() && !step.TimeoutAt.After(m.env.Now) {
-		f.code, f.trigger = ErrorStepTimeout, "step timeout"
-		f.message = fmt.Sprintf("attempt %d ran longer than %s", step.AttemptNo, step.Policy.Timeout)
-	}
-	m.failAttempt(i, f)
 	return true
 }
 
 // stamp formats a time for an error message.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
-// firstDelay is the first delay of a list, 0 where it is empty.
-func firstDelay(delays []time.Duration) time.Duration {
-	if len(delays) == 0 {
-		return 0
+// makeDue makes a PENDING row due for any relay.
+func (c *change) makeDue(cause string) {
+	c.outbox(OutboxPending, cause)
+	c.agg.Outbox.DueAt = c.env.Now
+}
+
+// failure is what ended an attempt that may be retried.
+type failure struct {
+	code       string
+	message    string
+	trigger    string
+	retryAfter time.Duration
+}
+
+// failAttempt spends one of the delays of the failure's budget: the step waits for its
+// next attempt, or fails final, or is cancelled with its job.
+func (c *change) failAttempt(step *Step, spent *int, delays []time.Duration, f failure) {
+	step.LastErrorCode, step.LastErrorMessage = f.code, f.message
+	if c.agg.Job.State == JobCancelling {
+		c.cancelRest(f.trigger)
+		return
 	}
-	return delays[0]
+	delay, again := step.spend(spent, delays)
+	if !again {
+		c.failStep(step, f.code, f.message, f.trigger)
+		return
+	}
+	at := deadline(c.env.Now, c.jitter(delay))
+	if f.retryAfter > 0 {
+		at = deadline(c.env.Now, f.retryAfter)
+	}
+	c.waitForRetry(step, at, f.trigger, f.code)
+}
+
+// spend counts a failure of one cause and returns the delay before the retry, or false
+// if the cause's delays or the cap over all causes are exhausted.
+func (s *Step) spend(count *int, delays []time.Duration) (time.Duration, bool) {
+	*count++
+	if *count > len(delays) {
+		return 0, false
+	}
+	attempts := s.Spent.Dispatch + s.Spent.Ack + s.Spent.Execution + 1
+	if s.Policy.MaxAttempts > 0 && attempts > s.Policy.MaxAttempts {
+		return 0, false
+	}
+	return delays[*count-1], true
+}
+
+// jitter spreads a delay over [1-Jitter, 1+Jitter] of itself.
+func (c *change) jitter(delay time.Duration) time.Duration {
+	if c.env.Jitter <= 0 || delay <= 0 {
+		return delay
+	}
+	spread := c.env.Jitter * float64(delay)
+	return time.Duration(float64(delay) - spread + 2*spread*c.env.Random)
+}
+
+// waitForRetry puts the step into FAILED_RETRY, which pauses a job that is pausing. The
+// pair stays: until the step is dispatched again, a RESULT that ends it still counts.
+func (c *change) waitForRetry(step *Step, at time.Time, trigger, detail string) {
+	c.step(step, StepFailedRetry, trigger, detail)
+	step.NextAttemptAt = at
+	step.LeaseExpiresAt = time.Time{}
+	step.TimeoutAt = time.Time{}
+	if c.agg.Job.State == JobPausing {
+		c.job(JobPaused, "no live attempt left")
+	}
+}
+
+// failStep ends the step, and with it the job.
+func (c *change) failStep(step *Step, code, message, trigger string) {
+	step.LastErrorCode, step.LastErrorMessage = code, message
+	c.step(step, StepFailedFinal, trigger, code)
+	job := &c.agg.Job
+	if job.State == JobCancelling {
+		c.cancelRest(trigger)
+		return
+	}
+	job.ErrorCode, job.ErrorMessage = code, message
+	c.job(JobFailedFinal, "step failed final")
 }

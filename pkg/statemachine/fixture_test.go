@@ -18,7 +18,7 @@ type story struct {
 	now    time.Time
 	leases int
 	last   statemachine.Decision
-	// The bus of the process that brings the next event, and whether it holds new
+	// The bus of the process that applies the next event, and whether it holds new
 	// rows back.
 	bus  statemachine.Bus
 	held bool
@@ -77,8 +77,8 @@ func untold(t *testing.T, bus statemachine.Bus) *story {
 	return s
 }
 
-// bring brings an event to the job.
-func (s *story) bring(event statemachine.Event) statemachine.Decision {
+// applyEvent applies an event to the job.
+func (s *story) applyEvent(event statemachine.Event) statemachine.Decision {
 	s.t.Helper()
 	s.leases++
 	d, err := statemachine.Decide(s.agg, event, env(s.now, fmt.Sprint("lease-", s.leases), s.bus, s.held))
@@ -92,7 +92,7 @@ func (s *story) bring(event statemachine.Event) statemachine.Decision {
 // does brings an event that must be applied.
 func (s *story) does(event statemachine.Event) {
 	s.t.Helper()
-	if d := s.bring(event); d.Outcome != statemachine.Applied {
+	if d := s.applyEvent(event); d.Outcome != statemachine.Applied {
 		s.t.Fatalf("%T is %s: %s %s", event, d.Outcome, d.Code, d.Reason)
 	}
 }
@@ -100,7 +100,7 @@ func (s *story) does(event statemachine.Event) {
 // answers brings an event that must change nothing.
 func (s *story) answers(event statemachine.Event, outcome statemachine.Outcome, code statemachine.Code) {
 	s.t.Helper()
-	if d := s.bring(event); d.Outcome != outcome || d.Code != code {
+	if d := s.applyEvent(event); d.Outcome != outcome || d.Code != code {
 		s.t.Errorf("%T is %s %s (%s), want %s %s", event, d.Outcome, d.Code, d.Reason, outcome, code)
 	}
 }
@@ -118,7 +118,7 @@ func (s *story) is(job statemachine.JobState, steps ...statemachine.StepState) {
 	}
 }
 
-// wakes checks when somebody must look at the job next, from now.
+// wakes checks the next wake, from now.
 func (s *story) wakes(kind statemachine.WakeKind, in time.Duration) {
 	s.t.Helper()
 	want := statemachine.Wake{Kind: kind}

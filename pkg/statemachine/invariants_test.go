@@ -118,7 +118,7 @@ func TestDecide_RandomLivesKeepTheInvariants(t *testing.T) {
 			events := lifeOf(s)
 			i := rapid.IntRange(0, len(events)-1).Draw(r, "event")
 			before := s.agg
-			d := s.bring(events[i])
+			d := s.applyEvent(events[i])
 			if d.Outcome == statemachine.Applied {
 				for _, broken := range violations(&before, &d, env(s.now, "", s.bus, s.held)) {
 					r.Fatalf("%T: %s", events[i], broken)
@@ -131,7 +131,7 @@ func TestDecide_RandomLivesKeepTheInvariants(t *testing.T) {
 				}
 			}
 			for _, repeat := range repeats {
-				if d := s.bring(repeat.event); d.Outcome != statemachine.Duplicate {
+				if d := s.applyEvent(repeat.event); d.Outcome != statemachine.Duplicate {
 					r.Fatalf("the repeat of an applied %s is %s: %s", repeat.kind, d.Outcome, d.Reason)
 				}
 			}

@@ -122,7 +122,7 @@ func endedRow(agg *statemachine.Aggregate) string {
 	return row("ended", parts...)
 }
 
-// walk is the way of an object through its states, or where it stays.
+// walk is the way of an object through its states, or the state that it keeps.
 func walk(d *statemachine.Decision, object statemachine.Object, id, stays string) string {
 	way := ""
 	for i := range d.History {

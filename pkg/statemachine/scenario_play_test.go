@@ -90,7 +90,7 @@ func (s *scenario) line(fields []string) ([]string, error) {
 	if a.err != nil {
 		return nil, a.err
 	}
-	return s.bring(event, bus, a.says("held"))
+	return s.applyEvent(event, bus, a.says("held"))
 }
 
 // wait goes on to a time such as +1m30s.
@@ -135,7 +135,7 @@ func (s *scenario) job(fields []string) error {
 
 // bring brings the event to the job, by a process of that bus, and says what came of
 // it.
-func (s *scenario) bring(event statemachine.Event, bus statemachine.Bus, held bool) ([]string, error) {
+func (s *scenario) applyEvent(event statemachine.Event, bus statemachine.Bus, held bool) ([]string, error) {
 	s.leases++
 	before := clone(s.agg)
 	in := env(s.now, fmt.Sprint("lease-", s.leases), bus, held)

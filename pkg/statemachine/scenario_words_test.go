@@ -121,7 +121,7 @@ func (a *args) wrong(format string, values ...any) {
 	}
 }
 
-// pair is the fence of the attempt, forged where the words say so.
+// pair is the fence of the attempt, forged if the words say so.
 func (a *args) pair() statemachine.Pair {
 	if a.says("forged") {
 		return statemachine.Pair{AttemptNo: a.row.AttemptNo, LeaseID: "forged"}
@@ -142,7 +142,7 @@ func (a *args) bus(otherwise statemachine.Bus) statemachine.Bus {
 	}
 }
 
-// clock is a time such as +1m30s, counted from the start; zero where none is said.
+// clock is a time such as +1m30s, counted from the start; zero if there is none.
 func (a *args) clock(kind string) time.Time {
 	if !a.says(kind) {
 		return time.Time{}
@@ -154,7 +154,7 @@ func (a *args) clock(kind string) time.Time {
 	return start.Add(a.parse(offset))
 }
 
-// duration is the one that is said, 0 where none is.
+// duration is the one given, 0 if none is.
 func (a *args) duration(kind string) time.Duration {
 	if !a.says(kind) {
 		return 0

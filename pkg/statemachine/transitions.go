@@ -1,5 +1,86 @@
 package statemachine
 
+import (
+	"slices"
+	"strings"
+)
+
+// JobState is the state of a job.
+//
+// Source: Ledger and state model, Job states; Option B spec, 18.1 (pause).
+type JobState string
+
+// The job states, each with whose turn it is.
+const (
+	JobQueued      JobState = "QUEUED"       // ours: the first step has no attempt yet
+	JobDispatching JobState = "DISPATCHING"  // ours, then the first worker's: step 0 was never ACKed
+	JobInProgress  JobState = "IN_PROGRESS"  // a worker's, or ours between two attempts
+	JobPausing     JobState = "PAUSING"      // a worker's: the live attempt may finish
+	JobPaused      JobState = "PAUSED"       // the operator's: resume or cancel
+	JobCancelling  JobState = "CANCELLING"   // a worker's, until its attempt ends or expires
+	JobCancelled   JobState = "CANCELLED"    // terminal
+	JobSucceeded   JobState = "SUCCEEDED"    // terminal
+	JobFailedFinal JobState = "FAILED_FINAL" // terminal
+)
+
+// JobStates lists all job states.
+var JobStates = []JobState{
+	JobQueued, JobDispatching, JobInProgress, JobPausing, JobPaused,
+	JobCancelling, JobCancelled, JobSucceeded, JobFailedFinal,
+}
+
+// Terminal reports whether the state is final; a job in it never changes.
+func (s JobState) Terminal() bool {
+	return s == JobCancelled || s == JobSucceeded || s == JobFailedFinal
+}
+
+// StepState is the state of a step.
+//
+// Source: Ledger and state model, Step states. AWAITING_ACK is the flow
+// canvas's INITIATED, IN_PROGRESS its PROCESSING.
+type StepState string
+
+// The step states, each with whose turn it is.
+const (
+	StepPending     StepState = "PENDING"      // ours: an earlier step is not done, or the job is paused
+	StepDispatching StepState = "DISPATCHING"  // the relay's: the directive is to be published
+	StepAwaitingAck StepState = "AWAITING_ACK" // a worker's: take the directive and ACK it
+	StepInProgress  StepState = "IN_PROGRESS"  // the worker's: heartbeat and RESULT
+	StepFailedRetry StepState = "FAILED_RETRY" // the sweeper's: dispatch again at next_attempt_at
+	StepSucceeded   StepState = "SUCCEEDED"    // terminal
+	StepFailedFinal StepState = "FAILED_FINAL" // terminal
+	StepCancelled   StepState = "CANCELLED"    // terminal
+)
+
+// StepStates lists all step states.
+var StepStates = []StepState{
+	StepPending, StepDispatching, StepAwaitingAck, StepInProgress,
+	StepFailedRetry, StepSucceeded, StepFailedFinal, StepCancelled,
+}
+
+// Terminal reports whether the state is final; a step in it never changes.
+func (s StepState) Terminal() bool {
+	return s == StepSucceeded || s == StepFailedFinal || s == StepCancelled
+}
+
+// OutboxState is the state of an outbox row.
+//
+// Source: Ledger and state model, Outbox states.
+type OutboxState string
+
+// The outbox states.
+const (
+	OutboxPending     OutboxState = "PENDING"      // the relay's: publish it
+	OutboxSent        OutboxState = "SENT"         // terminal: published at least once
+	OutboxFailedFinal OutboxState = "FAILED_FINAL" // terminal: never published, or withdrawn
+)
+
+// OutboxStates lists all outbox states.
+var OutboxStates = []OutboxState{OutboxPending, OutboxSent, OutboxFailedFinal}
+
+// Terminal reports whether the state is final; a row in it never changes.
+func (s OutboxState) Terminal() bool { return s != OutboxPending }
+
 // Edge is one legal transition with what triggers it.
 type Edge[S ~string] struct {
 	From    S
@@ -81,12 +162,55 @@ var OutboxEdges = []Edge[OutboxState]{
 	{OutboxPending, OutboxPending, "due again"},
 }
 
-// legal reports whether the edge is listed.
-func legal[S ~string](edges []Edge[S], from, to S) bool {
-	for i := range edges {
-		if edges[i].From == from && edges[i].To == to {
-			return true
+// The event types that do not name an object's new state.
+const (
+	EventJobAccepted    = "job.accepted"
+	EventJobAdvanced    = "job.advanced"
+	EventJobRescheduled = "job.rescheduled"
+	EventStepRefenced   = "step.refenced"
+	EventStepClaimed    = "step.claimed"
+	EventStepExtended   = "step.extended"
+	EventStepRetryNow   = "step.retry_requested"
+	EventStepCarried    = "step.carried"
+	EventOutboxPending  = "outbox.pending"
+	EventOutboxDue      = "outbox.due"
+	EventOutboxTaken    = "outbox.taken"
+	EventOutboxRejected = "outbox.rejected"
+)
+
+// EventTypes returns all types of history entries.
+func EventTypes() []string {
+	types := []string{
+		EventJobAccepted, EventJobRescheduled, EventStepClaimed, EventStepExtended, EventStepRetryNow, EventStepCarried,
+		EventOutboxPending, EventOutboxTaken, EventOutboxRejected,
+	}
+	types = appendTypes(types, ObjectJob, JobEdges)
+	types = appendTypes(types, ObjectStep, StepEdges)
+	return appendTypes(types, ObjectOutbox, OutboxEdges)
+}
+
+// appendTypes appends the types of the edges that are not in the list.
+func appendTypes[S ~string](types []string, object Object, edges []Edge[S]) []string {
+	for _, e := range edges {
+		if name := eventType(object, string(e.From), string(e.To)); !slices.Contains(types, name) {
+			types = append(types, name)
 		}
 	}
-	return false
+	return types
+}
+
+// eventType is the canonical type of a transition: the object and the state
+// that it entered, or a type of its own if the state stays.
+func eventType(object Object, from, to string) string {
+	if from != to {
+		return string(object) + "." + strings.ToLower(to)
+	}
+	switch object {
+	case ObjectJob:
+		return EventJobAdvanced
+	case ObjectStep:
+		return EventStepRefenced
+	case ObjectOutbox:
+	}
+	return EventOutboxDue
 }
