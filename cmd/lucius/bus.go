@@ -12,7 +12,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/outages"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 	"github.com/lucius-project/lucius/pkg/upkeep"
@@ -27,7 +26,7 @@ type bus struct {
 	replies   *servicebus.Replies   // nil if replies come by callbacks only
 	// outages tells the replicas of each other's outages. It is nil on the pull queue,
 	// whose workers call over HTTP.
-	outages *outages.Board
+	outages *outbox.Outages
 }
 
 // openBus makes the bus. It connects at the first message, so that the server starts
@@ -55,14 +54,9 @@ func openBus(c *core, callbacks *callbacks.Service) (*bus, error) {
 		return nil, fmt.Errorf("%s: %w", variable, err)
 	}
 	b.publisher = b.topics
-	b.outages, err = outages.New(outages.Config{
-		Store: c.store, Table: c.ledger.Tables().Schedule,
-		// Between two tries a circuit is neither open nor closed.
-		Margin: c.cfg.PublishTimeout + 2*c.cfg.RetryInterval + 4*time.Second,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("LUCIUS_BUS %s: %w", c.cfg.Bus, err)
-	}
+	// Between two tries a circuit is neither open nor closed.
+	margin := c.cfg.PublishTimeout + 2*c.cfg.RetryInterval + 4*time.Second
+	b.outages = outbox.NewOutages(c.store, c.ledger.Tables().Schedule, margin)
 	if c.cfg.ServiceBus.Replies {
 		b.replies, err = servicebus.NewReplies(servicebus.RepliesConfig{
 			Namespace: namespaceOf(c.cfg), Apply: callbacks.Apply, Lanes: c.cfg.Lanes, Logger: c.log,
@@ -116,10 +110,10 @@ func (b *bus) down() []string {
 // outOfService returns the topics whose circuit is open, the bus if its circuit is, and
 // the replies if no reply topic can be read. A single unreadable topic does not count:
 // it may be missing for good, and would suspend the deadlines of all jobs.
-func (b *bus) outOfService(now time.Time) []outages.Part {
-	parts := outages.Broken(b.circuits, now)
+func (b *bus) outOfService(now time.Time) []outbox.Part {
+	parts := outbox.BrokenParts(b.circuits, now)
 	if down := len(b.down()); down > 0 && down == b.cfg.Lanes {
-		parts = append(parts, outages.Replies)
+		parts = append(parts, outbox.PartReplies)
 	}
 	return parts
 }
@@ -131,8 +125,8 @@ func (b *bus) outagesForSweeper() func(context.Context) (upkeep.Outages, error) 
 	}
 	return func(ctx context.Context) (upkeep.Outages, error) {
 		ends, err := b.outages.Ends(ctx)
-		found := upkeep.Outages{Topic: ends.Topic, Replies: ends[outages.Replies]}
-		if bus := ends[outages.Bus]; b.cfg.ServiceBus.Replies && bus.After(found.Replies) {
+		found := upkeep.Outages{Topic: ends.Topic, Replies: ends[outbox.PartReplies]}
+		if bus := ends[outbox.PartBus]; b.cfg.ServiceBus.Replies && bus.After(found.Replies) {
 			found.Replies = bus // Replies come over the same bus.
 		}
 		return found, err

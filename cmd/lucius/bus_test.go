@@ -8,23 +8,20 @@ import (
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/breaker"
-	"github.com/lucius-project/lucius/pkg/outages"
+	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// busWithBoard returns a bus with circuits and a board of its own.
-func busWithBoard(t *testing.T) *bus {
+// busWithOutages returns a bus with circuits and a record of outages.
+func busWithOutages(t *testing.T) *bus {
 	t.Helper()
-	board, err := outages.New(outages.Config{Store: memstore.New(memstore.Options{}), Table: "luciusschedule", Margin: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	told := outbox.NewOutages(memstore.New(memstore.Options{}), "luciusschedule", time.Second)
 	circuits, err := breaker.NewSet(breaker.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bus{cfg: &config.Config{}, outages: board, circuits: circuits}
+	return &bus{cfg: &config.Config{}, outages: told, circuits: circuits}
 }
 
 // fails reports a failed send to the topic.
@@ -35,16 +32,14 @@ func (b *bus) fails(topic string, verdict breaker.Verdict) {
 
 // noted checks which parts are out of service, notes them, and returns the sweeper's
 // outages.
-func (b *bus) noted(t *testing.T, want ...outages.Part) upkeep.Outages {
+func (b *bus) noted(t *testing.T, want ...outbox.Part) upkeep.Outages {
 	t.Helper()
 	parts := b.outOfService(time.Now())
 	if !slices.Equal(parts, want) {
 		t.Errorf("out of service is %q, want %q", parts, want)
 	}
-	for _, part := range parts {
-		if err := b.outages.Note(t.Context(), part); err != nil {
-			t.Fatal(err)
-		}
+	if err := b.outages.Note(t.Context(), parts...); err != nil {
+		t.Fatal(err)
 	}
 	told, err := b.outagesForSweeper()(t.Context())
 	if err != nil {
@@ -58,7 +53,7 @@ func (b *bus) noted(t *testing.T, want ...outages.Part) upkeep.Outages {
 func TestOutages_AreThoseOfOpenCircuits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := busWithBoard(t)
+		b := busWithOutages(t)
 		told := b.noted(t)
 		if !told.Topic("topic1").IsZero() || !told.Replies.IsZero() {
 			t.Errorf("before any: %s, %s", told.Topic("topic1"), told.Replies)
@@ -75,7 +70,7 @@ func TestOutages_AreThoseOfOpenCircuits(t *testing.T) {
 			t.Errorf("it ended at %s, want %s", told.Topic("topic1"), began.Add(time.Second))
 		}
 		b.fails("topic2", breaker.BusFailed)
-		told = b.noted(t, outages.Bus)
+		told = b.noted(t, outbox.PartBus)
 		if now := time.Now(); !told.Topic("topic1").Equal(now) || !told.Topic("topic2").Equal(now) || !told.Replies.IsZero() {
 			t.Errorf("the bus is away: %s, %s, %s", told.Topic("topic1"), told.Topic("topic2"), told.Replies)
 		}
@@ -86,10 +81,10 @@ func TestOutages_AreThoseOfOpenCircuits(t *testing.T) {
 func TestOutages_OfTheBusAreThoseOfReplies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := busWithBoard(t)
+		b := busWithOutages(t)
 		b.cfg.ServiceBus.Replies = true
 		b.fails("topic1", breaker.BusFailed)
-		if told := b.noted(t, outages.Bus); !told.Replies.Equal(time.Now()) {
+		if told := b.noted(t, outbox.PartBus); !told.Replies.Equal(time.Now()) {
 			t.Errorf("replies are away until %s", told.Replies)
 		}
 	})

@@ -489,7 +489,7 @@ func (s *system) loops(hangups <-chan os.Signal) []func(context.Context) error {
 	})
 	if s.bus.outages != nil {
 		every(time.Second, upkeep.Loop{Name: "outages", Pass: func(ctx context.Context) error {
-			return s.bus.outages.NoteAll(ctx, s.bus.outOfService(time.Now()))
+			return s.bus.outages.Note(ctx, s.bus.outOfService(time.Now())...)
 		}})
 	}
 	if s.cfg.Has(config.RoleRelay) {

@@ -12,7 +12,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/outages"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/projections"
@@ -219,9 +218,7 @@ func (m *parts) addLoops(w *world, p *process, store *port, inbox *outbox.Inbox,
 		return err
 	}})
 	if w.scenario.tells {
-		if err := m.addOutages(store, breakers, &swept); err != nil {
-			return err
-		}
+		m.addOutages(store, breakers, &swept)
 	}
 	sweeper, err := upkeep.NewSweeper(swept)
 	if err != nil {
@@ -233,21 +230,15 @@ func (m *parts) addLoops(w *world, p *process, store *port, inbox *outbox.Inbox,
 
 // addOutages has replicas tell each other which topics are away, and the sweeper heed
 // it.
-func (m *parts) addOutages(store *port, breakers *breaker.Set, swept *upkeep.SweeperConfig) error {
-	board, err := outages.New(outages.Config{
-		Store: store, Table: m.ledger.Tables().Schedule, Margin: publishDeadline + 2*relayInterval,
-	})
-	if err != nil {
-		return err
-	}
+func (m *parts) addOutages(store *port, breakers *breaker.Set, swept *upkeep.SweeperConfig) {
+	told := outbox.NewOutages(store, m.ledger.Tables().Schedule, publishDeadline+2*relayInterval)
 	swept.Outages = func(ctx context.Context) (upkeep.Outages, error) {
-		ends, err := board.Ends(ctx)
+		ends, err := told.Ends(ctx)
 		return upkeep.Outages{Topic: ends.Topic}, err
 	}
 	m.every(time.Second, upkeep.Loop{Name: "outages", Pass: func(ctx context.Context) error {
-		return board.NoteAll(ctx, outages.Broken(breakers, time.Now()))
+		return told.Note(ctx, outbox.BrokenParts(breakers, time.Now())...)
 	}})
-	return nil
 }
 
 // addKeepers makes the loops that look after what the others left.

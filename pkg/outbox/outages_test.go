@@ -1,0 +1,162 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+// replicas returns the outages as two replicas on one store see them.
+func replicas(store tablestore.Store) (one, two *outbox.Outages) {
+	const margin = 10 * time.Second
+	return outbox.NewOutages(store, "luciusschedule", margin), outbox.NewOutages(store, "luciusschedule", margin)
+}
+
+// All replicas know an outage that one replica notices. It lasts until the
+// margin after its last sign.
+func TestOutages_AreKnownToAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		one, two := replicas(memstore.New(memstore.Options{}))
+		begin := time.Now()
+		ends := func() map[outbox.Part]time.Duration {
+			t.Helper()
+			read, err := two.Ends(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			since := map[outbox.Part]time.Duration{}
+			for part, end := range read {
+				since[part] = end.Sub(begin)
+			}
+			return since
+		}
+		if got := ends(); len(got) != 0 {
+			t.Errorf("before any: %v", got)
+		}
+		for range 30 {
+			for _, part := range []outbox.Part{outbox.PartBus, outbox.PartReplies, "global-bus-p3"} {
+				if err := one.Note(t.Context(), part); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(time.Second)
+		}
+		for _, after := range []struct{ sleep, want time.Duration }{
+			{0, 30 * time.Second}, {5 * time.Second, 35 * time.Second}, {time.Hour, 38 * time.Second},
+		} {
+			time.Sleep(after.sleep)
+			want := map[outbox.Part]time.Duration{outbox.PartBus: after.want, outbox.PartReplies: after.want, "global-bus-p3": after.want}
+			if diff := cmp.Diff(want, ends()); diff != "" {
+				t.Errorf("after %s (-want +got):\n%s", after.sleep, diff)
+			}
+		}
+	})
+}
+
+// An ongoing outage is written at intervals, and again at once after a store
+// error.
+func TestOutages_AreWrittenNowAndThen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
+		one, _ := replicas(store)
+		faults.Plan(storetest.Fault{Onwards: true})
+		if err := one.Note(t.Context(), outbox.PartBus); !errors.Is(err, storetest.ErrInjected) {
+			t.Errorf("a store that fails: %v", err)
+		}
+		if _, err := one.Ends(t.Context()); !errors.Is(err, storetest.ErrInjected) {
+			t.Errorf("a store that fails: %v", err)
+		}
+		faults.Clear()
+		if err := one.Note(t.Context(), outbox.PartBus); err != nil {
+			t.Fatal(err)
+		}
+		faults.Plan(storetest.Fault{Onwards: true}) // No further call is made.
+		if err := one.Note(t.Context(), outbox.PartBus); err != nil {
+			t.Errorf("soon after: %v", err)
+		}
+	})
+}
+
+func TestOutages_NoteWhatIsDown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
+		one, two := replicas(store)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		loop := upkeep.Loop{Name: "outages", Pass: func(ctx context.Context) error {
+			return one.Note(ctx, "global-bus-p1")
+		}}
+		go func() { done <- loop.Run(ctx) }()
+		faults.Plan(storetest.Fault{Call: storetest.CommitCall})
+		time.Sleep(time.Minute)
+		ends, err := two.Ends(t.Context())
+		if err != nil || !ends["global-bus-p1"].Equal(time.Now()) {
+			t.Errorf("%v, %v", ends, err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A topic is unreachable during its own outages and those of the whole bus; the
+// later end counts.
+func TestOutageEnds_Topic(t *testing.T) {
+	t.Parallel()
+	at := func(hour int) time.Time { return time.Date(2026, 1, 1, hour, 0, 0, 0, time.UTC) }
+	ends := outbox.OutageEnds{outbox.PartBus: at(2), "early": at(1), "late": at(3), outbox.PartReplies: at(9)}
+	for topic, want := range map[string]time.Time{"early": at(2), "late": at(3), "never": at(2)} {
+		if got := ends.Topic(topic); !got.Equal(want) {
+			t.Errorf("%s: %s, want %s", topic, got, want)
+		}
+	}
+	if got := (outbox.OutageEnds)(nil).Topic("any"); !got.IsZero() {
+		t.Errorf("without any outage: %s", got)
+	}
+}
+
+// Only an open circuit is a sign of an outage: a half-open one waits for a
+// message to send, which may never come.
+func TestBrokenParts_AreTheOpenCircuits(t *testing.T) {
+	t.Parallel()
+	set, err := breaker.NewSet(breaker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	fail := func(verdict breaker.Verdict) {
+		for range 100 {
+			set.Report(set.Allow("global-bus-p3", 1, now), breaker.Outcome{Verdict: verdict, Reason: "away"}, now)
+		}
+	}
+	if got := outbox.BrokenParts(set, now); len(got) != 0 {
+		t.Errorf("before: %v", got)
+	}
+	fail(breaker.EntityFailed)
+	if diff := cmp.Diff([]outbox.Part{"global-bus-p3"}, outbox.BrokenParts(set, now)); diff != "" {
+		t.Errorf("a topic (-want +got):\n%s", diff)
+	}
+	if got := outbox.BrokenParts(set, now.Add(time.Hour)); len(got) != 0 {
+		t.Errorf("half open: %v", got)
+	}
+	now = now.Add(time.Hour)
+	fail(breaker.BusFailed)
+	if got := outbox.BrokenParts(set, now); len(got) == 0 || got[0] != outbox.PartBus {
+		t.Errorf("the whole bus: %v", got)
+	}
+}
