@@ -145,7 +145,7 @@ func (c *core) open(ctx context.Context) (err error) {
 			logTransitions(c.log, after, history)
 		},
 		Held: func(tenantID, protocolID string, lane int) bool {
-			return c.gate.Holds(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
+			return c.gate.HoldsNew(tenantID, protocolID, lane)
 		},
 	}
 	if c.cfg.StorageBackend == config.BackendTable {
@@ -166,9 +166,9 @@ func (c *core) open(ctx context.Context) (err error) {
 	c.queue, err = workqueue.New(workqueue.Config{
 		Ledger: c.ledger, Store: c.store, Mirror: c.mirror, Logger: c.log,
 		Held: func(hint *ledger.Hint) bool {
-			return c.gate.Pauses(pauses.Subject{TenantID: hint.TenantID, ProtocolID: hint.ProtocolID, Lane: hint.Lane})
+			return c.gate.HoldsQueued(hint.TenantID, hint.ProtocolID, hint.Lane)
 		},
-		HeldTenant: func(tenantID string) bool { return c.gate.PausesTenant(tenantID) },
+		HeldTenant: func(tenantID string) bool { return c.gate.HoldsTenant(tenantID) },
 	})
 	if err != nil {
 		return err
@@ -215,9 +215,7 @@ func assemble(ctx context.Context, c *core, access *access, protocols *protocol.
 		Ledger: c.ledger, Publisher: bus.publisher, Inbox: c.inbox, Breakers: bus.circuits,
 		Deadline: c.cfg.PublishTimeout, Logger: c.log,
 		Observe: func(outcome outbox.Outcome) { c.metrics.relayed.WithLabelValues(string(outcome)).Inc() },
-		Admit: func(tenantID, protocolID string, lane int) bool {
-			return c.gate.Admit(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
-		},
+		Admit:   c.gate.Admit,
 		Fatal: func(defect *seqledger.IllegalTransitionError) {
 			c.log.ErrorContext(ctx, "illegal transition in the relay's window", slog.Any("transition", defect))
 			select {

@@ -135,7 +135,7 @@ func (p *process) open(w *world) (*parts, error) {
 	made.halts = w.scenario.halts
 	if made.halts {
 		cfg.Held = func(tenantID, protocolID string, lane int) bool {
-			return made.gate.Holds(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
+			return made.gate.HoldsNew(tenantID, protocolID, lane)
 		}
 	}
 	ctx := as(p.ctx, p.name+"/open", nil)
@@ -174,15 +174,15 @@ func (m *parts) every(interval time.Duration, l upkeep.Loop) {
 
 // admit asks the gate, which is there before any loop runs.
 func (m *parts) admit(tenantID, protocolID string, lane int) bool {
-	return !m.halts || m.gate.Admit(pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane})
+	return !m.halts || m.gate.Admit(tenantID, protocolID, lane)
 }
 
 // held and heldTenant ask the gate too, for what was published before the pause.
 func (m *parts) held(hint *ledger.Hint) bool {
-	return m.halts && m.gate.Pauses(pauses.Subject{TenantID: hint.TenantID, ProtocolID: hint.ProtocolID, Lane: hint.Lane})
+	return m.halts && m.gate.HoldsQueued(hint.TenantID, hint.ProtocolID, hint.Lane)
 }
 
-func (m *parts) heldTenant(tenantID string) bool { return m.halts && m.gate.PausesTenant(tenantID) }
+func (m *parts) heldTenant(tenantID string) bool { return m.halts && m.gate.HoldsTenant(tenantID) }
 
 // mirrorLimit makes mirrors overflow at times.
 const mirrorLimit = 4

@@ -81,8 +81,7 @@ func (h *harness) assemble(ctx context.Context) error {
 // paused reports whether a pause of this process covers such directives: nothing
 // reads the pauses again.
 func (h *harness) paused(tenantID, protocolID string, lane int) bool {
-	subject := pauses.Subject{TenantID: tenantID, ProtocolID: protocolID, Lane: lane}
-	return slices.ContainsFunc(h.useCases.Gate.Active(), func(p pauses.Pause) bool { return p.Covers(subject) })
+	return slices.ContainsFunc(h.useCases.Gate.Active(), func(p pauses.Pause) bool { return p.Covers(tenantID, protocolID, lane) })
 }
 
 // accept adds the use cases that accept commands.

@@ -1,16 +1,16 @@
-// Package pauses stops dispatch within a scope: of one tenant, one protocol,
-// one lane, or at all.
+// Package pauses stops dispatch within a scope: one tenant, one protocol, one lane, or
+// everything.
 //
 //	operator ── Create, Resume ──► rows ──► Gate (a view, refreshed each second)
 //	                                           ▲
-//	                   relay, pull queue ── Admit?
+//	          ledger, relay, pull queue: may this directive go out?
 //
-// A pause is a row, so that every process sees it and it outlives them all. It
+// A pause is a row, so that every process sees it and it survives restarts. It
 // touches no job: commands are accepted, outbox rows wait as PENDING with their
-// schedule entries, and what a worker has in hand goes on. That makes a pause
-// cheap however much waits behind it, and resuming is no change of any job.
+// schedule entries, and a directive that a worker holds goes on. So a pause is cheap
+// whatever its backlog, and resuming changes no job.
 //
-// What waited would flood the bus when a pause ends. So a resumed scope ramps
-// up: what each process lets through doubles every second until the ramp is
-// over, and then the row goes.
+// The backlog would flood the bus when a pause ends. So a resumed scope ramps up: what
+// each process lets through doubles every second until the ramp is over, and then the
+// row is deleted.
 package pauses

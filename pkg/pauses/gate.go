@@ -3,6 +3,7 @@ package pauses
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -10,14 +11,18 @@ import (
 )
 
 // Gate says whether a directive may be dispatched now, by its own view of the
-// pauses. It is safe for concurrent use, and makes no call to the store but in
-// its refresh.
+// pauses. It is safe for concurrent use, and calls the store only in its refresh.
+//
+// Dispatch asks at three points, by the directive's tenant, protocol and lane: the
+// ledger when it makes a row ([Gate.HoldsNew]), the relay before it publishes one
+// ([Gate.Admit]), and the pull queue before it hands out what was published earlier
+// ([Gate.HoldsQueued]).
 type Gate struct {
 	service *Service
 
 	mu      sync.Mutex
 	holds   map[string]*hold // by the pause's id
-	applied int              // how many changes of this process there were
+	changes int              // number of changes of this process
 	read    time.Time        // when the refresh began that made the view
 }
 
@@ -27,9 +32,8 @@ const maxAge = 5 * time.Second
 
 // hold is a pause as this process enforces it.
 type hold struct {
-	pause Pause
-	// let is how many directives passed since the ramp began.
-	let float64
+	pause    Pause
+	admitted float64 // directives since the ramp began
 }
 
 // NewGate returns a gate that has read the pauses once. The error is the
@@ -43,16 +47,19 @@ func NewGate(ctx context.Context, service *Service) (*Gate, error) {
 }
 
 // Refresh reads the pauses, and removes those whose ramp is over. It is to be called
-// every second: so long may a process go on with what another one has paused. What it
-// has read is dropped if a change of this process came in between: it may be older.
-// After an error the view is as it was: what is paused stays paused.
+// every second: a process learns that late what another one has paused. What it has
+// read is dropped if a change of this process came in between: it may be older.
+// After an error the view is unchanged: what is paused stays paused.
 func (g *Gate) Refresh(ctx context.Context) error {
-	before, began := g.changes(), tablestore.Now()
+	g.mu.Lock()
+	changes := g.changes
+	g.mu.Unlock()
+	began := tablestore.Now()
 	pauses, err := g.service.List(ctx)
 	if err != nil {
 		return fmt.Errorf("refresh the gate: %w", err)
 	}
-	for _, pause := range g.adopt(pauses, before, began) {
+	for _, pause := range g.adopt(pauses, changes, began) {
 		if err := g.service.forget(ctx, pause.Scope); err != nil {
 			return fmt.Errorf("refresh the gate: %w", err)
 		}
@@ -60,32 +67,24 @@ func (g *Gate) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// changes is how many changes of this process the view has seen.
-func (g *Gate) changes() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.applied
-}
-
-// adopt takes the pauses over that were read after so many changes of this process,
+// adopt makes the pauses the view that were read after so many changes of this process,
 // unless there was another since, and returns those whose ramp is over.
-func (g *Gate) adopt(pauses []Pause, after int, current time.Time) []Pause {
-	var over []Pause
+func (g *Gate) adopt(pauses []Pause, changes int, began time.Time) []Pause {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.applied != after {
+	if g.changes != changes {
 		return nil
 	}
-	g.read = current
+	var over []Pause
 	fresh := make(map[string]*hold, len(pauses))
 	for _, pause := range pauses {
-		if pause.at(current).State == Resumed {
+		if pause.at(began).State == Resumed {
 			over = append(over, pause)
 			continue
 		}
 		fresh[pause.ID()] = g.hold(pause)
 	}
-	g.holds = fresh
+	g.holds, g.read = fresh, began
 	return over
 }
 
@@ -93,7 +92,7 @@ func (g *Gate) adopt(pauses []Pause, after int, current time.Time) []Pause {
 func (g *Gate) hold(pause Pause) *hold {
 	h := &hold{pause: pause}
 	if known := g.holds[pause.ID()]; known != nil && known.pause.ResumedAt.Equal(pause.ResumedAt) {
-		h.let = known.let
+		h.admitted = known.admitted
 	}
 	return h
 }
@@ -102,7 +101,7 @@ func (g *Gate) hold(pause Pause) *hold {
 func (g *Gate) Apply(pause Pause) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.applied++
+	g.changes++
 	if pause.State == Resumed {
 		delete(g.holds, pause.ID())
 		return
@@ -110,28 +109,25 @@ func (g *Gate) Apply(pause Pause) {
 	g.holds[pause.ID()] = g.hold(pause)
 }
 
-// Admit reports whether the directive may be dispatched. One that is admitted
-// counts towards the ramps that it passes.
-func (g *Gate) Admit(subject Subject) bool {
+// Admit reports whether the directive may be published. One that is admitted counts
+// towards the ramps that cover it.
+func (g *Gate) Admit(tenantID, protocolID string, lane int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	current := time.Now()
-	if g.stale(current) {
+	now := time.Now()
+	if g.stale(now) {
 		return false
-	}
-	if len(g.holds) == 0 {
-		return true
 	}
 	var ramps []*hold
 	for _, h := range g.holds {
-		if !h.pause.Covers(subject) {
+		if !h.pause.Covers(tenantID, protocolID, lane) {
 			continue
 		}
-		switch h.pause.at(current).State {
+		switch h.pause.at(now).State {
 		case Paused:
 			return false
 		case Ramping:
-			if h.let+1 > passed(current.Sub(h.pause.ResumedAt)) {
+			if h.admitted+1 > allowance(now.Sub(h.pause.ResumedAt)) {
 				return false
 			}
 			ramps = append(ramps, h)
@@ -139,54 +135,60 @@ func (g *Gate) Admit(subject Subject) bool {
 		}
 	}
 	for _, h := range ramps {
-		h.let++
+		h.admitted++
 	}
 	return true
 }
 
-// Holds reports whether the directive has to wait for its turn: a pause covers it,
-// be it one that ramps up, or the view is too old to tell. It counts nothing.
-func (g *Gate) Holds(subject Subject) bool {
+// firstSecond is how many directives a process lets through in the first second
+// of a ramp.
+const firstSecond = 10
+
+// allowance is how many directives a process may have let through after that time
+// of a ramp: firstSecond in the first second, twice as many in the next.
+func allowance(since time.Duration) float64 {
+	return firstSecond * (math.Exp2(since.Seconds()) - 1)
+}
+
+// HoldsNew reports whether a new directive has to wait in the schedule: a pause or a
+// ramp covers it, or the view is too old to tell. It counts nothing.
+func (g *Gate) HoldsNew(tenantID, protocolID string, lane int) bool {
+	return g.held(tenantID, protocolID, lane, true)
+}
+
+// HoldsQueued reports whether a published directive that no worker has claimed must
+// not be handed out: a pause covers it, or the view is too old to tell. A ramp holds
+// back only unpublished directives. It counts nothing.
+func (g *Gate) HoldsQueued(tenantID, protocolID string, lane int) bool {
+	return g.held(tenantID, protocolID, lane, false)
+}
+
+// held reports whether a pause covers the directive, or a ramp if ramps count.
+func (g *Gate) held(tenantID, protocolID string, lane int, ramps bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	current := time.Now()
-	if g.stale(current) {
+	now := time.Now()
+	if g.stale(now) {
 		return true
 	}
 	for _, h := range g.holds {
-		if h.pause.Covers(subject) && h.pause.at(current).State != Resumed {
+		state := h.pause.at(now).State
+		if (state == Paused || ramps && state == Ramping) && h.pause.Covers(tenantID, protocolID, lane) {
 			return true
 		}
 	}
 	return false
 }
 
-// Pauses reports whether what was published, and no worker has taken yet, is not to
-// be handed out: a pause covers it, or the view is too old to tell. A ramp holds back
-// only what is still to be published. It counts nothing.
-func (g *Gate) Pauses(subject Subject) bool {
+// HoldsTenant reports whether [Gate.HoldsQueued] is true of all of the tenant's work.
+func (g *Gate) HoldsTenant(tenantID string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.stale(time.Now()) {
 		return true
 	}
-	for _, h := range g.holds {
-		if h.pause.State == Paused && h.pause.Covers(subject) {
-			return true
-		}
-	}
-	return false
-}
-
-// PausesTenant reports whether [Gate.Pauses] holds for all of the tenant's work.
-func (g *Gate) PausesTenant(tenantID string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.stale(time.Now()) {
-		return true
-	}
-	for _, id := range []string{Scope{}.ID(), Scope{TenantID: tenantID}.ID()} {
-		if h := g.holds[id]; h != nil && h.pause.State == Paused {
+	for _, scope := range []Scope{{}, {TenantID: tenantID}} {
+		if h := g.holds[scope.ID()]; h != nil && h.pause.State == Paused {
 			return true
 		}
 	}
@@ -194,16 +196,16 @@ func (g *Gate) PausesTenant(tenantID string) bool {
 }
 
 // stale reports whether the view is too old to go by. The lock is held.
-func (g *Gate) stale(current time.Time) bool { return current.Sub(g.read) > maxAge }
+func (g *Gate) stale(now time.Time) bool { return now.Sub(g.read) > maxAge }
 
 // Active returns the pauses that hold anything back, in no order.
 func (g *Gate) Active() []Pause {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	active := make([]Pause, 0, len(g.holds))
-	current := time.Now()
+	now := time.Now()
 	for _, h := range g.holds {
-		if pause := h.pause.at(current); pause.State != Resumed {
+		if pause := h.pause.at(now); pause.State != Resumed {
 			active = append(active, pause)
 		}
 	}

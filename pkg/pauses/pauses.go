@@ -4,12 +4,75 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
+
+// Scope is what a pause holds back. At most one of its fields is set; without any it
+// is all dispatch.
+type Scope struct {
+	TenantID   string
+	ProtocolID string
+	Lane       *int
+}
+
+// Covers reports whether the scope holds such a directive back.
+func (s Scope) Covers(tenantID, protocolID string, lane int) bool {
+	switch {
+	case s.TenantID != "":
+		return s.TenantID == tenantID
+	case s.ProtocolID != "":
+		return s.ProtocolID == protocolID
+	case s.Lane != nil:
+		return *s.Lane == lane
+	}
+	return true
+}
+
+// ID names the scope, and so its pause: "all", or "tenant:", "protocol:" or "lane:" and
+// the value, in which a character that is not allowed in a path is "~" and two
+// hexadecimal digits.
+func (s Scope) ID() string {
+	// The sign is not "%", so that the value also survives a proxy that decodes the path
+	// before it splits it.
+	escape := func(value string) string {
+		return strings.ReplaceAll(strings.ReplaceAll(url.PathEscape(value), "~", "%7E"), "%", "~")
+	}
+	switch {
+	case s.TenantID != "":
+		return "tenant:" + escape(s.TenantID)
+	case s.ProtocolID != "":
+		return "protocol:" + escape(s.ProtocolID)
+	case s.Lane != nil:
+		return "lane:" + strconv.Itoa(*s.Lane)
+	}
+	return "all"
+}
+
+// ParseScope reads an id.
+func ParseScope(id string) (Scope, error) {
+	kind, escaped, _ := strings.Cut(id, ":")
+	value, err := url.PathUnescape(strings.ReplaceAll(escaped, "~", "%"))
+	switch {
+	case err != nil:
+	case id == "all":
+		return Scope{}, nil
+	case kind == "tenant" && value != "":
+		return Scope{TenantID: value}, nil
+	case kind == "protocol" && value != "":
+		return Scope{ProtocolID: value}, nil
+	case kind == "lane":
+		if lane, err := strconv.Atoi(value); err == nil && lane >= 0 {
+			return Scope{Lane: &lane}, nil
+		}
+	}
+	return Scope{}, fmt.Errorf("%q is not the id of a pause", id)
+}
 
 // State is what a pause does at present.
 type State string
@@ -18,11 +81,11 @@ type State string
 const (
 	Paused  State = "PAUSED"  // nothing passes
 	Ramping State = "RAMPING" // more passes every second
-	Resumed State = "RESUMED" // everything passes; the row is gone, or goes
+	Resumed State = "RESUMED" // everything passes; the row is deleted, or will be
 )
 
-// DefaultRamp is how long a resumed scope ramps up unless asked otherwise: at a
-// rate that doubles every second, a flood by then.
+// DefaultRamp is how long a resumed scope ramps up unless the caller says otherwise: by
+// its end a rate that doubles every second holds nothing back.
 const DefaultRamp = 15 * time.Second
 
 // Pause is a pause by scope.
@@ -37,7 +100,7 @@ type Pause struct {
 	Ramp      time.Duration
 }
 
-// at is the pause as it is at that time: a ramp ends by itself.
+// at is the pause at that time: a ramp ends by itself.
 func (p Pause) at(now time.Time) Pause {
 	if p.State == Ramping && !now.Before(p.ResumedAt.Add(p.Ramp)) {
 		p.State = Resumed
@@ -45,21 +108,11 @@ func (p Pause) at(now time.Time) Pause {
 	return p
 }
 
-// firstSecond is how many directives a process lets through in the first second
-// of a ramp.
-const firstSecond = 10
-
-// passed is how many directives a process may have let through after that time
-// of a ramp: firstSecond in the first second, twice as many in the next.
-func passed(since time.Duration) float64 {
-	return firstSecond * (math.Exp2(since.Seconds()) - 1)
-}
-
 // Config is what a [Service] is made of.
 type Config struct {
 	// Store holds the rows. Required.
 	Store tablestore.Store
-	// Table is theirs. Required.
+	// Table is the rows' table. Required.
 	Table string
 	// Random returns numbers in [0, 1), for the delays after lost races. Optional.
 	// Defaults to math/rand/v2. It must be safe for concurrent use.
@@ -101,11 +154,11 @@ func (s *Service) List(ctx context.Context) ([]Pause, error) {
 	return found, nil
 }
 
-// Create pauses the scope. One that is paused already stays as it is; one that
+// Create pauses the scope. A scope that is paused already is left unchanged; one that
 // ramps up is paused again.
 func (s *Service) Create(ctx context.Context, scope Scope, reason, actor string) (Pause, error) {
 	fresh := Pause{Scope: scope, State: Paused, Reason: reason, Actor: actor, CreatedAt: tablestore.Now()}
-	return s.move(ctx, scope, func(old *Pause) (*Pause, error) {
+	return s.update(ctx, scope, func(old *Pause) (*Pause, error) {
 		if old != nil && old.State == Paused {
 			return old, nil
 		}
@@ -113,10 +166,10 @@ func (s *Service) Create(ctx context.Context, scope Scope, reason, actor string)
 	})
 }
 
-// Resume lets the scope ramp up within that time, or at once where it is 0. It
+// Resume lets the scope ramp up within that time, or at once if it is 0. It
 // returns a not_found [*problem.Error] for a scope that is not paused.
 func (s *Service) Resume(ctx context.Context, scope Scope, ramp time.Duration) (Pause, error) {
-	return s.move(ctx, scope, func(old *Pause) (*Pause, error) {
+	return s.update(ctx, scope, func(old *Pause) (*Pause, error) {
 		if old == nil {
 			return nil, &problem.Error{Code: problem.NotFound, Detail: "There is no such pause."}
 		}
@@ -127,6 +180,31 @@ func (s *Service) Resume(ctx context.Context, scope Scope, ramp time.Duration) (
 		next.State, next.ResumedAt, next.Ramp = Ramping, tablestore.Now(), ramp
 		return &next, nil
 	})
+}
+
+// update changes a pause under its version. decide returns the pause to store, or the
+// old one to change nothing.
+func (s *Service) update(ctx context.Context, scope Scope, decide func(old *Pause) (*Pause, error)) (Pause, error) {
+	var updated Pause
+	err := tablestore.Update(ctx, s.cfg.Store, s.key(scope), s.cfg.Random, func(row *tablestore.Row) (tablestore.Properties, error) {
+		var old *Pause
+		if row.ETag != "" {
+			found, err := decode(row)
+			if err != nil {
+				return nil, err
+			}
+			old = &found
+		}
+		next, err := decide(old)
+		if err != nil {
+			return nil, err
+		}
+		if updated = next.at(tablestore.Now()); next == old {
+			return nil, nil
+		}
+		return encode(next), nil
+	})
+	return updated, err
 }
 
 // forget removes the row of a ramp that is over.
@@ -145,34 +223,9 @@ func (s *Service) forget(ctx context.Context, scope Scope) error {
 	}
 	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: row.ETag}})
 	if err != nil && !errors.Is(err, tablestore.ErrConflict) {
-		return fmt.Errorf("forget pause %s: %w", scope.ID(), err)
+		return fmt.Errorf("delete pause %s: %w", scope.ID(), err)
 	}
 	return nil
-}
-
-// move changes a pause under its version. decide returns what it is to be, the
-// old one itself if that stays.
-func (s *Service) move(ctx context.Context, scope Scope, decide func(old *Pause) (*Pause, error)) (Pause, error) {
-	var moved Pause
-	err := tablestore.Update(ctx, s.cfg.Store, s.key(scope), s.cfg.Random, func(row *tablestore.Row) (tablestore.Properties, error) {
-		var old *Pause
-		if row.ETag != "" {
-			found, err := decode(row)
-			if err != nil {
-				return nil, err
-			}
-			old = &found
-		}
-		next, err := decide(old)
-		if err != nil {
-			return nil, err
-		}
-		if moved = next.at(tablestore.Now()); next == old {
-			return nil, nil
-		}
-		return encode(next), nil
-	})
-	return moved, err
 }
 
 // encode makes a pause's row.

@@ -35,8 +35,6 @@ func setup(t *testing.T, store tablestore.Store) (*pauses.Service, *pauses.Gate)
 	return service, gate
 }
 
-var directive = pauses.Subject{TenantID: "a", ProtocolID: "p", Lane: 3}
-
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	for id, test := range map[string]struct {
@@ -59,8 +57,8 @@ func TestScopes(t *testing.T) {
 		if diff := cmp.Diff(test.scope, parsed); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", id, err, diff)
 		}
-		if parsed.ID() != id || parsed.Covers(directive) != test.covers {
-			t.Errorf("%s: id %s, covers %t", id, parsed.ID(), parsed.Covers(directive))
+		if parsed.ID() != id || parsed.Covers("a", "p", 3) != test.covers {
+			t.Errorf("%s: id %s, covers %t", id, parsed.ID(), parsed.Covers("a", "p", 3))
 		}
 	}
 	for _, id := range []string{"", "al", "tenant:", "tenant:~2", "lane:x", "lane:-1", "job:1"} {
@@ -77,19 +75,19 @@ func TestPause_HoldsItsScopeAndNothingElse(t *testing.T) {
 	if err != nil || pause.State != pauses.Paused || pause.Reason != "it burns" || pause.Actor != "operator" {
 		t.Fatalf("%+v, %v", pause, err)
 	}
-	if !gate.Admit(directive) {
+	if !gate.Admit("a", "p", 3) {
 		t.Error("the gate knew before it looked")
 	}
 	if err := gate.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if gate.Admit(directive) || !gate.PausesTenant("a") {
+	if gate.Admit("a", "p", 3) || !gate.HoldsTenant("a") {
 		t.Error("the tenant's directive passed")
 	}
-	if other := (pauses.Subject{TenantID: "b", ProtocolID: "p", Lane: 3}); !gate.Admit(other) || gate.PausesTenant("b") {
+	if !gate.Admit("b", "p", 3) || gate.HoldsTenant("b") {
 		t.Error("another tenant's was held")
 	}
-	if !gate.Holds(directive) || gate.Holds(pauses.Subject{TenantID: "b"}) {
+	if !gate.HoldsNew("a", "p", 3) || gate.HoldsNew("b", "", 0) {
 		t.Error("a command is held otherwise than its directive")
 	}
 	if active := gate.Active(); len(active) != 1 || active[0].ID() != "tenant:a" {
@@ -134,7 +132,7 @@ func TestResume_RampsUp(t *testing.T) {
 			}
 			n := 0
 			for range 1000 {
-				if gate.Admit(directive) {
+				if gate.Admit("a", "p", 3) {
 					n++
 				}
 			}
@@ -164,7 +162,7 @@ func TestResume_AtOnceAndAgain(t *testing.T) {
 		t.Fatalf("%+v, %v", pause, err)
 	}
 	gate.Apply(pause)
-	if !gate.Admit(directive) || gate.Holds(directive) || len(gate.Active()) != 0 {
+	if !gate.Admit("a", "p", 3) || gate.HoldsNew("a", "p", 3) || len(gate.Active()) != 0 {
 		t.Error("the directive is held")
 	}
 	if again, err := service.Resume(t.Context(), pauses.Scope{}, time.Minute); err != nil || again.State != pauses.Resumed {
@@ -192,7 +190,7 @@ func TestResume_AgainDoesNotLetMoreThrough(t *testing.T) {
 			gate.Apply(pause)
 			time.Sleep(time.Second / 2)
 			for range 100 {
-				if gate.Admit(directive) {
+				if gate.Admit("a", "p", 3) {
 					passed++
 				}
 			}
@@ -226,38 +224,38 @@ func TestGate_ARampThatIsOverIsNotActive(t *testing.T) {
 	})
 }
 
-// scanning does something behind each scan, before its rows are returned.
+// scanning calls a function after each scan, before its rows are returned.
 type scanning struct {
 	tablestore.Store
-	behind func()
+	after func()
 }
 
 func (s *scanning) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
 	page, err := s.Store.Scan(ctx, query)
-	if s.behind != nil {
-		s.behind()
+	if s.after != nil {
+		s.after()
 	}
 	return page, err
 }
 
 // What a refresh read before a change of this process does not undo it.
-func TestGate_ARefreshDoesNotUndoWhatCameMeanwhile(t *testing.T) {
+func TestGate_ARefreshDoesNotUndoALaterChange(t *testing.T) {
 	t.Parallel()
 	store := &scanning{Store: memstore.New(memstore.Options{})}
 	service, gate := setup(t, store)
-	store.behind = func() {
-		store.behind = nil
+	store.after = func() {
+		store.after = nil
 		pause, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator")
 		if err != nil {
 			t.Error(err)
 		}
 		gate.Apply(pause)
 	}
-	for _, when := range []string{"meanwhile", "afterwards"} {
+	for _, when := range []string{"during the change", "afterwards"} {
 		if err := gate.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if gate.Admit(directive) {
+		if gate.Admit("a", "p", 3) {
 			t.Errorf("the directive passed after a refresh %s", when)
 		}
 	}
@@ -278,7 +276,7 @@ func TestGate_KeepsItsViewWithoutTheStore(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		faults.Plan(storetest.Fault{Onwards: true})
 		time.Sleep(10 * time.Second)
-		if gate.Admit(directive) {
+		if gate.Admit("a", "p", 3) {
 			t.Error("the directive passed")
 		}
 		if _, err := service.Resume(t.Context(), pauses.Scope{}, 0); !errors.Is(err, tablestore.ErrUnavailable) {
@@ -302,10 +300,10 @@ func TestGate_AViewThatIsTooOldLetsNothingThrough(t *testing.T) {
 		_, gate := setup(t, memstore.New(memstore.Options{}))
 		expect := func(passes bool) {
 			t.Helper()
-			if gate.Admit(directive) != passes || gate.Holds(directive) == passes ||
-				gate.Pauses(directive) == passes || gate.PausesTenant(directive.TenantID) == passes {
+			if gate.Admit("a", "p", 3) != passes || gate.HoldsNew("a", "p", 3) == passes ||
+				gate.HoldsQueued("a", "p", 3) == passes || gate.HoldsTenant("a") == passes {
 				t.Errorf("after %s: admitted %t, held %t, not handed out %t, of a paused tenant %t", time.Now(),
-					gate.Admit(directive), gate.Holds(directive), gate.Pauses(directive), gate.PausesTenant(directive.TenantID))
+					gate.Admit("a", "p", 3), gate.HoldsNew("a", "p", 3), gate.HoldsQueued("a", "p", 3), gate.HoldsTenant("a"))
 			}
 		}
 		time.Sleep(5 * time.Second)
