@@ -7,8 +7,8 @@
 //	  (safety net, retries,       (seq        (Service Bus)  (one event,
 //	   other replicas' rows)      ledger)                     CAS)
 //
-// With the pull queue the commit is the publication: the change that makes a row
-// also marks it SENT. The relay only marks rows that a pause held back.
+// With the pull queue the commit publishes: the change that makes a row also marks it
+// SENT. The relay only marks rows that a pause held back.
 //
 // Publish first, then mark. A crash in between publishes the same attempt
 // again, with the same bytes and the same message id, so that duplicate
@@ -16,8 +16,8 @@
 //
 // What a failed publish means:
 //
-//	rejected for its own sake   spends the dispatch budget; the retry carries a
-//	                            new attempt number and lease, so a worker that
+//	rejected because of the     spends the dispatch budget; the retry carries a
+//	message itself              new attempt number and lease, so a worker that
 //	                            got some copy is fenced
 //	unknown                     the same attempt and message id again, inside
 //	                            the publish deadline; then left to the schedule
@@ -31,8 +31,11 @@
 //
 // The window is the Stage1 seq ledger: each row that is taken up gets a seq,
 // and the relay may do with it only what that contract lists. A publish that
-// outlives its deadline loses its lease, and its late outcome is dropped before
+// exceeds its deadline loses its lease, and its late outcome is dropped before
 // it reaches the ledger.
+//
+// Whether a row may go out now is asked of the pauses (Config.Admit) and of the
+// circuits (package breaker). [Outages] tells all replicas which circuits are open.
 //
 // Source: Orchestrator flow canvas, Retry Loop; Stage1 seq ledger spec.
 package outbox

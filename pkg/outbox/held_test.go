@@ -27,7 +27,7 @@ func TestRelay_LeavesWhatIsPaused(t *testing.T) {
 			t.Fatalf("published %v, the row is %+v", b.bus.ids(), agg.Outbox)
 		}
 		if b.saw(outbox.Held) == 0 {
-			t.Error("nobody was told")
+			t.Error("Observe was not called with Held")
 		}
 		b.held.Store(false)
 		time.Sleep(3 * time.Second)
@@ -62,7 +62,7 @@ func TestRelay_TakesUpWhatWasAcceptedInAPause(t *testing.T) {
 }
 
 // A pass reads no more than its limit of rows that are held back, and the next
-// one goes on behind them: all are seen in the end.
+// one continues after them: all rows are read in the end.
 func TestRelay_ABacklogThatIsHeldBackHidesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -68,7 +68,7 @@ func TestOperator_List(t *testing.T) {
 	}
 }
 
-// What others have neither makes a tenant's pages empty nor shows in where they end.
+// Other tenants' rows neither make a tenant's pages empty nor show in its page tokens.
 func TestOperator_ListOfATenantTellsNothingOfOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

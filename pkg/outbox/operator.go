@@ -3,21 +3,25 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// Operator makes rows due that wait. It is safe for concurrent use.
+// Operator lists rows, and makes waiting rows due. It is safe for concurrent use.
 type Operator struct{ ledger *ledger.Ledger }
 
 // NewOperator returns an operator on the ledger.
 func NewOperator(l *ledger.Ledger) *Operator { return &Operator{ledger: l} }
 
-// Filter chooses rows. Where OutboxIDs is empty, it chooses among the rows of
-// live jobs those that are PENDING, or whose step waits in FAILED_RETRY; each
-// field that is set narrows it.
+// Filter chooses rows. Without OutboxIDs it chooses among the rows of live jobs those
+// that are PENDING, or whose step waits in FAILED_RETRY; each field that is set
+// narrows the choice.
 type Filter struct {
 	OutboxIDs []string
 	TenantID  string
@@ -35,6 +39,9 @@ type Skip struct {
 	Reason   string
 }
 
+// noRow is the reason for a row that does not exist.
+const noRow = "there is no such row"
+
 // Report says what a retry did.
 type Report struct {
 	Matched int
@@ -42,60 +49,54 @@ type Report struct {
 	Skipped []Skip
 }
 
-// Retry makes the rows due now, and the next dispatch of steps that wait for
-// one. It spends no budget, and to repeat it is harmless. The errors are
-// [*problem.Error]s; what was retried before stays so.
-func (o *Operator) Retry(ctx context.Context, filter Filter) (Report, error) {
-	var report Report
-	if len(filter.OutboxIDs) > 0 {
-		for _, id := range filter.OutboxIDs {
-			if err := o.retryID(ctx, id, filter, &report); err != nil {
-				return report, ledger.Problem(err)
-			}
-		}
-		return report, nil
-	}
-	if filter.JobID != "" {
-		return report, ledger.Problem(o.retryJob(ctx, filter.JobID, filter, &report))
-	}
-	for shard := range o.ledger.Shards() {
-		if err := o.retryShard(ctx, shard, filter, &report); err != nil {
-			return report, ledger.Problem(err)
-		}
-	}
-	return report, nil
+func (r *Report) skip(outboxID, reason string) {
+	r.Skipped = append(r.Skipped, Skip{OutboxID: outboxID, Reason: reason})
 }
 
-// retryID retries one row by its id; one that cannot be is named with its reason.
-func (o *Operator) retryID(ctx context.Context, id string, filter Filter, report *Report) error {
+// Retry makes the rows due now, and the next dispatch of steps that wait for
+// one. It spends no budget and may be repeated. The errors are [*problem.Error]s;
+// the rows retried before an error stay retried.
+func (o *Operator) Retry(ctx context.Context, filter Filter) (Report, error) {
+	var report Report
+	var err error
+	switch {
+	case len(filter.OutboxIDs) > 0:
+		for i := 0; i < len(filter.OutboxIDs) && err == nil; i++ {
+			err = o.retryRow(ctx, filter.OutboxIDs[i], filter, &report)
+		}
+	case filter.JobID != "":
+		err = o.retryJob(ctx, filter.JobID, filter, &report)
+	default:
+		for shard := 0; shard < o.ledger.Shards() && err == nil; shard++ {
+			err = o.retryShard(ctx, shard, filter, &report)
+		}
+	}
+	return report, ledger.Problem(err)
+}
+
+// retryRow retries one row by its id, or reports why it cannot.
+func (o *Operator) retryRow(ctx context.Context, id string, filter Filter, report *Report) error {
 	report.Matched++
-	skip := func(reason string) { report.Skipped = append(report.Skipped, Skip{OutboxID: id, Reason: reason}) }
-	parts, parseErr := ledger.ParseOutboxID(id)
-	if parseErr != nil {
-		skip("not an outbox id")
+	parts, err := ledger.ParseOutboxID(id)
+	if err != nil {
+		report.skip(id, "not an outbox id")
 		return nil //nolint:nilerr // The row's reason is in the report.
 	}
 	agg, err := o.ledger.Job(ctx, parts.JobID)
-	if errors.Is(err, ledger.ErrJobNotFound) {
-		skip("there is no such row")
-		return nil
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, ledger.ErrJobNotFound), err == nil && parts.StepIndex >= len(agg.Steps):
+		report.skip(id, noRow)
+	case err != nil:
 		return err
+	case agg.Steps[parts.StepIndex].OutboxID != id:
+		report.skip(id, "a later attempt has taken its place")
+	default:
+		return o.retryStep(ctx, parts.JobID, &agg.Steps[parts.StepIndex], filter, report)
 	}
-	if parts.StepIndex >= len(agg.Steps) {
-		skip("there is no such row")
-		return nil
-	}
-	step := &agg.Steps[parts.StepIndex]
-	if step.OutboxID != id {
-		skip("a later attempt has taken its place")
-		return nil
-	}
-	return o.bring(ctx, parts.JobID, step.ID, id, filter, report)
+	return nil
 }
 
-// retryShard retries what matches among the live jobs of one shard.
+// retryShard retries the matching rows of the live jobs of one shard.
 func (o *Operator) retryShard(ctx context.Context, shard int, filter Filter, report *Report) error {
 	from := ""
 	for {
@@ -126,35 +127,106 @@ func (o *Operator) retryJob(ctx context.Context, jobID string, filter Filter, re
 		return err
 	}
 	i, ok := agg.Active()
-	if !ok || !filter.matches(agg, &agg.Steps[i], time.Now()) {
+	if !ok {
+		return nil
+	}
+	step := &agg.Steps[i]
+	waits := step.State == statemachine.StepDispatching || step.State == statemachine.StepFailedRetry
+	if !waits ||
+		filter.TenantID != "" && agg.Job.TenantID != filter.TenantID ||
+		filter.Lane != nil && step.Routing.Lane != *filter.Lane ||
+		time.Since(step.UpdatedAt) < filter.OlderThan {
 		return nil
 	}
 	report.Matched++
-	return o.bring(ctx, jobID, agg.Steps[i].ID, agg.Steps[i].OutboxID, filter, report)
+	return o.retryStep(ctx, jobID, step, filter, report)
 }
 
-// matches reports whether the active step waits for a dispatch and fits.
-func (f *Filter) matches(agg *statemachine.Aggregate, step *statemachine.Step, now time.Time) bool {
-	waits := step.State == statemachine.StepDispatching || step.State == statemachine.StepFailedRetry
-	return waits &&
-		(f.TenantID == "" || agg.Job.TenantID == f.TenantID) &&
-		(f.Lane == nil || step.Routing.Lane == *f.Lane) &&
-		now.Sub(step.UpdatedAt) >= f.OlderThan
-}
-
-// bring brings the retry to the job.
-func (o *Operator) bring(ctx context.Context, jobID, stepID, outboxID string, filter Filter, report *Report) error {
+// retryStep makes the step's row due.
+func (o *Operator) retryStep(
+	ctx context.Context, jobID string, step *statemachine.Step, filter Filter, report *Report,
+) error {
 	opts := []ledger.Option{ledger.By(filter.Actor, filter.RequestID), ledger.InTenant(filter.TenantID)}
-	result, err := o.ledger.Change(ctx, jobID, statemachine.Retry{StepID: stepID}, opts...)
+	result, err := o.ledger.Change(ctx, jobID, statemachine.Retry{StepID: step.ID}, opts...)
 	switch {
 	case errors.Is(err, ledger.ErrJobNotFound):
-		report.Skipped = append(report.Skipped, Skip{OutboxID: outboxID, Reason: "there is no such row"})
+		report.skip(step.OutboxID, noRow)
 	case err != nil:
 		return err
 	case result.Outcome != statemachine.Applied:
-		report.Skipped = append(report.Skipped, Skip{OutboxID: outboxID, Reason: result.Reason})
+		report.skip(step.OutboxID, result.Reason)
 	default:
 		report.Retried++
 	}
 	return nil
+}
+
+// Row is an outbox row of a live job.
+type Row struct {
+	statemachine.Outbox
+	JobID    string
+	TenantID string
+}
+
+// ListFilter narrows a list of rows; each field that is set does.
+type ListFilter struct {
+	State    statemachine.OutboxState
+	TenantID string
+	Lane     *int
+}
+
+// maxExamined bounds the jobs that are read for one page of rows.
+const maxExamined = 2000
+
+// List returns one page of the rows of the active attempts of live jobs, in no
+// particular order, and the page token to continue with, empty at the end. A page may
+// be shorter than the limit without being the last. If the filter names a tenant, only
+// its jobs are read, and the token names no others. The errors are [*problem.Error]s.
+func (o *Operator) List(ctx context.Context, f ListFilter, limit int, after string) ([]Row, string, error) {
+	shard, from, err := parseToken(after)
+	if err != nil {
+		return nil, "", err
+	}
+	var rows []Row
+	for examined := 0; shard < o.ledger.Shards(); {
+		// Whole pages are read, so that none is cut short by the limit.
+		page := min(limit-len(rows), maxExamined-examined)
+		if page <= 0 {
+			return rows, strconv.Itoa(shard) + "/" + from, nil
+		}
+		jobs, next, err := o.ledger.LiveJobs(ctx, f.TenantID, shard, page, from)
+		if err != nil {
+			return nil, "", ledger.Problem(err)
+		}
+		for _, agg := range jobs {
+			row := agg.Outbox
+			if row != nil &&
+				(f.State == "" || row.State == f.State) &&
+				(f.TenantID == "" || agg.Job.TenantID == f.TenantID) &&
+				(f.Lane == nil || row.Routing.Lane == *f.Lane) {
+				rows = append(rows, Row{Outbox: *row, JobID: agg.Job.ID, TenantID: agg.Job.TenantID})
+			}
+		}
+		examined += page
+		if from = next; from == "" {
+			shard++
+		}
+	}
+	return rows, "", nil
+}
+
+// parseToken reads a page token: a shard and the job to continue after.
+func parseToken(token string) (shard int, from string, err error) {
+	if token == "" {
+		return 0, "", nil
+	}
+	number, from, ok := strings.Cut(token, "/")
+	shard, err = strconv.Atoi(number)
+	if err != nil || !ok || shard < 0 {
+		return 0, "", &problem.Error{
+			Code: problem.InvalidEnvelope, Err: fmt.Errorf("page token %q", token),
+			Errors: []problem.Violation{{Message: "page_token is invalid"}},
+		}
+	}
+	return shard, from, nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// admitted is a message that its circuit lets pass.
+// admitted is a message that no pause and no circuit holds back.
 type admitted struct {
 	message ledger.Message
 	grant   breaker.Grant
@@ -28,16 +28,33 @@ type flight struct {
 	lease *seqledger.Lease
 }
 
-// publish brings one batch through the window. It returns after the publish
-// deadline at the latest: a publisher that does not come back is left behind,
-// its leases expire, and what it still reports is dropped. The error is that
-// of a halted window, which stops the relay.
+// publish takes one batch through the window; what does not fit is left to the
+// schedule. It returns after the publish deadline at the latest: a publisher that
+// exceeds it goes on alone, its leases expire, and its late outcomes are dropped. The
+// error is that of a halted window, which stops the relay.
 func (r *Relay) publish(ctx context.Context, batch []admitted) error {
-	flights, err := r.begin(batch)
-	if err != nil || len(flights) == 0 {
-		return err
+	flights := make([]flight, 0, len(batch))
+	now := time.Now()
+	for i := range batch {
+		seq, err := r.window.Take(now)
+		if errors.Is(err, seqledger.ErrWindowFull) {
+			r.cfg.Breakers.Report(batch[i].grant, breaker.Outcome{Verdict: breaker.NoVerdict}, now)
+			r.cfg.Observe(Overload)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("take up: %w", err)
+		}
+		lease, err := r.window.Begin(seq, owner, now)
+		if err != nil {
+			return fmt.Errorf("take up: %w", err)
+		}
+		flights = append(flights, flight{admitted: batch[i], seq: seq, lease: lease})
 	}
-	// What is under way is finished also when the process is asked to stop.
+	if len(flights) == 0 {
+		return nil
+	}
+	// A publish under way is finished even if the process is asked to stop.
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Deadline)
 	done := make(chan error, 1)
 	go func() {
@@ -50,33 +67,9 @@ func (r *Relay) publish(ctx context.Context, batch []admitted) error {
 	case err := <-done:
 		return err
 	case <-watchdog.C:
-		r.cfg.Logger.ErrorContext(ctx, "publisher did not come back within its deadline", "messages", len(flights))
+		r.cfg.Logger.ErrorContext(ctx, "publisher exceeded its deadline", "messages", len(flights))
 		return nil
 	}
-}
-
-// begin takes the batch into the window; what does not fit is left to the
-// schedule.
-func (r *Relay) begin(batch []admitted) ([]flight, error) {
-	flights := make([]flight, 0, len(batch))
-	now := time.Now()
-	for i := range batch {
-		seq, err := r.window.Take(now)
-		if errors.Is(err, seqledger.ErrWindowFull) {
-			r.cfg.Breakers.Report(batch[i].grant, breaker.Outcome{Verdict: breaker.NoVerdict}, now)
-			r.cfg.Observe(Overload)
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("take up: %w", err)
-		}
-		lease, err := r.window.Begin(seq, r.cfg.Owner, now)
-		if err != nil {
-			return nil, fmt.Errorf("take up: %w", err)
-		}
-		flights = append(flights, flight{admitted: batch[i], seq: seq, lease: lease})
-	}
-	return flights, nil
 }
 
 // fly publishes the flights, and again those whose outcome is not known, under
@@ -86,8 +79,8 @@ func (r *Relay) fly(ctx context.Context, flights []flight) error {
 		backoff.WithInitialInterval(100*time.Millisecond), backoff.WithRandomizationFactor(0),
 		backoff.WithMaxElapsedTime(0))
 	for len(flights) > 0 {
-		again, err := r.round(ctx, flights)
-		if err != nil || len(again) == 0 {
+		unknown, err := r.round(ctx, flights)
+		if err != nil || len(unknown) == 0 {
 			return err
 		}
 		// Half of the delay either way, from the source that a simulation can repeat.
@@ -97,11 +90,35 @@ func (r *Relay) fly(ctx context.Context, flights []flight) error {
 		case <-ctx.Done():
 			timer.Stop()
 		}
-		if flights, err = r.retry(ctx, again); err != nil {
-			return err
+		flights = flights[:0]
+		for _, f := range unknown {
+			again, err := r.retry(ctx, &f)
+			if again {
+				flights = append(flights, f)
+			} else if err == nil { // The schedule has the row.
+				err = r.settle(ctx, &f, ErrUncertain)
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// retry asks the window for another attempt of a flight, if there is time for one.
+func (r *Relay) retry(ctx context.Context, f *flight) (bool, error) {
+	if ctx.Err() != nil {
+		return false, nil
+	}
+	again, err := r.window.Retry(f.seq, uncertain, time.Now())
+	if again {
+		f.lease, err = r.window.Begin(f.seq, owner, time.Now())
+	}
+	if err != nil {
+		return false, fmt.Errorf("retry: %w", err)
+	}
+	return again, nil
 }
 
 // round publishes once and settles each flight by its own outcome. It returns
@@ -112,100 +129,81 @@ func (r *Relay) round(ctx context.Context, flights []flight) ([]flight, error) {
 		messages[i] = flights[i].message
 	}
 	outcomes := r.cfg.Publisher.Publish(ctx, messages)
-	var again []flight
+	var unknown []flight
 	var group errgroup.Group
 	group.SetLimit(r.cfg.Marks)
 	for i := range flights {
-		kind := judge(outcomes[i])
-		held, err := r.window.Finish(flights[i].lease, kind.terminal(), time.Now())
+		f := &flights[i]
+		outcome, _ := judge(outcomes[i])
+		terminal := seqledger.TerminalFail
+		if outcome == Marked {
+			terminal = seqledger.TerminalSuccess
+		}
+		held, err := r.window.Finish(f.lease, terminal, time.Now())
 		if err != nil {
 			return nil, fmt.Errorf("settle: %w", err)
 		}
 		switch {
-		case !held:
-			// Reclaimed and left to the schedule: the outcome is dropped.
-			r.report(&flights[i], ErrUncertain)
-		case kind == Uncertain:
-			again = append(again, flights[i])
+		case !held: // A pass reclaimed the lease: the schedule has the row, the outcome is dropped.
+			r.cfg.Breakers.Report(f.grant, breaker.Outcome{Verdict: breaker.NoVerdict}, time.Now())
+		case outcome == Uncertain:
+			unknown = append(unknown, *f)
 		default:
-			group.Go(func() error { return r.settle(ctx, &flights[i], kind, outcomes[i]) })
+			group.Go(func() error { return r.settle(ctx, f, outcomes[i]) })
 		}
 	}
-	return again, group.Wait()
+	return unknown, group.Wait()
 }
 
-// judge tells what kind of outcome a publish had.
-func judge(err error) Outcome {
+// judge returns what a publisher's error means for the row, and for the circuits.
+func judge(err error) (Outcome, breaker.Outcome) {
 	var rejected *RejectedError
 	var outage *OutageError
 	switch {
 	case err == nil:
-		return Marked
+		return Marked, breaker.Outcome{Verdict: breaker.Answered}
 	case errors.As(err, &rejected):
-		return Rejected
-	case errors.As(err, &outage):
-		return Outage
-	}
-	return Uncertain
-}
-
-// report tells the circuits what became of a message.
-func (r *Relay) report(f *flight, err error) {
-	outcome := breaker.Outcome{Verdict: breaker.NoVerdict}
-	var rejected *RejectedError
-	var outage *OutageError
-	switch {
-	case err == nil, errors.As(err, &rejected):
-		outcome.Verdict = breaker.Answered
+		return Rejected, breaker.Outcome{Verdict: breaker.Answered}
 	case errors.As(err, &outage) && outage.Entity != "":
-		outcome = breaker.Outcome{Verdict: breaker.EntityFailed, Reason: outage.Error()}
+		return Outage, breaker.Outcome{Verdict: breaker.EntityFailed, Reason: outage.Error()}
 	case outage != nil:
-		outcome = breaker.Outcome{Verdict: breaker.BusFailed, Reason: outage.Error()}
+		return Outage, breaker.Outcome{Verdict: breaker.BusFailed, Reason: outage.Error()}
 	}
-	r.cfg.Breakers.Report(f.grant, outcome, time.Now())
+	return Uncertain, breaker.Outcome{Verdict: breaker.NoVerdict}
 }
 
-// terminal is the state that an outcome leaves in the window.
-func (o Outcome) terminal() seqledger.State {
-	if o == Marked {
-		return seqledger.TerminalSuccess
-	}
-	return seqledger.TerminalFail
-}
-
-// settle brings an outcome to the ledger, and then out of the window. A row
-// that cannot be settled is left to the schedule: it is published again with
-// the same message id.
-func (r *Relay) settle(ctx context.Context, f *flight, kind Outcome, cause error) error {
-	r.report(f, cause)
-	final := kind
-	switch kind {
+// settle tells the circuits and the row's job what became of a flight, and takes it
+// out of the window. A row whose job could not be changed is left to the schedule,
+// which publishes it again with the same message id.
+func (r *Relay) settle(ctx context.Context, f *flight, cause error) error {
+	outcome, verdict := judge(cause)
+	r.cfg.Breakers.Report(f.grant, verdict, time.Now())
+	switch outcome {
 	case Marked:
-		final = r.bring(ctx, f, kind, statemachine.Published{
+		outcome = r.applyEvent(ctx, f, outcome, statemachine.Published{
 			OutboxID: f.message.OutboxID, AttemptNo: f.message.AttemptNo,
 		})
 	case Rejected:
 		var rejected *RejectedError
 		errors.As(cause, &rejected)
 		r.cfg.Logger.WarnContext(ctx, "message refused by the bus", "jobId", f.message.JobID, "topic", f.message.Topic, "error", cause)
-		final = r.bring(ctx, f, kind, statemachine.PublishRejected{
+		outcome = r.applyEvent(ctx, f, outcome, statemachine.PublishRejected{
 			OutboxID: f.message.OutboxID, AttemptNo: f.message.AttemptNo,
 			Permanent: rejected.Permanent, Reason: rejected.Reason,
 		})
-	case Outage, Uncertain:
+	default:
 		r.cfg.Logger.WarnContext(ctx, "row not published", "jobId", f.message.JobID, "topic", f.message.Topic, "error", cause)
-	case Settled, Overload, Gated, Held, Unmarked:
 	}
-	r.cfg.Observe(final)
+	r.cfg.Observe(outcome)
 	if _, err := r.window.Commit(f.seq, time.Now()); err != nil {
 		return fmt.Errorf("settle: %w", err)
 	}
 	return nil
 }
 
-// bring brings the event to the row's job.
-func (r *Relay) bring(ctx context.Context, f *flight, kind Outcome, event statemachine.Event) Outcome {
-	result, err := r.cfg.Ledger.Change(ctx, f.message.JobID, event, ledger.By("relay", ""))
+// applyEvent changes the row's job, and returns the outcome if that succeeds.
+func (r *Relay) applyEvent(ctx context.Context, f *flight, outcome Outcome, event statemachine.Event) Outcome {
+	result, err := r.cfg.Ledger.Change(ctx, f.message.JobID, event, ledger.By(owner, ""))
 	switch {
 	case err != nil:
 		r.cfg.Logger.WarnContext(ctx, "row not settled", "jobId", f.message.JobID, "stepId", f.message.StepID, "error", err)
@@ -213,32 +211,5 @@ func (r *Relay) bring(ctx context.Context, f *flight, kind Outcome, event statem
 	case result.Outcome != statemachine.Applied:
 		return Settled
 	}
-	return kind
-}
-
-// retry asks the window for another attempt of each flight; those that may not
-// have one, or for which no time is left, are left to the schedule.
-func (r *Relay) retry(ctx context.Context, flights []flight) ([]flight, error) {
-	var again []flight
-	for i := range flights {
-		f := &flights[i]
-		retried := false
-		var err error
-		if ctx.Err() == nil {
-			if retried, err = r.window.Retry(f.seq, uncertain, time.Now()); err != nil {
-				return nil, fmt.Errorf("retry: %w", err)
-			}
-		}
-		if !retried {
-			if err := r.settle(ctx, f, Uncertain, ErrUncertain); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		if f.lease, err = r.window.Begin(f.seq, r.cfg.Owner, time.Now()); err != nil {
-			return nil, fmt.Errorf("retry: %w", err)
-		}
-		again = append(again, *f)
-	}
-	return again, nil
+	return outcome
 }

@@ -1,9 +1,12 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -14,6 +17,70 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
+
+// Config is what a [Relay] is made of.
+type Config struct {
+	// Ledger holds the outbox rows. Required.
+	Ledger *ledger.Ledger
+	// Publisher is the bus. Required.
+	Publisher Publisher
+	// Inbox is the hot path's queue. Required.
+	Inbox *Inbox
+	// Breakers are the circuits of the topics and of the bus. Required.
+	Breakers *breaker.Set
+	// Fatal is called with an illegal transition in the window, a defect: it logs
+	// the facts and stops the process. Required.
+	Fatal func(*seqledger.IllegalTransitionError)
+	// Deadline is how long one publish may take, retries included; it must be
+	// shorter than the ledger's hold. Optional. Defaults to 10 s.
+	Deadline time.Duration
+	// Batch is the most messages that are published together. Optional.
+	// Defaults to 64.
+	Batch int
+	// Workers is the number of batches under way on the hot path. Optional.
+	// Defaults to 4.
+	Workers int
+	// Marks is the number of rows of a batch that are marked concurrently. Optional.
+	// Defaults to 32.
+	Marks int
+	// PassLimit is the most rows that one pass takes up, and so bounds the drain rate
+	// after an outage. Optional. Defaults to 2048.
+	PassLimit int
+	// Admit reports whether such a directive may be published now; otherwise it stays
+	// in the schedule. Optional. It must not block.
+	Admit func(tenantID, protocolID string, lane int) bool
+	// Random returns numbers in [0, 1), for the shard at which a pass begins and for
+	// the delays between publishes. Optional. Defaults to math/rand/v2. It must be
+	// safe for concurrent use.
+	Random func() float64
+	// Logger logs rows that could not be published. Optional.
+	Logger *slog.Logger
+	// Observe is called with each outcome. Optional.
+	Observe func(Outcome)
+}
+
+// Outcome is what became of one take-up of a row.
+type Outcome string
+
+// The outcomes.
+const (
+	Marked    Outcome = "marked"    // published, and its row SENT
+	Settled   Outcome = "settled"   // published, but the row had been settled before
+	Rejected  Outcome = "rejected"  // refused by the bus because of the message itself
+	Uncertain Outcome = "uncertain" // left to the schedule, outcome unknown
+	Outage    Outcome = "outage"    // left to the schedule, bus or topic out of service
+	Overload  Outcome = "overload"  // left to the schedule, the window is full
+	Gated     Outcome = "gated"     // left to the schedule, the circuit is open
+	Held      Outcome = "held"      // left to the schedule, dispatch is paused
+	Unmarked  Outcome = "unmarked"  // published, but the row could not be marked
+)
+
+// owner is the relay's token in the window, and its name in the journal.
+const owner = "relay"
+
+// uncertain is the one class of failure that is retried under its seq, inside
+// the publish deadline.
+const uncertain seqledger.Class = "uncertain"
 
 // Relay publishes outbox rows and marks them SENT. Any number may run on one
 // store; each works on what its own process commits, and on what the dispatch
@@ -26,8 +93,28 @@ type Relay struct {
 
 // NewRelay returns a relay. The error names the field that is missing.
 func NewRelay(cfg Config) (*Relay, error) {
-	if err := cfg.validate(); err != nil {
-		return nil, err
+	if cfg.Ledger == nil || cfg.Publisher == nil || cfg.Inbox == nil || cfg.Breakers == nil || cfg.Fatal == nil {
+		return nil, errors.New("relay: Ledger, Publisher, Inbox, Breakers and Fatal are required")
+	}
+	cfg.Deadline = cmp.Or(cfg.Deadline, 10*time.Second)
+	cfg.Batch = cmp.Or(cfg.Batch, 64)
+	cfg.Workers = cmp.Or(cfg.Workers, 4)
+	cfg.Marks = cmp.Or(cfg.Marks, 32)
+	cfg.PassLimit = cmp.Or(cfg.PassLimit, 2048)
+	if cfg.Deadline < 0 || min(cfg.Batch, cfg.Workers, cfg.Marks, cfg.PassLimit) < 0 {
+		return nil, errors.New("relay: Deadline, Batch, Workers, Marks and PassLimit must be positive")
+	}
+	if cfg.Admit == nil {
+		cfg.Admit = func(string, string, int) bool { return true }
+	}
+	if cfg.Random == nil {
+		cfg.Random = rand.Float64
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = func(Outcome) {}
 	}
 	window, err := seqledger.New(seqledger.Config{
 		LeaseDuration: cfg.Deadline,
@@ -44,64 +131,56 @@ func NewRelay(cfg Config) (*Relay, error) {
 // Counters are the window's counters, for gauges.
 func (r *Relay) Counters() seqledger.Counters { return r.window.Counters() }
 
-// Run publishes what the process's own commits hand over, until the context ends;
-// what is under way then is finished. What the dispatch schedule says is due is
-// published by [Relay.RunOnce].
+// Run publishes what the process's own commits hand over, until the context ends and
+// the inbox is empty. What the dispatch schedule says is due is published by
+// [Relay.RunOnce].
 func (r *Relay) Run(ctx context.Context) error {
 	var group errgroup.Group
 	for range r.cfg.Workers {
-		group.Go(func() error { return r.hot(ctx) })
+		group.Go(func() error { return r.drainInbox(ctx) })
 	}
 	return group.Wait()
 }
 
-// hot publishes what the process's own commits hand over.
-func (r *Relay) hot(ctx context.Context) error {
+// drainInbox is the hot path. Messages that a pause or an open circuit holds back are
+// left to the schedule.
+func (r *Relay) drainInbox(ctx context.Context) error {
 	for {
+		var messages []ledger.Message
 		select {
 		case message := <-r.cfg.Inbox.messages:
-			batch := r.cfg.Inbox.take([]ledger.Message{message}, r.cfg.Batch)
-			if err := r.publish(ctx, r.admit(batch)); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return r.drain(ctx)
+			messages = append(messages, message)
+		case <-ctx.Done(): // The rest is published too, not left to the safety net.
 		}
-	}
-}
-
-// drain publishes what is left in the inbox when the process stops, rather than
-// leave it to the safety net of the next one.
-func (r *Relay) drain(ctx context.Context) error {
-	for {
-		batch := r.cfg.Inbox.take(nil, r.cfg.Batch)
-		if len(batch) == 0 {
+		messages = r.cfg.Inbox.take(messages, r.cfg.Batch)
+		if len(messages) == 0 {
 			return nil
 		}
-		if err := r.publish(ctx, r.admit(batch)); err != nil {
+		batch := make([]admitted, 0, len(messages))
+		for i := range messages {
+			m := &messages[i]
+			if grant, ok := r.admit(m.TenantID, m.ProtocolID, m.Lane, m.Topic); ok {
+				batch = append(batch, admitted{message: *m, grant: grant})
+			}
+		}
+		if err := r.publish(ctx, batch); err != nil {
 			return err
 		}
 	}
 }
 
-// admit asks about messages that come straight from a commit; those that are
-// paused, or behind an open circuit, are left to the schedule.
-func (r *Relay) admit(messages []ledger.Message) []admitted {
-	batch := make([]admitted, 0, len(messages))
-	for i := range messages {
-		m := &messages[i]
-		if !r.cfg.Admit(m.TenantID, m.ProtocolID, m.Lane) {
-			r.cfg.Observe(Held)
-			continue
-		}
-		grant := r.cfg.Breakers.Allow(messages[i].Topic, 1, time.Now())
-		if grant.N == 0 {
-			r.cfg.Observe(Gated)
-			continue
-		}
-		batch = append(batch, admitted{message: messages[i], grant: grant})
+// admit asks the pauses and the circuits whether a row may be published now.
+func (r *Relay) admit(tenantID, protocolID string, lane int, topic string) (breaker.Grant, bool) {
+	if !r.cfg.Admit(tenantID, protocolID, lane) {
+		r.cfg.Observe(Held)
+		return breaker.Grant{}, false
 	}
-	return batch
+	grant := r.cfg.Breakers.Allow(topic, 1, time.Now())
+	if grant.N == 0 {
+		r.cfg.Observe(Gated)
+		return breaker.Grant{}, false
+	}
+	return grant, true
 }
 
 // RunOnce takes up what the dispatch schedule says is due and publishes it. It
@@ -131,9 +210,26 @@ func (r *Relay) RunOnce(ctx context.Context) (int, error) {
 	return taken, nil
 }
 
-// shard takes up the due rows of one shard. Where many are held back, it goes on
-// in the next pass where this one ended, so that they hide nothing behind them
-// and are not all read in every pass.
+// reclaim takes the leases of publishes away that exceeded their deadline. The
+// rows are left to the schedule; a late outcome is dropped.
+func (r *Relay) reclaim(now time.Time) error {
+	expired, err := r.window.Reclaim(now)
+	if err != nil {
+		return fmt.Errorf("reclaim: %w", err)
+	}
+	for _, lease := range expired {
+		r.cfg.Logger.Warn("publish exceeded its deadline", "seq", lease.Seq, "owner", lease.Owner)
+		r.cfg.Observe(Uncertain)
+		if _, err := r.window.Commit(lease.Seq, now); err != nil {
+			return fmt.Errorf("reclaim: %w", err)
+		}
+	}
+	return nil
+}
+
+// shard takes up the due rows of one shard. If many are held back, the next pass
+// continues at the end of this one, so that no pass reads them all and every row gets
+// its turn.
 func (r *Relay) shard(ctx context.Context, shard int, now time.Time, limit int) (int, error) {
 	from, taken, read := r.from[shard], 0, 0
 	for taken < limit && read < r.cfg.PassLimit && ctx.Err() == nil {
@@ -142,14 +238,12 @@ func (r *Relay) shard(ctx context.Context, shard int, now time.Time, limit int) 
 			return taken, err
 		}
 		read += len(entries)
-		batch := r.takeUp(ctx, entries)
-		taken += len(batch)
-		for len(batch) > 0 {
-			n := min(len(batch), r.cfg.Batch)
-			if err := r.publish(ctx, batch[:n]); err != nil {
+		rows := r.takeUp(ctx, entries)
+		taken += len(rows)
+		for batch := range slices.Chunk(rows, r.cfg.Batch) {
+			if err := r.publish(ctx, batch); err != nil {
 				return taken, err
 			}
-			batch = batch[n:]
 		}
 		if from = next; from == "" {
 			break
@@ -159,21 +253,15 @@ func (r *Relay) shard(ctx context.Context, shard int, now time.Time, limit int) 
 	return taken, nil
 }
 
-// takeUp claims due rows by compare-and-swap, so that replicas do not publish
-// them side by side. Rows that are paused, or behind an open circuit, are left as
-// they are.
+// takeUp claims due rows by compare-and-swap, so that replicas do not publish the same
+// row. Rows that a pause or an open circuit holds back are left as they are.
 func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 	slots := make([]admitted, len(entries))
 	var group errgroup.Group
 	group.SetLimit(r.cfg.Marks)
 	for i, entry := range entries {
-		if !r.cfg.Admit(entry.TenantID, entry.ProtocolID, entry.Lane) {
-			r.cfg.Observe(Held)
-			continue
-		}
-		grant := r.cfg.Breakers.Allow(entry.Topic, 1, time.Now())
-		if grant.N == 0 {
-			r.cfg.Observe(Gated)
+		grant, ok := r.admit(entry.TenantID, entry.ProtocolID, entry.Lane, entry.Topic)
+		if !ok {
 			continue
 		}
 		group.Go(func() error {
@@ -193,13 +281,13 @@ func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 	return slices.DeleteFunc(slots, func(a admitted) bool { return a.grant.N == 0 })
 }
 
-// claim takes one row up; nil if there is nothing to publish any more. A row whose
-// mark is its publication is taken as it is, unless it was made for another bus.
+// claim takes one row up; nil if there is nothing to publish any more. A row that its
+// mark publishes is taken unchanged, unless it was made for another bus.
 func (r *Relay) claim(ctx context.Context, entry ledger.Entry) (*ledger.Message, error) {
 	if r.cfg.Publisher.PublishedByMark() {
 		agg, err := r.cfg.Ledger.Job(ctx, entry.JobID)
 		switch {
-		case errors.Is(err, ledger.ErrJobNotFound): // Firing the entry tells what becomes of it.
+		case errors.Is(err, ledger.ErrJobNotFound): // Fire decides what to do with the entry.
 		case err != nil:
 			return nil, err
 		case agg.Job.Rev >= entry.Rev && agg.Outbox != nil && agg.Outbox.State == statemachine.OutboxPending &&
@@ -207,29 +295,12 @@ func (r *Relay) claim(ctx context.Context, entry ledger.Entry) (*ledger.Message,
 			return r.cfg.Ledger.Message(ctx, agg)
 		}
 	}
-	standing, result, err := r.cfg.Ledger.Fire(ctx, entry, statemachine.DispatchClaimed{})
-	if err != nil || standing != ledger.Acted || result.Outcome != statemachine.Applied {
+	fired, result, err := r.cfg.Ledger.Fire(ctx, entry, statemachine.DispatchClaimed{})
+	if err != nil || fired != ledger.Acted || result.Outcome != statemachine.Applied {
 		return nil, err
 	}
 	if result.Message != nil {
 		return result.Message, nil
 	}
 	return r.cfg.Ledger.Message(ctx, &result.Job)
-}
-
-// reclaim takes the leases of publishes away that outlived their deadline. The
-// rows are left to the schedule; a late outcome is dropped.
-func (r *Relay) reclaim(now time.Time) error {
-	expired, err := r.window.Reclaim(now)
-	if err != nil {
-		return fmt.Errorf("reclaim: %w", err)
-	}
-	for _, lease := range expired {
-		r.cfg.Logger.Warn("publish outlived its deadline", "seq", lease.Seq, "owner", lease.Owner)
-		r.cfg.Observe(Uncertain)
-		if _, err := r.window.Commit(lease.Seq, now); err != nil {
-			return fmt.Errorf("reclaim: %w", err)
-		}
-	}
-	return nil
 }
