@@ -1,8 +1,6 @@
 package breaker
 
-import (
-	"time"
-)
+import "time"
 
 // unanswered is the reason of a circuit that opened because probes were not
 // reported in time.
@@ -28,14 +26,20 @@ type circuit struct {
 // page is the probes that a half-open circuit has admitted.
 type page struct {
 	admitted int
-	// answered is how many probes were answered without a failure.
-	answered int
-	// deadline is when the outstanding probes must be reported, if there are
-	// any.
-	deadline time.Time
+	answered int       // without a failure
+	deadline time.Time // by which the outstanding probes must be reported, if any
 }
 
 func (p page) outstanding() int { return p.admitted - p.answered }
+
+// ramp limits what is admitted after a circuit has closed. It counts in whole
+// rows and steps: the k-th interval admits k times RampStep rows. The zero
+// ramp, of a circuit that was never open, limits nothing.
+type ramp struct {
+	began time.Time
+	step  int // the current interval, from 0
+	used  int // rows admitted in it
+}
 
 // advance makes the state changes that are due by now.
 func (c *circuit) advance(now time.Time) {
@@ -45,15 +49,19 @@ func (c *circuit) advance(now time.Time) {
 	if c.state == Open && !now.Before(c.until) {
 		c.enter(HalfOpen)
 	}
-	if c.state != Closed {
+	if c.state != Closed || !c.ramping() {
 		return
 	}
-	if c.ramp.over(c.settings, now) {
+	if !now.Before(c.ramp.began.Add(c.settings.RampFor)) {
 		c.ramp, c.trips = ramp{}, 0
 		return
 	}
-	c.ramp.advance(c.settings, now)
+	if step := int(now.Sub(c.ramp.began) / c.settings.RampInterval); step > c.ramp.step {
+		c.ramp.step, c.ramp.used = step, 0
+	}
 }
+
+func (c *circuit) ramping() bool { return !c.ramp.began.IsZero() }
 
 // room returns how many of n rows the circuit would admit.
 func (c *circuit) room(n int) int {
@@ -63,7 +71,7 @@ func (c *circuit) room(n int) int {
 	case c.state == HalfOpen:
 		return min(n, c.settings.Probes-c.page.admitted)
 	case c.ramping():
-		return min(n, c.ramp.room(c.settings))
+		return min(n, c.settings.RampStep*(c.ramp.step+1)-c.ramp.used)
 	default:
 		return n
 	}
@@ -77,7 +85,7 @@ func (c *circuit) retryAt() time.Time {
 	case HalfOpen:
 		return c.page.deadline
 	default:
-		return c.ramp.next(c.settings)
+		return c.ramp.began.Add(time.Duration(c.ramp.step+1) * c.settings.RampInterval)
 	}
 }
 
@@ -92,14 +100,12 @@ func (c *circuit) take(n int, now time.Time) {
 	}
 }
 
-func (c *circuit) ramping() bool { return !c.ramp.began.IsZero() }
-
 // succeed records an answered row.
 func (c *circuit) succeed(now time.Time) {
 	c.failures = 0
 	if c.state == HalfOpen && c.page.outstanding() > 0 {
 		c.page.answered++
-		c.judge(now)
+		c.closeIfAnswered(now)
 	}
 }
 
@@ -115,25 +121,30 @@ func (c *circuit) fail(reason string, now time.Time) {
 func (c *circuit) forgo(now time.Time) {
 	if c.state == HalfOpen && c.page.outstanding() > 0 {
 		c.page.admitted--
-		c.judge(now)
+		c.closeIfAnswered(now)
 	}
 }
 
-// judge closes a half-open circuit once its whole page is answered.
-func (c *circuit) judge(now time.Time) {
+// closeIfAnswered closes a half-open circuit once its whole page is answered.
+func (c *circuit) closeIfAnswered(now time.Time) {
 	if c.page.answered > 0 && c.page.outstanding() == 0 {
 		c.enter(Closed)
 		c.ramp.began = now
 	}
 }
 
-// trip opens the circuit. An outage that continues keeps its start.
+// trip opens the circuit, for twice as long each time. An outage that continues keeps
+// its start.
 func (c *circuit) trip(reason string, now time.Time) {
 	if c.state == Closed {
 		c.since = now
 	}
 	c.trips++
-	c.until = now.Add(c.settings.coolDown(c.trips))
+	coolDown := c.settings.CoolDown
+	for n := c.trips; n > 1 && coolDown < c.settings.MaxCoolDown; n-- {
+		coolDown *= 2
+	}
+	c.until = now.Add(min(coolDown, c.settings.MaxCoolDown))
 	c.reason = reason
 	c.enter(Open)
 }
@@ -145,35 +156,4 @@ func (c *circuit) enter(state State) {
 	c.failures = 0
 	c.page = page{}
 	c.ramp = ramp{}
-}
-
-// ramp limits what is admitted after a circuit has closed. It counts in whole
-// rows and steps: the k-th interval admits k times RampStep rows. The zero
-// ramp, of a circuit that was never open, limits nothing.
-type ramp struct {
-	began time.Time
-	step  int // the current interval, from 0
-	used  int // rows admitted in it
-}
-
-// over reports whether the ramp has ended.
-func (r *ramp) over(s *Settings, now time.Time) bool {
-	return r.began.IsZero() || !now.Before(r.began.Add(s.RampFor))
-}
-
-// advance moves to the interval of now, never back to an earlier one.
-func (r *ramp) advance(s *Settings, now time.Time) {
-	if step := int(now.Sub(r.began) / s.RampInterval); step > r.step {
-		r.step, r.used = step, 0
-	}
-}
-
-// room returns how many more rows the current interval admits.
-func (r *ramp) room(s *Settings) int {
-	return s.RampStep*(r.step+1) - r.used
-}
-
-// next returns when the next interval begins.
-func (r *ramp) next(s *Settings) time.Time {
-	return r.began.Add(time.Duration(r.step+1) * s.RampInterval)
 }

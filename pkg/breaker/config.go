@@ -1,6 +1,7 @@
 package breaker
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -62,28 +63,22 @@ func (c Config) Validate() error {
 }
 
 func (s Settings) validate() error {
-	counts := []struct {
-		field string
-		value int
-	}{{"TripAfter", s.TripAfter}, {"Probes", s.Probes}, {"RampStep", s.RampStep}}
-	for _, c := range counts {
-		if c.value < 0 {
-			return fmt.Errorf("%s must not be negative, is %d", c.field, c.value)
-		}
-	}
-	durations := []struct {
-		field string
-		value time.Duration
+	for _, f := range []struct {
+		name     string
+		value    any
+		negative bool
 	}{
-		{"CoolDown", s.CoolDown},
-		{"MaxCoolDown", s.MaxCoolDown},
-		{"ProbeTimeout", s.ProbeTimeout},
-		{"RampInterval", s.RampInterval},
-		{"RampFor", s.RampFor},
-	}
-	for _, d := range durations {
-		if d.value < 0 {
-			return fmt.Errorf("%s must not be negative, is %s", d.field, d.value)
+		{"TripAfter", s.TripAfter, s.TripAfter < 0},
+		{"Probes", s.Probes, s.Probes < 0},
+		{"RampStep", s.RampStep, s.RampStep < 0},
+		{"CoolDown", s.CoolDown, s.CoolDown < 0},
+		{"MaxCoolDown", s.MaxCoolDown, s.MaxCoolDown < 0},
+		{"ProbeTimeout", s.ProbeTimeout, s.ProbeTimeout < 0},
+		{"RampInterval", s.RampInterval, s.RampInterval < 0},
+		{"RampFor", s.RampFor, s.RampFor < 0},
+	} {
+		if f.negative {
+			return fmt.Errorf("%s must not be negative, is %v", f.name, f.value)
 		}
 	}
 	if full := s.withDefaults(); full.MaxCoolDown < full.CoolDown {
@@ -93,30 +88,13 @@ func (s Settings) validate() error {
 }
 
 func (s Settings) withDefaults() Settings {
-	setDefault(&s.TripAfter, 1)
-	setDefault(&s.CoolDown, 5*time.Second)
-	setDefault(&s.MaxCoolDown, 12*s.CoolDown)
-	setDefault(&s.Probes, 10)
-	setDefault(&s.ProbeTimeout, time.Minute)
-	setDefault(&s.RampStep, 100)
-	setDefault(&s.RampInterval, time.Second)
-	setDefault(&s.RampFor, 30*s.RampInterval)
+	s.TripAfter = cmp.Or(s.TripAfter, 1)
+	s.CoolDown = cmp.Or(s.CoolDown, 5*time.Second)
+	s.MaxCoolDown = cmp.Or(s.MaxCoolDown, 12*s.CoolDown)
+	s.Probes = cmp.Or(s.Probes, 10)
+	s.ProbeTimeout = cmp.Or(s.ProbeTimeout, time.Minute)
+	s.RampStep = cmp.Or(s.RampStep, 100)
+	s.RampInterval = cmp.Or(s.RampInterval, time.Second)
+	s.RampFor = cmp.Or(s.RampFor, 30*s.RampInterval)
 	return s
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
-
-// coolDown returns how long the n-th consecutive trip, counted from 1, keeps
-// the circuit open.
-func (s Settings) coolDown(n int) time.Duration {
-	d := s.CoolDown
-	for ; n > 1 && d < s.MaxCoolDown; n-- {
-		d *= 2
-	}
-	return min(d, s.MaxCoolDown)
 }

@@ -36,21 +36,10 @@
 //
 // # Why not a library
 //
-// github.com/sony/gobreaker/v2 (v2.4.0) was considered as the core of a
-// circuit. It does not fit for these reasons:
-//
-//   - It reads the clock itself, while here time is a parameter, so that several
-//     replicas run in one deterministic simulation.
-//   - Half-open ends only after MaxRequests successes in a row, and MaxRequests
-//     is also the bound on what is admitted. With a bound of ten and a backlog
-//     of three it never closes.
-//   - A probe whose outcome never arrives keeps its place for good, for
-//     half-open does not expire.
-//   - It admits one request at a time and takes the place as it answers. A page
-//     through two circuits needs to know the room in both before it takes any.
-//   - The cool-down is fixed, and since when and why a circuit is open is not
-//     kept.
-//
-// The ramp would be our code in any case, which leaves a switch over three
-// states for the library.
+// github.com/sony/gobreaker/v2 (v2.4.0) reads the clock itself, so that it cannot run
+// in a deterministic simulation. Its half-open state ends only after MaxRequests
+// successes in a row, which a smaller backlog never reaches, and a probe without an
+// outcome keeps its place for good. It admits one request at a time, while a page
+// needs room in two circuits before it takes any. The cool-down is fixed, and it keeps
+// neither since when nor why a circuit is open. The ramp would be ours in any case.
 package breaker
