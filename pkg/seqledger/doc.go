@@ -1,5 +1,5 @@
-// Package seqledger is the Stage1 seq ledger: the relay's window over the
-// outbox rows that one process has taken up and not yet settled.
+// Package seqledger is the Stage1 seq ledger: the relay's window of outbox rows
+// that one process has taken up and not yet settled.
 //
 // Each row taken up gets the next seq. The ledger knows for each seq its state,
 // its owner, and which moves are legal. It is in memory only, holds no rows,
@@ -23,7 +23,7 @@
 //	                             ▼
 //	                        COMMITTED 7
 //
-// The arrows are data, the table behind [Transitions]; nothing else is legal.
+// The arrows are data, the table behind [Legal]; nothing else is legal.
 //
 // # Bugs and latency
 //
@@ -44,10 +44,9 @@
 // # Cost
 //
 // There is one mutex, held for a map access and a few writes, and never during
-// a call of the hook. All leases have one duration, so the list of leases in
-// order of their heartbeats is also in order of their expiry: Begin and
-// Heartbeat append, Reclaim pops from the front, and no call scans. Every move
-// updates the counters.
+// a call of the hook. The leases are in order of their expiry: Begin and Heartbeat
+// move one to the back, Reclaim pops from the front, and no call scans. Every
+// move updates the counters.
 //
 // Memory is bounded by Config.Window. A committed seq leaves the window at once
 // and is still known: each seq below the next one is either in the window or

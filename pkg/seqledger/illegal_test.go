@@ -54,7 +54,6 @@ func TestNothingMovesAfterAnIllegalTransition(t *testing.T) {
 		"Begin":  func() error { _, err := f.Begin(dispatched, "anna", at(60)); return err },
 		"Beat":   func() error { _, err := f.Heartbeat(lease, at(60)); return err },
 		"Finish": func() error { _, err := f.Finish(lease, seqledger.TerminalSuccess, at(60)); return err },
-		"Revoke": func() error { _, err := f.Revoke(lease, at(60)); return err },
 		"Cancel": func() error { return f.Cancel(inFlight, at(60)) },
 		"Retry":  func() error { _, err := f.Retry(failed, timeout, at(60)); return err },
 		"Commit": func() error { _, err := f.Commit(failed, at(60)); return err },

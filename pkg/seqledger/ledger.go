@@ -1,10 +1,55 @@
 package seqledger
 
 import (
+	"container/list"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 )
+
+// DefaultWindow is the default of Config.Window.
+const DefaultWindow = 4096
+
+// Config configures a ledger.
+type Config struct {
+	// LeaseDuration is how long a lease lives after its last heartbeat.
+	// Required.
+	//
+	// Source: Stage1 seq ledger spec, Lease Ownership, leaseExpiresMs.
+	LeaseDuration time.Duration
+
+	// Window is how many seqs may be open at a time: taken up and not yet
+	// COMMITTED. Optional. Defaults to DefaultWindow.
+	Window int
+
+	// Retry is the retry guard. Optional. Defaults to no retries.
+	Retry Policy
+
+	// Fatal is called with the illegal transition that halts the ledger, at
+	// most once, by the goroutine that tried it and without any lock held. In
+	// production it logs the facts and exits the process with a non-zero code.
+	// Required.
+	Fatal func(*IllegalTransitionError)
+}
+
+// Validate returns an error that names the field that is missing or out of
+// range.
+func (c Config) Validate() error {
+	if c.LeaseDuration <= 0 {
+		return fmt.Errorf("LeaseDuration must be positive, is %s", c.LeaseDuration)
+	}
+	if c.Window < 0 {
+		return fmt.Errorf("Window must not be negative, is %d", c.Window)
+	}
+	if c.Retry.MaxAttempts < 0 {
+		return fmt.Errorf("Retry.MaxAttempts must not be negative, is %d", c.Retry.MaxAttempts)
+	}
+	if c.Fatal == nil {
+		return errors.New("Fatal is required")
+	}
+	return nil
+}
 
 // Ledger is the state of all seqs of one process. It is safe for concurrent
 // use; every method is one atomic step.
@@ -17,7 +62,9 @@ type Ledger struct {
 	next Seq
 	// counts is the number of seqs in each state except Unseen.
 	counts [states]uint64
-	leases leaseQueue
+	// leases are those in flight. All have one duration.
+	// invariant: by heartbeat, oldest first, and so by expiry.
+	leases list.List
 	clock  time.Time
 	// halted is the first illegal transition, if there was one.
 	halted *IllegalTransitionError
@@ -34,6 +81,23 @@ type entry struct {
 	lease *Lease
 }
 
+// Lease is the right to work on one attempt of one seq. It comes from Begin,
+// belongs to the owner, and may be used from several goroutines.
+//
+// Source: Stage1 seq ledger spec, Lease Ownership.
+type Lease struct {
+	seq     Seq
+	attempt int
+	owner   string
+
+	// The ledger's mutex guards the fields below.
+
+	// lost says that the lease was taken away and not finished.
+	lost      bool
+	heartbeat time.Time
+	place     *list.Element // in Ledger.leases
+}
+
 // New returns an empty ledger, or the error of [Config.Validate].
 func New(cfg Config) (*Ledger, error) {
 	if err := cfg.Validate(); err != nil {
@@ -45,29 +109,238 @@ func New(cfg Config) (*Ledger, error) {
 	return &Ledger{cfg: cfg, open: make(map[Seq]*entry), next: 1}, nil
 }
 
-// atomically runs one change under the mutex, and calls the hook afterwards if
-// the change halted the ledger.
-func atomically[T any](l *Ledger, now time.Time, change func() (T, error)) (T, error) {
-	result, illegal, err := locked(l, now, change)
-	if illegal != nil {
-		l.cfg.Fatal(illegal)
-	}
-	return result, err
+// Counters counts the seqs in each state at one moment.
+//
+// Source: Stage1 seq ledger spec, Constant-Time Counters.
+type Counters struct {
+	Dispatched uint64
+	InFlight   uint64
+	// Terminal is the four TERMINAL_* states together.
+	Terminal uint64
+	// Committed never decreases.
+	Committed uint64
 }
 
-// locked runs the change unless the ledger is halted. It returns the illegal
-// transition only to the one call that tried it.
-func locked[T any](l *Ledger, now time.Time, change func() (T, error)) (result T, illegal *IllegalTransitionError, err error) {
+// Counters returns the counters, for gauges and back-pressure. It takes
+// constant time and works on a halted ledger.
+func (l *Ledger) Counters() Counters {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.halted != nil {
-		return result, nil, fmt.Errorf("%w: %w", ErrHalted, l.halted)
+	return Counters{
+		Dispatched: l.counts[Dispatched],
+		InFlight:   l.counts[InFlight],
+		Terminal: l.counts[TerminalSuccess] + l.counts[TerminalSkip] +
+			l.counts[TerminalFail] + l.counts[TerminalCancel],
+		Committed: l.counts[Committed],
+	}
+}
+
+// ErrWindowFull is returned by Take when Config.Window seqs are open. The
+// caller takes up no more rows until some are committed.
+var ErrWindowFull = errors.New("seq ledger window is full")
+
+// Take returns the next seq, in DISPATCHED and with its first attempt, or
+// ErrWindowFull or ErrHalted.
+func (l *Ledger) Take(now time.Time) (Seq, error) {
+	return atomically(l, now, func() (Seq, error) {
+		if len(l.open) >= l.cfg.Window {
+			return 0, ErrWindowFull
+		}
+		e := &entry{seq: l.next, state: Unseen, attempts: 1}
+		if err := l.move(e, Dispatched, "", now); err != nil {
+			return 0, err
+		}
+		l.open[e.seq] = e
+		l.next++
+		return e.seq, nil
+	})
+}
+
+// Begin moves a DISPATCHED seq to IN_FLIGHT under a new lease of the owner,
+// whose token must not be empty. It returns ErrHalted, or an
+// *IllegalTransitionError from any other state or without an owner.
+//
+// Source: Stage1 seq ledger spec, Lease Ownership, rule 1.
+func (l *Ledger) Begin(seq Seq, owner string, now time.Time) (*Lease, error) {
+	return atomically(l, now, func() (*Lease, error) {
+		e := l.lookup(seq)
+		if owner == "" {
+			return nil, l.refuse(e, InFlight, owner, now, "entering IN_FLIGHT needs an owner")
+		}
+		if err := l.move(e, InFlight, owner, now); err != nil {
+			return nil, err
+		}
+		e.owner = owner
+		e.lease = &Lease{seq: seq, attempt: e.attempts, owner: owner, heartbeat: l.clock}
+		e.lease.place = l.leases.PushBack(e.lease)
+		return e.lease, nil
+	})
+}
+
+// Heartbeat extends the lease to Config.LeaseDuration from now. It reports
+// whether the lease is still held; an expired lease is held until Reclaim takes
+// it. A heartbeat is not a transition and never fatal. It returns ErrHalted.
+//
+// Source: Stage1 seq ledger spec, Lease Ownership, rule 2.
+func (l *Ledger) Heartbeat(lease *Lease, now time.Time) (held bool, err error) {
+	return atomically(l, now, func() (bool, error) {
+		if l.lookup(lease.seq).lease != lease {
+			return false, nil
+		}
+		lease.heartbeat = l.clock
+		l.leases.MoveToBack(lease.place)
+		return true, nil
+	})
+}
+
+// Finish ends the attempt with one of the four TERMINAL_* states. It reports
+// whether the lease was still held: if not, it was taken away, nothing changes,
+// and the caller must drop the outcome. It returns ErrHalted, or an
+// *IllegalTransitionError for an outcome that is not a terminal state or a
+// lease that was already finished.
+//
+// Source: Stage1 seq ledger spec, Atomicity, rule 2.
+func (l *Ledger) Finish(lease *Lease, outcome State, now time.Time) (held bool, err error) {
+	return atomically(l, now, func() (bool, error) {
+		if lease.lost {
+			return false, nil
+		}
+		e := l.lookup(lease.seq)
+		if e.lease != lease {
+			reason := fmt.Sprintf("second terminal event of attempt %d", lease.attempt)
+			return false, l.refuse(e, outcome, lease.owner, now, reason)
+		}
+		if err := l.move(e, outcome, lease.owner, now); err != nil {
+			return false, err
+		}
+		l.release(e, false)
+		return true, nil
+	})
+}
+
+// Cancel abandons a seq: DISPATCHED to TERMINAL_CANCEL before its work began,
+// or IN_FLIGHT to TERMINAL_CANCEL by force, which takes the lease away. It
+// returns ErrHalted, or an *IllegalTransitionError from any other state.
+func (l *Ledger) Cancel(seq Seq, now time.Time) error {
+	_, err := atomically(l, now, func() (struct{}, error) {
+		e := l.lookup(seq)
+		err := l.move(e, TerminalCancel, e.owner, now)
+		if err == nil && e.lease != nil {
+			l.release(e, true)
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
+// Retry asks for another attempt of a seq in TERMINAL_FAIL. If the class is
+// retryable and attempts are left, the seq is DISPATCHED again with one
+// attempt more, and retried is true; otherwise it stays in TERMINAL_FAIL. It
+// returns ErrHalted, or an *IllegalTransitionError from any other state.
+//
+// Source: Stage1 seq ledger spec, Retry Guard.
+func (l *Ledger) Retry(seq Seq, class Class, now time.Time) (retried bool, err error) {
+	return atomically(l, now, func() (bool, error) {
+		return l.retry(l.lookup(seq), class, now)
+	})
+}
+
+func (l *Ledger) retry(e *entry, class Class, now time.Time) (bool, error) {
+	// The table alone would allow an UNSEEN seq.
+	if e.state != TerminalFail {
+		return false, l.refuse(e, Dispatched, e.owner, now, "a retry starts from TERMINAL_FAIL only")
+	}
+	if !l.cfg.Retry.Allows(class, e.attempts) {
+		return false, nil
+	}
+	if err := l.move(e, Dispatched, e.owner, now); err != nil {
+		return false, err
+	}
+	e.attempts++
+	return true, nil
+}
+
+// Commit moves a seq from a TERMINAL_* state to COMMITTED, and out of the
+// window. It reports whether this call did so: committing a COMMITTED seq again
+// changes nothing. It returns ErrHalted, or an *IllegalTransitionError from any
+// other state.
+//
+// Source: Stage1 seq ledger spec, Atomicity, rule 3.
+func (l *Ledger) Commit(seq Seq, now time.Time) (changed bool, err error) {
+	return atomically(l, now, func() (bool, error) {
+		e := l.lookup(seq)
+		if e.state == Committed {
+			return false, nil
+		}
+		if err := l.move(e, Committed, e.owner, now); err != nil {
+			return false, err
+		}
+		delete(l.open, seq)
+		return true, nil
+	})
+}
+
+// Reclaimed is an expired lease that was taken away.
+type Reclaimed struct {
+	Seq Seq
+	// Owner is the token of the owner that lost the lease.
+	Owner string
+	// Attempt is the number of the failed attempt.
+	Attempt int
+	// Retried says that the seq is DISPATCHED again, with the next attempt, and
+	// waits for a new owner. Otherwise it is in TERMINAL_FAIL, and the caller
+	// commits it.
+	Retried bool
+}
+
+// Reclaim takes away every lease without a heartbeat for Config.LeaseDuration.
+// Each seq goes from IN_FLIGHT to TERMINAL_FAIL, and on to DISPATCHED if the
+// retry guard allows it for the class LeaseExpired. The result is ordered by
+// the last heartbeat, oldest first, and depends only on the calls so far and
+// their times. It costs O(leases expired). It returns ErrHalted.
+//
+// Source: Stage1 seq ledger spec, Lease Ownership, rules 3 and 4.
+func (l *Ledger) Reclaim(now time.Time) ([]Reclaimed, error) {
+	return atomically(l, now, func() ([]Reclaimed, error) {
+		var reclaimed []Reclaimed
+		for l.leases.Len() > 0 {
+			lease := l.leases.Front().Value.(*Lease)
+			if l.clock.Before(lease.heartbeat.Add(l.cfg.LeaseDuration)) {
+				break
+			}
+			e := l.lookup(lease.seq)
+			if err := l.move(e, TerminalFail, lease.owner, now); err != nil {
+				return reclaimed, err
+			}
+			l.release(e, true)
+			retried, err := l.retry(e, LeaseExpired, now)
+			if err != nil {
+				return reclaimed, err
+			}
+			reclaimed = append(reclaimed, Reclaimed{Seq: e.seq, Owner: lease.owner, Attempt: lease.attempt, Retried: retried})
+		}
+		return reclaimed, nil
+	})
+}
+
+// atomically runs one change under the mutex, unless the ledger is halted. If the
+// change halts it, the hook is called afterwards, without the mutex.
+func atomically[T any](l *Ledger, now time.Time, change func() (T, error)) (result T, err error) {
+	l.mu.Lock()
+	if halted := l.halted; halted != nil {
+		l.mu.Unlock()
+		return result, fmt.Errorf("%w: %w", ErrHalted, halted)
 	}
 	if now.After(l.clock) {
 		l.clock = now
 	}
 	result, err = change()
-	return result, l.halted, err
+	illegal := l.halted
+	l.mu.Unlock()
+	if illegal != nil {
+		l.cfg.Fatal(illegal)
+	}
+	return result, err
 }
 
 // lookup returns the entry of any seq. For a seq outside the window it is a
@@ -111,7 +384,7 @@ func (l *Ledger) refuse(e *entry, to State, owner string, now time.Time, reason 
 // release ends the entry's lease. lost says that it was taken from its owner,
 // which learns of it at its next call.
 func (l *Ledger) release(e *entry, lost bool) {
-	l.leases.remove(e.lease)
+	l.leases.Remove(e.lease.place)
 	e.lease.lost = lost
 	e.lease = nil
 }

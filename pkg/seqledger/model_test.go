@@ -258,21 +258,6 @@ func (m *machine) Finish(t *rapid.T) {
 	}
 }
 
-func (m *machine) Revoke(t *rapid.T) {
-	lease, ok := m.drawLease(t)
-	if !ok || !m.expect(true) {
-		return
-	}
-	s := m.model.at(lease.seq)
-	want := s.current == lease
-	if held, err := m.Ledger.Revoke(lease.real, m.tick(t)); held != want || err != nil {
-		t.Fatalf("Revoke = %t, %v, want %t", held, err, want)
-	}
-	if want {
-		m.model.end(s, seqledger.TerminalCancel, true)
-	}
-}
-
 func (m *machine) Cancel(t *rapid.T) {
 	seq, ok := m.drawSeq(t, seqledger.Dispatched, seqledger.InFlight)
 	if !ok {
@@ -357,19 +342,12 @@ func (m *machine) Check(t *rapid.T) {
 	if got, want := m.Counters(), m.model.recount(); got != want {
 		t.Fatalf("counters %+v, want %+v", got, want)
 	}
-	first, flying := time.Time{}, false
 	for i := range len(m.model.seqs) + 2 {
 		seq := seqledger.Seq(i)
 		want := m.model.status(seq)
 		if got := m.Inspect(seq); got != want {
 			t.Fatalf("status of seq %d is %+v, want %+v", seq, got, want)
 		}
-		if want.State == seqledger.InFlight && (!flying || want.ExpiresAt.Before(first)) {
-			first, flying = want.ExpiresAt, true
-		}
-	}
-	if got, ok := m.NextExpiry(); ok != flying || !got.Equal(first) {
-		t.Fatalf("NextExpiry = %s, %t, want %s, %t", got, ok, first, flying)
 	}
 	if (len(m.fatal) > 0) != m.illegal {
 		t.Fatalf("the hook was called with %v, want a call: %t", m.fatal, m.illegal)
@@ -383,7 +361,7 @@ func TestTheLedgerIsItsModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newMachine(rt)
 		actions := []func(*rapid.T){
-			m.Begin, m.Finish, m.Take, m.Commit, m.Reclaim, m.Retry, m.Heartbeat, m.Cancel, m.Revoke,
+			m.Begin, m.Finish, m.Take, m.Commit, m.Reclaim, m.Retry, m.Heartbeat, m.Cancel,
 		}
 		for range 300 {
 			action := rapid.IntRange(0, len(actions)-1).Draw(rt, "action")
