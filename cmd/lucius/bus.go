@@ -74,7 +74,7 @@ func openBus(c *core, callbacks *callbacks.Service) (*bus, error) {
 	c.metrics.gauge("lucius_bus_reply_topics_down", "Reply topics that cannot be read.",
 		func() float64 { return float64(len(b.down())) })
 	c.metrics.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "lucius_bus_cuts_total", Help: "Connections that were cut because a send did not return.",
+		Name: "lucius_bus_cuts_total", Help: "Connections that were cut because a send exceeded its deadline.",
 	}, func() float64 { return float64(b.topics.Cuts()) }))
 	return b, nil
 }

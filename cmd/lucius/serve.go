@@ -178,9 +178,7 @@ func (c *core) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if c.pauses, err = pauses.New(pauses.Config{Store: c.store, Table: c.ledger.Tables().Schedule}); err != nil {
-		return err
-	}
+	c.pauses = pauses.New(c.store, c.ledger.Tables().Schedule, nil)
 	if c.cfg.StartPaused {
 		if _, err := c.pauses.Create(ctx, pauses.Scope{}, "started with LUCIUS_START_PAUSED", ledger.ActorSystem); err != nil {
 			return err

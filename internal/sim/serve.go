@@ -69,10 +69,7 @@ func (m *parts) serve(ctx context.Context, w *world, store *port) error {
 	if err != nil {
 		return err
 	}
-	held, err := pauses.New(pauses.Config{Store: store, Table: table, Random: random})
-	if err != nil {
-		return err
-	}
+	held := pauses.New(store, table, random)
 	if m.gate, err = pauses.NewGate(ctx, held); err != nil {
 		return err
 	}

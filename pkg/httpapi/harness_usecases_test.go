@@ -112,9 +112,7 @@ func (h *harness) operate(ctx context.Context) error {
 	if u.Failures, err = upkeep.NewFailures(upkeep.FailuresConfig{Ledger: h.ledger, Store: h.store, Table: table}); err != nil {
 		return err
 	}
-	if u.Pauses, err = pauses.New(pauses.Config{Store: h.store, Table: table}); err != nil {
-		return err
-	}
+	u.Pauses = pauses.New(h.store, table, nil)
 	if u.Gate, err = pauses.NewGate(ctx, u.Pauses); err != nil {
 		return err
 	}

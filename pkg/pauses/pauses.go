@@ -108,40 +108,31 @@ func (p Pause) at(now time.Time) Pause {
 	return p
 }
 
-// Config is what a [Service] is made of.
-type Config struct {
-	// Store holds the rows. Required.
-	Store tablestore.Store
-	// Table is the rows' table. Required.
-	Table string
-	// Random returns numbers in [0, 1), for the delays after lost races. Optional.
-	// Defaults to math/rand/v2. It must be safe for concurrent use.
-	Random func() float64
-}
-
 // partition holds all pauses: there are never many.
 const partition = "pauses"
 
 // Service keeps the pauses. It is safe for concurrent use, by any number of
 // processes on one store.
-type Service struct{ cfg Config }
+type Service struct {
+	store  tablestore.Store
+	table  string
+	random func() float64
+}
 
-// New returns a service. The error names the field that is missing.
-func New(cfg Config) (*Service, error) {
-	if cfg.Store == nil || cfg.Table == "" {
-		return nil, errors.New("pauses: Store and Table are required")
-	}
-	return &Service{cfg: cfg}, nil
+// New returns the pauses in the table. random returns numbers in [0, 1), for the delays
+// after lost races; nil means math/rand/v2. It must be safe for concurrent use.
+func New(store tablestore.Store, table string, random func() float64) *Service {
+	return &Service{store: store, table: table, random: random}
 }
 
 func (s *Service) key(scope Scope) tablestore.Key {
-	return tablestore.Key{Table: s.cfg.Table, Partition: partition, Row: tablestore.Join(scope.ID())}
+	return tablestore.Key{Table: s.table, Partition: partition, Row: tablestore.Join(scope.ID())}
 }
 
 // List returns all pauses, ramping ones included, by id. The error is the
 // store's.
 func (s *Service) List(ctx context.Context) ([]Pause, error) {
-	rows, err := tablestore.ScanAll(ctx, s.cfg.Store, tablestore.Query{Table: s.cfg.Table, Partition: partition})
+	rows, err := tablestore.ScanAll(ctx, s.store, tablestore.Query{Table: s.table, Partition: partition})
 	if err != nil {
 		return nil, fmt.Errorf("read the pauses: %w", err)
 	}
@@ -186,7 +177,7 @@ func (s *Service) Resume(ctx context.Context, scope Scope, ramp time.Duration) (
 // old one to change nothing.
 func (s *Service) update(ctx context.Context, scope Scope, decide func(old *Pause) (*Pause, error)) (Pause, error) {
 	var updated Pause
-	err := tablestore.Update(ctx, s.cfg.Store, s.key(scope), s.cfg.Random, func(row *tablestore.Row) (tablestore.Properties, error) {
+	err := tablestore.Update(ctx, s.store, s.key(scope), s.random, func(row *tablestore.Row) (tablestore.Properties, error) {
 		var old *Pause
 		if row.ETag != "" {
 			found, err := decode(row)
@@ -210,7 +201,7 @@ func (s *Service) update(ctx context.Context, scope Scope, decide func(old *Paus
 // forget removes the row of a ramp that is over.
 func (s *Service) forget(ctx context.Context, scope Scope) error {
 	key := s.key(scope)
-	row, err := s.cfg.Store.Get(ctx, key)
+	row, err := s.store.Get(ctx, key)
 	if errors.Is(err, tablestore.ErrNotFound) {
 		return nil
 	}
@@ -221,7 +212,7 @@ func (s *Service) forget(ctx context.Context, scope Scope) error {
 	if err != nil || pause.at(tablestore.Now()).State != Resumed {
 		return err
 	}
-	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: row.ETag}})
+	_, err = s.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: row.ETag}})
 	if err != nil && !errors.Is(err, tablestore.ErrConflict) {
 		return fmt.Errorf("delete pause %s: %w", scope.ID(), err)
 	}

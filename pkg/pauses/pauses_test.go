@@ -24,10 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // setup is a service on the store, and a gate.
 func setup(t *testing.T, store tablestore.Store) (*pauses.Service, *pauses.Gate) {
 	t.Helper()
-	service, err := pauses.New(pauses.Config{Store: store, Table: "luciusschedule"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	service := pauses.New(store, "luciusschedule", nil)
 	gate, err := pauses.NewGate(t.Context(), service)
 	if err != nil {
 		t.Fatal(err)
@@ -315,11 +312,4 @@ func TestGate_AViewThatIsTooOldLetsNothingThrough(t *testing.T) {
 		}
 		expect(true)
 	})
-}
-
-func TestNew_NamesWhatIsMissing(t *testing.T) {
-	t.Parallel()
-	if _, err := pauses.New(pauses.Config{}); err == nil {
-		t.Error("a service without a store was made")
-	}
 }
