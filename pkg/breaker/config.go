@@ -11,33 +11,26 @@ type Settings struct {
 	// TripAfter is how many consecutive failures open the circuit. Optional.
 	// Defaults to 1: if a topic is missing, the next row fails too.
 	TripAfter int
-
 	// CoolDown is how long the circuit stays open the first time. Each failed
 	// page of probes, and each failure on the ramp, doubles it. Optional.
 	// Defaults to 5 s.
 	CoolDown time.Duration
-
 	// MaxCoolDown limits the doubled cool-down. Optional. Defaults to 12 times
 	// CoolDown.
 	MaxCoolDown time.Duration
-
 	// Probes is how many rows a half-open circuit admits. Optional. Defaults
 	// to 10.
 	Probes int
-
 	// ProbeTimeout is how long after the last admitted probe all probes must be
 	// reported; otherwise the circuit opens again. It should exceed the publish
 	// deadline. Optional. Defaults to 1 min.
 	ProbeTimeout time.Duration
-
 	// RampStep is by how many rows the limit grows with each RampInterval after
 	// the circuit closes. Optional. Defaults to 100.
 	RampStep int
-
 	// RampInterval is the length of one step of the ramp. Optional. Defaults to
 	// 1 s.
 	RampInterval time.Duration
-
 	// RampFor is how long the ramp lasts. Optional. Defaults to 30 times
 	// RampInterval.
 	RampFor time.Duration

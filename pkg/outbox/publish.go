@@ -92,13 +92,15 @@ func (r *Relay) fly(ctx context.Context, flights []flight) error {
 		}
 		flights = flights[:0]
 		for _, f := range unknown {
-			again, err := r.retry(ctx, &f)
+			again := false
+			if ctx.Err() == nil {
+				if again, err = r.retry(&f); err != nil {
+					return err
+				}
+			}
 			if again {
 				flights = append(flights, f)
-			} else if err == nil { // The schedule has the row.
-				err = r.settle(ctx, &f, ErrUncertain)
-			}
-			if err != nil {
+			} else if err := r.settle(ctx, &f, ErrUncertain); err != nil { // The schedule has the row.
 				return err
 			}
 		}
@@ -106,11 +108,8 @@ func (r *Relay) fly(ctx context.Context, flights []flight) error {
 	return nil
 }
 
-// retry asks the window for another attempt of a flight, if there is time for one.
-func (r *Relay) retry(ctx context.Context, f *flight) (bool, error) {
-	if ctx.Err() != nil {
-		return false, nil
-	}
+// retry asks the window for another attempt of a flight.
+func (r *Relay) retry(f *flight) (bool, error) {
 	again, err := r.window.Retry(f.seq, uncertain, time.Now())
 	if again {
 		f.lease, err = r.window.Begin(f.seq, owner, time.Now())

@@ -98,7 +98,6 @@ type Policy struct {
 	// MaxAttempts is the greatest number of attempts of a seq, including the
 	// first. Optional. Defaults to 1: no retry.
 	MaxAttempts int
-
 	// Retryable lists the classes that may be retried. Optional. Defaults to
 	// none.
 	Retryable []Class

@@ -43,19 +43,15 @@
 //
 // # Cost
 //
-// There is one mutex, held for a map access and a few writes, and never during
-// a call of the hook. The leases are in order of their expiry: Begin and Heartbeat
-// move one to the back, Reclaim pops from the front, and no call scans. Every
-// move updates the counters.
+// There is one mutex, held for a map access and a few writes, and never during a call
+// of the hook. No call scans: the leases are in order of their expiry, and every move
+// updates the counters. Memory is bounded by Config.Window: a committed seq leaves the
+// window at once, and its state follows from its number. So the replay of a commit
+// needs no record, and a seq that settles late does not delay others.
 //
-// Memory is bounded by Config.Window. A committed seq leaves the window at once
-// and is still known: each seq below the next one is either in the window or
-// COMMITTED. So the replay of a commit needs no record, and a seq that settles
-// late does not delay others.
-//
-// Each call passes the time. The ledger's clock is the latest time passed,
-// which replaces an earlier one: heartbeats are monotonic, even if two
-// goroutines read their clocks in one order and call in the other.
+// Each call passes the time. The ledger's clock is the latest time passed, which
+// replaces an earlier one: heartbeats are monotonic, even if two goroutines read their
+// clocks in one order and call in the other.
 //
 // Source: Stage1 seq ledger spec.
 package seqledger

@@ -18,14 +18,11 @@ type Config struct {
 	//
 	// Source: Stage1 seq ledger spec, Lease Ownership, leaseExpiresMs.
 	LeaseDuration time.Duration
-
 	// Window is how many seqs may be open at a time: taken up and not yet
 	// COMMITTED. Optional. Defaults to DefaultWindow.
 	Window int
-
 	// Retry is the retry guard. Optional. Defaults to no retries.
 	Retry Policy
-
 	// Fatal is called with the illegal transition that halts the ledger, at
 	// most once, by the goroutine that tried it and without any lock held. In
 	// production it logs the facts and exits the process with a non-zero code.
