@@ -30,25 +30,18 @@ func (s *Step) remember() *Attempt {
 	return &s.Attempts[len(s.Attempts)-1]
 }
 
-// fencing is what a callback's pair is to the step.
-type fencing uint8
-
-const (
-	fenceCurrent fencing = iota // the pair of the attempt that may report
-	fencePast                   // the pair of a remembered attempt that may not
-	fenceUnknown                // no pair that this step ever had, or one too old
-)
-
-// fence compares the pair with the step and returns the remembered attempt.
-func fence(step *Step, pair Pair) (fencing, *Attempt) {
-	attempt := step.attempt(pair.AttemptNo)
+// fence compares the pair of a callback with the step. It reports whether it is the
+// pair of the attempt that may report, and returns the remembered attempt that the pair
+// belongs to, nil if the step never had the pair or has forgotten it.
+func fence(step *Step, pair Pair) (current bool, attempt *Attempt) {
+	attempt = step.attempt(pair.AttemptNo)
 	if step.LeaseID != "" && pair.AttemptNo == step.AttemptNo && pair.LeaseID == step.LeaseID {
-		return fenceCurrent, attempt
+		return true, attempt
 	}
 	if attempt != nil && attempt.LeaseDigest == LeaseDigest(pair.LeaseID) {
-		return fencePast, attempt
+		return false, attempt
 	}
-	return fenceUnknown, nil
+	return false, nil
 }
 
 // find returns the step that a callback names, or refuses the callback.
@@ -69,7 +62,7 @@ func (c *change) current(stepID string, pair Pair, kind string) *Step {
 	if step == nil {
 		return nil
 	}
-	if standing, _ := fence(step, pair); standing != fenceCurrent || step.State == StepFailedRetry {
+	if current, _ := fence(step, pair); !current || step.State == StepFailedRetry {
 		c.stale(step, pair, kind)
 		return nil
 	}
@@ -154,11 +147,11 @@ func (e Ack) decide(c *change) {
 	if step == nil {
 		return
 	}
-	standing, attempt := fence(step, e.Pair)
+	current, attempt := fence(step, e.Pair)
 	switch {
-	case standing != fenceUnknown && attempt != nil && attempt.Acked:
+	case attempt != nil && attempt.Acked:
 		c.duplicate("the ACK was applied before")
-	case standing != fenceCurrent || step.State == StepFailedRetry:
+	case !current || step.State == StepFailedRetry:
 		c.stale(step, e.Pair, "ack")
 	case !c.closed(step):
 		c.start(step, "ACK")
@@ -216,17 +209,16 @@ func (e Result) decide(c *change) {
 	if step == nil {
 		return
 	}
-	standing, attempt := fence(step, e.Pair)
-	known := standing != fenceUnknown && attempt != nil
+	current, attempt := fence(step, e.Pair)
 	switch {
-	case known && attempt.Result == e.Status:
+	case attempt != nil && attempt.Result == e.Status:
 		c.duplicate("the RESULT was applied before")
 		return
-	case known && attempt.Result != "":
+	case attempt != nil && attempt.Result != "":
 		c.refuse(CodeContradictoryResult, "attempt %d of step %q ended with %s before",
 			e.Pair.AttemptNo, step.ID, attempt.Result)
 		return
-	case standing != fenceCurrent:
+	case !current:
 		c.stale(step, e.Pair, "result")
 		return
 	case c.closed(step):

@@ -46,15 +46,11 @@ const (
 
 // String returns the outcome's wire name.
 func (o Outcome) String() string {
-	switch o {
-	case Applied:
-		return "applied"
-	case Duplicate:
-		return "duplicate"
-	case Refused:
-		return "refused"
+	names := [...]string{"unknown", Applied: "applied", Duplicate: "duplicate", Refused: "refused"}
+	if int(o) >= len(names) {
+		return names[0]
 	}
-	return "unknown"
+	return names[o]
 }
 
 // Code is the machine-readable reason of a refusal.
