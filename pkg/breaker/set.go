@@ -2,8 +2,8 @@ package breaker
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -195,14 +195,14 @@ func (s *Set) State(entity string, now time.Time) State {
 func (s *Set) Open(now time.Time) []Circuit {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var open []Circuit
-	for name, e := range s.entities {
+	s.bus.advance(now)
+	open := appendOpen(nil, Bus, &s.bus)
+	for _, name := range slices.Sorted(maps.Keys(s.entities)) {
+		e := s.entities[name]
 		e.advance(now)
 		open = appendOpen(open, name, e)
 	}
-	slices.SortFunc(open, func(a, b Circuit) int { return strings.Compare(a.Name, b.Name) })
-	s.bus.advance(now)
-	return append(appendOpen(nil, Bus, &s.bus), open...)
+	return open
 }
 
 func appendOpen(list []Circuit, name string, c *circuit) []Circuit {
