@@ -11,8 +11,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// DefaultLimitKeys is how many keys a [Limiter] remembers.
-const DefaultLimitKeys = 10_000
+// maxLimited is how many keys a [Limiter] remembers. It should exceed the number of
+// keys in use within the time that a burst takes to refill.
+const maxLimited = 10_000
 
 // LimitConfig configures a [Limiter].
 type LimitConfig struct {
@@ -22,9 +23,6 @@ type LimitConfig struct {
 	// Burst is how many requests a key may make in a burst. Optional. Defaults to one
 	// second's worth, at least one.
 	Burst int
-	// Keys is how many keys are remembered. Optional. Defaults to
-	// [DefaultLimitKeys].
-	Keys int
 }
 
 // Validate names the first invalid field.
@@ -32,28 +30,26 @@ func (c LimitConfig) Validate() error {
 	if !(c.Rate > 0 && c.Rate <= 1e9) {
 		return errors.New("auth: Rate must be more than 0, and at most 1e9")
 	}
-	if c.Burst < 0 || c.Keys < 0 {
-		return errors.New("auth: Burst and Keys must not be negative")
+	if c.Burst < 0 {
+		return errors.New("auth: Burst must not be negative")
 	}
 	return nil
 }
 
 // Limiter limits the rate of requests by key: a caller's name, or a tenant. It is
-// safe for concurrent use. Limits are per process.
-//
-// When there are too many keys it forgets the least recently used one, which then
-// starts again with a full burst. So Keys should exceed the number of keys in use
-// within the time that a burst takes to refill.
+// safe for concurrent use. Limits are per process. When there are more than 10,000
+// keys it forgets the least recently used one, which then starts again with a full
+// burst.
 type Limiter struct {
 	cfg LimitConfig
 
 	mu     sync.Mutex
 	byKey  map[string]*list.Element
-	recent *list.List // of *keyed, the most recent first
+	recent *list.List // of *limited, the most recent first
 }
 
-// keyed is the limiter of one key.
-type keyed struct {
+// limited is the limiter of one key.
+type limited struct {
 	key     string
 	limiter *rate.Limiter
 	last    time.Time // The latest time of a request.
@@ -67,59 +63,42 @@ func NewLimiter(cfg LimitConfig) (*Limiter, error) {
 	if cfg.Burst == 0 {
 		cfg.Burst = max(1, int(cfg.Rate))
 	}
-	if cfg.Keys == 0 {
-		cfg.Keys = DefaultLimitKeys
-	}
 	return &Limiter{cfg: cfg, byKey: map[string]*list.Element{}, recent: list.New()}, nil
 }
 
-// Take counts one request of the key at that time and returns 0 if it is allowed.
-// Otherwise it does not count the request, and returns after how long it may be sent
-// again. A nil limiter limits nothing.
-func (l *Limiter) Take(key string, now time.Time) (retryAfter time.Duration) {
+// Check counts one request of the key at that time, and returns nil if it is allowed.
+// Otherwise it does not count the request, and returns a problem of code rate_limited
+// that says after how long it may be sent again. what names the kind of key, such as
+// "tenant". A nil limiter limits nothing.
+func (l *Limiter) Check(what, key string, now time.Time) error {
 	if l == nil {
-		return 0
+		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	element, known := l.byKey[key]
+	if !known {
+		if l.recent.Len() >= maxLimited {
+			delete(l.byKey, l.recent.Remove(l.recent.Back()).(*limited).key)
+		}
+		element = l.recent.PushFront(&limited{key: key, limiter: rate.NewLimiter(rate.Limit(l.cfg.Rate), l.cfg.Burst)})
+		l.byKey[key] = element
+	}
+	l.recent.MoveToFront(element)
 	// One at a time, in the order of their times: otherwise a refused request would
 	// give back more or less than it took, and time that goes back would count twice.
-	k := l.of(key)
+	k := element.Value.(*limited)
 	if now.Before(k.last) {
 		now = k.last
 	}
 	k.last = now
 	reservation := k.limiter.ReserveN(now, 1)
-	retryAfter = reservation.DelayFrom(now)
-	if retryAfter > 0 {
-		reservation.CancelAt(now)
-	}
-	return retryAfter
-}
-
-// Check is Take that returns a problem of code rate_limited for a refused request.
-// what names the kind of key, such as "tenant".
-func (l *Limiter) Check(what, key string, now time.Time) error {
-	retryAfter := l.Take(key, now)
+	retryAfter := reservation.DelayFrom(now)
 	if retryAfter == 0 {
 		return nil
 	}
+	reservation.CancelAt(now)
 	return &problem.Error{
 		Code: problem.RateLimited, Detail: "The " + what + " sends too many requests.", RetryAfter: retryAfter,
 	}
-}
-
-// of returns the limiter of the key and makes it the most recent. The mutex is held.
-func (l *Limiter) of(key string) *keyed {
-	if element, ok := l.byKey[key]; ok {
-		l.recent.MoveToFront(element)
-		return element.Value.(*keyed)
-	}
-	if l.recent.Len() >= l.cfg.Keys {
-		oldest := l.recent.Back()
-		delete(l.byKey, l.recent.Remove(oldest).(*keyed).key)
-	}
-	made := &keyed{key: key, limiter: rate.NewLimiter(rate.Limit(l.cfg.Rate), l.cfg.Burst)}
-	l.byKey[key] = l.recent.PushFront(made)
-	return made
 }

@@ -20,60 +20,68 @@ func limiter(t *testing.T, cfg auth.LimitConfig) *auth.Limiter {
 	return l
 }
 
+// take counts a request, and returns after how long a refused one may be sent again.
+func take(l *auth.Limiter, key string, now time.Time) time.Duration {
+	if err := l.Check("caller", key, now); err != nil {
+		return problem.From(err).RetryAfter
+	}
+	return 0
+}
+
 var noon = time.Date(2026, 1, 27, 12, 0, 0, 0, time.UTC)
 
-func TestLimiter_TakesABurstAndThenTheRate(t *testing.T) {
+func TestLimiter_AllowsABurstAndThenTheRate(t *testing.T) {
 	t.Parallel()
 	l := limiter(t, auth.LimitConfig{Rate: 2, Burst: 3})
 	for i := range 3 {
-		if wait := l.Take("a", noon); wait != 0 {
-			t.Errorf("request %d of the burst is to wait %s", i, wait)
+		if wait := take(l, "a", noon); wait != 0 {
+			t.Errorf("request %d of the burst must wait %s", i, wait)
 		}
 	}
-	for range 5 { // What is refused is not counted.
-		if wait := l.Take("a", noon); wait != 500*time.Millisecond {
+	for range 5 { // A refused request is not counted.
+		if wait := take(l, "a", noon); wait != 500*time.Millisecond {
 			t.Errorf("after the burst the wait is %s", wait)
 		}
 	}
-	if wait := l.Take("b", noon); wait != 0 {
-		t.Errorf("another key is to wait %s", wait)
+	if wait := take(l, "b", noon); wait != 0 {
+		t.Errorf("another key must wait %s", wait)
 	}
-	if wait := l.Take("a", noon.Add(500*time.Millisecond)); wait != 0 {
-		t.Errorf("after the wait it is to wait %s", wait)
+	if wait := take(l, "a", noon.Add(500*time.Millisecond)); wait != 0 {
+		t.Errorf("after the wait it must wait %s", wait)
 	}
 }
 
-// Requests side by side come with times that are out of order by a little.
-func TestLimiter_TimeThatGoesBackGivesNothing(t *testing.T) {
+// The times of concurrent requests can be slightly out of order.
+func TestLimiter_TimeThatGoesBackAllowsNothing(t *testing.T) {
 	t.Parallel()
 	l := limiter(t, auth.LimitConfig{Rate: 1000, Burst: 1})
 	taken := 0
 	for range 1000 {
 		for _, at := range []time.Time{noon.Add(10 * time.Millisecond), noon} {
-			if l.Take("a", at) == 0 {
+			if take(l, "a", at) == 0 {
 				taken++
 			}
 		}
 	}
 	if taken != 1 {
-		t.Errorf("%d requests at one time were let through", taken)
+		t.Errorf("%d requests at one time were allowed", taken)
 	}
 }
 
-func TestLimiter_WhatIsRefusedSideBySideIsNotCounted(t *testing.T) {
+func TestLimiter_DoesNotCountConcurrentRefusals(t *testing.T) {
 	t.Parallel()
 	l := limiter(t, auth.LimitConfig{Rate: 1, Burst: 1})
-	l.Take("a", noon)
+	take(l, "a", noon)
 	var group sync.WaitGroup
 	for range 16 {
 		group.Go(func() {
 			for range 1000 {
-				l.Take("a", noon)
+				take(l, "a", noon)
 			}
 		})
 	}
 	group.Wait()
-	if wait := l.Take("a", noon); wait != time.Second {
+	if wait := take(l, "a", noon); wait != time.Second {
 		t.Errorf("after a flood the wait is %s", wait)
 	}
 }
@@ -95,28 +103,32 @@ func TestLimiter_Check(t *testing.T) {
 
 func TestLimiter_ForgetsTheKeyThatWasUsedLeastRecently(t *testing.T) {
 	t.Parallel()
-	l := limiter(t, auth.LimitConfig{Rate: 0.001, Keys: 2})
-	for _, key := range []string{"a", "b", "a", "c"} { // b goes.
-		l.Take(key, noon)
+	l := limiter(t, auth.LimitConfig{Rate: 0.001})
+	take(l, "a", noon)
+	take(l, "b", noon)
+	for i := range 10_000 - 2 {
+		take(l, strconv.Itoa(i), noon)
 	}
-	if l.Take("a", noon) == 0 || l.Take("c", noon) == 0 {
+	take(l, "a", noon)
+	take(l, "c", noon) // It replaces b.
+	if take(l, "a", noon) == 0 || take(l, "c", noon) == 0 || take(l, "0", noon) == 0 {
 		t.Error("a key that is in use was forgotten")
 	}
-	if l.Take("b", noon) != 0 {
+	if take(l, "b", noon) != 0 {
 		t.Error("the oldest key was not forgotten")
 	}
 }
 
 func TestLimiter_IsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
-	l := limiter(t, auth.LimitConfig{Rate: 0.001, Burst: 100, Keys: 8})
+	l := limiter(t, auth.LimitConfig{Rate: 0.001, Burst: 100})
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	taken := map[string]int{}
 	for i := range 400 {
 		group.Go(func() {
 			key := strconv.Itoa(i % 2)
-			if l.Take(key, noon) == 0 {
+			if take(l, key, noon) == 0 {
 				mu.Lock()
 				defer mu.Unlock()
 				taken[key]++
@@ -129,10 +141,10 @@ func TestLimiter_IsSafeForConcurrentUse(t *testing.T) {
 	}
 }
 
-func TestNewLimiter_NamesTheFieldThatMakesNoSense(t *testing.T) {
+func TestNewLimiter_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]auth.LimitConfig{
-		"Rate must": {}, "Rate must be": {Rate: 1e10}, "Burst and Keys": {Rate: 1, Burst: -1}, "Keys must": {Rate: 1, Keys: -1},
+		"Rate must": {}, "Rate must be": {Rate: 1e10}, "Burst must": {Rate: 1, Burst: -1},
 	} {
 		if _, err := auth.NewLimiter(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: answered %v", cfg, err)
