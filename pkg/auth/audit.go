@@ -16,39 +16,26 @@ type Outcome string
 
 // The outcomes.
 const (
-	// Done says that the action was carried out.
-	Done Outcome = "done"
-	// Denied says that the caller was refused: 401, 403, or 404 for an object of
-	// another tenant.
-	Denied Outcome = "denied"
-	// Failed says that the action was allowed but did not succeed.
-	Failed Outcome = "failed"
+	Done   Outcome = "done"   // the action was carried out
+	Denied Outcome = "denied" // refused: 401, 403, or 404 for an object of another tenant
+	Failed Outcome = "failed" // allowed, but it did not succeed
 )
 
 // Record is one action of a caller, for the audit log.
 type Record struct {
-	// At is when the action ended.
-	At time.Time
-	// Caller acted. The zero value is an unknown caller.
-	Caller Caller
-	// From is the address that the request came from.
-	From string
-	// Action is the operation's id, such as cancelJob.
-	Action string
-	// Object is the id of the object, empty if there is none.
-	Object string
-	// Tenant owns the object; empty for all tenants or if it is unknown.
-	Tenant string
-	// Outcome is the action's outcome.
+	At      time.Time // The end of the action.
+	Caller  Caller    // The zero value is an unknown caller.
+	From    string    // The address that the request came from.
+	Action  string    // The operation's id, such as cancelJob.
+	Object  string    // The id of the object, empty if there is none.
+	Tenant  string    // The object's tenant; empty for all tenants or if it is unknown.
 	Outcome Outcome
 }
 
+// The records of unknown callers that are written.
 const (
-	// strangerRecords is how many records of unknown callers are written a second, in
-	// the long run.
-	strangerRecords = 1
-	// strangerBurst is how many may be written in a burst.
-	strangerBurst = 100
+	strangerRecords = 1 // a second, in the long run
+	strangerBurst   = 100
 )
 
 // Audit writes audit records. It is safe for concurrent use.
@@ -67,9 +54,9 @@ func NewAudit(log *slog.Logger) *Audit {
 // Write writes the record, at level info. There is no field for a secret; ids
 // come from requests, so what looks like a token in them is masked.
 //
-// Unknown callers can cause any number of refusals, so of these it writes a burst of
-// 100 records and then one a second, by the records' times. The next record of any
-// caller says in left_out how many were dropped.
+// Unknown callers can cause any number of refusals, so it writes only a burst of 100
+// of their records and then one a second, by the records' times. The next record of
+// any caller says in left_out how many were dropped.
 func (a *Audit) Write(ctx context.Context, record Record) {
 	if record.Caller.name == "" && !a.strangers.AllowN(record.At, 1) {
 		a.leftOut.Add(1)

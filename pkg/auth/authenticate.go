@@ -1,10 +1,11 @@
 package auth
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,16 +15,20 @@ import (
 // maxToken is the longest bearer token, in bytes.
 const maxToken = 16 << 10
 
-// retryIssuer is the Retry-After for a token that could not be checked.
-const retryIssuer = 5 * time.Second
+var (
+	// ErrNoCredential is wrapped in the problem of a request without the credential
+	// that it needs.
+	ErrNoCredential = errors.New("no credential")
+	// ErrInvalidCredential is wrapped in the problem of a credential that belongs to no
+	// caller. Only the log says what is wrong with it.
+	ErrInvalidCredential = errors.New("credential refused")
+	// ErrCrossSite is wrapped in the problem of a request that a web page of another
+	// origin made a browser send.
+	ErrCrossSite = errors.New("cross-site request")
+)
 
-// ErrNoCredential is wrapped in the problem of a request without the credential that
-// it needs.
-var ErrNoCredential = errors.New("no credential")
-
-// ErrInvalidCredential is wrapped in the problem of a credential that belongs to no
-// caller. Only the log says what is wrong with it.
-var ErrInvalidCredential = errors.New("credential refused")
+// errUnknownToken is returned for a token that no caller has.
+var errUnknownToken = errors.New("no caller has the token")
 
 // Config configures an [Authenticator].
 type Config struct {
@@ -40,17 +45,21 @@ type Config struct {
 // Authenticator identifies the caller of a request. It is safe for concurrent use.
 type Authenticator struct {
 	cfg     Config
-	browser *browserGuard
+	origins *http.CrossOriginProtection
 }
 
 // New returns an authenticator. Without a File and an Issuer every caller may do
 // everything, so the server must listen on loopback only: see [CheckListen].
 func New(cfg Config) *Authenticator {
-	return &Authenticator{cfg: cfg, browser: newBrowserGuard(cfg.Hosts)}
+	return &Authenticator{cfg: cfg, origins: http.NewCrossOriginProtection()}
 }
 
 // Configured reports whether callers need a credential.
 func (a *Authenticator) Configured() bool { return a.cfg.File != nil || a.cfg.Issuer != nil }
+
+// loopback is the caller if nothing is configured: it may do everything.
+var loopback = NewCaller("loopback", ByLoopback,
+	Grant{Role: Submit, All: true}, Grant{Role: Read, All: true}, Grant{Role: Platform, All: true}, Grant{Role: Admin, All: true})
 
 // Authenticate returns the caller of the request: by its bearer token if it has one,
 // else by its client certificate. Call it for every operation that is not public.
@@ -62,108 +71,55 @@ func (a *Authenticator) Configured() bool { return a.cfg.File != nil || a.cfg.Is
 // header for it.
 func (a *Authenticator) Authenticate(r *http.Request) (Caller, error) {
 	if !a.Configured() {
-		if err := a.browser.checkHost(r); err != nil {
+		if err := a.checkHost(r.Host); err != nil {
 			return Caller{}, err
 		}
-		return loopback, a.browser.checkOrigin(r)
+		return loopback, a.checkOrigin(r)
 	}
+	var caller Caller
+	var err error
 	if _, sent := r.Header["Authorization"]; sent {
-		return a.byBearer(r)
-	}
-	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		caller, err = a.byBearer(r)
+	} else if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return Caller{}, &problem.Error{
 			Code: problem.Unauthenticated, Detail: "Send a token in the header Authorization: Bearer.", Err: ErrNoCredential,
 		}
+	} else if caller, err = a.cfg.File.byCertificate(r.TLS.VerifiedChains[0][0]); err == nil {
+		// A browser attaches a certificate to the requests of any web page, but never
+		// a token.
+		return caller, a.checkOrigin(r)
 	}
-	caller, err := a.byCertificate(r)
-	if err != nil {
-		return Caller{}, refused(err)
-	}
-	// A browser attaches a certificate to the requests of any web page, but never a
-	// token.
-	return caller, a.browser.checkOrigin(r)
-}
-
-// byBearer returns the caller of the request's token.
-func (a *Authenticator) byBearer(r *http.Request) (Caller, error) {
-	token, err := bearerToken(r)
-	if err != nil {
-		return Caller{}, refused(err)
-	}
-	caller, err := a.byToken(r.Context(), token)
 	switch {
 	case errors.Is(err, ErrIssuerUnavailable):
 		return Caller{}, &problem.Error{
-			Code: problem.IssuerUnavailable, RetryAfter: retryIssuer, Err: err,
+			Code: problem.IssuerUnavailable, RetryAfter: 5 * time.Second, Err: err,
 			Detail: "The token cannot be checked at the moment: its issuer does not answer. Send the request again.",
 		}
 	case err != nil:
-		return Caller{}, refused(err)
+		// The client is not told why: the credential could be stolen or guessed.
+		return Caller{}, &problem.Error{
+			Code: problem.Unauthenticated, Detail: "The credential is not valid.", Err: fmt.Errorf("%w: %w", ErrInvalidCredential, err),
+		}
 	}
 	return caller, nil
 }
 
-// refused returns the problem of an invalid credential. It does not tell the client
-// why: the credential could be stolen or guessed.
-func refused(err error) error {
-	return &problem.Error{
-		Code: problem.Unauthenticated, Detail: "The credential is not valid.", Err: fmt.Errorf("%w: %w", ErrInvalidCredential, err),
-	}
-}
-
-// The reasons to refuse a credential, in addition to those of a JWT. They are for the
-// log.
-var (
-	errScheme       = errors.New("the Authorization header is not one bearer token")
-	errTokenSize    = errors.New("the token is too long")
-	errUnknownToken = errors.New("no caller has the token")
-	errUnknownName  = errors.New("no caller has a name of the client certificate")
-	errEnded        = errors.New("the client certificate has expired")
-)
-
-// bearerToken returns the request's token.
-func bearerToken(r *http.Request) (string, error) {
+// byBearer returns the caller of the request's token. The error is for the log.
+func (a *Authenticator) byBearer(r *http.Request) (Caller, error) {
 	values := r.Header.Values("Authorization")
 	scheme, token, _ := strings.Cut(values[0], " ")
 	token = strings.TrimSpace(token)
 	switch {
 	case len(values) != 1, !strings.EqualFold(scheme, "Bearer"), token == "", strings.Contains(token, " "):
-		return "", errScheme
+		return Caller{}, errors.New("the Authorization header is not one bearer token")
 	case len(token) > maxToken:
-		return "", errTokenSize
-	}
-	return token, nil
-}
-
-// byToken returns the caller of a token, which its prefix tells from a JWT.
-func (a *Authenticator) byToken(ctx context.Context, token string) (Caller, error) {
-	if strings.HasPrefix(token, TokenPrefix) {
-		if a.cfg.File != nil {
-			if caller, ok := a.cfg.File.byToken(token); ok {
-				return caller, nil
-			}
-		}
+		return Caller{}, errors.New("the token is too long")
+	case strings.HasPrefix(token, TokenPrefix):
+		return a.cfg.File.byToken(token)
+	case a.cfg.Issuer == nil:
 		return Caller{}, errUnknownToken
 	}
-	if a.cfg.Issuer == nil {
-		return Caller{}, errUnknownToken
-	}
-	return a.cfg.Issuer.authenticate(ctx, token)
-}
-
-// byCertificate returns the caller of the request's client certificate, which
-// the handshake has verified.
-func (a *Authenticator) byCertificate(r *http.Request) (Caller, error) {
-	leaf := r.TLS.VerifiedChains[0][0]
-	if time.Now().After(leaf.NotAfter) {
-		return Caller{}, errEnded // It may have expired since the handshake.
-	}
-	if a.cfg.File != nil {
-		if caller, ok := a.cfg.File.byCertificate(leaf); ok {
-			return caller, nil
-		}
-	}
-	return Caller{}, errUnknownName
+	return a.cfg.Issuer.authenticate(r.Context(), token)
 }
 
 // Challenge returns the value of the header WWW-Authenticate for an error of
@@ -180,4 +136,59 @@ func Challenge(err error) string {
 	default:
 		return realm
 	}
+}
+
+// checkOrigin refuses a request of a web page of another origin, unless its method is
+// safe.
+func (a *Authenticator) checkOrigin(r *http.Request) error {
+	if err := a.origins.Check(r); err != nil {
+		return crossSite("A page of another origin may not send this request.", err)
+	}
+	return nil
+}
+
+// checkHost refuses a request for a foreign host name. A page can have its own
+// server's name resolve to loopback (DNS rebinding), and the browser then treats both
+// as one origin; but it still sends that name as Host.
+func (a *Authenticator) checkHost(hostPort string) error {
+	host, _, err := net.SplitHostPort(hostPort)
+	if err != nil { // It has no port.
+		host = strings.TrimSuffix(strings.TrimPrefix(hostPort, "["), "]")
+	}
+	host = strings.ToLower(host)
+	if isLoopback(host) || slices.ContainsFunc(a.cfg.Hosts, func(name string) bool { return strings.EqualFold(name, host) }) {
+		return nil
+	}
+	return crossSite("This server answers only to localhost and loopback addresses, because it asks for no credential.",
+		fmt.Errorf("host %.256q is not of this server", host))
+}
+
+func crossSite(detail string, err error) error {
+	return &problem.Error{Code: problem.Forbidden, Detail: detail, Err: fmt.Errorf("%w: %w", ErrCrossSite, err)}
+}
+
+// ErrExposed is returned for an address that other hosts could reach if no credential
+// is needed.
+var ErrExposed = errors.New("must be a loopback address, such as 127.0.0.1:8080: neither a token file nor an issuer " +
+	"is configured, so every client that reaches the server may do everything")
+
+// CheckListen checks whether the server may listen on the address, host:port: on any
+// if callers are configured ([Authenticator.Configured]), else only on loopback. It
+// returns [ErrExposed], or an error for a malformed address.
+func CheckListen(address string, configured bool) error {
+	host, _, err := net.SplitHostPort(address)
+	switch {
+	case err != nil:
+		return errors.New("must be host:port")
+	case configured || isLoopback(host):
+		return nil
+	default:
+		return ErrExposed
+	}
+}
+
+// isLoopback reports whether the host is this one.
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

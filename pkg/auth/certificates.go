@@ -31,8 +31,8 @@ func (c CertificatesConfig) Validate() error {
 }
 
 // Certificates holds the server's certificate and the authorities of its clients'
-// certificates. It is safe for concurrent use, except that only one Reload may run
-// at a time.
+// certificates. It is safe for concurrent use, except that only one function of
+// [Certificates.Look] may run at a time.
 type Certificates struct {
 	cfg     CertificatesConfig
 	current atomic.Pointer[certified]
@@ -50,28 +50,21 @@ func OpenCertificates(cfg CertificatesConfig) (*Certificates, error) {
 		return nil, err
 	}
 	c := &Certificates{cfg: cfg}
-	if err := c.Reload(); err != nil {
+	_, load := c.Look()
+	if _, err := load(); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// Reload reads the files again, and uses them for new connections if all are valid.
-// Otherwise it keeps the configuration in use and returns the error of
-// [OpenCertificates].
-func (c *Certificates) Reload() error {
-	_, load := c.Look()
-	_, err := load()
-	return err
-}
-
 // Look reads the files. It returns a hash of their content, or of the errors of
-// reading them, and a function that puts the content into use as
-// [Certificates.Reload] does. It is for a [reload.Watcher].
+// reading them, and a function that uses the content for new connections if all files
+// are valid. Otherwise the function keeps the configuration in use, and returns the
+// error of [OpenCertificates]. It is for a [reload.Watcher].
 func (c *Certificates) Look() (string, reload.Load) {
-	chain, key, authorities := look(c.cfg.CertFile), look(c.cfg.KeyFile), content{}
+	chain, key, authorities := readFile(c.cfg.CertFile), readFile(c.cfg.KeyFile), content{}
 	if c.cfg.ClientCAFile != "" {
-		authorities = look(c.cfg.ClientCAFile)
+		authorities = readFile(c.cfg.ClientCAFile)
 	}
 	seen := digest(chain, key, authorities)
 	return seen, func() ([]any, error) {
@@ -82,12 +75,6 @@ func (c *Certificates) Look() (string, reload.Load) {
 		c.current.Store(&certified{config, seen})
 		return []any{"expires", c.Expires()}, nil
 	}
-}
-
-// look reads a file.
-func look(path string) content {
-	text, err := readLimited(path)
-	return content{text, err}
 }
 
 // InUse returns the hash of the files in use, comparable with [Certificates.Look]'s.
@@ -110,27 +97,20 @@ func (c *Certificates) config(chain, key, authorities content) (*tls.Config, err
 	if c.cfg.ClientCAFile == "" {
 		return config, nil
 	}
-	return config, c.askClients(config, authorities)
-}
-
-// errNoAuthority is returned for a file of authorities without a certificate.
-var errNoAuthority = errors.New("holds no certificate in PEM")
-
-// askClients makes the server request client certificates. They are optional: a
-// token will do as well, and health checks have neither.
-func (c *Certificates) askClients(config *tls.Config, authorities content) error {
 	if authorities.err != nil {
-		return fmt.Errorf("client authorities: %w", authorities.err)
+		return nil, fmt.Errorf("client authorities: %w", authorities.err)
 	}
 	config.ClientCAs = x509.NewCertPool()
 	if !config.ClientCAs.AppendCertsFromPEM(authorities.text) {
-		return fmt.Errorf("client authorities %s: %w", c.cfg.ClientCAFile, errNoAuthority)
+		return nil, fmt.Errorf("client authorities %s: holds no certificate in PEM", c.cfg.ClientCAFile)
 	}
+	// Client certificates are optional: a token will do as well, and health checks
+	// have neither.
 	config.ClientAuth = tls.VerifyClientCertIfGiven
 	// A resumed session is not verified again. Without tickets there is no
 	// resumption, so a removed authority counts no more from the next connection on.
 	config.SessionTicketsDisabled = true
-	return nil
+	return config, nil
 }
 
 // base returns the settings that do not depend on the files.
@@ -143,7 +123,7 @@ func (c *Certificates) Expires() time.Time {
 	return c.current.Load().config.Certificates[0].Leaf.NotAfter
 }
 
-// TLSConfig returns the configuration for a server, which follows every Reload. The
+// TLSConfig returns the configuration for a server, which follows every reload. The
 // caller owns it.
 func (c *Certificates) TLSConfig() *tls.Config {
 	config := base()

@@ -74,7 +74,7 @@ func (a *authority) files(t *testing.T, dir, name string) auth.CertificatesConfi
 	return cfg
 }
 
-// expiryOf is when the certificate in the file ends.
+// expiryOf returns when the certificate in the file expires.
 func expiryOf(t *testing.T, path string) time.Time {
 	t.Helper()
 	block, _ := pem.Decode([]byte(content(t, path)))
@@ -121,7 +121,7 @@ func visit(t *testing.T, address string, trusted *authority, own ...tls.Certific
 	return string(body), response.TLS.PeerCertificates[0].Subject.CommonName, err
 }
 
-func TestCertificates_AreTakenUpWhileTheServerRuns(t *testing.T) {
+func TestCertificates_AreReplacedWhileTheServerRuns(t *testing.T) {
 	t.Parallel()
 	ca, dir := newAuthority(t), t.TempDir()
 	cfg := ca.files(t, dir, "first")
@@ -137,21 +137,21 @@ func TestCertificates_AreTakenUpWhileTheServerRuns(t *testing.T) {
 		t.Errorf("answered %q as %s, %v", answer, server, err)
 	}
 	if seen, _ := certificates.Look(); seen != certificates.InUse() {
-		t.Error("what is on disk is not what is in use")
+		t.Error("the files on disk are not those in use")
 	}
 	ca.files(t, dir, "second")
 	if seen, _ := certificates.Look(); seen == certificates.InUse() {
 		t.Error("the digest does not show the change")
 	}
-	if err := certificates.Reload(); err != nil {
+	if err := loadNow(certificates); err != nil {
 		t.Fatal(err)
 	}
 	if _, server, err := visit(t, address, ca); err != nil || server != "second" {
 		t.Errorf("after the reload it is %s, %v", server, err)
 	}
 	overwrite(t, cfg.KeyFile, "no key")
-	if err := certificates.Reload(); err == nil {
-		t.Error("a broken key was taken")
+	if err := loadNow(certificates); err == nil {
+		t.Error("a broken key was accepted")
 	}
 	if _, server, err := visit(t, address, ca); err != nil || server != "second" {
 		t.Errorf("after a broken file it is %s, %v", server, err)
@@ -188,11 +188,11 @@ func TestCertificates_OfClients(t *testing.T) {
 		t.Errorf("a client of another authority: %q, %v", answer, err)
 	}
 	overwrite(t, cfg.ClientCAFile, inPEM("CERTIFICATE", strangers.certificate.Raw))
-	if err := certificates.Reload(); err != nil {
+	if err := loadNow(certificates); err != nil {
 		t.Fatal(err)
 	}
 	if answer, _, err := visit(t, address, ca, known); err == nil && answer != "" {
-		t.Errorf("a client of an authority that was taken away: %q, %v", answer, err)
+		t.Errorf("a client of an authority that was removed: %q, %v", answer, err)
 	}
 }
 

@@ -21,8 +21,7 @@
 // Secrets are held as hashes, and never logged: errors give the log a reason, while
 // the client learns only that its credential is not valid.
 //
-// [File.Reload] and [Certificates.Reload] replace the token file and the certificates
-// while the server runs; invalid files leave the old ones in use. The keys of an
-// [Issuer] are fetched when a token first needs them, so an issuer that is down
-// affects only its own callers.
+// A [File] and [Certificates] follow their files while the server runs; invalid files
+// leave the old ones in use. The keys of an [Issuer] are fetched when a token first
+// needs them, so an issuer that is down affects only its own callers.
 package auth

@@ -8,17 +8,17 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// How a transport asks, for an operation on a job.
+// A transport checks an operation on a job.
 func ExampleRule() {
 	getJob, _ := auth.RuleFor(http.MethodGet, "/v1/jobs/{jobId}")
 	caller := auth.NewCaller("dashboard", auth.ByToken, auth.Grant{Role: auth.Read, Tenants: []string{"tenant_a"}})
 
-	fmt.Println(getJob.Admit(caller)) // Before the job is looked for.
+	fmt.Println(getJob.Admit(caller)) // Before the job is read.
 	for _, owner := range []string{"tenant_a", "tenant_b"} {
-		fmt.Println(owner, getJob.Allows(caller, owner)) // Where not: job_not_found.
+		fmt.Println(owner, getJob.Allows(caller, owner)) // If not: job_not_found.
 	}
 
-	submit, _ := auth.RuleOf("submitCommand")
+	submit, _ := auth.RuleFor(http.MethodPost, "/v1/commands")
 	fmt.Println(problem.From(submit.Admit(caller)).Detail)
 	// Output:
 	// <nil>

@@ -2,35 +2,49 @@ package auth
 
 import (
 	"cmp"
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 )
 
-// The defaults of an [IssuerConfig].
+// DefaultRolesClaim is the claim that lists grants.
+const DefaultRolesClaim = "lucius_roles"
+
+// The times of the fetches of an issuer's keys.
 const (
-	// DefaultRolesClaim is the claim that lists grants.
-	DefaultRolesClaim = "lucius_roles"
-	// DefaultLeeway is how far the issuer's clock may be off.
-	DefaultLeeway = time.Minute
-	// DefaultRefetch is the shortest time between two fetches of the issuer's keys.
-	DefaultRefetch = 10 * time.Second
-	// DefaultRefresh is the age at which keys are fetched again.
-	DefaultRefresh = time.Hour
+	// refetchInterval is the shortest time between two fetches, also if tokens name
+	// unknown keys.
+	refetchInterval = 10 * time.Second
+	// refreshAge is the age at which keys are fetched again.
+	refreshAge = time.Hour
+	// maxKeyAge is how long keys stay in use while the issuer does not answer. Older
+	// keys may have been withdrawn.
+	maxKeyAge = 24 * time.Hour
+	// fetchTimeout is how long a fetch may take.
+	fetchTimeout = 5 * time.Second
+	// firstDelay and lastDelay are the delays after failed fetches in a row.
+	firstDelay = time.Second
+	lastDelay  = 30 * time.Second
 )
 
-// maxKeyAge is how long keys stay in use while the issuer does not answer. Older keys
-// may have been withdrawn.
-const maxKeyAge = 24 * time.Hour
-
-// fetchTimeout is how long a fetch of the issuer's keys may take.
-const fetchTimeout = 5 * time.Second
+// The limits of an issuer's answers.
+const (
+	maxAnswer  = 1 << 20 // bytes
+	maxKeys    = 256
+	minRSABits = 2048
+)
 
 // IssuerConfig configures an [Issuer].
 type IssuerConfig struct {
@@ -42,32 +56,10 @@ type IssuerConfig struct {
 	// RolesClaim is the claim that lists a caller's grants as [ParseGrant] reads
 	// them. Optional. Defaults to [DefaultRolesClaim].
 	RolesClaim string
-	// Algorithms are the signature algorithms that a token may use: RS256, RS384,
-	// RS512, PS256, PS384, PS512, ES256, ES384, ES512 or EdDSA. Optional. Defaults
-	// to all of these except those with SHA-384 and SHA-512.
-	Algorithms []string
-	// Leeway is how far the issuer's clock may be off. Optional. Defaults to
-	// [DefaultLeeway].
-	Leeway time.Duration
-	// Refetch is the shortest time between two fetches of the issuer's keys, also
-	// if tokens name unknown ones. Optional. Defaults to [DefaultRefetch].
-	Refetch time.Duration
-	// Refresh is the age at which keys are fetched again. Optional. Defaults
-	// to [DefaultRefresh].
-	Refresh time.Duration
 	// Transport sends the requests to the issuer. Optional. Defaults to one with
 	// the proxy of the environment.
 	Transport http.RoundTripper
 }
-
-// asymmetric are the algorithms that Algorithms may list: none uses a shared secret.
-var asymmetric = []jose.SignatureAlgorithm{
-	jose.RS256, jose.PS256, jose.ES256, jose.EdDSA,
-	jose.RS384, jose.RS512, jose.PS384, jose.PS512, jose.ES384, jose.ES512,
-}
-
-// usual is how many of them are allowed by default.
-const usual = 4
 
 // Validate names the first field that is missing or invalid.
 func (c IssuerConfig) Validate() error {
@@ -76,16 +68,6 @@ func (c IssuerConfig) Validate() error {
 	}
 	if c.Audience == "" {
 		return errors.New("auth: Audience is required with an issuer: otherwise its tokens for other services would be accepted")
-	}
-	for _, algorithm := range c.Algorithms {
-		if !slices.Contains(asymmetric, jose.SignatureAlgorithm(algorithm)) {
-			return fmt.Errorf("auth: Algorithms has %q and must be some of %s", algorithm, oneOf(asymmetric))
-		}
-	}
-	for name, field := range map[string]time.Duration{"Leeway": c.Leeway, "Refetch": c.Refetch, "Refresh": c.Refresh} {
-		if field < 0 {
-			return fmt.Errorf("auth: %s must not be negative", name)
-		}
 	}
 	return nil
 }
@@ -112,19 +94,21 @@ var ErrIssuerUnavailable = errors.New("the issuer's keys cannot be fetched")
 // Issuer checks the tokens of one OpenID Connect issuer. It sends the issuer no
 // request before the first token. It is safe for concurrent use.
 type Issuer struct {
-	cfg        IssuerConfig
-	algorithms []jose.SignatureAlgorithm
-	client     *http.Client
+	cfg    IssuerConfig
+	client *http.Client
 
 	mu sync.Mutex
-	// keys are from the last successful fetch, nil before the first.
-	keys *keySet
+	// keys are those of the last successful fetch by their ids, nil before the first.
+	// invariant: a map in keys is never changed.
+	keys map[string][]jose.JSONWebKey
+	// fetched is when keys were fetched, the zero time before the first fetch.
+	fetched time.Time
 	// next is the earliest time of the next fetch.
 	next time.Time
 	// failures counts the failed fetches since the last success, failed is the last error.
 	failures int
 	failed   error
-	// underway is closed when the fetch that is under way ends.
+	// underway is closed when the fetch that is under way ends, nil without one.
 	underway chan struct{}
 }
 
@@ -134,15 +118,189 @@ func NewIssuer(cfg IssuerConfig) (*Issuer, error) {
 		return nil, err
 	}
 	cfg.RolesClaim = cmp.Or(cfg.RolesClaim, DefaultRolesClaim)
-	cfg.Leeway = cmp.Or(cfg.Leeway, DefaultLeeway)
-	cfg.Refetch = cmp.Or(cfg.Refetch, DefaultRefetch)
-	cfg.Refresh = cmp.Or(cfg.Refresh, DefaultRefresh)
-	i := &Issuer{cfg: cfg, client: newClient(cfg.Transport), algorithms: asymmetric[:usual]}
-	if len(cfg.Algorithms) > 0 {
-		i.algorithms = nil
-		for _, algorithm := range cfg.Algorithms {
-			i.algorithms = append(i.algorithms, jose.SignatureAlgorithm(algorithm))
+	if cfg.Transport == nil {
+		cfg.Transport = &http.Transport{
+			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConns: 2, IdleConnTimeout: 30 * time.Second,
 		}
 	}
-	return i, nil
+	return &Issuer{cfg: cfg, client: &http.Client{
+		Transport: cfg.Transport,
+		// It follows no redirect: keys come only from the configured place.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// key returns the keys with the id that fit the algorithm. It fetches the keys again
+// if the id is unknown, but a flood of made-up ids costs only one fetch in each
+// interval. It returns [ErrIssuerUnavailable] if there are no keys at all, or if the
+// issuer may have a new one that could not be fetched.
+//
+// It does not wait for the refresh of old keys, so that a slow issuer slows only
+// tokens with new keys, unless the keys are so old that one may have been withdrawn.
+func (i *Issuer) key(ctx context.Context, id string, algorithm jose.SignatureAlgorithm) ([]jose.JSONWebKey, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	now := time.Now()
+	found := i.inUse(id, algorithm)
+	if len(found) == 0 || now.Sub(i.fetched) >= refreshAge {
+		wait := len(found) == 0 || now.Sub(i.next) >= refreshAge
+		if i.underway == nil && !now.Before(i.next) {
+			i.underway = make(chan struct{})
+			go i.refresh(i.underway) //nolint:gosec // it outlives the request: others wait for it as well
+		}
+		if underway := i.underway; wait && underway != nil {
+			var gone error
+			i.mu.Unlock()
+			select {
+			case <-underway:
+			case <-ctx.Done():
+				gone = ctx.Err()
+			}
+			i.mu.Lock()
+			if gone != nil {
+				return nil, fmt.Errorf("%w: %w", ErrIssuerUnavailable, gone)
+			}
+			found = i.inUse(id, algorithm)
+		}
+	}
+	switch {
+	case len(found) > 0:
+		return found, nil
+	case i.failed != nil:
+		return nil, fmt.Errorf("%w: %w", ErrIssuerUnavailable, i.failed)
+	case time.Since(i.fetched) > maxKeyAge:
+		return nil, fmt.Errorf("%w: the next fetch is not due yet", ErrIssuerUnavailable)
+	default:
+		return nil, fmt.Errorf("key %.64q: the issuer has no such key for this algorithm", id)
+	}
+}
+
+// inUse returns those of the keys in use that have the id and fit the algorithm. The
+// mutex is held.
+func (i *Issuer) inUse(id string, algorithm jose.SignatureAlgorithm) []jose.JSONWebKey {
+	if time.Since(i.fetched) > maxKeyAge {
+		return nil
+	}
+	var found []jose.JSONWebKey
+	for _, key := range i.keys[id] {
+		if fits(key, algorithm) {
+			found = append(found, key)
+		}
+	}
+	return found
+}
+
+// fits reports whether the key is for the algorithm. A token names both, so without
+// this check it could make the server use a key with the wrong algorithm.
+func fits(key jose.JSONWebKey, algorithm jose.SignatureAlgorithm) bool {
+	if key.Algorithm != "" && key.Algorithm != string(algorithm) {
+		return false
+	}
+	switch key.Key.(type) {
+	case *rsa.PublicKey:
+		return strings.HasPrefix(string(algorithm), "RS") || strings.HasPrefix(string(algorithm), "PS")
+	case *ecdsa.PublicKey:
+		return strings.HasPrefix(string(algorithm), "ES")
+	case ed25519.PublicKey:
+		return algorithm == jose.EdDSA
+	default:
+		return false
+	}
+}
+
+// refresh fetches the keys and puts them into use. It outlives the request that began
+// it, because other requests wait for it as well.
+func (i *Issuer) refresh(done chan struct{}) {
+	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
+	defer cancel()
+	keys, err := i.fetch(ctx)
+	now := time.Now()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.underway, i.failed = nil, err
+	if err == nil {
+		i.keys, i.fetched, i.failures, i.next = keys, now, 0, now.Add(refetchInterval)
+	} else {
+		i.failures++
+		i.next = now.Add(min(firstDelay<<min(i.failures-1, 8), lastDelay))
+	}
+	close(done)
+}
+
+// fetch asks the issuer for its keys, and returns by their ids those that can check
+// signatures. It skips the others: an issuer may have keys for other purposes.
+//
+// Source: OpenID Connect Discovery 1.0, section 4.
+func (i *Issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error) {
+	var discovery struct {
+		Issuer  string `json:"issuer"`
+		KeysURL string `json:"jwks_uri"`
+	}
+	if err := i.get(ctx, strings.TrimSuffix(i.cfg.URL, "/")+"/.well-known/openid-configuration", &discovery); err != nil {
+		return nil, fmt.Errorf("discover the issuer: %w", err)
+	}
+	if discovery.Issuer != i.cfg.URL {
+		return nil, fmt.Errorf("discover the issuer: it calls itself %.256q", discovery.Issuer)
+	}
+	if strings.HasPrefix(i.cfg.URL, "https:") && !strings.HasPrefix(discovery.KeysURL, "https:") {
+		return nil, errors.New("discover the issuer: jwks_uri must be https")
+	}
+	if err := CheckIssuerURL(discovery.KeysURL); err != nil {
+		return nil, fmt.Errorf("discover the issuer: jwks_uri %w", err)
+	}
+	var listed struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := i.get(ctx, discovery.KeysURL, &listed); err != nil {
+		return nil, fmt.Errorf("get the issuer's keys: %w", err)
+	}
+	if len(listed.Keys) > maxKeys {
+		return nil, fmt.Errorf("the issuer has %d keys; at most %d are taken", len(listed.Keys), maxKeys)
+	}
+	keys := map[string][]jose.JSONWebKey{}
+	for _, text := range listed.Keys {
+		var key jose.JSONWebKey
+		if err := json.Unmarshal(text, &key); err == nil && checksSignatures(&key) {
+			keys[key.KeyID] = append(keys[key.KeyID], key)
+		}
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("none of the issuer's keys can be used")
+	}
+	return keys, nil
+}
+
+// checksSignatures reports whether the key is a public key for signatures, has an id,
+// and is long enough. A shared secret does not count.
+func checksSignatures(key *jose.JSONWebKey) bool {
+	if key.KeyID == "" || !key.IsPublic() || !key.Valid() || key.Use != "" && key.Use != "sig" {
+		return false
+	}
+	public, isRSA := key.Key.(*rsa.PublicKey)
+	return !isRSA || public.N.BitLen() >= minRSABits
+}
+
+// get reads a JSON answer of limited size.
+func (i *Issuer) get(ctx context.Context, url string, into any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Accept", "application/json")
+	response, err := i.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }() // It was only read.
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answered %s", url, response.Status)
+	}
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	if err != nil {
+		return err
+	}
+	if len(answer) > maxAnswer {
+		return fmt.Errorf("%s answered more than %d bytes", url, maxAnswer)
+	}
+	return json.Unmarshal(answer, into)
 }

@@ -26,10 +26,10 @@ const issuerURL = "https://issuer.example/realm"
 // issuer is an OpenID Connect issuer without a network.
 type issuer struct {
 	mu sync.Mutex
-	// discovery is what it says about itself, keys what it answers for its keys.
+	// discovery is its answer about itself, keys its answer for the keys.
 	discovery map[string]any
 	keys      []any
-	// down is why it does not answer; answer stands for any other answer.
+	// down is the error of each request to it; answer replaces its answers.
 	down   error
 	answer func(r *http.Request) *http.Response
 	// takes is how long it takes to answer.
@@ -50,8 +50,8 @@ func (i *issuer) set(change func()) {
 	change()
 }
 
-// looks is how often it was asked for its keys.
-func (i *issuer) looks() int {
+// fetches returns how often it was asked for its keys.
+func (i *issuer) fetches() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.asked["/realm/.well-known/openid-configuration"]
@@ -119,13 +119,13 @@ type pair struct {
 	algorithm jose.SignatureAlgorithm
 }
 
-// public is the key as the issuer publishes it.
+// public returns the key as the issuer publishes it.
 func (p pair) public() jose.JSONWebKey {
 	signer := p.private.(crypto.Signer)
 	return jose.JSONWebKey{Key: signer.Public(), KeyID: p.id, Algorithm: string(p.algorithm), Use: "sig"}
 }
 
-// The keys of the tests. RSA keys take long to make, so there are only two.
+// The RSA keys of all tests: they take long to generate.
 var (
 	rsaKey      = sync.OnceValue(func() any { return must(rsa.GenerateKey(rand.Reader, 2048)) })
 	otherRSAKey = sync.OnceValue(func() any { return must(rsa.GenerateKey(rand.Reader, 2048)) })
@@ -147,8 +147,8 @@ func edKey(id string) pair {
 	return pair{id, must(private, err), jose.EdDSA}
 }
 
-// claims are those of a token that is good now, with changes: nil takes a claim
-// away.
+// claims returns those of a token that is valid now, with changes: nil removes a
+// claim.
 func claims(changes map[string]any) map[string]any {
 	now := time.Now()
 	all := map[string]any{

@@ -19,28 +19,26 @@ const (
 	maxKeyID   = 512 // bytes
 )
 
-// The reasons to refuse a JWT, in addition to those of the library. They are for the
-// log.
-var (
-	errHeader  = errors.New("its header has no key id, or one that is too long, or names another type of token")
-	errNoEnd   = errors.New("it does not say when it expires")
-	errSubject = errors.New("its subject is missing, too long, or not printable")
-	errRoles   = errors.New("its roles are neither a list of texts nor a text")
-)
+// leeway is how far the issuer's clock may be off.
+const leeway = time.Minute
+
+// algorithms are the signature algorithms that a token may use: none uses a shared
+// secret.
+var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.PS256, jose.ES256, jose.EdDSA}
 
 // authenticate returns the caller of the token. The error is for the log, except
 // [ErrIssuerUnavailable].
 //
 // Source: RFC 7519 and RFC 8725.
 func (i *Issuer) authenticate(ctx context.Context, token string) (Caller, error) {
-	// A token that is not signed with an algorithm of the list does not parse.
-	parsed, err := jwt.ParseSigned(token, i.algorithms)
+	// A token that is not signed with one of the algorithms does not parse.
+	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {
 		return Caller{}, fmt.Errorf("parse: %w", err)
 	}
 	header := parsed.Headers[0]
 	if header.KeyID == "" || len(header.KeyID) > maxKeyID || !isAccessToken(header) {
-		return Caller{}, errHeader
+		return Caller{}, errors.New("its header has no key id, or one that is too long, or names another type of token")
 	}
 	keys, err := i.key(ctx, header.KeyID, jose.SignatureAlgorithm(header.Algorithm))
 	if err != nil {
@@ -56,8 +54,16 @@ func (i *Issuer) authenticate(ctx context.Context, token string) (Caller, error)
 	if err != nil {
 		return Caller{}, fmt.Errorf("verify: %w", err)
 	}
-	if err := i.check(standard, time.Now()); err != nil {
+	if standard.Expiry == nil {
+		return Caller{}, errors.New("it does not say when it expires")
+	}
+	expected := jwt.Expected{Issuer: i.cfg.URL, AnyAudience: jwt.Audience{i.cfg.Audience}, Time: time.Now()}
+	if err := standard.ValidateWithLeeway(expected, leeway); err != nil {
 		return Caller{}, err
+	}
+	if standard.Subject == "" || len(standard.Subject) > maxSubject ||
+		strings.ContainsFunc(standard.Subject, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return Caller{}, errors.New("its subject is missing, too long, or not printable")
 	}
 	grants, err := readGrants(claims[i.cfg.RolesClaim])
 	return NewCaller("oidc:"+standard.Subject, ByJWT, grants...), err
@@ -67,32 +73,9 @@ func (i *Issuer) authenticate(ctx context.Context, token string) (Caller, error)
 // token and not, for example, of a logout token.
 func isAccessToken(header jose.Header) bool {
 	kind, there := header.ExtraHeaders[jose.HeaderType]
-	if !there {
-		return true
-	}
 	text, _ := kind.(string)
-	switch strings.TrimPrefix(strings.ToLower(text), "application/") {
-	case "jwt", "at+jwt":
-		return true
-	default:
-		return false
-	}
-}
-
-// check checks the claims that every token must have.
-func (i *Issuer) check(claims jwt.Claims, now time.Time) error {
-	if claims.Expiry == nil {
-		return errNoEnd
-	}
-	expected := jwt.Expected{Issuer: i.cfg.URL, AnyAudience: jwt.Audience{i.cfg.Audience}, Time: now}
-	if err := claims.ValidateWithLeeway(expected, i.cfg.Leeway); err != nil {
-		return err
-	}
-	if claims.Subject == "" || len(claims.Subject) > maxSubject ||
-		strings.ContainsFunc(claims.Subject, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return errSubject
-	}
-	return nil
+	text = strings.TrimPrefix(strings.ToLower(text), "application/")
+	return !there || text == "jwt" || text == "at+jwt"
 }
 
 // readGrants reads the claim of roles: a list of texts, or one text with spaces
@@ -106,7 +89,7 @@ func readGrants(claim json.RawMessage) ([]Grant, error) {
 	if err := json.Unmarshal(claim, &texts); err != nil {
 		var text string
 		if err := json.Unmarshal(claim, &text); err != nil {
-			return nil, errRoles
+			return nil, errors.New("its roles are neither a list of texts nor a text")
 		}
 		texts = strings.Fields(text)
 	}

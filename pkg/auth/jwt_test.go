@@ -33,7 +33,7 @@ func TestJWT_IsACaller(t *testing.T) {
 	}
 }
 
-func TestJWT_Takes(t *testing.T) {
+func TestJWT_IsAccepted(t *testing.T) {
 	t.Parallel()
 	key := ecKey("k")
 	guarded := newIssuer(key.public()).checker(t)
@@ -54,7 +54,7 @@ func TestJWT_Takes(t *testing.T) {
 	}
 }
 
-// raw is a token that no library would make.
+// raw returns a token that no library would make.
 func raw(header, claims any, signature string) string {
 	part := func(v any) string { return base64.RawURLEncoding.EncodeToString([]byte(encoded(v))) }
 	return part(header) + "." + part(claims) + "." + signature
@@ -132,7 +132,7 @@ func TestJWT_Hostile(t *testing.T) {
 	}
 }
 
-// signed is a token with any payload and any header.
+// signed returns a token with any payload and any header.
 func (p pair) signed(t *testing.T, payload any, options *jose.SignerOptions) string {
 	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: p.algorithm, Key: p.private}, options.WithHeader("kid", p.id))
@@ -155,13 +155,13 @@ func TestJWT_Roles(t *testing.T) {
 		claim any
 		want  string
 	}{
-		"a list":                    {[]string{"read:a", "admin:*"}, "read:a admin:*"},
-		"a text":                    {"read:a  admin:*", "read:a admin:*"},
-		"none":                      {nil, ""},
-		"null":                      {json.RawMessage("null"), ""},
-		"what is wrong is left out": {[]string{"chef:*", "read:a", "platform:*:", "submit:*:ocr", ""}, "read:a"},
-		"of another claim":          {"", ""},
-		"the first hundred of many": {append(make([]string, 100), "admin:*"), ""},
+		"a list":                     {[]string{"read:a", "admin:*"}, "read:a admin:*"},
+		"a text":                     {"read:a  admin:*", "read:a admin:*"},
+		"none":                       {nil, ""},
+		"null":                       {json.RawMessage("null"), ""},
+		"invalid grants are skipped": {[]string{"chef:*", "read:a", "platform:*:", "submit:*:ocr", ""}, "read:a"},
+		"of another claim":           {"", ""},
+		"the first hundred of many":  {append(make([]string, 100), "admin:*"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -170,10 +170,10 @@ func TestJWT_Roles(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, grant := range grants(t, "read:a", "admin:*", "submit:tenant_a", "submit:*", "platform:*") {
-				tenant := strings.Join(grant.Tenants, "")
-				if caller.May(grant.Role, tenant) {
-					got = append(got, grant.String())
+			for _, text := range []string{"read:a", "admin:*", "submit:tenant_a", "submit:*", "platform:*"} {
+				grant := grants(t, text)[0]
+				if caller.May(grant.Role, strings.Join(grant.Tenants, "")) {
+					got = append(got, text)
 				}
 			}
 			if strings.Join(got, " ") != test.want {
@@ -183,35 +183,19 @@ func TestJWT_Roles(t *testing.T) {
 	}
 }
 
-func TestNewIssuer_NamesTheFieldThatMakesNoSense(t *testing.T) {
+func TestNewIssuer_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]auth.IssuerConfig{
 		"URL must be an https URL":         {Audience: "a"},
 		"URL must be https":                {URL: "http://issuer.example", Audience: "a"},
 		"URL must be an https URL without": {URL: "https://u:p@issuer.example", Audience: "a"},
 		"Audience is required":             {URL: issuerURL},
-		`Algorithms has "none"`:            {URL: issuerURL, Audience: "a", Algorithms: []string{"RS256", "none"}},
-		`Algorithms has "HS256"`:           {URL: issuerURL, Audience: "a", Algorithms: []string{"HS256"}},
-		"Leeway must not be negative":      {URL: issuerURL, Audience: "a", Leeway: -1},
-		"Refetch must not be negative":     {URL: issuerURL, Audience: "a", Refetch: -1},
-		"Refresh must not be negative":     {URL: issuerURL, Audience: "a", Refresh: -1},
 	} {
 		if _, err := auth.NewIssuer(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("answered %v, want %q", err, want)
 		}
 	}
-	if _, err := auth.NewIssuer(auth.IssuerConfig{URL: "http://127.0.0.1:5556/dex", Audience: "a", Algorithms: []string{"ES384"}}); err != nil {
+	if _, err := auth.NewIssuer(auth.IssuerConfig{URL: "http://127.0.0.1:5556/dex", Audience: "a"}); err != nil {
 		t.Errorf("an issuer on this host: %v", err)
 	}
-}
-
-func TestJWT_OnlyWithTheAlgorithmsThatWereAskedFor(t *testing.T) {
-	t.Parallel()
-	key, other := ecKey("k"), pair{"r", rsaKey(), jose.RS512}
-	guarded := newIssuer(key.public(), other.public()).checker(t, func(c *auth.IssuerConfig) { c.Algorithms = []string{"RS512"} })
-	if _, err := send(t, guarded, other.sign(t, claims(nil))); err != nil {
-		t.Errorf("RS512: %v", err)
-	}
-	caller, err := send(t, guarded, key.sign(t, claims(nil)))
-	refused(t, caller, err, auth.ErrInvalidCredential)
 }

@@ -18,15 +18,22 @@ import (
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
-func TestIssuer_IsNotAskedBeforeTheFirstTokenAndThenOnce(t *testing.T) {
+// The shortest time between two fetches of the keys, and the age at which they are
+// fetched again.
+const (
+	refetch = 10 * time.Second
+	refresh = time.Hour
+)
+
+func TestIssuer_IsFetchedOnceByTheFirstTokens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		key := edKey("k")
 		fake := newIssuer(key.public())
 		fake.takes = time.Second
 		guarded := fake.checker(t)
-		if fake.looks() != 0 {
-			t.Error("the issuer was asked at the start")
+		if fake.fetches() != 0 {
+			t.Error("the issuer was asked before the first token")
 		}
 		token := key.sign(t, claims(nil))
 		var group sync.WaitGroup
@@ -38,8 +45,8 @@ func TestIssuer_IsNotAskedBeforeTheFirstTokenAndThenOnce(t *testing.T) {
 			})
 		}
 		group.Wait()
-		if fake.looks() != 1 {
-			t.Errorf("100 tokens at once made %d looks", fake.looks())
+		if fake.fetches() != 1 {
+			t.Errorf("100 tokens at once caused %d fetches", fake.fetches())
 		}
 	})
 }
@@ -54,7 +61,7 @@ func TestIssuer_RotatesItsKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		fake.set(func() { fake.keys = []any{young.public()} })
-		time.Sleep(auth.DefaultRefetch)
+		time.Sleep(refetch)
 		if _, err := send(t, guarded, young.sign(t, claims(nil))); err != nil {
 			t.Errorf("the new key is not found: %v", err)
 		}
@@ -63,7 +70,7 @@ func TestIssuer_RotatesItsKeys(t *testing.T) {
 	})
 }
 
-func TestIssuer_AFloodOfKeyIDsCostsOneLookInAnInterval(t *testing.T) {
+func TestIssuer_AFloodOfKeyIDsCostsOneFetchInAnInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		key := edKey("k")
@@ -78,15 +85,15 @@ func TestIssuer_AFloodOfKeyIDsCostsOneLookInAnInterval(t *testing.T) {
 			if _, err := send(t, guarded, key.sign(t, claims(nil))); err != nil {
 				t.Errorf("a good token is refused in the flood: %v", err)
 			}
-			if fake.looks() != n+1 {
-				t.Errorf("%d looks in %d intervals", fake.looks(), n+1)
+			if fake.fetches() != n+1 {
+				t.Errorf("%d fetches in %d intervals", fake.fetches(), n+1)
 			}
-			time.Sleep(auth.DefaultRefetch)
+			time.Sleep(refetch)
 		}
 	})
 }
 
-func TestIssuer_IsLookedAtAgainInTheBackground(t *testing.T) {
+func TestIssuer_RefreshesOldKeysInTheBackground(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		withdrawn := edKey("k")
@@ -97,7 +104,7 @@ func TestIssuer_IsLookedAtAgainInTheBackground(t *testing.T) {
 			t.Fatal(err)
 		}
 		fake.set(func() { fake.keys = []any{edKey("other").public()}; fake.takes = time.Second })
-		time.Sleep(auth.DefaultRefresh)
+		time.Sleep(refresh)
 		begun := time.Now()
 		if _, err := send(t, guarded, token()); err != nil || time.Since(begun) > 0 {
 			t.Errorf("the token waited %s: %v", time.Since(begun), err)
@@ -109,9 +116,9 @@ func TestIssuer_IsLookedAtAgainInTheBackground(t *testing.T) {
 	})
 }
 
-// Tokens come now and then, and the first after a pause could have a key that was
-// withdrawn long ago.
-func TestIssuer_IsAskedFirstWhereNobodyHasForLong(t *testing.T) {
+// The first token after a long pause could have a key that was withdrawn in the
+// meantime.
+func TestIssuer_RefreshesVeryOldKeysBeforeItUsesThem(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		withdrawn := edKey("k")
@@ -121,7 +128,7 @@ func TestIssuer_IsAskedFirstWhereNobodyHasForLong(t *testing.T) {
 			t.Fatal(err)
 		}
 		fake.set(func() { fake.keys = []any{edKey("other").public()}; fake.takes = time.Second })
-		time.Sleep(auth.DefaultRefresh + auth.DefaultRefetch)
+		time.Sleep(refresh + refetch)
 		for range 2 {
 			caller, err := send(t, guarded, withdrawn.sign(t, claims(nil)))
 			refused(t, caller, err, auth.ErrInvalidCredential)
@@ -129,7 +136,7 @@ func TestIssuer_IsAskedFirstWhereNobodyHasForLong(t *testing.T) {
 	})
 }
 
-// A token with a new key may be good: the client is to send it again.
+// A token with a new key may be valid: the client should send it again.
 func TestIssuer_ThatIsDownMayHaveANewKey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -140,7 +147,7 @@ func TestIssuer_ThatIsDownMayHaveANewKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		fake.set(func() { fake.down = errors.New("no route") })
-		time.Sleep(auth.DefaultRefetch)
+		time.Sleep(refetch)
 		for range 2 {
 			caller, err := send(t, guarded, young.sign(t, claims(nil)))
 			refused(t, caller, err, auth.ErrIssuerUnavailable)
@@ -151,7 +158,7 @@ func TestIssuer_ThatIsDownMayHaveANewKey(t *testing.T) {
 	})
 }
 
-func TestIssuer_ThatIsDownStopsNobodyForLong(t *testing.T) {
+func TestIssuer_ThatIsDownIsRetriedWithADelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		key := edKey("k")
@@ -162,15 +169,15 @@ func TestIssuer_ThatIsDownStopsNobodyForLong(t *testing.T) {
 			caller, err := send(t, guarded, key.sign(t, claims(nil)))
 			refused(t, caller, err, auth.ErrIssuerUnavailable)
 		}
-		if fake.looks() != 1 {
-			t.Errorf("%d looks at once", fake.looks())
+		if fake.fetches() != 1 {
+			t.Errorf("%d fetches at once", fake.fetches())
 		}
 		for range 600 {
 			time.Sleep(time.Second)
 			_, _ = send(t, guarded, key.sign(t, claims(nil)))
 		}
-		if looks := fake.looks(); looks < 15 || looks > 30 {
-			t.Errorf("%d looks in ten minutes", looks)
+		if fetches := fake.fetches(); fetches < 15 || fetches > 30 {
+			t.Errorf("%d fetches in ten minutes", fetches)
 		}
 		fake.set(func() { fake.down = nil })
 		time.Sleep(30 * time.Second)
@@ -180,7 +187,7 @@ func TestIssuer_ThatIsDownStopsNobodyForLong(t *testing.T) {
 	})
 }
 
-func TestIssuer_KeysOutliveItForADay(t *testing.T) {
+func TestIssuer_KeysAreUsedForADayWithoutIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		key := edKey("k")
@@ -200,7 +207,7 @@ func TestIssuer_KeysOutliveItForADay(t *testing.T) {
 	})
 }
 
-func TestIssuer_ThatHangsIsLeft(t *testing.T) {
+func TestIssuer_ThatHangsTimesOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		key := edKey("k")
@@ -214,17 +221,17 @@ func TestIssuer_ThatHangsIsLeft(t *testing.T) {
 		caller, err := guarded.Authenticate(r.WithContext(gone))
 		refused(t, caller, err, auth.ErrIssuerUnavailable)
 		if took := time.Since(begun); took != time.Second {
-			t.Errorf("a client that left waited %s", took)
+			t.Errorf("a client that gave up waited %s", took)
 		}
 		caller, err = guarded.Authenticate(r)
 		refused(t, caller, err, auth.ErrIssuerUnavailable)
 		if took := time.Since(begun); took > 6*time.Second {
-			t.Errorf("one that did not waited %s", took)
+			t.Errorf("one that did not give up waited %s", took)
 		}
 	})
 }
 
-func TestIssuer_AnswersThatAreNotTaken(t *testing.T) {
+func TestIssuer_AnswersThatAreRefused(t *testing.T) {
 	t.Parallel()
 	key := edKey("k")
 	weak := pair{"k", must(rsa.GenerateKey(rand.Reader, 1024)), jose.RS256}
@@ -237,7 +244,7 @@ func TestIssuer_AnswersThatAreNotTaken(t *testing.T) {
 		"it calls itself another":     func(i *issuer) { i.discovery["issuer"] = "https://other.example" },
 		"keys over plain http":        func(i *issuer) { i.discovery["jwks_uri"] = "http://127.0.0.1/keys" },
 		"keys in a file":              func(i *issuer) { i.discovery["jwks_uri"] = "file:///etc/keys" },
-		"no place of keys":            func(i *issuer) { delete(i.discovery, "jwks_uri") },
+		"no URL of keys":              func(i *issuer) { delete(i.discovery, "jwks_uri") },
 		"keys that are not there":     func(i *issuer) { i.discovery["jwks_uri"] = issuerURL + "/none" },
 		"no key":                      func(i *issuer) { i.keys = nil },
 		"keys of other kinds":         func(i *issuer) { i.keys = []any{map[string]string{"kty": "x"}, 7, encryption, nameless, private} },
@@ -266,7 +273,7 @@ func redirect(r *http.Request) *http.Response {
 	return found
 }
 
-// text has the issuer answer everything with that.
+// text makes the issuer answer every request with the body.
 func (i *issuer) text(body string) {
 	i.answer = func(*http.Request) *http.Response { return answer(http.StatusOK, body) }
 }

@@ -1,15 +1,195 @@
 package auth
 
 import (
-	"cmp"
+	"crypto/rand"
 	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"encoding/base32"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/lucius-project/lucius/pkg/reload"
 )
+
+// A token is TokenPrefix, 256 random bits and their CRC-32, both in base 32. The
+// prefix and the checksum let scanners of source code recognise a leaked token with
+// certainty; the checksum adds no protection.
+const (
+	TokenPrefix = "lucius_"
+	tokenBytes  = 32        // random bytes in a token
+	hashPrefix  = "sha256:" // of a hash in a token file
+)
+
+// tokenText is the encoding of tokens: one case, no padding, and a double click
+// selects the whole token.
+var tokenText = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// NewToken returns a new random token. Show it to its owner once and do not store it:
+// a token file holds its [HashToken].
+func NewToken() string {
+	secret := make([]byte, tokenBytes)
+	_, _ = rand.Read(secret) // It never fails: the process ends first.
+	return TokenPrefix + tokenText.EncodeToString(secret) + checksum(secret)
+}
+
+// checksum returns the CRC-32 of the secret, in seven characters.
+func checksum(secret []byte) string {
+	return tokenText.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE(secret)))
+}
+
+// wellFormed reports whether the text has the form of a token of [NewToken].
+func wellFormed(token string) bool {
+	encoded, ours := strings.CutPrefix(token, TokenPrefix)
+	size := tokenText.EncodedLen(tokenBytes)
+	if !ours || len(encoded) < size {
+		return false
+	}
+	secret, err := tokenText.DecodeString(encoded[:size])
+	return err == nil && subtle.ConstantTimeCompare([]byte(encoded[size:]), []byte(checksum(secret))) == 1
+}
+
+// HashToken returns the entry for a token in a token file: sha256: and the SHA-256 of
+// the whole token in hexadecimal.
+//
+// A fast hash is right here. Slow hashes such as bcrypt protect secrets that people
+// choose, because an attacker who has the file can try the likely ones. Guessing 256
+// random bits is hopeless at any speed, and a slow hash would only let clients with
+// wrong tokens keep the server busy. So tokens that [NewToken] did not create are
+// refused.
+func HashToken(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hashPrefix + hex.EncodeToString(sum[:])
+}
+
+// parseHash reads what [HashToken] writes.
+func parseHash(text string) (sum [sha256.Size]byte, ok bool) {
+	digits, ok := strings.CutPrefix(text, hashPrefix)
+	if !ok || len(digits) != hex.EncodedLen(len(sum)) {
+		return sum, false
+	}
+	_, err := hex.Decode(sum[:], []byte(digits))
+	return sum, err == nil
+}
+
+// File holds the callers of a token file. It is safe for concurrent use, except that
+// only one function of [File.Look] may run at a time.
+type File struct {
+	path    string
+	current atomic.Pointer[directory]
+}
+
+// OpenFile reads a token file. It returns an error that wraps [fs.ErrNotExist]
+// if there is none, or that joins a [reload.FileError] for each mistake.
+func OpenFile(path string) (*File, error) {
+	f := &File{path: path}
+	_, load := f.Look()
+	if _, err := load(); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Look reads the file. It returns a hash of its content, or of the error of reading
+// it, and a function that puts the content into use if it is valid. Otherwise the
+// function keeps the callers in use, and returns the error of [OpenFile]. It is for a
+// [reload.Watcher].
+func (f *File) Look() (string, reload.Load) {
+	file := readFile(f.path)
+	seen := digest(file)
+	return seen, func() ([]any, error) {
+		if file.err != nil {
+			return nil, fmt.Errorf("token file: %w", file.err)
+		}
+		read, err := parse(f.path, file.text)
+		if err != nil {
+			return nil, err
+		}
+		read.digest = seen
+		f.current.Store(read)
+		return []any{"callers", len(read.callers)}, nil
+	}
+}
+
+// InUse returns the hash of the text in use, comparable with [File.Look]'s.
+func (f *File) InUse() string { return f.current.Load().digest }
+
+// byToken returns the caller that has the token. A nil File has none.
+func (f *File) byToken(token string) (Caller, error) {
+	if f != nil && wellFormed(token) {
+		if caller, ok := f.current.Load().byHash(sha256.Sum256([]byte(token))); ok {
+			return caller, nil
+		}
+	}
+	return Caller{}, errUnknownToken
+}
+
+// byCertificate returns the caller that has one of the names in a client certificate,
+// which the handshake has verified: a URI first, then the common name. A nil File has
+// none.
+func (f *File) byCertificate(certificate *x509.Certificate) (Caller, error) {
+	if time.Now().After(certificate.NotAfter) {
+		return Caller{}, errors.New("the client certificate has expired") // Since the handshake.
+	}
+	if f != nil {
+		var names []string
+		for _, uri := range certificate.URIs {
+			names = append(names, uriName+uri.String())
+		}
+		if certificate.Subject.CommonName != "" {
+			names = append(names, commonName+certificate.Subject.CommonName)
+		}
+		now := f.current.Load()
+		for _, name := range names {
+			if i, known := now.certificates[name]; known {
+				caller := now.callers[i]
+				caller.origin = ByCertificate
+				return caller, nil
+			}
+		}
+	}
+	return Caller{}, errors.New("no caller has a name of the client certificate")
+}
+
+// directory holds the callers of one token file. It is immutable.
+type directory struct {
+	digest  string // Of the file's text.
+	callers []Caller
+	// tokens are the hashes of all tokens, by their first bytes.
+	tokens       map[[bucketSize]byte][]hashedToken
+	certificates map[string]int // The index of the caller that has the name.
+}
+
+const bucketSize = 8
+
+// hashedToken is a token's hash and the index of its caller.
+type hashedToken struct {
+	sum    [sha256.Size]byte
+	caller int
+}
+
+// byHash returns the caller that has the token with that hash. Hashes are compared in
+// constant time; which of them are compared depends on the first bytes of the hash of
+// the token that was sent, which its sender knows.
+func (d *directory) byHash(sum [sha256.Size]byte) (Caller, bool) {
+	for _, held := range d.tokens[[bucketSize]byte(sum[:])] {
+		if subtle.ConstantTimeCompare(held.sum[:], sum[:]) == 1 {
+			return d.callers[held.caller], true
+		}
+	}
+	return Caller{}, false
+}
 
 // The limits of a token file.
 const (
@@ -20,11 +200,17 @@ const (
 	fileVersion    = "1"
 )
 
-// The keys of a token file, and of a caller in it.
+// The keys of a token file, of a caller in it, and of a role of a caller.
 var (
 	fileKeys   = []string{"version", "callers"}
 	callerKeys = []string{"name", "tokens", "certificates", "roles"}
 	grantKeys  = []string{"role", "tenants", "services"}
+)
+
+// The prefixes of certificate names in a token file.
+const (
+	commonName = "cn:"
+	uriName    = "uri:"
 )
 
 // namePattern matches the name of a caller. It excludes the colon, so that no name
@@ -33,83 +219,38 @@ var namePattern = regexp.MustCompile(`^[A-Za-z0-9._@/-]{1,128}$`)
 
 const nameRule = "1 to 128 of the characters A-Z a-z 0-9 . _ @ / -"
 
-// directory holds the callers of one token file. It is immutable.
-type directory struct {
-	digest       string // Of the file's text.
-	callers      []Caller
-	tokens       map[bucket][]hashedToken
-	certificates map[string]int // the index of the caller that has the name
-}
-
-// hashedToken is a token's hash and the index of its caller.
-type hashedToken struct {
-	sum    [sha256.Size]byte
-	caller int
-}
-
-// bucket is the first bytes of a hash, the key of the index.
-type bucket [8]byte
-
-func bucketOf(sum [sha256.Size]byte) bucket { return bucket(sum[:len(bucket{})]) }
-
-// claimed records, while a file is read, which caller has each unique value.
-type claimed struct {
-	names, certificates map[string]int
-	tokens              map[[sha256.Size]byte]int
-}
-
-// index builds the index of tokens.
-func (c *claimed) index() map[bucket][]hashedToken {
-	index := make(map[bucket][]hashedToken, len(c.tokens))
-	for sum, caller := range c.tokens {
-		index[bucketOf(sum)] = append(index[bucketOf(sum)], hashedToken{sum, caller})
-	}
-	return index
-}
-
 // parse reads a token file. The error joins a [reload.FileError] for each mistake, by
 // line.
 func parse(file string, text []byte) (*directory, error) {
-	r := &reader{file: file}
-	directory := r.directory(text)
+	r := &reader{file: file, taken: map[string]int{}}
+	d := &directory{tokens: map[[bucketSize]byte][]hashedToken{}, certificates: map[string]int{}}
+	if top, ok := r.document(text); ok {
+		members := r.members(top, fileKeys)
+		if version, ok := r.text(members["version"]); ok && version != fileVersion {
+			r.fail(members["version"], "is %q and must be %s", version, fileVersion)
+		}
+		if members["callers"].absent() {
+			r.fail(members["callers"], "must name at least one caller")
+		}
+		for i, v := range r.list(members["callers"], maxCallers) {
+			d.callers = append(d.callers, r.caller(v, i, d))
+		}
+	}
 	if len(r.faults) == 0 {
-		return directory, nil
+		return d, nil
 	}
-	slices.SortStableFunc(r.faults, func(a, b error) int { return cmp.Compare(lineOf(a), lineOf(b)) })
-	return nil, errors.Join(r.faults...)
+	slices.SortStableFunc(r.faults, func(a, b *reload.FileError) int { return a.Line - b.Line })
+	faults := make([]error, len(r.faults))
+	for i, fault := range r.faults {
+		faults[i] = fault
+	}
+	return nil, errors.Join(faults...)
 }
 
-func lineOf(err error) int {
-	if fault, ok := errors.AsType[*reload.FileError](err); ok {
-		return fault.Line
-	}
-	return 0
-}
-
-// directory reads the whole file.
-func (r *reader) directory(text []byte) *directory {
-	top, ok := r.document(text)
-	if !ok {
-		return nil
-	}
-	members := r.members(top, fileKeys...)
-	if version, ok := r.text(members["version"]); ok && version != fileVersion {
-		r.fail(members["version"], "is %q and must be %s", version, fileVersion)
-	}
-	if members["callers"].absent() {
-		r.fail(members["callers"], "must name at least one caller")
-	}
-	c := claimed{map[string]int{}, map[string]int{}, map[[sha256.Size]byte]int{}}
-	var callers []Caller
-	for i, v := range r.list(members["callers"], maxCallers) {
-		callers = append(callers, r.caller(v, i, &c))
-	}
-	return &directory{callers: callers, tokens: c.index(), certificates: c.certificates}
-}
-
-// caller reads one caller, the i-th of the file.
-func (r *reader) caller(v value, i int, c *claimed) Caller {
-	members := r.members(v, callerKeys...)
+// caller reads the i-th caller of the file, and enters its credentials into the
+// directory.
+func (r *reader) caller(v value, i int, d *directory) Caller {
+	members := r.members(v, callerKeys)
 	name, ok := r.text(members["name"])
 	if ok && !namePattern.MatchString(name) {
 		r.fail(members["name"], "is %q and must be %s", name, nameRule)
@@ -118,49 +259,47 @@ func (r *reader) caller(v value, i int, c *claimed) Caller {
 		r.fail(members["name"], "is a token: its hash belongs under tokens, and the name is in logs")
 	}
 	if ok {
-		claim(r, members["name"], c.names, name, i)
+		r.claim(members["name"], "name "+name, i)
 	}
 	tokens := r.list(members["tokens"], maxCredentials)
 	certificates := r.list(members["certificates"], maxCredentials)
 	if members["tokens"].absent() && members["certificates"].absent() {
 		r.fail(members["tokens"], "is required, or else certificates")
 	}
-	for _, token := range tokens {
-		r.token(token, i, c)
+	for _, v := range tokens {
+		text, ok := r.text(v)
+		sum, valid := parseHash(text)
+		switch {
+		case valid:
+			r.claim(v, fmt.Sprintf("token %x", sum), i)
+			bucket := [bucketSize]byte(sum[:])
+			d.tokens[bucket] = append(d.tokens[bucket], hashedToken{sum, i})
+		case ok: // The text is not quoted: it could be the token itself.
+			r.fail(v, "must be %s and 64 hexadecimal digits, as `lucius token new` prints it", hashPrefix)
+		}
 	}
-	for _, certificate := range certificates {
-		r.certificate(certificate, i, c)
+	for _, v := range certificates {
+		text, ok := r.text(v)
+		kind, name, _ := strings.Cut(text, ":")
+		switch {
+		case !ok:
+		case kind+":" != commonName && kind+":" != uriName || strings.TrimSpace(name) == "":
+			r.fail(v, "is %q and must be %s and the subject's common name, or %s and a URI of the subject", text, commonName, uriName)
+		default:
+			r.claim(v, "certificate "+text, i)
+			d.certificates[text] = i
+		}
 	}
 	return NewCaller(name, ByToken, r.grants(members["roles"])...)
 }
 
-// token reads the hash of a token. Its errors do not quote the value, which could be
-// the token itself.
-func (r *reader) token(v value, i int, c *claimed) {
-	text, ok := r.text(v)
-	if !ok {
+// claim records that the i-th caller has the value, which no other may have.
+func (r *reader) claim(v value, key string, i int) {
+	if other, ok := r.taken[key]; ok {
+		r.fail(v, "is the same as one of callers[%d]", other)
 		return
 	}
-	sum, ok := parseHash(text)
-	if !ok {
-		r.fail(v, "must be %s and 64 hexadecimal digits, as `lucius token new` prints it", hashPrefix)
-		return
-	}
-	claim(r, v, c.tokens, sum, i)
-}
-
-// certificate reads the name of a client certificate.
-func (r *reader) certificate(v value, i int, c *claimed) {
-	text, ok := r.text(v)
-	if !ok {
-		return
-	}
-	kind, name, _ := strings.Cut(text, ":")
-	if kind+":" != commonName && kind+":" != uriName || strings.TrimSpace(name) == "" {
-		r.fail(v, "is %q and must be %s and the subject's common name, or %s and a URI of the subject", text, commonName, uriName)
-		return
-	}
-	claim(r, v, c.certificates, text, i)
+	r.taken[key] = i
 }
 
 // grants reads the roles of a caller.
@@ -171,17 +310,21 @@ func (r *reader) grants(v value) []Grant {
 	var grants []Grant
 	for _, v := range r.list(v, maxGrants) {
 		before := len(r.faults)
-		members := r.members(v, grantKeys...)
+		members := r.members(v, grantKeys)
 		role, _ := r.text(members["role"])
 		grant := Grant{Role: Role(role)}
-		grant.Tenants, grant.All = r.tenants(members["tenants"])
-		if services := members["services"]; services.node != nil && services.absent() {
-			r.fail(services, "must not be empty") // Only an absent list means all.
+		tenants, services := members["tenants"], members["services"]
+		if text, _ := tenants.scalar(); text == Everyone {
+			grant.All = true
+		} else if tenants.absent() {
+			r.fail(tenants, "is required: a list of tenants, or %q for all", Everyone)
+		} else {
+			grant.Tenants = r.texts(tenants, MaxListed)
 		}
-		for _, service := range r.list(members["services"], MaxListed) {
-			name, _ := r.text(service)
-			grant.Services = append(grant.Services, name)
+		if services.node != nil && services.absent() {
+			r.fail(services, "must not be empty") // Only a missing list means all.
 		}
+		grant.Services = r.texts(services, MaxListed)
 		if err := grant.Validate(); err != nil && len(r.faults) == before {
 			r.fail(v, "is not valid: %v", err)
 		}
@@ -190,35 +333,34 @@ func (r *reader) grants(v value) []Grant {
 	return grants
 }
 
-// tenants reads a list of tenants, or the star.
-func (r *reader) tenants(v value) (tenants []string, all bool) {
-	if text, single := singleText(v); single && text == Everyone {
-		return nil, true
-	}
-	if v.absent() {
-		r.fail(v, "is required: a list of tenants, or %q for all", Everyone)
-		return nil, false
-	}
-	for _, tenant := range r.list(v, MaxListed) {
-		name, _ := r.text(tenant)
-		tenants = append(tenants, name)
-	}
-	return tenants, false
+// content is a file's text, or the error of reading it.
+type content struct {
+	text []byte
+	err  error
 }
 
-// singleText returns the text of a value, if it is a single text.
-func singleText(v value) (string, bool) {
-	if v.absent() {
-		return "", false
+// readFile reads a file of limited size.
+func readFile(path string) content {
+	file, err := os.Open(path)
+	if err != nil {
+		return content{err: err}
 	}
-	return (&reader{}).text(v)
+	defer func() { _ = file.Close() }() // It was only read.
+	text, err := io.ReadAll(io.LimitReader(file, maxFileSize+1))
+	if err == nil && len(text) > maxFileSize {
+		err = &fs.PathError{Op: "read", Path: path, Err: errors.New("is too large")}
+	}
+	if err != nil {
+		return content{err: err}
+	}
+	return content{text: text}
 }
 
-// claim records that the i-th caller has the unique value.
-func claim[K comparable](r *reader, v value, taken map[K]int, key K, i int) {
-	if other, ok := taken[key]; ok {
-		r.fail(v, "is the same as one of callers[%d]", other)
-		return
+// digest returns a hash of the files' contents.
+func digest(files ...content) string {
+	hash := sha256.New()
+	for _, file := range files {
+		fmt.Fprintf(hash, "%x %q\n", sha256.Sum256(file.text), fmt.Sprint(file.err))
 	}
-	taken[key] = i
+	return hex.EncodeToString(hash.Sum(nil))
 }

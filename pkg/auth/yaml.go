@@ -25,7 +25,8 @@ type value struct {
 // reader collects all faults of a file, so that they are reported together.
 type reader struct {
 	file   string
-	faults []error
+	faults []*reload.FileError
+	taken  map[string]int // Which caller has each value that must be unique.
 }
 
 // fail records a fault of a value. It masks tokens, because the message may quote the
@@ -51,7 +52,15 @@ func (r *reader) document(text []byte) (top value, ok bool) {
 	}
 	parsed, err := parser.ParseBytes(text, 0)
 	if err != nil {
-		r.syntax(err)
+		where, message := value{}, err.Error()
+		if located, ok := errors.AsType[yaml.Error](err); ok {
+			message = located.GetMessage()
+			if token := located.GetToken(); token != nil && token.Position != nil {
+				where.line = token.Position.Line
+			}
+		}
+		message, _, _ = strings.Cut(message, "\n") // Its other lines quote the file.
+		r.fail(where, "is not valid YAML: %s", message)
 		return value{}, false
 	}
 	if len(parsed.Docs) != 1 || parsed.Docs[0].Body == nil {
@@ -59,20 +68,6 @@ func (r *reader) document(text []byte) (top value, ok bool) {
 		return value{}, false
 	}
 	return at("", parsed.Docs[0].Body, 1), true
-}
-
-// syntax records the library's error with its line, and the first line of its
-// message: the lines that follow quote the file.
-func (r *reader) syntax(err error) {
-	where, message := value{}, err.Error()
-	if located, ok := errors.AsType[yaml.Error](err); ok {
-		message = located.GetMessage()
-		if token := located.GetToken(); token != nil && token.Position != nil {
-			where.line = token.Position.Line
-		}
-	}
-	message, _, _ = strings.Cut(message, "\n")
-	r.fail(where, "is not valid YAML: %s", message)
 }
 
 // at returns the value of a node; line is used if the node has no position.
@@ -84,7 +79,7 @@ func at(path string, node ast.Node, line int) value {
 }
 
 // members returns the values of a mapping by its keys; other keys are faults.
-func (r *reader) members(v value, keys ...string) map[string]value {
+func (r *reader) members(v value, keys []string) map[string]value {
 	found := map[string]value{}
 	for _, key := range keys {
 		found[key] = value{path: strings.TrimPrefix(v.path+"."+key, "."), line: v.line}
@@ -135,22 +130,40 @@ func (r *reader) list(v value, most int) []value {
 	return values
 }
 
+// texts returns the single values of a list.
+func (r *reader) texts(v value, most int) []string {
+	var texts []string
+	for _, v := range r.list(v, most) {
+		text, _ := r.text(v)
+		texts = append(texts, text)
+	}
+	return texts
+}
+
 // text returns a single value as it is written; an absent one is a fault.
 func (r *reader) text(v value) (string, bool) {
-	if v.absent() {
+	text, ok := v.scalar()
+	_, mapping := v.node.(*ast.MappingNode)
+	switch {
+	case ok:
+	case v.absent():
 		r.fail(v, "is required")
-		return "", false
+	case mapping:
+		r.fail(v, "must be a single value; put it in quotes if it has a colon")
+	default:
+		r.fail(v, "must be a single value")
 	}
+	return text, ok
+}
+
+// scalar returns the value as it is written, if it is a single value.
+func (v value) scalar() (string, bool) {
 	switch node := v.node.(type) {
 	case *ast.StringNode:
 		return node.Value, true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		return node.GetToken().Value, true
-	case *ast.MappingNode:
-		r.fail(v, "must be a single value; put it in quotes if it has a colon")
-		return "", false
 	default:
-		r.fail(v, "must be a single value")
 		return "", false
 	}
 }

@@ -366,7 +366,8 @@ func TestAStreamEndsWithItsCallersRights(t *testing.T) {
 		if err := os.WriteFile(g.path, []byte(strings.Replace(string(text), `"t"`, `"o"`, 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := g.file.Reload(); err != nil {
+		_, load := g.file.Look()
+		if _, err := load(); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(20 * time.Second)

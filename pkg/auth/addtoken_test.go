@@ -21,7 +21,7 @@ func content(t *testing.T, path string) string {
 	return string(text)
 }
 
-func TestAppendFile_MakesTheFileForItsOwnerAlone(t *testing.T) {
+func TestAppendFile_CreatesAFileThatOnlyItsOwnerReads(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tokens.yaml")
 	token := auth.NewToken()
@@ -43,7 +43,7 @@ func TestAppendFile_MakesTheFileForItsOwnerAlone(t *testing.T) {
 	}
 }
 
-func TestAppendFile_KeepsWhatIsThere(t *testing.T) {
+func TestAppendFile_KeepsTheRestOfTheFile(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ before, after string }{
 		"a new caller": {
@@ -76,7 +76,7 @@ func TestAppendFile_KeepsWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestAppendFile_GivesACallerOneMoreToken(t *testing.T) {
+func TestAppendFile_AddsATokenToACaller(t *testing.T) {
 	t.Parallel()
 	before := head + stanza("a", "1", "{role: read, tenants: [t]}") + "# second\n" + stanza("b", "2", "{role: read, tenants: [t]}")
 	path := put(t, "tokens.yaml", before)
@@ -96,7 +96,7 @@ func TestAppendFile_GivesACallerOneMoreToken(t *testing.T) {
 	}
 }
 
-func TestAppendFile_LeavesTheFileAloneWhere(t *testing.T) {
+func TestAppendFile_LeavesTheFileAloneIf(t *testing.T) {
 	t.Parallel()
 	fine := head + stanza("a", "1", "{role: read, tenants: [t]}")
 	flow := "version: 1\ncallers: [{name: a, tokens: ['" + hash("1") + "'], roles: [{role: read, tenants: [t]}]}]\n"
@@ -108,8 +108,8 @@ func TestAppendFile_LeavesTheFileAloneWhere(t *testing.T) {
 		"it has mistakes":                 {"version: 1\n", auth.Entry{Name: "b", TokenHash: hash("2"), Grants: grants(t, "read:*")}, "tokens.yaml:1: callers must name"},
 		"the caller has roles":            {fine, auth.Entry{Name: "a", TokenHash: hash("2"), Grants: grants(t, "read:*")}, "the caller a is there already"},
 		"a new caller has none":           {fine, auth.Entry{Name: "b", TokenHash: hash("2")}, "needs at least one role"},
-		"a name is none":                  {fine, auth.Entry{Name: "b c", TokenHash: hash("2"), Grants: grants(t, "read:*")}, `name is "b c"`},
-		"a hash is none":                  {fine, auth.Entry{Name: "b", TokenHash: "x", Grants: grants(t, "read:*")}, "sha256:"},
+		"a name is invalid":               {fine, auth.Entry{Name: "b c", TokenHash: hash("2"), Grants: grants(t, "read:*")}, `name is "b c"`},
+		"a hash is invalid":               {fine, auth.Entry{Name: "b", TokenHash: "x", Grants: grants(t, "read:*")}, "sha256:"},
 		"the token is there":              {fine, auth.Entry{Name: "b", TokenHash: hash("1"), Grants: grants(t, "read:*")}, auth.ErrEdit.Error()},
 		"callers are in brackets":         {flow, auth.Entry{Name: "b", TokenHash: hash("2"), Grants: grants(t, "read:*")}, "not to lists in brackets"},
 		"tokens are in brackets":          {flow, auth.Entry{Name: "a", TokenHash: hash("2")}, auth.ErrEdit.Error()},
@@ -125,7 +125,7 @@ func TestAppendFile_LeavesTheFileAloneWhere(t *testing.T) {
 				t.Errorf("answered %v, want %q", err, test.want)
 			}
 			if content(t, path) != test.before {
-				t.Error("the file is another")
+				t.Error("the file was changed")
 			}
 			if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
 				t.Errorf("the folder holds %v (%v)", left, err)
@@ -134,7 +134,7 @@ func TestAppendFile_LeavesTheFileAloneWhere(t *testing.T) {
 	}
 }
 
-func TestAppendFile_SaysWhatItCannotReadOrWrite(t *testing.T) {
+func TestAppendFile_ReportsWhatItCannotReadOrWrite(t *testing.T) {
 	t.Parallel()
 	entry := auth.Entry{Name: "b", TokenHash: hash("2"), Grants: grants(t, "read:*")}
 	if err := auth.AppendFile(t.TempDir(), entry); err == nil || !strings.Contains(err.Error(), "token file") {
@@ -154,9 +154,9 @@ func TestEntry_Stanza(t *testing.T) {
 		t.Errorf("%v, (-want +got):\n%s", err, diff)
 	}
 	if text, err := (auth.Entry{Name: "ci", TokenHash: hash("1")}).Stanza(); text != "      - "+hash("1")+"\n" || err != nil {
-		t.Errorf("one more token: %q, %v", text, err)
+		t.Errorf("another token: %q, %v", text, err)
 	}
 	if _, err := (auth.Entry{Name: "c i", TokenHash: hash("1"), Grants: one.Grants}).Stanza(); err == nil {
-		t.Error("a name with a space was taken")
+		t.Error("a name with a space was accepted")
 	}
 }
