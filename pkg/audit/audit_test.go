@@ -13,11 +13,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-func TestAudit_FindsNothingWrongWithWhatTheProgramWrites(t *testing.T) {
+func TestAudit_FindsNothingInWhatTheProgramWrites(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, split := range []bool{false, true} {
-			report := settle(t, split).audit(audit.Options{})
+			report := newFixture(t, split).audit(audit.Options{})
 			want := map[string]int{
 				"SUCCEEDED": 1, "FAILED_FINAL": 1, "IN_PROGRESS": 5, "PAUSED": 1, "DISPATCHING": 3,
 			}
@@ -31,12 +31,12 @@ func TestAudit_FindsNothingWrongWithWhatTheProgramWrites(t *testing.T) {
 	})
 }
 
-func TestAudit_SaysWhatIsLeftToDo(t *testing.T) {
+func TestAudit_ReportsWorkThatIsLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := settle(t, true)
+		f := newFixture(t, true)
 		quiet := 0
-		for _, finding := range w.audit(audit.Options{Quiescent: true}).Findings {
+		for _, finding := range f.audit(audit.Options{Quiescent: true}).Findings {
 			if finding.Invariant == audit.Quiet && !finding.Late {
 				quiet++
 			}
@@ -44,17 +44,17 @@ func TestAudit_SaysWhatIsLeftToDo(t *testing.T) {
 		if quiet != 9 {
 			t.Errorf("%d jobs are said to go on, want 9", quiet)
 		}
-		time.Sleep(time.Hour) // Nobody looks after the town.
+		time.Sleep(time.Hour) // No background work runs.
 		late := map[string]bool{}
-		for _, finding := range w.audit(audit.Options{}).Findings {
+		for _, finding := range f.audit(audit.Options{}).Findings {
 			if !finding.Late {
 				t.Error(finding)
 			}
 			late[finding.JobID] = true
 		}
 		for _, name := range []string{"running", "retry", "dispatching", "stalled", "held", "claimed"} {
-			if !late[w.jobs[name]] {
-				t.Errorf("%s is overdue and nobody says so", name)
+			if !late[f.jobs[name]] {
+				t.Errorf("%s is overdue, and no finding reports it", name)
 			}
 		}
 	})
@@ -62,170 +62,170 @@ func TestAudit_SaysWhatIsLeftToDo(t *testing.T) {
 
 func TestAudit_OfAnEmptyStore(t *testing.T) {
 	t.Parallel()
-	w := &town{t: t, store: emptyStore()}
-	if report := w.audit(audit.Options{}); report.Jobs+len(report.Findings) != 0 {
+	f := &fixture{t: t, store: emptyStore()}
+	if report := f.audit(audit.Options{}); report.Jobs+len(report.Findings) != 0 {
 		t.Errorf("the report is %+v", report)
 	}
 }
 
-// damage is one thing done to the town, and what has to come to light.
+// damage is one change to the fixture, and the finding that it must cause.
 type damage struct {
 	rule  audit.Invariant
 	says  string // a part of the finding, for rules with several; optional
 	late  bool
-	do    func(w *town)
+	do    func(f *fixture)
 	wait  time.Duration
 	split bool
 }
 
 func text(s string) tablestore.Value { return tablestore.String(s) }
 
-// damages are what no program of ours may do, each with the invariant that must
-// notice. One without a damage proves nothing: see the test below.
+// damages are changes that no part of the program may make, each with the invariant
+// that must notice it.
 var damages = map[string]damage{
-	"a job is lost but for its rows": {rule: audit.Accepted, do: func(w *town) { w.drop(w.key("running", "JOB")) }},
-	"a job is lost with all of it": {rule: audit.Accepted, do: func(w *town) {
-		if err := tablestore.DiscardAll(w.t.Context(), w.store, tablestore.Query{
-			Table: tables.Ledger, Partition: w.jobs["queued"],
+	"a JOB row is lost": {rule: audit.Accepted, do: func(f *fixture) { f.drop(f.key("running", "JOB")) }},
+	"all rows of a job are lost": {rule: audit.Accepted, do: func(f *fixture) {
+		if err := tablestore.DiscardAll(f.t.Context(), f.store, tablestore.Query{
+			Table: tables.Ledger, Partition: f.jobs["queued"],
 		}, ""); err != nil {
-			w.t.Fatal(err)
+			f.t.Fatal(err)
 		}
 	}},
-	"a job that failed is set going": {rule: audit.Journal, do: func(w *town) {
-		w.set(w.key("failed", "JOB"), "state", text("IN_PROGRESS"))
+	"a failed job is live again": {rule: audit.Journal, do: func(f *fixture) {
+		f.set(f.key("failed", "JOB"), "state", text("IN_PROGRESS"))
 	}},
-	"history goes on after the end": {rule: audit.Terminal, do: func(w *town) {
-		row, err := w.store.Get(w.t.Context(), w.key("failed", "JOB"))
+	"history goes on after the end": {rule: audit.Terminal, do: func(f *fixture) {
+		row, err := f.store.Get(f.t.Context(), f.key("failed", "JOB"))
 		if err != nil {
-			w.t.Fatal(err)
+			f.t.Fatal(err)
 		}
 		rev := row.Properties.Get("rev").Int() + 1
-		w.set(w.key("failed", "JOB"), "rev", tablestore.Int(rev))
-		w.journal("failed", rev, `[{"o":"job","t":"job.succeeded","f":"FAILED_FINAL","to":"SUCCEEDED"}]`)
+		f.set(f.key("failed", "JOB"), "rev", tablestore.Int(rev))
+		f.journal("failed", rev, `[{"o":"job","t":"job.succeeded","f":"FAILED_FINAL","to":"SUCCEEDED"}]`)
 	}},
-	"history walks an edge that is not listed": {rule: audit.Edges, do: func(w *town) {
-		row, err := w.store.Get(w.t.Context(), w.key("queued", "JOB"))
+	"history walks an edge that is not listed": {rule: audit.Edges, do: func(f *fixture) {
+		row, err := f.store.Get(f.t.Context(), f.key("queued", "JOB"))
 		if err != nil {
-			w.t.Fatal(err)
+			f.t.Fatal(err)
 		}
 		rev := row.Properties.Get("rev").Int() + 1
-		w.set(w.key("queued", "JOB"), "rev", tablestore.Int(rev))
-		w.journal("queued", rev, `[{"o":"job","t":"job.succeeded","f":"DISPATCHING","to":"SUCCEEDED"}]`)
+		f.set(f.key("queued", "JOB"), "rev", tablestore.Int(rev))
+		f.journal("queued", rev, `[{"o":"job","t":"job.succeeded","f":"DISPATCHING","to":"SUCCEEDED"}]`)
 	}},
-	"a change is missing": {rule: audit.Journal, do: func(w *town) { w.drop(w.key("done", "EVENT:000000000003")) }},
-	"a change is not readable": {rule: audit.Readable, do: func(w *town) {
-		w.journal("done", 3, `[{`)
+	"a change is missing": {rule: audit.Journal, do: func(f *fixture) { f.drop(f.key("done", "EVENT:000000000003")) }},
+	"a change is not readable": {rule: audit.Readable, do: func(f *fixture) {
+		f.journal("done", 3, `[{`)
 	}},
-	"two changes are one operation": {rule: audit.Journal, do: func(w *town) {
-		row, err := w.store.Get(w.t.Context(), w.key("done", "EVENT:000000000003"))
+	"two changes are one operation": {rule: audit.Journal, do: func(f *fixture) {
+		row, err := f.store.Get(f.t.Context(), f.key("done", "EVENT:000000000003"))
 		if err != nil {
-			w.t.Fatal(err)
+			f.t.Fatal(err)
 		}
-		w.set(w.key("done", "EVENT:000000000004"), "operation", row.Properties.Get("operation"))
+		f.set(f.key("done", "EVENT:000000000004"), "operation", row.Properties.Get("operation"))
 	}},
-	"two steps at once": {rule: audit.OneStep, do: func(w *town) {
-		w.set(w.key("running", "STEP:0001:step1"), "state", text("IN_PROGRESS"))
+	"two steps at once": {rule: audit.OneStep, do: func(f *fixture) {
+		f.set(f.key("running", "STEP:0001:step1"), "state", text("IN_PROGRESS"))
 	}},
-	"a step is missing":   {rule: audit.OneStep, do: func(w *town) { w.drop(w.key("running", "STEP:0000:step0")) }},
-	"a step out of order": {rule: audit.OneStep, do: func(w *town) { w.set(w.key("done", "STEP:0000:step0"), "state", text("PENDING")) }},
-	"the lease is gone": {rule: audit.Pair, do: func(w *town) {
-		w.set(w.key("running", "STEP:0000:step0"), "lease_id", text(""))
+	"a step is missing":   {rule: audit.OneStep, do: func(f *fixture) { f.drop(f.key("running", "STEP:0000:step0")) }},
+	"a step out of order": {rule: audit.OneStep, do: func(f *fixture) { f.set(f.key("done", "STEP:0000:step0"), "state", text("PENDING")) }},
+	"the lease is gone": {rule: audit.Pair, do: func(f *fixture) {
+		f.set(f.key("running", "STEP:0000:step0"), "lease_id", text(""))
 	}},
-	"two attempts have one lease": {rule: audit.Pair, do: func(w *town) {
-		row, err := w.store.Get(w.t.Context(), w.key("done", "OUTBOX:0000:000001"))
+	"two attempts have one lease": {rule: audit.Pair, do: func(f *fixture) {
+		row, err := f.store.Get(f.t.Context(), f.key("done", "OUTBOX:0000:000001"))
 		if err != nil {
-			w.t.Fatal(err)
+			f.t.Fatal(err)
 		}
-		w.set(w.key("done", "OUTBOX:0001:000001"), "lease_id", row.Properties.Get("lease_id"))
+		f.set(f.key("done", "OUTBOX:0001:000001"), "lease_id", row.Properties.Get("lease_id"))
 	}},
-	"the outbox row of the attempt is gone": {rule: audit.Outbox, do: func(w *town) { w.drop(w.key("dispatching", "OUTBOX:0000:000001")) }},
-	"marked sent while the step waits to be": {rule: audit.Outbox, do: func(w *town) {
-		w.set(w.key("dispatching", "OUTBOX:0000:000001"), "state", text("SENT"))
+	"the outbox row of the attempt is gone": {rule: audit.Outbox, do: func(f *fixture) { f.drop(f.key("dispatching", "OUTBOX:0000:000001")) }},
+	"marked sent while the step is dispatching": {rule: audit.Outbox, do: func(f *fixture) {
+		f.set(f.key("dispatching", "OUTBOX:0000:000001"), "state", text("SENT"))
 	}},
-	"marked sent and nobody sent it": {rule: audit.Published, do: func(w *town) {
-		w.set(w.key("done", "OUTBOX:0000:000001"), "sent_at", text(""))
+	"marked sent without a time": {rule: audit.Published, do: func(f *fixture) {
+		f.set(f.key("done", "OUTBOX:0000:000001"), "sent_at", text(""))
 	}},
-	"the directive is gone": {rule: audit.Directive, do: func(w *town) { w.drop(w.key("running", "DIRECTIVE:0000:000001")) }},
-	"the directive is another's": {rule: audit.Directive, do: func(w *town) {
-		row, err := w.store.Get(w.t.Context(), w.key("done", "DIRECTIVE:0000:000001"))
+	"the directive is gone": {rule: audit.Directive, do: func(f *fixture) { f.drop(f.key("running", "DIRECTIVE:0000:000001")) }},
+	"the directive is that of another job": {rule: audit.Directive, do: func(f *fixture) {
+		row, err := f.store.Get(f.t.Context(), f.key("done", "DIRECTIVE:0000:000001"))
 		if err != nil {
-			w.t.Fatal(err)
+			f.t.Fatal(err)
 		}
-		w.write(tablestore.Op{Verb: tablestore.Put, Key: w.key("running", "DIRECTIVE:0000:000001"), Properties: row.Properties})
+		f.write(tablestore.Op{Verb: tablestore.Put, Key: f.key("running", "DIRECTIVE:0000:000001"), Properties: row.Properties})
 	}},
-	"an outbox row names no bus": {rule: audit.Outbox, do: func(w *town) {
-		w.set(w.key("done", "OUTBOX:0000:000001"), "bus", text("pigeon"))
+	"an outbox row names no bus": {rule: audit.Outbox, do: func(f *fixture) {
+		f.set(f.key("done", "OUTBOX:0000:000001"), "bus", text("pigeon"))
 	}},
-	"the key is forgotten":     {rule: audit.Claim, do: func(w *town) { w.drop(w.find(tables.Idempotency, "done", "").Key) }},
-	"the key names another":    {rule: audit.Claim, do: func(w *town) { w.set(w.find(tables.Idempotency, "running", "").Key, "job_id", text(w.jobs["done"])) }},
-	"the key is of other text": {rule: audit.Claim, do: func(w *town) { w.set(w.find(tables.Idempotency, "running", "").Key, "idempotency_hash", text("x")) }},
-	"failed with budget left": {rule: audit.Budget, do: func(w *town) {
-		w.set(w.key("failed", "STEP:0000:step0"), "attempts", text("1:x:acked:"))
+	"the key is forgotten":     {rule: audit.Claim, do: func(f *fixture) { f.drop(f.find(tables.Idempotency, "done", "").Key) }},
+	"the key names another":    {rule: audit.Claim, do: func(f *fixture) { f.set(f.find(tables.Idempotency, "running", "").Key, "job_id", text(f.jobs["done"])) }},
+	"the key has another hash": {rule: audit.Claim, do: func(f *fixture) { f.set(f.find(tables.Idempotency, "running", "").Key, "idempotency_hash", text("x")) }},
+	"failed with budget left": {rule: audit.Budget, do: func(f *fixture) {
+		f.set(f.key("failed", "STEP:0000:step0"), "attempts", text("1:x:acked:"))
 	}},
-	"the entry is gone":                  {rule: audit.Forward, do: func(w *town) { w.drop(w.find(tables.Schedule, "running", "timer").Key) }},
-	"the entry is too late":              {rule: audit.Forward, do: func(w *town) { w.postpone("running") }},
-	"the work is not in the ready index": {rule: audit.Forward, do: func(w *town) { w.drop(w.find(tables.Queue, "queued", "ready").Key) }},
-	"nothing remembers what an accept reserved": {rule: audit.Forward, split: true, do: func(w *town) {
-		w.drop(w.find(tables.Schedule, "queued", "timer").Key)
-		w.set(w.key("queued", "JOB"), "entry_kind", text(""))
+	"the entry is gone":                  {rule: audit.Forward, do: func(f *fixture) { f.drop(f.find(tables.Schedule, "running", "timer").Key) }},
+	"the entry is too late":              {rule: audit.Forward, do: func(f *fixture) { f.postpone("running") }},
+	"the work is not in the ready index": {rule: audit.Forward, do: func(f *fixture) { f.drop(f.find(tables.Queue, "queued", "ready").Key) }},
+	"an accepted job has no entry": {rule: audit.Forward, split: true, do: func(f *fixture) {
+		f.drop(f.find(tables.Schedule, "queued", "timer").Key)
+		f.set(f.key("queued", "JOB"), "entry_kind", text(""))
 	}},
-	"nobody can take the work up": {rule: audit.Forward, says: "neither a worker nor", do: func(w *town) {
-		w.drop(w.key("queued", "OPENITEM:0000:000001"))
+	"no worker can continue the work": {rule: audit.Forward, says: "neither a worker nor", do: func(f *fixture) {
+		f.drop(f.key("queued", "OPENITEM:0000:000001"))
 	}},
-	"the slot is free while the job runs": {rule: audit.Slot, do: func(w *town) { w.drop(w.find(tables.Inflight, "running", "").Key) }},
-	"the slot is taken after the end": {rule: audit.Slot, do: func(w *town) {
-		row, err := w.store.Get(w.t.Context(), w.key("done", "JOB"))
+	"the slot is free while the job runs": {rule: audit.Slot, do: func(f *fixture) { f.drop(f.find(tables.Inflight, "running", "").Key) }},
+	"the slot is taken after the end": {rule: audit.Slot, do: func(f *fixture) {
+		row, err := f.store.Get(f.t.Context(), f.key("done", "JOB"))
 		if err != nil {
-			w.t.Fatal(err)
+			f.t.Fatal(err)
 		}
-		w.write(tablestore.Op{Verb: tablestore.Put, Key: tablestore.Key{
+		f.write(tablestore.Op{Verb: tablestore.Put, Key: tablestore.Key{
 			Table: tables.Inflight, Partition: row.Properties.Get("slot_partition").String(), Row: row.Properties.Get("slot_row").String(),
-		}, Properties: tablestore.Properties{{Name: "job_id", Value: text(w.jobs["done"])}}})
+		}, Properties: tablestore.Properties{{Name: "job_id", Value: text(f.jobs["done"])}}})
 	}},
-	"a second slot is kept": {rule: audit.Slot, late: true, wait: time.Hour, do: func(w *town) {
-		slot := w.find(tables.Inflight, "running", "")
+	"a second slot is kept": {rule: audit.Slot, late: true, wait: time.Hour, do: func(f *fixture) {
+		slot := f.find(tables.Inflight, "running", "")
 		slot.Key.Row += "2"
-		w.write(tablestore.Op{Verb: tablestore.Put, Key: slot.Key, Properties: slot.Properties})
+		f.write(tablestore.Op{Verb: tablestore.Put, Key: slot.Key, Properties: slot.Properties})
 	}},
-	"not in the list of its month": {rule: audit.Listed, do: func(w *town) { w.drop(w.find(tables.Index, "running", "jobs").Key) }},
-	"not in the list of failures":  {rule: audit.Listed, do: func(w *town) { w.drop(w.find(tables.Index, "failed", "ended").Key) }},
-	"the announcement is lost":     {rule: audit.Ended, do: func(w *town) { w.drop(w.key("done", "WEBHOOK:00")) }},
-	"the end was not followed up": {rule: audit.Ended, late: true, wait: time.Hour, do: func(w *town) {
-		row, err := w.store.Get(w.t.Context(), w.key("done", "JOB"))
+	"not in the list of its month": {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "running", "jobs").Key) }},
+	"not in the list of failures":  {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "failed", "ended").Key) }},
+	"a webhook is lost":            {rule: audit.Ended, do: func(f *fixture) { f.drop(f.key("done", "WEBHOOK:00")) }},
+	"the post work of the end is undone": {rule: audit.Ended, late: true, wait: time.Hour, do: func(f *fixture) {
+		row, err := f.store.Get(f.t.Context(), f.key("done", "JOB"))
 		if err != nil {
-			w.t.Fatal(err)
+			f.t.Fatal(err)
 		}
-		entry := w.find(tables.Schedule, "done", "retention")
+		entry := f.find(tables.Schedule, "done", "retention")
 		entry.Key.Partition = "timer" + entry.Key.Partition[len("retention"):]
-		entry.Key.Row = tablestore.Join(tablestore.Pad(row.Properties.Get("entry_due").Time().UnixMilli(), 13), w.jobs["done"],
+		entry.Key.Row = tablestore.Join(tablestore.Pad(row.Properties.Get("entry_due").Time().UnixMilli(), 13), f.jobs["done"],
 			row.Properties.Get("entry_nonce").String())
-		w.write(tablestore.Op{Verb: tablestore.Put, Key: entry.Key, Properties: entry.Properties})
+		f.write(tablestore.Op{Verb: tablestore.Put, Key: entry.Key, Properties: entry.Properties})
 	}},
 }
 
 // postpone moves the entry of a job an hour.
-func (w *town) postpone(name string) {
-	w.t.Helper()
-	entry := w.find(tables.Schedule, name, "timer")
+func (f *fixture) postpone(name string) {
+	f.t.Helper()
+	entry := f.find(tables.Schedule, name, "timer")
 	parts, err := tablestore.Split(entry.Key.Row)
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	row, err := w.store.Get(w.t.Context(), w.key(name, "JOB"))
+	row, err := f.store.Get(f.t.Context(), f.key(name, "JOB"))
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	due := row.Properties.Get("entry_due").Time().Add(time.Hour)
-	w.set(w.key(name, "JOB"), "entry_due", tablestore.Time(due))
+	f.set(f.key(name, "JOB"), "entry_due", tablestore.Time(due))
 	entry.Key.Row = tablestore.Join(tablestore.Pad(due.UnixMilli(), 13), parts[1], parts[2])
-	w.write(tablestore.Op{Verb: tablestore.Put, Key: entry.Key, Properties: entry.Properties})
+	f.write(tablestore.Op{Verb: tablestore.Put, Key: entry.Key, Properties: entry.Properties})
 }
 
 // journal writes a change into a job's history.
-func (w *town) journal(name string, rev int64, entries string) {
-	w.t.Helper()
-	w.write(tablestore.Op{
-		Verb: tablestore.Put, Key: w.key(name, "EVENT:"+tablestore.Pad(rev, 12)),
+func (f *fixture) journal(name string, rev int64, entries string) {
+	f.t.Helper()
+	f.write(tablestore.Op{
+		Verb: tablestore.Put, Key: f.key(name, "EVENT:"+tablestore.Pad(rev, 12)),
 		Properties: tablestore.AppendLarge(tablestore.Properties{
 			{Name: "rev", Value: tablestore.Int(rev)}, {Name: "operation", Value: text("ours")},
 			{Name: "at", Value: tablestore.Time(time.Now())},
@@ -241,11 +241,11 @@ func TestAudit_NoticesEveryDamage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := settle(t, damage.split)
-				damage.do(w)
+				f := newFixture(t, damage.split)
+				damage.do(f)
 				time.Sleep(damage.wait)
 				var lines string
-				for _, finding := range w.audit(audit.Options{}).Findings {
+				for _, finding := range f.audit(audit.Options{}).Findings {
 					if finding.Invariant == damage.rule && finding.Late == damage.late && strings.Contains(finding.Detail, damage.says) {
 						return
 					}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,19 +22,20 @@ type Store interface {
 	Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error)
 }
 
-// Config is what an [Auditor] is made of.
+// Config configures an [Auditor].
 type Config struct {
 	Store   Store   // Required.
-	Options Options // Now, the numbers of shards and Split are filled in by the audit.
-	// Confirm is how often a finding must be seen again before it counts, with
-	// Pause between: in a store that is being written, rows that are read one
-	// after the other need not agree. Optional. Defaults to 0, for a store that
-	// nobody writes.
+	Options Options // The auditor sets Now, Split and the numbers of shards.
+	// Confirm is how often a finding must be seen again before it counts: in a store
+	// that is in use, rows that are read one after the other need not agree. Optional.
+	// Defaults to 0, for a store without writers.
 	Confirm int
-	Pause   time.Duration // Optional. Defaults to one second.
-	// Workers is how many jobs are looked at side by side. Optional. Defaults to 8.
-	Workers int
 }
+
+const (
+	confirmPause   = time.Second // before a finding is confirmed
+	concurrentJobs = 8           // that are judged
+)
 
 // Auditor audits a store. It remembers about a hundred bytes of each job while it
 // runs. One auditor runs one audit at a time.
@@ -41,23 +44,28 @@ type Auditor struct {
 	o       Options
 	mu      sync.Mutex
 	report  Report
-	known   map[string]fact
-	kinds   map[string]bool // rows of the queue's catalog
+	known   map[string]fact // By job id.
+	kinds   map[string]bool // The kinds of work in the queue's catalog.
 	suspect []suspicion
 }
 
-// fact is what is remembered of a job for the rows beside it.
+// fact is what the auditor remembers of a job for the rows in other partitions.
 type fact struct {
 	rev       int64
 	updated   time.Time
 	tombstone bool
-	terminal  bool
-	entry     tablestore.Key
+	entry     tablestore.Key // Of the schedule entry that the job names.
 	slot      tablestore.Key
-	hint      tablestore.Key // that a queued item names
+	hint      tablestore.Key // Of the ready hint that a queued item names.
 }
 
-// New returns an auditor.
+// suspicion is findings that have to be confirmed.
+type suspicion struct {
+	findings []Finding
+	again    func(ctx context.Context) ([]Finding, error) // Reads and judges once more.
+}
+
+// New returns an auditor. The error names the missing field.
 func New(cfg Config) (*Auditor, error) {
 	if cfg.Store == nil {
 		return nil, errors.New("audit: Config.Store is required")
@@ -65,11 +73,8 @@ func New(cfg Config) (*Auditor, error) {
 	if cfg.Options.Tables.Ledger == "" || cfg.Options.Tables.Schedule == "" {
 		return nil, errors.New("audit: Config.Options.Tables is required")
 	}
-	if cfg.Workers == 0 {
-		cfg.Workers = 8
-	}
-	if cfg.Pause == 0 {
-		cfg.Pause = time.Second
+	if cfg.Options.Slack == 0 {
+		cfg.Options.Slack = defaultSlack
 	}
 	return &Auditor{cfg: cfg}, nil
 }
@@ -77,17 +82,26 @@ func New(cfg Config) (*Auditor, error) {
 // Run reads the whole store and reports. It returns the store's errors; what is
 // wrong with the rows is in the report.
 func (a *Auditor) Run(ctx context.Context) (*Report, error) {
-	a.o = a.cfg.Options.WithDefaults()
+	a.o = a.cfg.Options
 	a.o.Now = time.Now()
 	a.report, a.known, a.suspect = Report{States: map[string]int{}}, map[string]fact{}, nil
 	a.kinds = map[string]bool{}
-	if err := a.settings(ctx); err != nil || a.o.Shards == 0 {
-		return &a.report, err
+	_, atomic := a.cfg.Store.(tablestore.AtomicStore)
+	a.o.Split = !atomic
+	settings, _, err := a.get(ctx, tablestore.Key{Table: a.o.Tables.Schedule, Partition: "meta", Row: "settings"})
+	if err != nil {
+		return nil, err
+	}
+	a.o.Shards = int(settings.Properties.Get("shards").Int())
+	a.o.ReadyShards = max(int(settings.Properties.Get("ready_shards").Int()), 1)
+	if a.o.Shards == 0 { // The store was never used.
+		return &a.report, nil
 	}
 	if err := a.jobs(ctx); err != nil {
 		return nil, err
 	}
-	for _, table := range a.strayTables() {
+	t := &a.o.Tables
+	for _, table := range []string{t.Schedule, t.Inflight, t.Idempotency, t.Index, t.Queue} {
 		if err := a.strays(ctx, table); err != nil {
 			return nil, err
 		}
@@ -95,37 +109,21 @@ func (a *Auditor) Run(ctx context.Context) (*Report, error) {
 	if err := a.confirm(ctx); err != nil {
 		return nil, err
 	}
+	for _, s := range a.suspect {
+		a.report.Findings = append(a.report.Findings, s.findings...)
+	}
 	a.report.sort()
 	return &a.report, nil
 }
 
-// settings reads the numbers of shards that the store was made with; 0 says that
-// nothing ever used it.
-func (a *Auditor) settings(ctx context.Context) error {
-	_, atomic := a.cfg.Store.(tablestore.AtomicStore)
-	a.o.Split = !atomic
-	row, err := a.cfg.Store.Get(ctx, tablestore.Key{Table: a.o.Tables.Schedule, Partition: "meta", Row: "settings"})
-	if errors.Is(err, tablestore.ErrNotFound) {
-		a.o.Shards = 0
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read the store's settings: %w", err)
-	}
-	a.o.Shards = int(row.Properties.Get("shards").Int())
-	a.o.ReadyShards = max(int(row.Properties.Get("ready_shards").Int()), 1)
-	return nil
-}
-
-// jobs looks at every job, several side by side.
+// jobs judges every job, several concurrently.
 func (a *Auditor) jobs(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(a.cfg.Workers)
-	var rows []tablestore.Row
+	group.SetLimit(concurrentJobs)
+	var rows []tablestore.Row // Of one job.
 	flush := func() {
-		if len(rows) > 0 {
-			of := rows
-			group.Go(func() error { return a.job(ctx, of) })
+		if job := rows; len(job) > 0 {
+			group.Go(func() error { return a.job(ctx, job) })
 		}
 		rows = nil
 	}
@@ -140,76 +138,66 @@ func (a *Auditor) jobs(ctx context.Context) error {
 	return errors.Join(group.Wait(), err)
 }
 
-// walk reads a table whole.
-func (a *Auditor) walk(ctx context.Context, table string, visit func(tablestore.Row) error) error {
-	walk := tablestore.Walk{Table: table}
-	for {
-		rows, err := a.cfg.Store.Walk(ctx, walk)
-		if err != nil {
-			return fmt.Errorf("read table %s: %w", table, err)
-		}
-		if len(rows) == 0 {
-			return nil
-		}
-		a.count(len(rows))
-		for _, row := range rows {
-			if err := visit(row); err != nil {
-				return err
-			}
-		}
-		walk = walk.After(rows)
-	}
-}
-
-func (a *Auditor) count(rows int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.report.Rows += rows
-}
-
-// job looks at one job.
+// job judges one job, counts it, and remembers it for the rows in other partitions.
 func (a *Auditor) job(ctx context.Context, rows []tablestore.Row) error {
-	partition := rows[0].Key.Partition
-	jobID, err := tablestore.Unescape(partition)
+	jobID, err := tablestore.Unescape(rows[0].Key.Partition)
 	if err != nil {
-		return fmt.Errorf("partition %q: %w", partition, err)
+		return fmt.Errorf("partition %q: %w", rows[0].Key.Partition, err)
 	}
-	e, err := a.gather(ctx, jobID, rows)
+	e, findings, err := a.judge(ctx, jobID, rows)
 	if err != nil {
-		return fmt.Errorf("job %s: %w", jobID, err)
+		return err
 	}
-	findings := e.Judge(&a.o)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.know(e)
-	if len(findings) > 0 {
-		a.suspect = append(a.suspect, suspicion{findings: findings, again: func(ctx context.Context) ([]Finding, error) {
-			return a.again(ctx, jobID)
-		}})
-	}
-	return nil
-}
-
-// know counts a job and remembers what the rows beside it are held against.
-func (a *Auditor) know(e *Evidence) {
 	switch {
 	case e.Job == nil:
-		return
 	case e.Job.Tombstone:
 		a.report.Tombstones++
 	default:
 		a.report.Jobs++
 		a.report.States[e.Job.State]++
 	}
-	a.known[e.JobID] = a.factOf(e)
+	if e.Job != nil {
+		a.known[jobID] = a.factOf(e)
+	}
+	if len(findings) > 0 {
+		a.suspect = append(a.suspect, suspicion{findings, func(ctx context.Context) ([]Finding, error) {
+			rows, err := a.partition(ctx, jobID)
+			if err != nil || len(rows) == 0 {
+				return nil, err
+			}
+			_, findings, err := a.judge(ctx, jobID, rows)
+			return findings, err
+		}})
+	}
+	return nil
 }
 
-// factOf is what is remembered of a job that is there.
+// judge reads the rows in other partitions that belong to a job, and judges it.
+func (a *Auditor) judge(ctx context.Context, jobID string, rows []tablestore.Row) (*Evidence, []Finding, error) {
+	e := gather(jobID, rows)
+	for _, key := range e.wants(&a.o) {
+		if key.Partition == "" || key.Row == "" {
+			continue
+		}
+		row, there, err := a.get(ctx, key)
+		if err != nil {
+			return nil, nil, fmt.Errorf("job %s: %w", jobID, err)
+		}
+		if there {
+			e.beside[key] = row.Properties
+		}
+	}
+	return e, e.judge(&a.o), nil
+}
+
+// factOf returns what to remember of a job that has a JOB row.
 func (a *Auditor) factOf(e *Evidence) fact {
 	if e.Job.Tombstone {
 		return fact{tombstone: true}
 	}
-	f := fact{rev: e.Job.Rev, updated: e.Job.Updated, terminal: e.Job.Terminal(), slot: e.slotKey(&a.o)}
+	f := fact{rev: e.Job.Rev, updated: e.Job.Updated, slot: e.slotKey(&a.o)}
 	if e.Job.EntryKind != "" {
 		f.entry = e.EntryKey(&a.o)
 	}
@@ -219,68 +207,171 @@ func (a *Auditor) factOf(e *Evidence) fact {
 	return f
 }
 
-// gather reads what lies beside a job's rows.
-func (a *Auditor) gather(ctx context.Context, jobID string, rows []tablestore.Row) (*Evidence, error) {
-	e := Gather(jobID, rows)
-	for _, key := range e.Wants(&a.o) {
-		if key.Partition == "" || key.Row == "" {
-			continue
-		}
-		row, err := a.cfg.Store.Get(ctx, key)
-		if errors.Is(err, tablestore.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", key, err)
-		}
-		e.Beside[key] = row.Properties
+// fact returns what is known of a job. It reads a job that was accepted after the
+// walk over the ledger.
+func (a *Auditor) fact(ctx context.Context, jobID string) (fact, bool, error) {
+	if f, ok := a.known[jobID]; ok {
+		return f, true, nil
 	}
-	return e, nil
+	rows, err := a.partition(ctx, jobID)
+	if err != nil {
+		return fact{}, false, err
+	}
+	e := gather(jobID, rows)
+	if e.Job == nil {
+		return fact{}, false, nil
+	}
+	return a.factOf(e), true, nil
 }
 
-// partition reads a partition whole.
-func (a *Auditor) partition(ctx context.Context, table, partition string) ([]tablestore.Row, error) {
-	query := tablestore.Query{Table: table, Partition: partition}
-	var rows []tablestore.Row
-	for {
-		page, err := a.cfg.Store.Scan(ctx, query)
-		if err != nil {
-			return nil, fmt.Errorf("read %s/%s: %w", table, partition, err)
+// strays judges the rows of a table that must each belong to a job.
+func (a *Auditor) strays(ctx context.Context, table string) error {
+	return a.walk(ctx, table, func(row tablestore.Row) error {
+		findings, err := a.stray(ctx, &row)
+		if err != nil || len(findings) == 0 {
+			return err
 		}
-		if rows = append(rows, page.Rows...); page.Next == "" {
-			return rows, nil
-		}
-		query.Continue = page.Next
-	}
+		a.suspect = append(a.suspect, suspicion{findings, func(ctx context.Context) ([]Finding, error) {
+			now, there, err := a.get(ctx, row.Key)
+			if err != nil || !there {
+				return nil, err
+			}
+			if r, err := a.refer(&now); err == nil {
+				delete(a.known, r.jobID) // The job is read again, too.
+			}
+			return a.stray(ctx, &now)
+		}})
+		return nil
+	})
 }
 
-// again reads a job anew and judges it.
-func (a *Auditor) again(ctx context.Context, jobID string) ([]Finding, error) {
-	rows, err := a.partition(ctx, a.o.Tables.Ledger, tablestore.Escape(jobID))
-	if err != nil || len(rows) == 0 {
-		return nil, err
+// reference is a row outside of the ledger's table that belongs to a job.
+type reference struct {
+	jobID string    // Empty if the row belongs to no job.
+	kind  string    // Of a schedule entry, or of the work of a ready hint.
+	since time.Time // The time for which, or at which, the row was written.
+	rev   int64     // The revision for which it was written.
+}
+
+// refer reads to which job a row belongs.
+func (a *Auditor) refer(row *tablestore.Row) (r reference, err error) {
+	area, rest, _ := strings.Cut(row.Key.Partition, ":")
+	parts, err := tablestore.Split(row.Key.Row)
+	switch row.Key.Table {
+	case a.o.Tables.Schedule:
+		if len(parts) != 3 || !slices.Contains([]string{"timer", "dispatch", "webhook", "retention"}, area) {
+			return r, nil
+		}
+		ms, err := strconv.ParseInt(parts[0], 10, 64)
+		return reference{parts[1], area, time.UnixMilli(ms), row.Properties.Get("rev").Int()}, err
+	case a.o.Tables.Queue:
+		if area != "ready" {
+			return r, nil
+		}
+		if err != nil || len(parts) != 5 {
+			return r, errors.Join(errors.New("its key has not five parts"), err)
+		}
+		jobID := parts[2]
+		for range 2 { // A work id is the job's, the step's index and an attempt.
+			jobID = jobID[:max(strings.LastIndexByte(jobID, '.'), 0)]
+		}
+		if jobID == "" {
+			err = fmt.Errorf("%q is no work id", parts[2])
+		}
+		ms, err1 := strconv.ParseInt(parts[1], 10, 64)
+		rev, err2 := strconv.ParseInt(parts[4], 10, 64)
+		kind := rest[:max(strings.LastIndexByte(rest, ':'), 0)]
+		return reference{jobID, kind, time.UnixMilli(ms), rev}, errors.Join(err, err1, err2)
+	case a.o.Tables.Index:
+		if area == "tenants" {
+			return r, nil
+		}
 	}
-	e, err := a.gather(ctx, jobID, rows)
+	r.jobID, r.since = row.Properties.Get("job_id").String(), row.Properties.Get("created_at").Time()
+	if r.since.IsZero() {
+		r.since = idTime(r.jobID)
+	}
+	return r, nil
+}
+
+// stray judges one row against its job.
+func (a *Auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, error) {
+	hint := row.Key.Table == a.o.Tables.Queue
+	if hint && row.Key.Partition == "catalog" { // It comes before the hints.
+		a.kinds[row.Key.Row] = true
+	}
+	r, err := a.refer(row)
+	finding := func(rule Invariant, late bool, format string, args ...any) ([]Finding, error) {
+		text := fmt.Sprintf(format, args...)
+		if hint {
+			text = fmt.Sprintf("ready hint %s in %s: ", row.Key.Row, row.Key.Partition) + text
+		}
+		return []Finding{{Invariant: rule, Late: late, JobID: r.jobID, Detail: text}}, nil
+	}
+	switch {
+	case err != nil && hint:
+		return finding(Readable, false, "%v", err)
+	case err != nil:
+		return finding(Forward, true, "schedule entry %s has no time", row.Key.Row)
+	case r.jobID == "":
+		return nil, nil
+	case hint:
+		if known, err := a.cataloged(ctx, r.kind); err != nil {
+			return nil, err
+		} else if !known {
+			return finding(Queue, false, "its kind of work is not in the catalog")
+		}
+	}
+	job, there, err := a.fact(ctx, r.jobID)
 	if err != nil {
 		return nil, err
 	}
-	return e.Judge(&a.o), nil
+	past := func(t time.Time) bool { return a.o.Now.After(t.Add(a.o.Slack)) }
+	late, gone := past(r.since), !there || job.tombstone
+	ahead := !gone && r.rev > job.rev
+	switch table, since := row.Key.Table, stamp(r.since); {
+	case table == a.o.Tables.Idempotency && !there && row.Properties.Get("state").String() == "committed":
+		return finding(Accepted, false, "its idempotency key was confirmed, and it is not there")
+	case !late, row.Key == job.entry, row.Key == job.slot, row.Key == job.hint: // They are judged with the job.
+	case table == a.o.Tables.Idempotency && gone:
+		return finding(Claim, true, "its idempotency key is claimed since %s, and it never came", since)
+	case table == a.o.Tables.Inflight:
+		return finding(Slot, true, "slot %s is taken for it since %s, and it does not hold it", row.Key.Row, since)
+	case table == a.o.Tables.Index && !there:
+		return finding(Listed, true, "it is in the list %s, and not there", row.Key.Partition)
+	case table == a.o.Tables.Schedule && !there:
+		return finding(Forward, true, "a %s entry was due at %s, and the job is not there", r.kind, since)
+	case table == a.o.Tables.Schedule && ahead:
+		return finding(Forward, true, "a %s entry for rev %d was due at %s, and the job is at %d", r.kind, r.rev, since, job.rev)
+	case table == a.o.Tables.Schedule:
+		return finding(Forward, true, "a %s entry was due at %s and is still there", r.kind, since)
+	case hint && !there && r.rev == 1:
+		return finding(Queue, true, "the job never came")
+	case hint && ahead:
+		return finding(Queue, true, "the job is at rev %d", job.rev)
+	case hint && (!there || past(job.updated)): // A work item may have named it until the job's last change.
+		return finding(Queue, !a.o.Quiescent, "no work item names it")
+	}
+	return nil, nil
 }
 
-// suspicion is findings that are to be confirmed.
-type suspicion struct {
-	findings []Finding
-	// again finds once more.
-	again func(ctx context.Context) ([]Finding, error)
+// cataloged reports whether a kind of work is in the queue's catalog, in which claims
+// look for it. It may have been added after the walk passed the catalog.
+func (a *Auditor) cataloged(ctx context.Context, kind string) (bool, error) {
+	var err error
+	if !a.kinds[kind] {
+		_, a.kinds[kind], err = a.get(ctx, tablestore.Key{Table: a.o.Tables.Queue, Partition: "catalog", Row: kind})
+	}
+	return a.kinds[kind], err
 }
 
-// confirm looks at everything suspect again, and keeps what is still so.
+// confirm reads everything suspect again, and keeps the findings that remain.
 func (a *Auditor) confirm(ctx context.Context) error {
 	for round := 0; round < a.cfg.Confirm && len(a.suspect) > 0; round++ {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(a.cfg.Pause):
+		case <-time.After(confirmPause):
 		}
 		a.o.Now = time.Now()
 		var left []suspicion
@@ -296,8 +387,56 @@ func (a *Auditor) confirm(ctx context.Context) error {
 		}
 		a.suspect = left
 	}
-	for _, s := range a.suspect {
-		a.report.Findings = append(a.report.Findings, s.findings...)
-	}
 	return nil
+}
+
+// walk reads a whole table.
+func (a *Auditor) walk(ctx context.Context, table string, visit func(tablestore.Row) error) error {
+	walk := tablestore.Walk{Table: table}
+	for {
+		rows, err := a.cfg.Store.Walk(ctx, walk)
+		if err != nil {
+			return fmt.Errorf("read table %s: %w", table, err)
+		}
+		if len(rows) == 0 {
+			return nil
+		}
+		a.mu.Lock()
+		a.report.Rows += len(rows)
+		a.mu.Unlock()
+		for _, row := range rows {
+			if err := visit(row); err != nil {
+				return err
+			}
+		}
+		walk = walk.After(rows)
+	}
+}
+
+// partition reads the partition of a job.
+func (a *Auditor) partition(ctx context.Context, jobID string) ([]tablestore.Row, error) {
+	query := tablestore.Query{Table: a.o.Tables.Ledger, Partition: tablestore.Escape(jobID)}
+	var rows []tablestore.Row
+	for {
+		page, err := a.cfg.Store.Scan(ctx, query)
+		if err != nil {
+			return nil, fmt.Errorf("read job %s: %w", jobID, err)
+		}
+		if rows = append(rows, page.Rows...); page.Next == "" {
+			return rows, nil
+		}
+		query.Continue = page.Next
+	}
+}
+
+// get reads a row, and reports whether it is there.
+func (a *Auditor) get(ctx context.Context, key tablestore.Key) (row tablestore.Row, there bool, err error) {
+	row, err = a.cfg.Store.Get(ctx, key)
+	if errors.Is(err, tablestore.ErrNotFound) {
+		return tablestore.Row{}, false, nil
+	}
+	if err != nil {
+		return tablestore.Row{}, false, fmt.Errorf("read %s: %w", key, err)
+	}
+	return row, true, nil
 }

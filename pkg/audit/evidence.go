@@ -10,114 +10,89 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// Evidence is everything that is stored of one job.
-type Evidence struct {
-	JobID  string
-	Job    *JobRow // nil where there is none
-	Steps  []StepRow
-	Outbox []OutboxRow
-	Items  []ItemRow
-	// Beside says of rows in other partitions, those that [Evidence.Wants] names,
-	// which are there.
-	Beside map[tablestore.Key]tablestore.Properties
-
-	changes    []change
-	beats      []lifecycle.Event // heartbeats of work items, which are outside of the changes
-	directives map[string][]byte // by step and attempt, such as 0000:000001
-	webhooks   int
-	unreadable []string
-}
-
-// Gather sorts the rows of a job's partition, whatever their order.
-func Gather(jobID string, rows []tablestore.Row) *Evidence {
-	e := &Evidence{
-		JobID: jobID, directives: map[string][]byte{}, Beside: map[tablestore.Key]tablestore.Properties{},
-	}
-	for i := range rows {
-		if err := e.take(&rows[i]); err != nil {
-			e.unreadable = append(e.unreadable, fmt.Sprintf("row %s: %v", rows[i].Key.Row, err))
-		}
-	}
-	return e
-}
-
-// take takes one row of the job's partition.
-func (e *Evidence) take(row *tablestore.Row) error {
-	p := row.Properties
-	switch kind, rest, _ := strings.Cut(row.Key.Row, ":"); kind {
-	case "JOB":
-		job := ReadJob(p)
-		e.Job = &job
-	case "STEP":
-		e.Steps = append(e.Steps, ReadStep(p))
-	case "OUTBOX":
-		e.Outbox = append(e.Outbox, ReadOutbox(p))
-	case "DIRECTIVE":
-		e.directives[rest] = tablestore.Large(p, "directive")
-	case "WEBHOOK":
-		e.webhooks++
-	case "EVENT":
-		c, err := readChange(p)
-		e.changes = append(e.changes, c)
-		return err
-	case "OPENITEM", "ITEM":
-		item, err := ReadItem(row.Key.Row, p)
-		e.Items = append(e.Items, item)
-		return err
-	case "BEAT":
-		beats, err := ReadMoves(p)
-		e.beats = append(e.beats, beats...)
-		return err
-	}
-	return nil
-}
-
-// attempt names an attempt as the rows of its bytes do.
-func attempt(step, no int) string {
-	return tablestore.Pad(int64(step), 4) + ":" + tablestore.Pad(int64(no), 6)
-}
-
 // Tables are the names of the tables.
 type Tables struct {
 	Ledger, Schedule, Inflight, Idempotency, Index, Queue string
 }
 
-// Options are what the judgement goes by.
+// Options are the facts about a store that its jobs are judged by.
 type Options struct {
 	Tables Tables // Required.
 	// Shards and ReadyShards are the numbers of shards of the schedule and of the
 	// ready index. Required.
 	Shards, ReadyShards int
-	// Split says that the store writes the batches of a change one after the other.
-	Split bool
-	// Now is the time of the audit. Required.
-	Now time.Time
-	// KeyTTL is how long an idempotency key outlives its job; 0 is as long as the
-	// job is kept.
-	KeyTTL time.Duration
-	// Retention is how long a job is kept after its end; 0 is for ever.
-	Retention time.Duration
+	Split               bool          // The store writes the batches of a change one after the other.
+	Now                 time.Time     // Required.
+	KeyTTL              time.Duration // An idempotency key outlives its job by it; 0 is as long as the job is kept.
+	Retention           time.Duration // A job is kept so long after its end; 0 is for ever.
 	// Slack is how long past its time work may be undone. Optional. Defaults to 10
 	// minutes, which is beyond the grace that the system itself gives.
 	Slack time.Duration
-	// Quiescent says that nothing is to be left to do: every job has ended and
-	// what follows is done.
+	// Quiescent says that nothing must be left to do: every job has ended, and its
+	// post work is done.
 	Quiescent bool
 }
 
-// defaultSlack is twice the grace after which an accept is given up.
+// defaultSlack is twice the grace after which an accept is abandoned.
 const defaultSlack = 10 * time.Minute
 
-// WithDefaults fills in what is not set.
-func (o Options) WithDefaults() Options {
-	if o.Slack == 0 {
-		o.Slack = defaultSlack
-	}
-	return o
+// Evidence is everything that is stored of one job.
+type Evidence struct {
+	JobID  string
+	Job    *JobRow // nil if there is none
+	Steps  []StepRow
+	Outbox []OutboxRow
+	Items  []ItemRow
+
+	changes    []change
+	beats      []lifecycle.Event // Heartbeats of work items, which are not part of the changes.
+	directives map[string][]byte // By step and attempt, such as 0000:000001.
+	webhooks   int
+	unreadable []string
+	// beside holds those of the rows in other partitions that exist: see wants.
+	beside map[tablestore.Key]tablestore.Properties
 }
 
-// Wants names the rows beside the job that the judgement needs to know of.
-func (e *Evidence) Wants(o *Options) []tablestore.Key {
+// gather sorts the rows of a job's partition, in any order.
+func gather(jobID string, rows []tablestore.Row) *Evidence {
+	e := &Evidence{JobID: jobID, directives: map[string][]byte{}, beside: map[tablestore.Key]tablestore.Properties{}}
+	for _, row := range rows {
+		p := row.Properties
+		var err error
+		switch kind, rest, _ := strings.Cut(row.Key.Row, ":"); kind {
+		case "JOB":
+			job := ReadJob(p)
+			e.Job = &job
+		case "STEP":
+			e.Steps = append(e.Steps, ReadStep(p))
+		case "OUTBOX":
+			e.Outbox = append(e.Outbox, ReadOutbox(p))
+		case "DIRECTIVE":
+			e.directives[rest] = tablestore.Large(p, "directive")
+		case "WEBHOOK":
+			e.webhooks++
+		case "EVENT":
+			var c change
+			c, err = readChange(p)
+			e.changes = append(e.changes, c)
+		case "OPENITEM", "ITEM":
+			var item ItemRow
+			item, err = ReadItem(row.Key.Row, p)
+			e.Items = append(e.Items, item)
+		case "BEAT":
+			var beats []lifecycle.Event
+			beats, err = ReadMoves(p)
+			e.beats = append(e.beats, beats...)
+		}
+		if err != nil {
+			e.unreadable = append(e.unreadable, fmt.Sprintf("row %s: %v", row.Key.Row, err))
+		}
+	}
+	return e
+}
+
+// wants returns the keys of the rows in other partitions that the judgement needs.
+func (e *Evidence) wants(o *Options) []tablestore.Key {
 	if e.Job == nil || e.Job.Tombstone {
 		return nil
 	}
@@ -131,8 +106,8 @@ func (e *Evidence) Wants(o *Options) []tablestore.Key {
 	return append(keys, e.listKeys(o)...)
 }
 
-// EntryKey is where the schedule entry lies that the job names. Only the schedule's
-// table and the shards of the options count.
+// EntryKey returns the key of the schedule entry that the job names. It uses only the
+// schedule's table and the shards of the options.
 func (e *Evidence) EntryKey(o *Options) tablestore.Key {
 	return tablestore.Key{
 		Table: o.Tables.Schedule, Partition: e.Job.EntryKind + ":" + tablestore.Pad(int64(shard(e.JobID, o.Shards)), 3),
@@ -148,27 +123,45 @@ func (e *Evidence) claimKey(o *Options) tablestore.Key {
 	return tablestore.Key{Table: o.Tables.Idempotency, Partition: tablestore.Escape(e.Job.Tenant), Row: e.Job.Claim}
 }
 
-// listKeys are the index rows that show the job: by its acceptance, and once it
-// has ended by its end.
+// listKeys returns the keys of the index rows that list the job: by its acceptance,
+// and once it has ended by its end.
 func (e *Evidence) listKeys(o *Options) []tablestore.Key {
-	made := idTime(e.JobID)
-	row := tablestore.Join(tablestore.Pad(9_999_999_999_999-made.UnixMilli(), 13), e.JobID)
-	month := made.UTC().Format("200601")
-	keys := []tablestore.Key{{Table: o.Tables.Index, Partition: tablestore.Join("jobs", e.Job.Tenant, month), Row: row}}
+	accepted := idTime(e.JobID)
+	month := accepted.UTC().Format("200601")
+	partitions := []string{tablestore.Join("jobs", e.Job.Tenant, month)}
 	if e.Job.Correlation != "" {
-		keys = append(keys, tablestore.Key{
-			Table: o.Tables.Index, Partition: tablestore.Join("correlation", e.Job.Tenant, e.Job.Correlation), Row: row,
-		})
+		partitions = append(partitions, tablestore.Join("correlation", e.Job.Tenant, e.Job.Correlation))
 	}
 	if e.Job.Terminal() {
-		keys = append(keys, tablestore.Key{
-			Table: o.Tables.Index, Partition: tablestore.Join("ended", e.Job.Tenant, month, e.Job.State), Row: row,
-		})
+		partitions = append(partitions, tablestore.Join("ended", e.Job.Tenant, month, e.Job.State))
+	}
+	row := tablestore.Join(tablestore.Pad(9_999_999_999_999-accepted.UnixMilli(), 13), e.JobID)
+	keys := make([]tablestore.Key, len(partitions))
+	for i, partition := range partitions {
+		keys[i] = tablestore.Key{Table: o.Tables.Index, Partition: partition, Row: row}
 	}
 	return keys
 }
 
-// shard is where a job's entries lie: FNV-1a over the shards.
+// HintKey returns the key of the ready hint that a queued item names. It uses only the
+// queue's table and the shards of the options.
+func (e *Evidence) HintKey(i *ItemRow, o *Options) tablestore.Key {
+	s := e.step(i.Step)
+	part := shard(e.JobID, o.Shards) % o.ReadyShards
+	return tablestore.Key{
+		Table:     o.Tables.Queue,
+		Partition: tablestore.Join("ready", s.Service, s.Type, tablestore.Pad(part, 3)),
+		Row: tablestore.Join(e.Job.Tenant, tablestore.Pad(i.ReadySince.UnixMilli(), 13), i.WorkID,
+			tablestore.Pad(i.Attempt, 6), tablestore.Pad(i.ReadyRev, 12)),
+	}
+}
+
+// attempt returns the part of a key that names an attempt.
+func attempt(step, no int) string {
+	return tablestore.Pad(int64(step), 4) + ":" + tablestore.Pad(int64(no), 6)
+}
+
+// shard returns the shard of a job's entries: FNV-1a of its id.
 func shard(jobID string, shards int) int {
 	var h uint32 = 2166136261
 	for i := range len(jobID) {
@@ -177,15 +170,120 @@ func shard(jobID string, shards int) int {
 	return int(h % uint32(shards))
 }
 
-// idTime is the time in a job id, which is a UUID of version 7.
+// idTime returns the time in a job id, which is a UUID of version 7, or the zero time.
 func idTime(jobID string) time.Time {
 	digits := strings.ReplaceAll(jobID, "-", "")
-	if len(digits) < 12 {
-		return time.Time{}
-	}
-	ms, err := strconv.ParseInt(digits[:12], 16, 64)
-	if err != nil {
+	ms, err := strconv.ParseInt(digits[:min(len(digits), 12)], 16, 64)
+	if err != nil || len(digits) < 12 {
 		return time.Time{}
 	}
 	return time.UnixMilli(ms).UTC()
+}
+
+// standing is a row of the table in docs/audit.md: an open item that may stand beside
+// a step whose attempt is for the pull queue.
+type standing struct {
+	step, outbox string
+	deadline     bool // The step has one.
+	earlier      bool // The item carries an earlier attempt than the step's.
+	owned        bool
+	status       lifecycle.Status
+}
+
+// standings is that table. A step that fits none of its rows has no open item.
+var standings = []standing{
+	{step: "DISPATCHING", outbox: "PENDING", deadline: true, earlier: true, status: lifecycle.StatusStalled},
+	{step: "AWAITING_ACK", outbox: "SENT", status: lifecycle.StatusQueued},
+	{step: "AWAITING_ACK", outbox: "SENT", deadline: true, owned: true, status: lifecycle.StatusClaimed},
+	{step: "IN_PROGRESS", outbox: "SENT", deadline: true, owned: true, status: lifecycle.StatusRunning},
+	{step: "FAILED_RETRY", outbox: "SENT", status: lifecycle.StatusStalled},
+}
+
+// status returns the status of an item, empty if no row of the table fits.
+func (e *Evidence) status(i *ItemRow, s *StepRow) lifecycle.Status {
+	if !i.Open {
+		return lifecycle.Status(i.Ended)
+	}
+	row := e.outboxRow(s.OutboxID)
+	if row == nil || row.Bus != busQueue || i.Attempt > s.Attempt {
+		return lifecycle.StatusNone
+	}
+	found := standing{
+		step: s.State, outbox: row.State, deadline: !s.Expires.IsZero(), earlier: i.Attempt < s.Attempt, owned: i.Owner != "",
+	}
+	for _, legal := range standings {
+		if found.status = legal.status; found == legal {
+			return legal.status
+		}
+	}
+	return lifecycle.StatusNone
+}
+
+// Item returns the work item that the row and its step make together. It has no
+// status if they do not fit each other, or the step is missing.
+func (e *Evidence) Item(i *ItemRow) lifecycle.Item {
+	s := e.step(i.Step)
+	if s == nil {
+		return lifecycle.Item{WorkID: i.WorkID}
+	}
+	item := lifecycle.Item{
+		WorkID: i.WorkID, Status: e.status(i, s), Attempt: i.Claims, Rev: i.Rev, Owner: i.Owner, ClaimLease: i.ClaimLease,
+		DedupeKey: i.DedupeKey, MessageID: i.Message, AttemptNo: i.Attempt, LeaseID: "forgotten", JobID: e.JobID,
+		StepID: s.ID, TenantID: e.Job.Tenant, Service: s.Service, StepType: s.Type, CreatedAt: i.Created,
+		UpdatedAt: i.Updated, Requests: i.Requests,
+	}
+	if m := s.Remembers(i.Attempt); m.No != 0 {
+		item.LeaseID = m.Digest
+	}
+	if i.Attempt == s.Attempt && s.Lease != "" {
+		item.LeaseID = s.Lease
+	}
+	if item.Status.Held() {
+		item.LeaseExpiresAt = s.Expires
+	}
+	if i.ErrorCode != "" {
+		item.Error = &lifecycle.Failure{Code: i.ErrorCode}
+	}
+	if item.Status == lifecycle.StatusSucceeded {
+		var refs []string
+		if i.GaveOutput {
+			refs = append(refs, `"output_ref":`+s.Output)
+		}
+		if i.GaveResult {
+			refs = append(refs, `"result_ref":`+s.Result)
+		}
+		item.Result = []byte("{" + strings.Join(refs, ",") + "}")
+	}
+	return item
+}
+
+// Queued returns the open item if it waits for a worker, else nil.
+func (e *Evidence) Queued() *ItemRow {
+	for i := range e.Items {
+		item := &e.Items[i]
+		if s := e.step(item.Step); item.Open && s != nil && e.status(item, s) == lifecycle.StatusQueued {
+			return item
+		}
+	}
+	return nil
+}
+
+// step returns the step with that index, nil if it is missing.
+func (e *Evidence) step(index int) *StepRow {
+	for i := range e.Steps {
+		if e.Steps[i].Index == index {
+			return &e.Steps[i]
+		}
+	}
+	return nil
+}
+
+// outboxRow returns the outbox row with that id, nil if it is missing.
+func (e *Evidence) outboxRow(id string) *OutboxRow {
+	for i := range e.Outbox {
+		if e.Outbox[i].ID == id {
+			return &e.Outbox[i]
+		}
+	}
+	return nil
 }

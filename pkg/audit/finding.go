@@ -11,8 +11,8 @@ type Invariant string
 
 // The invariants.
 const (
-	Accepted  Invariant = "accepted"  // what was accepted is there
-	Terminal  Invariant = "terminal"  // what has ended does not change
+	Accepted  Invariant = "accepted"  // an accepted job exists
+	Terminal  Invariant = "terminal"  // an ended job or step does not change
 	OneStep   Invariant = "one-step"  // one step at a time, in order
 	Pair      Invariant = "pair"      // each attempt has one lease
 	Outbox    Invariant = "outbox"    // step and outbox row agree
@@ -22,32 +22,30 @@ const (
 	Edges     Invariant = "edges"     // only listed transitions
 	Claim     Invariant = "claim"     // one job for each idempotency key
 	Budget    Invariant = "budget"    // failed for good only when a budget is spent
-	Forward   Invariant = "forward"   // somebody will take the job up again
-	Slot      Invariant = "slot"      // slots are those of live jobs
+	Forward   Invariant = "forward"   // a worker or a schedule entry will continue the job
+	Slot      Invariant = "slot"      // live jobs hold their slots, others none
 	Listed    Invariant = "listed"    // lists show every job
-	Ended     Invariant = "ended"     // what follows the end of a job is done
+	Ended     Invariant = "ended"     // the post work of a job's end is done
 	Queue     Invariant = "queue"     // work items fit their steps and keep the lifecycle
 	Quiet     Invariant = "quiet"     // nothing is left to do (quiescent only)
 	Readable  Invariant = "readable"  // rows can be read
 )
 
-// Invariants lists all, in the order of the documentation.
+// Invariants lists all invariants, in the order of docs/audit.md.
 var Invariants = []Invariant{
 	Accepted, Terminal, OneStep, Pair, Outbox, Published, Directive, Journal, Edges, Claim, Budget, Forward, Slot,
 	Listed, Ended, Queue, Quiet, Readable,
 }
 
-// Finding is one thing that is not as it has to be.
+// Finding is one broken rule.
 type Finding struct {
 	Invariant Invariant
-	// Late says that the work is only overdue; what is not late is a violation.
-	Late bool
-	// JobID is the job that it is about, empty where it is about none.
-	JobID  string
-	Detail string
+	Late      bool   // The work is only overdue; otherwise it is a violation.
+	JobID     string // Empty if it is about no job.
+	Detail    string
 }
 
-// String is the finding on one line.
+// String returns the finding on one line.
 func (f Finding) String() string {
 	kind := "violation"
 	if f.Late {
@@ -56,43 +54,35 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s %s: job %s: %s", kind, f.Invariant, cmp.Or(f.JobID, "-"), f.Detail)
 }
 
-// Report is what an audit found.
+// Report is the result of an audit.
 type Report struct {
-	// Jobs is how many jobs were looked at, Tombstones how many of them are only
-	// the memory of one, and Rows how many rows were read.
-	Jobs       int
-	Tombstones int
-	Rows       int
-	// States counts the jobs by state.
-	States map[string]int
-	// Findings are sorted: violations first, by job.
-	Findings []Finding
+	Jobs       int            // Without the tombstones.
+	Tombstones int            // Purged jobs.
+	Rows       int            // All rows that were read.
+	States     map[string]int // The number of jobs in each state.
+	Findings   []Finding      // Violations first, each part by job.
 }
 
-// Violations counts the findings that are no mere lateness.
-func (r *Report) Violations() int {
+// Violations counts the findings that are not late.
+func (r *Report) Violations() int { return len(r.Findings) - r.Late() }
+
+// Late counts the findings that are late.
+func (r *Report) Late() int {
 	count := 0
 	for i := range r.Findings {
-		if !r.Findings[i].Late {
+		if r.Findings[i].Late {
 			count++
 		}
 	}
 	return count
 }
 
-// Late counts the others.
-func (r *Report) Late() int { return len(r.Findings) - r.Violations() }
-
-// sort brings the findings in order.
+// sort sorts the findings, and removes duplicates.
 func (r *Report) sort() {
+	late := map[bool]int{true: 1}
 	slices.SortFunc(r.Findings, func(a, b Finding) int {
-		if a.Late != b.Late {
-			if b.Late {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Invariant, b.Invariant), cmp.Compare(a.Detail, b.Detail))
+		return cmp.Or(cmp.Compare(late[a.Late], late[b.Late]), cmp.Compare(a.JobID, b.JobID),
+			cmp.Compare(a.Invariant, b.Invariant), cmp.Compare(a.Detail, b.Detail))
 	})
 	r.Findings = slices.Compact(r.Findings)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// keyTTL and retention are those of the town's ledger.
+// The settings of the fixture's ledger.
 const (
 	keyTTL    = 24 * time.Hour
 	retention = 48 * time.Hour
@@ -28,9 +28,9 @@ var tables = audit.Tables{
 	Index: "luciusjobindex", Queue: "luciusqueue",
 }
 
-// town is a store with a job in each walk of life, by name, that the program's
+// fixture is a store with a job in each state, by name, that the program's
 // own code wrote.
-type town struct {
+type fixture struct {
 	t      *testing.T
 	store  tablestore.Store
 	ledger *ledger.Ledger
@@ -39,55 +39,55 @@ type town struct {
 	held   bool // dispatch is paused
 }
 
-// settle builds the town on a store that is atomic, or writes batch by batch.
-func settle(t *testing.T, split bool) *town {
+// newFixture fills a store that is atomic, or writes batch by batch.
+func newFixture(t *testing.T, split bool) *fixture {
 	t.Helper()
-	w := &town{t: t, store: memstore.New(memstore.Options{Split: split}), jobs: map[string]string{}}
+	f := &fixture{t: t, store: memstore.New(memstore.Options{Split: split}), jobs: map[string]string{}}
 	mirror := workqueue.NewMirror(0)
 	var err error
-	w.ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: w.store, Ready: mirror.Ready, Hold: time.Minute, KeyTTL: keyTTL, Retention: retention,
-		Held: func(string, string, int) bool { return w.held },
+	f.ledger, err = ledger.Open(t.Context(), ledger.Config{
+		Store: f.store, Ready: mirror.Ready, Hold: time.Minute, KeyTTL: keyTTL, Retention: retention,
+		Held: func(string, string, int) bool { return f.held },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.queue, err = workqueue.New(workqueue.Config{Ledger: w.ledger, Store: w.store, Mirror: mirror}); err != nil {
+	if f.queue, err = workqueue.New(workqueue.Config{Ledger: f.ledger, Store: f.store, Mirror: mirror}); err != nil {
 		t.Fatal(err)
 	}
-	w.accept("done")
-	w.work("done", statemachine.ResultSucceeded)
-	w.work("done", statemachine.ResultSucceeded)
-	w.accept("failed")
-	w.work("failed", statemachine.ResultFailedFinal)
-	w.accept("retry")
-	w.work("retry", statemachine.ResultFailedRetry)
-	w.accept("stalled")
-	w.stall("stalled")
-	w.accept("offered twice")
-	w.stall("offered twice")
-	w.change("offered twice", statemachine.Retry{})
-	w.start("offered twice")
-	w.accept("held")
-	w.stall("held")
-	w.held = true
-	w.change("held", statemachine.Retry{})
-	w.held = false
-	w.accept("paused")
-	w.change("paused", statemachine.Pause{})
-	w.accept("running")
-	w.beat(w.start("running"))
-	w.accept("claimed")
-	w.claim("claimed", false)
-	w.accept("queued")
-	w.held = true
-	w.accept("dispatching")
-	return w
+	f.accept("done")
+	f.work("done", statemachine.ResultSucceeded)
+	f.work("done", statemachine.ResultSucceeded)
+	f.accept("failed")
+	f.work("failed", statemachine.ResultFailedFinal)
+	f.accept("retry")
+	f.work("retry", statemachine.ResultFailedRetry)
+	f.accept("stalled")
+	f.stall("stalled")
+	f.accept("offered twice")
+	f.stall("offered twice")
+	f.change("offered twice", statemachine.Retry{})
+	f.start("offered twice")
+	f.accept("held")
+	f.stall("held")
+	f.held = true
+	f.change("held", statemachine.Retry{})
+	f.held = false
+	f.accept("paused")
+	f.change("paused", statemachine.Pause{})
+	f.accept("running")
+	f.beat(f.start("running"))
+	f.accept("claimed")
+	f.claim("claimed", false)
+	f.accept("queued")
+	f.held = true
+	f.accept("dispatching")
+	return f
 }
 
-// accept makes a job of two steps.
-func (w *town) accept(name string) {
-	w.t.Helper()
+// accept accepts a job of two steps.
+func (f *fixture) accept(name string) {
+	f.t.Helper()
 	minute := []time.Duration{time.Minute}
 	policy := statemachine.Policy{
 		AckTimeout: 30 * time.Second, Lease: 15 * time.Minute, Dispatch: minute, Ack: minute, Execution: minute, MaxAttempts: 10,
@@ -104,141 +104,141 @@ func (w *town) accept(name string) {
 			ID: fmt.Sprintf("step%d", i), Type: "OCR", Service: "ocr", Policy: policy,
 		})
 	}
-	accepted, err := w.ledger.Accept(w.t.Context(), cmd)
+	accepted, err := f.ledger.Accept(f.t.Context(), cmd)
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	w.jobs[name] = accepted.Job.ID
+	f.jobs[name] = accepted.Job.ID
 }
 
-// claim has a worker take the job's item, and start it if it says so.
-func (w *town) claim(name string, start bool) lifecycle.Item {
-	w.t.Helper()
-	views, err := w.queue.Claim(w.t.Context(), workqueue.ClaimRequest{
+// claim lets a worker claim the job's item, and start it if start is true.
+func (f *fixture) claim(name string, start bool) lifecycle.Item {
+	f.t.Helper()
+	views, err := f.queue.Claim(f.t.Context(), workqueue.ClaimRequest{
 		Owner: "worker", RequestID: fmt.Sprint(name, time.Now().UnixNano()), Max: 1, Start: start,
 	})
-	if err != nil || len(views) != 1 || views[0].Item.JobID != w.jobs[name] {
-		w.t.Fatalf("claim for %s: %d items, %v", name, len(views), err)
+	if err != nil || len(views) != 1 || views[0].Item.JobID != f.jobs[name] {
+		f.t.Fatalf("claim for %s: %d items, %v", name, len(views), err)
 	}
 	time.Sleep(time.Millisecond)
 	return views[0].Item
 }
 
-func (w *town) start(name string) lifecycle.Item {
-	w.t.Helper()
-	return w.claim(name, true)
+func (f *fixture) start(name string) lifecycle.Item {
+	f.t.Helper()
+	return f.claim(name, true)
 }
 
-// request is the next request about an item.
+// request returns the next request about an item.
 func request(actor string, item *lifecycle.Item) lifecycle.Request {
 	return lifecycle.Request{Actor: actor, ExpectedRev: item.Rev, ID: fmt.Sprint("request-", item.Rev)}
 }
 
-// beat has the worker report that it is alive.
-func (w *town) beat(item lifecycle.Item) {
-	w.t.Helper()
-	if _, err := w.queue.Heartbeat(w.t.Context(), item.WorkID, request("worker", &item)); err != nil {
-		w.t.Fatal(err)
+// beat sends a heartbeat of the worker.
+func (f *fixture) beat(item lifecycle.Item) {
+	f.t.Helper()
+	if _, err := f.queue.Heartbeat(f.t.Context(), item.WorkID, request("worker", &item)); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
-// stall has a worker take the job's item, and an operator take it from the worker.
-func (w *town) stall(name string) {
-	w.t.Helper()
-	item := w.start(name)
-	if _, err := w.queue.Stall(w.t.Context(), item.WorkID, request("operator", &item)); err != nil {
-		w.t.Fatal(err)
+// stall lets a worker start the job's item, and an operator stall it.
+func (f *fixture) stall(name string) {
+	f.t.Helper()
+	item := f.start(name)
+	if _, err := f.queue.Stall(f.t.Context(), item.WorkID, request("operator", &item)); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
-// change brings an event to the job.
-func (w *town) change(name string, event statemachine.Event) {
-	w.t.Helper()
-	result, err := w.ledger.Change(w.t.Context(), w.jobs[name], event)
+// change applies an event to the job.
+func (f *fixture) change(name string, event statemachine.Event) {
+	f.t.Helper()
+	result, err := f.ledger.Change(f.t.Context(), f.jobs[name], event)
 	if err != nil || result.Outcome != statemachine.Applied {
-		w.t.Fatalf("%T of %s: %s %s, %v", event, name, result.Outcome, result.Reason, err)
+		f.t.Fatalf("%T of %s: %s %s, %v", event, name, result.Outcome, result.Reason, err)
 	}
 	time.Sleep(time.Millisecond)
 }
 
-// work lets a worker carry the step that is next to that result.
-func (w *town) work(name string, status statemachine.ResultStatus) {
-	w.t.Helper()
-	item := w.start(name)
-	w.change(name, statemachine.Result{
+// work lets a worker execute the next step with that result.
+func (f *fixture) work(name string, status statemachine.ResultStatus) {
+	f.t.Helper()
+	item := f.start(name)
+	f.change(name, statemachine.Result{
 		StepID: item.StepID, Pair: statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID},
 		Status: status, ErrorCode: "said",
 	})
 }
 
-// key is a row of a job's partition in the ledger.
-func (w *town) key(name, row string) tablestore.Key {
-	return tablestore.Key{Table: tables.Ledger, Partition: w.jobs[name], Row: row}
+// key returns the key of a row in a job's partition of the ledger.
+func (f *fixture) key(name, row string) tablestore.Key {
+	return tablestore.Key{Table: tables.Ledger, Partition: f.jobs[name], Row: row}
 }
 
-// find is the only row of a table that is about a job and has that prefix.
-func (w *town) find(table, name, partition string) tablestore.Row {
-	w.t.Helper()
-	rows, err := w.store.(tablestore.Walker).Walk(w.t.Context(), tablestore.Walk{Table: table})
+// find returns the only row of a table that belongs to a job, in a partition with that prefix.
+func (f *fixture) find(table, name, partition string) tablestore.Row {
+	f.t.Helper()
+	rows, err := f.store.(tablestore.Walker).Walk(f.t.Context(), tablestore.Walk{Table: table})
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	for _, row := range rows {
-		mine := row.Properties.Get("job_id").String() == w.jobs[name]
+		mine := row.Properties.Get("job_id").String() == f.jobs[name]
 		switch parts, err := tablestore.Split(row.Key.Row); {
 		case err != nil:
 		case len(parts) == 3:
-			mine = mine || parts[1] == w.jobs[name]
+			mine = mine || parts[1] == f.jobs[name]
 		case len(parts) == 5:
-			mine = mine || strings.HasPrefix(parts[2], w.jobs[name]+".")
+			mine = mine || strings.HasPrefix(parts[2], f.jobs[name]+".")
 		}
 		if mine && strings.HasPrefix(row.Key.Partition, partition) {
 			return row
 		}
 	}
-	w.t.Fatalf("%s has no row of %s in %s", table, name, partition)
+	f.t.Fatalf("%s has no row of %s in %s", table, name, partition)
 	return tablestore.Row{}
 }
 
-// write commits one op, which must go well.
-func (w *town) write(op tablestore.Op) {
-	w.t.Helper()
-	if _, err := w.store.Commit(w.t.Context(), tablestore.Batch{op}); err != nil {
-		w.t.Fatal(err)
+// write commits one op.
+func (f *fixture) write(op tablestore.Op) {
+	f.t.Helper()
+	if _, err := f.store.Commit(f.t.Context(), tablestore.Batch{op}); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
 // drop deletes a row.
-func (w *town) drop(key tablestore.Key) {
-	w.t.Helper()
-	if _, err := w.store.Get(w.t.Context(), key); err != nil {
-		w.t.Fatal(err)
+func (f *fixture) drop(key tablestore.Key) {
+	f.t.Helper()
+	if _, err := f.store.Get(f.t.Context(), key); err != nil {
+		f.t.Fatal(err)
 	}
-	w.write(tablestore.Op{Verb: tablestore.Discard, Key: key})
+	f.write(tablestore.Op{Verb: tablestore.Discard, Key: key})
 }
 
-// set changes one property of a row, which must be there.
-func (w *town) set(key tablestore.Key, name string, value tablestore.Value) {
-	w.t.Helper()
-	row, err := w.store.Get(w.t.Context(), key)
+// set changes one property of an existing row.
+func (f *fixture) set(key tablestore.Key, name string, value tablestore.Value) {
+	f.t.Helper()
+	row, err := f.store.Get(f.t.Context(), key)
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	p := slices.DeleteFunc(row.Properties, func(p tablestore.Property) bool { return p.Name == name })
-	w.write(tablestore.Op{Verb: tablestore.Put, Key: key, Properties: append(p, tablestore.Property{Name: name, Value: value})})
+	f.write(tablestore.Op{Verb: tablestore.Put, Key: key, Properties: append(p, tablestore.Property{Name: name, Value: value})})
 }
 
-// audit audits the town.
-func (w *town) audit(o audit.Options) *audit.Report {
-	w.t.Helper()
+// audit audits the fixture.
+func (f *fixture) audit(o audit.Options) *audit.Report {
+	f.t.Helper()
 	o.Tables, o.KeyTTL, o.Retention = tables, keyTTL, retention
-	auditor, err := audit.New(audit.Config{Store: w.store.(audit.Store), Options: o})
+	auditor, err := audit.New(audit.Config{Store: f.store.(audit.Store), Options: o})
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	report, err := auditor.Run(w.t.Context())
+	report, err := auditor.Run(f.t.Context())
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	return report
 }

@@ -1,28 +1,40 @@
 package audit
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// judge holds one job against the rules.
+// The buses that an outbox row may be made for.
+const (
+	busQueue      = "queue"
+	busServiceBus = "servicebus"
+)
+
+// judge checks one job against the rules.
 type judge struct {
 	*Evidence
 	o        *Options
 	findings []Finding
 }
 
-// Judge returns what is wrong with one job, nothing where all is well. It only
-// reads the evidence.
-func (e *Evidence) Judge(o *Options) []Finding {
+// judge returns what is wrong with one job.
+func (e *Evidence) judge(o *Options) []Finding {
 	j := &judge{Evidence: e, o: o}
 	for _, text := range e.unreadable {
 		j.violate(Readable, "%s", text)
 	}
 	switch {
 	case e.Job == nil:
-		j.judgeMissing()
+		if len(j.Steps)+len(j.Outbox)+len(j.changes) > 0 {
+			j.violate(Accepted, "its rows are there but for JOB")
+		}
 		return j.findings
 	case e.Job.Tombstone || len(e.unreadable) > 0:
 		return j.findings
@@ -44,8 +56,8 @@ func (e *Evidence) Judge(o *Options) []Finding {
 	return j.findings
 }
 
-// Shape judges the rows of the job alone, without history and what lies beside:
-// what holds after every single change.
+// Shape judges the rows of the job without its history and the rows in other
+// partitions: the rules that hold after every single change.
 func (e *Evidence) Shape() []Finding {
 	j := &judge{Evidence: e, o: &Options{}}
 	j.judgeSteps()
@@ -54,31 +66,100 @@ func (e *Evidence) Shape() []Finding {
 	return j.findings
 }
 
-// judgeMissing is for rows of a job without a JOB row.
-func (j *judge) judgeMissing() {
-	if len(j.Steps)+len(j.Outbox)+len(j.changes) > 0 {
-		j.violate(Accepted, "its rows are there but for JOB")
-	}
-}
-
-// violate notes a violation.
+// violate adds a violation.
 func (j *judge) violate(rule Invariant, format string, args ...any) {
 	j.findings = append(j.findings, Finding{Invariant: rule, JobID: j.JobID, Detail: fmt.Sprintf(format, args...)})
 }
 
-// late notes that something is overdue.
+// late adds work that is overdue.
 func (j *judge) late(rule Invariant, format string, args ...any) {
-	j.findings = append(j.findings, Finding{
-		Invariant: rule, Late: true, JobID: j.JobID, Detail: fmt.Sprintf(format, args...),
+	j.findings = append(j.findings, Finding{Invariant: rule, Late: true, JobID: j.JobID, Detail: fmt.Sprintf(format, args...)})
+}
+
+// stamp formats a time for a finding.
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// judgeJournal replays the history: it begins at 1, has no gap, takes only listed
+// edges, never leaves a terminal state, and ends in the states of the rows.
+func (j *judge) judgeJournal() {
+	states, operations := map[string]string{}, map[string]bool{}
+	var last time.Time
+	for i, c := range j.changes {
+		if c.rev != int64(i)+1 {
+			j.violate(Journal, "change %d of its history is numbered %d", i+1, c.rev)
+			return
+		}
+		if c.operation == "" || operations[c.operation] {
+			j.violate(Journal, "change %d was made by operation %q, which is not its own", c.rev, c.operation)
+		}
+		if c.at.Before(last) {
+			j.violate(Journal, "change %d is of %s, before the one before it", c.rev, stamp(c.at))
+		}
+		operations[c.operation], last = true, c.at
+		for _, m := range c.moves {
+			j.replay(states, c.rev, m)
+		}
+	}
+	if n := int64(len(j.changes)); n != j.Job.Rev {
+		j.violate(Journal, "it is at rev %d and its history has %d changes", j.Job.Rev, n)
+		return
+	}
+	compare := func(name, state string) {
+		if states[name] != state {
+			j.violate(Journal, "%s is %s and its history ends in %q", name, state, states[name])
+		}
+	}
+	compare("job", j.Job.State)
+	for i := range j.Steps {
+		if s := &j.Steps[i]; s.State != "PENDING" || states["step "+s.ID] != "" {
+			compare("step "+s.ID, s.State)
+		}
+	}
+	for i := range j.Outbox {
+		compare("outbox "+j.Outbox[i].ID, j.Outbox[i].State)
+	}
+}
+
+// replay applies one move of the change rev to the states.
+func (j *judge) replay(states map[string]string, rev int64, m move) {
+	name := m.Object
+	if m.ID != "" {
+		name += " " + m.ID
+	}
+	was := states[name]
+	if was == "" && m.Object == "step" {
+		was = "PENDING"
+	}
+	states[name] = m.To
+	switch {
+	case m.Type == statemachine.EventStepCarried && was == "PENDING", m.From == "" && was == "":
+	case m.From != was:
+		j.violate(Journal, "at rev %d %s goes from %s, and was %s", rev, name, m.From, was)
+	case ended(was) && m.Object != "outbox" && m.From != m.To:
+		j.violate(Terminal, "at rev %d %s leaves %s", rev, name, was)
+	case m.From != m.To &&
+		!(m.Object == "job" && listed(statemachine.JobEdges, m) || m.Object == "step" && listed(statemachine.StepEdges, m) ||
+			m.Object == "outbox" && listed(statemachine.OutboxEdges, m)):
+		j.violate(Edges, "at rev %d %s goes from %s to %s", rev, name, m.From, m.To)
+	}
+}
+
+// listed reports whether the move is one of the edges.
+func listed[S ~string](edges []statemachine.Edge[S], m move) bool {
+	return slices.ContainsFunc(edges, func(e statemachine.Edge[S]) bool {
+		return string(e.From) == m.From && string(e.To) == m.To
 	})
 }
 
-// judgeSteps checks that steps go one by one, and that the job says what they do.
+// judgeSteps checks that one step is executed at a time, in order, and that the job's
+// state agrees with those of its steps.
 func (j *judge) judgeSteps() {
 	active, done, failed, total := 0, 0, 0, 0
 	leases := map[string]string{}
+	var states []string
 	for i := range j.Steps {
 		s := &j.Steps[i]
+		states = append(states, s.State)
 		total += s.Attempt
 		if s.Index != i {
 			j.violate(OneStep, "step %d is not there", i)
@@ -88,12 +169,12 @@ func (j *judge) judgeSteps() {
 			j.violate(OneStep, "step %s is %s before all before it have succeeded", s.ID, s.State)
 		}
 		switch {
-		case s.Active():
-			active++
 		case s.State == "SUCCEEDED":
 			done++
 		case s.State == "FAILED_FINAL":
 			failed++
+		case s.State != "PENDING" && !s.Terminal():
+			active++
 		}
 		j.judgeStep(s, leases)
 	}
@@ -104,7 +185,7 @@ func (j *judge) judgeSteps() {
 	case state == "QUEUED", state == "SUCCEEDED" && done < len(j.Steps), state == "FAILED_FINAL" && failed != 1,
 		j.Job.Terminal() && active > 0, !j.Job.Terminal() && active == 0 && done == len(j.Steps),
 		failed > 0 && state != "FAILED_FINAL" && state != "CANCELLED":
-		j.violate(OneStep, "it is %s and its steps are %s", state, j.stepStates())
+		j.violate(OneStep, "it is %s and its steps are %s", state, strings.Join(states, ", "))
 	case state == "PAUSED" && slices.ContainsFunc(j.Steps, func(s StepRow) bool { return s.Live() }):
 		j.violate(OneStep, "it is PAUSED with an attempt in hand")
 	case int64(total) != j.Job.Attempts:
@@ -114,16 +195,7 @@ func (j *judge) judgeSteps() {
 	}
 }
 
-// stepStates lists the states of the steps.
-func (j *judge) stepStates() string {
-	states := make([]string, len(j.Steps))
-	for i := range j.Steps {
-		states[i] = j.Steps[i].State
-	}
-	return strings.Join(states, ", ")
-}
-
-// judgeStep checks one step by itself.
+// judgeStep checks one step by itself, and its lease against those of earlier steps.
 func (j *judge) judgeStep(s *StepRow, leases map[string]string) {
 	if s.Live() && s.Lease == "" {
 		j.violate(Pair, "step %s is %s without a lease", s.ID, s.State)
@@ -132,23 +204,220 @@ func (j *judge) judgeStep(s *StepRow, leases map[string]string) {
 		j.violate(Pair, "steps %s and %s have one lease", other, s.ID)
 	}
 	leases[s.Lease] = s.ID
-	said := s.ErrorCode == "dispatch_exhausted" // The bus said that it can never take it.
+	final := s.ErrorCode == "dispatch_exhausted" // The bus reported that it can never accept it.
 	for _, m := range s.Memory {
-		said = said || m.Result == "FAILED_FINAL"
+		final = final || m.Result == "FAILED_FINAL"
 		if m.No > s.Attempt {
 			j.violate(Pair, "step %s remembers attempt %d and is at %d", s.ID, m.No, s.Attempt)
 		}
 	}
 	spent := 0
 	for i := range s.Spent {
-		said = said || s.Spent[i] > s.Budget[i]
+		final = final || s.Spent[i] > s.Budget[i]
 		spent += s.Spent[i]
 		if s.Spent[i] > s.Budget[i]+1 {
 			j.violate(Budget, "step %s spent %d of a budget of %d", s.ID, s.Spent[i], s.Budget[i])
 		}
 	}
-	said = said || s.MaxAttempts > 0 && spent >= s.MaxAttempts
-	if s.State == "FAILED_FINAL" && (!said || s.ErrorCode == "") {
+	final = final || s.MaxAttempts > 0 && spent >= s.MaxAttempts
+	if s.State == "FAILED_FINAL" && (!final || s.ErrorCode == "") {
 		j.violate(Budget, "step %s failed for good (%q) with budget left", s.ID, s.ErrorCode)
+	}
+}
+
+// judgeOutbox checks that the outbox agrees with the steps: it has a pending row for
+// the attempt that is to be dispatched and no other, and a SENT row only for an
+// attempt that was sent.
+func (j *judge) judgeOutbox() {
+	leases, pending := map[string]string{}, map[int]int{}
+	for i := range j.Outbox {
+		o := &j.Outbox[i]
+		if other := leases[o.Lease]; o.Lease != "" && other != "" {
+			j.violate(Pair, "outbox rows %s and %s have one lease", other, o.ID)
+		}
+		leases[o.Lease] = o.ID
+		if o.State == "SENT" && o.Sent.IsZero() {
+			j.violate(Published, "outbox row %s is SENT and does not say when", o.ID)
+		}
+		if o.Bus != busQueue && o.Bus != busServiceBus {
+			j.violate(Outbox, "outbox row %s is made for the bus %q", o.ID, o.Bus)
+		}
+		if o.Step >= len(j.Steps) || o.Attempt > j.Steps[o.Step].Attempt {
+			j.violate(Outbox, "outbox row %s is of attempt %d of step %d, which there was not", o.ID, o.Attempt, o.Step)
+		}
+		if o.State == "PENDING" {
+			pending[o.Step]++
+			if s := j.step(o.Step); s != nil && (o.Attempt != s.Attempt || o.Lease != s.Lease) {
+				j.violate(Outbox, "outbox row %s is PENDING for attempt %d, the step is at %d", o.ID, o.Attempt, s.Attempt)
+			}
+		}
+	}
+	j.judgePending(pending)
+}
+
+// judgePending checks how many pending outbox rows each step has, and that a live step
+// has its outbox row.
+func (j *judge) judgePending(pending map[int]int) {
+	for i := range j.Steps {
+		s := &j.Steps[i]
+		if n := pending[s.Index]; n > 1 || (n == 1) != (s.State == "DISPATCHING") {
+			j.violate(Outbox, "step %s is %s with %d pending outbox rows", s.ID, s.State, n)
+		}
+		if row := j.outboxRow(s.OutboxID); s.Live() && (row == nil || row.Step != s.Index) {
+			j.violate(Outbox, "step %s is %s and its outbox row %q is not there", s.ID, s.State, s.OutboxID)
+		}
+	}
+}
+
+// judgeDirectives checks that each attempt has one content, its own, and that no two
+// attempts share a lease.
+func (j *judge) judgeDirectives() {
+	leases := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(j.directives)) {
+		var d struct {
+			Type      string `json:"type"`
+			JobID     string `json:"jobId"`
+			StepID    string `json:"stepId"`
+			TenantID  string `json:"tenant_id"`
+			AttemptNo int    `json:"attempt_no"`
+			LeaseID   string `json:"lease_id"`
+		}
+		if err := json.Unmarshal(j.directives[name], &d); err != nil {
+			j.violate(Directive, "the directive of attempt %s is not JSON", name)
+			continue
+		}
+		if other := leases[d.LeaseID]; other != "" || d.LeaseID == "" {
+			j.violate(Pair, "attempts %s and %s have one lease", other, name)
+		}
+		leases[d.LeaseID] = name
+		if d.Type != "DIRECTIVE" || d.JobID != j.JobID || d.TenantID != j.Job.Tenant || !slices.ContainsFunc(j.Steps, func(s StepRow) bool {
+			return name == attempt(s.Index, d.AttemptNo) && d.StepID == s.ID && d.AttemptNo <= s.Attempt
+		}) {
+			j.violate(Directive, "the directive of attempt %s says that it is attempt %d of step %q of job %s",
+				name, d.AttemptNo, d.StepID, d.JobID)
+		}
+	}
+	for i := range j.Outbox {
+		o := &j.Outbox[i]
+		if j.directives[attempt(o.Step, o.Attempt)] == nil {
+			j.violate(Directive, "attempt %d of outbox row %s has no directive", o.Attempt, o.ID)
+		} else if o.Lease != "" && leases[o.Lease] != attempt(o.Step, o.Attempt) {
+			j.violate(Directive, "outbox row %s and its directive have different leases", o.ID)
+		}
+	}
+}
+
+// judgeBeside checks the rows in other partitions that are written before the commit
+// that they belong to: the lists, the slot, and the idempotency key for as long as it
+// is the job's own.
+func (j *judge) judgeBeside() {
+	for _, key := range j.listKeys(j.o) {
+		if _, ok := j.beside[key]; !ok {
+			j.violate(Listed, "it is missing in the list %s", key.Partition)
+		}
+	}
+	slot := j.beside[j.slotKey(j.o)].Get("job_id").String()
+	if !j.Job.Terminal() && slot != j.JobID {
+		j.violate(Slot, "its slot %s names %q", j.Job.SlotRow, slot)
+	}
+	past := func(kept time.Duration) bool { return kept > 0 && !j.o.Now.Before(j.Job.Completed.Add(kept)) }
+	if j.Job.Terminal() && (past(j.o.KeyTTL) || past(max(j.o.KeyTTL, j.o.Retention))) {
+		return // The key may name another job by now, or none because this one is about to be purged.
+	}
+	claim := j.beside[j.claimKey(j.o)]
+	if owner := claim.Get("job_id").String(); owner != j.JobID {
+		j.violate(Claim, "its idempotency key names job %q", owner)
+	} else if claim.Get("idempotency_hash").String() != j.Job.Hash {
+		j.violate(Claim, "its idempotency key has another hash")
+	}
+}
+
+// judgeForward checks that a schedule entry leads to the job at or before its next
+// deadline, or that workers can find it, and that a pause can tell what the work is.
+func (j *judge) judgeForward() {
+	if j.o.Quiescent {
+		j.violate(Quiet, "it is %s", j.Job.State)
+	}
+	queued := j.Queued()
+	if queued != nil {
+		key := j.HintKey(queued, j.o)
+		hint, there := j.beside[key]
+		protocol, lane := hint.Get("protocol_id").String(), int(hint.Get("lane").Int())
+		if step := j.step(queued.Step); !there {
+			j.violate(Forward, "it waits for a worker, and its ready hint %s is not there", key.Row)
+		} else if protocol != j.Job.Protocol || lane != step.Lane {
+			j.violate(Queue, "its ready hint says that it is of protocol %q and lane %d, and it is of %q and %d",
+				protocol, lane, j.Job.Protocol, step.Lane)
+		}
+	}
+	named, due := j.Job.EntryKind != "", j.due()
+	switch {
+	case named && j.beside[j.EntryKey(j.o)] == nil:
+		j.violate(Forward, "its schedule entry %s is not there", j.EntryKey(j.o).Row)
+	case named && !due.IsZero() && j.Job.EntryDue.After(due):
+		j.violate(Forward, "its schedule entry is due at %s, and it at %s", stamp(j.Job.EntryDue), stamp(due))
+	case named && j.o.Now.After(j.Job.EntryDue.Add(j.o.Slack)):
+		j.late(Forward, "its schedule entry was due at %s", stamp(j.Job.EntryDue))
+	case named || j.Job.State == "PAUSED":
+	case !due.IsZero():
+		j.violate(Forward, "it is %s and no schedule entry stands for it", j.Job.State)
+	case queued == nil:
+		j.violate(Forward, "it is %s, and neither a worker nor a schedule entry will take it up", j.Job.State)
+	case j.o.Split && j.Job.Rev == 1:
+		j.violate(Forward, "it was accepted, and no schedule entry stands for what the accept reserved")
+	}
+}
+
+// publishHold is how long after its due time an outbox row may still be held by the
+// process that publishes it.
+const publishHold = 15 * time.Minute
+
+// due returns the job's next deadline, the zero time if it has none: it is paused, or
+// waits for a worker in the pull queue.
+func (j *judge) due() (due time.Time) {
+	s := j.active()
+	if s == nil || j.Job.State == "PAUSED" {
+		return due
+	}
+	switch s.State {
+	case "AWAITING_ACK", "IN_PROGRESS":
+		return s.End()
+	case "FAILED_RETRY":
+		return s.Next
+	case "DISPATCHING":
+		for k := range j.Outbox {
+			if o := &j.Outbox[k]; o.State == "PENDING" && o.Due.After(due) {
+				due = o.Due
+			}
+		}
+		return due.Add(publishHold)
+	}
+	return due
+}
+
+// active returns the first step that has not ended, nil if the job has ended.
+func (j *judge) active() *StepRow {
+	for i := range j.Steps {
+		if s := &j.Steps[i]; !s.Terminal() && !j.Job.Terminal() {
+			return s
+		}
+	}
+	return nil
+}
+
+// judgeEnd checks the post work of the job's end. It may be undone for as long as a
+// schedule entry remembers it.
+func (j *judge) judgeEnd() {
+	if j.Job.EntryKind != "" && j.beside[j.EntryKey(j.o)] != nil {
+		if j.o.Quiescent || j.o.Now.After(j.Job.EntryDue.Add(j.o.Slack)) {
+			j.late(Ended, "what follows its end was due at %s", stamp(j.Job.EntryDue))
+		}
+		return
+	}
+	if j.beside[j.slotKey(j.o)].Get("job_id").String() == j.JobID {
+		j.violate(Slot, "it has ended, and its slot is taken")
+	}
+	if j.webhooks != j.Job.Callbacks {
+		j.violate(Ended, "%d of its %d announcements are there", j.webhooks, j.Job.Callbacks)
 	}
 }

@@ -13,118 +13,118 @@ import (
 
 // queueDamages are damages to the work items and to the ready index.
 var queueDamages = map[string]damage{
-	"a deadline left the item with its worker": {rule: audit.Queue, says: "does not fit step", do: func(w *town) {
-		w.set(w.key("running", "STEP:0000:step0"), "state", text("FAILED_RETRY"))
-		w.set(w.key("running", "STEP:0000:step0"), "lease_expires_at", text(""))
+	"an item keeps its worker after the deadline": {rule: audit.Queue, says: "does not fit step", do: func(f *fixture) {
+		f.set(f.key("running", "STEP:0000:step0"), "state", text("FAILED_RETRY"))
+		f.set(f.key("running", "STEP:0000:step0"), "lease_expires_at", text(""))
 	}},
-	"a queued item has an owner": {rule: audit.Queue, says: "does not fit step", do: func(w *town) {
-		w.set(w.open("queued"), "owner", text("worker"))
+	"a queued item has an owner": {rule: audit.Queue, says: "does not fit step", do: func(f *fixture) {
+		f.set(f.open("queued"), "owner", text("worker"))
 	}},
-	"an item in a worker's hands has no owner": {rule: audit.Queue, says: "does not fit step", do: func(w *town) {
-		w.set(w.open("claimed"), "owner", text(""))
+	"a claimed item has no owner": {rule: audit.Queue, says: "does not fit step", do: func(f *fixture) {
+		f.set(f.open("claimed"), "owner", text(""))
 	}},
-	"a stalled item came back without its next attempt": {rule: audit.Queue, says: "does not fit step", do: func(w *town) {
-		w.set(w.open("offered twice"), "attempt_no", tablestore.Int(1))
+	"a stalled item came back without its next attempt": {rule: audit.Queue, says: "does not fit step", do: func(f *fixture) {
+		f.set(f.open("offered twice"), "attempt_no", tablestore.Int(1))
 	}},
-	"an open item of a step on the other bus": {rule: audit.Queue, says: "does not fit step", do: func(w *town) {
-		w.set(w.key("stalled", "OUTBOX:0000:000001"), "bus", text("servicebus"))
+	"an open item of a step on the other bus": {rule: audit.Queue, says: "does not fit step", do: func(f *fixture) {
+		f.set(f.key("stalled", "OUTBOX:0000:000001"), "bus", text("servicebus"))
 	}},
-	"an open item of a step that is not the job's": {rule: audit.Queue, says: "does not fit step", do: func(w *town) {
-		w.copy(w.key("running", "OPENITEM:0000:000001"), w.key("running", "OPENITEM:0001:000001"))
-		w.set(w.key("running", "OPENITEM:0001:000001"), "step_index", tablestore.Int(1))
+	"an open item of a step that is not the job's": {rule: audit.Queue, says: "does not fit step", do: func(f *fixture) {
+		f.copy(f.key("running", "OPENITEM:0000:000001"), f.key("running", "OPENITEM:0001:000001"))
+		f.set(f.key("running", "OPENITEM:0001:000001"), "step_index", tablestore.Int(1))
 	}},
-	"an item outlives its job": {rule: audit.Queue, says: "is open", do: func(w *town) {
-		w.copy(w.key("failed", "ITEM:0000:000001"), w.key("failed", "OPENITEM:0000:000001"))
-		w.set(w.key("failed", "OPENITEM:0000:000001"), "ended", text(""))
+	"an item outlives its job": {rule: audit.Queue, says: "is open", do: func(f *fixture) {
+		f.copy(f.key("failed", "ITEM:0000:000001"), f.key("failed", "OPENITEM:0000:000001"))
+		f.set(f.key("failed", "OPENITEM:0000:000001"), "ended", text(""))
 	}},
-	"an open item has ended": {rule: audit.Queue, says: "is open and ended", do: func(w *town) {
-		w.set(w.open("running"), "ended", text("failed"))
+	"an open item has ended": {rule: audit.Queue, says: "is open and ended", do: func(f *fixture) {
+		f.set(f.open("running"), "ended", text("failed"))
 	}},
-	"two items are open": {rule: audit.Queue, says: "open at once", do: func(w *town) {
-		w.copy(w.open("running"), w.key("running", "OPENITEM:0000:000002"))
+	"two items are open": {rule: audit.Queue, says: "open at once", do: func(f *fixture) {
+		f.copy(f.open("running"), f.key("running", "OPENITEM:0000:000002"))
 	}},
-	"a worker has a step and no item": {rule: audit.Queue, says: "no work item is open", do: func(w *town) { w.drop(w.open("running")) }},
-	"an item is lost": {rule: audit.Queue, says: "that of 0 work items", do: func(w *town) {
-		w.drop(w.key("done", "ITEM:0000:000001"))
+	"a worker has a step and no item": {rule: audit.Queue, says: "no work item is open", do: func(f *fixture) { f.drop(f.open("running")) }},
+	"an item is lost": {rule: audit.Queue, says: "that of 0 work items", do: func(f *fixture) {
+		f.drop(f.key("done", "ITEM:0000:000001"))
 	}},
-	"two items of one attempt": {rule: audit.Queue, says: "that of 2 work items", do: func(w *town) {
-		w.copy(w.open("running"), w.key("running", "ITEM:0000:000001"))
+	"two items of one attempt": {rule: audit.Queue, says: "that of 2 work items", do: func(f *fixture) {
+		f.copy(f.open("running"), f.key("running", "ITEM:0000:000001"))
 	}},
-	"an item of a step that is not there": {rule: audit.Queue, says: "not there", do: func(w *town) {
-		w.set(w.open("queued"), "step_index", tablestore.Int(7))
+	"an item of a step that is not there": {rule: audit.Queue, says: "not there", do: func(f *fixture) {
+		f.set(f.open("queued"), "step_index", tablestore.Int(7))
 	}},
-	"an item under another's key": {rule: audit.Queue, says: "under the key", do: func(w *town) {
-		w.set(w.open("queued"), "work_id", text(w.jobs["done"]+".0.1"))
+	"an item under another's key": {rule: audit.Queue, says: "under the key", do: func(f *fixture) {
+		f.set(f.open("queued"), "work_id", text(f.jobs["done"]+".0.1"))
 	}},
-	"an item carries what was not sent": {rule: audit.Queue, says: "was not sent", do: func(w *town) {
-		w.set(w.open("queued"), "message_id", text(w.jobs["queued"]+".0.1/2"))
+	"an item carries a message that was not sent": {rule: audit.Queue, says: "was not sent", do: func(f *fixture) {
+		f.set(f.open("queued"), "message_id", text(f.jobs["queued"]+".0.1/2"))
 	}},
-	"an item succeeded and the worker said that it failed": {rule: audit.Queue, says: "the RESULT of its attempt", do: func(w *town) {
-		w.set(w.key("retry", "ITEM:0000:000001"), "ended", text("succeeded"))
+	"an item succeeded and the worker said that it failed": {rule: audit.Queue, says: "the RESULT of its attempt", do: func(f *fixture) {
+		f.set(f.key("retry", "ITEM:0000:000001"), "ended", text("succeeded"))
 	}},
-	"an item that ended was removed": {rule: audit.Queue, says: "the RESULT of its attempt", do: func(w *town) {
-		w.set(w.key("done", "ITEM:0000:000001"), "removed", tablestore.Bool(true))
+	"an item that ended was removed": {rule: audit.Queue, says: "the RESULT of its attempt", do: func(f *fixture) {
+		f.set(f.key("done", "ITEM:0000:000001"), "removed", tablestore.Bool(true))
 	}},
-	"an item was claimed more often than it moved": {rule: audit.Queue, says: "must be above attempt", do: func(w *town) {
-		w.set(w.open("running"), "claims", tablestore.Int(9))
+	"an item was claimed more often than it moved": {rule: audit.Queue, says: "must be above attempt", do: func(f *fixture) {
+		f.set(f.open("running"), "claims", tablestore.Int(9))
 	}},
-	"an item that failed does not say why": {rule: audit.Queue, says: "must be present when failed", do: func(w *town) {
-		w.set(w.key("failed", "ITEM:0000:000001"), "error_code", text(""))
+	"an item that failed does not say why": {rule: audit.Queue, says: "must be present when failed", do: func(f *fixture) {
+		f.set(f.key("failed", "ITEM:0000:000001"), "error_code", text(""))
 	}},
-	"the result of an item is not what the step keeps": {rule: audit.Queue, says: "must be a JSON object", do: func(w *town) {
-		w.set(w.key("done", "ITEM:0000:000001"), "gave_result", tablestore.Bool(true))
+	"the result of an item is not what the step keeps": {rule: audit.Queue, says: "must be a JSON object", do: func(f *fixture) {
+		f.set(f.key("done", "ITEM:0000:000001"), "gave_result", tablestore.Bool(true))
 	}},
-	"an item remembers a request that is still to come": {rule: audit.Queue, says: "must not be beyond the item's rev", do: func(w *town) {
-		w.set(w.open("running"), "requests", text(`[{"a":"worker","i":"x","o":"start","r":99,"n":1,"e":1}]`))
+	"an item remembers a request that is still to come": {rule: audit.Queue, says: "must not be beyond the item's rev", do: func(f *fixture) {
+		f.set(f.open("running"), "requests", text(`[{"a":"worker","i":"x","o":"start","r":99,"n":1,"e":1}]`))
 	}},
-	"what an item remembers is not readable": {rule: audit.Readable, do: func(w *town) {
-		w.set(w.open("running"), "requests", text(`[{`))
+	"the requests of an item are not readable": {rule: audit.Readable, do: func(f *fixture) {
+		f.set(f.open("running"), "requests", text(`[{`))
 	}},
-	"a heartbeat is lost": {rule: audit.Queue, says: "its history", do: func(w *town) {
-		w.drop(w.key("running", "BEAT:0000:000001:00000004"))
+	"a heartbeat is lost": {rule: audit.Queue, says: "its history", do: func(f *fixture) {
+		f.drop(f.key("running", "BEAT:0000:000001:00000004"))
 	}},
-	"a heartbeat is not readable": {rule: audit.Readable, do: func(w *town) {
-		w.write(tablestore.Op{
-			Verb: tablestore.Put, Key: w.key("running", "BEAT:0000:000001:00000004"),
+	"a heartbeat is not readable": {rule: audit.Readable, do: func(f *fixture) {
+		f.write(tablestore.Op{
+			Verb: tablestore.Put, Key: f.key("running", "BEAT:0000:000001:00000004"),
 			Properties: tablestore.AppendLarge(nil, "moves", []byte(`[{`)),
 		})
 	}},
-	"an item moved outside of its history": {rule: audit.Queue, says: "its history", do: func(w *town) {
-		w.set(w.open("queued"), "rev", tablestore.Int(2))
+	"an item moved outside of its history": {rule: audit.Queue, says: "its history", do: func(f *fixture) {
+		f.set(f.open("queued"), "rev", tablestore.Int(2))
 	}},
-	"a history takes a move that is not in the table": {rule: audit.Queue, says: "must be in the table", do: func(w *town) {
-		w.moves("running", func(moves string) string { return strings.Replace(moves, `"started"`, `"succeeded"`, 1) })
+	"a history takes a move that is not in the table": {rule: audit.Queue, says: "must be in the table", do: func(f *fixture) {
+		f.moves("running", func(moves string) string { return strings.Replace(moves, `"started"`, `"succeeded"`, 1) })
 	}},
-	"a removal is not in the history": {rule: audit.Queue, says: "last", do: func(w *town) {
-		w.set(w.key("paused", "ITEM:0000:000001"), "removed", tablestore.Bool(false))
+	"a removal is not in the history": {rule: audit.Queue, says: "last", do: func(f *fixture) {
+		f.set(f.key("paused", "ITEM:0000:000001"), "removed", tablestore.Bool(false))
 	}},
-	"a history of no item": {rule: audit.Queue, says: "has a history", do: func(w *town) {
-		w.drop(w.key("done", "ITEM:0000:000001"))
+	"a history of no item": {rule: audit.Queue, says: "has a history", do: func(f *fixture) {
+		f.drop(f.key("done", "ITEM:0000:000001"))
 	}},
-	"an item names a hint of another change": {rule: audit.Queue, says: "was offered at", do: func(w *town) {
-		w.set(w.open("queued"), "ready_rev", tablestore.Int(2))
+	"an item names a hint of another change": {rule: audit.Queue, says: "was offered at", do: func(f *fixture) {
+		f.set(f.open("queued"), "ready_rev", tablestore.Int(2))
 	}},
-	"an item is ready since another time": {rule: audit.Queue, says: "was offered at", do: func(w *town) {
-		w.set(w.open("queued"), "ready_since", tablestore.Time(time.Now().Add(time.Hour)))
+	"an item is ready since another time": {rule: audit.Queue, says: "was offered at", do: func(f *fixture) {
+		f.set(f.open("queued"), "ready_since", tablestore.Time(time.Now().Add(time.Hour)))
 	}},
-	"a pause can not tell whose work it is": {rule: audit.Queue, says: "ready hint says", do: func(w *town) {
-		w.set(w.find(tables.Queue, "queued", "ready").Key, "lane", tablestore.Int(7))
+	"a hint names another lane": {rule: audit.Queue, says: "ready hint says", do: func(f *fixture) {
+		f.set(f.find(tables.Queue, "queued", "ready").Key, "lane", tablestore.Int(7))
 	}},
-	"no claim looks for the kind of work": {rule: audit.Queue, says: "catalog", do: func(w *town) {
-		w.drop(tablestore.Key{Table: tables.Queue, Partition: "catalog", Row: "ocr:OCR"})
+	"the kind of work is not in the catalog": {rule: audit.Queue, says: "catalog", do: func(f *fixture) {
+		f.drop(tablestore.Key{Table: tables.Queue, Partition: "catalog", Row: "ocr:OCR"})
 	}},
-	"a hint is not readable": {rule: audit.Readable, do: func(w *town) { w.hint(".0.1:", ".0.1.") }},
-	"a hint of work that nobody has": {rule: audit.Queue, says: "no work item names it", late: true, wait: time.Hour, do: func(w *town) {
-		w.hint(w.jobs["queued"], w.jobs["done"])
+	"a hint is not readable": {rule: audit.Readable, do: func(f *fixture) { f.hint(".0.1:", ".0.1.") }},
+	"a hint that no work item names": {rule: audit.Queue, says: "no work item names it", late: true, wait: time.Hour, do: func(f *fixture) {
+		f.hint(f.jobs["queued"], f.jobs["done"])
 	}},
-	"a hint of a job that is purged": {rule: audit.Queue, says: "no work item names it", late: true, wait: time.Hour, do: func(w *town) {
-		w.hint(w.jobs["queued"], "00000000-0000-7000-8000-000000000000", ":000000000001", ":000000000002")
+	"a hint of a job that is purged": {rule: audit.Queue, says: "no work item names it", late: true, wait: time.Hour, do: func(f *fixture) {
+		f.hint(f.jobs["queued"], "00000000-0000-7000-8000-000000000000", ":000000000001", ":000000000002")
 	}},
-	"a hint of an accept that never came": {rule: audit.Queue, says: "never came", late: true, wait: time.Hour, do: func(w *town) {
-		w.hint(w.jobs["queued"], "00000000-0000-7000-8000-000000000000")
+	"a hint of an accept that never came": {rule: audit.Queue, says: "never came", late: true, wait: time.Hour, do: func(f *fixture) {
+		f.hint(f.jobs["queued"], "00000000-0000-7000-8000-000000000000")
 	}},
-	"a hint of a change that never came": {rule: audit.Queue, says: "the job is at rev", late: true, wait: time.Hour, do: func(w *town) {
-		w.hint(":000000000001", ":000000000099")
+	"a hint of a change that never came": {rule: audit.Queue, says: "the job is at rev", late: true, wait: time.Hour, do: func(f *fixture) {
+		f.hint(":000000000001", ":000000000099")
 	}},
 }
 
@@ -133,11 +133,11 @@ var queueDamages = map[string]damage{
 func TestAudit_ForgivesNoVoidHintAtRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := settle(t, false)
-		w.hint(w.jobs["queued"], w.jobs["done"])
+		f := newFixture(t, false)
+		f.hint(f.jobs["queued"], f.jobs["done"])
 		void := func() int {
 			count := 0
-			for _, finding := range w.audit(audit.Options{Quiescent: true}).Findings {
+			for _, finding := range f.audit(audit.Options{Quiescent: true}).Findings {
 				if finding.Invariant == audit.Queue && !finding.Late {
 					count++
 				}
@@ -155,40 +155,40 @@ func TestAudit_ForgivesNoVoidHintAtRest(t *testing.T) {
 }
 
 // open is the row of the job's open item.
-func (w *town) open(name string) tablestore.Key { return w.key(name, "OPENITEM:0000:000001") }
+func (f *fixture) open(name string) tablestore.Key { return f.key(name, "OPENITEM:0000:000001") }
 
 // copy writes a row again under another key.
-func (w *town) copy(from, to tablestore.Key) {
-	w.t.Helper()
-	row, err := w.store.Get(w.t.Context(), from)
+func (f *fixture) copy(from, to tablestore.Key) {
+	f.t.Helper()
+	row, err := f.store.Get(f.t.Context(), from)
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	w.write(tablestore.Op{Verb: tablestore.Put, Key: to, Properties: row.Properties})
+	f.write(tablestore.Op{Verb: tablestore.Put, Key: to, Properties: row.Properties})
 }
 
 // hint writes the ready hint of the queued job again, with parts of its key replaced.
-func (w *town) hint(replaced ...string) {
-	w.t.Helper()
-	hint := w.find(tables.Queue, "queued", "ready")
+func (f *fixture) hint(replaced ...string) {
+	f.t.Helper()
+	hint := f.find(tables.Queue, "queued", "ready")
 	hint.Key.Row = strings.NewReplacer(replaced...).Replace(hint.Key.Row)
-	w.write(tablestore.Op{Verb: tablestore.Put, Key: hint.Key, Properties: hint.Properties})
+	f.write(tablestore.Op{Verb: tablestore.Put, Key: hint.Key, Properties: hint.Properties})
 }
 
 // moves rewrites the moves of work items in every change of a job.
-func (w *town) moves(name string, edit func(string) string) {
-	w.t.Helper()
-	key := w.key(name, "")
-	page, err := w.store.Scan(w.t.Context(), tablestore.Query{
+func (f *fixture) moves(name string, edit func(string) string) {
+	f.t.Helper()
+	key := f.key(name, "")
+	page, err := f.store.Scan(f.t.Context(), tablestore.Query{
 		Table: key.Table, Partition: key.Partition, From: "EVENT:", To: "EVENT;",
 	})
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	for _, row := range page.Rows {
 		moves := edit(string(tablestore.Large(row.Properties, "moves")))
 		kept := slices.DeleteFunc(row.Properties, func(p tablestore.Property) bool { return strings.HasPrefix(p.Name, "moves") })
-		w.write(tablestore.Op{
+		f.write(tablestore.Op{
 			Verb: tablestore.Put, Key: row.Key, Properties: tablestore.AppendLarge(kept, "moves", []byte(moves)),
 		})
 	}

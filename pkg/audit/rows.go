@@ -1,48 +1,62 @@
 package audit
 
 import (
+	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
+
+// columns reads the columns of a row by their names.
+type columns tablestore.Properties
+
+func (c columns) get(name string) tablestore.Value { return tablestore.Properties(c).Get(name) }
+func (c columns) text(name string) string          { return c.get(name).String() }
+func (c columns) int(name string) int              { return int(c.get(name).Int()) }
+func (c columns) time(name string) time.Time       { return c.get(name).Time() }
+
+// Raw returns a row byte for byte.
+func Raw(p tablestore.Properties) string { return string(tablestore.EncodeProperties(nil, p)) }
+
+// ended reports whether a state of a job or a step is terminal.
+func ended(state string) bool {
+	return state == "SUCCEEDED" || state == "FAILED_FINAL" || state == "CANCELLED"
+}
 
 // JobRow is a JOB row.
 type JobRow struct {
-	Raw                    string // the row byte for byte
-	ID, Tenant             string
-	IdempotencyKey         string
-	Hash                   string
+	Raw                    string // The row byte for byte.
+	Tenant, IdempotencyKey string
+	Hash, Claim            string
 	State, Code            string
 	RerunOf, Correlation   string
 	Protocol               string
 	Rev, Attempts          int64
-	Created, Updated       time.Time
-	Completed              time.Time
+	Updated, Completed     time.Time
 	EntryKind, EntryNonce  string
 	EntryDue               time.Time
 	SlotPartition, SlotRow string
-	Claim                  string
 	Callbacks              int
 	Tombstone              bool
 }
 
-// ReadJob reads a JOB row by the names of its columns.
+// ReadJob reads a JOB row.
 func ReadJob(p tablestore.Properties) JobRow {
-	text := func(name string) string { return p.Get(name).String() }
-	at := func(name string) time.Time { return p.Get(name).Time() }
+	c := columns(p)
 	j := JobRow{
-		Raw: Raw(p), ID: text("job_id"), Tenant: text("tenant_id"), IdempotencyKey: text("idempotency_key"),
-		Hash: text("idempotency_hash"), State: text("state"), Code: text("error_code"), RerunOf: text("rerun_of"),
-		Correlation: text("correlation_id"), Protocol: text("protocol_id"),
-		Rev: p.Get("rev").Int(), Attempts: p.Get("attempts_total").Int(),
-		Created: at("created_at"), Updated: at("updated_at"), Completed: at("completed_at"),
-		EntryKind: text("entry_kind"), EntryNonce: text("entry_nonce"), EntryDue: at("entry_due"),
-		SlotPartition: text("slot_partition"), SlotRow: text("slot_row"), Claim: text("claim"),
-		Tombstone: p.Get("tombstone").Bool(),
+		Raw: Raw(p), Tenant: c.text("tenant_id"), IdempotencyKey: c.text("idempotency_key"), Hash: c.text("idempotency_hash"),
+		State: c.text("state"), Code: c.text("error_code"), RerunOf: c.text("rerun_of"), Correlation: c.text("correlation_id"),
+		Protocol: c.text("protocol_id"), Rev: c.get("rev").Int(), Attempts: c.get("attempts_total").Int(),
+		Updated: c.time("updated_at"), Completed: c.time("completed_at"),
+		EntryKind: c.text("entry_kind"), EntryNonce: c.text("entry_nonce"), EntryDue: c.time("entry_due"),
+		SlotPartition: c.text("slot_partition"), SlotRow: c.text("slot_row"), Claim: c.text("claim"),
+		Tombstone: c.get("tombstone").Bool(),
 	}
-	if urls := text("callback_urls"); urls != "" {
+	if urls := c.text("callback_urls"); urls != "" {
 		j.Callbacks = strings.Count(urls, "\n") + 1
 	}
 	return j
@@ -61,35 +75,35 @@ type StepRow struct {
 	Expires, Timeout, Next time.Time
 	Output, Result         string
 	Memory                 []AttemptMemory
-	Spent, Budget          [3]int // dispatch, ack, execution
+	Spent, Budget          [3]int // By cause: dispatch, ack, execution.
 	MaxAttempts            int
 }
 
 // AttemptMemory is what a step remembers of an attempt.
 type AttemptMemory struct {
 	No     int
-	Digest string // stands for the lease
+	Digest string // Of the lease.
 	Acked  bool
 	Result string
 }
 
-// ReadStep reads a STEP row by the names of its columns.
+// ReadStep reads a STEP row.
 func ReadStep(p tablestore.Properties) StepRow {
-	text := func(name string) string { return p.Get(name).String() }
+	c := columns(p)
 	s := StepRow{
-		Raw: Raw(p), ID: text("step_id"), State: text("state"), Lease: text("lease_id"), OutboxID: text("outbox_id"),
-		Type: text("step_type"), Service: text("service"), ErrorCode: text("last_error_code"),
-		Index: int(p.Get("step_index").Int()), Attempt: int(p.Get("attempt_no").Int()), Lane: int(p.Get("lane").Int()),
-		Expires: p.Get("lease_expires_at").Time(), Timeout: p.Get("timeout_at").Time(), Next: p.Get("next_attempt_at").Time(),
-		Output: text("output_ref"), Result: text("result_ref"), MaxAttempts: int(p.Get("max_attempts").Int()),
+		Raw: Raw(p), ID: c.text("step_id"), State: c.text("state"), Lease: c.text("lease_id"), OutboxID: c.text("outbox_id"),
+		Type: c.text("step_type"), Service: c.text("service"), ErrorCode: c.text("last_error_code"),
+		Index: c.int("step_index"), Attempt: c.int("attempt_no"), Lane: c.int("lane"),
+		Expires: c.time("lease_expires_at"), Timeout: c.time("timeout_at"), Next: c.time("next_attempt_at"),
+		Output: c.text("output_ref"), Result: c.text("result_ref"), MaxAttempts: c.int("max_attempts"),
 	}
 	for i, cause := range []string{"dispatch", "ack", "execution"} {
-		s.Spent[i] = int(p.Get("spent_" + cause).Int())
-		if delays := text("retry_" + cause); delays != "" {
+		s.Spent[i] = c.int("spent_" + cause)
+		if delays := c.text("retry_" + cause); delays != "" {
 			s.Budget[i] = strings.Count(delays, ",") + 1
 		}
 	}
-	for part := range strings.SplitSeq(text("attempts"), ";") {
+	for part := range strings.SplitSeq(c.text("attempts"), ";") {
 		fields := strings.Split(part, ":")
 		if no, err := strconv.Atoi(fields[0]); err == nil && len(fields) == 4 {
 			s.Memory = append(s.Memory, AttemptMemory{No: no, Digest: fields[1], Acked: fields[2] != "", Result: fields[3]})
@@ -101,15 +115,12 @@ func ReadStep(p tablestore.Properties) StepRow {
 // Terminal reports whether the step has ended.
 func (s *StepRow) Terminal() bool { return ended(s.State) }
 
-// Active reports whether the step is in somebody's hands, or waits to be again.
-func (s *StepRow) Active() bool { return s.State != "PENDING" && !s.Terminal() }
-
-// Live reports whether an attempt is in hand.
+// Live reports whether an attempt is dispatched or executed.
 func (s *StepRow) Live() bool {
 	return s.State == "DISPATCHING" || s.State == "AWAITING_ACK" || s.State == "IN_PROGRESS"
 }
 
-// End is the deadline of the attempt in hand.
+// End returns the deadline of the live attempt.
 func (s *StepRow) End() time.Time {
 	if !s.Timeout.IsZero() && s.Timeout.Before(s.Expires) {
 		return s.Timeout
@@ -117,7 +128,7 @@ func (s *StepRow) End() time.Time {
 	return s.Expires
 }
 
-// Remembers finds what the step remembers of an attempt.
+// Remembers returns what the step remembers of an attempt, or the zero value.
 func (s *StepRow) Remembers(no int) AttemptMemory {
 	for _, m := range s.Memory {
 		if m.No == no {
@@ -135,23 +146,127 @@ type OutboxRow struct {
 	Due, Sent             time.Time
 }
 
-// ReadOutbox reads an OUTBOX row by the names of its columns.
+// ReadOutbox reads an OUTBOX row.
 func ReadOutbox(p tablestore.Properties) OutboxRow {
-	text := func(name string) string { return p.Get(name).String() }
+	c := columns(p)
 	return OutboxRow{
-		Raw: Raw(p), ID: text("outbox_id"), State: text("state"), Lease: text("lease_id"), Bus: text("bus"),
-		Step: int(p.Get("step_index").Int()), Attempt: int(p.Get("attempt_no").Int()), Due: p.Get("next_attempt_at").Time(),
-		Sent: p.Get("sent_at").Time(),
+		Raw: Raw(p), ID: c.text("outbox_id"), State: c.text("state"), Lease: c.text("lease_id"), Bus: c.text("bus"),
+		Step: c.int("step_index"), Attempt: c.int("attempt_no"), Due: c.time("next_attempt_at"), Sent: c.time("sent_at"),
 	}
 }
 
-// Message is the row's message id.
+// Message returns the row's message id.
 func (o *OutboxRow) Message() string { return o.ID + "/" + strconv.Itoa(o.Attempt) }
 
-// Raw is a row byte for byte.
-func Raw(p tablestore.Properties) string { return string(tablestore.EncodeProperties(nil, p)) }
+// ItemRow is an OPENITEM or an ITEM row: what a step lacks to be a work item of the
+// pull queue.
+type ItemRow struct {
+	Raw, Key                     string
+	WorkID, DedupeKey, Message   string
+	Owner, Ended, ErrorCode      string
+	Step, First, Attempt, Claims int // First is the attempt for which the item was made.
+	Rev, ReadyRev                int64
+	ReadySince, Created, Updated time.Time
+	ClaimLease                   time.Duration
+	Open, Removed                bool // Only the key says whether the item is open.
+	GaveOutput, GaveResult       bool
+	Requests                     []lifecycle.Remembered
+}
 
-// ended reports whether a state of a job or a step is terminal.
-func ended(state string) bool {
-	return state == "SUCCEEDED" || state == "FAILED_FINAL" || state == "CANCELLED"
+// ReadItem reads an OPENITEM or an ITEM row.
+func ReadItem(key string, p tablestore.Properties) (ItemRow, error) {
+	c := columns(p)
+	i := ItemRow{
+		Raw: Raw(p), Key: key, WorkID: c.text("work_id"), DedupeKey: c.text("dedupe_key"), Message: c.text("message_id"),
+		Owner: c.text("owner"), Ended: c.text("ended"), ErrorCode: c.text("error_code"), Step: c.int("step_index"),
+		Attempt: c.int("attempt_no"), Claims: c.int("claims"), Rev: c.get("rev").Int(), ReadyRev: c.get("ready_rev").Int(),
+		ReadySince: c.time("ready_since"), Created: c.time("created_at"), Updated: c.time("updated_at"),
+		ClaimLease: time.Duration(c.int("claim_lease_ms")) * time.Millisecond,
+		Open:       strings.HasPrefix(key, "OPENITEM:"), Removed: c.get("removed").Bool(),
+		GaveOutput: c.get("gave_output").Bool(), GaveResult: c.get("gave_result").Bool(),
+	}
+	parts := strings.Split(key, ":")
+	var err error
+	if i.First, err = strconv.Atoi(parts[len(parts)-1]); err != nil {
+		return i, fmt.Errorf("its key names no attempt: %w", err)
+	}
+	var requests []struct {
+		Actor     string              `json:"a"`
+		ID        string              `json:"i"`
+		Operation lifecycle.Operation `json:"o"`
+		Rev       int64               `json:"r"`
+		Attempt   int                 `json:"n"`
+		Expires   int64               `json:"e"`
+	}
+	if stored := c.text("requests"); stored != "" {
+		if err := json.Unmarshal([]byte(stored), &requests); err != nil {
+			return i, fmt.Errorf("its requests are not readable: %w", err)
+		}
+	}
+	for _, r := range requests {
+		i.Requests = append(i.Requests, lifecycle.Remembered{
+			Actor: r.Actor, RequestID: r.ID, Operation: r.Operation, Rev: r.Rev, Attempt: r.Attempt,
+			ExpiresAt: time.UnixMilli(r.Expires).UTC(),
+		})
+	}
+	return i, nil
+}
+
+// ReadMoves reads the moves of work items in an EVENT or a BEAT row.
+func ReadMoves(p tablestore.Properties) ([]lifecycle.Event, error) {
+	text := tablestore.Large(p, "moves")
+	if len(text) == 0 {
+		return nil, nil
+	}
+	var stored []struct {
+		WorkID  string              `json:"w"`
+		Rev     int64               `json:"v"`
+		Type    lifecycle.EventType `json:"t"`
+		From    lifecycle.Status    `json:"f"`
+		To      lifecycle.Status    `json:"to"`
+		At      int64               `json:"at"`
+		Actor   string              `json:"a"`
+		Request string              `json:"r"`
+		Attempt int                 `json:"n"`
+	}
+	if err := json.Unmarshal(text, &stored); err != nil {
+		return nil, fmt.Errorf("its moves of work items are not readable: %w", err)
+	}
+	events := make([]lifecycle.Event, len(stored))
+	for i, m := range stored {
+		events[i] = lifecycle.Event{
+			WorkID: m.WorkID, Rev: m.Rev, Type: m.Type, From: m.From, To: m.To, At: time.UnixMilli(m.At).UTC(),
+			Actor: m.Actor, RequestID: m.Request, Attempt: m.Attempt,
+		}
+	}
+	return events, nil
+}
+
+// change is an EVENT row: one change of a job.
+type change struct {
+	rev       int64
+	at        time.Time
+	operation string
+	moves     []move
+	items     []lifecycle.Event // The moves of work items.
+}
+
+// move is one transition of a change.
+type move struct {
+	Object string `json:"o"`
+	ID     string `json:"i"`
+	Type   string `json:"t"`
+	From   string `json:"f"`
+	To     string `json:"to"`
+}
+
+func readChange(p tablestore.Properties) (change, error) {
+	c := columns(p)
+	read := change{rev: c.get("rev").Int(), at: c.time("at"), operation: c.text("operation")}
+	if err := json.Unmarshal(tablestore.Large(p, "entries"), &read.moves); err != nil {
+		return read, fmt.Errorf("its entries are not readable: %w", err)
+	}
+	var err error
+	read.items, err = ReadMoves(p)
+	return read, err
 }

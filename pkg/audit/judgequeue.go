@@ -9,15 +9,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// The buses that an outbox row may be made for.
-const (
-	busQueue      = "queue"
-	busServiceBus = "servicebus"
-)
-
 // judgeItems checks the work items of a job by themselves and against its steps: at
-// most one is open, it fits its step, and every attempt that was offered in the pull
-// queue has exactly one.
+// most one is open, it fits its step, and each attempt that was sent by the pull queue
+// has one item, which carries it or carried it before a requeue.
 func (j *judge) judgeItems() {
 	var open []string
 	for i := range j.Items {
@@ -30,7 +24,22 @@ func (j *judge) judgeItems() {
 	if len(open) > 1 {
 		j.violate(Queue, "work items %s are open at once", strings.Join(open, ", "))
 	}
-	j.judgeOffered()
+	for k := range j.Outbox {
+		o := &j.Outbox[k]
+		if o.Bus != busQueue || o.State != "SENT" {
+			continue
+		}
+		var carry []string
+		for i := range j.Items {
+			if item := &j.Items[i]; item.Step == o.Step && item.First <= o.Attempt && o.Attempt <= item.Attempt {
+				carry = append(carry, item.WorkID)
+			}
+		}
+		if len(carry) != 1 {
+			j.violate(Queue, "outbox row %s was sent by the pull queue, and its attempt %d is that of %d work items: %s",
+				o.ID, o.Attempt, len(carry), strings.Join(carry, ", "))
+		}
+	}
 	if s := j.active(); s != nil && len(open) == 0 && (s.State == "AWAITING_ACK" || s.State == "IN_PROGRESS") {
 		if row := j.outboxRow(s.OutboxID); row != nil && row.Bus == busQueue {
 			j.violate(Queue, "step %s is %s by the pull queue, and no work item is open", s.ID, s.State)
@@ -38,17 +47,7 @@ func (j *judge) judgeItems() {
 	}
 }
 
-// active is the step that the job is at, nil if the job has ended.
-func (j *judge) active() *StepRow {
-	for i := range j.Steps {
-		if s := &j.Steps[i]; !s.Terminal() && !j.Job.Terminal() {
-			return s
-		}
-	}
-	return nil
-}
-
-// judgeItem checks one work item.
+// judgeItem checks one work item and its step.
 func (j *judge) judgeItem(i *ItemRow) {
 	s := j.step(i.Step)
 	switch name := attempt(i.Step, i.First); {
@@ -87,8 +86,8 @@ func (j *judge) judgeItem(i *ItemRow) {
 	}
 }
 
-// judgeEnded checks that an item that is not open ended as its worker reported, or
-// was removed while no worker held it.
+// judgeEnded checks that a closed item ended as its worker reported, or was removed
+// while no worker held it.
 func (j *judge) judgeEnded(i *ItemRow, s *StepRow, item *lifecycle.Item) {
 	reported := s.Remembers(i.Attempt)
 	fits := false
@@ -107,33 +106,12 @@ func (j *judge) judgeEnded(i *ItemRow, s *StepRow, item *lifecycle.Item) {
 	}
 }
 
-// judgeOffered checks that each attempt that was sent by the pull queue has one work
-// item, which carries it or carried it before a requeue.
-func (j *judge) judgeOffered() {
-	for k := range j.Outbox {
-		o := &j.Outbox[k]
-		if o.Bus != busQueue || o.State != "SENT" {
-			continue
-		}
-		var carry []string
-		for i := range j.Items {
-			if item := &j.Items[i]; item.Step == o.Step && item.First <= o.Attempt && o.Attempt <= item.Attempt {
-				carry = append(carry, item.WorkID)
-			}
-		}
-		if len(carry) != 1 {
-			j.violate(Queue, "outbox row %s was sent by the pull queue, and its attempt %d is that of %d work items: %s",
-				o.ID, o.Attempt, len(carry), strings.Join(carry, ", "))
-		}
-	}
-}
-
-// judgeMoves checks the history of each work item: the moves in the journal and the
-// heartbeats together have no gap, and lead to where the item is. The revision by
-// which an item was offered last is the one that its ready hint names.
+// judgeMoves checks the history of each work item: its moves in the journal and its
+// heartbeats together have no gap, and lead to its present status. Its ready hint
+// names the revision of its last offer.
 func (j *judge) judgeMoves() {
 	if int64(len(j.changes)) != j.Job.Rev {
-		return // The journal has a gap, which is said already.
+		return // judgeJournal has reported the gap.
 	}
 	moves := map[string][]lifecycle.Event{}
 	for _, e := range j.beats {
@@ -154,7 +132,7 @@ func (j *judge) judgeMoves() {
 		delete(moves, row.WorkID)
 		item := j.Item(row)
 		if item.Status == lifecycle.StatusNone {
-			continue // Said before.
+			continue // judgeItem has reported it.
 		}
 		slices.SortStableFunc(events, func(a, b lifecycle.Event) int { return int(a.Rev - b.Rev) })
 		if err := lifecycle.ValidateHistory(item, events); err != nil {
@@ -170,20 +148,5 @@ func (j *judge) judgeMoves() {
 	}
 	for _, workID := range slices.Sorted(maps.Keys(moves)) {
 		j.violate(Queue, "work item %s has a history and is not there", workID)
-	}
-}
-
-// judgeHint checks that the workers can find a job that waits for them, and that a
-// pause can tell whose work it is.
-func (j *judge) judgeHint(item *ItemRow) {
-	key := j.HintKey(item, j.o)
-	hint, there := j.Beside[key]
-	step := j.step(item.Step)
-	switch protocol, lane := hint.Get("protocol_id").String(), int(hint.Get("lane").Int()); {
-	case !there:
-		j.violate(Forward, "it waits for a worker, and its ready hint %s is not there", key.Row)
-	case protocol != j.Job.Protocol || lane != step.Lane:
-		j.violate(Queue, "its ready hint says that it is of protocol %q and lane %d, and it is of %q and %d",
-			protocol, lane, j.Job.Protocol, step.Lane)
 	}
 }
