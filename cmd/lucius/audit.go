@@ -96,11 +96,7 @@ func runAudit(ctx context.Context, cfg *config.Config, options audit.Options) (r
 		Ledger: ledgerTables(cfg).Ledger, Schedule: cfg.Tables.Schedule, Inflight: cfg.Tables.Inflight,
 		Idempotency: cfg.Tables.Idempotency, Index: cfg.Tables.Index, Queue: cfg.Tables.Queue,
 	}
-	auditor, err := audit.New(audit.Config{Store: store, Confirm: confirm, Options: options})
-	if err != nil {
-		return nil, err
-	}
-	return auditor.Run(ctx)
+	return audit.Run(ctx, audit.Config{Store: store, Confirm: confirm, Options: options})
 }
 
 // printAudit prints each finding on a line, and then the sums.

@@ -13,17 +13,12 @@ func (w *world) audit() {
 	if w.broken() {
 		return
 	}
-	auditor, err := audit.New(audit.Config{
+	report, err := audit.Run(context.Background(), audit.Config{
 		Store: w.store.(audit.Store),
 		Options: audit.Options{
 			Tables: tables, KeyTTL: w.scenario.retention, Retention: w.scenario.retention,
 		},
 	})
-	if err != nil {
-		w.defect("audit: %v", err)
-		return
-	}
-	report, err := auditor.Run(context.Background())
 	if err != nil {
 		w.defect("audit: %v", err)
 		return

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,10 +23,10 @@ type Store interface {
 	Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error)
 }
 
-// Config configures an [Auditor].
+// Config configures an audit.
 type Config struct {
 	Store   Store   // Required.
-	Options Options // The auditor sets Now, Split and the numbers of shards.
+	Options Options // The audit sets Now, Split and the numbers of shards.
 	// Confirm is how often a finding must be seen again before it counts: in a store
 	// that is in use, rows that are read one after the other need not agree. Optional.
 	// Defaults to 0, for a store without writers.
@@ -37,19 +38,18 @@ const (
 	concurrentJobs = 8           // that are judged
 )
 
-// Auditor audits a store. It remembers about a hundred bytes of each job while it
-// runs. One auditor runs one audit at a time.
-type Auditor struct {
-	cfg     Config
+// auditor audits a store once. It remembers about a hundred bytes of each job.
+type auditor struct {
+	store   Store
 	o       Options
-	mu      sync.Mutex
+	mu      sync.Mutex // Held for changes by concurrent judgements of jobs.
 	report  Report
 	known   map[string]fact // By job id.
 	kinds   map[string]bool // The kinds of work in the queue's catalog.
 	suspect []suspicion
 }
 
-// fact is what the auditor remembers of a job for the rows in other partitions.
+// fact is what the audit remembers of a job for the rows in other partitions.
 type fact struct {
 	rev       int64
 	updated   time.Time
@@ -65,28 +65,20 @@ type suspicion struct {
 	again    func(ctx context.Context) ([]Finding, error) // Reads and judges once more.
 }
 
-// New returns an auditor. The error names the missing field.
-func New(cfg Config) (*Auditor, error) {
+// Run reads the whole store and reports. It returns the store's errors; what is
+// wrong with the rows is in the report.
+func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if cfg.Store == nil {
 		return nil, errors.New("audit: Config.Store is required")
 	}
 	if cfg.Options.Tables.Ledger == "" || cfg.Options.Tables.Schedule == "" {
 		return nil, errors.New("audit: Config.Options.Tables is required")
 	}
-	if cfg.Options.Slack == 0 {
-		cfg.Options.Slack = defaultSlack
+	a := &auditor{
+		store: cfg.Store, o: cfg.Options, report: Report{States: map[string]int{}}, known: map[string]fact{}, kinds: map[string]bool{},
 	}
-	return &Auditor{cfg: cfg}, nil
-}
-
-// Run reads the whole store and reports. It returns the store's errors; what is
-// wrong with the rows is in the report.
-func (a *Auditor) Run(ctx context.Context) (*Report, error) {
-	a.o = a.cfg.Options
-	a.o.Now = time.Now()
-	a.report, a.known, a.suspect = Report{States: map[string]int{}}, map[string]fact{}, nil
-	a.kinds = map[string]bool{}
-	_, atomic := a.cfg.Store.(tablestore.AtomicStore)
+	a.o.Now, a.o.Slack = time.Now(), cmp.Or(a.o.Slack, defaultSlack)
+	_, atomic := cfg.Store.(tablestore.AtomicStore)
 	a.o.Split = !atomic
 	settings, _, err := a.get(ctx, tablestore.Key{Table: a.o.Tables.Schedule, Partition: "meta", Row: "settings"})
 	if err != nil {
@@ -106,7 +98,7 @@ func (a *Auditor) Run(ctx context.Context) (*Report, error) {
 			return nil, err
 		}
 	}
-	if err := a.confirm(ctx); err != nil {
+	if err := a.confirm(ctx, cfg.Confirm); err != nil {
 		return nil, err
 	}
 	for _, s := range a.suspect {
@@ -117,7 +109,7 @@ func (a *Auditor) Run(ctx context.Context) (*Report, error) {
 }
 
 // jobs judges every job, several concurrently.
-func (a *Auditor) jobs(ctx context.Context) error {
+func (a *auditor) jobs(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(concurrentJobs)
 	var rows []tablestore.Row // Of one job.
@@ -139,7 +131,7 @@ func (a *Auditor) jobs(ctx context.Context) error {
 }
 
 // job judges one job, counts it, and remembers it for the rows in other partitions.
-func (a *Auditor) job(ctx context.Context, rows []tablestore.Row) error {
+func (a *auditor) job(ctx context.Context, rows []tablestore.Row) error {
 	jobID, err := tablestore.Unescape(rows[0].Key.Partition)
 	if err != nil {
 		return fmt.Errorf("partition %q: %w", rows[0].Key.Partition, err)
@@ -175,7 +167,7 @@ func (a *Auditor) job(ctx context.Context, rows []tablestore.Row) error {
 }
 
 // judge reads the rows in other partitions that belong to a job, and judges it.
-func (a *Auditor) judge(ctx context.Context, jobID string, rows []tablestore.Row) (*Evidence, []Finding, error) {
+func (a *auditor) judge(ctx context.Context, jobID string, rows []tablestore.Row) (*Evidence, []Finding, error) {
 	e := gather(jobID, rows)
 	for _, key := range e.wants(&a.o) {
 		if key.Partition == "" || key.Row == "" {
@@ -193,7 +185,7 @@ func (a *Auditor) judge(ctx context.Context, jobID string, rows []tablestore.Row
 }
 
 // factOf returns what to remember of a job that has a JOB row.
-func (a *Auditor) factOf(e *Evidence) fact {
+func (a *auditor) factOf(e *Evidence) fact {
 	if e.Job.Tombstone {
 		return fact{tombstone: true}
 	}
@@ -209,7 +201,7 @@ func (a *Auditor) factOf(e *Evidence) fact {
 
 // fact returns what is known of a job. It reads a job that was accepted after the
 // walk over the ledger.
-func (a *Auditor) fact(ctx context.Context, jobID string) (fact, bool, error) {
+func (a *auditor) fact(ctx context.Context, jobID string) (fact, bool, error) {
 	if f, ok := a.known[jobID]; ok {
 		return f, true, nil
 	}
@@ -225,7 +217,7 @@ func (a *Auditor) fact(ctx context.Context, jobID string) (fact, bool, error) {
 }
 
 // strays judges the rows of a table that must each belong to a job.
-func (a *Auditor) strays(ctx context.Context, table string) error {
+func (a *auditor) strays(ctx context.Context, table string) error {
 	return a.walk(ctx, table, func(row tablestore.Row) error {
 		findings, err := a.stray(ctx, &row)
 		if err != nil || len(findings) == 0 {
@@ -254,7 +246,7 @@ type reference struct {
 }
 
 // refer reads to which job a row belongs.
-func (a *Auditor) refer(row *tablestore.Row) (r reference, err error) {
+func (a *auditor) refer(row *tablestore.Row) (r reference, err error) {
 	area, rest, _ := strings.Cut(row.Key.Partition, ":")
 	parts, err := tablestore.Split(row.Key.Row)
 	switch row.Key.Table {
@@ -295,7 +287,7 @@ func (a *Auditor) refer(row *tablestore.Row) (r reference, err error) {
 }
 
 // stray judges one row against its job.
-func (a *Auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, error) {
+func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, error) {
 	hint := row.Key.Table == a.o.Tables.Queue
 	if hint && row.Key.Partition == "catalog" { // It comes before the hints.
 		a.kinds[row.Key.Row] = true
@@ -357,7 +349,7 @@ func (a *Auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 
 // cataloged reports whether a kind of work is in the queue's catalog, in which claims
 // look for it. It may have been added after the walk passed the catalog.
-func (a *Auditor) cataloged(ctx context.Context, kind string) (bool, error) {
+func (a *auditor) cataloged(ctx context.Context, kind string) (bool, error) {
 	var err error
 	if !a.kinds[kind] {
 		_, a.kinds[kind], err = a.get(ctx, tablestore.Key{Table: a.o.Tables.Queue, Partition: "catalog", Row: kind})
@@ -365,9 +357,10 @@ func (a *Auditor) cataloged(ctx context.Context, kind string) (bool, error) {
 	return a.kinds[kind], err
 }
 
-// confirm reads everything suspect again, and keeps the findings that remain.
-func (a *Auditor) confirm(ctx context.Context) error {
-	for round := 0; round < a.cfg.Confirm && len(a.suspect) > 0; round++ {
+// confirm reads everything suspect again, that many rounds, and keeps the findings that
+// remain.
+func (a *auditor) confirm(ctx context.Context, rounds int) error {
+	for round := 0; round < rounds && len(a.suspect) > 0; round++ {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -391,10 +384,10 @@ func (a *Auditor) confirm(ctx context.Context) error {
 }
 
 // walk reads a whole table.
-func (a *Auditor) walk(ctx context.Context, table string, visit func(tablestore.Row) error) error {
+func (a *auditor) walk(ctx context.Context, table string, visit func(tablestore.Row) error) error {
 	walk := tablestore.Walk{Table: table}
 	for {
-		rows, err := a.cfg.Store.Walk(ctx, walk)
+		rows, err := a.store.Walk(ctx, walk)
 		if err != nil {
 			return fmt.Errorf("read table %s: %w", table, err)
 		}
@@ -414,11 +407,11 @@ func (a *Auditor) walk(ctx context.Context, table string, visit func(tablestore.
 }
 
 // partition reads the partition of a job.
-func (a *Auditor) partition(ctx context.Context, jobID string) ([]tablestore.Row, error) {
+func (a *auditor) partition(ctx context.Context, jobID string) ([]tablestore.Row, error) {
 	query := tablestore.Query{Table: a.o.Tables.Ledger, Partition: tablestore.Escape(jobID)}
 	var rows []tablestore.Row
 	for {
-		page, err := a.cfg.Store.Scan(ctx, query)
+		page, err := a.store.Scan(ctx, query)
 		if err != nil {
 			return nil, fmt.Errorf("read job %s: %w", jobID, err)
 		}
@@ -430,8 +423,8 @@ func (a *Auditor) partition(ctx context.Context, jobID string) ([]tablestore.Row
 }
 
 // get reads a row, and reports whether it is there.
-func (a *Auditor) get(ctx context.Context, key tablestore.Key) (row tablestore.Row, there bool, err error) {
-	row, err = a.cfg.Store.Get(ctx, key)
+func (a *auditor) get(ctx context.Context, key tablestore.Key) (row tablestore.Row, there bool, err error) {
+	row, err = a.store.Get(ctx, key)
 	if errors.Is(err, tablestore.ErrNotFound) {
 		return tablestore.Row{}, false, nil
 	}

@@ -11,7 +11,7 @@
 //	                      ▼
 //	               Evidence.judge ──► findings
 //	                      ▲
-//	Auditor: walks the tables, gathers the evidence of each job, and
+//	Run: walks the tables, gathers the evidence of each job, and
 //	looks for rows that belong to no job
 //
 // The judgement is pure: it takes rows and a time. Of the code that wrote the rows it

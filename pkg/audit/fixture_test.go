@@ -232,11 +232,7 @@ func (f *fixture) set(key tablestore.Key, name string, value tablestore.Value) {
 func (f *fixture) audit(o audit.Options) *audit.Report {
 	f.t.Helper()
 	o.Tables, o.KeyTTL, o.Retention = tables, keyTTL, retention
-	auditor, err := audit.New(audit.Config{Store: f.store.(audit.Store), Options: o})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	report, err := auditor.Run(f.t.Context())
+	report, err := audit.Run(f.t.Context(), audit.Config{Store: f.store.(audit.Store), Options: o})
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -29,7 +29,6 @@ func ended(state string) bool {
 
 // JobRow is a JOB row.
 type JobRow struct {
-	Raw                    string // The row byte for byte.
 	Tenant, IdempotencyKey string
 	Hash, Claim            string
 	State, Code            string
@@ -48,7 +47,7 @@ type JobRow struct {
 func ReadJob(p tablestore.Properties) JobRow {
 	c := columns(p)
 	j := JobRow{
-		Raw: Raw(p), Tenant: c.text("tenant_id"), IdempotencyKey: c.text("idempotency_key"), Hash: c.text("idempotency_hash"),
+		Tenant: c.text("tenant_id"), IdempotencyKey: c.text("idempotency_key"), Hash: c.text("idempotency_hash"),
 		State: c.text("state"), Code: c.text("error_code"), RerunOf: c.text("rerun_of"), Correlation: c.text("correlation_id"),
 		Protocol: c.text("protocol_id"), Rev: c.get("rev").Int(), Attempts: c.get("attempts_total").Int(),
 		Updated: c.time("updated_at"), Completed: c.time("completed_at"),
