@@ -8,83 +8,53 @@ type Code string
 
 // The codes of invalid requests.
 const (
-	// InvalidJSON: the body is not JSON.
-	InvalidJSON Code = "invalid_json"
-	// InvalidEnvelope: a field or parameter is missing, unknown, of the wrong
-	// type or out of range, or a parameter is too long.
-	InvalidEnvelope Code = "invalid_envelope"
-	// PayloadInvalid: the payload does not match a step's JSON Schema.
-	PayloadInvalid Code = "payload_invalid"
-	// UnknownRequestType: no protocol accepts the request_type.
-	UnknownRequestType Code = "unknown_request_type"
-	// RefInvalid: a reference has no URI, or one that is not allowed.
-	RefInvalid Code = "ref_invalid"
-	// SchemaVersionUnsupported: the protocol does not name the schema_version.
-	SchemaVersionUnsupported Code = "schema_version_unsupported"
-	// IdempotencyMismatch: the idempotency key was used for another command.
-	IdempotencyMismatch Code = "idempotency_mismatch"
+	InvalidJSON              Code = "invalid_json"               // the body is not JSON
+	InvalidEnvelope          Code = "invalid_envelope"           // a field or parameter is missing, unknown, mistyped or out of range
+	PayloadInvalid           Code = "payload_invalid"            // the payload does not match a step's JSON Schema
+	UnknownRequestType       Code = "unknown_request_type"       // no protocol accepts the request_type
+	RefInvalid               Code = "ref_invalid"                // a reference has no URI, or one that is not allowed
+	SchemaVersionUnsupported Code = "schema_version_unsupported" // the protocol does not name the schema_version
+	IdempotencyMismatch      Code = "idempotency_mismatch"       // the idempotency key was used for another command
+	UnsupportedMediaType     Code = "unsupported_media_type"     // the body is not declared as application/json
+	MethodNotAllowed         Code = "method_not_allowed"         // the path exists, but not with this method
 	// TooLarge: the body, a part of it, or the directive that it would make,
 	// exceeds a limit of bytes, characters, entries, digits or levels.
 	TooLarge Code = "too_large"
-	// UnsupportedMediaType: the body is not declared as application/json.
-	UnsupportedMediaType Code = "unsupported_media_type"
-	// MethodNotAllowed: the path exists, but not with this method.
-	MethodNotAllowed Code = "method_not_allowed"
 )
 
 // The codes of requests for an object that does not exist or that the caller
 // may not see.
 const (
-	// NotFound: no such path.
-	NotFound Code = "not_found"
-	// JobNotFound: no such job for this tenant.
-	JobNotFound Code = "job_not_found"
-	// StepNotFound: the job has no such step.
-	StepNotFound Code = "step_not_found"
-	// WorkNotFound: no such work item.
-	WorkNotFound Code = "work_not_found"
+	NotFound     Code = "not_found"      // no such path
+	JobNotFound  Code = "job_not_found"  // no such job for this tenant
+	StepNotFound Code = "step_not_found" // the job has no such step
+	WorkNotFound Code = "work_not_found" // no such work item
 )
 
 // The codes of requests that conflict with the current state.
 const (
-	// Conflict: concurrent requests kept changing the same object; the caller
-	// may retry.
-	Conflict Code = "conflict"
-	// IllegalTransition: the state does not allow it.
-	IllegalTransition Code = "illegal_transition"
-	// StaleAttempt: the pair of attempt and lease is not the current one.
-	StaleAttempt Code = "stale_attempt"
-	// ContradictoryResult: this attempt already reported another status.
-	ContradictoryResult Code = "contradictory_result"
-	// RevConflict: the work item is no longer at the expected revision.
-	RevConflict Code = "rev_conflict"
-	// NotOwner: another worker holds the work item.
-	NotOwner Code = "not_owner"
+	Conflict            Code = "conflict"             // concurrent requests kept changing the object; the caller may retry
+	IllegalTransition   Code = "illegal_transition"   // the state does not allow it
+	StaleAttempt        Code = "stale_attempt"        // the pair of attempt and lease is not the current one
+	ContradictoryResult Code = "contradictory_result" // this attempt already reported another status
+	RevConflict         Code = "rev_conflict"         // the work item is no longer at the expected revision
+	NotOwner            Code = "not_owner"            // another worker holds the work item
 )
 
 // The codes of access and load.
 const (
-	// Unauthenticated: no valid credential.
-	Unauthenticated Code = "unauthenticated"
-	// Forbidden: the credential does not cover this.
-	Forbidden Code = "forbidden"
-	// TenantLimit: the tenant's limit of jobs in flight is reached.
-	TenantLimit Code = "tenant_limit"
-	// RateLimited: too many requests.
-	RateLimited Code = "rate_limited"
+	Unauthenticated Code = "unauthenticated" // no valid credential
+	Forbidden       Code = "forbidden"       // the credential does not cover this
+	TenantLimit     Code = "tenant_limit"    // the tenant's limit of jobs in flight is reached
+	RateLimited     Code = "rate_limited"    // too many requests
 )
 
 // The codes of server failures.
 const (
-	// StoreUnavailable: the store does not answer. No data is known to be lost.
-	StoreUnavailable Code = "store_unavailable"
-	// IssuerUnavailable: the token cannot be checked, because its issuer does
-	// not answer. The token may be valid.
-	IssuerUnavailable Code = "issuer_unavailable"
-	// ShuttingDown: this process drains; another one may accept the request.
-	ShuttingDown Code = "shutting_down"
-	// Internal: a fault of the server. Only the log has details.
-	Internal Code = "internal"
+	StoreUnavailable  Code = "store_unavailable"  // the store does not answer; no data is known to be lost
+	IssuerUnavailable Code = "issuer_unavailable" // the issuer of the token does not answer; the token may be valid
+	ShuttingDown      Code = "shutting_down"      // this process drains; another one may accept the request
+	Internal          Code = "internal"           // a fault of the server; only the log has details
 )
 
 // definition is the meaning of a code.
@@ -94,7 +64,7 @@ type definition struct {
 	title  string
 }
 
-// definitions are all codes, by status.
+// definitions holds all codes, by status.
 var definitions = []definition{
 	{InvalidJSON, http.StatusBadRequest, "The body is not valid JSON"},
 	{InvalidEnvelope, http.StatusBadRequest, "The request is not valid"},
