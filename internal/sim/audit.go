@@ -6,9 +6,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/audit"
 )
 
-// audit holds what is stored in the end against the invariants, as "lucius audit"
-// does: by its rows alone, without what was seen on the way there. By now nothing
-// may be overdue either.
+// audit audits the final rows, as "lucius audit" does: without what the checker saw
+// on the way. Nothing may be overdue any more, either.
 func (w *world) audit() {
 	if w.broken() {
 		return

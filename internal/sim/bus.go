@@ -10,8 +10,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox"
 )
 
-// bus is a bus between the servers and the workers: it keeps what it took, in
-// no order, and may deliver it more than once. The driver alone uses it.
+// bus is a bus between the servers and the workers: it keeps the messages that it
+// accepted, unordered, and may deliver one more than once. Only the driver uses it.
 type bus struct {
 	w        *world
 	messages []ledger.Message
@@ -20,14 +20,14 @@ type bus struct {
 
 func newBus(w *world) *bus { return &bus{w: w, down: map[string]time.Time{}} }
 
-// fail takes a topic, or the bus, out of service, and says which.
+// fail takes a topic or the whole bus out of service, and returns which.
 func (b *bus) fail(d time.Duration) string {
 	topic := []string{"", "topic0", "topic1"}[b.w.rng.IntN(3)]
 	b.down[topic] = time.Now().Add(d)
 	return topic
 }
 
-// take takes messages in, with an outcome for each.
+// take accepts messages, with an outcome for each.
 func (b *bus) take(messages []ledger.Message) []error {
 	now := time.Now()
 	outcomes := make([]error, len(messages))
@@ -46,12 +46,12 @@ func (b *bus) take(messages []ledger.Message) []error {
 	return outcomes
 }
 
-// reject refuses a publish for its own sake; in one of eight cases for good.
+// reject rejects a publish because of its messages; in one of eight cases permanently.
 func (b *bus) reject(*call) reply {
 	return reply{err: &outbox.RejectedError{Reason: "malformed", Permanent: b.w.rng.IntN(8) == 0}}
 }
 
-// deliver gives some message out, nil where there is none.
+// deliver returns a random message, nil if there is none.
 func (b *bus) deliver() *ledger.Message {
 	if len(b.messages) == 0 {
 		return nil
@@ -66,7 +66,7 @@ func (b *bus) deliver() *ledger.Message {
 	return &message
 }
 
-// busPort is a process's way to the bus.
+// busPort is a process's connection to the bus.
 type busPort struct {
 	w *world
 	p *process

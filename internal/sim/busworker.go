@@ -9,7 +9,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// receiveWork is a worker on the bus, which reports by callbacks.
+// receiveWork runs a worker on the bus, which reports by callbacks.
 func (v *visitor) receiveWork() {
 	var old []*task
 	for v.pause(3 * time.Second) {
@@ -22,19 +22,19 @@ func (v *visitor) receiveWork() {
 			v.w.actors.Go(v.fork().work(t))
 			old = append(old, t)
 		}
-		if len(old) > 0 && v.chance(10) && !v.w.isKind() {
-			v.haunt(v.oneOf(old))
+		if len(old) > 0 && v.chance(10) && !v.w.isCalm() {
+			v.reportStale(v.oneOf(old))
 		}
 	}
 }
 
-// fork is the same visitor at another task.
+// fork returns the same visitor with another task.
 func (v *visitor) fork() *visitor {
 	v.jobs++
 	return v.w.visitor(fmt.Sprintf("%s.%d", v.name, v.jobs))
 }
 
-// task is a directive as a worker has it.
+// task is a directive as a worker sees it.
 type task struct {
 	jobID, stepID, tenantID string
 	attemptNo               int
@@ -45,17 +45,17 @@ func taskOf(m *ledger.Message) *task {
 	return &task{jobID: m.JobID, stepID: m.StepID, tenantID: m.TenantID, attemptNo: m.AttemptNo, leaseID: m.LeaseID}
 }
 
-// work does the task in one of the manners that workers have.
+// work executes the task; before the calm phase it may crash, repeat or be slow.
 func (v *visitor) work(t *task) func() {
 	return func() {
-		kind := v.w.isKind()
-		if !kind && v.chance(8) {
-			return // It dies with the message in hand.
+		calm := v.w.isCalm()
+		if !calm && v.chance(8) {
+			return // The worker crashes while it holds the message.
 		}
-		if kind || v.chance(80) { // Else the RESULT stands for the ACK.
+		if calm || v.chance(80) { // Otherwise the RESULT implies the ACK.
 			_ = v.report(t, "ack", "")
 		}
-		if !kind && v.chance(6) {
+		if !calm && v.chance(6) {
 			return
 		}
 		for range v.rng.IntN(3) {
@@ -64,7 +64,7 @@ func (v *visitor) work(t *task) func() {
 			}
 			_ = v.report(t, "heartbeat", "")
 		}
-		if !kind && v.chance(10) && !v.pause(leaseTime) { // Slow: beyond its lease, perhaps.
+		if !calm && v.chance(10) && !v.pause(leaseTime) { // Slow, perhaps beyond its lease.
 			return
 		}
 		status := v.outcome()
@@ -76,20 +76,20 @@ func (v *visitor) work(t *task) func() {
 	}
 }
 
-// outcome draws how the work ends.
+// outcome draws the result of the work.
 func (v *visitor) outcome() string {
-	lot := v.rng.IntN(100)
+	draw := v.rng.IntN(100)
 	switch {
-	case v.w.isKind() || lot < 80:
+	case v.w.isCalm() || draw < 80:
 		return string(statemachine.ResultSucceeded)
-	case lot < 95:
+	case draw < 95:
 		return string(statemachine.ResultFailedRetry)
 	default:
 		return string(statemachine.ResultFailedFinal)
 	}
 }
 
-// oneOf is a task of before, often the last one.
+// oneOf returns an earlier task, often the last one.
 func (v *visitor) oneOf(old []*task) *task {
 	if v.chance(50) {
 		return old[len(old)-1]
@@ -97,8 +97,8 @@ func (v *visitor) oneOf(old []*task) *task {
 	return old[v.rng.IntN(len(old))]
 }
 
-// haunt reports for a task of long ago, or under a lease that was never given.
-func (v *visitor) haunt(old *task) {
+// reportStale reports on an earlier task, or with a forged lease.
+func (v *visitor) reportStale(old *task) {
 	t := *old
 	if v.chance(40) {
 		t.leaseID = "forged"
@@ -106,7 +106,7 @@ func (v *visitor) haunt(old *task) {
 	_ = v.report(&t, []string{"ack", "heartbeat", "result"}[v.rng.IntN(3)], v.outcome())
 }
 
-// report brings a callback to a replica, until it is answered.
+// report sends a callback to a replica until it is answered.
 func (v *visitor) report(t *task, kind, status string) error {
 	op := &operation{
 		kind: kind, jobID: t.jobID, stepID: t.stepID, attemptNo: t.attemptNo, leaseID: t.leaseID, status: status,
@@ -114,7 +114,7 @@ func (v *visitor) report(t *task, kind, status string) error {
 	if kind != "result" {
 		op.status = ""
 	}
-	_, err := v.insist(4, func() (any, error) {
+	_, err := v.retry(4, func() (any, error) {
 		return v.ask(fmt.Sprintf("%s %s/%s/%d %s", kind, t.jobID, t.stepID, t.attemptNo, op.status), op,
 			func(r *request) (any, error) { return nil, r.report(t, op) },
 			func(r *request, _ any, err error) { v.w.check.answeredCallback(r.began, op, err) })
@@ -122,7 +122,7 @@ func (v *visitor) report(t *task, kind, status string) error {
 	return err
 }
 
-// report is the request that the report is.
+// report sends the callback of the operation.
 func (r *request) report(t *task, op *operation) error {
 	body := fields{
 		"jobId": t.jobID, "stepId": t.stepID, "tenant_id": t.tenantID, "attempt_no": t.attemptNo, "lease_id": t.leaseID,
@@ -137,7 +137,7 @@ func (r *request) report(t *task, op *operation) error {
 	return r.post("/v1/callbacks/"+op.kind, body, nil)
 }
 
-// resultOf is what an attempt makes: no two make the same.
+// resultOf returns the result of an attempt; no two are equal.
 func resultOf(leaseID string) json.RawMessage {
 	return json.RawMessage(`{"uri":"mem://` + leaseID + `"}`)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// The tables, by the names that they have in a store.
+// The names of the tables.
 const (
 	tableLedger   = "luciusledger"
 	tableSchedule = "luciusschedule"
@@ -21,17 +21,17 @@ const (
 	tableQueue    = "luciusqueue"
 )
 
-// tables are all of them, as an audit wants them.
+// tables holds all of them, for the audit.
 var tables = audit.Tables{
 	Ledger: tableLedger, Schedule: tableSchedule, Inflight: tableInflight, Queue: tableQueue,
 	Idempotency: "jobidempotency", Index: "luciusjobindex",
 }
 
-// places is where rows lie that a job names.
-var places = &audit.Options{Tables: tables, Shards: shards, ReadyShards: 1}
+// auditOptions holds what the keys depend on of the rows that a job names.
+var auditOptions = &audit.Options{Tables: tables, Shards: shards, ReadyShards: 1}
 
-// checker holds what is written, published and answered against the invariants.
-// It keeps its own picture of the rows. The driver alone uses it.
+// checker checks each write, publish and answer against the invariants, with its own
+// copy of the rows. Only the driver uses it.
 type checker struct {
 	w          *world
 	seq        int // commits so far
@@ -42,31 +42,30 @@ type checker struct {
 	sent    map[string]*ledger.Message // by message id
 	leases  map[string]string          // the attempt of each lease
 	holders map[string]string          // the worker that was handed each lease
-	keys    map[string]answered        // by the command's name: what it was answered with
-	said    map[string]done            // reports that were answered as done
+	keys    map[string]answered        // by the command's name
+	reports map[string]done            // the reports that were answered as done, by name
 }
 
-// answered is what a command was answered with first.
+// answered is the first answer to a command.
 type answered struct {
 	jobID   string
 	variant int
 }
 
-// done is when a report was answered as done: after how many commits, and at what
-// time.
+// done is when a report was answered as done: the number of commits, and the time.
 type done struct {
 	seq int
 	at  time.Time
 }
 
-// job is the picture of one job.
+// job is the checker's copy of one job.
 type job struct {
 	id     string
 	row    audit.JobRow
 	exists bool
 	steps  []audit.StepRow
 	outbox map[string]audit.OutboxRow // by row key
-	// superseded is when each attempt of a step was followed by another, and ended
+	// superseded is when another attempt of a step followed each attempt, and ended is
 	// when each step ended, both in commits.
 	superseded map[attemptKey]int
 	ended      map[int]int
@@ -81,16 +80,16 @@ func newChecker(w *world) *checker {
 	return &checker{
 		w: w, rows: map[tablestore.Key]tablestore.Properties{}, jobs: map[string]*job{},
 		sent: map[string]*ledger.Message{}, leases: map[string]string{}, holders: map[string]string{},
-		keys: map[string]answered{}, said: map[string]done{},
+		keys: map[string]answered{}, reports: map[string]done{},
 	}
 }
 
-// violate notes that an invariant does not hold.
+// violate records that an invariant does not hold.
 func (c *checker) violate(invariant, format string, args ...any) {
 	c.violations = append(c.violations, invariant+": "+fmt.Sprintf(format, args...))
 }
 
-// job is the picture of that job, which may not be there yet.
+// job returns the copy of a job, which may not exist yet.
 func (c *checker) job(id string) *job {
 	j := c.jobs[id]
 	if j == nil {
@@ -103,7 +102,7 @@ func (c *checker) job(id string) *job {
 	return j
 }
 
-// evidence is the job as an audit sees it, without its history.
+// evidence returns the job as the audit sees it, without its history.
 func (j *job) evidence() *audit.Evidence {
 	e := &audit.Evidence{JobID: j.id, Job: &j.row, Steps: j.steps}
 	for _, row := range slices.Sorted(maps.Keys(j.outbox)) {
@@ -115,7 +114,7 @@ func (j *job) evidence() *audit.Evidence {
 	return e
 }
 
-// write is one row as it was and as it is now; nil where it is not there.
+// write is one row before and after a commit; nil if it does not exist.
 type write struct {
 	op  *tablestore.Op
 	old tablestore.Properties
@@ -127,7 +126,7 @@ type write struct {
 // gone reports whether the row is removed.
 func (w *write) gone() bool { return w.op.Verb == tablestore.Delete || w.op.Verb == tablestore.Discard }
 
-// before remembers the rows that a batch is about to write.
+// before records the rows that a batch is about to write.
 func (c *checker) before(batch tablestore.Batch) []write {
 	writes := make([]write, len(batch))
 	for i := range batch {
@@ -139,7 +138,7 @@ func (c *checker) before(batch tablestore.Batch) []write {
 	return writes
 }
 
-// committed looks at a batch that was applied.
+// committed checks a batch that was applied.
 func (c *checker) committed(who actor, batch tablestore.Batch, writes []write) {
 	c.seq++
 	for i := range writes {
@@ -160,7 +159,7 @@ func (c *checker) committed(who actor, batch tablestore.Batch, writes []write) {
 	}
 }
 
-// all are the jobs in the order of their ids.
+// all returns the jobs by id.
 func (c *checker) all() []*job {
 	ids := slices.Sorted(maps.Keys(c.jobs))
 	list := make([]*job, 0, len(ids))
@@ -172,17 +171,17 @@ func (c *checker) all() []*job {
 	return list
 }
 
-// anyJob is some job's id, or empty.
-func (c *checker) anyJob(lot int) string {
+// anyJob returns the id of a random job, or an empty text.
+func (c *checker) anyJob(draw int) string {
 	list := c.all()
 	if len(list) == 0 {
 		return ""
 	}
-	return list[lot%len(list)].id
+	return list[draw%len(list)].id
 }
 
-// anyItem is some open item of the pull queue; the zero item if there is none.
-func (c *checker) anyItem(lot int) lifecycle.Item {
+// anyItem returns a random open item of the pull queue; the zero item if there is none.
+func (c *checker) anyItem(draw int) lifecycle.Item {
 	var found []lifecycle.Item
 	for _, j := range c.all() {
 		evidence := j.evidence()
@@ -195,10 +194,10 @@ func (c *checker) anyItem(lot int) lifecycle.Item {
 	if len(found) == 0 {
 		return lifecycle.Item{}
 	}
-	return found[lot%len(found)]
+	return found[draw%len(found)]
 }
 
-// paused are the jobs that are paused, or about to be.
+// paused returns the jobs that are paused, or will be once their attempt ends.
 func (c *checker) paused() []string {
 	var ids []string
 	for _, j := range c.all() {

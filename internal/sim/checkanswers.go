@@ -12,7 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// answeredAccept looks at the answer to a command.
+// answeredAccept checks the answer to a command.
 func (c *checker) answeredAccept(cmd *command, jobID string, err error) {
 	first, known := c.keys[cmd.name()]
 	if known {
@@ -23,14 +23,14 @@ func (c *checker) answeredAccept(cmd *command, jobID string, err error) {
 	switch {
 	case errors.Is(err, ledger.ErrIdempotencyMismatch):
 		if known && first.variant == cmd.variant {
-			c.violate("S11", "command %s was refused as another's under its own key", cmd.name())
+			c.violate("S11", "command %s was refused by an idempotency mismatch with itself", cmd.name())
 		}
 	case err != nil:
 		if !unknown(err) && !errors.Is(err, ledger.ErrTenantLimit) {
 			c.violate("answer", "command %s: %v", cmd.name(), err)
 		}
 	case !c.job(jobID).exists && !c.job(jobID).purged:
-		c.violate("S1", "job %s was accepted and is not there", jobID)
+		c.violate("S1", "job %s was accepted and does not exist", jobID)
 	case known && first.jobID != jobID:
 		c.violate("S11", "command %s was answered with jobs %s and %s", cmd.name(), first.jobID, jobID)
 	case known && first.variant != cmd.variant:
@@ -40,7 +40,7 @@ func (c *checker) answeredAccept(cmd *command, jobID string, err error) {
 	}
 }
 
-// answeredControl looks at the answer to an operator.
+// answeredControl checks the answer to an operator.
 func (c *checker) answeredControl(jobID string, event statemachine.Event, err error) {
 	if err != nil {
 		c.checkRefusal(fmt.Sprintf("%T of job %s", event, jobID), err)
@@ -48,19 +48,18 @@ func (c *checker) answeredControl(jobID string, event statemachine.Event, err er
 	}
 	j := c.job(jobID)
 	if _, cancel := event.(statemachine.Cancel); cancel && !j.purged && !j.row.Terminal() && j.row.State != "CANCELLING" {
-		c.violate("answer", "the cancel of job %s was answered, and it is %s", jobID, j.row.State)
+		c.violate("answer", "the cancel of job %s succeeded, and its state is %s", jobID, j.row.State)
 	}
 }
 
-// answeredHalt looks at the answer to an operator who pauses dispatch, or lets it go
-// on.
-func (c *checker) answeredHalt(what, scope string, err error) {
+// answeredPause checks the answer to an operator who pauses or resumes dispatch.
+func (c *checker) answeredPause(what, scope string, err error) {
 	if err != nil {
 		c.checkRefusal(what+" of "+scope, err)
 	}
 }
 
-// checkRefusal checks that an error is one that a caller may be told.
+// checkRefusal checks that a caller may get the error as an answer.
 func (c *checker) checkRefusal(what string, err error) {
 	var refused *problem.Error
 	var unfit *ledger.NotRerunnableError
@@ -73,39 +72,39 @@ func (c *checker) checkRefusal(what string, err error) {
 	}
 }
 
-// name tells which reports are repeats of each other.
+// name is the same for repeats of a report.
 func (o *operation) name() string {
 	return fmt.Sprintf("%s %s/%s/%d/%s %s", o.kind, o.jobID, o.stepID, o.attemptNo, o.leaseID, o.status)
 }
 
-// saidBefore reports whether a report was answered as done before a request began.
-func (c *checker) saidBefore(name string, began int) bool {
-	first, known := c.said[name]
+// doneBefore reports whether a report was answered as done before a request began.
+func (c *checker) doneBefore(name string, began int) bool {
+	first, known := c.reports[name]
 	return known && first.seq <= began
 }
 
-// say notes that a report was answered as done.
-func (c *checker) say(name string) {
-	if _, known := c.said[name]; !known {
-		c.said[name] = done{c.seq, time.Now()}
+// markDone records that a report was answered as done.
+func (c *checker) markDone(name string) {
+	if _, known := c.reports[name]; !known {
+		c.reports[name] = done{c.seq, time.Now()}
 	}
 }
 
-// answeredCallback looks at the answer to a callback.
+// answeredCallback checks the answer to a callback.
 func (c *checker) answeredCallback(began int, op *operation, err error) {
 	name := op.name()
 	switch {
 	case err == nil:
-		c.say(name)
+		c.markDone(name)
 		c.checkDone(op)
-	case c.saidBefore(name, began) && op.kind != "heartbeat" && !unknown(err) && !c.job(op.jobID).purged:
-		c.violate("S12", "%s was answered as done, and now: %v", name, err)
+	case c.doneBefore(name, began) && op.kind != "heartbeat" && !unknown(err) && !c.job(op.jobID).purged:
+		c.violate("S12", "%s succeeded before, and now: %v", name, err)
 	default:
 		c.checkRefusal(name, err)
 	}
 }
 
-// checkDone checks that what was answered as done is in the ledger.
+// checkDone checks that a report that was answered as done is in the ledger.
 func (c *checker) checkDone(op *operation) {
 	j := c.job(op.jobID)
 	if j.purged || op.kind == "heartbeat" {
@@ -117,32 +116,32 @@ func (c *checker) checkDone(op *operation) {
 		}
 		memory := j.steps[i].Remembers(op.attemptNo)
 		if !memory.Acked || op.kind == "result" && memory.Result != op.status {
-			c.violate("answer", "%s was answered as done, and the step remembers %+v", op.name(), memory)
+			c.violate("answer", "%s succeeded, and the step remembers %+v", op.name(), memory)
 		}
 	}
 }
 
-// answeredVerb looks at the answer to a worker on the pull queue.
+// answeredVerb checks the answer to a worker on the pull queue.
 func (c *checker) answeredVerb(began int, op *operation, workID, requestID string, err error) {
 	name := workID + " " + requestID
 	refused, _ := errors.AsType[*problem.Error](err)
 	gone := refused != nil && refused.Code == problem.WorkNotFound
-	remembered := c.saidBefore(name, began) && time.Since(c.said[name].at) < lifecycle.MinMemory
+	remembered := c.doneBefore(name, began) && time.Since(c.reports[name].at) < lifecycle.MinMemory
 	switch {
 	case err == nil:
-		c.say(name)
+		c.markDone(name)
 		if op.kind != "heartbeat" {
 			c.checkDone(op)
 		}
 	case remembered && !unknown(err) && !gone && !(op.kind == "heartbeat" && c.over(op)):
-		c.violate("S12", "%s of %s was answered as done, and now: %v", op.name(), name, err)
+		c.violate("S12", "%s of %s succeeded before, and now: %v", op.name(), name, err)
 	default:
 		c.checkRefusal(name, err)
 	}
 }
 
-// over reports whether the attempt of a report has ended. A heartbeat leaves no
-// trace in the history, so that its repeat may be refused then, as a new one is.
+// over reports whether the attempt of a report has ended. The history has no
+// heartbeats, so a repeated one may then be refused like a new one.
 func (c *checker) over(op *operation) bool {
 	j := c.job(op.jobID)
 	for i := range j.steps {
@@ -153,7 +152,7 @@ func (c *checker) over(op *operation) bool {
 	return true
 }
 
-// answeredClaim looks at what a worker was handed.
+// answeredClaim checks the items that a worker got.
 func (c *checker) answeredClaim(began int, owner, requestID string, items []item, err error) {
 	if err != nil {
 		c.checkRefusal("claim "+requestID, err)
@@ -162,13 +161,13 @@ func (c *checker) answeredClaim(began int, owner, requestID string, items []item
 		t := items[i].task()
 		j := c.job(t.jobID)
 		if other, known := c.holders[t.leaseID]; known && other != owner {
-			c.violate("queue", "%s and %s were handed one pair, attempt %d of %s", other, owner, t.attemptNo, items[i].WorkID)
+			c.violate("queue", "%s and %s got the same lease, for attempt %d of %s", other, owner, t.attemptNo, items[i].WorkID)
 		}
 		c.holders[t.leaseID] = owner
 		if !j.purged && !slices.ContainsFunc(j.moves[items[i].WorkID], func(e lifecycle.Event) bool {
 			return e.Type == lifecycle.EventClaimed && e.Actor == owner && e.RequestID == requestID
 		}) {
-			c.violate("queue", "%s was handed %s, which it never claimed by %s", owner, items[i].WorkID, requestID)
+			c.violate("queue", "%s got %s, which it never claimed by %s", owner, items[i].WorkID, requestID)
 		}
 		for index := range j.steps {
 			if j.steps[index].ID != t.stepID {
@@ -177,7 +176,7 @@ func (c *checker) answeredClaim(began int, owner, requestID string, items []item
 			when, superseded := j.superseded[attemptKey{index, t.attemptNo}]
 			ended, over := j.ended[index]
 			if superseded && when <= began || over && ended <= began {
-				c.violate("queue", "%s was handed attempt %d of %s, which was no longer current when it asked",
+				c.violate("queue", "%s got attempt %d of %s, which was superseded before its request",
 					owner, t.attemptNo, items[i].WorkID)
 			}
 		}

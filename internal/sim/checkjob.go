@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// checkJob looks at a batch on a job's partition.
+// checkJob checks a batch on a job's partition.
 func (c *checker) checkJob(who actor, j *job, writes []write) {
 	was := *j
 	was.steps, was.outbox, was.items = slices.Clone(j.steps), maps.Clone(j.outbox), maps.Clone(j.items)
@@ -32,7 +32,7 @@ func (c *checker) checkJob(who actor, j *job, writes []write) {
 		case "EVENT":
 			journal = w
 			if w.was && !j.purged {
-				c.violate("S10", "job %s: journal row %s written over", j.id, w.op.Key.Row)
+				c.violate("S10", "job %s: journal row %s was overwritten", j.id, w.op.Key.Row)
 			}
 			moves = append(moves, c.takeMoves(j, w)...)
 		case "BEAT":
@@ -52,7 +52,7 @@ func (c *checker) checkJob(who actor, j *job, writes []write) {
 	}
 	if head != nil {
 		c.checkReport(who, &was)
-		c.checkWayForward(j)
+		c.checkForward(j)
 	}
 	if head != nil || len(steps) > 0 {
 		c.checkShape(j)
@@ -60,11 +60,11 @@ func (c *checker) checkJob(who actor, j *job, writes []write) {
 	}
 }
 
-// takeHead takes a JOB row over.
+// takeHead copies a JOB row.
 func (c *checker) takeHead(j *job, w *write) {
 	if w.gone() {
 		if w.was && !j.row.Tombstone {
-			c.violate("S1", "job %s deleted without a tombstone", j.id)
+			c.violate("S1", "job %s was deleted without a tombstone", j.id)
 		}
 		j.exists, j.row = false, audit.JobRow{}
 		return
@@ -77,14 +77,14 @@ func (c *checker) takeHead(j *job, w *write) {
 		}
 		j.purged, j.exists = true, false
 	case j.row.Tombstone:
-		c.violate("S3", "the tombstone of job %s was written over", j.id)
+		c.violate("S3", "the tombstone of job %s was overwritten", j.id)
 	default:
 		j.exists = !next.Tombstone
 	}
 	j.row = next
 }
 
-// takeStep takes a STEP row over.
+// takeStep copies a STEP row.
 func (c *checker) takeStep(j *job, w *write) (int, bool) {
 	if w.gone() {
 		return 0, false
@@ -103,7 +103,7 @@ func (c *checker) takeStep(j *job, w *write) (int, bool) {
 	return step.Index, true
 }
 
-// takeOutbox takes an OUTBOX row over.
+// takeOutbox copies an OUTBOX row.
 func (c *checker) takeOutbox(j *job, w *write) {
 	if w.gone() {
 		delete(j.outbox, w.op.Key.Row)
@@ -115,10 +115,10 @@ func (c *checker) takeOutbox(j *job, w *write) {
 		c.violate("S3", "outbox row %s changed after it was %s", next.ID, old.State)
 	}
 	if old.Bus != next.Bus && w.was && old.Attempt == next.Attempt {
-		c.violate("S7", "outbox row %s went from bus %s to %s with one pair", next.ID, old.Bus, next.Bus)
+		c.violate("S7", "outbox row %s changed from bus %s to %s within one attempt", next.ID, old.Bus, next.Bus)
 	}
 	if next.Bus == "queue" {
-		return // The commit is its publication: whether there is an item is checked with the job's shape.
+		return // The commit publishes it; checkShape checks that there is an item.
 	}
 	if !w.was && next.State != "PENDING" {
 		c.violate("S7", "outbox row %s began as %s", next.ID, next.State)
@@ -128,15 +128,14 @@ func (c *checker) takeOutbox(j *job, w *write) {
 	}
 }
 
-// takeDirective checks that an attempt's bytes are written once, after the
-// steps before it have ended.
+// takeDirective checks that the directive of an attempt is written once.
 func (c *checker) takeDirective(j *job, w *write) {
 	if w.was && !w.gone() && audit.Raw(w.old) != audit.Raw(w.op.Properties) {
-		c.violate("S8", "job %s: %s written over", j.id, w.op.Key.Row)
+		c.violate("S8", "job %s: %s was overwritten", j.id, w.op.Key.Row)
 	}
 }
 
-// checkHead compares a job with what it was.
+// checkHead compares a JOB row with the one before.
 func (c *checker) checkHead(was, j *job, head, journal *write) {
 	switch {
 	case head == nil && journal != nil:
@@ -163,7 +162,7 @@ func (c *checker) checkHead(was, j *job, head, journal *write) {
 	}
 }
 
-// checkNewJob checks what may not be there twice.
+// checkNewJob checks the idempotency key and the tenant's limit of a new job.
 func (c *checker) checkNewJob(j *job) {
 	live := 0
 	for _, other := range c.all() {
@@ -180,7 +179,7 @@ func (c *checker) checkNewJob(j *job) {
 	}
 }
 
-// keyFree reports whether the key of a job may name another by now.
+// keyFree reports whether another job may have the key of a job by now.
 func (c *checker) keyFree(j *job) bool {
 	ttl := c.w.scenario.retention
 	return ttl > 0 && j.row.Terminal() && time.Now().After(j.row.Completed.Add(ttl))

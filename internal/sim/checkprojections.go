@@ -8,9 +8,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// unshown says in what the projected rows differ from the jobs. While there is
-// work they may be behind; when all is done they show all that is there.
-func (w *world) unshown() []string {
+// staleProjections returns how the projected rows differ from the jobs. They may lag
+// while there is work, but not when all is done.
+func (w *world) staleProjections() []string {
 	if !w.scenario.table {
 		return nil
 	}

@@ -15,24 +15,24 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// published looks at a message that the bus took.
+// published checks a message that the bus accepted.
 func (c *checker) published(m *ledger.Message) {
 	id := m.MessageID()
 	if want := c.directive(m.JobID, m.StepIndex, m.AttemptNo); !bytes.Equal(want, m.Directive) && !c.job(m.JobID).purged {
-		c.violate("S8", "%s was published with other bytes than those stored", id)
+		c.violate("S8", "%s was published with another directive than the stored one", id)
 	}
 	c.checkMessage(m.JobID, m.StepID, m.AttemptNo, m.LeaseID, id)
 	for _, row := range c.job(m.JobID).outbox {
 		if row.Message() == id && row.Bus == "queue" {
-			c.violate("S7", "%s was published, and its row is made for the pull queue", id)
+			c.violate("S7", "%s was published, and its outbox row is for the pull queue", id)
 		}
 	}
 	message := *m
 	c.sent[id] = &message
 }
 
-// checkMessage checks that a message id stands for one attempt, and an attempt
-// for one message id.
+// checkMessage checks that each message id belongs to one attempt, and each attempt to
+// one message id.
 func (c *checker) checkMessage(jobID, stepID string, attempt int, lease, id string) {
 	name := jobID + "/" + stepID + "/" + strconv.Itoa(attempt)
 	if known := c.leases[lease]; known != "" && known != name {
@@ -46,7 +46,7 @@ func (c *checker) checkMessage(jobID, stepID string, attempt int, lease, id stri
 	}
 }
 
-// directive is the bytes of an attempt, as they are stored with it.
+// directive returns the stored directive of an attempt.
 func (c *checker) directive(jobID string, step, attempt int) []byte {
 	return tablestore.Large(c.rows[tablestore.Key{
 		Table: tableLedger, Partition: jobID,
@@ -54,8 +54,8 @@ func (c *checker) directive(jobID string, step, attempt int) []byte {
 	}], "directive")
 }
 
-// checkQueue looks at a batch on the queue's own table: hints are deleted by rule,
-// and none is written before its kind of work is in the catalog.
+// checkQueue checks a batch on the queue's table: only void hints are deleted, and none
+// is written before its kind of work is in the catalog.
 func (c *checker) checkQueue(writes []write) {
 	for i := range writes {
 		w := &writes[i]
@@ -78,8 +78,8 @@ func (c *checker) checkQueue(writes []write) {
 	}
 }
 
-// checkHintGone checks that a hint that is deleted was void for good: its change has
-// landed or can not land, and no queued item names it.
+// checkHintGone checks that a deleted hint was void for good: its change has landed or
+// cannot land, and no queued item names it.
 func (c *checker) checkHintGone(j *job, key tablestore.Key, rev int64) {
 	if j.purged || j.row.Tombstone {
 		return
@@ -89,12 +89,12 @@ func (c *checker) checkHintGone(j *job, key tablestore.Key, rev int64) {
 	switch {
 	case j.row.Rev < rev:
 		c.violate("queue", "the ready hint %s of job %s was deleted at rev %d", key.Row, j.id, j.row.Rev)
-	case item != nil && evidence.HintKey(item, places) == key:
+	case item != nil && evidence.HintKey(item, auditOptions) == key:
 		c.violate("queue", "the ready hint %s of job %s was deleted, and its queued item names it", key.Row, j.id)
 	}
 }
 
-// takeItem takes the row of a work item over.
+// takeItem copies the row of a work item.
 func (c *checker) takeItem(j *job, w *write) {
 	row := w.op.Key.Row
 	if w.kind == "ITEM" && w.was && !j.purged && (w.gone() || audit.Raw(w.old) != audit.Raw(w.op.Properties)) {
@@ -111,14 +111,14 @@ func (c *checker) takeItem(j *job, w *write) {
 	j.items[row] = item
 }
 
-// takeMoves takes the moves of work items over from a row of the history.
+// takeMoves copies the moves of work items from a row of the history.
 func (c *checker) takeMoves(j *job, w *write) []lifecycle.Event {
 	if w.gone() {
 		return nil
 	}
 	moves, err := audit.ReadMoves(w.op.Properties)
 	if err != nil || w.was {
-		c.violate("queue", "%s of job %s written over, or not readable: %v", w.op.Key.Row, j.id, err)
+		c.violate("queue", "%s of job %s was overwritten, or is not readable: %v", w.op.Key.Row, j.id, err)
 	}
 	for _, e := range moves {
 		j.moves[e.WorkID] = append(j.moves[e.WorkID], e)
@@ -126,8 +126,8 @@ func (c *checker) takeMoves(j *job, w *write) []lifecycle.Event {
 	return moves
 }
 
-// checkItems compares the work items of a job with what they were: what changed has
-// moved, along the lifecycle and in its history.
+// checkItems compares the work items of a job with those before: each change is a move
+// of the lifecycle and in the item's history.
 func (c *checker) checkItems(was, j *job, moves []lifecycle.Event) {
 	evidence := j.evidence()
 	for i := range evidence.Items {
@@ -159,7 +159,7 @@ func (c *checker) checkItems(was, j *job, moves []lifecycle.Event) {
 	}
 }
 
-// checkMemory checks that a claim was remembered before it took its first item.
+// checkMemory checks that a claim was stored before it claimed its first item.
 func (c *checker) checkMemory(j *job, e lifecycle.Event) {
 	sum := sha256.Sum256([]byte(e.Actor + "\x00" + e.RequestID))
 	memory := c.rows[tablestore.Key{

@@ -8,31 +8,31 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// checkWayForward checks that the schedule has a job at or before its next deadline,
-// or that workers can find it: its ready hint was written before this commit.
-func (c *checker) checkWayForward(j *job) {
+// checkForward checks that a schedule entry leads to a job at or before its next
+// deadline, or that workers can find it: its ready hint was written before this commit.
+func (c *checker) checkForward(j *job) {
 	evidence, due := j.evidence(), j.due()
 	queued := evidence.Queued()
 	if queued != nil {
-		if key := evidence.HintKey(queued, places); c.rows[key] == nil {
-			c.violate("queue", "job %s waits for a worker, and its ready hint %s is not there", j.id, key.Row)
+		if key := evidence.HintKey(queued, auditOptions); c.rows[key] == nil {
+			c.violate("queue", "job %s waits for a worker, and its ready hint %s is missing", j.id, key.Row)
 		}
 	}
 	switch named := j.row.EntryKind != ""; {
 	case named && c.rows[c.entryKey(j)] == nil:
-		c.violate("schedule", "the entry of job %s, %s, is not there", j.id, c.entryKey(j).Row)
+		c.violate("schedule", "the entry of job %s, %s, is missing", j.id, c.entryKey(j).Row)
 	case named && !due.IsZero() && j.row.EntryDue.After(due):
 		c.violate("schedule", "the entry of job %s is due at %s, and the job at %s", j.id, j.row.EntryDue, due)
 	case named || j.row.State == "PAUSED":
 	case queued == nil:
-		c.violate("schedule", "job %s is %s and no entry stands for it", j.id, j.row.State)
+		c.violate("schedule", "job %s is %s and has no entry", j.id, j.row.State)
 	case j.row.Rev == 1:
-		c.violate("schedule", "job %s was accepted, and no entry stands for what the accept reserved", j.id)
+		c.violate("schedule", "job %s was accepted, and no entry would free what the accept reserved", j.id)
 	}
 }
 
-// due is when somebody must look at the job at the latest; the zero time is
-// never: a job that waits for a worker.
+// due returns the job's next deadline, the zero time for a job that waits for a
+// worker.
 func (j *job) due() time.Time {
 	if j.row.Terminal() {
 		return j.row.Completed.Add(time.Minute)
@@ -57,13 +57,13 @@ func (j *job) due() time.Time {
 	return time.Time{}
 }
 
-// entryKey is where the entry lies that the job names.
+// entryKey returns the key of the entry that the job names.
 func (c *checker) entryKey(j *job) tablestore.Key {
 	evidence := audit.Evidence{JobID: j.id, Job: &j.row}
-	return evidence.EntryKey(places)
+	return evidence.EntryKey(auditOptions)
 }
 
-// checkSchedule checks that no entry is deleted that somebody needs.
+// checkSchedule checks that no entry is deleted that is still needed.
 func (c *checker) checkSchedule(writes []write) {
 	for i := range writes {
 		w := &writes[i]
@@ -79,15 +79,15 @@ func (c *checker) checkSchedule(writes []write) {
 		case j.row.Rev < rev:
 			c.violate("schedule", "an entry of job %s for rev %d was deleted at rev %d", j.id, rev, j.row.Rev)
 		case named && !j.row.Terminal():
-			c.violate("schedule", "the entry that stands for job %s was deleted", j.id)
+			c.violate("schedule", "the entry that job %s names was deleted", j.id)
 		case named:
 			c.checkEnd(j)
 		}
 	}
 }
 
-// checkEnd checks that what follows the end of a job is done when the last entry
-// that could remember it goes.
+// checkEnd checks that the post work of a job's end is done when the last entry that
+// could remember it is deleted.
 func (c *checker) checkEnd(j *job) {
 	slot := c.rows[tablestore.Key{Table: tableInflight, Partition: j.row.SlotPartition, Row: j.row.SlotRow}]
 	if slot.Get("job_id").String() == j.id && !c.remembered(j) {
@@ -95,8 +95,8 @@ func (c *checker) checkEnd(j *job) {
 	}
 }
 
-// remembered reports whether an accept that lost the race for the job, and may have
-// taken the slot after the end had freed it, has an entry that frees it.
+// remembered reports whether an entry will free the slot of the job: an accept that
+// lost the race for the job may have taken the slot after the end had freed it.
 func (c *checker) remembered(j *job) bool {
 	for key, row := range c.rows {
 		if key.Table == tableSchedule && row.Get("slot_row").String() == j.row.SlotRow && strings.Contains(key.Row, ":"+j.id+":") {
@@ -106,7 +106,7 @@ func (c *checker) remembered(j *job) bool {
 	return false
 }
 
-// later is the later of two times.
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a

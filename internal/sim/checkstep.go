@@ -9,7 +9,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// checkStep compares a step with what it was.
+// checkStep compares a step with the one before.
 func (c *checker) checkStep(who actor, was, j *job, index int, whole bool) {
 	next := &j.steps[index]
 	if index >= len(was.steps) || was.steps[index].ID == "" {
@@ -33,7 +33,7 @@ func (c *checker) checkStep(who actor, was, j *job, index int, whole bool) {
 	}
 	if end := old.End(); next.State == "FAILED_RETRY" && old.State != next.State && who.op == nil &&
 		strings.HasSuffix(who.name, "/sweeper") && end.After(time.Now()) {
-		c.violate("deadline", "step %d of job %s was given up on before %s", index, j.id, end)
+		c.violate("deadline", "step %d of job %s was timed out before %s", index, j.id, end)
 	}
 	if next.Attempt != old.Attempt {
 		c.checkPair(j, index)
@@ -53,8 +53,8 @@ func (c *checker) checkPair(j *job, index int) {
 	c.leases[step.Lease] = attempt
 }
 
-// checkFailure checks that a step fails for good only when a budget is spent, or
-// somebody said so.
+// checkFailure checks that a step fails for good only when a budget is spent, or a
+// worker or the bus reported a permanent failure.
 func (c *checker) checkFailure(who actor, j *job, step *audit.StepRow) {
 	if step.ErrorCode == "" {
 		c.violate("S13", "step %s of job %s failed and does not say why", step.ID, j.id)
@@ -68,7 +68,7 @@ func (c *checker) checkFailure(who actor, j *job, step *audit.StepRow) {
 	}
 }
 
-// checkReport checks that only the current pair changes anything.
+// checkReport checks that only a report with the current pair changes a step.
 func (c *checker) checkReport(who actor, was *job) {
 	op := who.op
 	if op == nil || op.jobID != was.id {
@@ -83,7 +83,7 @@ func (c *checker) checkReport(who actor, was *job) {
 	}
 }
 
-// checkShape checks a job by itself, as an audit does.
+// checkShape checks a job by itself, as the audit does.
 func (c *checker) checkShape(j *job) {
 	for _, finding := range j.evidence().Shape() {
 		c.violate(string(finding.Invariant), "job %s: %s", j.id, finding.Detail)

@@ -7,10 +7,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// command is a command that clients may submit, each of them more than once.
+// command is a command that each client may submit more than once.
 type command struct {
 	tenant  string
-	key     string // empty: the hash stands for it
+	key     string // empty: the hash is used instead
 	variant int    // another body under the same key
 	steps   int
 	limit   int
@@ -18,13 +18,13 @@ type command struct {
 	patience time.Duration
 }
 
-// hash stands for the body.
+// hash identifies the body.
 func (c *command) hash() string { return fmt.Sprintf("%s-%s-%d", c.tenant, c.key, c.variant) }
 
-// name tells which commands are one.
+// name identifies the command: its tenant and key.
 func (c *command) name() string { return c.tenant + "/" + c.key }
 
-// startActors starts all who are outside.
+// startActors starts the clients, operators and workers.
 func (w *world) startActors() {
 	commands := w.commands()
 	for i := range w.scenario.clients {
@@ -49,7 +49,7 @@ func (w *world) startActors() {
 	}
 }
 
-// commands draws what is to be submitted.
+// commands draws the commands to submit.
 func (w *world) commands() []*command {
 	rng := w.source("commands")
 	list := make([]*command, w.scenario.commands)
@@ -62,7 +62,7 @@ func (w *world) commands() []*command {
 	return list
 }
 
-// submitAll is a client.
+// submitAll runs a client.
 func (v *visitor) submitAll(commands []*command) {
 	for range v.w.scenario.submits {
 		if !v.pause(8 * time.Second) {
@@ -72,8 +72,8 @@ func (v *visitor) submitAll(commands []*command) {
 		if v.chance(10) {
 			c.variant = 1
 		}
-		if _, err := v.insist(6, func() (any, error) { return v.submit(&c) }); err == nil && v.chance(20) {
-			_, _ = v.submit(&c) // A client that asks again has its answer already.
+		if _, err := v.retry(6, func() (any, error) { return v.submit(&c) }); err == nil && v.chance(20) {
+			_, _ = v.submit(&c) // A client repeats a command that was answered.
 		}
 	}
 }
@@ -92,8 +92,8 @@ func (v *visitor) submit(c *command) (any, error) {
 	})
 }
 
-// body is the command as a client writes it. Its correlation id is its own, as one
-// that is made would be another in each run.
+// body returns the command as a client sends it. It sets the correlation id, because a
+// generated one would differ from run to run.
 func (c *command) body() fields {
 	return fields{
 		"tenant_id": c.tenant, "request_type": fmt.Sprintf("job.%d", c.steps), "schema_version": "1",
@@ -102,80 +102,80 @@ func (c *command) body() fields {
 	}
 }
 
-// operate is an operator: it steers jobs, and asks for retries and reruns.
+// operate runs an operator, which controls jobs, and requests retries and reruns.
 func (v *visitor) operate() {
 	for range v.w.scenario.controls {
-		if !v.pause(8*time.Second) || v.w.isKind() {
+		if !v.pause(8*time.Second) || v.w.isCalm() {
 			break
 		}
 		if (v.w.scenario.pull || v.w.scenario.mixed) && v.chance(20) {
-			v.shove()
+			v.operateItem()
 			continue
 		}
-		if v.w.scenario.halts && v.chance(30) {
-			v.halt()
+		if v.w.scenario.pauses && v.chance(30) {
+			v.pauseScope()
 			continue
 		}
-		lot := v.rng.IntN(1 << 20)
+		draw := v.rng.IntN(1 << 20)
 		r := v.w.gate.park(&call{
-			actor: v.name, verb: verbLook, detail: "job", exec: func() reply { return reply{value: v.w.check.anyJob(lot)} },
+			actor: v.name, verb: verbLook, detail: "job", exec: func() reply { return reply{value: v.w.check.anyJob(draw)} },
 		})
 		if id, _ := r.value.(string); id != "" {
 			v.steer(id)
 		}
 	}
 	v.release()
-	if v.w.scenario.halts {
-		_ = v.w.sleep(time.Minute) // A pause that nobody got an answer to may still be on its way.
+	if v.w.scenario.pauses {
+		_ = v.w.sleep(time.Minute) // A pause without an answer may still land.
 	}
 	for _, id := range scopes {
-		v.unhalt(id, 1000) // However long it takes until a replica is up again.
+		v.resumeScope(id, 1000) // Until a replica is up again.
 	}
 }
 
-// scopes are the pauses that an operator makes.
+// scopes are the scopes that an operator pauses.
 var scopes = []string{"all", "tenant:t1", "protocol:p2", "lane:1"}
 
-// halt pauses dispatch by scope, and mostly lets it go on after a while.
-func (v *visitor) halt() {
+// pauseScope pauses dispatch by scope, and usually resumes it after a while.
+func (v *visitor) pauseScope() {
 	id := scopes[v.rng.IntN(len(scopes))]
 	body := map[string]fields{
 		"all": {"all": true}, "tenant:t1": {"tenant_id": "t1"}, "protocol:p2": {"protocol_id": "p2"}, "lane:1": {"lane": 1},
 	}[id]
 	body["reason"] = v.name
-	_, _ = v.insist(3, func() (any, error) {
+	_, _ = v.retry(3, func() (any, error) {
 		return v.ask("pause "+id, nil, func(r *request) (any, error) {
 			return nil, r.post("/v1/admin/pauses", body, nil)
-		}, func(_ *request, _ any, err error) { v.w.check.answeredHalt("pause", id, err) })
+		}, func(_ *request, _ any, err error) { v.w.check.answeredPause("pause", id, err) })
 	})
 	if v.chance(70) && v.pause(10*time.Second) {
-		v.unhalt(id, 3)
+		v.resumeScope(id, 3)
 	}
 }
 
-// unhalt lets the dispatch of a scope go on at once: a ramp would let through what
-// comes first, and that is the scheduler's choice.
-func (v *visitor) unhalt(id string, tries int) {
-	if !v.w.scenario.halts {
+// resumeScope resumes the dispatch of a scope without a ramp: a ramp would admit the
+// jobs that come first, and their order is the Go scheduler's choice.
+func (v *visitor) resumeScope(id string, tries int) {
+	if !v.w.scenario.pauses {
 		return
 	}
-	_, _ = v.insist(tries, func() (any, error) {
+	_, _ = v.retry(tries, func() (any, error) {
 		return v.ask("resume "+id, nil, func(r *request) (any, error) {
 			return nil, r.post("/v1/admin/pauses/"+id+":resume", fields{"ramp_seconds": 0}, nil)
-		}, func(_ *request, _ any, err error) { v.w.check.answeredHalt("resume", id, err) })
+		}, func(_ *request, _ any, err error) { v.w.check.answeredPause("resume", id, err) })
 	})
 }
 
-// steer does one thing to a job, twice at times.
+// steer controls a job once, sometimes twice.
 func (v *visitor) steer(id string) {
-	v.bring(id, []statemachine.Event{
+	v.requestEvent(id, []statemachine.Event{
 		statemachine.Cancel{}, statemachine.Pause{}, statemachine.Pause{}, statemachine.Pause{}, statemachine.Resume{},
 		statemachine.Resume{}, statemachine.Retry{}, statemachine.Retry{}, nil, nil,
 	}[v.rng.IntN(10)])
 }
 
-// bring brings an event to a job; nil asks for a rerun.
-func (v *visitor) bring(id string, event statemachine.Event) {
+// requestEvent requests an event of a job; nil requests a rerun.
+func (v *visitor) requestEvent(id string, event statemachine.Event) {
 	what := fmt.Sprintf("steer %T %s", event, id)
 	from := []string{"failed", "start"}[v.rng.IntN(2)]
 	ask := func() (any, error) {
@@ -190,15 +190,15 @@ func (v *visitor) bring(id string, event statemachine.Event) {
 			}
 		}, func(_ *request, _ any, err error) { v.w.check.answeredControl(id, event, err) })
 	}
-	if _, err := v.insist(3, ask); err == nil && v.chance(20) {
+	if _, err := v.retry(3, ask); err == nil && v.chance(20) {
 		_, _ = ask()
 	}
 	if _, paused := event.(statemachine.Pause); paused && v.chance(60) && v.pause(3*time.Second) {
-		v.bring(id, statemachine.Resume{})
+		v.requestEvent(id, statemachine.Resume{})
 	}
 }
 
-// verbOf is a control as the path has it.
+// verbOf returns the verb of an event in the path.
 func verbOf(event statemachine.Event) string {
 	switch event.(type) {
 	case statemachine.Cancel:
@@ -210,10 +210,9 @@ func verbOf(event statemachine.Event) string {
 	}
 }
 
-// release lets paused jobs go on once all are kind, but for some that stay
-// paused by choice.
+// release resumes paused jobs in the calm phase, except some that stay paused.
 func (v *visitor) release() {
-	for !v.w.isKind() {
+	for !v.w.isCalm() {
 		if !v.pause(time.Second) {
 			return
 		}
@@ -226,7 +225,7 @@ func (v *visitor) release() {
 		if v.chance(30) {
 			continue
 		}
-		_, _ = v.insist(9, func() (any, error) {
+		_, _ = v.retry(9, func() (any, error) {
 			return v.ask("resume "+id, nil, func(r *request) (any, error) {
 				return nil, r.post("/v1/jobs/"+id+":resume", fields{}, nil)
 			}, func(*request, any, error) {})

@@ -1,6 +1,6 @@
-// Package sim simulates a whole Lucius: several replicas on one store, clients,
-// operators and workers, all in one process, on virtual time, from one seed. Who is
-// outside speaks to the HTTP handlers of the replicas.
+// Package sim simulates a whole Lucius: several replicas on one store, and as visitors
+// clients, operators and workers, all in one process, on virtual time, from one seed.
+// Visitors call the HTTP handlers of the replicas.
 //
 //	clients   operator   workers          replicas: ledger, relay, sweeper,
 //	   │          │         │             pull queue, reconciler, retention
@@ -11,26 +11,24 @@
 //	                       │ waits here for its turn  │
 //	                       └────────────┬─────────────┘
 //	                                    ▼
-//	     driver ── one seeded source ── which goes on, and what goes wrong
+//	     driver ── one seeded source ── which call is next, and its fault
 //	                                    │
 //	                         store ◀────┴────▶ bus
 //	                                    │
-//	                                 checker ── holds each write, each publish
-//	                                            and each answer against the rules
+//	                                 checker ── checks each write, publish and
+//	                                            answer against the invariants
 //
-// The code under test is the program's own; what is simulated is the store, the
-// bus, the time, and those outside. Everything runs in one bubble of
-// [testing/synctest]. A bubble makes time virtual, but does not order what runs:
-// that is the gate's part. The driver waits until all have come to rest, sorts
-// what waits by who asks and what for, and draws. So the same seed does the same
-// again, however many processors there are.
+// The code under test is the program's own; the store, the bus, the time and the
+// visitors are simulated. Everything runs in one bubble of [testing/synctest]. A bubble
+// makes time virtual, but does not order goroutines: the gate does. The driver waits
+// until all goroutines are blocked, sorts the parked calls by actor and content, and
+// draws one. So a seed has the same trace again, on any number of processors.
 //
-// After a phase with faults comes one in which all are kind: then every job has
-// to come to its end and nothing may be left over. In the last phase nothing is
-// to be done, and hardly anybody may call.
+// After a phase with faults comes a calm one, in which every job must end and nothing
+// may be left over. In the last phase there is no work, and few calls are allowed.
 //
-// Every fourth seed runs in the storage layout "table". There, in the end, the
-// projected rows must be what the jobs are.
+// Every fourth seed runs in the storage layout "table". At its end, the projected rows
+// must agree with the jobs.
 //
 // Run one seed with
 //

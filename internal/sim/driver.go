@@ -11,44 +11,44 @@ import (
 )
 
 const (
-	// maxPark bounds how long a call waits for its turn.
+	// maxPark is the longest time that a call waits for its turn.
 	maxPark = 20 * time.Second
-	// maxLate bounds how late a timed-out write lands.
+	// maxLate is the longest time after which a timed-out write lands.
 	maxLate = 45 * time.Second
-	// heldBack is how long a call is held up at most.
-	heldBack = 15 * time.Second
+	// maxDelay is the longest delay of a call or reply.
+	maxDelay = 15 * time.Second
 )
 
-// until drives the world until the time comes or done says so.
+// until drives the world until the end time, or until done returns true.
 func (w *world) until(end time.Time, done func() bool) {
 	for time.Now().Before(end) && !w.broken() && !done() {
 		w.advance(end)
 	}
 }
 
-// advance is one step of the driver: what waits is looked at when all others
-// have come to rest, and one call goes on, or time does.
+// advance is one step of the driver: when all goroutines are blocked, it executes one
+// of the parked calls, or lets time pass.
 func (w *world) advance(end time.Time) {
 	synctest.Wait()
 	w.step++
-	w.keepAppointments()
+	w.runDue()
 	calls := w.gate.calls()
-	w.welcome(calls)
+	w.schedule(calls)
 	eligible, next := w.eligible(calls)
 	if len(eligible) == 0 {
 		w.rest(next, end)
 		return
 	}
-	if w.faulty && w.upset() {
+	if w.faulty && w.injectWorldFault() {
 		return
 	}
-	w.carryOut(w.choose(eligible))
-	// Time goes on with each call, so that no two are at the same instant.
+	w.execute(w.choose(eligible))
+	// Time passes with each call, so that no two are at the same instant.
 	time.Sleep(time.Duration(1 + w.rng.Int64N(int64(3*time.Millisecond))))
 }
 
-// welcome gives calls that are new their time.
-func (w *world) welcome(calls []*call) {
+// schedule sets the times of new calls.
+func (w *world) schedule(calls []*call) {
 	now := time.Now()
 	for _, c := range calls {
 		if c.arrived >= 0 {
@@ -57,12 +57,12 @@ func (w *world) welcome(calls []*call) {
 		c.arrived, c.ready, c.expires = w.step, now, now.Add(maxPark)
 		if w.faulty && w.rng.Float64() < w.scenario.faults.delay {
 			w.faults[Delay]++
-			c.ready = now.Add(w.logUniform(time.Millisecond, heldBack))
+			c.ready = now.Add(w.logUniform(time.Millisecond, maxDelay))
 		}
 	}
 }
 
-// logUniform draws a duration of any order of magnitude between two.
+// logUniform draws a duration between two, of any order of magnitude.
 func (w *world) logUniform(least, most time.Duration) time.Duration {
 	d := least
 	for d < most && w.rng.IntN(8) != 0 {
@@ -71,7 +71,7 @@ func (w *world) logUniform(least, most time.Duration) time.Duration {
 	return min(most, d+time.Duration(w.rng.Int64N(int64(d))))
 }
 
-// eligible are the calls that may go on, late writes among them, and the time
+// eligible returns the calls that may be executed, late writes included, and the time
 // at which the next one may.
 func (w *world) eligible(calls []*call) ([]*call, time.Time) {
 	now := time.Now()
@@ -87,7 +87,7 @@ func (w *world) eligible(calls []*call) ([]*call, time.Time) {
 	return found, next
 }
 
-// choose draws the call that goes on; one that waited long enough goes first.
+// choose draws the call to execute; one that has expired goes first.
 func (w *world) choose(calls []*call) *call {
 	now := time.Now()
 	for _, c := range calls {
@@ -98,7 +98,7 @@ func (w *world) choose(calls []*call) *call {
 	return calls[w.rng.IntN(len(calls))]
 }
 
-// rest lets time pass until somebody calls, or something is due.
+// rest lets time pass until the next call, or until something is due.
 func (w *world) rest(next, end time.Time) {
 	for _, a := range w.agenda {
 		if next.IsZero() || a.at.Before(next) {
@@ -116,10 +116,10 @@ func (w *world) rest(next, end time.Time) {
 	}
 }
 
-// keepAppointments does what is due.
-func (w *world) keepAppointments() {
+// runDue runs the tasks that are due.
+func (w *world) runDue() {
 	now := time.Now()
-	due := func(a appointment) bool { return !a.at.After(now) }
+	due := func(a dueTask) bool { return !a.at.After(now) }
 	for i := slices.IndexFunc(w.agenda, due); i >= 0; i = slices.IndexFunc(w.agenda, due) {
 		a := w.agenda[i]
 		w.agenda = slices.Delete(w.agenda, i, i+1)
@@ -127,13 +127,13 @@ func (w *world) keepAppointments() {
 	}
 }
 
-// later makes an appointment.
-func (w *world) later(d time.Duration, do func()) {
-	w.agenda = append(w.agenda, appointment{time.Now().Add(d), do})
+// after schedules a task.
+func (w *world) after(d time.Duration, do func()) {
+	w.agenda = append(w.agenda, dueTask{time.Now().Add(d), do})
 }
 
-// carryOut lets one call go on, with the fault that the lot says.
-func (w *world) carryOut(c *call) {
+// execute executes one call, with the fault that is drawn for it.
+func (w *world) execute(c *call) {
 	if i := slices.Index(w.late, c); i >= 0 {
 		w.late = slices.Delete(w.late, i, i+1)
 		w.note(c, LateWrite, c.exec())
@@ -147,10 +147,10 @@ func (w *world) carryOut(c *call) {
 	if fault != None {
 		w.faults[fault]++
 	}
-	w.inflict(c, fault)
+	w.inject(c, fault)
 }
 
-// faultOf says what goes wrong with a call.
+// faultOf returns the fault of a call.
 func (w *world) faultOf(c *call) Fault {
 	store := c.verb == verbGet || c.verb == verbScan || c.verb == verbCommit
 	now := time.Now()
@@ -167,8 +167,8 @@ func (w *world) faultOf(c *call) Fault {
 	return w.scenario.faults.draw(w.rng, c.verb)
 }
 
-// inflict carries the call out as the fault wants it.
-func (w *world) inflict(c *call, fault Fault) {
+// inject executes a call with a fault.
+func (w *world) inject(c *call, fault Fault) {
 	switch fault {
 	case FailBefore, Throttle:
 		w.answer(c, fault, reply{err: w.refusal(c)})
@@ -196,7 +196,7 @@ func (w *world) inflict(c *call, fault Fault) {
 		r := c.exec()
 		w.note(c, fault, r)
 		c.held = &r
-		c.ready = time.Now().Add(w.logUniform(time.Millisecond, heldBack))
+		c.ready = time.Now().Add(w.logUniform(time.Millisecond, maxDelay))
 		c.expires = c.ready.Add(maxPark)
 	case ShortPage:
 		w.shortPage = true
@@ -210,7 +210,7 @@ func (w *world) inflict(c *call, fault Fault) {
 	}
 }
 
-// postpone answers a write as unknown; it lands later, or never.
+// postpone answers a write with an unknown outcome; it lands later, or never.
 func (w *world) postpone(c *call, fault Fault) {
 	if w.rng.IntN(8) != 0 {
 		late := *c
@@ -222,7 +222,7 @@ func (w *world) postpone(c *call, fault Fault) {
 	w.answer(c, fault, reply{err: lost(c)})
 }
 
-// refusal is the error of a call that came to nothing.
+// refusal returns the error of a call that had no effect.
 func (w *world) refusal(c *call) error {
 	if c.verb == verbPublish {
 		return lost(c)
@@ -234,7 +234,7 @@ func (w *world) refusal(c *call) error {
 	return err
 }
 
-// lost is the error of a call whose reply was lost.
+// lost returns the error of a call whose reply was lost.
 func lost(c *call) error {
 	if c.verb == verbCommit {
 		return fmt.Errorf("%w: reply lost", tablestore.ErrUnknown)
@@ -242,9 +242,8 @@ func lost(c *call) error {
 	return errors.New("reply lost")
 }
 
-// answer lets the callers go on. Calls that can not be told apart, and came at
-// the same time, get the same answer at the same time: so it does not matter
-// whose is whose.
+// answer returns the reply to the caller. Calls that are equal and arrived at the same
+// time get the same answer at the same time, so their order does not matter.
 func (w *world) answer(c *call, fault Fault, r reply) {
 	w.note(c, fault, r)
 	twins := []*call{c}
@@ -257,7 +256,7 @@ func (w *world) answer(c *call, fault Fault, r reply) {
 	w.gate.leave(func(*call) reply { return r }, twins...)
 }
 
-// note takes the call into the trace.
+// note adds the call to the trace.
 func (w *world) note(c *call, fault Fault, r reply) {
 	outcome := "ok"
 	if r.err != nil {
@@ -266,18 +265,19 @@ func (w *world) note(c *call, fault Fault, r reply) {
 	w.trace.add(line{time.Since(w.start), c.actor, string(c.verb), c.detail, fault, outcome})
 }
 
-// crash kills a process, which comes back later.
+// crash kills a process, which restarts later.
 func (w *world) crash(p *process) {
 	w.gate.kill(p)
 	p.replica.now = nil
-	w.later(w.logUniform(100*time.Millisecond, 30*time.Second), p.replica.begin)
+	w.after(w.logUniform(100*time.Millisecond, 30*time.Second), p.replica.begin)
 }
 
-// upset draws whether something befalls the world, and reports whether it did.
-func (w *world) upset() bool {
-	lot := w.rng.Float64()
+// injectWorldFault draws whether a fault of the whole world strikes, and reports
+// whether it did.
+func (w *world) injectWorldFault() bool {
+	draw := w.rng.Float64()
 	for _, f := range worldFaults {
-		if lot -= w.scenario.faults.rates[f]; lot >= 0 {
+		if draw -= w.scenario.faults.rates[f]; draw >= 0 {
 			continue
 		}
 		w.faults[f]++
@@ -302,7 +302,7 @@ func (w *world) upset() bool {
 	return false
 }
 
-// pageLimit is the most rows of the page that is being read, 0 for no limit.
+// pageLimit returns the most rows of the page that is being read, 0 for no limit.
 func (w *world) pageLimit() int {
 	if !w.shortPage {
 		return 0

@@ -10,31 +10,30 @@ type Fault string
 // The faults.
 const (
 	None        Fault = "-"
-	FailBefore  Fault = "fail-before"  // refused; nothing happened
-	FailAfter   Fault = "fail-after"   // done, and the reply lost
-	LateWrite   Fault = "late-write"   // timed out, and done later, or never
-	CrashBefore Fault = "crash-before" // the process dies; nothing happened
-	CrashAfter  Fault = "crash-after"  // done, and the process dies
-	SlowReply   Fault = "slow-reply"   // done, and the reply comes later: a read is stale
-	Delay       Fault = "delay"        // the call itself is held up
-	ShortPage   Fault = "short-page"   // a page ends earlier than it had to
-	Throttle    Fault = "throttle"     // the store takes nothing in for a while
+	FailBefore  Fault = "fail-before"  // refused, without effect
+	FailAfter   Fault = "fail-after"   // executed, and the reply is lost
+	LateWrite   Fault = "late-write"   // timed out, and executed later or never
+	CrashBefore Fault = "crash-before" // the process crashes, without effect
+	CrashAfter  Fault = "crash-after"  // executed, and the process crashes
+	SlowReply   Fault = "slow-reply"   // executed, and the reply comes later: a read is stale
+	Delay       Fault = "delay"        // the call is delayed
+	ShortPage   Fault = "short-page"   // a page has fewer rows than it could
+	Throttle    Fault = "throttle"     // the store refuses all calls for a while
 	Partition   Fault = "partition"    // one replica loses the store for a while
-	ClockJump   Fault = "clock-jump"   // time passes, and nobody gets on
-	BusOutage   Fault = "bus-outage"   // the bus takes nothing in for a while
-	Rejected    Fault = "rejected"     // the bus refuses a message for its own sake
+	ClockJump   Fault = "clock-jump"   // time passes without progress
+	BusOutage   Fault = "bus-outage"   // the bus, or a topic, is down for a while
+	Rejected    Fault = "rejected"     // the bus rejects a message because of its content
 	Duplicate   Fault = "duplicate"    // the bus delivers a message again
-	Expired     Fault = "expired"      // the caller's time was over
+	Expired     Fault = "expired"      // the caller's context has ended
 )
 
-// callFaults are those that strike single calls, in the order in which lots are
-// drawn.
+// callFaults strike single calls, in the order in which they are drawn.
 var callFaults = []Fault{FailBefore, FailAfter, LateWrite, CrashBefore, CrashAfter, SlowReply, ShortPage, Rejected}
 
-// worldFaults are those that strike all, or many.
+// worldFaults strike many calls.
 var worldFaults = []Fault{Throttle, Partition, ClockJump, BusOutage}
 
-// strikes reports whether a fault makes sense for a call.
+// strikes reports whether a fault can strike a call.
 func (f Fault) strikes(v verb) bool {
 	switch f {
 	case FailBefore:
@@ -56,11 +55,11 @@ func (f Fault) strikes(v verb) bool {
 	}
 }
 
-// profile says how often which fault strikes. Each seed has its own: some have
-// few kinds, so that one of them is seen without the noise of the others.
+// profile holds how often each fault strikes. Each seed has its own: some have few
+// kinds, so that the effect of one is not hidden by the others.
 type profile struct {
 	rates map[Fault]float64
-	delay float64 // of calls that are held up
+	delay float64 // the share of calls that are delayed
 }
 
 // newProfile draws a profile.
@@ -72,8 +71,7 @@ func newProfile(rng *rand.Rand) profile {
 			p.rates[f] = intensity * (0.5 + rng.Float64())
 		}
 	}
-	// A crash costs more than a lost reply: a world that is always down learns
-	// nothing.
+	// A crash costs more than a lost reply: a world that is always down tests nothing.
 	p.rates[Rejected] *= 6 // Publishes are few.
 	p.rates[CrashBefore] /= 4
 	p.rates[CrashAfter] /= 4
@@ -90,12 +88,12 @@ func newProfile(rng *rand.Rand) profile {
 
 // draw draws the fault of one call.
 func (p *profile) draw(rng *rand.Rand, v verb) Fault {
-	lot := rng.Float64()
+	draw := rng.Float64()
 	for _, f := range callFaults {
 		if !f.strikes(v) {
 			continue
 		}
-		if lot -= p.rates[f]; lot < 0 {
+		if draw -= p.rates[f]; draw < 0 {
 			return f
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// verb is what a call asks for.
+// verb is the kind of a call.
 type verb string
 
 const (
@@ -19,44 +19,44 @@ const (
 	verbScan    verb = "scan"
 	verbCommit  verb = "commit"
 	verbPublish verb = "publish"
-	verbRequest verb = "request" // an actor outside calls a replica
-	verbReply   verb = "reply"   // the replica's answer goes back
-	verbReceive verb = "receive" // a worker takes a message off the bus
-	verbLook    verb = "look"    // an actor outside learns of a job
+	verbRequest verb = "request" // a visitor sends a request to a replica
+	verbReply   verb = "reply"   // the replica answers
+	verbReceive verb = "receive" // a worker receives a message from the bus
+	verbLook    verb = "look"    // a visitor learns of a job
 )
 
-// errDead answers the calls of a process that has died, and all calls once the
-// simulation is over. Nobody is left to see it.
+// errDead is returned for the calls of a process that has crashed, and for all calls
+// once the simulation is over. No invariant sees it.
 var errDead = errors.New("the process is dead")
 
-// call is one call of a port that waits for the driver's leave.
+// call is one call of a port that is parked at the gate.
 type call struct {
 	actor string
 	verb  verb
-	// detail says what is asked for, whole: two calls of an actor with the same
-	// detail can not be told apart.
+	// detail describes the whole call: calls of an actor with the same detail are
+	// equal.
 	detail string
-	proc   *process        // whose it is; nil for an actor outside
+	proc   *process        // the caller; nil for a visitor
 	ctx    context.Context //nolint:containedctx // It is the caller's, and the driver asks whether its time is over.
-	// exec carries the call out. The driver runs it, and nobody else at the time.
+	// exec executes the call. Only the driver runs it, when all others are blocked.
 	exec func() reply
 	done chan reply
 
 	arrived int       // the driver's step in which it was first seen
 	serial  int       // the order of arrival
-	ready   time.Time // not before then
-	expires time.Time // by then at the latest
-	held    *reply    // carried out, and the reply is on its way
+	ready   time.Time // executed at this time or later
+	expires time.Time // goes first after this time
+	held    *reply    // the delayed reply of an executed call
 }
 
-// reply is what a call returns.
+// reply is the result of a call.
 type reply struct {
 	value any
 	err   error
 }
 
-// gate is where all actors wait: each call of a port parks here, and the driver
-// decides which goes on.
+// gate blocks all actors: each call of a port is parked here, and the driver decides
+// which is executed.
 type gate struct {
 	mu      sync.Mutex
 	parked  []*call
@@ -67,7 +67,7 @@ type gate struct {
 
 func newGate() *gate { return &gate{bell: make(chan struct{}, 1)} }
 
-// park waits for the driver to carry the call out.
+// park waits until the driver has executed the call.
 func (g *gate) park(c *call) reply {
 	g.mu.Lock()
 	if g.stopped || c.proc != nil && c.proc.dead {
@@ -87,8 +87,7 @@ func (g *gate) park(c *call) reply {
 	return <-c.done
 }
 
-// calls returns the parked calls in an order that depends on nothing but what
-// they are.
+// calls returns the parked calls in an order that depends only on their content.
 func (g *gate) calls() []*call {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -99,7 +98,7 @@ func (g *gate) calls() []*call {
 	return slices.Clone(g.parked)
 }
 
-// leave takes calls out and answers them.
+// leave removes calls and answers them.
 func (g *gate) leave(answer func(*call) reply, calls ...*call) {
 	g.mu.Lock()
 	g.parked = slices.DeleteFunc(g.parked, func(c *call) bool { return slices.Contains(calls, c) })
@@ -124,14 +123,14 @@ func (g *gate) kill(p *process) {
 	g.leave(func(*call) reply { return reply{err: errDead} }, gone...)
 }
 
-// alive reports whether the process lives.
+// alive reports whether the process has not crashed.
 func (g *gate) alive(p *process) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return !p.dead && !g.stopped
 }
 
-// stop ends the simulation for everybody who waits.
+// stop ends all parked calls.
 func (g *gate) stop() {
 	g.mu.Lock()
 	g.stopped = true
@@ -140,13 +139,13 @@ func (g *gate) stop() {
 	g.leave(func(*call) reply { return reply{err: errDead} }, gone...)
 }
 
-// actor is who makes a call, carried by its context.
+// actor is the caller of a port, carried by the context.
 type actor struct {
 	name string
-	op   *operation // what it is about, where the invariants need to know
+	op   *operation // the report that is handled, if an invariant depends on it
 }
 
-// operation is a worker's report, as the invariants see it.
+// operation is a worker's report, for the invariants.
 type operation struct {
 	kind      string // ack, heartbeat, result
 	jobID     string
@@ -158,18 +157,18 @@ type operation struct {
 
 type actorKey struct{}
 
-// as returns a context whose calls are the actor's.
+// as returns a context that carries the actor.
 func as(ctx context.Context, name string, op *operation) context.Context {
 	return context.WithValue(ctx, actorKey{}, actor{name, op})
 }
 
-// actorOf returns who makes the calls of the context.
+// actorOf returns the context's actor.
 func actorOf(ctx context.Context) actor {
 	a, _ := ctx.Value(actorKey{}).(actor)
 	return a
 }
 
-// unavailable is what a store answers that took nothing in.
+// unavailable returns the error of a store that did not execute a call.
 func unavailable(cause string) error {
 	return errors.Join(tablestore.ErrUnavailable, errors.New(cause))
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// fields is a JSON object as an actor outside writes it.
+// fields is a JSON object in a request.
 type fields map[string]any
 
-// post sends a request to the HTTP handler of the replica, as it came in over the
-// network, and decodes its answer. The error is what the answer says, in the words
-// that the invariants know, or that there was none.
+// post sends a request to the HTTP handler of the replica, as if from the network, and
+// decodes its answer. It returns the answer's error as one of those that the invariants
+// know, or that there was no answer.
 func (r *request) post(path string, body fields, into any) error {
 	encoded, err := json.Marshal(body)
 	if err != nil {
@@ -29,25 +29,25 @@ func (r *request) post(path string, body fields, into any) error {
 	}
 	asked.RemoteAddr = "127.0.0.1:1"
 	asked.Header.Set("Content-Type", "application/json")
-	asked.Header.Set("X-Request-Id", strings.ReplaceAll(r.id, "#", "-")) // One that is made would be another in each run.
+	asked.Header.Set("X-Request-Id", strings.ReplaceAll(r.id, "#", "-")) // A generated id would differ from run to run.
 	answer := httptest.NewRecorder()
 	r.handler.ServeHTTP(answer, asked)
 	switch data := answer.Body.Bytes(); {
 	case len(data) == 0:
-		return errLost // The replica died meanwhile, or the client has gone.
+		return errLost // The replica has crashed, or the client has given up.
 	case answer.Code >= http.StatusBadRequest:
 		return told(answer.Code, data)
 	case into == nil:
 		return nil
 	default:
 		if err := json.Unmarshal(data, into); err != nil {
-			return fmt.Errorf("%s answered what is no answer: %w", path, err)
+			return fmt.Errorf("%s answered with invalid JSON: %w", path, err)
 		}
 		return nil
 	}
 }
 
-// told is the error that a problem stands for.
+// told returns the error that a problem stands for.
 func told(status int, data []byte) error {
 	var p struct {
 		Code   problem.Code `json:"code"`
@@ -55,7 +55,7 @@ func told(status int, data []byte) error {
 		Detail string       `json:"detail"`
 	}
 	if err := json.Unmarshal(data, &p); err != nil || p.Status != status || p.Code.Status() != status {
-		return fmt.Errorf("%d is answered with %q, which is no problem of ours", status, data)
+		return fmt.Errorf("%d is answered with %q, which is not a problem of this API", status, data)
 	}
 	switch p.Code {
 	case problem.IdempotencyMismatch:

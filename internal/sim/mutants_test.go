@@ -18,12 +18,11 @@ import (
 // mutantSeeds is how many seeds a mutant may survive.
 const mutantSeeds = 12000
 
-// TestMutants breaks the code on purpose, in one way after the other, and
-// expects the simulation to see each by an invariant that the patch names: one
-// that nothing can trip proves nothing. What needs a coincidence that is too rare
-// names a test of its own instead. The broken files lie beside the tree, never in
-// it. A test of this name is run by `make mutants`; -run TestMutants/<name> runs
-// one.
+// TestMutants breaks the code with one patch after the other, and expects the
+// simulation to detect each by an invariant that the patch names: an invariant that no
+// defect violates proves nothing. A patch whose defect needs a coincidence that is too
+// rare names a test instead. The broken files are outside of the tree. `make mutants`
+// runs it; -run TestMutants/<name> runs one patch.
 func TestMutants(t *testing.T) { //nolint:paralleltest // One build at a time is enough for a machine.
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -50,9 +49,8 @@ func TestMutants(t *testing.T) { //nolint:paralleltest // One build at a time is
 	}
 }
 
-// TestMutantsBuild expects each patch to fit the code as it is now, and the code to
-// build with it: a mutant that does not build is never seen. It is quick, so it runs
-// with every change.
+// TestMutantsBuild checks that each patch fits the present code, and that the code
+// builds with it. It is quick, so it runs with every change.
 func TestMutantsBuild(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
@@ -85,8 +83,8 @@ func TestMutantsBuild(t *testing.T) {
 	}
 }
 
-// claim is what the first line of a patch says: by which invariants the
-// simulation sees it, or which test of which package does.
+// claim is the first line of a patch: the invariants by which the simulation detects
+// it, or the test that does.
 type claim struct {
 	invariants []string
 	pkg, test  string
@@ -127,8 +125,7 @@ func declares(t *testing.T, dir, test string) bool {
 	})
 }
 
-// writeOverlay writes the files as the patch leaves them, and the list by which
-// the compiler finds them.
+// writeOverlay writes the patched files, and the list by which the compiler finds them.
 func writeOverlay(t *testing.T, root, patch string) (list string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -169,20 +166,19 @@ func failTest(t *testing.T, root, overlay string, c claim) string {
 	run.Dir = root
 	out, err := run.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "--- FAIL: "+c.test) {
-		t.Fatalf("%s of %s does not see it: %v\n%s", c.test, c.pkg, err, out)
+		t.Fatalf("%s of %s does not detect it: %v\n%s", c.test, c.pkg, err, out)
 	}
 	return "seen by " + c.test
 }
 
-// failure is how the simulation tells of a seed, and violated how it tells of
-// what was violated.
+// failure matches the report of a failed seed, and violated a violation in it.
 var (
 	failure  = regexp.MustCompile(`seed (\d+):\n((?:[ \t]*\S.*\n)+)`)
 	violated = regexp.MustCompile(`(?m)^\s*(?:audit: (?:violation|late) )?([\w -]+):`)
 )
 
-// survive runs the mutant until it is seen, and says how soon that was, and by
-// which of the invariants.
+// survive runs the mutant until it is detected, and returns the seed and the
+// invariant.
 func survive(t *testing.T, program string, invariants []string) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -191,7 +187,7 @@ func survive(t *testing.T, program string, invariants []string) string {
 		"-sim.stop", fmt.Sprint("-sim.seeds=", mutantSeeds))
 	out, err := run.CombinedOutput()
 	if err == nil || strings.Contains(string(out), "panic: test timed out") {
-		t.Fatalf("survived %d seeds, or all that there was time for", mutantSeeds)
+		t.Fatalf("survived %d seeds, or until the time limit", mutantSeeds)
 	}
 	seeds := failure.FindAllStringSubmatch(string(out), -1)
 	if seeds == nil {
@@ -208,9 +204,9 @@ func survive(t *testing.T, program string, invariants []string) string {
 	return ""
 }
 
-// apply applies a unified diff, and returns the files that it changes. What a
-// hunk takes away must be there once; line numbers are not looked at, so a patch
-// survives what happens elsewhere in its file.
+// apply applies a unified diff, and returns the files that it changes. The lines that a
+// hunk expects must occur once. Line numbers are ignored, so a patch survives changes
+// elsewhere in its file.
 func apply(t *testing.T, root, patch string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -233,7 +229,7 @@ func apply(t *testing.T, root, patch string) map[string]string {
 	return files
 }
 
-// sides are the text that a hunk expects and the one that it leaves.
+// sides returns the text that a hunk expects, and the text that replaces it.
 func sides(hunk string) (before, after string) {
 	var old, now strings.Builder
 	_, body, _ := strings.Cut(hunk, "\n")

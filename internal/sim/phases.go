@@ -11,48 +11,48 @@ import (
 )
 
 const (
-	// settleTime is how long the jobs have to come to their end when all are kind:
-	// as long as it takes to spend every budget of every step.
+	// settleTime is how long the jobs have to end in the calm phase: as long as it takes
+	// to spend every budget of every step.
 	settleTime = 15 * time.Minute
-	// tidyTime is how long all that is left over may then be there: the grace of an
-	// orphaned entry, twice, and a round of the reconciler.
-	tidyTime = 15 * time.Minute
-	// idleTime is how long it is watched at rest.
+	// cleanupTime is how long leftover rows may then exist: the grace of an orphaned
+	// entry, twice, and a round of the reconciler.
+	cleanupTime = 15 * time.Minute
+	// idleTime is how long the idle world is observed.
 	idleTime = 2 * time.Minute
 )
 
-// faultPhase lets things go wrong.
+// faultPhase runs the world with faults.
 func (w *world) faultPhase() {
 	w.until(w.start.Add(w.scenario.length), func() bool { return w.trace.n > 6000 })
 }
 
-// tailPhase ends the faults: by the end of it every job must have come to its
-// end, and nothing may be left over.
+// tailPhase runs the world without faults: by its end every job must have ended, and
+// nothing may be left over.
 func (w *world) tailPhase() {
 	w.faulty, w.tail = false, true
 	w.throttled = time.Time{}
 	clear(w.cut)
 	clear(w.bus.down)
 	w.mu.Lock()
-	w.kind = true
+	w.calm = true
 	w.mu.Unlock()
 	for _, c := range w.late {
 		c.ready = time.Now()
 	}
 	w.until(time.Now().Add(settleTime), func() bool { return len(w.unended()) == 0 })
-	w.settled("L2", w.unended())
+	w.requireNone("L2", w.unended())
 	w.mu.Lock()
-	w.tidy = true
+	w.reconcile = true
 	w.mu.Unlock()
-	w.until(time.Now().Add(tidyTime), func() bool { return len(w.leftOver()) == 0 && len(w.unshown()) == 0 })
-	w.settled("left over", w.leftOver())
-	w.settled("projection", w.unshown())
-	w.checkPublished()
+	w.until(time.Now().Add(cleanupTime), func() bool { return len(w.leftOver()) == 0 && len(w.staleProjections()) == 0 })
+	w.requireNone("left over", w.leftOver())
+	w.requireNone("projection", w.staleProjections())
+	w.checkAccepted()
 	w.audit()
 }
 
-// settled notes what is not as it should be by now.
-func (w *world) settled(invariant string, list []string) {
+// requireNone reports what should not exist by now.
+func (w *world) requireNone(invariant string, list []string) {
 	for _, what := range list {
 		if !w.broken() {
 			w.check.violate(invariant, "%s", what)
@@ -60,26 +60,26 @@ func (w *world) settled(invariant string, list []string) {
 	}
 }
 
-// idlePhase watches a world that has nothing to do.
+// idlePhase checks that a world without work makes few calls.
 func (w *world) idlePhase() {
 	before := w.trace.n
 	end := time.Now().Add(idleTime)
 	w.until(end, func() bool { return false })
 	// Each pass reads each shard, and each claim the catalog and a few lists.
 	passes := int(idleTime/relayInterval+idleTime/sweepInterval+idleTime/reconcileInterval) + 3
-	if w.scenario.halts {
+	if w.scenario.pauses {
 		passes += int(idleTime / time.Second) // The gate looks for changes.
 	}
 	bound := w.scenario.replicas*passes*(shards+2)*2 + w.scenario.workers*int(idleTime/time.Second)*12
 	if calls := w.trace.n - before; calls > bound && !w.broken() {
-		w.check.violate("L3", "%d calls in %s with nothing to do, at most %d are to be expected", calls, idleTime, bound)
+		w.check.violate("L3", "%d calls in %s without work, at most %d are expected", calls, idleTime, bound)
 	}
 }
 
-// unended says which jobs are still on their way.
+// unended returns the jobs that have not ended.
 func (w *world) unended() []string {
 	if len(w.late) > 0 || len(w.agenda) > 0 {
-		return []string{"somebody is on the way"}
+		return []string{"late writes or tasks are pending"}
 	}
 	var list []string
 	for _, j := range w.check.all() {
@@ -90,7 +90,7 @@ func (w *world) unended() []string {
 	return list
 }
 
-// leftOver says what else is there that nobody needs.
+// leftOver returns the rows that should have been deleted.
 func (w *world) leftOver() []string {
 	var list []string
 	keys := slices.SortedFunc(maps.Keys(w.check.rows), func(a, b tablestore.Key) int { return strings.Compare(a.String(), b.String()) })
@@ -102,7 +102,7 @@ func (w *world) leftOver() []string {
 	return list
 }
 
-// stepsOf says where the steps of a job are.
+// stepsOf returns the states of a job's steps.
 func stepsOf(j *job) string {
 	var b strings.Builder
 	for i := range j.steps {
@@ -112,8 +112,7 @@ func stepsOf(j *job) string {
 	return b.String()
 }
 
-// surplus says what is wrong with a row that is there in the end; empty where
-// nothing is.
+// surplus returns why a row should have been deleted, empty if it should not.
 func (w *world) surplus(key tablestore.Key) string {
 	row := w.check.rows[key]
 	switch {
@@ -133,9 +132,8 @@ func (w *world) surplus(key tablestore.Key) string {
 	return ""
 }
 
-// checkPublished checks that what is SENT was published, one last time, and that
-// every accepted command has its job.
-func (w *world) checkPublished() {
+// checkAccepted checks that every accepted command has its job.
+func (w *world) checkAccepted() {
 	for _, name := range slices.Sorted(maps.Keys(w.check.keys)) {
 		first := w.check.keys[name]
 		if j := w.check.job(first.jobID); !j.exists && !j.purged {

@@ -7,12 +7,12 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// pullWork is a worker on the pull queue.
+// pullWork runs a worker on the pull queue.
 func (v *visitor) pullWork() {
 	var old []*task
 	for n := 1; v.pause(4 * time.Second); n++ {
-		if len(old) > 0 && v.chance(15) && !v.w.isKind() {
-			v.haunt(v.oneOf(old))
+		if len(old) > 0 && v.chance(15) && !v.w.isCalm() {
+			v.reportStale(v.oneOf(old))
 		}
 		for _, got := range v.claim(n) {
 			v.w.actors.Go(v.fork().workOff(v.name, got))
@@ -35,7 +35,7 @@ type item struct {
 	} `json:"directive"`
 }
 
-// claim asks for work, and again where the answer was lost.
+// claim claims work, and repeats the claim if the answer was lost.
 func (v *visitor) claim(n int) []item {
 	id := fmt.Sprintf("claim-%d", n)
 	body := fields{
@@ -45,7 +45,7 @@ func (v *visitor) claim(n int) []item {
 	if v.chance(20) {
 		body["lease_seconds"] = 20
 	}
-	value, _ := v.insist(3, func() (any, error) {
+	value, _ := v.retry(3, func() (any, error) {
 		return v.ask("claim "+id, nil, func(r *request) (any, error) {
 			var got struct {
 				Items []item `json:"items"`
@@ -61,7 +61,7 @@ func (v *visitor) claim(n int) []item {
 	return items
 }
 
-// workOff does the work of one item in one of the manners that workers have.
+// workOff executes one item by the verbs of the pull queue, or by callbacks.
 func (v *visitor) workOff(owner string, got item) func() {
 	return func() {
 		t := got.task()
@@ -69,19 +69,19 @@ func (v *visitor) workOff(owner string, got item) func() {
 			v.work(t)()
 			return
 		}
-		h := &hand{visitor: v, owner: owner, task: t, workID: got.WorkID, rev: got.Rev}
+		h := &itemWorker{visitor: v, owner: owner, task: t, workID: got.WorkID, rev: got.Rev}
 		h.run(got.Status)
 	}
 }
 
-// task is what is to be done for the item.
+// task returns the task of the item.
 func (i *item) task() *task {
 	d := &i.Directive
 	return &task{jobID: d.JobID, stepID: d.StepID, tenantID: d.TenantID, attemptNo: d.AttemptNo, leaseID: d.LeaseID}
 }
 
-// hand is a worker with an item in its hand.
-type hand struct {
+// itemWorker is a worker that holds an item.
+type itemWorker struct {
 	*visitor
 	owner  string
 	task   *task
@@ -90,19 +90,19 @@ type hand struct {
 	verbs  int
 }
 
-// run goes through the verbs.
-func (h *hand) run(status lifecycle.Status) {
-	kind := h.w.isKind()
-	if !kind && h.chance(8) {
-		return // It dies with the item in hand.
+// run calls the verbs in order; before the calm phase it may crash or be slow.
+func (h *itemWorker) run(status lifecycle.Status) {
+	calm := h.w.isCalm()
+	if !calm && h.chance(8) {
+		return // The worker crashes while it holds the item.
 	}
-	if !kind && h.chance(20) && (!h.pause(4*time.Second) || !h.do("heartbeat", "")) {
+	if !calm && h.chance(20) && (!h.pause(4*time.Second) || !h.do("heartbeat", "")) {
 		return
 	}
 	if status != lifecycle.StatusRunning && !h.do("ack", "") {
 		return
 	}
-	if !kind && h.chance(6) {
+	if !calm && h.chance(6) {
 		return
 	}
 	for range h.rng.IntN(3) {
@@ -110,15 +110,15 @@ func (h *hand) run(status lifecycle.Status) {
 			return
 		}
 	}
-	if !kind && h.chance(10) && !h.pause(leaseTime) { // Slow: beyond its lease, perhaps.
+	if !calm && h.chance(10) && !h.pause(leaseTime) { // Slow, perhaps beyond its lease.
 		return
 	}
 	h.do("result", h.outcome())
 }
 
-// do carries a verb out, until it is answered, and reports whether it came
-// through. A repeat of what came through is tried at times.
-func (h *hand) do(kind, status string) bool {
+// do calls a verb until it is answered, and reports whether it succeeded. It sometimes
+// repeats a call that succeeded.
+func (h *itemWorker) do(kind, status string) bool {
 	h.verbs++
 	t := h.task
 	op := &operation{
@@ -131,10 +131,10 @@ func (h *hand) do(kind, status string) bool {
 			func(r *request) (any, error) { return r.verb(h, op, id, rev) },
 			func(r *request, _ any, err error) { h.w.check.answeredVerb(r.began, op, h.workID, id, err) })
 	}
-	value, err := h.insist(4, ask)
+	value, err := h.retry(4, ask)
 	got, ok := value.(item)
 	if err != nil || !ok || got.Directive.AttemptNo != h.task.attemptNo {
-		return false // In the last case the item went on to another attempt, which is another's.
+		return false // In the last case the item has another attempt, of another worker.
 	}
 	if h.chance(20) {
 		_, _ = ask()
@@ -143,8 +143,8 @@ func (h *hand) do(kind, status string) bool {
 	return true
 }
 
-// verb is the request that the verb is.
-func (r *request) verb(h *hand, op *operation, id string, rev int64) (any, error) {
+// verb sends the request of the operation.
+func (r *request) verb(h *itemWorker, op *operation, id string, rev int64) (any, error) {
 	body := fields{"owner": h.owner, "expected_rev": rev, "request_id": id}
 	verb := op.kind
 	switch {
@@ -160,11 +160,11 @@ func (r *request) verb(h *hand, op *operation, id string, rev int64) (any, error
 	return got, err
 }
 
-// shove is an operator who takes an item from its worker, or offers one again.
-func (v *visitor) shove() {
-	lot := v.rng.IntN(1 << 20)
+// operateItem runs an operator, which stalls an item or requeues a stalled one.
+func (v *visitor) operateItem() {
+	draw := v.rng.IntN(1 << 20)
 	r := v.w.gate.park(&call{
-		actor: v.name, verb: verbLook, detail: "item", exec: func() reply { return reply{value: v.w.check.anyItem(lot)} },
+		actor: v.name, verb: verbLook, detail: "item", exec: func() reply { return reply{value: v.w.check.anyItem(draw)} },
 	})
 	found, _ := r.value.(lifecycle.Item)
 	if found.WorkID == "" {
@@ -175,7 +175,7 @@ func (v *visitor) shove() {
 		verb = "requeue"
 	}
 	body := fields{"expected_rev": found.Rev, "request_id": fmt.Sprint("shove-", v.n)}
-	_, _ = v.insist(3, func() (any, error) {
+	_, _ = v.retry(3, func() (any, error) {
 		return v.ask("shove "+string(found.Status)+" "+found.WorkID, nil, func(r *request) (any, error) {
 			return nil, r.post("/v1/admin/work/"+found.WorkID+":"+verb, body, nil)
 		}, func(_ *request, _ any, err error) {

@@ -21,15 +21,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
-// replica is one server, which may die and come back.
+// replica is one server, which may crash and restart.
 type replica struct {
 	w          *world
 	name       string
 	generation int
-	now        *process // nil while it is down; the driver's
+	now        *process // nil while it is down; used by the driver
 }
 
-// process is one life of a replica.
+// process is one run of a replica.
 type process struct {
 	replica *replica
 	name    string
@@ -37,19 +37,19 @@ type process struct {
 	ctx     context.Context //nolint:containedctx // Its end is the death of the process.
 	cancel  context.CancelFunc
 	rng     *rand.Rand
-	pull    bool // it publishes by the pull queue, else by the bus
+	pull    bool // it publishes to the pull queue, otherwise to the bus
 
 	mu    sync.Mutex
 	parts *parts // nil until it has started
 }
 
-// parts is what a server is made of.
+// parts are the parts of a server.
 type parts struct {
 	ledger     *ledger.Ledger
 	queue      *workqueue.Queue
 	reconciler *upkeep.Reconciler
 	gate       *pauses.Gate
-	halts      bool // the gate is kept fresh; without pauses it is not asked
+	pauses     bool // operators pause dispatch; otherwise the gate is not asked
 	ended      jobs.Ended
 	handler    http.Handler
 	loops      []loop
@@ -75,7 +75,7 @@ func (r *replica) begin() {
 	r.w.actors.Go(func() { p.main(r.w) })
 }
 
-// main is the life of the process.
+// main runs the process.
 func (p *process) main(w *world) {
 	started, err := p.open(w)
 	for err != nil {
@@ -103,19 +103,19 @@ func (p *process) main(w *world) {
 	}
 }
 
-// up returns the parts of a process that has started, else nil.
+// up returns the parts of a process that has started, otherwise nil.
 func (p *process) up() *parts {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.parts
 }
 
-// open puts the server together, as the program does.
+// open builds the server, as the program does.
 func (p *process) open(w *world) (*parts, error) {
 	store := &port{w: w, p: p}
 	inbox := outbox.NewInbox(w.scenario.inbox)
 	made := &parts{}
-	random := &lots{rng: w.source(p.name + "/ledger")}
+	random := &randomSource{rng: w.source(p.name + "/ledger")}
 	cfg := ledger.Config{
 		Store: store, Shards: shards, Hold: hold, Jitter: w.scenario.jitter,
 		Retention: w.scenario.retention, KeyTTL: w.scenario.retention,
@@ -132,8 +132,8 @@ func (p *process) open(w *world) (*parts, error) {
 	if w.scenario.table {
 		cfg.Projector = projections.New(store, projections.Tables{}, random.float)
 	}
-	made.halts = w.scenario.halts
-	if made.halts {
+	made.pauses = w.scenario.pauses
+	if made.pauses {
 		cfg.Held = func(tenantID, protocolID string, lane int) bool {
 			return made.gate.HoldsNew(tenantID, protocolID, lane)
 		}
@@ -144,7 +144,7 @@ func (p *process) open(w *world) (*parts, error) {
 		return nil, err
 	}
 	made.ledger = l
-	queueLots := &lots{rng: w.source(p.name + "/queue")}
+	queueLots := &randomSource{rng: w.source(p.name + "/queue")}
 	if made.queue, err = workqueue.New(workqueue.Config{
 		Ledger: l, Store: store, Mirror: mirror, Random: queueLots.float, Held: made.held, HeldTenant: made.heldTenant,
 	}); err != nil {
@@ -160,52 +160,52 @@ func (p *process) open(w *world) (*parts, error) {
 	if err := made.serve(ctx, w, store); err != nil {
 		return nil, err
 	}
-	if w.scenario.halts {
+	if w.scenario.pauses {
 		made.every(time.Second, upkeep.Loop{Name: "gate", Pass: made.gate.Refresh})
 	}
 	return made, nil
 }
 
-// every adds a loop that makes a pass at each interval.
+// every adds a loop that runs a pass at each interval.
 func (m *parts) every(interval time.Duration, l upkeep.Loop) {
 	l.Interval = interval
 	m.loops = append(m.loops, loop{l.Name, l.Run})
 }
 
-// admit asks the gate, which is there before any loop runs.
+// admit asks the gate, which is set before any loop runs.
 func (m *parts) admit(tenantID, protocolID string, lane int) bool {
-	return !m.halts || m.gate.Admit(tenantID, protocolID, lane)
+	return !m.pauses || m.gate.Admit(tenantID, protocolID, lane)
 }
 
-// held and heldTenant ask the gate too, for what was published before the pause.
+// held and heldTenant ask the gate about work that was published before the pause.
 func (m *parts) held(hint *ledger.Hint) bool {
-	return m.halts && m.gate.HoldsQueued(hint.TenantID, hint.ProtocolID, hint.Lane)
+	return m.pauses && m.gate.HoldsQueued(hint.TenantID, hint.ProtocolID, hint.Lane)
 }
 
-func (m *parts) heldTenant(tenantID string) bool { return m.halts && m.gate.HoldsTenant(tenantID) }
+func (m *parts) heldTenant(tenantID string) bool { return m.pauses && m.gate.HoldsTenant(tenantID) }
 
-// mirrorLimit makes mirrors overflow at times.
+// mirrorLimit is so small that mirrors sometimes overflow.
 const mirrorLimit = 4
 
-// addLoops makes what runs by itself.
+// addLoops adds the background loops.
 func (m *parts) addLoops(w *world, p *process, store *port, inbox *outbox.Inbox, publisher outbox.Publisher) error {
 	breakers, err := breaker.NewSet(breaker.Config{})
 	if err != nil {
 		return err
 	}
-	relayLots, sweepLots := &lots{rng: w.source(p.name + "/relay")}, &lots{rng: w.source(p.name + "/sweeper")}
+	relayLots, sweepLots := &randomSource{rng: w.source(p.name + "/relay")}, &randomSource{rng: w.source(p.name + "/sweeper")}
 	workers := 2
 	if w.scenario.mixed {
-		// The reconciler may hand rows over before the relay runs: two workers would
-		// share them by the scheduler's choice.
+		// The reconciler may hand over rows before the relay runs: the Go scheduler would
+		// choose how two workers share them.
 		workers = 1
 	}
 	relay, err := outbox.NewRelay(outbox.Config{
 		Ledger: m.ledger, Publisher: publisher, Inbox: inbox, Breakers: breakers, Random: relayLots.float,
 		Fatal:    func(e *seqledger.IllegalTransitionError) { w.defect("%s: illegal transition: %v", p.name, e) },
 		Deadline: publishDeadline, Batch: 4, Workers: workers,
-		// One after the other: rows of one job in one pass can not be told apart by
-		// their first call, and who draws which id would be the scheduler's choice.
+		// One at a time: the first calls for rows of one job in one pass are equal, so the
+		// Go scheduler would choose which of them draws which id.
 		Marks: 1, PassLimit: 16, Admit: m.admit,
 	})
 	if err != nil {
@@ -217,7 +217,7 @@ func (m *parts) addLoops(w *world, p *process, store *port, inbox *outbox.Inbox,
 		_, err := relay.RunOnce(ctx)
 		return err
 	}})
-	if w.scenario.tells {
+	if w.scenario.sharesOutages {
 		m.addOutages(store, breakers, &swept)
 	}
 	sweeper, err := upkeep.NewSweeper(swept)
@@ -225,11 +225,10 @@ func (m *parts) addLoops(w *world, p *process, store *port, inbox *outbox.Inbox,
 		return err
 	}
 	m.every(sweepInterval, sweeper.Loop())
-	return m.addKeepers(w)
+	return m.addCleanup(w)
 }
 
-// addOutages has replicas tell each other which topics are away, and the sweeper heed
-// it.
+// addOutages lets replicas share which topics are down, for the sweeper.
 func (m *parts) addOutages(store *port, breakers *breaker.Set, swept *upkeep.SweeperConfig) {
 	told := outbox.NewOutages(store, m.ledger.Tables().Schedule, publishDeadline+2*relayInterval)
 	swept.Outages = func(ctx context.Context) (upkeep.Outages, error) {
@@ -241,8 +240,8 @@ func (m *parts) addOutages(store *port, breakers *breaker.Set, swept *upkeep.Swe
 	}})
 }
 
-// addKeepers makes the loops that look after what the others left.
-func (m *parts) addKeepers(w *world) error {
+// addKeepers adds the loops that finish work that others left.
+func (m *parts) addCleanup(w *world) error {
 	reconciler, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: m.ledger, Page: 8, Rest: reconcileInterval})
 	if err != nil {
 		return err
@@ -251,7 +250,7 @@ func (m *parts) addKeepers(w *world) error {
 	walk := reconciler.Loop()
 	pass := walk.Pass
 	walk.Pass = func(ctx context.Context) error {
-		if !w.isTidy() {
+		if !w.reconciles() {
 			return nil
 		}
 		return pass(ctx)
@@ -267,16 +266,16 @@ func (m *parts) addKeepers(w *world) error {
 	return nil
 }
 
-// lots is a source of ids and lots that several goroutines share.
-type lots struct {
+// randomSource is a source of ids and random numbers that several goroutines share.
+type randomSource struct {
 	mu  sync.Mutex
 	rng *rand.Rand
 }
 
-var _ io.Reader = (*lots)(nil)
+var _ io.Reader = (*randomSource)(nil)
 
 // Read fills p; it never fails.
-func (l *lots) Read(p []byte) (int, error) {
+func (l *randomSource) Read(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range p {
@@ -285,7 +284,7 @@ func (l *lots) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (l *lots) float() float64 {
+func (l *randomSource) float() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.rng.Float64()

@@ -11,17 +11,16 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// errLost is returned to an actor outside that does not learn what became of its
-// request.
+// errLost is returned to a visitor that does not learn the outcome of its request.
 var errLost = errors.New("no answer")
 
-// visitor is an actor outside: a client, an operator, a worker.
+// visitor is an actor outside of the replicas: a client, an operator or a worker.
 type visitor struct {
 	w    *world
 	name string
 	rng  *rand.Rand
 	n    int // requests so far
-	jobs int // tasks taken up
+	jobs int // tasks begun
 }
 
 func (w *world) visitor(name string) *visitor {
@@ -37,15 +36,14 @@ type request struct {
 	began int             // the number of commits before it
 }
 
-// answer is what a replica says.
+// answer is the answer of a replica.
 type answer struct {
 	value any
 	err   error
 }
 
-// ask sends a request to some replica and waits for the answer. handle runs in
-// the replica; known is told of its answer when that is given, whether or not it
-// arrives.
+// ask sends a request to a random replica and waits for the answer. handle runs in the
+// replica. known gets the answer when it is given, whether or not it arrives.
 func (v *visitor) ask(what string, op *operation, handle func(*request) (any, error), known func(*request, any, error)) (any, error) {
 	v.n++
 	name := fmt.Sprintf("%s#%d", v.name, v.n)
@@ -80,7 +78,7 @@ func (v *visitor) ask(what string, op *operation, handle func(*request) (any, er
 	}
 }
 
-// tell is an error as the trace has it.
+// tell returns an error for the trace.
 func tell(err error) string {
 	if err == nil {
 		return "ok"
@@ -88,7 +86,7 @@ func tell(err error) string {
 	return err.Error()
 }
 
-// admit finds a replica that takes requests. The driver runs it.
+// admit finds a replica that accepts requests. The driver runs it.
 func (w *world) admit(start int) reply {
 	for i := range w.replicas {
 		p := w.replicas[(start+i)%len(w.replicas)].now
@@ -102,7 +100,7 @@ func (w *world) admit(start int) reply {
 	return reply{err: errLost}
 }
 
-// unknown reports whether an error leaves open what became of the request.
+// unknown reports whether an error leaves the outcome of the request open.
 func unknown(err error) bool {
 	if known, ok := errors.AsType[*problem.Error](err); ok {
 		return known.Code == problem.StoreUnavailable
@@ -110,8 +108,8 @@ func unknown(err error) bool {
 	return errors.Is(err, errLost) || errors.Is(err, tablestore.ErrUnknown) || errors.Is(err, tablestore.ErrUnavailable)
 }
 
-// insist asks until there is an answer, or patience ends.
-func (v *visitor) insist(tries int, ask func() (any, error)) (any, error) {
+// insist repeats a request until there is an answer, or patience ends.
+func (v *visitor) retry(tries int, ask func() (any, error)) (any, error) {
 	for {
 		value, err := ask()
 		if tries--; err == nil || !unknown(err) || tries == 0 {
@@ -123,10 +121,10 @@ func (v *visitor) insist(tries int, ask func() (any, error)) (any, error) {
 	}
 }
 
-// pause rests for up to twice that long.
+// pause sleeps for up to twice that long.
 func (v *visitor) pause(about time.Duration) bool {
 	return v.w.sleep(time.Duration(v.rng.Int64N(int64(2 * about))))
 }
 
-// chance draws a lot.
+// chance draws true with that probability in percent.
 func (v *visitor) chance(percent int) bool { return v.rng.IntN(100) < percent }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The times of the simulated servers. They are short, so that much happens in
-// little virtual time, but stand to each other as in the program.
+// The times of the simulated servers. They are short, so that much happens in little
+// virtual time, but have the same proportions as in the program.
 const (
 	shards            = 2
 	publishDeadline   = 4 * time.Second
@@ -18,28 +18,28 @@ const (
 	leaseTime         = 30 * time.Second
 )
 
-// scenario is what one seed is about.
+// scenario is the configuration that a seed draws.
 type scenario struct {
-	pull      bool // the pull queue, else a bus
-	mixed     bool // each life of a replica draws one of the two
-	table     bool // the storage layout "table", else "ledger"
-	halts     bool // operators pause dispatch by scope
-	tells     bool // replicas tell each other of outages of the bus
-	replicas  int
-	clients   int
-	workers   int
-	commands  int           // distinct commands
-	submits   int           // of each client
-	controls  int           // what operators do
-	limit     int           // the most jobs of a tenant in flight; 0 is none
-	inbox     int           // room on the hot path
-	jitter    float64       // of the delays
-	liveness  bool          // the reconciler runs from the start
-	cold      bool          // one replica has no relay of its own to hand rows to
-	patience  time.Duration // by which the delays before a retry are multiples
-	retention time.Duration // 0 keeps jobs
-	length    time.Duration // of the phase with faults
-	faults    profile
+	pull          bool // the pull queue, otherwise a bus
+	mixed         bool // each process of a replica draws one of the two
+	table         bool // the storage layout "table", otherwise "ledger"
+	pauses        bool // operators pause dispatch by scope
+	sharesOutages bool // replicas share outages of the bus
+	replicas      int
+	clients       int
+	workers       int
+	commands      int           // distinct commands
+	submits       int           // of each client
+	controls      int           // by operators
+	limit         int           // the most jobs of a tenant in flight; 0 is none
+	inbox         int           // room on the hot path
+	jitter        float64       // of the delays
+	liveness      bool          // the reconciler runs from the start
+	cold          bool          // one replica has no relay of its own to hand rows to
+	patience      time.Duration // the unit of the delays before a retry
+	retention     time.Duration // 0: jobs are kept
+	length        time.Duration // of the phase with faults
+	faults        profile
 }
 
 // newScenario draws a scenario.
@@ -59,7 +59,7 @@ func newScenario(rng *rand.Rand) scenario {
 	s.cold = rng.IntN(4) == 0
 	s.patience = time.Duration(1+rng.IntN(3)*5) * time.Second
 	if rng.IntN(5) == 0 {
-		s.retention = 4 * maxLate // A write that lands late finds the job still there.
+		s.retention = 4 * maxLate // A write that lands late finds the job.
 	}
 	s.faults = newProfile(rng)
 	return s

@@ -21,11 +21,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// maxSteps is the most steps that a command of the simulation has; each number has
-// a request type of its own.
+// maxSteps is the most steps of a command; each number of steps has a request type.
 const maxSteps = 3
 
-// protocols are the protocols of one to three steps.
+// protocols returns the protocols of one to three steps.
 func (s *scenario) protocols() (*protocol.Holder, error) {
 	files := fstest.MapFS{}
 	for steps := 1; steps <= maxSteps; steps++ {
@@ -47,7 +46,7 @@ func (s *scenario) protocols() (*protocol.Holder, error) {
 	return protocol.NewHolder(registry), nil
 }
 
-// serve puts the parts behind the HTTP API, as the program does.
+// serve builds the HTTP API of the parts, as the program does.
 func (m *parts) serve(ctx context.Context, w *world, store *port) error {
 	holder, err := w.scenario.protocols()
 	if err != nil {
@@ -64,7 +63,7 @@ func (m *parts) serve(ctx context.Context, w *world, store *port) error {
 		return err
 	}
 	log := slog.New(slog.DiscardHandler)
-	random, table := (&lots{rng: w.source(store.p.name + "/operator")}).float, m.ledger.Tables().Schedule
+	random, table := (&randomSource{rng: w.source(store.p.name + "/operator")}).float, m.ledger.Tables().Schedule
 	retries, err := upkeep.NewFailures(upkeep.FailuresConfig{Ledger: m.ledger, Store: store, Table: table, Random: random})
 	if err != nil {
 		return err
@@ -79,7 +78,7 @@ func (m *parts) serve(ctx context.Context, w *world, store *port) error {
 			Callbacks: callbacks.New(m.ledger), Queue: m.queue, Operator: outbox.NewOperator(m.ledger), Reconciler: m.reconciler,
 			Failures: retries, Pauses: held, Gate: m.gate, Protocols: holder,
 		},
-		Ready: func(context.Context) ([]string, error) { return nil, nil }, // No actor asks.
+		Ready: func(context.Context) ([]string, error) { return nil, nil }, // No visitor calls it.
 		Auth:  auth.New(auth.Config{}), Registry: prometheus.NewRegistry(), Log: log,
 	})
 	return err

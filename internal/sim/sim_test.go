@@ -18,13 +18,13 @@ import (
 	"github.com/lucius-project/lucius/internal/sim"
 )
 
-// corpus are the seeds that found something once.
+// corpus holds the seeds that found a defect once.
 //
 //go:embed testdata/sim/seeds.txt
 var corpus []byte
 
-// TestSim runs the simulation: the corpus, and fresh seeds from a fixed one on,
-// so that two runs of one commit see the same.
+// TestSim runs the simulation with the corpus, and with fresh seeds from a fixed one
+// on, so that two runs of one commit are equal.
 func TestSim(t *testing.T) {
 	t.Parallel()
 	if *oneSeed != 0 {
@@ -48,7 +48,7 @@ func TestSim(t *testing.T) {
 	}
 }
 
-// one runs one seed, and tells of it.
+// one runs one seed, and logs its result.
 func one(t *testing.T, seed uint64) {
 	t.Helper()
 	result := sim.Run(t, seed, func(line string) {
@@ -61,8 +61,7 @@ func one(t *testing.T, seed uint64) {
 	judge(t, &result)
 }
 
-// judge fails the test for a seed that broke something, and says how to run it
-// again.
+// judge fails the test for a seed with violations, and logs how to run it again.
 func judge(t *testing.T, result *sim.Result) {
 	t.Helper()
 	if len(result.Violations) > 0 {
@@ -71,7 +70,7 @@ func judge(t *testing.T, result *sim.Result) {
 	}
 }
 
-// known reads the corpus.
+// known returns the corpus.
 func known(t *testing.T) []uint64 {
 	t.Helper()
 	var seeds []uint64
@@ -90,7 +89,7 @@ func known(t *testing.T) []uint64 {
 	return seeds
 }
 
-// fresh are the seeds that the flags ask for.
+// fresh returns the seeds that the flags name.
 func fresh() []uint64 {
 	count := *seedCount
 	if testing.Short() {
@@ -128,7 +127,7 @@ func (s *totals) add(result *sim.Result) {
 	}
 }
 
-// String is what a long run is to be told by.
+// String summarizes a long run.
 func (s *totals) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,8 +147,8 @@ func (s *totals) String() string {
 	return b.String()
 }
 
-// TestSameSeedSameTrace checks what all else rests on: a seed does the same
-// again, on one processor as on two.
+// TestSameSeedSameTrace checks that a seed has the same trace again, on one processor
+// and on two.
 func TestSameSeedSameTrace(t *testing.T) { //nolint:paralleltest // It sets the number of processors.
 	count := uint64(50)
 	if testing.Short() {
@@ -163,7 +162,7 @@ func TestSameSeedSameTrace(t *testing.T) { //nolint:paralleltest // It sets the 
 		for seed := uint64(1); seed <= count; seed++ {
 			hash := sim.Run(t, seed, nil).Hash
 			if first, known := hashes[seed]; known && first != hash {
-				t.Errorf("seed %d did not do the same again on %d processors", seed, processors)
+				t.Errorf("seed %d has another trace on %d processors", seed, processors)
 			}
 			hashes[seed] = hash
 		}

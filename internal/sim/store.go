@@ -9,8 +9,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// port is a process's way to the store. It is no [tablestore.AtomicStore], so
-// each batch of a change is a step of its own.
+// port is a process's connection to the store. It is not a [tablestore.AtomicStore], so
+// each batch of a change is a call of its own.
 type port struct {
 	w *world
 	p *process
@@ -59,7 +59,7 @@ func (s *port) park(ctx context.Context, v verb, detail string, exec func() repl
 	return s.w.gate.park(&call{actor: actorOf(ctx).name, verb: v, detail: detail, proc: s.p, ctx: ctx, exec: exec})
 }
 
-// commit applies a batch, and holds what it wrote against the invariants.
+// commit applies a batch, and checks what it wrote.
 func (w *world) commit(who actor, batch tablestore.Batch) ([]tablestore.ETag, error) {
 	before := w.check.before(batch)
 	etags, err := w.store.Commit(context.Background(), batch)
@@ -69,7 +69,7 @@ func (w *world) commit(who actor, batch tablestore.Batch) ([]tablestore.ETag, er
 	return etags, err
 }
 
-// describe says what a batch writes, with a digest of the content.
+// describe describes a batch, with a digest of its content.
 func describe(batch tablestore.Batch) string {
 	var b strings.Builder
 	h := fnv.New32a()

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// traceTail is how many of its last lines a trace keeps.
+// traceTail is how many lines a trace keeps.
 const traceTail = 80
 
-// trace is what happened, in order: all of it as a hash, the end of it as text.
+// trace is the sequence of calls: a hash of all, and the text of the last ones.
 type trace struct {
 	hash  hash.Hash64
 	lines [traceTail]line
@@ -30,7 +30,7 @@ type line struct {
 
 func newTrace() *trace { return &trace{hash: fnv.New64a()} }
 
-// add takes one step into the trace.
+// add adds one step.
 func (t *trace) add(l line) {
 	_, _ = fmt.Fprintf(t.hash, "%d|%s|%s|%s|%s|%s\n", l.at, l.actor, l.what, l.detail, l.fault, l.outcome)
 	t.lines[t.n%traceTail] = l
@@ -40,7 +40,7 @@ func (t *trace) add(l line) {
 	}
 }
 
-// tail is the end of the trace, oldest first.
+// tail returns the last lines, oldest first.
 func (t *trace) tail() []string {
 	var out []string
 	for i := max(0, t.n-traceTail); i < t.n; i++ {
@@ -49,7 +49,7 @@ func (t *trace) tail() []string {
 	return out
 }
 
-// String is the line as a person reads it.
+// String formats the line for people.
 func (l line) String() string {
 	const width = 300
 	detail := l.detail

@@ -12,28 +12,28 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
-// Result is what one simulation came to.
+// Result is the result of one simulation.
 type Result struct {
 	Seed uint64
-	// Hash stands for all that happened: two runs of a seed have the same.
+	// Hash is the hash of the trace: two runs of a seed have the same.
 	Hash uint64
 	// Calls is the number of port calls, and Faults how many of each kind struck.
 	Calls  int
 	Faults map[Fault]int
-	// Virtual is the time that passed inside.
+	// Virtual is the virtual time that passed.
 	Virtual time.Duration
 	// Ended is the number of jobs by the state that they ended in.
 	Ended map[string]int
-	// Violations are the invariants that did not hold; none is what is hoped for.
+	// Violations are the violated invariants; a correct program has none.
 	Violations []string
-	// Trace is the end of what happened.
+	// Trace is the end of the trace, if there are violations.
 	Trace []string
 }
 
 // world is one simulation.
 type world struct {
 	seed     uint64
-	rng      *rand.Rand // the driver's alone
+	rng      *rand.Rand // used only by the driver
 	scenario scenario
 	gate     *gate
 	store    tablestore.Store
@@ -45,31 +45,31 @@ type world struct {
 	stopping chan struct{}
 	actors   sync.WaitGroup
 
-	// What follows is the driver's.
+	// Only the driver uses the next fields.
 	faulty    bool
 	step      int
 	faults    map[Fault]int
-	agenda    []appointment
+	agenda    []dueTask
 	late      []*call
-	throttled time.Time            // until then the store takes nothing in
-	cut       map[string]time.Time // until then a replica has no store
+	throttled time.Time            // until then the store refuses all calls
+	cut       map[string]time.Time // by replica: until then it has no store
 	tail      bool
-	shortPage bool // the scan that is carried out is cut short
+	shortPage bool // the scan that is executed returns a short page
 
-	mu      sync.Mutex
-	defects []string // told by parts that found out by themselves
-	kind    bool     // actors outside are kind from now on
-	tidy    bool     // the reconciler runs from now on
+	mu        sync.Mutex
+	defects   []string // reported by the parts themselves
+	calm      bool     // visitors do not crash or misbehave any more
+	reconcile bool     // the reconciler runs from now on
 }
 
-// appointment is something that the driver does at a time.
-type appointment struct {
+// dueTask is a task of the driver at a time.
+type dueTask struct {
 	at time.Time
 	do func()
 }
 
-// Run runs the simulation of a seed, in a bubble of its own. log is told of each
-// step as it happens; nil tells nobody.
+// Run runs the simulation of a seed in a bubble of its own. log, which may be nil, gets
+// each step as it happens.
 func Run(t *testing.T, seed uint64, log func(string)) Result {
 	t.Helper()
 	var result Result
@@ -83,34 +83,34 @@ func Run(t *testing.T, seed uint64, log func(string)) Result {
 }
 
 func newWorld(seed uint64) *world {
-	rng := rand.New(rand.NewPCG(seed, 0x6c7563697573)) //nolint:gosec // A simulation is to be repeatable.
+	rng := rand.New(rand.NewPCG(seed, 0x6c7563697573)) //nolint:gosec // A simulation must be repeatable.
 	w := &world{
 		seed: seed, rng: rng, gate: newGate(), store: memstore.New(memstore.Options{Split: true}),
 		trace: newTrace(), start: time.Now(), stopping: make(chan struct{}),
 		faults: map[Fault]int{}, cut: map[string]time.Time{}, faulty: true,
 	}
 	w.scenario = newScenario(rng)
-	// Not lots: they would make each seed another.
+	// These are not drawn: a draw would change the meaning of all recorded seeds.
 	w.scenario.table = seed%4 == 1
-	w.scenario.halts = seed%8 == 3 || seed%8 == 5
-	w.scenario.tells = w.scenario.halts && !w.scenario.pull
+	w.scenario.pauses = seed%8 == 3 || seed%8 == 5
+	w.scenario.sharesOutages = w.scenario.pauses && !w.scenario.pull
 	w.scenario.mixed = seed%8 == 4 || seed%16 == 11
 	w.check = newChecker(w)
 	w.bus = newBus(w)
 	return w
 }
 
-// source is a stream of lots of its own, for one actor: what another draws does
-// not change it.
+// source returns the random numbers of one actor, which do not depend on the draws of
+// others.
 func (w *world) source(name string) *rand.Rand {
 	var h uint64 = 14695981039346656037
 	for i := range len(name) {
 		h = (h ^ uint64(name[i])) * 1099511628211
 	}
-	return rand.New(rand.NewPCG(w.seed, h)) //nolint:gosec // A simulation is to be repeatable.
+	return rand.New(rand.NewPCG(w.seed, h)) //nolint:gosec // A simulation must be repeatable.
 }
 
-// run goes through the phases: faults, then kindness, then silence.
+// run runs the phases: with faults, calm, idle.
 func (w *world) run() {
 	for i := range w.scenario.replicas {
 		w.replicas = append(w.replicas, &replica{w: w, name: fmt.Sprintf("r%d", i+1)})
@@ -127,7 +127,7 @@ func (w *world) run() {
 	w.stop()
 }
 
-// stop ends all that runs, so that the bubble can be left.
+// stop ends all goroutines, so that the bubble can end.
 func (w *world) stop() {
 	close(w.stopping)
 	for _, r := range w.replicas {
@@ -139,7 +139,7 @@ func (w *world) stop() {
 	w.actors.Wait()
 }
 
-// result sums the simulation up.
+// result returns the result of the simulation.
 func (w *world) result() Result {
 	r := Result{
 		Seed: w.seed, Hash: w.trace.hash.Sum64(), Calls: w.trace.n, Faults: w.faults,
@@ -151,7 +151,7 @@ func (w *world) result() Result {
 	return r
 }
 
-// violations are what the invariants and the parts themselves found.
+// violations returns the violations that the checker and the parts themselves found.
 func (w *world) violations() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,28 +160,28 @@ func (w *world) violations() []string {
 
 func (w *world) broken() bool { return len(w.violations()) > 0 }
 
-// defect is told by a part that found something out by itself.
+// defect records a violation that a part found by itself.
 func (w *world) defect(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.defects = append(w.defects, fmt.Sprintf(format, args...))
 }
 
-// isKind reports whether actors outside are to do their work well.
-func (w *world) isKind() bool {
+// isCalm reports whether visitors must not crash or misbehave.
+func (w *world) isCalm() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.kind
+	return w.calm
 }
 
-// isTidy reports whether the reconciler is to run.
-func (w *world) isTidy() bool {
+// reconciles reports whether the reconciler runs.
+func (w *world) reconciles() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.tidy || w.scenario.liveness
+	return w.reconcile || w.scenario.liveness
 }
 
-// sleep lets an actor rest; it reports false when the simulation is over.
+// sleep blocks an actor; it reports false when the simulation is over.
 func (w *world) sleep(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
