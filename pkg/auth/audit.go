@@ -46,7 +46,7 @@ type Audit struct {
 }
 
 // NewAudit returns an audit log that writes to the logger, which should be a separate
-// one: audit records are kept longer than a server's log, and by other people.
+// one: audit records are kept longer than a server's log.
 func NewAudit(log *slog.Logger) *Audit {
 	return &Audit{log: log, strangers: rate.NewLimiter(strangerRecords, strangerBurst)}
 }

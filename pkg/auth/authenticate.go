@@ -64,11 +64,8 @@ var loopback = NewCaller("loopback", ByLoopback,
 // Authenticate returns the caller of the request: by its bearer token if it has one,
 // else by its client certificate. Call it for every operation that is not public.
 //
-// The error is a [problem.Error]: code unauthenticated, which wraps
-// [ErrNoCredential] or [ErrInvalidCredential]; code issuer_unavailable, which
-// wraps [ErrIssuerUnavailable]; or code forbidden for a request that a foreign web
-// page made a browser send, which wraps [ErrCrossSite]. [Challenge] returns the
-// header for it.
+// The error is a [problem.Error] that wraps [ErrNoCredential], [ErrInvalidCredential],
+// [ErrIssuerUnavailable] or [ErrCrossSite]. [Challenge] returns the header for it.
 func (a *Authenticator) Authenticate(r *http.Request) (Caller, error) {
 	if !a.Configured() {
 		if err := a.checkHost(r.Host); err != nil {

@@ -57,10 +57,9 @@ func OpenCertificates(cfg CertificatesConfig) (*Certificates, error) {
 	return c, nil
 }
 
-// Look reads the files. It returns a hash of their content, or of the errors of
-// reading them, and a function that uses the content for new connections if all files
-// are valid. Otherwise the function keeps the configuration in use, and returns the
-// error of [OpenCertificates]. It is for a [reload.Watcher].
+// Look reads the files, for a [reload.Watcher]: it returns a hash of their contents, or
+// of the errors of reading them. The function uses the contents for new connections, or
+// returns the error of [OpenCertificates] and changes nothing.
 func (c *Certificates) Look() (string, reload.Load) {
 	chain, key, authorities := readFile(c.cfg.CertFile), readFile(c.cfg.KeyFile), content{}
 	if c.cfg.ClientCAFile != "" {

@@ -87,8 +87,7 @@ func CheckIssuerURL(text string) error {
 }
 
 // ErrIssuerUnavailable is returned when a token cannot be checked because the issuer's
-// keys could not be fetched. The token may be valid: the request may be repeated
-// later.
+// keys could not be fetched. The token may be valid.
 var ErrIssuerUnavailable = errors.New("the issuer's keys cannot be fetched")
 
 // Issuer checks the tokens of one OpenID Connect issuer. It sends the issuer no
@@ -227,8 +226,9 @@ func (i *Issuer) refresh(done chan struct{}) {
 	close(done)
 }
 
-// fetch asks the issuer for its keys, and returns by their ids those that can check
-// signatures. It skips the others: an issuer may have keys for other purposes.
+// fetch asks the issuer for its keys, and returns by their ids the public keys for
+// signatures that are long enough. It skips the others: an issuer may have keys for
+// other purposes.
 //
 // Source: OpenID Connect Discovery 1.0, section 4.
 func (i *Issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error) {
@@ -260,7 +260,11 @@ func (i *Issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error
 	keys := map[string][]jose.JSONWebKey{}
 	for _, text := range listed.Keys {
 		var key jose.JSONWebKey
-		if err := json.Unmarshal(text, &key); err == nil && checksSignatures(&key) {
+		if err := json.Unmarshal(text, &key); err != nil || key.KeyID == "" || !key.Valid() || key.Use != "" && key.Use != "sig" {
+			continue
+		}
+		public, isRSA := key.Key.(*rsa.PublicKey)
+		if key.IsPublic() && (!isRSA || public.N.BitLen() >= minRSABits) { // A shared secret is not public.
 			keys[key.KeyID] = append(keys[key.KeyID], key)
 		}
 	}
@@ -268,16 +272,6 @@ func (i *Issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error
 		return nil, errors.New("none of the issuer's keys can be used")
 	}
 	return keys, nil
-}
-
-// checksSignatures reports whether the key is a public key for signatures, has an id,
-// and is long enough. A shared secret does not count.
-func checksSignatures(key *jose.JSONWebKey) bool {
-	if key.KeyID == "" || !key.IsPublic() || !key.Valid() || key.Use != "" && key.Use != "sig" {
-		return false
-	}
-	public, isRSA := key.Key.(*rsa.PublicKey)
-	return !isRSA || public.N.BitLen() >= minRSABits
 }
 
 // get reads a JSON answer of limited size.

@@ -36,8 +36,13 @@ func (i *Issuer) authenticate(ctx context.Context, token string) (Caller, error)
 	if err != nil {
 		return Caller{}, fmt.Errorf("parse: %w", err)
 	}
+	// The type, if there is one, must be that of an access token and not, for example,
+	// of a logout token.
 	header := parsed.Headers[0]
-	if header.KeyID == "" || len(header.KeyID) > maxKeyID || !isAccessToken(header) {
+	kind, typed := header.ExtraHeaders[jose.HeaderType]
+	name, _ := kind.(string)
+	name = strings.TrimPrefix(strings.ToLower(name), "application/")
+	if header.KeyID == "" || len(header.KeyID) > maxKeyID || typed && name != "jwt" && name != "at+jwt" {
 		return Caller{}, errors.New("its header has no key id, or one that is too long, or names another type of token")
 	}
 	keys, err := i.key(ctx, header.KeyID, jose.SignatureAlgorithm(header.Algorithm))
@@ -67,15 +72,6 @@ func (i *Issuer) authenticate(ctx context.Context, token string) (Caller, error)
 	}
 	grants, err := readGrants(claims[i.cfg.RolesClaim])
 	return NewCaller("oidc:"+standard.Subject, ByJWT, grants...), err
-}
-
-// isAccessToken reports whether the token's type, if it has one, is that of an access
-// token and not, for example, of a logout token.
-func isAccessToken(header jose.Header) bool {
-	kind, there := header.ExtraHeaders[jose.HeaderType]
-	text, _ := kind.(string)
-	text = strings.TrimPrefix(strings.ToLower(text), "application/")
-	return !there || text == "jwt" || text == "at+jwt"
 }
 
 // readGrants reads the claim of roles: a list of texts, or one text with spaces

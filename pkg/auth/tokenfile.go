@@ -101,10 +101,9 @@ func OpenFile(path string) (*File, error) {
 	return f, nil
 }
 
-// Look reads the file. It returns a hash of its content, or of the error of reading
-// it, and a function that puts the content into use if it is valid. Otherwise the
-// function keeps the callers in use, and returns the error of [OpenFile]. It is for a
-// [reload.Watcher].
+// Look reads the file, for a [reload.Watcher]: it returns a hash of the content, or of
+// the error of reading it. The function puts the content into use, or returns the error
+// of [OpenFile] and changes nothing.
 func (f *File) Look() (string, reload.Load) {
 	file := readFile(f.path)
 	seen := digest(file)
