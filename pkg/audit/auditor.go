@@ -92,11 +92,8 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if err := a.jobs(ctx); err != nil {
 		return nil, err
 	}
-	t := &a.o.Tables
-	for _, table := range []string{t.Schedule, t.Inflight, t.Idempotency, t.Index, t.Queue} {
-		if err := a.strays(ctx, table); err != nil {
-			return nil, err
-		}
+	if err := a.strays(ctx); err != nil {
+		return nil, err
 	}
 	if err := a.confirm(ctx, cfg.Confirm); err != nil {
 		return nil, err
@@ -104,7 +101,12 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	for _, s := range a.suspect {
 		a.report.Findings = append(a.report.Findings, s.findings...)
 	}
-	a.report.sort()
+	late := map[bool]int{true: 1}
+	slices.SortFunc(a.report.Findings, func(f, g Finding) int {
+		return cmp.Or(late[f.Late]-late[g.Late], cmp.Compare(f.JobID, g.JobID),
+			cmp.Compare(f.Invariant, g.Invariant), cmp.Compare(f.Detail, g.Detail))
+	})
+	a.report.Findings = slices.Compact(a.report.Findings)
 	return &a.report, nil
 }
 
@@ -119,7 +121,7 @@ func (a *auditor) jobs(ctx context.Context) error {
 		}
 		rows = nil
 	}
-	err := a.walk(ctx, a.o.Tables.Ledger, func(row tablestore.Row) error {
+	err := a.walk(ctx, []string{a.o.Tables.Ledger}, func(row tablestore.Row) error {
 		if len(rows) > 0 && rows[0].Key.Partition != row.Key.Partition {
 			flush()
 		}
@@ -142,16 +144,14 @@ func (a *auditor) job(ctx context.Context, rows []tablestore.Row) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch {
-	case e.Job == nil:
-	case e.Job.Tombstone:
-		a.report.Tombstones++
-	default:
-		a.report.Jobs++
-		a.report.States[e.Job.State]++
-	}
 	if e.Job != nil {
 		a.known[jobID] = a.factOf(e)
+		if e.Job.Tombstone {
+			a.report.Tombstones++
+		} else {
+			a.report.Jobs++
+			a.report.States[e.Job.State]++
+		}
 	}
 	if len(findings) > 0 {
 		a.suspect = append(a.suspect, suspicion{findings, func(ctx context.Context) ([]Finding, error) {
@@ -216,9 +216,10 @@ func (a *auditor) fact(ctx context.Context, jobID string) (fact, bool, error) {
 	return a.factOf(e), true, nil
 }
 
-// strays judges the rows of a table that must each belong to a job.
-func (a *auditor) strays(ctx context.Context, table string) error {
-	return a.walk(ctx, table, func(row tablestore.Row) error {
+// strays judges the rows of the other tables, which must each belong to a job.
+func (a *auditor) strays(ctx context.Context) error {
+	t := &a.o.Tables
+	return a.walk(ctx, []string{t.Schedule, t.Inflight, t.Idempotency, t.Index, t.Queue}, func(row tablestore.Row) error {
 		findings, err := a.stray(ctx, &row)
 		if err != nil || len(findings) == 0 {
 			return err
@@ -367,43 +368,40 @@ func (a *auditor) confirm(ctx context.Context, rounds int) error {
 		case <-time.After(confirmPause):
 		}
 		a.o.Now = time.Now()
-		var left []suspicion
-		for _, s := range a.suspect {
+		for i := range a.suspect {
+			s := &a.suspect[i]
 			found, err := s.again(ctx)
 			if err != nil {
 				return err
 			}
 			s.findings = slices.DeleteFunc(s.findings, func(f Finding) bool { return !slices.Contains(found, f) })
-			if len(s.findings) > 0 {
-				left = append(left, s)
-			}
 		}
-		a.suspect = left
+		a.suspect = slices.DeleteFunc(a.suspect, func(s suspicion) bool { return len(s.findings) == 0 })
 	}
 	return nil
 }
 
-// walk reads a whole table.
-func (a *auditor) walk(ctx context.Context, table string, visit func(tablestore.Row) error) error {
-	walk := tablestore.Walk{Table: table}
-	for {
-		rows, err := a.store.Walk(ctx, walk)
-		if err != nil {
-			return fmt.Errorf("read table %s: %w", table, err)
-		}
-		if len(rows) == 0 {
-			return nil
-		}
-		a.mu.Lock()
-		a.report.Rows += len(rows)
-		a.mu.Unlock()
-		for _, row := range rows {
-			if err := visit(row); err != nil {
-				return err
+// walk reads whole tables.
+func (a *auditor) walk(ctx context.Context, tables []string, visit func(tablestore.Row) error) error {
+	for _, table := range tables {
+		for walk := (tablestore.Walk{Table: table}); ; {
+			rows, err := a.store.Walk(ctx, walk)
+			if err != nil {
+				return fmt.Errorf("read table %s: %w", table, err)
 			}
+			if len(rows) == 0 {
+				break
+			}
+			a.report.Rows += len(rows)
+			for _, row := range rows {
+				if err := visit(row); err != nil {
+					return err
+				}
+			}
+			walk = walk.After(rows)
 		}
-		walk = walk.After(rows)
 	}
+	return nil
 }
 
 // partition reads the partition of a job.

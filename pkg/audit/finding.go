@@ -3,7 +3,6 @@ package audit
 import (
 	"cmp"
 	"fmt"
-	"slices"
 )
 
 // Invariant names a rule that is checked. docs/audit.md says what each means.
@@ -75,14 +74,4 @@ func (r *Report) Late() int {
 		}
 	}
 	return count
-}
-
-// sort sorts the findings, and removes duplicates.
-func (r *Report) sort() {
-	late := map[bool]int{true: 1}
-	slices.SortFunc(r.Findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(late[a.Late], late[b.Late]), cmp.Compare(a.JobID, b.JobID),
-			cmp.Compare(a.Invariant, b.Invariant), cmp.Compare(a.Detail, b.Detail))
-	})
-	r.Findings = slices.Compact(r.Findings)
 }
