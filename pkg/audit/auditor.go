@@ -178,7 +178,7 @@ func (a *auditor) judge(ctx context.Context, jobID string, rows []tablestore.Row
 			return nil, nil, fmt.Errorf("job %s: %w", jobID, err)
 		}
 		if there {
-			e.beside[key] = row.Properties
+			e.outside[key] = row.Properties
 		}
 	}
 	return e, e.judge(&a.o), nil

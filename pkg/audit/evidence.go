@@ -49,13 +49,13 @@ type Evidence struct {
 	directives map[string][]byte // By step and attempt, such as 0000:000001.
 	webhooks   int
 	unreadable []string
-	// beside holds those of the rows in other partitions that exist: see wants.
-	beside map[tablestore.Key]tablestore.Properties
+	// outside holds those of the rows in other partitions that exist: see wants.
+	outside map[tablestore.Key]tablestore.Properties
 }
 
 // gather sorts the rows of a job's partition, in any order.
 func gather(jobID string, rows []tablestore.Row) *Evidence {
-	e := &Evidence{JobID: jobID, directives: map[string][]byte{}, beside: map[tablestore.Key]tablestore.Properties{}}
+	e := &Evidence{JobID: jobID, directives: map[string][]byte{}, outside: map[tablestore.Key]tablestore.Properties{}}
 	for _, row := range rows {
 		p := row.Properties
 		var err error
@@ -180,7 +180,7 @@ func idTime(jobID string) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// standing is a row of the table in docs/audit.md: an open item that may stand beside
+// standing is a row of the table in docs/audit.md: an open item that may accompany
 // a step whose attempt is for the pull queue.
 type standing struct {
 	step, outbox string

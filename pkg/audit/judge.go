@@ -45,7 +45,7 @@ func (e *Evidence) judge(o *Options) []Finding {
 	j.judgeSteps()
 	j.judgeOutbox()
 	j.judgeDirectives()
-	j.judgeBeside()
+	j.judgeOutside()
 	j.judgeItems()
 	j.judgeMoves()
 	if e.Job.Terminal() {
@@ -307,16 +307,16 @@ func (j *judge) judgeDirectives() {
 	}
 }
 
-// judgeBeside checks the rows in other partitions that are written before the commit
+// judgeOutside checks the rows in other partitions that are written before the commit
 // that they belong to: the lists, the slot, and the idempotency key for as long as it
 // is the job's own.
-func (j *judge) judgeBeside() {
+func (j *judge) judgeOutside() {
 	for _, key := range j.listKeys(j.o) {
-		if _, ok := j.beside[key]; !ok {
+		if _, ok := j.outside[key]; !ok {
 			j.violate(Listed, "it is missing in the list %s", key.Partition)
 		}
 	}
-	slot := j.beside[j.slotKey(j.o)].Get("job_id").String()
+	slot := j.outside[j.slotKey(j.o)].Get("job_id").String()
 	if !j.Job.Terminal() && slot != j.JobID {
 		j.violate(Slot, "its slot %s names %q", j.Job.SlotRow, slot)
 	}
@@ -324,7 +324,7 @@ func (j *judge) judgeBeside() {
 	if j.Job.Terminal() && (past(j.o.KeyTTL) || past(max(j.o.KeyTTL, j.o.Retention))) {
 		return // The key may name another job by now, or none because this one is about to be purged.
 	}
-	claim := j.beside[j.claimKey(j.o)]
+	claim := j.outside[j.claimKey(j.o)]
 	if owner := claim.Get("job_id").String(); owner != j.JobID {
 		j.violate(Claim, "its idempotency key names job %q", owner)
 	} else if claim.Get("idempotency_hash").String() != j.Job.Hash {
@@ -341,7 +341,7 @@ func (j *judge) judgeForward() {
 	queued := j.Queued()
 	if queued != nil {
 		key := j.HintKey(queued, j.o)
-		hint, there := j.beside[key]
+		hint, there := j.outside[key]
 		protocol, lane := hint.Get("protocol_id").String(), int(hint.Get("lane").Int())
 		if step := j.step(queued.Step); !there {
 			j.violate(Forward, "it waits for a worker, and its ready hint %s is not there", key.Row)
@@ -352,7 +352,7 @@ func (j *judge) judgeForward() {
 	}
 	named, due := j.Job.EntryKind != "", j.due()
 	switch {
-	case named && j.beside[j.EntryKey(j.o)] == nil:
+	case named && j.outside[j.EntryKey(j.o)] == nil:
 		j.violate(Forward, "its schedule entry %s is not there", j.EntryKey(j.o).Row)
 	case named && !due.IsZero() && j.Job.EntryDue.After(due):
 		j.violate(Forward, "its schedule entry is due at %s, and it at %s", stamp(j.Job.EntryDue), stamp(due))
@@ -408,13 +408,13 @@ func (j *judge) active() *StepRow {
 // judgeEnd checks the post work of the job's end. It may be undone for as long as a
 // schedule entry remembers it.
 func (j *judge) judgeEnd() {
-	if j.Job.EntryKind != "" && j.beside[j.EntryKey(j.o)] != nil {
+	if j.Job.EntryKind != "" && j.outside[j.EntryKey(j.o)] != nil {
 		if j.o.Quiescent || j.o.Now.After(j.Job.EntryDue.Add(j.o.Slack)) {
 			j.late(Ended, "what follows its end was due at %s", stamp(j.Job.EntryDue))
 		}
 		return
 	}
-	if j.beside[j.slotKey(j.o)].Get("job_id").String() == j.JobID {
+	if j.outside[j.slotKey(j.o)].Get("job_id").String() == j.JobID {
 		j.violate(Slot, "it has ended, and its slot is taken")
 	}
 	if j.webhooks != j.Job.Callbacks {

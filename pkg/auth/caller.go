@@ -80,8 +80,8 @@ func (g Grant) Validate() error {
 	return nil
 }
 
-// ParseGrant reads role:tenants[:services], where tenants and services are
-// separated by commas and the tenants may be * for all, such as submit:tenant_a
+// ParseGrant reads role:tenants[:services]. Tenants and services are
+// separated by commas, and the tenants may be * for all, such as submit:tenant_a
 // or platform:*:ocr,embed. A tenant whose id holds a comma or a colon can only be
 // granted in a file. The error says what is wrong.
 func ParseGrant(text string) (Grant, error) {
