@@ -3,9 +3,85 @@ package tablestore
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 )
+
+// Own is the ETag by which an op of a [Change] names the version that an
+// earlier stage of the same change wrote.
+const Own ETag = "\x00own"
+
+// Stage is a set of batches that may be applied in any order and in parallel.
+type Stage []Batch
+
+// Change is one change of an aggregate as stages around a single commit point.
+// Pre makes work findable or reserves something, and is harmless if the commit
+// never comes. Post is clean-up that is safe to repeat.
+type Change struct {
+	Pre    []Stage
+	Commit Batch
+	Post   []Stage
+}
+
+// Applied is what is known of a [Change] after [Apply].
+type Applied struct {
+	// Committed says that the commit succeeded.
+	Committed bool
+	// ETags holds the versions of all rows that are known to be written and not
+	// removed again, even if Apply returned an error.
+	ETags map[Key]ETag
+	// PostErr is the first error of the Post stages. The change is committed
+	// nevertheless; the sweeper finds unfinished Post work through the
+	// schedule.
+	PostErr error
+}
+
+// Validate reports the first rule that the change breaks: each batch must be
+// valid, no row may be in two batches of one stage, and each [Own] must name a
+// row that an earlier stage wrote. The error wraps [ErrInvalid] or
+// [ErrTooLarge].
+func (c Change) Validate() error {
+	written := map[Key]bool{}
+	for i, stage := range c.Pre {
+		if err := stage.validate(written); err != nil {
+			return fmt.Errorf("pre stage %d: %w", i, err)
+		}
+	}
+	if err := (Stage{c.Commit}).validate(written); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	for i, stage := range c.Post {
+		if err := stage.validate(written); err != nil {
+			return fmt.Errorf("post stage %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// validate checks the stage against the rows that earlier stages wrote, and
+// adds its own.
+func (s Stage) validate(written map[Key]bool) error {
+	after := map[Key]bool{}
+	for _, batch := range s {
+		if err := batch.validate(); err != nil {
+			return err
+		}
+		for i := range batch {
+			op := &batch[i]
+			if _, twice := after[op.Key]; twice {
+				return op.fault(ErrInvalid, "row is in two batches of one stage")
+			}
+			if op.ETag == Own && !written[op.Key] {
+				return op.fault(ErrInvalid, notWritten)
+			}
+			after[op.Key] = op.Verb.writes()
+		}
+	}
+	maps.Copy(written, after)
+	return nil
+}
 
 // Apply carries the change out. An [AtomicStore] applies all stages in one
 // atomic write. On any other store the Pre stages run one after the other, each
@@ -25,11 +101,40 @@ func Apply(ctx context.Context, store Store, change Change) (Applied, error) {
 	if err := change.Validate(); err != nil {
 		return Applied{}, err
 	}
-	run := application{store: store, etags: map[Key]ETag{}}
+	a := application{store: store, etags: map[Key]ETag{}}
+	needed := append(slices.Clone(change.Pre), Stage{change.Commit})
 	if atomic, ok := store.(AtomicStore); ok {
-		return run.atomic(ctx, atomic, change)
+		err := a.commitAll(ctx, atomic, append(slices.Clone(needed), change.Post...))
+		if err == nil {
+			return Applied{Committed: true, ETags: a.etags}, nil
+		}
+		conflict, ok := errors.AsType[*ConflictError](err)
+		if !ok || !conditionalOn(change.Post, conflict.Key) {
+			return Applied{ETags: a.etags}, err
+		}
+		// The conflict may come from a Post op only, which must not stop the rest.
+		if err := a.commitAll(ctx, atomic, needed); err != nil {
+			return Applied{ETags: a.etags}, err
+		}
+	} else if err := a.commitStages(ctx, needed); err != nil {
+		return Applied{ETags: a.etags}, err
 	}
-	return run.staged(ctx, change)
+	postErr := a.commitStages(ctx, change.Post)
+	return Applied{Committed: true, ETags: a.etags, PostErr: postErr}, nil
+}
+
+// conditionalOn reports whether an op of the stages has a precondition on that
+// row. The zero key stands for any row.
+func conditionalOn(stages []Stage, key Key) bool {
+	for _, batch := range slices.Concat(stages...) {
+		for i := range batch {
+			verb := batch[i].Verb
+			if (verb == Insert || verb.conditional()) && (key == Key{} || batch[i].Key == key) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // application is one run of Apply.
@@ -38,38 +143,9 @@ type application struct {
 	etags map[Key]ETag
 }
 
-// staged applies the change as one write per batch.
-func (a *application) staged(ctx context.Context, change Change) (Applied, error) {
-	if err := a.stages(ctx, change.Pre); err != nil {
-		return Applied{ETags: a.etags}, err
-	}
-	if err := a.stage(ctx, Stage{change.Commit}); err != nil {
-		return Applied{ETags: a.etags}, err
-	}
-	postErr := a.stages(ctx, change.Post)
-	return Applied{Committed: true, ETags: a.etags, PostErr: postErr}, nil
-}
-
-// atomic applies the change as one write.
-func (a *application) atomic(ctx context.Context, store AtomicStore, change Change) (Applied, error) {
-	needed := append(batches(change.Pre...), change.Commit)
-	err := a.commitAll(ctx, store, append(slices.Clone(needed), batches(change.Post...)...))
-	if err == nil {
-		return Applied{Committed: true, ETags: a.etags}, nil
-	}
-	conflict, ok := errors.AsType[*ConflictError](err)
-	if !ok || !conditionalOn(change.Post, conflict.Key) {
-		return Applied{ETags: a.etags}, err
-	}
-	// The conflict may come from a Post op only, which must not stop the rest.
-	if err := a.commitAll(ctx, store, needed); err != nil {
-		return Applied{ETags: a.etags}, err
-	}
-	postErr := a.stages(ctx, change.Post)
-	return Applied{Committed: true, ETags: a.etags, PostErr: postErr}, nil
-}
-
-func (a *application) commitAll(ctx context.Context, store AtomicStore, batches []Batch) error {
+// commitAll applies all stages in one write.
+func (a *application) commitAll(ctx context.Context, store AtomicStore, stages []Stage) error {
+	batches := slices.Concat(stages...)
 	results, err := store.CommitAll(ctx, batches)
 	if err != nil {
 		return err
@@ -80,54 +156,43 @@ func (a *application) commitAll(ctx context.Context, store AtomicStore, batches 
 	return nil
 }
 
-// stages applies the stages in order and stops at the first that fails.
-func (a *application) stages(ctx context.Context, stages []Stage) error {
+// commitStages applies the stages in order, the batches of one in parallel. It
+// stops after the first stage with a failed batch, and returns the error of the
+// first one in the stage's order.
+func (a *application) commitStages(ctx context.Context, stages []Stage) error {
 	for _, stage := range stages {
-		if err := a.stage(ctx, stage); err != nil {
-			return err
+		results := make([][]ETag, len(stage))
+		errs := make([]error, len(stage))
+		commit := func(i int) { results[i], errs[i] = a.store.Commit(ctx, a.resolve(stage[i])) }
+		var group sync.WaitGroup
+		for i := 1; i < len(stage); i++ {
+			group.Go(func() { commit(i) })
+		}
+		if len(stage) > 0 {
+			commit(0)
+		}
+		group.Wait()
+
+		var failed error
+		for i, err := range errs {
+			if err == nil {
+				a.note(stage[i], results[i])
+			} else if failed == nil {
+				failed = err
+			}
+		}
+		if failed != nil {
+			return failed
 		}
 	}
 	return nil
 }
 
-// stage applies the batches in parallel and waits for all. It returns the error
-// of the first failed batch in the stage's order.
-func (a *application) stage(ctx context.Context, stage Stage) error {
-	resolved := make([]Batch, len(stage))
-	for i, batch := range stage {
-		resolved[i] = a.resolve(batch)
-	}
-	results := make([][]ETag, len(stage))
-	errs := make([]error, len(stage))
-	var group sync.WaitGroup
-	for i := 1; i < len(stage); i++ {
-		group.Go(func() { results[i], errs[i] = a.store.Commit(ctx, resolved[i]) })
-	}
-	if len(stage) > 0 {
-		results[0], errs[0] = a.store.Commit(ctx, resolved[0])
-	}
-	group.Wait()
-
-	var first error
-	for i, err := range errs {
-		if err == nil {
-			a.note(stage[i], results[i])
-		} else if first == nil {
-			first = err
-		}
-	}
-	return first
-}
-
 // resolve returns the batch with each Own replaced by the version written.
 func (a *application) resolve(batch Batch) Batch {
-	owns := func(op Op) bool { return op.ETag == Own }
-	if !slices.ContainsFunc(batch, owns) {
-		return batch
-	}
 	batch = slices.Clone(batch)
 	for i := range batch {
-		if owns(batch[i]) {
+		if batch[i].ETag == Own {
 			batch[i].ETag = a.etags[batch[i].Key]
 		}
 	}

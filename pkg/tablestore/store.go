@@ -2,6 +2,7 @@ package tablestore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -12,6 +13,9 @@ type Key struct {
 	Partition string
 	Row       string
 }
+
+// String returns the key as table/partition/row, for messages.
+func (k Key) String() string { return k.Table + "/" + k.Partition + "/" + k.Row }
 
 // ETag is the opaque version of a stored row. Two writes of a row never give it
 // the same ETag, even if the content is the same. The zero value names no
@@ -43,6 +47,29 @@ const (
 	// leave a row that is inserted while the batch is under way.
 	Discard
 )
+
+// String returns the verb's name.
+func (v Verb) String() string {
+	switch v {
+	case Insert:
+		return "insert"
+	case Replace:
+		return "replace"
+	case Delete:
+		return "delete"
+	case Put:
+		return "put"
+	case Discard:
+		return "discard"
+	}
+	return fmt.Sprintf("verb(%d)", uint8(v))
+}
+
+// writes reports whether the row exists after the verb.
+func (v Verb) writes() bool { return v == Insert || v == Replace || v == Put }
+
+// conditional reports whether the verb carries an ETag.
+func (v Verb) conditional() bool { return v == Replace || v == Delete }
 
 // Op is one write of a [Batch].
 type Op struct {
@@ -116,25 +143,85 @@ type AtomicStore interface {
 	CommitAll(ctx context.Context, batches []Batch) ([][]ETag, error)
 }
 
-// String returns the verb's name.
-func (v Verb) String() string {
-	switch v {
-	case Insert:
-		return "insert"
-	case Replace:
-		return "replace"
-	case Delete:
-		return "delete"
-	case Put:
-		return "put"
-	case Discard:
-		return "discard"
-	}
-	return fmt.Sprintf("verb(%d)", uint8(v))
+// Walk selects the rows of a whole table after a key, in ascending order of
+// partition and row.
+type Walk struct {
+	Table string
+	// Partition and Row are the key of the last row read, both empty for the
+	// first page.
+	Partition string
+	Row       string
+	// Limit is the greatest number of rows on one page; 0 leaves it to the
+	// store.
+	Limit int
 }
 
-// writes reports whether the row exists after the verb.
-func (v Verb) writes() bool { return v == Insert || v == Replace || v == Put }
+// Walker is a store that can read whole tables, for audits. It is not for
+// serving requests: the cost of a walk grows with the table.
+type Walker interface {
+	// Walk returns one page of rows, none at the end of the table. A row that
+	// exists from the beginning of a walk to its end is returned once. The
+	// errors are those of [Store].Scan.
+	Walk(ctx context.Context, walk Walk) ([]Row, error)
+}
 
-// conditional reports whether the verb carries an ETag.
-func (v Verb) conditional() bool { return v == Replace || v == Delete }
+// First reports whether the walk begins at the table's first row.
+func (w Walk) First() bool { return w.Partition == "" }
+
+// After returns the walk's next page, after the last of these rows.
+func (w Walk) After(rows []Row) Walk {
+	last := rows[len(rows)-1].Key
+	w.Partition, w.Row = last.Partition, last.Row
+	return w
+}
+
+var (
+	// ErrNotFound is returned by Get when there is no such row.
+	ErrNotFound = errors.New("row not found")
+
+	// ErrConflict is wrapped by the error of a write whose precondition did not
+	// hold and which wrote nothing. [ConflictError] names the row.
+	ErrConflict = errors.New("conflict")
+
+	// ErrUnknown is returned by a write with unknown outcome: it may have been
+	// applied, and a request that is still under way may yet be. Only reading a
+	// row of the write can tell.
+	ErrUnknown = errors.New("outcome of the write is unknown")
+
+	// ErrUnavailable is returned when the store did not accept the request
+	// because it is unreachable, overloaded, full or closed. Nothing was
+	// written.
+	ErrUnavailable = errors.New("store is unavailable")
+
+	// ErrInvalid is returned for a request that breaks the port's rules, such
+	// as a batch over two partitions. It is a defect of the caller.
+	ErrInvalid = errors.New("invalid store request")
+
+	// ErrTooLarge is returned for a row or batch over the port's limits.
+	ErrTooLarge = errors.New("row or batch is too large")
+
+	// ErrCorrupt is returned for stored bytes that the driver cannot have
+	// written.
+	ErrCorrupt = errors.New("stored row cannot be decoded")
+)
+
+// ConflictError is the drivers' [ErrConflict], with the row if the store names
+// it.
+type ConflictError struct {
+	// Key is the first row in the order of the batch whose precondition did
+	// not hold; the zero Key if the store does not say.
+	Key Key
+	// Verb is the op's verb.
+	Verb Verb
+}
+
+// Error names the row.
+func (e *ConflictError) Error() string {
+	if e.Key == (Key{}) {
+		return "conflict on a row of the batch"
+	}
+	return fmt.Sprintf("conflict: %s %s", e.Verb, e.Key)
+}
+
+// Unwrap makes every ConflictError an [ErrConflict].
+func (e *ConflictError) Unwrap() error { return ErrConflict }

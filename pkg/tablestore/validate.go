@@ -1,11 +1,49 @@
 package tablestore
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"time"
+	"unicode/utf8"
+)
 
-// String returns the key as table/partition/row, for messages.
-func (k Key) String() string {
-	return k.Table + "/" + k.Partition + "/" + k.Row
-}
+// The port's limits. They are those of Azure Tables, or stricter, and the same
+// for every driver: what one store accepts, all accept.
+const (
+	// MaxBatchOps is the greatest number of writes in a batch.
+	MaxBatchOps = 100
+
+	// MaxBatchBytes is the largest [BatchBytes] of a batch.
+	MaxBatchBytes = 4 << 20
+
+	// MaxRowBytes is the largest [RowBytes] of a row.
+	MaxRowBytes = 1 << 20
+
+	// MaxProperties is the greatest number of properties of a row.
+	MaxProperties = 252
+
+	// MaxPropertyBytes is the greatest length of a value of raw bytes.
+	MaxPropertyBytes = 64 << 10
+
+	// MaxStringUnits is the greatest length of a string value in UTF-16 code
+	// units.
+	MaxStringUnits = 32 << 10
+
+	// MaxKeyBytes is the longest partition key and the longest row key, in bytes.
+	MaxKeyBytes = 512
+
+	// MaxNameBytes is the longest property name, in bytes.
+	MaxNameBytes = 255
+)
+
+// The range of times that every driver can store.
+var (
+	minTime = time.Date(1601, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
+	maxTime = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli() - 1
+)
+
+// notWritten is why an [Own] is invalid.
+const notWritten = "no earlier stage wrote this row"
 
 // Validate reports the first rule of the port that the key breaks, as an
 // error that wraps [ErrInvalid].
@@ -28,35 +66,51 @@ func (q Query) Validate() error {
 	return nil
 }
 
+// Validate reports the first rule of the port that the walk breaks, as an error
+// that wraps [ErrInvalid].
+func (w Walk) Validate() error {
+	if err := validateTable(w.Table); err != nil {
+		return fmt.Errorf("walk: %w", err)
+	}
+	if w.Partition != "" || w.Row != "" {
+		key := Key{Table: w.Table, Partition: w.Partition, Row: w.Row}
+		if err := key.Validate(); err != nil {
+			return fmt.Errorf("walk: %w", err)
+		}
+	}
+	if w.Limit < 0 {
+		return fmt.Errorf("walk: %w: negative limit %d", ErrInvalid, w.Limit)
+	}
+	return nil
+}
+
 // Validate reports the first rule of the port that the batch breaks: an error
 // that wraps [ErrInvalid], or [ErrTooLarge] if a size is exceeded, and names
 // the row and the property. Drivers call it before they write.
 //
 // [Apply] resolves [Own], and [AtomicStore] resolves it across batches; it is
 // invalid in a single batch.
-func (b Batch) Validate() error {
-	if err := b.validate(); err != nil {
-		return err
-	}
-	for i := range b {
-		if b[i].ETag == Own {
-			return b[i].fault(ErrInvalid, "no earlier stage wrote this row")
-		}
-	}
-	return nil
-}
+func (b Batch) Validate() error { return ValidateAll([]Batch{b}) }
 
 // ValidateAll is [Batch.Validate] for the batches of one
 // [AtomicStore.CommitAll], where [Own] may name a row that an earlier batch
 // writes.
 func ValidateAll(batches []Batch) error {
 	written := map[Key]bool{}
-	for _, batch := range batches {
+	for n, batch := range batches {
 		if err := batch.validate(); err != nil {
 			return err
 		}
-		if err := batch.followOwn(written); err != nil {
-			return err
+		for i := range batch {
+			if op := &batch[i]; op.ETag == Own && !written[op.Key] {
+				return op.fault(ErrInvalid, notWritten)
+			}
+		}
+		if n == len(batches)-1 {
+			break
+		}
+		for i := range batch {
+			written[batch[i].Key] = batch[i].Verb.writes()
 		}
 	}
 	return nil
@@ -67,9 +121,9 @@ func (b Batch) validate() error {
 	if len(b) == 0 {
 		return fmt.Errorf("%w: empty batch", ErrInvalid)
 	}
+	table, partition := b[0].Key.Table, b[0].Key.Partition
 	if len(b) > MaxBatchOps {
-		return fmt.Errorf("%w: batch of %d ops on %s/%s, limit %d",
-			ErrTooLarge, len(b), b[0].Key.Table, b[0].Key.Partition, MaxBatchOps)
+		return fmt.Errorf("%w: batch of %d ops on %s/%s, limit %d", ErrTooLarge, len(b), table, partition, MaxBatchOps)
 	}
 	seen := make(map[string]struct{}, len(b))
 	small := true
@@ -77,8 +131,8 @@ func (b Batch) validate() error {
 		op := &b[i]
 		fits := op.surelyFits()
 		small = small && fits
-		if op.Key.Table != b[0].Key.Table || op.Key.Partition != b[0].Key.Partition {
-			return op.fault(ErrInvalid, "batch began on partition %s/%s", b[0].Key.Table, b[0].Key.Partition)
+		if op.Key.Table != table || op.Key.Partition != partition {
+			return op.fault(ErrInvalid, "batch began on partition %s/%s", table, partition)
 		}
 		if _, twice := seen[op.Key.Row]; twice {
 			return op.fault(ErrInvalid, "row is twice in one batch")
@@ -92,22 +146,7 @@ func (b Batch) validate() error {
 		return nil
 	}
 	if size := BatchBytes(b); size > MaxBatchBytes {
-		return fmt.Errorf("%w: batch on %s/%s counts %d bytes, limit %d",
-			ErrTooLarge, b[0].Key.Table, b[0].Key.Partition, size, MaxBatchBytes)
-	}
-	return nil
-}
-
-// followOwn checks that each Own names a row in written, and then adds the rows
-// that the batch writes and drops those that it removes.
-func (b Batch) followOwn(written map[Key]bool) error {
-	for i := range b {
-		if b[i].ETag == Own && !written[b[i].Key] {
-			return b[i].fault(ErrInvalid, "no earlier stage wrote this row")
-		}
-	}
-	for i := range b {
-		written[b[i].Key] = b[i].Verb.writes()
+		return fmt.Errorf("%w: batch on %s/%s counts %d bytes, limit %d", ErrTooLarge, table, partition, size, MaxBatchBytes)
 	}
 	return nil
 }
@@ -122,15 +161,22 @@ func (op *Op) validate(small bool) error {
 	if err := op.Key.Validate(); err != nil {
 		return fmt.Errorf("%s %s: %w", op.Verb, op.Key, err)
 	}
-	if err := op.validateVerb(); err != nil {
-		return err
-	}
-	if len(op.Properties) > MaxProperties {
+	switch {
+	case op.Verb < Insert || op.Verb > Discard:
+		return op.fault(ErrInvalid, "unknown verb")
+	case op.Verb.conditional() && op.ETag == "":
+		return op.fault(ErrInvalid, "needs an ETag")
+	case !op.Verb.conditional() && op.ETag != "":
+		return op.fault(ErrInvalid, "takes no ETag")
+	case !op.Verb.writes() && len(op.Properties) > 0:
+		return op.fault(ErrInvalid, "takes no properties")
+	case len(op.Properties) > MaxProperties:
 		return op.fault(ErrTooLarge, "%d properties, limit %d", len(op.Properties), MaxProperties)
 	}
 	for i := range op.Properties {
 		p := &op.Properties[i]
-		if op.Properties[:i].has(p.Name) {
+		// Rows are so small that a search beats a set.
+		if slices.ContainsFunc(op.Properties[:i], func(earlier Property) bool { return earlier.Name == p.Name }) {
 			return op.fault(ErrInvalid, "property %q is there twice", p.Name)
 		}
 		if class, reason := p.fault(); class != nil {
@@ -146,17 +192,190 @@ func (op *Op) validate(small bool) error {
 	return nil
 }
 
-// validateVerb checks that the op carries what its verb needs and no more.
-func (op *Op) validateVerb() error {
+// fault returns the class of the first rule that the property breaks and the
+// reason, or nil if it is valid.
+func (p *Property) fault() (class error, reason string) { //nolint:revive,staticcheck // A class, not an outcome.
+	v := &p.Value
 	switch {
-	case op.Verb < Insert || op.Verb > Discard:
-		return op.fault(ErrInvalid, "unknown verb")
-	case op.Verb.conditional() && op.ETag == "":
-		return op.fault(ErrInvalid, "needs an ETag")
-	case !op.Verb.conditional() && op.ETag != "":
-		return op.fault(ErrInvalid, "takes no ETag")
-	case !op.Verb.writes() && len(op.Properties) > 0:
-		return op.fault(ErrInvalid, "takes no properties")
+	case len(p.Name) > MaxNameBytes:
+		return ErrTooLarge, fmt.Sprintf("has a name of %d bytes, limit %d", len(p.Name), MaxNameBytes)
+	case !validName(p.Name):
+		return ErrInvalid, "has a name that does not match [A-Za-z_][A-Za-z0-9_]*"
+	case p.Name == "PartitionKey" || p.Name == "RowKey" || p.Name == "Timestamp":
+		return ErrInvalid, "has a reserved name"
+	case v.kind < KindString || v.kind > KindBytes:
+		return ErrInvalid, "has no value"
+	case v.kind == KindString && !utf8.ValidString(v.str):
+		return ErrInvalid, "is not valid UTF-8"
+	case v.kind == KindBytes && len(v.bin) > MaxPropertyBytes:
+		return ErrTooLarge, fmt.Sprintf("holds %d bytes, limit %d", len(v.bin), MaxPropertyBytes)
+	case v.kind == KindTime && (v.num < minTime || v.num > maxTime):
+		return ErrInvalid, "is a time outside the years 1601 to 9999"
+	}
+	// A UTF-8 byte is at most one UTF-16 unit, so most strings need no count.
+	if len(v.str) > MaxStringUnits {
+		if units := utf16Units(v.str); units > MaxStringUnits {
+			return ErrTooLarge, fmt.Sprintf("is a string of %d UTF-16 units, limit %d", units, MaxStringUnits)
+		}
+	}
+	return nil, ""
+}
+
+func validName(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return name != ""
+}
+
+func validatePartition(table, partition string) error {
+	if err := validateTable(table); err != nil {
+		return err
+	}
+	return validateKeyPart("partition key", partition)
+}
+
+func validateTable(table string) error {
+	legal := len(table) >= 3 && len(table) <= 63 && table[0] >= 'a' && table != "tables"
+	for i := range len(table) {
+		c := table[i]
+		legal = legal && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9')
+	}
+	if !legal {
+		return fmt.Errorf("%w: table name %q is not 3 to 63 lower-case letters and digits that begin with a letter",
+			ErrInvalid, table)
 	}
 	return nil
+}
+
+func validateKeyPart(what, part string) error {
+	if part == "" {
+		return fmt.Errorf("%w: empty %s", ErrInvalid, what)
+	}
+	if len(part) > MaxKeyBytes {
+		return fmt.Errorf("%w: %s of %d bytes, limit %d", ErrTooLarge, what, len(part), MaxKeyBytes)
+	}
+	for i := range len(part) {
+		if c := part[i]; !plain(c) && c != escapeMark && c != separator {
+			return fmt.Errorf("%w: byte %#02x in the %s %q: build it with Escape and Join", ErrInvalid, c, what, part)
+		}
+	}
+	return nil
+}
+
+// Sizes of the parts of a row and an op, in bytes.
+const (
+	rowOverhead      = 4 + 2*(MaxKeyBytes+MaxKeyBytes)
+	propertyOverhead = 8
+	opOverhead       = 1 << 10
+	annotation       = 40
+	scalar           = 32 // The longest number or time, or the quotes of a string.
+	escaped          = 6  // The longest form of one byte in a JSON string.
+)
+
+// RowBytes returns the size of a row with these properties as Azure Tables
+// counts it: two bytes for each UTF-16 code unit of names and strings, plus a
+// fixed cost per property. The keys count with their greatest length, so the
+// result does not depend on the row's key. A row fits if it is at most
+// [MaxRowBytes].
+func RowBytes(properties Properties) int {
+	size := rowOverhead
+	for i := range properties {
+		size += propertyOverhead + 2*len(properties[i].Name)
+		switch v := &properties[i].Value; v.kind {
+		case KindString:
+			size += 4 + 2*utf16Units(v.str)
+		case KindBytes:
+			size += 4 + len(v.bin)
+		case KindBool:
+			size++
+		default:
+			size += 8
+		}
+	}
+	return size
+}
+
+// BatchBytes returns an upper bound of the batch's size on the wire, where
+// strings are JSON and raw bytes are base64. A batch fits if it is at most
+// [MaxBatchBytes].
+func BatchBytes(batch Batch) int {
+	size := 0
+	for i := range batch {
+		size += OpBytes(batch[i])
+	}
+	return size
+}
+
+// OpBytes returns what the op adds to [BatchBytes] of its batch.
+func OpBytes(op Op) int {
+	size := op.fixedBytes()
+	for i := range op.Properties {
+		size += annotation + 2*len(op.Properties[i].Name)
+		switch v := &op.Properties[i].Value; v.kind {
+		case KindString:
+			size += 2 + jsonBytes(v.str)
+		case KindBytes:
+			size += 2 + (len(v.bin)+2)/3*4
+		default:
+			size += scalar
+		}
+	}
+	return size
+}
+
+// surelyFits reports whether the op is so small that neither its row nor its
+// share of a full batch can exceed a limit, whatever characters it holds. Most
+// ops are, and counting characters costs more than the other checks.
+func (op *Op) surelyFits() bool {
+	longest := op.fixedBytes()
+	for i := range op.Properties {
+		p := &op.Properties[i]
+		longest += annotation + 2*len(p.Name) + scalar + escaped*len(p.Value.str) + 2*len(p.Value.bin)
+		if longest > MaxBatchBytes/MaxBatchOps {
+			return false
+		}
+	}
+	return true
+}
+
+// fixedBytes returns the op's size on the wire without its properties. A key is
+// in the body and, percent-encoded, in the address.
+func (op *Op) fixedBytes() int {
+	return opOverhead + len(op.ETag) + 4*(len(op.Key.Partition)+len(op.Key.Row))
+}
+
+// utf16Units returns the number of UTF-16 code units of s, which is valid UTF-8.
+func utf16Units(s string) int {
+	units := 0
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 0xF0: // the first of four bytes: two units
+			units += 2
+		case c&0xC0 != 0x80: // the first byte of any other character
+			units++
+		}
+	}
+	return units
+}
+
+// jsonBytes returns the length of s inside a JSON string, where markup
+// characters and line separators are escaped as well.
+func jsonBytes(s string) int {
+	size := 0
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			size += 2
+		case r < 0x20 || r == '<' || r == '>' || r == '&' || r == '\u2028' || r == '\u2029':
+			size += 6
+		default:
+			size += utf8.RuneLen(r)
+		}
+	}
+	return size
 }

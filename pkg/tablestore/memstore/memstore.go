@@ -5,6 +5,7 @@
 package memstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,11 +15,9 @@ import (
 	"github.com/tidwall/btree"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/internal/fold"
 )
 
-// maxPage is the greatest number of rows on one page of a scan, as in Azure
-// Tables.
+// maxPage is the greatest number of rows on one page, as in Azure Tables.
 const maxPage = 1000
 
 var errClosed = errors.New("memory store is closed")
@@ -35,16 +34,31 @@ type Options struct {
 func New(options Options) tablestore.Store {
 	mem := &store{rows: btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})}
 	if options.Split {
-		return split{mem}
+		return split{mem, mem}
 	}
 	return mem
 }
 
 // split hides CommitAll.
-type split struct{ tablestore.Store }
+type split struct {
+	tablestore.Store
+	tablestore.Walker
+}
 
-// row is a stored row. Its content is encoded so that no caller shares memory
-// with the store.
+type store struct {
+	mu     sync.RWMutex
+	rows   *btree.BTreeG[*row]
+	etags  uint64
+	closed bool
+}
+
+var (
+	_ tablestore.AtomicStore = (*store)(nil)
+	_ tablestore.Walker      = (*store)(nil)
+)
+
+// row is a stored row, which never changes. Its content is encoded so that no
+// caller shares memory with the store.
 type row struct {
 	key  tablestore.Key
 	etag tablestore.ETag
@@ -61,11 +75,13 @@ func less(a, b *row) bool {
 	return a.key.Row < b.key.Row
 }
 
-type store struct {
-	mu     sync.RWMutex
-	rows   *btree.BTreeG[*row]
-	etags  uint64
-	closed bool
+// decode returns a copy of the row that the caller owns.
+func (r *row) decode() (tablestore.Row, error) {
+	properties, err := tablestore.DecodeProperties(r.data)
+	if err != nil {
+		return tablestore.Row{}, fmt.Errorf("row %s: %w", r.key, err)
+	}
+	return tablestore.Row{Key: r.key, ETag: r.etag, Properties: properties}, nil
 }
 
 // usable returns why the store must refuse a request, or nil. The caller holds
@@ -85,24 +101,16 @@ func (s *store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, er
 	if err := key.Validate(); err != nil {
 		return tablestore.Row{}, err
 	}
-	stored, err := s.lookUp(ctx, key)
-	if err != nil {
-		return tablestore.Row{}, err
-	}
-	return stored.decode()
-}
-
-func (s *store) lookUp(ctx context.Context, key tablestore.Key) (*row, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if err := s.usable(ctx); err != nil {
-		return nil, err
+		return tablestore.Row{}, err
 	}
 	stored, ok := s.rows.Get(&row{key: key})
 	if !ok {
-		return nil, fmt.Errorf("%w: %s", tablestore.ErrNotFound, key)
+		return tablestore.Row{}, fmt.Errorf("%w: %s", tablestore.ErrNotFound, key)
 	}
-	return stored, nil
+	return stored.decode()
 }
 
 // Scan implements [tablestore.Store].
@@ -110,76 +118,92 @@ func (s *store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pa
 	if err := query.Validate(); err != nil {
 		return tablestore.Page{}, err
 	}
-	stored, next, err := s.collect(ctx, query)
+	from := tablestore.Key{Table: query.Table, Partition: query.Partition, Row: max(query.From, query.Continue)}
+	rows, more, err := s.collect(ctx, from, query.Limit, func(key tablestore.Key) bool {
+		return key.Table == query.Table && key.Partition == query.Partition && (query.To == "" || key.Row < query.To)
+	})
 	if err != nil {
 		return tablestore.Page{}, err
 	}
-	page := tablestore.Page{Next: next, Rows: make([]tablestore.Row, len(stored))}
-	for i := range stored {
-		if page.Rows[i], err = stored[i].decode(); err != nil {
-			return tablestore.Page{}, err
-		}
+	page := tablestore.Page{Rows: rows}
+	if more {
+		// Right after the last row rather than at the next one: a row that is
+		// inserted between the two belongs to the next page.
+		page.Next = rows[len(rows)-1].Key.Row + "\x00"
 	}
 	return page, nil
 }
 
-// collect returns the rows of one page and the start of the next. Stored rows
-// are never changed in place, so callers read them without the lock.
-func (s *store) collect(ctx context.Context, query tablestore.Query) (found []*row, next string, err error) {
+// Walk implements [tablestore.Walker].
+func (s *store) Walk(ctx context.Context, walk tablestore.Walk) ([]tablestore.Row, error) {
+	if err := walk.Validate(); err != nil {
+		return nil, err
+	}
+	from := tablestore.Key{Table: walk.Table, Partition: walk.Partition, Row: walk.Row}
+	if !walk.First() {
+		from.Row += "\x00" // Right after the last row.
+	}
+	rows, _, err := s.collect(ctx, from, walk.Limit, func(key tablestore.Key) bool { return key.Table == walk.Table })
+	return rows, err
+}
+
+// collect returns the rows from that key on while in holds, at most one page of
+// them, and whether more follow.
+func (s *store) collect(
+	ctx context.Context, from tablestore.Key, limit int, in func(key tablestore.Key) bool,
+) (rows []tablestore.Row, more bool, err error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if err := s.usable(ctx); err != nil {
-		return nil, "", err
+		return nil, false, err
 	}
-	limit := maxPage
-	if query.Limit > 0 {
-		limit = min(limit, query.Limit)
-	}
-	first := tablestore.Key{Table: query.Table, Partition: query.Partition, Row: max(query.From, query.Continue)}
-	s.rows.Ascend(&row{key: first}, func(r *row) bool {
-		if r.key.Table != query.Table || r.key.Partition != query.Partition ||
-			query.To != "" && r.key.Row >= query.To {
+	limit = min(cmp.Or(limit, maxPage), maxPage)
+	rows = []tablestore.Row{}
+	s.rows.Ascend(&row{key: from}, func(r *row) bool {
+		if !in(r.key) {
 			return false
 		}
-		if len(found) == limit {
-			// Right after the last row rather than at this one: a row that is
-			// inserted between the two belongs to the next page.
-			next = found[limit-1].key.Row + "\x00"
+		if more = len(rows) == limit; more {
 			return false
 		}
-		found = append(found, r)
-		return true
+		var decoded tablestore.Row
+		decoded, err = r.decode()
+		rows = append(rows, decoded)
+		return err == nil
 	})
-	return found, next, nil
-}
-
-// decode returns a copy of the row that the caller owns.
-func (r *row) decode() (tablestore.Row, error) {
-	properties, err := tablestore.DecodeProperties(r.data)
-	if err != nil {
-		return tablestore.Row{}, fmt.Errorf("row %s: %w", r.key, err)
-	}
-	return tablestore.Row{Key: r.key, ETag: r.etag, Properties: properties}, nil
+	return rows, more, err
 }
 
 // Commit implements [tablestore.Store].
 func (s *store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	return fold.Apply(s.write).Commit(ctx, batch)
+	etags, err := s.CommitAll(ctx, []tablestore.Batch{batch})
+	if err != nil {
+		return nil, err
+	}
+	return etags[0], nil
 }
 
 // CommitAll implements [tablestore.AtomicStore].
 func (s *store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
-	return fold.Apply(s.write).CommitAll(ctx, batches)
-}
-
-// write applies all valid batches or none.
-func (s *store) write(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+	if err := tablestore.ValidateAll(batches); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
 		return nil, err
 	}
-	writes, etags, err := fold.Fold(batches, fold.Input{Current: s.current, Next: s.nextETag})
+	current := func(key tablestore.Key) (tablestore.ETag, error) {
+		if stored, ok := s.rows.Get(&row{key: key}); ok {
+			return stored.etag, nil
+		}
+		return "", nil
+	}
+	next := func() tablestore.ETag {
+		s.etags++
+		return tablestore.ETag(strconv.FormatUint(s.etags, 16))
+	}
+	writes, etags, err := tablestore.Fold(batches, current, next)
 	if err != nil {
 		return nil, err
 	}
@@ -193,18 +217,6 @@ func (s *store) write(ctx context.Context, batches []tablestore.Batch) ([][]tabl
 		s.rows.Set(&row{key: write.Key, etag: write.ETag, data: data})
 	}
 	return etags, nil
-}
-
-func (s *store) current(key tablestore.Key) (tablestore.ETag, error) {
-	if stored, ok := s.rows.Get(&row{key: key}); ok {
-		return stored.etag, nil
-	}
-	return "", nil
-}
-
-func (s *store) nextETag() tablestore.ETag {
-	s.etags++
-	return tablestore.ETag(strconv.FormatUint(s.etags, 16))
 }
 
 // Close implements [tablestore.Store]. All rows are lost.

@@ -8,17 +8,23 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/internal/fold"
 )
 
 // Commit implements [tablestore.Store].
 func (s *Store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	return fold.Apply(s.write).Commit(ctx, batch)
+	etags, err := s.CommitAll(ctx, []tablestore.Batch{batch})
+	if err != nil {
+		return nil, err
+	}
+	return etags[0], nil
 }
 
 // CommitAll implements [tablestore.AtomicStore].
 func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
-	return fold.Apply(s.write).CommitAll(ctx, batches)
+	if err := tablestore.ValidateAll(batches); err != nil {
+		return nil, err
+	}
+	return s.write(ctx, batches)
 }
 
 // write applies all valid batches or none, and waits until they are durable.
@@ -34,7 +40,7 @@ func (s *Store) write(ctx context.Context, batches []tablestore.Batch) ([][]tabl
 	if err := lockAll(ctx, set, s.latch); err != nil {
 		return nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
 	}
-	writes, etags, err := fold.Fold(batches, fold.Input{Current: s.current, Next: s.nextETag})
+	writes, etags, err := tablestore.Fold(batches, s.current, s.nextETag)
 	if err != nil || len(writes) == 0 {
 		// The answer depends on rows that may not be durable yet.
 		seen := lasts(set)
@@ -53,7 +59,7 @@ func (s *Store) write(ctx context.Context, batches []tablestore.Batch) ([][]tabl
 // submit passes the writes to the engine and waits until they are durable. The
 // caller holds the stripes' locks; they are released as soon as the next writer
 // can see these writes. The writes go on if the caller gives up.
-func (s *Store) submit(ctx context.Context, set []*stripe, writes []fold.Write) error {
+func (s *Store) submit(ctx context.Context, set []*stripe, writes []tablestore.RowWrite) error {
 	batch, err := s.batch(writes)
 	if err != nil {
 		unlockAll(set)
@@ -82,7 +88,7 @@ func (s *Store) submit(ctx context.Context, set []*stripe, writes []fold.Write) 
 
 // carry applies the batch to memory and appends it to the log, unlocks the
 // stripes, and passes the write to settleAll, which waits for the sync.
-func (s *Store) carry(set []*stripe, p *pending, batch *pebble.Batch, writes []fold.Write) {
+func (s *Store) carry(set []*stripe, p *pending, batch *pebble.Batch, writes []tablestore.RowWrite) {
 	err := s.db.ApplyNoSyncWait(batch, pebble.Sync)
 	s.cutGaps(writes)
 	unlockAll(set)
@@ -117,7 +123,7 @@ func (s *Store) settleAll() {
 }
 
 // cutGaps tells the skippers about rows that have become visible.
-func (s *Store) cutGaps(writes []fold.Write) {
+func (s *Store) cutGaps(writes []tablestore.RowWrite) {
 	for i := range writes {
 		if key := writes[i].Key; !writes[i].Removed() {
 			s.stripes.of(key.Table, key.Partition).skipper.put(key.Table, key.Partition, key.Row)
@@ -126,7 +132,7 @@ func (s *Store) cutGaps(writes []fold.Write) {
 }
 
 // batch returns the writes as a batch of the engine.
-func (s *Store) batch(writes []fold.Write) (*pebble.Batch, error) {
+func (s *Store) batch(writes []tablestore.RowWrite) (*pebble.Batch, error) {
 	batch := s.db.NewBatch()
 	for i := range writes {
 		write := &writes[i]

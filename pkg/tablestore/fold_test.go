@@ -1,4 +1,4 @@
-package fold_test
+package tablestore_test
 
 import (
 	"errors"
@@ -8,22 +8,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/internal/fold"
 )
 
-func key(row string) tablestore.Key {
-	return tablestore.Key{Table: "table", Partition: "p", Row: row}
+// versions returns the function that reads the stored versions of rows.
+func versions(stored map[string]tablestore.ETag) func(tablestore.Key) (tablestore.ETag, error) {
+	return func(k tablestore.Key) (tablestore.ETag, error) { return stored[k.Row], nil }
 }
 
-// input returns the Input of a store that holds these versions.
-func input(stored map[string]tablestore.ETag) fold.Input {
+// newETags returns a function that returns new1, new2 and so on.
+func newETags() func() tablestore.ETag {
 	count := 0
-	return fold.Input{
-		Current: func(k tablestore.Key) (tablestore.ETag, error) { return stored[k.Row], nil },
-		Next: func() tablestore.ETag {
-			count++
-			return tablestore.ETag(fmt.Sprint("new", count))
-		},
+	return func() tablestore.ETag {
+		count++
+		return tablestore.ETag(fmt.Sprint("new", count))
 	}
 }
 
@@ -31,14 +28,7 @@ func op(verb tablestore.Verb, row string, etag tablestore.ETag) tablestore.Batch
 	return tablestore.Batch{{Verb: verb, Key: key(row), ETag: etag}}
 }
 
-const (
-	insert  = tablestore.Insert
-	replace = tablestore.Replace
-	remove  = tablestore.Delete
-	put     = tablestore.Put
-	discard = tablestore.Discard
-	own     = tablestore.Own
-)
+const own = tablestore.Own
 
 func TestFold(t *testing.T) {
 	t.Parallel()
@@ -68,7 +58,7 @@ func TestFold(t *testing.T) {
 		"conflict after good ones":       {[]tablestore.Batch{op(put, "a", ""), op(insert, "old", "")}, nil, "insert old"},
 		"discard, then delete of stored": {[]tablestore.Batch{op(discard, "old", ""), op(remove, "old", "v1")}, nil, "delete old"},
 	} {
-		writes, etags, err := fold.Fold(test.batches, input(stored))
+		writes, etags, err := tablestore.Fold(test.batches, versions(stored), newETags())
 		var conflict *tablestore.ConflictError
 		if errors.As(err, &conflict); test.conflict != "" {
 			if conflict == nil || fmt.Sprint(conflict.Verb, " ", conflict.Key.Row) != test.conflict || writes != nil || etags != nil {
@@ -93,7 +83,7 @@ func TestFoldReturnsTheETagOfEveryOp(t *testing.T) {
 	t.Parallel()
 	batches := []tablestore.Batch{
 		{{Verb: put, Key: key("a")}, {Verb: discard, Key: key("b")}, {Verb: insert, Key: key("c")}}, op(replace, "a", own)}
-	_, etags, err := fold.Fold(batches, input(nil))
+	_, etags, err := tablestore.Fold(batches, versions(nil), newETags())
 	want := [][]tablestore.ETag{{"new1", "", "new2"}, {"new3"}}
 	if diff := cmp.Diff(want, etags); diff != "" || err != nil {
 		t.Errorf("ETags: %v (-want +got):\n%s", err, diff)
@@ -103,24 +93,23 @@ func TestFoldReturnsTheETagOfEveryOp(t *testing.T) {
 func TestFoldReadsEachRowOnceAndReturnsItsErrors(t *testing.T) {
 	t.Parallel()
 	reads := 0
-	in := input(nil)
-	in.Current = func(tablestore.Key) (tablestore.ETag, error) { reads++; return "", nil }
-	if _, _, err := fold.Fold([]tablestore.Batch{op(insert, "a", ""), op(put, "a", ""), op(discard, "a", "")}, in); err != nil || reads != 1 {
+	absent := func(tablestore.Key) (tablestore.ETag, error) { reads++; return "", nil }
+	batches := []tablestore.Batch{op(insert, "a", ""), op(put, "a", ""), op(discard, "a", "")}
+	if _, _, err := tablestore.Fold(batches, absent, newETags()); err != nil || reads != 1 {
 		t.Errorf("%d reads, %v, want one", reads, err)
 	}
 	failure := errors.New("disk")
-	in.Current = func(tablestore.Key) (tablestore.ETag, error) { return "", failure }
-	if _, _, err := fold.Fold([]tablestore.Batch{op(insert, "a", "")}, in); !errors.Is(err, failure) {
-		t.Errorf("fold: %v, want the error of Current", err)
+	broken := func(tablestore.Key) (tablestore.ETag, error) { return "", failure }
+	if _, _, err := tablestore.Fold(batches[:1], broken, newETags()); !errors.Is(err, failure) {
+		t.Errorf("fold: %v, want the error of the read", err)
 	}
 }
 
 func TestFoldReadsNoRowWithoutNeed(t *testing.T) {
 	t.Parallel()
-	in := input(nil)
-	in.Current = func(key tablestore.Key) (tablestore.ETag, error) { return "", fmt.Errorf("read of %s", key) }
+	refuse := func(key tablestore.Key) (tablestore.ETag, error) { return "", fmt.Errorf("read of %s", key) }
 	batches := []tablestore.Batch{op(put, "a", ""), op(replace, "a", own), op(discard, "b", ""), op(insert, "b", "")}
-	writes, _, err := fold.Fold(batches, in)
+	writes, _, err := tablestore.Fold(batches, refuse, newETags())
 	if err != nil || len(writes) != 2 {
 		t.Errorf("%v, %v, want two writes and no read", writes, err)
 	}
