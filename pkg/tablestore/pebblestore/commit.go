@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"slices"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -19,16 +22,12 @@ func (s *Store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestor
 	return etags[0], nil
 }
 
-// CommitAll implements [tablestore.AtomicStore].
+// CommitAll implements [tablestore.AtomicStore]. It returns once the write is
+// durable. If the caller gives up first, the write goes on.
 func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
 	if err := tablestore.ValidateAll(batches); err != nil {
 		return nil, err
 	}
-	return s.write(ctx, batches)
-}
-
-// write applies all valid batches or none, and waits until they are durable.
-func (s *Store) write(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
@@ -43,93 +42,64 @@ func (s *Store) write(ctx context.Context, batches []tablestore.Batch) ([][]tabl
 	writes, etags, err := tablestore.Fold(batches, s.current, s.nextETag)
 	if err != nil || len(writes) == 0 {
 		// The answer depends on rows that may not be durable yet.
-		seen := lasts(set)
+		seen := lasts(set...)
 		unlockAll(set)
-		if err := s.durable(ctx, seen...); err != nil {
+		if err := s.awaitDurable(ctx, seen); err != nil {
 			return nil, err
 		}
 		return etags, err
 	}
-	if err := s.submit(ctx, set, writes); err != nil {
-		return nil, err
-	}
-	return etags, nil
-}
-
-// submit passes the writes to the engine and waits until they are durable. The
-// caller holds the stripes' locks; they are released as soon as the next writer
-// can see these writes. The writes go on if the caller gives up.
-func (s *Store) submit(ctx context.Context, set []*stripe, writes []tablestore.RowWrite) error {
 	batch, err := s.batch(writes)
 	if err != nil {
 		unlockAll(set)
-		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
 	}
-	s.space.wrote(batch.Len())
-	p := &pending{done: make(chan struct{})}
-	announce(set, p)
-	// The engine blocks while it waits for the disk, even after the caller's
-	// context has ended.
+	s.space.written.Add(uint64(batch.Len()))
+	p := &pending{done: make(chan struct{}), stripes: set, batch: batch}
+	p.announce()
+	// In a goroutine: the engine blocks while it waits for the disk, even after
+	// the caller's context has ended.
 	s.running.Add(1)
-	go s.carry(set, p, batch, writes)
+	go func() {
+		p.err = s.db.ApplyNoSyncWait(batch, pebble.Sync)
+		for i := range writes {
+			if key := writes[i].Key; !writes[i].Removed() {
+				s.stripes.of(key.Table, key.Partition).skipper.put(key.Table, key.Partition, key.Row)
+			}
+		}
+		unlockAll(set) // The next writer sees these writes.
+		s.applied <- p
+	}()
 
 	select {
 	case <-p.done:
 		if !s.latch.tripped() {
-			return nil
+			return etags, nil
 		}
-		return fmt.Errorf("%w: %w", tablestore.ErrUnknown, s.latch.failure())
+		err = s.latch.failure()
 	case <-s.latch.failed:
-		return fmt.Errorf("%w: %w", tablestore.ErrUnknown, s.latch.failure())
+		err = s.latch.failure()
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", tablestore.ErrUnknown, ctx.Err())
+		err = ctx.Err()
 	}
+	return nil, fmt.Errorf("%w: %w", tablestore.ErrUnknown, err)
 }
 
-// carry applies the batch to memory and appends it to the log, unlocks the
-// stripes, and passes the write to settleAll, which waits for the sync.
-func (s *Store) carry(set []*stripe, p *pending, batch *pebble.Batch, writes []tablestore.RowWrite) {
-	err := s.db.ApplyNoSyncWait(batch, pebble.Sync)
-	s.cutGaps(writes)
-	unlockAll(set)
-	s.applied <- applied{set: set, pending: p, batch: batch, err: err}
-}
-
-// applied is a write that waits for its sync.
-type applied struct {
-	set     []*stripe
-	pending *pending
-	batch   *pebble.Batch
-	err     error
-}
-
-// settleAll waits for the syncs of the writes in order. Concurrent writes share
-// a sync: it wakes this one goroutine, which then finds the next writes durable
-// without waiting. It ends when the channel is closed.
-func (s *Store) settleAll() {
-	for write := range s.applied {
-		err := write.err
-		if err == nil {
-			err = write.batch.SyncWait()
-		}
-		if err != nil {
-			s.latch.trip(fmt.Errorf("write to the log: %w", err))
-		} else {
-			_ = write.batch.Close() // It only releases memory.
-		}
-		settle(write.set, write.pending)
-		s.running.Done()
+// current returns the ETag of the row as the next write will find it.
+func (s *Store) current(key tablestore.Key) (tablestore.ETag, error) {
+	data, closer, err := s.lookUp(key)
+	if err != nil || closer == nil {
+		return "", err
 	}
+	etag, _, err := splitRow(data)
+	found := tablestore.ETag(etag)
+	if err = errors.Join(err, closer.Close()); err != nil {
+		return "", fmt.Errorf("row %s: %w", key, err)
+	}
+	return found, nil
 }
 
-// cutGaps tells the skippers about rows that have become visible.
-func (s *Store) cutGaps(writes []tablestore.RowWrite) {
-	for i := range writes {
-		if key := writes[i].Key; !writes[i].Removed() {
-			s.stripes.of(key.Table, key.Partition).skipper.put(key.Table, key.Partition, key.Row)
-		}
-	}
-}
+func (s *Store) nextETag() tablestore.ETag { return formatETag(s.header.epoch, s.writes.Add(1)) }
 
 // batch returns the writes as a batch of the engine.
 func (s *Store) batch(writes []tablestore.RowWrite) (*pebble.Batch, error) {
@@ -149,18 +119,144 @@ func (s *Store) batch(writes []tablestore.RowWrite) (*pebble.Batch, error) {
 	return batch, nil
 }
 
-// current returns the ETag of the row as the next write will find it.
-func (s *Store) current(key tablestore.Key) (tablestore.ETag, error) {
-	data, closer, err := s.lookUp(key)
-	if err != nil || closer == nil {
-		return "", err
+// maxUnsynced is how many applied writes can wait for awaitSyncs without
+// blocking their writers: more than the engine has under way.
+const maxUnsynced = 1024
+
+// awaitSyncs waits for the syncs of the writes in order. Concurrent writes share
+// a sync: it wakes this one goroutine, which then finds the next writes durable
+// without waiting. It ends when the channel is closed.
+func (s *Store) awaitSyncs() {
+	for p := range s.applied {
+		err := p.err
+		if err == nil {
+			err = p.batch.SyncWait()
+		}
+		if err != nil {
+			s.latch.trip(fmt.Errorf("write to the log: %w", err))
+		} else {
+			_ = p.batch.Close() // It only releases memory.
+		}
+		p.finish()
+		s.running.Done()
 	}
-	etag, _, err := splitRow(data)
-	found := tablestore.ETag(etag)
-	if err = errors.Join(err, closer.Close()); err != nil {
-		return "", fmt.Errorf("row %s: %w", key, err)
-	}
-	return found, nil
 }
 
-func (s *Store) nextETag() tablestore.ETag { return formatETag(s.header.epoch, s.writes.Add(1)) }
+// awaitDurable waits until these writes are on the disk. It returns an error if
+// they may never be.
+func (s *Store) awaitDurable(ctx context.Context, writes []*pending) error {
+	for _, write := range writes {
+		select {
+		case <-write.done:
+		case <-s.latch.failed:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, ctx.Err())
+		}
+	}
+	return s.healthy()
+}
+
+// pending is a write on its way to the disk.
+type pending struct {
+	done    chan struct{} // Closed when the write is durable, or the store has failed.
+	stripes []*stripe
+	batch   *pebble.Batch
+	err     error // Why the engine did not apply the batch.
+}
+
+// announce makes p the last write of its stripes, whose locks are held.
+func (p *pending) announce() {
+	for _, stripe := range p.stripes {
+		stripe.last.Store(p)
+	}
+}
+
+// finish closes done and removes p from each stripe whose last write it still is.
+func (p *pending) finish() {
+	close(p.done)
+	for _, stripe := range p.stripes {
+		stripe.last.CompareAndSwap(p, nil)
+	}
+}
+
+// stripeCount is the number of stripes: enough that two writers of different
+// partitions rarely share one.
+const stripeCount = 1024
+
+// stripe serialises the writes of the partitions that hash to it.
+type stripe struct {
+	order int // Its index.
+	// lock holds one token while a writer checks preconditions and applies its
+	// batch to memory, but not while the writer waits for the disk. It is a
+	// channel so that a waiting writer can stop when its context ends.
+	lock chan struct{}
+	// last is the latest write of the stripe that is not durable yet, or nil.
+	// It is set before any reader can see the write.
+	last atomic.Pointer[pending]
+	// skipper speeds up scans of the stripe's partitions.
+	skipper tombstoneSkipper
+}
+
+// stripes maps partitions to stripes.
+type stripes struct {
+	seed maphash.Seed
+	all  [stripeCount]*stripe
+}
+
+func newStripes() *stripes {
+	s := &stripes{seed: maphash.MakeSeed()}
+	for i := range s.all {
+		s.all[i] = &stripe{order: i, lock: make(chan struct{}, 1)}
+	}
+	return s
+}
+
+func (s *stripes) of(table, partition string) *stripe {
+	return s.all[maphash.Comparable(s.seed, [2]string{table, partition})%stripeCount]
+}
+
+// touched returns the stripes of the batches, each once, in the order in which
+// all writers lock them, so that no two writers deadlock.
+func (s *stripes) touched(batches []tablestore.Batch) []*stripe {
+	set := make([]*stripe, len(batches))
+	for i, batch := range batches {
+		set[i] = s.of(batch[0].Key.Table, batch[0].Key.Partition)
+	}
+	slices.SortFunc(set, func(a, b *stripe) int { return a.order - b.order })
+	return slices.Compact(set)
+}
+
+// lockAll takes all locks in order. If the context ends or the store fails
+// first, it releases what it took and returns the reason.
+func lockAll(ctx context.Context, set []*stripe, latch *latch) error {
+	for i, stripe := range set {
+		select {
+		case stripe.lock <- struct{}{}:
+			continue
+		case <-ctx.Done():
+			unlockAll(set[:i])
+			return ctx.Err()
+		case <-latch.failed:
+			unlockAll(set[:i])
+			return latch.cause
+		}
+	}
+	return nil
+}
+
+func unlockAll(set []*stripe) {
+	for _, stripe := range set {
+		<-stripe.lock
+	}
+}
+
+// lasts returns the pending writes of the stripes.
+func lasts(set ...*stripe) []*pending {
+	var found []*pending
+	for _, stripe := range set {
+		if p := stripe.last.Load(); p != nil {
+			found = append(found, p)
+		}
+	}
+	return found
+}

@@ -6,7 +6,7 @@ import "github.com/cockroachdb/pebble/v2"
 func (s *Store) SetHeader(header []byte) error { return s.db.Set(headerKey, header, pebble.Sync) }
 
 // Look checks the directory as the store does once a second.
-func (s *Store) Look() error { return s.folder.look() }
+func (s *Store) Look() error { return s.folder.checkFiles() }
 
 // WithMemTable returns the options with memtables of that size.
 func (o Options) WithMemTable(bytes uint64) Options {

@@ -4,24 +4,89 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
+	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// fence is the file system that pebble uses. When a write or sync of its log or
-// manifest fails, pebble panics or raises a fatal error, sometimes while it
-// holds its locks, which would end or hang the process.
+// latch records the first failure that the store cannot survive. It is never
+// reset: after a failed write or sync the content of the disk is unknown until
+// the directory is opened again.
+type latch struct {
+	failed chan struct{} // Closed by the first trip.
+	once   sync.Once
+	cause  error // Written before failed is closed, read only after.
+	logger *slog.Logger
+	folder *folder
+	// armed is false during Open: errors are then returned to the engine, and a
+	// failure is not logged.
+	armed atomic.Bool
+}
+
+func newLatch(logger *slog.Logger, folder *folder) *latch {
+	return &latch{failed: make(chan struct{}), logger: logger, folder: folder}
+}
+
+// trip fails the store with that cause, or with the loss of its directory, which
+// may be behind the cause. Later causes are ignored.
+func (l *latch) trip(cause error) {
+	l.once.Do(func() {
+		if lost := l.folder.check(); lost != nil {
+			cause = lost
+		}
+		l.cause = cause
+		close(l.failed)
+		if l.armed.Load() {
+			l.logger.Error("local store has failed and must be opened again", "error", cause)
+		}
+	})
+}
+
+// tripped reports whether the store has failed.
+func (l *latch) tripped() bool {
+	select {
+	case <-l.failed:
+		return true
+	default:
+		return false
+	}
+}
+
+// failure returns the error for callers. It is called only after the latch has
+// tripped.
+func (l *latch) failure() error { return &failure{l.cause} }
+
+// failure is the error of a store whose latch has tripped. It wraps the cause
+// without repeating its text, which is logged once.
+type failure struct{ cause error }
+
+// Error says what to do.
+func (f *failure) Error() string {
+	return "local store has failed and must be opened again: see the log"
+}
+
+// Unwrap returns the cause.
+func (f *failure) Unwrap() error { return f.cause }
+
+// fence is the file system that the engine uses. When a write or sync of its log
+// or manifest fails, the engine panics or raises a fatal error, sometimes while
+// it holds its locks, which would end or hang the process.
 //
 // The fence trips the latch instead. From then on it drops every write, sync,
-// rename and removal and reports success to pebble, which continues and can be
-// closed in order. Callers learn of the failure from the latch, which trips
-// before pebble sees the outcome, so no later write is acknowledged. The disk
+// rename and removal and reports success to the engine, which continues and can
+// be closed in order. Callers learn of the failure from the latch, which trips
+// before the engine sees the outcome, so no later write is acknowledged. The disk
 // keeps the state at the moment of the failure, as after a crash.
 //
-// Errors in sorted tables do not trip the latch: pebble survives those and
+// Errors in sorted tables do not trip the latch: the engine survives those and
 // retries.
 //
 // The fence also trips the latch when another directory is at the data
@@ -30,20 +95,17 @@ import (
 // writes that share the sync are acknowledged.
 type fence struct {
 	vfs.FS
-	latch  *latch
-	folder *folder
-	read   atomic.Pointer[string] // The store file that was last opened for reading.
-	// armed is false during Open: errors are then returned to pebble.
-	armed atomic.Bool
+	latch *latch
+	read  atomic.Pointer[string] // The store file that was last opened for reading.
 }
 
 // down reports whether all further writes are dropped.
-func (f *fence) down() bool { return f.armed.Load() && f.latch.tripped() }
+func (f *fence) down() bool { return f.latch.armed.Load() && f.latch.tripped() }
 
-// gone reports whether operations on names are dropped.
-func (f *fence) gone() bool {
-	if f.armed.Load() && !f.latch.tripped() {
-		if err := f.folder.check(); err != nil {
+// lost reports whether operations on names are dropped.
+func (f *fence) lost() bool {
+	if f.latch.armed.Load() && !f.latch.tripped() {
+		if err := f.latch.folder.check(); err != nil {
 			f.latch.trip(err)
 		}
 	}
@@ -58,9 +120,10 @@ func (f *fence) lastRead() string {
 	return "a file"
 }
 
-// judge returns the error that pebble gets for an operation on that file.
-func (f *fence) judge(name, doing string, err error) error {
-	if err == nil || !f.armed.Load() {
+// report trips the latch if an operation on that file failed, and returns the
+// error that the engine gets.
+func (f *fence) report(name, doing string, err error) error {
+	if err == nil || !f.latch.armed.Load() {
 		return err
 	}
 	if f.latch.tripped() {
@@ -73,44 +136,41 @@ func (f *fence) judge(name, doing string, err error) error {
 	return nil
 }
 
-// open runs an operation that opens a file for writing.
+// open runs an operation that opens a file for writing. After the failure it
+// returns a file that discards what the engine writes.
 func (f *fence) open(name, doing string, opener func() (vfs.File, error)) (vfs.File, error) {
-	if f.gone() {
-		return f.void(), nil
+	discarding := &fencedFile{File: vfs.NewMemFile(nil), fence: f}
+	if f.lost() {
+		return discarding, nil
 	}
 	file, err := opener()
 	var opened fs.FileInfo
 	if err == nil {
-		f.folder.add(name)
-		if opened, err = f.folder.stat(name); err != nil {
+		f.latch.folder.add(name)
+		if opened, err = f.latch.folder.stat(name); err != nil {
 			err = errors.Join(err, file.Close())
-			file = nil
 		}
 	}
-	if err = f.judge(name, doing, err); err != nil {
+	switch {
+	case err == nil:
+		return &fencedFile{File: file, name: name, opened: opened, fence: f}, nil
+	case f.report(name, doing, err) != nil:
 		return nil, err
+	default:
+		return discarding, nil
 	}
-	if file == nil {
-		return f.void(), nil
-	}
-	return &fencedFile{File: file, name: name, opened: opened, fence: f}, nil
 }
 
-// void returns a file that discards what pebble writes after the failure.
-func (f *fence) void() vfs.File {
-	return &fencedFile{File: vfs.NewMemFile(nil), fence: f}
-}
-
-// do runs an operation that changes the directory.
-func (f *fence) do(name, doing string, operation func() error) error {
-	if f.gone() {
+// change runs an operation that changes the directory.
+func (f *fence) change(name, doing string, operation func() error) error {
+	if f.lost() {
 		return nil
 	}
 	err := operation()
 	if err == nil {
-		f.folder.add(name)
+		f.latch.folder.add(name)
 	}
-	return f.judge(name, doing, err)
+	return f.report(name, doing, err)
 }
 
 // Open implements [vfs.FS].
@@ -118,7 +178,7 @@ func (f *fence) Open(name string, options ...vfs.OpenOption) (vfs.File, error) {
 	if base := f.PathBase(name); isStoreFile(base) {
 		f.read.Store(&base)
 	}
-	f.gone() // If the directory was replaced, the latch trips: no caller sees the wrong file's content.
+	f.lost() // If the directory was replaced, the latch trips: no caller sees the wrong file's content.
 	return f.FS.Open(name, options...)
 }
 
@@ -137,7 +197,7 @@ func (f *fence) OpenReadWrite(
 // ReuseForWrite implements [vfs.FS].
 func (f *fence) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	return f.open(newname, "reuse", func() (vfs.File, error) {
-		f.folder.drop(oldname)
+		f.latch.folder.drop(oldname)
 		return f.FS.ReuseForWrite(oldname, newname, category)
 	})
 }
@@ -149,13 +209,13 @@ func (f *fence) OpenDir(name string) (vfs.File, error) {
 
 // Link implements [vfs.FS].
 func (f *fence) Link(oldname, newname string) error {
-	return f.do(newname, "link", func() error { return f.FS.Link(oldname, newname) })
+	return f.change(newname, "link", func() error { return f.FS.Link(oldname, newname) })
 }
 
 // Rename implements [vfs.FS].
 func (f *fence) Rename(oldname, newname string) error {
-	return f.do(newname, "rename", func() error {
-		f.folder.drop(oldname)
+	return f.change(newname, "rename", func() error {
+		f.latch.folder.drop(oldname)
 		return f.FS.Rename(oldname, newname)
 	})
 }
@@ -163,17 +223,17 @@ func (f *fence) Rename(oldname, newname string) error {
 // Remove implements [vfs.FS]. A leftover file is harmless, so errors do not
 // trip the latch.
 func (f *fence) Remove(name string) error {
-	if f.gone() {
+	if f.lost() {
 		return nil
 	}
-	f.folder.drop(name)
+	f.latch.folder.drop(name)
 	return f.FS.Remove(name)
 }
 
 // RemoveAll implements [vfs.FS]. Leftover files are harmless, so errors do not
 // trip the latch.
 func (f *fence) RemoveAll(name string) error {
-	if f.gone() {
+	if f.lost() {
 		return nil
 	}
 	return f.FS.RemoveAll(name)
@@ -181,7 +241,7 @@ func (f *fence) RemoveAll(name string) error {
 
 // MkdirAll implements [vfs.FS].
 func (f *fence) MkdirAll(dir string, perm os.FileMode) error {
-	return f.do(dir, "make", func() error { return f.FS.MkdirAll(dir, perm) })
+	return f.change(dir, "make", func() error { return f.FS.MkdirAll(dir, perm) })
 }
 
 // Unwrap implements [vfs.FS].
@@ -197,24 +257,21 @@ type fencedFile struct {
 
 // Write implements [vfs.File].
 func (f *fencedFile) Write(p []byte) (int, error) {
-	if f.fence.down() {
-		return len(p), nil
-	}
-	n, err := f.File.Write(p)
-	if err = f.fence.judge(f.name, "write", err); err == nil {
-		n = len(p)
-	}
-	return n, err
+	return f.write(len(p), func() (int, error) { return f.File.Write(p) })
 }
 
 // WriteAt implements [vfs.File].
 func (f *fencedFile) WriteAt(p []byte, offset int64) (int, error) {
+	return f.write(len(p), func() (int, error) { return f.File.WriteAt(p, offset) })
+}
+
+func (f *fencedFile) write(length int, write func() (int, error)) (int, error) {
 	if f.fence.down() {
-		return len(p), nil
+		return length, nil
 	}
-	n, err := f.File.WriteAt(p, offset)
-	if err = f.fence.judge(f.name, "write", err); err == nil {
-		n = len(p)
+	n, err := write()
+	if err = f.fence.report(f.name, "write", err); err == nil {
+		n = length
 	}
 	return n, err
 }
@@ -234,17 +291,18 @@ func (f *fencedFile) Sync() error { return f.sync(f.File.Sync) }
 func (f *fencedFile) SyncData() error { return f.sync(f.File.SyncData) }
 
 // sync syncs the file and checks that the next start will find it at its name.
-func (f *fencedFile) sync(syncer func() error) error {
+func (f *fencedFile) sync(sync func() error) error {
 	if f.fence.down() {
 		return nil
 	}
-	err := syncer()
-	if err == nil && !f.fence.gone() && f.fence.armed.Load() {
-		if lost := f.fence.folder.holds(f.name, f.opened); lost != nil {
-			f.fence.latch.trip(lost)
+	err := sync()
+	latch := f.fence.latch
+	if err == nil && !f.fence.lost() && latch.armed.Load() {
+		if lost := latch.folder.checkFile(f.name, f.opened); lost != nil {
+			latch.trip(lost)
 		}
 	}
-	return f.fence.judge(f.name, "sync", err)
+	return f.fence.report(f.name, "sync", err)
 }
 
 // SyncTo implements [vfs.File].
@@ -253,8 +311,78 @@ func (f *fencedFile) SyncTo(length int64) (full bool, err error) {
 		return true, nil
 	}
 	full, err = f.File.SyncTo(length)
-	return full, f.fence.judge(f.name, "sync", err)
+	return full, f.fence.report(f.name, "sync", err)
 }
 
 // Close implements [vfs.File].
-func (f *fencedFile) Close() error { return f.fence.judge(f.name, "close", f.File.Close()) }
+func (f *fencedFile) Close() error { return f.fence.report(f.name, "close", f.File.Close()) }
+
+// engineLogger forwards the engine's messages. A fatal error fails the store
+// instead of ending the process.
+type engineLogger struct{ *latch }
+
+// Infof implements [pebble.Logger].
+func (l engineLogger) Infof(format string, args ...any) {
+	l.logger.Debug("storage engine", "note", fmt.Sprintf(format, args...))
+}
+
+// Errorf implements [pebble.Logger].
+func (l engineLogger) Errorf(format string, args ...any) {
+	l.logger.Error("storage engine", "note", fmt.Sprintf(format, args...))
+}
+
+// Fatalf implements [pebble.Logger]. It returns, and the engine continues with
+// all its writes dropped by the fence.
+func (l engineLogger) Fatalf(format string, args ...any) {
+	l.trip(fmt.Errorf("storage engine: %s", firstLine(fmt.Errorf(format, args...))))
+}
+
+// flushPause is the delay after a failed flush, which the engine would
+// otherwise retry at once.
+const flushPause = 100 * time.Millisecond
+
+// background handles events of the engine's background work. The engine calls
+// its methods while it holds its locks.
+type background struct {
+	space   *space
+	latch   *latch
+	flushed atomic.Pointer[error] // The outcome of the last flush.
+}
+
+// listener returns the hooks for the engine.
+func (b *background) listener() *pebble.EventListener {
+	return &pebble.EventListener{
+		// The engine also reports a real error to failed, but not the error of a
+		// flush that had nothing to write.
+		FlushEnd: func(info pebble.FlushInfo) {
+			b.flushed.Store(&info.Err)
+			b.space.full.Store(false)
+		},
+		BackgroundError: b.failed,
+		// It is unknown which other parts of the file can be read.
+		DataCorruption: func(info pebble.DataCorruptionInfo) {
+			what := filepath.Base(info.Path) + " is damaged (" + firstLine(info.Details) + ")"
+			b.latch.trip(damaged(filepath.Dir(info.Path), what))
+		},
+	}
+}
+
+// failed handles a background error. The engine retries by itself: compactions
+// may keep failing for long, but without flushes the log and the memory fill
+// up.
+func (b *background) failed(err error) {
+	if b.latch.tripped() {
+		return // The engine keeps retrying; the store's failure is already logged.
+	}
+	b.latch.logger.Error("storage engine: background work failed", "error", firstLine(err))
+	if last := b.flushed.Load(); last == nil || *last == nil || !errors.Is(err, *last) {
+		return
+	}
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		// The log still holds the data, so the flush can wait for space.
+		b.space.full.Store(true)
+		time.Sleep(flushPause)
+		return
+	}
+	b.latch.trip(fmt.Errorf("flush: %w", err))
+}

@@ -2,13 +2,33 @@ package pebblestore
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
 )
+
+// lockedFolder returns the folder of a directory in memory.
+func lockedFolder(memory *vfs.MemFS) *folder {
+	if _, err := memory.Create(lockName, "test"); err != nil {
+		panic(err)
+	}
+	folder, err := newFolder(memory, "", "")
+	if err != nil {
+		panic(err)
+	}
+	return folder
+}
+
+// quietLatch returns a latch that does not log.
+func quietLatch() *latch { return newLatch(slog.New(slog.DiscardHandler), lockedFolder(vfs.NewMem())) }
 
 // change makes every kind of change to the file system, through files opened
 // before and new ones, and returns the first error.
@@ -44,13 +64,8 @@ func newFenced(t *testing.T, rule func(op errorfs.Op) error) (f *fence, memory *
 	t.Helper()
 	memory = vfs.NewMem()
 	f = &fence{FS: errorfs.Wrap(memory, errorfs.InjectorFunc(rule)), latch: quietLatch()}
-	if _, err := memory.Create(lockName, "test"); err != nil {
-		t.Fatal(err)
-	}
+	f.latch.folder = lockedFolder(memory)
 	var err error
-	if f.folder, err = newFolder(memory, "", ""); err != nil {
-		t.Fatal(err)
-	}
 	for _, name := range []string{"old", "other", "file"} {
 		if file, err = f.Create(name, "test"); err != nil {
 			t.Fatal(err)
@@ -66,7 +81,7 @@ func TestFenceLetsEverythingThroughAtFirst(t *testing.T) {
 	t.Parallel()
 	for _, armed := range []bool{false, true} {
 		f, memory, file, dir := newFenced(t, func(errorfs.Op) error { return nil })
-		f.armed.Store(armed)
+		f.latch.armed.Store(armed)
 		before := memory.String()
 		if err := change(f, file, dir); err != nil {
 			t.Errorf("armed %t: %v", armed, err)
@@ -80,7 +95,7 @@ func TestFenceLetsEverythingThroughAtFirst(t *testing.T) {
 func TestFenceDropsEverythingOnceTheStoreHasFailed(t *testing.T) {
 	t.Parallel()
 	f, memory, file, dir := newFenced(t, func(errorfs.Op) error { return nil })
-	f.armed.Store(true)
+	f.latch.armed.Store(true)
 	f.latch.trip(errors.New("failure"))
 	before := memory.String()
 	if err := change(f, file, dir); err != nil {
@@ -94,7 +109,7 @@ func TestFenceDropsEverythingOnceTheStoreHasFailed(t *testing.T) {
 func TestFenceDropsEverythingOnceTheDirectoryIsLost(t *testing.T) {
 	t.Parallel()
 	f, memory, file, dir := newFenced(t, func(errorfs.Op) error { return nil })
-	f.armed.Store(true)
+	f.latch.armed.Store(true)
 	if err := memory.Remove(lockName); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +163,7 @@ func TestFenceTripsOnceForTheFirstFailure(t *testing.T) {
 			t.Fatal(err)
 		}
 		failing = true
-		f.armed.Store(true)
+		f.latch.armed.Store(true)
 		err = file.Sync()
 		if f.latch.tripped() != test.trips || errors.Is(err, failure) == test.trips {
 			t.Errorf("%s: tripped %t, pebble is told of %v", name, f.latch.tripped(), err)
@@ -159,5 +174,49 @@ func TestFenceTripsOnceForTheFirstFailure(t *testing.T) {
 	}
 	if f, _, _, _ := newFenced(t, func(errorfs.Op) error { return nil }); f.Unwrap() != f.FS {
 		t.Error("Unwrap does not return the wrapped file system")
+	}
+}
+
+// TestBackgroundTellsAFailedFlushFromOtherErrors calls the hooks as the engine
+// does.
+func TestBackgroundTellsAFailedFlushFromOtherErrors(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken disk")
+	full := fmt.Errorf("write table: %w", syscall.ENOSPC)
+	for name, test := range map[string]struct {
+		flush        error // The flush's error.
+		reported     error // The error reported after it, if any.
+		failed, full bool  // The store's state afterwards.
+	}{
+		"a good flush":                        {},
+		"a flush with nothing to write":       {flush: errors.New("empty table")},
+		"a failed flush":                      {flush: broken, reported: broken, failed: true},
+		"a flush on a full disk":              {flush: full, reported: full, full: true},
+		"a failed compaction":                 {reported: broken},
+		"a compaction on a full disk":         {reported: full},
+		"a compaction after a useless flush":  {flush: errors.New("empty table"), reported: broken},
+		"a failed flush, reported with a why": {flush: broken, reported: fmt.Errorf("flush: %w", broken), failed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := &background{space: &space{}, latch: quietLatch()}
+				hooks := b.listener()
+				hooks.FlushEnd(pebble.FlushInfo{Err: test.flush})
+				if test.reported != nil {
+					hooks.BackgroundError(test.reported)
+				}
+				if got := b.latch.tripped(); got != test.failed {
+					t.Errorf("store failed: %t, want %t", got, test.failed)
+				}
+				if got := b.space.shortage() != nil; got != test.full {
+					t.Errorf("disk full: %t, want %t", got, test.full)
+				}
+				hooks.FlushEnd(pebble.FlushInfo{})
+				if err := b.space.shortage(); err != nil {
+					t.Errorf("after a good flush: %v", err)
+				}
+			})
+		})
 	}
 }

@@ -4,16 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
-
-// ErrLost is returned after the open data directory, or a file in it, was
-// removed or replaced. The store stays unavailable: a directory that is put
-// back may lack what was written in the meantime.
-var ErrLost = errors.New("data directory was removed or replaced while it was open")
 
 // lockName is the file that a store keeps locked while it has the directory
 // open.
@@ -58,11 +54,11 @@ func newFolder(files vfs.FS, dir, path string) (*folder, error) {
 
 // check returns [ErrLost] unless the path still leads to the lock file that
 // this process holds. It costs one system call.
-func (d *folder) check() error { return d.holds(d.lockPath, d.lock) }
+func (d *folder) check() error { return d.checkFile(d.lockPath, d.lock) }
 
-// holds returns [ErrLost] unless the name still leads to the file that was
+// checkFile returns [ErrLost] unless the name still leads to the file that was
 // opened by it.
-func (d *folder) holds(name string, opened fs.FileInfo) error {
+func (d *folder) checkFile(name string, opened fs.FileInfo) error {
 	info, err := d.stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -75,14 +71,9 @@ func (d *folder) holds(name string, opened fs.FileInfo) error {
 	return nil
 }
 
-func (d *folder) lost(file, why string) error {
-	return fmt.Errorf("%w: %s %s in %q; stop this process, put the directory back as it was or restore a backup, and start again",
-		ErrLost, file, why, d.path)
-}
-
-// look returns [ErrLost] unless check succeeds and the directory holds every
-// file of the store.
-func (d *folder) look() error {
+// checkFiles returns [ErrLost] unless check succeeds and the directory holds
+// every file of the store.
+func (d *folder) checkFiles() error {
 	if err := d.check(); err != nil {
 		return err
 	}
@@ -103,15 +94,16 @@ func (d *folder) look() error {
 	return nil
 }
 
+func (d *folder) lost(file, why string) error {
+	return fmt.Errorf("%w: %s %s in %q; stop this process, put the directory back as it was or restore a backup, and start again",
+		ErrLost, file, why, d.path)
+}
+
 // all returns a copy of the names.
 func (d *folder) all() map[string]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	all := make(map[string]bool, len(d.names))
-	for name := range d.names {
-		all[name] = true
-	}
-	return all
+	return maps.Clone(d.names)
 }
 
 // add is called after files were made or found in the directory.

@@ -1,41 +1,21 @@
 package pebblestore
 
 import (
-	"encoding/binary"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
-)
-
-// layoutVersion is the version of the layout of keys and rows.
-const layoutVersion = 2
-
-// headerKey is the key of the header row, which holds the layout version, how
-// often the store was opened, and when it was made. It sorts before every
-// table.
-var headerKey = []byte{divider, 'h'}
-
-var (
-	// ErrLocked is returned by Open when another store, in this process or
-	// another, has the data directory open.
-	ErrLocked = errors.New("data directory is in use by another process")
-
-	// ErrDamaged is returned by Open when the directory's data cannot be read
-	// or has another version's layout.
-	ErrDamaged = errors.New("data directory cannot be read")
-
-	// ErrNoStore is returned by Open in read-only mode when the directory holds
-	// no data.
-	ErrNoStore = errors.New("no data directory")
-
-	// ErrNoSpace is returned by Open, by writes and by [Store.Writable] when less
-	// disk space is free than the reserve.
-	ErrNoSpace = errors.New("too little free disk space")
 )
 
 // Open opens the store in options.Dir, and makes it if there is none. Each
@@ -46,25 +26,38 @@ func Open(options Options) (*Store, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
 	}
-	options = options.withDefaults()
-	path, err := prepare(&options)
+	options.Reserve = max(cmp.Or(options.Reserve, DefaultReserve), 0)
+	options.memTable = cmp.Or(options.memTable, memTableBytes)
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	if options.FS == nil {
+		options.FS = vfs.Default
+	}
+	path, err := makeAndResolve(&options)
 	if err != nil {
 		return nil, err
 	}
-	lock, err := acquire(options)
+	lock, err := pebble.LockDirectory(options.Dir, options.FS)
 	if err != nil {
-		return nil, err
+		// An error with a path comes from making the lock file, one without from
+		// taking the lock.
+		if path := (*fs.PathError)(nil); errors.As(err, &path) {
+			return nil, fmt.Errorf("data directory %q cannot be written: %w", options.Dir, err)
+		}
+		return nil, fmt.Errorf("%w: %q: %w", ErrLocked, options.Dir, err)
 	}
-	store, err := open(options, path, lock)
+	store, err := openLocked(options, path, lock)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return store, nil
 }
 
-// prepare makes the directory and resolves its path, so that a directory with
-// two names is locked only once. It returns the path before links are resolved.
-func prepare(options *Options) (path string, err error) {
+// makeAndResolve makes the directory and resolves its path, so that a directory
+// with two names is locked only once. It returns the path before links are
+// resolved.
+func makeAndResolve(options *Options) (path string, err error) {
 	files := options.FS
 	if info, err := files.Stat(options.Dir); err == nil && !info.IsDir() {
 		return "", fmt.Errorf("data directory %q is not a directory", options.Dir)
@@ -117,25 +110,14 @@ func syncDir(files vfs.FS, dir string) error {
 	return errors.Join(handle.Sync(), handle.Close())
 }
 
-// acquire locks the directory.
-func acquire(options Options) (*pebble.Lock, error) {
-	lock, err := pebble.LockDirectory(options.Dir, options.FS)
-	if err == nil {
-		return lock, nil
+// openLocked opens the locked directory.
+func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error) {
+	space := &space{fs: options.FS, dir: options.Dir, reserve: uint64(options.Reserve)}
+	if err := space.measure(); err != nil {
+		return nil, fmt.Errorf("data directory %q: free disk space is not known: %w", options.Dir, err)
 	}
-	// An error with a path comes from making the lock file, one without from
-	// taking the lock.
-	if path := (*fs.PathError)(nil); errors.As(err, &path) {
-		return nil, fmt.Errorf("data directory %q cannot be written: %w", options.Dir, err)
-	}
-	return nil, fmt.Errorf("%w: %q: %w", ErrLocked, options.Dir, err)
-}
-
-// open opens the locked directory.
-func open(options Options, path string, lock *pebble.Lock) (*Store, error) {
-	space, err := measure(options)
-	if err != nil {
-		return nil, err
+	if err := space.shortage(); err != nil && !options.ReadOnly {
+		return nil, fmt.Errorf("%w: data directory %q: %w", ErrNoSpace, options.Dir, err)
 	}
 	found, fresh, err := inspect(options.FS, options.Dir)
 	if err != nil {
@@ -145,72 +127,148 @@ func open(options Options, path string, lock *pebble.Lock) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if fresh && !options.ReadOnly {
+	create := fresh && !options.ReadOnly
+	if create {
 		if err := beginCreation(options.FS, options.Dir, found); err != nil {
 			return nil, fmt.Errorf("data directory %q cannot be opened: %w", options.Dir, err)
 		}
 	} else {
 		folder.add(found...)
 	}
-	latch := newLatch(options.Logger.With("dir", options.Dir))
-	latch.folder = folder
-	fence := &fence{FS: options.FS, latch: latch, folder: folder}
-	db, header, err := openEngine(options, fresh, fence, space, lock)
+	latch := newLatch(options.Logger.With("dir", options.Dir), folder)
+	db, header, err := openEngine(options, fresh, latch, space, lock)
 	if err != nil {
 		return nil, err
 	}
-	if fresh && !options.ReadOnly {
-		if err := endCreation(options.FS, options.Dir); err != nil {
+	if create {
+		err := options.FS.Remove(options.FS.PathJoin(options.Dir, creating))
+		if err == nil {
+			err = syncDir(options.FS, options.Dir)
+		}
+		if err != nil {
 			return nil, errors.Join(fmt.Errorf("data directory %q cannot be written: %w", options.Dir, err), db.Close())
 		}
 	}
 	store := &Store{
 		db: db, lock: lock, latch: latch, space: space, folder: folder, stripes: newStripes(),
 		header: header, isNew: fresh, readOnly: options.ReadOnly,
-		applied: make(chan applied, maxUnsettled), closing: make(chan struct{}),
+		applied: make(chan *pending, maxUnsynced), closing: make(chan struct{}),
 	}
-	go store.settleAll()
+	go store.awaitSyncs()
 	if !options.ReadOnly {
 		store.running.Add(1)
-		go store.watch()
+		go store.monitor()
 	}
 	return store, nil
 }
 
-// measure reads the free space of the directory, which must exceed the reserve
-// unless the store is opened read-only.
-func measure(options Options) (*space, error) {
-	space := newSpace(options.FS, options.Dir, uint64(options.Reserve))
-	if err := space.look(); err != nil {
-		return nil, fmt.Errorf("data directory %q: free disk space is not known: %w", options.Dir, err)
+// Prefixes of the two marker files that the engine makes before a new store
+// takes its first write; the content of each is the rest of its name. If the
+// first is missing, the engine treats the directory as empty and deletes the
+// tables and logs in it.
+const (
+	manifestMarker = "marker.manifest."
+	formatMarker   = "marker.format-version."
+)
+
+// creating is the name of a file that exists in the directory while a new store
+// is being made there.
+const creating = "CREATING"
+
+// fileName matches the names of the engine's files.
+const fileName = `\d+(?:-\d+)?\.(?:sst|blob|log)|(?:MANIFEST|OPTIONS)-\d+|marker\.(?:manifest|format-version)\.[\w.-]+`
+
+var onlyFileName = regexp.MustCompile(`^(?:` + fileName + `)$`)
+
+// isStoreFile reports whether only the store can have made a file of that name.
+// The lock is not one: opening an empty directory makes it as well.
+func isStoreFile(name string) bool { return onlyFileName.MatchString(name) }
+
+// inspect lists the store's files in the directory, and reports whether Open
+// must make a new store there. A store that lacks a marker is damaged, unless
+// its creation was interrupted, in which case it holds no writes and no table.
+func inspect(files vfs.FS, dir string) (found []string, fresh bool, err error) {
+	names, err := files.List(dir)
+	if err != nil {
+		return nil, false, fmt.Errorf("data directory %q cannot be listed: %w", dir, err)
 	}
-	if err := space.verdict(); err != nil && !options.ReadOnly {
-		return nil, fmt.Errorf("%w: data directory %q: %w", ErrNoSpace, options.Dir, err)
+	slices.Sort(names)
+	for _, name := range names {
+		if isStoreFile(name) {
+			found = append(found, files.PathJoin(dir, name))
+		}
 	}
-	return space, nil
+	tables := slices.ContainsFunc(found, func(name string) bool { return strings.HasSuffix(name, ".sst") })
+	if len(found) == 0 || slices.Contains(names, creating) && !tables {
+		return found, true, nil
+	}
+	for _, marker := range []string{manifestMarker, formatMarker} {
+		if !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, marker) }) {
+			return nil, false, damaged(dir, files.PathBase(found[0])+" is there, and "+marker+"* is missing")
+		}
+	}
+	return found, false, nil
 }
 
-// maxUnsettled is how many writes can wait for settleAll without blocking their
-// senders: more than the engine has under way.
-const maxUnsettled = 1024
+// beginCreation makes the file that marks a creation under way, and removes the
+// files that an interrupted creation left.
+func beginCreation(files vfs.FS, dir string, remains []string) error {
+	file, err := files.Create(files.PathJoin(dir, creating), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(file.Close(), syncDir(files, dir)); err != nil {
+		return err
+	}
+	for _, name := range remains {
+		if err := files.Remove(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// The memory that the engine uses. The engine counts its memtables towards the
+// cache: a cache no larger than the memtables would hold nothing.
+const (
+	memTableBytes = 32 << 20
+	memTables     = 4
+	blockBytes    = 64 << 20
+	cacheBytes    = memTables*memTableBytes + blockBytes
+)
 
 // openEngine opens the engine, counts the opening in the header, and arms the
-// fence. The engine panics on some kinds of damage.
-func openEngine(options Options, fresh bool, fence *fence, space *space, lock *pebble.Lock) (
+// latch. The engine panics on some kinds of damage.
+//
+// The engine is tuned for a small server: few and large memtables, a modest
+// cache, two compactions at most, and Bloom filters at every level, as each
+// insert looks up an absent row.
+func openEngine(options Options, fresh bool, latch *latch, space *space, lock *pebble.Lock) (
 	db *pebble.DB, header header, err error,
 ) {
-	latch := fence.latch
-	engine := tune(options.memTable)
-	engine.FS, engine.Lock = fence, lock
-	engine.Logger = engineLogger{latch.logger, latch}
-	engine.EventListener = (&background{space: space, latch: latch, logger: latch.logger}).listener()
-	engine.ReadOnly, engine.ErrorIfNotExists = options.ReadOnly, options.ReadOnly
+	fence := &fence{FS: options.FS, latch: latch}
+	engine := &pebble.Options{
+		FS: fence, Lock: lock, Logger: engineLogger{latch},
+		EventListener: (&background{space: space, latch: latch}).listener(),
+		ReadOnly:      options.ReadOnly, ErrorIfNotExists: options.ReadOnly,
+		CacheSize:                   cacheBytes,
+		FormatMajorVersion:          pebble.FormatNewest,
+		MemTableSize:                options.memTable,
+		MemTableStopWritesThreshold: memTables,
+		L0CompactionThreshold:       2,
+		L0StopWritesThreshold:       1000,
+		LBaseMaxBytes:               64 << 20,
+		MaxOpenFiles:                500,
+		CompactionConcurrencyRange:  func() (lower, upper int) { return 1, 2 },
+	}
+	for i := range engine.Levels {
+		engine.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("%v", cause)
 		}
 		if err == nil {
-			fence.armed.Store(true)
 			latch.armed.Store(true)
 			if latch.tripped() {
 				err = latch.cause
@@ -228,12 +286,6 @@ func openEngine(options Options, fresh bool, fence *fence, space *space, lock *p
 	}
 	header, err = countOpening(db, fresh, options)
 	return db, header, err
-}
-
-// header is the row that describes the store itself.
-type header struct {
-	epoch   uint64    // How often the store was opened for writing.
-	created time.Time // When it was made.
 }
 
 // countOpening checks the header and writes one with a new epoch, which no ETag
@@ -259,22 +311,51 @@ func countOpening(db *pebble.DB, fresh bool, options Options) (header, error) {
 		return h, nil
 	}
 	h.epoch++
-	return h, db.Set(headerKey, h.encode(), pebble.Sync)
+	return h, db.Set(headerKey, encodeHeader(h), pebble.Sync)
 }
 
-func (h header) encode() []byte {
-	data := binary.AppendUvarint([]byte{layoutVersion}, h.epoch)
-	return binary.AppendUvarint(data, uint64(h.created.UnixMilli()))
+// damaged returns the error about damage in the directory.
+func damaged(dir, what string) error {
+	return fmt.Errorf("%w: %q: %s; restore the directory from a backup, or move it away to start with an empty store",
+		ErrDamaged, dir, what)
 }
 
-func decodeHeader(data []byte) (header, error) {
-	if len(data) == 0 || data[0] != layoutVersion {
-		return header{}, errors.New("unknown layout in its header, written by another version of this program")
+// Patterns of files in the engine's errors, which name a table only by its
+// number.
+var (
+	namedFile     = regexp.MustCompile(`\b(?:` + fileName + `)`)
+	numberedTable = regexp.MustCompile(`\b(?:L\d: |file |table )(\d{6,})\b`)
+)
+
+// openingError turns an error of the engine's start into one sentence that
+// names the directory and, if it is damage, the file. reading is the file that
+// was opened last.
+func openingError(dir, reading string, err error) error {
+	var errno syscall.Errno
+	var path *fs.PathError
+	switch {
+	case errors.Is(err, ErrDamaged):
+		return err
+	case errors.Is(err, pebble.ErrDBDoesNotExist):
+		return fmt.Errorf("%w: %q", ErrNoStore, dir)
+	case (errors.As(err, &errno) || errors.As(err, &path)) && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("data directory %q cannot be opened: %w", dir, err)
 	}
-	epoch, size := binary.Uvarint(data[1:])
-	created, more := binary.Uvarint(data[1+max(size, 0):])
-	if size <= 0 || more <= 0 || 1+size+more != len(data) {
-		return header{}, errors.New("malformed header")
+	text := err.Error()
+	if info := pebble.ExtractDataCorruptionInfo(err); info != nil {
+		text = info.Path
 	}
-	return header{epoch, time.UnixMilli(int64(created))}, nil
+	file := reading
+	if name := namedFile.FindString(text); name != "" {
+		file = name
+	} else if table := numberedTable.FindStringSubmatch(text); table != nil {
+		file = table[1] + ".sst"
+	}
+	return damaged(dir, file+" is missing or damaged ("+firstLine(err)+")")
+}
+
+// firstLine returns an error's first line, without details and stack traces.
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
 }

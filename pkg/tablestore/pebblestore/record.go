@@ -3,8 +3,10 @@ package pebblestore
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -15,6 +17,35 @@ const divider = 0
 
 // rowVersion is the first byte of every stored row.
 const rowVersion = 1
+
+// layoutVersion is the version of the layout of keys and rows.
+const layoutVersion = 2
+
+// headerKey is the key of the header row. It sorts before every table.
+var headerKey = []byte{divider, 'h'}
+
+// header is the row that describes the store itself.
+type header struct {
+	epoch   uint64    // How often the store was opened for writing.
+	created time.Time // When it was made.
+}
+
+func encodeHeader(h header) []byte {
+	data := binary.AppendUvarint([]byte{layoutVersion}, h.epoch)
+	return binary.AppendUvarint(data, uint64(h.created.UnixMilli()))
+}
+
+func decodeHeader(data []byte) (header, error) {
+	if len(data) == 0 || data[0] != layoutVersion {
+		return header{}, errors.New("unknown layout in its header, written by another version of this program")
+	}
+	epoch, size := binary.Uvarint(data[1:])
+	created, more := binary.Uvarint(data[1+max(size, 0):])
+	if size <= 0 || more <= 0 || 1+size+more != len(data) {
+		return header{}, errors.New("malformed header")
+	}
+	return header{epoch, time.UnixMilli(int64(created))}, nil
+}
 
 // appendPartition appends the prefix of all stored keys of a partition.
 func appendPartition(dst []byte, table, partition string) []byte {

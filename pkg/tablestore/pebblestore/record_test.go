@@ -63,14 +63,14 @@ func TestEngineMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	logger := engineLogger{store.latch.logger, store.latch}
+	logger := engineLogger{store.latch}
 	logger.Infof("%d note", 1)
 	logger.Errorf("%d complaint", 1)
-	if err := store.sound(); err != nil {
+	if err := store.healthy(); err != nil {
 		t.Errorf("after a note and a complaint: %v", err)
 	}
 	logger.Fatalf("%d assertion failed", 1)
-	if err := store.sound(); !errors.Is(err, tablestore.ErrUnavailable) {
+	if err := store.healthy(); !errors.Is(err, tablestore.ErrUnavailable) {
 		t.Errorf("after a fatal message: %v, want ErrUnavailable", err)
 	}
 	if err := store.Close(); err != nil {

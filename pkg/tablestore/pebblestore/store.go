@@ -4,23 +4,84 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// The limits of one page of a scan.
-const (
-	maxPageRows  = 1000
-	maxPageBytes = 4 << 20
+// DefaultReserve is the default of Options.Reserve.
+const DefaultReserve = 64 << 20
+
+// checkInterval is how often the store checks the disk.
+const checkInterval = time.Second
+
+var (
+	// ErrLocked is returned by Open when another store, in this process or
+	// another, has the data directory open.
+	ErrLocked = errors.New("data directory is in use by another process")
+
+	// ErrDamaged is returned by Open when the directory's data cannot be read
+	// or has another version's layout.
+	ErrDamaged = errors.New("data directory cannot be read")
+
+	// ErrNoStore is returned by Open in read-only mode when the directory holds
+	// no data.
+	ErrNoStore = errors.New("no data directory")
+
+	// ErrNoSpace is returned by Open, by writes and by [Store.Writable] when less
+	// disk space is free than the reserve.
+	ErrNoSpace = errors.New("too little free disk space")
+
+	// ErrLost is returned after the open data directory, or a file in it, was
+	// removed or replaced. The store stays unavailable: a directory that is put
+	// back may lack what was written in the meantime.
+	ErrLost = errors.New("data directory was removed or replaced while it was open")
+
+	errClosed = errors.New("local store is closed")
 )
 
-var errClosed = errors.New("local store is closed")
+// Options configures a store.
+type Options struct {
+	// Dir is the data directory. It is made if it is missing, and belongs to
+	// one store at a time. Required.
+	Dir string
+
+	// Reserve is the free disk space, in bytes, below which the store refuses
+	// to open and to write. Optional. Defaults to [DefaultReserve]; negative
+	// keeps none.
+	Reserve int64
+
+	// ReadOnly opens an existing directory without changing it: not even the
+	// leftovers of a crash are removed. Writes return [tablestore.ErrInvalid].
+	// Optional. Defaults to false.
+	ReadOnly bool
+
+	// Logger gets failures at level error and the storage engine's messages at
+	// level debug. Optional. Defaults to discarding.
+	Logger *slog.Logger
+
+	// FS is the file system that holds Dir. Optional. Defaults to the operating
+	// system's.
+	FS vfs.FS
+
+	// memTable is the size of the engine's memtables. Tests make it small so
+	// that tables are written soon.
+	memTable uint64
+}
+
+// Validate reports the first field that is wrong.
+func (o Options) Validate() error {
+	if o.Dir == "" {
+		return errors.New("pebblestore: Options.Dir is required")
+	}
+	return nil
+}
 
 // Store is a durable table store in a directory. See the package comment.
 type Store struct {
@@ -39,11 +100,14 @@ type Store struct {
 	gate    sync.RWMutex // Guards closed against requests that enter during Close.
 	closed  bool
 	running sync.WaitGroup // Requests under way and writes that are not durable yet.
-	applied chan applied   // Applied writes that wait for their sync.
+	applied chan *pending  // Applied writes that wait for their sync.
 	closing chan struct{}  // Closed by the first Close.
 }
 
-var _ tablestore.AtomicStore = (*Store)(nil)
+var (
+	_ tablestore.AtomicStore = (*Store)(nil)
+	_ tablestore.Walker      = (*Store)(nil)
+)
 
 // enter begins a request, which ends with running.Done, or returns why the
 // store refuses it.
@@ -51,7 +115,7 @@ func (s *Store) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
 	}
-	if err := s.sound(); err != nil {
+	if err := s.healthy(); err != nil {
 		return err
 	}
 	s.gate.RLock()
@@ -63,8 +127,8 @@ func (s *Store) enter(ctx context.Context) error {
 	return nil
 }
 
-// sound returns an error once the store has failed.
-func (s *Store) sound() error {
+// healthy returns an error once the store has failed.
+func (s *Store) healthy() error {
 	if s.latch.tripped() {
 		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, s.latch.failure())
 	}
@@ -80,7 +144,7 @@ func (s *Store) Writable() error {
 	if s.readOnly {
 		return fmt.Errorf("%w: local store was opened read-only", tablestore.ErrInvalid)
 	}
-	if err := s.sound(); err != nil {
+	if err := s.healthy(); err != nil {
 		return err
 	}
 	if err := s.space.admit(); err != nil {
@@ -89,15 +153,12 @@ func (s *Store) Writable() error {
 	return nil
 }
 
-// lookInterval is how often the disk is checked.
-const lookInterval = time.Second
-
-// watch periodically checks, even without writes, that enough disk space is
+// monitor periodically checks, even without writes, that enough disk space is
 // free and that the directory is still the one that was opened. It ends with
 // the store.
-func (s *Store) watch() {
+func (s *Store) monitor() {
 	defer s.running.Done()
-	ticker := time.NewTicker(lookInterval)
+	ticker := time.NewTicker(checkInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -107,28 +168,11 @@ func (s *Store) watch() {
 			return
 		case <-ticker.C:
 		}
-		_ = s.space.look()
-		if err := s.folder.look(); err != nil {
+		_ = s.space.measure()
+		if err := s.folder.checkFiles(); err != nil {
 			s.latch.trip(err)
 		}
 	}
-}
-
-// durable waits until these writes, which were pending at a read, are on the
-// disk. It returns an error if they may never be.
-func (s *Store) durable(ctx context.Context, writes ...*pending) error {
-	for _, write := range writes {
-		if write == nil {
-			continue
-		}
-		select {
-		case <-write.done:
-		case <-s.latch.failed:
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, ctx.Err())
-		}
-	}
-	return s.sound()
 }
 
 // Info describes an open store.
@@ -148,145 +192,6 @@ func (s *Store) Info() Info {
 	}
 }
 
-// Get implements [tablestore.Store].
-func (s *Store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
-	if err := key.Validate(); err != nil {
-		return tablestore.Row{}, err
-	}
-	if err := s.enter(ctx); err != nil {
-		return tablestore.Row{}, err
-	}
-	defer s.running.Done()
-	row, err := s.read(key)
-	// Loaded after the read, because a write is announced before it becomes
-	// visible.
-	last := s.stripes.of(key.Table, key.Partition).last.Load()
-	if err := s.durable(ctx, last); err != nil {
-		return tablestore.Row{}, err
-	}
-	return row, err
-}
-
-// read returns the row, which may not be durable yet.
-func (s *Store) read(key tablestore.Key) (tablestore.Row, error) {
-	data, closer, err := s.lookUp(key)
-	if err != nil {
-		return tablestore.Row{}, err
-	}
-	if closer == nil {
-		return tablestore.Row{}, fmt.Errorf("%w: %s", tablestore.ErrNotFound, key)
-	}
-	row, err := decodeRow(key, data)
-	return row, errors.Join(err, closer.Close())
-}
-
-// lookUp returns the stored row, valid until the closer is closed; both are nil
-// if there is none.
-func (s *Store) lookUp(key tablestore.Key) ([]byte, io.Closer, error) {
-	data, closer, err := s.db.Get(storedKey(key))
-	if errors.Is(err, pebble.ErrNotFound) {
-		return nil, nil, nil
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w: read row %s: %w", tablestore.ErrUnavailable, key, err)
-	}
-	return data, closer, nil
-}
-
-// Scan implements [tablestore.Store]. A page holds at most 1,000 rows and
-// about 4 MiB.
-func (s *Store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
-	if err := query.Validate(); err != nil {
-		return tablestore.Page{}, err
-	}
-	if err := s.enter(ctx); err != nil {
-		return tablestore.Page{}, err
-	}
-	defer s.running.Done()
-	stripe := s.stripes.of(query.Table, query.Partition)
-	page, last, err := s.scan(stripe, query)
-	if err := s.durable(ctx, last); err != nil {
-		return tablestore.Page{}, err
-	}
-	if err != nil {
-		return tablestore.Page{}, fmt.Errorf("scan of %s/%s: %w", query.Table, query.Partition, err)
-	}
-	return page, nil
-}
-
-// scan reads one page, and returns the write that must be durable before the
-// page may be returned.
-func (s *Store) scan(stripe *stripe, query tablestore.Query) (tablestore.Page, *pending, error) {
-	at := place{query.Table, query.Partition, max(query.From, query.Continue)}
-	watch, start := stripe.skipper.begin(at)
-	lower, upper := bounds(query, start)
-	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
-	if err != nil {
-		stripe.skipper.end(watch, "", 0)
-		return tablestore.Page{}, nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
-	}
-	// The iterator is a snapshot, so later writes need no wait.
-	last := stripe.last.Load()
-	first, dead := seekFirst(iter, query)
-	stripe.skipper.end(watch, first, dead)
-	page, err := collect(iter, query)
-	if closeErr := iter.Close(); closeErr != nil {
-		err = fmt.Errorf("%w: %w", tablestore.ErrUnavailable, closeErr)
-	}
-	return page, last, err
-}
-
-// seekFirst moves to the first row and returns its key, or the end of the range
-// if there is none, and the number of tombstones before it. After an error the
-// key is "".
-func seekFirst(iter *pebble.Iterator, query tablestore.Query) (first string, dead int) {
-	valid := iter.First()
-	if iter.Error() != nil {
-		return "", 0
-	}
-	stats := iter.Stats()
-	dead = stats.ForwardStepCount[pebble.InternalIterCall]
-	if valid {
-		return rowKey(iter, query), dead
-	}
-	return end(query), dead
-}
-
-// collect reads one page, beginning at the iterator's row.
-func collect(iter *pebble.Iterator, query tablestore.Query) (tablestore.Page, error) {
-	limit := maxPageRows
-	if query.Limit > 0 {
-		limit = min(limit, query.Limit)
-	}
-	var page tablestore.Page
-	size := 0
-	for ; iter.Valid(); iter.Next() {
-		if len(page.Rows) == limit || size > maxPageBytes {
-			// Right after the last row rather than at this one: a row that is
-			// inserted between the two belongs to the next page.
-			page.Next = page.Rows[len(page.Rows)-1].Key.Row + "\x00"
-			return page, nil
-		}
-		data, err := iter.ValueAndErr()
-		if err != nil {
-			return tablestore.Page{}, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
-		}
-		key := tablestore.Key{Table: query.Table, Partition: query.Partition, Row: rowKey(iter, query)}
-		row, err := decodeRow(key, data)
-		if err != nil {
-			return tablestore.Page{}, err
-		}
-		page.Rows = append(page.Rows, row)
-		size += len(data)
-	}
-	return page, nil
-}
-
-// rowKey returns the row key at the iterator.
-func rowKey(iter *pebble.Iterator, query tablestore.Query) string {
-	return string(iter.Key()[len(query.Table)+len(query.Partition)+2:])
-}
-
 // Close implements [tablestore.Store]. It waits for requests under way and for
 // writes that are not durable yet, even if their callers have given up.
 func (s *Store) Close() error {
@@ -300,9 +205,57 @@ func (s *Store) Close() error {
 	close(s.closing)
 	s.running.Wait()
 	close(s.applied)
-	err := errors.Join(s.db.Close(), s.lock.Close())
-	if err != nil {
+	if err := errors.Join(s.db.Close(), s.lock.Close()); err != nil {
 		return fmt.Errorf("close local store: %w", err)
+	}
+	return nil
+}
+
+// space keeps the reserve of free disk space: writes are refused while less is
+// free, so that a write to the log never fails on a full disk. Measuring costs
+// a system call, so it is done once a second and after enough bytes were
+// written.
+type space struct {
+	fs      vfs.FS
+	dir     string
+	reserve uint64
+
+	written atomic.Uint64 // Bytes written since the last measurement.
+	free    atomic.Uint64 // The result of the last measurement, in bytes.
+	full    atomic.Bool   // A flush failed on a full disk and none has succeeded since.
+}
+
+// admit returns why a write must be refused, or nil.
+func (s *space) admit() error {
+	// One writer measures; the others use the last result.
+	if written := s.written.Load(); written > s.reserve/8 && s.written.CompareAndSwap(written, 0) {
+		_ = s.measure()
+	}
+	return s.shortage()
+}
+
+// measure updates the free space. A file system that does not support it has no
+// reserve; after an error the last result stays in use.
+func (s *space) measure() error {
+	s.written.Store(0)
+	usage, err := s.fs.GetDiskUsage(s.dir)
+	if errors.Is(err, vfs.ErrUnsupported) {
+		s.free.Store(s.reserve)
+		return nil
+	}
+	if err == nil {
+		s.free.Store(usage.AvailBytes)
+	}
+	return err
+}
+
+// shortage returns an error while too little space is free.
+func (s *space) shortage() error {
+	if free := s.free.Load(); free < s.reserve {
+		return fmt.Errorf("%d MiB of disk space are free, and the reserve is %d MiB", free>>20, s.reserve>>20)
+	}
+	if s.full.Load() {
+		return errors.New("the disk is full")
 	}
 	return nil
 }

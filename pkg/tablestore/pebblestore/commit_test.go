@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
-
-func quietLatch() *latch { return newLatch(slog.New(slog.DiscardHandler)) }
 
 // batchesOn returns one batch for each partition.
 func batchesOn(partitions ...string) (batches []tablestore.Batch) {
@@ -61,7 +58,7 @@ func TestWaitingForAStripeEnds(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				latch, s := quietLatch(), newStripes()
-				set := []*stripe{&s.all[1], &s.all[2]}
+				set := []*stripe{s.all[1], s.all[2]}
 				set[1].lock <- struct{}{}
 				result := make(chan error, 1)
 				go func() { result <- lockAll(ctx, set, latch) }()
@@ -79,19 +76,20 @@ func TestWaitingForAStripeEnds(t *testing.T) {
 	}
 }
 
-func TestSettleForgetsOnlyItsOwnWrite(t *testing.T) {
+func TestAFinishedWriteIsForgottenAlone(t *testing.T) {
 	t.Parallel()
 	s := newStripes()
-	a, b := &s.all[1], &s.all[2]
-	first, second := &pending{done: make(chan struct{})}, &pending{done: make(chan struct{})}
-	announce([]*stripe{a, b}, first)
-	announce([]*stripe{b}, second)
-	settle([]*stripe{a, b}, first)
-	if got := lasts([]*stripe{a, b}); !slices.Equal(got, []*pending{second}) {
+	a, b := s.all[1], s.all[2]
+	first := &pending{done: make(chan struct{}), stripes: []*stripe{a, b}}
+	second := &pending{done: make(chan struct{}), stripes: []*stripe{b}}
+	first.announce()
+	second.announce()
+	first.finish()
+	if got := lasts(a, b); !slices.Equal(got, []*pending{second}) {
 		t.Errorf("pending writes %v, want the second alone", got)
 	}
-	settle([]*stripe{b}, second)
-	if got := lasts([]*stripe{a, b}); len(got) != 0 {
+	second.finish()
+	if got := lasts(a, b); len(got) != 0 {
 		t.Errorf("pending writes %v, want none", got)
 	}
 }
