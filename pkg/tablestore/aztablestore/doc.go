@@ -14,7 +14,7 @@
 //	  SDK, which tries once    parts of the answer: ETags, or the op that failed
 //	    │
 //	    ▼
-//	  transport, which notes whether a connection was had (delivery.go)
+//	  transport, which records whether there was a connection (send.go)
 //
 // # What a failure means
 //
@@ -26,7 +26,7 @@
 //	what happened                               tries    a write is    a read is
 //	a precondition did not hold                 one      ConflictError —
 //	no such row                                 one      ConflictError ErrNotFound
-//	no connection was had, no token             more     ErrUnavailable
+//	no connection, no token                     more     ErrUnavailable
 //	429, or 503 with ServerBusy or Retry-After  more     ErrUnavailable
 //	401, 403, no such table or account          one      ErrUnavailable
 //	400, 413 and the like                       one      ErrInvalid, ErrTooLarge

@@ -22,32 +22,28 @@ const (
 // timeLayout is how times are stored: always UTC, in milliseconds.
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
-// encodeRow returns the entity of a row.
+// encodeRow returns the entity of a row. Integers are sent as text: a JSON
+// number would pass through a float.
 func encodeRow(key tablestore.Key, properties tablestore.Properties) []byte {
 	entity := make(map[string]any, 2+2*len(properties))
 	entity["PartitionKey"], entity["RowKey"] = key.Partition, key.Row
 	for i := range properties {
-		encodeValue(entity, properties[i].Name, properties[i].Value)
+		name, value := properties[i].Name, properties[i].Value
+		switch value.Kind() {
+		case tablestore.KindString:
+			entity[name] = value.String()
+		case tablestore.KindBool:
+			entity[name] = value.Bool()
+		case tablestore.KindInt:
+			entity[name], entity[name+typeSuffix] = strconv.FormatInt(value.Int(), 10), typeInt
+		case tablestore.KindTime:
+			entity[name], entity[name+typeSuffix] = value.Time().Format(timeLayout), typeTime
+		case tablestore.KindBytes:
+			entity[name], entity[name+typeSuffix] = base64.StdEncoding.EncodeToString(value.Bytes()), typeBytes
+		}
 	}
 	encoded, _ := json.Marshal(entity) // Texts and booleans cannot fail.
 	return encoded
-}
-
-// encodeValue adds a valid value to the entity. Integers are sent as text: a
-// JSON number would pass through a float.
-func encodeValue(entity map[string]any, name string, value tablestore.Value) {
-	switch value.Kind() {
-	case tablestore.KindString:
-		entity[name] = value.String()
-	case tablestore.KindBool:
-		entity[name] = value.Bool()
-	case tablestore.KindInt:
-		entity[name], entity[name+typeSuffix] = strconv.FormatInt(value.Int(), 10), typeInt
-	case tablestore.KindTime:
-		entity[name], entity[name+typeSuffix] = value.Time().Format(timeLayout), typeTime
-	case tablestore.KindBytes:
-		entity[name], entity[name+typeSuffix] = base64.StdEncoding.EncodeToString(value.Bytes()), typeBytes
-	}
 }
 
 // decodeRow returns the row of an entity in that table. The error wraps
@@ -69,7 +65,8 @@ func decodeRow(table string, entity []byte) (tablestore.Row, error) {
 	}
 	row.Properties = make(tablestore.Properties, 0, len(fields))
 	for name, field := range fields {
-		if notOurs(name) {
+		// The service's own fields. Names of the row's properties contain no dot.
+		if name == "PartitionKey" || name == "RowKey" || name == "Timestamp" || strings.Contains(name, ".") {
 			continue
 		}
 		kind, _ := fields[name+typeSuffix].(string)
@@ -80,12 +77,6 @@ func decodeRow(table string, entity []byte) (tablestore.Row, error) {
 		row.Properties = append(row.Properties, tablestore.Property{Name: name, Value: value})
 	}
 	return row, nil
-}
-
-// notOurs reports whether the field belongs to the service. Names of the row's
-// properties contain no dot.
-func notOurs(name string) bool {
-	return name == "PartitionKey" || name == "RowKey" || name == "Timestamp" || strings.Contains(name, ".")
 }
 
 // decodeValue returns the value of a field of that type.

@@ -1,30 +1,139 @@
 package aztablestore
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	"github.com/Azure/azure-sdk-for-go/sdk/data/aztables"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// The default limits of a call.
+const (
+	DefaultRequestTimeout = 10 * time.Second
+	DefaultCallTimeout    = 30 * time.Second
+	DefaultTries          = 4
 )
 
 // Limits of the store's own transport. The client must close idle connections
 // before the server does: a request sent while the server closes has an unknown
-// outcome.
+// outcome. An emulator closes them after five seconds.
 const (
-	connections   = 256
-	dialTimeout   = 5 * time.Second
-	idleTimeout   = 60 * time.Second
-	idleEmulator  = 3 * time.Second
+	connections  = 256
+	dialTimeout  = 5 * time.Second
+	idleTimeout  = 60 * time.Second
+	idleEmulator = 3 * time.Second
+)
+
+// The service's codes about tables.
+const (
 	tableExists   = "TableAlreadyExists"
+	tableMissing  = "TableNotFound"
 	tableVanishes = "TableBeingDeleted"
+)
+
+var errClosed = errors.New("the store is closed")
+
+// Options configures a store.
+type Options struct {
+	// Connection is the storage account's connection string, with an account
+	// key or a shared access signature. Required, unless Endpoint is set.
+	Connection string
+
+	// Endpoint is the address of the account's table service, such as
+	// https://account.table.core.windows.net. The store then signs in with
+	// azidentity's DefaultAzureCredential: the environment, a workload or
+	// managed identity, or a developer's own. Required, unless Connection is
+	// set.
+	Endpoint string
+
+	// Tables are the names of the tables that Open creates if they are missing.
+	// Optional. Defaults to none: the tables must exist.
+	Tables []string
+
+	// RequestTimeout bounds one request. Optional. Defaults to
+	// [DefaultRequestTimeout].
+	RequestTimeout time.Duration
+
+	// CallTimeout bounds one call of the port with all its requests and the
+	// delays between them, so no write is sent later than that. Optional.
+	// Defaults to [DefaultCallTimeout].
+	CallTimeout time.Duration
+
+	// Tries is how often a request that is safe to repeat is sent at most.
+	// Optional. Defaults to [DefaultTries].
+	Tries int
+
+	// Logger gets a warning for each retry, with its cause. Optional. Defaults
+	// to discarding.
+	Logger *slog.Logger
+
+	// Transport sends the requests. The caller closes it. Optional. Defaults to
+	// a transport of the store, whose connections Close closes.
+	Transport http.RoundTripper
+
+	// credential signs in at Endpoint; only tests set it.
+	credential azcore.TokenCredential
+}
+
+// Validate reports the first field that is wrong.
+func (o Options) Validate() error {
+	endpoint, err := url.Parse(o.Endpoint)
+	switch {
+	case o.Connection == "" && o.Endpoint == "":
+		return errors.New("aztablestore: Options.Connection or Options.Endpoint is required")
+	case o.Connection != "" && o.Endpoint != "":
+		return errors.New("aztablestore: Options.Connection and Options.Endpoint exclude each other")
+	case o.Endpoint == "":
+	case err != nil || endpoint.Scheme != "https" || endpoint.Host == "" || endpoint.User != nil ||
+		endpoint.RawQuery != "" || endpoint.Fragment != "":
+		// A token may be sent only over TLS. The endpoint is not quoted: it may
+		// hold a signature, which must not be logged.
+		return errors.New("aztablestore: Options.Endpoint is not an https address of a table service")
+	}
+	switch {
+	case o.RequestTimeout < 0:
+		return fmt.Errorf("aztablestore: Options.RequestTimeout is negative: %s", o.RequestTimeout)
+	case o.CallTimeout < 0:
+		return fmt.Errorf("aztablestore: Options.CallTimeout is negative: %s", o.CallTimeout)
+	case o.Tries < 0:
+		return fmt.Errorf("aztablestore: Options.Tries is negative: %d", o.Tries)
+	}
+	for i, name := range o.Tables {
+		// The port's rule for names, with any partition.
+		if err := (tablestore.Query{Table: name, Partition: "p"}).Validate(); err != nil {
+			return fmt.Errorf("aztablestore: Options.Tables[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// Store is a table store in an account of Azure Table Storage. It implements
+// [tablestore.Store]. All methods may be called concurrently.
+type Store struct {
+	options Options
+	client  *http.Client
+	service *aztables.ServiceClient
+	closed  atomic.Bool
+}
+
+var (
+	_ tablestore.Store  = (*Store)(nil)
+	_ tablestore.Walker = (*Store)(nil)
 )
 
 // Open returns a store on the account that the options name, and creates
@@ -35,46 +144,44 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
 	}
-	options = options.withDefaults()
-	store := &Store{options: options, client: options.httpClient()}
-	service, err := options.service(store.client)
+	options.RequestTimeout = cmp.Or(options.RequestTimeout, DefaultRequestTimeout)
+	options.CallTimeout = cmp.Or(options.CallTimeout, DefaultCallTimeout)
+	options.Tries = cmp.Or(options.Tries, DefaultTries)
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	// No redirects: they would send a write twice.
+	client := &http.Client{
+		Transport:     options.Transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	if options.Transport == nil {
+		idle := idleTimeout
+		connection := strings.ToLower(options.Connection)
+		if strings.Contains(connection, "=http:") || strings.Contains(connection, "=http;") {
+			idle = idleEmulator // An account has TLS.
+		}
+		client.Transport = &http.Transport{
+			Proxy:               http.ProxyFromEnvironment,
+			DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+			TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12},
+			TLSHandshakeTimeout: dialTimeout,
+			MaxIdleConns:        connections,
+			MaxIdleConnsPerHost: connections,
+			IdleConnTimeout:     idle,
+		}
+	}
+	service, err := options.service(client)
 	if err != nil {
 		return nil, err
 	}
-	store.service = service
-	if err := store.create(ctx, options.Tables); err != nil {
-		return nil, errors.Join(err, store.Close())
+	store := &Store{options: options, client: client, service: service}
+	for _, table := range options.Tables {
+		if err := store.createTable(ctx, table); err != nil {
+			return nil, errors.Join(fmt.Errorf("create table %s: %w", table, err), store.Close())
+		}
 	}
 	return store, nil
-}
-
-// httpClient returns the client that sends all requests. It follows no
-// redirects, which would send a write twice.
-func (o Options) httpClient() *http.Client {
-	carrier := o.Transport
-	if carrier == nil {
-		carrier = o.ownTransport()
-	}
-	return &http.Client{
-		Transport:     carrier,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-}
-
-func (o Options) ownTransport() *http.Transport {
-	idle := idleTimeout
-	if o.plain() {
-		idle = idleEmulator
-	}
-	return &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
-		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout: dialTimeout,
-		MaxIdleConns:        connections,
-		MaxIdleConnsPerHost: connections,
-		IdleConnTimeout:     idle,
-	}
 }
 
 // service returns the SDK's client of the account, without retries: this
@@ -106,18 +213,8 @@ func (o Options) service(client *http.Client) (*aztables.ServiceClient, error) {
 	return service, nil
 }
 
-// create creates the missing tables. Creation is idempotent, so it is retried
-// after a lost reply.
-func (s *Store) create(ctx context.Context, tables []string) error {
-	for _, table := range tables {
-		err := s.createTable(ctx, table)
-		if err != nil {
-			return fmt.Errorf("create table %s: %w", table, err)
-		}
-	}
-	return nil
-}
-
+// createTable creates the table unless it exists. Creation is idempotent, so it
+// is retried after a lost reply.
 func (s *Store) createTable(ctx context.Context, table string) error {
 	ctx, end, err := s.begin(ctx)
 	if err != nil {
@@ -132,4 +229,76 @@ func (s *Store) createTable(ctx context.Context, table string) error {
 		return nil
 	}
 	return failed.ofRead()
+}
+
+// begin returns the context of one call of the port, which ends after the call
+// timeout at the latest, or why the store refuses the call.
+func (s *Store) begin(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	if s.closed.Load() {
+		return nil, nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, errClosed)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
+	}
+	ctx, end := context.WithTimeout(ctx, s.options.CallTimeout)
+	return ctx, end, nil
+}
+
+// Close implements [tablestore.Store]. Committed rows stay in the account.
+func (s *Store) Close() error {
+	s.closed.Store(true)
+	if s.options.Transport == nil {
+		s.client.CloseIdleConnections()
+	}
+	return nil
+}
+
+// TableCheck is the result of checking one table.
+type TableCheck struct {
+	Name string
+	// Missing says that the table does not exist.
+	Missing bool
+	// Err is why an existing table cannot be used, nil if it can.
+	Err error
+}
+
+// Check reports whether each of the options' tables exists and can be read and
+// written with their credential: it writes, reads and deletes a row of its own.
+// It creates no tables. The error is about the options or about the account as
+// a whole.
+func Check(ctx context.Context, options Options) (checks []TableCheck, err error) {
+	tables := options.Tables
+	options.Tables = nil
+	store, err := Open(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	for _, table := range tables {
+		check := TableCheck{Name: table, Err: store.checkTable(ctx, table)}
+		failed, ok := errors.AsType[*requestError](check.Err)
+		switch {
+		case ok && failed.status == 0:
+			return nil, fmt.Errorf("the account does not answer: %w", check.Err)
+		case ok && failed.code == tableMissing:
+			check.Missing, check.Err = true, nil
+		}
+		checks = append(checks, check)
+	}
+	return checks, nil
+}
+
+// checkTable writes, reads and deletes a row of the table.
+func (s *Store) checkTable(ctx context.Context, table string) error {
+	key := tablestore.Key{Table: table, Partition: "check", Row: "probe"}
+	if _, err := s.Commit(ctx, tablestore.Batch{{Verb: tablestore.Put, Key: key}}); err != nil {
+		return fmt.Errorf("write a row: %w", err)
+	}
+	if _, err := s.Get(ctx, key); err != nil {
+		return fmt.Errorf("read it: %w", err)
+	}
+	if _, err := s.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {
+		return fmt.Errorf("delete it: %w", err)
+	}
+	return nil
 }

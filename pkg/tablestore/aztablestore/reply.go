@@ -3,7 +3,6 @@ package aztablestore
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,15 +61,18 @@ func (batchReplies) Do(req *policy.Request) (*http.Response, error) {
 	return reply, tx.read(reply.Header.Get("Content-Type"), body)
 }
 
-// withTransaction returns a context that carries tx to the policy.
-func withTransaction(ctx context.Context, tx *transaction) context.Context {
-	return context.WithValue(ctx, transactionKey{}, tx)
-}
-
-// read parses the outcome. A refusal is a single part, whose message names the
-// op's index in the transaction.
+// read parses the outcome: multipart in multipart, the inner parts HTTP
+// responses. A refusal is a single part, whose message names the op's index in
+// the transaction.
 func (tx *transaction) read(contentType string, body []byte) error {
-	parts, err := partsOf(contentType, body)
+	var parts []part
+	err := eachPart(contentType, bytes.NewReader(body), func(header string, outer io.Reader) error {
+		return eachPart(header, outer, func(_ string, inner io.Reader) error {
+			one, err := readPart(inner)
+			parts = append(parts, one)
+			return err
+		})
+	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", errReply, err)
 	}
@@ -78,7 +80,12 @@ func (tx *transaction) read(contentType string, body []byte) error {
 	for _, part := range parts {
 		if part.status >= 300 {
 			f := answered(part.status, part.header, part.body)
-			f.inner, f.op = true, tx.place(f.op)
+			f.inner = true
+			if tx.ops == 1 {
+				f.op = 0
+			} else if f.op >= tx.ops {
+				f.op = -1
+			}
 			return f
 		}
 		etags = append(etags, tablestore.ETag(part.header.Get("ETag")))
@@ -90,41 +97,8 @@ func (tx *transaction) read(contentType string, body []byte) error {
 	return nil
 }
 
-// place returns the index of the op at which the service stopped, or -1 if it
-// cannot be right.
-func (tx *transaction) place(op int) int {
-	switch {
-	case tx.ops == 1:
-		return 0
-	case op < tx.ops:
-		return op
-	default:
-		return -1
-	}
-}
-
-// part is the answer to one op of a transaction.
-type part struct {
-	status int
-	header http.Header
-	body   []byte
-}
-
-// partsOf returns the parts of an answer: multipart in multipart, the inner
-// parts HTTP responses. It returns an error for a truncated answer.
-func partsOf(contentType string, body []byte) ([]part, error) {
-	var parts []part
-	err := eachPart(contentType, bytes.NewReader(body), func(header string, outer io.Reader) error {
-		return eachPart(header, outer, func(_ string, inner io.Reader) error {
-			one, err := readPart(inner)
-			parts = append(parts, one)
-			return err
-		})
-	})
-	return parts, err
-}
-
-// eachPart calls read for each part of a complete multipart body.
+// eachPart calls read for each part of a multipart body. It returns an error for
+// a truncated one.
 func eachPart(contentType string, body io.Reader, read func(contentType string, part io.Reader) error) error {
 	kind, params, err := mime.ParseMediaType(contentType)
 	if err != nil || kind != "multipart/mixed" || params["boundary"] == "" {
@@ -145,7 +119,13 @@ func eachPart(contentType string, body io.Reader, read func(contentType string, 
 	}
 }
 
-// readPart reads the answer to one op.
+// part is the answer to one op of a transaction.
+type part struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
 func readPart(inner io.Reader) (part, error) {
 	text, err := io.ReadAll(inner)
 	if err != nil {
