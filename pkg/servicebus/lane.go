@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,17 +23,9 @@ var (
 
 // lane sends to one topic. It is safe for concurrent use.
 type lane struct {
-	topic   string
-	courier courier
-	timeout time.Duration // of one send
-	grace   time.Duration // after the timeout, before a send is abandoned
-	// patience is how many consecutive sends may stay unanswered before the topic
-	// counts as out of service.
-	patience int32
-	// connected reports whether any connection is open.
-	connected func() bool
-	// abandon is called for a send that did not return in time.
-	abandon func(topic string)
+	publisher *Publisher
+	topic     string
+	courier   courier
 
 	slots  chan struct{} // one for each send, including abandoned ones
 	stuck  atomic.Int32  // abandoned sends that have not returned
@@ -55,29 +49,14 @@ func (l *lane) publish(ctx context.Context, messages []*azservicebus.Message) []
 			alone = taken
 			continue
 		case err == nil || rejected:
-			outcomes = append(outcomes, repeat(err, taken)...)
+			outcomes = append(outcomes, slices.Repeat([]error{err}, taken)...)
 		default:
 			// The rest would fail alike, and share the deadline.
-			return append(outcomes, repeat(err, len(messages))...)
+			return append(outcomes, slices.Repeat([]error{err}, len(messages))...)
 		}
 		messages, alone = messages[taken:], max(alone-taken, 0)
 	}
 	return outcomes
-}
-
-// repeat returns the error n times.
-func repeat(err error, n int) []error {
-	errs := make([]error, n)
-	for i := range errs {
-		errs[i] = err
-	}
-	return errs
-}
-
-// sent is the result of one send.
-type sent struct {
-	taken int
-	err   error
 }
 
 // transfer makes one send once a slot is free. It returns after timeout and grace
@@ -94,61 +73,129 @@ func (l *lane) transfer(ctx context.Context, messages []*azservicebus.Message) (
 		return len(messages), uncertain(ctx.Err())
 	}
 	// The timeout starts here: waiting for a slot must not count as the topic's silence.
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	ctx, cancel := context.WithTimeout(ctx, l.publisher.cfg.SendTimeout)
 	defer cancel()
+	type result struct {
+		taken int
+		err   error
+	}
+	returned := make(chan result, 1)
 	var over atomic.Bool // set by the first of the two: the send returned, or was abandoned
-	back := make(chan sent, 1)
 	go func() {
 		taken, err := l.courier.send(ctx, messages)
-		back <- sent{taken, err}
+		returned <- result{taken, err}
 		if !over.CompareAndSwap(false, true) {
 			l.stuck.Add(-1)
 		}
 		<-l.slots
 	}()
-	if s, ok := l.await(ctx, back); ok {
-		return s.taken, l.judge(ctx, s.err)
+	select {
+	case r := <-returned:
+		return r.taken, l.outcome(ctx, r.err)
+	case <-ctx.Done():
 	}
-	outcome := l.judge(ctx, errSilent) // Before the cut: judge asks whether a connection is open.
+	grace := time.NewTimer(l.publisher.cfg.Grace)
+	defer grace.Stop()
+	select {
+	case r := <-returned:
+		return r.taken, l.outcome(ctx, r.err)
+	case <-grace.C:
+	}
+	outcome := l.outcome(ctx, errSilent) // Before the cut: outcome asks whether a connection is open.
 	l.stuck.Add(1)
 	if !over.CompareAndSwap(false, true) {
 		l.stuck.Add(-1) // It has just returned.
-	} else {
-		l.abandon(l.topic)
+		return len(messages), outcome
 	}
+	// Cut the connections, so that the abandoned send returns.
+	l.publisher.cuts.Add(1)
+	l.publisher.cfg.Logger.Error("send did not return in time, cutting the connections", "topic", l.topic)
+	l.publisher.bus.dialer.cut()
 	return len(messages), outcome
 }
 
-// await waits for a send until the grace after the end of its context is over.
-func (l *lane) await(ctx context.Context, back <-chan sent) (sent, bool) {
-	select {
-	case s := <-back:
-		return s, true
-	case <-ctx.Done():
-	}
-	grace := time.NewTimer(l.grace)
-	defer grace.Stop()
-	select {
-	case s := <-back:
-		return s, true
-	case <-grace.C:
-		return sent{}, false
-	}
-}
-
-// judge turns the error of a send into one of [outbox.Publisher]'s. A single
+// outcome turns the error of a send into one of [outbox.Publisher]'s. A single
 // unanswered send proves nothing; after several in a row the topic is out of service.
-func (l *lane) judge(ctx context.Context, err error) error {
+func (l *lane) outcome(ctx context.Context, err error) error {
 	outcome := verdict(ctx, l.topic, err)
 	if !errors.Is(outcome, outbox.ErrUncertain) || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		l.silent.Store(0)
 		return outcome
 	}
-	if !l.connected() {
+	if !l.publisher.bus.dialer.connected() {
 		return &outbox.OutageError{Err: fmt.Errorf("no connection: %w", err)}
 	}
-	if l.silent.Add(1) >= l.patience {
+	if int(l.silent.Add(1)) >= l.publisher.cfg.Patience {
 		return &outbox.OutageError{Entity: l.topic, Err: errSilent}
 	}
 	return outcome
+}
+
+// courier sends messages to one topic.
+type courier interface {
+	// send transfers as many of the first messages as fit into one batch, and
+	// returns how many. They share one outcome. There is at least one message. It
+	// is safe for concurrent use.
+	send(ctx context.Context, messages []*azservicebus.Message) (taken int, err error)
+}
+
+// sender is a courier on the SDK. The first send opens its link.
+type sender struct {
+	client *azservicebus.Client
+	topic  string
+	// batchBytes limits a batch to less than the link's maximum, unless it is 0.
+	batchBytes uint64
+
+	mu     sync.Mutex
+	opened *azservicebus.Sender
+}
+
+// send implements [courier]. A message too large for a batch is sent without one:
+// large messages may have a limit of their own.
+func (s *sender) send(ctx context.Context, messages []*azservicebus.Message) (int, error) {
+	link, err := s.open()
+	if err != nil {
+		return len(messages), &linkError{err}
+	}
+	batch, err := link.NewMessageBatch(ctx, &azservicebus.MessageBatchOptions{MaxBytes: s.batchBytes})
+	if err != nil {
+		return len(messages), &linkError{err}
+	}
+	taken := 0
+	for taken < len(messages) {
+		err := batch.AddMessage(messages[taken], nil)
+		if errors.Is(err, azservicebus.ErrMessageTooLarge) {
+			break
+		}
+		if err != nil {
+			return 1, fmt.Errorf("encode the message: %w", err)
+		}
+		taken++
+	}
+	if taken < 2 { // An empty batch panics, and a single message needs no batch.
+		return 1, link.SendMessage(ctx, messages[0], nil)
+	}
+	return taken, link.SendMessageBatch(ctx, batch, nil)
+}
+
+// open returns the sender, and makes it if there is none yet. Of two made at once
+// the second is dropped, which costs nothing: neither has a link yet.
+func (s *sender) open() (*azservicebus.Sender, error) {
+	s.mu.Lock()
+	opened := s.opened
+	s.mu.Unlock()
+	if opened != nil {
+		return opened, nil
+	}
+	// Not under the lock: NewSender blocks while another sender connects.
+	made, err := s.client.NewSender(s.topic, nil)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.opened == nil {
+		s.opened = made
+	}
+	return s.opened, nil
 }

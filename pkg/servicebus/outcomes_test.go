@@ -2,11 +2,13 @@ package servicebus_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/iotest"
 
@@ -198,4 +200,296 @@ func FuzzOutcomeReader(f *testing.F) {
 			t.Errorf("%x is read as %x, and that as %x", data, once, twice)
 		}
 	})
+}
+
+// cancelled is the condition of a send that must be retried.
+const cancelled = "com.microsoft:operation-cancelled"
+
+// The states of a delivery that have no reason.
+var (
+	accepted = described8(0x24, []byte{0x45})
+	released = described8(0x26, []byte{0x45})
+	modified = described8(0x27, list8(yes, no))
+)
+
+// frame is a frame of AMQP on channel 3.
+func frame(body []byte) []byte {
+	head := binary.BigEndian.AppendUint32(nil, uint32(8+len(body)))
+	return append(append(head, 2, 0, 0, 3), body...)
+}
+
+// disposition is the performative with those fields.
+func disposition(fields []byte) []byte { return described8(0x15, fields) }
+
+// outcome is a frame that tells the sender of the deliveries 5 to 7 their state.
+func outcome(state []byte) []byte {
+	return frame(disposition(list32(yes, []byte{0x52, 5}, []byte{0x52, 7}, yes, state)))
+}
+
+// changed is the frame as it is read after its state was rewritten.
+func changed(state []byte) []byte { return outcome(state) }
+
+// rejection is a rejected state as the reader writes it.
+func rejection(condition, description string) []byte {
+	return described8(0x25, list32(described8(0x1d, list32(symbol32(condition), string32(description)))))
+}
+
+// rejectedFor is a rejected state as brokers write it.
+func rejectedFor(condition string) []byte {
+	return described8(0x25, list8(described8(0x1d, list8(symbol8(condition), []byte{0xa1, 2, 'n', 'o'}))))
+}
+
+// plain returns what the reader makes of incoming bytes.
+func plain(t *testing.T, in []byte) []byte {
+	t.Helper()
+	out, err := servicebus.Plain(in)
+	if err != nil {
+		t.Fatalf("reading: %v", err)
+	}
+	return out
+}
+
+// The SDK takes released and modified for success, and a rejection with an unknown
+// condition for a broken connection.
+func TestPlain_OutcomesBecomeWhatTheyAre(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name      string
+		state     []byte
+		condition string // of the rejection that it becomes; empty if it stays
+		text      string
+	}{
+		{"accepted", accepted, "", ""},
+		{"accepted, large", described64(0x24, list32()), "", ""},
+		{"received", described8(0x23, list8([]byte{0x43}, []byte{0x44})), "", ""},
+		{"a state of a transaction", described8(0x34, list8([]byte{0xa0, 1, 1}, accepted)), "", ""},
+		{"released", released, cancelled, "released"},
+		{"released, large", described64(0x26, list32()), cancelled, "released"},
+		{"modified", modified, cancelled, "modified"},
+		{"modified without fields", described8(0x27, []byte{0x45}), cancelled, "modified"},
+		{"a fault of the broker", rejectedFor("amqp:internal-error"), cancelled, "amqp:internal-error"},
+		{"an unknown reason", rejectedFor("com.microsoft:argument-error"), "amqp:not-allowed", "com.microsoft:argument-error"},
+		{"a reason that is not the message's", rejectedFor("amqp:decode-error"), "amqp:not-allowed", "amqp:decode-error"},
+		{"an unknown reason, large", described64(0x25, list32(described64(0x1d, list32(symbol32("x:y"))))), "amqp:not-allowed", "x:y"},
+		{"throttled", rejectedFor("com.microsoft:server-busy"), "", ""},
+		{"time is up", rejectedFor("com.microsoft:timeout"), "", ""},
+		{"cancelled", rejectedFor(cancelled), "", ""},
+		{"disabled", rejectedFor("com.microsoft:entity-disabled"), "", ""},
+		{"full", rejectedFor("amqp:resource-limit-exceeded"), "", ""},
+		{"too large", rejectedFor("amqp:link:message-size-exceeded"), "", ""},
+		{"no right", rejectedFor("amqp:unauthorized-access"), "", ""},
+		{"missing", rejectedFor("amqp:not-found"), "", ""},
+		{"not allowed", rejectedFor("amqp:not-allowed"), "", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			in := outcome(test.state)
+			want := in
+			if test.condition != "" {
+				want = changed(rejection(test.condition, test.text))
+			}
+			if got := plain(t, in); !bytes.Equal(got, want) {
+				t.Errorf("read\n%x, want\n%x", got, want)
+			}
+		})
+	}
+}
+
+// Dispositions for receivers, and frames that are no dispositions, stay as they are.
+func TestPlain_LeavesAllOtherFrames(t *testing.T) {
+	t.Parallel()
+	told := list8(no, null, null, yes, released)
+	for _, test := range []struct {
+		name string
+		in   []byte
+	}{
+		{"about what was received", frame(disposition(told))},
+		{"about what was received, spelled out", frame(disposition(list8([]byte{0x56, 0}, null, null, yes, released)))},
+		{"no state", frame(disposition(list8(yes, null, null, yes)))},
+		{"a transfer that holds such a frame", frame(append(described8(0x14, list8(null)), outcome(released)...))},
+		{"an empty frame", frame(nil)},
+		{"one of SASL", []byte{0, 0, 0, 12, 2, 1, 0, 0, 0x00, 0x53, 0x44, 0x45}},
+		{"a head that goes beyond the frame", append([]byte{0, 0, 0, 12, 200, 0, 0, 0}, 1, 2, 3, 4)},
+		{"a head that is too short", append([]byte{0, 0, 0, 12, 1, 0, 0, 0}, 1, 2, 3, 4)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if got := plain(t, test.in); !bytes.Equal(got, test.in) {
+				t.Errorf("read\n%x, want it unchanged:\n%x", got, test.in)
+			}
+		})
+	}
+}
+
+func TestPlain_KeepsTheHead(t *testing.T) {
+	t.Parallel()
+	extended := func(fields []byte) []byte {
+		body := disposition(fields)
+		head := binary.BigEndian.AppendUint32(nil, uint32(12+len(body)))
+		return append(append(head, 3, 0, 1, 2, 'm', 'o', 'r', 'e'), body...)
+	}
+	in := extended(list8([]byte{0x56, 1}, null, null, yes, modified))
+	want := extended(list32([]byte{0x56, 1}, null, null, yes, rejection(cancelled, "modified")))
+	if got := plain(t, in); !bytes.Equal(got, want) {
+		t.Errorf("read\n%x, want\n%x", got, want)
+	}
+}
+
+// The encoding of AMQP, as far as the frames of these tests need it.
+
+// null, yes and no are values.
+var null, yes, no = []byte{0x40}, []byte{0x41}, []byte{0x42}
+
+// list8 and list32 are lists with small and with large heads.
+func list8(items ...[]byte) []byte {
+	body := bytes.Join(items, nil)
+	return append([]byte{0xc0, byte(len(body) + 1), byte(len(items))}, body...)
+}
+
+func list32(items ...[]byte) []byte {
+	body := bytes.Join(items, nil)
+	b := binary.BigEndian.AppendUint32([]byte{0xd0}, uint32(len(body)+4))
+	return append(binary.BigEndian.AppendUint32(b, uint32(len(items))), body...)
+}
+
+// symbol8 is a short symbol.
+func symbol8(text string) []byte { return append([]byte{0xa3, byte(len(text))}, text...) }
+
+// symbol32 and string32 are texts with large heads.
+func symbol32(text string) []byte { return text32(0xb3, text) }
+func string32(text string) []byte { return text32(0xb1, text) }
+
+func text32(code byte, text string) []byte {
+	return append(binary.BigEndian.AppendUint32([]byte{code}, uint32(len(text))), text...)
+}
+
+// described8 and described64 are values with small and with large descriptors.
+func described8(descriptor byte, value []byte) []byte {
+	return append([]byte{0x00, 0x53, descriptor}, value...)
+}
+
+func described64(descriptor byte, value []byte) []byte {
+	return append(binary.BigEndian.AppendUint64([]byte{0x00, 0x80}, uint64(descriptor)), value...)
+}
+
+// Whatever else a disposition holds, and however it is encoded, is kept.
+func TestPlain_KeepsTheOtherFieldsAsTheyAreEncoded(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		field []byte
+	}{
+		{"null", null},
+		{"an empty list", []byte{0x45}},
+		{"one byte", []byte{0x52, 7}},
+		{"two bytes", []byte{0x60, 0, 7}},
+		{"four bytes", []byte{0x70, 0, 0, 0, 7}},
+		{"eight bytes", []byte{0x80, 0, 0, 0, 0, 0, 0, 0, 7}},
+		{"sixteen bytes", append([]byte{0x98}, make([]byte, 16)...)},
+		{"a short binary", []byte{0xa0, 2, 1, 2}},
+		{"a long binary", []byte{0xb0, 0, 0, 0, 2, 1, 2}},
+		{"an empty text", []byte{0xa1, 0}},
+		{"a list", list8(yes, no)},
+		{"a long list", list32(yes, no)},
+		{"a short array", []byte{0xe0, 4, 2, 0x50, 1, 2}},
+		{"a long array", []byte{0xf0, 0, 0, 0, 7, 0, 0, 0, 2, 0x50, 1, 2}},
+		{"a described value", described8(0x29, list8(null))},
+		{"a described value, large", described64(0x29, list32(null))},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			in := frame(disposition(list8(yes, test.field, null, yes, released, test.field)))
+			want := frame(described8(0x15, list32(yes, test.field, null, yes, rejection(cancelled, "released"), test.field)))
+			if got := plain(t, in); !bytes.Equal(got, want) {
+				t.Errorf("read\n%x, want\n%x", got, want)
+			}
+		})
+	}
+}
+
+// What cannot be read is for the SDK to complain about.
+func TestPlain_LeavesWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	whole := disposition(list8(yes, null, null, yes, released))
+	for _, test := range []struct {
+		name string
+		body []byte
+	}{
+		{"a descriptor that is a symbol", append(append([]byte{0x00}, symbol8("amqp:disposition:list")...), list8(yes, null, null, yes, released)...)},
+		{"a descriptor with a descriptor", append([]byte{0x00, 0x00, 0x53, 0x15}, list8(yes, null, null, yes, released)...)},
+		{"a value with two descriptors", described8(0x15, whole)},
+		{"a descriptor and no value", []byte{0x00, 0x53, 0x15}},
+		{"half a descriptor", []byte{0x00, 0x53}},
+		{"no descriptor", list8(yes, null, null, yes, released)},
+		{"not a list", described8(0x15, symbol8("disposition"))},
+		{"a map", described8(0x15, append([]byte{0xc1}, list8(yes, null, null, yes, released)[1:]...))},
+		{"an empty list", described8(0x15, []byte{0x45})},
+		{"a list without its count", described8(0x15, []byte{0xc0, 0})},
+		{"a long list without its count", described8(0x15, []byte{0xd0, 0, 0, 0, 3, 0, 0, 0})},
+		{"a list that is longer than its frame", described8(0x15, []byte{0xc0, 200, 5, 0x41, 0x40, 0x40, 0x41})},
+		{"a long list that is longer than its frame", described8(0x15, []byte{0xd0, 0, 0, 1, 0, 0, 0, 0, 5, 0x41})},
+		{"a long list of four gigabytes", described8(0x15, []byte{0xd0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 5, 0x41})},
+		{"a list with half an item", described8(0x15, list8(yes, null, null, yes, []byte{0x70, 0}))},
+		{"a list with an item that does not exist", described8(0x15, list8(yes, null, null, []byte{0x10}, released))},
+		{"a state without its value", described8(0x15, list8(yes, null, null, yes, []byte{0x00, 0x53, 0x26}))},
+		{"a state that is null", described8(0x15, list8(yes, null, null, yes, null))},
+		{"a state that is a number", described8(0x15, list8(yes, null, null, yes, []byte{0x53, 0x26}))},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			in := frame(test.body)
+			if got := plain(t, in); !bytes.Equal(got, in) {
+				t.Errorf("read\n%x, want it unchanged:\n%x", got, in)
+			}
+		})
+	}
+}
+
+// A rejection whose reason cannot be read is a rejection without a reason.
+func TestPlain_ARejectionWithoutAReason(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		value []byte // of the rejected state
+	}{
+		{"no fields", []byte{0x45}},
+		{"no fields, in a small list", list8()},
+		{"null", list8(null)},
+		{"an error without fields", list8(described8(0x1d, []byte{0x45}))},
+		{"an error that is no list", list8(described8(0x1d, symbol8("x")))},
+		{"something else for an error", list8(described8(0x24, []byte{0x45}))},
+		{"a condition that is a string", list8(described8(0x1d, list8([]byte{0xa1, 1, 'x'})))},
+		{"an empty condition", list8(described8(0x1d, list8(symbol8(""))))},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			in := outcome(described8(0x25, test.value))
+			want := changed(rejection("amqp:not-allowed", "no reason given"))
+			if got := plain(t, in); !bytes.Equal(got, want) {
+				t.Errorf("read\n%x, want\n%x", got, want)
+			}
+		})
+	}
+}
+
+// Frames are looked at up to a size that no disposition has.
+func TestPlain_LooksAtFramesUpToTheLargest(t *testing.T) {
+	t.Parallel()
+	sized := func(size int) []byte {
+		text := ""
+		rejectedWith := func() []byte {
+			return outcome(described8(0x25, list32(described8(0x1d, list32(symbol8("com.example:new"), string32(text))))))
+		}
+		text = strings.Repeat("x", size-len(rejectedWith()))
+		return rejectedWith()
+	}
+	largest := sized(servicebus.LargestOutcome)
+	if got, want := plain(t, largest), changed(rejection("amqp:not-allowed", "com.example:new")); !bytes.Equal(got, want) {
+		t.Errorf("the largest was read as\n%x, want\n%x", got, want)
+	}
+	larger := sized(servicebus.LargestOutcome + 1)
+	if got := plain(t, slices.Concat(larger, largest, larger)); !bytes.Equal(got,
+		slices.Concat(larger, changed(rejection("amqp:not-allowed", "com.example:new")), larger)) {
+		t.Error("a larger one did not pass as it came")
+	}
 }

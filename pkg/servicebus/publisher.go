@@ -77,18 +77,6 @@ func notNegative(settings []setting) error {
 	return nil
 }
 
-// setDefaults fills in the defaults.
-func (c *PublisherConfig) setDefaults() {
-	c.Margin = cmp.Or(c.Margin, 30*time.Second)
-	c.SendTimeout = cmp.Or(c.SendTimeout, 3*time.Second)
-	c.Grace = cmp.Or(c.Grace, 500*time.Millisecond)
-	c.Parallel = cmp.Or(c.Parallel, 4)
-	c.Patience = cmp.Or(c.Patience, 3)
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-}
-
 // Publisher publishes directives to the topics of their lanes. It is an
 // [outbox.Publisher], and safe for concurrent use.
 type Publisher struct {
@@ -101,6 +89,8 @@ type Publisher struct {
 	lanes map[string]*lane
 }
 
+var _ outbox.Publisher = (*Publisher)(nil)
+
 // NewPublisher returns a publisher. It does not connect yet: the first message to
 // a topic opens it. The error names the invalid field.
 func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
@@ -111,7 +101,14 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("servicebus publisher: %w", err)
 	}
-	cfg.setDefaults()
+	cfg.Margin = cmp.Or(cfg.Margin, 30*time.Second)
+	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, 3*time.Second)
+	cfg.Grace = cmp.Or(cfg.Grace, 500*time.Millisecond)
+	cfg.Parallel = cmp.Or(cfg.Parallel, 4)
+	cfg.Patience = cmp.Or(cfg.Patience, 3)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
 	p := &Publisher{cfg: cfg, bus: opened, lanes: map[string]*lane{}}
 	p.make = func(topic string) courier {
 		return &sender{client: opened.client, topic: topic, batchBytes: uint64(cfg.BatchBytes)}
@@ -151,9 +148,6 @@ func (p *Publisher) Publish(ctx context.Context, messages []ledger.Message) []er
 	return outcomes
 }
 
-// contentType is the content type of every directive.
-const contentType = "application/json"
-
 // messageOf returns the directive as a message of the bus. Its message id names the
 // attempt, so that duplicate detection drops a copy; the SDK would make a new id for
 // each send. Subscriptions can filter by the properties.
@@ -168,7 +162,7 @@ func messageOf(m *ledger.Message, timeToLive time.Duration) *azservicebus.Messag
 		properties["traceparent"] = m.Traceparent
 	}
 	message := &azservicebus.Message{
-		MessageID: new(m.MessageID()), Subject: new(m.StepType), ContentType: new(contentType),
+		MessageID: new(m.MessageID()), Subject: new(m.StepType), ContentType: new("application/json"),
 		TimeToLive: &timeToLive, ApplicationProperties: properties, Body: m.Directive,
 	}
 	if m.CorrelationID != "" {
@@ -183,21 +177,10 @@ func (p *Publisher) lane(topic string) *lane {
 	defer p.mu.Unlock()
 	l, ok := p.lanes[topic]
 	if !ok {
-		l = &lane{
-			topic: topic, courier: p.make(topic), timeout: p.cfg.SendTimeout, grace: p.cfg.Grace,
-			patience: int32(p.cfg.Patience), connected: p.bus.dialer.connected, abandon: p.abandoned,
-			slots: make(chan struct{}, p.cfg.Parallel),
-		}
+		l = &lane{publisher: p, topic: topic, courier: p.make(topic), slots: make(chan struct{}, p.cfg.Parallel)}
 		p.lanes[topic] = l
 	}
 	return l
-}
-
-// abandoned cuts the connections, so that the abandoned send returns.
-func (p *Publisher) abandoned(topic string) {
-	p.cuts.Add(1)
-	p.cfg.Logger.Error("send did not return in time, cutting the connections", "topic", topic)
-	p.bus.dialer.cut()
 }
 
 // Cuts returns how often the connections were cut because a send did not return.
@@ -222,5 +205,3 @@ func (p *Publisher) Close(ctx context.Context) error {
 	}
 	return nil
 }
-
-var _ outbox.Publisher = (*Publisher)(nil)

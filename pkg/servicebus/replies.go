@@ -97,25 +97,6 @@ func (c *RepliesConfig) Validate() error {
 	})
 }
 
-// setDefaults fills in the defaults.
-func (c *RepliesConfig) setDefaults() {
-	c.InHand = cmp.Or(c.InHand, 16)
-	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
-	c.MinDelay = cmp.Or(c.MinDelay, 100*time.Millisecond)
-	c.MaxDelay = max(cmp.Or(c.MaxDelay, 5*time.Second), c.MinDelay)
-	c.Tries = cmp.Or(c.Tries, 3)
-	c.MaxBytes = cmp.Or(c.MaxBytes, 1<<20)
-	if c.Random == nil {
-		c.Random = rand.Float64
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	if c.Observe == nil {
-		c.Observe = func(Delivery) {}
-	}
-}
-
 // Replies consumes the reply topics. Several may run on one namespace.
 //
 // Source: Option B spec, 10.2 and 11.
@@ -134,15 +115,30 @@ func NewReplies(cfg RepliesConfig) (*Replies, error) {
 	if err != nil {
 		return nil, fmt.Errorf("servicebus replies: %w", err)
 	}
-	cfg.setDefaults()
+	cfg.InHand = cmp.Or(cfg.InHand, 16)
+	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
+	cfg.MinDelay = cmp.Or(cfg.MinDelay, 100*time.Millisecond)
+	cfg.MaxDelay = max(cmp.Or(cfg.MaxDelay, 5*time.Second), cfg.MinDelay)
+	cfg.Tries = cmp.Or(cfg.Tries, 3)
+	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, 1<<20)
+	if cfg.Random == nil {
+		cfg.Random = rand.Float64
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = func(Delivery) {}
+	}
 	r := &Replies{bus: opened}
 	for lane := range cfg.Lanes {
 		topic := cfg.Prefix + strconv.Itoa(lane)
-		r.topics = append(r.topics, newSubscription(&cfg, topic, func() (receiver, error) {
+		open := func() (receiver, error) {
 			return opened.client.NewReceiverForSubscription(topic, cfg.Subscription, &azservicebus.ReceiverOptions{
 				ReceiveMode: azservicebus.ReceiveModePeekLock,
 			})
-		}))
+		}
+		r.topics = append(r.topics, &subscription{cfg: &cfg, name: topic, open: open, slots: make(chan struct{}, cfg.InHand)})
 	}
 	return r, nil
 }

@@ -38,7 +38,10 @@ type reply struct {
 // ignores unknown fields. The error is a [*problem.Error] that says what is wrong
 // and where; the type is set even then, if it could be read. The message id becomes
 // the request id in the job's history.
-func parseReply(body []byte, messageID string) (reply, error) {
+func parseReply(body []byte, maxBytes int, messageID string) (reply, error) {
+	if len(body) > maxBytes {
+		return reply{kind: ReplyUnknown}, problem.Newf(problem.TooLarge, "The body is larger than %d bytes.", maxBytes)
+	}
 	var head struct {
 		Type string `json:"type"`
 	}
@@ -47,40 +50,33 @@ func parseReply(body []byte, messageID string) (reply, error) {
 	}
 	kind := ReplyType(head.Type)
 	var c api.Callback
-	switch kind {
+	switch kind { //nolint:exhaustive // ReplyUnknown is every other.
 	case ReplyAck:
 		c = new(api.AckCallback)
 	case ReplyHeartbeat:
 		c = new(api.HeartbeatCallback)
 	case ReplyResult:
 		c = new(api.ResultCallback)
-	case ReplyUnknown:
-	}
-	if c == nil {
+	default:
 		return reply{kind: ReplyUnknown}, &problem.Error{
 			Code: reasonUnknownType, Errors: []problem.Violation{{Pointer: "/type", Message: "must be ACK, RESULT or HEARTBEAT"}},
 		}
 	}
-	unknown, err := read(body, c)
+	err := decode(body, c)
+	unknown := false
+	if err == nil {
+		// A body that could be decoded fails here only because of an unknown field.
+		strict := json.NewDecoder(bytes.NewReader(body))
+		strict.DisallowUnknownFields()
+		unknown = strict.Decode(c) != nil
+		if violations := c.Check(); len(violations) > 0 {
+			err = problem.Refused(violations)
+		}
+	}
 	id := c.Identity()
 	return reply{kind: kind, unknown: unknown, callback: callbacks.Callback{
 		JobID: id.JobID, StepID: id.StepID, TenantID: id.TenantID, Event: c.Event(), RequestID: messageID,
 	}}, err
-}
-
-// read decodes and checks a callback and reports whether it has unknown fields.
-func read(body []byte, into api.Callback) (unknown bool, err error) {
-	if err := decode(body, into); err != nil {
-		return false, err
-	}
-	// A body that could be decoded fails here only because of an unknown field.
-	strict := json.NewDecoder(bytes.NewReader(body))
-	strict.DisallowUnknownFields()
-	unknown = strict.Decode(into) != nil
-	if violations := into.Check(); len(violations) > 0 {
-		return unknown, problem.Refused(violations)
-	}
-	return unknown, nil
 }
 
 // decode decodes a JSON object; the error says what is wrong with it.

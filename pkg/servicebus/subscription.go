@@ -3,12 +3,25 @@ package servicebus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+
+	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+var (
+	// errStopping is returned for a reply that the store did not accept before the stop.
+	errStopping = errors.New("the process stops")
+	// errLockLost is returned for a reply that another consumer may have by now.
+	errLockLost = errors.New("the lock is lost")
 )
 
 // receiver is the part of the SDK's receiver that this package uses.
@@ -32,44 +45,38 @@ type subscription struct {
 	inHand sync.WaitGroup
 }
 
-// newSubscription returns the consumer of a topic; open returns a new receiver.
-func newSubscription(cfg *RepliesConfig, topic string, open func() (receiver, error)) *subscription {
-	return &subscription{cfg: cfg, name: topic, open: open, slots: make(chan struct{}, cfg.InHand)}
-}
-
 // run consumes until the context ends and returns when no reply is in hand.
 func (s *subscription) run(ctx context.Context) {
 	defer s.inHand.Wait()
-	var from receiver
+	var from receiver // nil until it could be made
 	failures := 0
 	for ctx.Err() == nil {
-		opened, err := s.opened(from)
+		var err error
+		if from == nil {
+			var made receiver
+			if made, err = s.open(); err == nil { // Otherwise it may be a nil pointer in a non-nil interface.
+				from = made
+			}
+		}
 		readable := false
-		if from = opened; err == nil {
+		if err == nil {
 			readable, err = s.receive(ctx, from)
 		}
 		if readable {
 			failures = 0
-			s.markReadable(ctx)
+			if s.down.Swap(false) {
+				s.cfg.Logger.InfoContext(ctx, "reply topic is read again", "topic", s.name)
+			}
 			continue
 		}
-		// A broken connection shows as no messages and no error.
-		s.markDown(ctx, err, failures)
+		// A broken connection shows as no messages and no error. A first empty
+		// receive proves nothing.
+		if ctx.Err() == nil && (err != nil || failures > 0) && !s.down.Swap(true) {
+			s.cfg.Logger.WarnContext(ctx, "reply topic cannot be read", "topic", s.name, "error", err)
+		}
 		s.pause(ctx, failures)
 		failures++
 	}
-}
-
-// opened returns the receiver, and makes it if there is none yet.
-func (s *subscription) opened(from receiver) (receiver, error) {
-	if from != nil {
-		return from, nil
-	}
-	made, err := s.open()
-	if err != nil {
-		return nil, err // Not made, which may be a nil pointer in a non-nil interface.
-	}
-	return made, nil
 }
 
 // quiet is how long a receive may last without a reply or an error before the topic
@@ -98,28 +105,11 @@ func (s *subscription) receive(ctx context.Context, from receiver) (readable boo
 	return len(messages) > 0 || errors.Is(err, context.DeadlineExceeded), err
 }
 
-// markReadable records that the topic can be read.
-func (s *subscription) markReadable(ctx context.Context) {
-	if s.down.Swap(false) {
-		s.cfg.Logger.InfoContext(ctx, "reply topic is read again", "topic", s.name)
-	}
-}
-
-// markDown records that the topic cannot be read. It does nothing when the process
-// is stopping, or after a first empty receive without an error.
-func (s *subscription) markDown(ctx context.Context, err error, failures int) {
-	if ctx.Err() != nil || err == nil && failures == 0 {
-		return
-	}
-	if !s.down.Swap(true) {
-		s.cfg.Logger.WarnContext(ctx, "reply topic cannot be read", "topic", s.name, "error", err)
-	}
-}
-
 // pause waits for the delay after that many earlier failures, or until the context
-// ends.
+// ends. The delay doubles with each failure, with a jitter of a quarter either way.
 func (s *subscription) pause(ctx context.Context, failures int) {
-	timer := time.NewTimer(s.delay(failures))
+	delay := min(float64(s.cfg.MinDelay)*math.Pow(2, float64(min(failures, 32))), float64(s.cfg.MaxDelay))
+	timer := time.NewTimer(time.Duration(delay * (0.75 + 0.5*s.cfg.Random())))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -127,8 +117,137 @@ func (s *subscription) pause(ctx context.Context, failures int) {
 	}
 }
 
-// delay doubles with each failure, with a jitter of a quarter either way.
-func (s *subscription) delay(failures int) time.Duration {
-	d := float64(s.cfg.MinDelay) * math.Pow(2, float64(min(failures, 32)))
-	return time.Duration(min(d, float64(s.cfg.MaxDelay)) * (0.75 + 0.5*s.cfg.Random()))
+// handle applies one delivery and settles it according to the result, after the
+// commit if there is one.
+func (s *subscription) handle(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage) Delivery {
+	parsed, err := parseReply(m.Body, s.cfg.MaxBytes, m.MessageID)
+	d := Delivery{Type: parsed.kind, UnknownFields: parsed.unknown}
+	if unreadable, ok := errors.AsType[*problem.Error](err); ok { // Its code may be outside the wire contract.
+		d.Outcome = s.deadLetter(ctx, from, m, unreadable)
+		return d
+	}
+	answer, err := s.apply(ctx, from, m, parsed.callback)
+	known := problem.From(err)
+	switch {
+	case err == nil:
+		if answer.PostErr != nil {
+			s.cfg.Logger.WarnContext(ctx, "clean-up after a reply left to the sweeper", "topic", s.name, "error", answer.PostErr)
+		}
+		d.Outcome = ReplyApplied
+		if answer.Outcome == statemachine.Duplicate {
+			d.Outcome = ReplyDuplicate
+		}
+		d.Outcome = s.complete(ctx, from, m, d.Outcome)
+	case errors.Is(err, errLockLost):
+		d.Outcome = ReplyLockLost
+	case transient(known.Code):
+		// The bus redelivers it, and dead-letters it after a number of deliveries.
+		s.cfg.Logger.WarnContext(ctx, "reply not handled, the bus will redeliver it",
+			"topic", s.name, "message_id", m.MessageID, "deliveries", m.DeliveryCount, "error", err)
+		d.Outcome = s.settle(ctx, ReplyAbandoned, func(ctx context.Context) error { return from.AbandonMessage(ctx, m, nil) })
+	case known.Code == problem.StaleAttempt, known.Code == problem.ContradictoryResult, known.Code == problem.IllegalTransition:
+		// The use case has recorded the reply that it refused.
+		s.cfg.Logger.InfoContext(ctx, "reply refused",
+			"topic", s.name, "message_id", m.MessageID, "type", parsed.kind, "reason", known.Code, "description", known.Summary())
+		d.Outcome = s.complete(ctx, from, m, ReplyRefused)
+	default:
+		d.Outcome = s.deadLetter(ctx, from, m, known)
+	}
+	return d
+}
+
+// transient reports whether a reply that failed with this code may succeed later.
+func transient(code problem.Code) bool {
+	return code == problem.StoreUnavailable || code == problem.Conflict || code == problem.Internal
+}
+
+// apply applies a reply, and retries while the store does not answer. It holds the
+// reply for as long as the lock can be renewed and does not abandon it: the bus
+// dead-letters a reply after a number of deliveries.
+func (s *subscription) apply(
+	ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, callback callbacks.Callback,
+) (callbacks.Answer, error) {
+	lock := time.Duration(0) // how long a lock lasts; 0 if the message does not say
+	if m.LockedUntil != nil {
+		lock = time.Until(*m.LockedUntil)
+	}
+	for failures := 0; ; failures++ {
+		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout) // A stop does not interrupt the call.
+		answer, err := s.cfg.Apply(work, callback)
+		cancel()
+		if err == nil {
+			return answer, nil
+		}
+		code := problem.From(err).Code
+		if !transient(code) || code == problem.Internal && failures+1 >= s.cfg.Tries {
+			return answer, err
+		}
+		s.pause(ctx, failures)
+		if ctx.Err() != nil {
+			return answer, fmt.Errorf("%w: %w", errStopping, err)
+		}
+		if err := s.renew(ctx, from, m, lock); err != nil {
+			return answer, err
+		}
+	}
+}
+
+// renew renews the lock once half of its duration has passed. If that fails while
+// the lock holds, it returns nil: the next call tries again.
+func (s *subscription) renew(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, duration time.Duration) error {
+	if held(m, duration/2) {
+		return nil
+	}
+	renewal, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	err := from.RenewMessageLock(renewal, m, nil)
+	if err == nil || !lockLost(err) && held(m, 0) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errLockLost, err)
+}
+
+// held reports whether the lock of a message holds for longer than the duration.
+func held(m *azservicebus.ReceivedMessage, longer time.Duration) bool {
+	return m.LockedUntil != nil && time.Until(*m.LockedUntil) > longer
+}
+
+// lockLost reports whether the bus answered that the lock is lost.
+func lockLost(err error) bool {
+	coded, ok := errors.AsType[*azservicebus.Error](err)
+	return ok && coded.Code == azservicebus.CodeLockLost
+}
+
+// complete removes a handled reply from the subscription.
+func (s *subscription) complete(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, as DeliveryOutcome) DeliveryOutcome {
+	return s.settle(ctx, as, func(ctx context.Context) error { return from.CompleteMessage(ctx, m, nil) })
+}
+
+// maxDescription is the longest description that the bus accepts, in bytes.
+const maxDescription = 4096
+
+// deadLetter dead-letters a reply that can never be handled, with its reason.
+func (s *subscription) deadLetter(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, why *problem.Error) DeliveryOutcome {
+	description := why.Summary()
+	s.cfg.Logger.WarnContext(ctx, "reply dead-lettered",
+		"topic", s.name, "message_id", m.MessageID, "reason", why.Code, "description", description)
+	description = strings.ToValidUTF8(description[:min(len(description), maxDescription)], "") // Not half a character.
+	options := &azservicebus.DeadLetterOptions{Reason: new(string(why.Code)), ErrorDescription: &description}
+	return s.settle(ctx, ReplyDeadLettered, func(ctx context.Context) error { return from.DeadLetterMessage(ctx, m, options) })
+}
+
+// settle settles a reply, even during a stop. If that fails, the bus redelivers the
+// reply, which is then a duplicate.
+func (s *subscription) settle(ctx context.Context, as DeliveryOutcome, how func(context.Context) error) DeliveryOutcome {
+	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
+	defer cancel()
+	err := how(work)
+	if lockLost(err) {
+		return ReplyLockLost
+	}
+	if err != nil {
+		s.cfg.Logger.WarnContext(ctx, "reply not settled, the bus will redeliver it", "topic", s.name, "outcome", as, "error", err)
+		return ReplyUnsettled
+	}
+	return as
 }

@@ -1,9 +1,11 @@
 package servicebus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
@@ -38,8 +40,8 @@ type Fault struct {
 	Detail string
 }
 
-// tries is how many entities are checked concurrently.
-const tries = 8
+// maxConcurrent is how many entities are checked concurrently.
+const maxConcurrent = 8
 
 // Try checks each entity of the trial without changing it: it opens topics but
 // sends nothing, and peeks at subscriptions but receives nothing. The faults are in
@@ -49,39 +51,30 @@ func Try(ctx context.Context, n Namespace, trial Trial) ([]Fault, error) {
 	if err != nil {
 		return nil, fmt.Errorf("servicebus: %w", err)
 	}
-	if trial.Timeout == 0 {
-		trial.Timeout = 10 * time.Second
-	}
-	found := make([]Fault, len(trial.Topics)+len(trial.Subscriptions))
+	faults := make([]Fault, len(trial.Topics)+len(trial.Subscriptions))
 	var group errgroup.Group
-	group.SetLimit(tries)
-	try := func(at int, entity string, what func(context.Context) error) {
+	group.SetLimit(maxConcurrent)
+	check := func(at int, entity string, try func(context.Context) error) {
 		group.Go(func() error {
-			once, cancel := context.WithTimeout(ctx, trial.Timeout)
+			ctx, cancel := context.WithTimeout(ctx, cmp.Or(trial.Timeout, 10*time.Second))
 			defer cancel()
-			if err := what(once); err != nil {
-				found[at] = Fault{Entity: entity, Detail: explain(once, entity, err)}
+			if err := try(ctx); err != nil {
+				faults[at] = Fault{Entity: entity, Detail: explain(ctx, entity, err)}
 			}
 			return nil
 		})
 	}
 	for i, topic := range trial.Topics {
-		try(i, topic, func(ctx context.Context) error { return trySend(ctx, opened.client, topic, trial.MessageBytes) })
+		check(i, topic, func(ctx context.Context) error { return trySend(ctx, opened.client, topic, trial.MessageBytes) })
 	}
 	for i, s := range trial.Subscriptions {
-		try(len(trial.Topics)+i, s.String(), func(ctx context.Context) error { return tryRead(ctx, opened.client, s) })
+		check(len(trial.Topics)+i, s.String(), func(ctx context.Context) error { return tryRead(ctx, opened.client, s) })
 	}
 	_ = group.Wait() // Failures are faults.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_ = opened.close(closing) // Nothing is lost if it fails.
-	faults := found[:0]
-	for _, f := range found {
-		if f.Detail != "" {
-			faults = append(faults, f)
-		}
-	}
-	return faults, nil
+	return slices.DeleteFunc(faults, func(f Fault) bool { return f.Detail == "" }), nil
 }
 
 // trySend opens a topic and checks that a message of that size fits.

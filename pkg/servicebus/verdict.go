@@ -32,7 +32,10 @@ func (e *linkError) Unwrap() error { return e.err }
 //	timeout, cancelled, closed,      unknown
 //	released, modified, all else
 func verdict(ctx context.Context, topic string, err error) error {
-	condition := amqpCondition(err)
+	var condition amqp.ErrCond
+	if fault, ok := errors.AsType[*amqp.Error](err); ok {
+		condition = fault.Condition
+	}
 	_, link := errors.AsType[*linkError](err)
 	switch {
 	case err == nil:
@@ -44,8 +47,16 @@ func verdict(ctx context.Context, topic string, err error) error {
 	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return uncertain(err)
 	}
-	if broken, ok := errors.AsType[*azservicebus.Error](err); ok {
-		return codeVerdict(topic, broken)
+	// The SDK hides the cause of an error to which it gives a code.
+	if coded, ok := errors.AsType[*azservicebus.Error](err); ok {
+		switch coded.Code {
+		case azservicebus.CodeUnauthorizedAccess, azservicebus.CodeNotFound:
+			return &outbox.OutageError{Entity: topic, Err: coded}
+		case azservicebus.CodeConnectionLost:
+			return &outbox.OutageError{Err: coded}
+		default:
+			return uncertain(coded)
+		}
 	}
 	switch condition {
 	case amqp.ErrCondNotFound, conditionDisabled, amqp.ErrCondResourceLimitExceeded, amqp.ErrCondNotAllowed,
@@ -53,27 +64,6 @@ func verdict(ctx context.Context, topic string, err error) error {
 		return &outbox.OutageError{Entity: topic, Err: err}
 	}
 	return uncertain(err)
-}
-
-// codeVerdict is the verdict on an error to which the SDK gave a code. The SDK
-// hides the cause of such an error.
-func codeVerdict(topic string, err *azservicebus.Error) error {
-	switch err.Code {
-	case azservicebus.CodeUnauthorizedAccess, azservicebus.CodeNotFound:
-		return &outbox.OutageError{Entity: topic, Err: err}
-	case azservicebus.CodeConnectionLost:
-		return &outbox.OutageError{Err: err}
-	default:
-		return uncertain(err)
-	}
-}
-
-// amqpCondition returns the condition of an AMQP error, empty for any other error.
-func amqpCondition(err error) amqp.ErrCond {
-	if fault, ok := errors.AsType[*amqp.Error](err); ok {
-		return fault.Condition
-	}
-	return ""
 }
 
 // uncertain returns the error of a send whose outcome is unknown.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -45,8 +46,13 @@ type namespace struct{ client *admin.Client }
 // Open returns the management side of a namespace. It does not connect yet.
 func Open(options NamespaceOptions) (Admin, error) {
 	client := &admin.ClientOptions{ClientOptions: azcore.ClientOptions{Transport: options.Transport}}
-	if emulated(options.Connection) {
-		return nil, errors.New("the connection string is that of an emulator (UseDevelopmentEmulator), which cannot be managed")
+	for part := range strings.SplitSeq(options.Connection, ";") {
+		name, value, _ := strings.Cut(part, "=")
+		if on, err := strconv.ParseBool(value); err == nil && on && strings.EqualFold(name, "UseDevelopmentEmulator") {
+			// Emulators speak only AMQP; a request would fail after many tries with an
+			// error about TLS.
+			return nil, errors.New("the connection string is that of an emulator (UseDevelopmentEmulator), which cannot be managed")
+		}
 	}
 	if options.Connection != "" {
 		opened, err := admin.NewClientFromConnectionString(options.Connection, client)
@@ -65,18 +71,6 @@ func Open(options NamespaceOptions) (Admin, error) {
 		return nil, fmt.Errorf("namespace %s: %w", options.Namespace, err)
 	}
 	return &namespace{opened}, nil
-}
-
-// emulated reports whether a connection string is for an emulator. Emulators speak
-// only AMQP; a request would fail after many tries with an error about TLS.
-func emulated(connection string) bool {
-	for part := range strings.SplitSeq(connection, ";") {
-		name, value, _ := strings.Cut(part, "=")
-		if on, err := strconv.ParseBool(value); err == nil && on && strings.EqualFold(name, "UseDevelopmentEmulator") {
-			return true
-		}
-	}
-	return false
 }
 
 // Limits implements [Admin].
@@ -125,7 +119,7 @@ func (n *namespace) Topic(ctx context.Context, name string) (*TopicState, error)
 func (n *namespace) CreateTopic(ctx context.Context, topic *Topic) error {
 	properties := &admin.TopicProperties{RequiresDuplicateDetection: new(topic.Window > 0)}
 	if topic.Window > 0 {
-		properties.DuplicateDetectionHistoryTimeWindow = new(formatPeriod(topic.Window))
+		properties.DuplicateDetectionHistoryTimeWindow = new(fmt.Sprintf("PT%dS", int(topic.Window.Seconds())))
 	}
 	_, err := n.client.CreateTopic(ctx, topic.Name, &admin.CreateTopicOptions{Properties: properties})
 	return ignoreExisting(err)
@@ -182,17 +176,12 @@ func value[T any](p *T) (v T) {
 	return v
 }
 
-// formatPeriod formats a period in seconds.
-func formatPeriod(d time.Duration) string { return fmt.Sprintf("PT%dS", int(d.Seconds())) }
-
 // period matches an ISO 8601 period as the namespace writes it: days and shorter
 // units, such as PT10M or P10675199DT2H48M5.4775807S.
 var period = regexp.MustCompile(`^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.\d+)?S)?)?$`)
 
-// longest replaces a period that is too long for a duration.
-const longest = time.Duration(1<<63 - 1)
-
-// parsePeriod parses a period. An empty text is 0; fractions of a second are dropped.
+// parsePeriod parses a period. An empty text is 0, and one that is too long for a
+// duration is the longest duration; fractions of a second are dropped.
 func parsePeriod(text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
@@ -203,12 +192,9 @@ func parsePeriod(text string) (time.Duration, error) {
 	}
 	total := time.Duration(0)
 	for i, unit := range []time.Duration{24 * time.Hour, time.Hour, time.Minute, time.Second} {
-		if parts[i+1] == "" {
-			continue
-		}
-		n, _ := strconv.ParseInt(parts[i+1], 10, 64) // Only digits; too many give the largest number.
-		if time.Duration(n) > (longest-total)/unit {
-			return longest, nil
+		n, _ := strconv.ParseInt(parts[i+1], 10, 64) // Only digits: none give 0, too many the largest number.
+		if time.Duration(n) > (math.MaxInt64-total)/unit {
+			return math.MaxInt64, nil
 		}
 		total += time.Duration(n) * unit
 	}
