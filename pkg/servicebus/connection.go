@@ -41,12 +41,6 @@ type Namespace struct {
 
 // Validate returns an error that names the invalid field and shows no secret.
 func (n Namespace) Validate() error {
-	if (n.Connection == "") == (n.Host == "") {
-		return errors.New("Namespace needs Connection or Host, and not both")
-	}
-	if n.DialTimeout < 0 {
-		return fmt.Errorf("Namespace.DialTimeout must not be negative, is %s", n.DialTimeout)
-	}
 	_, err := n.address()
 	return err
 }
@@ -58,16 +52,16 @@ type address struct {
 	plain    bool // without TLS, as emulators do
 }
 
-// The ports of AMQP, plain and with TLS.
-const (
-	plainPort = "5672"
-	tlsPort   = "5671"
-)
-
-// address reads the address from the connection string, or from Host. Its errors
-// quote neither, as both may hold a key.
+// address validates the namespace and reads the address from its connection string
+// or host. Its errors quote neither, as both may hold a key.
 func (n Namespace) address() (address, error) {
-	if n.Connection == "" {
+	if (n.Connection == "") == (n.Host == "") {
+		return address{}, errors.New("Namespace needs Connection or Host, and not both")
+	}
+	if n.DialTimeout < 0 {
+		return address{}, fmt.Errorf("Namespace.DialTimeout must not be negative, is %s", n.DialTimeout)
+	}
+	if n.Host != "" {
 		target, ok := addressOf(n.Host, false)
 		if !ok {
 			return address{}, errors.New("Namespace.Host must be a host name such as example.servicebus.windows.net")
@@ -97,18 +91,18 @@ func (n Namespace) address() (address, error) {
 
 // addressOf parses a host name with or without a port.
 func addressOf(host string, plain bool) (address, bool) {
-	port := tlsPort
-	if plain {
-		port = plainPort
+	name, port, err := net.SplitHostPort(host)
+	switch {
+	case err == nil:
+	case plain:
+		name, port = host, "5672"
+	default:
+		name, port = host, "5671"
 	}
-	name, given, err := net.SplitHostPort(host)
-	if err != nil {
-		name, given = host, port
-	}
-	if _, err := strconv.ParseUint(given, 10, 16); err != nil || name == "" || strings.ContainsAny(name, "/: ") {
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil || name == "" || strings.ContainsAny(name, "/: ") {
 		return address{}, false
 	}
-	return address{hostPort: net.JoinHostPort(name, given), host: name, plain: plain}, true
+	return address{hostPort: net.JoinHostPort(name, port), host: name, plain: plain}, true
 }
 
 // The SDK's own retries, within one call. It needs at least one: a sender recovers
@@ -128,9 +122,6 @@ type bus struct {
 
 // openBus returns a client. It does not connect yet.
 func openBus(n Namespace) (*bus, error) {
-	if err := n.Validate(); err != nil {
-		return nil, err
-	}
 	target, err := n.address()
 	if err != nil {
 		return nil, err

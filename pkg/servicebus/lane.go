@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -109,7 +108,7 @@ func (l *lane) transfer(ctx context.Context, messages []*azservicebus.Message) (
 	}
 	// Cut the connections, so that the abandoned send returns.
 	l.publisher.cuts.Add(1)
-	l.publisher.cfg.Logger.Error("send did not return in time, cutting the connections", "topic", l.topic)
+	l.publisher.cfg.Logger.ErrorContext(ctx, "send did not return in time, cutting the connections", "topic", l.topic)
 	l.publisher.bus.dialer.cut()
 	return len(messages), outcome
 }
@@ -143,21 +142,24 @@ type courier interface {
 type sender struct {
 	client *azservicebus.Client
 	topic  string
-	// batchBytes limits a batch to less than the link's maximum, unless it is 0.
-	batchBytes uint64
-
-	mu     sync.Mutex
-	opened *azservicebus.Sender
+	opened atomic.Pointer[azservicebus.Sender]
 }
 
 // send implements [courier]. A message too large for a batch is sent without one:
 // large messages may have a limit of their own.
 func (s *sender) send(ctx context.Context, messages []*azservicebus.Message) (int, error) {
-	link, err := s.open()
-	if err != nil {
-		return len(messages), &linkError{err}
+	link := s.opened.Load()
+	if link == nil {
+		// Without a lock: NewSender blocks while another sender connects. Of two made
+		// at once the second is dropped, which costs nothing: neither has a link yet.
+		made, err := s.client.NewSender(s.topic, nil)
+		if err != nil {
+			return len(messages), &linkError{err}
+		}
+		s.opened.CompareAndSwap(nil, made)
+		link = s.opened.Load()
 	}
-	batch, err := link.NewMessageBatch(ctx, &azservicebus.MessageBatchOptions{MaxBytes: s.batchBytes})
+	batch, err := link.NewMessageBatch(ctx, nil)
 	if err != nil {
 		return len(messages), &linkError{err}
 	}
@@ -176,26 +178,4 @@ func (s *sender) send(ctx context.Context, messages []*azservicebus.Message) (in
 		return 1, link.SendMessage(ctx, messages[0], nil)
 	}
 	return taken, link.SendMessageBatch(ctx, batch, nil)
-}
-
-// open returns the sender, and makes it if there is none yet. Of two made at once
-// the second is dropped, which costs nothing: neither has a link yet.
-func (s *sender) open() (*azservicebus.Sender, error) {
-	s.mu.Lock()
-	opened := s.opened
-	s.mu.Unlock()
-	if opened != nil {
-		return opened, nil
-	}
-	// Not under the lock: NewSender blocks while another sender connects.
-	made, err := s.client.NewSender(s.topic, nil)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.opened == nil {
-		s.opened = made
-	}
-	return s.opened, nil
 }

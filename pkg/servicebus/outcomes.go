@@ -68,39 +68,34 @@ func (r *outcomeReader) Read(p []byte) (int, error) {
 // frame decides what to do with the next frame. It passes on truncated frames, and
 // bytes that are no frame, for the SDK to reject.
 func (r *outcomeReader) frame() error {
-	head, err := r.in.Peek(frameHead)
-	if errors.Is(err, io.EOF) && len(head) > 0 {
-		r.pass = len(head)
+	next, err := r.in.Peek(frameHead)
+	if err == nil {
+		size := int(binary.BigEndian.Uint32(next))
+		switch {
+		case string(next[:4]) == "AMQP":
+			r.pass = frameHead
+			return nil
+		case size < frameHead:
+			r.pass = math.MaxInt
+			return nil
+		case size > largestOutcome:
+			r.pass = size
+			return nil
+		}
+		next, err = r.in.Peek(size)
+	}
+	if errors.Is(err, io.EOF) && len(next) > 0 {
+		r.pass = len(next)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	size := int(binary.BigEndian.Uint32(head))
-	switch {
-	case string(head[:4]) == "AMQP":
-		r.pass = frameHead
-		return nil
-	case size < frameHead:
-		r.pass = math.MaxInt
-		return nil
-	case size > largestOutcome:
-		r.pass = size
+	if r.changed = plainOutcome(next); r.changed == nil {
+		r.pass = len(next)
 		return nil
 	}
-	frame, err := r.in.Peek(size)
-	if errors.Is(err, io.EOF) {
-		r.pass = len(frame)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if r.changed = plainOutcome(frame); r.changed == nil {
-		r.pass = size
-		return nil
-	}
-	_, err = r.in.Discard(size)
+	_, err = r.in.Discard(len(next))
 	return err
 }
 

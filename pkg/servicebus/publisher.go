@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
@@ -40,9 +39,6 @@ type PublisherConfig struct {
 	// Patience is the number of consecutive sends that a topic may leave unanswered
 	// before it counts as out of service. Optional. Defaults to 3.
 	Patience int
-	// BatchBytes limits a batch to less than the topic's maximum. Optional. Defaults
-	// to the topic's maximum.
-	BatchBytes int
 	// Logger receives the sends that are abandoned. Optional.
 	Logger *slog.Logger
 }
@@ -57,7 +53,7 @@ func (c *PublisherConfig) Validate() error {
 	}
 	return notNegative([]setting{
 		{"Margin", int64(c.Margin)}, {"SendTimeout", int64(c.SendTimeout)}, {"Grace", int64(c.Grace)},
-		{"Parallel", int64(c.Parallel)}, {"Patience", int64(c.Patience)}, {"BatchBytes", int64(c.BatchBytes)},
+		{"Parallel", int64(c.Parallel)}, {"Patience", int64(c.Patience)},
 	})
 }
 
@@ -110,9 +106,7 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	p := &Publisher{cfg: cfg, bus: opened, lanes: map[string]*lane{}}
-	p.make = func(topic string) courier {
-		return &sender{client: opened.client, topic: topic, batchBytes: uint64(cfg.BatchBytes)}
-	}
+	p.make = func(topic string) courier { return &sender{client: opened.client, topic: topic} }
 	return p, nil
 }
 
@@ -131,9 +125,9 @@ func (p *Publisher) Publish(ctx context.Context, messages []ledger.Message) []er
 	for i := range messages {
 		places[messages[i].Topic] = append(places[messages[i].Topic], i)
 	}
-	var group errgroup.Group
+	var group sync.WaitGroup
 	for topic, indexes := range places {
-		group.Go(func() error {
+		group.Go(func() {
 			batch := make([]*azservicebus.Message, len(indexes))
 			for n, i := range indexes {
 				batch[n] = messageOf(&messages[i], p.cfg.AckTimeout(&messages[i])+p.cfg.Margin)
@@ -141,10 +135,9 @@ func (p *Publisher) Publish(ctx context.Context, messages []ledger.Message) []er
 			for n, err := range p.lane(topic).publish(ctx, batch) {
 				outcomes[indexes[n]] = err
 			}
-			return nil
 		})
 	}
-	_ = group.Wait() // Each message has an outcome of its own.
+	group.Wait()
 	return outcomes
 }
 

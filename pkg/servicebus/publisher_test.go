@@ -214,7 +214,6 @@ func TestNewPublisher_NamesTheInvalidField(t *testing.T) {
 		{func(c *servicebus.PublisherConfig) { c.Grace = -1 }, "Grace must not be negative"},
 		{func(c *servicebus.PublisherConfig) { c.Parallel = -1 }, "Parallel must not be negative"},
 		{func(c *servicebus.PublisherConfig) { c.Patience = -1 }, "Patience must not be negative"},
-		{func(c *servicebus.PublisherConfig) { c.BatchBytes = -1 }, "BatchBytes must not be negative"},
 		{func(c *servicebus.PublisherConfig) { c.Namespace.Connection = "Endpoint=sb://example.test" }, "Namespace.Connection cannot be used"},
 	} {
 		t.Run(test.want, func(t *testing.T) {

@@ -8,10 +8,10 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/callbacks"
 )
@@ -146,14 +146,11 @@ func NewReplies(cfg RepliesConfig) (*Replies, error) {
 // Run consumes until the context ends, finishes the replies in hand and closes the
 // connections. It may be called once.
 func (r *Replies) Run(ctx context.Context) error {
-	var group errgroup.Group
+	var group sync.WaitGroup
 	for _, topic := range r.topics {
-		group.Go(func() error {
-			topic.run(ctx)
-			return nil
-		})
+		group.Go(func() { topic.run(ctx) })
 	}
-	_ = group.Wait() // A topic that cannot be read is retried, so there are no errors.
+	group.Wait()
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_ = r.bus.close(closing)

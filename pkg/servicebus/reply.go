@@ -50,7 +50,7 @@ func parseReply(body []byte, maxBytes int, messageID string) (reply, error) {
 	}
 	kind := ReplyType(head.Type)
 	var c api.Callback
-	switch kind { //nolint:exhaustive // ReplyUnknown is every other.
+	switch kind {
 	case ReplyAck:
 		c = new(api.AckCallback)
 	case ReplyHeartbeat:

@@ -102,28 +102,23 @@ func New(cfg Config) (*Topology, error) {
 			t.Topics = append(t.Topics, Topic{Name: cfg.ReplyPrefix + strconv.Itoa(lane), Subscriptions: ours})
 		}
 	}
-	return t, t.checkNames()
-}
-
-// checkNames rejects names that Service Bus would not accept and duplicate topics.
-func (t *Topology) checkNames() error {
 	seen := map[string]bool{}
 	for i := range t.Topics {
-		topic := &t.Topics[i]
-		if !legal.MatchString(topic.Name) || len(topic.Name) > maxTopicName {
-			return fmt.Errorf("%q cannot be the name of a topic", topic.Name)
+		name := t.Topics[i].Name
+		if !legal.MatchString(name) || len(name) > maxTopicName {
+			return nil, fmt.Errorf("%q cannot be the name of a topic", name)
 		}
-		if seen[topic.Name] {
-			return fmt.Errorf("topic %q is for directives and for replies", topic.Name)
+		if seen[name] {
+			return nil, fmt.Errorf("topic %q is for directives and for replies", name)
 		}
-		seen[topic.Name] = true
-		for _, s := range topic.Subscriptions {
+		seen[name] = true
+		for _, s := range t.Topics[i].Subscriptions {
 			if !legal.MatchString(s.Name) || len(s.Name) > maxSubscriptionName {
-				return fmt.Errorf("%q cannot be the name of a subscription", s.Name)
+				return nil, fmt.Errorf("%q cannot be the name of a subscription", s.Name)
 			}
 		}
 	}
-	return nil
+	return t, nil
 }
 
 // ErrForbidden is returned by an [Admin] without the right to manage the namespace.
