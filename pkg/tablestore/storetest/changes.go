@@ -86,7 +86,7 @@ var applyChecks = []check{
 		}
 		e.expectETags(t, applied.ETags, key)
 	}},
-	{"apply/own after a put and a discard that follows", func(t testing.TB, e *env) {
+	{"apply/own after a put, and a discard", func(t testing.TB, e *env) {
 		a, b := e.key("p", "a"), e.key("p", "b")
 		applied, err := tablestore.Apply(t.Context(), e.store, tablestore.Change{
 			Pre:    []tablestore.Stage{{{put(a, 1), insert(b, 1)}}},
@@ -149,4 +149,183 @@ var applyChecks = []check{
 			t.Errorf("rows %v, want none", got)
 		}
 	}},
+}
+
+// atomicChecks test CommitAll.
+var atomicChecks = []check{
+	{"atomic/batches of many partitions and tables are one write", func(t testing.TB, e *env) {
+		store := e.atomic(t)
+		other := tablestore.Key{Table: e.harness.Tables[1], Partition: "p", Row: "r"}
+		batches := []tablestore.Batch{{insert(e.key("p", "a"), 1), insert(e.key("p", "b"), 1)}, {insert(other, 2)}}
+		etags, err := store.CommitAll(t.Context(), batches)
+		if err != nil {
+			t.Fatalf("commit all: %v", err)
+		}
+		for i, batch := range batches {
+			for j, op := range batch {
+				if row := e.get(t, op.Key); row.ETag != etags[i][j] || !row.Properties.Equal(op.Properties) {
+					t.Errorf("%s is %+v, want ETag %q", op.Key, row, etags[i][j])
+				}
+			}
+		}
+		batches[0] = tablestore.Batch{insert(e.key("p", "c"), 1)}
+		_, err = store.CommitAll(t.Context(), batches)
+		if conflict, ok := errors.AsType[*tablestore.ConflictError](err); !ok || conflict.Key != other {
+			t.Errorf("commit all: %v, want a conflict on %s", err, other)
+		}
+		if got := e.contents(t, "p"); len(got) != 2 {
+			t.Errorf("rows after a conflict: %v", got)
+		}
+	}},
+	{"atomic/a later op sees the earlier one", func(t testing.TB, e *env) {
+		store, key := e.atomic(t), e.key("p", "r")
+		for what, steps := range map[string]struct {
+			ops  []tablestore.Op
+			want map[tablestore.Key]int64
+			fail int // The op that conflicts, or -1.
+		}{
+			"insert, insert": {[]tablestore.Op{insert(key, 1), insert(key, 2)}, nil, 1},
+			"insert, replace": {
+				[]tablestore.Op{insert(key, 1), replace(key, tablestore.Own, 2)}, map[tablestore.Key]int64{key: 2}, -1,
+			},
+			"insert, delete":       {[]tablestore.Op{insert(key, 1), remove(key, tablestore.Own)}, nil, -1},
+			"insert, discard":      {[]tablestore.Op{insert(key, 1), discard(key)}, nil, -1},
+			"put, discard, insert": {[]tablestore.Op{put(key, 1), discard(key), insert(key, 3)}, map[tablestore.Key]int64{key: 3}, -1},
+			"insert, put, replace": {
+				[]tablestore.Op{insert(key, 1), put(key, 2), replace(key, tablestore.Own, 3)},
+				map[tablestore.Key]int64{key: 3}, -1,
+			},
+			"discard, discard, put":  {[]tablestore.Op{discard(key), discard(key), put(key, 4)}, map[tablestore.Key]int64{key: 4}, -1},
+			"insert, discard, again": {[]tablestore.Op{insert(key, 1), discard(key), insert(key, 5), insert(key, 6)}, nil, 3},
+		} {
+			e.expectFold(t, store, what, steps.ops, steps.want, steps.fail)
+			e.commit(t, discard(key))
+		}
+	}},
+	{"atomic/own without an earlier write is ErrInvalid", func(t testing.TB, e *env) {
+		store, key := e.atomic(t), e.key("p", "r")
+		for what, batches := range map[string][]tablestore.Batch{
+			"alone":           {{replace(key, tablestore.Own, 1)}},
+			"after a discard": {{put(key, 1)}, {discard(key)}, {replace(key, tablestore.Own, 1)}},
+			"another row":     {{put(e.key("p", "other"), 1)}, {remove(key, tablestore.Own)}},
+		} {
+			if _, err := store.CommitAll(t.Context(), batches); !errors.Is(err, tablestore.ErrInvalid) {
+				t.Errorf("%s: %v, want ErrInvalid", what, err)
+			}
+		}
+		if got := e.contents(t, "p"); len(got) != 0 {
+			t.Errorf("rows %v, want none", got)
+		}
+	}},
+	{"atomic/each batch keeps the limits", func(t testing.TB, e *env) {
+		store := e.atomic(t)
+		_, err := store.CommitAll(t.Context(), []tablestore.Batch{
+			{insert(e.key("p", "a"), 1)}, {insert(e.key("p", "b"), 1), insert(e.key("q", "b"), 1)}})
+		if !errors.Is(err, tablestore.ErrInvalid) {
+			t.Errorf("commit all: %v, want ErrInvalid", err)
+		}
+		if got := e.contents(t, "p", "q"); len(got) != 0 {
+			t.Errorf("rows %v, want none", got)
+		}
+	}},
+	{"atomic/a crash leaves all stages or none", func(t testing.TB, e *env) {
+		applied, err := tablestore.Apply(t.Context(), crashing(t, e.store, 2), e.acceptance())
+		if err != nil || !applied.Committed {
+			t.Errorf("apply takes more than one write: %+v, %v", applied, err)
+		}
+	}},
+}
+
+// atomic returns the store as an AtomicStore, or fails the test.
+func (e *env) atomic(t testing.TB) tablestore.AtomicStore {
+	t.Helper()
+	store, ok := e.store.(tablestore.AtomicStore)
+	if !ok {
+		t.Fatalf("%T is not an AtomicStore", e.store)
+	}
+	return store
+}
+
+// expectFold commits each op as a batch of its own in one CommitAll.
+func (e *env) expectFold(
+	t testing.TB, store tablestore.AtomicStore, what string, ops []tablestore.Op, want map[tablestore.Key]int64, fail int,
+) {
+	t.Helper()
+	var batches []tablestore.Batch
+	for _, op := range ops {
+		batches = append(batches, tablestore.Batch{op})
+	}
+	etags, err := store.CommitAll(t.Context(), batches)
+	if fail >= 0 && !errors.Is(err, tablestore.ErrConflict) || fail < 0 && err != nil {
+		t.Errorf("%s: %v, conflict expected at %d", what, err, fail)
+	}
+	got := e.contents(t, ops[0].Key.Partition)
+	if len(got) != len(want) || len(want) > 0 && !cmp.Equal(want, got) {
+		t.Errorf("%s: rows %v, want %v", what, got, want)
+	}
+	if err == nil && len(want) > 0 && e.get(t, ops[0].Key).ETag != etags[len(etags)-1][0] {
+		t.Errorf("%s: the last ETag returned is not the row's", what)
+	}
+}
+
+// splitChecks test stores on which a change is several writes.
+var splitChecks = []check{
+	{"split/the store has no CommitAll", func(t testing.TB, e *env) {
+		if _, atomic := e.store.(tablestore.AtomicStore); atomic {
+			t.Errorf("%T is an AtomicStore, but Features says that it is not", e.store)
+		}
+	}},
+	{"split/a crash before the commit leaves pre rows only", func(t testing.TB, e *env) {
+		partitions := []string{"schedule", "claim", "slots", "job"}
+		for writes, want := range []map[tablestore.Key]int64{
+			2: {e.key("schedule", "s"): 1, e.key("claim", "c"): 1},
+			3: {e.key("schedule", "s"): 1, e.key("claim", "c"): 1, e.key("slots", "s"): 1},
+		} {
+			if want == nil {
+				continue
+			}
+			applied, err := tablestore.Apply(t.Context(), crashing(t, e.store, writes+1), e.acceptance())
+			if !errors.Is(err, tablestore.ErrUnavailable) || applied.Committed {
+				t.Errorf("crash after %d writes: %+v, %v", writes, applied, err)
+			}
+			if diff := cmp.Diff(want, e.contents(t, partitions...)); diff != "" {
+				t.Errorf("rows after a crash after %d writes (-want +got):\n%s", writes, diff)
+			}
+			e.expectETags(t, applied.ETags, slices.Collect(maps.Keys(want))...)
+			for key := range want {
+				e.commit(t, discard(key))
+			}
+		}
+	}},
+	{"split/a crash after the commit is no error", func(t testing.TB, e *env) {
+		applied, err := tablestore.Apply(t.Context(), crashing(t, e.store, 5), e.acceptance())
+		if err != nil || !applied.Committed || !errors.Is(applied.PostErr, tablestore.ErrUnavailable) {
+			t.Errorf("apply: %+v, %v", applied, err)
+		}
+		want := map[tablestore.Key]int64{e.key("schedule", "s"): 1, e.key("claim", "c"): 1, e.key("slots", "s"): 1,
+			e.key("job", "JOB"): 1, e.key("job", "STEP:0"): 1}
+		if diff := cmp.Diff(want, e.contents(t, "schedule", "claim", "slots", "job")); diff != "" {
+			t.Errorf("rows (-want +got):\n%s", diff)
+		}
+	}},
+	{"split/an unknown outcome of the commit is returned", func(t testing.TB, e *env) {
+		store, faults := Faulty(e.store)
+		faults.Plan(Fault{Call: CommitCall, Nth: 4, After: true})
+		applied, err := tablestore.Apply(t.Context(), store, e.acceptance())
+		if !errors.Is(err, tablestore.ErrUnknown) || applied.Committed {
+			t.Errorf("apply: %+v, %v, want ErrUnknown", applied, err)
+		}
+		if got := e.contents(t, "job"); len(got) != 2 {
+			t.Errorf("job rows %v, want both: the reply was lost, not the write", got)
+		}
+	}},
+}
+
+// crashing returns the store as seen by a process that dies before its n-th
+// write.
+func crashing(t testing.TB, store tablestore.Store, n int) tablestore.Store {
+	t.Helper()
+	wrapped, faults := Faulty(store)
+	faults.Plan(Fault{Call: CommitCall, Nth: n, Onwards: true})
+	return wrapped
 }

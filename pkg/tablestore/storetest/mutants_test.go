@@ -89,7 +89,7 @@ var mutants = map[string]struct {
 			}
 		})
 	}},
-	"insert overwrites": {"conflicts/insert of a row that is there", func(m *mutant) {
+	"insert overwrites": {"conflicts/insert of an existing row", func(m *mutant) {
 		m.commit = m.turn(func(op *tablestore.Op) {
 			if op.Verb == tablestore.Insert {
 				op.Verb = tablestore.Put
@@ -124,7 +124,7 @@ var mutants = map[string]struct {
 	"a batch may cross partitions": {"limits/a batch has one partition of one table", func(m *mutant) {
 		m.commit = m.each
 	}},
-	"a conflict names no row": {"conflicts/insert of a row that is there", func(m *mutant) {
+	"a conflict names no row": {"conflicts/insert of an existing row", func(m *mutant) {
 		m.commit = func(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 			etags, err := m.Store.Commit(ctx, batch)
 			if errors.Is(err, tablestore.ErrConflict) {
@@ -170,7 +170,7 @@ var mutants = map[string]struct {
 			return page, err
 		}
 	}},
-	"the first page is all": {"pages/a store ends its pages where it likes", func(m *mutant) {
+	"the first page is all": {"pages/a store may end a page after any row", func(m *mutant) {
 		m.scan = func(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
 			page, err := m.Store.Scan(ctx, query)
 			page.Next = ""

@@ -1,3 +1,17 @@
+// Package linearizability checks that a table store is linearizable: that each
+// call takes effect at one instant between its beginning and its end, as if
+// there were only one client. Clients work concurrently on few rows, and
+// porcupine searches for an order of their calls that explains every answer.
+//
+//	clients ──► store            history: call, answer, when
+//	                                  │
+//	                                  ▼
+//	            model of a partition: rows, each absent or with its last write
+//
+// A write with unknown outcome may or may not have been applied, and may yet
+// be: in the history it never ends, so it can take effect at any time or never.
+// A batch is one call on one partition. A search that does not end within its
+// time limit proves nothing and fails the test.
 package linearizability
 
 import (
@@ -149,7 +163,7 @@ func record(ctx context.Context, config *Config) ([]porcupine.Operation, error) 
 	for id := range config.Clients {
 		c := &client{
 			id: id, config: config, numbers: &numbers, start: start, known: map[place]version{},
-			rng: rand.New(rand.NewPCG(config.Seed, uint64(id))), //nolint:gosec // A test's own lots.
+			rng: rand.New(rand.NewPCG(config.Seed, uint64(id))), //nolint:gosec // Random choices of a test.
 		}
 		group.Go(func() {
 			calls, err := c.work(ctx)
@@ -223,14 +237,14 @@ func (c *client) choose() call {
 func (c *client) chooseWrite(part, row int, alone bool) write {
 	w := write{row: row, number: c.numbers.Add(1), verb: tablestore.Put}
 	seen := c.known[place{part, row}]
-	switch lot := c.rng.IntN(10); {
-	case lot < 6 && seen.tag != "":
+	switch n := c.rng.IntN(10); {
+	case n < 6 && seen.tag != "":
 		w.verb, w.expected = tablestore.Replace, seen.number
-	case lot < 7 && seen.tag != "":
+	case n < 7 && seen.tag != "":
 		w.verb, w.expected = tablestore.Delete, seen.number
-	case lot < 8:
+	case n < 8:
 		w.verb = tablestore.Insert
-	case lot < 9 && alone:
+	case n < 9 && alone:
 		w.verb = tablestore.Discard
 	}
 	return w
@@ -334,4 +348,55 @@ func outcomeOf(err error) (answer, error) {
 	default:
 		return answer{}, fmt.Errorf("no outcome of the port: %w", err)
 	}
+}
+
+// Flaky wraps a store so that some of its writes have an unknown outcome: the
+// write is applied and the reply lost, or it is never applied, or it is applied
+// later. Close waits for late writes.
+func Flaky(store tablestore.Store, seed uint64) tablestore.Store {
+	return &flaky{Store: store, rng: rand.New(rand.NewPCG(seed, 1))} //nolint:gosec // Random choices of a test.
+}
+
+type flaky struct {
+	tablestore.Store
+	mu   sync.Mutex
+	rng  *rand.Rand
+	late sync.WaitGroup
+}
+
+// random returns a random number below n.
+func (f *flaky) random(n int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.rng.IntN(n)
+}
+
+// Commit implements [tablestore.Store].
+func (f *flaky) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	switch f.random(40) {
+	case 0:
+		_, err := f.Store.Commit(ctx, batch)
+		if errors.Is(err, tablestore.ErrConflict) || err == nil {
+			return nil, tablestore.ErrUnknown
+		}
+		return nil, err
+	case 1:
+		return nil, tablestore.ErrUnknown
+	case 2:
+		delay := time.Duration(f.random(2000)) * time.Microsecond
+		f.late.Go(func() {
+			time.Sleep(delay)
+			_, _ = f.Store.Commit(context.WithoutCancel(ctx), batch) // The client never gets the result.
+		})
+		return nil, tablestore.ErrUnknown
+	case 3:
+		return nil, tablestore.ErrUnavailable
+	}
+	return f.Store.Commit(ctx, batch)
+}
+
+// Close implements [tablestore.Store].
+func (f *flaky) Close() error {
+	f.late.Wait()
+	return f.Store.Close()
 }
