@@ -86,7 +86,7 @@ func (b broker) take(t *testing.T) (ids []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = client.Close(context.WithoutCancel(t.Context())) }() // The test has what it wants.
+	defer func() { _ = client.Close(context.WithoutCancel(t.Context())) }() // The test has its messages.
 	receiver, err := client.NewReceiverForSubscription(b.topic, "worker", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestAzure_DirectivesArriveOnce(t *testing.T) {
 		}
 		missing := publish(t, publisher, onTopic(b.topic+"-missing", 1))[0]
 		if !isOutageOf(b.topic + "-missing")(missing) {
-			t.Errorf("to a topic that is not there: %v", missing)
+			t.Errorf("to a missing topic: %v", missing)
 		}
 	})
 }

@@ -61,19 +61,19 @@ func TestNamespace_ValidateNamesTheFieldAndHidesTheKey(t *testing.T) {
 	}{
 		{"neither", servicebus.Namespace{}, "needs Connection or Host"},
 		{"both", servicebus.Namespace{Connection: namespace().Connection, Host: "example.test"}, "and not both"},
-		{"a time that is none", servicebus.Namespace{Host: "example.test", DialTimeout: -time.Second}, "Namespace.DialTimeout must not be negative"},
+		{"an invalid time", servicebus.Namespace{Host: "example.test", DialTimeout: -time.Second}, "Namespace.DialTimeout must not be negative"},
 		{"a URL for a host", servicebus.Namespace{Host: "sb://example.test/"}, "Namespace.Host must be a host name"},
 		{"a URL with a port for a host", servicebus.Namespace{Host: "https://example.test:443"}, "Namespace.Host must be a host name"},
 		{"a scheme for a host", servicebus.Namespace{Host: "https://example"}, "Namespace.Host must be a host name"},
 		{"a port alone", servicebus.Namespace{Host: ":5671"}, "Namespace.Host must be a host name"},
-		{"a port that is none", servicebus.Namespace{Host: "example.test:amqp"}, "Namespace.Host must be a host name"},
+		{"an invalid port", servicebus.Namespace{Host: "example.test:amqp"}, "Namespace.Host must be a host name"},
 		{"a connection string for a host", servicebus.Namespace{Host: namespace().Connection}, "Namespace.Host must be a host name"},
 		{"no endpoint", servicebus.Namespace{Connection: secret}, "Namespace.Connection needs an Endpoint"},
-		{"an endpoint that is none", servicebus.Namespace{Connection: "Endpoint=example.test" + secret}, "Namespace.Connection needs an Endpoint"},
+		{"an invalid endpoint", servicebus.Namespace{Connection: "Endpoint=example.test" + secret}, "Namespace.Connection needs an Endpoint"},
 		{"an endpoint that cannot be read", servicebus.Namespace{Connection: "Endpoint=sb://a%zz" + key + secret}, "Namespace.Connection needs an Endpoint"},
 		{"an endpoint without a host", servicebus.Namespace{Connection: "Endpoint=sb://:5671/" + secret}, "Namespace.Connection needs an Endpoint"},
 		{"of one entity", servicebus.Namespace{Connection: namespace().Connection + ";EntityPath=orders"}, "without an EntityPath"},
-		{"an emulator that is none", servicebus.Namespace{Connection: namespace().Connection + ";UseDevelopmentEmulator=maybe"}, "its UseDevelopmentEmulator must be true or false"},
+		{"an invalid emulator flag", servicebus.Namespace{Connection: namespace().Connection + ";UseDevelopmentEmulator=maybe"}, "its UseDevelopmentEmulator must be true or false"},
 		{"not a connection string", servicebus.Namespace{Connection: key}, "Namespace.Connection needs an Endpoint"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

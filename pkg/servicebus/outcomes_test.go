@@ -251,7 +251,7 @@ func plain(t *testing.T, in []byte) []byte {
 
 // The SDK takes released and modified for success, and a rejection with an unknown
 // condition for a broken connection.
-func TestPlain_OutcomesBecomeWhatTheyAre(t *testing.T) {
+func TestPlain_RewritesOutcomesThatTheSDKMisreads(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name      string
@@ -303,8 +303,8 @@ func TestPlain_LeavesAllOtherFrames(t *testing.T) {
 		name string
 		in   []byte
 	}{
-		{"about what was received", frame(disposition(told))},
-		{"about what was received, spelled out", frame(disposition(list8([]byte{0x56, 0}, null, null, yes, released)))},
+		{"about a received message", frame(disposition(told))},
+		{"about a received message, spelled out", frame(disposition(list8([]byte{0x56, 0}, null, null, yes, released)))},
 		{"no state", frame(disposition(list8(yes, null, null, yes)))},
 		{"a transfer that holds such a frame", frame(append(described8(0x14, list8(null)), outcome(released)...))},
 		{"an empty frame", frame(nil)},
@@ -472,8 +472,8 @@ func TestPlain_ARejectionWithoutAReason(t *testing.T) {
 	}
 }
 
-// Frames are looked at up to a size that no disposition has.
-func TestPlain_LooksAtFramesUpToTheLargest(t *testing.T) {
+// Only frames up to a size that no disposition reaches are inspected.
+func TestPlain_InspectsFramesUpToTheLargest(t *testing.T) {
 	t.Parallel()
 	sized := func(size int) []byte {
 		text := ""

@@ -256,7 +256,7 @@ func TestPublisher_DirectiveAsAMessage(t *testing.T) {
 			MessageID: new("0197f0c2/3"), Subject: new("OCR"), ContentType: new("application/json"), CorrelationID: new("corr-123"),
 			TimeToLive: new(75 * time.Second), ApplicationProperties: traced, Body: full.Directive,
 		}},
-		{"with what it must have", bare, &azservicebus.Message{
+		{"with the required fields only", bare, &azservicebus.Message{
 			MessageID: new("0197f0c2/3"), Subject: new("OCR"), ContentType: new("application/json"),
 			TimeToLive: new(75 * time.Second), ApplicationProperties: properties(), Body: full.Directive,
 		}},

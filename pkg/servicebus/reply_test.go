@@ -135,7 +135,7 @@ func TestReply_AnUnreadableReplyIsDeadLettered(t *testing.T) {
 		{"an attempt that is a string", ack(map[string]any{"attempt_no": "1"}), "ACK", "invalid_envelope", "/attempt_no must be a whole number of at most 32 bits."},
 		{"too many attempts", ack(map[string]any{"attempt_no": 1 << 31}), "ACK", "invalid_envelope", "/attempt_no must be a whole number of at most 32 bits."},
 		{"no time", ack(map[string]any{"timestamp": nil}), "ACK", "invalid_envelope", "/timestamp is required."},
-		{"a time that is none", ack(map[string]any{"timestamp": "now"}), "ACK", "invalid_envelope", "/timestamp must be a time as in RFC 3339."},
+		{"an invalid time", ack(map[string]any{"timestamp": "now"}), "ACK", "invalid_envelope", "/timestamp must be a time as in RFC 3339."},
 		{"a long id", ack(map[string]any{"jobId": strings.Repeat("j", 129)}), "ACK", "too_large", "/jobId must not be longer than 128 characters."},
 		{"several faults", ack(map[string]any{"jobId": nil, "stepId": nil}), "ACK", "invalid_envelope", "/jobId is required and must not be empty. There are 2 violations in all."},
 		{"a HEARTBEAT without a job", ack(map[string]any{"type": "HEARTBEAT", "jobId": nil}), "HEARTBEAT", "invalid_envelope", "/jobId is required and must not be empty."},

@@ -249,7 +249,7 @@ func failing(n int, err error) *useCase {
 // unavailable is the error of a store that does not answer.
 func unavailable() error { return problem.Newf(problem.StoreUnavailable, "The store does not answer.") }
 
-func TestDeliver_IsSettledByWhatBecameOfIt(t *testing.T) {
+func TestDeliver_IsSettledByItsOutcome(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name    string
@@ -450,7 +450,7 @@ func TestDeliver_ALockOfUnknownLength(t *testing.T) {
 
 // An unforeseen error may recur each time, and then the bus must dead-letter the
 // reply.
-func TestDeliver_AnUnforeseenErrorIsGivenBackAfterSomeTries(t *testing.T) {
+func TestDeliver_AnUnforeseenErrorIsAbandonedAfterSomeTries(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name  string
@@ -507,7 +507,7 @@ func TestDeliver_AStopFinishesWhatIsInHand(t *testing.T) {
 }
 
 // After a stop, another consumer gets the replies that the store did not accept.
-func TestDeliver_AStopGivesBackWhatTheStoreDidNotTake(t *testing.T) {
+func TestDeliver_AStopAbandonsWhatTheStoreDidNotAccept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		from, to := newTopic(ack(nil)), answers(callbacks.Answer{}, unavailable())
@@ -546,8 +546,8 @@ func TestSettle_AFailedSettlement(t *testing.T) {
 		{"stale", ack(nil), answers(callbacks.Answer{}, problem.Newf(problem.StaleAttempt, "")), broken, "complete m0", servicebus.ReplyUnsettled},
 		{"unreadable, no connection", "", &useCase{}, broken, "dead-letter m0", servicebus.ReplyUnsettled},
 		{"unreadable, the lock is lost", "", &useCase{}, lost, "dead-letter m0", servicebus.ReplyLockLost},
-		{"given back, no connection", ack(nil), answers(callbacks.Answer{}, errors.New("a bug")), broken, "abandon m0", servicebus.ReplyUnsettled},
-		{"given back, the lock is lost", ack(nil), answers(callbacks.Answer{}, errors.New("a bug")), lost, "abandon m0", servicebus.ReplyLockLost},
+		{"abandoned, no connection", ack(nil), answers(callbacks.Answer{}, errors.New("a bug")), broken, "abandon m0", servicebus.ReplyUnsettled},
+		{"abandoned, the lock is lost", ack(nil), answers(callbacks.Answer{}, errors.New("a bug")), lost, "abandon m0", servicebus.ReplyLockLost},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -119,7 +119,7 @@ func explain(ctx context.Context, entity string, err error) string {
 	case ok && outage.Entity == "":
 		return "no connection"
 	case ok:
-		return "it is not there, or out of service"
+		return "it is missing or out of service"
 	case ctx.Err() != nil:
 		return "it did not answer in time"
 	}

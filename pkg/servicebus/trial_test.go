@@ -47,7 +47,7 @@ func TestTry_ReportsFaults(t *testing.T) {
 	}{
 		"nothing is there": {
 			func(cfg *fakeservicebus.Config) { cfg.Topics = nil }, 1,
-			[]servicebus.Fault{{wireTopic, "it is not there, or out of service"}, {invoker, "it is not there, or out of service"}},
+			[]servicebus.Fault{{wireTopic, "it is missing or out of service"}, {invoker, "it is missing or out of service"}},
 		},
 		"no token": {
 			func(cfg *fakeservicebus.Config) {

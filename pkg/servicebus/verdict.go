@@ -14,10 +14,7 @@ import (
 // linkError is a failure to open the topic, so nothing was sent.
 type linkError struct{ err error }
 
-// Error implements error.
 func (e *linkError) Error() string { return "open the topic: " + e.err.Error() }
-
-// Unwrap returns the cause.
 func (e *linkError) Unwrap() error { return e.err }
 
 // verdict turns an error of the SDK into one of [outbox.Publisher]'s. The context

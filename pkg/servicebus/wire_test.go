@@ -149,7 +149,7 @@ func TestWire_BatchesAndCopies(t *testing.T) {
 }
 
 // The relay's error follows the broker's answer, whatever the SDK makes of it.
-func TestWire_WhatABrokerSays(t *testing.T) {
+func TestWire_ErrorsOfTheBroker(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		fault fakeservicebus.Fault
@@ -209,7 +209,7 @@ func TestWire_OneRefusedAmongMany(t *testing.T) {
 }
 
 // A missing topic is out of service; the other topics are not.
-func TestWire_ATopicThatIsNotThere(t *testing.T) {
+func TestWire_AMissingTopic(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
 	publisher := publisherOnWire(t, peer, nil)
@@ -223,7 +223,7 @@ func TestWire_ATopicThatIsNotThere(t *testing.T) {
 	published(t, publish(t, publisher, onTopic("global-bus-p1", 1)))
 }
 
-func TestWire_ACredentialThatIsNotTaken(t *testing.T) {
+func TestWire_ARefusedCredential(t *testing.T) {
 	t.Parallel()
 	peer := namespaceOnWire(t, nil)
 	peer.SetHooks(fakeservicebus.Hooks{OnToken: func(string) *fakeservicebus.Refusal { return &fakeservicebus.Refusal{Description: "no"} }})

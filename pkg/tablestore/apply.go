@@ -25,7 +25,7 @@ type Change struct {
 	Post   []Stage
 }
 
-// Applied is what is known of a [Change] after [Apply].
+// Applied is the known result of a [Change] after [Apply].
 type Applied struct {
 	// Committed says that the commit succeeded.
 	Committed bool

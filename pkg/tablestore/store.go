@@ -41,7 +41,7 @@ const (
 	Replace
 	// Delete removes a row that must have the op's ETag.
 	Delete
-	// Put writes a row over whatever is there.
+	// Put writes a row whether or not it exists.
 	Put
 	// Discard removes a row if it exists. In a batch with other ops it may
 	// leave a row that is inserted while the batch is under way.

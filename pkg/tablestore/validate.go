@@ -177,7 +177,7 @@ func (op *Op) validate(small bool) error {
 		p := &op.Properties[i]
 		// Rows are so small that a search beats a set.
 		if slices.ContainsFunc(op.Properties[:i], func(earlier Property) bool { return earlier.Name == p.Name }) {
-			return op.fault(ErrInvalid, "property %q is there twice", p.Name)
+			return op.fault(ErrInvalid, "property %q occurs twice", p.Name)
 		}
 		if class, reason := p.fault(); class != nil {
 			return op.fault(class, "property %q %s", p.Name, reason)

@@ -90,7 +90,7 @@ func TestBatchValidate(t *testing.T) {
 		"partition too long":     {tablestore.Batch{{Verb: discard, Key: keyOf("table", long, "r")}}, tooLarge, "partition key of 513 bytes, limit 512"},
 		"row too long":           {tablestore.Batch{{Verb: discard, Key: key(long)}}, tooLarge, "row key of 513 bytes, limit 512"},
 		"too many properties":    {tablestore.Batch{{Verb: put, Key: key("a"), Properties: many(253)}}, tooLarge, "put table/p/a: 253 properties, limit 252"},
-		"a property twice":       {tablestore.Batch{{Verb: put, Key: key("a"), Properties: append(n, n...)}}, invalid, `put table/p/a: property "n" is there twice`},
+		"a property twice":       {tablestore.Batch{{Verb: put, Key: key("a"), Properties: append(n, n...)}}, invalid, `put table/p/a: property "n" occurs twice`},
 		"property without name":  {tablestore.Batch{{Verb: put, Key: key("a"), Properties: one("", tablestore.Int(1))}}, invalid, `property "" has a name`},
 		"property with dash":     {tablestore.Batch{{Verb: put, Key: key("a"), Properties: one("a-b", tablestore.Int(1))}}, invalid, `property "a-b" has a name`},
 		"property begins digit":  {tablestore.Batch{{Verb: put, Key: key("a"), Properties: one("1a", tablestore.Int(1))}}, invalid, `property "1a" has a name`},
@@ -167,6 +167,6 @@ func TestConflictError(t *testing.T) {
 		t.Errorf("message without a key: %q", got)
 	}
 	if errors.Is(tablestore.ErrUnknown, tablestore.ErrConflict) {
-		t.Error("an unknown outcome is taken for a conflict")
+		t.Error("an unknown outcome passes for a conflict")
 	}
 }

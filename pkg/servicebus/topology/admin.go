@@ -73,7 +73,6 @@ func Open(options NamespaceOptions) (Admin, error) {
 	return &namespace{opened}, nil
 }
 
-// Limits implements [Admin].
 func (n *namespace) Limits(ctx context.Context) (int, error) {
 	answer, err := n.client.GetNamespaceProperties(ctx, nil)
 	if err != nil {
@@ -85,7 +84,6 @@ func (n *namespace) Limits(ctx context.Context) (int, error) {
 	return standardBytes, nil
 }
 
-// Topic implements [Admin].
 func (n *namespace) Topic(ctx context.Context, name string) (*TopicState, error) {
 	answer, err := n.client.GetTopic(ctx, name, nil)
 	if err != nil || answer == nil {
@@ -115,7 +113,6 @@ func (n *namespace) Topic(ctx context.Context, name string) (*TopicState, error)
 	return state, nil
 }
 
-// CreateTopic implements [Admin].
 func (n *namespace) CreateTopic(ctx context.Context, topic *Topic) error {
 	properties := &admin.TopicProperties{RequiresDuplicateDetection: new(topic.Window > 0)}
 	if topic.Window > 0 {
@@ -125,7 +122,6 @@ func (n *namespace) CreateTopic(ctx context.Context, topic *Topic) error {
 	return ignoreExisting(err)
 }
 
-// CreateSubscription implements [Admin].
 func (n *namespace) CreateSubscription(ctx context.Context, topic string, subscription Subscription) error {
 	properties := &admin.SubscriptionProperties{
 		LockDuration: new(lockDuration), MaxDeliveryCount: new(int32(maxDeliveryCount)),

@@ -119,7 +119,7 @@ func TestNamespace_OverItsRESTInterface(t *testing.T) {
 		t.Errorf("the subscription is %s", rule)
 	}
 	if findings, err := top.Check(t.Context(), bus); err != nil || len(findings) != 0 {
-		t.Errorf("what was created: %v, %v", findings, err)
+		t.Errorf("after provisioning: %v, %v", findings, err)
 	}
 	if err := bus.CreateTopic(t.Context(), &top.Topics[0]); err != nil {
 		t.Errorf("a topic that is there: %v", err)

@@ -66,7 +66,7 @@ func TestProvision_CreatesWhatCheckReportsMissing(t *testing.T) {
 		t.Errorf("created: %v (-want +got)\n%s", err, diff)
 	}
 	if findings, err := top.Check(t.Context(), bus); err != nil || len(findings) != 0 {
-		t.Errorf("what was created: %v, %v", findings, err)
+		t.Errorf("after provisioning: %v, %v", findings, err)
 	}
 	if created, err := top.Provision(t.Context(), bus); err != nil || len(created) != 0 {
 		t.Errorf("a second time it creates %v, %v", created, err)

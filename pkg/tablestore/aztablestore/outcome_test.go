@@ -183,7 +183,7 @@ func TestAnswerThatDoesNotTell(t *testing.T) {
 		"a part too few":      inside(done(one)),
 		"a part too many":     inside(done(one), done(two), done(two)),
 		"a part without ETag": inside(done(one), done("")),
-		"a part that is none": inside(done(one), "hello"),
+		"an invalid part":     inside(done(one), "hello"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

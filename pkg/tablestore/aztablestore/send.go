@@ -122,7 +122,6 @@ type deliveryKey struct{}
 // it, so a credential's own requests do not count.
 type transport struct{ client *http.Client }
 
-// Do implements policy.Transporter.
 func (t transport) Do(req *http.Request) (*http.Response, error) {
 	if way, ok := req.Context().Value(deliveryKey{}).(*delivery); ok {
 		way.reached.Store(true)

@@ -96,7 +96,6 @@ func (s *store) usable(ctx context.Context) error {
 	return nil
 }
 
-// Get implements [tablestore.Store].
 func (s *store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
 	if err := key.Validate(); err != nil {
 		return tablestore.Row{}, err
@@ -113,7 +112,6 @@ func (s *store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, er
 	return stored.decode()
 }
 
-// Scan implements [tablestore.Store].
 func (s *store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
 	if err := query.Validate(); err != nil {
 		return tablestore.Page{}, err
@@ -134,7 +132,6 @@ func (s *store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pa
 	return page, nil
 }
 
-// Walk implements [tablestore.Walker].
 func (s *store) Walk(ctx context.Context, walk tablestore.Walk) ([]tablestore.Row, error) {
 	if err := walk.Validate(); err != nil {
 		return nil, err
@@ -174,7 +171,6 @@ func (s *store) collect(
 	return rows, more, err
 }
 
-// Commit implements [tablestore.Store].
 func (s *store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 	etags, err := s.CommitAll(ctx, []tablestore.Batch{batch})
 	if err != nil {
@@ -183,7 +179,6 @@ func (s *store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestor
 	return etags[0], nil
 }
 
-// CommitAll implements [tablestore.AtomicStore].
 func (s *store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
 	if err := tablestore.ValidateAll(batches); err != nil {
 		return nil, err

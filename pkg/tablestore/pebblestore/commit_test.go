@@ -69,7 +69,7 @@ func TestWaitingForAStripeEnds(t *testing.T) {
 				}
 				unlockAll(set[1:])
 				if err := lockAll(t.Context(), set, quietLatch()); err != nil {
-					t.Errorf("lock of what was given up: %v", err)
+					t.Errorf("lock after giving up: %v", err)
 				}
 			})
 		})

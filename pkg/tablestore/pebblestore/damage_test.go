@@ -28,7 +28,6 @@ type lockedBuffer struct {
 	all bytes.Buffer
 }
 
-// Write implements [io.Writer].
 func (b *lockedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,9 +108,9 @@ func expectDamage(t *testing.T, options pebblestore.Options, file string) {
 	}
 }
 
-// TestDamage_AStoreWithoutItsMarkersIsNotTakenForANewOne removes the files by
+// TestDamage_AStoreWithoutItsMarkersIsNotNew removes the files by
 // which the engine distinguishes a store from an empty directory.
-func TestDamage_AStoreWithoutItsMarkersIsNotTakenForANewOne(t *testing.T) {
+func TestDamage_AStoreWithoutItsMarkersIsNotNew(t *testing.T) {
 	t.Parallel()
 	for what, patterns := range map[string][]string{
 		"marker.manifest.":       {"marker.manifest.*"},
@@ -146,9 +145,9 @@ func TestDamage_AnyFileOfAStoreIsASignOfIt(t *testing.T) {
 	}
 }
 
-// TestDamage_AStoreIsNotTakenForACreation adds the mark of an interrupted
+// TestDamage_ACreationMarkDoesNotEraseAStore adds the mark of an interrupted
 // creation to the files of a store.
-func TestDamage_AStoreIsNotTakenForACreation(t *testing.T) {
+func TestDamage_ACreationMarkDoesNotEraseAStore(t *testing.T) {
 	t.Parallel()
 	options, rows := filled(t)
 	if err := os.WriteFile(filepath.Join(options.Dir, "CREATING"), nil, 0o600); err != nil {
@@ -182,7 +181,7 @@ func TestDamage_ForeignFilesDoNotCount(t *testing.T) {
 func TestDamage_OfAnyFileIsOneSentence(t *testing.T) {
 	t.Parallel()
 	half := func(b []byte) []byte { return b[:len(b)/2] }
-	garbage := func([]byte) []byte { return []byte("this is not what was here") }
+	garbage := func([]byte) []byte { return []byte("garbage") }
 	flip := func(at float64) func(b []byte) []byte {
 		return func(b []byte) []byte {
 			b[int(float64(len(b))*at)] ^= 1

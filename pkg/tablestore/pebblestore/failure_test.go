@@ -178,7 +178,7 @@ func getOne(t *testing.T, store tablestore.Store, n int) error {
 	return err
 }
 
-func TestFullDiskDuringAFlushIsWaitedOut(t *testing.T) {
+func TestFullDiskDuringAFlushDoesNotFailTheStore(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
 	store := open(t, d.options())
@@ -249,7 +249,7 @@ func TestReserveOfDiskSpace(t *testing.T) {
 	})
 }
 
-func TestReserveIsLookedAtAfterManyWritesToo(t *testing.T) {
+func TestReserveIsMeasuredAfterManyWritesToo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newDisk()

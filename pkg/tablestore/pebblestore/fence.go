@@ -35,8 +35,8 @@ func newLatch(logger *slog.Logger, folder *folder) *latch {
 	return &latch{failed: make(chan struct{}), logger: logger, folder: folder}
 }
 
-// trip fails the store with that cause, or with the loss of its directory, which
-// may be behind the cause. Later causes are ignored.
+// trip fails the store with that cause, or with the loss of its directory if that
+// caused it. Later causes are ignored.
 func (l *latch) trip(cause error) {
 	l.once.Do(func() {
 		if lost := l.folder.check(); lost != nil {
@@ -68,26 +68,21 @@ func (l *latch) failure() error { return &failure{l.cause} }
 // without repeating its text, which is logged once.
 type failure struct{ cause error }
 
-// Error says what to do.
 func (f *failure) Error() string {
 	return "local store has failed and must be opened again: see the log"
 }
 
-// Unwrap returns the cause.
 func (f *failure) Unwrap() error { return f.cause }
 
 // fence is the file system that the engine uses. When a write or sync of its log
 // or manifest fails, the engine panics or raises a fatal error, sometimes while
 // it holds its locks, which would end or hang the process.
 //
-// The fence trips the latch instead. From then on it drops every write, sync,
-// rename and removal and reports success to the engine, which continues and can
-// be closed in order. Callers learn of the failure from the latch, which trips
-// before the engine sees the outcome, so no later write is acknowledged. The disk
-// keeps the state at the moment of the failure, as after a crash.
-//
-// Errors in sorted tables do not trip the latch: the engine survives those and
-// retries.
+// The fence trips the latch instead, before the engine sees the outcome, and from
+// then on drops every write, sync, rename and removal and reports success to the
+// engine, which can then be closed in order. The disk keeps the state at the
+// moment of the failure, as after a crash. Errors in sorted tables do not trip
+// the latch: the engine survives those and retries.
 //
 // The fence also trips the latch when another directory is at the data
 // directory's path. It checks before each operation on names, which would take
@@ -173,7 +168,6 @@ func (f *fence) change(name, doing string, operation func() error) error {
 	return f.report(name, doing, err)
 }
 
-// Open implements [vfs.FS].
 func (f *fence) Open(name string, options ...vfs.OpenOption) (vfs.File, error) {
 	if base := f.PathBase(name); isStoreFile(base) {
 		f.read.Store(&base)
@@ -182,19 +176,16 @@ func (f *fence) Open(name string, options ...vfs.OpenOption) (vfs.File, error) {
 	return f.FS.Open(name, options...)
 }
 
-// Create implements [vfs.FS].
 func (f *fence) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	return f.open(name, "create", func() (vfs.File, error) { return f.FS.Create(name, category) })
 }
 
-// OpenReadWrite implements [vfs.FS].
 func (f *fence) OpenReadWrite(
 	name string, category vfs.DiskWriteCategory, options ...vfs.OpenOption,
 ) (vfs.File, error) {
 	return f.open(name, "open", func() (vfs.File, error) { return f.FS.OpenReadWrite(name, category, options...) })
 }
 
-// ReuseForWrite implements [vfs.FS].
 func (f *fence) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	return f.open(newname, "reuse", func() (vfs.File, error) {
 		f.latch.folder.drop(oldname)
@@ -202,17 +193,14 @@ func (f *fence) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCat
 	})
 }
 
-// OpenDir implements [vfs.FS].
 func (f *fence) OpenDir(name string) (vfs.File, error) {
 	return f.open(name, "open", func() (vfs.File, error) { return f.FS.OpenDir(name) })
 }
 
-// Link implements [vfs.FS].
 func (f *fence) Link(oldname, newname string) error {
 	return f.change(newname, "link", func() error { return f.FS.Link(oldname, newname) })
 }
 
-// Rename implements [vfs.FS].
 func (f *fence) Rename(oldname, newname string) error {
 	return f.change(newname, "rename", func() error {
 		f.latch.folder.drop(oldname)
@@ -239,12 +227,10 @@ func (f *fence) RemoveAll(name string) error {
 	return f.FS.RemoveAll(name)
 }
 
-// MkdirAll implements [vfs.FS].
 func (f *fence) MkdirAll(dir string, perm os.FileMode) error {
 	return f.change(dir, "make", func() error { return f.FS.MkdirAll(dir, perm) })
 }
 
-// Unwrap implements [vfs.FS].
 func (f *fence) Unwrap() vfs.FS { return f.FS }
 
 // fencedFile is a file that was opened for writing.
@@ -255,12 +241,10 @@ type fencedFile struct {
 	fence  *fence
 }
 
-// Write implements [vfs.File].
 func (f *fencedFile) Write(p []byte) (int, error) {
 	return f.write(len(p), func() (int, error) { return f.File.Write(p) })
 }
 
-// WriteAt implements [vfs.File].
 func (f *fencedFile) WriteAt(p []byte, offset int64) (int, error) {
 	return f.write(len(p), func() (int, error) { return f.File.WriteAt(p, offset) })
 }
@@ -284,10 +268,8 @@ func (f *fencedFile) Preallocate(offset, length int64) error {
 	return f.File.Preallocate(offset, length)
 }
 
-// Sync implements [vfs.File].
 func (f *fencedFile) Sync() error { return f.sync(f.File.Sync) }
 
-// SyncData implements [vfs.File].
 func (f *fencedFile) SyncData() error { return f.sync(f.File.SyncData) }
 
 // sync syncs the file and checks that the next start will find it at its name.
@@ -305,7 +287,6 @@ func (f *fencedFile) sync(sync func() error) error {
 	return f.fence.report(f.name, "sync", err)
 }
 
-// SyncTo implements [vfs.File].
 func (f *fencedFile) SyncTo(length int64) (full bool, err error) {
 	if f.fence.down() {
 		return true, nil
@@ -314,19 +295,16 @@ func (f *fencedFile) SyncTo(length int64) (full bool, err error) {
 	return full, f.fence.report(f.name, "sync", err)
 }
 
-// Close implements [vfs.File].
 func (f *fencedFile) Close() error { return f.fence.report(f.name, "close", f.File.Close()) }
 
 // engineLogger forwards the engine's messages. A fatal error fails the store
 // instead of ending the process.
 type engineLogger struct{ *latch }
 
-// Infof implements [pebble.Logger].
 func (l engineLogger) Infof(format string, args ...any) {
 	l.logger.Debug("storage engine", "note", fmt.Sprintf(format, args...))
 }
 
-// Errorf implements [pebble.Logger].
 func (l engineLogger) Errorf(format string, args ...any) {
 	l.logger.Error("storage engine", "note", fmt.Sprintf(format, args...))
 }

@@ -57,10 +57,10 @@ var losses = map[string]struct {
 	"emptied": {lose: func(t *testing.T, dir string) {
 		removeAll(t, matching(t, dir, "*")...)
 	}, file: "is missing"},
-	"robbed of its lock": {lose: func(t *testing.T, dir string) {
+	"without its lock": {lose: func(t *testing.T, dir string) {
 		removeAll(t, filepath.Join(dir, "LOCK"))
 	}, file: "LOCK is missing"},
-	"robbed of its logs": {lose: func(t *testing.T, dir string) {
+	"without its logs": {lose: func(t *testing.T, dir string) {
 		removeAll(t, matching(t, dir, "*.log")...)
 	}, file: ".log is missing"},
 }
@@ -196,9 +196,9 @@ func TestFolder_AnotherStoreAtThePathIsLeftAlone(t *testing.T) {
 	closeStore(t, first)
 }
 
-// TestFolder_ABusyStoreIsNotTakenForLost checks the directory continuously
+// TestFolder_ABusyStoreIsNotLost checks the directory continuously
 // while the engine makes and removes tables and logs.
-func TestFolder_ABusyStoreIsNotTakenForLost(t *testing.T) {
+func TestFolder_ABusyStoreIsNotLost(t *testing.T) {
 	t.Parallel()
 	store := open(t, pebblestore.Options{Dir: t.TempDir()}.WithMemTable(512<<10))
 	defer closeStore(t, store)

@@ -204,7 +204,7 @@ func inspect(files vfs.FS, dir string) (found []string, fresh bool, err error) {
 	}
 	for _, marker := range []string{manifestMarker, formatMarker} {
 		if !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, marker) }) {
-			return nil, false, damaged(dir, files.PathBase(found[0])+" is there, and "+marker+"* is missing")
+			return nil, false, damaged(dir, files.PathBase(found[0])+" exists, but "+marker+"* is missing")
 		}
 	}
 	return found, false, nil
@@ -296,7 +296,7 @@ func countOpening(db *pebble.DB, fresh bool, options Options) (header, error) {
 	switch {
 	case errors.Is(err, pebble.ErrNotFound) && fresh:
 	case errors.Is(err, pebble.ErrNotFound):
-		return h, damaged(options.Dir, "what every store begins with is not there, so a log or table is missing")
+		return h, damaged(options.Dir, "the header row is not found, so a log or table is missing")
 	case err != nil:
 		return h, err
 	default:

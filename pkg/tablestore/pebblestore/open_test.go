@@ -171,7 +171,7 @@ func TestOpenRefusesDamage(t *testing.T) {
 				t.Fatalf("no files %s: %v", damage.pattern, err)
 			}
 			for _, file := range files {
-				if err := os.WriteFile(file, []byte("this is not what was here"), 0o600); err != nil {
+				if err := os.WriteFile(file, []byte("garbage"), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -41,16 +41,12 @@ func (r *recorder) take(line string) {
 	r.lines = append(r.lines, line)
 }
 
-// Helper implements [testing.TB].
 func (r *recorder) Helper() {}
 
-// Error implements [testing.TB].
 func (r *recorder) Error(args ...any) { r.take(fmt.Sprint(args...)) }
 
-// Errorf implements [testing.TB].
 func (r *recorder) Errorf(format string, args ...any) { r.take(fmt.Sprintf(format, args...)) }
 
-// Fatalf implements [testing.TB].
 func (r *recorder) Fatalf(format string, args ...any) {
 	r.take(fmt.Sprintf(format, args...))
 	runtime.Goexit()

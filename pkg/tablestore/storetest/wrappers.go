@@ -58,7 +58,6 @@ type counting struct {
 	counter *Counter
 }
 
-// Get implements [tablestore.Store].
 func (c *counting) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
 	c.counter.gets.Add(1)
 	row, err := c.Store.Get(ctx, key)
@@ -68,7 +67,6 @@ func (c *counting) Get(ctx context.Context, key tablestore.Key) (tablestore.Row,
 	return row, err
 }
 
-// Scan implements [tablestore.Store].
 func (c *counting) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
 	c.counter.scans.Add(1)
 	page, err := c.Store.Scan(ctx, query)
@@ -76,7 +74,6 @@ func (c *counting) Scan(ctx context.Context, query tablestore.Query) (tablestore
 	return page, err
 }
 
-// Commit implements [tablestore.Store].
 func (c *counting) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 	c.count(batch)
 	return c.Store.Commit(ctx, batch)
@@ -96,7 +93,6 @@ type atomicCounting struct {
 	store tablestore.AtomicStore
 }
 
-// CommitAll implements [tablestore.AtomicStore].
 func (c *atomicCounting) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
 	c.count(batches...)
 	return c.store.CommitAll(ctx, batches)
@@ -227,17 +223,14 @@ func call[T any](faults *Faults, kind Call, do func() (T, error)) (T, error) {
 	return none, fault.err()
 }
 
-// Get implements [tablestore.Store].
 func (f *faulty) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
 	return call(f.faults, GetCall, func() (tablestore.Row, error) { return f.Store.Get(ctx, key) })
 }
 
-// Scan implements [tablestore.Store].
 func (f *faulty) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
 	return call(f.faults, ScanCall, func() (tablestore.Page, error) { return f.Store.Scan(ctx, query) })
 }
 
-// Commit implements [tablestore.Store].
 func (f *faulty) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 	return call(f.faults, CommitCall, func() ([]tablestore.ETag, error) { return f.Store.Commit(ctx, batch) })
 }
@@ -247,7 +240,6 @@ type atomicFaulty struct {
 	store tablestore.AtomicStore
 }
 
-// CommitAll implements [tablestore.AtomicStore].
 func (f *atomicFaulty) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
 	return call(f.faults, CommitCall, func() ([][]tablestore.ETag, error) { return f.store.CommitAll(ctx, batches) })
 }

@@ -92,7 +92,7 @@ func TestCheck_DetectsEachDefect(t *testing.T) {
 			}
 			return tags, nil
 		}},
-		"a lost reply is taken for a conflict": {commit: func(b *broken, ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+		"a lost reply passes for a conflict": {commit: func(b *broken, ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 			tags, err := b.Store.Commit(ctx, batch)
 			if err == nil && batch[0].Verb == tablestore.Insert {
 				return nil, &tablestore.ConflictError{Key: batch[0].Key, Verb: batch[0].Verb}

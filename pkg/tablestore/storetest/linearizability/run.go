@@ -371,7 +371,6 @@ func (f *flaky) random(n int) int {
 	return f.rng.IntN(n)
 }
 
-// Commit implements [tablestore.Store].
 func (f *flaky) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 	switch f.random(40) {
 	case 0:
@@ -395,7 +394,6 @@ func (f *flaky) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestor
 	return f.Store.Commit(ctx, batch)
 }
 
-// Close implements [tablestore.Store].
 func (f *flaky) Close() error {
 	f.late.Wait()
 	return f.Store.Close()
