@@ -23,9 +23,6 @@ type PublisherConfig struct {
 	// AckTimeout is how long after the publish a worker has to ACK the message; it
 	// must be positive. Required. It must be safe for concurrent use.
 	AckTimeout func(*ledger.Message) time.Duration
-	// Margin is how long after the ACK timeout a message expires on the bus, so that
-	// copies of superseded attempts do not pile up. Optional. Defaults to 30 s.
-	Margin time.Duration
 	// SendTimeout bounds one send, including the SDK's retries and the opening of
 	// the topic. It should fit into the relay's deadline more than once. Optional.
 	// Defaults to 3 s.
@@ -52,7 +49,7 @@ func (c *PublisherConfig) Validate() error {
 		return errors.New("AckTimeout is required")
 	}
 	return notNegative([]setting{
-		{"Margin", int64(c.Margin)}, {"SendTimeout", int64(c.SendTimeout)}, {"Grace", int64(c.Grace)},
+		{"SendTimeout", int64(c.SendTimeout)}, {"Grace", int64(c.Grace)},
 		{"Parallel", int64(c.Parallel)}, {"Patience", int64(c.Patience)},
 	})
 }
@@ -97,7 +94,6 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("servicebus publisher: %w", err)
 	}
-	cfg.Margin = cmp.Or(cfg.Margin, 30*time.Second)
 	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, 3*time.Second)
 	cfg.Grace = cmp.Or(cfg.Grace, 500*time.Millisecond)
 	cfg.Parallel = cmp.Or(cfg.Parallel, 4)
@@ -130,7 +126,7 @@ func (p *Publisher) Publish(ctx context.Context, messages []ledger.Message) []er
 		group.Go(func() {
 			batch := make([]*azservicebus.Message, len(indexes))
 			for n, i := range indexes {
-				batch[n] = messageOf(&messages[i], p.cfg.AckTimeout(&messages[i])+p.cfg.Margin)
+				batch[n] = messageOf(&messages[i], p.cfg.AckTimeout(&messages[i])+expiryMargin)
 			}
 			for n, err := range p.lane(topic).publish(ctx, batch) {
 				outcomes[indexes[n]] = err
@@ -140,6 +136,10 @@ func (p *Publisher) Publish(ctx context.Context, messages []ledger.Message) []er
 	group.Wait()
 	return outcomes
 }
+
+// expiryMargin is how long after the ACK timeout a message expires on the bus, so
+// that copies of superseded attempts do not pile up.
+const expiryMargin = 30 * time.Second
 
 // messageOf returns the directive as a message of the bus. Its message id names the
 // attempt, so that duplicate detection drops a copy; the SDK would make a new id for

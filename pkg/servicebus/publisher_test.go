@@ -209,7 +209,6 @@ func TestNewPublisher_NamesTheInvalidField(t *testing.T) {
 	}{
 		{func(c *servicebus.PublisherConfig) { c.Namespace = servicebus.Namespace{} }, "Namespace needs"},
 		{func(c *servicebus.PublisherConfig) { c.AckTimeout = nil }, "AckTimeout is required"},
-		{func(c *servicebus.PublisherConfig) { c.Margin = -1 }, "Margin must not be negative"},
 		{func(c *servicebus.PublisherConfig) { c.SendTimeout = -1 }, "SendTimeout must not be negative"},
 		{func(c *servicebus.PublisherConfig) { c.Grace = -1 }, "Grace must not be negative"},
 		{func(c *servicebus.PublisherConfig) { c.Parallel = -1 }, "Parallel must not be negative"},
@@ -254,11 +253,11 @@ func TestPublisher_DirectiveAsAMessage(t *testing.T) {
 	}{
 		{"with all it may have", full, &azservicebus.Message{
 			MessageID: new("0197f0c2/3"), Subject: new("OCR"), ContentType: new("application/json"), CorrelationID: new("corr-123"),
-			TimeToLive: new(75 * time.Second), ApplicationProperties: traced, Body: full.Directive,
+			TimeToLive: new(90 * time.Second), ApplicationProperties: traced, Body: full.Directive,
 		}},
 		{"with the required fields only", bare, &azservicebus.Message{
 			MessageID: new("0197f0c2/3"), Subject: new("OCR"), ContentType: new("application/json"),
-			TimeToLive: new(75 * time.Second), ApplicationProperties: properties(), Body: full.Directive,
+			TimeToLive: new(90 * time.Second), ApplicationProperties: properties(), Body: full.Directive,
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -269,7 +268,6 @@ func TestPublisher_DirectiveAsAMessage(t *testing.T) {
 				return len(messages), nil
 			}, func(cfg *servicebus.PublisherConfig) {
 				cfg.AckTimeout = func(m *ledger.Message) time.Duration { return time.Duration(m.AttemptNo) * 20 * time.Second }
-				cfg.Margin = 15 * time.Second
 			})
 			if got := p.Publish(t.Context(), []ledger.Message{test.message}); got[0] != nil {
 				t.Fatal(got)

@@ -32,9 +32,6 @@ type RepliesConfig struct {
 	// InHand limits the replies of one topic that are handled at once, and so the
 	// locks that are held. Optional. Defaults to 16.
 	InHand int
-	// Timeout bounds one call of Apply and one settlement. It should be well below
-	// the lock duration of the subscription. Optional. Defaults to 10 s.
-	Timeout time.Duration
 	// MinDelay and MaxDelay are the first and the longest delay after a failure of
 	// the store or of the bus. Optional. Default to 100 ms and 5 s.
 	MinDelay, MaxDelay time.Duration
@@ -92,7 +89,7 @@ func (c *RepliesConfig) Validate() error {
 		return fmt.Errorf("Lanes must be at least 1, is %d", c.Lanes)
 	}
 	return notNegative([]setting{
-		{"InHand", int64(c.InHand)}, {"Timeout", int64(c.Timeout)}, {"MinDelay", int64(c.MinDelay)},
+		{"InHand", int64(c.InHand)}, {"MinDelay", int64(c.MinDelay)},
 		{"MaxDelay", int64(c.MaxDelay)}, {"Tries", int64(c.Tries)}, {"MaxBytes", int64(c.MaxBytes)},
 	})
 }
@@ -116,7 +113,6 @@ func NewReplies(cfg RepliesConfig) (*Replies, error) {
 		return nil, fmt.Errorf("servicebus replies: %w", err)
 	}
 	cfg.InHand = cmp.Or(cfg.InHand, 16)
-	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
 	cfg.MinDelay = cmp.Or(cfg.MinDelay, 100*time.Millisecond)
 	cfg.MaxDelay = max(cmp.Or(cfg.MaxDelay, 5*time.Second), cfg.MinDelay)
 	cfg.Tries = cmp.Or(cfg.Tries, 3)

@@ -165,7 +165,6 @@ func TestNewReplies_NamesTheInvalidField(t *testing.T) {
 		{func(c *servicebus.RepliesConfig) { c.Subscription = "" }, "Subscription is required"},
 		{func(c *servicebus.RepliesConfig) { c.Lanes = 0 }, "Lanes must be at least 1, is 0"},
 		{func(c *servicebus.RepliesConfig) { c.InHand = -1 }, "InHand must not be negative"},
-		{func(c *servicebus.RepliesConfig) { c.Timeout = -1 }, "Timeout must not be negative"},
 		{func(c *servicebus.RepliesConfig) { c.MinDelay = -1 }, "MinDelay must not be negative"},
 		{func(c *servicebus.RepliesConfig) { c.MaxDelay = -1 }, "MaxDelay must not be negative"},
 		{func(c *servicebus.RepliesConfig) { c.Tries = -1 }, "Tries must not be negative"},

@@ -24,6 +24,10 @@ var (
 	errLockLost = errors.New("the lock is lost")
 )
 
+// stepTimeout bounds one call of Apply, one renewal and one settlement: well below
+// the lock duration of a subscription.
+const stepTimeout = 10 * time.Second
+
 // receiver is the part of the SDK's receiver that this package uses.
 // ReceiveMessages has one caller at a time.
 type receiver interface {
@@ -172,7 +176,7 @@ func (s *subscription) apply(
 		lock = time.Until(*m.LockedUntil)
 	}
 	for failures := 0; ; failures++ {
-		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout) // A stop does not interrupt the call.
+		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout) // A stop does not interrupt the call.
 		answer, err := s.cfg.Apply(work, callback)
 		cancel()
 		if err == nil {
@@ -198,7 +202,7 @@ func (s *subscription) renew(ctx context.Context, from receiver, m *azservicebus
 	if held(m, duration/2) {
 		return nil
 	}
-	renewal, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	renewal, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	err := from.RenewMessageLock(renewal, m, nil)
 	if err == nil || !lockLost(err) && held(m, 0) {
@@ -239,7 +243,7 @@ func (s *subscription) deadLetter(ctx context.Context, from receiver, m *azservi
 // settle settles a reply, even during a stop. If that fails, the bus redelivers the
 // reply, which is then a duplicate.
 func (s *subscription) settle(ctx context.Context, as DeliveryOutcome, how func(context.Context) error) DeliveryOutcome {
-	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
+	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 	defer cancel()
 	err := how(work)
 	if lockLost(err) {

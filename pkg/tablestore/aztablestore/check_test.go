@@ -45,10 +45,10 @@ func TestCheck_NamesTheForbiddenOperation(t *testing.T) {
 
 func TestCheck_OfAMissingAccount(t *testing.T) {
 	t.Parallel()
-	options := aztablestore.Options{
+	options := aztablestore.WithLimits(aztablestore.Options{
 		Connection: "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=aGk=;TableEndpoint=http://127.0.0.1:1/a;",
-		Tables:     []string{table}, Tries: 1, RequestTimeout: time.Second,
-	}
+		Tables:     []string{table},
+	}, time.Second, aztablestore.CallTimeout, 1)
 	if checks, err := aztablestore.Check(t.Context(), options); err == nil || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("%+v, %v", checks, err)
 	}

@@ -246,7 +246,8 @@ func TestNoListener(t *testing.T) {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	store := open(t, aztablestore.Options{Tries: 2, Connection: strings.Replace(scriptedConnection, "nowhere.invalid", address, 1)})
+	store := open(t, aztablestore.WithTries(
+		aztablestore.Options{Connection: strings.Replace(scriptedConnection, "nowhere.invalid", address, 1)}, 2))
 	_, err = store.Commit(t.Context(), tablestore.Batch{insert("a")})
 	expectError(t, err, tablestore.ErrUnavailable)
 }

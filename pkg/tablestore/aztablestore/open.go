@@ -22,12 +22,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// The default limits of a call.
-const (
-	DefaultRequestTimeout = 10 * time.Second
-	DefaultCallTimeout    = 30 * time.Second
-	DefaultTries          = 4
-)
+// defaultLimits are those of every store but a test's.
+var defaultLimits = limits{request: 10 * time.Second, call: 30 * time.Second, tries: 4}
+
+// limits bound the calls of the port.
+type limits struct {
+	request time.Duration // One request.
+	call    time.Duration // One call with all its requests and the delays between them: no write is sent later.
+	tries   int           // How often a request that is safe to repeat is sent at most.
+}
 
 // Limits of the store's own transport. The client must close idle connections
 // before the server does: a request sent while the server closes has an unknown
@@ -65,19 +68,6 @@ type Options struct {
 	// Optional. Defaults to none: the tables must exist.
 	Tables []string
 
-	// RequestTimeout bounds one request. Optional. Defaults to
-	// [DefaultRequestTimeout].
-	RequestTimeout time.Duration
-
-	// CallTimeout bounds one call of the port with all its requests and the
-	// delays between them, so no write is sent later than that. Optional.
-	// Defaults to [DefaultCallTimeout].
-	CallTimeout time.Duration
-
-	// Tries is how often a request that is safe to repeat is sent at most.
-	// Optional. Defaults to [DefaultTries].
-	Tries int
-
 	// Logger gets a warning for each retry, with its cause. Optional. Defaults
 	// to discarding.
 	Logger *slog.Logger
@@ -86,8 +76,9 @@ type Options struct {
 	// a transport of the store, whose connections Close closes.
 	Transport http.RoundTripper
 
-	// credential signs in at Endpoint; only tests set it.
+	// credential signs in at Endpoint. Only tests set it and the limits.
 	credential azcore.TokenCredential
+	limits     limits
 }
 
 // Validate reports the first field that is wrong.
@@ -98,20 +89,11 @@ func (o Options) Validate() error {
 		return errors.New("aztablestore: Options.Connection or Options.Endpoint is required")
 	case o.Connection != "" && o.Endpoint != "":
 		return errors.New("aztablestore: Options.Connection and Options.Endpoint exclude each other")
-	case o.Endpoint == "":
-	case err != nil || endpoint.Scheme != "https" || endpoint.Host == "" || endpoint.User != nil ||
-		endpoint.RawQuery != "" || endpoint.Fragment != "":
+	case o.Endpoint != "" && (err != nil || endpoint.Scheme != "https" || endpoint.Host == "" || endpoint.User != nil ||
+		endpoint.RawQuery != "" || endpoint.Fragment != ""):
 		// A token may be sent only over TLS. The endpoint is not quoted: it may
 		// hold a signature, which must not be logged.
 		return errors.New("aztablestore: Options.Endpoint is not an https address of a table service")
-	}
-	switch {
-	case o.RequestTimeout < 0:
-		return fmt.Errorf("aztablestore: Options.RequestTimeout is negative: %s", o.RequestTimeout)
-	case o.CallTimeout < 0:
-		return fmt.Errorf("aztablestore: Options.CallTimeout is negative: %s", o.CallTimeout)
-	case o.Tries < 0:
-		return fmt.Errorf("aztablestore: Options.Tries is negative: %d", o.Tries)
 	}
 	for i, name := range o.Tables {
 		// The port's rule for names, with any partition.
@@ -144,9 +126,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
 	}
-	options.RequestTimeout = cmp.Or(options.RequestTimeout, DefaultRequestTimeout)
-	options.CallTimeout = cmp.Or(options.CallTimeout, DefaultCallTimeout)
-	options.Tries = cmp.Or(options.Tries, DefaultTries)
+	options.limits = cmp.Or(options.limits, defaultLimits)
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -240,7 +220,7 @@ func (s *Store) begin(ctx context.Context) (context.Context, context.CancelFunc,
 	if err := ctx.Err(); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
 	}
-	ctx, end := context.WithTimeout(ctx, s.options.CallTimeout)
+	ctx, end := context.WithTimeout(ctx, s.options.limits.call)
 	return ctx, end, nil
 }
 

@@ -40,9 +40,6 @@ func TestOptionsValidate(t *testing.T) {
 		"a signed endpoint":          {endpoint("https://a.table.core.windows.net/?sig=" + secret), "Options.Endpoint"},
 		"an endpoint with a user":    {endpoint("https://a:" + secret + "@host"), "Options.Endpoint"},
 		"an invalid endpoint":        {endpoint("https://a b"), "Options.Endpoint"},
-		"a request's timeout":        {with(func(o *aztablestore.Options) { o.RequestTimeout = -1 }), "Options.RequestTimeout is negative"},
-		"a call's timeout":           {with(func(o *aztablestore.Options) { o.CallTimeout = -1 }), "Options.CallTimeout is negative"},
-		"tries":                      {with(func(o *aztablestore.Options) { o.Tries = -1 }), "Options.Tries is negative"},
 		"a table in upper case":      {with(func(o *aztablestore.Options) { o.Tables = []string{"fine", "Jobs"} }), `Options.Tables[1]: query: invalid store request: table name "Jobs"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -145,7 +142,7 @@ func TestNoToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service, denied := &script{}, &credential{err: errors.New("no identity")}
 		store := open(t, aztablestore.WithCredential(
-			aztablestore.Options{Endpoint: "https://nowhere.invalid", Transport: service, Tries: 3}, denied))
+			aztablestore.WithTries(aztablestore.Options{Endpoint: "https://nowhere.invalid", Transport: service}, 3), denied))
 		_, err := store.Commit(t.Context(), tablestore.Batch{insert("a")})
 		expectError(t, err, tablestore.ErrUnavailable)
 		if service.requests() != 0 || denied.asked.Load() != 3 {

@@ -14,7 +14,7 @@ import (
 )
 
 // once allows no retries.
-var once = aztablestore.Options{Tries: 1}
+var once = aztablestore.WithTries(aztablestore.Options{}, 1)
 
 func TestCommitReturnsTheVersionOfEachOp(t *testing.T) {
 	t.Parallel()
@@ -233,8 +233,8 @@ func TestErrorsAreOneShortLine(t *testing.T) {
 func TestErrorsDoNotContainTheSignature(t *testing.T) {
 	t.Parallel()
 	service := &script{answers: []answer{lost(errors.New("reset")), reply(http.StatusForbidden, "")}}
-	store := open(t, aztablestore.Options{Tries: 1, Transport: service,
-		Connection: "AccountName=a;SharedAccessSignature=sv=2019-02-02&sig=secret"})
+	store := open(t, aztablestore.WithTries(aztablestore.Options{Transport: service,
+		Connection: "AccountName=a;SharedAccessSignature=sv=2019-02-02&sig=secret"}, 1))
 	for range 2 {
 		_, err := store.Get(t.Context(), key("a"))
 		if err == nil || strings.Contains(err.Error(), "secret") {

@@ -134,7 +134,7 @@ func TestDelaysGrowWithoutRetryAfter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var at []time.Time
-		store := chosen(t, aztablestore.Options{Tries: 6}, func(*request) answer {
+		store := chosen(t, aztablestore.WithTries(aztablestore.Options{}, 6), func(*request) answer {
 			at = append(at, time.Now())
 			return refuses(503, "ServerBusy")
 		})
@@ -156,7 +156,8 @@ func TestDelaysGrowWithoutRetryAfter(t *testing.T) {
 
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
-	options := aztablestore.Options{RequestTimeout: 3 * time.Second, CallTimeout: 8 * time.Second}
+	const request, call = 3 * time.Second, 8 * time.Second
+	options := aztablestore.WithLimits(aztablestore.Options{}, request, call, 4)
 	t.Run("a write ends with its one request", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
@@ -164,7 +165,7 @@ func TestDeadlines(t *testing.T) {
 			start := time.Now()
 			_, err := store.Commit(t.Context(), tablestore.Batch{insert("a")})
 			expectError(t, err, tablestore.ErrUnknown)
-			if time.Since(start) != options.RequestTimeout || service.requests() != 1 || !errors.Is(err, context.DeadlineExceeded) {
+			if time.Since(start) != request || service.requests() != 1 || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%v after %s and %d requests", err, time.Since(start), service.requests())
 			}
 		})
@@ -176,7 +177,7 @@ func TestDeadlines(t *testing.T) {
 			start := time.Now()
 			_, err := store.Get(t.Context(), key("a"))
 			expectError(t, err, tablestore.ErrUnavailable)
-			if time.Since(start) != options.CallTimeout || service.requests() != 3 {
+			if time.Since(start) != call || service.requests() != 3 {
 				t.Errorf("%v after %s and %d requests", err, time.Since(start), service.requests())
 			}
 		})

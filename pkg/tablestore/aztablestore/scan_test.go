@@ -87,7 +87,7 @@ func TestScanThatFindsOnlyEmptyPagesEnds(t *testing.T) {
 		start := time.Now()
 		_, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "p"})
 		expectError(t, err, tablestore.ErrUnavailable)
-		if time.Since(start) != aztablestore.DefaultCallTimeout {
+		if time.Since(start) != aztablestore.CallTimeout {
 			t.Errorf("it took %s", time.Since(start))
 		}
 	})

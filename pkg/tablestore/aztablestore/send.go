@@ -49,7 +49,7 @@ func (s *Store) send(ctx context.Context, r request, try func(context.Context) e
 		if failed == nil || failed.effect == refused || failed.effect == unclear && !r.repeatable {
 			return turnedAway, failed
 		}
-		if tries >= s.options.Tries || ctx.Err() != nil {
+		if tries >= s.options.limits.tries || ctx.Err() != nil {
 			return turnedAway, failed
 		}
 		delay := max(delays.NextBackOff(), failed.wait)
@@ -82,7 +82,7 @@ func pause(ctx context.Context, delay time.Duration) bool {
 // attempt sends one request once.
 func (s *Store) attempt(ctx context.Context, try func(ctx context.Context) error) *requestError {
 	way := &delivery{}
-	ctx, end := context.WithTimeout(context.WithValue(ctx, deliveryKey{}, way), s.options.RequestTimeout)
+	ctx, end := context.WithTimeout(context.WithValue(ctx, deliveryKey{}, way), s.options.limits.request)
 	defer end()
 	err := try(ctx)
 	if err == nil {
