@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -132,3 +135,24 @@ func TestUpdate_WritesNothingUnlessAsked(t *testing.T) {
 		}
 	}
 }
+
+func TestScanAll_ReadsEveryPage(t *testing.T) {
+	t.Parallel()
+	store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
+	for n := range 7 {
+		if _, err := store.Commit(t.Context(), putRow(strconv.Itoa(n))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	query := tablestore.Query{Table: key("").Table, Partition: key("").Partition, From: "1", Limit: 2}
+	rows, err := tablestore.ScanAll(t.Context(), store, query)
+	if err != nil || len(rows) != 6 || rows[0].Key.Row != "1" || rows[5].Key.Row != "6" {
+		t.Errorf("%d rows, %v", len(rows), err)
+	}
+	faults.Plan(storetest.Fault{Call: storetest.ScanCall, Nth: 2})
+	if rows, err := tablestore.ScanAll(t.Context(), store, query); !errors.Is(err, tablestore.ErrUnavailable) || rows != nil {
+		t.Errorf("%d rows, %v, want the error of the second page", len(rows), err)
+	}
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
