@@ -91,26 +91,19 @@ func decodeValue(kind string, field any) (tablestore.Value, error) {
 			return tablestore.Int(int64(n)), nil
 		}
 	case string:
-		return decodeText(kind, field)
+		switch kind {
+		case "", "Edm.String":
+			return tablestore.String(field), nil
+		case typeInt:
+			n, err := strconv.ParseInt(field, 10, 64)
+			return tablestore.Int(n), err
+		case typeTime:
+			t, err := time.Parse(time.RFC3339Nano, field)
+			return tablestore.Time(t), err
+		case typeBytes:
+			b, err := base64.StdEncoding.DecodeString(field)
+			return tablestore.Bytes(b), err
+		}
 	}
 	return tablestore.Value{}, fmt.Errorf("unexpected %T of type %q", field, kind)
-}
-
-// decodeText returns the value of a type that is sent as text.
-func decodeText(kind, text string) (tablestore.Value, error) {
-	switch kind {
-	case "", "Edm.String":
-		return tablestore.String(text), nil
-	case typeInt:
-		n, err := strconv.ParseInt(text, 10, 64)
-		return tablestore.Int(n), err
-	case typeTime:
-		t, err := time.Parse(time.RFC3339Nano, text)
-		return tablestore.Time(t), err
-	case typeBytes:
-		b, err := base64.StdEncoding.DecodeString(text)
-		return tablestore.Bytes(b), err
-	default:
-		return tablestore.Value{}, fmt.Errorf("unexpected type %q", kind)
-	}
 }
