@@ -18,13 +18,13 @@ const orphanGrace = 5 * time.Minute
 // rows that a relay takes up.
 const ActorSystem = "system"
 
-// Standing is how a schedule entry stands to its job.
-type Standing uint8
+// FireOutcome is what [Ledger.Fire] did with a schedule entry.
+type FireOutcome uint8
 
-// The standings.
+// The outcomes.
 const (
 	// Acted: the entry stood for the job, and the event was brought to it.
-	Acted Standing = iota + 1
+	Acted FireOutcome = iota + 1
 	// Stale: the job does not name the entry; it was deleted.
 	Stale
 	// Early: the entry's change may still be under way; it was left alone.
@@ -36,14 +36,14 @@ const (
 	Orphaned
 )
 
-// String returns the standing's name in metrics.
-func (s Standing) String() string {
+// String returns the name of the outcome in metrics.
+func (s FireOutcome) String() string {
 	return [...]string{"", "acted", "stale", "early", "finished", "orphaned"}[s]
 }
 
 // Fire handles a due entry: the job is loaded, and the event brought to it if
 // the entry stands for the job. Two processes that fire one entry are harmless.
-func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event) (Standing, Result, error) {
+func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event) (FireOutcome, Result, error) {
 	s, err := l.load(ctx, entry.JobID)
 	missing := errors.Is(err, ErrJobNotFound)
 	switch {
@@ -95,7 +95,7 @@ func (l *Ledger) drop(ctx context.Context, entry Entry) error {
 // fireEarly leaves an entry whose change may be under way. Past the grace it
 // makes that change impossible first, and only then deletes the entry. s is nil
 // if there is no such job yet.
-func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (Standing, Result, error) {
+func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (FireOutcome, Result, error) {
 	if time.Since(entry.Due) < orphanGrace {
 		return Early, Result{}, nil
 	}
@@ -114,7 +114,7 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (Stand
 
 // firePurged deletes an entry that is left of a job which is purged. Who was about to
 // show the job may have died behind the purge.
-func (l *Ledger) firePurged(ctx context.Context, entry Entry) (Standing, Result, error) {
+func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Result, error) {
 	if err := l.freeReservations(ctx, entry); err != nil {
 		return 0, Result{}, err
 	}

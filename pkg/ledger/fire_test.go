@@ -12,9 +12,9 @@ import (
 )
 
 // fireAll fires every due entry and counts how they stood.
-func (b *bundle) fireAll(t *testing.T) map[ledger.Standing]int {
+func (b *bundle) fireAll(t *testing.T) map[ledger.FireOutcome]int {
 	t.Helper()
-	standings := map[ledger.Standing]int{}
+	standings := map[ledger.FireOutcome]int{}
 	for _, kind := range ledger.Kinds {
 		for shard := range b.Shards() {
 			page, _, err := b.Due(t.Context(), kind, shard, time.Now(), 1000, "")

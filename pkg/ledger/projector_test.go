@@ -256,7 +256,7 @@ func TestFire_AnEntryStaysUntilItsChangeIsShown(t *testing.T) {
 				broken := errors.New("out of reach")
 				projector.project = func(*ledger.Revision) (int64, error) { return 0, broken }
 				id := b.mustAccept(t, command("h")).Job.ID
-				want := map[ledger.Standing]int{ledger.Stale: 1}
+				want := map[ledger.FireOutcome]int{ledger.Stale: 1}
 				if end {
 					b.mustChange(t, id, statemachine.Cancel{})
 					want[ledger.Finished] = 1

@@ -62,7 +62,7 @@ func (c *cursor) round(ctx context.Context, s Schedule, kind ledger.Kind, room f
 // SweeperLedger is what the sweeper needs of the ledger.
 type SweeperLedger interface {
 	Schedule
-	Fire(ctx context.Context, entry ledger.Entry, event statemachine.Event) (ledger.Standing, ledger.Result, error)
+	Fire(ctx context.Context, entry ledger.Entry, event statemachine.Event) (ledger.FireOutcome, ledger.Result, error)
 }
 
 // SweeperConfig configures a [Sweeper].
@@ -96,9 +96,9 @@ type Outages struct {
 
 // SweeperPass is what one pass of a [Sweeper] did.
 type SweeperPass struct {
-	Read      int                     // schedule entries read
-	Standings map[ledger.Standing]int // of the entries that were fired
-	Failed    int                     // entries that could not be fired; they stay
+	Read      int                        // schedule entries read
+	Standings map[ledger.FireOutcome]int // of the entries that were fired
+	Failed    int                        // entries that could not be fired; they stay
 	// Late is how long the oldest entry was overdue.
 	Late time.Duration
 }
@@ -182,7 +182,7 @@ func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 			return SweeperPass{}, err
 		}
 	}
-	pass := SweeperPass{Standings: map[ledger.Standing]int{}}
+	pass := SweeperPass{Standings: map[ledger.FireOutcome]int{}}
 	var mu sync.Mutex // guards pass
 	fire := func(entry ledger.Entry) {
 		event := statemachine.DeadlinePassed{Topic: bus.Topic, Replies: bus.Replies}

@@ -166,7 +166,7 @@ type flaky struct {
 	down bool
 }
 
-func (f *flaky) Fire(ctx context.Context, entry ledger.Entry, event statemachine.Event) (ledger.Standing, ledger.Result, error) {
+func (f *flaky) Fire(ctx context.Context, entry ledger.Entry, event statemachine.Event) (ledger.FireOutcome, ledger.Result, error) {
 	if entry.JobID == f.bad {
 		return 0, ledger.Result{}, errors.New("bad row")
 	}
@@ -209,7 +209,7 @@ type ending struct {
 	end func()
 }
 
-func (e *ending) Fire(ctx context.Context, _ ledger.Entry, _ statemachine.Event) (ledger.Standing, ledger.Result, error) {
+func (e *ending) Fire(ctx context.Context, _ ledger.Entry, _ statemachine.Event) (ledger.FireOutcome, ledger.Result, error) {
 	e.end()
 	if err := ctx.Err(); err != nil {
 		return 0, ledger.Result{}, fmt.Errorf("fire: %w", err)
