@@ -13,24 +13,23 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
-// ErrIdempotencyMismatch is returned for a command whose idempotency key
-// stands for another command.
+// ErrIdempotencyMismatch is returned for a command whose idempotency key belongs to
+// another command.
 var ErrIdempotencyMismatch = errors.New("idempotency key was used for another command")
 
-// Command is a validated command, as rows to be. Job and Steps hold what
-// never changes; ids, states and times are filled in by the accept. Only a
-// rerun's steps have a state: those that it takes over have SUCCEEDED.
+// Command is a validated command. Job and Steps hold what never changes; Accept sets
+// ids, states and times. Only the steps that a rerun takes over have a state,
+// SUCCEEDED.
 type Command struct {
 	Job     statemachine.Job
 	Steps   []statemachine.Step
 	Payload []byte
-	// Limit is the most jobs that the tenant may have in flight; 0 is no limit.
+	// Limit is the tenant's limit of jobs in flight; 0 is no limit.
 	Limit int
 	Actor string
 	// RequestID is the request's, for the history.
 	RequestID string
-	// Claim names the command where neither its key nor its hash does, as for a
-	// rerun. Optional.
+	// Claim identifies the command in place of its key or hash, for a rerun. Optional.
 	Claim string
 	// Reason is for the history.
 	Reason string
@@ -44,58 +43,95 @@ type Accepted struct {
 	PostErr  error
 }
 
-// acceptance is one accept in the making.
+// The states of a claim. Only a claimed one is rolled forward: if the job of a
+// committed one is missing, it was purged.
+const (
+	claimClaimed   = "claimed"
+	claimCommitted = "committed"
+)
+
+// claim is the content of an idempotency key's row.
+//
+// Source: Option B spec, 12.4.
+type claim struct {
+	jobID     string
+	key       string
+	hash      string
+	state     string
+	createdAt time.Time
+}
+
+var claimCodec = newCodec(
+	text(columnJob, func(c *claim) *string { return &c.jobID }),
+	text("idempotency_key", func(c *claim) *string { return &c.key }),
+	text("idempotency_hash", func(c *claim) *string { return &c.hash }),
+	text("state", func(c *claim) *string { return &c.state }),
+	instant("created_at", func(c *claim) *time.Time { return &c.createdAt }),
+)
+
+// acceptance is the state of one accept over its tries. Its methods that return an
+// *Accepted return nil without an error to ask for another try.
 type acceptance struct {
 	l       *Ledger
 	cmd     *Command
 	jobID   string
 	claim   tablestore.Key
 	claimed tablestore.ETag // our version of the claim, once it is written
-	adopted bool            // the job id is another accept's, which may yet commit
+	adopted bool            // jobID comes from the claim of another accept, which may still commit
 	slot    slotRef
 	slotTag tablestore.ETag // our version of a numbered slot, once it is taken
 }
 
-// Accept makes a job of a command: the claim of its idempotency key first,
-// then its in-flight slot, then the entry that makes it findable, then the
-// commit. It returns [ErrIdempotencyMismatch], [ErrTenantLimit], and the
-// store's errors; a command whose outcome is unknown may be sent again.
+// Accept makes a job of a command. It writes the claim of the idempotency key, then
+// the in-flight slot, then the schedule entry that makes the job findable, then
+// commits. It returns [ErrIdempotencyMismatch], [ErrTenantLimit], and the store's
+// errors; a command whose outcome is unknown may be sent again.
 //
 // Source: Ledger and state model, Idempotency strategy; Option B spec, 15.1.
 func (l *Ledger) Accept(ctx context.Context, cmd Command) (Accepted, error) {
-	a := &acceptance{l: l, cmd: &cmd, claim: l.claimKey(&cmd)}
+	a := l.newAcceptance(&cmd)
 	if err := a.newJob(); err != nil {
 		return Accepted{}, err
 	}
-	var accepted Accepted
-	err := tablestore.Retry(ctx, l.random, func() error {
-		var done bool
-		var err error
-		if accepted, done, err = a.try(ctx); err == nil && !done {
+	var accepted *Accepted
+	err := tablestore.Retry(ctx, l.cfg.Random, func() (err error) {
+		if accepted, err = a.try(ctx); err == nil && accepted == nil {
 			return tablestore.ErrConflict
 		}
 		return err
 	})
-	return accepted, err
+	if err != nil {
+		return Accepted{}, err
+	}
+	return *accepted, nil
 }
 
-// claimKey addresses the claim of the command's idempotency key, or of its
-// hash where it has none.
-func (l *Ledger) claimKey(cmd *Command) tablestore.Key {
-	job := &cmd.Job
-	row := tablestore.Join("hash", job.IdempotencyHash)
+// Replay answers a command with its existing job, if there is one, whatever else was
+// changed since the command was accepted. It reads the tenant, the key and the hash
+// of the command. Its errors are those of [Ledger.Accept].
+func (l *Ledger) Replay(ctx context.Context, cmd Command) (Accepted, bool, error) {
+	accepted, err := l.newAcceptance(&cmd).replay(ctx)
+	if accepted == nil {
+		return Accepted{}, false, err
+	}
+	return *accepted, true, err
+}
+
+// newAcceptance addresses the claim by the command's key, or by its hash if it has
+// none.
+func (l *Ledger) newAcceptance(cmd *Command) *acceptance {
+	row := tablestore.Join("hash", cmd.Job.IdempotencyHash)
 	switch {
 	case cmd.Claim != "":
 		row = tablestore.Join("of", cmd.Claim)
-	case job.IdempotencyKey != "":
-		sum := sha256.Sum256([]byte(job.IdempotencyKey))
+	case cmd.Job.IdempotencyKey != "":
+		sum := sha256.Sum256([]byte(cmd.Job.IdempotencyKey))
 		row = tablestore.Join("key", hex.EncodeToString(sum[:]))
 	}
-	return tablestore.Key{Table: l.tables.Idempotency, Partition: tablestore.Escape(job.TenantID), Row: row}
+	return &acceptance{l: l, cmd: cmd, claim: l.claimKey(cmd.Job.TenantID, row)}
 }
 
-// newJob gives the acceptance a job id that was never used, and a first guess
-// of a slot.
+// newJob chooses an unused job id, and a first guess of a slot.
 func (a *acceptance) newJob() error {
 	id, err := a.l.NewJobID()
 	if err != nil {
@@ -103,7 +139,7 @@ func (a *acceptance) newJob() error {
 	}
 	a.jobID, a.adopted = id, false
 	if a.cmd.Limit > 0 {
-		a.slot = a.l.numberedSlot(a.cmd.Job.TenantID, int(a.l.random()*float64(a.cmd.Limit)))
+		a.slot = a.l.numberedSlot(a.cmd.Job.TenantID, int(a.l.cfg.Random()*float64(a.cmd.Limit)))
 		return nil
 	}
 	a.slot = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID)
@@ -111,76 +147,48 @@ func (a *acceptance) newJob() error {
 }
 
 // try submits the whole change once.
-func (a *acceptance) try(ctx context.Context) (Accepted, bool, error) {
+func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	plan, err := a.plan()
 	if err != nil {
-		return Accepted{}, false, err
+		return nil, err
 	}
 	if plan.queued != nil {
 		if err := a.l.catalog(ctx, plan.queued.Kind); err != nil {
-			return Accepted{}, false, fmt.Errorf("accept: %w", err)
+			return nil, fmt.Errorf("accept: %w", err)
 		}
 	}
 	applied, err := tablestore.Apply(ctx, a.l.store, plan.change)
-	a.keep(applied)
-	if err == nil {
-		return a.accepted(ctx, plan, applied.PostErr), true, nil
-	}
-	conflict, lost := errors.AsType[*tablestore.ConflictError](err)
-	switch {
-	case lost && conflict.Key == a.claim:
-		return a.meetClaim(ctx)
-	case lost && conflict.Key == a.l.slotKey(a.slot):
-		return a.moveSlot(ctx)
-	case lost || errors.Is(err, tablestore.ErrUnknown):
-		return a.settle(ctx, plan, err)
-	}
-	return Accepted{}, false, fmt.Errorf("accept: %w", err)
-}
-
-// keep remembers which reservations are ours, so that the next try does not
-// make them again. An atomic store writes none of them alone.
-func (a *acceptance) keep(applied tablestore.Applied) {
+	// Remember which reservations are ours, so that the next try does not write them
+	// again. A failed write to an atomic store leaves none.
 	if tag, ok := applied.ETags[a.claim]; ok {
 		a.claimed = tag
 	}
 	if tag, ok := applied.ETags[a.l.slotKey(a.slot)]; ok {
 		a.slotTag = tag
 	}
+	if err == nil {
+		return a.accepted(ctx, plan, applied.PostErr), nil
+	}
+	conflict, lost := errors.AsType[*tablestore.ConflictError](err)
+	switch {
+	case lost && conflict.Key == a.claim:
+		return a.resolveClaimConflict(ctx)
+	case lost && conflict.Key == a.l.slotKey(a.slot):
+		return a.resolveSlotConflict(ctx)
+	case lost || errors.Is(err, tablestore.ErrUnknown):
+		return a.resolveOutcome(ctx, plan, err)
+	}
+	return nil, fmt.Errorf("accept: %w", err)
 }
 
-// plan makes the writes of the accept.
+// plan makes the writes of the accept: the claim and the slot before those of the
+// decision, the payload in the commit, and the claim's confirmation after it.
 func (a *acceptance) plan() (*plan, error) {
 	now := tablestore.Now()
 	f, err := a.l.fresh()
 	if err != nil {
 		return nil, err
 	}
-	agg := a.aggregate()
-	event := statemachine.Accept{Reason: a.cmd.Reason}
-	d, err := statemachine.Decide(agg, event, a.l.env(f, now))
-	if err != nil {
-		return nil, fmt.Errorf("accept: %w", err)
-	}
-	o := &options{
-		actor: a.cmd.Actor, requestID: a.cmd.RequestID,
-		head:     head{slot: a.slot, claim: a.claim.Row},
-		reserved: reservation{claim: a.claim.Row, slot: a.slot},
-	}
-	p := &planner{l: a.l, d: &d, fresh: f, options: o, eventName: event.Name(), now: now}
-	if p.moves, err = workitem.Follow(&agg, nil, &d, workitem.Ask{}, now); err != nil {
-		return nil, fmt.Errorf("accept: %w", err)
-	}
-	plan, err := p.build(a.cmd.Payload)
-	if err != nil {
-		return nil, err
-	}
-	a.reserve(plan, now)
-	return plan, nil
-}
-
-// aggregate is the job before its first change.
-func (a *acceptance) aggregate() statemachine.Aggregate {
 	agg := statemachine.Aggregate{Job: a.cmd.Job, Steps: make([]statemachine.Step, len(a.cmd.Steps))}
 	agg.Job.ID = a.jobID
 	agg.Job.TenantBucket = TenantBucket(agg.Job.TenantID, IDTime(a.jobID))
@@ -192,12 +200,25 @@ func (a *acceptance) aggregate() statemachine.Aggregate {
 			agg.Steps[i].State = statemachine.StepPending
 		}
 	}
-	return agg
-}
+	event := statemachine.Accept{Reason: a.cmd.Reason}
+	d, err := statemachine.Decide(agg, event, a.l.env(f, now))
+	if err != nil {
+		return nil, fmt.Errorf("accept: %w", err)
+	}
+	p := &planner{l: a.l, d: &d, fresh: f, eventName: event.Name(), now: now}
+	p.s = &snapshot{head: head{slot: a.slot, claim: a.claim.Row}}
+	p.options = &options{
+		actor: a.cmd.Actor, requestID: a.cmd.RequestID,
+		reserved: reservation{claim: a.claim.Row, slot: a.slot},
+	}
+	if p.moves, err = workitem.Follow(&agg, nil, &d, workitem.Ask{}, now); err != nil {
+		return nil, fmt.Errorf("accept: %w", err)
+	}
+	plan, err := p.build(a.cmd.Payload)
+	if err != nil {
+		return nil, err
+	}
 
-// reserve puts the claim and the slot in front of the plan, the payload into
-// its commit, and the claim's confirmation behind it.
-func (a *acceptance) reserve(plan *plan, now time.Time) {
 	pre := []tablestore.Stage(nil)
 	confirm := tablestore.Op{
 		Verb: tablestore.Replace, Key: a.claim, ETag: tablestore.Own, Properties: a.claimRow(claimCommitted, now),
@@ -214,93 +235,259 @@ func (a *acceptance) reserve(plan *plan, now time.Time) {
 	}
 	plan.change.Pre = append(pre, plan.change.Pre...)
 	plan.change.Commit = append(plan.change.Commit, tablestore.Op{
-		Verb: tablestore.Insert, Key: a.l.jobKey(a.jobID, rowCommand),
-		Properties: largeRow("payload", a.cmd.Payload),
+		Verb: tablestore.Insert, Key: a.l.jobKey(a.jobID, rowCommand), Properties: largeRow("payload", a.cmd.Payload),
 	})
 	plan.change.Post = append(plan.change.Post, tablestore.Stage{{confirm}})
+	return plan, nil
 }
 
-// accepted is the answer after the commit, and hands the first directive over.
-func (a *acceptance) accepted(ctx context.Context, plan *plan, postErr error) Accepted {
-	a.l.seen.add(plan.after.Job.TenantID)
+func (a *acceptance) claimRow(state string, now time.Time) tablestore.Properties {
+	return claimCodec.encode(&claim{
+		jobID: a.jobID, key: a.cmd.Job.IdempotencyKey, hash: a.cmd.Job.IdempotencyHash, state: state, createdAt: now,
+	}, nil)
+}
+
+// accepted runs the post-commit work and returns the answer.
+func (a *acceptance) accepted(ctx context.Context, plan *plan, postErr error) *Accepted {
+	a.l.tenants.Store(plan.after.Job.TenantID, true)
 	a.l.committed(plan)
-	return Accepted{Job: plan.after.Job, PostErr: a.l.finish(ctx, plan, postErr)}
+	return &Accepted{Job: plan.after.Job, PostErr: a.l.finish(ctx, plan, postErr)}
 }
 
-// settle clears up a conflict on the job's rows, or an unknown outcome: the
-// change may be ours, another's who rolled the same claim forward, or absent.
-func (a *acceptance) settle(ctx context.Context, plan *plan, cause error) (Accepted, bool, error) {
-	owner, err := a.l.whose(ctx, plan)
+// readClaim reads the claim of the command's key. It returns
+// [tablestore.ErrNotFound] if there is none.
+func (a *acceptance) readClaim(ctx context.Context) (claim, tablestore.Row, error) {
+	var c claim
+	row, err := a.l.store.Get(ctx, a.claim)
+	if err == nil {
+		err = claimCodec.decode(&row, &c)
+	}
 	if err != nil {
-		return Accepted{}, false, fmt.Errorf("accept: %w: %w", tablestore.ErrUnknown, err)
+		err = fmt.Errorf("accept: read the claim: %w", err)
 	}
-	if owner == plan.operation {
-		return a.accepted(ctx, plan, nil), true, nil
-	}
-	if owner != "" {
-		return a.lose(ctx)
-	}
-	if errors.Is(cause, tablestore.ErrConflict) {
-		return Accepted{}, false, a.startOver(ctx)
-	}
-	return a.resubmit(ctx, plan, cause)
+	return c, row, err
 }
 
-// resubmit sends the identical change again after an unknown outcome. The
-// claim and a numbered slot may have been written by the first: then they are
-// ours.
-func (a *acceptance) resubmit(ctx context.Context, plan *plan, cause error) (Accepted, bool, error) {
-	if ctx.Err() != nil {
-		return Accepted{}, false, fmt.Errorf("accept: %w", cause)
+// replay answers with the job of an existing claim, or with nil.
+func (a *acceptance) replay(ctx context.Context) (*Accepted, error) {
+	c, _, err := a.readClaim(ctx)
+	if errors.Is(err, tablestore.ErrNotFound) {
+		return nil, nil
 	}
-	if err := a.recover(ctx); err != nil {
-		return Accepted{}, false, err
+	if err != nil {
+		return nil, err
+	}
+	s, err := a.l.load(ctx, c.jobID)
+	missing := errors.Is(err, ErrJobNotFound)
+	switch {
+	case err != nil && !missing:
+		return nil, fmt.Errorf("accept: %w", err)
+	case !missing && a.l.keyExpired(s, time.Now()):
+		return nil, nil
+	case c.hash != a.cmd.Job.IdempotencyHash:
+		return nil, ErrIdempotencyMismatch
+	case missing || s.head.tombstone:
+		return nil, nil
+	}
+	return &Accepted{Job: s.agg.Job, Replayed: true}, nil
+}
+
+// resolveClaimConflict handles a key that is already claimed. If the claim is of the
+// same command, its job is the answer; if that job does not exist, the claim is
+// rolled forward under its job id. If it is of another command, this one is refused.
+func (a *acceptance) resolveClaimConflict(ctx context.Context) (*Accepted, error) {
+	c, row, err := a.readClaim(ctx)
+	if errors.Is(err, tablestore.ErrNotFound) {
+		a.claimed = ""
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s, err := a.l.load(ctx, c.jobID)
+	switch {
+	case err == nil && a.l.keyExpired(s, time.Now()):
+		return nil, a.rollForward(ctx, row, true)
+	case c.hash != a.cmd.Job.IdempotencyHash && err == nil && !s.head.tombstone:
+		return nil, ErrIdempotencyMismatch
+	case c.hash != a.cmd.Job.IdempotencyHash:
+		// The accept that wrote the claim may have been refused and released it since.
+		return nil, a.refuseIfUnchanged(ctx, &row, ErrIdempotencyMismatch)
+	case err == nil && !s.head.tombstone:
+		return &Accepted{Job: s.agg.Job, Replayed: true}, nil
+	case err != nil && !errors.Is(err, ErrJobNotFound):
+		return nil, fmt.Errorf("accept: %w", err)
+	case c.state == claimCommitted:
+		// A purge since the claim was read deleted the claim before the job: then the
+		// key is free. If the claim is still there, its job is lost.
+		return nil, a.refuseIfUnchanged(ctx, &row, fmt.Errorf("accept: the key's job %s is gone", c.jobID))
+	}
+	return nil, a.rollForward(ctx, row, err == nil)
+}
+
+// refuseIfUnchanged returns the refusal if the claim is still as it was read.
+// Otherwise it asks for another try.
+func (a *acceptance) refuseIfUnchanged(ctx context.Context, claim *tablestore.Row, refusal error) error {
+	now, err := a.l.store.Get(ctx, claim.Key)
+	switch {
+	case errors.Is(err, tablestore.ErrNotFound), err == nil && now.ETag != claim.ETag:
+		a.claimed = ""
+		return nil
+	case err != nil:
+		return fmt.Errorf("accept: read the claim: %w", err)
+	}
+	return refusal
+}
+
+// rollForward takes an orphaned claim over by rewriting it under its version. It
+// keeps the claimed job id unless that is used: by a tombstone, or by a job whose
+// key has expired.
+func (a *acceptance) rollForward(ctx context.Context, row tablestore.Row, used bool) error {
+	if err := a.freeOwnSlot(ctx); err != nil {
+		return err
+	}
+	if used {
+		if err := a.newJob(); err != nil {
+			return err
+		}
+	} else {
+		a.jobID, a.adopted = row.Properties.Get(columnJob).String(), true
+		if a.cmd.Limit == 0 {
+			a.slot = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID)
+		}
+	}
+	tags, err := a.l.store.Commit(ctx, tablestore.Batch{{
+		Verb: tablestore.Replace, Key: a.claim, ETag: row.ETag, Properties: a.claimRow(claimClaimed, tablestore.Now()),
+	}})
+	switch {
+	case err == nil:
+		a.claimed = tags[0]
+	case errors.Is(err, tablestore.ErrConflict), errors.Is(err, tablestore.ErrUnknown):
+		a.claimed = ""
+	default:
+		return fmt.Errorf("accept: take the claim over: %w", err)
+	}
+	return nil
+}
+
+// resolveSlotConflict chooses another slot. If there is none, it refuses the command
+// and releases its claim. It never refuses a replay: if the command has not claimed
+// its key yet, it first looks for an existing claim.
+func (a *acceptance) resolveSlotConflict(ctx context.Context) (*Accepted, error) {
+	a.slotTag = ""
+	slot, err := a.l.freeSlot(ctx, a.cmd.Job.TenantID, a.cmd.Limit)
+	if err == nil {
+		a.slot = slot
+		return nil, nil
+	}
+	if !errors.Is(err, ErrTenantLimit) {
+		return nil, err
+	}
+	if a.claimed == "" {
+		if accepted, err := a.replay(ctx); accepted != nil || err != nil {
+			return accepted, err
+		}
+		return nil, ErrTenantLimit
+	}
+	if a.adopted {
+		// If the accept that wrote the claim committed after its release, its job would
+		// have no claim, and the same command would be executed twice.
+		abandoned, err := a.l.insertTombstone(ctx, a.jobID)
+		if err != nil {
+			return nil, err
+		}
+		if !abandoned {
+			return a.adoptWinner(ctx)
+		}
+	}
+	if _, err := a.l.deleteVersion(ctx, a.claim, a.claimed); err != nil {
+		return nil, fmt.Errorf("accept: release the claim: %w", err)
+	}
+	return nil, ErrTenantLimit
+}
+
+// resolveOutcome handles a conflict on the job's rows, or an unknown outcome: the
+// change may be committed, or another accept that rolled the same claim forward may
+// have won, or the rows are absent.
+func (a *acceptance) resolveOutcome(ctx context.Context, plan *plan, cause error) (*Accepted, error) {
+	winner, err := a.l.committedBy(ctx, plan)
+	if err != nil {
+		return nil, fmt.Errorf("accept: %w: %w", tablestore.ErrUnknown, err)
+	}
+	switch {
+	case winner == plan.operation:
+		return a.accepted(ctx, plan, nil), nil
+	case winner != "":
+		return a.adoptWinner(ctx)
+	case errors.Is(cause, tablestore.ErrConflict): // The job id has a tombstone.
+		if err := a.freeOwnSlot(ctx); err != nil {
+			return nil, err
+		}
+		a.claimed = ""
+		return nil, a.newJob()
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("accept: %w", cause)
+	}
+	return a.resubmit(ctx, plan)
+}
+
+// resubmit sends the identical change again after an unknown outcome. The first
+// submission may have written the claim and a numbered slot: then they are ours.
+func (a *acceptance) resubmit(ctx context.Context, plan *plan) (*Accepted, error) {
+	row, err := a.l.ownRow(ctx, a.claim, a.jobID)
+	if err != nil {
+		return nil, err
+	}
+	a.claimed = row.ETag
+	if a.slot.Numbered {
+		if row, err = a.l.ownRow(ctx, a.l.slotKey(a.slot), a.jobID); err != nil {
+			return nil, err
+		}
+		a.slotTag = row.ETag
 	}
 	plan.change.Pre = plan.change.Pre[len(plan.change.Pre)-1:]
 	if !a.slot.Numbered {
-		// Nobody can tell whether it was taken, and to take it again is harmless.
+		// It is unknown whether the slot was taken, and safe to take it twice.
 		plan.change.Pre = append([]tablestore.Stage{{{a.l.takeSlot(a.slot, a.jobID, time.Now())}}}, plan.change.Pre...)
 	}
 	plan.change.Post = nil
 	if a.claimed == "" || a.slot.Numbered && a.slotTag == "" {
-		return Accepted{}, false, nil
+		return nil, nil
 	}
 	postErr, err := a.l.submit(ctx, plan)
 	if err != nil {
-		return Accepted{}, false, err
+		return nil, err
 	}
-	return a.accepted(ctx, plan, postErr), true, nil
+	return a.accepted(ctx, plan, postErr), nil
 }
 
-// recover reads whether the claim and the slot are ours after all.
-func (a *acceptance) recover(ctx context.Context) error {
-	row, err := a.l.ownRow(ctx, a.claim, a.jobID)
-	if err != nil {
-		return err
+// adoptWinner ends an acceptance whose claim another accept rolled forward to a job:
+// that job is the answer. Both accepts use one job id, so the other may have found
+// the slot that was taken here, and its job may hold it.
+func (a *acceptance) adoptWinner(ctx context.Context) (*Accepted, error) {
+	s, err := a.l.load(ctx, a.jobID)
+	if err != nil && !errors.Is(err, ErrJobNotFound) {
+		return nil, fmt.Errorf("accept: %w", err)
 	}
-	a.claimed = row.ETag
-	if !a.slot.Numbered {
+	if err == nil && !s.head.tombstone && !s.agg.Job.State.Terminal() && s.head.slot == a.slot {
+		a.slotTag = ""
+	}
+	if err := a.freeOwnSlot(ctx); err != nil {
+		return nil, err
+	}
+	a.claimed = ""
+	return a.resolveClaimConflict(ctx)
+}
+
+// freeOwnSlot frees the numbered slot that was taken under the current job id.
+func (a *acceptance) freeOwnSlot(ctx context.Context) error {
+	if !a.slot.Numbered || a.slotTag == "" {
 		return nil
 	}
-	row, err = a.l.ownRow(ctx, a.l.slotKey(a.slot), a.jobID)
-	if err != nil {
-		return err
+	tag := a.slotTag
+	a.slotTag = ""
+	if _, err := a.l.deleteVersion(ctx, a.l.slotKey(a.slot), tag); err != nil {
+		return fmt.Errorf("accept: release the slot: %w", err)
 	}
-	a.slotTag = row.ETag
 	return nil
-}
-
-// ownRow returns the row if it names the job, else the zero row.
-func (l *Ledger) ownRow(ctx context.Context, key tablestore.Key, jobID string) (tablestore.Row, error) {
-	row, err := l.store.Get(ctx, key)
-	if errors.Is(err, tablestore.ErrNotFound) {
-		return tablestore.Row{}, nil
-	}
-	if err != nil {
-		return tablestore.Row{}, fmt.Errorf("read a reservation of job %s: %w", jobID, err)
-	}
-	if row.Properties.Get(columnJob).String() != jobID {
-		return tablestore.Row{}, nil
-	}
-	return row, nil
 }

@@ -5,15 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
-// Result is what became of an event.
+// Result is the result of applying an event to a job.
 type Result struct {
 	Outcome statemachine.Outcome
 	Code    statemachine.Code // set when refused
@@ -24,12 +26,12 @@ type Result struct {
 	Message *Message
 	// Item is the work item that a verb of the queue was for, as it is now.
 	Item lifecycle.Item
-	// PostErr is the first error of what follows the commit. The change holds;
-	// what is left over is found through the schedule.
+	// PostErr is the first error of the post-commit work. The change is committed,
+	// and the schedule finds the rest.
 	PostErr error
 }
 
-// options are what a change carries beside its event.
+// options are the details of a change besides its event.
 type options struct {
 	actor     string
 	requestID string
@@ -37,31 +39,28 @@ type options struct {
 	entry     *Entry
 	verb      *verb
 
-	// Of an accept only.
-	reserved reservation
-	head     head
-	// Of a change that ends the job: frees what it holds.
-	release tablestore.Stage
+	reserved reservation      // of an accept
+	release  tablestore.Stage // frees the slot of a job that ends
 }
 
 // Option is a detail of a [Ledger.Change].
 type Option func(*options)
 
-// By names who caused the change, for the history.
+// By names the cause of the change, for the history.
 func By(actor, requestID string) Option {
 	return func(o *options) { o.actor, o.requestID = actor, requestID }
 }
 
-// InTenant refuses, as not found, a job of another tenant.
+// InTenant makes a job of another tenant not found.
 func InTenant(tenantID string) Option { return func(o *options) { o.tenantID = tenantID } }
 
-// Change brings an event to a job: load, decide, commit with compare-and-swap,
-// and on a lost race all over again ([tablestore.Retry]). Every change of a job but
-// its accept goes this way.
+// Change applies an event to a job: load, decide, commit with compare-and-swap, and
+// start again after a lost race ([tablestore.Retry]). Every change of a job but its
+// accept goes through this loop.
 //
-// It returns [ErrJobNotFound], [tablestore.ErrUnavailable] where nothing was
-// written, and [tablestore.ErrUnknown] where the change may have been applied;
-// to bring the same event again is safe in either case.
+// It returns [ErrJobNotFound], [tablestore.ErrUnavailable] if nothing was written,
+// and [tablestore.ErrUnknown] if the change may have been committed. In either case
+// the same event can safely be applied again.
 func (l *Ledger) Change(ctx context.Context, jobID string, event statemachine.Event, opts ...Option) (Result, error) {
 	var o options
 	for _, opt := range opts {
@@ -70,18 +69,30 @@ func (l *Ledger) Change(ctx context.Context, jobID string, event statemachine.Ev
 	return l.change(ctx, jobID, nil, event, &o)
 }
 
-// change is Change. The first try decides by loaded, unless that is nil.
+// change is Change. Its first try uses the loaded job, if that is not nil.
 func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, event statemachine.Event, o *options) (Result, error) {
 	var result Result
-	err := tablestore.Retry(ctx, l.random, func() (err error) {
+	err := tablestore.Retry(ctx, l.cfg.Random, func() (err error) {
 		s := loaded
 		if loaded = nil; s == nil {
 			if s, err = l.load(ctx, jobID); err != nil {
 				return err
 			}
 		}
-		result, err = l.try(ctx, s, event, o)
-		return err
+		var plan *plan
+		if result, plan, err = l.prepare(ctx, s, event, o); err != nil || plan == nil {
+			return err
+		}
+		postErr, err := l.submit(ctx, plan)
+		if err != nil {
+			return err
+		}
+		l.committed(plan)
+		if plan.ended {
+			l.cfg.Ended(jobID)
+		}
+		result.PostErr = l.finish(ctx, plan, postErr)
+		return nil
 	})
 	switch {
 	case err == nil:
@@ -92,28 +103,9 @@ func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, eve
 	return Result{}, fmt.Errorf("change job %s: %w", jobID, err)
 }
 
-// try is one round of the loop. It returns [tablestore.ErrConflict] after a lost race.
-func (l *Ledger) try(ctx context.Context, s *snapshot, event statemachine.Event, o *options) (Result, error) {
-	result, plan, err := l.prepare(ctx, s, event, o)
-	if err != nil || plan == nil {
-		return result, err
-	}
-	postErr, err := l.submit(ctx, plan)
-	if err != nil {
-		return Result{}, err
-	}
-	l.committed(plan)
-	if plan.ended {
-		l.ended(s.jobID())
-	}
-	result.PostErr = l.finish(ctx, plan, postErr)
-	return result, nil
-}
-
-// prepare decides about the event on the job as it was loaded, and makes the
-// writes of the decision. plan is nil if nothing is to be written.
+// prepare decides the event for the loaded job and plans the writes of the decision.
+// plan is nil if there is nothing to write.
 func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Event, o *options) (Result, *plan, error) {
-	jobID := s.jobID()
 	if s.head.tombstone || o.tenantID != "" && s.agg.Job.TenantID != o.tenantID {
 		return Result{}, nil, ErrJobNotFound
 	}
@@ -125,15 +117,17 @@ func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Ev
 		return Result{}, nil, err
 	}
 	now := tablestore.Now()
-	ask := askOf(event)
+	ask := workitem.Ask{}
 	if o.verb != nil {
 		item, repeat, err := l.admit(ctx, s, o.verb)
 		if err != nil || repeat {
 			return Result{Outcome: statemachine.Duplicate, Job: s.agg, Item: item}, nil, err
 		}
 		event = o.verb.Event(&item, now)
-		ask = askOf(event)
 		ask.Operation, ask.Request = o.verb.Operation, o.verb.request(&item)
+	}
+	if result, ok := event.(statemachine.Result); ok {
+		ask.GaveOutput, ask.GaveResult = len(result.OutputRef) > 0, len(result.ResultRef) > 0
 	}
 	d, err := statemachine.Decide(s.agg, event, l.env(f, now))
 	if err != nil {
@@ -141,82 +135,72 @@ func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Ev
 	}
 	result := Result{Outcome: d.Outcome, Code: d.Code, Reason: d.Reason, Job: d.After}
 	if d.Outcome != statemachine.Applied {
-		return result, nil, l.recordFenced(ctx, jobID, d.Fenced, now)
+		return result, nil, l.recordFenced(ctx, s.agg.Job.ID, d.Fenced, now)
 	}
 	p := &planner{l: l, s: s, d: &d, fresh: f, options: o, eventName: event.Name(), now: now}
 	if p.moves, err = workitem.Follow(&s.agg, s.open, &d, ask, now); err != nil {
 		return Result{}, nil, err
 	}
-	plan, err := l.plan(ctx, p)
-	if err != nil {
-		return Result{}, nil, err
-	}
-	result.Message = plan.message
-	if o.verb != nil {
-		result.Item = p.itemAfter(o.verb.workID)
-	}
-	return result, plan, nil
-}
-
-// plan makes the writes of a decision, with what they need from the store.
-func (l *Ledger) plan(ctx context.Context, p *planner) (*plan, error) {
 	var payload []byte
-	var err error
-	if p.d.Dispatch != nil {
-		if payload, err = l.Payload(ctx, p.d.After.Job.ID); err != nil {
-			return nil, err
+	if d.Dispatch != nil {
+		if payload, err = l.Payload(ctx, d.After.Job.ID); err != nil {
+			return Result{}, nil, err
 		}
 	}
-	if p.d.Ended {
-		if p.options.release, err = l.releaseSlot(ctx, p.s.head.slot, p.d.After.Job.ID); err != nil {
-			return nil, err
+	if d.Ended {
+		if o.release, err = l.releaseSlot(ctx, s.head.slot, d.After.Job.ID); err != nil {
+			return Result{}, nil, err
 		}
 	}
 	plan, err := p.build(payload)
 	if err != nil {
-		return nil, err
+		return Result{}, nil, err
 	}
 	if plan.queued != nil {
 		if err := l.catalog(ctx, plan.queued.Kind); err != nil {
-			return nil, err
+			return Result{}, nil, err
 		}
 	}
-	return plan, nil
-}
-
-// committed tells of a change that is committed, and gives the directive of a new
-// row to this process's relay, if it is meant for that.
-func (l *Ledger) committed(plan *plan) {
-	l.observe(&plan.after, plan.history)
-	if plan.taken != nil {
-		l.ready(*plan.taken, false)
-	}
-	if plan.queued != nil {
-		l.ready(*plan.queued, true)
-	}
-	if plan.hot && plan.message != nil {
-		l.handoff.Offer(*plan.message)
-	}
-}
-
-// commitEach applies batches that are right in any order, one after the other.
-func (l *Ledger) commitEach(ctx context.Context, batches []tablestore.Batch) error {
-	for _, batch := range batches {
-		if _, err := l.store.Commit(ctx, batch); err != nil {
-			return err
+	result.Message = plan.message
+	for _, record := range []*workitem.Record{p.moves.Ended, p.moves.Open} {
+		if o.verb != nil && record != nil && record.WorkID == o.verb.workID {
+			result.Item = workitem.View(&d.After, record)
 		}
+	}
+	return result, plan, nil
+}
+
+// recordFenced stores a trace of a stale callback. It makes no revision.
+func (l *Ledger) recordFenced(ctx context.Context, jobID string, f *statemachine.Fenced, now time.Time) error {
+	if f == nil {
+		return nil
+	}
+	_, err := l.store.Commit(ctx, tablestore.Batch{{
+		Verb: tablestore.Insert, Key: l.attemptKey(rowFenced, jobID, f.StepIndex, f.AttemptNo, f.Kind),
+		Properties: fencedCodec.encode(&now, nil),
+	}})
+	if errors.Is(err, tablestore.ErrConflict) || errors.Is(err, tablestore.ErrUnknown) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("record a stale callback of job %s: %w", jobID, err)
 	}
 	return nil
 }
 
-// maxSubmits bounds how often a batch is submitted whose outcome stays unknown.
+// fencedCodec holds the columns of a FENCED row: when the first stale callback came.
+var fencedCodec = newCodec(instant("at", func(at *time.Time) *time.Time { return at }))
+
+// maxSubmits bounds how often a batch is submitted whose outcome stays unknown. This
+// is no [tablestore.Retry]: the error must not say that nothing was written.
 const maxSubmits = 50
 
-// submit applies the plan. postErr is the first error of what follows the commit.
+// submit applies the plan. postErr is the first error of the post-commit work.
 // submit returns [tablestore.ErrConflict] after a lost race, and
-// [tablestore.ErrUnknown] if the plan may have been committed. The journal row of the
-// change's rev resolves an unknown outcome; while that row is absent, the identical
-// batch is submitted again: absence proves nothing while the first may still arrive.
+// [tablestore.ErrUnknown] if the plan may have been committed. After an unknown
+// outcome the journal row of the change's rev tells whose change was committed.
+// While that row is absent, the first submission may still arrive, so the identical
+// batch is submitted again.
 func (l *Ledger) submit(ctx context.Context, plan *plan) (postErr, err error) {
 	for range maxSubmits {
 		applied, err := tablestore.Apply(ctx, l.store, plan.change)
@@ -224,22 +208,21 @@ func (l *Ledger) submit(ctx context.Context, plan *plan) (postErr, err error) {
 			return applied.PostErr, nil
 		}
 		conflict := errors.Is(err, tablestore.ErrConflict)
-		unknown := errors.Is(err, tablestore.ErrUnknown)
-		if !conflict && !unknown {
+		if !conflict && !errors.Is(err, tablestore.ErrUnknown) {
 			return nil, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, err)
 		}
 		if plan.light && ctx.Err() == nil {
-			err = tablestore.ErrConflict // To decide again is harmless: what was applied is then a repeat.
+			return nil, tablestore.ErrConflict // If it was committed, the next decision is a repeat.
 		}
 		if plan.light {
 			return nil, err
 		}
-		switch owner, lookErr := l.whose(ctx, plan); {
+		switch winner, lookErr := l.committedBy(ctx, plan); {
 		case lookErr != nil:
 			return nil, fmt.Errorf("%w: %w", tablestore.ErrUnknown, lookErr)
-		case owner == plan.operation:
+		case winner == plan.operation:
 			return l.applyPost(ctx, plan), nil
-		case conflict || owner != "":
+		case conflict || winner != "":
 			return nil, tablestore.ErrConflict
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, err)
@@ -248,52 +231,93 @@ func (l *Ledger) submit(ctx context.Context, plan *plan) (postErr, err error) {
 	return nil, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, tablestore.ErrUnknown)
 }
 
-// whose reads the operation id of the journal row that the plan inserts, empty
-// where there is none.
-func (l *Ledger) whose(ctx context.Context, plan *plan) (string, error) {
+// committedBy reads the operation id in the journal row that the plan inserts, empty
+// if there is no row.
+func (l *Ledger) committedBy(ctx context.Context, plan *plan) (string, error) {
 	row, err := l.store.Get(ctx, l.eventKey(plan.after.Job.ID, plan.after.Job.Rev))
 	if errors.Is(err, tablestore.ErrNotFound) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("look for the own change: %w", err)
+		return "", fmt.Errorf("read the journal after an unknown outcome: %w", err)
 	}
 	return row.Properties.Get(columnOperation).String(), nil
 }
 
-// applyPost carries out the post stages of a change whose commit was found to
-// be through. What needs versions from the earlier stages is left out: whoever
-// reads those rows can tell.
+// applyPost applies the post stages after an unknown outcome. The commit is known to
+// have succeeded. Ops that need ETags we never saw are skipped; readers tolerate that.
 func (l *Ledger) applyPost(ctx context.Context, plan *plan) error {
 	for _, stage := range plan.change.Post {
-		kept := slices.DeleteFunc(slices.Clone(stage), func(batch tablestore.Batch) bool {
+		known := slices.DeleteFunc(slices.Clone(stage), func(batch tablestore.Batch) bool {
 			return slices.ContainsFunc(batch, func(op tablestore.Op) bool { return op.ETag == tablestore.Own })
 		})
-		if err := l.commitEach(ctx, kept); err != nil {
+		if err := l.commitEach(ctx, known); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// fencedCodec holds the columns of a FENCED row: when the first stale callback came.
-var fencedCodec = newCodec(instant("at", func(at *time.Time) *time.Time { return at }))
-
-// recordFenced keeps a trace of a stale callback, outside of the revisions.
-func (l *Ledger) recordFenced(ctx context.Context, jobID string, f *statemachine.Fenced, now time.Time) error {
-	if f == nil {
-		return nil
-	}
-	op := tablestore.Op{
-		Verb: tablestore.Insert, Key: l.fencedKey(jobID, f.StepIndex, f.AttemptNo, f.Kind),
-		Properties: fencedCodec.encode(&now, nil),
-	}
-	_, err := l.store.Commit(ctx, tablestore.Batch{op})
-	if errors.Is(err, tablestore.ErrConflict) || errors.Is(err, tablestore.ErrUnknown) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("record a stale callback of job %s: %w", jobID, err)
+// commitEach commits the batches of a stage one by one.
+func (l *Ledger) commitEach(ctx context.Context, stage tablestore.Stage) error {
+	for _, batch := range stage {
+		if _, err := l.store.Commit(ctx, batch); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// committed reports a committed change to observers and to the mirror of the ready
+// index, and hands a hot message to this process's relay.
+func (l *Ledger) committed(plan *plan) {
+	l.cfg.Observe(&plan.after, plan.history)
+	if plan.taken != nil {
+		l.cfg.Ready(*plan.taken, false)
+	}
+	if plan.queued != nil {
+		l.cfg.Ready(*plan.queued, true)
+	}
+	if plan.hot && plan.message != nil {
+		l.cfg.Handoff.Offer(*plan.message)
+	}
+}
+
+// Problem returns the refusal as a [*problem.Error], or nil if there is none.
+func (r *Result) Problem() error {
+	if r.Outcome != statemachine.Refused {
+		return nil
+	}
+	return &problem.Error{Code: problem.Code(r.Code), Detail: r.Reason}
+}
+
+// Problem maps an error of the ledger to the [*problem.Error] for the client. An
+// unforeseen error is wrapped, and answered as an internal one.
+func Problem(err error) error {
+	var known *problem.Error
+	var unfit *NotRerunnableError
+	told := &problem.Error{Err: err}
+	switch {
+	case err == nil || errors.As(err, &known):
+		return err
+	case errors.Is(err, ErrJobNotFound):
+		told.Code, told.Detail = problem.JobNotFound, "There is no such job."
+	case errors.Is(err, ErrIdempotencyMismatch):
+		told.Code = problem.IdempotencyMismatch
+		told.Detail = "The idempotency key was used before, for a command with another content."
+	case errors.As(err, &unfit):
+		told.Code = problem.IllegalTransition
+		told.Detail = strings.ToUpper(unfit.Reason[:1]) + unfit.Reason[1:] + "."
+	case errors.Is(err, ErrTenantLimit):
+		told.Code, told.RetryAfter = problem.TenantLimit, time.Second
+		told.Detail = "The tenant has as many jobs in flight as it may."
+	case errors.Is(err, tablestore.ErrTooLarge):
+		told.Code, told.Detail = problem.TooLarge, "The request is larger than a row can hold."
+	case errors.Is(err, tablestore.ErrUnavailable), errors.Is(err, tablestore.ErrUnknown):
+		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
+		told.Detail = "The store did not confirm the change. Sending the request again is safe."
+	default:
+		return fmt.Errorf("ledger: %w", err)
+	}
+	return told
 }

@@ -4,258 +4,349 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
-// The states of a claim. Only a claimed one is rolled forward: a committed one
-// whose job is missing belongs to a job that was purged.
-const (
-	claimClaimed   = "claimed"
-	claimCommitted = "committed"
-)
+// Claim is a worker's claim of items.
+type Claim struct {
+	Owner     string
+	RequestID string
+	// Start also starts the items, in the same change.
+	Start bool
+	// Lease replaces the step's ACK timeout until the start if it is not 0.
+	Lease time.Duration
+	// Sees is that of a [Verb]. Optional.
+	Sees func(tenantID, service string) bool
+	// Memory returns the write of the claim's row, which names its candidates and is
+	// kept until the longest lease ends. An atomic store commits it with the claims;
+	// any other commits it before the first. Optional.
+	Memory func(candidates []Candidate, until time.Time) (tablestore.Batch, error)
+}
 
-// claim is what the row of an idempotency key stores.
+// Candidate is an attempt that a claim is about to take.
+type Candidate struct {
+	WorkID    string
+	AttemptNo int
+}
+
+// Claimed is the outcome of a claim for one hint.
+type Claimed struct {
+	Hint Hint
+	// Standing is HintNamed for an item that the owner holds now, unless Err is set.
+	Standing HintStanding
+	Item     lifecycle.Item
+	// Directive is the message body of the item's attempt, with its lease id.
+	Directive []byte
+	// Err says why the item could not be claimed though its hint may be named.
+	Err error
+	// PostErr is the first error of the post-commit work; the claim is committed.
+	PostErr error
+}
+
+// ErrClaimKnown is returned for a claim whose memory exists: another try of the
+// request is or was in progress.
+var ErrClaimKnown = errors.New("the claim was made before")
+
+// parallelClaims bounds how many items one claim works on concurrently.
+const parallelClaims = 32
+
+// candidate is the planned claim of one item.
+type candidate struct {
+	outcome *Claimed
+	plan    *plan
+}
+
+// Claim claims the items of hints, each by one change of its job; on an atomic store
+// all in one write. It skips items that are not available, and deletes void hints.
+// The outcomes are in the order of the hints. The error is [ErrClaimKnown], or one
+// that concerns all items.
 //
-// Source: Option B spec, 12.4.
-type claim struct {
-	jobID     string
-	key       string
-	hash      string
-	state     string
-	createdAt time.Time
-}
-
-var claimCodec = newCodec(
-	text(columnJob, func(c *claim) *string { return &c.jobID }),
-	text("idempotency_key", func(c *claim) *string { return &c.key }),
-	text("idempotency_hash", func(c *claim) *string { return &c.hash }),
-	text("state", func(c *claim) *string { return &c.state }),
-	instant("created_at", func(c *claim) *time.Time { return &c.createdAt }),
-)
-
-// claimRow makes the properties of the acceptance's claim.
-func (a *acceptance) claimRow(state string, now time.Time) tablestore.Properties {
-	return claimCodec.encode(&claim{
-		jobID: a.jobID, key: a.cmd.Job.IdempotencyKey, hash: a.cmd.Job.IdempotencyHash, state: state, createdAt: now,
-	}, nil)
-}
-
-// readClaim reads the row of the acceptance's key. It returns
-// [tablestore.ErrNotFound] for a key that nobody claims.
-func (a *acceptance) readClaim(ctx context.Context) (claim, tablestore.Row, error) {
-	var c claim
-	row, err := a.l.store.Get(ctx, a.claim)
-	if err == nil {
-		err = claimCodec.decode(&row, &c)
+// Source: Job lifecycle plan 02, Claim.
+func (l *Ledger) Claim(ctx context.Context, hints []Hint, c *Claim) ([]Claimed, error) {
+	outcomes := make([]Claimed, len(hints))
+	planned := make([]*candidate, len(hints))
+	var group errgroup.Group
+	group.SetLimit(parallelClaims)
+	for i := range hints {
+		group.Go(func() error {
+			planned[i] = l.planClaim(ctx, hints[i], c, &outcomes[i])
+			return nil
+		})
 	}
-	return c, row, err
+	_ = group.Wait() // Each outcome has its own error.
+	open := slices.DeleteFunc(planned, func(one *candidate) bool { return one == nil })
+	if len(open) == 0 {
+		return outcomes, nil
+	}
+
+	var memory tablestore.Batch
+	if c.Memory != nil {
+		var until time.Time
+		candidates := make([]Candidate, len(open))
+		for i, one := range open {
+			candidates[i] = Candidate{WorkID: one.outcome.Hint.WorkID, AttemptNo: one.outcome.Hint.AttemptNo}
+			if lease := one.outcome.Item.LeaseExpiresAt; lease.After(until) {
+				until = lease
+			}
+		}
+		var err error
+		if memory, err = c.Memory(candidates, until); err != nil {
+			return nil, err
+		}
+	}
+	if l.atomic != nil {
+		return outcomes, l.claimTogether(ctx, open, memory, c)
+	}
+	if len(memory) > 0 {
+		_, err := l.store.Commit(ctx, memory)
+		switch {
+		case errors.Is(err, tablestore.ErrConflict), errors.Is(err, tablestore.ErrUnknown):
+			return nil, ErrClaimKnown
+		case err != nil:
+			return nil, fmt.Errorf("remember the claim: %w", err)
+		}
+	}
+	for _, one := range open {
+		group.Go(func() error {
+			l.claimAlone(ctx, one, c)
+			return nil
+		})
+	}
+	_ = group.Wait()
+	return outcomes, nil
 }
 
-// meetClaim handles a key that is claimed: by the same command, which is
-// answered with its job, or whose job never came and is rolled forward under
-// the claimed id; or by another command.
-func (a *acceptance) meetClaim(ctx context.Context) (Accepted, bool, error) {
-	c, row, err := a.readClaim(ctx)
-	if errors.Is(err, tablestore.ErrNotFound) {
-		a.claimed = ""
-		return Accepted{}, false, nil
+// planClaim loads the job of a hint, decides the claim, and plans its writes. It
+// returns nil if there is nothing to commit; the outcome says why.
+func (l *Ledger) planClaim(ctx context.Context, hint Hint, c *Claim, outcome *Claimed) *candidate {
+	*outcome = Claimed{Hint: hint}
+	plan, err := l.decideClaim(ctx, &hint, c, outcome)
+	if err != nil || plan == nil {
+		outcome.Err = err
+		return nil
 	}
+	return &candidate{outcome, plan}
+}
+
+func (l *Ledger) decideClaim(ctx context.Context, hint *Hint, c *Claim, outcome *Claimed) (*plan, error) {
+	id, err := ParseOutboxID(hint.WorkID)
 	if err != nil {
-		return Accepted{}, false, fmt.Errorf("accept: read the claim: %w", err)
+		return nil, err
 	}
-	s, err := a.l.load(ctx, c.jobID)
+	s, err := l.load(ctx, id.JobID) // nil if the job is missing
+	if err != nil && !errors.Is(err, ErrJobNotFound) {
+		return nil, err
+	}
+	switch outcome.Standing = judgeHint(hint, s); outcome.Standing {
+	case HintVoid:
+		if s != nil && s.carries(hint.WorkID, hint.AttemptNo) {
+			// The client may have sent this request twice, and the other try may have
+			// claimed the item since the hint was read: both get the same answer.
+			if item := workitem.View(&s.agg, s.open); item.HeldUnder(c.Owner, c.RequestID) {
+				outcome.Standing, outcome.Item = HintNamed, item
+				outcome.Directive, err = l.ItemDirective(ctx, &item)
+				return nil, err
+			}
+		}
+		return nil, l.dropHint(ctx, hint)
+	case HintEarly:
+		return nil, nil
+	case HintNamed:
+	}
+	if outcome.Directive, err = l.Directive(ctx, id.JobID, id.StepIndex, hint.AttemptNo); err != nil {
+		return nil, err
+	}
+	v := claimVerb(hint.WorkID, id, c)
+	result, plan, err := l.prepare(ctx, s, nil, &options{actor: c.Owner, requestID: c.RequestID, verb: v})
 	switch {
-	case err == nil && a.l.keyExpired(s, time.Now()):
-		return Accepted{}, false, a.rollForward(ctx, row, true)
-	case c.hash != a.cmd.Job.IdempotencyHash && err == nil && !s.head.tombstone:
-		return Accepted{}, false, ErrIdempotencyMismatch
-	case c.hash != a.cmd.Job.IdempotencyHash:
-		// Whoever claimed the key may have been refused since, and the key be another's.
-		return Accepted{}, false, a.stillClaimed(ctx, &row, ErrIdempotencyMismatch)
-	case err == nil && !s.head.tombstone:
-		return Accepted{Job: s.agg.Job, Replayed: true}, true, nil
-	case err != nil && !errors.Is(err, ErrJobNotFound):
-		return Accepted{}, false, fmt.Errorf("accept: %w", err)
-	case c.state == claimCommitted:
-		// The job may have been purged since the claim was read, its claim before it:
-		// then the key is free. A claim that still stands has lost its job.
-		return Accepted{}, false, a.stillClaimed(ctx, &row, fmt.Errorf("accept: the key's job %s is gone", c.jobID))
+	case errors.Is(err, lifecycle.ErrNotFound), err == nil && result.Outcome == statemachine.Duplicate:
+		// The caller may not see the item, or this very request claimed it once and it
+		// was offered again since.
+		outcome.Standing = HintEarly
+		return nil, nil
+	case err == nil && plan == nil:
+		return nil, fmt.Errorf("claim work item %s: %s %s", hint.WorkID, result.Outcome, result.Reason)
 	}
-	return Accepted{}, false, a.rollForward(ctx, row, err == nil)
+	outcome.Item = result.Item
+	return plan, err
 }
 
-// rollForward takes an orphaned claim over by rewriting it under its version.
-// The claimed id is used again unless it has a tombstone, or is that of a job
-// whose key has had its time.
-func (a *acceptance) rollForward(ctx context.Context, row tablestore.Row, used bool) error {
-	if err := a.freeOwnSlot(ctx); err != nil {
-		return err
+// claimVerb returns the claim of one item as a verb. To the job it is the delivery,
+// which starts the ACK deadline; with the start it is the ACK.
+func claimVerb(workID string, id OutboxID, c *Claim) *verb {
+	event := func(item *lifecycle.Item, now time.Time) statemachine.Event {
+		pair := statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID}
+		switch {
+		case c.Start:
+			return statemachine.Ack{StepID: item.StepID, Pair: pair}
+		case c.Lease > 0:
+			return statemachine.Claimed{StepID: item.StepID, Pair: pair, By: now.Add(c.Lease)}
+		}
+		return statemachine.Claimed{StepID: item.StepID, Pair: pair}
 	}
-	if used {
-		if err := a.newJob(); err != nil {
+	return &verb{
+		workID: workID, id: id, claim: c,
+		Verb: Verb{
+			Operation: lifecycle.OpClaimNext, Request: lifecycle.Request{Actor: c.Owner, ID: c.RequestID},
+			Sees: c.Sees, Event: event,
+		},
+	}
+}
+
+// claimAlone commits one candidate by itself, and decides again after a lost race.
+func (l *Ledger) claimAlone(ctx context.Context, one *candidate, c *Claim) {
+	outcome := one.outcome
+	err := tablestore.Retry(ctx, l.cfg.Random, func() error {
+		if one == nil {
+			if one = l.planClaim(ctx, outcome.Hint, c, outcome); one == nil {
+				return outcome.Err
+			}
+		}
+		postErr, err := l.submit(ctx, one.plan)
+		if err == nil {
+			l.claimed(ctx, one, postErr)
+		}
+		one = nil
+		return err
+	})
+	if err != nil {
+		outcome.Err = fmt.Errorf("claim: %w", err)
+	}
+}
+
+// claimTogether commits all candidates and the claim's row in one write. If a job
+// has changed since it was loaded, its claim is decided again; the plans of the
+// others still fit.
+func (l *Ledger) claimTogether(ctx context.Context, open []*candidate, memory tablestore.Batch, c *Claim) error {
+	err := tablestore.Retry(ctx, l.cfg.Random, func() error {
+		if len(open) == 0 {
+			return nil
+		}
+		// Only one batch can be the commit. An atomic store applies the stages before it
+		// in the same write.
+		change := tablestore.Change{Commit: open[0].plan.change.Commit}
+		if len(memory) > 0 {
+			change.Pre = append(change.Pre, tablestore.Stage{memory})
+		}
+		for i, one := range open {
+			change.Pre = append(change.Pre, one.plan.change.Pre...)
+			if i > 0 {
+				change.Pre = append(change.Pre, tablestore.Stage{one.plan.change.Commit})
+			}
+			change.Post = append(change.Post, one.plan.change.Post...)
+		}
+		applied, err := tablestore.Apply(ctx, l.store, change)
+		if err == nil {
+			for _, one := range open {
+				l.claimed(ctx, one, applied.PostErr)
+			}
+			return nil
+		}
+		conflict, lost := errors.AsType[*tablestore.ConflictError](err)
+		if !lost {
 			return err
 		}
-	} else {
-		a.adopt(row.Properties.Get(columnJob).String())
-	}
-	now := tablestore.Now()
-	tags, err := a.l.store.Commit(ctx, tablestore.Batch{{
-		Verb: tablestore.Replace, Key: a.claim, ETag: row.ETag, Properties: a.claimRow(claimClaimed, now),
-	}})
-	conflict := errors.Is(err, tablestore.ErrConflict)
-	switch {
-	case err == nil:
-		a.claimed = tags[0]
-	case conflict || errors.Is(err, tablestore.ErrUnknown):
-		a.claimed = ""
-	default:
-		return fmt.Errorf("accept: take the claim over: %w", err)
-	}
-	return nil
-}
-
-// adopt goes on under another job id.
-func (a *acceptance) adopt(jobID string) {
-	a.jobID, a.adopted = jobID, true
-	if a.cmd.Limit == 0 {
-		a.slot = a.l.ownSlot(a.cmd.Job.TenantID, jobID)
-	}
-}
-
-// moveSlot chooses another slot; where there is none, the command is refused
-// and its claim released.
-func (a *acceptance) moveSlot(ctx context.Context) (Accepted, bool, error) {
-	a.slotTag = ""
-	slot, err := a.l.freeSlot(ctx, a.cmd.Job.TenantID, a.cmd.Limit)
-	if err == nil {
-		a.slot = slot
-		return Accepted{}, false, nil
-	}
-	if !errors.Is(err, ErrTenantLimit) {
-		return Accepted{}, false, err
-	}
-	return a.refuse(ctx)
-}
-
-// refuse answers a command over the tenant's limit. A replay is never refused:
-// where the command made no claim yet, one that exists is looked for first. A
-// claim that was taken over is released only when the accept that made it can
-// not commit any more: its job would be one without a claim, and the same
-// command would be carried out again.
-func (a *acceptance) refuse(ctx context.Context) (Accepted, bool, error) {
-	if a.claimed == "" {
-		accepted, found, err := a.replay(ctx)
-		if found || err != nil {
-			return accepted, found, err
+		if len(memory) > 0 && conflict.Key == memory[0].Key {
+			return ErrClaimKnown
 		}
-		return Accepted{}, false, ErrTenantLimit
-	}
-	if a.adopted {
-		buried, err := a.l.entomb(ctx, a.jobID)
-		if err != nil {
-			return Accepted{}, false, err
+		i := slices.IndexFunc(open, func(one *candidate) bool {
+			return conflict.Key.Partition == tablestore.Escape(one.plan.after.Job.ID)
+		})
+		if i < 0 {
+			return err
 		}
-		if !buried {
-			return a.lose(ctx)
+		if again := l.planClaim(ctx, open[i].outcome.Hint, c, open[i].outcome); again != nil {
+			open[i] = again
+		} else {
+			open = slices.Delete(open, i, i+1)
 		}
+		return err
+	})
+	if err != nil && !errors.Is(err, ErrClaimKnown) {
+		return fmt.Errorf("claim: %w", err)
 	}
-	if err := a.release(ctx, a.claim, a.claimed); err != nil {
-		return Accepted{}, false, err
-	}
-	return Accepted{}, false, ErrTenantLimit
+	return err
 }
 
-// Replay answers a command with the job that it has already, if it has one: a
-// command that was accepted is answered so whatever was changed since. Of the
-// command it reads the tenant, the key and the hash. The errors are those of
-// [Ledger.Accept].
-func (l *Ledger) Replay(ctx context.Context, cmd Command) (Accepted, bool, error) {
-	a := &acceptance{l: l, cmd: &cmd, claim: l.claimKey(&cmd)}
-	return a.replay(ctx)
+// claimed runs the post-commit work of a claim.
+func (l *Ledger) claimed(ctx context.Context, one *candidate, postErr error) {
+	l.committed(one.plan)
+	one.outcome.PostErr = l.finish(ctx, one.plan, postErr)
 }
 
-// replay answers with the job of an existing claim, if there is one.
-func (a *acceptance) replay(ctx context.Context) (Accepted, bool, error) {
-	c, _, err := a.readClaim(ctx)
-	if errors.Is(err, tablestore.ErrNotFound) {
-		return Accepted{}, false, nil
+// Reclaimable is what a candidate of an earlier claim is to the same request now.
+type Reclaimable uint8
+
+// The values of Reclaimable.
+const (
+	// ReclaimLost: the request never claimed it, and it is not available any more.
+	ReclaimLost Reclaimable = iota
+	// ReclaimHeld: the owner holds it under the request.
+	ReclaimHeld
+	// ReclaimLater: it waits for a worker at that attempt, but cannot be claimed now.
+	// Another try of the request may be about to claim it.
+	ReclaimLater
+	// ReclaimDone: the request claimed it, and the owner has finished or lost it.
+	ReclaimDone
+)
+
+// Reclaim answers for one candidate of an earlier claim. If it still waits for a
+// worker it is claimed now, unless held keeps it back: the first try may have
+// crashed.
+func (l *Ledger) Reclaim(ctx context.Context, of Candidate, c *Claim, held func(*Hint) bool) (Claimed, Reclaimable, error) {
+	id, err := ParseOutboxID(of.WorkID)
+	if err != nil {
+		return Claimed{}, ReclaimLost, err
+	}
+	s, err := l.loadExisting(ctx, id.JobID)
+	if errors.Is(err, ErrJobNotFound) {
+		return Claimed{}, ReclaimLost, nil
 	}
 	if err != nil {
-		return Accepted{}, false, fmt.Errorf("accept: read the claim: %w", err)
+		return Claimed{}, ReclaimLost, err
 	}
-	s, err := a.l.load(ctx, c.jobID)
-	missing := errors.Is(err, ErrJobNotFound)
+	if s.queued() && s.carries(of.WorkID, of.AttemptNo) {
+		hint := l.hintOf(&s.agg, s.open)
+		if held(&hint) {
+			return Claimed{}, ReclaimLater, nil
+		}
+		unremembered := *c
+		unremembered.Memory = nil
+		outcomes, err := l.Claim(ctx, []Hint{hint}, &unremembered)
+		if err == nil {
+			err = outcomes[0].Err
+		}
+		switch {
+		case err != nil:
+			return Claimed{}, ReclaimLater, err
+		case outcomes[0].Standing == HintNamed:
+			return outcomes[0], ReclaimHeld, nil
+		case outcomes[0].Standing == HintEarly:
+			return Claimed{}, ReclaimLost, nil // The caller may not see it.
+		}
+		return l.Reclaim(ctx, of, c, held) // It has changed: it is not queued at that attempt now.
+	}
+	item, repeat, err := l.admit(ctx, s, claimVerb(of.WorkID, id, c))
+	refused := slices.ContainsFunc([]error{
+		lifecycle.ErrInvalidRequest, lifecycle.ErrNotOwner, lifecycle.ErrRevConflict, lifecycle.ErrIllegalTransition,
+		lifecycle.ErrNotFound,
+	}, func(refusal error) bool { return errors.Is(err, refusal) })
 	switch {
-	case err != nil && !missing:
-		return Accepted{}, false, fmt.Errorf("accept: %w", err)
-	case !missing && a.l.keyExpired(s, time.Now()):
-		return Accepted{}, false, nil
-	case c.hash != a.cmd.Job.IdempotencyHash:
-		return Accepted{}, false, ErrIdempotencyMismatch
-	case missing || s.head.tombstone:
-		return Accepted{}, false, nil
-	}
-	return Accepted{Job: s.agg.Job, Replayed: true}, true, nil
-}
-
-// release removes a reservation of ours; one that somebody rewrote is theirs.
-func (a *acceptance) release(ctx context.Context, key tablestore.Key, tag tablestore.ETag) error {
-	_, err := a.l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: tag}})
-	if errors.Is(err, tablestore.ErrConflict) || err == nil {
-		return nil
-	}
-	return fmt.Errorf("accept: release %s: %w", key.Row, err)
-}
-
-// stillClaimed returns the refusal if the claim stands as it was read. Otherwise the
-// acceptance begins anew.
-func (a *acceptance) stillClaimed(ctx context.Context, claim *tablestore.Row, refusal error) error {
-	now, err := a.l.store.Get(ctx, claim.Key)
-	switch {
-	case errors.Is(err, tablestore.ErrNotFound), err == nil && now.ETag != claim.ETag:
-		a.claimed = ""
-		return nil
+	case refused, err == nil && !repeat: // The request has not claimed it.
+		return Claimed{}, ReclaimLost, nil
 	case err != nil:
-		return fmt.Errorf("accept: read the claim: %w", err)
+		return Claimed{}, ReclaimLost, err
+	case !item.HeldUnder(c.Owner, c.RequestID):
+		return Claimed{}, ReclaimDone, nil
 	}
-	return refusal
-}
-
-// freeOwnSlot gives back what the acceptance took under the id that it leaves.
-func (a *acceptance) freeOwnSlot(ctx context.Context) error {
-	if !a.slot.Numbered || a.slotTag == "" {
-		return nil
-	}
-	tag := a.slotTag
-	a.slotTag = ""
-	return a.release(ctx, a.l.slotKey(a.slot), tag)
-}
-
-// lose ends an acceptance whose claim somebody else rolled forward to a job:
-// that job is the answer. Both acceptances have one job id, so the other may have
-// found the slot that was taken here, and the job may hold it.
-func (a *acceptance) lose(ctx context.Context) (Accepted, bool, error) {
-	s, err := a.l.load(ctx, a.jobID)
-	if err != nil && !errors.Is(err, ErrJobNotFound) {
-		return Accepted{}, false, fmt.Errorf("accept: %w", err)
-	}
-	if err == nil && !s.head.tombstone && !s.agg.Job.State.Terminal() && s.head.slot == a.slot {
-		a.slotTag = ""
-	}
-	if err := a.freeOwnSlot(ctx); err != nil {
-		return Accepted{}, false, err
-	}
-	a.claimed = ""
-	return a.meetClaim(ctx)
-}
-
-// startOver goes on under a new id after the old one got a tombstone.
-func (a *acceptance) startOver(ctx context.Context) error {
-	if err := a.freeOwnSlot(ctx); err != nil {
-		return err
-	}
-	a.claimed = ""
-	return a.newJob()
+	directive, err := l.Directive(ctx, id.JobID, id.StepIndex, item.AttemptNo)
+	return Claimed{Standing: HintNamed, Item: item, Directive: directive}, ReclaimHeld, err
 }

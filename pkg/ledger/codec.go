@@ -10,14 +10,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// schemaVersion is written to every row. A replica reads rows of its own
-// version and of the next one, whose new columns it carries along unread.
+// schemaVersion is written to every row. A replica reads rows of its own version
+// and of the next one, whose new columns it keeps without reading them.
 const schemaVersion = 1
 
 const columnVersion = "v"
 
-// codec holds the columns of a row that stores a T. Encoding, decoding and
-// carrying unknown columns along all follow from this one list.
+// codec holds the columns of a row that stores a T.
 type codec[T any] struct {
 	columns []column[T]
 	index   map[string]int
@@ -26,7 +25,7 @@ type codec[T any] struct {
 // column is one column of a row.
 type column[T any] struct {
 	name string
-	// get fills in the value, or leaves it zero for a column that is left out.
+	// get sets the value, or leaves it zero to omit the column.
 	get func(row *T, value *tablestore.Value)
 	set func(row *T, value *tablestore.Value) error
 }
@@ -39,14 +38,13 @@ func newCodec[T any](columns ...column[T]) *codec[T] {
 	return c
 }
 
-// encode makes the row's properties. loaded are those of the row that is written
-// over: columns that this version does not know are kept, so that a write by an
-// older replica does not erase a newer one's fields.
+// encode returns the row's properties. Unknown columns of loaded, the row that is
+// replaced, are kept, so that an older replica does not erase a newer one's fields.
 func (c *codec[T]) encode(row *T, loaded tablestore.Properties) tablestore.Properties {
 	properties := make(tablestore.Properties, 0, len(c.columns))
 	for i := range c.columns {
 		n := len(properties)
-		p := &properties[:n+1][n] // zero still, as a column that is left out leaves it
+		p := &properties[:n+1][n] // still zero: an omitted column does not set it
 		if c.columns[i].get(row, &p.Value); p.Value.Kind() != 0 {
 			p.Name = c.columns[i].name
 			properties = properties[:n+1]
@@ -63,7 +61,7 @@ func (c *codec[T]) encode(row *T, loaded tablestore.Properties) tablestore.Prope
 	return properties
 }
 
-// decode reads the row's properties, and skips unknown ones.
+// decode sets row from the stored properties, and skips unknown ones.
 func (c *codec[T]) decode(stored *tablestore.Row, row *T) error {
 	next := 0
 	for i := range stored.Properties {
@@ -80,9 +78,9 @@ func (c *codec[T]) decode(stored *tablestore.Row, row *T) error {
 	return nil
 }
 
-// find returns the index of the column of that name, -1 if there is none. Most
-// stores keep the order in which a row was encoded, so it looks at next first, and
-// past a few columns that may have been left out.
+// find returns the index of the column of that name, or -1. Most stores keep the
+// order in which a row was encoded, so it first tries next and a few columns after
+// it, since columns may be omitted.
 func (c *codec[T]) find(name string, next int) int {
 	const gap = 4
 	for i := next; i < min(next+gap, len(c.columns)); i++ {
@@ -96,14 +94,14 @@ func (c *codec[T]) find(name string, next int) int {
 	return -1
 }
 
-// largeRow makes the properties of a row that holds one large value.
+// largeRow returns the properties of a row that holds one large value.
 func largeRow(name string, data []byte) tablestore.Properties {
 	version := tablestore.Property{Name: columnVersion, Value: tablestore.Int(schemaVersion)}
 	return tablestore.AppendLarge(tablestore.Properties{version}, name, data)
 }
 
-// version is the column that every row begins with. A row of a schema that is too
-// new to be changed safely is refused.
+// version is the first column of every row. Rows of a schema that is too new to be
+// changed safely are refused.
 func version[T any]() column[T] {
 	return column[T]{columnVersion,
 		func(_ *T, value *tablestore.Value) { *value = tablestore.Int(schemaVersion) },
@@ -115,7 +113,7 @@ func version[T any]() column[T] {
 		}}
 }
 
-// text is a column of text, left out when empty.
+// text is a column of text, omitted if empty.
 func text[T any, S ~string](name string, field func(*T) *S) column[T] {
 	return column[T]{name,
 		func(row *T, value *tablestore.Value) {
@@ -129,8 +127,8 @@ func text[T any, S ~string](name string, field func(*T) *S) column[T] {
 		}}
 }
 
-// integer is a column of a number. It is always there: to a reader who filters by
-// it, a column that is left out is no 0.
+// integer is a column of a number. It is never omitted, because a filter for 0 does
+// not match a missing column.
 func integer[T any, N ~int | ~int64](name string, field func(*T) *N) column[T] {
 	return column[T]{name,
 		func(row *T, value *tablestore.Value) { *value = tablestore.Int(int64(*field(row))) },
@@ -140,7 +138,7 @@ func integer[T any, N ~int | ~int64](name string, field func(*T) *N) column[T] {
 		}}
 }
 
-// millis is a column of a duration, in milliseconds, and always there.
+// millis is a column of a duration in milliseconds, never omitted.
 func millis[T any](name string, field func(*T) *time.Duration) column[T] {
 	return column[T]{name,
 		func(row *T, value *tablestore.Value) { *value = tablestore.Int(field(row).Milliseconds()) },
@@ -150,7 +148,7 @@ func millis[T any](name string, field func(*T) *time.Duration) column[T] {
 		}}
 }
 
-// flag is a column of a bool, left out when false.
+// flag is a column of a bool, omitted if false.
 func flag[T any](name string, field func(*T) *bool) column[T] {
 	return column[T]{name,
 		func(row *T, value *tablestore.Value) {
@@ -164,7 +162,7 @@ func flag[T any](name string, field func(*T) *bool) column[T] {
 		}}
 }
 
-// instant is a column of a time, left out when zero.
+// instant is a column of a time, omitted if zero.
 func instant[T any](name string, field func(*T) *time.Time) column[T] {
 	return column[T]{name,
 		func(row *T, value *tablestore.Value) {
@@ -178,8 +176,8 @@ func instant[T any](name string, field func(*T) *time.Time) column[T] {
 		}}
 }
 
-// document is a column of JSON, left out when empty. It is text, so that any
-// viewer of the table shows it.
+// document is a column of JSON, omitted if empty. It is stored as text, which any
+// viewer of the table shows.
 func document[T any](name string, field func(*T) *json.RawMessage) column[T] {
 	return column[T]{name,
 		func(row *T, value *tablestore.Value) {
@@ -193,7 +191,7 @@ func document[T any](name string, field func(*T) *json.RawMessage) column[T] {
 		}}
 }
 
-// list is a column of several values in one text, left out when empty.
+// list is a column of several values in one text, omitted if empty.
 func list[T, V any](name string, field func(*T) *[]V, format func([]V) string, parse func(string) ([]V, error)) column[T] {
 	return column[T]{name,
 		func(row *T, value *tablestore.Value) {
@@ -207,7 +205,7 @@ func list[T, V any](name string, field func(*T) *[]V, format func([]V) string, p
 		}}
 }
 
-// within makes the columns of a part those of the row that holds it.
+// within turns the columns of a part into columns of the row that contains it.
 func within[T, P any](part func(*T) *P, columns []column[P]) []column[T] {
 	out := make([]column[T], len(columns))
 	for i, c := range columns {
@@ -218,7 +216,7 @@ func within[T, P any](part func(*T) *P, columns []column[P]) []column[T] {
 	return out
 }
 
-// formatDelays writes a list of delays in milliseconds.
+// formatDelays joins delays in milliseconds by commas.
 func formatDelays(delays []time.Duration) string {
 	b := make([]byte, 0, 64)
 	for i, d := range delays {
@@ -230,7 +228,6 @@ func formatDelays(delays []time.Duration) string {
 	return string(b)
 }
 
-// parseDelays reads what formatDelays wrote.
 func parseDelays(s string) ([]time.Duration, error) {
 	delays := make([]time.Duration, 0, strings.Count(s, ",")+1)
 	for part := range strings.SplitSeq(s, ",") {

@@ -2,22 +2,17 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// The index rows are hints: written before the commit that they speak of, never
-// changed, and held against the job when they are read. A job has one from its
-// acceptance and one from its end, both placed by the time in the job's id, so
-// that a command that is accepted on a second try is not listed twice.
+// The index rows are hints: written before the commit that they describe, never
+// changed, and compared with the job when they are read. A job has one from its
+// acceptance and one from its end, both sorted by the time in the job's id, so that
+// a command that is accepted on a second try is not listed twice.
 const (
 	indexJobs        = "jobs"        // by tenant and month of acceptance
 	indexEnded       = "ended"       // by tenant, month of acceptance and terminal state
@@ -25,35 +20,33 @@ const (
 	indexTenants     = "tenants"     // one row for each tenant
 )
 
-// newestFirst turns milliseconds into a key that sorts the newest first.
+// newestFirst minus a time in milliseconds is a key that sorts the newest first.
 const newestFirst = 9_999_999_999_999
 
-// IndexEntry is one index row: a job that may match, to be looked at.
+// IndexEntry is one index row: a job that may match.
 type IndexEntry struct {
 	JobID string
-	// What the row of an ended job says beside: where and why it failed, and when
-	// it ended. They are unset in the other rows.
+	// The rest is set in the rows of ended jobs: when a job ended, and what failed.
 	RequestType string
 	StepType    string
 	ErrorCode   string
 	EndedAt     time.Time
 }
 
-var indexCodec = newCodec(
-	text(columnJob, func(e *IndexEntry) *string { return &e.JobID }),
-	text("request_type", func(e *IndexEntry) *string { return &e.RequestType }),
-	text("step_type", func(e *IndexEntry) *string { return &e.StepType }),
-	text("error_code", func(e *IndexEntry) *string { return &e.ErrorCode }),
-	instant("ended_at", func(e *IndexEntry) *time.Time { return &e.EndedAt }),
-)
-
-// tenantCodec holds the columns of a row that lists a tenant.
-var tenantCodec = newCodec(text(columnTenant, func(name *string) *string { return name }))
-
 const columnTenant = "tenant_id"
 
-// IndexQuery names a list of jobs of one tenant and, but for one by correlation
-// id, one month.
+var (
+	indexCodec = newCodec(
+		text(columnJob, func(e *IndexEntry) *string { return &e.JobID }),
+		text("request_type", func(e *IndexEntry) *string { return &e.RequestType }),
+		text("step_type", func(e *IndexEntry) *string { return &e.StepType }),
+		text("error_code", func(e *IndexEntry) *string { return &e.ErrorCode }),
+		instant("ended_at", func(e *IndexEntry) *time.Time { return &e.EndedAt }),
+	)
+	tenantCodec = newCodec(text(columnTenant, func(name *string) *string { return name }))
+)
+
+// IndexQuery names a list of jobs of one tenant.
 type IndexQuery struct {
 	TenantID string
 	// Month is any time in the month of acceptance.
@@ -62,8 +55,8 @@ type IndexQuery struct {
 	State statemachine.JobState
 	// CorrelationID lists the jobs with that id, of all months.
 	CorrelationID string
-	// After is the job behind which the page begins, or empty. It need not be in
-	// the list.
+	// After is the job after which the page begins, or empty. It need not be in the
+	// list.
 	After string
 	Limit int
 }
@@ -78,19 +71,17 @@ func (l *Ledger) Index(ctx context.Context, q IndexQuery) ([]IndexEntry, bool, e
 	if err != nil {
 		return nil, false, fmt.Errorf("read the job index: %w", err)
 	}
-	entries := make([]IndexEntry, 0, len(page.Rows))
+	entries := make([]IndexEntry, len(page.Rows))
 	for i := range page.Rows {
-		var entry IndexEntry
-		if err := indexCodec.decode(&page.Rows[i], &entry); err != nil {
+		if err := indexCodec.decode(&page.Rows[i], &entries[i]); err != nil {
 			return nil, false, fmt.Errorf("read the job index: %w", err)
 		}
-		entries = append(entries, entry)
 	}
 	return entries, page.Next != "", nil
 }
 
-// page reads one page of a query, and reads on past empty ones, which a store may
-// give before the end.
+// page reads one page of a query. A store may return empty pages before the end; it
+// skips those.
 func (l *Ledger) page(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
 	for {
 		page, err := l.store.Scan(ctx, query)
@@ -101,7 +92,7 @@ func (l *Ledger) page(ctx context.Context, query tablestore.Query) (tablestore.P
 	}
 }
 
-// partition is where the list's rows lie.
+// partition returns the partition of the list's rows.
 func (q *IndexQuery) partition() string {
 	switch month := q.Month.UTC().Format("200601"); {
 	case q.CorrelationID != "":
@@ -113,40 +104,13 @@ func (q *IndexQuery) partition() string {
 	}
 }
 
-// indexRow is the key of a job's row, by the time in its id.
+// indexRow returns the row key of a job in every list.
 func indexRow(jobID string) string {
 	return tablestore.Join(tablestore.Pad(newestFirst-IDTime(jobID).UnixMilli(), 13), jobID)
 }
 
-// IDTime is the time that a job id was made at, in milliseconds, and the zero
-// time for text that is no such id.
-func IDTime(jobID string) time.Time {
-	id, err := uuid.Parse(jobID)
-	if err != nil || id.Version() != 7 {
-		return time.Time{}
-	}
-	return time.Unix(id.Time().UnixTime()).UTC().Truncate(time.Millisecond)
-}
-
-// Tenants returns one page of the tenants that ever had a job, by name, behind
-// that one.
-func (l *Ledger) Tenants(ctx context.Context, after string, limit int) ([]string, error) {
-	query := tablestore.Query{Table: l.tables.Index, Partition: indexTenants, Limit: limit}
-	if after != "" {
-		query.From = tablestore.Join(after) + "\x00"
-	}
-	page, err := l.page(ctx, query)
-	if err != nil {
-		return nil, fmt.Errorf("read the tenants: %w", err)
-	}
-	tenants := make([]string, 0, len(page.Rows))
-	for i := range page.Rows {
-		tenants = append(tenants, page.Rows[i].Properties.Get(columnTenant).String())
-	}
-	return tenants, nil
-}
-
-// indexKeys are the rows that list a job of which that is known.
+// indexKeys returns the keys of the rows that list a job. The row of its end is the
+// last.
 func (l *Ledger) indexKeys(job *statemachine.Job) []tablestore.Key {
 	queries := []IndexQuery{{TenantID: job.TenantID, Month: IDTime(job.ID)}}
 	if job.CorrelationID != "" {
@@ -162,24 +126,25 @@ func (l *Ledger) indexKeys(job *statemachine.Job) []tablestore.Key {
 	return keys
 }
 
-// indexAccepted are the writes that make an accepted job findable.
+// indexAccepted lists an accepted job, and its tenant if that may be new.
 func (l *Ledger) indexAccepted(job *statemachine.Job) tablestore.Stage {
 	var stage tablestore.Stage
+	put := func(key tablestore.Key, row tablestore.Properties) {
+		stage = append(stage, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: row}})
+	}
 	for _, key := range l.indexKeys(&statemachine.Job{
 		ID: job.ID, TenantID: job.TenantID, CorrelationID: job.CorrelationID,
 	}) {
-		row := indexCodec.encode(&IndexEntry{JobID: job.ID}, nil)
-		stage = append(stage, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: row}})
+		put(key, indexCodec.encode(&IndexEntry{JobID: job.ID}, nil))
 	}
-	if !l.seen.has(job.TenantID) {
-		key := tablestore.Key{Table: l.tables.Index, Partition: indexTenants, Row: tablestore.Join(job.TenantID)}
-		row := tenantCodec.encode(&job.TenantID, nil)
-		stage = append(stage, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: row}})
+	if _, listed := l.tenants.Load(job.TenantID); !listed {
+		put(tablestore.Key{Table: l.tables.Index, Partition: indexTenants, Row: tablestore.Join(job.TenantID)},
+			tenantCodec.encode(&job.TenantID, nil))
 	}
 	return stage
 }
 
-// indexEndedJob is the write that makes an ended job findable by its end.
+// indexEndedJob lists an ended job by its end.
 func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Batch {
 	job := &agg.Job
 	keys := l.indexKeys(job)
@@ -190,43 +155,20 @@ func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Batch {
 	return tablestore.Batch{{Verb: tablestore.Put, Key: keys[len(keys)-1], Properties: indexCodec.encode(&entry, nil)}}
 }
 
-// tenantSet is the tenants that this process has put into the index.
-type tenantSet struct{ names sync.Map }
-
-func (s *tenantSet) has(name string) bool {
-	_, ok := s.names.Load(name)
-	return ok
-}
-
-func (s *tenantSet) add(name string) { s.names.Store(name, true) }
-
-// LiveJobs returns one page of the jobs of a tenant, or of all, in one shard of
-// the live set, as [Ledger.LiveOf] does, but themselves. Ended and missing ones
-// are left out.
-func (l *Ledger) LiveJobs(ctx context.Context, tenantID string, shard, limit int, from string,
-) ([]*statemachine.Aggregate, string, error) {
-	ids, next, err := l.LiveOf(ctx, tenantID, shard, limit, from)
+// Tenants returns one page of the names of all tenants that ever had a job, after
+// that name.
+func (l *Ledger) Tenants(ctx context.Context, after string, limit int) ([]string, error) {
+	query := tablestore.Query{Table: l.tables.Index, Partition: indexTenants, Limit: limit}
+	if after != "" {
+		query.From = tablestore.Join(after) + "\x00"
+	}
+	page, err := l.page(ctx, query)
 	if err != nil {
-		return nil, "", err
+		return nil, fmt.Errorf("read the tenants: %w", err)
 	}
-	found := make([]*statemachine.Aggregate, 0, len(ids))
-	for _, id := range ids {
-		agg, err := l.Job(ctx, id)
-		if errors.Is(err, ErrJobNotFound) || err == nil && agg.Job.State.Terminal() {
-			continue
-		}
-		if err != nil {
-			return nil, "", err
-		}
-		found = append(found, agg)
+	tenants := make([]string, len(page.Rows))
+	for i := range page.Rows {
+		tenants[i] = page.Rows[i].Properties.Get(columnTenant).String()
 	}
-	return found, next, nil
-}
-
-// ParseJobID returns an error for text that cannot be a job's id.
-func ParseJobID(text string) error {
-	if IDTime(text).IsZero() || strings.ToLower(text) != text {
-		return fmt.Errorf("%q is not a job id", text)
-	}
-	return nil
+	return tenants, nil
 }

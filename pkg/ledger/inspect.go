@@ -10,31 +10,28 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// endGrace is how long what follows the end of a job may take before a slot that
+// endGrace is how long the work after the end of a job may take before a slot that
 // is still held counts as a defect.
 const endGrace = time.Minute
 
-// Finding is what an inspection found at one in-flight slot.
+// Finding is the result of inspecting one in-flight slot.
 type Finding struct {
 	JobID string
-	// Job is the job, nil where there is none, or it has ended.
+	// Job is the job, nil if it is missing or has ended.
 	Job *statemachine.Aggregate
-	// Repaired says what was wrong and is right again; empty where nothing was.
+	// Repaired names a defect that was repaired; empty if there was none.
 	Repaired string
-	// Stuck says what is wrong and could not be repaired.
+	// Stuck names a defect that could not be repaired.
 	Stuck string
 }
 
-// Inspect looks at one page of the slots of a shard: whether each job that is
-// alive has a way forward, and each slot a job that is alive. What can be
-// repaired is. It returns where the next page begins.
+// Inspect checks one page of the slots of a shard: each slot must have a live job,
+// and each live job a way forward. It repairs what it can, and returns the start of
+// the next page.
 func (l *Ledger) Inspect(ctx context.Context, shard, limit int, from string) ([]Finding, string, error) {
-	page, err := l.store.Scan(ctx, tablestore.Query{
-		Table: l.tables.Inflight, Partition: tablestore.Join("live", tablestore.Pad(int64(shard), 3)),
-		Limit: limit, Continue: from,
-	})
+	page, err := l.slotPage(ctx, "", shard, limit, from)
 	if err != nil {
-		return nil, "", fmt.Errorf("read shard %d of the live set: %w", shard, err)
+		return nil, "", err
 	}
 	findings := make([]Finding, 0, len(page.Rows))
 	for _, row := range page.Rows {
@@ -47,13 +44,22 @@ func (l *Ledger) Inspect(ctx context.Context, shard, limit int, from string) ([]
 	return findings, page.Next, nil
 }
 
-// inspect looks at one slot and its job.
+// inspect checks one slot and its job.
 func (l *Ledger) inspect(ctx context.Context, slot tablestore.Row) (Finding, error) {
 	found := Finding{JobID: slot.Properties.Get(columnJob).String()}
 	s, err := l.load(ctx, found.JobID)
 	switch {
 	case errors.Is(err, ErrJobNotFound):
-		return found, l.inspectOrphan(ctx, slot, &found)
+		var taken slotRow
+		if err := slotCodec.decode(&slot, &taken); err != nil || time.Since(taken.createdAt) < orphanGrace {
+			return found, err // The accept may still commit.
+		}
+		if inserted, err := l.insertTombstone(ctx, found.JobID); err != nil || !inserted {
+			return found, err
+		}
+		found.Repaired = "slot of a command that never came"
+		_, err = l.reclaimSlot(ctx, slot)
+		return found, err
 	case err != nil:
 		return found, err
 	case s.head.tombstone || s.head.slot.Row != slot.Key.Row:
@@ -67,40 +73,35 @@ func (l *Ledger) inspect(ctx context.Context, slot tablestore.Row) (Finding, err
 			return found, nil
 		}
 		found.Repaired = "end of a job not followed up"
-		return found, l.settleEnded(ctx, s)
+		return found, l.finishEnd(ctx, s)
 	}
 	found.Job = &s.agg
 	return found, l.inspectLive(ctx, s, &found)
 }
 
-// inspectOrphan gives up on a slot that names no job, past the time within which
-// its accept can still come.
-func (l *Ledger) inspectOrphan(ctx context.Context, slot tablestore.Row, found *Finding) error {
-	var taken slotRow
-	if err := slotCodec.decode(&slot, &taken); err != nil || time.Since(taken.createdAt) < orphanGrace {
-		return err
-	}
-	buried, err := l.entomb(ctx, found.JobID)
-	if err != nil || !buried {
-		return err
-	}
-	found.Repaired = "slot of a command that never came"
-	_, err = l.reclaimSlot(ctx, slot)
-	return err
-}
-
-// inspectLive checks that a job that is alive has a way forward.
+// inspectLive checks that a live job has a way forward: an entry in the schedule or
+// a hint in the ready index.
 func (l *Ledger) inspectLive(ctx context.Context, s *snapshot, found *Finding) error {
-	wake := statemachine.NextWake(&s.agg)
 	ref := s.head.entry
-	if s.queued() {
-		if err := l.inspectQueued(ctx, s, found); err != nil || ref.Kind == "" {
+	switch {
+	case s.queued() && l.cfg.Bus != statemachine.BusQueue:
+		// This process publishes to another bus: the attempt leaves the queue.
+		_, err := l.change(ctx, found.JobID, s, statemachine.DeadlinePassed{}, &options{actor: ActorSystem})
+		found.Repaired = "directive waited in the pull queue, and the bus was changed"
+		if err != nil || ref.Kind == "" {
 			return err
 		}
-	}
-	if ref.Kind == "" {
+	case s.queued():
+		missing, err := l.restoreHint(ctx, s)
+		if missing {
+			found.Repaired = "ready hint missing"
+		}
+		if err != nil || ref.Kind == "" {
+			return err
+		}
+	case ref.Kind == "":
 		switch {
-		case wake.Kind != statemachine.WakeNone:
+		case statemachine.NextWake(&s.agg).Kind != statemachine.WakeNone:
 			found.Stuck = "no schedule entry stands for it"
 		case s.agg.Job.State != statemachine.JobPaused:
 			found.Stuck = "it is neither paused nor queued, and nothing is due"
@@ -111,7 +112,7 @@ func (l *Ledger) inspectLive(ctx context.Context, s *snapshot, found *Finding) e
 	if err == nil || !errors.Is(err, tablestore.ErrNotFound) {
 		return err
 	}
-	// The job may have moved on since it was loaded, and its entry with it.
+	// A change since the load may have replaced the entry.
 	now, err := l.load(ctx, found.JobID)
 	if errors.Is(err, ErrJobNotFound) || err == nil && now.head.entry != ref {
 		return nil
@@ -124,17 +125,107 @@ func (l *Ledger) inspectLive(ctx context.Context, s *snapshot, found *Finding) e
 	return err
 }
 
-// inspectQueued checks that workers can find an attempt that waits in the pull
-// queue. If this process publishes to another bus, it leaves the queue.
-func (l *Ledger) inspectQueued(ctx context.Context, s *snapshot, found *Finding) error {
-	if l.bus != statemachine.BusQueue {
-		_, err := l.change(ctx, found.JobID, s, statemachine.DeadlinePassed{}, &options{actor: ActorSystem})
-		found.Repaired = "directive waited in the pull queue, and the bus was changed"
-		return err
+// restoreHint writes the hint of a queued item if it is missing, which is a defect,
+// and reports whether it was.
+func (l *Ledger) restoreHint(ctx context.Context, s *snapshot) (missing bool, err error) {
+	if !s.queued() || s.open == nil {
+		return false, nil
 	}
-	missing, err := l.restoreHint(ctx, s)
-	if missing {
-		found.Repaired = "ready hint missing"
+	hint := l.hintOf(&s.agg, s.open)
+	put := l.putHint(&hint)
+	if _, err = l.store.Get(ctx, put.Key); err == nil || !errors.Is(err, tablestore.ErrNotFound) {
+		return false, err
 	}
-	return err
+	// A claim since the load may have deleted the hint.
+	now, err := l.load(ctx, s.agg.Job.ID)
+	if errors.Is(err, ErrJobNotFound) || err == nil && judgeHint(&hint, now) != HintNamed {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if _, err := l.store.Commit(ctx, tablestore.Batch{put}); err != nil {
+		return false, fmt.Errorf("restore the ready hint of work item %s: %w", hint.WorkID, err)
+	}
+	l.cfg.Ready(hint, true)
+	return true, nil
+}
+
+// InspectHint checks one hint for the reconciler, and deletes a void one. After the
+// grace it makes the commit of an early hint impossible, and returns repaired. The
+// next look decides about the hint, because that commit may have come first.
+func (l *Ledger) InspectHint(ctx context.Context, h Hint) (repaired bool, err error) {
+	id, err := ParseOutboxID(h.WorkID)
+	if err != nil {
+		return false, err
+	}
+	s, err := l.load(ctx, id.JobID) // nil if the job is missing
+	if err != nil && !errors.Is(err, ErrJobNotFound) {
+		return false, err
+	}
+	switch judgeHint(&h, s) {
+	case HintVoid:
+		return false, l.dropHint(ctx, &h)
+	case HintNamed:
+		return false, nil
+	case HintEarly:
+	}
+	if time.Since(h.Since) < orphanGrace {
+		return false, nil
+	}
+	if s == nil {
+		return l.insertTombstone(ctx, id.JobID)
+	}
+	_, err = l.change(ctx, id.JobID, s, statemachine.DeadlinePassed{}, &options{actor: ActorSystem})
+	return err == nil, err
+}
+
+// ReadyWalk is a position in a walk over the whole ready index; the zero value is
+// its beginning.
+type ReadyWalk struct {
+	kinds []WorkKind
+	shard int
+	from  string
+}
+
+// InspectReady checks one page of the ready index by [Ledger.InspectHint] and moves
+// the walk forward. It returns how many hints it saw by kind, how many it repaired,
+// and whether the walk is at its end, which is its beginning again. Rows and jobs
+// that cannot be read are skipped and returned as an error; any other error ends
+// the page.
+func (l *Ledger) InspectReady(ctx context.Context, w *ReadyWalk, limit int,
+) (seen map[WorkKind]int, repaired int, ended bool, err error) {
+	if len(w.kinds) == 0 {
+		if w.kinds, err = l.WorkKinds(ctx); err != nil || len(w.kinds) == 0 {
+			return nil, 0, err == nil, err
+		}
+	}
+	kind := w.kinds[0]
+	hints, more, bad, err := l.ReadyHints(ctx, kind, w.shard, w.from, "", limit)
+	if err != nil {
+		return nil, 0, false, err
+	}
+	seen = map[WorkKind]int{}
+	for i := range hints {
+		fixed, err := l.InspectHint(ctx, hints[i])
+		if err != nil {
+			err = fmt.Errorf("inspect the hint of work item %s: %w", hints[i].WorkID, err)
+		}
+		if errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown) {
+			return seen, repaired, false, err
+		}
+		bad = errors.Join(bad, err)
+		if fixed {
+			repaired++
+		}
+		seen[kind]++
+		w.from = hints[i].Row() + "\x00"
+	}
+	if more {
+		return seen, repaired, false, bad
+	}
+	if w.from, w.shard = "", w.shard+1; w.shard == l.cfg.ReadyShards {
+		w.shard, w.kinds = 0, w.kinds[1:]
+	}
+	return seen, repaired, len(w.kinds) == 0, bad
 }

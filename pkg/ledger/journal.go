@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 // HistoryEntry is one entry of a job's history.
@@ -24,33 +26,30 @@ type HistoryEntry struct {
 	statemachine.Transition
 }
 
-// EventID is the entry's id: unique in its job, and ordered as the history is.
+// EventID is the entry's id: unique in its job, and sorted as the history is.
 func (e *HistoryEntry) EventID() string {
 	return tablestore.Pad(e.Rev, 12) + "-" + tablestore.Pad(int64(e.Index), 3)
 }
 
-// journalRow is what an EVENT row stores, beside its entries.
+// journalRow is the content of an EVENT row: the id of the change, and what all its
+// entries have in common.
 type journalRow struct {
-	operation string // whose change it is
-	rev       int64
-	at        time.Time
-	event     string
-	actor     string
-	requestID string
+	operation string
+	HistoryEntry
 }
 
 const columnOperation = "operation"
 
 var journalCodec = newCodec(
 	text(columnOperation, func(r *journalRow) *string { return &r.operation }),
-	integer("rev", func(r *journalRow) *int64 { return &r.rev }),
-	instant("at", func(r *journalRow) *time.Time { return &r.at }),
-	text("event", func(r *journalRow) *string { return &r.event }),
-	text("actor", func(r *journalRow) *string { return &r.actor }),
-	text("request_id", func(r *journalRow) *string { return &r.requestID }),
+	integer("rev", func(r *journalRow) *int64 { return &r.Rev }),
+	instant("at", func(r *journalRow) *time.Time { return &r.At }),
+	text("event", func(r *journalRow) *string { return &r.Event }),
+	text("actor", func(r *journalRow) *string { return &r.Actor }),
+	text("request_id", func(r *journalRow) *string { return &r.RequestID }),
 )
 
-// journalEntry is a transition as the journal row stores it.
+// journalEntry is the stored form of a transition.
 type journalEntry struct {
 	Object    statemachine.Object `json:"o"`
 	ID        string              `json:"i,omitempty"`
@@ -62,7 +61,7 @@ type journalEntry struct {
 	Detail    string              `json:"d,omitempty"`
 }
 
-// encodeJournal makes an EVENT row's properties.
+// encodeJournal returns an EVENT row's properties.
 func encodeJournal(row *journalRow, history []statemachine.Transition) (tablestore.Properties, error) {
 	entries := make([]journalEntry, len(history))
 	for i := range history {
@@ -75,50 +74,122 @@ func encodeJournal(row *journalRow, history []statemachine.Transition) (tablesto
 	return tablestore.AppendLarge(journalCodec.encode(row, nil), "entries", data), nil
 }
 
-// History returns one page of a job's changes with rev > after, oldest first,
-// and the rev to go on after, 0 where there are no more. A change is never
-// split over two pages.
+// history returns the entries of the change.
+func (r *journalRow) history(transitions []statemachine.Transition) []HistoryEntry {
+	entries := make([]HistoryEntry, len(transitions))
+	for i, transition := range transitions {
+		entries[i] = r.HistoryEntry
+		entries[i].Index, entries[i].Transition = i, transition
+	}
+	return entries
+}
+
+// History returns one page of a job's changes with rev > after, oldest first, and
+// the rev after which the next page begins, 0 at the end. It never splits a change
+// over two pages.
 func (l *Ledger) History(ctx context.Context, jobID string, after int64, limit int) ([]HistoryEntry, int64, error) {
-	query := tablestore.Query{
-		Table: l.tables.Ledger, Partition: tablestore.Escape(jobID),
-		From: l.eventKey(jobID, after+1).Row, To: tablestore.PrefixEnd(rowEvent + ":"), Limit: limit,
+	query := rowsOf(l.jobKey(jobID, rowEvent))
+	query.From, query.Limit = l.eventKey(jobID, after+1).Row, limit
+	page, err := l.page(ctx, query)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the history of job %s: %w", jobID, err)
 	}
 	var entries []HistoryEntry
+	next := int64(0)
+	for i := range page.Rows {
+		row := &page.Rows[i]
+		var change journalRow
+		if err := journalCodec.decode(row, &change); err != nil {
+			return nil, 0, err
+		}
+		var stored []journalEntry
+		if err := json.Unmarshal(tablestore.Large(row.Properties, "entries"), &stored); err != nil {
+			return nil, 0, fmt.Errorf("journal row %s of job %s: %w", row.Key.Row, row.Key.Partition, err)
+		}
+		transitions := make([]statemachine.Transition, len(stored))
+		for i := range stored {
+			transitions[i] = statemachine.Transition(stored[i])
+		}
+		entries = append(entries, change.history(transitions)...)
+		if page.Next != "" {
+			next = change.Rev
+		}
+	}
+	return entries, next, nil
+}
+
+// historyAfter returns all of a job's changes with rev > after, oldest first.
+func (l *Ledger) historyAfter(ctx context.Context, jobID string, after int64) ([]HistoryEntry, error) {
+	var all []HistoryEntry
 	for {
-		page, err := l.store.Scan(ctx, query)
-		if err != nil {
-			return nil, 0, fmt.Errorf("read the history of job %s: %w", jobID, err)
+		page, next, err := l.History(ctx, jobID, after, 1000)
+		if all = append(all, page...); err != nil || next == 0 {
+			return all, err
 		}
-		for i := range page.Rows {
-			if entries, err = appendHistory(entries, &page.Rows[i]); err != nil {
-				return nil, 0, err
-			}
-		}
-		switch {
-		case page.Next == "":
-			return entries, 0, nil
-		case len(entries) > 0:
-			return entries, entries[len(entries)-1].Rev, nil
-		}
-		query.Continue = page.Next
+		after = next
 	}
 }
 
-// appendHistory adds the entries of one journal row.
-func appendHistory(entries []HistoryEntry, row *tablestore.Row) ([]HistoryEntry, error) {
-	var r journalRow
-	if err := journalCodec.decode(row, &r); err != nil {
-		return nil, err
+// storedMove is the stored form of a work item's move, in a journal row or in the
+// row of a heartbeat.
+type storedMove struct {
+	WorkID    string `json:"w"`
+	Rev       int64  `json:"v"`
+	Type      string `json:"t"`
+	From      string `json:"f,omitempty"`
+	To        string `json:"to,omitempty"`
+	AtMS      int64  `json:"at"`
+	Actor     string `json:"a"`
+	RequestID string `json:"r,omitempty"`
+	Attempt   int    `json:"n"`
+}
+
+func encodeMoves(events []lifecycle.Event) ([]byte, error) {
+	moves := make([]storedMove, len(events))
+	for i, e := range events {
+		moves[i] = storedMove{
+			WorkID: e.WorkID, Rev: e.Rev, Type: string(e.Type), From: string(e.From), To: string(e.To),
+			AtMS: e.At.UnixMilli(), Actor: e.Actor, RequestID: e.RequestID, Attempt: e.Attempt,
+		}
 	}
-	var stored []journalEntry
-	if err := json.Unmarshal(tablestore.Large(row.Properties, "entries"), &stored); err != nil {
-		return nil, fmt.Errorf("journal row %s of job %s: %w", row.Key.Row, row.Key.Partition, err)
+	return json.Marshal(moves)
+}
+
+// ItemHistory returns an item's moves in the order of their revs: those in the job's
+// journal, and its heartbeats. It is empty for an unknown item; for text that is no
+// work id it returns [lifecycle.ErrNotFound].
+func (l *Ledger) ItemHistory(ctx context.Context, workID string) ([]lifecycle.Event, error) {
+	id, err := ParseOutboxID(workID)
+	if err != nil {
+		return nil, lifecycle.ErrNotFound
 	}
-	for i, e := range stored {
-		entries = append(entries, HistoryEntry{
-			Rev: r.rev, Index: i, At: r.at, Event: r.event, Actor: r.actor, RequestID: r.requestID,
-			Transition: statemachine.Transition(e),
-		})
+	var events []lifecycle.Event
+	for _, prefix := range []tablestore.Key{l.itemKey(rowBeat, id), l.jobKey(id.JobID, rowEvent)} {
+		rows, err := tablestore.ScanAll(ctx, l.store, rowsOf(prefix))
+		if err != nil {
+			return nil, fmt.Errorf("read the history of work item %s: %w", workID, err)
+		}
+		for i := range rows {
+			data := tablestore.Large(rows[i].Properties, "moves")
+			if len(data) == 0 {
+				continue
+			}
+			var moves []storedMove
+			if err := json.Unmarshal(data, &moves); err != nil {
+				return nil, fmt.Errorf("row %s of job %s: moves of work items: %w", rows[i].Key.Row, rows[i].Key.Partition, err)
+			}
+			for _, m := range moves {
+				if m.WorkID != workID {
+					continue
+				}
+				events = append(events, lifecycle.Event{
+					WorkID: m.WorkID, Rev: m.Rev, Type: lifecycle.EventType(m.Type), From: lifecycle.Status(m.From),
+					To: lifecycle.Status(m.To), At: time.UnixMilli(m.AtMS).UTC(), Actor: m.Actor, RequestID: m.RequestID,
+					Attempt: m.Attempt,
+				})
+			}
+		}
 	}
-	return entries, nil
+	slices.SortFunc(events, func(a, b lifecycle.Event) int { return int(a.Rev - b.Rev) })
+	return events, nil
 }

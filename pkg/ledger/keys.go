@@ -1,17 +1,21 @@
 package ledger
 
 import (
+	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // The rows of a job's partition. Loading a job scans from JOB to the end of
-// STEP: what it does not need lies outside of that range by name.
+// STEP: rows that it does not need have names outside of that range.
 const (
 	rowBeat      = "BEAT"    // a heartbeat of a work item, for its history
 	rowCommand   = "COMMAND" // the command's payload, once
@@ -23,6 +27,7 @@ const (
 	rowOpenItem  = "OPENITEM" // the open work item; at most one
 	rowOutbox    = "OUTBOX"
 	rowStep      = "STEP"
+	rowWebhook   = "WEBHOOK"
 )
 
 // jobKey addresses a row of a job's partition.
@@ -32,49 +37,43 @@ func (l *Ledger) jobKey(jobID string, parts ...string) tablestore.Key {
 	}
 }
 
-func (l *Ledger) stepKey(jobID string, index int, stepID string) tablestore.Key {
-	return l.jobKey(jobID, rowStep, tablestore.Pad(int64(index), 4), stepID)
+// attemptKey addresses a row of one attempt of a step. The rows of an outbox row
+// and of its work item are named by the row's first attempt.
+func (l *Ledger) attemptKey(kind, jobID string, stepIndex, attemptNo int, more ...string) tablestore.Key {
+	parts := append([]string{kind, tablestore.Pad(stepIndex, 4), tablestore.Pad(attemptNo, 6)}, more...)
+	return l.jobKey(jobID, parts...)
 }
 
-// outboxKey addresses the row by the attempt that it was made for, which is
-// part of its id.
-func (l *Ledger) outboxKey(jobID string, id OutboxID) tablestore.Key {
-	return l.jobKey(jobID, rowOutbox, tablestore.Pad(int64(id.StepIndex), 4), tablestore.Pad(int64(id.FirstAttempt), 6))
-}
-
-func (l *Ledger) directiveKey(jobID string, stepIndex, attemptNo int) tablestore.Key {
-	return l.jobKey(jobID, rowDirective, tablestore.Pad(int64(stepIndex), 4), tablestore.Pad(int64(attemptNo), 6))
-}
-
-// itemKey addresses a work item's row of that kind by the item's id.
+// itemKey addresses a row of that kind of an outbox row or its work item.
 func (l *Ledger) itemKey(kind string, id OutboxID) tablestore.Key {
-	return l.jobKey(id.JobID, kind, tablestore.Pad(int64(id.StepIndex), 4), tablestore.Pad(int64(id.FirstAttempt), 6))
-}
-
-// beatKey addresses a heartbeat of a work item by the item's rev.
-func (l *Ledger) beatKey(id OutboxID, rev int64) tablestore.Key {
-	key := l.itemKey(rowBeat, id)
-	key.Row += ":" + tablestore.Pad(rev, 8)
-	return key
+	return l.attemptKey(kind, id.JobID, id.StepIndex, id.FirstAttempt)
 }
 
 func (l *Ledger) eventKey(jobID string, rev int64) tablestore.Key {
 	return l.jobKey(jobID, rowEvent, tablestore.Pad(rev, 12))
 }
 
-func (l *Ledger) fencedKey(jobID string, stepIndex, attemptNo int, kind string) tablestore.Key {
-	return l.jobKey(jobID, rowFenced, tablestore.Pad(int64(stepIndex), 4), tablestore.Pad(int64(attemptNo), 6), kind)
+// rowsOf selects the rows of a job whose keys begin with that key's parts.
+func rowsOf(prefix tablestore.Key) tablestore.Query {
+	return tablestore.Query{
+		Table: prefix.Table, Partition: prefix.Partition, From: prefix.Row + ":", To: tablestore.PrefixEnd(prefix.Row + ":"),
+	}
 }
 
-// OutboxID is an outbox row's id in its parts. An id names its job, so that a
-// row is found by its id alone.
+// claimKey addresses the claim of a tenant's idempotency key.
+func (l *Ledger) claimKey(tenantID, row string) tablestore.Key {
+	return tablestore.Key{Table: l.tables.Idempotency, Partition: tablestore.Escape(tenantID), Row: row}
+}
+
+// OutboxID is the id of an outbox row, and of its work item. It names the job, so
+// that the id is enough to find the row.
 type OutboxID struct {
 	JobID        string
 	StepIndex    int
 	FirstAttempt int // the attempt for which the row was made
 }
 
-// ParseOutboxID takes an id such as "<job id>.0.1" apart.
+// ParseOutboxID parses an id such as "<job id>.0.1".
 func ParseOutboxID(id string) (OutboxID, error) {
 	rest, attempt, ok := cutLast(id)
 	jobID, step, ok2 := cutLast(rest)
@@ -95,15 +94,49 @@ func cutLast(s string) (before, after string, ok bool) {
 	return s[:i], s[i+1:], true
 }
 
-// shard spreads keys over the schedule's and the live set's partitions.
-func (l *Ledger) shard(key string) int {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(key))
-	return int(h.Sum32() % uint32(l.shards))
+// NewJobID returns a fresh job id: a UUIDv7, whose time tells the month of the
+// acceptance. Package uuid remembers the last id of the process, which would make a
+// simulated run impossible to repeat, so the id is composed here.
+func (l *Ledger) NewJobID() (string, error) {
+	var id uuid.UUID
+	if _, err := io.ReadFull(l.cfg.Entropy, id[6:]); err != nil {
+		return "", fmt.Errorf("make a job id: %w", err)
+	}
+	var ms [8]byte
+	binary.BigEndian.PutUint64(ms[:], uint64(time.Now().UnixMilli()))
+	copy(id[:6], ms[2:])
+	id[6] = id[6]&0x0f | 0x70 // version 7
+	id[8] = id[8]&0x3f | 0x80 // variant of RFC 9562
+	return id.String(), nil
 }
 
-// TenantBucket is the tenant and the month of t: the partition of the seeds'
-// Jobs and Outbox tables.
+// IDTime returns the time at which a job id was made, in milliseconds, or the zero
+// time for any other text.
+func IDTime(jobID string) time.Time {
+	id, err := uuid.Parse(jobID)
+	if err != nil || id.Version() != 7 {
+		return time.Time{}
+	}
+	return time.Unix(id.Time().UnixTime()).UTC().Truncate(time.Millisecond)
+}
+
+// ParseJobID returns an error for text that cannot be a job's id.
+func ParseJobID(text string) error {
+	if IDTime(text).IsZero() || strings.ToLower(text) != text {
+		return fmt.Errorf("%q is not a job id", text)
+	}
+	return nil
+}
+
+// shard spreads jobs over the partitions of the schedule and of the live set.
+func (l *Ledger) shard(jobID string) int {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(jobID))
+	return int(h.Sum32() % uint32(l.cfg.Shards))
+}
+
+// TenantBucket joins the tenant and the month of t: the partition of the Jobs and
+// the Outbox table in the seeds.
 //
 // Source: Ledger and state model, Jobs table.
 func TenantBucket(tenantID string, t time.Time) string {

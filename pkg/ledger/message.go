@@ -28,8 +28,8 @@ type Message struct {
 	AckTimeout    time.Duration
 	CorrelationID string
 	Traceparent   string
-	// Directive is the message body: made once for the attempt, and published
-	// verbatim each time.
+	// Directive is the message body: composed once per attempt, and published verbatim
+	// each time.
 	Directive []byte
 }
 
@@ -37,7 +37,7 @@ type Message struct {
 // same for each publish of one attempt, another for each attempt.
 func (m *Message) MessageID() string { return m.OutboxID + "/" + strconv.Itoa(m.AttemptNo) }
 
-// newMessage is the message of a row, still without its directive.
+// newMessage returns the message of a row, without its directive.
 func newMessage(agg *statemachine.Aggregate, row *statemachine.Outbox) *Message {
 	step := &agg.Steps[row.StepIndex]
 	return &Message{
@@ -49,8 +49,8 @@ func newMessage(agg *statemachine.Aggregate, row *statemachine.Outbox) *Message 
 	}
 }
 
-// Message returns the message of the job's active outbox row, with the
-// directive as it was made.
+// Message returns the message of the job's active outbox row, with its stored
+// directive.
 func (l *Ledger) Message(ctx context.Context, agg *statemachine.Aggregate) (*Message, error) {
 	if agg.Outbox == nil {
 		return nil, fmt.Errorf("job %s has no outbox row", agg.Job.ID)
@@ -64,7 +64,7 @@ func (l *Ledger) Message(ctx context.Context, agg *statemachine.Aggregate) (*Mes
 	return message, nil
 }
 
-// message makes the message of a new pair, with its directive.
+// message composes the message of a new pair, with its directive.
 func (p *planner) message(payload []byte) (*Message, error) {
 	row := p.d.Dispatch
 	step := &p.d.After.Steps[row.StepIndex]
@@ -75,13 +75,13 @@ func (p *planner) message(payload []byte) (*Message, error) {
 	message := newMessage(&p.d.After, row)
 	directive := statemachine.NewDirective(&p.d.After.Job, step, row, part)
 	if message.Directive, err = directive.Bytes(); err != nil {
-		return nil, fmt.Errorf("make the directive of %s: %w", row.ID, err)
+		return nil, fmt.Errorf("compose the directive of %s: %w", row.ID, err)
 	}
 	return message, nil
 }
 
-// StepPayload is the step's part of the command's payload, nil where the
-// pointer finds nothing.
+// StepPayload returns the step's part of the command's payload, or nil if its pointer
+// finds nothing.
 func StepPayload(payload []byte, step *statemachine.Step) ([]byte, error) {
 	if step.PayloadPointer == "" {
 		return payload, nil

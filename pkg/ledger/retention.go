@@ -11,65 +11,84 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
-// Archived is all that is known of a job, as it is handed over before the job is
-// purged.
+// finishEnd repeats the work after the end of a job: it announces the end, frees the
+// slot, schedules the purge, and updates the projections.
+func (l *Ledger) finishEnd(ctx context.Context, s *snapshot) error {
+	job := &s.agg.Job
+	stage, err := l.releaseSlot(ctx, s.head.slot, job.ID)
+	if err != nil {
+		return err
+	}
+	rows, entries := l.announce(job)
+	for i, row := range rows {
+		// The entry first: without the row it is void. An existing row is left alone.
+		for _, batch := range []tablestore.Batch{entries[i], row} {
+			if _, err := l.store.Commit(ctx, batch); err != nil && !errors.Is(err, tablestore.ErrConflict) {
+				return fmt.Errorf("announce the end of job %s: %w", job.ID, err)
+			}
+		}
+	}
+	stage = append(stage, l.retain(job)...)
+	if err := l.commitEach(ctx, stage); err != nil {
+		return fmt.Errorf("finish the end of job %s: %w", job.ID, err)
+	}
+	return l.projectAgain(ctx, s)
+}
+
+// purgeAt returns when an ended job may be purged: after both its retention and its
+// key's TTL. It is the zero time if jobs are kept for ever.
+func (l *Ledger) purgeAt(job *statemachine.Job) time.Time {
+	if l.cfg.Retention == 0 {
+		return time.Time{}
+	}
+	return job.CompletedAt.Add(max(l.cfg.Retention, l.cfg.KeyTTL)).Truncate(time.Millisecond)
+}
+
+// retain writes the entry that purges an ended job; none if jobs are kept for ever.
+// The nonce is constant, so that a repeat writes the same row.
+func (l *Ledger) retain(job *statemachine.Job) tablestore.Stage {
+	due := l.purgeAt(job)
+	if due.IsZero() {
+		return nil
+	}
+	ref := entryRef{Kind: Retention, Due: due, Nonce: "0"}
+	return tablestore.Stage{{l.putEntry(&statemachine.Aggregate{Job: *job}, ref, reservation{})}}
+}
+
+// keyExpired reports whether the job's idempotency key may name another command.
+func (l *Ledger) keyExpired(s *snapshot, now time.Time) bool {
+	return !s.head.tombstone && l.cfg.KeyTTL > 0 && s.agg.Job.State.Terminal() &&
+		now.After(s.agg.Job.CompletedAt.Add(l.cfg.KeyTTL))
+}
+
+// Archived is a job as it is archived before its purge.
 type Archived struct {
 	statemachine.Aggregate
 	Payload []byte
 	History []HistoryEntry
 }
 
-// Purged is what became of a retention entry.
+// Purged is the outcome of a retention entry.
 type Purged uint8
 
 // The outcomes.
 const (
-	// PurgeDone: the job and all that was kept of it are gone.
+	// PurgeDone: the job and all its rows are deleted.
 	PurgeDone Purged = iota + 1
-	// PurgeLater: the job is to be kept longer than when it ended.
+	// PurgeLater: the retention is longer than when the job ended.
 	PurgeLater
-	// PurgeNever: the entry stood for nothing that may be purged.
+	// PurgeNever: there is no such job, or it may not be purged.
 	PurgeNever
 )
 
 // String returns the outcome's name in metrics.
 func (p Purged) String() string { return [...]string{"", "purged", "later", "never"}[p] }
 
-// purgeAt is when an ended job may be purged: when both its retention and its
-// key's time have passed. It is the zero time where jobs are kept.
-func (l *Ledger) purgeAt(job *statemachine.Job) time.Time {
-	if l.keep == 0 {
-		return time.Time{}
-	}
-	return job.CompletedAt.Add(max(l.keep, l.keyTTL)).Truncate(time.Millisecond)
-}
-
-// keyExpired reports whether the job's idempotency key may name another command.
-func (l *Ledger) keyExpired(s *snapshot, now time.Time) bool {
-	return !s.head.tombstone && l.keyTTL > 0 && s.agg.Job.State.Terminal() &&
-		now.After(s.agg.Job.CompletedAt.Add(l.keyTTL))
-}
-
-// retentionRef is the entry that remembers to purge an ended job. Its nonce is
-// fixed, so that writing it again changes nothing.
-func retentionRef(due time.Time) entryRef { return entryRef{Kind: Retention, Due: due, Nonce: "0"} }
-
-// retain is the write of that entry, none where jobs are kept.
-func (l *Ledger) retain(job *statemachine.Job) tablestore.Stage {
-	due := l.purgeAt(job)
-	if due.IsZero() {
-		return nil
-	}
-	put := l.putEntry(&statemachine.Aggregate{Job: *job}, retentionRef(due), reservation{})
-	return tablestore.Stage{{put}}
-}
-
-// Purge forgets an ended job whose time has come. The claim of its idempotency
-// key goes first, under its version, so that a forgotten job can never be
-// executed again by its own claim, and a key that was given to another command
-// meanwhile stays with that; then the Job row becomes a tombstone, so that
-// nothing half-deleted is ever seen; and the entry last, so that a crash in
-// between is made good by the next pass.
+// Purge deletes an ended job that is due. It deletes the claim of the idempotency
+// key first, under its version, so that a purged job can never be executed again by
+// its own claim, and a key that names another command by now stays. Then the Job row
+// becomes a tombstone, so that no reader sees half a job. The entry is deleted last,
+// so that the next pass continues after a crash.
 //
 // Source: Ledger and state model, Idempotency strategy.
 func (l *Ledger) Purge(ctx context.Context, entry Entry) (Purged, error) {
@@ -81,9 +100,18 @@ func (l *Ledger) Purge(ctx context.Context, entry Entry) (Purged, error) {
 		return 0, err
 	}
 	if !s.head.tombstone {
-		outcome, err := l.beginPurge(ctx, entry, s)
-		if err != nil || outcome != PurgeDone {
-			return outcome, err
+		due := l.purgeAt(&s.agg.Job)
+		switch {
+		case !s.agg.Job.State.Terminal() || due.IsZero():
+			return PurgeNever, l.drop(ctx, entry)
+		case due.After(time.Now()):
+			if err := l.commitEach(ctx, l.retain(&s.agg.Job)); err != nil {
+				return 0, fmt.Errorf("put off the purge of job %s: %w", entry.JobID, err)
+			}
+			return PurgeLater, l.drop(ctx, entry)
+		}
+		if err := l.beginPurge(ctx, s); err != nil {
+			return 0, fmt.Errorf("purge job %s: %w", entry.JobID, err)
 		}
 	}
 	if err := l.finishPurge(ctx, s); err != nil {
@@ -92,80 +120,33 @@ func (l *Ledger) Purge(ctx context.Context, entry Entry) (Purged, error) {
 	return PurgeDone, l.drop(ctx, entry)
 }
 
-// beginPurge does all up to the tombstone.
-func (l *Ledger) beginPurge(ctx context.Context, entry Entry, s *snapshot) (Purged, error) {
+// beginPurge archives the job, deletes its hints and its claim, and replaces the Job
+// row by a tombstone.
+func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 	job := &s.agg.Job
-	due := l.purgeAt(job)
-	switch {
-	case !job.State.Terminal() || due.IsZero():
-		return PurgeNever, l.drop(ctx, entry)
-	case due.After(time.Now()):
-		if err := l.commitEach(ctx, l.retain(job)); err != nil {
-			return 0, fmt.Errorf("put off the purge of job %s: %w", job.ID, err)
-		}
-		return PurgeLater, l.drop(ctx, entry)
-	}
-	if err := l.archiveJob(ctx, &s.agg); err != nil {
-		return 0, err
-	}
-	if err := l.dropHintsOf(ctx, s); err != nil {
-		return 0, err
-	}
-	if err := l.releaseClaim(ctx, job, s.head.claim); err != nil {
-		return 0, err
-	}
-	// The tombstone keeps what names the job's other rows.
-	rest := statemachine.Job{
-		ID: job.ID, TenantID: job.TenantID, CorrelationID: job.CorrelationID, State: job.State,
-		CallbackURLs: job.CallbackURLs,
-	}
-	_, err := l.store.Commit(ctx, tablestore.Batch{{
-		Verb: tablestore.Replace, Key: s.job.Key, ETag: s.job.ETag,
-		Properties: encodeJob(&rest, &head{tombstone: true, claim: s.head.claim}, nil),
-	}})
-	if err != nil {
-		return 0, fmt.Errorf("purge job %s: %w", job.ID, err)
-	}
-	return PurgeDone, nil
-}
-
-// archiveJob hands the job over, where anybody wants it.
-func (l *Ledger) archiveJob(ctx context.Context, agg *statemachine.Aggregate) error {
-	if l.archive == nil {
-		return nil
-	}
-	archived := &Archived{Aggregate: *agg}
-	var err error
-	if archived.Payload, err = l.Payload(ctx, agg.Job.ID); err != nil {
-		return err
-	}
-	for after, more := int64(0), true; more; more = after > 0 {
-		var page []HistoryEntry
-		if page, after, err = l.History(ctx, agg.Job.ID, after, 1000); err != nil {
+	if l.cfg.Archive != nil {
+		archived := &Archived{Aggregate: s.agg}
+		var err error
+		if archived.Payload, err = l.Payload(ctx, job.ID); err != nil {
 			return err
 		}
-		archived.History = append(archived.History, page...)
+		if archived.History, err = l.historyAfter(ctx, job.ID, 0); err != nil {
+			return err
+		}
+		if err := l.cfg.Archive(ctx, archived); err != nil {
+			return fmt.Errorf("archive: %w", err)
+		}
 	}
-	if err := l.archive(ctx, archived); err != nil {
-		return fmt.Errorf("archive job %s: %w", agg.Job.ID, err)
-	}
-	return nil
-}
 
-// dropHintsOf deletes the last ready hint of each of the job's work items: a
-// claimer may have died before it did, and a hint without a job is no longer known
-// to be void.
-func (l *Ledger) dropHintsOf(ctx context.Context, s *snapshot) error {
-	prefix := l.jobKey(s.jobID(), rowItem)
-	rows, err := tablestore.ScanAll(ctx, l.store, tablestore.Query{
-		Table: prefix.Table, Partition: prefix.Partition, From: prefix.Row + ":", To: tablestore.PrefixEnd(prefix.Row + ":"),
-	})
+	// A claim may have crashed before it deleted its hint. Without the job the hint
+	// would no longer be known to be void.
+	items, err := tablestore.ScanAll(ctx, l.store, rowsOf(l.jobKey(job.ID, rowItem)))
 	if err != nil {
-		return fmt.Errorf("read the work items of job %s: %w", s.jobID(), err)
+		return fmt.Errorf("read the work items: %w", err)
 	}
-	for i := range rows {
+	for i := range items {
 		var record workitem.Record
-		if err := itemCodec.decode(&rows[i], &record); err != nil {
+		if err := itemCodec.decode(&items[i], &record); err != nil {
 			return err
 		}
 		hint := l.hintOf(&s.agg, &record)
@@ -173,29 +154,35 @@ func (l *Ledger) dropHintsOf(ctx context.Context, s *snapshot) error {
 			return err
 		}
 	}
-	return nil
-}
 
-// releaseClaim deletes the claim of the job's key, unless it is another's now.
-func (l *Ledger) releaseClaim(ctx context.Context, job *statemachine.Job, claim string) error {
-	key := tablestore.Key{Table: l.tables.Idempotency, Partition: tablestore.Escape(job.TenantID), Row: claim}
-	row, err := l.ownRow(ctx, key, job.ID)
-	if err != nil || row.ETag == "" {
+	key := l.claimKey(job.TenantID, s.head.claim)
+	claim, err := l.ownRow(ctx, key, job.ID)
+	if err != nil {
 		return err
 	}
-	if _, err = l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: row.ETag}}); err != nil {
-		return fmt.Errorf("forget the key of job %s: %w", job.ID, err)
+	if claim.ETag != "" {
+		_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: claim.ETag}})
+		if err != nil {
+			return fmt.Errorf("delete the claim of the key: %w", err)
+		}
 	}
-	return nil
+	// The tombstone keeps what names the job's other rows.
+	rest := statemachine.Job{
+		ID: job.ID, TenantID: job.TenantID, CorrelationID: job.CorrelationID, State: job.State,
+		CallbackURLs: job.CallbackURLs,
+	}
+	_, err = l.store.Commit(ctx, tablestore.Batch{{
+		Verb: tablestore.Replace, Key: s.job.Key, ETag: s.job.ETag,
+		Properties: encodeJob(&rest, &head{tombstone: true, claim: s.head.claim}, nil),
+	}})
+	return err
 }
 
-// finishPurge deletes all rows of a job with a tombstone, that row last.
+// finishPurge deletes all rows of a job, its tombstone last.
 func (l *Ledger) finishPurge(ctx context.Context, s *snapshot) error {
 	job := &s.agg.Job
-	if l.projector != nil {
-		if err := l.projector.Forget(ctx, job); err != nil {
-			return err
-		}
+	if err := l.deleteProjections(ctx, job); err != nil {
+		return err
 	}
 	keys := l.indexKeys(job)
 	for i := range job.CallbackURLs {

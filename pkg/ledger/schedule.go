@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -10,17 +11,16 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// Kind is a kind of schedule entry. Each has partitions of its own, so that a
-// backlog of one hides none of another.
+// Kind is a kind of schedule entry. Each kind has separate partitions, so that a
+// backlog of one does not delay another.
 type Kind string
 
 // The kinds.
 const (
-	Dispatch Kind = "dispatch" // a relay is to publish the job's outbox row
-	Timer    Kind = "timer"    // the sweeper is to look at the job
-	// An ended job may have any number of these, beside the one entry that its
-	// row names.
-	Webhook   Kind = "webhook"   // an announcement of its end is to be sent
+	Dispatch Kind = "dispatch" // a relay publishes the job's outbox row
+	Timer    Kind = "timer"    // the sweeper looks at the job
+	// An ended job may have any number of these, next to the entry that its head names.
+	Webhook   Kind = "webhook"   // a dispatcher announces its end
 	Retention Kind = "retention" // it may be purged
 )
 
@@ -28,28 +28,27 @@ const (
 var Kinds = []Kind{Dispatch, Timer, Webhook, Retention}
 
 // Entry is a schedule entry: "look at this job then". It is a hint; only the
-// job's own rows say what is due.
+// job's rows say what is due.
+//
+//	invariant: head.rev < Rev ⇒ the change that wrote the entry may still commit
 type Entry struct {
 	Kind  Kind
 	Shard int
 	Due   time.Time
 	JobID string
 	Nonce string
-	// Rev is the revision that the entry's change makes. Below it the change
-	// may still be under way.
-	Rev int64
-	// Topic is where the directive of a dispatch entry goes, and Lane its lane.
+	Rev   int64 // the revision that the entry's change makes
+	// Topic and Lane are those of the directive, in a dispatch entry.
 	Topic string
 	Lane  int
 	// TenantID and ProtocolID are the job's.
 	TenantID   string
 	ProtocolID string
-	// reserved is what an accept has reserved before its commit, to be freed
-	// if that never comes.
+	// reserved is freed if the accept that wrote the entry is abandoned.
 	reserved reservation
 }
 
-// reservation is what an accept wrote before its commit.
+// reservation is what an accept writes before its commit.
 type reservation struct {
 	claim string
 	slot  slotRef
@@ -68,16 +67,30 @@ var entryCodec = newCodec(
 	flag("slot_numbered", func(e *Entry) *bool { return &e.reserved.slot.Numbered }),
 )
 
+func (e *Entry) ref() entryRef { return entryRef{Kind: e.Kind, Due: e.Due, Nonce: e.Nonce} }
+
+// serves reports whether the entry can stay for this wake. A timer may fire early,
+// and is replaced then; a dispatch entry must have the exact time.
+func (r entryRef) serves(wake entryRef) bool {
+	if r.Kind == "" || r.Kind != wake.Kind {
+		return false
+	}
+	if r.Kind == Timer {
+		return !r.Due.After(wake.Due)
+	}
+	return r.Due.Equal(wake.Due)
+}
+
 // entryKey addresses an entry's row.
 func (l *Ledger) entryKey(jobID string, ref entryRef) tablestore.Key {
 	return tablestore.Key{
 		Table:     l.tables.Schedule,
-		Partition: tablestore.Join(string(ref.Kind), tablestore.Pad(int64(l.shard(jobID)), 3)),
+		Partition: tablestore.Join(string(ref.Kind), tablestore.Pad(l.shard(jobID), 3)),
 		Row:       tablestore.Join(tablestore.Pad(ref.Due.UnixMilli(), 13), jobID, ref.Nonce),
 	}
 }
 
-// putEntry is the write of an entry that stands for the aggregate.
+// putEntry writes an entry for the aggregate.
 func (l *Ledger) putEntry(agg *statemachine.Aggregate, ref entryRef, r reservation) tablestore.Op {
 	entry := Entry{Rev: agg.Job.Rev, TenantID: agg.Job.TenantID, ProtocolID: agg.Job.ProtocolID, reserved: r}
 	if ref.Kind == Dispatch {
@@ -86,21 +99,12 @@ func (l *Ledger) putEntry(agg *statemachine.Aggregate, ref entryRef, r reservati
 	return tablestore.Op{Verb: tablestore.Put, Key: l.entryKey(agg.Job.ID, ref), Properties: entryCodec.encode(&entry, nil)}
 }
 
-// discardEntry is the removal of an entry.
+// discardEntry deletes an entry.
 func (l *Ledger) discardEntry(jobID string, ref entryRef) tablestore.Op {
 	return tablestore.Op{Verb: tablestore.Discard, Key: l.entryKey(jobID, ref)}
 }
 
-// discardEntries are the removals of entries, as few batches as can be.
-func (l *Ledger) discardEntries(jobID string, refs []entryRef) tablestore.Stage {
-	var stage tablestore.Stage
-	for _, ref := range refs {
-		stage = inBatches(stage, l.discardEntry(jobID, ref))
-	}
-	return stage
-}
-
-// inBatches adds an op to the last batch of the stage, or to a new one where its
+// inBatches adds an op to the last batch of the stage, or to a new one if its
 // partition is another.
 func inBatches(stage tablestore.Stage, op tablestore.Op) tablestore.Stage {
 	if n := len(stage); n > 0 && stage[n-1][0].Key.Partition == op.Key.Partition {
@@ -111,12 +115,12 @@ func inBatches(stage tablestore.Stage, op tablestore.Op) tablestore.Stage {
 }
 
 // Due returns one page of entries of that kind and shard that are due at now,
-// oldest first, and where the next page begins.
+// oldest first, and the start of the next page.
 func (l *Ledger) Due(ctx context.Context, kind Kind, shard int, now time.Time, limit int, from string,
 ) ([]Entry, string, error) {
 	page, err := l.store.Scan(ctx, tablestore.Query{
 		Table:     l.tables.Schedule,
-		Partition: tablestore.Join(string(kind), tablestore.Pad(int64(shard), 3)),
+		Partition: tablestore.Join(string(kind), tablestore.Pad(shard, 3)),
 		To:        tablestore.Pad(now.UnixMilli()+1, 13),
 		Limit:     limit,
 		Continue:  from,
@@ -124,18 +128,15 @@ func (l *Ledger) Due(ctx context.Context, kind Kind, shard int, now time.Time, l
 	if err != nil {
 		return nil, "", fmt.Errorf("read the schedule of %s %d: %w", kind, shard, err)
 	}
-	entries := make([]Entry, 0, len(page.Rows))
+	entries := make([]Entry, len(page.Rows))
 	for i := range page.Rows {
-		entry, err := decodeEntry(kind, shard, &page.Rows[i])
-		if err != nil {
+		if entries[i], err = decodeEntry(kind, shard, &page.Rows[i]); err != nil {
 			return nil, "", err
 		}
-		entries = append(entries, entry)
 	}
 	return entries, page.Next, nil
 }
 
-// decodeEntry reads an entry from its key and properties.
 func decodeEntry(kind Kind, shard int, row *tablestore.Row) (Entry, error) {
 	parts, err := tablestore.Split(row.Key.Row)
 	if err != nil || len(parts) != 3 {
@@ -146,33 +147,181 @@ func decodeEntry(kind Kind, shard int, row *tablestore.Row) (Entry, error) {
 		return Entry{}, fmt.Errorf("bad key %q in the schedule", row.Key.Row)
 	}
 	entry := Entry{Kind: kind, Shard: shard, Due: time.UnixMilli(ms).UTC(), JobID: parts[1], Nonce: parts[2]}
-	err = entryCodec.decode(row, &entry)
-	return entry, err
+	return entry, entryCodec.decode(row, &entry)
 }
 
-func (e *Entry) ref() entryRef { return entryRef{Kind: e.Kind, Due: e.Due, Nonce: e.Nonce} }
+// orphanGrace is how long after its time an entry stays though its change has not
+// committed. It is far longer than a commit can be delayed after its entry.
+const orphanGrace = 5 * time.Minute
 
-// wakeRef is the entry that a wake asks for.
-func wakeRef(wake statemachine.Wake, nonce string) entryRef {
-	switch wake.Kind {
-	case statemachine.WakeDispatch:
-		return entryRef{Kind: Dispatch, Due: wake.At, Nonce: nonce}
-	case statemachine.WakeTimer:
-		return entryRef{Kind: Timer, Due: wake.At, Nonce: nonce}
-	case statemachine.WakeNone:
-	}
-	return entryRef{}
+// ActorSystem is the actor of changes without a caller: deadlines, and rows that a
+// relay takes up.
+const ActorSystem = "system"
+
+// FireOutcome is what [Ledger.Fire] did with a schedule entry.
+type FireOutcome uint8
+
+// The outcomes.
+const (
+	// Acted: the head names the entry, and the event was applied to the job.
+	Acted FireOutcome = iota + 1
+	// Stale: the head does not name the entry; it was deleted.
+	Stale
+	// Early: the entry's change may still commit; it was left alone.
+	Early
+	// Finished: the job has ended, and the work after its end was repeated.
+	Finished
+	// Orphaned: the change was made impossible, unless it committed first. The next
+	// pass examines the entry again.
+	Orphaned
+)
+
+// String returns the name of the outcome in metrics.
+func (o FireOutcome) String() string {
+	return [...]string{"", "acted", "stale", "early", "finished", "orphaned"}[o]
 }
 
-// serves reports whether the entry that HEAD names can stay for this wake. A
-// timer may fire early and is replaced then; a dispatch entry never stands for
-// a later time.
-func (r entryRef) serves(wake entryRef) bool {
-	if r.Kind == "" || r.Kind != wake.Kind {
-		return false
+// Fire applies a due schedule entry to its job: the event, if the head names the
+// entry. Two processes may fire one entry.
+func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event) (FireOutcome, Result, error) {
+	s, err := l.load(ctx, entry.JobID)
+	missing := errors.Is(err, ErrJobNotFound)
+	switch {
+	case err != nil && !missing:
+		return 0, Result{}, err
+	case missing || !s.head.tombstone && s.agg.Job.Rev < entry.Rev:
+		return l.fireEarly(ctx, entry, s)
+	case s.head.tombstone:
+		return l.firePurged(ctx, entry)
+	case s.head.entry != entry.ref():
+		// The entry may be the timer that re-runs unfinished post-commit work.
+		if err := l.projectAgain(ctx, s); err != nil {
+			return 0, Result{}, err
+		}
+		if s.agg.Job.State.Terminal() {
+			// An accept that lost the race for this job may have taken its slot after
+			// the end of the job freed it.
+			if err := l.freeReserved(ctx, l.slotKey(entry.reserved.slot), entry.JobID); err != nil {
+				return 0, Result{}, err
+			}
+		}
+		return Stale, Result{}, l.drop(ctx, entry)
+	case s.agg.Job.State.Terminal():
+		if err := l.finishEnd(ctx, s); err != nil {
+			return 0, Result{}, err
+		}
+		return Finished, Result{Job: s.agg}, l.drop(ctx, entry)
 	}
-	if r.Kind == Timer {
-		return !r.Due.After(wake.Due)
+	restored, err := l.restoreHint(ctx, s)
+	if err != nil {
+		return 0, Result{}, err
 	}
-	return r.Due.Equal(wake.Due)
+	if restored {
+		l.restored.Add(1)
+	}
+	result, err := l.change(ctx, entry.JobID, s, event, &options{actor: ActorSystem, entry: &entry})
+	if err != nil {
+		return 0, Result{}, err
+	}
+	return Acted, result, nil
+}
+
+// fireEarly leaves an entry alone whose change may still commit. After the grace it
+// first makes that change impossible; the next pass then deletes the entry. s is nil
+// if the job is missing.
+func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (FireOutcome, Result, error) {
+	if time.Since(entry.Due) < orphanGrace {
+		return Early, Result{}, nil
+	}
+	if s == nil && entry.reserved.claim == "" {
+		// Only an accept writes an entry before its job exists: this job is purged.
+		return l.firePurged(ctx, entry)
+	}
+	var err error
+	if s == nil {
+		_, err = l.insertTombstone(ctx, entry.JobID)
+	} else {
+		_, err = l.change(ctx, entry.JobID, s, statemachine.DeadlinePassed{}, &options{actor: ActorSystem})
+	}
+	return Orphaned, Result{}, err
+}
+
+// firePurged deletes an entry of a purged or abandoned job, with its reservations
+// and with projections that a process may have written after the purge.
+func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Result, error) {
+	for _, key := range []tablestore.Key{
+		l.claimKey(entry.TenantID, entry.reserved.claim), l.slotKey(entry.reserved.slot),
+	} {
+		if err := l.freeReserved(ctx, key, entry.JobID); err != nil {
+			return 0, Result{}, err
+		}
+	}
+	if err := l.deleteProjections(ctx, &statemachine.Job{ID: entry.JobID, TenantID: entry.TenantID}); err != nil {
+		return 0, Result{}, err
+	}
+	return Stale, Result{}, l.drop(ctx, entry)
+}
+
+// drop deletes an entry that is of no more use.
+func (l *Ledger) drop(ctx context.Context, entry Entry) error {
+	if _, err := l.store.Commit(ctx, tablestore.Batch{l.discardEntry(entry.JobID, entry.ref())}); err != nil {
+		return fmt.Errorf("delete a schedule entry of job %s: %w", entry.JobID, err)
+	}
+	return nil
+}
+
+// insertTombstone makes the accept of a missing job impossible. It returns false if
+// the job exists after all.
+func (l *Ledger) insertTombstone(ctx context.Context, jobID string) (bool, error) {
+	_, err := l.store.Commit(ctx, tablestore.Batch{{
+		Verb: tablestore.Insert, Key: l.jobKey(jobID, rowJob),
+		Properties: encodeJob(&statemachine.Job{ID: jobID}, &head{tombstone: true}, nil),
+	}})
+	if errors.Is(err, tablestore.ErrConflict) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("insert a tombstone for job %s: %w", jobID, err)
+	}
+	return true, nil
+}
+
+// freeReserved deletes a claim or a slot if it names the job.
+func (l *Ledger) freeReserved(ctx context.Context, key tablestore.Key, jobID string) error {
+	if key.Row == "" {
+		return nil
+	}
+	row, err := l.ownRow(ctx, key, jobID)
+	if err == nil && row.ETag != "" {
+		_, err = l.deleteVersion(ctx, key, row.ETag)
+	}
+	return err
+}
+
+// ownRow returns a claim or a slot if it names the job, else the zero row.
+func (l *Ledger) ownRow(ctx context.Context, key tablestore.Key, jobID string) (tablestore.Row, error) {
+	row, err := l.store.Get(ctx, key)
+	if errors.Is(err, tablestore.ErrNotFound) {
+		return tablestore.Row{}, nil
+	}
+	if err != nil {
+		return tablestore.Row{}, fmt.Errorf("read a reservation of job %s: %w", jobID, err)
+	}
+	if row.Properties.Get(columnJob).String() != jobID {
+		return tablestore.Row{}, nil
+	}
+	return row, nil
+}
+
+// deleteVersion deletes a row under its version. It returns false if another
+// process has changed or deleted the row.
+func (l *Ledger) deleteVersion(ctx context.Context, key tablestore.Key, tag tablestore.ETag) (bool, error) {
+	_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: tag}})
+	if errors.Is(err, tablestore.ErrConflict) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("delete %s: %w", key, err)
+	}
+	return true, nil
 }

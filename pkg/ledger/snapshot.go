@@ -11,26 +11,23 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
-// ErrJobNotFound is returned for a job that does not exist, or that belongs to
-// another tenant than the one who asks.
+// ErrJobNotFound is returned for a job that does not exist or belongs to another
+// tenant.
 var ErrJobNotFound = errors.New("job not found")
 
-// snapshot is an aggregate as it was loaded, with what its rows' writes need.
+// snapshot is an aggregate as it was loaded, with the rows whose versions its
+// writes need.
 type snapshot struct {
-	agg    statemachine.Aggregate
-	head   head
-	job    tablestore.Row
-	steps  []tablestore.Row
-	outbox tablestore.Row
-	// outboxes are the rows of all attempts, outbox among them.
-	outboxes []tablestore.Row
+	agg      statemachine.Aggregate
+	head     head
+	job      tablestore.Row
+	steps    []tablestore.Row
+	outbox   tablestore.Row   // of the active attempt
+	outboxes []tablestore.Row // of all attempts
 	// open is the open work item with its row, nil if the job has none.
 	open    *workitem.Record
 	openRow tablestore.Row
 }
-
-// jobID is the id of the job that was loaded.
-func (s *snapshot) jobID() string { return s.agg.Job.ID }
 
 // queued reports whether the job's active attempt waits in the pull queue.
 func (s *snapshot) queued() bool {
@@ -38,87 +35,117 @@ func (s *snapshot) queued() bool {
 	return queued
 }
 
-// load reads a job by one scan of its partition's short range. A tombstone is
-// returned as a snapshot with head.tombstone.
+// carries reports whether the job's open item has that id and attempt.
+func (s *snapshot) carries(workID string, attemptNo int) bool {
+	return s.open != nil && s.open.WorkID == workID && s.open.AttemptNo == attemptNo
+}
+
+// load reads a job by one scan. A tombstone is a snapshot with head.tombstone.
 func (l *Ledger) load(ctx context.Context, jobID string) (*snapshot, error) {
-	rows, err := l.jobRows(ctx, jobID)
-	if err != nil {
-		return nil, fmt.Errorf("load job %s: %w", jobID, err)
-	}
-	s := &snapshot{outboxes: make([]tablestore.Row, 0, 4)}
-	for i := range rows {
-		switch kind, _, _ := strings.Cut(rows[i].Key.Row, ":"); kind {
-		case rowJob:
-			s.job = rows[i]
-		case rowOutbox:
-			s.outboxes = append(s.outboxes, rows[i])
-		case rowStep:
-			s.steps = append(s.steps, rows[i])
-		case rowOpenItem:
-			s.openRow = rows[i]
-		}
-	}
-	if s.job.ETag == "" {
+	rows, err := l.scanJob(ctx, jobID)
+	if err == nil && (len(rows) == 0 || rows[0].Key.Row != rowJob) {
 		return nil, ErrJobNotFound
 	}
-	if err := s.decode(l); err != nil {
+	var s *snapshot
+	if err == nil {
+		s, err = l.decodeRows(rows)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("load job %s: %w", jobID, err)
 	}
 	return s, nil
 }
 
-// decode turns the rows into the aggregate.
-func (s *snapshot) decode(l *Ledger) error {
-	if err := decodeJob(&s.job, &s.agg.Job, &s.head); err != nil || s.head.tombstone {
+// loadExisting is load, but returns [ErrJobNotFound] for a tombstone.
+func (l *Ledger) loadExisting(ctx context.Context, jobID string) (*snapshot, error) {
+	s, err := l.load(ctx, jobID)
+	if err == nil && s.head.tombstone {
+		return nil, ErrJobNotFound
+	}
+	return s, err
+}
+
+// scanJob reads the rows from which a job is loaded, all at one revision. A store
+// may split a scan into pages anywhere, and a change that commits between two pages
+// would be visible in the second alone. Each change but a heartbeat writes the Job
+// row, which is on the first page, so that row tells.
+func (l *Ledger) scanJob(ctx context.Context, jobID string) ([]tablestore.Row, error) {
+	query := tablestore.Query{
+		Table: l.tables.Ledger, Partition: tablestore.Escape(jobID),
+		From: rowJob, To: tablestore.PrefixEnd(rowStep + ":"),
+	}
+	var rows []tablestore.Row
+	err := tablestore.Retry(ctx, l.cfg.Random, func() error {
+		page, err := l.store.Scan(ctx, query)
+		rows = page.Rows
+		if err != nil || page.Next == "" {
+			return err
+		}
+		rest := query
+		rest.Continue = page.Next
+		more, err := tablestore.ScanAll(ctx, l.store, rest)
+		if rows = append(rows, more...); err != nil || len(rows) == 0 {
+			return err
+		}
+		job, err := l.store.Get(ctx, rows[0].Key)
+		if errors.Is(err, tablestore.ErrNotFound) || err == nil && job.ETag != rows[0].ETag {
+			return tablestore.ErrConflict
+		}
 		return err
+	})
+	return rows, err
+}
+
+// decodeRows reads the job from its rows, of which the Job row is the first.
+func (l *Ledger) decodeRows(rows []tablestore.Row) (*snapshot, error) {
+	s := &snapshot{job: rows[0], outboxes: make([]tablestore.Row, 0, 4)}
+	if err := decodeJob(&s.job, &s.agg.Job, &s.head); err != nil || s.head.tombstone {
+		return s, err
+	}
+	for _, row := range rows[1:] {
+		switch kind, _, _ := strings.Cut(row.Key.Row, ":"); kind {
+		case rowOutbox:
+			s.outboxes = append(s.outboxes, row)
+		case rowStep:
+			s.steps = append(s.steps, row)
+		case rowOpenItem:
+			s.open, s.openRow = &workitem.Record{}, row
+			if err := itemCodec.decode(&row, s.open); err != nil {
+				return nil, err
+			}
+		}
 	}
 	s.agg.Steps = make([]statemachine.Step, len(s.steps))
 	for i := range s.steps {
 		if err := stepCodec.decode(&s.steps[i], &s.agg.Steps[i]); err != nil {
-			return err
+			return nil, err
 		}
 		if s.agg.Steps[i].Index != i {
-			return fmt.Errorf("step %d is missing", i)
-		}
-	}
-	if s.openRow.ETag != "" {
-		s.open = &workitem.Record{}
-		if err := itemCodec.decode(&s.openRow, s.open); err != nil {
-			return err
+			return nil, fmt.Errorf("step %d is missing", i)
 		}
 	}
 	active, ok := s.agg.Active()
 	if !ok || s.agg.Steps[active].OutboxID == "" {
-		return nil
+		return s, nil
 	}
-	return s.decodeOutbox(l, s.agg.Steps[active].OutboxID)
-}
-
-// decodeOutbox finds the row of the active attempt.
-func (s *snapshot) decodeOutbox(l *Ledger, outboxID string) error {
-	id, err := ParseOutboxID(outboxID)
+	id, err := ParseOutboxID(s.agg.Steps[active].OutboxID)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	key := l.outboxKey(s.agg.Job.ID, id)
-	for i := range s.outboxes {
-		if s.outboxes[i].Key.Row != key.Row {
-			continue
+	for _, row := range s.outboxes {
+		if row.Key.Row == l.itemKey(rowOutbox, id).Row {
+			s.outbox, s.agg.Outbox = row, &statemachine.Outbox{}
+			return s, outboxCodec.decode(&s.outbox, s.agg.Outbox)
 		}
-		s.outbox, s.agg.Outbox = s.outboxes[i], &statemachine.Outbox{}
-		return outboxCodec.decode(&s.outbox, s.agg.Outbox)
 	}
-	return fmt.Errorf("outbox row %s is missing", outboxID)
+	return nil, fmt.Errorf("outbox row %s is missing", s.agg.Steps[active].OutboxID)
 }
 
 // Job returns the job with its steps. It returns [ErrJobNotFound].
 func (l *Ledger) Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error) {
-	s, err := l.load(ctx, jobID)
+	s, err := l.loadExisting(ctx, jobID)
 	if err != nil {
 		return nil, err
-	}
-	if s.head.tombstone {
-		return nil, ErrJobNotFound
 	}
 	return &s.agg, nil
 }
@@ -128,17 +155,16 @@ func (l *Ledger) Payload(ctx context.Context, jobID string) ([]byte, error) {
 	return l.large(ctx, l.jobKey(jobID, rowCommand), "payload")
 }
 
-// Directive returns the bytes of an attempt's directive, as they were made
-// with it.
+// Directive returns the bytes of an attempt's directive, as they were composed.
 func (l *Ledger) Directive(ctx context.Context, jobID string, stepIndex, attemptNo int) ([]byte, error) {
-	return l.large(ctx, l.directiveKey(jobID, stepIndex, attemptNo), "directive")
+	return l.large(ctx, l.attemptKey(rowDirective, jobID, stepIndex, attemptNo), "directive")
 }
 
 // large reads one large value of a row.
 func (l *Ledger) large(ctx context.Context, key tablestore.Key, name string) ([]byte, error) {
 	row, err := l.store.Get(ctx, key)
 	if errors.Is(err, tablestore.ErrNotFound) {
-		err = ErrJobNotFound // It is being purged.
+		err = ErrJobNotFound // A purge has deleted the row.
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s of job %s: %w", key.Row, key.Partition, err)

@@ -12,12 +12,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// rowWebhook lies outside of the range that loading a job scans.
-const rowWebhook = "WEBHOOK"
-
-// indexUndelivered lists the webhooks that were given up, newest job first: all of
-// them, and behind the tenant's name those of one. So the page of a tenant is read,
-// and ends, at rows that are its own.
+// indexUndelivered lists the abandoned webhooks, newest job first: of all tenants in
+// one partition, and of each tenant in another, so that a page of one tenant reads
+// no rows of others.
 const indexUndelivered = "undelivered"
 
 // WebhookState is the state of a webhook. All but PENDING are final until an
@@ -41,8 +38,8 @@ type WebhookRow struct {
 	URL      string
 	State    WebhookState
 	Attempts int
-	// NextAttemptAt is when it is sent again, while PENDING. While a process sends
-	// it, it lies behind the end of that attempt.
+	// NextAttemptAt is the time of the next attempt, while PENDING. During an attempt
+	// it is after the end of that attempt.
 	NextAttemptAt time.Time
 	LastStatus    int // HTTP status of the last attempt, 0 for none
 	LastError     string
@@ -53,8 +50,7 @@ type WebhookRow struct {
 	loaded tablestore.Properties
 }
 
-// webhookName are the columns that name a webhook, all that the list of undelivered
-// ones holds of it.
+// webhookName holds the columns that name a webhook.
 var webhookName = []column[WebhookRow]{
 	text(columnJob, func(w *WebhookRow) *string { return &w.JobID }),
 	integer("index", func(w *WebhookRow) *int { return &w.Index }),
@@ -78,7 +74,7 @@ var (
 // ID is the webhook's id, the same for each attempt.
 func (w *WebhookRow) ID() string { return w.JobID + "." + strconv.Itoa(w.Index) }
 
-// ParseWebhookID takes an id apart.
+// ParseWebhookID parses an id such as "<job id>.0".
 func ParseWebhookID(id string) (jobID string, index int, err error) {
 	jobID, number, ok := cutLast(id)
 	index, err = strconv.Atoi(number)
@@ -89,21 +85,21 @@ func ParseWebhookID(id string) (jobID string, index int, err error) {
 }
 
 func (l *Ledger) webhookKey(jobID string, index int) tablestore.Key {
-	return l.jobKey(jobID, rowWebhook, tablestore.Pad(int64(index), 2))
+	return l.jobKey(jobID, rowWebhook, tablestore.Pad(index, 2))
 }
 
-// undeliveredKeys address the index rows of a webhook that was given up: in the
-// list of all tenants, and in that of its own.
+// undeliveredKeys addresses the index rows of an abandoned webhook: in the list of
+// all tenants, and in that of its tenant.
 func (l *Ledger) undeliveredKeys(tenantID, jobID string, index int) []tablestore.Key {
-	row := tablestore.Join(tablestore.Pad(newestFirst-IDTime(jobID).UnixMilli(), 13), jobID, strconv.Itoa(index))
+	row := indexRow(jobID) + ":" + strconv.Itoa(index)
 	return []tablestore.Key{
 		{Table: l.tables.Index, Partition: undeliveredOf(""), Row: row},
 		{Table: l.tables.Index, Partition: undeliveredOf(tenantID), Row: row},
 	}
 }
 
-// undeliveredOf is the partition of a tenant's webhooks that were given up, or of
-// all with an empty text.
+// undeliveredOf returns the partition of a tenant's abandoned webhooks, or of all if
+// tenantID is empty.
 func undeliveredOf(tenantID string) string {
 	if tenantID == "" {
 		return indexUndelivered
@@ -111,14 +107,18 @@ func undeliveredOf(tenantID string) string {
 	return tablestore.Join(indexUndelivered, tenantID)
 }
 
-// entry is the schedule entry that stands for the webhook.
+// undelivered reports whether the webhook was abandoned.
+func (w *WebhookRow) undelivered() bool {
+	return w.State == WebhookExhausted || w.State == WebhookRefused
+}
+
+// entry is the schedule entry of the webhook's next attempt.
 func (w *WebhookRow) entry() entryRef {
 	return entryRef{Kind: Webhook, Due: w.NextAttemptAt, Nonce: strconv.Itoa(w.Index)}
 }
 
-// announce are the writes that have an ended job announced, each URL by itself:
-// its row and its entry. The row is inserted, so that to do it again changes
-// nothing.
+// announce writes the webhooks of an ended job: for each URL a row and an entry. Rows
+// are inserted, so that a repeat changes nothing.
 func (l *Ledger) announce(job *statemachine.Job) (rows, entries tablestore.Stage) {
 	for i, url := range job.CallbackURLs {
 		w := &WebhookRow{
@@ -126,7 +126,7 @@ func (l *Ledger) announce(job *statemachine.Job) (rows, entries tablestore.Stage
 			NextAttemptAt: job.CompletedAt, CreatedAt: job.CompletedAt, UpdatedAt: job.CompletedAt,
 		}
 		rows = append(rows, tablestore.Batch{{
-			Verb: tablestore.Insert, Key: l.webhookKey(job.ID, i), Properties: encodeWebhook(w),
+			Verb: tablestore.Insert, Key: l.webhookKey(job.ID, i), Properties: webhookCodec.encode(w, nil),
 		}})
 		put := l.putEntry(&statemachine.Aggregate{Job: *job}, w.entry(), reservation{})
 		entries = append(entries, tablestore.Batch{put})
@@ -134,20 +134,10 @@ func (l *Ledger) announce(job *statemachine.Job) (rows, entries tablestore.Stage
 	return rows, entries
 }
 
-// announceAgain does what [Ledger.announce] asks for after a crash: a row that
-// is there already is left alone, with its entry.
-func (l *Ledger) announceAgain(ctx context.Context, job *statemachine.Job) error {
-	rows, entries := l.announce(job)
-	for i, row := range rows {
-		// The entry first: without its row it stands for nothing.
-		for _, batch := range []tablestore.Batch{entries[i], row} {
-			_, err := l.store.Commit(ctx, batch)
-			if err != nil && !errors.Is(err, tablestore.ErrConflict) {
-				return fmt.Errorf("announce the end of job %s: %w", job.ID, err)
-			}
-		}
-	}
-	return nil
+func decodeWebhook(row *tablestore.Row) (WebhookRow, error) {
+	w := WebhookRow{tag: row.ETag, loaded: row.Properties}
+	err := webhookCodec.decode(row, &w)
+	return w, err
 }
 
 // Webhooks returns the webhooks of a job by index, none before it has ended. It
@@ -156,10 +146,7 @@ func (l *Ledger) Webhooks(ctx context.Context, jobID string) ([]WebhookRow, erro
 	if _, err := l.Job(ctx, jobID); err != nil {
 		return nil, err
 	}
-	rows, err := tablestore.ScanAll(ctx, l.store, tablestore.Query{
-		Table: l.tables.Ledger, Partition: tablestore.Escape(jobID),
-		From: rowWebhook + ":", To: tablestore.PrefixEnd(rowWebhook + ":"),
-	})
+	rows, err := tablestore.ScanAll(ctx, l.store, rowsOf(l.jobKey(jobID, rowWebhook)))
 	if err != nil {
 		return nil, fmt.Errorf("read the webhooks of job %s: %w", jobID, err)
 	}
@@ -172,8 +159,8 @@ func (l *Ledger) Webhooks(ctx context.Context, jobID string) ([]WebhookRow, erro
 	return found, nil
 }
 
-// webhook reads one webhook, and the job that it announces. It returns
-// [ErrJobNotFound] where either is missing.
+// webhook reads one webhook and its job. It returns [ErrJobNotFound] if either is
+// missing.
 func (l *Ledger) webhook(ctx context.Context, jobID string, index int) (*WebhookRow, *statemachine.Aggregate, error) {
 	agg, err := l.Job(ctx, jobID)
 	if err != nil {
@@ -190,9 +177,9 @@ func (l *Ledger) webhook(ctx context.Context, jobID string, index int) (*Webhook
 	return &w, agg, err
 }
 
-// TakeWebhook claims a due webhook for one attempt: until hold has passed nobody
-// else sends it. It returns nil for an entry that stands for nothing, which is
-// deleted, and after a lost race.
+// TakeWebhook claims a due webhook for one attempt: no other process sends it until
+// hold has passed. It returns nil after a lost race, and for a stale entry, which it
+// deletes.
 func (l *Ledger) TakeWebhook(ctx context.Context, entry Entry, hold time.Duration,
 ) (*WebhookRow, *statemachine.Aggregate, error) {
 	index, err := strconv.Atoi(entry.Nonce)
@@ -200,13 +187,14 @@ func (l *Ledger) TakeWebhook(ctx context.Context, entry Entry, hold time.Duratio
 		return nil, nil, fmt.Errorf("webhook entry of job %s: %w", entry.JobID, err)
 	}
 	w, agg, err := l.webhook(ctx, entry.JobID, index)
-	if errors.Is(err, ErrJobNotFound) {
-		return nil, nil, l.dropOld(ctx, entry)
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrJobNotFound) && time.Since(entry.Due) < orphanGrace:
+		return nil, nil, nil // The row may still be written.
+	case errors.Is(err, ErrJobNotFound):
+		return nil, nil, l.drop(ctx, entry)
+	case err != nil:
 		return nil, nil, err
-	}
-	if w.State != WebhookPending || w.entry() != entry.ref() {
+	case w.State != WebhookPending || w.entry() != entry.ref():
 		return nil, nil, l.drop(ctx, entry)
 	}
 	next := *w
@@ -218,16 +206,8 @@ func (l *Ledger) TakeWebhook(ctx context.Context, entry Entry, hold time.Duratio
 	return &next, agg, nil
 }
 
-// dropOld deletes an entry without a row once the row can not come any more.
-func (l *Ledger) dropOld(ctx context.Context, entry Entry) error {
-	if time.Since(entry.Due) < orphanGrace {
-		return nil
-	}
-	return l.drop(ctx, entry)
-}
-
-// SettleWebhook writes what became of an attempt: next is the webhook as it is to
-// be, with the same id. It reports false where somebody else moved it meanwhile.
+// SettleWebhook records the outcome of an attempt. next is the webhook's new state,
+// with the same id. It returns false if another process has changed it since.
 func (l *Ledger) SettleWebhook(ctx context.Context, taken, next *WebhookRow) (bool, error) {
 	agg, err := l.Job(ctx, taken.JobID)
 	if err != nil {
@@ -236,8 +216,8 @@ func (l *Ledger) SettleWebhook(ctx context.Context, taken, next *WebhookRow) (bo
 	return l.moveWebhook(ctx, agg, taken, next)
 }
 
-// ReplayWebhook starts the attempts of a webhook anew, at once. It returns
-// [ErrJobNotFound], and false where the webhook waits for an attempt already.
+// ReplayWebhook starts the attempts of a webhook again, at once. It returns
+// [ErrJobNotFound], and false if the webhook is PENDING already.
 func (l *Ledger) ReplayWebhook(ctx context.Context, id string) (*WebhookRow, bool, error) {
 	jobID, index, err := ParseWebhookID(id)
 	if err != nil {
@@ -245,7 +225,7 @@ func (l *Ledger) ReplayWebhook(ctx context.Context, id string) (*WebhookRow, boo
 	}
 	var w *WebhookRow
 	replayed := false
-	err = tablestore.Retry(ctx, l.random, func() error {
+	err = tablestore.Retry(ctx, l.cfg.Random, func() error {
 		old, agg, err := l.webhook(ctx, jobID, index)
 		if w = old; err != nil || old.State == WebhookPending {
 			return err
@@ -263,13 +243,11 @@ func (l *Ledger) ReplayWebhook(ctx context.Context, id string) (*WebhookRow, boo
 	return w, replayed, err
 }
 
-// moveWebhook writes a webhook under its version: what makes it findable first,
-// what no longer stands for it last. It reports false after a lost race.
+// moveWebhook writes a webhook under its version: new entries and index rows before
+// it, deletions of obsolete ones after it. It returns false after a lost race.
 func (l *Ledger) moveWebhook(ctx context.Context, agg *statemachine.Aggregate, old, next *WebhookRow) (bool, error) {
 	next.UpdatedAt = tablestore.Now()
-	change := tablestore.Change{Commit: tablestore.Batch{{
-		Verb: tablestore.Replace, Key: l.webhookKey(old.JobID, old.Index), ETag: old.tag, Properties: encodeWebhook(next),
-	}}}
+	key := l.webhookKey(old.JobID, old.Index)
 	var before, after tablestore.Stage
 	if next.State == WebhookPending {
 		before = append(before, tablestore.Batch{l.putEntry(&statemachine.Aggregate{Job: agg.Job}, next.entry(), reservation{})})
@@ -286,26 +264,26 @@ func (l *Ledger) moveWebhook(ctx context.Context, agg *statemachine.Aggregate, o
 			after = append(after, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
 		}
 	}
-	change.Pre, change.Post = stages(before), stages(after)
-	applied, err := tablestore.Apply(ctx, l.store, change)
+	applied, err := tablestore.Apply(ctx, l.store, tablestore.Change{
+		Pre: stages(before),
+		Commit: tablestore.Batch{{
+			Verb: tablestore.Replace, Key: key, ETag: old.tag, Properties: webhookCodec.encode(next, next.loaded),
+		}},
+		Post: stages(after),
+	})
 	if errors.Is(err, tablestore.ErrConflict) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("write webhook %s: %w", old.ID(), err)
 	}
-	next.tag = applied.ETags[change.Commit[0].Key]
+	next.tag = applied.ETags[key]
 	return true, nil
 }
 
-// undelivered reports whether the webhook was given up.
-func (w *WebhookRow) undelivered() bool {
-	return w.State == WebhookExhausted || w.State == WebhookRefused
-}
-
-// Undelivered returns one page of the webhooks that were given up, of one tenant
-// where it is not empty, and what to continue after, empty at the end. Of a tenant's
-// webhooks nothing but these is read, and the end of a page tells of no others.
+// Undelivered returns one page of the abandoned webhooks, of one tenant or, if
+// tenantID is empty, of all, and the start of the next page, empty at the end. It
+// reads no rows of other tenants, and a page's end discloses none.
 func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, after string) ([]WebhookRow, string, error) {
 	page, err := l.store.Scan(ctx, tablestore.Query{
 		Table: l.tables.Index, Partition: undeliveredOf(tenantID), Limit: limit, Continue: after,
@@ -329,14 +307,4 @@ func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, af
 		found = append(found, *w)
 	}
 	return found, page.Next, nil
-}
-
-// encodeWebhook makes a webhook's row.
-func encodeWebhook(w *WebhookRow) tablestore.Properties { return webhookCodec.encode(w, w.loaded) }
-
-// decodeWebhook reads a webhook's row.
-func decodeWebhook(row *tablestore.Row) (WebhookRow, error) {
-	w := WebhookRow{tag: row.ETag, loaded: row.Properties}
-	err := webhookCodec.decode(row, &w)
-	return w, err
 }

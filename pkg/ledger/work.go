@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -17,17 +16,18 @@ import (
 type Verb struct {
 	Operation lifecycle.Operation
 	Request   lifecycle.Request
-	// Event is what the verb is to the job, of the item as it is now. Required.
+	// Event returns the event that the verb is for the job, given the item as it is
+	// now. Required.
 	Event func(item *lifecycle.Item, now time.Time) statemachine.Event
-	// Sees says whether the caller may know of an item of that tenant and service; any
-	// other is not there. Optional.
+	// Sees reports whether the caller may see an item of that tenant and service. Any
+	// other item is not found. Optional.
 	Sees func(tenantID, service string) bool
 }
 
-// Work carries a verb out on an item: on one load of the job, the policy of the
-// queue is asked first (owner, rev, status, repeat), then the state machine, and
-// both change in one commit. A request that was carried out before is answered
-// with the item as it is now, and [statemachine.Duplicate].
+// Work applies a verb to an item. It loads the job, asks the policy of the queue
+// (owner, rev, status, repeat), then the state machine, and commits both changes
+// together. A repeated request is answered with the item as it is now, and
+// [statemachine.Duplicate].
 //
 // The errors are those of [Ledger.Change] and the lifecycle's refusals;
 // [lifecycle.ErrNotFound] is returned for an unknown item too.
@@ -54,14 +54,22 @@ type verb struct {
 	claim  *Claim // nil for any other verb
 }
 
-// admit asks the policy of the queue, on the item as the job shows it. repeat says
-// that the request was carried out before.
+// request returns the verb's request. A claim accepts any rev of the item that is
+// queued under the hint.
+func (v *verb) request(item *lifecycle.Item) lifecycle.Request {
+	request := v.Request
+	if v.claim != nil {
+		request.ExpectedRev = item.Rev
+	}
+	return request
+}
+
+// admit asks the policy of the queue about the item as the job shows it. repeat says
+// that the request was executed before.
 func (l *Ledger) admit(ctx context.Context, s *snapshot, v *verb) (item lifecycle.Item, repeat bool, err error) {
-	record := s.open
-	if record == nil || record.WorkID != v.workID {
-		if record, err = l.endedItem(ctx, v.id); err != nil {
-			return item, false, err
-		}
+	record, err := l.itemRecord(ctx, s, v.workID, v.id)
+	if err != nil {
+		return item, false, err
 	}
 	item = workitem.View(&s.agg, record)
 	if v.Sees != nil && !v.Sees(item.TenantID, item.Service) {
@@ -75,43 +83,16 @@ func (l *Ledger) admit(ctx context.Context, s *snapshot, v *verb) (item lifecycl
 		return item, true, nil
 	case record.Removed && !repeat:
 		return item, false, lifecycle.ErrNotFound
-	case err != nil || repeat:
-		return item, repeat, err
 	}
-	return item, false, nil
+	return item, repeat, err
 }
 
-// request is the verb's request. A claim asks for the item at whatever rev it has
-// while it is queued under the hint.
-func (v *verb) request(item *lifecycle.Item) lifecycle.Request {
-	request := v.Request
-	if v.claim != nil {
-		request.ExpectedRev = item.Rev
+// itemRecord returns the item's record: of the open item from the snapshot, of any
+// other from its row.
+func (l *Ledger) itemRecord(ctx context.Context, s *snapshot, workID string, id OutboxID) (*workitem.Record, error) {
+	if s.open != nil && s.open.WorkID == workID {
+		return s.open, nil
 	}
-	return request
-}
-
-// askOf is what a work item has to know of the event that moves its job.
-func askOf(event statemachine.Event) workitem.Ask {
-	result, ok := event.(statemachine.Result)
-	if !ok {
-		return workitem.Ask{}
-	}
-	return workitem.Ask{GaveOutput: len(result.OutputRef) > 0, GaveResult: len(result.ResultRef) > 0}
-}
-
-// itemAfter is the item of that id as the change leaves it.
-func (p *planner) itemAfter(workID string) lifecycle.Item {
-	for _, record := range []*workitem.Record{p.moves.Open, p.moves.Ended} {
-		if record != nil && record.WorkID == workID {
-			return workitem.View(&p.d.After, record)
-		}
-	}
-	return lifecycle.Item{}
-}
-
-// endedItem reads the record of an item that is not open.
-func (l *Ledger) endedItem(ctx context.Context, id OutboxID) (*workitem.Record, error) {
 	row, err := l.store.Get(ctx, l.itemKey(rowItem, id))
 	if errors.Is(err, tablestore.ErrNotFound) {
 		return nil, lifecycle.ErrNotFound
@@ -120,8 +101,7 @@ func (l *Ledger) endedItem(ctx context.Context, id OutboxID) (*workitem.Record, 
 		return nil, fmt.Errorf("read a work item of job %s: %w", id.JobID, err)
 	}
 	var record workitem.Record
-	err = itemCodec.decode(&row, &record)
-	return &record, err
+	return &record, itemCodec.decode(&row, &record)
 }
 
 // Item returns a work item. It returns [lifecycle.ErrNotFound], also for an item
@@ -131,18 +111,16 @@ func (l *Ledger) Item(ctx context.Context, workID string) (lifecycle.Item, error
 	if err != nil {
 		return lifecycle.Item{}, lifecycle.ErrNotFound
 	}
-	s, err := l.load(ctx, id.JobID)
-	switch {
-	case errors.Is(err, ErrJobNotFound), err == nil && s.head.tombstone:
+	s, err := l.loadExisting(ctx, id.JobID)
+	if errors.Is(err, ErrJobNotFound) {
 		return lifecycle.Item{}, lifecycle.ErrNotFound
-	case err != nil:
+	}
+	if err != nil {
 		return lifecycle.Item{}, err
 	}
-	record := s.open
-	if record == nil || record.WorkID != workID {
-		if record, err = l.endedItem(ctx, id); err != nil {
-			return lifecycle.Item{}, err
-		}
+	record, err := l.itemRecord(ctx, s, workID, id)
+	if err != nil {
+		return lifecycle.Item{}, err
 	}
 	if record.Removed {
 		return lifecycle.Item{}, lifecycle.ErrNotFound
@@ -162,33 +140,4 @@ func (l *Ledger) ItemDirective(ctx context.Context, item *lifecycle.Item) ([]byt
 		err = lifecycle.ErrNotFound
 	}
 	return directive, err
-}
-
-// ItemHistory returns an item's moves in the order of their revs: those of the
-// job's journal, and its heartbeats. It is empty for an unknown item; for text that
-// is no work id it returns [lifecycle.ErrNotFound].
-func (l *Ledger) ItemHistory(ctx context.Context, workID string) ([]lifecycle.Event, error) {
-	id, err := ParseOutboxID(workID)
-	if err != nil {
-		return nil, lifecycle.ErrNotFound
-	}
-	beats, journal := l.itemKey(rowBeat, id), l.jobKey(id.JobID, rowEvent)
-	var events []lifecycle.Event
-	for _, key := range []tablestore.Key{beats, journal} {
-		rows, err := tablestore.ScanAll(ctx, l.store, tablestore.Query{
-			Table: key.Table, Partition: key.Partition, From: key.Row + ":", To: tablestore.PrefixEnd(key.Row + ":"),
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read the history of work item %s: %w", workID, err)
-		}
-		for i := range rows {
-			more, err := decodeMoves(&rows[i], workID)
-			if err != nil {
-				return nil, err
-			}
-			events = append(events, more...)
-		}
-	}
-	slices.SortFunc(events, func(a, b lifecycle.Event) int { return int(a.Rev - b.Rev) })
-	return events, nil
 }
