@@ -198,7 +198,7 @@ func TestAccept_ACrashBeforeTheCommitIsRolledForward(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	var stranded tablestore.Batch
-	b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 		if commits(batch) && stranded == nil {
 			stranded = batch
 			return nil, tablestore.ErrUnavailable

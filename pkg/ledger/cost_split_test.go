@@ -59,18 +59,12 @@ type costly struct {
 func meteredLedger(t *testing.T, bus statemachine.Bus, held *atomic.Bool) (*bundle, func(steps []costly)) {
 	t.Helper()
 	inner, counter := storetest.Counting(memstore.New(memstore.Options{Split: true}))
-	b := reopen(t, &hooked{Store: inner})
-	var err error
-	b.Ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: b.store, Bus: bus, Handoff: b.inbox, Hold: time.Minute,
-		Retention: 720 * time.Hour, KeyTTL: 168 * time.Hour,
+	b := open(t, &hooked{Store: inner}, ledger.Config{
+		Bus: bus, Retention: 720 * time.Hour, KeyTTL: 168 * time.Hour,
 		Held: func(string, string, int) bool { return held.Load() },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	meter := &metered{}
-	b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 		meter.count(func(s *spent) {
 			switch {
 			case commits(batch):

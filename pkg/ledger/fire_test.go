@@ -11,28 +11,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// fireAll fires every due entry and counts how they stood.
-func (b *bundle) fireAll(t *testing.T) map[ledger.FireOutcome]int {
-	t.Helper()
-	standings := map[ledger.FireOutcome]int{}
-	for _, kind := range ledger.Kinds {
-		for shard := range b.Shards() {
-			page, _, err := b.Due(t.Context(), kind, shard, time.Now(), 1000, "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, entry := range page {
-				standing, _, err := b.Fire(t.Context(), entry, statemachine.DeadlinePassed{})
-				if err != nil {
-					t.Fatalf("fire: %v", err)
-				}
-				standings[standing]++
-			}
-		}
-	}
-	return standings
-}
-
 func TestFire_ADeadlineIsActedOnOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -85,7 +63,7 @@ func TestFire_WhatFollowsAJobsEndIsDoneAfterACrash(t *testing.T) {
 		cmd.Limit = 1
 		id := b.mustAccept(t, cmd).Job.ID
 		var crashed atomic.Bool // The batches of a stage come side by side.
-		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			if crashed.Load() && !commits(batch) {
 				return nil, tablestore.ErrUnavailable
 			}
@@ -120,18 +98,7 @@ func TestFire_AnAcceptThatNeverCameIsBuried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		var late tablestore.Batch
-		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
-			if commits(batch) {
-				late = batch
-				return nil, tablestore.ErrUnavailable
-			}
-			return commit()
-		})
-		if _, err := b.Accept(t.Context(), command("h")); err == nil {
-			t.Fatal("the accept was meant to fail")
-		}
-		b.store.set(nil)
+		late := b.loseAccept(t, command("h"))
 		time.Sleep(2 * time.Minute)
 		if got := b.fireAll(t); got[ledger.Early] != 1 {
 			t.Errorf("within the grace: fired %v", got)
@@ -146,7 +113,7 @@ func TestFire_AnAcceptThatNeverCameIsBuried(t *testing.T) {
 		if live := b.live(t); len(live) != 0 {
 			t.Errorf("it still holds a slot: %v", live)
 		}
-		if _, err := b.store.Commit(t.Context(), late); err == nil {
+		if late() == nil {
 			t.Error("the late commit came through")
 		}
 		if again := b.mustAccept(t, command("h")); again.Replayed {
@@ -161,23 +128,12 @@ func TestFire_AnAcceptThatComesAtLastKeepsItsEntry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		var late tablestore.Batch
-		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
-			if commits(batch) {
-				late = batch
-				return nil, tablestore.ErrUnavailable
-			}
-			return commit()
-		})
-		if _, err := b.Accept(t.Context(), command("h")); err == nil {
-			t.Fatal("the accept was meant to fail")
-		}
+		late := b.loseAccept(t, command("h"))
 		time.Sleep(12 * time.Minute)
-		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
-			if late != nil && batch[0].Key.Row == "JOB" { // The tombstone.
-				first := late
-				late = nil
-				if _, err := b.store.Store.Commit(t.Context(), first); err != nil {
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			if batch[0].Key.Row == "JOB" { // The tombstone.
+				b.store.set(nil)
+				if err := late(); err != nil {
 					t.Error(err)
 				}
 			}

@@ -13,12 +13,16 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// hook may fail a commit before it is applied, or take its reply away after.
-type hook func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error)
+// hook may fail a commit before it is applied, or lose its reply after.
+type (
+	hook   func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error)
+	commit func() ([]tablestore.ETag, error)
+)
 
-// hooked is a split store whose commits go through a hook.
+// hooked is a store whose commits go through a hook. It is not atomic.
 type hooked struct {
 	tablestore.Store
 	mu   sync.Mutex
@@ -42,8 +46,8 @@ func (h *hooked) Commit(ctx context.Context, batch tablestore.Batch) ([]tablesto
 	return f(batch, commit)
 }
 
-// gotten is a store on which something happens before the first Get of a row whose
-// partition begins so.
+// gotten is a store that calls meanwhile before the first Get from a partition with
+// that prefix.
 type gotten struct {
 	tablestore.Store
 	prefix    string
@@ -83,24 +87,47 @@ type bundle struct {
 	inbox *inbox
 }
 
-func setup(t *testing.T) *bundle {
-	t.Helper()
-	store := &hooked{Store: memstore.New(memstore.Options{Split: true})}
-	return reopen(t, store)
-}
+// split returns an empty store that is not atomic.
+func split() *hooked { return &hooked{Store: memstore.New(memstore.Options{Split: true})} }
 
-// reopen is another process on the same store.
-func reopen(t *testing.T, store *hooked) *bundle {
+// open returns a process on that store, configured as cfg says.
+func open(t *testing.T, store *hooked, cfg ledger.Config) *bundle {
 	t.Helper()
-	in := &inbox{}
-	l, err := ledger.Open(t.Context(), ledger.Config{
-		Store: store, Bus: statemachine.BusServiceBus, Handoff: in, Shards: 4, Hold: time.Minute,
-		Projector: projectionstest.Projector(t, store),
-	})
-	if err != nil {
+	b := &bundle{store: store, inbox: &inbox{}}
+	cfg.Store, cfg.Handoff, cfg.Hold = store, b.inbox, time.Minute
+	var err error
+	if b.Ledger, err = ledger.Open(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	return &bundle{Ledger: l, store: store, inbox: in}
+	return b
+}
+
+// setup returns a process that publishes to Service Bus, on an empty store.
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	return reopen(t, split())
+}
+
+// reopen returns another such process on the same store.
+func reopen(t *testing.T, store *hooked) *bundle {
+	t.Helper()
+	return open(t, store, ledger.Config{
+		Bus: statemachine.BusServiceBus, Shards: 4, Projector: projectionstest.Projector(t, store),
+	})
+}
+
+// pulling returns a process whose bus is the pull queue.
+func pulling(t *testing.T, store *hooked) *bundle {
+	t.Helper()
+	return open(t, store, ledger.Config{Shards: 1, Retention: time.Hour})
+}
+
+// keeper returns a process that keeps ended jobs for an hour and their keys for two.
+func keeper(t *testing.T, store *hooked, archive func(context.Context, *ledger.Archived) error) *bundle {
+	t.Helper()
+	return open(t, store, ledger.Config{
+		Shards: 1, Retention: time.Hour, KeyTTL: 2 * time.Hour, Archive: archive, Projector: projectionstest.Projector(t, store),
+	})
 }
 
 // command is a command of two steps, with a hash that stands for its content.
@@ -191,3 +218,145 @@ func (b *bundle) live(t *testing.T) []string {
 
 // commits reports whether the batch is the commit of a job's change.
 func commits(batch tablestore.Batch) bool { return batch[0].Key.Table == "luciusledger" }
+
+// fireAll fires every due entry and counts the outcomes.
+func (b *bundle) fireAll(t *testing.T) map[ledger.FireOutcome]int {
+	t.Helper()
+	outcomes := map[ledger.FireOutcome]int{}
+	for _, kind := range ledger.Kinds {
+		for shard := range b.Shards() {
+			page, _, err := b.Due(t.Context(), kind, shard, time.Now(), 1000, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, entry := range page {
+				outcome, _, err := b.Fire(t.Context(), entry, statemachine.DeadlinePassed{})
+				if err != nil {
+					t.Fatalf("fire: %v", err)
+				}
+				outcomes[outcome]++
+			}
+		}
+	}
+	return outcomes
+}
+
+// due are the entries of a kind that are due.
+func (b *bundle) due(t *testing.T, kind ledger.Kind) []ledger.Entry {
+	t.Helper()
+	entries, _, err := b.Due(t.Context(), kind, 0, time.Now(), 100, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+// inspected are the findings at all slots.
+func (b *bundle) inspected(t *testing.T) []ledger.Finding {
+	t.Helper()
+	var all []ledger.Finding
+	for shard := range b.Shards() {
+		found, next, err := b.Inspect(t.Context(), shard, 100, "")
+		if err != nil || next != "" {
+			t.Fatalf("inspect: %q, %v", next, err)
+		}
+		all = append(all, found...)
+	}
+	return all
+}
+
+// discard deletes a row behind the ledger's back.
+func (b *bundle) discard(t *testing.T, key tablestore.Key) {
+	t.Helper()
+	if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hintKinds are the kinds of the fixture's two steps.
+var hintKinds = []ledger.WorkKind{{Service: "ones", StepType: "ONE"}, {Service: "twos", StepType: "TWO"}}
+
+// hints are all rows of the ready index.
+func (b *bundle) hints(t *testing.T) []ledger.Hint {
+	t.Helper()
+	var all []ledger.Hint
+	for _, kind := range hintKinds {
+		hints, more, bad, err := b.ReadyHints(t.Context(), kind, 0, "", "", 100)
+		if err != nil || bad != nil || more {
+			t.Fatalf("hints: %v, %v, more %t", err, bad, more)
+		}
+		all = append(all, hints...)
+	}
+	return all
+}
+
+// take claims the items of the hints, and returns how each hint stood.
+func (b *bundle) take(t *testing.T, request string, start bool, hints ...ledger.Hint) []ledger.Claimed {
+	t.Helper()
+	claimed, err := b.Claim(t.Context(), hints, &ledger.Claim{Owner: "w", RequestID: request, Start: start})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range claimed {
+		if claimed[i].Err != nil {
+			t.Fatal(claimed[i].Err)
+		}
+	}
+	return claimed
+}
+
+// lose has the commit of the job's next change fail while do runs, and returns that
+// commit, to be sent late.
+func (b *bundle) lose(t *testing.T, do func()) (late func() error) {
+	t.Helper()
+	var lost tablestore.Batch
+	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+		if !commits(batch) {
+			return commit()
+		}
+		lost = batch
+		return nil, tablestore.ErrUnavailable
+	})
+	do()
+	b.store.set(nil)
+	if lost == nil {
+		t.Fatal("nothing was committed")
+	}
+	return func() error {
+		_, err := b.store.Commit(t.Context(), lost)
+		return err
+	}
+}
+
+// leaveHints has the deletion of hints fail while do runs, as after a crash.
+func (b *bundle) leaveHints(do func()) {
+	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+		if batch[0].Key.Table == "luciusqueue" && batch[0].Verb == tablestore.Discard {
+			return nil, tablestore.ErrUnavailable
+		}
+		return commit()
+	})
+	do()
+	b.store.set(nil)
+}
+
+// loseAccept is lose for an accept.
+func (b *bundle) loseAccept(t *testing.T, cmd ledger.Command) (late func() error) {
+	t.Helper()
+	return b.lose(t, func() {
+		if _, err := b.Accept(t.Context(), cmd); err == nil {
+			t.Fatal("the accept was meant to fail")
+		}
+	})
+}
+
+// loseResult is lose for the RESULT of a started item.
+func (b *bundle) loseResult(t *testing.T, item *lifecycle.Item) (late func() error) {
+	t.Helper()
+	return b.lose(t, func() {
+		_, _ = b.Change(t.Context(), item.JobID, statemachine.Result{
+			StepID: item.StepID, Pair: statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID},
+			Status: statemachine.ResultSucceeded,
+		})
+	})
+}

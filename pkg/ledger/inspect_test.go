@@ -6,32 +6,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
-
-// inspected are the findings at all slots.
-func (b *bundle) inspected(t *testing.T) []ledger.Finding {
-	t.Helper()
-	var all []ledger.Finding
-	for shard := range b.Shards() {
-		found, next, err := b.Inspect(t.Context(), shard, 100, "")
-		if err != nil || next != "" {
-			t.Fatalf("inspect: %q, %v", next, err)
-		}
-		all = append(all, found...)
-	}
-	return all
-}
-
-// discard deletes a row behind the ledger's back.
-func (b *bundle) discard(t *testing.T, key tablestore.Key) {
-	t.Helper()
-	if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func TestInspect_AJobWithAWayForwardIsFine(t *testing.T) {
 	t.Parallel()
@@ -73,7 +50,7 @@ func TestInspect_FinishesTheEndOfAJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
 		id := b.mustAccept(t, command("a")).Job.ID
-		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			if batch[0].Key.Table == "luciusinflight" {
 				return nil, tablestore.ErrUnavailable
 			}
@@ -99,18 +76,7 @@ func TestInspect_GivesUpOnASlotThatNamesNoJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		var late func() ([]tablestore.ETag, error)
-		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
-			if !commits(batch) {
-				return commit()
-			}
-			late = commit
-			return nil, tablestore.ErrUnavailable
-		})
-		if _, err := b.Accept(t.Context(), command("a")); err == nil {
-			t.Fatal("accepted")
-		}
-		b.store.set(nil)
+		late := b.loseAccept(t, command("a"))
 		if found := b.inspected(t); len(found) != 1 || found[0].Repaired != "" {
 			t.Errorf("at once: %+v", found)
 		}
@@ -118,9 +84,7 @@ func TestInspect_GivesUpOnASlotThatNamesNoJob(t *testing.T) {
 		if found := b.inspected(t); found[0].Repaired == "" || len(b.live(t)) != 0 {
 			t.Errorf("later: %+v", found)
 		}
-		if _, err := late(); err == nil {
-			t.Error("the late commit came through")
-		} else if !errors.Is(err, tablestore.ErrConflict) {
+		if err := late(); !errors.Is(err, tablestore.ErrConflict) {
 			t.Errorf("the late commit: %v", err)
 		}
 	})
@@ -130,7 +94,7 @@ func TestInspect_ReturnsTheStoresErrors(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.mustAccept(t, command("a"))
-	b.store.set(func(tablestore.Batch, func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+	b.store.set(func(tablestore.Batch, commit) ([]tablestore.ETag, error) {
 		return nil, tablestore.ErrUnavailable
 	})
 	for _, entry := range b.entries(t) {

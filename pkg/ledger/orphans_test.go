@@ -20,7 +20,7 @@ func TestAccept_ARefusedDuplicateLeavesNoJobWithoutAClaim(t *testing.T) {
 	other := reopen(t, b.store)
 	cmd := command("a")
 	cmd.Limit = 1
-	b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 		if commits(batch) {
 			b.store.set(nil)
 			if _, err := other.Accept(t.Context(), cmd); !errors.Is(err, ledger.ErrTenantLimit) {
@@ -74,7 +74,7 @@ func TestFire_ASlotThatIsTakenAfterTheEndIsFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
 		met := false
-		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			if batch[0].Key.Table == "luciusinflight" && !met {
 				met = true
 				id := b.mustAccept(t, command("h")).Job.ID

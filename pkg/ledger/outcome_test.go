@@ -34,7 +34,7 @@ func TestChange_AnUnknownOutcomeIsClearedUp(t *testing.T) {
 			id := b.mustAccept(t, command("h")).Job.ID
 			message := b.inbox.last()
 			lost := 0
-			b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+			b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 				if commits(batch) && lost < test.times {
 					lost++
 					return nil, test.lose(commit)
@@ -59,7 +59,7 @@ func TestAccept_AnUnknownOutcomeIsClearedUp(t *testing.T) {
 				t.Parallel()
 				b := setup(t)
 				var lost atomic.Bool // The batches of a stage come side by side.
-				b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+				b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 					if batch[0].Key.Table != table || lost.Swap(true) {
 						return commit()
 					}
@@ -90,7 +90,7 @@ func TestChange_ALostRaceIsDecidedAgain(t *testing.T) {
 	message := b.inbox.last()
 	other := reopen(t, b.store)
 	raced := false
-	b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 		if commits(batch) && !raced {
 			raced = true
 			other.mustChange(t, id, statemachine.Published{OutboxID: message.OutboxID, AttemptNo: message.AttemptNo})
@@ -108,7 +108,7 @@ func TestChange_AnUnavailableStoreChangesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.mustAccept(t, command("h")).Job.ID
-	b.store.set(func(tablestore.Batch, func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+	b.store.set(func(tablestore.Batch, commit) ([]tablestore.ETag, error) {
 		return nil, tablestore.ErrUnavailable
 	})
 	if _, err := b.Change(t.Context(), id, statemachine.Cancel{}); !errors.Is(err, tablestore.ErrUnavailable) {
@@ -186,7 +186,7 @@ func TestAccept_TheLoserLeavesTheSlotThatTheJobHolds(t *testing.T) {
 	cmd.Limit = 1
 	other := reopen(t, b.store)
 	var raced atomic.Bool
-	b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 		switch {
 		case commits(batch) && !raced.Swap(true):
 			other.mustAccept(t, cmd)

@@ -41,14 +41,9 @@ func (s *sketch) Forget(_ context.Context, job *statemachine.Job) error {
 func sketched(t *testing.T) (*bundle, *sketch, *storetest.Faults) {
 	t.Helper()
 	store, faults := storetest.Faulty(memstore.New(memstore.Options{Split: true}))
-	in, projector := &inbox{}, &sketch{}
-	l, err := ledger.Open(t.Context(), ledger.Config{
-		Store: store, Bus: statemachine.BusServiceBus, Handoff: in, Shards: 1, Hold: time.Minute, Projector: projector,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &bundle{Ledger: l, store: &hooked{Store: store}, inbox: in}, projector, faults
+	projector := &sketch{}
+	b := open(t, &hooked{Store: store}, ledger.Config{Bus: statemachine.BusServiceBus, Shards: 1, Projector: projector})
+	return b, projector, faults
 }
 
 // summary is what a revision says, in short.

@@ -10,100 +10,14 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// pulling is a ledger whose bus is the pull queue.
-func pulling(t *testing.T, store *hooked) *bundle {
-	t.Helper()
-	in := &inbox{}
-	l, err := ledger.Open(t.Context(), ledger.Config{
-		Store: store, Handoff: in, Shards: 1, Hold: time.Minute, Retention: time.Hour,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &bundle{Ledger: l, store: store, inbox: in}
-}
-
-func pullSetup(t *testing.T) *bundle {
-	t.Helper()
-	return pulling(t, &hooked{Store: memstore.New(memstore.Options{Split: true})})
-}
-
-// hintKinds are the kinds of the fixture's two steps.
-var hintKinds = []ledger.WorkKind{{Service: "ones", StepType: "ONE"}, {Service: "twos", StepType: "TWO"}}
-
-// hints are all rows of the ready index.
-func (b *bundle) hints(t *testing.T) []ledger.Hint {
-	t.Helper()
-	var all []ledger.Hint
-	for _, kind := range hintKinds {
-		hints, more, bad, err := b.ReadyHints(t.Context(), kind, 0, "", "", 100)
-		if err != nil || bad != nil || more {
-			t.Fatalf("hints: %v, %v, more %t", err, bad, more)
-		}
-		all = append(all, hints...)
-	}
-	return all
-}
-
-// take claims the items of the hints, and returns how each hint stood.
-func (b *bundle) take(t *testing.T, request string, start bool, hints ...ledger.Hint) []ledger.Claimed {
-	t.Helper()
-	claimed, err := b.Claim(t.Context(), hints, &ledger.Claim{Owner: "w", RequestID: request, Start: start})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range claimed {
-		if claimed[i].Err != nil {
-			t.Fatal(claimed[i].Err)
-		}
-	}
-	return claimed
-}
-
-// lose has the commit of the job's next change fail while do runs, and returns that
-// commit, to be sent late.
-func (b *bundle) lose(t *testing.T, do func()) (late func() error) {
-	t.Helper()
-	var lost tablestore.Batch
-	b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
-		if !commits(batch) {
-			return commit()
-		}
-		lost = batch
-		return nil, tablestore.ErrUnavailable
-	})
-	do()
-	b.store.set(nil)
-	if lost == nil {
-		t.Fatal("nothing was committed")
-	}
-	return func() error {
-		_, err := b.store.Commit(t.Context(), lost)
-		return err
-	}
-}
-
-// leaveHints has the deletion of hints fail while do runs, as after a crash.
-func (b *bundle) leaveHints(do func()) {
-	b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
-		if batch[0].Key.Table == "luciusqueue" && batch[0].Verb == tablestore.Discard {
-			return nil, tablestore.ErrUnavailable
-		}
-		return commit()
-	})
-	do()
-	b.store.set(nil)
-}
-
 func TestReady_AnAcceptNamesAHintThatWasWrittenBefore(t *testing.T) {
 	t.Parallel()
-	b := pullSetup(t)
+	b := pulling(t, split())
 	seen := 0
-	b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 		if commits(batch) {
 			seen = len(b.hints(t))
 		}
@@ -135,12 +49,8 @@ func TestReady_AnAcceptNamesAHintThatWasWrittenBefore(t *testing.T) {
 func TestReady_AHintOfACommitUnderWayIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := pullSetup(t)
-		first := b.lose(t, func() {
-			if _, err := b.Accept(t.Context(), command("a")); err == nil {
-				t.Fatal("accepted")
-			}
-		})
+		b := pulling(t, split())
+		first := b.loseAccept(t, command("a"))
 		leave := func(what string) {
 			hint := b.hints(t)[0]
 			if got := b.take(t, what, false, hint)[0].Standing; got != ledger.HintEarly {
@@ -158,11 +68,7 @@ func TestReady_AHintOfACommitUnderWayIsLeftAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		started := b.take(t, "c", true, b.hints(t)...)[0].Item
-		second := b.lose(t, func() {
-			_, _ = b.Change(t.Context(), started.JobID, statemachine.Result{
-				StepID: "one", Pair: statemachine.Pair{AttemptNo: 1, LeaseID: started.LeaseID}, Status: statemachine.ResultSucceeded,
-			})
-		})
+		second := b.loseResult(t, &started)
 		leave("a RESULT")
 		if err := second(); err != nil {
 			t.Fatal(err)
@@ -178,7 +84,7 @@ func TestReady_AHintOfACommitUnderWayIsLeftAlone(t *testing.T) {
 func TestInspectHint_GivesUpOnACommitThatNeverCame(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := pullSetup(t)
+		b := pulling(t, split())
 		inspect := func(what string, late func() error) {
 			time.Sleep(10 * time.Minute)
 			hint := b.hints(t)[0]
@@ -195,19 +101,11 @@ func TestInspectHint_GivesUpOnACommitThatNeverCame(t *testing.T) {
 				t.Errorf("%s: the late commit: %v", what, err)
 			}
 		}
-		inspect("an accept", b.lose(t, func() {
-			if _, err := b.Accept(t.Context(), command("a")); err == nil {
-				t.Fatal("accepted")
-			}
-		}))
+		inspect("an accept", b.loseAccept(t, command("a")))
 		b.fireAll(t) // The accept's own entry frees what it had reserved.
 		id := b.mustAccept(t, command("a")).Job.ID
 		started := b.take(t, "c", true, b.hints(t)...)[0].Item
-		inspect("a RESULT", b.lose(t, func() {
-			_, _ = b.Change(t.Context(), id, statemachine.Result{
-				StepID: "one", Pair: statemachine.Pair{AttemptNo: 1, LeaseID: started.LeaseID}, Status: statemachine.ResultSucceeded,
-			})
-		}))
+		inspect("a RESULT", b.loseResult(t, &started))
 		if live := b.live(t); len(live) != 1 || live[0] != id {
 			t.Errorf("the live set is %v", live)
 		}
@@ -219,16 +117,12 @@ func TestInspectHint_GivesUpOnACommitThatNeverCame(t *testing.T) {
 func TestInspectHint_DeletesNothingInTheLookThatRaisesTheRev(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := pullSetup(t)
-		id := b.mustAccept(t, command("a")).Job.ID
+		b := pulling(t, split())
+		b.mustAccept(t, command("a"))
 		started := b.take(t, "c", true, b.hints(t)...)[0].Item
-		late := b.lose(t, func() {
-			_, _ = b.Change(t.Context(), id, statemachine.Result{
-				StepID: "one", Pair: statemachine.Pair{AttemptNo: 1, LeaseID: started.LeaseID}, Status: statemachine.ResultSucceeded,
-			})
-		})
+		late := b.loseResult(t, &started)
 		time.Sleep(10 * time.Minute)
-		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			if commits(batch) {
 				b.store.set(nil)
 				if err := late(); err != nil {
@@ -272,7 +166,7 @@ func TestReady_AVoidHintIsDeletedOnSight(t *testing.T) {
 		} {
 			t.Run(what+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				b := pullSetup(t)
+				b := pulling(t, split())
 				id := b.mustAccept(t, command("a")).Job.ID
 				hint := b.hints(t)[0]
 				b.leaveHints(func() { end(t, b, id, hint) })
@@ -292,7 +186,7 @@ func TestReady_AVoidHintIsDeletedOnSight(t *testing.T) {
 func TestInspectHint_OfAMissingJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := pullSetup(t)
+		b := pulling(t, split())
 		id := b.mustAccept(t, command("a")).Job.ID
 		b.take(t, "c", true, b.hints(t)...)
 		gone, err := b.NewJobID()
@@ -328,7 +222,7 @@ func TestInspectHint_OfAMissingJob(t *testing.T) {
 // last.
 func TestReady_ARequeueDeletesTheHintOfTheAttemptBefore(t *testing.T) {
 	t.Parallel()
-	b := pullSetup(t)
+	b := pulling(t, split())
 	id := b.mustAccept(t, command("a")).Job.ID
 	b.leaveHints(func() { b.take(t, "c", true, b.hints(t)...) })
 	b.mustChange(t, id, statemachine.Stall{StepID: "one", AttemptNo: 1})
@@ -344,7 +238,7 @@ func TestReady_ARequeueDeletesTheHintOfTheAttemptBefore(t *testing.T) {
 func TestPurge_DeletesTheHintsThatCrashesLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := pullSetup(t)
+		b := pulling(t, split())
 		id := b.mustAccept(t, command("a")).Job.ID
 		b.leaveHints(func() {
 			for n := range 2 {
@@ -389,7 +283,7 @@ func TestReady_AMissingHintIsPutBack(t *testing.T) {
 	}
 	t.Run("by the reconciler", func(t *testing.T) {
 		t.Parallel()
-		b := pullSetup(t)
+		b := pulling(t, split())
 		_, hint := lost(t, b)
 		if found := b.inspected(t); len(found) != 1 || found[0].Repaired == "" {
 			t.Errorf("%+v", found)
@@ -402,7 +296,7 @@ func TestReady_AMissingHintIsPutBack(t *testing.T) {
 	t.Run("by the accept's entry", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			b := pullSetup(t)
+			b := pulling(t, split())
 			id, hint := lost(t, b)
 			time.Sleep(2 * time.Second) // The step's ACK timeout is one.
 			if got := b.fireAll(t); got[ledger.Acted] != 1 {
@@ -422,7 +316,7 @@ func TestReady_AMissingHintIsPutBack(t *testing.T) {
 	})
 	t.Run("not after a claim in between", func(t *testing.T) {
 		t.Parallel()
-		b := pullSetup(t)
+		b := pulling(t, split())
 		b.mustAccept(t, command("a"))
 		// The claim comes when the job is loaded and its hint is looked for.
 		other := pulling(t, b.store)
@@ -444,7 +338,7 @@ func TestInspectReady_GoesPastBadRows(t *testing.T) {
 		for what, accept := range map[string]bool{"with others": true, "alone": false} {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
-				b := pullSetup(t)
+				b := pulling(t, split())
 				b.mustAccept(t, command("a"))
 				if !accept {
 					b.take(t, "c", true, b.hints(t)...)
@@ -483,7 +377,7 @@ func TestInspectReady_GoesPastBadRows(t *testing.T) {
 // Nor does a job that cannot be read.
 func TestInspectReady_GoesPastAJobThatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	b := pullSetup(t)
+	b := pulling(t, split())
 	broken := b.mustAccept(t, command("a")).Job.ID
 	b.discard(t, tablestore.Key{Table: "luciusledger", Partition: broken, Row: "OUTBOX:0000:000001"})
 	void := b.mustAccept(t, command("b")).Job.ID

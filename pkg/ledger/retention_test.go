@@ -14,20 +14,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
-// keeper is a ledger that keeps ended jobs for an hour and their keys for two.
-func keeper(t *testing.T, store *hooked, archive func(context.Context, *ledger.Archived) error) *bundle {
-	t.Helper()
-	in := &inbox{}
-	l, err := ledger.Open(t.Context(), ledger.Config{
-		Store: store, Handoff: in, Shards: 1, Hold: time.Minute, Retention: time.Hour, KeyTTL: 2 * time.Hour,
-		Archive: archive, Projector: projectionstest.Projector(t, store),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &bundle{Ledger: l, store: store, inbox: in}
-}
-
 // ended is a job that ended just now.
 func (b *bundle) ended(t *testing.T) string {
 	t.Helper()
@@ -36,16 +22,6 @@ func (b *bundle) ended(t *testing.T) string {
 	id := b.mustAccept(t, cmd).Job.ID
 	b.mustChange(t, id, statemachine.Cancel{})
 	return id
-}
-
-// due are the entries of a kind that are due.
-func (b *bundle) due(t *testing.T, kind ledger.Kind) []ledger.Entry {
-	t.Helper()
-	entries, _, err := b.Due(t.Context(), kind, 0, time.Now(), 100, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return entries
 }
 
 // rows counts the rows of all tables that a job can have rows in, but for those
@@ -69,7 +45,7 @@ func TestPurge_LeavesNothingOfTheJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var archived *ledger.Archived
-		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})},
+		b := keeper(t, split(),
 			func(_ context.Context, job *ledger.Archived) error { archived = job; return nil })
 		id := b.ended(t)
 		month := time.Now().Format("200601")
@@ -117,12 +93,12 @@ func TestPurge_GoesOnAfterACrash(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for crashAt := 1; ; crashAt++ {
-			b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+			b := keeper(t, split(), nil)
 			id := b.ended(t)
 			time.Sleep(3 * time.Hour)
 			entry := b.due(t, ledger.Retention)[0]
 			writes := 0
-			b.store.set(func(_ tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+			b.store.set(func(_ tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 				if writes++; writes >= crashAt {
 					return nil, tablestore.ErrUnavailable
 				}
@@ -146,15 +122,9 @@ func TestPurge_GoesOnAfterACrash(t *testing.T) {
 func TestPurge_NotBeforeTheRetentionAsItIsNow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &hooked{Store: memstore.New(memstore.Options{Split: true})}
+		store := split()
 		id := keeper(t, store, nil).ended(t)
-		longer, err := ledger.Open(t.Context(), ledger.Config{
-			Store: store, Retention: 24 * time.Hour, Projector: projectionstest.Projector(t, store),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		b := &bundle{Ledger: longer, store: store}
+		b := open(t, store, ledger.Config{Retention: 24 * time.Hour, Projector: projectionstest.Projector(t, store)})
 		time.Sleep(3 * time.Hour)
 		if outcome, err := b.Purge(t.Context(), b.due(t, ledger.Retention)[0]); err != nil || outcome != ledger.PurgeLater {
 			t.Fatalf("%s, %v", outcome, err)
@@ -173,7 +143,7 @@ func TestPurge_AnArchiveThatFailsKeepsTheJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		full := errors.New("no space")
-		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})},
+		b := keeper(t, split(),
 			func(context.Context, *ledger.Archived) error { return full })
 		id := b.ended(t)
 		time.Sleep(3 * time.Hour)
@@ -191,16 +161,10 @@ func TestPurge_AnArchiveThatFailsKeepsTheJob(t *testing.T) {
 func TestAcceptAfterTheKeysTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &hooked{Store: memstore.New(memstore.Options{Split: true})}
-		in := &inbox{}
-		l, err := ledger.Open(t.Context(), ledger.Config{
-			Store: store, Handoff: in, Shards: 1, Retention: 10 * time.Hour, KeyTTL: time.Hour,
-			Projector: projectionstest.Projector(t, store),
+		store := split()
+		b := open(t, store, ledger.Config{
+			Shards: 1, Retention: 10 * time.Hour, KeyTTL: time.Hour, Projector: projectionstest.Projector(t, store),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		b := &bundle{Ledger: l, store: store, inbox: in}
 		keyed := command("first")
 		keyed.Job.IdempotencyKey = "k"
 		old := b.mustAccept(t, keyed).Job.ID
@@ -230,7 +194,7 @@ func TestAcceptAfterTheKeysTime(t *testing.T) {
 func TestPurge_AnEntryThatStandsForNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+		b := keeper(t, split(), nil)
 		live := b.mustAccept(t, command("h")).Job.ID
 		for _, id := range []string{live, "gone"} {
 			outcome, err := b.Purge(t.Context(), ledger.Entry{Kind: ledger.Retention, JobID: id, Due: time.Now(), Nonce: "0"})
@@ -309,7 +273,7 @@ func TestAccept_OfAKeyThatIsReleasedMeanwhile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+			b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 				if commits(batch) {
 					return nil, tablestore.ErrUnavailable
 				}

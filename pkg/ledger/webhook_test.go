@@ -13,7 +13,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // announced is a job that ended and has two webhooks.
@@ -39,7 +38,7 @@ func (b *bundle) webhooks(t *testing.T, id string) []ledger.WebhookRow {
 func TestWebhooks_AreWrittenWithTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+		b := keeper(t, split(), nil)
 		id := b.announced(t)
 		found := b.webhooks(t, id)
 		if len(found) != 2 || found[1].URL != "https://b.example/hook" || found[1].State != ledger.WebhookPending ||
@@ -57,9 +56,9 @@ func TestWebhooks_AreWrittenWithTheEnd(t *testing.T) {
 func TestWebhooks_SurviveACrashAfterTheCommit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+		b := keeper(t, split(), nil)
 		var committed atomic.Bool // The batches of a stage come side by side.
-		b.store.set(func(batch tablestore.Batch, commit func() ([]tablestore.ETag, error)) ([]tablestore.ETag, error) {
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			if committed.Load() {
 				return nil, tablestore.ErrUnavailable
 			}
@@ -90,7 +89,7 @@ func TestWebhooks_SurviveACrashAfterTheCommit(t *testing.T) {
 func TestTakeWebhook_HoldsItForOneAttempt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+		b := keeper(t, split(), nil)
 		id := b.announced(t)
 		entry := b.due(t, ledger.Webhook)[0]
 		taken, job, err := b.TakeWebhook(t.Context(), entry, time.Minute)
@@ -135,7 +134,7 @@ func (b *bundle) givenUp(t *testing.T) {
 func TestUndelivered_OfATenantTellsNothingOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+		b := keeper(t, split(), nil)
 		var own []string
 		for i := range 9 {
 			cmd := command(strconv.Itoa(i))
@@ -176,7 +175,7 @@ func TestUndelivered_OfATenantTellsNothingOfOthers(t *testing.T) {
 func TestTakeWebhook_OfAProcessThatDied(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+		b := keeper(t, split(), nil)
 		b.announced(t)
 		if _, _, err := b.TakeWebhook(t.Context(), b.due(t, ledger.Webhook)[0], time.Minute); err != nil {
 			t.Fatal(err)
@@ -197,7 +196,7 @@ func TestTakeWebhook_OfAProcessThatDied(t *testing.T) {
 func TestReplayWebhook(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := keeper(t, &hooked{Store: memstore.New(memstore.Options{Split: true})}, nil)
+		b := keeper(t, split(), nil)
 		id := b.announced(t)
 		if _, replayed, err := b.ReplayWebhook(t.Context(), id+".0"); err != nil || replayed {
 			t.Errorf("one that waits: %t, %v", replayed, err)

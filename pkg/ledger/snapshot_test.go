@@ -3,13 +3,15 @@ package ledger_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // paged is a store that gives one row to a page, and lets something happen after
@@ -32,7 +34,7 @@ func (p *paged) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pa
 // dispatched, and another ledger on the same rows.
 func onPages(t *testing.T) (*paged, *ledger.Ledger, *bundle, ledger.Message) {
 	t.Helper()
-	b := reopen(t, &hooked{Store: memstore.New(memstore.Options{Split: true})})
+	b := setup(t)
 	b.mustAccept(t, command("h"))
 	m := b.inbox.last()
 	b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
@@ -92,5 +94,25 @@ func TestJob_ThatIsPurgedMeanwhileIsNotThere(t *testing.T) {
 	}
 	if _, err := l.Job(t.Context(), m.JobID); !errors.Is(err, ledger.ErrJobNotFound) {
 		t.Errorf("answered %v", err)
+	}
+}
+
+func TestHistory_NamesTheEventOfEachChange(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.mustAccept(t, command("h")).Job.ID
+	m := b.inbox.last()
+	b.mustChange(t, id, statemachine.PublishRejected{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo, Reason: "malformed"})
+	b.mustChange(t, id, statemachine.Cancel{})
+	history, _, err := b.History(t.Context(), id, 0, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events []string
+	for _, entry := range history {
+		events = append(events, entry.Event)
+	}
+	if diff := cmp.Diff([]string{"accept", "publish_rejected", "cancel"}, slices.Compact(events)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
