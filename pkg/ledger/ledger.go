@@ -108,7 +108,7 @@ type Ledger struct {
 
 	kinds    sync.Map // each WorkKind whose catalog row is known to be written
 	tenants  sync.Map // each tenant whose index row is known to be written
-	reclaims reclaimGate
+	reclaims sync.Map // by tenant, when its slots were last searched for ended jobs
 	restored atomic.Int64
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -96,8 +95,11 @@ func (l *Ledger) freeSlot(ctx context.Context, tenantID string, limit int) (slot
 			taken[row.Key.Row] = row
 		}
 	}
-	for reclaimed := false; len(taken) >= limit; reclaimed = true {
-		if reclaimed || !l.reclaims.admit(tenantID, time.Now()) {
+	if len(taken) >= limit {
+		// To reclaim reads every job of the tenant, so that is done once per second.
+		now := time.Now()
+		last, known := l.reclaims.LoadOrStore(tenantID, now)
+		if known && (now.Sub(last.(time.Time)) < time.Second || !l.reclaims.CompareAndSwap(tenantID, last, now)) {
 			return slotRef{}, ErrTenantLimit
 		}
 		for _, row := range slices.Sorted(maps.Keys(taken)) {
@@ -109,6 +111,9 @@ func (l *Ledger) freeSlot(ctx context.Context, tenantID string, limit int) (slot
 				delete(taken, row)
 			}
 		}
+	}
+	if len(taken) >= limit {
+		return slotRef{}, ErrTenantLimit
 	}
 	start := int(l.cfg.Random() * float64(limit))
 	for i := range limit {
@@ -145,26 +150,6 @@ func (l *Ledger) reclaimSlot(ctx context.Context, slot tablestore.Row) (bool, er
 		return false, nil
 	}
 	return l.deleteVersion(ctx, slot.Key, slot.ETag)
-}
-
-// reclaimGate admits one search for slots to reclaim per tenant and second, because
-// each search reads every job of the tenant.
-type reclaimGate struct {
-	mu   sync.Mutex
-	last map[string]time.Time
-}
-
-func (g *reclaimGate) admit(tenantID string, now time.Time) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.last == nil {
-		g.last = map[string]time.Time{}
-	}
-	if now.Sub(g.last[tenantID]) < time.Second {
-		return false
-	}
-	g.last[tenantID] = now
-	return true
 }
 
 // slotPage reads one page of [Ledger.slotsOf].

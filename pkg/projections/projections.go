@@ -52,19 +52,65 @@ func New(store tablestore.Store, tables Tables, random func() float64) *Projecti
 // parallel is how many rows of one job are written concurrently.
 const parallel = 8
 
-// Project implements [ledger.Projector]. Its errors are the store's.
+// Project implements [ledger.Projector]. Its errors are the store's. It writes the
+// events and outbox rows of the revision while it reads the job's row, and then
+// writes that.
 func (p *Projections) Project(ctx context.Context, r *ledger.Revision) (int64, error) {
-	run := &projection{Projections: p, r: r}
-	if err := run.details(ctx); err != nil {
+	batches, err := p.events(r)
+	if err != nil {
 		return 0, err
 	}
-	return run.job(ctx)
+	var stored tablestore.Row
+	var lacking atomic.Bool // An outbox row needs more than this revision.
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	if r.After > 0 { // A new job has no row; if it has one, the insert conflicts.
+		group.Go(func() (err error) {
+			stored, err = p.read(ctx, p.jobKey(&r.Job))
+			return err
+		})
+	}
+	for _, batch := range batches {
+		group.Go(func() error {
+			_, err := p.store.Commit(ctx, batch)
+			if errors.Is(err, tablestore.ErrConflict) {
+				return nil // Events never change: if one of a batch exists, all do.
+			}
+			return err
+		})
+	}
+	for i := range r.Outbox {
+		group.Go(func() error {
+			complete, err := p.outbox(ctx, r, &r.Outbox[i])
+			if !complete {
+				lacking.Store(true)
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return 0, err
+	}
+	at := int64(0) // the revision that the job's row shows
+	err = p.forward(ctx, p.jobKey(&r.Job), &stored, func(stored *tablestore.Row) tablestore.Properties {
+		at = revision(stored)
+		if at >= r.Job.Rev || at < r.After || lacking.Load() {
+			return nil
+		}
+		at = r.Job.Rev
+		return ledger.JobColumns(&r.Job, stored.Properties)
+	})
+	return at, err
 }
 
 // Forget implements [ledger.Projector].
 func (p *Projections) Forget(ctx context.Context, job *statemachine.Job) error {
+	key := p.jobKey(job)
+	outboxes := tablestore.Escape(job.ID + ".") // The ids of all outbox rows of the job begin so.
 	for _, query := range []tablestore.Query{
-		{Table: p.tables.Events, Partition: tablestore.Escape(job.ID)}, p.outboxOf(job), p.jobOf(job),
+		{Table: p.tables.Events, Partition: tablestore.Escape(job.ID)},
+		{Table: p.tables.Outbox, Partition: bucket(job), From: outboxes, To: tablestore.PrefixEnd(outboxes)},
+		{Table: key.Table, Partition: key.Partition, From: key.Row, To: key.Row + "\x00"},
 	} {
 		if err := tablestore.DiscardAll(ctx, p.store, query, ""); err != nil {
 			return fmt.Errorf("forget the rows in %s: %w", query.Table, err)
@@ -73,73 +119,24 @@ func (p *Projections) Forget(ctx context.Context, job *statemachine.Job) error {
 	return nil
 }
 
-// projection is one call of Project.
-type projection struct {
-	*Projections
-	r *ledger.Revision
-	// stored is the job's row, which details reads concurrently with its
-	// writes.
-	stored tablestore.Row
-	// lacking says that an outbox row needs more than this revision.
-	lacking atomic.Bool
-}
-
-// details writes the events and outbox rows of the revision, and reads the
-// job's row, all concurrently.
-func (p *projection) details(ctx context.Context) error {
-	batches, err := p.events()
-	if err != nil {
-		return err
-	}
-	var group errgroup.Group
-	group.SetLimit(parallel)
-	if p.r.After > 0 { // A new job has no row; if it has one, the insert conflicts.
-		group.Go(func() (err error) {
-			p.stored, err = p.read(ctx, p.jobKey(&p.r.Job))
-			return err
-		})
-	}
-	for _, batch := range batches {
-		group.Go(func() error { return p.insert(ctx, batch) })
-	}
-	for i := range p.r.Outbox {
-		group.Go(func() error { return p.outbox(ctx, &p.r.Outbox[i]) })
-	}
-	return group.Wait()
-}
-
-// job writes the job's row, unless the row already shows the revision or misses
-// one before it. It returns the revision that the row then shows.
-func (p *projection) job(ctx context.Context) (int64, error) {
-	at := int64(0)
-	err := p.forward(ctx, p.jobKey(&p.r.Job), &p.stored, func(stored *tablestore.Row) tablestore.Properties {
-		at = revision(stored)
-		if at >= p.r.Job.Rev || at < p.r.After || p.lacking.Load() {
-			return nil
-		}
-		at = p.r.Job.Rev
-		return ledger.JobColumns(&p.r.Job, stored.Properties)
-	})
-	return at, err
-}
-
-// outbox updates one outbox row to the revision.
-func (p *projection) outbox(ctx context.Context, row *ledger.OutboxRow) error {
-	key := p.outboxKey(&p.r.Job, row.ID)
+// outbox updates one outbox row to the revision. It returns false if neither the
+// revision nor the stored row holds the directive.
+func (p *Projections) outbox(ctx context.Context, r *ledger.Revision, row *ledger.OutboxRow) (complete bool, err error) {
 	var stored *tablestore.Row
 	if row.New {
 		stored = &tablestore.Row{}
 	}
-	return p.forward(ctx, key, stored, func(stored *tablestore.Row) tablestore.Properties {
-		if revision(stored) >= p.r.Job.Rev {
+	key := tablestore.Key{Table: p.tables.Outbox, Partition: bucket(&r.Job), Row: tablestore.Escape(row.ID)}
+	complete = true
+	err = p.forward(ctx, key, stored, func(stored *tablestore.Row) tablestore.Properties {
+		if revision(stored) >= r.Job.Rev {
 			return nil
 		}
-		columns := outboxColumns(&p.r.Job, row, stored.Properties)
-		if columns == nil {
-			p.lacking.Store(true)
-		}
+		columns := outboxColumns(&r.Job, row, stored.Properties)
+		complete = columns != nil
 		return columns
 	})
+	return complete, err
 }
 
 // forward replaces a row by the result of next for the stored row, under its
@@ -168,15 +165,6 @@ func (p *Projections) forward(ctx context.Context, key tablestore.Key, stored *t
 		_, err := p.store.Commit(ctx, tablestore.Batch{op})
 		return err
 	})
-}
-
-// insert writes a batch of rows that never change: if one exists, all do.
-func (p *Projections) insert(ctx context.Context, batch tablestore.Batch) error {
-	_, err := p.store.Commit(ctx, batch)
-	if errors.Is(err, tablestore.ErrConflict) {
-		return nil
-	}
-	return err
 }
 
 // read returns the row, or the zero row if there is none.

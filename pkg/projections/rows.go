@@ -1,6 +1,8 @@
 package projections
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -26,27 +28,6 @@ const (
 // Source: Ledger and state model, Jobs table.
 func (p *Projections) jobKey(job *statemachine.Job) tablestore.Key {
 	return tablestore.Key{Table: p.tables.Jobs, Partition: bucket(job), Row: tablestore.Escape(job.ID)}
-}
-
-// outboxKey returns the key of a row in the Outbox table.
-//
-// Source: Ledger and state model, Outbox table.
-func (p *Projections) outboxKey(job *statemachine.Job, outboxID string) tablestore.Key {
-	return tablestore.Key{Table: p.tables.Outbox, Partition: bucket(job), Row: tablestore.Escape(outboxID)}
-}
-
-// outboxOf selects all outbox rows of a job: their ids begin with the job's.
-func (p *Projections) outboxOf(job *statemachine.Job) tablestore.Query {
-	prefix := tablestore.Escape(job.ID + ".")
-	return tablestore.Query{
-		Table: p.tables.Outbox, Partition: bucket(job), From: prefix, To: tablestore.PrefixEnd(prefix),
-	}
-}
-
-// jobOf selects the one row of a job.
-func (p *Projections) jobOf(job *statemachine.Job) tablestore.Query {
-	key := p.jobKey(job)
-	return tablestore.Query{Table: key.Table, Partition: key.Partition, From: key.Row, To: key.Row + "\x00"}
 }
 
 // bucket returns a job's partition in the Jobs and the Outbox table.
@@ -77,7 +58,7 @@ func outboxColumns(job *statemachine.Job, row *ledger.OutboxRow, stored tablesto
 		{Name: columnPartition, Value: tablestore.Int(int64(row.Routing.Lane))},
 	}
 	foreign := slices.DeleteFunc(slices.Clone(stored), func(c tablestore.Property) bool {
-		return own.Get(c.Name).Kind() != 0 || isPayload(c.Name)
+		return own.Get(c.Name).Kind() != 0 || c.Name == columnPayload || strings.HasPrefix(c.Name, columnPayload+"_")
 	})
 	columns := slices.DeleteFunc(ledger.OutboxColumns(&row.Outbox, foreign), func(c tablestore.Property) bool {
 		return c.Name == "step_id" // stepId
@@ -85,7 +66,76 @@ func outboxColumns(job *statemachine.Job, row *ledger.OutboxRow, stored tablesto
 	return tablestore.AppendLarge(append(columns, own...), columnPayload, payload)
 }
 
-// isPayload reports whether the column holds a part of the payload.
-func isPayload(name string) bool {
-	return name == columnPayload || strings.HasPrefix(name, columnPayload+"_")
+// keyTime is the format of timestamps in keys of the Events table: without
+// separators, and sorted by time.
+const keyTime = "20060102T150405.000Z"
+
+// event is the payload of an Events row, with the API's field names.
+type event struct {
+	EventID   string `json:"event_id"`
+	Rev       int64  `json:"rev"`
+	Type      string `json:"type"`
+	At        string `json:"at"`
+	Actor     string `json:"actor,omitempty"`
+	Object    string `json:"object"`
+	ObjectID  string `json:"object_id,omitempty"`
+	From      string `json:"from,omitempty"`
+	To        string `json:"to,omitempty"`
+	AttemptNo int    `json:"attempt_no,omitempty"`
+	Cause     string `json:"cause,omitempty"`
+	RequestID string `json:"request_id,omitempty"`
+	Detail    string `json:"detail,omitempty"`
+}
+
+// events returns the inserts of the history in batches. No batch holds entries
+// of two changes, so that its rows either all exist or none does.
+func (p *Projections) events(r *ledger.Revision) ([]tablestore.Batch, error) {
+	var batches []tablestore.Batch
+	history := r.History
+	for i := range history {
+		op, err := p.event(r.Job.ID, &history[i])
+		if err != nil {
+			return nil, err
+		}
+		last := len(batches) - 1
+		if i == 0 || history[i-1].Rev != history[i].Rev || len(batches[last]) == tablestore.MaxBatchOps {
+			batches = append(batches, tablestore.Batch{op})
+			continue
+		}
+		batches[last] = append(batches[last], op)
+	}
+	return batches, nil
+}
+
+// event returns the insert of one entry. The key ends with the event's id, so
+// that events of the same instant are in order too.
+//
+// Source: Ledger and state model, Events table.
+func (p *Projections) event(jobID string, entry *ledger.HistoryEntry) (tablestore.Op, error) {
+	at := entry.At.UTC()
+	e := event{
+		EventID: entry.EventID(), Rev: entry.Rev, Type: entry.Type,
+		At: at.Format("2006-01-02T15:04:05.000Z"), Actor: entry.Actor, Object: string(entry.Object), ObjectID: entry.ID,
+		From: entry.From, To: entry.To, AttemptNo: entry.AttemptNo, Cause: entry.Cause, RequestID: entry.RequestID,
+		Detail: entry.Detail,
+	}
+	payload, err := json.Marshal(e)
+	if err != nil {
+		return tablestore.Op{}, fmt.Errorf("encode event %s: %w", e.EventID, err)
+	}
+	columns := tablestore.Properties{
+		{Name: "v", Value: tablestore.Int(1)},
+		{Name: columnJob, Value: tablestore.String(jobID)},
+		{Name: "event_id", Value: tablestore.String(e.EventID)},
+		{Name: columnRev, Value: tablestore.Int(entry.Rev)},
+		{Name: "event_type", Value: tablestore.String(entry.Type)},
+		{Name: "created_at", Value: tablestore.Time(at)},
+	}
+	return tablestore.Op{
+		Verb: tablestore.Insert,
+		Key: tablestore.Key{
+			Table: p.tables.Events, Partition: tablestore.Escape(jobID), Row: tablestore.Join(at.Format(keyTime), e.EventID),
+		},
+		Properties: tablestore.AppendLarge(columns, columnPayload, payload),
+	}, nil
 }
