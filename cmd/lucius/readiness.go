@@ -42,7 +42,7 @@ type readiness struct {
 // Ready returns what is degraded, or an error if the store is not available.
 func (r *readiness) Ready(ctx context.Context) ([]string, error) {
 	err := r.answer.get(ctx, func(ctx context.Context) error {
-		_, _, err := r.ledger.Live(ctx, 0, 1, "")
+		_, _, err := r.ledger.Live(ctx, "", 0, 1, "")
 		if why := r.writable(); why != nil {
 			return unwritable(why) // It says more than a failed read.
 		}

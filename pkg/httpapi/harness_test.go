@@ -111,7 +111,7 @@ func (h *harness) config() httpapi.Config {
 
 // ready reports the state of the store, as the program does, and a warning.
 func (h *harness) ready(ctx context.Context) ([]string, error) {
-	_, _, err := h.ledger.Live(ctx, 0, 1, "")
+	_, _, err := h.ledger.Live(ctx, "", 0, 1, "")
 	return []string{"The circuit to the bus is open."}, ledger.Problem(err)
 }
 

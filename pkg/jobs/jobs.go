@@ -56,9 +56,7 @@ func (s *Service) view(ctx context.Context, agg *statemachine.Aggregate) (*View,
 	}
 	view := &View{Aggregate: *agg, Payloads: make([][]byte, len(agg.Steps))}
 	for i := range agg.Steps {
-		if view.Payloads[i], err = ledger.StepPayload(payload, &agg.Steps[i]); err != nil {
-			return nil, err
-		}
+		view.Payloads[i] = ledger.StepPayload(payload, &agg.Steps[i])
 	}
 	return view, nil
 }

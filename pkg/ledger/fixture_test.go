@@ -207,7 +207,7 @@ func (b *bundle) live(t *testing.T) []string {
 	t.Helper()
 	var all []string
 	for shard := range b.Shards() {
-		page, _, err := b.Live(t.Context(), shard, 1000, "")
+		page, _, err := b.Live(t.Context(), "", shard, 1000, "")
 		if err != nil {
 			t.Fatal(err)
 		}

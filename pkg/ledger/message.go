@@ -68,12 +68,9 @@ func (l *Ledger) Message(ctx context.Context, agg *statemachine.Aggregate) (*Mes
 func (p *planner) message(payload []byte) (*Message, error) {
 	row := p.d.Dispatch
 	step := &p.d.After.Steps[row.StepIndex]
-	part, err := StepPayload(payload, step)
-	if err != nil {
-		return nil, err
-	}
 	message := newMessage(&p.d.After, row)
-	directive := statemachine.NewDirective(&p.d.After.Job, step, row, part)
+	directive := statemachine.NewDirective(&p.d.After.Job, step, row, StepPayload(payload, step))
+	var err error
 	if message.Directive, err = directive.Bytes(); err != nil {
 		return nil, fmt.Errorf("compose the directive of %s: %w", row.ID, err)
 	}
@@ -82,13 +79,13 @@ func (p *planner) message(payload []byte) (*Message, error) {
 
 // StepPayload returns the step's part of the command's payload, or nil if its pointer
 // finds nothing.
-func StepPayload(payload []byte, step *statemachine.Step) ([]byte, error) {
+func StepPayload(payload []byte, step *statemachine.Step) []byte {
 	if step.PayloadPointer == "" {
-		return payload, nil
+		return payload
 	}
 	part, ok := canonicaljson.Pointer(payload, step.PayloadPointer)
 	if !ok {
-		return nil, nil
+		return nil
 	}
-	return part, nil
+	return part
 }

@@ -163,14 +163,10 @@ func (l *Ledger) slotPage(ctx context.Context, tenantID string, shard, limit int
 	return page, nil
 }
 
-// Live returns one page of the ids of live jobs in one shard.
-func (l *Ledger) Live(ctx context.Context, shard, limit int, from string) ([]string, string, error) {
-	return l.LiveOf(ctx, "", shard, limit, from)
-}
-
-// LiveOf is [Ledger.Live] for the jobs of one tenant, or of all if tenantID is
-// empty. It reads no rows of other tenants, and a page's end discloses none.
-func (l *Ledger) LiveOf(ctx context.Context, tenantID string, shard, limit int, from string) ([]string, string, error) {
+// Live returns one page of the ids of live jobs in one shard, of one tenant or, if
+// tenantID is empty, of all. It reads no rows of other tenants, and a page's end
+// discloses none.
+func (l *Ledger) Live(ctx context.Context, tenantID string, shard, limit int, from string) ([]string, string, error) {
 	page, err := l.slotPage(ctx, tenantID, shard, limit, from)
 	if err != nil {
 		return nil, "", err
@@ -182,11 +178,11 @@ func (l *Ledger) LiveOf(ctx context.Context, tenantID string, shard, limit int, 
 	return jobs, page.Next, nil
 }
 
-// LiveJobs is [Ledger.LiveOf] with the jobs themselves, without ended and missing
+// LiveJobs is [Ledger.Live] with the jobs themselves, without ended and missing
 // ones.
 func (l *Ledger) LiveJobs(ctx context.Context, tenantID string, shard, limit int, from string,
 ) ([]*statemachine.Aggregate, string, error) {
-	ids, next, err := l.LiveOf(ctx, tenantID, shard, limit, from)
+	ids, next, err := l.Live(ctx, tenantID, shard, limit, from)
 	if err != nil {
 		return nil, "", err
 	}

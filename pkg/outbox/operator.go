@@ -100,7 +100,7 @@ func (o *Operator) retryRow(ctx context.Context, id string, filter Filter, repor
 func (o *Operator) retryShard(ctx context.Context, shard int, filter Filter, report *Report) error {
 	from := ""
 	for {
-		jobIDs, next, err := o.ledger.LiveOf(ctx, filter.TenantID, shard, 256, from)
+		jobIDs, next, err := o.ledger.Live(ctx, filter.TenantID, shard, 256, from)
 		if err != nil {
 			return err
 		}
