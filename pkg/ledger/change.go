@@ -191,14 +191,14 @@ func (l *Ledger) recordFenced(ctx context.Context, jobID string, f *statemachine
 // fencedCodec holds the columns of a FENCED row: when the first stale callback came.
 var fencedCodec = newCodec(instant("at", func(at *time.Time) *time.Time { return at }))
 
-// maxSubmits bounds how often a batch is submitted whose outcome stays unknown. This
-// is no [tablestore.Retry]: the error must not say that nothing was written.
+// maxSubmits bounds the submissions of a batch with an unknown outcome. This loop is
+// not [tablestore.Retry], whose error would say that nothing was written.
 const maxSubmits = 50
 
 // submit applies the plan. postErr is the first error of the post-commit work.
 // submit returns [tablestore.ErrConflict] after a lost race, and
 // [tablestore.ErrUnknown] if the plan may have been committed. After an unknown
-// outcome the journal row of the change's rev tells whose change was committed.
+// outcome the journal row of the change's rev tells which change was committed.
 // While that row is absent, the first submission may still arrive, so the identical
 // batch is submitted again.
 func (l *Ledger) submit(ctx context.Context, plan *plan) (postErr, err error) {

@@ -113,82 +113,65 @@ func version[T any]() column[T] {
 		}}
 }
 
-// text is a column of text, omitted if empty.
-func text[T any, S ~string](name string, field func(*T) *S) column[T] {
+// scalar is a column of one value. store sets the value of a field, or leaves it
+// zero to omit the column.
+func scalar[T, F any](name string, field func(*T) *F, store func(*F, *tablestore.Value), load func(*tablestore.Value) F) column[T] {
 	return column[T]{name,
-		func(row *T, value *tablestore.Value) {
-			if s := *field(row); s != "" {
-				*value = tablestore.String(string(s))
-			}
-		},
+		func(row *T, value *tablestore.Value) { store(field(row), value) },
 		func(row *T, value *tablestore.Value) error {
-			*field(row) = S(value.String())
+			*field(row) = load(value)
 			return nil
 		}}
+}
+
+// text is a column of text, omitted if empty.
+func text[T any, S ~string](name string, field func(*T) *S) column[T] {
+	return scalar(name, field, func(s *S, value *tablestore.Value) {
+		if *s != "" {
+			*value = tablestore.String(string(*s))
+		}
+	}, func(value *tablestore.Value) S { return S(value.String()) })
 }
 
 // integer is a column of a number. It is never omitted, because a filter for 0 does
 // not match a missing column.
 func integer[T any, N ~int | ~int64](name string, field func(*T) *N) column[T] {
-	return column[T]{name,
-		func(row *T, value *tablestore.Value) { *value = tablestore.Int(int64(*field(row))) },
-		func(row *T, value *tablestore.Value) error {
-			*field(row) = N(value.Int())
-			return nil
-		}}
+	return scalar(name, field, func(n *N, value *tablestore.Value) { *value = tablestore.Int(int64(*n)) },
+		func(value *tablestore.Value) N { return N(value.Int()) })
 }
 
 // millis is a column of a duration in milliseconds, never omitted.
 func millis[T any](name string, field func(*T) *time.Duration) column[T] {
-	return column[T]{name,
-		func(row *T, value *tablestore.Value) { *value = tablestore.Int(field(row).Milliseconds()) },
-		func(row *T, value *tablestore.Value) error {
-			*field(row) = time.Duration(value.Int()) * time.Millisecond
-			return nil
-		}}
+	return scalar(name, field, func(d *time.Duration, value *tablestore.Value) { *value = tablestore.Int(d.Milliseconds()) },
+		func(value *tablestore.Value) time.Duration { return time.Duration(value.Int()) * time.Millisecond })
 }
 
 // flag is a column of a bool, omitted if false.
 func flag[T any](name string, field func(*T) *bool) column[T] {
-	return column[T]{name,
-		func(row *T, value *tablestore.Value) {
-			if *field(row) {
-				*value = tablestore.Bool(true)
-			}
-		},
-		func(row *T, value *tablestore.Value) error {
-			*field(row) = value.Bool()
-			return nil
-		}}
+	return scalar(name, field, func(b *bool, value *tablestore.Value) {
+		if *b {
+			*value = tablestore.Bool(true)
+		}
+	}, (*tablestore.Value).Bool)
 }
 
 // instant is a column of a time, omitted if zero.
 func instant[T any](name string, field func(*T) *time.Time) column[T] {
-	return column[T]{name,
-		func(row *T, value *tablestore.Value) {
-			if at := field(row); !at.IsZero() {
-				*value = tablestore.Time(*at)
-			}
-		},
-		func(row *T, value *tablestore.Value) error {
-			*field(row) = value.Time()
-			return nil
-		}}
+	return scalar(name, field, func(at *time.Time, value *tablestore.Value) {
+		if !at.IsZero() {
+			*value = tablestore.Time(*at)
+		}
+	}, (*tablestore.Value).Time)
 }
 
 // document is a column of JSON, omitted if empty. It is stored as text, which any
 // viewer of the table shows.
 func document[T any](name string, field func(*T) *json.RawMessage) column[T] {
-	return column[T]{name,
-		func(row *T, value *tablestore.Value) {
-			if data := *field(row); len(data) > 0 {
-				*value = tablestore.String(string(data))
-			}
-		},
-		func(row *T, value *tablestore.Value) error {
-			*field(row) = []byte(value.String())
-			return nil
-		}}
+	return scalar(name, field, func(data *json.RawMessage, value *tablestore.Value) {
+		if len(*data) > 0 {
+			*value = tablestore.String(string(*data))
+		}
+	}, func(value *tablestore.Value) json.RawMessage { return []byte(value.String()) })
 }
 
 // list is a column of several values in one text, omitted if empty.

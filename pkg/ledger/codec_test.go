@@ -66,7 +66,7 @@ func stored(p tablestore.Properties) *tablestore.Row {
 var newer = tablestore.Property{Name: "newer", Value: tablestore.Int(7)}
 
 // holds checks that a codec stores every field of its row, in any order, and
-// carries along what it does not know.
+// keeps unknown columns.
 func holds[T any](t *testing.T, c *codec[T]) {
 	t.Helper()
 	want := filled[T]()
@@ -164,7 +164,7 @@ func TestCodec_NamesTheRowThatItCannotRead(t *testing.T) {
 	}
 }
 
-// A specimen has what a running job of the README's example has.
+// A specimen has the fields of a running job of the README's example.
 func specimen() (statemachine.Job, head, statemachine.Step) {
 	now, ref := time.UnixMilli(1_760_000_000_000).UTC(), []byte(`{"uri":"s3://bucket/documents/2026/input.pdf"}`)
 	delays := []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute}

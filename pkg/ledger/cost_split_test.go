@@ -18,8 +18,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// spent counts the requests that a change makes of a store that knows no more
-// than batches, such as Azure Table Storage.
+// spent counts the requests of a change to a store that supports only batches, such
+// as Azure Table Storage.
 type spent struct {
 	Before int // what makes it findable or reserved
 	Commit int
@@ -27,7 +27,7 @@ type spent struct {
 	Reads  int
 }
 
-// metered counts what happens within a function.
+// metered counts the requests of a function.
 type metered struct {
 	mu  sync.Mutex
 	now spent
@@ -47,15 +47,15 @@ func (m *metered) of(f func()) spent {
 	return out
 }
 
-// costly is one change of a job with what it may cost.
+// costly is one change of a job with its expected cost.
 type costly struct {
 	what string
 	do   func()
 	want spent
 }
 
-// meteredLedger is a ledger on a store that only knows batches, with a check of what
-// each change costs.
+// meteredLedger returns a ledger on a store that supports only batches, and a check of
+// the cost of each change.
 func meteredLedger(t *testing.T, bus statemachine.Bus, held *atomic.Bool) (*bundle, func(steps []costly)) {
 	t.Helper()
 	inner, counter := storetest.Counting(memstore.New(memstore.Options{Split: true}))
@@ -91,7 +91,7 @@ func meteredLedger(t *testing.T, bus statemachine.Bus, held *atomic.Bool) (*bund
 }
 
 // TestCost_OfServiceBusOnAStoreThatOnlyKnowsBatches holds each change of a step to the
-// requests that docs/scale.md goes by.
+// requests that docs/scale.md states.
 func TestCost_OfServiceBusOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 	t.Parallel()
 	b, check := meteredLedger(t, statemachine.BusServiceBus, &atomic.Bool{})

@@ -55,7 +55,7 @@ func TestFire_AnEntryThatTheJobDoesNotNameIsDeleted(t *testing.T) {
 	})
 }
 
-func TestFire_WhatFollowsAJobsEndIsDoneAfterACrash(t *testing.T) {
+func TestFire_RepeatsTheWorkAfterAJobsEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
@@ -94,7 +94,7 @@ func TestFire_WhatFollowsAJobsEndIsDoneAfterACrash(t *testing.T) {
 	})
 }
 
-func TestFire_AnAcceptThatNeverCameIsBuried(t *testing.T) {
+func TestFire_AbandonsAnAcceptThatNeverCommits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
@@ -122,8 +122,8 @@ func TestFire_AnAcceptThatNeverCameIsBuried(t *testing.T) {
 	})
 }
 
-// An accept that comes at the moment in which it is given up on keeps its entry: HEAD
-// names it.
+// If the accept commits while the sweeper abandons it, its entry stays: the head names
+// it.
 func TestFire_AnAcceptThatComesAtLastKeepsItsEntry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestFire_AnAcceptThatComesAtLastKeepsItsEntry(t *testing.T) {
 }
 
 // TestSchedule_EveryJobHasAWayForward walks a job through its life and checks
-// after each change that an entry stands at or before its next deadline.
+// after each change that there is an entry at or before its next deadline.
 func TestSchedule_EveryJobHasAWayForward(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

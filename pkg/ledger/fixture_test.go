@@ -46,23 +46,23 @@ func (h *hooked) Commit(ctx context.Context, batch tablestore.Batch) ([]tablesto
 	return f(batch, commit)
 }
 
-// gotten is a store that calls meanwhile before the first Get from a partition with
+// gotten is a store that calls a function before the first Get from a partition with
 // that prefix.
 type gotten struct {
 	tablestore.Store
-	prefix    string
-	once      sync.Once
-	meanwhile func()
+	prefix string
+	once   sync.Once
+	before func()
 }
 
 func (g *gotten) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
 	if strings.HasPrefix(key.Partition, g.prefix) {
-		g.once.Do(g.meanwhile)
+		g.once.Do(g.before)
 	}
 	return g.Store.Get(ctx, key)
 }
 
-// inbox collects what the ledger hands to the relay.
+// inbox collects the messages that the ledger hands to the relay.
 type inbox struct {
 	mu       sync.Mutex
 	messages []ledger.Message
@@ -130,7 +130,7 @@ func keeper(t *testing.T, store *hooked, archive func(context.Context, *ledger.A
 	})
 }
 
-// command is a command of two steps, with a hash that stands for its content.
+// command is a command of two steps, with that hash.
 func command(hash string) ledger.Command {
 	policy := statemachine.Policy{
 		AckTimeout: time.Second, Lease: time.Minute,
@@ -265,7 +265,7 @@ func (b *bundle) inspected(t *testing.T) []ledger.Finding {
 	return all
 }
 
-// discard deletes a row behind the ledger's back.
+// discard deletes a row without the ledger.
 func (b *bundle) discard(t *testing.T, key tablestore.Key) {
 	t.Helper()
 	if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {
@@ -290,7 +290,7 @@ func (b *bundle) hints(t *testing.T) []ledger.Hint {
 	return all
 }
 
-// take claims the items of the hints, and returns how each hint stood.
+// take claims the items of the hints.
 func (b *bundle) take(t *testing.T, request string, start bool, hints ...ledger.Hint) []ledger.Claimed {
 	t.Helper()
 	claimed, err := b.Claim(t.Context(), hints, &ledger.Claim{Owner: "w", RequestID: request, Start: start})
@@ -305,8 +305,8 @@ func (b *bundle) take(t *testing.T, request string, start bool, hints ...ledger.
 	return claimed
 }
 
-// lose has the commit of the job's next change fail while do runs, and returns that
-// commit, to be sent late.
+// lose makes the commit of the job's change in do fail, and returns that commit, to be
+// sent late.
 func (b *bundle) lose(t *testing.T, do func()) (late func() error) {
 	t.Helper()
 	var lost tablestore.Batch
@@ -328,7 +328,7 @@ func (b *bundle) lose(t *testing.T, do func()) (late func() error) {
 	}
 }
 
-// leaveHints has the deletion of hints fail while do runs, as after a crash.
+// leaveHints makes the deletion of hints fail in do, as after a crash.
 func (b *bundle) leaveHints(do func()) {
 	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 		if batch[0].Key.Table == "luciusqueue" && batch[0].Verb == tablestore.Discard {

@@ -114,7 +114,7 @@ func TestLiveJobs_LeavesOutTheEnded(t *testing.T) {
 	}
 }
 
-// A page of a tenant's jobs is read at its own, whatever others have.
+// A page of a tenant's jobs reads no rows of other tenants.
 func TestLiveJobs_OfATenantTellsNothingOfOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -70,8 +70,8 @@ func TestInspect_FinishesTheEndOfAJob(t *testing.T) {
 	})
 }
 
-// An accept whose commit never comes leaves a slot. Past the grace a tombstone
-// makes the commit impossible, and only then the slot goes.
+// An accept that never commits leaves a slot. After the grace a tombstone makes the
+// commit impossible, and only then the slot is freed.
 func TestInspect_GivesUpOnASlotThatNamesNoJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -2,8 +2,8 @@ package ledger_test
 
 import "testing"
 
-// TestTableLayout has what holds in the layout "ledger" hold in the layout "table".
-func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says it for itself.
+// TestTableLayout runs the tests of the layout "ledger" in the layout "table".
+func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them calls t.Parallel.
 	for name, test := range map[string]func(*testing.T){
 		"Accept_MakesAJobWhoseFirstStepIsOnItsWay":            TestAccept_MakesAJobWhoseFirstStepIsOnItsWay,
 		"Accept_AJobRunsToItsEndAndLeavesNothingBehind":       TestAccept_AJobRunsToItsEndAndLeavesNothingBehind,
@@ -15,7 +15,7 @@ func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says 
 		"Accept_ACrashBeforeTheCommitIsRolledForward":         TestAccept_ACrashBeforeTheCommitIsRolledForward,
 		"Fire_ADeadlineIsActedOnOnce":                         TestFire_ADeadlineIsActedOnOnce,
 		"Fire_AnEntryThatTheJobDoesNotNameIsDeleted":          TestFire_AnEntryThatTheJobDoesNotNameIsDeleted,
-		"Fire_WhatFollowsAJobsEndIsDoneAfterACrash":           TestFire_WhatFollowsAJobsEndIsDoneAfterACrash,
+		"Fire_RepeatsTheWorkAfterAJobsEnd":                    TestFire_RepeatsTheWorkAfterAJobsEnd,
 		"Schedule_EveryJobHasAWayForward":                     TestSchedule_EveryJobHasAWayForward,
 		"Index_ListsJobsNewestFirst":                          TestIndex_ListsJobsNewestFirst,
 		"Index_AnEndedJobIsListedByItsEnd":                    TestIndex_AnEndedJobIsListedByItsEnd,

@@ -12,8 +12,8 @@ import (
 )
 
 // A duplicate that is refused while the first is about to commit has taken over
-// its claim. Were it to release that, the job would come without one, and the
-// same command would be carried out a second time.
+// its claim. If it released that, the job would have no claim, and the same command
+// would be executed twice.
 func TestAccept_ARefusedDuplicateLeavesNoJobWithoutAClaim(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -36,8 +36,8 @@ func TestAccept_ARefusedDuplicateLeavesNoJobWithoutAClaim(t *testing.T) {
 	}
 }
 
-// A slot may be written a second time by a request that came late. It is no one's
-// to free when its job ends.
+// A late request may write a slot a second time. The end of the job does not free
+// that one.
 func TestInspect_FreesASlotThatAnEndedJobDoesNotHold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,8 +67,8 @@ func TestInspect_FreesASlotThatAnEndedJobDoesNotHold(t *testing.T) {
 	})
 }
 
-// A request that comes late takes the job's slot again when the job has ended
-// meanwhile, and freed it. The entry that the request wrote remembers that.
+// A late request may take the job's slot again after the end of the job freed it. The
+// entry that the request wrote frees it once more.
 func TestFire_ASlotThatIsTakenAfterTheEndIsFreed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,8 +97,8 @@ func TestFire_ASlotThatIsTakenAfterTheEndIsFreed(t *testing.T) {
 	})
 }
 
-// A message without its directive must not exist: a bus would take it, and drop
-// the right one later as a duplicate.
+// A message without its directive must not exist: a bus would accept it, and later
+// drop the right one as a duplicate.
 func TestMessage_IsNoneWithoutItsDirective(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

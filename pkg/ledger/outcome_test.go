@@ -11,8 +11,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// A write has three outcomes. These tests take the reply away from the commit
-// of a change: the change must be applied exactly once, whatever happened.
+// A write has three outcomes. These tests lose the reply to a commit: the change must
+// be applied exactly once in each case.
 func TestChange_AnUnknownOutcomeIsClearedUp(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -176,9 +176,8 @@ func assertRevs(t *testing.T, b *bundle, id string, want int64) {
 	}
 }
 
-// Two acceptances of one command have one job id, where the second rolls the claim
-// of the first forward. A slot that the first took is then the job's, also if it
-// is the second that commits.
+// If a second accept of a command rolls the claim of the first forward, both use one
+// job id. A slot that the first took then belongs to the job, whichever commits.
 func TestAccept_TheLoserLeavesTheSlotThatTheJobHolds(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -243,7 +243,7 @@ func (p *planner) rows(out *plan, entry entryRef, payload []byte) error {
 	jobOp := write(p.l.jobKey(job.ID, rowJob), &p.s.job)
 	jobOp.Properties = encodeJob(job, &h, p.s.job.Properties)
 	// Two changes for one rev collide at the journal row, and its operation id tells
-	// whose change was committed.
+	// which of them was committed.
 	journal := tablestore.Op{Verb: tablestore.Insert, Key: p.l.eventKey(job.ID, job.Rev)}
 	var err error
 	if journal.Properties, err = encodeJournal(p.journalRow(), p.d.History); err != nil {

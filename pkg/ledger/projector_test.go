@@ -16,7 +16,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
-// sketch is a projector that does as it is told, and keeps what it was given.
+// sketch is a scripted projector that records its calls.
 type sketch struct {
 	project func(r *ledger.Revision) (int64, error)
 	forget  error
@@ -46,7 +46,7 @@ func sketched(t *testing.T) (*bundle, *sketch, *storetest.Faults) {
 	return b, projector, faults
 }
 
-// summary is what a revision says, in short.
+// summary is a revision in short.
 type summary struct {
 	Rev, After int64
 	Outbox     []string
@@ -125,8 +125,8 @@ func TestProjector_ThatNeverGetsThereIsLeftAlone(t *testing.T) {
 	}
 }
 
-// What the ledger reads for its projector may fail: the change holds, and the
-// entry that remembers it stays.
+// If the ledger cannot read what the projector needs, the change is committed and its
+// timer stays.
 func TestProjector_ReadsThatFail(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]storetest.Fault{
@@ -152,7 +152,7 @@ func TestProjector_ReadsThatFail(t *testing.T) {
 	}
 }
 
-func TestProjector_OfAJobThatIsPurgedMeanwhile(t *testing.T) {
+func TestProjector_OfAJobPurgedInBetween(t *testing.T) {
 	t.Parallel()
 	b, projector, _ := sketched(t)
 	projector.project = func(r *ledger.Revision) (int64, error) { return 0, b.purge(t, r.Job.ID) }
@@ -162,7 +162,7 @@ func TestProjector_OfAJobThatIsPurgedMeanwhile(t *testing.T) {
 	}
 }
 
-// purge makes a job one that was purged.
+// purge purges a job.
 func (b *bundle) purge(t *testing.T, jobID string) error {
 	t.Helper()
 	_, err := b.store.Commit(t.Context(), tablestore.Batch{{
@@ -171,9 +171,9 @@ func (b *bundle) purge(t *testing.T, jobID string) error {
 	return err
 }
 
-// Who shows a job so late that it may be purged by then looks again, and takes back
-// what the purge did not find.
-func TestProjector_TakesBackWhatItShowsTooLate(t *testing.T) {
+// A process that projects so late that the job may be purged looks again, and deletes
+// the projections that the purge did not find.
+func TestProjector_DeletesProjectionsWrittenAfterAPurge(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		late    time.Duration
@@ -207,9 +207,9 @@ func TestProjector_TakesBackWhatItShowsTooLate(t *testing.T) {
 	}
 }
 
-// Who was to show a job may have died behind its purge: whoever finds the entry that
-// remembers it takes back what is there.
-func TestFire_AnEntryOfAPurgedJobTakesBackWhatIsShown(t *testing.T) {
+// A projector may have crashed after the purge of its job. The sweeper that finds the
+// timer deletes the projections.
+func TestFire_AnEntryOfAPurgedJobDeletesProjections(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, projector, _ := sketched(t)
@@ -239,8 +239,8 @@ func TestFire_AnEntryOfAPurgedJobTakesBackWhatIsShown(t *testing.T) {
 	})
 }
 
-// An entry that remembers a change stays until the change is shown, whoever
-// fires it, and however the job stands by then.
+// The timer of a change stays until the change is projected, whatever the job's state
+// is by then.
 func TestFire_AnEntryStaysUntilItsChangeIsShown(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]bool{"a job that goes on": false, "a job that has ended": true} {

@@ -45,7 +45,7 @@ func TestReady_AnAcceptNamesAHintThatWasWrittenBefore(t *testing.T) {
 }
 
 // A hint below its rev is left alone by claims and, within the grace, by the
-// reconciler: its commit may be on its way.
+// reconciler: its commit may still land.
 func TestReady_AHintOfACommitUnderWayIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -79,8 +79,8 @@ func TestReady_AHintOfACommitUnderWayIsLeftAlone(t *testing.T) {
 	})
 }
 
-// Past the grace the commit of a hint is made impossible, and at the next look the
-// hint is void.
+// After the grace the reconciler makes the commit of a hint impossible, and at the
+// next look the hint is void.
 func TestInspectHint_GivesUpOnACommitThatNeverCame(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,8 +112,7 @@ func TestInspectHint_GivesUpOnACommitThatNeverCame(t *testing.T) {
 	})
 }
 
-// The commit that the reconciler means to make impossible may come first: then the
-// hint is the named one, and stays.
+// If that commit comes first, an item names the hint, and it stays.
 func TestInspectHint_DeletesNothingInTheLookThatRaisesTheRev(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -143,8 +142,8 @@ func TestInspectHint_DeletesNothingInTheLookThatRaisesTheRev(t *testing.T) {
 	})
 }
 
-// A hint at or beyond its rev that no queued item names is deleted on sight, by a
-// claim as by the reconciler.
+// Claims and the reconciler delete a hint at or beyond its rev that no queued item
+// names.
 func TestReady_AVoidHintIsDeletedOnSight(t *testing.T) {
 	t.Parallel()
 	for name, see := range map[string]func(t *testing.T, b *bundle, hint ledger.Hint){
@@ -218,7 +217,7 @@ func TestInspectHint_OfAMissingJob(t *testing.T) {
 	})
 }
 
-// A requeue writes its own hint, and deletes the one before: purge knows only the
+// A requeue writes a new hint, and deletes the one before: a purge knows only the
 // last.
 func TestReady_ARequeueDeletesTheHintOfTheAttemptBefore(t *testing.T) {
 	t.Parallel()
@@ -266,8 +265,8 @@ func TestPurge_DeletesTheHintsThatCrashesLeft(t *testing.T) {
 	})
 }
 
-// The named hint of a queued job is put back if it is missing: by the reconciler, and
-// by the entry of the accept, which then goes.
+// A missing hint of a queued job is written again: by the reconciler, and by the entry
+// of the accept, which is then deleted.
 func TestReady_AMissingHintIsPutBack(t *testing.T) {
 	t.Parallel()
 	lost := func(t *testing.T, b *bundle) (id string, hint ledger.Hint) {
@@ -320,7 +319,7 @@ func TestReady_AMissingHintIsPutBack(t *testing.T) {
 		b.mustAccept(t, command("a"))
 		// The claim comes when the job is loaded and its hint is looked for.
 		other := pulling(t, b.store)
-		gets := &gotten{Store: b.store.Store, prefix: "ready:", meanwhile: func() { other.take(t, "c", true, other.hints(t)...) }}
+		gets := &gotten{Store: b.store.Store, prefix: "ready:", before: func() { other.take(t, "c", true, other.hints(t)...) }}
 		slow := pulling(t, &hooked{Store: gets})
 		if found := slow.inspected(t); len(found) != 1 || found[0].Repaired != "" {
 			t.Errorf("%+v", found)
@@ -374,7 +373,7 @@ func TestInspectReady_GoesPastBadRows(t *testing.T) {
 	}
 }
 
-// Nor does a job that cannot be read.
+// A job that cannot be read does not stop it either.
 func TestInspectReady_GoesPastAJobThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	b := pulling(t, split())

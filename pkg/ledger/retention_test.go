@@ -24,8 +24,7 @@ func (b *bundle) ended(t *testing.T) string {
 	return id
 }
 
-// rows counts the rows of all tables that a job can have rows in, but for those
-// that belong to no job.
+// rows counts the rows of these partitions.
 func (b *bundle) rows(t *testing.T, partitions map[string][]string) int {
 	t.Helper()
 	n := 0
@@ -87,8 +86,8 @@ func TestPurge_LeavesNothingOfTheJob(t *testing.T) {
 	})
 }
 
-// A purge may be cut short after any write: the next pass goes on, and nothing
-// half-deleted is seen in between.
+// A purge may crash after any write: the next pass continues, and no reader sees half a
+// job in between.
 func TestPurge_GoesOnAfterACrash(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -157,7 +156,7 @@ func TestPurge_AnArchiveThatFailsKeepsTheJob(t *testing.T) {
 }
 
 // Between the end of the key's time and that of the job's, the key may name
-// another command, and the purge of the old job must not take it away.
+// another command, and the purge of the old job must not delete that claim.
 func TestAcceptAfterTheKeysTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -215,7 +214,7 @@ func TestOpen_RefusesNegativeTimes(t *testing.T) {
 	}
 }
 
-// vanishing is a store in which something happens once a claim was read.
+// vanishing is a store that calls a function once a claim was read.
 type vanishing struct {
 	*hooked
 	after func(claim tablestore.Row)
@@ -231,9 +230,9 @@ func (v *vanishing) Get(ctx context.Context, key tablestore.Key) (tablestore.Row
 }
 
 // A job may be purged while a duplicate of its command looks it up by the claim
-// that it has just read. Its key is free then. A claim that still stands has lost
-// its job, and says so.
-func TestAccept_OfAKeyWhoseJobIsPurgedMeanwhile(t *testing.T) {
+// that it has just read. Its key is free then. If the claim still exists, its job is
+// lost, and the error says so.
+func TestAccept_OfAKeyWhoseJobIsPurgedInBetween(t *testing.T) {
 	t.Parallel()
 	for name, purged := range map[string]bool{"with its claim": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
@@ -265,9 +264,9 @@ func TestAccept_OfAKeyWhoseJobIsPurgedMeanwhile(t *testing.T) {
 }
 
 // A command may be refused, and release its claim of a key, while another command
-// looks at that claim. The key is free then; a claim that still stands holds it, be
-// its job there yet or not.
-func TestAccept_OfAKeyThatIsReleasedMeanwhile(t *testing.T) {
+// looks at that claim. The key is free then; if the claim still exists the key is taken,
+// whether its job exists yet or not.
+func TestAccept_OfAKeyReleasedInBetween(t *testing.T) {
 	t.Parallel()
 	for name, released := range map[string]bool{"released": true, "kept": false} {
 		t.Run(name, func(t *testing.T) {
@@ -303,7 +302,7 @@ func TestAccept_OfAKeyThatIsReleasedMeanwhile(t *testing.T) {
 	}
 }
 
-// keyed is a command of that hash under one key.
+// keyed returns a command of that hash under one key.
 func keyed(hash string) ledger.Command {
 	cmd := command(hash)
 	cmd.Job.IdempotencyKey = "k"

@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// rewrite changes a stored row behind the ledger's back.
+// rewrite changes a stored row without the ledger.
 func (b *bundle) rewrite(t *testing.T, id, row string, change func(tablestore.Properties) tablestore.Properties) {
 	t.Helper()
 	key := tablestore.Key{Table: "luciusledger", Partition: id, Row: row}

@@ -20,7 +20,7 @@ func object(text string, size int) json.RawMessage {
 	return []byte(before + strings.Repeat(text, room/len(text)) + strings.Repeat("x", room%len(text)) + after)
 }
 
-// largest is a command that is as large as the way in lets it be.
+// largest is the largest command that is admitted.
 func largest(text string, payload int) ledger.Command {
 	long := func(n int) string { return strings.Repeat("&", n) }
 	ref, urls := object(text, commands.MaxRef), make([]string, commands.MaxCallbackURLs)
@@ -44,9 +44,8 @@ func largest(text string, payload int) ledger.Command {
 	return cmd
 }
 
-// What the way in lets through fits the rows and batches of every later change:
-// a job is never stuck because a reference, in the place of a shorter one, makes
-// its directive too large.
+// An admitted command fits the rows and batches of every later change: a job is never
+// stuck because a longer reference makes its directive too large.
 func TestSizes_TheLargestCommandLivesThroughAllChanges(t *testing.T) {
 	t.Parallel()
 	for name, cmd := range map[string]ledger.Command{
@@ -90,8 +89,8 @@ func TestSizes_TheLargestCommandIsCancelledWhole(t *testing.T) {
 	b.mustChange(t, id, statemachine.Cancel{Reason: strings.Repeat("&", 1024)})
 }
 
-// Markup takes six bytes a character on the wire to Azure: what no batch holds is
-// refused whole.
+// Markup takes six bytes a character on the wire to Azure: a command that fits no
+// batch is refused as a whole.
 func TestSizes_ACommandThatNoBatchHoldsLeavesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

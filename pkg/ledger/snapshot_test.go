@@ -14,8 +14,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// paged is a store that gives one row to a page, and lets something happen after
-// the first page of a job.
+// paged is a store with one row to a page, which calls between after the first page of
+// a job.
 type paged struct {
 	*hooked
 	between func(query tablestore.Query)
@@ -30,7 +30,7 @@ func (p *paged) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pa
 	return page, err
 }
 
-// onPages is a ledger on a store of such pages, with a job whose first step was
+// onPages returns a ledger on such a store, with a job whose first step was
 // dispatched, and another ledger on the same rows.
 func onPages(t *testing.T) (*paged, *ledger.Ledger, *bundle, ledger.Message) {
 	t.Helper()
@@ -46,8 +46,8 @@ func onPages(t *testing.T) (*paged, *ledger.Ledger, *bundle, ledger.Message) {
 	return store, l, b, m
 }
 
-// A change between two pages shows in the second alone: the step that it began
-// then has no outbox row, or a state that the job does not know of.
+// A change between two pages is visible in the second alone: the step that it started
+// then has no outbox row, or a state that does not fit the job's.
 func TestJob_IsReadAsItWasAtOneInstant(t *testing.T) {
 	t.Parallel()
 	store, l, b, m := onPages(t)
@@ -83,7 +83,7 @@ func TestJob_ThatNeverStandsStillIsReadAnotherTime(t *testing.T) {
 	}
 }
 
-func TestJob_ThatIsPurgedMeanwhileIsNotThere(t *testing.T) {
+func TestJob_PurgedBetweenTwoPagesIsNotFound(t *testing.T) {
 	t.Parallel()
 	store, l, b, m := onPages(t)
 	store.between = func(query tablestore.Query) {

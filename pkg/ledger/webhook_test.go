@@ -51,8 +51,8 @@ func TestWebhooks_AreWrittenWithTheEnd(t *testing.T) {
 	})
 }
 
-// The rows follow the commit: a crash in between must not lose them, and what
-// was delivered since must not be sent again.
+// The rows are written after the commit: a crash in between must not lose them, and a
+// delivered webhook must not be sent again.
 func TestWebhooks_SurviveACrashAfterTheCommit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestTakeWebhook_HoldsItForOneAttempt(t *testing.T) {
 	})
 }
 
-// givenUp has all webhooks that are due given up.
+// givenUp abandons all webhooks that are due.
 func (b *bundle) givenUp(t *testing.T) {
 	t.Helper()
 	for _, entry := range b.due(t, ledger.Webhook) {
@@ -130,7 +130,7 @@ func (b *bundle) givenUp(t *testing.T) {
 	}
 }
 
-// A tenant's pages are full, and where they end names no job of another tenant.
+// A tenant's pages are full, and their ends name no job of another tenant.
 func TestUndelivered_OfATenantTellsNothingOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
