@@ -148,14 +148,9 @@ func (a *acceptance) newJob() error {
 
 // try submits the whole change once.
 func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
-	plan, err := a.plan()
+	plan, err := a.plan(ctx)
 	if err != nil {
-		return nil, err
-	}
-	if plan.queued != nil {
-		if err := a.l.catalog(ctx, plan.queued.Kind); err != nil {
-			return nil, fmt.Errorf("accept: %w", err)
-		}
+		return nil, fmt.Errorf("accept: %w", err)
 	}
 	applied, err := tablestore.Apply(ctx, a.l.store, plan.change)
 	// Remember which reservations are ours, so that the next try does not write them
@@ -183,7 +178,7 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 
 // plan makes the writes of the accept: the claim and the slot before those of the
 // decision, the payload in the commit, and the claim's confirmation after it.
-func (a *acceptance) plan() (*plan, error) {
+func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	now := tablestore.Now()
 	f, err := a.l.fresh()
 	if err != nil {
@@ -203,7 +198,7 @@ func (a *acceptance) plan() (*plan, error) {
 	event := statemachine.Accept{Reason: a.cmd.Reason}
 	d, err := statemachine.Decide(agg, event, a.l.env(f, now))
 	if err != nil {
-		return nil, fmt.Errorf("accept: %w", err)
+		return nil, err
 	}
 	p := &planner{l: a.l, d: &d, fresh: f, eventName: event.Name(), now: now}
 	p.s = &snapshot{head: head{slot: a.slot, claim: a.claim.Row}}
@@ -212,9 +207,9 @@ func (a *acceptance) plan() (*plan, error) {
 		reserved: reservation{claim: a.claim.Row, slot: a.slot},
 	}
 	if p.moves, err = workitem.Follow(&agg, nil, &d, workitem.Ask{}, now); err != nil {
-		return nil, fmt.Errorf("accept: %w", err)
+		return nil, err
 	}
-	plan, err := p.build(a.cmd.Payload)
+	plan, err := p.build(ctx, a.cmd.Payload)
 	if err != nil {
 		return nil, err
 	}

@@ -39,8 +39,7 @@ type options struct {
 	entry     *Entry
 	verb      *verb
 
-	reserved reservation      // of an accept
-	release  tablestore.Stage // frees the slot of a job that ends
+	reserved reservation // of an accept
 }
 
 // Option is a detail of a [Ledger.Change].
@@ -141,25 +140,9 @@ func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Ev
 	if p.moves, err = workitem.Follow(&s.agg, s.open, &d, ask, now); err != nil {
 		return Result{}, nil, err
 	}
-	var payload []byte
-	if d.Dispatch != nil {
-		if payload, err = l.Payload(ctx, d.After.Job.ID); err != nil {
-			return Result{}, nil, err
-		}
-	}
-	if d.Ended {
-		if o.release, err = l.releaseSlot(ctx, s.head.slot, d.After.Job.ID); err != nil {
-			return Result{}, nil, err
-		}
-	}
-	plan, err := p.build(payload)
+	plan, err := p.build(ctx, nil)
 	if err != nil {
 		return Result{}, nil, err
-	}
-	if plan.queued != nil {
-		if err := l.catalog(ctx, plan.queued.Kind); err != nil {
-			return Result{}, nil, err
-		}
 	}
 	result.Message = plan.message
 	for _, record := range []*workitem.Record{p.moves.Ended, p.moves.Open} {

@@ -230,20 +230,7 @@ func (l *Ledger) claimTogether(ctx context.Context, open []*candidate, memory ta
 		if len(open) == 0 {
 			return nil
 		}
-		// Only one batch can be the commit. An atomic store applies the stages before it
-		// in the same write.
-		change := tablestore.Change{Commit: open[0].plan.change.Commit}
-		if len(memory) > 0 {
-			change.Pre = append(change.Pre, tablestore.Stage{memory})
-		}
-		for i, one := range open {
-			change.Pre = append(change.Pre, one.plan.change.Pre...)
-			if i > 0 {
-				change.Pre = append(change.Pre, tablestore.Stage{one.plan.change.Commit})
-			}
-			change.Post = append(change.Post, one.plan.change.Post...)
-		}
-		applied, err := tablestore.Apply(ctx, l.store, change)
+		applied, err := tablestore.Apply(ctx, l.store, together(open, memory))
 		if err == nil {
 			for _, one := range open {
 				l.claimed(ctx, one, applied.PostErr)
@@ -274,6 +261,23 @@ func (l *Ledger) claimTogether(ctx context.Context, open []*candidate, memory ta
 		return fmt.Errorf("claim: %w", err)
 	}
 	return err
+}
+
+// together returns one change for all candidates and the claim's row. Only one batch
+// can be the commit; an atomic store applies the stages before it in the same write.
+func together(open []*candidate, memory tablestore.Batch) tablestore.Change {
+	change := tablestore.Change{Commit: open[0].plan.change.Commit}
+	if len(memory) > 0 {
+		change.Pre = append(change.Pre, tablestore.Stage{memory})
+	}
+	for i, one := range open {
+		change.Pre = append(change.Pre, one.plan.change.Pre...)
+		if i > 0 {
+			change.Pre = append(change.Pre, tablestore.Stage{one.plan.change.Commit})
+		}
+		change.Post = append(change.Post, one.plan.change.Post...)
+	}
+	return change
 }
 
 // claimed runs the post-commit work of a claim.

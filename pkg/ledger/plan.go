@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -43,6 +44,7 @@ type planner struct {
 	options   *options
 	eventName string
 	now       time.Time
+	release   tablestore.Stage // frees the slot of a job that ends
 }
 
 // isAccept reports whether the job is new.
@@ -56,13 +58,25 @@ func write(key tablestore.Key, loaded *tablestore.Row) tablestore.Op {
 	return tablestore.Op{Verb: tablestore.Replace, Key: key, ETag: loaded.ETag}
 }
 
-// build makes the plan. payload is the command's, needed for a new directive.
-func (p *planner) build(payload []byte) (*plan, error) {
+// build makes the plan. payload is the command's if this is its accept; for any other
+// change it is read if a new directive needs it.
+func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 	out := &plan{
 		after: p.d.After, history: p.d.History, operation: p.fresh.operation, hot: p.d.Hot,
 		light: p.d.Light, ended: p.d.Ended,
 	}
 	job := &p.d.After.Job
+	var err error
+	if p.d.Dispatch != nil && !p.isAccept() {
+		if payload, err = p.l.Payload(ctx, job.ID); err != nil {
+			return nil, err
+		}
+	}
+	if p.d.Ended {
+		if p.release, err = p.l.releaseSlot(ctx, p.s.head.slot, job.ID); err != nil {
+			return nil, err
+		}
+	}
 	for _, i := range p.d.Steps {
 		step := &p.d.After.Steps[i]
 		loaded := &tablestore.Row{}
@@ -103,7 +117,10 @@ func (p *planner) build(payload []byte) (*plan, error) {
 	if p.l.cfg.Projector != nil {
 		out.revision = p.revision(out.message)
 	}
-	return out, nil
+	if out.queued != nil {
+		err = p.l.catalog(ctx, out.queued.Kind)
+	}
+	return out, err
 }
 
 // items writes the work items that the change moves: the open one's row, and the row
@@ -304,7 +321,7 @@ func (p *planner) post(out *plan, entry entryRef) {
 	}
 	if p.d.Ended {
 		rows, entries := p.l.announce(job)
-		clean = append(clean, p.options.release...)
+		clean = append(clean, p.release...)
 		clean = append(clean, append(p.l.retain(job), append(entries, rows...)...)...)
 		obsolete = append(obsolete, entry)
 	}
