@@ -206,9 +206,9 @@ func (l *Ledger) TakeWebhook(ctx context.Context, entry Entry, hold time.Duratio
 	return &next, agg, nil
 }
 
-// SettleWebhook records the outcome of an attempt. next is the webhook's new state,
-// with the same id. It returns false if another process has changed it since.
-func (l *Ledger) SettleWebhook(ctx context.Context, taken, next *WebhookRow) (bool, error) {
+// RecordWebhookAttempt records the outcome of an attempt. next is the webhook's new
+// state, with the same id. It returns false if another process has changed it since.
+func (l *Ledger) RecordWebhookAttempt(ctx context.Context, taken, next *WebhookRow) (bool, error) {
 	agg, err := l.Job(ctx, taken.JobID)
 	if err != nil {
 		return false, err

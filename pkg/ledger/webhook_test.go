@@ -101,11 +101,11 @@ func TestTakeWebhook_HoldsItForOneAttempt(t *testing.T) {
 		}
 		next := *taken
 		next.State, next.Attempts, next.LastStatus = ledger.WebhookDelivered, 1, 200
-		if moved, err := b.SettleWebhook(t.Context(), taken, &next); err != nil || !moved {
+		if moved, err := b.RecordWebhookAttempt(t.Context(), taken, &next); err != nil || !moved {
 			t.Fatalf("%t, %v", moved, err)
 		}
-		if moved, err := b.SettleWebhook(t.Context(), taken, &next); err != nil || moved {
-			t.Errorf("settled twice: %t, %v", moved, err)
+		if moved, err := b.RecordWebhookAttempt(t.Context(), taken, &next); err != nil || moved {
+			t.Errorf("recorded twice: %t, %v", moved, err)
 		}
 		time.Sleep(time.Hour)
 		if due := b.due(t, ledger.Webhook); len(due) != 1 {
@@ -124,7 +124,7 @@ func (b *bundle) givenUp(t *testing.T) {
 		}
 		next := *taken
 		next.State = ledger.WebhookExhausted
-		if moved, err := b.SettleWebhook(t.Context(), taken, &next); err != nil || !moved {
+		if moved, err := b.RecordWebhookAttempt(t.Context(), taken, &next); err != nil || !moved {
 			t.Fatalf("%t, %v", moved, err)
 		}
 	}
@@ -208,7 +208,7 @@ func TestReplayWebhook(t *testing.T) {
 			}
 			next := *taken
 			next.State = []ledger.WebhookState{ledger.WebhookExhausted, ledger.WebhookRefused}[i]
-			if _, err := b.SettleWebhook(t.Context(), taken, &next); err != nil {
+			if _, err := b.RecordWebhookAttempt(t.Context(), taken, &next); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -23,7 +23,7 @@ type WebhooksLedger interface {
 	Schedule
 	TakeWebhook(ctx context.Context, entry ledger.Entry, hold time.Duration,
 	) (*ledger.WebhookRow, *statemachine.Aggregate, error)
-	SettleWebhook(ctx context.Context, taken, next *ledger.WebhookRow) (bool, error)
+	RecordWebhookAttempt(ctx context.Context, taken, next *ledger.WebhookRow) (bool, error)
 }
 
 // WebhooksConfig configures a [Webhooks].
@@ -172,7 +172,7 @@ func (w *Webhooks) attempt(ctx context.Context, row *ledger.WebhookRow, body []b
 	// The attempt was made, so it is stored even while the process stops.
 	settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
-	moved, err := w.cfg.Ledger.SettleWebhook(settle, row, &next)
+	moved, err := w.cfg.Ledger.RecordWebhookAttempt(settle, row, &next)
 	switch {
 	case err != nil:
 		w.cfg.Logger.WarnContext(ctx, "webhook not settled; it will be sent again",

@@ -332,7 +332,7 @@ func (h *hooks) TakeWebhook(_ context.Context, entry ledger.Entry, hold time.Dur
 	return &row, ended(row.JobID), nil
 }
 
-func (h *hooks) SettleWebhook(ctx context.Context, taken, next *ledger.WebhookRow) (bool, error) {
+func (h *hooks) RecordWebhookAttempt(ctx context.Context, taken, next *ledger.WebhookRow) (bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := errors.Join(ctx.Err(), h.settleErr); err != nil {
