@@ -7,26 +7,21 @@ import (
 	"slices"
 )
 
-// presence says which of an item's parts must be there. What is not listed
-// must be absent.
-type presence struct {
-	owner, lease, result, failure bool
-	// claims is how often an item in the status was claimed at least.
-	claims int
-}
-
-// invariants has the rules of each status. For terminal items the source says
-// that owner and lease SHOULD be absent; here they must be, because an ended
-// item with a lease would look alive.
+// invariants say which parts an item must have in each status; it must have no
+// others. The source says that owner and lease of a terminal item SHOULD be absent;
+// here they must be, because an ended item with a lease would look alive.
 //
 // Source: Job lifecycle plan 02, Required invariants per status.
-var invariants = map[Status]presence{
+var invariants = map[Status]struct {
+	owner, lease, result, failure bool
+	minAttempt                    int
+}{
 	StatusQueued:    {},
-	StatusClaimed:   {owner: true, lease: true, claims: 1},
-	StatusRunning:   {owner: true, lease: true, claims: 1},
-	StatusSucceeded: {result: true, claims: 1},
-	StatusFailed:    {failure: true, claims: 1},
-	StatusStalled:   {claims: 1},
+	StatusClaimed:   {owner: true, lease: true, minAttempt: 1},
+	StatusRunning:   {owner: true, lease: true, minAttempt: 1},
+	StatusSucceeded: {result: true, minAttempt: 1},
+	StatusFailed:    {failure: true, minAttempt: 1},
+	StatusStalled:   {minAttempt: 1},
 }
 
 // violations collects what is wrong.
@@ -38,7 +33,7 @@ func (v *violations) require(holds bool, field, rule string) {
 	}
 }
 
-// exactly requires the field to be present where it must be and nowhere else.
+// exactly requires the field to be present if want says so, and else to be absent.
 func (v *violations) exactly(want, got bool, field string, status Status) {
 	rule := "must be absent when " + string(status)
 	if want {
@@ -47,7 +42,7 @@ func (v *violations) exactly(want, got bool, field string, status Status) {
 	v.require(want == got, field, rule)
 }
 
-// err returns the violations as an error, nil where there are none.
+// err returns the violations as an error, nil if there are none.
 func (v *violations) err(item *Item) error {
 	if len(*v) == 0 {
 		return nil
@@ -60,18 +55,7 @@ func (v *violations) err(item *Item) error {
 //
 // Source: Job lifecycle plan 02, Required invariants per status.
 func Validate(item Item) error {
-	var found violations
-	found.identity(&item)
-	rules, known := invariants[item.Status]
-	found.require(known, "status", fmt.Sprintf("must be one of %v", statuses))
-	if known {
-		found.parts(&item, rules)
-	}
-	found.requests(&item)
-	return found.err(&item)
-}
-
-func (v *violations) identity(item *Item) {
+	var v violations
 	v.require(item.WorkID != "", "work_id", "must be present")
 	v.require(item.DedupeKey != "", "dedupe_key", "must be present")
 	v.require(item.MessageID != "", "message_id", "must be present")
@@ -82,35 +66,85 @@ func (v *violations) identity(item *Item) {
 	v.require(item.Rev >= 1, "rev", "must be at least 1")
 	v.require(item.Attempt >= 0, "attempt", "must be at least 0")
 	v.require(item.Rev > int64(item.Attempt), "rev", "must be above attempt, for each claim raises both")
-}
 
-func (v *violations) parts(item *Item, rules presence) {
-	v.exactly(rules.owner, item.Owner != "", "owner", item.Status)
-	v.exactly(rules.lease, !item.LeaseExpiresAt.IsZero(), "lease", item.Status)
-	v.require(item.ClaimLease == 0 || item.Status == StatusClaimed, "claim_lease", "must be absent when "+string(item.Status))
-	v.exactly(rules.result, len(item.Result) > 0, "result", item.Status)
-	v.exactly(rules.failure, item.Error != nil, "error", item.Status)
-	v.require(len(item.Result) == 0 || isObject(item.Result), "result", "must be a JSON object")
-	v.require(item.Error == nil || item.Error.Code != "", "error.code", "must be present")
-	v.require(item.Attempt >= rules.claims, "attempt", fmt.Sprintf("must be at least %d when %s", rules.claims, item.Status))
-}
-
-func (v *violations) requests(item *Item) {
-	v.require(len(item.Requests) <= MaxRemembered, "requests", fmt.Sprintf("must be at most %d", MaxRemembered))
-	for n, known := range item.Requests {
-		field := fmt.Sprintf("requests[%d]", n)
-		v.require(known.Actor != "", field, "must name its actor")
-		v.require(known.RequestID != "", field, "must have a request_id")
-		v.require(slices.Contains(operations[:], known.Operation), field, "must name an operation")
-		v.require(known.Rev <= item.Rev, field, "must not be beyond the item's rev")
-		v.require(n == 0 || known.Rev > item.Requests[n-1].Rev, field, "must be of a later rev than the one before")
-		v.require(known.Attempt <= item.Attempt, field, "must not be beyond the item's attempt")
-		v.require(!known.ExpiresAt.IsZero(), field, "must expire")
-		v.require(!slices.ContainsFunc(item.Requests[:n], known.same), field, "must not repeat an earlier request_id")
+	must, known := invariants[item.Status]
+	v.require(known, "status", fmt.Sprintf("must be one of %v", statuses))
+	if known {
+		status := string(item.Status)
+		v.exactly(must.owner, item.Owner != "", "owner", item.Status)
+		v.exactly(must.lease, !item.LeaseExpiresAt.IsZero(), "lease", item.Status)
+		v.require(item.ClaimLease == 0 || item.Status == StatusClaimed, "claim_lease", "must be absent when "+status)
+		v.exactly(must.result, len(item.Result) > 0, "result", item.Status)
+		v.exactly(must.failure, item.Error != nil, "error", item.Status)
+		v.require(len(item.Result) == 0 || isObject(item.Result), "result", "must be a JSON object")
+		v.require(item.Error == nil || item.Error.Code != "", "error.code", "must be present")
+		v.require(item.Attempt >= must.minAttempt, "attempt", fmt.Sprintf("must be at least %d when %s", must.minAttempt, status))
 	}
+
+	v.require(len(item.Requests) <= MaxRemembered, "requests", fmt.Sprintf("must be at most %d", MaxRemembered))
+	for n, request := range item.Requests {
+		field := fmt.Sprintf("requests[%d]", n)
+		v.require(request.Actor != "", field, "must name its actor")
+		v.require(request.RequestID != "", field, "must have a request_id")
+		v.require(slices.Contains(operations[:], request.Operation), field, "must name an operation")
+		v.require(request.Rev <= item.Rev, field, "must not be beyond the item's rev")
+		v.require(n == 0 || request.Rev > item.Requests[n-1].Rev, field, "must be of a later rev than the one before")
+		v.require(request.Attempt <= item.Attempt, field, "must not be beyond the item's attempt")
+		v.require(!request.ExpiresAt.IsZero(), field, "must expire")
+		v.require(!slices.ContainsFunc(item.Requests[:n], request.same), field, "must not repeat an earlier request_id")
+	}
+	return v.err(&item)
 }
 
 // isObject reports whether the text is one JSON object.
 func isObject(text json.RawMessage) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("{")) && json.Valid(text)
+}
+
+// ValidateHistory checks an item's events, in the order of their revs, against the
+// policy, and the item against them: the history begins with the enqueue, has no
+// gap, makes only moves of the table, counts attempts as it must, and ends with the
+// item as it is. If the last event is a removal, item is what was removed. The error
+// is an [*ItemError] that names every violation.
+//
+// Source: Job lifecycle plan 02, Attempt and revision semantics, Event semantics.
+func ValidateHistory(item Item, events []Event) error {
+	var v violations
+	before := Event{WorkID: item.WorkID, To: StatusNone}
+	last := before // but for a removal
+	for n, event := range events {
+		field, attempt := fmt.Sprintf("events[%d]", n), before.Attempt
+		if event.Type == EventClaimed {
+			attempt++
+		}
+		v.require(event.WorkID == before.WorkID, field, "must be of the item")
+		v.require(event.Rev == before.Rev+1, field, fmt.Sprintf("must have rev %d, not %d", before.Rev+1, event.Rev))
+		v.require(event.From == before.To, field, fmt.Sprintf("must leave from %q, not %q", before.To, event.From))
+		v.require(event.allowed(), field, fmt.Sprintf("%s from %q to %q must be in the table", event.Type, event.From, event.To))
+		v.require(event.Attempt == attempt, field, fmt.Sprintf("must be of attempt %d, not %d", attempt, event.Attempt))
+		v.require(!event.At.IsZero(), field, "must say when")
+		v.require(event.Actor != "", field, "must say who")
+		v.require(event.RequestID != "" || event.Type == EventEnqueued, field, "must name its request")
+		before = event
+		if event.Type == EventRemoved {
+			v.require(n == len(events)-1, field, "must be the last, nothing follows a removal")
+		} else {
+			last = event
+		}
+	}
+	v.require(last.Rev == item.Rev, "rev", fmt.Sprintf("must be that of the last event, %d, not %d", last.Rev, item.Rev))
+	v.require(last.To == item.Status, "status", fmt.Sprintf("must be where the last event leads, %q", last.To))
+	v.require(last.Attempt == item.Attempt, "attempt",
+		fmt.Sprintf("must be that of the last event, %d, not %d", last.Attempt, item.Attempt))
+	return v.err(&item)
+}
+
+// allowed reports whether the policy has such an event.
+func (e Event) allowed() bool {
+	if e.Type == EventRemoved {
+		return e.From.removable() && e.To == StatusNone
+	}
+	return slices.ContainsFunc(transitions[:], func(t Transition) bool {
+		return t.Event == e.Type && t.From == e.From && t.To == e.To
+	})
 }

@@ -102,7 +102,7 @@ func TestValidateNamesWhatIsWrong(t *testing.T) {
 		"no rev":              {func(i *lifecycle.Item) { i.Rev, i.Requests = 0, nil }, []string{"rev", "rev"}},
 		"rev below attempt":   {func(i *lifecycle.Item) { i.Attempt = 5 }, []string{"rev"}},
 		"several":             {func(i *lifecycle.Item) { i.Owner, i.LeaseID = "", "" }, []string{"lease_id", "owner"}},
-		"request of nobody":   {spoilMemory(0, func(r *lifecycle.Remembered) { r.Actor = "" }), []string{"requests[0]"}},
+		"request of no actor": {spoilMemory(0, func(r *lifecycle.Remembered) { r.Actor = "" }), []string{"requests[0]"}},
 		"request without id":  {spoilMemory(1, func(r *lifecycle.Remembered) { r.RequestID = "" }), []string{"requests[1]"}},
 		"request for nothing": {spoilMemory(1, func(r *lifecycle.Remembered) { r.Operation = "" }), []string{"requests[1]"}},
 		"request to come":     {spoilMemory(1, func(r *lifecycle.Remembered) { r.Rev = 9 }), []string{"requests[1]"}},

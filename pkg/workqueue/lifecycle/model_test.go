@@ -160,7 +160,7 @@ func TestInvariantsHoldUnderAnySequenceOfRequests(t *testing.T) {
 	})
 }
 
-// A terminal item is what it is, whoever asks for whatever.
+// A terminal item never changes, whatever is asked of it.
 func TestTerminalItemsNeverChange(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

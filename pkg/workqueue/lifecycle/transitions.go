@@ -1,8 +1,108 @@
+// Package lifecycle is the policy of the pull queue: the statuses of a work item,
+// who may move it from one to the next, and what each move changes. It is pure: it
+// does no I/O, reads no clock and makes no ids, so any queue can apply the same
+// rules to its own storage: load an item, ask this package for the [Change], write
+// item and events in one step.
+//
+//	enqueue
+//	   │
+//	   ▼       claimNext           start           complete
+//	queued ────────────────▶ claimed ──────▶ running ───────▶ succeeded
+//	   ▲                     ▲  │ ↺             │ │ ↺
+//	   │           claimNext │  │ stall   stall │ └─────────▶ failed
+//	   │           (reclaim) │  ▼               │    fail
+//	   └──────────────────── stalled ◀──────────┘
+//	     requeueStalled                            ↺ heartbeat
+//
+// The arrows are data, the table behind [Transitions]; there are no others.
+// [Validate] checks what must hold in each status, [ValidateHistory] what must hold
+// of an item's events.
+//
+// # Who moves an item
+//
+// Any worker may claim a queued item. Only its owner moves a claimed or running
+// item, under a lease, until the system stalls it. Only the system offers a stalled
+// item again. Nothing moves a succeeded or failed item. If the owner reports past
+// the queue, the queue makes the owner's move in the owner's name.
+//
+// An expired lease is a reason for a stall and changes nothing by itself: until the
+// queue stalls the item, its owner may still move it.
+//
+// # How a request is checked, in this order
+//
+//  1. It is complete: actor, expected rev and request id; else [ErrInvalidRequest],
+//     which names the field.
+//  2. It is not a repeat. Actor and id identify a request. The same move again
+//     returns the item as it is and changes nothing, whatever happened since;
+//     another move under a used id is refused.
+//  3. An owner's move comes from the owner ([ErrNotOwner]). If the item has no
+//     owner, its status decides, see 5.
+//  4. The item is at the expected rev ([ErrRevConflict]).
+//  5. The table has the move ([ErrIllegalTransition]).
+//
+// A worker makes a new request id for each request and sends it again only to
+// repeat that request. The item itself remembers the ids ([Item.Requests]), so every
+// replica recognises a repeat, also after a crash.
+//
+// # Counting
+//
+// attempt counts claims: 0 at first, one more on each entry to claimed. rev counts
+// accepted moves, heartbeats included: enqueue makes it 1, each event has its own
+// rev, a repeat has none. Both survive a requeue.
+//
+// # What the queue decides
+//
+// How long leases last, when an item is stalled, whether a worker may reclaim a
+// stalled item directly, and which item a claim takes. A dedupe key is opaque.
+//
+// Source: Job lifecycle plan 02.
 package lifecycle
 
 import "slices"
 
-// Operation is what someone asks of the queue.
+// Status is the state of a work item. The values are part of the wire contract.
+//
+// Source: Job lifecycle plan 02, Status meanings.
+type Status string
+
+// The statuses.
+const (
+	// StatusNone is an item before its enqueue or after its removal. It is never
+	// stored.
+	StatusNone Status = ""
+	// StatusQueued may be claimed by any worker; it has neither owner nor lease.
+	StatusQueued Status = "queued"
+	// StatusClaimed belongs to one worker under a lease; its work is not started.
+	StatusClaimed Status = "claimed"
+	// StatusRunning is in work; its owner extends the lease by heartbeats.
+	StatusRunning Status = "running"
+	// StatusSucceeded ended with a result. It is final.
+	StatusSucceeded Status = "succeeded"
+	// StatusFailed ended with an error. It is final.
+	StatusFailed Status = "failed"
+	// StatusStalled was taken from an owner that is no longer trusted. It is not an
+	// end: the system requeues it, or a worker reclaims it if the queue allows that.
+	StatusStalled Status = "stalled"
+)
+
+var statuses = [...]Status{
+	StatusQueued, StatusClaimed, StatusRunning, StatusSucceeded, StatusFailed, StatusStalled,
+}
+
+// Statuses returns all statuses that an item can have, in a slice that the caller
+// owns.
+func Statuses() []Status { return slices.Clone(statuses[:]) }
+
+// Terminal reports whether an item in this status never changes again.
+func (s Status) Terminal() bool { return s == StatusSucceeded || s == StatusFailed }
+
+// Held reports whether an item in this status has an owner and a lease.
+func (s Status) Held() bool { return s == StatusClaimed || s == StatusRunning }
+
+// removable reports whether an item in this status may be removed.
+func (s Status) removable() bool { return s != StatusRunning && s != StatusNone }
+
+// Operation is what a caller asks of the queue.
 //
 // Source: Job lifecycle plan 02, Scope.
 type Operation string
@@ -23,8 +123,13 @@ var operations = [...]Operation{
 	OpEnqueue, OpClaimNext, OpStart, OpHeartbeat, OpComplete, OpFail, OpStall, OpRequeueStalled,
 }
 
-// Operations returns all operations. The slice is the caller's.
+// Operations returns all operations, in a slice that the caller owns.
 func Operations() []Operation { return slices.Clone(operations[:]) }
+
+// ownerOnly reports whether only the item's owner may ask for the operation.
+func (o Operation) ownerOnly() bool {
+	return o == OpStart || o == OpHeartbeat || o == OpComplete || o == OpFail
+}
 
 // EventType is the canonical name of what happened to an item.
 //
@@ -41,12 +146,12 @@ const (
 	EventFailed    EventType = "failed"
 	EventStalled   EventType = "stalled"
 	EventRequeued  EventType = "requeued"
-	// EventRemoved is an item that a queue dropped. It is retention and not a
-	// transition, so it is not in the table. See [Remove].
+	// EventRemoved is retention, not a transition: the table does not have it. See
+	// [Remove].
 	EventRemoved EventType = "removed"
 )
 
-// Mover is the kind of actor whose move a transition is.
+// Mover is the kind of actor that may make a transition.
 type Mover string
 
 // The movers.
@@ -55,7 +160,7 @@ const (
 	MoverProducer Mover = "producer"
 	// MoverWorker is any worker.
 	MoverWorker Mover = "worker"
-	// MoverOwner is the worker that holds the item, and no other.
+	// MoverOwner is the worker that holds the item.
 	MoverOwner Mover = "owner"
 	// MoverSystem is the queue itself, or an operator. It owns nothing.
 	MoverSystem Mover = "system"
@@ -65,13 +170,12 @@ const (
 type Transition struct {
 	Operation Operation
 	From, To  Status
-	// Event is the type of the event that the move leaves behind.
+	// Event is the type of the event that the move appends.
 	Event EventType
-	// By is whose move it is.
-	By Mover
+	By    Mover
 }
 
-// transitions is all that may ever happen to an item.
+// transitions are all moves that an item can make.
 var transitions = [...]Transition{
 	{Operation: OpEnqueue, From: StatusNone, To: StatusQueued, Event: EventEnqueued, By: MoverProducer},
 	{Operation: OpClaimNext, From: StatusQueued, To: StatusClaimed, Event: EventClaimed, By: MoverWorker},
@@ -87,14 +191,14 @@ var transitions = [...]Transition{
 	{Operation: OpRequeueStalled, From: StatusStalled, To: StatusQueued, Event: EventRequeued, By: MoverSystem},
 }
 
-// Transitions returns the allowed moves, in the order of the source. The slice
-// is the caller's.
+// Transitions returns the allowed moves in the order of the source, in a slice that
+// the caller owns.
 //
 // Source: Job lifecycle plan 02, Allowed transitions.
 func Transitions() []Transition { return slices.Clone(transitions[:]) }
 
 // Lookup returns the transition that the operation makes from that status, and
-// false where it makes none.
+// false if there is none.
 func Lookup(operation Operation, from Status) (Transition, bool) {
 	for _, transition := range transitions {
 		if transition.Operation == operation && transition.From == from {
@@ -103,16 +207,3 @@ func Lookup(operation Operation, from Status) (Transition, bool) {
 	}
 	return Transition{}, false
 }
-
-// ownerOnly reports whether only the item's owner may ask for the operation.
-func (o Operation) ownerOnly() bool {
-	switch o {
-	case OpStart, OpHeartbeat, OpComplete, OpFail:
-		return true
-	default:
-		return false
-	}
-}
-
-// byWorker reports whether a worker asks for the operation.
-func (o Operation) byWorker() bool { return o == OpClaimNext || o.ownerOnly() }

@@ -1,0 +1,325 @@
+package lifecycle
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Change is the effect of a move on an item. The caller writes Item and Events in
+// one atomic step, provided that the stored item is still the one it passed in.
+type Change struct {
+	// Item is the item after the move.
+	Item Item
+	// Events are what the move appends to the item's history, in the order of their
+	// revs.
+	Events []Event
+	// Repeat says that the request was accepted before: Item is the item as it was
+	// passed in, Events is empty, and there is nothing to write.
+	Repeat bool
+}
+
+// Event is one entry of an item's history.
+//
+// Source: Job lifecycle plan 02, Event semantics.
+type Event struct {
+	WorkID string
+	// Rev is the item's revision that the move made, unique among the item's events.
+	Rev   int64
+	Type  EventType
+	From  Status
+	To    Status
+	At    time.Time
+	Actor string
+	// RequestID is the request that asked for the move; empty for an enqueue.
+	RequestID string
+	// Attempt is the item's after the move.
+	Attempt int
+}
+
+// Check evaluates a request without making its move: whether it repeats one that
+// was accepted before, or else how the move would be refused. It does not look at
+// what the move itself carries, such as a result.
+func Check(item Item, operation Operation, request Request) (repeat bool, err error) {
+	_, repeat, err = admit(&item, operation, request)
+	return repeat, err
+}
+
+// admit returns the transition that the request may make, or repeat if it made it
+// before. It checks in the order of the package comment.
+func admit(item *Item, operation Operation, request Request) (move Transition, repeat bool, err error) {
+	if err := request.validate(operation); err != nil {
+		return Transition{}, false, err
+	}
+	if known := item.remembered(request.Actor, request.ID); known != nil {
+		if known.Operation != operation {
+			err = &RequestError{Field: "request_id", Reason: "was already used for " + string(known.Operation)}
+		}
+		return Transition{}, err == nil, err
+	}
+	if operation.ownerOnly() && item.Owner != "" && item.Owner != request.Actor {
+		return Transition{}, false, fmt.Errorf("%w: %s of work item %s by %q", ErrNotOwner, operation, item.WorkID, request.Actor)
+	}
+	if err := item.expect(request.ExpectedRev); err != nil {
+		return Transition{}, false, err
+	}
+	move, ok := Lookup(operation, item.Status)
+	if !ok {
+		return Transition{}, false, item.refuse(string(operation))
+	}
+	return move, false, nil
+}
+
+func (i *Item) expect(rev int64) error {
+	if i.Rev != rev {
+		return fmt.Errorf("%w: work item %s is at rev %d, not at %d", ErrRevConflict, i.WorkID, i.Rev, rev)
+	}
+	return nil
+}
+
+func (i *Item) refuse(what string) error {
+	return fmt.Errorf("%w: %s of work item %s, which is %s", ErrIllegalTransition, what, i.WorkID, i.Status)
+}
+
+// apply makes the operation's move for the request. edit changes what is particular
+// to the operation; it sees the item in its new status, and its error refuses the
+// move.
+func apply(item Item, operation Operation, request Request, now time.Time, edit func(*Item) error) (Change, error) {
+	move, repeat, err := admit(&item, operation, request)
+	if err != nil {
+		return Change{}, err
+	}
+	if repeat {
+		return Change{Item: item, Repeat: true}, nil
+	}
+	known := Remembered{
+		Actor: request.Actor, RequestID: request.ID, Operation: operation, ExpiresAt: now.Add(MinMemory),
+	}
+	if item.LeaseExpiresAt.After(known.ExpiresAt) {
+		known.ExpiresAt = item.LeaseExpiresAt
+	}
+	item.enter(move, now)
+	if err := edit(&item); err != nil {
+		return Change{}, err
+	}
+	if item.LeaseExpiresAt.After(known.ExpiresAt) {
+		known.ExpiresAt = item.LeaseExpiresAt
+	}
+	known.Rev, known.Attempt = item.Rev, item.Attempt
+	item.remember(known, now)
+	return Change{Item: item, Events: []Event{item.event(move, request, now)}}, nil
+}
+
+// enter moves the item along the transition and applies the rules of every move: one
+// more rev, one more attempt by a claim, and no owner or lease if the new status has
+// none.
+func (i *Item) enter(move Transition, now time.Time) {
+	i.Status = move.To
+	i.Rev++
+	i.UpdatedAt = now
+	if move.Operation == OpClaimNext {
+		i.Attempt++
+	}
+	if !move.To.Held() {
+		i.Owner, i.LeaseExpiresAt = "", time.Time{}
+	}
+	if move.To != StatusClaimed {
+		i.ClaimLease = 0
+	}
+}
+
+// remember adds a request and drops those that may be forgotten, in a new slice.
+func (i *Item) remember(added Remembered, now time.Time) {
+	kept := make([]Remembered, 0, len(i.Requests)+1)
+	for _, known := range i.Requests {
+		// Heartbeats extend the lease past the ExpiresAt of the moves before them, so
+		// the moves of the present attempt are kept until it ends.
+		current := known.Attempt == i.Attempt && known.Operation != OpHeartbeat
+		if current || known.ExpiresAt.After(now) {
+			kept = append(kept, known)
+		}
+	}
+	if len(kept) >= MaxRemembered {
+		oldest := max(0, slices.IndexFunc(kept, func(known Remembered) bool { return known.Operation == OpHeartbeat }))
+		kept = slices.Delete(kept, oldest, oldest+1)
+	}
+	i.Requests = append(kept, added)
+}
+
+// event is the entry for the move that the item has just made.
+func (i *Item) event(move Transition, request Request, now time.Time) Event {
+	return Event{
+		WorkID: i.WorkID, Rev: i.Rev, Type: move.Event, From: move.From, To: move.To,
+		At: now, Actor: request.Actor, RequestID: request.ID, Attempt: i.Attempt,
+	}
+}
+
+// Enqueue makes an item of the message, queued under workID at rev 1 and attempt 0.
+// existing is the item that the queue already has for the message, or nil: an
+// existing item that covers the message makes the enqueue a repeat, whatever its
+// status. It returns [ErrIllegalTransition] for an existing item that does not cover
+// the message, because only a requeue gives an item another one, and
+// [ErrInvalidRequest] for a message that lacks a field.
+func Enqueue(existing *Item, workID, producer string, message Message, now time.Time) (Change, error) {
+	switch {
+	case workID == "":
+		return Change{}, &RequestError{Field: "work_id", Reason: "is required"}
+	case producer == "":
+		return Change{}, &RequestError{Field: "actor", Reason: "is required"}
+	case message.DedupeKey == "":
+		return Change{}, &RequestError{Field: "dedupe_key", Reason: "is required"}
+	}
+	if err := message.Directive.validate(); err != nil {
+		return Change{}, err
+	}
+	if existing != nil {
+		if !existing.Covers(message) {
+			return Change{}, existing.refuse(string(OpEnqueue) + " of message " + message.MessageID)
+		}
+		return Change{Item: *existing, Repeat: true}, nil
+	}
+	item := Item{
+		WorkID: workID, DedupeKey: message.DedupeKey,
+		MessageID: message.MessageID, AttemptNo: message.AttemptNo, LeaseID: message.LeaseID,
+		JobID: message.JobID, StepID: message.StepID, TenantID: message.TenantID,
+		Service: message.Service, StepType: message.StepType, CreatedAt: now,
+	}
+	move, _ := Lookup(OpEnqueue, StatusNone)
+	item.enter(move, now)
+	return Change{Item: item, Events: []Event{item.event(move, Request{Actor: producer}, now)}}, nil
+}
+
+func (d Directive) validate() error {
+	switch {
+	case d.MessageID == "":
+		return &RequestError{Field: "message_id", Reason: "is required"}
+	case d.AttemptNo < 1:
+		return &RequestError{Field: "attempt_no", Reason: "is required and at least 1"}
+	case d.LeaseID == "":
+		return &RequestError{Field: "lease_id", Reason: "is required"}
+	}
+	return nil
+}
+
+// Claim gives the item to the request's actor until leaseUntil, and counts one more
+// attempt. It takes a queued item, or a stalled one: a queue that does not allow
+// direct reclaim must not ask for that. Errors are those of the package comment; a
+// zero leaseUntil is an [ErrInvalidRequest].
+func Claim(item Item, request Request, leaseUntil, now time.Time) (Change, error) {
+	change, err := underLease(item, OpClaimNext, request, leaseUntil, now)
+	if err == nil && !change.Repeat {
+		change.Item.ClaimLease = leaseUntil.Sub(now)
+	}
+	return change, err
+}
+
+// ClaimAndStart claims the item and starts it in one change: two transitions with
+// two events and two revs, under one request, which is remembered as the claim. The
+// errors are those of [Claim].
+func ClaimAndStart(item Item, request Request, leaseUntil, now time.Time) (Change, error) {
+	claimed, err := Claim(item, request, leaseUntil, now)
+	if err != nil || claimed.Repeat {
+		return claimed, err
+	}
+	running := claimed.Item
+	move, _ := Lookup(OpStart, running.Status)
+	running.enter(move, now)
+	// The claim is the last request of a slice that this change made.
+	running.Requests[len(running.Requests)-1].Rev = running.Rev
+	return Change{Item: running, Events: append(claimed.Events, running.event(move, request, now))}, nil
+}
+
+// Start says that the owner has begun with the work, and may go on until leaseUntil.
+func Start(item Item, request Request, leaseUntil, now time.Time) (Change, error) {
+	return underLease(item, OpStart, request, leaseUntil, now)
+}
+
+// Heartbeat sets the lease of a claimed or running item to leaseUntil, even if that
+// is earlier than before: the caller knows how far a lease may reach.
+func Heartbeat(item Item, request Request, leaseUntil, now time.Time) (Change, error) {
+	return underLease(item, OpHeartbeat, request, leaseUntil, now)
+}
+
+// underLease makes a move after which the actor holds the item.
+func underLease(item Item, operation Operation, request Request, leaseUntil, now time.Time) (Change, error) {
+	if leaseUntil.IsZero() {
+		return Change{}, &RequestError{Field: "lease", Reason: "is required"}
+	}
+	return apply(item, operation, request, now, func(i *Item) error {
+		i.Owner, i.LeaseExpiresAt = request.Actor, leaseUntil
+		return nil
+	})
+}
+
+// Complete ends the item with a result, a JSON object, which is kept as it is.
+func Complete(item Item, request Request, result json.RawMessage, now time.Time) (Change, error) {
+	if !isObject(result) {
+		return Change{}, &RequestError{Field: "result", Reason: "must be a JSON object"}
+	}
+	return apply(item, OpComplete, request, now, func(i *Item) error {
+		i.Result = slices.Clone(result)
+		return nil
+	})
+}
+
+// Fail ends the item with an error, which needs a code: a queue whose workers need
+// not give one sets it for them.
+func Fail(item Item, request Request, failure Failure, now time.Time) (Change, error) {
+	if failure.Code == "" {
+		return Change{}, &RequestError{Field: "error.code", Reason: "is required"}
+	}
+	return apply(item, OpFail, request, now, func(i *Item) error {
+		i.Error = &failure
+		return nil
+	})
+}
+
+// Stall takes the item from an owner that is no longer trusted. It needs no owner,
+// but the rev, so that a heartbeat that arrived before it wins.
+func Stall(item Item, request Request, now time.Time) (Change, error) {
+	return apply(item, OpStall, request, now, func(*Item) error { return nil })
+}
+
+// Requeue offers a stalled item again, with the directive of the next attempt. The
+// directive must be newer than the one that the item carries, so that no two workers
+// ever hold one pair; else it is an [ErrInvalidRequest]. Attempt, rev and the
+// remembered requests go on.
+func Requeue(item Item, request Request, next Directive, now time.Time) (Change, error) {
+	if err := next.validate(); err != nil {
+		return Change{}, err
+	}
+	return apply(item, OpRequeueStalled, request, now, func(i *Item) error {
+		switch {
+		case next.AttemptNo <= i.AttemptNo:
+			return &RequestError{Field: "attempt_no", Reason: fmt.Sprintf("must be above %d", i.AttemptNo)}
+		case next.MessageID == i.MessageID:
+			return &RequestError{Field: "message_id", Reason: "must not be the one that the item carries"}
+		case next.LeaseID == i.LeaseID:
+			return &RequestError{Field: "lease_id", Reason: "must not be the one that the item carries"}
+		}
+		i.MessageID, i.AttemptNo, i.LeaseID = next.MessageID, next.AttemptNo, next.LeaseID
+		return nil
+	})
+}
+
+// Remove drops the item from its queue. It is retention and not a transition, but
+// appends the last event of the item's history. Item in the change is the item as it
+// was, for the caller to delete. A running item must end or be stalled first
+// ([ErrIllegalTransition]). A removed item remembers no request, so a repeat finds
+// no item.
+func Remove(item Item, request Request, now time.Time) (Change, error) {
+	if err := request.validate(""); err != nil {
+		return Change{}, err
+	}
+	if err := item.expect(request.ExpectedRev); err != nil {
+		return Change{}, err
+	}
+	if !item.Status.removable() {
+		return Change{}, item.refuse("removal")
+	}
+	removed := item
+	removed.Rev++
+	gone := Transition{From: item.Status, To: StatusNone, Event: EventRemoved}
+	return Change{Item: item, Events: []Event{removed.event(gone, request, now)}}, nil
+}
