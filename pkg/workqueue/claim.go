@@ -3,6 +3,7 @@ package workqueue
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -13,15 +14,14 @@ import (
 type ClaimRequest struct {
 	// Owner is the worker that asks. Required.
 	Owner string
-	// RequestID is remembered per owner, so that a repeat answers with the items
-	// of the first that the owner still holds. Required.
+	// RequestID is remembered per owner: a repeat returns those items of the first
+	// request that the owner still holds. Required.
 	RequestID string
-	// Services, StepTypes and Tenants narrow what is claimed; an empty list takes
-	// all.
+	// Services, StepTypes and Tenants narrow what is claimed; an empty list takes all.
 	Services  []string
 	StepTypes []string
 	Tenants   []string
-	// Max is the most items, at least 1.
+	// Max bounds the items, at least 1.
 	Max int
 	// Wait is how long to wait for a first item.
 	Wait time.Duration
@@ -33,7 +33,7 @@ type ClaimRequest struct {
 	Ended <-chan struct{}
 }
 
-// check names the field that makes no sense.
+// check names the field that is invalid.
 func (r *ClaimRequest) check() error {
 	switch {
 	case r.Owner == "":
@@ -50,9 +50,9 @@ func (r *ClaimRequest) check() error {
 	return nil
 }
 
-// Claim gives ready items to a worker: as soon as there are any, or none when
-// the wait is over. No item is handed out whose attempt is not current, or that a
-// pause covers. The errors are [*problem.Error]s.
+// Claim gives ready items to a worker: as soon as there are any, or none when the
+// wait is over. It returns no item whose attempt is not current, or that a pause
+// covers. The errors are [*problem.Error]s.
 //
 // Source: Job lifecycle plan 02, Claim.
 func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
@@ -62,7 +62,7 @@ func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
 	c := q.newClaim(&r)
 	deadline := time.NewTimer(r.Wait)
 	defer deadline.Stop()
-	signal, leave := q.mirror.wait(c.filter.fits)
+	signal, leave := q.mirror.wait(c)
 	defer leave()
 	for {
 		views, done, err := c.try(ctx)
@@ -92,21 +92,51 @@ func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
 
 // claim is one claim under way.
 type claim struct {
+	*ClaimRequest
+
 	q      *Queue
-	r      *ClaimRequest
-	filter Filter
 	digest string
-	memory *memory // as it was read last, nil if there is none
-	looked bool    // a try has seen all that there was
+	memory *memory // as it was last read, nil if there is none
+	looked bool    // a try has seen the whole index
 }
 
 func (q *Queue) newClaim(r *ClaimRequest) *claim {
-	return &claim{
-		q: q, r: r, digest: r.digest(&q.caller),
-		filter: Filter{
-			Services: r.Services, StepTypes: r.StepTypes, Tenants: r.Tenants, Caller: q.caller,
-			held: q.held, heldTenant: q.heldTenant,
-		},
+	return &claim{ClaimRequest: r, q: q, digest: r.digest(&q.caller)}
+}
+
+// wants reports whether the claim takes work of that kind.
+func (c *claim) wants(k ledger.WorkKind) bool {
+	return listed(c.Services, k.Service) && listed(c.StepTypes, k.StepType) && listed(c.q.caller.Services, k.Service)
+}
+
+// admits reports whether the claim takes work of that tenant, which is not paused.
+func (c *claim) admits(tenant string) bool {
+	return listed(c.Tenants, tenant) && listed(c.q.caller.Tenants, tenant) && !c.q.heldTenant(tenant)
+}
+
+// fits reports whether the claim may take the hint's item now.
+func (c *claim) fits(hint *ledger.Hint) bool {
+	return c.wants(hint.Kind) && c.admits(hint.TenantID) && !c.q.held(hint)
+}
+
+// tenants are the tenants that the claim names and that are not paused, each once;
+// any says that it takes those of all tenants.
+func (c *claim) tenants() (named []string, any bool) {
+	if named = c.Tenants; len(named) == 0 {
+		named = c.q.caller.Tenants
+	}
+	if len(named) == 0 {
+		return nil, true
+	}
+	named = slices.DeleteFunc(slices.Clone(named), func(tenant string) bool { return !c.admits(tenant) })
+	slices.Sort(named)
+	return slices.Compact(named), false
+}
+
+// asked is the claim as the ledger makes it, without its memory.
+func (c *claim) asked() *ledger.Claim {
+	return &ledger.Claim{
+		Owner: c.Owner, RequestID: c.RequestID, Start: c.Start, Lease: c.Lease, Sees: c.q.caller.sees,
 	}
 }
 
@@ -114,7 +144,7 @@ func (q *Queue) newClaim(r *ClaimRequest) *claim {
 // replica, and else takes what is ready. done says that there is an answer.
 func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 	for {
-		if c.memory, err = c.q.recall(ctx, c.r); err != nil {
+		if c.memory, err = c.q.recall(ctx, c.ClaimRequest); err != nil {
 			return nil, false, err
 		}
 		if c.memory != nil {
@@ -128,12 +158,12 @@ func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 				return nil, false, nil
 			}
 		}
-		// While the claim waits, one read in a while is enough for all that wait.
+		// Waiting claims share one read of the index in each interval.
 		fresh := time.Now()
 		if c.looked {
 			fresh = fresh.Add(-pollInterval)
 		}
-		hints, err := c.q.take(ctx, &c.filter, c.r.Max, fresh)
+		hints, err := c.q.take(ctx, c, c.Max, fresh)
 		if err != nil || len(hints) == 0 {
 			c.looked = err == nil
 			return nil, false, err
@@ -144,14 +174,12 @@ func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 	}
 }
 
-// claim claims the hints' items. It returns none if none could be had, or if the
-// same request came first elsewhere: its memory has the answer.
+// claim claims the hints' items. It returns none if none could be claimed, or if the
+// same request came first at another replica: its memory has the answer.
 func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, err error) {
-	q := c.q
-	outcomes, err := q.ledger.Claim(ctx, hints, &ledger.Claim{
-		Owner: c.r.Owner, RequestID: c.r.RequestID, Start: c.r.Start, Lease: c.r.Lease, Sees: q.caller.sees,
-		Memory: c.remember,
-	})
+	q, asked := c.q, c.asked()
+	asked.Memory = c.remember
+	outcomes, err := q.ledger.Claim(ctx, hints, asked)
 	if err != nil {
 		for i := range hints {
 			q.mirror.putBack(&hints[i])
@@ -178,49 +206,46 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 	}
 	q.expire(ctx, 1)
 	if err != nil && len(views) > 0 {
-		q.logger.WarnContext(ctx, "some items were not claimed", "owner", c.r.Owner, "error", err)
+		q.logger.WarnContext(ctx, "some items were not claimed", "owner", c.Owner, "error", err)
 		err = nil
 	}
 	return views, err
 }
 
-// blocked is how a claim's memory stands to the same request.
+// blocked is what the memory of a claim allows the same request to do.
 type blocked uint8
 
 const (
-	// unblocked: every candidate was lost to other claims. The request may take
-	// others, and its memory is replaced.
+	// unblocked: other claims took every candidate. The request may take others, and
+	// its memory is replaced.
 	unblocked blocked = iota
-	// blockedForNow: a candidate is still queued and can not be had now. The request
-	// must not take another: the first try may be on its way to it.
+	// blockedForNow: a candidate is still queued and can not be claimed now. The
+	// request must not take another: the first try may be about to claim it.
 	blockedForNow
 	// blockedForGood: a candidate was claimed under the request, and is done.
 	blockedForGood
 )
 
-// repeat answers from the memory of a request that was made before: with those of
-// its items that the owner still holds, and those that the first try did not get to.
-func (c *claim) repeat(ctx context.Context) (views []View, stands blocked, err error) {
+// repeat answers from the memory of a request that was made before: with the items
+// that the owner still holds, and those that the first try did not get to.
+func (c *claim) repeat(ctx context.Context) (views []View, state blocked, err error) {
 	if c.memory.digest != c.digest {
 		return nil, unblocked, &lifecycle.RequestError{Field: "request_id", Reason: "was already used for another claim"}
 	}
-	as := &ledger.Claim{
-		Owner: c.r.Owner, RequestID: c.r.RequestID, Start: c.r.Start, Lease: c.r.Lease, Sees: c.q.caller.sees,
-	}
 	held := func(hint *ledger.Hint) bool { return c.q.heldTenant(hint.TenantID) || c.q.held(hint) }
-	for _, of := range c.memory.candidates {
-		got, standing, err := c.q.ledger.Reclaim(ctx, of, as, held)
+	for _, candidate := range c.memory.candidates {
+		claimed, standing, err := c.q.ledger.Reclaim(ctx, candidate, c.asked(), held)
 		if err != nil {
 			return nil, unblocked, err
 		}
 		switch {
-		case got.Standing == ledger.HintNamed:
-			views = append(views, View{Item: got.Item, Directive: got.Directive})
+		case claimed.Standing == ledger.HintNamed:
+			views = append(views, View{Item: claimed.Item, Directive: claimed.Directive})
 		case standing == ledger.ReclaimLater:
-			stands = max(stands, blockedForNow)
+			state = max(state, blockedForNow)
 		case standing == ledger.ReclaimDone:
-			stands = blockedForGood
+			state = blockedForGood
 		}
 	}
-	return views, stands, nil
+	return views, state, nil
 }

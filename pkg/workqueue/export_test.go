@@ -10,7 +10,7 @@ import (
 // Take picks the hints that a claim would claim the items of.
 func (q *Queue) Take(ctx context.Context, r ClaimRequest) ([]ledger.Hint, error) {
 	c := q.newClaim(&r)
-	return q.take(ctx, &c.filter, r.Max, time.Now())
+	return q.take(ctx, c, r.Max, time.Now())
 }
 
 // SetSizes makes the reads small: of the head of each tenant, of a sweep, and of a

@@ -10,17 +10,20 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
+// asideFor is how long a hint steps aside whose item could not be claimed.
+const asideFor = time.Second
+
 // Mirror keeps the head of the ready index in memory, so that claims neither scan
 // nor race each other within the process. It is a hint, as the index is: only the
-// job's rows say whether an item can be had. No method blocks.
+// job's rows say whether an item can be claimed. No method blocks.
 //
 // Each partition of the index (a kind of work and a shard) is a stream of queues,
-// one for each tenant, from which claims pick in turns. What does not fit is read
-// later, from where the tenant's queue ends.
+// one for each tenant, from which claims pick in rotation. Hints that do not fit are
+// read later, from the end of the tenant's queue.
 type Mirror struct {
 	mu      sync.Mutex
 	sizes   sizes
-	limit   int // the most hints ready to be picked, and the most kept back
+	limit   int // bounds the hints ready to be picked, and those kept back
 	inside  int // hints ready to be picked
 	kept    int // hints kept back: parked and aside
 	streams map[streamKey]*stream
@@ -29,7 +32,7 @@ type Mirror struct {
 	counts  map[ledger.WorkKind]int
 	catalog time.Time     // when the catalog was last read
 	pruned  time.Time     // when the queues of tenants without work were last dropped
-	turn    chan struct{} // held by the one claim that reads the index
+	reader  chan struct{} // full while a claim reads the index
 }
 
 // NewMirror returns a mirror for that many hints, 10,000 if limit is 0.
@@ -37,7 +40,7 @@ func NewMirror(limit int) *Mirror {
 	return &Mirror{
 		sizes: sizes{head: 128, sweep: 4096, tail: 1024, low: 64},
 		limit: cmp.Or(limit, 10_000), streams: map[streamKey]*stream{}, counts: map[ledger.WorkKind]int{},
-		turn: make(chan struct{}, 1),
+		reader: make(chan struct{}, 1),
 	}
 }
 
@@ -47,50 +50,49 @@ type streamKey struct {
 	shard int
 }
 
-// stream is one partition of the ready index.
+// stream is the ready work of one partition of the index.
 type stream struct {
 	streamKey
 
-	tenants map[string]*tenantQueue
-	turn    []*tenantQueue // those with hints inside or kept back, or with more in the store
-	// swept is when the last whole sweep over the heads of all tenants began; a sweep
-	// that ran out of its budget goes on at resume.
+	tenants  map[string]*tenantQueue
+	rotation []*tenantQueue // those with hints inside or kept back, or with more in the store
+	// swept is when the last complete sweep over the heads of all tenants began; a
+	// sweep that spent its budget continues at resume.
 	swept  time.Time
 	resume string
 }
 
 // tenantQueue is the ready work of one tenant in a stream.
 type tenantQueue struct {
-	tenant string
-	hints  []entry           // ready to be picked, oldest first
-	parked map[scope]*parked // held back by a pause
-	aside  []entry           // could not be handed out; in the order of their return
-	// away says of each row that is known and not in hints where it is.
-	away   map[string]place
-	inTurn bool
-	// invariant: !more ⇒ every hint of the tenant that this process knows of is in
-	// hints, or away. Else those at and after from are still in the store.
+	tenant     string
+	hints      []entry           // ready to be picked, oldest first
+	parked     map[scope]*parked // held back by a pause
+	aside      []entry           // could not be claimed; in the order of their return
+	away       map[string]place  // of each known row that is not in hints
+	inRotation bool
+	// invariant: !more ⇒ every hint of the tenant that this process knows is in hints
+	// or away. Else those at and after from are still in the store.
 	more bool
 	from string
-	// skipped is the first hint that came after from while that was being read.
+	// skipped is the first row after from that was added while that part was read.
 	skipped string
-	// again is when the queue is to be read from its head again, because hints that
-	// stepped aside had no room; zero if it is not.
+	// again is when the queue is to be read from its head again, because there was no
+	// room to keep hints that stepped aside; zero if it is not.
 	again time.Time
-	// walk is how long the reads took since the queue was left, and whole says that
-	// they began at its head. walked is when such a walk came to the end.
+	// walk is how long the reads took since hints were left in the store, and whole
+	// says that they began at the head. walked is when such a walk came to the end.
 	walk     time.Duration
 	whole    bool
 	walked   time.Time
-	headRead time.Time // when the head was last read for a filter that names the tenant
+	headRead time.Time // when the head was last read for a claim that names the tenant
 }
 
 // entry is a hint with its row.
 type entry struct {
 	hint ledger.Hint
 	row  string
-	// Of one that stepped aside: when it returns, and whether that was because of an
-	// error.
+	// Of a hint that stepped aside: when it returns, and whether an error was the
+	// reason.
 	until  time.Time
 	failed bool
 }
@@ -98,7 +100,7 @@ type entry struct {
 // byRow compares an entry with a row.
 func byRow(e entry, row string) int { return strings.Compare(e.row, row) }
 
-// place is where a known hint is that is not ready to be picked.
+// place says why a known hint is not ready to be picked.
 type place uint8
 
 const (
@@ -107,7 +109,7 @@ const (
 	placeParked
 )
 
-// scope is what tells the hints of one queue apart for a pause.
+// scope is what a pause can name within one queue.
 type scope struct {
 	protocolID string
 	lane       int
@@ -123,65 +125,8 @@ type parked struct {
 	dropped bool
 }
 
-// Ready takes over what the ledger tells: a commit of this process made a queued
-// item name the hint, or ended that.
-func (m *Mirror) Ready(hint ledger.Hint, queued bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t, e := m.tenant(&hint), entry{hint: hint, row: hint.Row()}
-	if queued {
-		m.counts[hint.Kind]++
-		m.add(t, e)
-		return
-	}
-	m.counts[hint.Kind]--
-	m.forget(t, e)
-}
-
-// forget drops a hint, wherever it is. The lock is held.
-func (m *Mirror) forget(t *tenantQueue, e entry) {
-	at := t.away[e.row]
-	delete(t.away, e.row)
-	switch at {
-	case placePicked:
-	case placeAside:
-		t.aside = slices.DeleteFunc(t.aside, func(other entry) bool { return other.row == e.row })
-		m.kept--
-	case placeParked:
-		p := t.parked[scopeOf(&e.hint)]
-		if delete(p.hints, e.row); len(p.hints) == 0 && !p.dropped {
-			delete(t.parked, scopeOf(&e.hint))
-		}
-		m.kept--
-	default:
-		if i, inside := slices.BinarySearchFunc(t.hints, e.row, byRow); inside {
-			t.hints = slices.Delete(t.hints, i, i+1)
-			m.inside--
-		}
-	}
-}
-
-// Counts are the ready items by kind, as far as the commits of this process and
-// what was counted at its start tell: exact if no other process shares the store.
-func (m *Mirror) Counts() map[ledger.WorkKind]int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	counts := make(map[ledger.WorkKind]int, len(m.counts))
-	for kind, n := range m.counts {
-		counts[kind] = max(n, 0)
-	}
-	return counts
-}
-
-// count adds what was found in the store when the process began.
-func (m *Mirror) count(kind ledger.WorkKind, n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.counts[kind] += n
-}
-
-// stream returns the stream of that partition, a new one if there is none. The
-// lock is held.
+// stream returns the stream of that partition, a new one if there is none. The lock
+// is held.
 func (m *Mirror) stream(key streamKey) *stream {
 	s := m.streams[key]
 	if s == nil {
@@ -192,11 +137,7 @@ func (m *Mirror) stream(key streamKey) *stream {
 	return s
 }
 
-// tenant returns the queue in which the hint belongs. The lock is held.
-func (m *Mirror) tenant(hint *ledger.Hint) *tenantQueue {
-	return m.stream(streamKey{hint.Kind, hint.Shard}).tenant(hint.TenantID)
-}
-
+// tenant returns the tenant's queue, a new one if there is none. The lock is held.
 func (s *stream) tenant(tenantID string) *tenantQueue {
 	t := s.tenants[tenantID]
 	if t == nil {
@@ -206,24 +147,61 @@ func (s *stream) tenant(tenantID string) *tenantQueue {
 	return t
 }
 
-// idle reports whether there is nothing in the queue, and nothing to be read.
-func (t *tenantQueue) idle() bool {
-	return len(t.hints)+len(t.away)+len(t.parked) == 0 && !t.more && t.again.IsZero()
+// place returns the hint's stream and queue. The lock is held.
+func (m *Mirror) place(hint *ledger.Hint) (*stream, *tenantQueue) {
+	s := m.stream(streamKey{hint.Kind, hint.Shard})
+	return s, s.tenant(hint.TenantID)
 }
 
-// enter gives the tenant its turn. The lock is held.
-func (s *stream) enter(t *tenantQueue) {
-	waits := len(t.hints)+len(t.aside)+len(t.parked) > 0 || t.more || !t.again.IsZero()
-	if waits && !t.inTurn {
-		t.inTurn = true
-		s.turn = append(s.turn, t)
+// Ready applies what the ledger tells: a commit of this process made a queued item
+// name the hint, or ended that.
+func (m *Mirror) Ready(hint ledger.Hint, queued bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, t := m.place(&hint)
+	row := hint.Row()
+	if queued {
+		m.counts[hint.Kind]++
+		m.add(s, t, entry{hint: hint, row: row})
+		return
+	}
+	m.counts[hint.Kind]--
+	at := t.away[row]
+	delete(t.away, row)
+	switch at {
+	case placePicked:
+	case placeAside:
+		t.aside = slices.DeleteFunc(t.aside, func(e entry) bool { return e.row == row })
+		m.kept--
+	case placeParked:
+		p := t.parked[scopeOf(&hint)]
+		if delete(p.hints, row); len(p.hints) == 0 && !p.dropped {
+			delete(t.parked, scopeOf(&hint))
+		}
+		m.kept--
+	default:
+		if i, inside := slices.BinarySearchFunc(t.hints, row, byRow); inside {
+			t.hints = slices.Delete(t.hints, i, i+1)
+			m.inside--
+		}
 	}
 }
 
-// add puts a hint in its place by its age: those of another process are found
-// later than they were written. One that has no room is left for a read. The lock
-// is held.
-func (m *Mirror) add(t *tenantQueue, e entry) {
+// Counts returns the ready items by kind, from the count at the start and the
+// commits of this process: exact if no other process shares the store.
+func (m *Mirror) Counts() map[ledger.WorkKind]int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	counts := make(map[ledger.WorkKind]int, len(m.counts))
+	for kind, n := range m.counts {
+		counts[kind] = max(n, 0)
+	}
+	return counts
+}
+
+// add inserts a hint by its age, since those of another process are found later than
+// they were written. A hint that has no room is left in the store. The lock is held.
+func (m *Mirror) add(s *stream, t *tenantQueue, e entry) {
 	if t.away[e.row] != 0 {
 		return
 	}
@@ -236,21 +214,31 @@ func (m *Mirror) add(t *tenantQueue, e entry) {
 			t.skipped = e.row
 		}
 	case m.inside >= m.limit && len(t.hints) >= m.sizes.head: // Each tenant may have its first page.
-		t.leave(e.row)
+		t.leaveInStore(e.row)
 	default:
 		t.hints = slices.Insert(t.hints, at, e)
 		m.inside++
 	}
-	m.streams[streamKey{e.hint.Kind, e.hint.Shard}].enter(t)
+	s.enter(t)
 	for _, w := range m.waiting {
-		if w.fits(&e.hint) && w.wake() {
+		if w.claim.fits(&e.hint) && w.wake() {
 			break
 		}
 	}
 }
 
-// leave says that what is at and after that row is to be read from the store.
-func (t *tenantQueue) leave(row string) {
+// enter appends the tenant to the rotation if it has work. The lock is held.
+func (s *stream) enter(t *tenantQueue) {
+	work := len(t.hints)+len(t.aside)+len(t.parked) > 0 || t.more || !t.again.IsZero()
+	if work && !t.inRotation {
+		t.inRotation = true
+		s.rotation = append(s.rotation, t)
+	}
+}
+
+// leaveInStore says that the hints at and after that row are to be read from the
+// store. The lock is held.
+func (t *tenantQueue) leaveInStore(row string) {
 	if !t.more {
 		t.walk, t.whole = 0, false
 	}
@@ -259,13 +247,56 @@ func (t *tenantQueue) leave(row string) {
 	}
 }
 
+// settle forgets a picked hint: its item was claimed, or the hint is void.
+func (m *Mirror) settle(hint *ledger.Hint) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, t := m.place(hint)
+	delete(t.away, hint.Row())
+}
+
+// putBack makes a picked hint ready again.
+func (m *Mirror) putBack(hint *ledger.Hint) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, t := m.place(hint)
+	e := entry{hint: *hint, row: hint.Row()}
+	if t.away[e.row] == placePicked {
+		delete(t.away, e.row)
+		m.add(s, t, e)
+	}
+}
+
+// stepAside keeps a picked hint back for a while; without room it is left for a later
+// read. failed says that an error was the reason, so that its item may be ready.
+func (m *Mirror) stepAside(hint *ledger.Hint, failed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, t := m.place(hint)
+	e := entry{hint: *hint, row: hint.Row(), until: time.Now().Add(asideFor), failed: failed}
+	if t.away[e.row] != placePicked {
+		return
+	}
+	if m.kept < m.limit {
+		t.away[e.row] = placeAside
+		t.aside = append(t.aside, e)
+		m.kept++
+	} else {
+		delete(t.away, e.row)
+		if t.again.IsZero() { // Else the next walk is due before that.
+			t.again = e.until
+		}
+	}
+	s.enter(t)
+}
+
 // waiter is a claim that waits for work.
 type waiter struct {
-	fits   func(*ledger.Hint) bool
+	claim  *claim
 	signal chan struct{}
 }
 
-// wake tells the waiter, unless it was told before.
+// wake tells the waiter, and returns false if it was told before.
 func (w *waiter) wake() bool {
 	select {
 	case w.signal <- struct{}{}:
@@ -275,10 +306,10 @@ func (w *waiter) wake() bool {
 	}
 }
 
-// wait registers a claim; leave ends that, and hands a wake-up that came too
-// late for it to the next.
-func (m *Mirror) wait(fits func(*ledger.Hint) bool) (signal <-chan struct{}, leave func()) {
-	w := &waiter{fits: fits, signal: make(chan struct{}, 1)}
+// wait registers a claim; leave ends that, and hands a wake-up that came too late
+// for it to the next.
+func (m *Mirror) wait(c *claim) (signal <-chan struct{}, leave func()) {
+	w := &waiter{claim: c, signal: make(chan struct{}, 1)}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.waiting = append(m.waiting, w)
@@ -296,8 +327,8 @@ func (m *Mirror) wait(fits func(*ledger.Hint) bool) (signal <-chan struct{}, lea
 func (m *Mirror) wakeNext() {
 	for _, w := range m.waiting {
 		for _, s := range m.order {
-			for _, t := range s.turn {
-				if len(t.hints) > 0 && w.fits(&t.hints[0].hint) && w.wake() {
+			for _, t := range s.rotation {
+				if len(t.hints) > 0 && w.claim.fits(&t.hints[0].hint) && w.wake() {
 					return
 				}
 			}

@@ -1,3 +1,47 @@
+// Package workqueue is the pull queue: the bus that needs nothing installed.
+// Platform workers claim directives over HTTP instead of receiving them.
+//
+//	commit of the job ──▶ item queued ──Claim──▶ claimed ──Start──▶ running
+//	                          ▲                    │                  │
+//	                          │                 (ACK timeout)   (lease expired)
+//	                          │                    ▼                  │
+//	                          └──re-dispatch──── stalled ◀────────────┤
+//	                                                                  ▼
+//	                                                succeeded │ failed (RESULT)
+//
+// A work item is an attempt of a step, as the queue sees it (package workitem), and
+// not a record of its own. Package lifecycle says what it may do. Each verb is one
+// change of the job: the policy is asked first, then the state machine, and one
+// commit writes step, outbox row, item and journal. A claim is the delivery, start
+// the ACK, heartbeat extends the lease, complete and fail are the RESULT. The lease
+// of an item is that of its step, on the ledger's clock, so no two workers ever hold
+// one pair of attempt and lease, and no claim returns an item whose pair is not
+// current.
+//
+// The commit that marks an outbox row SENT is its publication. A row waits for a
+// relay only while a pause holds it back.
+//
+// # Finding work
+//
+// The ready index holds one hint for each queued item, written before the commit
+// that queues it. A hint proves nothing: a claim loads the job and takes the item
+// only if it names that hint. [Mirror] keeps the head of the index in memory, one
+// queue for each tenant, and reads ahead when a queue runs low, so a backlog of any
+// length drains at the speed of the workers. Claims pick from the tenants in turn,
+// oldest first within one, and find what other processes queue within a second.
+//
+//	take ──▶ pick from the mirror ──▶ ledger.Claim ──▶ items, or void hints deleted
+//	  ▲            │ too few
+//	  └─ read ahead ◀┘
+//
+// # Repeats
+//
+// The item remembers the request ids of its verbs. A row for each owner and request
+// id remembers the candidates of a claim. It is written with the claims, or before
+// the first of them if the store is not atomic. A repeat finds there which items to
+// look at, and each item says whether the claim holds it.
+//
+// Source: Job lifecycle plan 02.
 package workqueue
 
 import (
@@ -5,6 +49,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -12,49 +57,43 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// Config is what a [Queue] is made of.
+// Config configures a [Queue].
 type Config struct {
 	// Ledger holds the items with their jobs, and decides about every verb. Required.
 	Ledger *ledger.Ledger
 	// Store holds the memories of claims, in the ledger's queue table. Required.
 	Store tablestore.Store
-	// Mirror is what the ledger tells of ready hints. Required.
+	// Mirror is told of ready hints by the ledger. Required.
 	Mirror *Mirror
-	// Held says that the work is not to be handed out at present. Optional. It must
-	// not block.
+	// Held reports whether a pause holds back the hint's item. Optional. It must not
+	// block.
 	Held func(hint *ledger.Hint) bool
-	// HeldTenant says so of all work of a tenant, so that a paused backlog is not
-	// read over and over. Optional. It must not block.
+	// HeldTenant reports whether a pause holds back all work of a tenant, so that its
+	// backlog is not read again and again. Optional. It must not block.
 	HeldTenant func(tenantID string) bool
-	// Random returns numbers in [0, 1), for where the walks over the shards of the ready
-	// index and over old claims begin.
+	// Random returns numbers in [0, 1), which choose the shard of the ready index and
+	// the partition of old claims where this process begins.
 	// Optional. Defaults to math/rand/v2.
 	Random func() float64
-	// Logger is told of items that could not be handed out. Optional.
+	// Logger is told of items that could not be claimed. Optional.
 	Logger *slog.Logger
 }
 
-// Queue is the pull queue: the embedded bus. It is safe for concurrent use, by
-// any number of processes on one store.
+// Queue is the pull queue: the embedded bus. It is safe for concurrent use, by any
+// number of processes on one store.
 type Queue struct {
-	*parts
-	caller Caller
-}
-
-// parts is what all callers of one queue share.
-type parts struct {
 	ledger     *ledger.Ledger
 	store      tablestore.Store
-	table      string
 	mirror     *Mirror
 	firstShard int
 	expiry     *expiry
 	held       func(*ledger.Hint) bool
 	heldTenant func(string) bool
 	logger     *slog.Logger
+	caller     Caller
 }
 
-// New returns a queue. The error names the field that is missing.
+// New returns a queue. The error names the fields that are required.
 func New(cfg Config) (*Queue, error) {
 	if cfg.Ledger == nil || cfg.Store == nil || cfg.Mirror == nil {
 		return nil, errors.New("workqueue: Ledger, Store and Mirror are required")
@@ -71,20 +110,38 @@ func New(cfg Config) (*Queue, error) {
 	if cfg.HeldTenant == nil {
 		cfg.HeldTenant = func(string) bool { return false }
 	}
-	return &Queue{parts: &parts{
-		ledger: cfg.Ledger, store: cfg.Store, table: cfg.Ledger.Tables().Queue, mirror: cfg.Mirror,
+	return &Queue{
+		ledger: cfg.Ledger, store: cfg.Store, mirror: cfg.Mirror,
 		firstShard: int(cfg.Random() * float64(cfg.Ledger.ReadyShards())), expiry: newExpiry(cfg.Random),
 		held: cfg.Held, heldTenant: cfg.HeldTenant, logger: cfg.Logger,
-	}}, nil
+	}, nil
 }
 
-// As returns the queue as that caller sees it: claims give it only items that
-// it may see, and for its verbs any other item is not there. It is the same
-// queue; nothing is copied but the limits.
-func (q *Queue) As(caller Caller) *Queue { return &Queue{parts: q.parts, caller: caller} }
+// Caller names the tenants and services whose items a caller may see. An empty list
+// stands for all. See [Queue.As].
+type Caller struct {
+	Tenants  []string
+	Services []string
+}
 
-// Publish is the bus's side of the pull queue towards a relay, and does nothing:
-// the change that marks a row SENT is its publication.
+// As returns the same queue, limited to what the caller may see: claims return no
+// other items, and to its verbs other items do not exist.
+func (q *Queue) As(caller Caller) *Queue {
+	limited := *q
+	limited.caller = caller
+	return &limited
+}
+
+// sees reports whether the caller may see the items of that tenant and service.
+func (c *Caller) sees(tenant, service string) bool {
+	return listed(c.Tenants, tenant) && listed(c.Services, service)
+}
+
+// listed reports whether the list is empty or has the value.
+func listed(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }
+
+// Publish lets a relay treat the pull queue as a bus. It does nothing: the change
+// that marks a row SENT is its publication.
 //
 // Source: Job lifecycle plan 02, Enqueue and Requeue.
 func (q *Queue) Publish(_ context.Context, messages []ledger.Message) []error {
@@ -94,7 +151,7 @@ func (q *Queue) Publish(_ context.Context, messages []ledger.Message) []error {
 // PublishedByMark reports true, see [Queue.Publish].
 func (q *Queue) PublishedByMark() bool { return true }
 
-// asProblem turns the queue's errors into what a caller is told.
+// asProblem translates the queue's errors for the caller.
 func asProblem(err error) error {
 	var invalid *lifecycle.RequestError
 	switch {

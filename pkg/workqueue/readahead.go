@@ -13,11 +13,10 @@ const (
 	pollInterval = time.Second
 	// rereadInterval is how often they look if there is no other process.
 	rereadInterval = 5 * time.Second
-	// A backlog whose head is held back is read to its end again after that many times
-	// what it took.
+	// A backlog whose head is held back is read to its end again after walkShare times
+	// the duration of the last such walk.
 	walkShare = 4
-	// maxNamed is how many tenants a filter may name for their heads to be read one by
-	// one.
+	// maxNamed bounds the tenants of a claim whose heads are read one by one.
 	maxNamed = 32
 	// pruneInterval is how often the queues of tenants without work are dropped.
 	pruneInterval = time.Minute
@@ -26,53 +25,53 @@ const (
 // sizes are how many hints are read.
 type sizes struct {
 	// A sweep reads the first head hints of each tenant, so that one tenant's backlog
-	// hides no other's, and at most sweep in all before claims go on.
+	// hides no other's, and at most sweep in all before claims continue.
 	head, sweep int
 	// tail is how much of one tenant's backlog is read at once, when fewer than low of
 	// the tenant's hints are inside.
 	tail, low int
 }
 
-// take picks up to limit hints that the filter admits. It reads the index on until
-// it has them or has seen all that there is. What other processes queued after fresh
-// is seen for sure only if nothing was to be had otherwise.
-func (q *Queue) take(ctx context.Context, filter *Filter, limit int, fresh time.Time) ([]ledger.Hint, error) {
+// take picks up to limit hints for the claim. It reads the index until it has them or
+// has seen all of it. Items that other processes queued after fresh are found for
+// sure only if there are no others.
+func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) ([]ledger.Hint, error) {
 	began := time.Now()
 	stale := began.Add(-pollInterval)
-	if q.ledger.Exclusive() { // Every hint is told to the mirror.
+	if q.ledger.Exclusive() { // The ledger tells the mirror of every hint.
 		stale = began.Add(-rereadInterval)
 		fresh = stale
 	}
-	turn := q.reread(ctx, filter, stale)
-	if turn {
-		defer q.mirror.endTurn()
+	reader := q.reread(ctx, c, stale)
+	if reader {
+		defer q.mirror.endRead()
 	}
 	var picked []ledger.Hint
 	for {
-		picked = append(picked, q.mirror.pick(filter, limit-len(picked), began)...)
+		picked = append(picked, q.mirror.pick(c, limit-len(picked), began)...)
 		if len(picked) >= limit {
 			return picked, nil
 		}
 		if len(picked) > 0 {
 			fresh = stale
 		}
-		todo := q.mirror.next(filter, fresh)
+		due := q.mirror.nextRead(c, fresh, true)
 		switch {
-		case todo == nil && len(picked) == 0:
-			return q.mirror.pickFailed(filter, limit), nil
-		case todo == nil:
+		case due == nil && len(picked) == 0:
+			return q.mirror.pickFailed(c, limit), nil
+		case due == nil:
 			return picked, nil
-		case !turn: // What another claim is reading may do.
+		case !reader: // What another claim is reading may be enough.
 			select {
-			case q.mirror.turn <- struct{}{}:
+			case q.mirror.reader <- struct{}{}:
 			case <-ctx.Done():
 				return picked, nil
 			}
-			turn = true
-			defer q.mirror.endTurn()
+			reader = true
+			defer q.mirror.endRead()
 			continue
 		}
-		err := todo.do(ctx, q)
+		err := due.do(ctx, q)
 		if err != nil && len(picked) == 0 {
 			return nil, err
 		}
@@ -83,43 +82,43 @@ func (q *Queue) take(ctx context.Context, filter *Filter, limit int, fresh time.
 	}
 }
 
-// reread reads the heads that were read before stale: another process may have
-// committed an older hint than those inside. It waits for no other claim's read, and
-// stops after a sweep that needs more than its budget. turn says that the claim has
-// the turn now: it keeps it until it has picked, so that the next claim finds what
-// this one leaves.
-func (q *Queue) reread(ctx context.Context, filter *Filter, stale time.Time) (turn bool) {
+// reread reads the heads that were last read before stale: another process may have
+// committed an older hint than those inside. It does not wait for another claim's
+// read, and stops after a sweep that spent its budget. reader says that the claim is
+// now the one that reads. It stays so until it has picked, so that the next claim
+// finds what this one leaves.
+func (q *Queue) reread(ctx context.Context, c *claim, stale time.Time) (reader bool) {
 	select {
-	case q.mirror.turn <- struct{}{}:
+	case q.mirror.reader <- struct{}{}:
 	default:
 		return false
 	}
 	for {
-		todo := q.mirror.nextHead(filter, stale)
-		if todo == nil {
+		due := q.mirror.nextRead(c, stale, false)
+		if due == nil {
 			return true
 		}
-		if err := todo.do(ctx, q); err != nil {
+		if err := due.do(ctx, q); err != nil {
 			q.logger.WarnContext(ctx, "ready index not read again", "error", err)
 			return true
 		}
-		if todo.what == readHeads && !todo.whole {
+		if due.what == readHeads && !due.whole {
 			return true
 		}
 	}
 }
 
-// endTurn lets the claim read that has waited the longest.
-func (m *Mirror) endTurn() { <-m.turn }
+// endRead lets the claim read that has waited the longest.
+func (m *Mirror) endRead() { <-m.reader }
 
-// read is one thing to be read of the index.
+// read is one read of the index.
 type read struct {
+	what   what
 	stream streamKey
-	tenant string // of all tenants' heads if empty
-	from   string // of one tenant: its head if empty
+	tenant string // empty for all tenants' heads
+	from   string // empty for a tenant's head
 	limit  int
 	began  time.Time
-	what   what
 	whole  bool // a sweep over the heads came to its end
 }
 
@@ -131,122 +130,111 @@ const (
 	readTenant
 )
 
-// next says what is to be read for a claim of the filter that has not found enough:
-// the catalog, the heads of the streams and those of the tenants that the filter
-// names if they were read before fresh, and backlogs of which little is left
-// inside; nil if nothing is. Only a claim that has the turn carries it out.
-func (m *Mirror) next(filter *Filter, fresh time.Time) *read {
+// nextRead returns what a claim that needs more hints must read next, nil if nothing.
+// First come the catalog, the heads of the streams, and those of the tenants that the
+// claim names, if they were last read before fresh: no tenant has a second page read
+// before each has its first. Then come, if tails says so, backlogs of which few hints
+// are left inside. Only the claim that holds the reader's slot carries it out.
+func (m *Mirror) nextRead(c *claim, fresh time.Time, tails bool) *read {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	current := time.Now()
-	if todo := m.dueHead(filter, fresh, current); todo != nil {
-		return todo
-	}
-	return m.dueTail(filter, current)
-}
-
-// nextHead says which head is to be read again first, nil if none is.
-func (m *Mirror) nextHead(filter *Filter, stale time.Time) *read {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.dueHead(filter, stale, time.Now())
-}
-
-// dueHead is the catalog or the head that is to be read first, nil if there is none:
-// each tenant has its first page read before any has its second. The lock is held.
-func (m *Mirror) dueHead(filter *Filter, fresh, current time.Time) *read {
+	due := &read{began: time.Now()}
 	if m.catalog.Before(fresh) {
-		return &read{what: readCatalog, began: current}
+		return due
 	}
-	named := filter.tenants()
+	named, any := c.tenants()
 	for _, s := range m.order {
-		switch {
-		case !filter.matches(s.kind):
-		case filter.any() || len(named) > maxNamed:
+		switch due.stream = s.streamKey; {
+		case !c.wants(s.kind):
+		case any || len(named) > maxNamed:
 			if s.resume != "" || s.swept.Before(fresh) {
-				return &read{what: readHeads, stream: s.streamKey, from: s.resume, began: current}
+				due.what, due.from = readHeads, s.resume
+				return due
 			}
 		case s.swept.Before(fresh):
 			for _, tenant := range named {
 				if s.tenant(tenant).headRead.Before(fresh) {
-					return &read{what: readTenant, stream: s.streamKey, tenant: tenant, limit: m.sizes.head, began: current}
+					due.what, due.tenant, due.limit = readTenant, tenant, m.sizes.head
+					return due
 				}
 			}
 		}
 	}
-	return nil
-}
-
-// dueTail is the backlog that is to be read on first, nil if there is none. The lock
-// is held.
-func (m *Mirror) dueTail(filter *Filter, current time.Time) *read {
 	for _, s := range m.order {
-		if !filter.matches(s.kind) {
+		if !tails || !c.wants(s.kind) {
 			continue
 		}
-		for _, t := range s.turn {
-			if !t.more || len(t.hints) >= m.sizes.low || !filter.admits(t.tenant) {
+		for _, t := range s.rotation {
+			if !t.more || len(t.hints) >= m.sizes.low || !c.admits(t.tenant) {
 				continue
 			}
-			limit := m.sizes.tail
+			due.what, due.stream, due.tenant, due.from, due.limit = readTenant, s.streamKey, t.tenant, t.from, m.sizes.tail
 			if m.inside >= m.limit {
-				limit = m.sizes.head
+				due.limit = m.sizes.head
 			}
-			return &read{what: readTenant, stream: s.streamKey, tenant: t.tenant, from: t.from, limit: limit, began: current}
+			return due
 		}
 	}
 	return nil
 }
 
-// do reads, and puts what it finds into the mirror.
+// do reads, and adds the hints to the mirror.
 func (r *read) do(ctx context.Context, q *Queue) error {
-	q.mirror.begin(r)
+	m := q.mirror
 	switch r.what {
 	case readCatalog:
 		kinds, err := q.ledger.WorkKinds(ctx)
 		if err == nil {
-			q.mirror.cataloged(kinds, q.ledger.ReadyShards(), q.firstShard, r.began)
+			m.addKinds(kinds, q.ledger.ReadyShards(), q.firstShard, r.began)
 		}
 		return err
 	case readHeads:
 		return r.heads(ctx, q)
 	case readTenant:
 	}
+	if r.from != "" { // The read may miss hints that are added to the backlog from now on.
+		m.mu.Lock()
+		m.stream(r.stream).tenant(r.tenant).skipped = ""
+		m.mu.Unlock()
+	}
 	prefix := tenantPrefix(r.tenant)
 	page, err := q.hints(ctx, r.stream, max(r.from, prefix), tablestore.PrefixEnd(prefix), r.limit)
 	if err == nil {
-		q.mirror.merge(r, page)
+		m.merge(r, page)
 	}
 	return err
 }
 
 // heads skips from tenant to tenant and reads the head of each, until the budget of
-// a sweep is spent or all were seen.
+// a sweep is spent or all were read.
 func (r *read) heads(ctx context.Context, q *Queue) error {
-	for left := q.mirror.sizes.sweep; left > 0; {
-		page, err := q.hints(ctx, r.stream, r.from, "", q.mirror.sizes.head)
+	m := q.mirror
+	for left := m.sizes.sweep; left > 0 && !r.whole; {
+		page, err := q.hints(ctx, r.stream, r.from, "", m.sizes.head)
 		if err != nil {
 			return err
 		}
-		q.mirror.merge(r, page)
-		if left -= max(len(page.hints), 1); page.next == "" {
-			q.mirror.swept(r.stream, "", r.began)
-			r.whole = true
-			return nil
-		}
+		m.merge(r, page)
+		left -= max(len(page.hints), 1)
+		r.whole = page.next == ""
 		if r.from = page.next; page.cut != "" {
 			r.from = tablestore.PrefixEnd(tenantPrefix(page.cut))
 		}
 	}
-	q.mirror.swept(r.stream, r.from, time.Time{})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.stream(r.stream)
+	if s.resume = r.from; r.whole {
+		s.swept = r.began
+	}
 	return nil
 }
 
 // page is one page of the index.
 type page struct {
 	hints []entry
-	next  string // where the index goes on, empty at the end of the range
-	cut   string // the tenant whose hints fill the whole page and go on after it
+	next  string // where the index continues, empty at the end of the range
+	cut   string // the tenant whose hints fill the whole page and continue after it
 }
 
 // hints reads one page.
@@ -274,20 +262,9 @@ func (q *Queue) hints(ctx context.Context, s streamKey, from, to string, limit i
 // tenantPrefix is the part of a hint's row that all hints of its tenant share.
 func tenantPrefix(tenant string) string { return tablestore.Join(tenant) + ":" }
 
-// begin begins a read: a hint that is added to a backlog from now on may be missed by
-// it.
-func (m *Mirror) begin(r *read) {
-	if r.what != readTenant || r.from == "" {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.stream(r.stream).tenant(r.tenant).skipped = ""
-}
-
-// cataloged takes the kinds over that were ever queued. Processes begin at
-// different shards. Now and then it drops the queues of tenants without work.
-func (m *Mirror) cataloged(kinds []ledger.WorkKind, shards, first int, began time.Time) {
+// addKinds adds the streams of all kinds that were ever queued. Processes begin at
+// different shards. Each pruneInterval it drops the queues of tenants without work.
+func (m *Mirror) addKinds(kinds []ledger.WorkKind, shards, first int, began time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, kind := range kinds {
@@ -302,41 +279,37 @@ func (m *Mirror) cataloged(kinds []ledger.WorkKind, shards, first int, began tim
 	m.pruned = began
 	for _, s := range m.order {
 		for name, t := range s.tenants {
-			if t.idle() && !t.inTurn && began.Sub(t.headRead) >= pruneInterval {
+			known := len(t.hints)+len(t.away)+len(t.parked) > 0 || t.more || !t.again.IsZero()
+			if !known && !t.inRotation && began.Sub(t.headRead) >= pruneInterval {
 				delete(s.tenants, name)
 			}
 		}
 	}
 }
 
-// swept notes where a sweep over the heads of a stream goes on, and at its end when
-// it began.
-func (m *Mirror) swept(key streamKey, resume string, began time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s := m.stream(key)
-	s.resume = resume
-	if resume == "" {
-		s.swept = began
-	}
-}
-
-// merge puts a page in. What is known, inside or away, stays as it is.
+// merge adds a page. Known hints, inside or away, stay as they are.
 func (m *Mirror) merge(r *read, p page) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.stream(r.stream)
 	tail := r.what == readTenant && r.from != ""
 	switch t := s.tenants[r.tenant]; {
-	case tail && t.more && t.from == r.from: // Else it was left from an earlier row since.
-		t.readOn(p.next, time.Since(r.began))
-	case r.what == readTenant && r.from == "":
+	case tail && t.more && t.from == r.from: // Else an earlier row was left in the store since.
+		next := p.next
+		if t.skipped != "" && (next == "" || t.skipped < next) {
+			next = t.skipped // It may have been added after the read began.
+		}
+		t.from, t.more = next, next != ""
+		if t.walk += time.Since(r.began); !t.more && t.whole {
+			t.walked = time.Now()
+		}
+	case r.what == readTenant && !tail:
 		s.tenant(r.tenant).headRead = r.began
 	}
 	held := true
 	for _, e := range p.hints {
 		t := s.tenant(e.hint.TenantID)
-		m.add(t, e)
+		m.add(s, t, e)
 		held = held && t.away[e.row] == placeParked
 	}
 	if tail || p.cut == "" {
@@ -346,25 +319,13 @@ func (m *Mirror) merge(r *read, p page) {
 	if held && time.Since(t.walked) < max(rereadInterval, walkShare*t.walk) {
 		return
 	}
-	t.leave(p.next)
+	t.leaveInStore(p.next)
 	t.whole = true
 	s.enter(t)
 }
 
-// readOn says that the queue was read on to next, or to its end if that is empty.
-func (t *tenantQueue) readOn(next string, took time.Duration) {
-	t.walk += took
-	if t.skipped != "" && (next == "" || t.skipped < next) {
-		next = t.skipped // It came after the read began, perhaps.
-	}
-	t.from, t.more = next, next != ""
-	if !t.more && t.whole {
-		t.walked = time.Now()
-	}
-}
-
-// Count makes the counts those of the whole index. It is called once, before the
-// first claim and the first commit.
+// Count counts the whole index. It is called once, before the first claim and the
+// first commit.
 func (q *Queue) Count(ctx context.Context) error {
 	kinds, err := q.ledger.WorkKinds(ctx)
 	if err != nil {
@@ -372,16 +333,15 @@ func (q *Queue) Count(ctx context.Context) error {
 	}
 	for _, kind := range kinds {
 		for shard := range q.ledger.ReadyShards() {
-			for from, n := "", 0; ; {
+			for from, more := "", true; more; {
 				page, err := q.hints(ctx, streamKey{kind, shard}, from, "", q.mirror.sizes.tail)
 				if err != nil {
 					return err
 				}
-				if n += len(page.hints); page.next == "" {
-					q.mirror.count(kind, n)
-					break
-				}
-				from = page.next
+				q.mirror.mu.Lock()
+				q.mirror.counts[kind] += len(page.hints)
+				q.mirror.mu.Unlock()
+				from, more = page.next, page.next != ""
 			}
 		}
 	}

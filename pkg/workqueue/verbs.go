@@ -13,10 +13,10 @@ import (
 // View is an item as callers see it.
 type View struct {
 	Item lifecycle.Item
-	// Directive is the message body. Only a claim's holds the lease id, which is
-	// a capability.
+	// Directive is the message body. Only a claim's has the lease id, which is a
+	// capability.
 	Directive []byte
-	// CancelRequested tells the worker that its result is not wanted any more.
+	// CancelRequested tells the worker that its result is no longer needed.
 	CancelRequested bool
 }
 
@@ -35,16 +35,15 @@ func pairOf(item *lifecycle.Item) statemachine.Pair {
 	return statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID}
 }
 
-// Start says that the owner has begun: the ACK. The errors are
-// [*problem.Error]s.
+// Start says that the owner has begun: the ACK. The errors are [*problem.Error]s.
 func (q *Queue) Start(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
 	return q.do(ctx, workID, lifecycle.OpStart, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
 		return statemachine.Ack{StepID: item.StepID, Pair: pairOf(item)}
 	})
 }
 
-// Heartbeat extends the lease of a running item, or the ACK deadline of a
-// claimed one by as much as the claim gave. The errors are [*problem.Error]s.
+// Heartbeat extends the lease of a running item, or the ACK deadline of a claimed
+// one by as much as the claim gave. The errors are [*problem.Error]s.
 func (q *Queue) Heartbeat(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
 	return q.do(ctx, workID, lifecycle.OpHeartbeat, r, func(item *lifecycle.Item, now time.Time) statemachine.Event {
 		if item.Status == lifecycle.StatusClaimed {
@@ -54,8 +53,7 @@ func (q *Queue) Heartbeat(ctx context.Context, workID string, r lifecycle.Reques
 	})
 }
 
-// Complete ends a running item: RESULT SUCCEEDED. The errors are
-// [*problem.Error]s.
+// Complete ends a running item: RESULT SUCCEEDED. The errors are [*problem.Error]s.
 func (q *Queue) Complete(ctx context.Context, workID string, r lifecycle.Request, outputRef, resultRef json.RawMessage,
 ) (View, error) {
 	return q.do(ctx, workID, lifecycle.OpComplete, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
@@ -66,9 +64,8 @@ func (q *Queue) Complete(ctx context.Context, workID string, r lifecycle.Request
 	})
 }
 
-// Fail ends a running item: RESULT FAILED_RETRY or FAILED_FINAL. The item is
-// failed for good; the step's next attempt is an item of its own. The errors
-// are [*problem.Error]s.
+// Fail ends a running item: RESULT FAILED_RETRY or FAILED_FINAL. The item is final;
+// the step's next attempt is another item. The errors are [*problem.Error]s.
 func (q *Queue) Fail(ctx context.Context, workID string, r lifecycle.Request, f Failure) (View, error) {
 	status := statemachine.ResultFailedFinal
 	if f.Retryable {
@@ -82,25 +79,25 @@ func (q *Queue) Fail(ctx context.Context, workID string, r lifecycle.Request, f 
 	})
 }
 
-// Stall is an operator who takes an item from its worker. It spends no budget.
-// The errors are [*problem.Error]s.
+// Stall takes an item from its worker for an operator. It spends no budget. The
+// errors are [*problem.Error]s.
 func (q *Queue) Stall(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
 	return q.do(ctx, workID, lifecycle.OpStall, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
 		return statemachine.Stall{StepID: item.StepID, AttemptNo: item.AttemptNo}
 	})
 }
 
-// Requeue is an operator who offers a stalled item again now: the step's next
-// attempt is dispatched, and comes back as the same item, in the operator's
-// name. It spends no budget. The item that it returns is queued, or still
-// stalled while dispatch is paused. The errors are [*problem.Error]s.
+// Requeue offers a stalled item again at once for an operator: it dispatches the
+// step's next attempt, which comes back as the same item, in the operator's name. It
+// spends no budget. The item that it returns is queued, or still stalled while
+// dispatch is paused. The errors are [*problem.Error]s.
 func (q *Queue) Requeue(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
 	return q.do(ctx, workID, lifecycle.OpRequeueStalled, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
 		return statemachine.Retry{StepID: item.StepID}
 	})
 }
 
-// do carries a verb out, and answers with the item as it is then.
+// do applies a verb, and returns the item after it.
 func (q *Queue) do(ctx context.Context, workID string, operation lifecycle.Operation, r lifecycle.Request,
 	event func(*lifecycle.Item, time.Time) statemachine.Event,
 ) (View, error) {
@@ -127,8 +124,7 @@ func (q *Queue) Get(ctx context.Context, workID string) (View, error) {
 	return q.view(ctx, &item)
 }
 
-// find reads an item that the caller may see; any other is
-// [lifecycle.ErrNotFound], as if it were not there.
+// find reads an item that the caller may see; any other is [lifecycle.ErrNotFound].
 func (q *Queue) find(ctx context.Context, workID string) (lifecycle.Item, error) {
 	item, err := q.ledger.Item(ctx, workID)
 	if err == nil && !q.caller.sees(item.TenantID, item.Service) {
@@ -150,11 +146,12 @@ func (q *Queue) view(ctx context.Context, item *lifecycle.Item) (View, error) {
 	return View{Item: *item, Directive: redacted}, nil
 }
 
-// Events returns one page of an item's history with rev > after, oldest first,
-// and the rev to go on after, 0 at the end. The errors are [*problem.Error]s.
+// Events returns one page of an item's history with rev > after, oldest first, and
+// the rev after which the next page begins, 0 at the end. The errors are
+// [*problem.Error]s.
 func (q *Queue) Events(ctx context.Context, workID string, after int64, limit int) ([]lifecycle.Event, int64, error) {
 	events, err := q.ledger.ItemHistory(ctx, workID)
-	if err == nil && (len(events) == 0 || q.caller.limited()) {
+	if limited := len(q.caller.Tenants)+len(q.caller.Services) > 0; err == nil && (len(events) == 0 || limited) {
 		_, err = q.find(ctx, workID)
 	}
 	if err != nil {

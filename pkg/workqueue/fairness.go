@@ -1,0 +1,142 @@
+package workqueue
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+)
+
+// pick takes up to limit hints out of the mirror, streams and their tenants in
+// rotation, oldest first within one tenant. The claim must settle each, put it back,
+// or have it step aside. Hints that stepped aside return if their time ended by at.
+func (m *Mirror) pick(c *claim, limit int, at time.Time) []ledger.Hint {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var picked []ledger.Hint
+	for _, s := range m.order {
+		if !c.wants(s.kind) {
+			continue
+		}
+		// Tenants of which the claim takes none, and those whose hints are all in the
+		// store or kept back, keep their place in the rotation.
+		var passed []*tenantQueue
+		for len(picked) < limit && len(s.rotation) > 0 {
+			t := s.rotation[0]
+			s.rotation, t.inRotation = s.rotation[1:], false
+			if hint, ok := m.pickOf(t, c, at); ok {
+				picked = append(picked, hint)
+				s.enter(t)
+			} else {
+				passed = append(passed, t)
+			}
+		}
+		if len(passed) > 0 {
+			rest := s.rotation
+			s.rotation = nil
+			for _, t := range passed {
+				s.enter(t)
+			}
+			s.rotation = append(s.rotation, rest...)
+		}
+	}
+	if len(picked) > 0 && len(m.order) > 1 { // The next claim begins with another stream.
+		m.order = append(m.order[1:], m.order[0])
+	}
+	return picked
+}
+
+// pickOf takes the first hint of the queue that is not held back, and parks those
+// before it. The lock is held.
+func (m *Mirror) pickOf(t *tenantQueue, c *claim, at time.Time) (ledger.Hint, bool) {
+	if !c.admits(t.tenant) {
+		return ledger.Hint{}, false
+	}
+	m.returnKept(t, c, at)
+	for len(t.hints) > 0 {
+		e := t.hints[0]
+		t.hints = t.hints[1:]
+		m.inside--
+		if !c.q.held(&e.hint) {
+			t.away[e.row] = placePicked
+			return e.hint, true
+		}
+		p := t.parked[scopeOf(&e.hint)]
+		if p == nil {
+			p = &parked{hints: map[string]entry{}, sample: e.hint}
+			t.parked[scopeOf(&e.hint)] = p
+		}
+		if m.kept >= m.limit {
+			p.dropped = true
+			continue
+		}
+		p.hints[e.row] = e
+		t.away[e.row] = placeParked
+		m.kept++
+	}
+	return ledger.Hint{}, false
+}
+
+// returnKept makes hints ready again whose pause or whose time aside has ended, and
+// begins the next walk over the queue if it is due. The lock is held.
+func (m *Mirror) returnKept(t *tenantQueue, c *claim, at time.Time) {
+	var back []entry
+	reread := false
+	for of, p := range t.parked {
+		if c.q.held(&p.sample) {
+			continue
+		}
+		delete(t.parked, of)
+		for _, e := range p.hints {
+			back = append(back, e)
+		}
+		reread = reread || p.dropped
+	}
+	for len(t.aside) > 0 && !t.aside[0].until.After(at) {
+		back = append(back, t.aside[0])
+		t.aside = t.aside[1:]
+	}
+	if !t.again.IsZero() && !t.again.After(at) {
+		t.again, reread = time.Time{}, true
+	}
+	if reread {
+		t.leaveInStore(tenantPrefix(t.tenant))
+		t.whole = true
+	}
+	if len(back) == 0 {
+		return
+	}
+	m.kept -= len(back)
+	m.inside += len(back)
+	for _, e := range back {
+		delete(t.away, e.row)
+	}
+	t.hints = append(back, t.hints...)
+	slices.SortFunc(t.hints, func(a, b entry) int { return strings.Compare(a.row, b.row) })
+}
+
+// pickFailed takes hints whose items could not be claimed a moment ago, for a claim
+// that finds no others.
+func (m *Mirror) pickFailed(c *claim, limit int) []ledger.Hint {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var picked []ledger.Hint
+	for _, s := range m.order {
+		for _, t := range s.rotation {
+			if !c.wants(s.kind) || !c.admits(t.tenant) {
+				continue
+			}
+			t.aside = slices.DeleteFunc(t.aside, func(e entry) bool {
+				if !e.failed || len(picked) == limit || c.q.held(&e.hint) {
+					return false
+				}
+				picked = append(picked, e.hint)
+				t.away[e.row] = placePicked
+				m.kept--
+				return true
+			})
+		}
+	}
+	return picked
+}
