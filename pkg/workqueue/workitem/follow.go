@@ -9,8 +9,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// Ask is the verb of the queue that caused a change. The zero value stands for
-// any other cause: a callback, a deadline, an operator's pause.
+// Ask is the verb of the queue that caused a change. The zero value stands for any
+// other cause: a callback, a deadline, an operator's pause.
 type Ask struct {
 	Operation lifecycle.Operation
 	Request   lifecycle.Request
@@ -18,38 +18,49 @@ type Ask struct {
 	GaveOutput, GaveResult bool
 }
 
-// Moves are what a change of a job does to its work items.
+// Moves are the effects of a job's change on its work items.
 type Moves struct {
 	// Open is the job's open item after the change, nil if it has none. Changed says
-	// that its record has to be written.
+	// that its record must be written.
 	Open    *Record
 	Changed bool
-	// Ended is the item that the change ended or removed, nil if it did neither.
+	// Ended is the item that the change ended or removed, nil if there is none.
 	Ended *Record
 	// Events are the moves, in their order.
 	Events []lifecycle.Event
 }
 
-// The actors of moves that no worker and no operator asked for.
+// The actors of moves that neither a worker nor an operator asked for.
 const (
 	actorLedger = "ledger"
 	actorRelay  = "relay"
 )
 
-// Follow derives from an applied decision what it does to the job's open item
-// (nil if there was none). A refusal of the lifecycle is returned as it is: the
-// verb that asked must have been checked before. Any other error is a defect.
+// Follow derives from an applied decision its effects on the job's open item (nil if
+// there was none). A refusal of the lifecycle is returned as it is: the caller must
+// have checked the verb before. Any other error is a defect.
 func Follow(before *statemachine.Aggregate, open *Record, d *statemachine.Decision, ask Ask, now time.Time) (Moves, error) {
-	f := &follower{before: before, after: &d.After, light: d.Light, ask: ask, now: now}
+	f := &follower{after: &d.After, light: d.Light, ask: ask, now: now}
 	if open != nil {
 		record := *open
 		f.record, f.item = &record, View(before, open)
-		if err := f.follow(); err != nil {
-			return Moves{}, fmt.Errorf("work item %s: %w", open.WorkID, err)
+		step := &f.after.Steps[open.StepIndex]
+		switch f.item.Status {
+		case lifecycle.StatusQueued:
+			f.followQueued(step)
+		case lifecycle.StatusClaimed, lifecycle.StatusRunning:
+			f.followHeld(step)
+		case lifecycle.StatusStalled:
+			f.followStalled(step)
+		case lifecycle.StatusNone, lifecycle.StatusSucceeded, lifecycle.StatusFailed:
+			f.err = fmt.Errorf("it is neither queued, held nor stalled while its step is %s", before.Steps[open.StepIndex].State)
+		}
+		if f.err != nil {
+			return Moves{}, fmt.Errorf("work item %s: %w", open.WorkID, f.err)
 		}
 	}
-	if f.record == nil {
-		if err := f.enqueue(); err != nil {
+	if i, queued := f.after.Queued(); queued && f.record == nil {
+		if err := f.enqueue(i); err != nil {
 			return Moves{}, err
 		}
 	}
@@ -59,35 +70,19 @@ func Follow(before *statemachine.Aggregate, open *Record, d *statemachine.Decisi
 
 // follower is one change in the making.
 type follower struct {
-	before, after *statemachine.Aggregate
-	light         bool
-	ask           Ask
-	now           time.Time
+	after *statemachine.Aggregate
+	light bool
+	ask   Ask
+	now   time.Time
 
 	record *Record        // the open item, nil once it has ended
-	item   lifecycle.Item // as the moves so far have left it
+	item   lifecycle.Item // after the moves so far
 	moves  Moves
 	err    error
 }
 
-// follow moves the open item to where its step went.
-func (f *follower) follow() error {
-	step := &f.after.Steps[f.record.StepIndex]
-	switch f.item.Status {
-	case lifecycle.StatusQueued:
-		f.followQueued(step)
-	case lifecycle.StatusClaimed, lifecycle.StatusRunning:
-		f.followHeld(step)
-	case lifecycle.StatusStalled:
-		f.followStalled(step)
-	case lifecycle.StatusNone, lifecycle.StatusSucceeded, lifecycle.StatusFailed:
-		return fmt.Errorf("it is neither queued, held nor stalled while its step is %s", f.before.Steps[f.record.StepIndex].State)
-	}
-	return f.err
-}
-
-// followQueued handles an item that no worker holds: a claim takes it, and
-// whatever else ends its wait removes it.
+// followQueued moves an item that no worker holds: a claim takes it, and any other
+// change that ends its wait removes it.
 func (f *follower) followQueued(step *statemachine.Step) {
 	claimed := f.ask.Operation == lifecycle.OpClaimNext
 	switch {
@@ -101,35 +96,41 @@ func (f *follower) followQueued(step *statemachine.Step) {
 	}
 }
 
-// followHeld handles an item in a worker's hands: what the worker reported,
-// through whichever door, is the owner's move; what a deadline or an operator
-// decided takes the item from it. An attempt that was held had no RESULT before.
+// followHeld moves an item that a worker holds. The worker's reports, by a verb or a
+// callback, are the owner's moves; a deadline or an operator takes the item from it.
+// A held attempt had no RESULT before.
 func (f *follower) followHeld(step *statemachine.Step) {
+	owner := f.item.Owner
 	result := step.Result(f.record.AttemptNo)
 	running := step.State == statemachine.StepInProgress || result != ""
 	if f.item.Status == lifecycle.StatusClaimed && running {
-		f.move(lifecycle.Start(f.item, f.owners(lifecycle.OpStart), leaseEnd(step, f.now), f.now))
+		lease := step.LeaseExpiresAt
+		if lease.IsZero() { // The same change ended the step.
+			lease = f.now.Add(step.Policy.Lease)
+		}
+		f.move(lifecycle.Start(f.item, f.request(lifecycle.OpStart, owner), lease, f.now))
 	} else if f.light {
-		f.move(lifecycle.Heartbeat(f.item, f.owners(lifecycle.OpHeartbeat), step.LeaseExpiresAt, f.now))
+		f.move(lifecycle.Heartbeat(f.item, f.request(lifecycle.OpHeartbeat, owner), step.LeaseExpiresAt, f.now))
 	}
 	switch {
 	case f.err != nil || result == "" && (step.State == statemachine.StepInProgress || step.State == statemachine.StepAwaitingAck):
 	case result == statemachine.ResultSucceeded:
 		f.record.GaveOutput, f.record.GaveResult = f.ask.GaveOutput, f.ask.GaveResult
-		f.move(lifecycle.Complete(f.item, f.owners(lifecycle.OpComplete), f.record.result(step), f.now))
-	case result != "":
-		f.move(lifecycle.Fail(f.item, f.owners(lifecycle.OpFail), failureOf(step), f.now))
+		f.move(lifecycle.Complete(f.item, f.request(lifecycle.OpComplete, owner), f.record.result(step), f.now))
+	case result != "": // A failed RESULT always has a code.
+		failure := lifecycle.Failure{Code: step.LastErrorCode, Message: step.LastErrorMessage}
+		f.move(lifecycle.Fail(f.item, f.request(lifecycle.OpFail, owner), failure, f.now))
 	default:
-		f.move(lifecycle.Stall(f.item, f.systems(lifecycle.OpStall, actorLedger), f.now))
+		f.move(lifecycle.Stall(f.item, f.request(lifecycle.OpStall, actorLedger), f.now))
 		if step.State.Terminal() {
 			f.remove()
 		}
 	}
 }
 
-// followStalled handles an item that was taken from its worker: the next attempt
-// comes back as the same item, or there is none. A pause that withdraws the next
-// attempt before it was offered removes the item too.
+// followStalled moves an item that was taken from its worker: the next attempt comes
+// back as the same item. Without a next attempt the item is removed, also if a pause
+// withdraws that attempt before it was offered.
 func (f *follower) followStalled(step *statemachine.Step) {
 	row := f.after.Outbox
 	withdrawn := step.LeaseID == ""
@@ -141,13 +142,11 @@ func (f *follower) followStalled(step *statemachine.Step) {
 			f.moves.Changed = true
 		}
 	case step.State == statemachine.StepAwaitingAck && row.Bus == statemachine.BusQueue:
-		by := f.systems(lifecycle.OpRequeueStalled, actorRelay)
+		by := f.request(lifecycle.OpRequeueStalled, actorRelay)
 		if held := f.record.RequeuedBy; held.Actor != "" {
 			by.Actor, by.ID = held.Actor, held.RequestID
 		}
-		f.move(lifecycle.Requeue(f.item, by, lifecycle.Directive{
-			MessageID: MessageID(row.ID, row.AttemptNo), AttemptNo: row.AttemptNo, LeaseID: row.LeaseID,
-		}, f.now))
+		f.move(lifecycle.Requeue(f.item, by, directiveOf(row), f.now))
 		f.record.RequeuedBy = Requester{}
 		f.record.ReadySince, f.record.ReadyRev = f.now, f.after.Job.Rev
 	default:
@@ -155,34 +154,30 @@ func (f *follower) followStalled(step *statemachine.Step) {
 	}
 }
 
-// enqueue makes the item of an attempt that the change published.
-func (f *follower) enqueue() error {
-	i, queued := f.after.Queued()
-	if !queued {
-		return nil
-	}
+// directiveOf names the message of the outbox row's attempt.
+func directiveOf(row *statemachine.Outbox) lifecycle.Directive {
+	return lifecycle.Directive{MessageID: MessageID(row.ID, row.AttemptNo), AttemptNo: row.AttemptNo, LeaseID: row.LeaseID}
+}
+
+// enqueue makes the item of step i, whose attempt the change published.
+func (f *follower) enqueue(i int) error {
 	step, row := &f.after.Steps[i], f.after.Outbox
-	message := lifecycle.Message{
-		Directive: lifecycle.Directive{
-			MessageID: MessageID(row.ID, row.AttemptNo), AttemptNo: row.AttemptNo, LeaseID: row.LeaseID,
-		},
-		DedupeKey: MessageID(row.ID, row.AttemptNo), JobID: f.after.Job.ID, StepID: step.ID, TenantID: f.after.Job.TenantID,
-		Service: step.Service, StepType: step.Type,
-	}
-	change, err := lifecycle.Enqueue(nil, row.ID, actorRelay, message, f.now)
+	directive := directiveOf(row)
+	change, err := lifecycle.Enqueue(nil, row.ID, actorRelay, lifecycle.Message{
+		Directive: directive, DedupeKey: directive.MessageID, JobID: f.after.Job.ID, StepID: step.ID,
+		TenantID: f.after.Job.TenantID, Service: step.Service, StepType: step.Type,
+	}, f.now)
 	if err != nil {
 		return fmt.Errorf("work item %s: %w", row.ID, err)
 	}
 	f.record = &Record{
-		WorkID: row.ID, DedupeKey: message.DedupeKey, StepIndex: i, CreatedAt: f.now, ReadySince: f.now, ReadyRev: f.after.Job.Rev,
+		WorkID: row.ID, DedupeKey: directive.MessageID, StepIndex: i, CreatedAt: f.now, ReadySince: f.now, ReadyRev: f.after.Job.Rev,
 	}
-	f.record.take(&change.Item)
-	f.moves.Changed = true
-	f.moves.Events = append(f.moves.Events, change.Events...)
+	f.move(change, nil)
 	return nil
 }
 
-// move takes a move of the lifecycle over.
+// move adds a move of the lifecycle to the change.
 func (f *follower) move(change lifecycle.Change, err error) {
 	if err != nil {
 		f.err = err
@@ -202,7 +197,7 @@ func (f *follower) remove() {
 	if f.err != nil {
 		return
 	}
-	change, err := lifecycle.Remove(f.item, f.systems("", actorLedger), f.now)
+	change, err := lifecycle.Remove(f.item, f.request("", actorLedger), f.now)
 	if err != nil {
 		f.err = err
 		return
@@ -213,20 +208,9 @@ func (f *follower) remove() {
 	f.moves.Ended, f.record = f.record, nil
 }
 
-// owners is the request of an owner's move: the verb's own, or one in the owner's
-// name if the worker reported past the queue.
-func (f *follower) owners(operation lifecycle.Operation) lifecycle.Request {
-	return f.request(operation, f.item.Owner)
-}
-
-// systems is the request of the system's move: the operator's own, or one in the
-// name of the part that made it.
-func (f *follower) systems(operation lifecycle.Operation, actor string) lifecycle.Request {
-	return f.request(operation, actor)
-}
-
-// request makes an id that the item does not remember: a worker may have the name
-// of a part of the system, and may have used any id.
+// request is the request for a move: the verb's own if it asked for the operation,
+// or else one in the actor's name, under an id that the item does not remember. A
+// worker may have the name of a part of the system, and may have used any id.
 func (f *follower) request(operation lifecycle.Operation, actor string) lifecycle.Request {
 	if operation != "" && f.ask.Operation == operation {
 		return f.ask.Request
@@ -238,18 +222,4 @@ func (f *follower) request(operation lifecycle.Operation, actor string) lifecycl
 		request.ID += "+"
 	}
 	return request
-}
-
-// leaseEnd is the lease under which a step that has gone on was started: it may
-// have ended by the same change.
-func leaseEnd(step *statemachine.Step, now time.Time) time.Time {
-	if step.LeaseExpiresAt.IsZero() {
-		return now.Add(step.Policy.Lease)
-	}
-	return step.LeaseExpiresAt
-}
-
-// failureOf is the error that a RESULT left on its step. It always has a code.
-func failureOf(step *statemachine.Step) lifecycle.Failure {
-	return lifecycle.Failure{Code: step.LastErrorCode, Message: step.LastErrorMessage}
 }

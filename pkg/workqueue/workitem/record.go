@@ -1,3 +1,37 @@
+// Package workitem shows a job's step as a work item of the pull queue. A work item
+// is no record of its own: it is an attempt of a step, and the attempt's
+// re-deliveries after a stall, as the queue sees it. The package is pure.
+//
+//	Step row, Outbox row, Record ──View──▶ lifecycle.Item ──▶ lifecycle.Validate
+//
+//	statemachine.Decision ──Follow──▶ Moves: the Record after the change,
+//	                                  the one it ended, and the item's events
+//
+// A [Record] holds only what the Step row (state, attempt, lease, deadline,
+// references, error) lacks: the owner, the number of claims, the item's rev and the
+// requests that it remembers. [View] combines both. [Follow] derives from a decision
+// of the state machine the moves of the item, so that step and item change in one
+// commit, whichever transport brought the event.
+//
+// # The status of a step as a work item
+//
+// The first row that fits counts. An attempt on Service Bus has no item.
+//
+//	step                                outbox   record              status
+//	any, reported on without a claim    SENT     removed             no item
+//	PENDING, or DISPATCHING             PENDING  none open           no item
+//	DISPATCHING                         PENDING  open, no owner      stalled
+//	AWAITING_ACK, no deadline           SENT     open, no owner      queued
+//	AWAITING_ACK, deadline              SENT     owner               claimed
+//	IN_PROGRESS                         SENT     owner               running
+//	FAILED_RETRY by deadline, operator  SENT     open, no owner      stalled
+//	FAILED_RETRY by RESULT              SENT     ended               failed
+//	CANCELLED after that                SENT     ended               failed
+//	FAILED_RETRY by withdrawal          any      removed             no item
+//	ended by RESULT while held          SENT     ended               succeeded, failed
+//	ended otherwise                     any      removed             no item
+//
+// Source: Job lifecycle plan 02.
 package workitem
 
 import (
@@ -9,43 +43,42 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// Record is what the pull queue knows of a work item beyond its step. It is a
-// value; slices may be shared between copies and must not be written to.
+// Record is what the pull queue stores of a work item beyond its step. It is a
+// value; copies may share slices, which must not be written to.
 type Record struct {
 	// WorkID is the id of the outbox row under which the item was first enqueued.
 	WorkID string
 	// DedupeKey is the id of the message with which the item was enqueued.
 	DedupeKey string
 	StepIndex int
-	// AttemptNo is the attempt of the step that the item carries, and MessageID the
-	// id of its directive.
+	// AttemptNo is the step's attempt that the item carries, and MessageID the id of
+	// its directive.
 	AttemptNo int
 	MessageID string
 	// Owner is the worker that holds the item; empty if none does.
 	Owner string
-	// Claims is how often the item was claimed.
+	// Claims counts the claims of the item, and Rev its moves.
 	Claims int
-	// Rev counts the item's moves.
-	Rev int64
-	// ClaimLease is for how long the claim gave the item, until its start.
+	Rev    int64
+	// ClaimLease is the length of the lease that the claim gave, until the start.
 	ClaimLease time.Duration
 	// ReadySince, ReadyRev and AttemptNo name the one ready hint of a queued item.
-	// They stay when the item is queued no longer, so that a requeue and a purge
-	// delete a hint that a crash left behind.
+	// They stay after the item was claimed, so that a requeue and a purge delete a
+	// hint that a crash left.
 	ReadySince time.Time
 	ReadyRev   int64
-	// RequeuedBy is the operator's request to offer a stalled item again while the
-	// next attempt's outbox row is still PENDING: the requeue is made in its name.
+	// RequeuedBy is the operator's request to offer a stalled item again, while the
+	// next attempt's outbox row is PENDING: the requeue is made in its name.
 	RequeuedBy Requester
-	// Requests are the requests that a repeat is recognised by.
+	// Requests are those by which a repeat is recognised.
 	Requests []lifecycle.Remembered
 	// Ended is the status in which the item ended or was removed; empty while it is
 	// open. Removed says that it was removed.
 	Ended   lifecycle.Status
 	Removed bool
-	// Failure is the error of an item that failed: the step's own is overwritten by
-	// later attempts. GaveOutput and GaveResult say which references the RESULT of
-	// an item that succeeded had; the step keeps them.
+	// Failure is the error of a failed item: later attempts overwrite the step's own.
+	// GaveOutput and GaveResult say which references the RESULT of a succeeded item
+	// had; the step keeps them.
 	Failure    lifecycle.Failure
 	GaveOutput bool
 	GaveResult bool
@@ -54,21 +87,20 @@ type Record struct {
 	UpdatedAt time.Time
 }
 
-// Requester is who asked for a move, and by which request.
+// Requester identifies the request for a move.
 type Requester struct{ Actor, RequestID string }
 
 // Open reports whether the item has neither ended nor been removed.
 func (r *Record) Open() bool { return r.Ended == "" }
 
-// View is the item that the step and the record make together. An open record
-// must be that of one of the job's items; the item of a step that nobody may work
-// on, as after a defect, has no status.
+// View combines step and record into the item. The record must be that of one of the
+// job's items. The item has no status if no worker may work on its step, as after a
+// defect.
 func View(agg *statemachine.Aggregate, r *Record) lifecycle.Item {
 	step := &agg.Steps[r.StepIndex]
 	item := lifecycle.Item{
-		WorkID: r.WorkID, Status: r.status(step), Attempt: r.Claims, Rev: r.Rev, Owner: r.Owner,
-		ClaimLease: r.ClaimLease,
-		DedupeKey:  r.DedupeKey, MessageID: r.MessageID, AttemptNo: r.AttemptNo,
+		WorkID: r.WorkID, Status: r.status(step), Attempt: r.Claims, Rev: r.Rev, Owner: r.Owner, ClaimLease: r.ClaimLease,
+		DedupeKey: r.DedupeKey, MessageID: r.MessageID, AttemptNo: r.AttemptNo,
 		JobID: agg.Job.ID, StepID: step.ID, TenantID: agg.Job.TenantID, Service: step.Service, StepType: step.Type,
 		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, Requests: r.Requests,
 	}
@@ -86,7 +118,7 @@ func View(agg *statemachine.Aggregate, r *Record) lifecycle.Item {
 	return item
 }
 
-// status reads off step and record where the item stands.
+// status derives the item's status from step and record.
 func (r *Record) status(step *statemachine.Step) lifecycle.Status {
 	current := r.AttemptNo == step.AttemptNo
 	switch {
@@ -105,9 +137,8 @@ func (r *Record) status(step *statemachine.Step) lifecycle.Status {
 	return lifecycle.StatusNone
 }
 
-// leaseID is the lease id of an item that waits for a worker or is held by one. Of
-// any other item it is what the step keeps of it, which opens nothing: the step may
-// have a newer attempt, or get one.
+// leaseID is the lease id of a queued or held item, and of any other item the digest
+// that the step keeps of it, which authorizes nothing.
 func (r *Record) leaseID(step *statemachine.Step, status lifecycle.Status) string {
 	if r.Open() && (status == lifecycle.StatusQueued || status.Held()) {
 		return step.LeaseID
@@ -120,7 +151,7 @@ func (r *Record) leaseID(step *statemachine.Step, status lifecycle.Status) strin
 	return "forgotten"
 }
 
-// result is what the owner made of the work, as it was reported.
+// result is the RESULT as the owner reported it.
 func (r *Record) result(step *statemachine.Step) json.RawMessage {
 	object := []byte{'{'}
 	if r.GaveOutput {
@@ -135,7 +166,7 @@ func (r *Record) result(step *statemachine.Step) json.RawMessage {
 	return append(object, '}')
 }
 
-// take writes the item's side of a move into the record.
+// take copies the item after a move into the record.
 func (r *Record) take(item *lifecycle.Item) {
 	r.Owner, r.Claims, r.Rev, r.ClaimLease = item.Owner, item.Attempt, item.Rev, item.ClaimLease
 	r.AttemptNo, r.MessageID = item.AttemptNo, item.MessageID
