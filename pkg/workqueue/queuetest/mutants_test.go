@@ -49,7 +49,7 @@ func pretend(op lifecycle.Operation, met, shown lifecycle.Status) asks {
 // ownersOp is one of the operations of the owner.
 func ownersOp(op lifecycle.Operation) bool { return slices.Contains(ownersMoves, op) }
 
-// anyOwner takes whoever asks for the owner.
+// anyOwner takes any actor for the owner.
 func anyOwner(op lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request) {
 	if ownersOp(op) && seen.Owner != "" && request.Actor != "" {
 		seen.Owner = request.Actor
@@ -80,7 +80,7 @@ func anyOperation(op lifecycle.Operation, seen *lifecycle.Item, request *lifecyc
 	}
 }
 
-// anyActor takes whoever knows an id for the actor that used it.
+// anyActor takes any actor that knows an id for the one that used it.
 func anyActor(_ lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request) {
 	for _, known := range seen.Requests {
 		if known.RequestID == request.ID {
@@ -89,7 +89,7 @@ func anyActor(_ lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Re
 	}
 }
 
-// needsOwner lets nobody but the sweeper and the owner stall an item.
+// needsOwner lets only the sweeper and the owner stall an item.
 func needsOwner(op lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request) {
 	if op == lifecycle.OpStall && request.Actor != sweeper && request.Actor != seen.Owner {
 		request.ExpectedRev = -1
@@ -129,7 +129,7 @@ var mutants = []struct {
 		if r.Actor == "" || r.ID == "" || r.ExpectedRev == 0 {
 			r.Actor, r.ID, r.ExpectedRev = anna, "made up", seen.Rev
 		}
-	}}, "requests/are whole"},
+	}}, "requests/are complete"},
 	{"system must own what it stalls", flaws{asks: needsOwner}, "requests/of the system need no owner"},
 	{"terminal rewritten", flaws{asks: pretend("fail", "succeeded", "running")}, "end/a terminal item never changes"},
 	{"start of a queued item", flaws{asks: pretend("start", "queued", "claimed")}, "transitions/all others are refused in each status"},
@@ -176,7 +176,7 @@ var mutants = []struct {
 		}
 	}}, "enqueue/a duplicate returns the existing item in any status"},
 	{"one item for all", flaws{writes: edit("enqueue", func(i *lifecycle.Item) { i.WorkID = "work-1" })}, "enqueue/other messages are other items"},
-	{"unknown items invented", flaws{inventsItems: true}, "enqueue/what was never enqueued is not found"},
+	{"unknown items invented", flaws{inventsItems: true}, "enqueue/an unknown id is not found"},
 
 	// Claims.
 	{"items made up for a claim", flaws{inventsItems: true}, "claim/of nothing returns nothing"},
@@ -188,7 +188,7 @@ var mutants = []struct {
 	}, "claim/never takes an item that is held or has ended"},
 	{"claim of an item whose lease has expired", flaws{
 		claimsStatuses: []lifecycle.Status{"claimed"}, asks: pretend("claimNext", "claimed", "queued"),
-	}, "claim/leaves an item to its owner while nobody stalls it"},
+	}, "claim/leaves an item to its owner until it is stalled"},
 	{"claim of a stalled item", flaws{claimsStatuses: []lifecycle.Status{"stalled"}}, "claim/of a stalled item is a reclaim or does not happen"},
 	{"claim of more than asked for", flaws{ignoresMax: true}, "claim/takes no more than it asks for, and all in the end"},
 	{"claim of any service", flaws{ignoresServices: true}, "claim/is narrowed by service and step type"},
