@@ -45,7 +45,7 @@ func TestClaim_TakesTheWorkOfNamedTenants(t *testing.T) {
 		{"of the caller", nil, workqueue.Caller{Tenants: []string{"b", "c"}}, "bcb"},
 		{"of both", []string{"a", "b"}, workqueue.Caller{Tenants: []string{"b", "c"}}, "bb"},
 		{"of neither", []string{"a"}, workqueue.Caller{Tenants: []string{"b"}}, ""},
-		{"of nobody here", []string{"z"}, workqueue.Caller{}, ""},
+		{"of an unknown tenant", []string{"z"}, workqueue.Caller{}, ""},
 		{"of another service", nil, workqueue.Caller{Services: []string{"embed"}}, ""},
 		{"of the caller's service", []string{"b"}, workqueue.Caller{Services: []string{"ocr"}}, "bb"},
 	}

@@ -148,7 +148,7 @@ func TestClaimMemory_ACandidateThatIsHeldBlocksTheRequest(t *testing.T) {
 	same(t, "another request", second.send(t, next), other.OutboxID)
 }
 
-// When what held the candidate back is over the repeat claims it.
+// The repeat claims the candidate after its pause has ended.
 func TestClaimMemory_ACandidateThatWasHeldIsClaimedThen(t *testing.T) {
 	t.Parallel()
 	store := tap()
@@ -345,7 +345,7 @@ func TestClaim_ForgetsWhileThereIsNothingToDo(t *testing.T) {
 	})
 }
 
-// memories counts what is remembered of claims.
+// memories counts the rows of claims.
 func memories(t *testing.T, store tablestore.Store) int {
 	t.Helper()
 	count := 0

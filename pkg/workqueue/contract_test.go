@@ -149,8 +149,8 @@ func (u *underTest) Stall(ctx context.Context, workID string, r lifecycle.Reques
 	return itemOf(u.Queue.Stall(ctx, workID, r))
 }
 
-// Requeue is the operator's, and then the relay's mark of what the ledger has for
-// the step: nobody names a directive.
+// Requeue is the operator's, and then the relay's mark of the ledger's own row for
+// the step: no caller names a directive.
 func (u *underTest) Requeue(ctx context.Context, workID string, r lifecycle.Request, next lifecycle.Directive,
 ) (lifecycle.Item, error) {
 	item, err := u.Get(ctx, workID)

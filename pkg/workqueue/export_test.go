@@ -19,7 +19,7 @@ func (m *Mirror) SetSizes(head, sweep, tail, low int) {
 	m.sizes = sizes{head: head, sweep: sweep, tail: tail, low: low}
 }
 
-// Settle, PutBack and StepAside are what becomes of a hint that was taken.
+// Settle, PutBack and StepAside end the pick of a hint.
 func (m *Mirror) Settle(hint ledger.Hint)                 { m.settle(&hint) }
 func (m *Mirror) PutBack(hint ledger.Hint)                { m.putBack(&hint) }
 func (m *Mirror) StepAside(hint ledger.Hint, failed bool) { m.stepAside(&hint, failed) }

@@ -130,14 +130,14 @@ func faultOnce(t *testing.T, verb swept, split bool, fault storetest.Fault, want
 	}
 }
 
-// A refusal is judged by the rows. Where they cannot be read nobody is refused: the
-// request may be one that was carried out.
-func TestQueue_RefusesNobodyUnjudged(t *testing.T) {
+// Only the rows justify a refusal. If they cannot be read, no request is refused: it
+// may be one that was applied.
+func TestQueue_RefusesNoRequestWithoutItsRows(t *testing.T) {
 	t.Parallel()
 	stall := statemachine.Stall{StepID: "step", AttemptNo: 1}
 	tests := map[string]struct {
 		seen   int64                // the rev of the request, from the item's
-		events []statemachine.Event // meanwhile, past the queue
+		events []statemachine.Event // before the request, past the queue
 		want   problem.Code
 	}{
 		"by its rev":            {-1, nil, problem.RevConflict},
@@ -202,7 +202,7 @@ func stage(t *testing.T, verb swept, split bool) (*scene, *storetest.Faults, *st
 	return s, faults, counter
 }
 
-// outcome is what a verb came to.
+// outcome is the effect of a verb.
 type outcome struct {
 	Item  lifecycle.Item
 	Types []lifecycle.EventType

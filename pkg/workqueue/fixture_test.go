@@ -209,7 +209,7 @@ type tapped struct {
 	pages map[string]int
 }
 
-// tap is a split store that shows what it is asked for.
+// tap is a split store that records its reads.
 func tap() *tapped {
 	return &tapped{Store: memstore.New(memstore.Options{Split: true}), pages: map[string]int{}}
 }

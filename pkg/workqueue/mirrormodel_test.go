@@ -129,7 +129,7 @@ func (n *naive) put(r *rapid.T, told, fresh bool, hints []ledger.Hint) {
 	}
 }
 
-// takeSome takes hints, and holds what it gets against the set.
+// takeSome takes hints, and compares them with the set.
 func (n *naive) takeSome(r *rapid.T) {
 	request := workqueue.ClaimRequest{Max: rapid.IntRange(1, 12).Draw(r, "max")}
 	switch rapid.IntRange(0, 5).Draw(r, "filter") {

@@ -21,8 +21,8 @@ const (
 	sweeper = "sweeper"
 )
 
-// claimLease is for how long the checks claim: longer than what a request is
-// remembered for at least, so that the lease is what counts.
+// claimLease is the lease of the checks' claims. It is longer than a request is
+// remembered at least, so that the lease decides.
 const claimLease = 2 * lifecycle.MinMemory
 
 var (
@@ -33,10 +33,8 @@ var (
 // env is what a check works with.
 type env struct {
 	Harness
-	// made are the items that the check enqueued.
-	made []string
-	// drawn counts what must be unique.
-	drawn int
+	made  []string // the items that the check enqueued
+	drawn int      // counts the unique texts
 }
 
 // unique returns a text that this check has not used yet.
@@ -45,8 +43,8 @@ func (e *env) unique(prefix string) string {
 	return fmt.Sprintf("%s-%d", prefix, e.drawn)
 }
 
-// message makes a message up, of a service of its own, so that a claim can ask
-// for just this one.
+// message makes a message for a service of its own, so that a claim can ask for this
+// one only.
 func (e *env) message(t testing.TB) lifecycle.Message {
 	t.Helper()
 	return e.messageFor(t, e.unique("service"), "OCR")
@@ -109,7 +107,7 @@ func (e *env) claimItem(t testing.TB, item lifecycle.Item, owner string) lifecyc
 	return items[0]
 }
 
-// ask asks for the operation, which is none of enqueue and claimNext.
+// ask asks for an operation on one item.
 func (e *env) ask(
 	t testing.TB, op lifecycle.Operation, item lifecycle.Item, request lifecycle.Request,
 ) (lifecycle.Item, error) {
@@ -146,7 +144,8 @@ func (e *env) next(t testing.TB, item lifecycle.Item) lifecycle.Directive {
 	}
 }
 
-// must asks for the operation in the name of who may, and must not be refused.
+// must asks for the operation in the name of an actor that may, and fails if it is
+// refused.
 func (e *env) must(t testing.TB, op lifecycle.Operation, item lifecycle.Item) lifecycle.Item {
 	t.Helper()
 	after, err := e.ask(t, op, item, e.request(actorOf(op, item), item))
@@ -156,7 +155,7 @@ func (e *env) must(t testing.TB, op lifecycle.Operation, item lifecycle.Item) li
 	return after
 }
 
-// actorOf is who may ask for the operation.
+// actorOf is an actor that may ask for the operation.
 func actorOf(op lifecycle.Operation, item lifecycle.Item) string {
 	switch {
 	case op == lifecycle.OpStall || op == lifecycle.OpRequeueStalled:
@@ -244,7 +243,7 @@ func (e *env) expectMove(t testing.TB, before, after lifecycle.Item, to lifecycl
 	}
 }
 
-// expectFree fails if someone holds the item.
+// expectFree fails if a worker holds the item.
 func (e *env) expectFree(t testing.TB, item lifecycle.Item) {
 	t.Helper()
 	if item.Owner != "" || !item.LeaseExpiresAt.IsZero() {
@@ -252,7 +251,7 @@ func (e *env) expectFree(t testing.TB, item lifecycle.Item) {
 	}
 }
 
-// expectIDs fails unless these are the items, in whatever order.
+// expectIDs fails unless these are the items, in any order.
 func (e *env) expectIDs(t testing.TB, what string, got []string, want ...string) {
 	t.Helper()
 	got, want = slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))
