@@ -52,7 +52,7 @@ func (r *ClaimRequest) check() error {
 
 // Claim gives ready items to a worker: as soon as there are any, or none when the
 // wait is over. It returns no item whose attempt is not current, or that a pause
-// covers. The errors are [*problem.Error]s.
+// covers.
 //
 // Source: Job lifecycle plan 02, Claim.
 func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
@@ -148,13 +148,13 @@ func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 			return nil, false, err
 		}
 		if c.memory != nil {
-			views, blocked, err := c.repeat(ctx)
+			views, state, err := c.repeat(ctx)
 			switch {
 			case err != nil:
 				return nil, false, err
-			case len(views) > 0 || blocked == blockedForGood:
+			case len(views) > 0 || state == ledger.ReclaimDone:
 				return views, true, nil
-			case blocked == blockedForNow:
+			case state == ledger.ReclaimLater:
 				return nil, false, nil
 			}
 		}
@@ -212,39 +212,25 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 	return views, err
 }
 
-// blocked is what the memory of a claim allows the same request to do.
-type blocked uint8
-
-const (
-	// unblocked: other claims took every candidate. The request may take others, and
-	// its memory is replaced.
-	unblocked blocked = iota
-	// blockedForNow: a candidate is still queued and can not be claimed now. The
-	// request must not take another: the first try may be about to claim it.
-	blockedForNow
-	// blockedForGood: a candidate was claimed under the request, and is done.
-	blockedForGood
-)
-
 // repeat answers from the memory of a request that was made before: with the items
-// that the owner still holds, and those that the first try did not get to.
-func (c *claim) repeat(ctx context.Context) (views []View, state blocked, err error) {
+// that the owner still holds, and those that the first try did not get to. Without
+// any, state decides: after ReclaimLost, since other claims took every candidate, the
+// request may take others, and replaces its memory. After ReclaimLater it must not:
+// the first try may be about to claim a candidate. After ReclaimDone it is answered.
+func (c *claim) repeat(ctx context.Context) (views []View, state ledger.Reclaimable, err error) {
 	if c.memory.digest != c.digest {
-		return nil, unblocked, &lifecycle.RequestError{Field: "request_id", Reason: "was already used for another claim"}
+		return nil, state, &lifecycle.RequestError{Field: "request_id", Reason: "was already used for another claim"}
 	}
 	held := func(hint *ledger.Hint) bool { return c.q.heldTenant(hint.TenantID) || c.q.held(hint) }
 	for _, candidate := range c.memory.candidates {
 		claimed, standing, err := c.q.ledger.Reclaim(ctx, candidate, c.asked(), held)
 		if err != nil {
-			return nil, unblocked, err
+			return nil, state, err
 		}
-		switch {
-		case claimed.Standing == ledger.HintNamed:
+		if standing == ledger.ReclaimHeld {
 			views = append(views, View{Item: claimed.Item, Directive: claimed.Directive})
-		case standing == ledger.ReclaimLater:
-			state = max(state, blockedForNow)
-		case standing == ledger.ReclaimDone:
-			state = blockedForGood
+		} else {
+			state = max(state, standing)
 		}
 	}
 	return views, state, nil

@@ -109,12 +109,6 @@ type expiredCursor struct {
 	from   string // where the next page begins; empty is the partition's start
 }
 
-func newExpiry(random func() float64) *expiry {
-	e := &expiry{cursor: make(chan expiredCursor, 1)}
-	e.cursor <- expiredCursor{walked: time.Now(), part: int(random() * memoryParts)}
-	return e
-}
-
 // expire counts written memories, and deletes expired ones if a walk is due.
 func (q *Queue) expire(ctx context.Context, written int64) {
 	e := q.expiry

@@ -220,11 +220,7 @@ func (m *Mirror) add(s *stream, t *tenantQueue, e entry) {
 		m.inside++
 	}
 	s.enter(t)
-	for _, w := range m.waiting {
-		if w.claim.fits(&e.hint) && w.wake() {
-			break
-		}
-	}
+	m.wake(&e.hint)
 }
 
 // enter appends the tenant to the rotation if it has work. The lock is held.
@@ -293,17 +289,7 @@ func (m *Mirror) stepAside(hint *ledger.Hint, failed bool) {
 // waiter is a claim that waits for work.
 type waiter struct {
 	claim  *claim
-	signal chan struct{}
-}
-
-// wake tells the waiter, and returns false if it was told before.
-func (w *waiter) wake() bool {
-	select {
-	case w.signal <- struct{}{}:
-		return true
-	default:
-		return false
-	}
+	signal chan struct{} // one wake-up; only the holder of the mirror's lock sends
 }
 
 // wait registers a claim; leave ends that, and hands a wake-up that came too late
@@ -317,21 +303,27 @@ func (m *Mirror) wait(c *claim) (signal <-chan struct{}, leave func()) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.waiting = slices.DeleteFunc(m.waiting, func(other *waiter) bool { return other == w })
-		if len(w.signal) > 0 {
-			m.wakeNext()
+		if len(w.signal) == 0 {
+			return
 		}
-	}
-}
-
-// wakeNext wakes the first waiting claim for which there is work. The lock is held.
-func (m *Mirror) wakeNext() {
-	for _, w := range m.waiting {
 		for _, s := range m.order {
 			for _, t := range s.rotation {
-				if len(t.hints) > 0 && w.claim.fits(&t.hints[0].hint) && w.wake() {
+				if len(t.hints) > 0 && m.wake(&t.hints[0].hint) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// wake wakes the first waiting claim that may take the hint's item, unless it was
+// woken before. The lock is held.
+func (m *Mirror) wake(hint *ledger.Hint) bool {
+	for _, w := range m.waiting {
+		if len(w.signal) == 0 && w.claim.fits(hint) {
+			w.signal <- struct{}{}
+			return true
+		}
+	}
+	return false
 }

@@ -50,6 +50,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -80,7 +81,8 @@ type Config struct {
 }
 
 // Queue is the pull queue: the embedded bus. It is safe for concurrent use, by any
-// number of processes on one store.
+// number of processes on one store. The errors of its verbs, of [Queue.Claim],
+// [Queue.Get] and [Queue.Events] are [*problem.Error]s.
 type Queue struct {
 	ledger     *ledger.Ledger
 	store      tablestore.Store
@@ -110,11 +112,13 @@ func New(cfg Config) (*Queue, error) {
 	if cfg.HeldTenant == nil {
 		cfg.HeldTenant = func(string) bool { return false }
 	}
-	return &Queue{
+	q := &Queue{
 		ledger: cfg.Ledger, store: cfg.Store, mirror: cfg.Mirror,
-		firstShard: int(cfg.Random() * float64(cfg.Ledger.ReadyShards())), expiry: newExpiry(cfg.Random),
+		firstShard: int(cfg.Random() * float64(cfg.Ledger.ReadyShards())), expiry: &expiry{cursor: make(chan expiredCursor, 1)},
 		held: cfg.Held, heldTenant: cfg.HeldTenant, logger: cfg.Logger,
-	}, nil
+	}
+	q.expiry.cursor <- expiredCursor{walked: time.Now(), part: int(cfg.Random() * memoryParts)}
+	return q, nil
 }
 
 // Caller names the tenants and services whose items a caller may see. An empty list

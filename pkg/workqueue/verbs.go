@@ -35,7 +35,7 @@ func pairOf(item *lifecycle.Item) statemachine.Pair {
 	return statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID}
 }
 
-// Start says that the owner has begun: the ACK. The errors are [*problem.Error]s.
+// Start says that the owner has begun: the ACK.
 func (q *Queue) Start(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
 	return q.do(ctx, workID, lifecycle.OpStart, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
 		return statemachine.Ack{StepID: item.StepID, Pair: pairOf(item)}
@@ -43,7 +43,7 @@ func (q *Queue) Start(ctx context.Context, workID string, r lifecycle.Request) (
 }
 
 // Heartbeat extends the lease of a running item, or the ACK deadline of a claimed
-// one by as much as the claim gave. The errors are [*problem.Error]s.
+// one by as much as the claim gave.
 func (q *Queue) Heartbeat(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
 	return q.do(ctx, workID, lifecycle.OpHeartbeat, r, func(item *lifecycle.Item, now time.Time) statemachine.Event {
 		if item.Status == lifecycle.StatusClaimed {
@@ -53,7 +53,7 @@ func (q *Queue) Heartbeat(ctx context.Context, workID string, r lifecycle.Reques
 	})
 }
 
-// Complete ends a running item: RESULT SUCCEEDED. The errors are [*problem.Error]s.
+// Complete ends a running item: RESULT SUCCEEDED.
 func (q *Queue) Complete(ctx context.Context, workID string, r lifecycle.Request, outputRef, resultRef json.RawMessage,
 ) (View, error) {
 	return q.do(ctx, workID, lifecycle.OpComplete, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
@@ -65,7 +65,7 @@ func (q *Queue) Complete(ctx context.Context, workID string, r lifecycle.Request
 }
 
 // Fail ends a running item: RESULT FAILED_RETRY or FAILED_FINAL. The item is final;
-// the step's next attempt is another item. The errors are [*problem.Error]s.
+// the step's next attempt is another item.
 func (q *Queue) Fail(ctx context.Context, workID string, r lifecycle.Request, f Failure) (View, error) {
 	status := statemachine.ResultFailedFinal
 	if f.Retryable {
@@ -79,8 +79,7 @@ func (q *Queue) Fail(ctx context.Context, workID string, r lifecycle.Request, f 
 	})
 }
 
-// Stall takes an item from its worker for an operator. It spends no budget. The
-// errors are [*problem.Error]s.
+// Stall takes an item from its worker for an operator. It spends no budget.
 func (q *Queue) Stall(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
 	return q.do(ctx, workID, lifecycle.OpStall, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
 		return statemachine.Stall{StepID: item.StepID, AttemptNo: item.AttemptNo}
@@ -90,7 +89,7 @@ func (q *Queue) Stall(ctx context.Context, workID string, r lifecycle.Request) (
 // Requeue offers a stalled item again at once for an operator: it dispatches the
 // step's next attempt, which comes back as the same item, in the operator's name. It
 // spends no budget. The item that it returns is queued, or still stalled while
-// dispatch is paused. The errors are [*problem.Error]s.
+// dispatch is paused.
 func (q *Queue) Requeue(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
 	return q.do(ctx, workID, lifecycle.OpRequeueStalled, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
 		return statemachine.Retry{StepID: item.StepID}
@@ -115,7 +114,7 @@ func (q *Queue) do(ctx context.Context, workID string, operation lifecycle.Opera
 	return view, err
 }
 
-// Get returns an item. The errors are [*problem.Error]s.
+// Get returns an item.
 func (q *Queue) Get(ctx context.Context, workID string) (View, error) {
 	item, err := q.find(ctx, workID)
 	if err != nil {
@@ -147,8 +146,7 @@ func (q *Queue) view(ctx context.Context, item *lifecycle.Item) (View, error) {
 }
 
 // Events returns one page of an item's history with rev > after, oldest first, and
-// the rev after which the next page begins, 0 at the end. The errors are
-// [*problem.Error]s.
+// the rev after which the next page begins, 0 at the end.
 func (q *Queue) Events(ctx context.Context, workID string, after int64, limit int) ([]lifecycle.Event, int64, error) {
 	events, err := q.ledger.ItemHistory(ctx, workID)
 	if limited := len(q.caller.Tenants)+len(q.caller.Services) > 0; err == nil && (len(events) == 0 || limited) {
