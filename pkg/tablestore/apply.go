@@ -88,7 +88,8 @@ func (s Stage) validate(written map[Key]bool) error {
 // known to be done before the next begins, then Commit, then the Post stages.
 // Apply returns the error of the first Pre batch that failed, or of the commit,
 // after all batches of that stage have ended. A change that breaks a rule is
-// refused with the error of [Change.Validate] before anything is written.
+// refused before anything is written: with the error of [Change.Validate], or of
+// [ValidateAll] by an AtomicStore, which has no stages.
 //
 // Post stages stop at the first that fails, because a later one may remove the
 // row by which the earlier one's work is found. A conflict of a Post op does
@@ -98,12 +99,9 @@ func (s Stage) validate(written map[Key]bool) error {
 // After an error that wraps [ErrUnknown] the caller finds out the outcome by
 // reading a row of the change. Apply never submits a batch twice.
 func Apply(ctx context.Context, store Store, change Change) (Applied, error) {
-	if err := change.Validate(); err != nil {
-		return Applied{}, err
-	}
 	a := application{store: store, etags: map[Key]ETag{}}
 	needed := append(slices.Clone(change.Pre), Stage{change.Commit})
-	if atomic, ok := store.(AtomicStore); ok {
+	if atomic, ok := store.(AtomicStore); ok { // CommitAll validates its batches.
 		err := a.commitAll(ctx, atomic, append(slices.Clone(needed), change.Post...))
 		if err == nil {
 			return Applied{Committed: true, ETags: a.etags}, nil
@@ -116,6 +114,8 @@ func Apply(ctx context.Context, store Store, change Change) (Applied, error) {
 		if err := a.commitAll(ctx, atomic, needed); err != nil {
 			return Applied{ETags: a.etags}, err
 		}
+	} else if err := change.Validate(); err != nil {
+		return Applied{}, err
 	} else if err := a.commitStages(ctx, needed); err != nil {
 		return Applied{ETags: a.etags}, err
 	}
