@@ -23,7 +23,14 @@ func (w *RowWrite) Removed() bool { return w.ETag == "" }
 // depend on the version: a look-up costs more than the rest of the fold. next
 // returns a version that no row had before.
 func Fold(batches []Batch, current func(Key) (ETag, error), next func() ETag) ([]RowWrite, [][]ETag, error) {
-	f := folding{current: current, next: next, rows: map[Key]int{}}
+	ops := 0
+	for _, batch := range batches {
+		ops += len(batch)
+	}
+	f := folding{
+		current: current, next: next, rows: make(map[Key]int, ops), writes: make([]RowWrite, 0, ops),
+		own: make([]bool, 0, ops), before: make([]ETag, 0, ops),
+	}
 	etags := make([][]ETag, len(batches))
 	for i, batch := range batches {
 		etags[i] = make([]ETag, len(batch))
