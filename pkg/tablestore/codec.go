@@ -19,7 +19,7 @@ func EncodeProperties(dst []byte, properties Properties) []byte {
 	size := 1 + binary.MaxVarintLen64
 	for i := range properties {
 		p := &properties[i]
-		size += numbers + len(p.Name) + len(p.Value.str) + len(p.Value.bin)
+		size += numbers + len(p.Name) + len(p.Value.str)
 	}
 	dst = slices.Grow(dst, size)
 	dst = append(dst, codecVersion)
@@ -30,12 +30,9 @@ func EncodeProperties(dst []byte, properties Properties) []byte {
 		dst = binary.AppendUvarint(dst, uint64(len(p.Name)))
 		dst = append(dst, p.Name...)
 		switch p.Value.kind {
-		case KindString:
+		case KindString, KindBytes:
 			dst = binary.AppendUvarint(dst, uint64(len(p.Value.str)))
 			dst = append(dst, p.Value.str...)
-		case KindBytes:
-			dst = binary.AppendUvarint(dst, uint64(len(p.Value.bin)))
-			dst = append(dst, p.Value.bin...)
 		default:
 			dst = binary.AppendVarint(dst, p.Value.num)
 		}
@@ -84,7 +81,7 @@ func (d *decoder) property() Property {
 		p.Value = String(d.string())
 		d.bad = d.bad || !utf8.ValidString(p.Value.str)
 	case KindBytes:
-		p.Value = Bytes([]byte(d.string()))
+		p.Value = Value{kind: kind, str: d.string()}
 	case KindInt, KindTime:
 		p.Value = Value{kind: kind, num: d.varint()}
 	case KindBool:

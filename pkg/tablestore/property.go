@@ -1,7 +1,6 @@
 package tablestore
 
 import (
-	"bytes"
 	"strconv"
 	"time"
 )
@@ -29,8 +28,7 @@ type Property struct {
 type Value struct {
 	kind Kind
 	num  int64
-	str  string
-	bin  []byte
+	str  string // the bytes too: rows consist of values, so they are small
 }
 
 // String returns a string value: valid UTF-8.
@@ -53,14 +51,19 @@ func Time(t time.Time) Value { return Value{kind: KindTime, num: t.UnixMilli()} 
 // Now returns the current time as rows store it: in UTC, in whole milliseconds.
 func Now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
-// Bytes returns a value of raw bytes, which takes ownership of b.
-func Bytes(b []byte) Value { return Value{kind: KindBytes, bin: b} }
+// Bytes returns a value of a copy of raw bytes.
+func Bytes(b []byte) Value { return Value{kind: KindBytes, str: string(b)} }
 
 // Kind returns the value's type, or 0 for the zero Value.
 func (v Value) Kind() Kind { return v.kind }
 
 // String returns the string, or "" for another kind.
-func (v Value) String() string { return v.str }
+func (v Value) String() string {
+	if v.kind != KindString {
+		return ""
+	}
+	return v.str
+}
 
 // Int returns the integer, or 0 for another kind.
 func (v Value) Int() int64 {
@@ -81,13 +84,16 @@ func (v Value) Time() time.Time {
 	return time.UnixMilli(v.num).UTC()
 }
 
-// Bytes returns the bytes without copying them, or nil for another kind.
-func (v Value) Bytes() []byte { return v.bin }
+// Bytes returns a copy of the bytes, or nil for another kind.
+func (v Value) Bytes() []byte {
+	if v.kind != KindBytes {
+		return nil
+	}
+	return []byte(v.str)
+}
 
 // Equal reports whether both are the same kind and value.
-func (v Value) Equal(w Value) bool {
-	return v.kind == w.kind && v.num == w.num && v.str == w.str && bytes.Equal(v.bin, w.bin)
-}
+func (v Value) Equal(w Value) bool { return v == w }
 
 // Properties are a row's values. The order has no meaning; each name occurs at
 // most once.

@@ -207,13 +207,13 @@ func (p *Property) fault() (class error, reason string) { //nolint:revive,static
 		return ErrInvalid, "has no value"
 	case v.kind == KindString && !utf8.ValidString(v.str):
 		return ErrInvalid, "is not valid UTF-8"
-	case v.kind == KindBytes && len(v.bin) > MaxPropertyBytes:
-		return ErrTooLarge, fmt.Sprintf("holds %d bytes, limit %d", len(v.bin), MaxPropertyBytes)
+	case v.kind == KindBytes && len(v.str) > MaxPropertyBytes:
+		return ErrTooLarge, fmt.Sprintf("holds %d bytes, limit %d", len(v.str), MaxPropertyBytes)
 	case v.kind == KindTime && (v.num < minTime || v.num > maxTime):
 		return ErrInvalid, "is a time outside the years 1601 to 9999"
 	}
 	// A UTF-8 byte is at most one UTF-16 unit, so most strings need no count.
-	if len(v.str) > MaxStringUnits {
+	if v.kind == KindString && len(v.str) > MaxStringUnits {
 		if units := utf16Units(v.str); units > MaxStringUnits {
 			return ErrTooLarge, fmt.Sprintf("is a string of %d UTF-16 units, limit %d", units, MaxStringUnits)
 		}
@@ -290,7 +290,7 @@ func RowBytes(properties Properties) int {
 		case KindString:
 			size += 4 + 2*utf16Units(v.str)
 		case KindBytes:
-			size += 4 + len(v.bin)
+			size += 4 + len(v.str)
 		case KindBool:
 			size++
 		default:
@@ -320,7 +320,7 @@ func OpBytes(op Op) int {
 		case KindString:
 			size += 2 + jsonBytes(v.str)
 		case KindBytes:
-			size += 2 + (len(v.bin)+2)/3*4
+			size += 2 + (len(v.str)+2)/3*4
 		default:
 			size += scalar
 		}
@@ -335,7 +335,7 @@ func (op *Op) surelyFits() bool {
 	longest := op.fixedBytes()
 	for i := range op.Properties {
 		p := &op.Properties[i]
-		longest += annotation + 2*len(p.Name) + scalar + escaped*len(p.Value.str) + 2*len(p.Value.bin)
+		longest += annotation + 2*len(p.Name) + scalar + escaped*len(p.Value.str)
 		if longest > MaxBatchBytes/MaxBatchOps {
 			return false
 		}
