@@ -120,8 +120,8 @@ func (c *claim) fits(hint *ledger.Hint) bool {
 }
 
 // tenants are the tenants that the claim names and that are not paused, each once;
-// any says that it takes those of all tenants.
-func (c *claim) tenants() (named []string, any bool) {
+// all says that it takes those of any tenant.
+func (c *claim) tenants() (named []string, all bool) {
 	if named = c.Tenants; len(named) == 0 {
 		named = c.q.caller.Tenants
 	}

@@ -142,11 +142,11 @@ func (m *Mirror) nextRead(c *claim, fresh time.Time, tails bool) *read {
 	if m.catalog.Before(fresh) {
 		return due
 	}
-	named, any := c.tenants()
+	named, all := c.tenants()
 	for _, s := range m.order {
 		switch due.stream = s.streamKey; {
 		case !c.wants(s.kind):
-		case any || len(named) > maxNamed:
+		case all || len(named) > maxNamed:
 			if s.resume != "" || s.swept.Before(fresh) {
 				due.what, due.from = readHeads, s.resume
 				return due
@@ -160,8 +160,17 @@ func (m *Mirror) nextRead(c *claim, fresh time.Time, tails bool) *read {
 			}
 		}
 	}
+	if tails && m.nextTail(c, due) {
+		return due
+	}
+	return nil
+}
+
+// nextTail fills in the first backlog of which few hints are left inside, and returns
+// false if there is none. The lock is held.
+func (m *Mirror) nextTail(c *claim, due *read) bool {
 	for _, s := range m.order {
-		if !tails || !c.wants(s.kind) {
+		if !c.wants(s.kind) {
 			continue
 		}
 		for _, t := range s.rotation {
@@ -172,10 +181,10 @@ func (m *Mirror) nextRead(c *claim, fresh time.Time, tails bool) *read {
 			if m.inside >= m.limit {
 				due.limit = m.sizes.head
 			}
-			return due
+			return true
 		}
 	}
-	return nil
+	return false
 }
 
 // do reads, and adds the hints to the mirror.
