@@ -144,9 +144,7 @@ func (c *core) open(ctx context.Context) (err error) {
 			c.metrics.observeTransitions(after, history)
 			logTransitions(c.log, after, history)
 		},
-		Held: func(tenantID, protocolID string, lane int) bool {
-			return c.gate.HoldsNew(tenantID, protocolID, lane)
-		},
+		Held: func(target statemachine.Target) bool { return c.gate.HoldsNew(target) },
 	}
 	if c.cfg.StorageBackend == config.BackendTable {
 		settings.Projector = projections.New(c.store, projectedTables(c.cfg), nil)
@@ -165,9 +163,7 @@ func (c *core) open(ctx context.Context) (err error) {
 	}
 	c.queue, err = workqueue.New(workqueue.Config{
 		Ledger: c.ledger, Store: c.store, Mirror: c.mirror, Logger: c.log,
-		Held: func(hint *ledger.Hint) bool {
-			return c.gate.HoldsQueued(hint.TenantID, hint.ProtocolID, hint.Lane)
-		},
+		Held:       func(target statemachine.Target) bool { return c.gate.HoldsQueued(target) },
 		HeldTenant: func(tenantID string) bool { return c.gate.HoldsTenant(tenantID) },
 	})
 	if err != nil {

@@ -134,9 +134,7 @@ func (p *process) open(w *world) (*parts, error) {
 	}
 	made.pauses = w.scenario.pauses
 	if made.pauses {
-		cfg.Held = func(tenantID, protocolID string, lane int) bool {
-			return made.gate.HoldsNew(tenantID, protocolID, lane)
-		}
+		cfg.Held = func(target statemachine.Target) bool { return made.gate.HoldsNew(target) }
 	}
 	ctx := as(p.ctx, p.name+"/open", nil)
 	l, err := ledger.Open(ctx, cfg)
@@ -173,13 +171,13 @@ func (m *parts) every(interval time.Duration, l upkeep.Loop) {
 }
 
 // admit asks the gate, which is set before any loop runs.
-func (m *parts) admit(tenantID, protocolID string, lane int) bool {
-	return !m.pauses || m.gate.Admit(tenantID, protocolID, lane)
+func (m *parts) admit(target statemachine.Target) bool {
+	return !m.pauses || m.gate.Admit(target)
 }
 
 // held and heldTenant ask the gate about work that was published before the pause.
-func (m *parts) held(hint *ledger.Hint) bool {
-	return m.pauses && m.gate.HoldsQueued(hint.TenantID, hint.ProtocolID, hint.Lane)
+func (m *parts) held(target statemachine.Target) bool {
+	return m.pauses && m.gate.HoldsQueued(target)
 }
 
 func (m *parts) heldTenant(tenantID string) bool { return m.pauses && m.gate.HoldsTenant(tenantID) }

@@ -47,7 +47,7 @@ func newFixture(t *testing.T, split bool) *fixture {
 	var err error
 	f.ledger, err = ledger.Open(t.Context(), ledger.Config{
 		Store: f.store, Ready: mirror.Ready, Hold: time.Minute, KeyTTL: keyTTL, Retention: retention,
-		Held: func(string, string, int) bool { return f.held },
+		Held: func(statemachine.Target) bool { return f.held },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -64,7 +64,7 @@ func (h *harness) assemble(ctx context.Context) error {
 	if h.relay, err = outbox.NewRelay(outbox.Config{
 		Ledger: h.ledger, Publisher: queue, Inbox: outbox.NewInbox(1), Breakers: breakers,
 		Fatal: func(e *seqledger.IllegalTransitionError) { panic(e) },
-		Admit: func(tenantID, protocolID string, lane int) bool { return !h.paused(tenantID, protocolID, lane) },
+		Admit: func(target statemachine.Target) bool { return !h.paused(target) },
 	}); err != nil {
 		return err
 	}
@@ -80,8 +80,8 @@ func (h *harness) assemble(ctx context.Context) error {
 
 // paused reports whether a pause of this process covers such directives: nothing
 // reads the pauses again.
-func (h *harness) paused(tenantID, protocolID string, lane int) bool {
-	return slices.ContainsFunc(h.useCases.Gate.Active(), func(p pauses.Pause) bool { return p.Covers(tenantID, protocolID, lane) })
+func (h *harness) paused(target statemachine.Target) bool {
+	return slices.ContainsFunc(h.useCases.Gate.Active(), func(p pauses.Pause) bool { return p.Covers(target) })
 }
 
 // accept adds the use cases that accept commands.

@@ -61,7 +61,7 @@ func meteredLedger(t *testing.T, bus statemachine.Bus, held *atomic.Bool) (*bund
 	inner, counter := storetest.Counting(memstore.New(memstore.Options{Split: true}))
 	b := open(t, &hooked{Store: inner}, ledger.Config{
 		Bus: bus, Retention: 720 * time.Hour, KeyTTL: 168 * time.Hour,
-		Held: func(string, string, int) bool { return held.Load() },
+		Held: func(statemachine.Target) bool { return held.Load() },
 	})
 	meter := &metered{}
 	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {

@@ -56,7 +56,7 @@ type Config struct {
 	// Held reports whether the dispatch of such directives is held back, or unknown
 	// to this process. Their rows then wait in the dispatch schedule. It must not
 	// block. Optional.
-	Held func(tenantID, protocolID string, lane int) bool
+	Held func(target statemachine.Target) bool
 	// ReadyShards is the number of partitions of the ready index for each kind of
 	// work, stored as Shards is. Each costs a read with each poll. Optional. Defaults
 	// to 1.
@@ -132,7 +132,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	cfg.Hold = cmp.Or(cfg.Hold, 15*time.Second)
 	cfg.Bus = cmp.Or(cfg.Bus, statemachine.BusQueue)
 	if cfg.Held == nil {
-		cfg.Held = func(string, string, int) bool { return false }
+		cfg.Held = func(statemachine.Target) bool { return false }
 	}
 	if cfg.Ready == nil {
 		cfg.Ready = func(Hint, bool) {}
@@ -251,9 +251,8 @@ func (l *Ledger) fresh() (fresh, error) {
 func (l *Ledger) env(f fresh, now time.Time) statemachine.Env {
 	return statemachine.Env{
 		Now: now, LeaseID: f.lease, Random: l.cfg.Random(), Jitter: l.cfg.Jitter, Hold: l.cfg.Hold, Bus: l.cfg.Bus,
-		Prompt: func(tenantID, protocolID string, lane int) bool {
-			held := l.cfg.Held(tenantID, protocolID, lane)
-			return !held && (l.cfg.Bus == statemachine.BusQueue || l.cfg.Handoff != nil)
+		Prompt: func(target statemachine.Target) bool {
+			return !l.cfg.Held(target) && (l.cfg.Bus == statemachine.BusQueue || l.cfg.Handoff != nil)
 		},
 	}
 }

@@ -12,18 +12,16 @@ import (
 
 // Message is a directive with what a publisher needs to route it.
 type Message struct {
-	OutboxID   string
-	JobID      string
-	TenantID   string
-	ProtocolID string
-	StepID     string
-	StepIndex  int
-	StepType   string
-	Service    string
-	AttemptNo  int
-	LeaseID    string
-	Lane       int
-	Topic      string
+	statemachine.Target
+	OutboxID  string
+	JobID     string
+	StepID    string
+	StepIndex int
+	StepType  string
+	Service   string
+	AttemptNo int
+	LeaseID   string
+	Topic     string
 	// AckTimeout is how long after its publish a worker has to acknowledge it.
 	AckTimeout    time.Duration
 	CorrelationID string
@@ -41,10 +39,10 @@ func (m *Message) MessageID() string { return m.OutboxID + "/" + strconv.Itoa(m.
 func newMessage(agg *statemachine.Aggregate, row *statemachine.Outbox) *Message {
 	step := &agg.Steps[row.StepIndex]
 	return &Message{
-		OutboxID: row.ID, JobID: agg.Job.ID, TenantID: agg.Job.TenantID,
-		ProtocolID: agg.Job.ProtocolID, StepID: step.ID, StepIndex: row.StepIndex,
+		Target: statemachine.TargetOf(&agg.Job, step), OutboxID: row.ID, JobID: agg.Job.ID,
+		StepID: step.ID, StepIndex: row.StepIndex,
 		StepType: step.Type, Service: step.Service, AttemptNo: row.AttemptNo, LeaseID: row.LeaseID,
-		Lane: row.Routing.Lane, Topic: row.Routing.Topic, AckTimeout: step.Policy.AckTimeout,
+		Topic: row.Routing.Topic, AckTimeout: step.Policy.AckTimeout,
 		CorrelationID: agg.Job.CorrelationID, Traceparent: agg.Job.Traceparent,
 	}
 }

@@ -23,15 +23,12 @@ type WorkKind struct{ Service, StepType string }
 //	invariant: head.rev < Rev ⇒ the commit that makes the hint true may still land
 //	invariant: head.rev ≥ Rev ∧ no queued item names it ⇒ it is void for good
 type Hint struct {
+	statemachine.Target
 	Kind      WorkKind
-	TenantID  string
 	WorkID    string
 	AttemptNo int   // the attempt that the item carries
 	Rev       int64 // the revision that makes it queued
 	Since     time.Time
-	// ProtocolID and Lane are the job's, for pauses.
-	ProtocolID string
-	Lane       int
 	// Shard is the partition of its kind that holds the hint.
 	Shard int
 }
@@ -44,18 +41,16 @@ func (h *Hint) Row() string {
 		tablestore.Pad(int64(h.AttemptNo), 6), tablestore.Pad(h.Rev, 12))
 }
 
-// hintCodec holds the columns of a hint's row. The rest of the hint is its key.
-var hintCodec = newCodec(
-	text("protocol_id", func(h *Hint) *string { return &h.ProtocolID }),
-	integer("lane", func(h *Hint) *int { return &h.Lane }),
-)
+// hintCodec holds the columns of a hint's row. The rest of the hint, with
+// the tenant, is its key.
+var hintCodec = newCodec(within(func(h *Hint) *statemachine.Target { return &h.Target }, targetColumns[1:])...)
 
 // hintOf returns the hint of a queued item.
 func (l *Ledger) hintOf(agg *statemachine.Aggregate, r *workitem.Record) Hint {
 	step := &agg.Steps[r.StepIndex]
 	return Hint{
-		Kind: WorkKind{step.Service, step.Type}, TenantID: agg.Job.TenantID, WorkID: r.WorkID, AttemptNo: r.AttemptNo,
-		Rev: r.ReadyRev, Since: r.ReadySince, ProtocolID: agg.Job.ProtocolID, Lane: step.Routing.Lane,
+		Target: statemachine.TargetOf(&agg.Job, step), Kind: WorkKind{step.Service, step.Type},
+		WorkID: r.WorkID, AttemptNo: r.AttemptNo, Rev: r.ReadyRev, Since: r.ReadySince,
 		Shard: l.shard(agg.Job.ID) % l.cfg.ReadyShards,
 	}
 }
@@ -99,7 +94,7 @@ func decodeHint(kind WorkKind, shard int, row *tablestore.Row) (Hint, error) {
 		return Hint{}, fmt.Errorf("bad key %q in the ready index: %w", row.Key.Row, err)
 	}
 	hint := Hint{
-		Kind: kind, TenantID: parts[0], WorkID: parts[2], AttemptNo: attemptNo, Rev: rev,
+		Target: statemachine.Target{TenantID: parts[0]}, Kind: kind, WorkID: parts[2], AttemptNo: attemptNo, Rev: rev,
 		Since: time.UnixMilli(ms).UTC(), Shard: shard,
 	}
 	return hint, hintCodec.decode(row, &hint)

@@ -30,7 +30,7 @@ func TestReady_AnAcceptNamesAHintThatWasWrittenBefore(t *testing.T) {
 		t.Fatalf("%d hints before the commit, after it %+v", seen, hints)
 	}
 	want := ledger.Hint{
-		Kind: hintKinds[0], TenantID: "tenant_a", WorkID: id + ".0.1", AttemptNo: 1, Rev: 1, Since: hints[0].Since,
+		Target: statemachine.Target{TenantID: "tenant_a"}, Kind: hintKinds[0], WorkID: id + ".0.1", AttemptNo: 1, Rev: 1, Since: hints[0].Since,
 	}
 	if hints[0] != want {
 		t.Errorf("hint is %+v, want %+v", hints[0], want)
@@ -194,7 +194,8 @@ func TestInspectHint_OfAMissingJob(t *testing.T) {
 		}
 		for rev, want := range map[int64]int{1: 1, 7: 0} {
 			hint := ledger.Hint{
-				Kind: hintKinds[0], TenantID: "tenant_a", WorkID: gone + ".0.1", AttemptNo: 1, Rev: rev, Since: time.Now().UTC(),
+				Target: statemachine.Target{TenantID: "tenant_a"}, Kind: hintKinds[0], WorkID: gone + ".0.1",
+				AttemptNo: 1, Rev: rev, Since: time.Now().UTC(),
 			}
 			key := tablestore.Key{Table: "luciusqueue", Partition: "ready:ones:ONE:000", Row: hint.Row()}
 			if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Put, Key: key}}); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -38,12 +39,10 @@ type Entry struct {
 	JobID string
 	Nonce string
 	Rev   int64 // the revision that the entry's change makes
-	// Topic and Lane are those of the directive, in a dispatch entry.
+	// Target and Topic are those of the directive. The entry of another kind has no lane
+	// and no topic.
+	statemachine.Target
 	Topic string
-	Lane  int
-	// TenantID and ProtocolID are the job's.
-	TenantID   string
-	ProtocolID string
 	// reserved is freed if the accept that wrote the entry is abandoned.
 	reserved reservation
 }
@@ -55,17 +54,22 @@ type reservation struct {
 }
 
 // entryCodec holds the columns of an entry's row. The rest of the entry is its key.
-var entryCodec = newCodec(
+var entryCodec = newCodec(slices.Concat([]column[Entry]{
 	integer("rev", func(e *Entry) *int64 { return &e.Rev }),
 	text("topic", func(e *Entry) *string { return &e.Topic }),
-	integer("lane", func(e *Entry) *int { return &e.Lane }),
-	text("tenant_id", func(e *Entry) *string { return &e.TenantID }),
-	text("protocol_id", func(e *Entry) *string { return &e.ProtocolID }),
+}, within(func(e *Entry) *statemachine.Target { return &e.Target }, targetColumns), []column[Entry]{
 	text("claim", func(e *Entry) *string { return &e.reserved.claim }),
 	text("slot_partition", func(e *Entry) *string { return &e.reserved.slot.Partition }),
 	text("slot_row", func(e *Entry) *string { return &e.reserved.slot.Row }),
 	flag("slot_numbered", func(e *Entry) *bool { return &e.reserved.slot.Numbered }),
-)
+})...)
+
+// targetColumns are the columns of what a pause can name, the tenant first.
+var targetColumns = []column[statemachine.Target]{
+	text("tenant_id", func(t *statemachine.Target) *string { return &t.TenantID }),
+	text("protocol_id", func(t *statemachine.Target) *string { return &t.ProtocolID }),
+	integer("lane", func(t *statemachine.Target) *int { return &t.Lane }),
+}
 
 func (e *Entry) ref() entryRef { return entryRef{Kind: e.Kind, Due: e.Due, Nonce: e.Nonce} }
 
@@ -92,9 +96,11 @@ func (l *Ledger) entryKey(jobID string, ref entryRef) tablestore.Key {
 
 // putEntry writes an entry for the aggregate.
 func (l *Ledger) putEntry(agg *statemachine.Aggregate, ref entryRef, r reservation) tablestore.Op {
-	entry := Entry{Rev: agg.Job.Rev, TenantID: agg.Job.TenantID, ProtocolID: agg.Job.ProtocolID, reserved: r}
+	target := statemachine.Target{TenantID: agg.Job.TenantID, ProtocolID: agg.Job.ProtocolID}
+	entry := Entry{Rev: agg.Job.Rev, Target: target, reserved: r}
 	if ref.Kind == Dispatch {
-		entry.Topic, entry.Lane = agg.Outbox.Routing.Topic, agg.Outbox.Routing.Lane
+		entry.Topic = agg.Outbox.Routing.Topic
+		entry.Target = statemachine.TargetOf(&agg.Job, &agg.Steps[agg.Outbox.StepIndex])
 	}
 	return tablestore.Op{Verb: tablestore.Put, Key: l.entryKey(agg.Job.ID, ref), Properties: entryCodec.encode(&entry, nil)}
 }

@@ -91,14 +91,14 @@ func setupOn(t *testing.T, store tablestore.Store, to statemachine.Bus) *bundle 
 	b := &bundle{
 		inbox: outbox.NewInbox(8), bus: &bus{byMark: to == statemachine.BusQueue}, outcomes: map[outbox.Outcome]int{},
 	}
-	covers := func(tenantID, protocolID string, lane int) bool {
-		return tenantID == "t" && protocolID == "p" && lane == 1
+	covers := func(target statemachine.Target) bool {
+		return target == statemachine.Target{TenantID: "t", ProtocolID: "p", Lane: 1}
 	}
 	var err error
 	b.ledger, err = ledger.Open(t.Context(), ledger.Config{
 		Store: store, Bus: to, Handoff: b.inbox, Shards: 2, Hold: 15 * time.Second, Projector: projectionstest.Projector(t, store),
-		Held: func(tenantID, protocolID string, lane int) bool {
-			return b.known.Load() && covers(tenantID, protocolID, lane)
+		Held: func(target statemachine.Target) bool {
+			return b.known.Load() && covers(target)
 		},
 	})
 	if err != nil {
@@ -112,8 +112,8 @@ func setupOn(t *testing.T, store tablestore.Store, to statemachine.Bus) *bundle 
 		Ledger: b.ledger, Publisher: b.bus, Inbox: b.inbox, Breakers: breakers, Workers: 1,
 		Fatal:   func(illegal *seqledger.IllegalTransitionError) { t.Errorf("illegal transition: %v", illegal) },
 		Observe: b.observe, PassLimit: 4,
-		Admit: func(tenantID, protocolID string, lane int) bool {
-			return !b.held.Load() || !covers(tenantID, protocolID, lane)
+		Admit: func(target statemachine.Target) bool {
+			return !b.held.Load() || !covers(target)
 		},
 	})
 	if err != nil {

@@ -48,7 +48,7 @@ type Config struct {
 	PassLimit int
 	// Admit reports whether such a directive may be published now; otherwise it stays
 	// in the schedule. Optional. It must not block.
-	Admit func(tenantID, protocolID string, lane int) bool
+	Admit func(target statemachine.Target) bool
 	// Random returns numbers in [0, 1), for the shard at which a pass begins and for
 	// the delays between publishes. Optional. Defaults to math/rand/v2. It must be
 	// safe for concurrent use.
@@ -105,7 +105,7 @@ func NewRelay(cfg Config) (*Relay, error) {
 		return nil, errors.New("relay: Deadline, Batch, Workers, Marks and PassLimit must be positive")
 	}
 	if cfg.Admit == nil {
-		cfg.Admit = func(string, string, int) bool { return true }
+		cfg.Admit = func(statemachine.Target) bool { return true }
 	}
 	if cfg.Random == nil {
 		cfg.Random = rand.Float64
@@ -159,7 +159,7 @@ func (r *Relay) drainInbox(ctx context.Context) error {
 		batch := make([]admitted, 0, len(messages))
 		for i := range messages {
 			m := &messages[i]
-			if grant, ok := r.admit(m.TenantID, m.ProtocolID, m.Lane, m.Topic); ok {
+			if grant, ok := r.admit(m.Target, m.Topic); ok {
 				batch = append(batch, admitted{message: *m, grant: grant})
 			}
 		}
@@ -170,8 +170,8 @@ func (r *Relay) drainInbox(ctx context.Context) error {
 }
 
 // admit asks the pauses and the circuits whether a row may be published now.
-func (r *Relay) admit(tenantID, protocolID string, lane int, topic string) (breaker.Grant, bool) {
-	if !r.cfg.Admit(tenantID, protocolID, lane) {
+func (r *Relay) admit(target statemachine.Target, topic string) (breaker.Grant, bool) {
+	if !r.cfg.Admit(target) {
 		r.cfg.Observe(Held)
 		return breaker.Grant{}, false
 	}
@@ -260,7 +260,7 @@ func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 	var group errgroup.Group
 	group.SetLimit(r.cfg.Marks)
 	for i, entry := range entries {
-		grant, ok := r.admit(entry.TenantID, entry.ProtocolID, entry.Lane, entry.Topic)
+		grant, ok := r.admit(entry.Target, entry.Topic)
 		if !ok {
 			continue
 		}

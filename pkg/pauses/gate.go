@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -111,7 +112,7 @@ func (g *Gate) Apply(pause Pause) {
 
 // Admit reports whether the directive may be published. One that is admitted counts
 // towards the ramps that cover it.
-func (g *Gate) Admit(tenantID, protocolID string, lane int) bool {
+func (g *Gate) Admit(target statemachine.Target) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
@@ -120,7 +121,7 @@ func (g *Gate) Admit(tenantID, protocolID string, lane int) bool {
 	}
 	var ramps []*hold
 	for _, h := range g.holds {
-		if !h.pause.Covers(tenantID, protocolID, lane) {
+		if !h.pause.Covers(target) {
 			continue
 		}
 		switch h.pause.at(now).State {
@@ -152,19 +153,19 @@ func allowance(since time.Duration) float64 {
 
 // HoldsNew reports whether a new directive has to wait in the schedule: a pause or a
 // ramp covers it, or the view is too old to tell. It counts nothing.
-func (g *Gate) HoldsNew(tenantID, protocolID string, lane int) bool {
-	return g.held(tenantID, protocolID, lane, true)
+func (g *Gate) HoldsNew(target statemachine.Target) bool {
+	return g.held(target, true)
 }
 
 // HoldsQueued reports whether a published directive that no worker has claimed must
 // not be handed out: a pause covers it, or the view is too old to tell. A ramp holds
 // back only unpublished directives. It counts nothing.
-func (g *Gate) HoldsQueued(tenantID, protocolID string, lane int) bool {
-	return g.held(tenantID, protocolID, lane, false)
+func (g *Gate) HoldsQueued(target statemachine.Target) bool {
+	return g.held(target, false)
 }
 
 // held reports whether a pause covers the directive, or a ramp if ramps count.
-func (g *Gate) held(tenantID, protocolID string, lane int, ramps bool) bool {
+func (g *Gate) held(target statemachine.Target, ramps bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
@@ -173,7 +174,7 @@ func (g *Gate) held(tenantID, protocolID string, lane int, ramps bool) bool {
 	}
 	for _, h := range g.holds {
 		state := h.pause.at(now).State
-		if (state == Paused || ramps && state == Ramping) && h.pause.Covers(tenantID, protocolID, lane) {
+		if (state == Paused || ramps && state == Ramping) && h.pause.Covers(target) {
 			return true
 		}
 	}

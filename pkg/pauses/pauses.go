@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -22,14 +23,14 @@ type Scope struct {
 }
 
 // Covers reports whether the scope holds such a directive back.
-func (s Scope) Covers(tenantID, protocolID string, lane int) bool {
+func (s Scope) Covers(target statemachine.Target) bool {
 	switch {
 	case s.TenantID != "":
-		return s.TenantID == tenantID
+		return s.TenantID == target.TenantID
 	case s.ProtocolID != "":
-		return s.ProtocolID == protocolID
+		return s.ProtocolID == target.ProtocolID
 	case s.Lane != nil:
-		return *s.Lane == lane
+		return *s.Lane == target.Lane
 	}
 	return true
 }

@@ -13,11 +13,17 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
+
+// target is what a pause can name of a directive.
+func target(tenantID, protocolID string, lane int) statemachine.Target {
+	return statemachine.Target{TenantID: tenantID, ProtocolID: protocolID, Lane: lane}
+}
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -54,8 +60,8 @@ func TestScopes(t *testing.T) {
 		if diff := cmp.Diff(test.scope, parsed); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", id, err, diff)
 		}
-		if parsed.ID() != id || parsed.Covers("a", "p", 3) != test.covers {
-			t.Errorf("%s: id %s, covers %t", id, parsed.ID(), parsed.Covers("a", "p", 3))
+		if parsed.ID() != id || parsed.Covers(target("a", "p", 3)) != test.covers {
+			t.Errorf("%s: id %s, covers %t", id, parsed.ID(), parsed.Covers(target("a", "p", 3)))
 		}
 	}
 	for _, id := range []string{"", "al", "tenant:", "tenant:~2", "lane:x", "lane:-1", "job:1"} {
@@ -72,19 +78,19 @@ func TestPause_HoldsItsScopeAndNothingElse(t *testing.T) {
 	if err != nil || pause.State != pauses.Paused || pause.Reason != "it burns" || pause.Actor != "operator" {
 		t.Fatalf("%+v, %v", pause, err)
 	}
-	if !gate.Admit("a", "p", 3) {
+	if !gate.Admit(target("a", "p", 3)) {
 		t.Error("the gate knew before it looked")
 	}
 	if err := gate.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if gate.Admit("a", "p", 3) || !gate.HoldsTenant("a") {
+	if gate.Admit(target("a", "p", 3)) || !gate.HoldsTenant("a") {
 		t.Error("the tenant's directive passed")
 	}
-	if !gate.Admit("b", "p", 3) || gate.HoldsTenant("b") {
+	if !gate.Admit(target("b", "p", 3)) || gate.HoldsTenant("b") {
 		t.Error("another tenant's was held")
 	}
-	if !gate.HoldsNew("a", "p", 3) || gate.HoldsNew("b", "", 0) {
+	if !gate.HoldsNew(target("a", "p", 3)) || gate.HoldsNew(target("b", "", 0)) {
 		t.Error("a command is held otherwise than its directive")
 	}
 	if active := gate.Active(); len(active) != 1 || active[0].ID() != "tenant:a" {
@@ -129,7 +135,7 @@ func TestResume_RampsUp(t *testing.T) {
 			}
 			n := 0
 			for range 1000 {
-				if gate.Admit("a", "p", 3) {
+				if gate.Admit(target("a", "p", 3)) {
 					n++
 				}
 			}
@@ -159,7 +165,7 @@ func TestResume_AtOnceAndAgain(t *testing.T) {
 		t.Fatalf("%+v, %v", pause, err)
 	}
 	gate.Apply(pause)
-	if !gate.Admit("a", "p", 3) || gate.HoldsNew("a", "p", 3) || len(gate.Active()) != 0 {
+	if !gate.Admit(target("a", "p", 3)) || gate.HoldsNew(target("a", "p", 3)) || len(gate.Active()) != 0 {
 		t.Error("the directive is held")
 	}
 	if again, err := service.Resume(t.Context(), pauses.Scope{}, time.Minute); err != nil || again.State != pauses.Resumed {
@@ -187,7 +193,7 @@ func TestResume_AgainDoesNotLetMoreThrough(t *testing.T) {
 			gate.Apply(pause)
 			time.Sleep(time.Second / 2)
 			for range 100 {
-				if gate.Admit("a", "p", 3) {
+				if gate.Admit(target("a", "p", 3)) {
 					passed++
 				}
 			}
@@ -252,7 +258,7 @@ func TestGate_ARefreshDoesNotUndoALaterChange(t *testing.T) {
 		if err := gate.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if gate.Admit("a", "p", 3) {
+		if gate.Admit(target("a", "p", 3)) {
 			t.Errorf("the directive passed after a refresh %s", when)
 		}
 	}
@@ -273,7 +279,7 @@ func TestGate_KeepsItsViewWithoutTheStore(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		faults.Plan(storetest.Fault{Onwards: true})
 		time.Sleep(10 * time.Second)
-		if gate.Admit("a", "p", 3) {
+		if gate.Admit(target("a", "p", 3)) {
 			t.Error("the directive passed")
 		}
 		if _, err := service.Resume(t.Context(), pauses.Scope{}, 0); !errors.Is(err, tablestore.ErrUnavailable) {
@@ -297,10 +303,10 @@ func TestGate_AViewThatIsTooOldLetsNothingThrough(t *testing.T) {
 		_, gate := setup(t, memstore.New(memstore.Options{}))
 		expect := func(passes bool) {
 			t.Helper()
-			if gate.Admit("a", "p", 3) != passes || gate.HoldsNew("a", "p", 3) == passes ||
-				gate.HoldsQueued("a", "p", 3) == passes || gate.HoldsTenant("a") == passes {
+			if gate.Admit(target("a", "p", 3)) != passes || gate.HoldsNew(target("a", "p", 3)) == passes ||
+				gate.HoldsQueued(target("a", "p", 3)) == passes || gate.HoldsTenant("a") == passes {
 				t.Errorf("after %s: admitted %t, held %t, not handed out %t, of a paused tenant %t", time.Now(),
-					gate.Admit("a", "p", 3), gate.HoldsNew("a", "p", 3), gate.HoldsQueued("a", "p", 3), gate.HoldsTenant("a"))
+					gate.Admit(target("a", "p", 3)), gate.HoldsNew(target("a", "p", 3)), gate.HoldsQueued(target("a", "p", 3)), gate.HoldsTenant("a"))
 			}
 		}
 		time.Sleep(5 * time.Second)

@@ -18,6 +18,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/servicebus"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,7 +36,7 @@ func namespace() servicebus.Namespace {
 // directive is a message to a topic.
 func directive(topic, outboxID string) ledger.Message {
 	return ledger.Message{
-		OutboxID: outboxID, Topic: topic, AttemptNo: 2, JobID: "job", TenantID: "tenant_a", Service: "ocr",
+		Target: statemachine.Target{TenantID: "tenant_a"}, OutboxID: outboxID, Topic: topic, AttemptNo: 2, JobID: "job", Service: "ocr",
 		StepType: "OCR", Directive: []byte(`{"type":"DIRECTIVE"}`),
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/servicebus"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // The entities of the tests' namespaces.
@@ -74,7 +75,8 @@ func onTopic(topic string, n int) []ledger.Message {
 	messages := make([]ledger.Message, n)
 	for i := range messages {
 		messages[i] = ledger.Message{
-			OutboxID: fmt.Sprint("row-", i), JobID: fmt.Sprint("job-", i), TenantID: "tenant_a", Service: "ocr", StepType: "ocr.page",
+			Target:   statemachine.Target{TenantID: "tenant_a"},
+			OutboxID: fmt.Sprint("row-", i), JobID: fmt.Sprint("job-", i), Service: "ocr", StepType: "ocr.page",
 			AttemptNo: 1, Topic: topic, AckTimeout: time.Minute, CorrelationID: "c", Traceparent: "00-t",
 			Directive: []byte(`{"type":"DIRECTIVE"}`),
 		}

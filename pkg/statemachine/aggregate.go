@@ -136,6 +136,18 @@ type Routing struct {
 	DecisionReason string
 }
 
+// Target is all that a pause can name of a directive.
+type Target struct {
+	TenantID   string
+	ProtocolID string
+	Lane       int
+}
+
+// TargetOf returns the target of a job's directives to the step.
+func TargetOf(job *Job, step *Step) Target {
+	return Target{TenantID: job.TenantID, ProtocolID: job.ProtocolID, Lane: step.Routing.Lane}
+}
+
 // Policy is what a step was accepted with: its timeouts and budgets.
 //
 // Source: Ledger and state model, Timeouts and retries.

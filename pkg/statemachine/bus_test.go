@@ -228,16 +228,12 @@ func TestEnv_PromptIsAskedOncePerNewRow(t *testing.T) {
 	s := untold(t, statemachine.BusQueue)
 	s.agg.Job.ProtocolID = "protocol_a"
 	s.agg.Steps[0].Routing.Lane = 7
-	type scope struct {
-		tenant, protocol string
-		lane             int
-	}
-	var asked []scope
+	var asked []statemachine.Target
 	decide := func(event statemachine.Event) {
 		t.Helper()
 		e := env(s.now, "lease-1", s.bus, false)
-		e.Prompt = func(tenantID, protocolID string, lane int) bool {
-			asked = append(asked, scope{tenantID, protocolID, lane})
+		e.Prompt = func(target statemachine.Target) bool {
+			asked = append(asked, target)
 			return true
 		}
 		d, err := statemachine.Decide(s.agg, event, e)
@@ -247,7 +243,7 @@ func TestEnv_PromptIsAskedOncePerNewRow(t *testing.T) {
 		s.agg = d.After
 	}
 	decide(statemachine.Accept{})
-	if want := (scope{"tenant_a", "protocol_a", 7}); len(asked) != 1 || asked[0] != want {
+	if want := (statemachine.Target{TenantID: "tenant_a", ProtocolID: "protocol_a", Lane: 7}); len(asked) != 1 || asked[0] != want {
 		t.Errorf("asked about %+v, want %+v", asked, want)
 	}
 	decide(s.claimed())

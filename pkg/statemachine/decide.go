@@ -28,7 +28,7 @@ type Env struct {
 	// pull queue by this very change, with Service Bus by the relay of this process.
 	// Any other row waits in the dispatch schedule. Optional: without it all wait. It
 	// is called once, and only for a new row.
-	Prompt func(tenantID, protocolID string, lane int) bool
+	Prompt func(target Target) bool
 }
 
 // Outcome is what became of an event.

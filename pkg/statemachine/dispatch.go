@@ -70,7 +70,7 @@ func (c *change) dispatch(step *Step, cause string) {
 		AttemptNo: row.AttemptNo, Cause: cause,
 	})
 	switch {
-	case c.env.Prompt == nil || !c.env.Prompt(job.TenantID, job.ProtocolID, row.Routing.Lane):
+	case c.env.Prompt == nil || !c.env.Prompt(TargetOf(job, step)):
 	case row.Bus == BusQueue:
 		c.sent("published by this change")
 	default:

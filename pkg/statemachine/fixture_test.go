@@ -171,6 +171,6 @@ func (s *story) result(status statemachine.ResultStatus) statemachine.Result {
 func env(now time.Time, leaseID string, bus statemachine.Bus, held bool) statemachine.Env {
 	return statemachine.Env{
 		Now: now, LeaseID: leaseID, Hold: 15 * time.Second, Bus: bus,
-		Prompt: func(string, string, int) bool { return !held },
+		Prompt: func(statemachine.Target) bool { return !held },
 	}
 }

@@ -73,7 +73,7 @@ func busViolations(before *statemachine.Aggregate, d *statemachine.Decision, env
 	switch {
 	case row == nil:
 	case old == nil || old.ID != row.ID:
-		prompt, queue := env.Prompt("", "", 0), env.Bus == statemachine.BusQueue
+		prompt, queue := env.Prompt(statemachine.Target{}), env.Bus == statemachine.BusQueue
 		if d.Added != row || d.Dispatch != row || row.Bus != env.Bus {
 			out = append(out, fmt.Sprintf("a new row on %s by a process of %s", row.Bus, env.Bus))
 		}

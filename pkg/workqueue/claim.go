@@ -116,7 +116,7 @@ func (c *claim) admits(tenant string) bool {
 
 // fits reports whether the claim may take the hint's item now.
 func (c *claim) fits(hint *ledger.Hint) bool {
-	return c.wants(hint.Kind) && c.admits(hint.TenantID) && !c.q.held(hint)
+	return c.wants(hint.Kind) && c.admits(hint.TenantID) && !c.q.held(hint.Target)
 }
 
 // tenants are the tenants that the claim names and that are not paused, each once;
@@ -221,7 +221,7 @@ func (c *claim) repeat(ctx context.Context) (views []View, state ledger.Reclaima
 	if c.memory.digest != c.digest {
 		return nil, state, &lifecycle.RequestError{Field: "request_id", Reason: "was already used for another claim"}
 	}
-	held := func(hint *ledger.Hint) bool { return c.q.heldTenant(hint.TenantID) || c.q.held(hint) }
+	held := func(hint *ledger.Hint) bool { return c.q.heldTenant(hint.TenantID) || c.q.held(hint.Target) }
 	for _, candidate := range c.memory.candidates {
 		claimed, standing, err := c.q.ledger.Reclaim(ctx, candidate, c.asked(), held)
 		if err != nil {

@@ -58,14 +58,14 @@ func (m *Mirror) pickOf(t *tenantQueue, c *claim, at time.Time) (ledger.Hint, bo
 		e := t.hints[0]
 		t.hints = t.hints[1:]
 		m.inside--
-		if !c.q.held(&e.hint) {
+		if !c.q.held(e.hint.Target) {
 			t.away[e.row] = placePicked
 			return e.hint, true
 		}
-		p := t.parked[scopeOf(&e.hint)]
+		p := t.parked[e.hint.Target]
 		if p == nil {
-			p = &parked{hints: map[string]entry{}, sample: e.hint}
-			t.parked[scopeOf(&e.hint)] = p
+			p = &parked{hints: map[string]entry{}}
+			t.parked[e.hint.Target] = p
 		}
 		if m.kept >= m.limit {
 			p.dropped = true
@@ -83,11 +83,11 @@ func (m *Mirror) pickOf(t *tenantQueue, c *claim, at time.Time) (ledger.Hint, bo
 func (m *Mirror) returnKept(t *tenantQueue, c *claim, at time.Time) {
 	var back []entry
 	reread := false
-	for of, p := range t.parked {
-		if c.q.held(&p.sample) {
+	for target, p := range t.parked {
+		if c.q.held(target) {
 			continue
 		}
-		delete(t.parked, of)
+		delete(t.parked, target)
 		for _, e := range p.hints {
 			back = append(back, e)
 		}
@@ -128,7 +128,7 @@ func (m *Mirror) pickFailed(c *claim, limit int) []ledger.Hint {
 				continue
 			}
 			t.aside = slices.DeleteFunc(t.aside, func(e entry) bool {
-				if !e.failed || len(picked) == limit || c.q.held(&e.hint) {
+				if !e.failed || len(picked) == limit || c.q.held(e.hint.Target) {
 					return false
 				}
 				picked = append(picked, e.hint)

@@ -61,14 +61,16 @@ func reopenWith(t testing.TB, store tablestore.Store, cfg ledger.Config, limit i
 	b.heldTenant.Store("")
 	b.heldProtocol.Store("")
 	cfg.Store, cfg.Shards, cfg.Hold, cfg.Ready = store, 2, time.Minute, b.mirror.Ready
-	cfg.Held = func(string, string, int) bool { return b.pending.Load() }
+	cfg.Held = func(statemachine.Target) bool { return b.pending.Load() }
 	var err error
 	if b.ledger, err = ledger.Open(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	b.Queue, err = workqueue.New(workqueue.Config{
 		Ledger: b.ledger, Store: store, Mirror: b.mirror,
-		Held:       func(hint *ledger.Hint) bool { return hint.ProtocolID != "" && hint.ProtocolID == b.heldProtocol.Load() },
+		Held: func(target statemachine.Target) bool {
+			return target.ProtocolID != "" && target.ProtocolID == b.heldProtocol.Load()
+		},
 		HeldTenant: func(tenantID string) bool { return tenantID == b.heldTenant.Load() },
 	})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // asideFor is how long a hint steps aside whose item could not be claimed.
@@ -65,10 +66,10 @@ type stream struct {
 // tenantQueue is the ready work of one tenant in a stream.
 type tenantQueue struct {
 	tenant     string
-	hints      []entry           // ready to be picked, oldest first
-	parked     map[scope]*parked // held back by a pause
-	aside      []entry           // could not be claimed; in the order of their return
-	away       map[string]place  // of each known row that is not in hints
+	hints      []entry                         // ready to be picked, oldest first
+	parked     map[statemachine.Target]*parked // held back by a pause
+	aside      []entry                         // could not be claimed; in the order of their return
+	away       map[string]place                // of each known row that is not in hints
 	inRotation bool
 	// invariant: !more ⇒ every hint of the tenant that this process knows is in hints
 	// or away. Else those at and after from are still in the store.
@@ -109,18 +110,9 @@ const (
 	placeParked
 )
 
-// scope is what a pause can name within one queue.
-type scope struct {
-	protocolID string
-	lane       int
-}
-
-func scopeOf(hint *ledger.Hint) scope { return scope{hint.ProtocolID, hint.Lane} }
-
-// parked are the hints of one scope that a pause holds back.
+// parked are the hints of one target that a pause holds back.
 type parked struct {
-	hints  map[string]entry
-	sample ledger.Hint
+	hints map[string]entry
 	// dropped says that there are more in the store, before the end of what was read.
 	dropped bool
 }
@@ -141,7 +133,7 @@ func (m *Mirror) stream(key streamKey) *stream {
 func (s *stream) tenant(tenantID string) *tenantQueue {
 	t := s.tenants[tenantID]
 	if t == nil {
-		t = &tenantQueue{tenant: tenantID, parked: map[scope]*parked{}, away: map[string]place{}}
+		t = &tenantQueue{tenant: tenantID, parked: map[statemachine.Target]*parked{}, away: map[string]place{}}
 		s.tenants[tenantID] = t
 	}
 	return t
@@ -174,9 +166,9 @@ func (m *Mirror) Ready(hint ledger.Hint, queued bool) {
 		t.aside = slices.DeleteFunc(t.aside, func(e entry) bool { return e.row == row })
 		m.kept--
 	case placeParked:
-		p := t.parked[scopeOf(&hint)]
+		p := t.parked[hint.Target]
 		if delete(p.hints, row); len(p.hints) == 0 && !p.dropped {
-			delete(t.parked, scopeOf(&hint))
+			delete(t.parked, hint.Target)
 		}
 		m.kept--
 	default:

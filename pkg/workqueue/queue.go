@@ -10,6 +10,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
@@ -22,9 +23,9 @@ type Config struct {
 	Store tablestore.Store
 	// Mirror is told of ready hints by the ledger. Required.
 	Mirror *Mirror
-	// Held reports whether a pause holds back the hint's item. Optional. It must not
+	// Held reports whether a pause holds back such items. Optional. It must not
 	// block.
-	Held func(hint *ledger.Hint) bool
+	Held func(target statemachine.Target) bool
 	// HeldTenant reports whether a pause holds back all work of a tenant, so that its
 	// backlog is not read again and again. Optional. It must not block.
 	HeldTenant func(tenantID string) bool
@@ -45,7 +46,7 @@ type Queue struct {
 	mirror     *Mirror
 	firstShard int
 	expiry     *expiry
-	held       func(*ledger.Hint) bool
+	held       func(statemachine.Target) bool
 	heldTenant func(string) bool
 	logger     *slog.Logger
 	caller     Caller
@@ -63,7 +64,7 @@ func New(cfg Config) (*Queue, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Held == nil {
-		cfg.Held = func(*ledger.Hint) bool { return false }
+		cfg.Held = func(statemachine.Target) bool { return false }
 	}
 	if cfg.HeldTenant == nil {
 		cfg.HeldTenant = func(string) bool { return false }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -50,7 +51,8 @@ func bothIndexes(t *testing.T, limit int, run func(t *testing.T, x *index)) {
 func (x *index) hint(tenant string) ledger.Hint {
 	x.serial++
 	return ledger.Hint{
-		Kind: ledger.WorkKind{Service: "ocr", StepType: "OCR"}, TenantID: tenant, WorkID: fmt.Sprintf("job-%06d.0.1", x.serial),
+		Target: statemachine.Target{TenantID: tenant}, Kind: ledger.WorkKind{Service: "ocr", StepType: "OCR"},
+		WorkID:    fmt.Sprintf("job-%06d.0.1", x.serial),
 		AttemptNo: 1, Rev: 1, Since: x.now.Add(time.Duration(x.serial) * time.Millisecond),
 	}
 }

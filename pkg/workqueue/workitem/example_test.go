@@ -23,7 +23,7 @@ func ExampleFollow() {
 	var open *workitem.Record
 	change := func(leaseID string, event statemachine.Event, ask workitem.Ask) {
 		d, err := statemachine.Decide(agg, event, statemachine.Env{
-			Now: now, LeaseID: leaseID, Bus: statemachine.BusQueue, Prompt: func(string, string, int) bool { return true },
+			Now: now, LeaseID: leaseID, Bus: statemachine.BusQueue, Prompt: func(statemachine.Target) bool { return true },
 		})
 		if err != nil || d.Outcome != statemachine.Applied {
 			fmt.Println(d.Outcome, d.Reason, err)

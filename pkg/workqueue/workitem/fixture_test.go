@@ -97,7 +97,7 @@ func (j *job) bring(event statemachine.Event, ask workitem.Ask) statemachine.Dec
 	j.leases++
 	d, err := statemachine.Decide(j.agg, event, statemachine.Env{
 		Now: j.now, LeaseID: fmt.Sprint("lease-", j.leases), Hold: 15 * time.Second, Bus: j.bus,
-		Prompt: func(string, string, int) bool { return !j.held },
+		Prompt: func(statemachine.Target) bool { return !j.held },
 	})
 	if err != nil {
 		j.t.Fatalf("%T: %v", event, err)

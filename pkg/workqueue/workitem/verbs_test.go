@@ -506,7 +506,7 @@ func TestFollow_RefusesACorruptJob(t *testing.T) {
 func follow(j *job, event statemachine.Event, ask workitem.Ask) (workitem.Moves, error) {
 	j.t.Helper()
 	d, err := statemachine.Decide(j.agg, event, statemachine.Env{
-		Now: j.now, LeaseID: "lease-0", Bus: j.bus, Prompt: func(string, string, int) bool { return true },
+		Now: j.now, LeaseID: "lease-0", Bus: j.bus, Prompt: func(statemachine.Target) bool { return true },
 	})
 	if err != nil || d.Outcome != statemachine.Applied {
 		j.t.Fatalf("%T is %s: %s %v", event, d.Outcome, d.Reason, err)
