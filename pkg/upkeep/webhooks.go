@@ -12,6 +12,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -102,7 +103,12 @@ func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
 	var pass Pass
 	var errs []error
 	read := 0
-	room := func() int { return min(free-pass.Done, sweepLimit-read) }
+	room := func() int {
+		if errors.Is(errors.Join(errs...), tablestore.ErrUnavailable) {
+			return 0 // The next ones would fail as well.
+		}
+		return min(free-pass.Done, sweepLimit-read)
+	}
 	err := w.next.round(ctx, w.cfg.Ledger, ledger.Webhook, room, func(entry ledger.Entry) {
 		read++
 		taken, err := w.take(ctx, entry)
