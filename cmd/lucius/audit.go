@@ -25,7 +25,7 @@ func (p *program) audit(ctx context.Context, args []string) (err error) {
 	dataDir := flags.String("data-dir", "", "audit the local store in this folder, which no server may have open;\n"+
 		"without it, the store that the LUCIUS_ variables name")
 	quiescent := flags.Bool("quiescent", false, "expect that every job has ended and nothing is left to do")
-	slack := flags.Duration("slack", 0, "how long past its time work may be undone (default 10m)")
+	slack := flags.Duration("slack", 0, "how long work may be overdue (default 10m)")
 	asJSON := flags.Bool("json", false, "print the report as JSON")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -73,7 +73,7 @@ func runAudit(ctx context.Context, cfg *config.Config, options audit.Options) (r
 	confirm := 0 // No other process has a local store open, so one look at a finding is enough.
 	switch cfg.StorageBackend {
 	case config.BackendMemory:
-		return nil, errors.New("LUCIUS_STORAGE_BACKEND memory: nothing of it is left to audit")
+		return nil, errors.New("LUCIUS_STORAGE_BACKEND memory: it cannot be audited, because it ends with its process")
 	case config.BackendLocal:
 		if store, err = pebblestore.Open(pebblestore.Options{Dir: cfg.DataDir, ReadOnly: true}); err != nil {
 			return nil, fmt.Errorf("LUCIUS_DATA_DIR %s: %w", cfg.DataDir, err)

@@ -19,7 +19,7 @@ import (
 func (p *program) azure(ctx context.Context, args []string) (err error) {
 	defer func() { err = checkError(err) }()
 	if len(args) == 0 || args[0] != "check" && args[0] != "provision" {
-		return errors.New("say what: lucius azure check, or lucius azure provision")
+		return errors.New("usage: lucius azure check, or lucius azure provision")
 	}
 	loaded, flags, err := config.Load(args[1:], p.lookup, p.stderr)
 	if err != nil {
@@ -46,7 +46,7 @@ func (p *program) azure(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	if wrong += more; wrong > 0 {
-		return &exitError{exitFindings, fmt.Errorf("%d things have to be mended", wrong)}
+		return &exitError{exitFindings, fmt.Errorf("%d findings to fix", wrong)}
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ func (n *azureNeeds) checkTables(ctx context.Context) (wrong int, err error) {
 		found := topology.Finding{Entity: "table " + check.Name, Level: topology.Wrong, Missing: check.Missing}
 		switch {
 		case check.Missing:
-			found.Detail = "the table is not there"
+			found.Detail = "the table is missing"
 		case check.Err != nil:
 			found.Detail = check.Err.Error()
 		default:
@@ -173,7 +173,7 @@ func (n *azureNeeds) checkTopics(ctx context.Context) (wrong int, err error) {
 	if errors.Is(err, topology.ErrForbidden) {
 		findings = []topology.Finding{{
 			Entity: "the namespace", Level: topology.Warning,
-			Detail: "it cannot be looked at (" + err.Error() + "), so it was only tried what a server does with it",
+			Detail: "no right to inspect it (" + err.Error() + "); checked only what a server does",
 		}}
 	} else if err != nil {
 		return 0, err
@@ -201,7 +201,7 @@ func (n *azureNeeds) report(findings []topology.Finding, things string, checked 
 			wrong++
 		}
 	}
-	fmt.Fprintf(n.out, "%s: %d looked at, %d wrong\n", things, checked, wrong)
+	fmt.Fprintf(n.out, "%s: %d checked, %d wrong\n", things, checked, wrong)
 	return wrong
 }
 

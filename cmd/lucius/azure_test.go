@@ -97,9 +97,9 @@ func TestAzure_ProvisionsWhatCheckMisses(t *testing.T) {
 
 	out, code := azureCommand(t, namespace, variables, "check")
 	for _, want := range []string{
-		"wrong: table luciussteps: the table is not there; provision creates it\n", "tables: 9 looked at, 9 wrong\n",
-		"wrong: global-bus-p1: the topic is not there; provision creates it\n", "topics: 4 looked at, 4 wrong\n",
-		"13 things have to be mended",
+		"wrong: table luciussteps: the table is missing; provision creates it\n", "tables: 9 checked, 9 wrong\n",
+		"wrong: global-bus-p1: the topic is missing; provision creates it\n", "topics: 4 checked, 4 wrong\n",
+		"13 findings to fix",
 	} {
 		if code != exitFindings || !strings.Contains(out, want) {
 			t.Errorf("the check ends with %d, and has no %q:\n%s", code, want, out)
@@ -108,7 +108,7 @@ func TestAzure_ProvisionsWhatCheckMisses(t *testing.T) {
 	out, code = azureCommand(t, namespace, variables, "provision")
 	for _, want := range []string{
 		"created: global-bus-p0/extract\n", "created: global-bus-replies-p1/lucius-invoker\n",
-		"tables: 9 looked at, 0 wrong\n", "topics: 4 looked at, 0 wrong\n",
+		"tables: 9 checked, 0 wrong\n", "topics: 4 checked, 0 wrong\n",
 	} {
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("provisioning ends with %d, and has no %q:\n%s", code, want, out)
@@ -130,7 +130,7 @@ func TestAzure_ChecksWithAServersCredential(t *testing.T) {
 	}
 	namespace.err = topology.ErrForbidden
 	out, code := azureCommand(t, namespace, variables, "check")
-	if code != 0 || !strings.HasPrefix(out, "warning: the namespace: it cannot be looked at") || !strings.Contains(out, "topics: 4 looked at, 0 wrong\n") {
+	if code != 0 || !strings.HasPrefix(out, "warning: the namespace: no right to inspect it") || !strings.Contains(out, "topics: 4 checked, 0 wrong\n") {
 		t.Errorf("the check ends with %d:\n%s", code, out)
 	}
 	namespace.peer.SetHooks(fakeservicebus.Hooks{OnAttach: func(address string) *fakeservicebus.Refusal {

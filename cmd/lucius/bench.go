@@ -89,7 +89,7 @@ func stopServer(server *exec.Cmd) error {
 		return fmt.Errorf("stop the server: %w", err)
 	}
 	if err := server.Wait(); err != nil {
-		return fmt.Errorf("the server did not end well: %w", err)
+		return fmt.Errorf("the server failed: %w", err)
 	}
 	return nil
 }

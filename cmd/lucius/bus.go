@@ -95,7 +95,7 @@ func (b *bus) close(log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if err := b.topics.Close(ctx); err != nil {
-		log.Warn("bus not closed well", "error", err) // Nothing depends on it.
+		log.Warn("closing the bus failed", "error", err) // Nothing depends on it.
 	}
 }
 

@@ -60,7 +60,7 @@ func maxConnections(ctx context.Context, cfg *config.Config, log *slog.Logger) i
 	if !limited || uint64(cfg.MaxConnections) <= files/2 {
 		return cfg.MaxConnections
 	}
-	log.WarnContext(ctx, "fewer connections than LUCIUS_MAX_CONNECTIONS, for want of open files",
+	log.WarnContext(ctx, "fewer connections than LUCIUS_MAX_CONNECTIONS, limited by open files",
 		"connections", files/2, "max_connections", cfg.MaxConnections, "open_files", files)
 	return int(files / 2)
 }

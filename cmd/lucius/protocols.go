@@ -20,7 +20,7 @@ var errInvalidProtocols = errors.New("the protocol files are not valid")
 // protocols checks protocol files as one set, as the server does when it loads them.
 func (p *program) protocols(_ context.Context, args []string) error {
 	if len(args) == 0 || args[0] != "validate" {
-		return errors.New("say: lucius protocols validate [--format text|json] [DIR|FILE...]")
+		return errors.New("usage: lucius protocols validate [--format text|json] [DIR|FILE...]")
 	}
 	flags := flag.NewFlagSet("protocols validate", flag.ContinueOnError)
 	flags.SetOutput(p.stderr)

@@ -11,7 +11,7 @@ import (
 )
 
 // errTokenUsage is returned for a malformed command line.
-var errTokenUsage = errors.New("say: lucius token new --name NAME [--role ROLE:TENANTS[:SERVICES]]... [--file FILE]")
+var errTokenUsage = errors.New("usage: lucius token new --name NAME [--role ROLE:TENANTS[:SERVICES]]... [--file FILE]")
 
 // token makes a token and prints it, and adds its hash to a token file or prints what
 // to add.

@@ -324,7 +324,7 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 	ahead := !gone && r.rev > job.rev
 	switch table, since := row.Key.Table, stamp(r.since); {
 	case table == a.o.Tables.Idempotency && !there && row.Properties.Get("state").String() == "committed":
-		return finding(Accepted, false, "its idempotency key was confirmed, and it is not there")
+		return finding(Accepted, false, "its idempotency key was confirmed, and it is missing")
 	case !late, row.Key == job.entry, row.Key == job.slot, row.Key == job.hint: // They are judged with the job.
 	case table == a.o.Tables.Idempotency && gone:
 		return finding(Claim, true, "its idempotency key is claimed since %s, and it never came", since)
@@ -333,7 +333,7 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 	case table == a.o.Tables.Index && !there:
 		return finding(Listed, true, "it is in the list %s, and not there", row.Key.Partition)
 	case table == a.o.Tables.Schedule && !there:
-		return finding(Forward, true, "a %s entry was due at %s, and the job is not there", r.kind, since)
+		return finding(Forward, true, "a %s entry was due at %s, and the job is missing", r.kind, since)
 	case table == a.o.Tables.Schedule && ahead:
 		return finding(Forward, true, "a %s entry for rev %d was due at %s, and the job is at %d", r.kind, r.rev, since, job.rev)
 	case table == a.o.Tables.Schedule:

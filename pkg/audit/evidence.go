@@ -25,7 +25,7 @@ type Options struct {
 	Now                 time.Time     // Required.
 	KeyTTL              time.Duration // An idempotency key outlives its job by it; 0 is as long as the job is kept.
 	Retention           time.Duration // A job is kept so long after its end; 0 is for ever.
-	// Slack is how long past its time work may be undone. Optional. Defaults to 10
+	// Slack is how long work may be overdue. Optional. Defaults to 10
 	// minutes, which is beyond the grace that the system itself gives.
 	Slack time.Duration
 	// Quiescent says that nothing must be left to do: every job has ended, and its

@@ -162,7 +162,7 @@ func (j *judge) judgeSteps() {
 		states = append(states, s.State)
 		total += s.Attempt
 		if s.Index != i {
-			j.violate(OneStep, "step %d is not there", i)
+			j.violate(OneStep, "step %d is missing", i)
 			return
 		}
 		if s.State != "PENDING" && s.State != "CANCELLED" && done < i {
@@ -264,7 +264,7 @@ func (j *judge) judgePending(pending map[int]int) {
 			j.violate(Outbox, "step %s is %s with %d pending outbox rows", s.ID, s.State, n)
 		}
 		if row := j.outboxRow(s.OutboxID); s.Live() && (row == nil || row.Step != s.Index) {
-			j.violate(Outbox, "step %s is %s and its outbox row %q is not there", s.ID, s.State, s.OutboxID)
+			j.violate(Outbox, "step %s is %s and its outbox row %q is missing", s.ID, s.State, s.OutboxID)
 		}
 	}
 }
@@ -344,7 +344,7 @@ func (j *judge) judgeForward() {
 		hint, there := j.outside[key]
 		protocol, lane := hint.Get("protocol_id").String(), int(hint.Get("lane").Int())
 		if step := j.step(queued.Step); !there {
-			j.violate(Forward, "it waits for a worker, and its ready hint %s is not there", key.Row)
+			j.violate(Forward, "it waits for a worker, and its ready hint %s is missing", key.Row)
 		} else if protocol != j.Job.Protocol || lane != step.Lane {
 			j.violate(Queue, "its ready hint says that it is of protocol %q and lane %d, and it is of %q and %d",
 				protocol, lane, j.Job.Protocol, step.Lane)
@@ -353,7 +353,7 @@ func (j *judge) judgeForward() {
 	named, due := j.Job.EntryKind != "", j.due()
 	switch {
 	case named && j.outside[j.EntryKey(j.o)] == nil:
-		j.violate(Forward, "its schedule entry %s is not there", j.EntryKey(j.o).Row)
+		j.violate(Forward, "its schedule entry %s is missing", j.EntryKey(j.o).Row)
 	case named && !due.IsZero() && j.Job.EntryDue.After(due):
 		j.violate(Forward, "its schedule entry is due at %s, and it at %s", stamp(j.Job.EntryDue), stamp(due))
 	case named && j.o.Now.After(j.Job.EntryDue.Add(j.o.Slack)):

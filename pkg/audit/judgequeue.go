@@ -52,7 +52,7 @@ func (j *judge) judgeItem(i *ItemRow) {
 	s := j.step(i.Step)
 	switch name := attempt(i.Step, i.First); {
 	case s == nil:
-		j.violate(Queue, "work item %s is of step %d, which is not there", i.WorkID, i.Step)
+		j.violate(Queue, "work item %s is of step %d, which is missing", i.WorkID, i.Step)
 		return
 	case !strings.HasSuffix(i.Key, "ITEM:"+name), i.WorkID != fmt.Sprintf("%s.%d.%d", j.JobID, i.Step, i.First),
 		!strings.HasPrefix(i.DedupeKey, i.WorkID+"/"), i.Attempt < i.First:
@@ -147,6 +147,6 @@ func (j *judge) judgeMoves() {
 		}
 	}
 	for _, workID := range slices.Sorted(maps.Keys(moves)) {
-		j.violate(Queue, "work item %s has a history and is not there", workID)
+		j.violate(Queue, "work item %s has a history and is missing", workID)
 	}
 }

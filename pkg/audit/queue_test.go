@@ -50,7 +50,7 @@ var queueDamages = map[string]damage{
 	"two items of one attempt": {rule: audit.Queue, says: "that of 2 work items", do: func(f *fixture) {
 		f.copy(f.open("running"), f.key("running", "ITEM:0000:000001"))
 	}},
-	"an item of a step that is not there": {rule: audit.Queue, says: "not there", do: func(f *fixture) {
+	"an item of a step that is not there": {rule: audit.Queue, says: "missing", do: func(f *fixture) {
 		f.set(f.open("queued"), "step_index", tablestore.Int(7))
 	}},
 	"an item under another's key": {rule: audit.Queue, says: "under the key", do: func(f *fixture) {

@@ -124,7 +124,7 @@ func withEntry(file string, text []byte, entry Entry) (string, error) {
 		after, sibling = len(lines), callers[0].line
 		want++
 	case len(entry.Grants) > 0:
-		return "", fmt.Errorf("the caller %s is there already: leave its roles out to give it one more token", entry.Name)
+		return "", fmt.Errorf("the caller %s exists: omit --role to add a token", entry.Name)
 	default:
 		if tokens := r.list(r.members(callers[known], callerKeys)["tokens"], maxCredentials); len(tokens) > 0 {
 			sibling = tokens[len(tokens)-1].line

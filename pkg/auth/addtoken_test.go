@@ -106,7 +106,7 @@ func TestAppendFile_LeavesTheFileAloneIf(t *testing.T) {
 		want   string
 	}{
 		"it has mistakes":                 {"version: 1\n", auth.Entry{Name: "b", TokenHash: hash("2"), Grants: grants(t, "read:*")}, "tokens.yaml:1: callers must name"},
-		"the caller has roles":            {fine, auth.Entry{Name: "a", TokenHash: hash("2"), Grants: grants(t, "read:*")}, "the caller a is there already"},
+		"the caller has roles":            {fine, auth.Entry{Name: "a", TokenHash: hash("2"), Grants: grants(t, "read:*")}, "the caller a exists"},
 		"a new caller has none":           {fine, auth.Entry{Name: "b", TokenHash: hash("2")}, "needs at least one role"},
 		"a name is invalid":               {fine, auth.Entry{Name: "b c", TokenHash: hash("2"), Grants: grants(t, "read:*")}, `name is "b c"`},
 		"a hash is invalid":               {fine, auth.Entry{Name: "b", TokenHash: "x", Grants: grants(t, "read:*")}, "sha256:"},

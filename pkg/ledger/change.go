@@ -293,7 +293,7 @@ func Problem(err error) error {
 		told.Detail = strings.ToUpper(unfit.Reason[:1]) + unfit.Reason[1:] + "."
 	case errors.Is(err, ErrTenantLimit):
 		told.Code, told.RetryAfter = problem.TenantLimit, time.Second
-		told.Detail = "The tenant has as many jobs in flight as it may."
+		told.Detail = "The tenant's limit of jobs in flight is reached."
 	case errors.Is(err, tablestore.ErrTooLarge):
 		told.Code, told.Detail = problem.TooLarge, "The request is larger than a row can hold."
 	case errors.Is(err, tablestore.ErrUnavailable), errors.Is(err, tablestore.ErrUnknown):

@@ -156,7 +156,7 @@ func (s *Sender) Send(ctx context.Context, message Message) Result {
 	defer cancel()
 	request, err := http.NewRequestWithContext(bounded, http.MethodPost, message.URL, bytes.NewReader(message.Body))
 	if err != nil {
-		return Result{Outcome: Refused, Reason: "callback URL makes no request"}
+		return Result{Outcome: Refused, Reason: "callback URL is invalid"}
 	}
 	now := time.Now()
 	request.Header.Set("Content-Type", "application/json")

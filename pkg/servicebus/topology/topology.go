@@ -196,7 +196,7 @@ func (t *Topology) Check(ctx context.Context, admin Admin) ([]Finding, error) {
 // it reports the disabled ones, and the missing ones that Lucius itself reads.
 func (t *Topology) judge(topic *Topic, state *TopicState, limit int) []Finding {
 	if state == nil {
-		return []Finding{{Entity: topic.Name, Level: Wrong, Detail: "the topic is not there", Missing: true}}
+		return []Finding{{Entity: topic.Name, Level: Wrong, Detail: "the topic is missing", Missing: true}}
 	}
 	var found []Finding
 	add := func(level Level, format string, args ...any) {
@@ -233,7 +233,7 @@ func (t *Topology) judge(topic *Topic, state *TopicState, limit int) []Finding {
 	for _, s := range topic.Subscriptions {
 		if s.Ours && !state.has(s.Name) {
 			found = append(found, Finding{
-				Entity: topic.Name + "/" + s.Name, Level: Wrong, Detail: "the subscription is not there", Missing: true,
+				Entity: topic.Name + "/" + s.Name, Level: Wrong, Detail: "the subscription is missing", Missing: true,
 			})
 		}
 	}
