@@ -144,6 +144,14 @@ check-tidy: ## Fail on a go.mod that is not tidy, here or under tools/
 lint: ## Run golangci-lint (rules and their reasons: .golangci.yml)
 	$(call stage,$(GOLANGCI_LINT) run ./...)
 
+# The server is what it takes to serve: no tests, generated code, suites or rigs.
+.PHONY: size
+size: ## Count the lines of the server by package
+	@git ls-files 'pkg/*.go' 'cmd/*.go' 'api/*.go' 'internal/config/*.go' | \
+	grep -vE '_test\.go$$|\.gen\.go$$|/(storetest|queuetest|contracttest|projectionstest)/' | \
+	xargs awk '{ dir = FILENAME; sub("/[^/]*$$", "", dir); lines[dir]++; all++ } \
+		END { for (dir in lines) print lines[dir], dir; print all, "in all" }' | sort -rn
+
 .PHONY: cover
 cover: ## Show the coverage of each function, and the total
 	$(GO) test -coverpkg=./pkg/... -coverprofile=coverage.out ./...
