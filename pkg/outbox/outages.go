@@ -53,7 +53,7 @@ type Outages struct {
 }
 
 // NewOutages returns the outages in the table. The margin is how long after its last
-// sign an outage is assumed to continue: the time until the next try.
+// sign an outage is assumed to continue: longer than the time until the next try.
 func NewOutages(store tablestore.Store, table string, margin time.Duration) *Outages {
 	return &Outages{store: store, table: table, margin: margin, noted: map[Part]time.Time{}}
 }

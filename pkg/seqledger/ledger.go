@@ -323,20 +323,22 @@ func (l *Ledger) Reclaim(now time.Time) ([]Reclaimed, error) {
 // atomically runs one change under the mutex, unless the ledger is halted. If the
 // change halts it, the hook is called afterwards, without the mutex.
 func atomically[T any](l *Ledger, now time.Time, change func() (T, error)) (result T, err error) {
+	var illegal *IllegalTransitionError // halted the ledger in this change
+	defer func() {
+		if illegal != nil {
+			l.cfg.Fatal(illegal)
+		}
+	}()
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if halted := l.halted; halted != nil {
-		l.mu.Unlock()
 		return result, fmt.Errorf("%w: %w", ErrHalted, halted)
 	}
 	if now.After(l.clock) {
 		l.clock = now
 	}
 	result, err = change()
-	illegal := l.halted
-	l.mu.Unlock()
-	if illegal != nil {
-		l.cfg.Fatal(illegal)
-	}
+	illegal = l.halted
 	return result, err
 }
 

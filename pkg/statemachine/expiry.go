@@ -49,7 +49,7 @@ func (c *change) grace(step *Step, outage time.Time) bool {
 	}
 	until := deadline(outage, extra)
 	timedOut := !step.TimeoutAt.IsZero() && !step.TimeoutAt.After(c.env.Now)
-	if !step.held() || !step.LeaseExpiresAt.Before(outage) || !until.After(c.env.Now) || timedOut {
+	if !step.held() || step.LeaseExpiresAt.IsZero() || !step.LeaseExpiresAt.Before(outage) || !until.After(c.env.Now) || timedOut {
 		return false
 	}
 	step.LeaseExpiresAt = until

@@ -84,9 +84,9 @@ func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) 
 
 // reread reads the heads that were last read before stale: another process may have
 // committed an older hint than those inside. It does not wait for another claim's
-// read, and stops after a sweep that spent its budget. reader says that the claim is
-// now the one that reads. It stays so until it has picked, so that the next claim
-// finds what this one leaves.
+// read, and stops after a sweep that spent its budget. reader says that the claim holds
+// the reader slot. It keeps the slot until it has picked, so that the next claim finds
+// the hints that it leaves.
 func (q *Queue) reread(ctx context.Context, c *claim, stale time.Time) (reader bool) {
 	select {
 	case q.mirror.reader <- struct{}{}:
@@ -341,18 +341,20 @@ func (q *Queue) Count(ctx context.Context) error {
 		return err
 	}
 	for _, kind := range kinds {
+		items := 0
 		for shard := range q.ledger.ReadyShards() {
 			for from, more := "", true; more; {
 				page, err := q.hints(ctx, streamKey{kind, shard}, from, "", q.mirror.sizes.tail)
 				if err != nil {
 					return err
 				}
-				q.mirror.mu.Lock()
-				q.mirror.counts[kind] += len(page.hints)
-				q.mirror.mu.Unlock()
+				items += len(page.hints)
 				from, more = page.next, page.next != ""
 			}
 		}
+		q.mirror.mu.Lock()
+		q.mirror.counts[kind] += items
+		q.mirror.mu.Unlock()
 	}
 	return nil
 }
