@@ -327,7 +327,7 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 		return finding(Accepted, false, "its idempotency key was confirmed, and it is missing")
 	case !late, row.Key == job.entry, row.Key == job.slot, row.Key == job.hint: // They are judged with the job.
 	case table == a.o.Tables.Idempotency && gone:
-		return finding(Claim, true, "its idempotency key is claimed since %s, and it never came", since)
+		return finding(Claim, true, "its idempotency key is claimed since %s, and it was never committed", since)
 	case table == a.o.Tables.Inflight:
 		return finding(Slot, true, "slot %s is taken for it since %s, and it does not hold it", row.Key.Row, since)
 	case table == a.o.Tables.Index && !there:
@@ -339,7 +339,7 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 	case table == a.o.Tables.Schedule:
 		return finding(Forward, true, "a %s entry was due at %s and is still there", r.kind, since)
 	case hint && !there && r.rev == 1:
-		return finding(Queue, true, "the job never came")
+		return finding(Queue, true, "the job was never committed")
 	case hint && ahead:
 		return finding(Queue, true, "the job is at rev %d", job.rev)
 	case hint && (!there || past(job.updated)): // A work item may have named it until the job's last change.

@@ -90,7 +90,7 @@ func (j *judge) judgeJournal() {
 			return
 		}
 		if c.operation == "" || operations[c.operation] {
-			j.violate(Journal, "change %d was made by operation %q, which is not its own", c.rev, c.operation)
+			j.violate(Journal, "change %d was made by operation %q, which is missing or used twice", c.rev, c.operation)
 		}
 		if c.at.Before(last) {
 			j.violate(Journal, "change %d is of %s, before the one before it", c.rev, stamp(c.at))
@@ -243,7 +243,7 @@ func (j *judge) judgeOutbox() {
 			j.violate(Outbox, "outbox row %s is made for the bus %q", o.ID, o.Bus)
 		}
 		if o.Step >= len(j.Steps) || o.Attempt > j.Steps[o.Step].Attempt {
-			j.violate(Outbox, "outbox row %s is of attempt %d of step %d, which there was not", o.ID, o.Attempt, o.Step)
+			j.violate(Outbox, "outbox row %s is of attempt %d of step %d, which does not exist", o.ID, o.Attempt, o.Step)
 		}
 		if o.State == "PENDING" {
 			pending[o.Step]++
@@ -360,11 +360,11 @@ func (j *judge) judgeForward() {
 		j.late(Forward, "its schedule entry was due at %s", stamp(j.Job.EntryDue))
 	case named || j.Job.State == "PAUSED":
 	case !due.IsZero():
-		j.violate(Forward, "it is %s and no schedule entry stands for it", j.Job.State)
+		j.violate(Forward, "it is %s and has no schedule entry", j.Job.State)
 	case queued == nil:
 		j.violate(Forward, "it is %s, and neither a worker nor a schedule entry will take it up", j.Job.State)
 	case j.o.Split && j.Job.Rev == 1:
-		j.violate(Forward, "it was accepted, and no schedule entry stands for what the accept reserved")
+		j.violate(Forward, "it was accepted, and no schedule entry remembers what the accept reserved")
 	}
 }
 
@@ -410,7 +410,7 @@ func (j *judge) active() *StepRow {
 func (j *judge) judgeEnd() {
 	if j.Job.EntryKind != "" && j.outside[j.EntryKey(j.o)] != nil {
 		if j.o.Quiescent || j.o.Now.After(j.Job.EntryDue.Add(j.o.Slack)) {
-			j.late(Ended, "what follows its end was due at %s", stamp(j.Job.EntryDue))
+			j.late(Ended, "work after its end was due at %s", stamp(j.Job.EntryDue))
 		}
 		return
 	}

@@ -120,7 +120,7 @@ var queueDamages = map[string]damage{
 	"a hint of a job that is purged": {rule: audit.Queue, says: "no work item names it", late: true, wait: time.Hour, do: func(f *fixture) {
 		f.hint(f.jobs["queued"], "00000000-0000-7000-8000-000000000000", ":000000000001", ":000000000002")
 	}},
-	"a hint of an accept that never came": {rule: audit.Queue, says: "never came", late: true, wait: time.Hour, do: func(f *fixture) {
+	"a hint of an accept that never came": {rule: audit.Queue, says: "never committed", late: true, wait: time.Hour, do: func(f *fixture) {
 		f.hint(f.jobs["queued"], "00000000-0000-7000-8000-000000000000")
 	}},
 	"a hint of a change that never came": {rule: audit.Queue, says: "the job is at rev", late: true, wait: time.Hour, do: func(f *fixture) {

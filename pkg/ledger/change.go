@@ -109,7 +109,7 @@ func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Ev
 		return Result{}, nil, ErrJobNotFound
 	}
 	if o.entry != nil && s.head.entry != o.entry.ref() {
-		return Result{Outcome: statemachine.Duplicate, Reason: "the entry stands for nothing", Job: s.agg}, nil, nil
+		return Result{Outcome: statemachine.Duplicate, Reason: "the entry is obsolete", Job: s.agg}, nil, nil
 	}
 	f, err := l.fresh()
 	if err != nil {

@@ -286,7 +286,7 @@ func (l *Ledger) claimed(ctx context.Context, one *candidate, postErr error) {
 	one.outcome.PostErr = l.finish(ctx, one.plan, postErr)
 }
 
-// Reclaimable is what a candidate of an earlier claim is to the same request now.
+// Reclaimable is the outcome of reclaiming a candidate of an earlier claim.
 type Reclaimable uint8
 
 // The values of Reclaimable.

@@ -102,7 +102,7 @@ func (l *Ledger) inspectLive(ctx context.Context, s *snapshot, found *Finding) e
 	case ref.Kind == "":
 		switch {
 		case statemachine.NextWake(&s.agg).Kind != statemachine.WakeNone:
-			found.Stuck = "no schedule entry stands for it"
+			found.Stuck = "has no schedule entry"
 		case s.agg.Job.State != statemachine.JobPaused:
 			found.Stuck = "it is neither paused nor queued, and nothing is due"
 		}

@@ -23,8 +23,8 @@ type plan struct {
 	operation string
 	message   *Message
 	hot       bool // the message is for this process's relay
-	// queued is the ready hint that the change makes valid, taken the one that it makes
-	// void; nil if there is none.
+	// queued is the ready hint that the change makes valid, and taken the hint that it
+	// voids; nil if there is none.
 	queued, taken *Hint
 	light         bool      // a heartbeat: the change makes no revision
 	ended         bool      // the change ends the job

@@ -34,8 +34,8 @@
 // exceeds its deadline loses its lease, and its late outcome is dropped before
 // it reaches the ledger.
 //
-// Whether a row may go out now is asked of the pauses (Config.Admit) and of the
-// circuits (package breaker). [Outages] tells all replicas which circuits are open.
+// The pauses (Config.Admit) and the circuits (package breaker) decide whether a row may
+// be sent now. [Outages] tells all replicas which circuits are open.
 //
 // Source: Orchestrator flow canvas, Retry Loop; Stage1 seq ledger spec.
 package outbox

@@ -10,7 +10,7 @@ import (
 // Source: Ledger and state model, Job states; Option B spec, 18.1 (pause).
 type JobState string
 
-// The job states, each with whose turn it is.
+// The job states, each with who acts next.
 const (
 	JobQueued      JobState = "QUEUED"       // ours: the first step has no attempt yet
 	JobDispatching JobState = "DISPATCHING"  // ours, then the first worker's: step 0 was never ACKed
@@ -40,7 +40,7 @@ func (s JobState) Terminal() bool {
 // canvas's INITIATED, IN_PROGRESS its PROCESSING.
 type StepState string
 
-// The step states, each with whose turn it is.
+// The step states, each with who acts next.
 const (
 	StepPending     StepState = "PENDING"      // ours: an earlier step is not done, or the job is paused
 	StepDispatching StepState = "DISPATCHING"  // the relay's: the directive is to be published
