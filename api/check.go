@@ -32,6 +32,8 @@ const (
 	MaxRetryJobs  = 1000    // How many jobs a retry may name.
 	MaxRetryRate  = 1000    // The largest rate_per_second.
 	MaxRamp       = 3600    // The largest ramp_seconds.
+
+	MaxOlderThan = 10 * 365 * 24 * 3600 // The largest older_than_seconds.
 )
 
 // Check returns what is wrong with the request by itself.
@@ -92,7 +94,7 @@ func (c *AdminWorkRequest) Check() []problem.Violation {
 // Check returns what is wrong with the request by itself.
 func (c *OutboxRetryRequest) Check() []problem.Violation {
 	var v violations
-	v.texts("/outbox_ids", c.OutboxIDs, MaxOutboxIDs, MaxOutboxID)
+	v.ids("/outbox_ids", c.OutboxIDs, MaxOutboxIDs, MaxOutboxID)
 	filtered := c.TenantID != "" || c.JobID != "" || c.Lane != nil || c.OlderThanSeconds != 0 || c.Limit != 0
 	if len(c.OutboxIDs) > 0 && filtered {
 		v.add("/outbox_ids", "must not be combined with filters")
@@ -102,7 +104,7 @@ func (c *OutboxRetryRequest) Check() []problem.Violation {
 	if c.Lane != nil {
 		v.atLeast("/lane", float64(*c.Lane), 0)
 	}
-	v.atLeast("/older_than_seconds", c.OlderThanSeconds, 0)
+	v.number("/older_than_seconds", c.OlderThanSeconds, MaxOlderThan)
 	v.number("/limit", float64(c.Limit), MaxRetryLimit)
 	return v
 }
@@ -118,7 +120,7 @@ func (c *RerunRequest) Check() []problem.Violation {
 // Check returns what is wrong with the request by itself.
 func (c *RetryRequest) Check() []problem.Violation {
 	var v violations
-	v.texts("/job_ids", c.JobIDs, MaxRetryJobs, MaxName)
+	v.ids("/job_ids", c.JobIDs, MaxRetryJobs, MaxName)
 	filtered := c.TenantID != "" || c.RequestType != "" || c.StepType != "" || c.ErrorCode != "" ||
 		!c.CreatedAfter.IsZero() || !c.CreatedBefore.IsZero() || c.Limit != 0
 	if len(c.JobIDs) > 0 && filtered {
@@ -201,6 +203,14 @@ func (v *violations) text(pointer, value string, shortest, longest int) {
 	if len(value) > longest && utf8.RuneCountInString(value) > longest {
 		v.exceeds(pointer, fmt.Sprintf("must not be longer than %d characters", longest))
 	}
+}
+
+// ids checks a list that selects by id: an empty one would select everything.
+func (v *violations) ids(pointer string, values []string, most, longest int) {
+	if values != nil && len(values) == 0 {
+		v.add(pointer, "must not be empty: leave it out to name no ids")
+	}
+	v.texts(pointer, values, most, longest)
 }
 
 // texts checks a list of strings that must not be empty.

@@ -1874,7 +1874,7 @@ type ResultCallback struct {
 	// Example: {"uri":"s3://bucket/ocr.json"}
 	ResultRef ReportedRef `json:"result_ref,omitempty,omitzero"`
 
-	// RetryAfterSeconds With FAILED_RETRY, replaces the delay before the next attempt.
+	// RetryAfterSeconds With FAILED_RETRY, replaces the delay before the next attempt, unless it is 0.
 	//
 	// Example: 30
 	RetryAfterSeconds float64 `json:"retry_after_seconds,omitempty,omitzero"`
@@ -2545,7 +2545,7 @@ type WorkFailure struct {
 	// Example: 3f1d2c
 	RequestID RequestID `json:"request_id"`
 
-	// RetryAfterSeconds If retryable, replaces the delay before the next attempt.
+	// RetryAfterSeconds If retryable, replaces the delay before the next attempt, unless it is 0.
 	//
 	// Example: 30
 	RetryAfterSeconds float64 `json:"retry_after_seconds,omitempty,omitzero"`
