@@ -44,7 +44,7 @@ type Answer struct {
 	Outcome         statemachine.Outcome // Applied or Duplicate
 	JobState        statemachine.JobState
 	StepState       statemachine.StepState
-	LeaseExpiresAt  time.Time // zero if no lease runs
+	LeaseExpiresAt  time.Time // of the caller's own attempt; zero if it holds no lease
 	CancelRequested bool
 	// PostErr is the first error of the post-commit work; the change itself holds.
 	PostErr error
@@ -71,8 +71,24 @@ func (s *Service) Apply(ctx context.Context, c Callback) (Answer, error) {
 	}
 	for i := range result.Job.Steps {
 		if step := &result.Job.Steps[i]; step.ID == c.StepID {
-			answer.StepState, answer.LeaseExpiresAt = step.State, step.LeaseExpiresAt
+			answer.StepState = step.State
+			if pairOf(c.Event) == (statemachine.Pair{AttemptNo: step.AttemptNo, LeaseID: step.LeaseID}) {
+				answer.LeaseExpiresAt = step.LeaseExpiresAt
+			}
 		}
 	}
 	return answer, nil
+}
+
+// pairOf returns the pair of attempt number and lease id of a report.
+func pairOf(event statemachine.Event) statemachine.Pair {
+	switch e := event.(type) {
+	case statemachine.Ack:
+		return e.Pair
+	case statemachine.Heartbeat:
+		return e.Pair
+	case statemachine.Result:
+		return e.Pair
+	}
+	return statemachine.Pair{}
 }

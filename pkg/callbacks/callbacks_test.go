@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/callbacks"
@@ -98,6 +99,36 @@ func TestService_AWorkerReports(t *testing.T) {
 	if err != nil || done.StepState != statemachine.StepSucceeded || done.JobState != statemachine.JobCancelled {
 		t.Errorf("RESULT: %+v, %v", done, err)
 	}
+}
+
+// A worker that lost its attempt and repeats its ACK is told that it is a repeat, and
+// not that it holds the lease of the attempt that runs now.
+func TestService_ARepeatOfAnEarlierAttemptIsGivenNoLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, l := setup(t)
+		if _, err := w.apply(t.Context(), w.ack()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.apply(t.Context(), w.result(statemachine.ResultFailedRetry)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		if _, err := l.Change(t.Context(), w.JobID, statemachine.DeadlinePassed{}); err != nil {
+			t.Fatal(err)
+		}
+		agg, err := l.Job(t.Context(), w.JobID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := &worker{Service: w.Service, Callback: w.Callback, pair: statemachine.Pair{AttemptNo: 2, LeaseID: agg.Steps[0].LeaseID}}
+		if answer, err := next.apply(t.Context(), next.ack()); err != nil || answer.LeaseExpiresAt.IsZero() {
+			t.Fatalf("the next attempt's ACK: %+v, %v", answer, err)
+		}
+		if again, err := w.apply(t.Context(), w.ack()); err != nil || !again.LeaseExpiresAt.IsZero() {
+			t.Errorf("the repeated ACK: %+v, %v", again, err)
+		}
+	})
 }
 
 func TestService_RefusalsHaveTheirCodes(t *testing.T) {
