@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -44,6 +45,9 @@ type checker struct {
 	holders map[string]string          // the worker that was handed each lease
 	keys    map[string]answered        // by the command's name
 	reports map[string]done            // the reports that were answered as done, by name
+
+	landing  bool            // a write lands that was lost for its caller
+	outlived map[string]bool // projected rows that landed so after their job was purged
 }
 
 // answered is the first answer to a command.
@@ -80,7 +84,7 @@ func newChecker(w *world) *checker {
 	return &checker{
 		w: w, rows: map[tablestore.Key]tablestore.Properties{}, jobs: map[string]*job{},
 		sent: map[string]*ledger.Message{}, leases: map[string]string{}, holders: map[string]string{},
-		keys: map[string]answered{}, reports: map[string]done{},
+		keys: map[string]answered{}, reports: map[string]done{}, outlived: map[string]bool{},
 	}
 }
 
@@ -156,6 +160,21 @@ func (c *checker) committed(who actor, batch tablestore.Batch, writes []write) {
 		c.checkSchedule(writes)
 	case tableQueue:
 		c.checkQueue(writes)
+	default:
+		c.noteOutlived(batch)
+	}
+}
+
+// noteOutlived remembers projected rows that landed after their job was purged, by a
+// write that its caller had given up. Nothing is left that knows of them, and the
+// guarantees except them. Any other projection of a purged job is a violation.
+func (c *checker) noteOutlived(batch tablestore.Batch) {
+	for i := range batch {
+		key := batch[i].Key
+		id, _, _ := strings.Cut(key.Row, ".")
+		if j := cmp.Or(c.jobs[key.Partition], c.jobs[id]); c.landing && j != nil && j.purged {
+			c.outlived[key.String()] = true
+		}
 	}
 }
 

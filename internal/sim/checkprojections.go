@@ -2,6 +2,8 @@ package sim
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
@@ -19,5 +21,8 @@ func (w *world) staleProjections() []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	return found
+	return slices.DeleteFunc(found, func(difference string) bool {
+		key, missing := strings.CutSuffix(difference, " shows an object that does not exist")
+		return missing && w.check.outlived[key]
+	})
 }

@@ -136,7 +136,9 @@ func (w *world) after(d time.Duration, do func()) {
 func (w *world) execute(c *call) {
 	if i := slices.Index(w.late, c); i >= 0 {
 		w.late = slices.Delete(w.late, i, i+1)
+		w.check.landing = true
 		w.note(c, LateWrite, c.exec())
+		w.check.landing = false
 		return
 	}
 	if c.held != nil {
