@@ -2273,7 +2273,7 @@ type StuckJob struct {
 
 	// Reason What is missing.
 	//
-	// Example: no schedule entry stands for it
+	// Example: has no schedule entry
 	Reason string `json:"reason"`
 
 	// State State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and

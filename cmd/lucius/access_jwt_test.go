@@ -59,7 +59,7 @@ func TestAccess_JWT(t *testing.T) {
 		"for another audience":     {map[string]any{"perms": "read:*", "aud": "other"}, http.StatusUnauthorized},
 		"of yesterday":             {map[string]any{"perms": "read:*", "exp": time.Now().Add(-24 * time.Hour).Unix()}, http.StatusUnauthorized},
 		"in another one's name":    {map[string]any{"perms": "read:*", "iss": "https://issuer.example"}, http.StatusUnauthorized},
-		"of somebody with no name": {map[string]any{"perms": "read:*", "sub": ""}, http.StatusUnauthorized},
+		"of a caller with no name": {map[string]any{"perms": "read:*", "sub": ""}, http.StatusUnauthorized},
 	} {
 		c := &caller{url: s.url, token: sign(test.claims), http: &http.Client{Transport: contracted(&http.Transport{DisableKeepAlives: true})}}
 		if got := c.do(t, "GET", "/v1/jobs?tenant_id=tenant_a", ""); got.status != test.status {

@@ -118,8 +118,8 @@ func TestContext_CarriesTheCaller(t *testing.T) {
 	if caller := auth.CallerOf(ctx); caller.Name() != "ci" || caller.Origin() != auth.ByJWT || !caller.May(auth.Read, "a") {
 		t.Errorf("the context has %+v", caller)
 	}
-	if nobody := auth.CallerOf(t.Context()); nobody.Name() != "" || nobody.Has(auth.Read) {
-		t.Errorf("a context without a caller has %+v", nobody)
+	if anonymous := auth.CallerOf(t.Context()); anonymous.Name() != "" || anonymous.Has(auth.Read) {
+		t.Errorf("a context without a caller has %+v", anonymous)
 	}
 }
 

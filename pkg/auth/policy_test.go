@@ -112,7 +112,7 @@ func ruleOf(t *testing.T, operation string) auth.Rule {
 
 func TestRule_ByScope(t *testing.T) {
 	t.Parallel()
-	nobody := auth.Caller{}
+	anonymous := auth.Caller{}
 	bound := auth.NewCaller("bound", auth.ByToken, grants(t, "read:a", "admin:a", "submit:a", "platform:a:ocr")...)
 	all := auth.NewCaller("all", auth.ByToken, grants(t, "read:*", "admin:*", "submit:*", "platform:*")...)
 	other := auth.NewCaller("other", auth.ByToken, grants(t, "platform:*")...)
@@ -122,8 +122,8 @@ func TestRule_ByScope(t *testing.T) {
 		admitted  bool
 		a, b, any bool // what is allowed for tenant a, tenant b and all tenants
 	}{
-		{"getHealth", nobody, true, true, true, true},
-		{"submitCommand", nobody, false, false, false, false},
+		{"getHealth", anonymous, true, true, true, true},
+		{"submitCommand", anonymous, false, false, false, false},
 		{"submitCommand", other, false, false, false, false},
 		{"submitCommand", bound, true, true, false, false},
 		{"submitCommand", all, true, true, true, true},
@@ -134,7 +134,7 @@ func TestRule_ByScope(t *testing.T) {
 		{"claimWork", bound, true, true, false, false},
 		{"listPauses", bound, true, true, false, false},
 		{"listPauses", all, true, true, true, true},
-		{"listProtocols", nobody, false, false, false, false},
+		{"listProtocols", anonymous, false, false, false, false},
 		{"listProtocols", bound, true, true, true, true},
 		{"getMetrics", bound, false, false, false, false},
 		{"getMetrics", all, true, true, true, true},

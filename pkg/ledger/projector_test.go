@@ -143,7 +143,7 @@ func TestProjector_ReadsThatFail(t *testing.T) {
 			faults.Plan(fault)
 			result := b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
 			if !errors.Is(result.PostErr, storetest.ErrInjected) {
-				t.Errorf("what follows is %v", result.PostErr)
+				t.Errorf("the work after the commit returned %v", result.PostErr)
 			}
 			if entries := b.entries(t); len(entries) != 3 {
 				t.Errorf("the schedule has %v", entries)

@@ -268,7 +268,7 @@ func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Resu
 	return Stale, Result{}, l.drop(ctx, entry)
 }
 
-// drop deletes an entry that is of no more use.
+// drop deletes an entry from the schedule.
 func (l *Ledger) drop(ctx context.Context, entry Entry) error {
 	if _, err := l.store.Commit(ctx, tablestore.Batch{l.discardEntry(entry.JobID, entry.ref())}); err != nil {
 		return fmt.Errorf("delete a schedule entry of job %s: %w", entry.JobID, err)

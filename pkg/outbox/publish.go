@@ -171,7 +171,7 @@ func judge(err error) (Outcome, breaker.Outcome) {
 	return Uncertain, breaker.Outcome{Verdict: breaker.NoVerdict}
 }
 
-// settle tells the circuits and the row's job what became of a flight, and takes it
+// settle reports the result of a flight to the circuits and to the row's job, and takes it
 // out of the window. A row whose job could not be changed is left to the schedule,
 // which publishes it again with the same message id.
 func (r *Relay) settle(ctx context.Context, f *flight, cause error) error {

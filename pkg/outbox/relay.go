@@ -59,7 +59,7 @@ type Config struct {
 	Observe func(Outcome)
 }
 
-// Outcome is what became of one take-up of a row.
+// Outcome is the result of taking up one row.
 type Outcome string
 
 // The outcomes.

@@ -130,7 +130,7 @@ func TestProject_CatchesUpWithTheNextChange(t *testing.T) {
 		})
 		for _, verb := range []string{"rejected", "pause", "resume", "published"} {
 			if outcome := b.applyEvent(t, jobID, lives(verb, b.inbox.message())); !errors.Is(outcome.PostErr, tablestore.ErrUnavailable) {
-				t.Errorf("%s: what follows is %v", verb, outcome.PostErr)
+				t.Errorf("%s: the work after the commit returned %v", verb, outcome.PostErr)
 			}
 		}
 		b.store.set(nil)

@@ -31,7 +31,7 @@ type Env struct {
 	Prompt func(target Target) bool
 }
 
-// Outcome is what became of an event.
+// Outcome is the result of an event.
 type Outcome uint8
 
 // The outcomes.

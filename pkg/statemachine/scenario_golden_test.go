@@ -16,7 +16,7 @@ func row(label string, parts ...string) string {
 	return fmt.Sprintf("%-10s %s", label, strings.Join(parts, ", "))
 }
 
-// outcomeRow says what became of an event.
+// outcomeRow is the result of an event.
 func outcomeRow(d *statemachine.Decision) string {
 	switch {
 	case d.Outcome == statemachine.Duplicate:

@@ -103,7 +103,7 @@ const (
 	operationDraft OperationState = "DRAFT"
 )
 
-// Counts is what became of an operation's jobs.
+// Counts counts an operation's jobs by their result.
 type Counts struct {
 	Rerun   int // have a rerun, a new one or an earlier one
 	Skipped int // cannot be rerun
@@ -157,7 +157,7 @@ type Operation struct {
 	loaded     tablestore.Properties
 }
 
-// ItemOutcome is what became of one job of an operation.
+// ItemOutcome is the result of an operation for one job.
 type ItemOutcome string
 
 // The outcomes.
