@@ -31,7 +31,7 @@ func (c *AckCallback) Identity() CallbackIdentity {
 
 // Event returns the state machine's event for the callback.
 func (c *AckCallback) Event() statemachine.Event {
-	return statemachine.Ack{StepID: c.StepID, Pair: pair(c.AttemptNo, c.LeaseID)}
+	return statemachine.Ack{StepID: c.StepID, Pair: pair(c.AttemptNo, c.LeaseID), Report: report(c.Timestamp, c.CorrelationID)}
 }
 
 // Check returns what is wrong with the callback by itself.
@@ -44,7 +44,7 @@ func (c *HeartbeatCallback) Identity() CallbackIdentity { return (*AckCallback)(
 
 // Event returns the state machine's event for the callback.
 func (c *HeartbeatCallback) Event() statemachine.Event {
-	return statemachine.Heartbeat{StepID: c.StepID, Pair: pair(c.AttemptNo, c.LeaseID)}
+	return statemachine.Heartbeat{StepID: c.StepID, Pair: pair(c.AttemptNo, c.LeaseID), Report: report(c.Timestamp, c.CorrelationID)}
 }
 
 // Check returns what is wrong with the callback by itself, and turns a null
@@ -72,7 +72,8 @@ func (c *ResultCallback) Identity() CallbackIdentity {
 // Event returns the state machine's event for the callback.
 func (c *ResultCallback) Event() statemachine.Event {
 	return statemachine.Result{
-		StepID: c.StepID, Pair: pair(c.AttemptNo, c.LeaseID), Status: statemachine.ResultStatus(c.Status),
+		StepID: c.StepID, Pair: pair(c.AttemptNo, c.LeaseID), Report: report(c.Timestamp, c.CorrelationID),
+		Status:    statemachine.ResultStatus(c.Status),
 		ErrorCode: c.Error.Code, ErrorMessage: c.Error.Message, OutputRef: c.OutputRef, ResultRef: c.ResultRef,
 		RetryAfter: time.Duration(c.RetryAfterSeconds * float64(time.Second)),
 	}
@@ -81,6 +82,11 @@ func (c *ResultCallback) Event() statemachine.Event {
 // pair is the fence of an attempt.
 func pair(attemptNo int32, leaseID string) statemachine.Pair {
 	return statemachine.Pair{AttemptNo: int(attemptNo), LeaseID: leaseID}
+}
+
+// report is what the callback says of its sending.
+func report(at Time, correlationID string) statemachine.Report {
+	return statemachine.Report{Timestamp: at.String(), CorrelationID: correlationID}
 }
 
 // checkCallback checks the fields that all callbacks share: the identity, and the
@@ -94,6 +100,8 @@ func checkCallback(c CallbackIdentity, kind, want string) violations {
 	v.text("/lease_id", c.LeaseID, 1, MaxName)
 	if c.Timestamp.IsZero() {
 		v.add("/timestamp", "is required")
+	} else if year := c.Timestamp.UTC().Year(); year < 0 || year > 9999 {
+		v.add("/timestamp", "must be in a year from 0000 to 9999, in UTC")
 	}
 	v.text("/correlation_id", c.CorrelationID, 0, MaxName)
 	if kind != "" && kind != want {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -19,6 +20,7 @@ const (
 	MaxFilters    = 64      // How many services or step types a claim may name.
 	MaxClaim      = 100     // How many items one claim may ask for.
 	MaxClaimLease = 86400   // The longest lease_seconds.
+	MaxClaimWait  = 60      // The longest wait_seconds.
 	MaxRetryAfter = 604800  // The longest retry_after_seconds.
 	MaxOutboxID   = 255     // The longest outbox_id.
 	MaxOutboxIDs  = 1000    // How many rows an operator's retry may name.
@@ -33,19 +35,21 @@ const (
 	MaxRetryRate  = 1000    // The largest rate_per_second.
 	MaxRamp       = 3600    // The largest ramp_seconds.
 
+	MaxDeadLetters = 100 // How many dead letters a request may name.
+
 	MaxOlderThan = 10 * 365 * 24 * 3600 // The largest older_than_seconds.
 )
 
 // Check returns what is wrong with the request by itself.
 func (c *ClaimRequest) Check() []problem.Violation {
 	var v violations
-	v.text("/owner", c.Owner, 1, MaxName)
-	v.texts("/services", c.Services, MaxFilters, MaxName)
-	v.texts("/step_types", c.StepTypes, MaxFilters, MaxName)
+	v.id("/owner", c.Owner)
+	v.list("/services", c.Services, "take any", MaxFilters, MaxName)
+	v.list("/step_types", c.StepTypes, "take any", MaxFilters, MaxName)
 	v.number("/max", float64(c.Max), MaxClaim)
-	v.atLeast("/wait_seconds", c.WaitSeconds, 0)
+	v.number("/wait_seconds", c.WaitSeconds, MaxClaimWait)
 	v.number("/lease_seconds", c.LeaseSeconds, MaxClaimLease)
-	v.text("/request_id", c.RequestID, 1, MaxName)
+	v.id("/request_id", c.RequestID)
 	return v
 }
 
@@ -78,7 +82,7 @@ func (c *WorkFailure) Check() []problem.Violation {
 // Check returns what is wrong with the request by itself.
 func (c *ControlRequest) Check() []problem.Violation {
 	var v violations
-	v.text("/reason", c.Reason, 0, MaxReason)
+	v.reason(c.Reason, 0)
 	return v
 }
 
@@ -86,21 +90,23 @@ func (c *ControlRequest) Check() []problem.Violation {
 func (c *AdminWorkRequest) Check() []problem.Violation {
 	var v violations
 	v.atLeast("/expected_rev", float64(c.ExpectedRev), 0)
-	v.text("/request_id", c.RequestID, 0, MaxName)
-	v.text("/reason", c.Reason, 0, MaxReason)
+	if c.RequestID != "" {
+		v.id("/request_id", c.RequestID)
+	}
+	v.reason(c.Reason, 0)
 	return v
 }
 
 // Check returns what is wrong with the request by itself.
 func (c *OutboxRetryRequest) Check() []problem.Violation {
 	var v violations
-	v.ids("/outbox_ids", c.OutboxIDs, MaxOutboxIDs, MaxOutboxID)
-	filtered := c.TenantID != "" || c.JobID != "" || c.Lane != nil || c.OlderThanSeconds != 0 || c.Limit != 0
+	v.list("/outbox_ids", c.OutboxIDs, "name no ids", MaxOutboxIDs, MaxOutboxID)
+	filtered := c.TenantID != nil || c.JobID != nil || c.Lane != nil || c.OlderThanSeconds != 0 || c.Limit != 0
 	if len(c.OutboxIDs) > 0 && filtered {
 		v.add("/outbox_ids", "must not be combined with filters")
 	}
-	v.text("/tenant_id", c.TenantID, 0, MaxTenantID)
-	v.text("/jobId", c.JobID, 0, MaxName)
+	v.filter("/tenant_id", c.TenantID)
+	v.filter("/jobId", c.JobID)
 	if c.Lane != nil {
 		v.atLeast("/lane", float64(*c.Lane), 0)
 	}
@@ -110,51 +116,41 @@ func (c *OutboxRetryRequest) Check() []problem.Violation {
 }
 
 // Check returns what is wrong with the request by itself.
+func (c *DeadLetterRequest) Check() []problem.Violation {
+	var v violations
+	v.list("/dead_letter_ids", c.DeadLetterIDs, "name no ids", MaxDeadLetters, MaxName)
+	if c.All == (len(c.DeadLetterIDs) > 0) {
+		v.add("/all", "must be true unless dead_letter_ids names some, and then be absent")
+	}
+	v.reason(c.Reason, 0)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
 func (c *RerunRequest) Check() []problem.Violation {
 	var v violations
 	v.from(c.From)
-	v.text("/reason", c.Reason, 0, MaxReason)
+	v.reason(c.Reason, 0)
 	return v
 }
 
 // Check returns what is wrong with the request by itself.
 func (c *RetryRequest) Check() []problem.Violation {
 	var v violations
-	v.ids("/job_ids", c.JobIDs, MaxRetryJobs, MaxName)
-	filtered := c.TenantID != "" || c.RequestType != "" || c.StepType != "" || c.ErrorCode != "" ||
+	v.list("/job_ids", c.JobIDs, "name no ids", MaxRetryJobs, MaxName)
+	filtered := c.TenantID != nil || c.RequestType != nil || c.StepType != nil || c.ErrorCode != nil ||
 		!c.CreatedAfter.IsZero() || !c.CreatedBefore.IsZero() || c.Limit != 0
 	if len(c.JobIDs) > 0 && filtered {
 		v.add("/job_ids", "must not be combined with filters")
 	}
-	v.text("/tenant_id", c.TenantID, 0, MaxTenantID)
-	v.text("/request_type", c.RequestType, 0, MaxName)
-	v.text("/step_type", c.StepType, 0, MaxName)
-	v.text("/error_code", c.ErrorCode, 0, MaxName)
+	v.filter("/tenant_id", c.TenantID)
+	v.filter("/request_type", c.RequestType)
+	v.filter("/step_type", c.StepType)
+	v.filter("/error_code", c.ErrorCode)
 	v.from(c.From)
 	v.number("/limit", float64(c.Limit), MaxRetryLimit)
 	v.number("/rate_per_second", c.RatePerSecond, MaxRetryRate)
-	v.text("/reason", c.Reason, 0, MaxReason)
-	return v
-}
-
-// Check returns what is wrong with the request by itself.
-func (c *PauseRequest) Check() []problem.Violation {
-	var v violations
-	scopes := 0
-	for _, named := range []bool{c.TenantID != "", c.ProtocolID != "", c.Lane != nil, c.All} {
-		if named {
-			scopes++
-		}
-	}
-	if scopes != 1 {
-		v.add("", "must hold exactly one of tenant_id, protocol_id, lane and all")
-	}
-	v.text("/tenant_id", c.TenantID, 0, MaxTenantID)
-	v.text("/protocol_id", c.ProtocolID, 0, MaxName)
-	if c.Lane != nil {
-		v.atLeast("/lane", float64(*c.Lane), 0)
-	}
-	v.text("/reason", c.Reason, 1, MaxReason)
+	v.reason(c.Reason, 0)
 	return v
 }
 
@@ -164,7 +160,7 @@ func (c *ResumeRequest) Check() []problem.Violation {
 	if c.RampSeconds != nil {
 		v.number("/ramp_seconds", *c.RampSeconds, MaxRamp)
 	}
-	v.text("/reason", c.Reason, 0, MaxReason)
+	v.reason(c.Reason, 0)
 	return v
 }
 
@@ -183,9 +179,9 @@ func (v *violations) exceeds(pointer, message string) {
 
 // verb checks the fields that the verbs of the pull queue share.
 func (v *violations) verb(c WorkVerb) {
-	v.text("/owner", c.Owner, 1, MaxName)
+	v.id("/owner", c.Owner)
 	v.atLeast("/expected_rev", float64(c.ExpectedRev), 1)
-	v.text("/request_id", c.RequestID, 1, MaxName)
+	v.id("/request_id", c.RequestID)
 }
 
 // from checks the starting point of a rerun, which may be absent.
@@ -205,16 +201,47 @@ func (v *violations) text(pointer, value string, shortest, longest int) {
 	}
 }
 
-// ids checks a list that selects by id: an empty one would select everything.
-func (v *violations) ids(pointer string, values []string, most, longest int) {
-	if values != nil && len(values) == 0 {
-		v.add(pointer, "must not be empty: leave it out to name no ids")
+// filter checks a text that narrows a choice, unless it is absent: an empty one would
+// select everything.
+func (v *violations) filter(pointer string, value *string) {
+	switch {
+	case value == nil:
+	case *value == "":
+		v.add(pointer, "must not be empty: leave it out to select all")
+	default:
+		v.text(pointer, *value, 1, MaxName)
 	}
-	v.texts(pointer, values, most, longest)
 }
 
-// texts checks a list of strings that must not be empty.
-func (v *violations) texts(pointer string, values []string, most, longest int) {
+// id checks the id that a caller gives itself or its request. It is compared, logged
+// and shown, so it must not differ from another one in what readers do not see.
+func (v *violations) id(pointer, id string) {
+	v.text(pointer, id, 1, MaxName)
+	if strings.TrimSpace(id) != id {
+		v.add(pointer, "must not be blank, nor begin or end with a blank")
+	}
+	v.printable(pointer, id)
+}
+
+// reason checks a reason, which logs and histories show.
+func (v *violations) reason(reason string, shortest int) {
+	v.text("/reason", reason, shortest, MaxReason)
+	v.printable("/reason", reason)
+}
+
+// printable checks that a text has no control characters.
+func (v *violations) printable(pointer, text string) {
+	if strings.ContainsFunc(text, unicode.IsControl) {
+		v.add(pointer, "must not contain control characters")
+	}
+}
+
+// list checks a list of strings that selects, if it is not absent: an empty one would
+// select everything. without says what leaving it out means.
+func (v *violations) list(pointer string, values []string, without string, most, longest int) {
+	if values != nil && len(values) == 0 {
+		v.add(pointer, "must not be empty: leave it out to "+without)
+	}
 	if len(values) > most {
 		v.exceeds(pointer, fmt.Sprintf("must not hold more than %d entries", most))
 		return

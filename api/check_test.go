@@ -13,6 +13,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // checked is a request body that checks itself.
@@ -169,7 +170,7 @@ func TestRetryJobIDsStandAlone(t *testing.T) {
 		good    bool
 	}{
 		"ids":              {api.RetryRequest{JobIDs: []string{"j"}}, true},
-		"ids and a filter": {api.RetryRequest{JobIDs: []string{"j"}, TenantID: "t"}, false},
+		"ids and a filter": {api.RetryRequest{JobIDs: []string{"j"}, TenantID: new("t")}, false},
 		"an empty id":      {api.RetryRequest{JobIDs: []string{""}}, false},
 		"no ids":           {api.RetryRequest{JobIDs: []string{}}, false}, // They would select every job.
 		"too many ids":     {api.RetryRequest{JobIDs: slices.Repeat([]string{"j"}, api.MaxRetryJobs+1)}, false},
@@ -194,7 +195,7 @@ func TestOutboxIDsStandAlone(t *testing.T) {
 		{"no ids, which would select every row", api.OutboxRetryRequest{OutboxIDs: []string{}}, []problem.Violation{
 			{Pointer: "/outbox_ids", Message: "must not be empty: leave it out to name no ids"},
 		}},
-		{"ids and a tenant", api.OutboxRetryRequest{OutboxIDs: []string{"a"}, TenantID: "t"}, both},
+		{"ids and a tenant", api.OutboxRetryRequest{OutboxIDs: []string{"a"}, TenantID: new("t")}, both},
 		{"ids and lane 0", api.OutboxRetryRequest{OutboxIDs: []string{"a"}, Lane: &lane}, both},
 		{"an empty id", api.OutboxRetryRequest{OutboxIDs: []string{"a", ""}}, []problem.Violation{
 			{Pointer: "/outbox_ids/1", Message: "is required and must not be empty"},
@@ -209,6 +210,42 @@ func TestOutboxIDsStandAlone(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// An owner or request that differs from another one only in what readers do not see is a
+// mistake that is hard to find.
+func TestIdsAndReasonsAreReadable(t *testing.T) {
+	t.Parallel()
+	const blank, control = "must not be blank, nor begin or end with a blank", "must not contain control characters"
+	claim := func(c api.ClaimRequest) []problem.Violation { return c.Check() }
+	for _, test := range []struct {
+		name string
+		got  []problem.Violation
+		want []problem.Violation
+	}{
+		{"words", claim(api.ClaimRequest{Owner: "worker 7 ä", RequestID: "r"}), nil},
+		{"a blank owner", claim(api.ClaimRequest{Owner: " ", RequestID: "r"}), []problem.Violation{{Pointer: "/owner", Message: blank}}},
+		{"a no-break space", claim(api.ClaimRequest{Owner: "w\u00a0", RequestID: "r"}), []problem.Violation{{Pointer: "/owner", Message: blank}}},
+		{"an escape", claim(api.ClaimRequest{Owner: "w\x1b[2J", RequestID: "r"}), []problem.Violation{{Pointer: "/owner", Message: control}}},
+		{"a line in a request id", claim(api.ClaimRequest{Owner: "w", RequestID: "r\nx"}), []problem.Violation{{Pointer: "/request_id", Message: control}}},
+		{"a verb", (&api.WorkVerb{Owner: "w ", ExpectedRev: 1, RequestID: " r"}).Check(), []problem.Violation{
+			{Pointer: "/owner", Message: blank}, {Pointer: "/request_id", Message: blank},
+		}},
+		{"an operator's verb", (&api.AdminWorkRequest{RequestID: "r\x00"}).Check(), []problem.Violation{{Pointer: "/request_id", Message: control}}},
+		{"a reason", (&api.ControlRequest{Reason: "so\r\nHTTP"}).Check(), []problem.Violation{{Pointer: "/reason", Message: control}}},
+		{"a reason of a pause", (&api.PauseRequest{All: true, Reason: "\t"}).Check(), []problem.Violation{{Pointer: "/reason", Message: control}}},
+		{"no services", claim(api.ClaimRequest{Owner: "w", RequestID: "r", Services: []string{}, StepTypes: []string{}}), []problem.Violation{
+			{Pointer: "/services", Message: "must not be empty: leave it out to take any"},
+			{Pointer: "/step_types", Message: "must not be empty: leave it out to take any"},
+		}},
+		{"a long wait", claim(api.ClaimRequest{Owner: "w", RequestID: "r", WaitSeconds: 60.5}), []problem.Violation{
+			{Pointer: "/wait_seconds", Message: "must be at most 60"},
+		}},
+	} {
+		if diff := cmp.Diff(test.want, test.got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
 	}
 }
 
@@ -231,6 +268,40 @@ func TestCheckNamesEveryViolation(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, request.Check()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestCallbacksSayWhenTheyWereSent(t *testing.T) {
+	t.Parallel()
+	identity := `"jobId":"j","stepId":"s","tenant_id":"t","attempt_no":1,"lease_id":"l","correlation_id":"c","timestamp":`
+	for sent, want := range map[string]string{
+		`"2026-01-27T11:02:00.5+01:00"`:   "2026-01-27T10:02:00.500Z",
+		`"0001-01-01T00:00:01Z"`:          "0001-01-01T00:00:01.000Z",
+		`"0000-01-01T00:00:00+23:00"`:     "",
+		`"9999-12-31T23:59:59.999-01:00"`: "",
+	} {
+		for name, callback := range map[string]api.Callback{
+			"ack": new(api.AckCallback), "heartbeat": new(api.HeartbeatCallback), "result": new(api.ResultCallback),
+		} {
+			if err := json.Unmarshal([]byte(`{"status":"SUCCEEDED",`+identity+sent+`}`), callback); err != nil {
+				t.Fatal(err)
+			}
+			if v := callback.Check(); (len(v) == 0) != (want != "") {
+				t.Errorf("%s sent at %s: %v", name, sent, v)
+			}
+			var got statemachine.Report
+			switch event := callback.Event().(type) {
+			case statemachine.Ack:
+				got = event.Report
+			case statemachine.Heartbeat:
+				got = event.Report
+			case statemachine.Result:
+				got = event.Report
+			}
+			if want != "" && got != (statemachine.Report{Timestamp: want, CorrelationID: "c"}) {
+				t.Errorf("%s sent at %s is recorded as %+v", name, sent, got)
+			}
+		}
 	}
 }
 

@@ -49,6 +49,36 @@ func (e Actor) Valid() bool {
 	}
 }
 
+// Defines values for DeadLetterOutcome.
+const (
+	DeadLetterOutcomeAbsent    DeadLetterOutcome = "absent"
+	DeadLetterOutcomeApplied   DeadLetterOutcome = "applied"
+	DeadLetterOutcomeDuplicate DeadLetterOutcome = "duplicate"
+	DeadLetterOutcomeKept      DeadLetterOutcome = "kept"
+	DeadLetterOutcomePurged    DeadLetterOutcome = "purged"
+	DeadLetterOutcomeRefused   DeadLetterOutcome = "refused"
+)
+
+// Valid indicates whether the value is a known member of the DeadLetterOutcome enum.
+func (e DeadLetterOutcome) Valid() bool {
+	switch e {
+	case DeadLetterOutcomeAbsent:
+		return true
+	case DeadLetterOutcomeApplied:
+		return true
+	case DeadLetterOutcomeDuplicate:
+		return true
+	case DeadLetterOutcomeKept:
+		return true
+	case DeadLetterOutcomePurged:
+		return true
+	case DeadLetterOutcomeRefused:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for EventObject.
 const (
 	EventObjectJob    EventObject = "job"
@@ -72,35 +102,36 @@ func (e EventObject) Valid() bool {
 
 // Defines values for EventType.
 const (
-	EventTypeJobAccepted        EventType = "job.accepted"
-	EventTypeJobAdvanced        EventType = "job.advanced"
-	EventTypeJobCancelled       EventType = "job.cancelled"
-	EventTypeJobCancelling      EventType = "job.cancelling"
-	EventTypeJobDispatching     EventType = "job.dispatching"
-	EventTypeJobFailedFinal     EventType = "job.failed_final"
-	EventTypeJobInProgress      EventType = "job.in_progress"
-	EventTypeJobPaused          EventType = "job.paused"
-	EventTypeJobPausing         EventType = "job.pausing"
-	EventTypeJobRescheduled     EventType = "job.rescheduled"
-	EventTypeJobSucceeded       EventType = "job.succeeded"
-	EventTypeOutboxDue          EventType = "outbox.due"
-	EventTypeOutboxFailedFinal  EventType = "outbox.failed_final"
-	EventTypeOutboxPending      EventType = "outbox.pending"
-	EventTypeOutboxRejected     EventType = "outbox.rejected"
-	EventTypeOutboxSent         EventType = "outbox.sent"
-	EventTypeOutboxTaken        EventType = "outbox.taken"
-	EventTypeStepAwaitingAck    EventType = "step.awaiting_ack"
-	EventTypeStepCancelled      EventType = "step.cancelled"
-	EventTypeStepCarried        EventType = "step.carried"
-	EventTypeStepClaimed        EventType = "step.claimed"
-	EventTypeStepDispatching    EventType = "step.dispatching"
-	EventTypeStepExtended       EventType = "step.extended"
-	EventTypeStepFailedFinal    EventType = "step.failed_final"
-	EventTypeStepFailedRetry    EventType = "step.failed_retry"
-	EventTypeStepInProgress     EventType = "step.in_progress"
-	EventTypeStepRefenced       EventType = "step.refenced"
-	EventTypeStepRetryRequested EventType = "step.retry_requested"
-	EventTypeStepSucceeded      EventType = "step.succeeded"
+	EventTypeJobAccepted          EventType = "job.accepted"
+	EventTypeJobAdvanced          EventType = "job.advanced"
+	EventTypeJobCancelled         EventType = "job.cancelled"
+	EventTypeJobCancelling        EventType = "job.cancelling"
+	EventTypeJobDispatching       EventType = "job.dispatching"
+	EventTypeJobFailedFinal       EventType = "job.failed_final"
+	EventTypeJobInProgress        EventType = "job.in_progress"
+	EventTypeJobPaused            EventType = "job.paused"
+	EventTypeJobPausing           EventType = "job.pausing"
+	EventTypeJobRescheduled       EventType = "job.rescheduled"
+	EventTypeJobSucceeded         EventType = "job.succeeded"
+	EventTypeOutboxDue            EventType = "outbox.due"
+	EventTypeOutboxFailedFinal    EventType = "outbox.failed_final"
+	EventTypeOutboxPending        EventType = "outbox.pending"
+	EventTypeOutboxRejected       EventType = "outbox.rejected"
+	EventTypeOutboxSent           EventType = "outbox.sent"
+	EventTypeOutboxTaken          EventType = "outbox.taken"
+	EventTypeStepAwaitingAck      EventType = "step.awaiting_ack"
+	EventTypeStepCallbackRejected EventType = "step.callback_rejected"
+	EventTypeStepCancelled        EventType = "step.cancelled"
+	EventTypeStepCarried          EventType = "step.carried"
+	EventTypeStepClaimed          EventType = "step.claimed"
+	EventTypeStepDispatching      EventType = "step.dispatching"
+	EventTypeStepExtended         EventType = "step.extended"
+	EventTypeStepFailedFinal      EventType = "step.failed_final"
+	EventTypeStepFailedRetry      EventType = "step.failed_retry"
+	EventTypeStepInProgress       EventType = "step.in_progress"
+	EventTypeStepRefenced         EventType = "step.refenced"
+	EventTypeStepRetryRequested   EventType = "step.retry_requested"
+	EventTypeStepSucceeded        EventType = "step.succeeded"
 )
 
 // Valid indicates whether the value is a known member of the EventType enum.
@@ -141,6 +172,8 @@ func (e EventType) Valid() bool {
 	case EventTypeOutboxTaken:
 		return true
 	case EventTypeStepAwaitingAck:
+		return true
+	case EventTypeStepCallbackRejected:
 		return true
 	case EventTypeStepCancelled:
 		return true
@@ -558,7 +591,7 @@ type AckCallback struct {
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Timestamp When the sender sent it. Recorded, but no decision uses it.
+	// Timestamp When the sender sent it, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses it.
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Timestamp Time `json:"timestamp"`
@@ -608,9 +641,7 @@ type BatchItem struct {
 	// Example: corr-123
 	CorrelationID string `json:"correlation_id,omitempty,omitzero"`
 
-	// Error Why a request failed (RFC 9457).
-	//
-	// Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
+	// Error Why the command was refused.
 	Error *Problem `json:"error,omitempty"`
 
 	// JobID The job, if the command was accepted.
@@ -689,7 +720,7 @@ type CallbackIdentity struct {
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Timestamp When the sender sent it. Recorded, but no decision uses it.
+	// Timestamp When the sender sent it, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses it.
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Timestamp Time `json:"timestamp"`
@@ -740,7 +771,7 @@ type CallbackOutcome struct {
 	StepState StepState `json:"step_state"`
 }
 
-// ClaimRequest Which items a worker wants. If both lists are empty, any item matches.
+// ClaimRequest Which items a worker wants. Without both lists any item matches.
 //
 // Example: {"max":10,"owner":"worker-7","request_id":"3f1d2c","services":["ocr"],"wait_seconds":20}
 type ClaimRequest struct {
@@ -756,13 +787,15 @@ type ClaimRequest struct {
 	// Example: 10
 	Max int32 `json:"max,omitempty,omitzero"`
 
-	// Owner The worker.
+	// Owner The worker, without control characters and without blanks at the ends.
 	//
 	// Example: worker-7
 	Owner string `json:"owner"`
 
-	// RequestID The worker's name for this request, a new one for each request. A repeat gets
-	// the first answer. Remembered for each item (for claims, for each owner) for at
+	// RequestID The worker's name for this request, a new one for each request, without control
+	// characters and without blanks at the ends. A repeat gets the first answer; a claim
+	// under the name of another one, with other filters or rights or another `start`, is
+	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
 	// least as long as the lease.
 	//
 	//
@@ -784,7 +817,7 @@ type ClaimRequest struct {
 	// Example: ["OCR"]
 	StepTypes []string `json:"step_types,omitempty,omitzero"`
 
-	// WaitSeconds How long to wait for the first item; more than 60 is cut to 60.
+	// WaitSeconds How long to wait for the first item.
 	//
 	// Example: 20
 	WaitSeconds float64 `json:"wait_seconds,omitempty,omitzero"`
@@ -924,9 +957,111 @@ type ControlRequest struct {
 	Reason string `json:"reason,omitempty,omitzero"`
 }
 
+// DeadLetter A reply that could not be handled.
+type DeadLetter struct {
+	// Body At most 16 KiB of its body, as text. The value of `lease_id` is masked, as it
+	// is a capability.
+	//
+	//
+	// Example: {"type":"ACK","jobId":"0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77","lease_id":"(masked)"}
+	Body string `json:"body"`
+
+	// BodyTruncated Whether the body is longer than that.
+	//
+	// Example: false
+	BodyTruncated bool `json:"body_truncated"`
+
+	// DeadLetterID Its lane and its number on the topic.
+	//
+	// Example: 3-1742
+	DeadLetterID string `json:"dead_letter_id"`
+
+	// Description The reason in a sentence.
+	//
+	// Example: There is no such job.
+	Description string `json:"description"`
+
+	// Lane The lane of its topic.
+	//
+	// Example: 3
+	Lane int `json:"lane"`
+
+	// MessageID Its message id; empty if it has none.
+	//
+	// Example: ocr-7-42
+	MessageID string `json:"message_id"`
+
+	// Reason Why it could not be handled; a problem's code, or the bus's own word.
+	//
+	// Example: job_not_found
+	Reason string `json:"reason"`
+
+	// SentAt When its topic got it.
+	//
+	// Example: 2026-01-27T10:02:00.000Z
+	SentAt Time `json:"sent_at"`
+
+	// Topic The topic that it was sent to.
+	//
+	// Example: global-bus-replies-p3
+	Topic string `json:"topic"`
+}
+
+// DeadLetterOutcome What became of a dead letter. `applied`: the ledger has it now; `duplicate`: it
+// had it already; `refused`: it is stale, contradictory or too late, and was deleted
+// without effect; `purged`: it was deleted; `kept`: it is still there; `absent`: it
+// is not there, or another process has it in hand.
+//
+// Example: applied
+type DeadLetterOutcome string
+
+// DeadLetterPage Dead letters.
+type DeadLetterPage struct {
+	// DeadLetters The dead letters.
+	DeadLetters []DeadLetter `json:"dead_letters"`
+
+	// NextPageToken For the next page; absent on the last.
+	//
+	// Example: MC0xNzQy
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+}
+
+// DeadLetterRequest Which dead letters: either `dead_letter_ids`, or `all`, which takes the first
+// 100. To go on after those that stay, name the ids. Neither or both are 400
+// `invalid_envelope`.
+//
+// Example: {"dead_letter_ids":["3-1742"]}
+type DeadLetterRequest struct {
+	// All The first 100.
+	//
+	// Example: true
+	All bool `json:"all,omitempty,omitzero"`
+
+	// DeadLetterIDs These dead letters.
+	//
+	// Example: ["3-1742"]
+	DeadLetterIDs []string `json:"dead_letter_ids,omitempty,omitzero"`
+
+	// Reason Why, for the log.
+	//
+	// Example: the job store was restored
+	Reason string `json:"reason,omitempty,omitzero"`
+}
+
+// DeadLetterResult What became of dead letters.
+type DeadLetterResult struct {
+	// Handled The dead letters asked for.
+	Handled []HandledDeadLetter `json:"handled"`
+
+	// More With `all`, whether there are others.
+	//
+	// Example: false
+	More bool `json:"more"`
+}
+
 // Directive What a platform service is told to do. Every field is present, null if unset.
 //
-// Example: {"attempt_no":1,"correlation_id":"corr-123","input_ref":{"uri":"s3://bucket/input.pdf"},"jobId":"0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77","lane":15,"lease_id":"9a7c1f0e5d3b4a29","mode":"DEFAULT","output_ref":{"uri":"s3://bucket/output.json"},"payload":{"language":"en"},"protocol_id":"doc_ingest_v1","routing_key_used":"tenant_a","service":"ocr","stepId":"ocr","step_type":"OCR","tenant_id":"tenant_a","traceparent":null,"type":"DIRECTIVE","workspace_ref":null}
+// Example: {"attempt_no":1,"correlation_id":"corr-123","input_ref":{"uri":"s3://bucket/input.pdf"},"jobId":"0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77","lane":15,"lease_expires_at":null,"lease_id":"9a7c1f0e5d3b4a29","mode":"DEFAULT","output_ref":{"uri":"s3://bucket/output.json"},"payload":{"language":"en"},"protocol_id":"doc_ingest_v1","routing_key_used":"tenant_a","service":"ocr","stepId":"ocr","step_type":"OCR","tenant_id":"tenant_a","traceparent":null,"type":"DIRECTIVE","workspace_ref":null}
 type Directive struct {
 	// AttemptNo The attempt; callbacks must carry it.
 	//
@@ -950,6 +1085,15 @@ type Directive struct {
 	//
 	// Example: 15
 	Lane int `json:"lane"`
+
+	// LeaseExpiresAt The earliest time at which the lease can end: an ACK before it is in time.
+	// A directive that had to wait for the bus has until its ACK timeout after
+	// the publish. Null with the pull queue, where the item's `lease.expires_at`
+	// says it.
+	//
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	LeaseExpiresAt *Time `json:"lease_expires_at"`
 
 	// LeaseID The capability to report on the attempt; callbacks must carry it.
 	// Left out if a directive is only shown.
@@ -1022,7 +1166,8 @@ type Directive struct {
 type DirectiveBytes = json.RawMessage
 
 // Event One entry of a job's history. All entries of one `rev` belong to one
-// change.
+// change, but for those of type `step.callback_rejected`, which changed nothing:
+// they have the `rev` of the job at that time, and follow its change.
 type Event struct {
 	// Actor Who caused it.
 	//
@@ -1046,6 +1191,11 @@ type Event struct {
 	//
 	// Example: 1
 	AttemptNo int `json:"attempt_no,omitempty,omitzero"`
+
+	// Callback What the sender of a callback says of its sending, by its own clock. It is
+	// recorded, and no decision uses it. On an event it is that of the callback that
+	// caused it, on a step that of the newest callback that counted.
+	Callback ReportedSending `json:"callback,omitempty,omitzero"`
 
 	// Cause The cause.
 	//
@@ -1163,6 +1313,33 @@ type FailureList struct {
 	Truncated bool `json:"truncated"`
 }
 
+// HandledDeadLetter A dead letter with its outcome.
+type HandledDeadLetter struct {
+	// Code Why it was refused or kept; a problem's code, or `unknown_type`.
+	//
+	// Example: stale_attempt
+	Code string `json:"code,omitempty,omitzero"`
+
+	// DeadLetterID The dead letter.
+	//
+	// Example: 3-1742
+	DeadLetterID string `json:"dead_letter_id"`
+
+	// Detail The same in a sentence.
+	//
+	// Example: The attempt is not the current one.
+	Detail string `json:"detail,omitempty,omitzero"`
+
+	// Outcome What became of a dead letter. `applied`: the ledger has it now; `duplicate`: it
+	// had it already; `refused`: it is stale, contradictory or too late, and was deleted
+	// without effect; `purged`: it was deleted; `kept`: it is still there; `absent`: it
+	// is not there, or another process has it in hand.
+	//
+	//
+	// Example: applied
+	Outcome DeadLetterOutcome `json:"outcome"`
+}
+
 // Health The process is alive.
 type Health struct {
 	// Status Always ok.
@@ -1203,7 +1380,7 @@ type HeartbeatCallback struct {
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Timestamp When the sender sent it. Recorded, but no decision uses it.
+	// Timestamp When the sender sent it, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses it.
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Timestamp Time `json:"timestamp"`
@@ -1264,13 +1441,12 @@ type Job struct {
 	// Example: no ACK for attempt 4 by 2026-01-27T10:21:30.000Z
 	ErrorMessage string `json:"error_message,omitempty,omitzero"`
 
-	// FinalOutput A reference as a platform service reported it, kept as given. Opaque except
-	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// FinalOutput What the job produced: the last step's `output_ref` as its RESULT gave it,
+	// else its `result_ref`, else the job's `output_ref`.
 	//
 	//
-	// Example: {"uri":"s3://bucket/ocr.json"}
-	FinalOutput ReportedRef `json:"final_output,omitempty,omitzero"`
+	// Example: {"uri":"s3://bucket/output.json"}
+	FinalOutput json.RawMessage `json:"final_output,omitempty,omitzero"`
 
 	// IdempotencyHash SHA-256 of the command's canonical JSON, in hex.
 	//
@@ -1290,7 +1466,7 @@ type Job struct {
 	// Example: {"uri":"s3://bucket/input.pdf"}
 	InputRef Ref `json:"input_ref"`
 
-	// JobID The job's id, a UUID of version 7.
+	// JobID The job's id, a UUID of version 7, on Azure of version 8.
 	//
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
@@ -1430,7 +1606,7 @@ type OutboxRetryRequest struct {
 	// JobID Only rows of this job.
 	//
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
-	JobID string `json:"jobId,omitempty,omitzero"`
+	JobID *string `json:"jobId,omitempty"`
 
 	// Lane Only rows of this lane.
 	//
@@ -1455,7 +1631,7 @@ type OutboxRetryRequest struct {
 	// TenantID Only rows of this tenant.
 	//
 	// Example: tenant_a
-	TenantID string `json:"tenant_id,omitempty,omitzero"`
+	TenantID *string `json:"tenant_id,omitempty"`
 }
 
 // OutboxRetryResult What an operator's retry found and changed.
@@ -1570,9 +1746,9 @@ type Outcome string
 
 // Pause A pause of one scope.
 type Pause struct {
-	// Actor Who paused it.
+	// Actor The name of the caller who paused it; `system` if it was the setting at the start.
 	//
-	// Example: operator
+	// Example: alice
 	Actor string `json:"actor"`
 
 	// CreatedAt When the pause began.
@@ -1633,6 +1809,14 @@ type PauseRequest struct {
 	//
 	// Example: true
 	All bool `json:"all,omitempty,omitzero"`
+
+	// AllowUnknown Also accept a `protocol_id` that this process has no file of, such as that of
+	// a removed protocol whose jobs are in flight, and a `lane` that it does not
+	// use. Otherwise either is 400 `invalid_envelope`.
+	//
+	//
+	// Example: false
+	AllowUnknown bool `json:"allow_unknown,omitempty,omitzero"`
 
 	// Lane Directives of this lane.
 	//
@@ -1788,6 +1972,85 @@ type Readiness struct {
 // Example: {"uri":"s3://bucket/input.pdf"}
 type Ref = json.RawMessage
 
+// RejectedCallback A callback that was refused, with its repeats.
+type RejectedCallback struct {
+	// AttemptNo The attempt that it named, which may never have existed.
+	//
+	// Example: 1
+	AttemptNo int `json:"attempt_no"`
+
+	// Callback What the sender of a callback says of its sending, by its own clock. It is
+	// recorded, and no decision uses it. On an event it is that of the callback that
+	// caused it, on a step that of the newest callback that counted.
+	Callback ReportedSending `json:"callback,omitempty,omitzero"`
+
+	// Caller The sender as far as it is known, or the reply topic.
+	//
+	// Example: ocr-workers
+	Caller string `json:"caller,omitempty,omitzero"`
+
+	// Cause The code with which it was refused.
+	//
+	// Example: stale_attempt
+	Cause string `json:"cause"`
+
+	// Count How often it came.
+	//
+	// Example: 3
+	Count int64 `json:"count"`
+
+	// FirstAt When the first came, by the clock of the server.
+	//
+	// Example: 2026-01-27T10:17:01.250Z
+	FirstAt Time `json:"first_at"`
+
+	// LastAt When the newest came.
+	//
+	// Example: 2026-01-27T10:17:04.250Z
+	LastAt Time `json:"last_at"`
+
+	// LeaseDigest Stands for the `lease_id` that it carried; it authorizes nothing.
+	//
+	// Example: 2c26b46b68ffc68ff99b453c
+	LeaseDigest string `json:"lease_digest"`
+
+	// RequestID The `X-Request-Id` of the newest.
+	//
+	// Example: req-42
+	RequestID string `json:"request_id,omitempty,omitzero"`
+
+	// Rev The job's revision when the first was recorded.
+	//
+	// Example: 7
+	Rev int64 `json:"rev"`
+
+	// Status How the attempt ended.
+	//
+	// Example: SUCCEEDED
+	Status ResultStatus `json:"status,omitempty,omitzero"`
+
+	// StepID The step that it named.
+	//
+	// Example: ocr
+	StepID string `json:"stepId"`
+
+	// Type The kind of callback.
+	//
+	// Example: RESULT
+	Type string `json:"type"`
+}
+
+// RejectedCallbacks The callbacks of a job that were refused.
+type RejectedCallbacks struct {
+	// More Callbacks that were refused beyond the bounds of this list.
+	//
+	// Example: 0
+	More int64 `json:"more"`
+
+	// Rejected In the order in which they were recorded.
+	Rejected []RejectedCallback `json:"rejected"`
+}
+
 // ReportedError Why an attempt failed, kept as given.
 type ReportedError struct {
 	// Code For machines.
@@ -1808,8 +2071,25 @@ type ReportedError struct {
 // Example: {"uri":"s3://bucket/ocr.json"}
 type ReportedRef = json.RawMessage
 
-// RequestID The worker's name for this request, a new one for each request. A repeat gets
-// the first answer. Remembered for each item (for claims, for each owner) for at
+// ReportedSending What the sender of a callback says of its sending, by its own clock. It is
+// recorded, and no decision uses it. On an event it is that of the callback that
+// caused it, on a step that of the newest callback that counted.
+type ReportedSending struct {
+	// CorrelationID The callback's `correlation_id`.
+	//
+	// Example: corr-123
+	CorrelationID string `json:"correlation_id,omitempty,omitzero"`
+
+	// Timestamp The callback's `timestamp`.
+	//
+	// Example: 2026-01-27T10:02:00.000Z
+	Timestamp string `json:"timestamp,omitempty,omitzero"`
+}
+
+// RequestID The worker's name for this request, a new one for each request, without control
+// characters and without blanks at the ends. A repeat gets the first answer; a claim
+// under the name of another one, with other filters or rights or another `start`, is
+// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
 // least as long as the lease.
 //
 // Example: 3f1d2c
@@ -1894,7 +2174,7 @@ type ResultCallback struct {
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Timestamp When the sender sent it. Recorded, but no decision uses it.
+	// Timestamp When the sender sent it, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses it.
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Timestamp Time `json:"timestamp"`
@@ -2045,7 +2325,7 @@ type RetryRequest struct {
 	// ErrorCode Only jobs that failed with this code.
 	//
 	// Example: ack_timeout
-	ErrorCode string `json:"error_code,omitempty,omitzero"`
+	ErrorCode *string `json:"error_code,omitempty"`
 
 	// From Where a rerun starts, from the failed step or from the first one.
 	//
@@ -2075,17 +2355,17 @@ type RetryRequest struct {
 	// RequestType Only jobs of this request type.
 	//
 	// Example: doc.ingest
-	RequestType string `json:"request_type,omitempty,omitzero"`
+	RequestType *string `json:"request_type,omitempty"`
 
 	// StepType Only jobs that failed at a step of this type.
 	//
 	// Example: OCR
-	StepType string `json:"step_type,omitempty,omitzero"`
+	StepType *string `json:"step_type,omitempty"`
 
 	// TenantID Only jobs of this tenant.
 	//
 	// Example: tenant_a
-	TenantID string `json:"tenant_id,omitempty,omitzero"`
+	TenantID *string `json:"tenant_id,omitempty"`
 }
 
 // Step A step of a job.
@@ -2127,6 +2407,11 @@ type Step struct {
 	//
 	// Example: 15
 	Lane int `json:"lane"`
+
+	// LastCallback What the sender of a callback says of its sending, by its own clock. It is
+	// recorded, and no decision uses it. On an event it is that of the callback that
+	// caused it, on a step that of the newest callback that counted.
+	LastCallback ReportedSending `json:"last_callback,omitempty,omitzero"`
 
 	// LastErrorCode Why the latest failed attempt failed.
 	//
@@ -2342,7 +2627,10 @@ type Webhook struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// LastError Why the last attempt failed.
+	// LastError Why the last attempt failed, or why a due one is put off without being counted,
+	// such as `circuit open` with what opened it. Circuits and the number of attempts
+	// under way are those of one tenant and one host.
+	//
 	//
 	// Example: the receiver answered 503
 	LastError string `json:"last_error,omitempty,omitzero"`
@@ -2422,8 +2710,10 @@ type WorkCompletion struct {
 	// Example: worker-7
 	Owner string `json:"owner"`
 
-	// RequestID The worker's name for this request, a new one for each request. A repeat gets
-	// the first answer. Remembered for each item (for claims, for each owner) for at
+	// RequestID The worker's name for this request, a new one for each request, without control
+	// characters and without blanks at the ends. A repeat gets the first answer; a claim
+	// under the name of another one, with other filters or rights or another `start`, is
+	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
 	// least as long as the lease.
 	//
 	//
@@ -2537,8 +2827,10 @@ type WorkFailure struct {
 	// Example: worker-7
 	Owner string `json:"owner"`
 
-	// RequestID The worker's name for this request, a new one for each request. A repeat gets
-	// the first answer. Remembered for each item (for claims, for each owner) for at
+	// RequestID The worker's name for this request, a new one for each request, without control
+	// characters and without blanks at the ends. A repeat gets the first answer; a claim
+	// under the name of another one, with other filters or rights or another `start`, is
+	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
 	// least as long as the lease.
 	//
 	//
@@ -2577,10 +2869,10 @@ type WorkItem struct {
 	// hold its `lease_id`.
 	Directive DirectiveBytes `json:"directive"`
 
-	// Error Why an attempt failed, kept as given.
+	// Error Why its attempt failed.
 	Error *ReportedError `json:"error,omitempty"`
 
-	// Lease How long its worker may keep an item.
+	// Lease How long its worker may keep it, in claimed and running.
 	Lease *WorkLease `json:"lease,omitempty"`
 
 	// Owner The worker that holds it, in claimed and running.
@@ -2588,7 +2880,7 @@ type WorkItem struct {
 	// Example: worker-7
 	Owner string `json:"owner,omitempty,omitzero"`
 
-	// Result The result or the error that the worker reported.
+	// Result What its worker reported, in succeeded.
 	Result *WorkResult `json:"result,omitempty"`
 
 	// Rev Counts its changes; goes into the next request's `expected_rev`.
@@ -2671,8 +2963,10 @@ type WorkVerb struct {
 	// Example: worker-7
 	Owner string `json:"owner"`
 
-	// RequestID The worker's name for this request, a new one for each request. A repeat gets
-	// the first answer. Remembered for each item (for claims, for each owner) for at
+	// RequestID The worker's name for this request, a new one for each request, without control
+	// characters and without blanks at the ends. A repeat gets the first answer; a claim
+	// under the name of another one, with other filters or rights or another `start`, is
+	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
 	// least as long as the lease.
 	//
 	//
@@ -2776,6 +3070,17 @@ type AdminWork = AdminWorkRequest
 
 // Control Why an operator or client cancels, pauses or resumes.
 type Control = ControlRequest
+
+// ListDeadLettersParams defines parameters for ListDeadLetters.
+type ListDeadLettersParams struct {
+	// Limit How many entries a page holds. Entries of one change are never split, so
+	// a page of a job's history may hold a few more.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken The `next_page_token` of the previous page. Opaque; any other value is 400
+	// `invalid_envelope`.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+}
 
 // ListFailuresParams defines parameters for ListFailures.
 type ListFailuresParams struct {
@@ -2935,6 +3240,12 @@ type ListWorkEventsParams struct {
 	// `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
+
+// PurgeDeadLettersJSONRequestBody defines body for PurgeDeadLetters for application/json ContentType.
+type PurgeDeadLettersJSONRequestBody = DeadLetterRequest
+
+// ReplayDeadLettersJSONRequestBody defines body for ReplayDeadLetters for application/json ContentType.
+type ReplayDeadLettersJSONRequestBody = DeadLetterRequest
 
 // RetryOutboxJSONRequestBody defines body for RetryOutbox for application/json ContentType.
 type RetryOutboxJSONRequestBody = OutboxRetryRequest
@@ -3113,6 +3424,54 @@ type ClientInterface interface {
 	// Corresponds with GET /readyz (the `GetReadiness` operationId).
 	GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListDeadLetters List replies that could not be handled
+	//
+	// The dead letters of the reply topics, by lane and age, with their bodies. They
+	// stay as they are. 404 `not_found` if replies do not come over topics.
+	//
+	// Corresponds with GET /v1/admin/dead-letters (the `ListDeadLetters` operationId).
+	ListDeadLetters(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PurgeDeadLettersWithBody Delete dead letters
+	//
+	// Deletes dead letters without applying them.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/dead-letters:purge (the `PurgeDeadLetters` operationId).
+	PurgeDeadLettersWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PurgeDeadLetters Delete dead letters
+	//
+	// Deletes dead letters without applying them.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/dead-letters:purge (the `PurgeDeadLetters` operationId).
+	PurgeDeadLetters(ctx context.Context, body PurgeDeadLettersJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReplayDeadLettersWithBody Handle dead letters again
+	//
+	// Applies each reply as if it came now. One that the ledger has or will never take
+	// is deleted; another stays, with the cause. A callback counts at most once, so
+	// repeating the request is safe.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/dead-letters:replay (the `ReplayDeadLetters` operationId).
+	ReplayDeadLettersWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReplayDeadLetters Handle dead letters again
+	//
+	// Applies each reply as if it came now. One that the ledger has or will never take
+	// is deleted; another stays, with the cause. A callback counts at most once, so
+	// repeating the request is safe.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/dead-letters:replay (the `ReplayDeadLetters` operationId).
+	ReplayDeadLetters(ctx context.Context, body ReplayDeadLettersJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListFailures Read the failed jobs in groups
 	//
 	// Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
@@ -3124,8 +3483,10 @@ type ClientInterface interface {
 
 	// ListOutbox List outbox rows
 	//
-	// The rows of the active attempts of live jobs. A page may hold fewer rows than
-	// asked for and still have a next one.
+	// The rows of the latest attempts: of live jobs first, then of jobs that have
+	// ended and were accepted in the last three months. A page may hold fewer rows
+	// than asked for and still have a next one, and a job that ends in between may
+	// come twice.
 	//
 	// Corresponds with GET /v1/admin/outbox (the `ListOutbox` operationId).
 	ListOutbox(ctx context.Context, params *ListOutboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3266,7 +3627,8 @@ type ClientInterface interface {
 
 	// ListWebhooks List webhooks that were not delivered
 	//
-	// Webhooks whose attempts are exhausted, or that were refused, newest first.
+	// Webhooks whose attempts are exhausted, that were refused, or whose receiver
+	// answered 410, newest first.
 	//
 	// Corresponds with GET /v1/admin/webhooks (the `ListWebhooks` operationId).
 	ListWebhooks(ctx context.Context, params *ListWebhooksParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3419,7 +3781,8 @@ type ClientInterface interface {
 	//
 	// Each command is accepted or refused independently, in any order. Its result,
 	// at the same index, has the status and the body that `POST /v1/commands`
-	// would have given.
+	// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
+	// `invalid_envelope`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3430,7 +3793,8 @@ type ClientInterface interface {
 	//
 	// Each command is accepted or refused independently, in any order. Its result,
 	// at the same index, has the status and the body that `POST /v1/commands`
-	// would have given.
+	// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
+	// `invalid_envelope`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3442,8 +3806,10 @@ type ClientInterface interface {
 	// Newest first, by the time of acceptance. Each job is read when it is listed, so
 	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
 	// few jobs match, a page may hold fewer than asked for and still have a next one:
-	// continue until there is no `next_page_token`. The last three months are listed
-	// unless `created_after` says otherwise.
+	// continue until there is no `next_page_token`. A page is empty and has a next one
+	// only if 50,000 jobs were read for it, or 10 seconds have passed, without a match.
+	// Jobs in a state that is not final are found however old they are; otherwise the
+	// last three months are listed unless `created_after` says otherwise.
 	//
 	// Corresponds with GET /v1/jobs (the `ListJobs` operationId).
 	ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3460,10 +3826,21 @@ type ClientInterface interface {
 	// its `type`, `data` the entry. The stream ends when the job ends, the server
 	// shuts down, or another caller gets its slot; a comment about every 15 s
 	// keeps it open, also while the store is unavailable. A client that reconnects
-	// with `Last-Event-ID` continues after that entry.
+	// with `Last-Event-ID` continues after that entry; an id that the history does
+	// not have is 400 `invalid_envelope`.
 	//
 	// Corresponds with GET /v1/jobs/{jobId}/events (the `ListJobEvents` operationId).
 	ListJobEvents(ctx context.Context, jobID JobID, params *ListJobEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListRejectedCallbacks List the callbacks of a job that were refused
+	//
+	// Callbacks that came late, carried a pair that was not current, or contradicted
+	// an earlier RESULT. They changed nothing. Repeats are one entry with a count. At
+	// most 16 of a step and 64 of a job are kept; `more` counts those beyond. A count
+	// may lack what came in the second before a crash of the server.
+	//
+	// Corresponds with GET /v1/jobs/{jobId}/rejected (the `ListRejectedCallbacks` operationId).
+	ListRejectedCallbacks(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListJobSteps Read the steps of a job
 	//
@@ -3788,6 +4165,104 @@ func (c *Client) GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn
 	return c.Client.Do(req)
 }
 
+// ListDeadLetters List replies that could not be handled
+//
+// The dead letters of the reply topics, by lane and age, with their bodies. They
+// stay as they are. 404 `not_found` if replies do not come over topics.
+//
+// Corresponds with GET /v1/admin/dead-letters (the `ListDeadLetters` operationId).
+func (c *Client) ListDeadLetters(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListDeadLettersRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PurgeDeadLettersWithBody Delete dead letters
+//
+// Deletes dead letters without applying them.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/dead-letters:purge (the `PurgeDeadLetters` operationId).
+func (c *Client) PurgeDeadLettersWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPurgeDeadLettersRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PurgeDeadLetters Delete dead letters
+//
+// Deletes dead letters without applying them.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/dead-letters:purge (the `PurgeDeadLetters` operationId).
+func (c *Client) PurgeDeadLetters(ctx context.Context, body PurgeDeadLettersJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPurgeDeadLettersRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReplayDeadLettersWithBody Handle dead letters again
+//
+// Applies each reply as if it came now. One that the ledger has or will never take
+// is deleted; another stays, with the cause. A callback counts at most once, so
+// repeating the request is safe.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/dead-letters:replay (the `ReplayDeadLetters` operationId).
+func (c *Client) ReplayDeadLettersWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReplayDeadLettersRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReplayDeadLetters Handle dead letters again
+//
+// Applies each reply as if it came now. One that the ledger has or will never take
+// is deleted; another stays, with the cause. A callback counts at most once, so
+// repeating the request is safe.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/dead-letters:replay (the `ReplayDeadLetters` operationId).
+func (c *Client) ReplayDeadLetters(ctx context.Context, body ReplayDeadLettersJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReplayDeadLettersRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListFailures Read the failed jobs in groups
 //
 // Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
@@ -3809,8 +4284,10 @@ func (c *Client) ListFailures(ctx context.Context, params *ListFailuresParams, r
 
 // ListOutbox List outbox rows
 //
-// The rows of the active attempts of live jobs. A page may hold fewer rows than
-// asked for and still have a next one.
+// The rows of the latest attempts: of live jobs first, then of jobs that have
+// ended and were accepted in the last three months. A page may hold fewer rows
+// than asked for and still have a next one, and a job that ends in between may
+// come twice.
 //
 // Corresponds with GET /v1/admin/outbox (the `ListOutbox` operationId).
 func (c *Client) ListOutbox(ctx context.Context, params *ListOutboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4091,7 +4568,8 @@ func (c *Client) ListStuck(ctx context.Context, reqEditors ...RequestEditorFn) (
 
 // ListWebhooks List webhooks that were not delivered
 //
-// Webhooks whose attempts are exhausted, or that were refused, newest first.
+// Webhooks whose attempts are exhausted, that were refused, or whose receiver
+// answered 410, newest first.
 //
 // Corresponds with GET /v1/admin/webhooks (the `ListWebhooks` operationId).
 func (c *Client) ListWebhooks(ctx context.Context, params *ListWebhooksParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4394,7 +4872,8 @@ func (c *Client) SubmitCommand(ctx context.Context, params *SubmitCommandParams,
 //
 // Each command is accepted or refused independently, in any order. Its result,
 // at the same index, has the status and the body that `POST /v1/commands`
-// would have given.
+// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
+// `invalid_envelope`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4415,7 +4894,8 @@ func (c *Client) SubmitBatchWithBody(ctx context.Context, contentType string, bo
 //
 // Each command is accepted or refused independently, in any order. Its result,
 // at the same index, has the status and the body that `POST /v1/commands`
-// would have given.
+// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
+// `invalid_envelope`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4437,8 +4917,10 @@ func (c *Client) SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBod
 // Newest first, by the time of acceptance. Each job is read when it is listed, so
 // it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
 // few jobs match, a page may hold fewer than asked for and still have a next one:
-// continue until there is no `next_page_token`. The last three months are listed
-// unless `created_after` says otherwise.
+// continue until there is no `next_page_token`. A page is empty and has a next one
+// only if 50,000 jobs were read for it, or 10 seconds have passed, without a match.
+// Jobs in a state that is not final are found however old they are; otherwise the
+// last three months are listed unless `created_after` says otherwise.
 //
 // Corresponds with GET /v1/jobs (the `ListJobs` operationId).
 func (c *Client) ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4475,11 +4957,32 @@ func (c *Client) GetJob(ctx context.Context, jobID JobID, params *GetJobParams, 
 // its `type`, `data` the entry. The stream ends when the job ends, the server
 // shuts down, or another caller gets its slot; a comment about every 15 s
 // keeps it open, also while the store is unavailable. A client that reconnects
-// with `Last-Event-ID` continues after that entry.
+// with `Last-Event-ID` continues after that entry; an id that the history does
+// not have is 400 `invalid_envelope`.
 //
 // Corresponds with GET /v1/jobs/{jobId}/events (the `ListJobEvents` operationId).
 func (c *Client) ListJobEvents(ctx context.Context, jobID JobID, params *ListJobEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListJobEventsRequest(c.Server, jobID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListRejectedCallbacks List the callbacks of a job that were refused
+//
+// Callbacks that came late, carried a pair that was not current, or contradicted
+// an earlier RESULT. They changed nothing. Repeats are one entry with a count. At
+// most 16 of a step and 64 of a job are kept; `more` counts those beyond. A count
+// may lack what came in the second before a crash of the server.
+//
+// Corresponds with GET /v1/jobs/{jobId}/rejected (the `ListRejectedCallbacks` operationId).
+func (c *Client) ListRejectedCallbacks(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListRejectedCallbacksRequest(c.Server, jobID)
 	if err != nil {
 		return nil, err
 	}
@@ -5109,6 +5612,152 @@ func NewGetReadinessRequest(server string) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewListDeadLettersRequest constructs an http.Request for the ListDeadLetters method
+func NewListDeadLettersRequest(server string, params *ListDeadLettersParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/dead-letters")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewPurgeDeadLettersRequest calls the generic PurgeDeadLetters builder with application/json body
+func NewPurgeDeadLettersRequest(server string, body PurgeDeadLettersJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPurgeDeadLettersRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewPurgeDeadLettersRequestWithBody constructs an http.Request for the PurgeDeadLetters method, with any body, and a specified content type
+func NewPurgeDeadLettersRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/dead-letters:purge")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewReplayDeadLettersRequest calls the generic ReplayDeadLetters builder with application/json body
+func NewReplayDeadLettersRequest(server string, body ReplayDeadLettersJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewReplayDeadLettersRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewReplayDeadLettersRequestWithBody constructs an http.Request for the ReplayDeadLetters method, with any body, and a specified content type
+func NewReplayDeadLettersRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/dead-letters:replay")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -6393,6 +7042,40 @@ func NewListJobEventsRequest(server string, jobID JobID, params *ListJobEventsPa
 	return req, nil
 }
 
+// NewListRejectedCallbacksRequest constructs an http.Request for the ListRejectedCallbacks method
+func NewListRejectedCallbacksRequest(server string, jobID JobID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "jobId", jobID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/jobs/%s/rejected", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListJobStepsRequest constructs an http.Request for the ListJobSteps method
 func NewListJobStepsRequest(server string, jobID JobID) (*http.Request, error) {
 	var err error
@@ -7165,6 +7848,56 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /readyz (the `GetReadiness` operationId).
 	GetReadinessWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetReadinessResponse, error)
 
+	// ListDeadLettersWithResponse List replies that could not be handled
+	//
+	// The dead letters of the reply topics, by lane and age, with their bodies. They
+	// stay as they are. 404 `not_found` if replies do not come over topics.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/dead-letters (the `ListDeadLetters` operationId).
+	ListDeadLettersWithResponse(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*ListDeadLettersResponse, error)
+
+	// PurgeDeadLettersWithBodyWithResponse Delete dead letters
+	//
+	// Deletes dead letters without applying them.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/dead-letters:purge (the `PurgeDeadLetters` operationId).
+	PurgeDeadLettersWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PurgeDeadLettersResponse, error)
+
+	// PurgeDeadLettersWithResponse Delete dead letters
+	//
+	// Deletes dead letters without applying them.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/dead-letters:purge (the `PurgeDeadLetters` operationId).
+	PurgeDeadLettersWithResponse(ctx context.Context, body PurgeDeadLettersJSONRequestBody, reqEditors ...RequestEditorFn) (*PurgeDeadLettersResponse, error)
+
+	// ReplayDeadLettersWithBodyWithResponse Handle dead letters again
+	//
+	// Applies each reply as if it came now. One that the ledger has or will never take
+	// is deleted; another stays, with the cause. A callback counts at most once, so
+	// repeating the request is safe.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/dead-letters:replay (the `ReplayDeadLetters` operationId).
+	ReplayDeadLettersWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReplayDeadLettersResponse, error)
+
+	// ReplayDeadLettersWithResponse Handle dead letters again
+	//
+	// Applies each reply as if it came now. One that the ledger has or will never take
+	// is deleted; another stays, with the cause. A callback counts at most once, so
+	// repeating the request is safe.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/dead-letters:replay (the `ReplayDeadLetters` operationId).
+	ReplayDeadLettersWithResponse(ctx context.Context, body ReplayDeadLettersJSONRequestBody, reqEditors ...RequestEditorFn) (*ReplayDeadLettersResponse, error)
+
 	// ListFailuresWithResponse Read the failed jobs in groups
 	//
 	// Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
@@ -7178,8 +7911,10 @@ type ClientWithResponsesInterface interface {
 
 	// ListOutboxWithResponse List outbox rows
 	//
-	// The rows of the active attempts of live jobs. A page may hold fewer rows than
-	// asked for and still have a next one.
+	// The rows of the latest attempts: of live jobs first, then of jobs that have
+	// ended and were accepted in the last three months. A page may hold fewer rows
+	// than asked for and still have a next one, and a job that ends in between may
+	// come twice.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7328,7 +8063,8 @@ type ClientWithResponsesInterface interface {
 
 	// ListWebhooksWithResponse List webhooks that were not delivered
 	//
-	// Webhooks whose attempts are exhausted, or that were refused, newest first.
+	// Webhooks whose attempts are exhausted, that were refused, or whose receiver
+	// answered 410, newest first.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7483,7 +8219,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// Each command is accepted or refused independently, in any order. Its result,
 	// at the same index, has the status and the body that `POST /v1/commands`
-	// would have given.
+	// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
+	// `invalid_envelope`.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7494,7 +8231,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// Each command is accepted or refused independently, in any order. Its result,
 	// at the same index, has the status and the body that `POST /v1/commands`
-	// would have given.
+	// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
+	// `invalid_envelope`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7506,8 +8244,10 @@ type ClientWithResponsesInterface interface {
 	// Newest first, by the time of acceptance. Each job is read when it is listed, so
 	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
 	// few jobs match, a page may hold fewer than asked for and still have a next one:
-	// continue until there is no `next_page_token`. The last three months are listed
-	// unless `created_after` says otherwise.
+	// continue until there is no `next_page_token`. A page is empty and has a next one
+	// only if 50,000 jobs were read for it, or 10 seconds have passed, without a match.
+	// Jobs in a state that is not final are found however old they are; otherwise the
+	// last three months are listed unless `created_after` says otherwise.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7528,12 +8268,25 @@ type ClientWithResponsesInterface interface {
 	// its `type`, `data` the entry. The stream ends when the job ends, the server
 	// shuts down, or another caller gets its slot; a comment about every 15 s
 	// keeps it open, also while the store is unavailable. A client that reconnects
-	// with `Last-Event-ID` continues after that entry.
+	// with `Last-Event-ID` continues after that entry; an id that the history does
+	// not have is 400 `invalid_envelope`.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/jobs/{jobId}/events (the `ListJobEvents` operationId).
 	ListJobEventsWithResponse(ctx context.Context, jobID JobID, params *ListJobEventsParams, reqEditors ...RequestEditorFn) (*ListJobEventsResponse, error)
+
+	// ListRejectedCallbacksWithResponse List the callbacks of a job that were refused
+	//
+	// Callbacks that came late, carried a pair that was not current, or contradicted
+	// an earlier RESULT. They changed nothing. Repeats are one entry with a count. At
+	// most 16 of a step and 64 of a job are kept; `more` counts those beyond. A count
+	// may lack what came in the second before a crash of the server.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/jobs/{jobId}/rejected (the `ListRejectedCallbacks` operationId).
+	ListRejectedCallbacksWithResponse(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*ListRejectedCallbacksResponse, error)
 
 	// ListJobStepsWithResponse Read the steps of a job
 	//
@@ -7934,6 +8687,188 @@ func (r GetReadinessResponse) Status() string {
 
 // StatusCode returns HTTPResponse.StatusCode
 func (r GetReadinessResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListDeadLettersResponse401Headers the declared response headers of an HTTP 401 response for ListDeadLetters
+type ListDeadLettersResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListDeadLettersResponse429Headers the declared response headers of an HTTP 429 response for ListDeadLetters
+type ListDeadLettersResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListDeadLettersResponse503Headers the declared response headers of an HTTP 503 response for ListDeadLetters
+type ListDeadLettersResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListDeadLettersResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DeadLetterPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListDeadLettersResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListDeadLettersResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListDeadLettersResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListDeadLettersResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListDeadLettersResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// PurgeDeadLettersResponse401Headers the declared response headers of an HTTP 401 response for PurgeDeadLetters
+type PurgeDeadLettersResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// PurgeDeadLettersResponse429Headers the declared response headers of an HTTP 429 response for PurgeDeadLetters
+type PurgeDeadLettersResponse429Headers struct {
+	RetryAfter int32
+}
+
+// PurgeDeadLettersResponse503Headers the declared response headers of an HTTP 503 response for PurgeDeadLetters
+type PurgeDeadLettersResponse503Headers struct {
+	RetryAfter int32
+}
+
+type PurgeDeadLettersResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DeadLetterResult
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *PurgeDeadLettersResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *PurgeDeadLettersResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *PurgeDeadLettersResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r PurgeDeadLettersResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PurgeDeadLettersResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ReplayDeadLettersResponse401Headers the declared response headers of an HTTP 401 response for ReplayDeadLetters
+type ReplayDeadLettersResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ReplayDeadLettersResponse429Headers the declared response headers of an HTTP 429 response for ReplayDeadLetters
+type ReplayDeadLettersResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ReplayDeadLettersResponse503Headers the declared response headers of an HTTP 503 response for ReplayDeadLetters
+type ReplayDeadLettersResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ReplayDeadLettersResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DeadLetterResult
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ReplayDeadLettersResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ReplayDeadLettersResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ReplayDeadLettersResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ReplayDeadLettersResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReplayDeadLettersResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -9273,6 +10208,64 @@ func (r ListJobEventsResponse) StatusCode() int {
 	return 0
 }
 
+// ListRejectedCallbacksResponse401Headers the declared response headers of an HTTP 401 response for ListRejectedCallbacks
+type ListRejectedCallbacksResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListRejectedCallbacksResponse429Headers the declared response headers of an HTTP 429 response for ListRejectedCallbacks
+type ListRejectedCallbacksResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListRejectedCallbacksResponse503Headers the declared response headers of an HTTP 503 response for ListRejectedCallbacks
+type ListRejectedCallbacksResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListRejectedCallbacksResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RejectedCallbacks
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListRejectedCallbacksResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListRejectedCallbacksResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListRejectedCallbacksResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListRejectedCallbacksResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListRejectedCallbacksResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // ListJobStepsResponse401Headers the declared response headers of an HTTP 401 response for ListJobSteps
 type ListJobStepsResponse401Headers struct {
 	WWWAuthenticate string
@@ -10291,6 +11284,86 @@ func (c *ClientWithResponses) GetReadinessWithResponse(ctx context.Context, reqE
 	return ParseGetReadinessResponse(rsp)
 }
 
+// ListDeadLettersWithResponse List replies that could not be handled
+//
+// The dead letters of the reply topics, by lane and age, with their bodies. They
+// stay as they are. 404 `not_found` if replies do not come over topics.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/dead-letters (the `ListDeadLetters` operationId).
+func (c *ClientWithResponses) ListDeadLettersWithResponse(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*ListDeadLettersResponse, error) {
+	rsp, err := c.ListDeadLetters(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListDeadLettersResponse(rsp)
+}
+
+// PurgeDeadLettersWithBodyWithResponse Delete dead letters
+//
+// Deletes dead letters without applying them.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/dead-letters:purge (the `PurgeDeadLetters` operationId).
+func (c *ClientWithResponses) PurgeDeadLettersWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PurgeDeadLettersResponse, error) {
+	rsp, err := c.PurgeDeadLettersWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePurgeDeadLettersResponse(rsp)
+}
+
+// PurgeDeadLettersWithResponse Delete dead letters
+//
+// Deletes dead letters without applying them.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/dead-letters:purge (the `PurgeDeadLetters` operationId).
+func (c *ClientWithResponses) PurgeDeadLettersWithResponse(ctx context.Context, body PurgeDeadLettersJSONRequestBody, reqEditors ...RequestEditorFn) (*PurgeDeadLettersResponse, error) {
+	rsp, err := c.PurgeDeadLetters(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePurgeDeadLettersResponse(rsp)
+}
+
+// ReplayDeadLettersWithBodyWithResponse Handle dead letters again
+//
+// Applies each reply as if it came now. One that the ledger has or will never take
+// is deleted; another stays, with the cause. A callback counts at most once, so
+// repeating the request is safe.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/dead-letters:replay (the `ReplayDeadLetters` operationId).
+func (c *ClientWithResponses) ReplayDeadLettersWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReplayDeadLettersResponse, error) {
+	rsp, err := c.ReplayDeadLettersWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReplayDeadLettersResponse(rsp)
+}
+
+// ReplayDeadLettersWithResponse Handle dead letters again
+//
+// Applies each reply as if it came now. One that the ledger has or will never take
+// is deleted; another stays, with the cause. A callback counts at most once, so
+// repeating the request is safe.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/dead-letters:replay (the `ReplayDeadLetters` operationId).
+func (c *ClientWithResponses) ReplayDeadLettersWithResponse(ctx context.Context, body ReplayDeadLettersJSONRequestBody, reqEditors ...RequestEditorFn) (*ReplayDeadLettersResponse, error) {
+	rsp, err := c.ReplayDeadLetters(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReplayDeadLettersResponse(rsp)
+}
+
 // ListFailuresWithResponse Read the failed jobs in groups
 //
 // Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
@@ -10310,8 +11383,10 @@ func (c *ClientWithResponses) ListFailuresWithResponse(ctx context.Context, para
 
 // ListOutboxWithResponse List outbox rows
 //
-// The rows of the active attempts of live jobs. A page may hold fewer rows than
-// asked for and still have a next one.
+// The rows of the latest attempts: of live jobs first, then of jobs that have
+// ended and were accepted in the last three months. A page may hold fewer rows
+// than asked for and still have a next one, and a job that ends in between may
+// come twice.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -10544,7 +11619,8 @@ func (c *ClientWithResponses) ListStuckWithResponse(ctx context.Context, reqEdit
 
 // ListWebhooksWithResponse List webhooks that were not delivered
 //
-// Webhooks whose attempts are exhausted, or that were refused, newest first.
+// Webhooks whose attempts are exhausted, that were refused, or whose receiver
+// answered 410, newest first.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -10789,7 +11865,8 @@ func (c *ClientWithResponses) SubmitCommandWithResponse(ctx context.Context, par
 //
 // Each command is accepted or refused independently, in any order. Its result,
 // at the same index, has the status and the body that `POST /v1/commands`
-// would have given.
+// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
+// `invalid_envelope`.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10806,7 +11883,8 @@ func (c *ClientWithResponses) SubmitBatchWithBodyWithResponse(ctx context.Contex
 //
 // Each command is accepted or refused independently, in any order. Its result,
 // at the same index, has the status and the body that `POST /v1/commands`
-// would have given.
+// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
+// `invalid_envelope`.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10824,8 +11902,10 @@ func (c *ClientWithResponses) SubmitBatchWithResponse(ctx context.Context, body 
 // Newest first, by the time of acceptance. Each job is read when it is listed, so
 // it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
 // few jobs match, a page may hold fewer than asked for and still have a next one:
-// continue until there is no `next_page_token`. The last three months are listed
-// unless `created_after` says otherwise.
+// continue until there is no `next_page_token`. A page is empty and has a next one
+// only if 50,000 jobs were read for it, or 10 seconds have passed, without a match.
+// Jobs in a state that is not final are found however old they are; otherwise the
+// last three months are listed unless `created_after` says otherwise.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -10858,7 +11938,8 @@ func (c *ClientWithResponses) GetJobWithResponse(ctx context.Context, jobID JobI
 // its `type`, `data` the entry. The stream ends when the job ends, the server
 // shuts down, or another caller gets its slot; a comment about every 15 s
 // keeps it open, also while the store is unavailable. A client that reconnects
-// with `Last-Event-ID` continues after that entry.
+// with `Last-Event-ID` continues after that entry; an id that the history does
+// not have is 400 `invalid_envelope`.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -10869,6 +11950,24 @@ func (c *ClientWithResponses) ListJobEventsWithResponse(ctx context.Context, job
 		return nil, err
 	}
 	return ParseListJobEventsResponse(rsp)
+}
+
+// ListRejectedCallbacksWithResponse List the callbacks of a job that were refused
+//
+// Callbacks that came late, carried a pair that was not current, or contradicted
+// an earlier RESULT. They changed nothing. Repeats are one entry with a count. At
+// most 16 of a step and 64 of a job are kept; `more` counts those beyond. A count
+// may lack what came in the second before a crash of the server.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/jobs/{jobId}/rejected (the `ListRejectedCallbacks` operationId).
+func (c *ClientWithResponses) ListRejectedCallbacksWithResponse(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*ListRejectedCallbacksResponse, error) {
+	rsp, err := c.ListRejectedCallbacks(ctx, jobID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListRejectedCallbacksResponse(rsp)
 }
 
 // ListJobStepsWithResponse Read the steps of a job
@@ -11460,6 +12559,358 @@ func ParseGetReadinessResponse(rsp *http.Response) (*GetReadinessResponse, error
 	switch {
 	case rsp.StatusCode == 503:
 		var headers GetReadinessResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListDeadLettersResponse parses an HTTP response from a ListDeadLettersWithResponse call
+func ParseListDeadLettersResponse(rsp *http.Response) (*ListDeadLettersResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListDeadLettersResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DeadLetterPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListDeadLettersResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListDeadLettersResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListDeadLettersResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParsePurgeDeadLettersResponse parses an HTTP response from a PurgeDeadLettersWithResponse call
+func ParsePurgeDeadLettersResponse(rsp *http.Response) (*PurgeDeadLettersResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PurgeDeadLettersResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DeadLetterResult
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers PurgeDeadLettersResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers PurgeDeadLettersResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers PurgeDeadLettersResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseReplayDeadLettersResponse parses an HTTP response from a ReplayDeadLettersWithResponse call
+func ParseReplayDeadLettersResponse(rsp *http.Response) (*ReplayDeadLettersResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReplayDeadLettersResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DeadLetterResult
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ReplayDeadLettersResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ReplayDeadLettersResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ReplayDeadLettersResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int32
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
@@ -14037,6 +15488,114 @@ func ParseListJobEventsResponse(rsp *http.Response) (*ListJobEventsResponse, err
 	return response, nil
 }
 
+// ParseListRejectedCallbacksResponse parses an HTTP response from a ListRejectedCallbacksWithResponse call
+func ParseListRejectedCallbacksResponse(rsp *http.Response) (*ListRejectedCallbacksResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListRejectedCallbacksResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RejectedCallbacks
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListRejectedCallbacksResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListRejectedCallbacksResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListRejectedCallbacksResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseListJobStepsResponse parses an HTTP response from a ListJobStepsWithResponse call
 func ParseListJobStepsResponse(rsp *http.Response) (*ListJobStepsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -15904,6 +17463,15 @@ type ServerInterface interface {
 	// GetReadiness Check that the process is ready for requests
 	// (GET /readyz)
 	GetReadiness(w http.ResponseWriter, r *http.Request)
+	// ListDeadLetters List replies that could not be handled
+	// (GET /v1/admin/dead-letters)
+	ListDeadLetters(w http.ResponseWriter, r *http.Request, params ListDeadLettersParams)
+	// PurgeDeadLetters Delete dead letters
+	// (POST /v1/admin/dead-letters:purge)
+	PurgeDeadLetters(w http.ResponseWriter, r *http.Request)
+	// ReplayDeadLetters Handle dead letters again
+	// (POST /v1/admin/dead-letters:replay)
+	ReplayDeadLetters(w http.ResponseWriter, r *http.Request)
 	// ListFailures Read the failed jobs in groups
 	// (GET /v1/admin/failures)
 	ListFailures(w http.ResponseWriter, r *http.Request, params ListFailuresParams)
@@ -15970,6 +17538,9 @@ type ServerInterface interface {
 	// ListJobEvents Read the history of a job
 	// (GET /v1/jobs/{jobId}/events)
 	ListJobEvents(w http.ResponseWriter, r *http.Request, jobID JobID, params ListJobEventsParams)
+	// ListRejectedCallbacks List the callbacks of a job that were refused
+	// (GET /v1/jobs/{jobId}/rejected)
+	ListRejectedCallbacks(w http.ResponseWriter, r *http.Request, jobID JobID)
 	// ListJobSteps Read the steps of a job
 	// (GET /v1/jobs/{jobId}/steps)
 	ListJobSteps(w http.ResponseWriter, r *http.Request, jobID JobID)
@@ -16087,6 +17658,80 @@ func (siw *ServerInterfaceWrapper) GetReadiness(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetReadiness(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListDeadLetters operation middleware
+func (siw *ServerInterfaceWrapper) ListDeadLetters(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListDeadLettersParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListDeadLetters(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PurgeDeadLetters operation middleware
+func (siw *ServerInterfaceWrapper) PurgeDeadLetters(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PurgeDeadLetters(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ReplayDeadLetters operation middleware
+func (siw *ServerInterfaceWrapper) ReplayDeadLetters(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReplayDeadLetters(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -16952,6 +18597,32 @@ func (siw *ServerInterfaceWrapper) ListJobEvents(w http.ResponseWriter, r *http.
 	handler.ServeHTTP(w, r)
 }
 
+// ListRejectedCallbacks operation middleware
+func (siw *ServerInterfaceWrapper) ListRejectedCallbacks(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "jobId" -------------
+	var jobID JobID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "jobId", mux.Vars(r)["jobId"], &jobID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "jobId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListRejectedCallbacks(w, r, jobID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListJobSteps operation middleware
 func (siw *ServerInterfaceWrapper) ListJobSteps(w http.ResponseWriter, r *http.Request) {
 
@@ -17534,6 +19205,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}/events", wrapper.ListJobEvents).Methods(http.MethodGet)
 
+	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}/rejected", wrapper.ListRejectedCallbacks).Methods(http.MethodGet)
+
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}/webhooks", wrapper.ListJobWebhooks).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}", wrapper.GetJob).Methods(http.MethodGet)
@@ -17561,6 +19234,12 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/admin/webhooks/{webhookId}:replay", wrapper.ReplayWebhook).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/stuck", wrapper.ListStuck).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/dead-letters", wrapper.ListDeadLetters).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/dead-letters:replay", wrapper.ReplayDeadLetters).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/dead-letters:purge", wrapper.PurgeDeadLetters).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/work/{workId}:stall", wrapper.StallWork).Methods(http.MethodPost)
 

@@ -107,6 +107,31 @@ func TestLimitsOfACommandAreTheEnvelopes(t *testing.T) {
 	}
 }
 
+// The endpoints that the sources name: Option B, 4, and the canvas, Key API Endpoints.
+func TestTheDocumentHasTheEndpointsOfTheSources(t *testing.T) {
+	t.Parallel()
+	paths := document(t).Paths
+	for _, endpoint := range []string{
+		"POST /v1/commands", "POST /v1/orchestrate", "GET /v1/jobs/{jobId}", "GET /v1/jobs/{jobId}/steps",
+		"POST /v1/jobs/{jobId}:cancel", "POST /v1/jobs/{jobId}:pause", "POST /v1/jobs/{jobId}:resume",
+		"POST /v1/callbacks/ack", "POST /v1/callbacks/result", "POST /v1/admin/outbox/retry",
+	} {
+		method, path, _ := strings.Cut(endpoint, " ")
+		if item := paths.Value(path); item == nil || item.GetOperation(method) == nil {
+			t.Errorf("the document has no %s", endpoint)
+		}
+	}
+}
+
+func TestThePageOfTheDocumentIsTheCodes(t *testing.T) {
+	t.Parallel()
+	limit := document(t).Components.Parameters["Limit"].Value.Schema.Value
+	if limit.Default != float64(api.DefaultPage) || *limit.Max != api.MaxPage {
+		t.Errorf("the document says %v entries by default and at most %v, want %d and %d",
+			limit.Default, *limit.Max, api.DefaultPage, api.MaxPage)
+	}
+}
+
 func TestEveryOperationDocumentsItsFailures(t *testing.T) {
 	t.Parallel()
 	for path, item := range document(t).Paths.Map() {
@@ -141,7 +166,7 @@ func TestEveryFieldHasADescriptionAndAnExample(t *testing.T) {
 			if property.Value.Description == "" {
 				t.Errorf("%s.%s has no description", name, field)
 			}
-			composed := property.Value.Type.Is("array") || property.Ref != ""
+			composed := property.Value.Type.Is("array") || property.Ref != "" || len(property.Value.AllOf) > 0
 			if !composed && property.Value.Example == nil {
 				t.Errorf("%s.%s has no example", name, field)
 			}

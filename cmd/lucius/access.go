@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime"
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/auth"
@@ -31,6 +32,7 @@ func openAccess(ctx context.Context, cfg *config.Config, log *slog.Logger) (*acc
 			return nil, fmt.Errorf("LUCIUS_AUTH_FILE %s: %w", cfg.AuthFile, err)
 		}
 		credentials.File = a.tokens
+		warnIfExposed(ctx, log, "LUCIUS_AUTH_FILE", cfg.AuthFile)
 	}
 	if cfg.OIDCIssuer != "" {
 		credentials.Issuer, err = auth.NewIssuer(auth.IssuerConfig{
@@ -48,6 +50,7 @@ func openAccess(ctx context.Context, cfg *config.Config, log *slog.Logger) (*acc
 		if err != nil {
 			return nil, fmt.Errorf("LUCIUS_TLS_CERT, LUCIUS_TLS_KEY, LUCIUS_TLS_CLIENT_CA: %w", err)
 		}
+		warnIfExposed(ctx, log, "LUCIUS_TLS_KEY", cfg.TLSKey)
 	} else if auth.CheckListen(cfg.ListenAddr, false) != nil {
 		log.WarnContext(ctx, "tokens are taken without TLS: set LUCIUS_TLS_CERT, or have a proxy on this host speak it",
 			"listen_addr", cfg.ListenAddr)
@@ -59,6 +62,16 @@ func openAccess(ctx context.Context, cfg *config.Config, log *slog.Logger) (*acc
 		return nil, err
 	}
 	return a, a.openAudit(cfg.AuditLog)
+}
+
+// warnIfExposed warns of a file or folder that users who are neither its owner nor in its
+// group can read or change. Windows has no such permissions.
+func warnIfExposed(ctx context.Context, log *slog.Logger, setting, path string) {
+	info, err := os.Stat(path) //nolint:gosec // An operator names it.
+	if err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o007 != 0 {
+		log.WarnContext(ctx, "other users of this host have access: run chmod o-rwx on the path",
+			"setting", setting, "path", path, "mode", info.Mode().Perm().String())
+	}
 }
 
 // newLimiter returns nil for a rate of 0, which is no limit.

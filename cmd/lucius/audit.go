@@ -33,15 +33,11 @@ func (p *program) audit(ctx context.Context, args []string) (err error) {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("audit takes no argument, and was given %q", flags.Arg(0))
 	}
-	loaded, _, err := config.Load(nil, func(name string) (string, bool) {
-		switch {
-		case *dataDir != "" && name == "LUCIUS_STORAGE_BACKEND":
-			return config.BackendLocal, true
-		case *dataDir != "" && name == "LUCIUS_DATA_DIR":
-			return *dataDir, true
-		}
-		return p.lookup(name)
-	}, p.stderr)
+	var local []string
+	if *dataDir != "" {
+		local = []string{"--storage-backend", config.BackendLocal, "--data-dir", *dataDir}
+	}
+	loaded, _, err := config.Load(local, p.environment, p.stderr)
 	if err != nil {
 		return err
 	}
@@ -79,7 +75,7 @@ func runAudit(ctx context.Context, cfg *config.Config, options audit.Options) (r
 			return nil, fmt.Errorf("LUCIUS_DATA_DIR %s: %w", cfg.DataDir, err)
 		}
 	default:
-		opened, err := openStore(ctx, cfg, slog.New(slog.DiscardHandler))
+		opened, err := openStore(ctx, cfg, slog.New(slog.DiscardHandler), nil)
 		if err != nil {
 			return nil, err
 		}

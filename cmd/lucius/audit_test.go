@@ -27,10 +27,7 @@ func auditCommand(t *testing.T, args ...string) (stdout string, code int) {
 func auditIn(t *testing.T, variables map[string]string, args ...string) (stdout string, code int) {
 	t.Helper()
 	out, notes := &output{}, &output{}
-	p := &program{stdout: out, stderr: notes, lookup: func(name string) (string, bool) {
-		value, set := variables[name]
-		return value, set
-	}}
+	p := &program{stdout: out, stderr: notes, environment: entries(variables)}
 	err := p.run(context.WithoutCancel(t.Context()), append([]string{"audit"}, args...))
 	if err == nil {
 		return out.String(), 0
@@ -67,7 +64,7 @@ func finish(t *testing.T, s *server, jobID string) {
 func TestAudit_OfACleanFolder(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
-	s := serveOn(t, dir)
+	s := serveOn(t, dir, "--ack-timeout", "1m", "--lease-duration", "1m")
 	finish(t, s, s.submit(t))
 	if out, code := auditCommand(t, "--data-dir", dir); code != exitUnchecked || !strings.Contains(out, "in use by another process") {
 		t.Errorf("beside a server the audit ends with %d: %s", code, out)

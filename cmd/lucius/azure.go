@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,34 +16,35 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
-// azure checks what a server needs on Azure, and provision first creates what is missing.
+// azure checks what a server needs on Azure; provision first creates what is missing,
+// and emulator-config writes the configuration of Microsoft's emulator.
 func (p *program) azure(ctx context.Context, args []string) (err error) {
 	defer func() { err = checkError(err) }()
-	if len(args) == 0 || args[0] != "check" && args[0] != "provision" {
-		return errors.New("usage: lucius azure check, or lucius azure provision")
+	if len(args) > 0 && args[0] == "dead-letters" {
+		return p.deadLetters(ctx, args[1:])
 	}
-	loaded, flags, err := config.Load(args[1:], p.lookup, p.stderr)
+	if len(args) == 0 || !slices.Contains([]string{"check", "provision", "emulator-config"}, args[0]) {
+		return errors.New("usage: lucius azure check, lucius azure provision, lucius azure emulator-config, or lucius azure dead-letters")
+	}
+	loaded, flags, err := config.Load(args[1:], p.environment, p.stderr)
 	if err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("azure %s takes no argument, and was given %q", args[0], flags.Arg(0))
 	}
+	if args[0] == "emulator-config" {
+		return p.emulatorConfig(&loaded.Config)
+	}
 	needs, err := p.azureNeeds(&loaded.Config)
 	if err != nil {
 		return err
 	}
-	if args[0] == "provision" {
-		if err := needs.provision(ctx); err != nil {
-			return err
-		}
-	}
-	wrong, err := needs.checkTables(ctx)
-	if err != nil {
-		return err
-	}
-	more, err := needs.checkTopics(ctx)
-	if err != nil {
+	// The tables and the topics are independent: a fault of the ones does not hide the
+	// findings about the others.
+	wrong, failed := needs.doTables(ctx, args[0] == "provision")
+	more, alsoFailed := needs.doTopics(ctx, args[0] == "provision")
+	if err := errors.Join(failed, alsoFailed); err != nil {
 		return err
 	}
 	if wrong += more; wrong > 0 {
@@ -51,12 +53,28 @@ func (p *program) azure(ctx context.Context, args []string) (err error) {
 	return nil
 }
 
+// emulatorConfig prints the Config.json of Microsoft's Service Bus emulator.
+func (p *program) emulatorConfig(cfg *config.Config) error {
+	topics, err := topicsOf(cfg)
+	if err != nil {
+		return err
+	}
+	text, err := topics.EmulatorConfig()
+	if err != nil {
+		return err
+	}
+	_, err = p.stdout.Write(text)
+	return err
+}
+
 // azureNeeds is what a server needs on Azure: tables, topics, or both.
 type azureNeeds struct {
 	out    io.Writer
 	tables *aztablestore.Options // nil if the store is elsewhere
 	topics *topology.Topology    // nil if the bus is elsewhere
-	admin  topology.Admin
+	// admin manages the namespace. It is nil for an emulator whose management interface
+	// is not known.
+	admin topology.Admin
 	// namespace holds the topics, with the credential of a server.
 	namespace servicebus.Namespace
 }
@@ -69,17 +87,20 @@ func (p *program) azureNeeds(cfg *config.Config) (*azureNeeds, error) {
 		n.tables = &options
 	}
 	if cfg.Bus == config.BusServiceBus {
-		n.namespace, n.admin = namespaceOf(cfg), p.namespace
 		var err error
 		if n.topics, err = topicsOf(cfg); err != nil {
 			return nil, err
 		}
-		if n.admin == nil {
-			n.admin, err = topology.Open(topology.NamespaceOptions{
-				Connection: cfg.ServiceBus.Connection, Namespace: cfg.ServiceBus.Namespace,
-			})
+		n.namespace = namespaceOf(cfg)
+		bus := &cfg.ServiceBus
+		variable, connection := "LUCIUS_SERVICEBUS_ADMIN_CONNECTION", bus.AdminConnection
+		if connection == "" {
+			variable, connection = "LUCIUS_SERVICEBUS_CONNECTION", bus.Connection
+		}
+		if bus.AdminConnection != "" || !topology.Emulator(bus.Connection) {
+			n.admin, err = topology.Open(topology.NamespaceOptions{Connection: connection, Namespace: bus.Namespace})
 			if err != nil {
-				return nil, fmt.Errorf("LUCIUS_BUS %s: %w", cfg.Bus, err)
+				return nil, fmt.Errorf("%s: %w", variable, err)
 			}
 		}
 	}
@@ -100,16 +121,16 @@ func topicsOf(cfg *config.Config) (*topology.Topology, error) {
 	if err != nil {
 		return nil, fmt.Errorf("LUCIUS_PROTOCOLS_DIR %s: %w", cfg.ProtocolsDir, err)
 	}
-	var services []string
+	wanted := topology.Config{
+		TopicPrefix: cfg.TopicPrefix, Lanes: cfg.Lanes, MessageBytes: cfg.MaxPayloadBytes + directiveOverhead,
+	}
 	for _, known := range registry.Protocols() {
 		for i := range known.Steps {
-			services = append(services, known.Steps[i].Service)
+			step := &known.Steps[i]
+			wanted.Directives = append(wanted.Directives, topology.Directive{Service: step.Service, StepType: step.Type})
+			wanted.AckTimeout = max(wanted.AckTimeout, cmp.Or(step.Overrides.AckTimeout, cfg.AckTimeout))
+			wanted.Lease = max(wanted.Lease, cmp.Or(step.Overrides.Lease, cfg.Lease))
 		}
-	}
-	slices.Sort(services)
-	wanted := topology.Config{
-		TopicPrefix: cfg.TopicPrefix, Lanes: cfg.Lanes, Services: slices.Compact(services),
-		MessageBytes: cfg.MaxPayloadBytes + directiveOverhead,
 	}
 	if cfg.ServiceBus.Replies {
 		wanted.ReplyPrefix, wanted.ReplySubscription = cfg.ServiceBus.ReplyPrefix, cfg.ServiceBus.ReplySubscription
@@ -117,35 +138,24 @@ func topicsOf(cfg *config.Config) (*topology.Topology, error) {
 	return topology.New(wanted)
 }
 
-// provision creates what is missing, and changes nothing that exists.
-func (n *azureNeeds) provision(ctx context.Context) error {
-	if n.tables != nil {
-		store, err := aztablestore.Open(ctx, *n.tables) // It creates its tables.
-		if err == nil {
-			err = store.Close()
-		}
-		if err != nil {
-			return fmt.Errorf("create the tables: %w", err)
-		}
-	}
-	if n.topics == nil {
-		return nil
-	}
-	created, err := n.topics.Provision(ctx, n.admin)
-	for _, entity := range created {
-		fmt.Fprintln(n.out, "created:", entity)
-	}
-	return err
-}
-
-// checkTables reports the tables that a server cannot use.
-func (n *azureNeeds) checkTables(ctx context.Context) (wrong int, err error) {
+// doTables creates the missing tables if it is told to, and reports the ones that a
+// server cannot use.
+func (n *azureNeeds) doTables(ctx context.Context, provision bool) (wrong int, err error) {
 	if n.tables == nil {
 		return 0, nil
 	}
+	if provision {
+		created, err := aztablestore.Create(ctx, *n.tables)
+		for _, table := range created {
+			fmt.Fprintln(n.out, "created: table", table)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("create the tables: %w", err)
+		}
+	}
 	checks, err := aztablestore.Check(ctx, *n.tables)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("check the tables: %w", err)
 	}
 	var findings []topology.Finding
 	for _, check := range checks {
@@ -156,6 +166,7 @@ func (n *azureNeeds) checkTables(ctx context.Context) (wrong int, err error) {
 		case check.Err != nil:
 			found.Detail = check.Err.Error()
 		default:
+			fmt.Fprintln(n.out, "ok: table", check.Name)
 			continue
 		}
 		findings = append(findings, found)
@@ -163,19 +174,27 @@ func (n *azureNeeds) checkTables(ctx context.Context) (wrong int, err error) {
 	return n.report(findings, "tables", len(checks)), nil
 }
 
-// checkTopics reports how the topics differ from what a server needs. It also tries what
-// a server does with them, which needs no right to manage the namespace.
-func (n *azureNeeds) checkTopics(ctx context.Context) (wrong int, err error) {
+// doTopics creates the missing topics and subscriptions if it is told to, and reports
+// how the topics differ from what a server needs. It also tries what a server does with
+// them, which needs no right to manage the namespace.
+func (n *azureNeeds) doTopics(ctx context.Context, provision bool) (wrong int, err error) {
 	if n.topics == nil {
 		return 0, nil
 	}
-	findings, err := n.topics.Check(ctx, n.admin)
-	if errors.Is(err, topology.ErrForbidden) {
-		findings = []topology.Finding{{
-			Entity: "the namespace", Level: topology.Warning,
-			Detail: "no right to inspect it (" + err.Error() + "); checked only what a server does",
-		}}
-	} else if err != nil {
+	if provision {
+		if n.admin == nil {
+			return 0, errNoAdmin
+		}
+		created, err := n.topics.Provision(ctx, n.admin)
+		for _, entity := range created {
+			fmt.Fprintln(n.out, "created:", entity)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	findings, err := n.inspect(ctx)
+	if err != nil {
 		return 0, err
 	}
 	faults, err := servicebus.Try(ctx, n.namespace, n.trial(findings))
@@ -186,6 +205,28 @@ func (n *azureNeeds) checkTopics(ctx context.Context) (wrong int, err error) {
 		findings = append(findings, topology.Finding{Entity: fault.Entity, Level: topology.Wrong, Detail: fault.Detail})
 	}
 	return n.report(findings, "topics", len(n.topics.Topics)), nil
+}
+
+// errNoAdmin is returned when an emulator is to be managed through the address of its
+// messages.
+var errNoAdmin = errors.New("LUCIUS_SERVICEBUS_CONNECTION is that of an emulator, which is managed at another address: " +
+	"set LUCIUS_SERVICEBUS_ADMIN_CONNECTION (Microsoft's emulator: the same with port 5300), or write its Config.json with " +
+	"lucius azure emulator-config")
+
+// inspect compares the namespace with the topics. Without the right or the address to
+// do so, it says so in a warning.
+func (n *azureNeeds) inspect(ctx context.Context) ([]topology.Finding, error) {
+	err := errNoAdmin
+	if n.admin != nil {
+		var findings []topology.Finding
+		if findings, err = n.topics.Check(ctx, n.admin); !errors.Is(err, topology.ErrForbidden) {
+			return findings, err
+		}
+	}
+	return []topology.Finding{{
+		Entity: "the namespace", Level: topology.Warning,
+		Detail: "filters and settings could not be inspected (" + err.Error() + "); checked only what a server does",
+	}}, nil
 }
 
 // report prints the findings among so many things, and counts those that lose messages
@@ -222,7 +263,7 @@ func (n *azureNeeds) trial(known []topology.Finding) servicebus.Trial {
 			trial.Topics = append(trial.Topics, topic.Name)
 		}
 		for _, s := range topic.Subscriptions {
-			if path := (servicebus.Subscription{Topic: topic.Name, Name: s.Name}); s.Ours && !missing[path.String()] {
+			if path := (servicebus.Subscription{Topic: topic.Name, Name: s.Name}); s.Service == "" && !missing[path.String()] {
 				trial.Subscriptions = append(trial.Subscriptions, path)
 			}
 		}

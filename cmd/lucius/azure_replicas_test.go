@@ -10,8 +10,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/projections"
-	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
+	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
@@ -137,7 +136,7 @@ func assertShown(t *testing.T, account *azurite.Server) {
 	t.Helper()
 	loaded, _, err := config.Load(
 		[]string{"--storage-backend", config.BackendTable, "--table-connection", account.ConnectionString()},
-		func(string) (string, bool) { return "", false }, &bytes.Buffer{})
+		nil, &bytes.Buffer{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +151,7 @@ func assertShown(t *testing.T, account *azurite.Server) {
 			t.Error(err)
 		}
 	}()
-	found, err := projectionstest.Compare(t.Context(), store, "luciussteps", projections.Tables{})
+	found, err := projectionstest.Compare(t.Context(), store, "luciussteps")
 	if err != nil || len(found) > 0 {
 		t.Errorf("not shown: %v, %v", found, err)
 	}
@@ -163,7 +162,7 @@ func assertShown(t *testing.T, account *azurite.Server) {
 func assertLayoutStays(t *testing.T, account *azurite.Server, layout string) {
 	t.Helper()
 	other := map[string]string{config.BackendLedger: config.BackendTable, config.BackendTable: config.BackendLedger}[layout]
-	p := &program{stdout: &output{}, stderr: &output{}, lookup: func(string) (string, bool) { return "", false }}
+	p := &program{stdout: &output{}, stderr: &output{}}
 	err := p.run(t.Context(), []string{
 		"serve", "--storage-backend", other, "--table-connection", account.ConnectionString(), "--listen-addr", "127.0.0.1:0",
 		"--protocols-dir", "../../protocols",

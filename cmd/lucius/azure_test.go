@@ -1,11 +1,14 @@
 package main
 
 import (
-	"context"
-	"errors"
+	"encoding/json"
 	"maps"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/config"
@@ -13,62 +16,35 @@ import (
 	"github.com/lucius-project/lucius/pkg/servicebus/topology"
 )
 
-// memoryNamespace is the management side of a namespace: senders and receivers can
-// use the entities that it creates.
-type memoryNamespace struct {
-	topics map[string]*topology.TopicState
-	peer   *fakeservicebus.Server
-	err    error
-}
-
-// newMemoryNamespace starts an empty namespace.
-func newMemoryNamespace(t *testing.T) *memoryNamespace {
+// newManaged starts an empty namespace, and returns the variables of a server on it
+// that is managed with a connection string of its own.
+func newManaged(t *testing.T) (*fakeservicebus.Server, map[string]string) {
 	t.Helper()
 	peer, err := fakeservicebus.Start(fakeservicebus.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(peer.Close)
-	return &memoryNamespace{topics: map[string]*topology.TopicState{}, peer: peer}
+	admin, err := peer.ServeAdmin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return peer, onServiceBus(map[string]string{
+		"LUCIUS_SERVICEBUS_NAMESPACE": "", "LUCIUS_SERVICEBUS_CONNECTION": peer.ConnectionString(),
+		"LUCIUS_SERVICEBUS_ADMIN_CONNECTION": admin,
+	})
 }
 
-func (m *memoryNamespace) Limits(context.Context) (int, error) { return 256 << 10, m.err }
-
-func (m *memoryNamespace) Topic(_ context.Context, name string) (*topology.TopicState, error) {
-	return m.topics[name], m.err
-}
-
-func (m *memoryNamespace) CreateTopic(_ context.Context, topic *topology.Topic) error {
-	m.topics[topic.Name] = &topology.TopicState{Active: true, Deduplicates: topic.Window > 0, Window: topic.Window}
-	return errors.Join(m.err, m.peer.AddTopic(fakeservicebus.Topic{Name: topic.Name}))
-}
-
-func (m *memoryNamespace) CreateSubscription(_ context.Context, topic string, s topology.Subscription) error {
-	m.topics[topic].Subscriptions = append(m.topics[topic].Subscriptions, topology.SubscriptionState{Name: s.Name, Active: true})
-	return errors.Join(m.err, m.peer.AddSubscription(topic, fakeservicebus.Subscription{Name: s.Name}))
-}
-
-// azureCommand runs lucius azure on the namespace, with those variables.
-func azureCommand(t *testing.T, namespace topology.Admin, variables map[string]string, args ...string) (out string, code int) {
+// azureCommand runs lucius azure with those variables.
+func azureCommand(t *testing.T, variables map[string]string, args ...string) (out string, code int) {
 	t.Helper()
 	stdout := &output{}
-	p := &program{stdout: stdout, stderr: &output{}, namespace: namespace, lookup: func(name string) (string, bool) {
-		value, set := variables[name]
-		return value, set
-	}}
+	p := &program{stdout: stdout, stderr: &output{}, environment: entries(variables)}
 	err := p.run(t.Context(), append([]string{"azure"}, args...))
 	if err == nil {
 		return stdout.String(), 0
 	}
 	return stdout.String() + err.Error(), exitCode(err)
-}
-
-// connected are the variables of a server on the namespace.
-func (m *memoryNamespace) connected(more map[string]string) map[string]string {
-	variables := onServiceBus(more)
-	variables["LUCIUS_SERVICEBUS_NAMESPACE"] = ""
-	variables["LUCIUS_SERVICEBUS_CONNECTION"] = m.peer.ConnectionString()
-	return variables
 }
 
 // onServiceBus are the variables of a server with two lanes.
@@ -90,12 +66,10 @@ func TestAzure_ProvisionsWhatCheckMisses(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(account.Stop)
-	namespace := newMemoryNamespace(t)
-	variables := namespace.connected(map[string]string{
-		"LUCIUS_STORAGE_BACKEND": config.BackendTable, "LUCIUS_TABLE_CONNECTION": account.ConnectionString(),
-	})
+	peer, variables := newManaged(t)
+	variables["LUCIUS_STORAGE_BACKEND"], variables["LUCIUS_TABLE_CONNECTION"] = config.BackendTable, account.ConnectionString()
 
-	out, code := azureCommand(t, namespace, variables, "check")
+	out, code := azureCommand(t, variables, "check")
 	for _, want := range []string{
 		"wrong: table luciussteps: the table is missing; provision creates it\n", "tables: 9 checked, 9 wrong\n",
 		"wrong: global-bus-p1: the topic is missing; provision creates it\n", "topics: 4 checked, 4 wrong\n",
@@ -105,43 +79,157 @@ func TestAzure_ProvisionsWhatCheckMisses(t *testing.T) {
 			t.Errorf("the check ends with %d, and has no %q:\n%s", code, want, out)
 		}
 	}
-	out, code = azureCommand(t, namespace, variables, "provision")
+	busy := 2 // changes are refused at first, as if others were under way
+	peer.SetHooks(fakeservicebus.Hooks{OnManage: func(method, _ string) int {
+		if method != http.MethodPut || busy == 0 {
+			return 0
+		}
+		busy--
+		return http.StatusConflict
+	}})
+	out, code = azureCommand(t, variables, "provision")
 	for _, want := range []string{
-		"created: global-bus-p0/extract\n", "created: global-bus-replies-p1/lucius-invoker\n",
+		"created: table luciussteps\n", "ok: table luciussteps\n",
+		"created: global-bus-p0\n", "created: global-bus-p0/extract\n", "created: global-bus-replies-p1/lucius-invoker\n",
 		"tables: 9 checked, 0 wrong\n", "topics: 4 checked, 0 wrong\n",
 	} {
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("provisioning ends with %d, and has no %q:\n%s", code, want, out)
 		}
 	}
-	if out, code := azureCommand(t, namespace, variables, "check"); code != 0 || strings.Count(out, "\n") != 2 {
+	out, code = azureCommand(t, variables, "check")
+	if code != 0 || strings.Count(out, "\n") != 9+2 || !strings.Contains(out, "ok: table luciusqueue\n") {
 		t.Errorf("the second check ends with %d:\n%s", code, out)
+	}
+	if out, code := azureCommand(t, variables, "provision"); code != 0 || strings.Contains(out, "created") {
+		t.Errorf("provisioning again ends with %d:\n%s", code, out)
 	}
 }
 
 // The credential of a server may send and read, but need not be allowed to manage: then
-// the check tries what a server does.
+// the check tries what a server does. The same holds for an emulator without a
+// management connection.
 func TestAzure_ChecksWithAServersCredential(t *testing.T) {
 	t.Parallel()
-	namespace := newMemoryNamespace(t)
-	variables := namespace.connected(nil)
-	if out, code := azureCommand(t, namespace, variables, "provision"); code != 0 {
+	peer, variables := newManaged(t)
+	if out, code := azureCommand(t, variables, "provision"); code != 0 {
 		t.Fatalf("provisioning ends with %d:\n%s", code, out)
 	}
-	namespace.err = topology.ErrForbidden
-	out, code := azureCommand(t, namespace, variables, "check")
-	if code != 0 || !strings.HasPrefix(out, "warning: the namespace: no right to inspect it") || !strings.Contains(out, "topics: 4 checked, 0 wrong\n") {
+	hooks := fakeservicebus.Hooks{OnManage: func(string, string) int { return http.StatusUnauthorized }}
+	peer.SetHooks(hooks)
+	out, code := azureCommand(t, variables, "check")
+	if code != 0 || !strings.HasPrefix(out, "warning: the namespace: filters and settings could not be inspected (") ||
+		!strings.Contains(out, topology.ErrForbidden.Error()) || !strings.Contains(out, "topics: 4 checked, 0 wrong\n") {
 		t.Errorf("the check ends with %d:\n%s", code, out)
 	}
-	namespace.peer.SetHooks(fakeservicebus.Hooks{OnAttach: func(address string) *fakeservicebus.Refusal {
+	hooks.OnAttach = func(address string) *fakeservicebus.Refusal {
 		if address == "global-bus-p1" {
 			return &fakeservicebus.Refusal{Condition: fakeservicebus.UnauthorizedAccess}
 		}
 		return nil
-	}})
-	out, code = azureCommand(t, namespace, variables, "check")
+	}
+	peer.SetHooks(hooks)
+	out, code = azureCommand(t, variables, "check")
 	if code != exitFindings || !strings.Contains(out, "wrong: global-bus-p1: the credential does not let it be used\n") {
 		t.Errorf("the check ends with %d:\n%s", code, out)
+	}
+	peer.SetHooks(fakeservicebus.Hooks{})
+	variables["LUCIUS_SERVICEBUS_ADMIN_CONNECTION"] = ""
+	out, code = azureCommand(t, variables, "check")
+	if code != 0 || !strings.Contains(out, "set LUCIUS_SERVICEBUS_ADMIN_CONNECTION") || !strings.Contains(out, "topics: 4 checked, 0 wrong\n") {
+		t.Errorf("without a management connection the check ends with %d:\n%s", code, out)
+	}
+	out, code = azureCommand(t, variables, "provision")
+	if code != exitUnchecked || !strings.Contains(out, "set LUCIUS_SERVICEBUS_ADMIN_CONNECTION") {
+		t.Errorf("without a management connection provisioning ends with %d:\n%s", code, out)
+	}
+}
+
+// Whatever loses directives is named: a service of the protocols without a subscription
+// is among them.
+func TestAzure_NamesServicesWithoutASubscription(t *testing.T) {
+	t.Parallel()
+	peer, variables := newManaged(t)
+	for _, topic := range []string{"global-bus-p0", "global-bus-p1"} {
+		added := fakeservicebus.Topic{Name: topic}
+		for _, service := range []string{"extract", "embed"} {
+			added.Subscriptions = append(added.Subscriptions, fakeservicebus.Subscription{
+				Name: service, Filter: map[string]string{"service": service}, LockDuration: time.Second,
+			})
+		}
+		if err := peer.AddTopic(added); err != nil {
+			t.Fatal(err)
+		}
+	}
+	variables["LUCIUS_SERVICEBUS_REPLIES"] = "false"
+	out, code := azureCommand(t, variables, "check")
+	for _, want := range []string{
+		"wrong: global-bus-p1/index: no subscription takes the directives of service index (step types INDEX), so each is lost silently; " +
+			"add a subscription with the correlation filter service = 'index'; provision creates it\n",
+		"warning: global-bus-p0/extract: its locks last 1s, less than the ACK timeout of 30s",
+		"topics: 2 checked, 2 wrong\n",
+	} {
+		if code != exitFindings || !strings.Contains(out, want) {
+			t.Errorf("the check ends with %d, and has no %q:\n%s", code, want, out)
+		}
+	}
+}
+
+// The tables are checked even if the namespace cannot be, and the other way round.
+func TestAzure_ChecksTablesInAnyCase(t *testing.T) {
+	t.Parallel()
+	account, err := azurite.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(account.Stop)
+	peer, variables := newManaged(t)
+	variables["LUCIUS_STORAGE_BACKEND"], variables["LUCIUS_TABLE_CONNECTION"] = config.BackendLedger, account.ConnectionString()
+	peer.SetHooks(fakeservicebus.Hooks{OnManage: func(string, string) int { return http.StatusNotFound }})
+	variables["LUCIUS_SERVICEBUS_TOPIC_PREFIX"] = "nowhere"
+	out, code := azureCommand(t, variables, "provision")
+	for _, want := range []string{"created: table luciusledger\n", "tables: 6 checked, 0 wrong\n", "create topic nowhere0: the namespace answers 404"} {
+		if code != exitUnchecked || !strings.Contains(out, want) {
+			t.Errorf("provisioning ends with %d, and has no %q:\n%s", code, want, out)
+		}
+	}
+}
+
+// The configuration of Microsoft's emulator has the topics of the settings and a
+// subscription for each service of the protocols.
+func TestAzure_WritesTheEmulatorsConfiguration(t *testing.T) {
+	t.Parallel()
+	out, code := azureCommand(t, onServiceBus(nil), "emulator-config")
+	var written struct {
+		UserConfig struct {
+			Namespaces []struct {
+				Topics []struct {
+					Name          string
+					Subscriptions []struct{ Name string }
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &written); err != nil || code != 0 {
+		t.Fatalf("it ends with %d: %v\n%s", code, err, out)
+	}
+	var entities []string
+	for _, topic := range written.UserConfig.Namespaces[0].Topics {
+		for _, s := range topic.Subscriptions {
+			entities = append(entities, topic.Name+"/"+s.Name)
+		}
+	}
+	want := []string{
+		"global-bus-p0/embed", "global-bus-p0/extract", "global-bus-p0/index",
+		"global-bus-p1/embed", "global-bus-p1/extract", "global-bus-p1/index",
+		"global-bus-replies-p0/lucius-invoker", "global-bus-replies-p1/lucius-invoker",
+	}
+	if diff := cmp.Diff(want, entities); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	out, code = azureCommand(t, onServiceBus(map[string]string{"LUCIUS_SERVICEBUS_LANES": "26"}), "emulator-config")
+	if code != exitUnchecked || !strings.Contains(out, "lower LUCIUS_SERVICEBUS_LANES") {
+		t.Errorf("with too many lanes it ends with %d: %s", code, out)
 	}
 }
 
@@ -149,38 +237,33 @@ func TestAzure_ChecksWithAServersCredential(t *testing.T) {
 func TestAzure_CannotBeChecked(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		namespace topology.Admin
 		variables map[string]string
 		args      []string
 		want      string
 	}{
-		"no right": {&memoryNamespace{err: topology.ErrForbidden}, onServiceBus(nil), []string{"provision"}, topology.ErrForbidden.Error()},
-		"no namespace": {
-			&memoryNamespace{err: errors.New("the namespace answers 500")}, onServiceBus(nil), []string{"check"}, "the namespace answers 500",
-		},
 		"no account": {
-			nil, map[string]string{
+			map[string]string{
 				"LUCIUS_STORAGE_BACKEND":  config.BackendLedger,
 				"LUCIUS_TABLE_CONNECTION": "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=a2V5;TableEndpoint=http://127.0.0.1:1/a;",
 			},
 			[]string{"check"}, "the account does not answer",
 		},
 		"a bad key": {
-			nil, onServiceBus(map[string]string{
+			onServiceBus(map[string]string{
 				"LUCIUS_SERVICEBUS_NAMESPACE": "", "LUCIUS_SERVICEBUS_CONNECTION": "Endpoint=sb://example/;SharedAccessKey=hunter2",
 			}),
-			[]string{"check"}, "LUCIUS_BUS servicebus: the connection string of the namespace cannot be used",
+			[]string{"check"}, "LUCIUS_SERVICEBUS_CONNECTION: the connection string of the namespace cannot be used",
 		},
-		"nothing on Azure": {nil, nil, []string{"check"}, "nothing is on Azure"},
-		"no protocols":     {nil, onServiceBus(map[string]string{"LUCIUS_PROTOCOLS_DIR": "nowhere"}), []string{"check"}, "LUCIUS_PROTOCOLS_DIR nowhere"},
-		"no such word":     {nil, nil, []string{"mend"}, "lucius azure check, or lucius azure provision"},
-		"no word":          {nil, nil, nil, "lucius azure check, or lucius azure provision"},
-		"an argument":      {nil, nil, []string{"check", "topics"}, `was given "topics"`},
-		"a bad variable":   {nil, onServiceBus(map[string]string{"LUCIUS_SERVICEBUS_LANES": "many"}), []string{"check"}, "LUCIUS_SERVICEBUS_LANES"},
+		"nothing on Azure": {nil, []string{"check"}, "nothing is on Azure"},
+		"no protocols":     {onServiceBus(map[string]string{"LUCIUS_PROTOCOLS_DIR": "nowhere"}), []string{"check"}, "LUCIUS_PROTOCOLS_DIR nowhere"},
+		"no such word":     {nil, []string{"mend"}, "lucius azure emulator-config, or lucius azure dead-letters"},
+		"no word":          {nil, nil, "lucius azure emulator-config, or lucius azure dead-letters"},
+		"an argument":      {nil, []string{"check", "topics"}, `was given "topics"`},
+		"a bad variable":   {onServiceBus(map[string]string{"LUCIUS_SERVICEBUS_LANES": "many"}), []string{"check"}, "LUCIUS_SERVICEBUS_LANES"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			out, code := azureCommand(t, test.namespace, test.variables, test.args...)
+			out, code := azureCommand(t, test.variables, test.args...)
 			if code != exitUnchecked || !strings.Contains(out, test.want) || strings.Contains(out, "hunter2") {
 				t.Errorf("it ends with %d: %s", code, out)
 			}

@@ -37,7 +37,12 @@ func TestAzureLocal_PrintsHowToGoOn(t *testing.T) {
 		}
 	})
 	flags, body := readAdvice(t, bufio.NewScanner(out))
-	s := serveOn(t, t.TempDir(), append(flags, "--ack-timeout", "10s", "--lease-duration", "10s")...)
+	for _, word := range []string{"provision", "check"} {
+		if out, code := azureCommand(t, nil, append([]string{word, "--protocols-dir", "../../protocols"}, flags...)...); code != 0 {
+			t.Errorf("lucius azure %s ends with %d:\n%s", word, code, out)
+		}
+	}
+	s := serveOn(t, t.TempDir(), append(flags, "--ack-timeout", "1m", "--lease-duration", "1m")...)
 	response, err := s.client.SubmitCommandWithBodyWithResponse(t.Context(), nil, "application/json", strings.NewReader(body))
 	if err != nil || response.StatusCode() != http.StatusAccepted {
 		t.Fatalf("submit %s: %v, %s", body, err, response.Body)

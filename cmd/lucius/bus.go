@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -23,7 +24,9 @@ type bus struct {
 	publisher outbox.Publisher
 	circuits  *breaker.Set
 	topics    *servicebus.Publisher // nil on the pull queue
-	replies   *servicebus.Replies   // nil if replies come by callbacks only
+	// replies and deadLetters are nil if replies come by callbacks only.
+	replies     *servicebus.Replies
+	deadLetters *servicebus.DeadLetters
 	// outages tells the replicas of each other's outages. It is nil on the pull queue,
 	// whose workers call over HTTP.
 	outages *outbox.Outages
@@ -31,7 +34,7 @@ type bus struct {
 
 // openBus makes the bus. It connects at the first message, so that the server starts
 // even if the namespace does not answer. Close the result.
-func openBus(c *core, callbacks *callbacks.Service) (*bus, error) {
+func openBus(c *core) (*bus, error) {
 	circuits, err := breaker.NewSet(breaker.Config{})
 	if err != nil {
 		return nil, err
@@ -58,16 +61,17 @@ func openBus(c *core, callbacks *callbacks.Service) (*bus, error) {
 	margin := c.cfg.PublishTimeout + 2*c.cfg.RetryInterval + 4*time.Second
 	b.outages = outbox.NewOutages(c.store, c.ledger.Tables().Schedule, margin)
 	if c.cfg.ServiceBus.Replies {
-		b.replies, err = servicebus.NewReplies(servicebus.RepliesConfig{
-			Namespace: namespaceOf(c.cfg), Apply: callbacks.Apply, Lanes: c.cfg.Lanes, Logger: c.log,
-			Prefix: c.cfg.ServiceBus.ReplyPrefix, Subscription: c.cfg.ServiceBus.ReplySubscription,
-			MaxBytes: c.cfg.MaxBodyBytes, Observe: func(d servicebus.Delivery) {
-				c.metrics.replies.WithLabelValues(string(d.Type), string(d.Outcome)).Inc()
-			},
-		})
+		replies := repliesConfig(c.cfg, c.callbacks.Apply)
+		replies.Logger, replies.Observe = c.log, func(d servicebus.Delivery) {
+			c.metrics.replies.WithLabelValues(string(d.Type), string(d.Outcome)).Inc()
+		}
+		if b.replies, err = servicebus.NewReplies(replies); err == nil {
+			b.deadLetters, err = servicebus.NewDeadLetters(replies)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("LUCIUS_SERVICEBUS_REPLIES: %w", err)
 		}
+		c.metrics.watchDeadLetters(b.deadLetters)
 	}
 	c.metrics.gauge("lucius_bus_sends_stuck", "Sends that were abandoned and have not returned.",
 		func() float64 { return float64(b.topics.Stuck()) })
@@ -79,9 +83,20 @@ func openBus(c *core, callbacks *callbacks.Service) (*bus, error) {
 	return b, nil
 }
 
+// repliesConfig returns what the reply topics are read with.
+func repliesConfig(cfg *config.Config, apply func(context.Context, callbacks.Callback) (callbacks.Answer, error),
+) servicebus.RepliesConfig {
+	return servicebus.RepliesConfig{
+		Namespace: namespaceOf(cfg), Apply: apply, Lanes: cfg.Lanes, Prefix: cfg.ServiceBus.ReplyPrefix,
+		Subscription: cfg.ServiceBus.ReplySubscription, MaxBytes: cfg.MaxBodyBytes,
+	}
+}
+
 // namespaceOf returns the configured namespace.
 func namespaceOf(cfg *config.Config) servicebus.Namespace {
-	return servicebus.Namespace{Connection: cfg.ServiceBus.Connection, Host: cfg.ServiceBus.Namespace}
+	return servicebus.Namespace{
+		Connection: cfg.ServiceBus.Connection, Host: cfg.ServiceBus.Namespace, WebSockets: cfg.ServiceBus.WebSockets,
+	}
 }
 
 // closeTimeout is how long closing the connections to the topics may take.
@@ -94,7 +109,11 @@ func (b *bus) close(log *slog.Logger) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	if err := b.topics.Close(ctx); err != nil {
+	err := b.topics.Close(ctx)
+	if b.deadLetters != nil {
+		err = errors.Join(err, b.deadLetters.Close(ctx))
+	}
+	if err != nil {
 		log.Warn("closing the bus failed", "error", err) // Nothing depends on it.
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // killEnv is the variable of killpoints.go, which this test is built without.
-const killEnv = "LUCIUS_KILL_AT"
+const killEnv = "LUCIUS_TEST_KILL_AT"
 
 // around are the points before and after each of these writes.
 func around(writes ...string) (points []string) {

@@ -31,7 +31,7 @@ func (p *program) demo(ctx context.Context, args []string) error {
 	loaded, _, err := config.Load([]string{
 		"--data-dir", filepath.Join(*dir, "store"), "--listen-addr", *listen, "--protocols-dir", *protocols,
 		"--log-level", "warn", "--log-format", "text",
-	}, func(string) (string, bool) { return "", false }, p.stderr)
+	}, nil, p.stderr)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -56,6 +57,33 @@ func TestHostile_JSON(t *testing.T) {
 				f.expectProblem(http.MethodPost, path, got, code)
 			}
 		}
+	})
+}
+
+// TestHostile_TinyValues sends many bodies at a time that decode to trees of 50 times
+// their size. Each gets an answer.
+func TestHostile_TinyValues(t *testing.T) {
+	t.Parallel()
+	f := besiege(t)
+	f.while(func() {
+		const value = `{"a":{"b":{}}},`
+		body := `{"x":[` + strings.Repeat(value, (1<<20-20)/len(value)) + `0]}`
+		var senders sync.WaitGroup
+		for range 40 {
+			senders.Go(func() {
+				got, err := f.call(t.Context(), http.MethodPost, "/v1/commands", body)
+				if err != nil {
+					t.Errorf("not answered: %v", err)
+					return
+				}
+				code := got.field(t, "code")
+				if code != "invalid_envelope" && code != "rate_limited" {
+					t.Errorf("answered %.200s", got.body)
+				}
+				f.expectProblem(http.MethodPost, "/v1/commands", got, code)
+			})
+		}
+		senders.Wait()
 	})
 }
 

@@ -2,17 +2,75 @@ package main
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+
+	"github.com/lucius-project/lucius/api"
 )
 
-// memoryBound is what docs/operations.md promises of a server under attack, in bytes of
-// resident memory.
+// memoryBound is what docs/operations.md promises of a server, also under attack, in
+// bytes of resident memory.
 const memoryBound = 512 << 20
+
+// TestMemory_OfWorkedJobs has workers carry jobs with payloads of 60 kB through their
+// three steps, some 120 MB in all: as much as the store keeps in memory.
+func TestMemory_OfWorkedJobs(t *testing.T) {
+	t.Parallel()
+	const jobs, batch = 480, 16
+	f := besiege(t)
+	payload := fmt.Sprintf(`{"language":"en","x":%q}`, strings.Repeat("x", 60_000))
+	f.while(func() {
+		for i := 0; i < jobs; i += batch {
+			commands := make([]string, batch)
+			for j := range commands {
+				commands[j] = strings.Replace(ingestFor("tenant_a", fmt.Sprint("m", i+j)), "{}}", payload+"}", 1)
+			}
+			f.want(t, http.StatusOK, http.MethodPost, "/v1/commands:batch", `{"commands":[`+strings.Join(commands, ",")+`]}`)
+		}
+		var workers sync.WaitGroup
+		var done, claims atomic.Int64
+		for range 4 {
+			workers.Go(func() {
+				worker := f.as(f.token)
+				for done.Load() < 3*jobs && !t.Failed() {
+					done.Add(workOnce(t, worker, claims.Add(1)))
+				}
+			})
+		}
+		workers.Wait()
+	})
+}
+
+// workOnce claims some work and completes it. It returns how many steps that ended.
+func workOnce(t *testing.T, worker *caller, claim int64) (done int64) {
+	t.Helper()
+	got, err := worker.call(t.Context(), http.MethodPost, "/v1/work:claim",
+		fmt.Sprintf(`{"owner":"w","request_id":"m%d","wait_seconds":1,"start":true,"max":20,"services":["extract","embed","index"]}`, claim))
+	var claimed api.ClaimedWork
+	if err == nil {
+		err = json.Unmarshal([]byte(got.body), &claimed)
+	}
+	for i := 0; err == nil && i < len(claimed.Items); i++ {
+		item := &claimed.Items[i]
+		got, err = worker.call(t.Context(), http.MethodPost, "/v1/work/"+item.WorkID+":complete",
+			fmt.Sprintf(`{"owner":"w","expected_rev":%d,"request_id":"c"}`, item.Rev))
+		if done++; err == nil && got.status != http.StatusOK {
+			t.Errorf("complete: %d %s", got.status, got.body)
+		}
+	}
+	if err != nil {
+		t.Errorf("work: %v", err)
+	}
+	return done
+}
 
 // residentPeak is the most memory that the process had, in bytes, as Linux
 // counts it. Elsewhere it is 0.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,6 +45,31 @@ func TestHostile_AnswersThatNobodyReads(t *testing.T) {
 			_, _ = fmt.Fprint(conn, strings.Repeat(request, 10))
 		}
 		f.untilUnderWay("they are on their way", func(n int) bool { return n > 100 })
+	})
+}
+
+// TestHostile_AnswersThatRepeatThePayload asks for jobs whose 32 steps have the same
+// payload each, so that an answer has 4 MB, and reads nothing of them.
+func TestHostile_AnswersThatRepeatThePayload(t *testing.T) {
+	t.Parallel()
+	protocols := t.TempDir()
+	text := "protocol_id: long_v1\nrequest_types: [doc.ingest]\nsteps:\n"
+	for i := range 32 {
+		text += fmt.Sprintf("  - {step_id: s%d, step_type: S, service: s}\n", i)
+	}
+	if err := os.WriteFile(filepath.Join(protocols, "long.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := besiege(t, "--protocols-dir", protocols)
+	jobID := f.submit(t, `{"x":"`+strings.Repeat("x", 130_000)+`"}`)
+	if got := len(f.want(t, http.StatusOK, http.MethodGet, "/v1/jobs/"+jobID, "").body); got < 32*130_000 {
+		t.Fatalf("the job has %d bytes", got)
+	}
+	f.while(func() {
+		for range 1000 {
+			_, _ = fmt.Fprintf(f.dialDeaf(t), "GET /v1/jobs/%s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n", jobID, f.token)
+		}
+		f.untilUnderWay("they are on their way", func(n int) bool { return n > 200 })
 	})
 }
 

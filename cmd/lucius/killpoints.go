@@ -3,7 +3,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"math"
 	"net/http"
 	"os"
 	"strconv"
@@ -11,7 +13,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
+	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -30,31 +34,44 @@ import (
 //
 // With any point but whole.* the store hides that it can apply a change in one write,
 // so that there are points within a change.
-const killAt = "LUCIUS_KILL_AT"
+const killAt = "LUCIUS_TEST_KILL_AT"
 
-// trap is the point at which the process dies.
+// breakAt is the same, but there the relay's window gets an illegal transition.
+const breakAt = "LUCIUS_TEST_BREAK_AT"
+
+// trap is the point at which the process dies, or its window is broken.
 type trap struct {
-	point string
-	left  atomic.Int64
+	point  string
+	left   atomic.Int64
+	breaks bool
+	window atomic.Pointer[seqledger.Ledger]
 }
+
+// breakableWindow tells the trap which window to break.
+func breakableWindow(window *seqledger.Ledger) { armed().window.Store(window) }
 
 // armed returns the trap of this process.
 var armed = sync.OnceValue(func() *trap {
-	t := &trap{}
+	t := &trap{breaks: os.Getenv(breakAt) != ""}
 	var times string
-	t.point, times, _ = strings.Cut(os.Getenv(killAt), ":")
+	t.point, times, _ = strings.Cut(cmp.Or(os.Getenv(breakAt), os.Getenv(killAt)), ":")
 	n, err := strconv.ParseInt(times, 10, 64)
 	if t.point != "" && (err != nil || n < 1) {
-		panic(killAt + " names no count")
+		panic(killAt + " or " + breakAt + " names no count")
 	}
 	t.left.Store(n)
 	return t
 })
 
 // reach ends the process if this is its point, as kill -9 does: it writes, closes and
-// answers nothing more.
+// answers nothing more. Or it settles a row in the window that was never taken up, and
+// leaves the end to the server.
 func (t *trap) reach(point string) {
 	if point != t.point || t.left.Add(-1) != 0 {
+		return
+	}
+	if t.breaks {
+		_, _ = t.window.Load().Commit(math.MaxUint64, time.Now()) // The window tells the server.
 		return
 	}
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // It cannot fail.

@@ -45,12 +45,14 @@ func memoryLoop() upkeep.Loop {
 }
 
 // memoryLimit returns the limit for a live heap and stacks of that many bytes. It never
-// caps the live heap: a limit near it would make the process collect all the time. The
+// caps the live heap: a limit near it would make the process collect all the time. Most
+// of a large live heap is the store's cache and memtables, which cost little to mark. The
 // limit includes stacks, which are not freed before their connections end, and which
 // for many connections are as large as the heap.
 func memoryLimit(live, stacks uint64) int64 {
-	twice := int64(min(live, math.MaxInt64/2)) * 2
-	return max(collectHarderAt, twice+int64(min(stacks, uint64(math.MaxInt64-twice))))
+	live = min(live, math.MaxInt64/2)
+	heap := int64(live + live/2)
+	return max(collectHarderAt, heap+int64(min(stacks, uint64(math.MaxInt64-heap))))
 }
 
 // maxConnections returns how many connections may be open: at most half of the files

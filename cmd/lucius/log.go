@@ -3,23 +3,34 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
-	"os"
 
+	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// newLogger returns the configured logger, which writes to standard error.
-func newLogger(level, format string) (*slog.Logger, error) {
+// newLogger returns the configured logger. It masks secrets in texts and errors, such as
+// the signature in a URL that an SDK quotes, summarises what an outage of the store makes
+// everything say, and leaves out what a stop makes everything say.
+func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	var parsed slog.Level
 	if err := parsed.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("log level: %w", err)
 	}
-	options := &slog.HandlerOptions{Level: parsed}
+	options := &slog.HandlerOptions{Level: parsed, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
+		if attr.Value.Kind() == slog.KindString {
+			attr.Value = slog.StringValue(config.Mask(attr.Value.String()))
+		} else if err, ok := attr.Value.Any().(error); ok {
+			attr.Value = slog.StringValue(config.Mask(err.Error()))
+		}
+		return attr
+	}}
+	var handler slog.Handler = slog.NewJSONHandler(w, options)
 	if format == "text" {
-		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
+		handler = slog.NewTextHandler(w, options)
 	}
-	return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+	return slog.New(newStoreSummary(handler)), nil
 }
 
 // logTransitions logs each transition of a committed change at debug. It logs the

@@ -11,21 +11,23 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
+	"time"
 
-	"github.com/lucius-project/lucius/pkg/servicebus/topology"
+	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/seqledger"
 )
 
 // program holds what a command line uses of the process, so that tests can replace it.
 type program struct {
 	stdout io.Writer
 	stderr io.Writer
-	lookup func(string) (string, bool)
+	// environment has entries NAME=value, as os.Environ has them.
+	environment []string
 	// hangups makes the server reload its files at each value. Optional: without it
 	// they are reloaded only when they change.
 	hangups <-chan os.Signal
-	// namespace is managed instead of the configured one. Optional.
-	namespace topology.Admin
 }
 
 // command is a subcommand.
@@ -53,12 +55,37 @@ func subcommands() []command {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	p := &program{stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv}
+	if name, err := os.Executable(); err == nil && strings.Contains(name, "go-build") { // By go run, in Go's build cache.
+		ctx = withParent(ctx, time.Second)
+	}
+	p := &program{stdout: os.Stdout, stderr: os.Stderr, environment: os.Environ()}
 	if err := p.run(ctx, os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "lucius:", err)
+		fmt.Fprintln(os.Stderr, "lucius:", config.Mask(err.Error()))
 		stop()
 		os.Exit(exitCode(err))
 	}
+}
+
+// withParent returns a context that also ends when the parent of this process has ended,
+// at which it looks at each interval. go run passes signals on, but not its own kill -9:
+// its program would keep the port and the data directory. On Windows, where the parent's
+// id never changes, the context does not end.
+func withParent(ctx context.Context, interval time.Duration) context.Context {
+	ctx, end := context.WithCancelCause(ctx)
+	parent := os.Getppid()
+	go func() {
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		for os.Getppid() == parent {
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		end(errors.New("the parent process has ended"))
+	}()
+	return ctx
 }
 
 // The exit codes of a check: it found something, or could not be done.
@@ -66,6 +93,10 @@ const (
 	exitFindings  = 1
 	exitUnchecked = 2
 )
+
+// exitDefect is the exit code of a server that found a defect of its own, and stopped
+// with no regard to what it had in hand.
+const exitDefect = 70
 
 // exitError is an error with an exit code of its own.
 type exitError struct {
@@ -88,6 +119,9 @@ func checkError(err error) error {
 func exitCode(err error) int {
 	if exit, ok := errors.AsType[*exitError](err); ok {
 		return exit.code
+	}
+	if _, ok := errors.AsType[*seqledger.IllegalTransitionError](err); ok {
+		return exitDefect
 	}
 	return 1
 }

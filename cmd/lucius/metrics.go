@@ -8,8 +8,11 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/outbox"
-	"github.com/lucius-project/lucius/pkg/reload"
+	"github.com/lucius-project/lucius/pkg/servicebus"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
@@ -21,10 +24,14 @@ type metrics struct {
 	transitions, stepFailures *prometheus.CounterVec
 	relayed, fired, purged    *prometheus.CounterVec
 	reruns, webhooks, replies *prometheus.CounterVec
+	rejected                  *prometheus.CounterVec
+	unrecorded                prometheus.Counter
 	sweepFailures             prometheus.Counter
 	sweepLate                 prometheus.Gauge
 	loopPasses                *prometheus.SummaryVec
 	loopFailures              *prometheus.CounterVec
+	storeRequests             *prometheus.CounterVec
+	storeSeconds              *prometheus.HistogramVec
 }
 
 func newMetrics() *metrics {
@@ -39,7 +46,17 @@ func newMetrics() *metrics {
 	m.reruns = m.counter("lucius_retry_jobs_total", "Jobs of retry operations, by outcome.", "outcome")
 	m.webhooks = m.counter("lucius_webhook_attempts_total", "Attempts to send a webhook, by outcome.", "outcome")
 	m.replies = m.counter("lucius_bus_replies_total", "Deliveries from reply topics, by type and outcome.", "type", "outcome")
+	m.rejected = m.counter("lucius_callbacks_rejected_total", "Callbacks that were refused, by type and cause.", "type", "cause")
+	m.unrecorded = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "lucius_callbacks_unrecorded_total", Help: "Refused callbacks that could not be recorded.",
+	})
 	m.loopFailures = m.counter("lucius_loop_failures_total", "Failed passes of the background loops.", "loop")
+	m.storeRequests = m.counter("lucius_store_requests_total",
+		"Requests to the storage account, by operation and outcome.", "operation", "outcome")
+	m.storeSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "lucius_store_request_seconds", Help: "Time from a request to the storage account to its answer.",
+		Buckets: []float64{.0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+	}, []string{"operation"})
 	m.sweepFailures = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "lucius_sweeper_failures_total", Help: "Due schedule entries that could not be handled and stay.",
 	})
@@ -49,7 +66,7 @@ func newMetrics() *metrics {
 	m.loopPasses = prometheus.NewSummaryVec(prometheus.SummaryOpts{
 		Name: "lucius_loop_pass_seconds", Help: "Duration of the passes of the background loops.",
 	}, []string{"loop"})
-	m.registry.MustRegister(m.sweepFailures, m.sweepLate, m.loopPasses,
+	m.registry.MustRegister(m.unrecorded, m.sweepFailures, m.sweepLate, m.loopPasses, m.storeSeconds,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -118,17 +135,35 @@ func (m *metrics) observeSweep(pass upkeep.SweeperPass) {
 	m.sweepLate.Set(pass.Late.Seconds())
 }
 
+// observeStore counts one request to the storage account.
+func (m *metrics) observeStore(sample aztablestore.Sample) {
+	m.storeRequests.WithLabelValues(sample.Operation, string(sample.Outcome)).Inc()
+	if sample.Outcome != aztablestore.Held {
+		m.storeSeconds.WithLabelValues(sample.Operation).Observe(sample.Took.Seconds())
+	}
+}
+
+// watchStore registers the gauges of a store that is a service of its own.
+func (m *metrics) watchStore(store tablestore.Store) {
+	if remote, ok := store.(*aztablestore.Store); ok {
+		m.gauge("lucius_store_outage_seconds", "Time for which the storage account has been out of service, else 0.",
+			func() float64 { return remote.Outage().Seconds() })
+		m.gauge("lucius_clock_skew_seconds", "Time by which this host's clock is ahead of the storage account's, negative if behind.",
+			func() float64 { return remote.Skew().Seconds() })
+	}
+}
+
 // observeReloads returns the observer of attempts to reload files. It creates the series
 // of both outcomes, so that the first attempt shows as an increase.
-func observeReloads(attempts *prometheus.CounterVec) func(reload.Outcome) {
-	for _, outcome := range []reload.Outcome{reload.Reloaded, reload.Refused} {
+func observeReloads(attempts *prometheus.CounterVec) func(upkeep.ReloadOutcome) {
+	for _, outcome := range []upkeep.ReloadOutcome{upkeep.Reloaded, upkeep.Refused} {
 		attempts.WithLabelValues(outcome.String())
 	}
-	return func(outcome reload.Outcome) { attempts.WithLabelValues(outcome.String()).Inc() }
+	return func(outcome upkeep.ReloadOutcome) { attempts.WithLabelValues(outcome.String()).Inc() }
 }
 
 // watchRefusals registers the gauge that is 1 while the watcher refuses its files.
-func (m *metrics) watchRefusals(name, help string, labels prometheus.Labels, watcher *reload.Watcher) {
+func (m *metrics) watchRefusals(name, help string, labels prometheus.Labels, watcher *upkeep.Watcher) {
 	options := prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}
 	m.registry.MustRegister(prometheus.NewGaugeFunc(options, func() float64 {
 		if watcher.Err() != nil {
@@ -145,15 +180,40 @@ func (m *metrics) watchRelay(inbox *outbox.Inbox, relay *outbox.Relay, circuits 
 	m.gauge("lucius_relay_inbox_dropped", "Directives that the inbox left to the dispatch schedule.",
 		func() float64 { return float64(inbox.Dropped()) })
 	m.gauge("lucius_relay_window_in_flight", "Outbox rows that are being published.",
-		func() float64 { return float64(relay.Counters().InFlight) })
+		func() float64 { return float64(relay.Window().Counters().InFlight) })
 	m.gauge("lucius_relay_window_dispatched", "Outbox rows that the relay took and does not publish yet.",
-		func() float64 { return float64(relay.Counters().Dispatched) })
+		func() float64 { return float64(relay.Window().Counters().Dispatched) })
 	m.gauge("lucius_relay_window_terminal", "Outbox rows whose outcome is not committed yet.",
-		func() float64 { return float64(relay.Counters().Terminal) })
+		func() float64 { return float64(relay.Window().Counters().Terminal) })
 	m.gauge("lucius_relay_window_committed", "Outbox rows whose outcome was committed since the start.",
-		func() float64 { return float64(relay.Counters().Committed) })
+		func() float64 { return float64(relay.Window().Counters().Committed) })
 	m.gauge("lucius_circuits_open", "Circuits that are not closed.",
 		func() float64 { return float64(len(circuits.Open(time.Now()))) })
+}
+
+// watchDisk registers the gauges of the data directory.
+func (m *metrics) watchDisk(store *pebblestore.Store) {
+	m.gauge("lucius_store_bytes", "Size of the data directory.", func() float64 { return float64(store.Info().Bytes) })
+	m.gauge("lucius_store_free_bytes", "Free space of the data directory's disk.", func() float64 {
+		free, _ := store.Space()
+		return float64(free)
+	})
+	m.gauge("lucius_store_reserve_bytes", "Free space below which the store takes no writes.", func() float64 {
+		_, reserve := store.Space()
+		return float64(reserve)
+	})
+}
+
+// watchDeadLetters registers the gauges of the reply topics' dead letters.
+func (m *metrics) watchDeadLetters(letters *servicebus.DeadLetters) {
+	m.gauge("lucius_bus_dead_letters", "Replies in the dead letters of the reply topics, at most 500 of each.",
+		func() float64 { return float64(letters.Survey().Count) })
+	m.gauge("lucius_bus_dead_letters_oldest_seconds", "Time since the oldest of these replies was sent, or 0.", func() float64 {
+		if oldest := letters.Survey().Oldest; !oldest.IsZero() {
+			return time.Since(oldest).Seconds()
+		}
+		return 0
+	})
 }
 
 // watchJobs registers the gauges of the jobs in the store.

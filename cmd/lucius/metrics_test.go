@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -17,7 +18,7 @@ import (
 // timeouts and ends.
 func TestServe_CountsWhatBecomesOfJobs(t *testing.T) {
 	t.Parallel()
-	s := serveOn(t, filepath.Join(t.TempDir(), "data"), "--ack-timeout", "10s", "--lease-duration", "10s")
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), "--ack-timeout", "1m", "--lease-duration", "1m")
 	jobID := s.submit(t)
 	item := s.claim(t, "c0", true)
 	failed, err := s.client.FailWorkWithResponse(t.Context(), item.WorkID, api.WorkFailure{
@@ -31,9 +32,17 @@ func TestServe_CountsWhatBecomesOfJobs(t *testing.T) {
 	for _, want := range []string{
 		`lucius_transitions_total{event="job.accepted"} 1`, `lucius_transitions_total{event="job.succeeded"} 1`,
 		`lucius_transitions_total{event="step.succeeded"} 3`, `lucius_step_failures_total{cause="reported",retried="yes"} 1`,
+		"lucius_store_reserve_bytes 2.68435456e+08",
 	} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("the metrics have no %s", want)
+		}
+	}
+	for _, name := range []string{"lucius_store_bytes", "lucius_store_free_bytes"} {
+		var size float64
+		_, rest, _ := strings.Cut(text, "\n"+name+" ")
+		if _, err := fmt.Sscan(rest, &size); err != nil || size <= 0 {
+			t.Errorf("%s is %g: %v", name, size, err)
 		}
 	}
 }
@@ -41,7 +50,13 @@ func TestServe_CountsWhatBecomesOfJobs(t *testing.T) {
 // scrape reads the metrics.
 func scrape(t *testing.T, s *server) string {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/metrics", nil)
+	return scrapeURL(t, s.url)
+}
+
+// scrapeURL reads the metrics of the server with that URL.
+func scrapeURL(t *testing.T, base string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/metrics", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/configfile"
 	"github.com/lucius-project/lucius/pkg/protocol"
-	"github.com/lucius-project/lucius/pkg/reload"
 )
 
 // errInvalidProtocols is returned when the checked files are invalid.
@@ -39,7 +39,7 @@ func (p *program) protocols(_ context.Context, args []string) error {
 		return fmt.Errorf("--format is %q, must be text or json", *format)
 	}
 	if len(paths) == 0 {
-		loaded, _, err := config.Load(nil, p.lookup, p.stderr)
+		loaded, _, err := config.Load(nil, p.environment, p.stderr)
 		if err != nil {
 			return err
 		}
@@ -59,20 +59,12 @@ func (p *program) protocols(_ context.Context, args []string) error {
 type protocolReport struct {
 	Valid     bool                   `json:"valid"`
 	Protocols []protocol.Description `json:"protocols"`
-	Problems  []protocolProblem      `json:"problems"`
-}
-
-// protocolProblem is one fault. File is empty if no file could be read, and Line is 0
-// if the whole file is meant.
-type protocolProblem struct {
-	File    string `json:"file,omitempty"`
-	Line    int    `json:"line,omitempty"`
-	Message string `json:"message"`
+	Problems  []configfile.Error     `json:"problems"`
 }
 
 // validate loads the protocols of the folders and files.
 func validate(paths []string) protocolReport {
-	report := protocolReport{Protocols: []protocol.Description{}, Problems: []protocolProblem{}}
+	report := protocolReport{Protocols: []protocol.Description{}, Problems: []configfile.Error{}}
 	registry, err := protocol.LoadPaths(paths...)
 	if err == nil {
 		report.Valid, report.Protocols = true, registry.List()
@@ -82,12 +74,12 @@ func validate(paths []string) protocolReport {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		problems = joined.Unwrap()
 	}
-	for _, problem := range problems {
-		found := protocolProblem{Message: problem.Error()}
-		if file, ok := errors.AsType[*reload.FileError](problem); ok {
-			found = protocolProblem(*file)
+	for _, fault := range problems {
+		file, ok := errors.AsType[*configfile.Error](fault)
+		if !ok {
+			file = &configfile.Error{Message: fault.Error()}
 		}
-		report.Problems = append(report.Problems, found)
+		report.Problems = append(report.Problems, *file)
 	}
 	return report
 }
@@ -101,12 +93,8 @@ func (r *protocolReport) write(w io.Writer, format string) error {
 		return encoder.Encode(r)
 	}
 	var out strings.Builder
-	for _, problem := range r.Problems {
-		text := problem.Message
-		if problem.File != "" {
-			text = (*reload.FileError)(&problem).Error()
-		}
-		fmt.Fprintln(&out, text)
+	for i := range r.Problems {
+		fmt.Fprintln(&out, &r.Problems[i])
 	}
 	for i := range r.Protocols {
 		d := &r.Protocols[i]

@@ -14,10 +14,7 @@ import (
 func protocolsCommand(t *testing.T, env map[string]string, args ...string) (stdout string, err error) {
 	t.Helper()
 	out := &output{}
-	p := &program{stdout: out, stderr: &output{}, lookup: func(name string) (string, bool) {
-		value, ok := env[name]
-		return value, ok
-	}}
+	p := &program{stdout: out, stderr: &output{}, environment: entries(env)}
 	err = p.run(t.Context(), append([]string{"protocols"}, args...))
 	return out.String(), err
 }

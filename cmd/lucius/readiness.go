@@ -12,7 +12,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/problem"
-	"github.com/lucius-project/lucius/pkg/reload"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	"github.com/lucius-project/lucius/pkg/upkeep"
@@ -23,6 +22,8 @@ const (
 	answerAge = time.Second
 	// answerTimeout is how long the store may take to answer.
 	answerTimeout = 10 * time.Second
+	// spaceAhead times the store's reserve is the free space from which readyz warns.
+	spaceAhead = 4
 	// overdue is how long a due outbox row may wait before readyz warns of it.
 	overdue = time.Minute
 )
@@ -31,11 +32,13 @@ const (
 // Anything else that is wrong is a warning.
 type readiness struct {
 	ledger     *ledger.Ledger
-	writable   func() error // Why the store takes no writes; see writableOf.
+	writable   func() error       // Why the store takes no writes; see writableOf.
+	local      *pebblestore.Store // nil without a data directory
 	bus        *bus
 	gate       *pauses.Gate
 	reconciler *upkeep.Reconciler
-	watchers   []*reload.Watcher
+	clock      *clockCheck
+	watchers   []*upkeep.Watcher
 	answer     cachedAnswer
 }
 
@@ -79,7 +82,7 @@ func unwritable(err error) error {
 
 // warnings returns what is degraded although requests are served.
 func (r *readiness) warnings(now time.Time) []string {
-	var warnings []string
+	warnings := r.spaceWarnings()
 	for _, circuit := range r.bus.circuits.Open(now) {
 		name := circuit.Name
 		if name == breaker.Bus {
@@ -89,6 +92,14 @@ func (r *readiness) warnings(now time.Time) []string {
 	}
 	for _, topic := range r.bus.down() {
 		warnings = append(warnings, "replies cannot be read from "+topic+": see the log")
+	}
+	if letters := r.bus.deadLetters; letters != nil && letters.Survey().Count > 0 {
+		found := letters.Survey()
+		warnings = append(warnings, fmt.Sprintf("%d replies are dead letters, the oldest since %s: see /v1/admin/dead-letters",
+			found.Count, found.Oldest.UTC().Format(time.RFC3339)))
+	}
+	if warning := r.clock.warning(); warning != "" {
+		warnings = append(warnings, warning)
 	}
 	for _, pause := range r.gate.Active() {
 		warnings = append(warnings, "dispatch of "+pause.ID()+" is "+string(pause.State)+": "+pause.Reason)
@@ -106,6 +117,19 @@ func (r *readiness) warnings(now time.Time) []string {
 		warnings = append(warnings, "jobs are stuck: see /v1/admin/stuck")
 	}
 	return warnings
+}
+
+// spaceWarnings warns of a disk that is about to be full.
+func (r *readiness) spaceWarnings() []string {
+	if r.local == nil {
+		return nil
+	}
+	free, reserve := r.local.Space()
+	if free >= spaceAhead*reserve || free == reserve {
+		return nil
+	}
+	return []string{fmt.Sprintf(
+		"the disk of the data directory has %d MiB free: below %d MiB no writes are taken", free>>20, reserve>>20)}
 }
 
 // cachedAnswer shares one answer, good or bad, among all callers for a while. The zero

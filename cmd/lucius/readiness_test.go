@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,10 +12,12 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // refusing is a store that can be read and takes no writes.
@@ -65,6 +68,77 @@ func TestReadiness_OfAStoreThatTakesNoWrites(t *testing.T) {
 				t.Errorf("the log is not told the cause: %v", err)
 			}
 		})
+	}
+}
+
+// A disk that fills up: readyz warns ahead of time, and below the reserve retention goes on
+// while nothing is accepted.
+func TestDisk_RetentionGoesOnBelowTheReserve(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		open := func(reserve uint64) (*pebblestore.Store, *ledger.Ledger) {
+			store, err := pebblestore.Open(pebblestore.Options{Dir: dir, Reserve: int64(reserve)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Retention: time.Minute, KeyTTL: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return store, l
+		}
+		warned := func(store *pebblestore.Store) string {
+			return strings.Join((&readiness{local: store}).spaceWarnings(), "")
+		}
+		command := ledger.Command{
+			Job: statemachine.Job{TenantID: "t", IdempotencyHash: "h"}, Steps: []statemachine.Step{{ID: "one"}}, Payload: []byte(`{}`),
+		}
+		store, l := open(1 << 20)
+		free, _ := store.Space()
+		accepted, err := l.Accept(t.Context(), command)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Change(t.Context(), accepted.Job.ID, statemachine.Cancel{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := warned(store); got != "" {
+			t.Errorf("with space: %s", got)
+		}
+		time.Sleep(2 * time.Minute)
+		must(t, store.Close())
+
+		store, l = open(2 * free)
+		command.Job.IdempotencyHash = "other"
+		if _, err := l.Accept(t.Context(), command); !errors.Is(err, pebblestore.ErrNoSpace) {
+			t.Errorf("accept below the reserve: %v", err)
+		}
+		retention, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: l})
+		must(t, err)
+		_, err = retention.RunOnce(t.Context())
+		must(t, err)
+		if _, err := l.Job(t.Context(), accepted.Job.ID); !errors.Is(err, ledger.ErrJobNotFound) {
+			t.Errorf("the job is not purged: %v", err)
+		}
+		must(t, store.Close())
+
+		store, l = open(free / 2)
+		if _, err := l.Accept(t.Context(), command); err != nil {
+			t.Errorf("accept with space again: %v", err)
+		}
+		if got := warned(store); !strings.Contains(got, fmt.Sprintf("below %d MiB no writes are taken", free/2>>20)) {
+			t.Errorf("ahead of time: %q", got)
+		}
+		must(t, store.Close())
+	})
+}
+
+// must fails the test on an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

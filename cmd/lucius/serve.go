@@ -25,13 +25,12 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
-	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/protocol"
-	"github.com/lucius-project/lucius/pkg/reload"
 	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/webhook"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -39,7 +38,7 @@ import (
 
 // serve runs the server until it is told to stop.
 func (p *program) serve(ctx context.Context, args []string) error {
-	loaded, flags, err := config.Load(args, p.lookup, p.stderr)
+	loaded, flags, err := config.Load(args, p.environment, p.stderr)
 	if err != nil {
 		return err
 	}
@@ -65,10 +64,16 @@ func (p *program) serve(ctx context.Context, args []string) error {
 // outwards, serves, and closes them in reverse. It calls ready with the base URL once
 // the server accepts connections.
 func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(baseURL string) error) (err error) {
-	log, err := newLogger(cfg.LogLevel, cfg.LogFormat)
+	log, err := newLogger(p.stderr, cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return err
 	}
+	serves := false
+	defer func() {
+		if serves {
+			log.InfoContext(ctx, "stopped")
+		}
+	}()
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.ListenAddr)
 	if err != nil {
 		return fmt.Errorf("LUCIUS_LISTEN_ADDR %s: %w", cfg.ListenAddr, err)
@@ -84,24 +89,34 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 		return err
 	}
 	defer func() { err = errors.Join(err, access.close()) }()
-	store, err := openStore(ctx, cfg, log)
+	m := newMetrics()
+	store, err := openStore(ctx, cfg, log, m.observeStore)
 	if err != nil {
 		return err
 	}
-	c := &core{cfg: cfg, log: log, metrics: newMetrics(), store: killableStore(store), writable: writableOf(store)}
+	c := &core{cfg: cfg, log: log, metrics: m, store: killableStore(store), writable: writableOf(store)}
+	c.clock = newClockCheck(store, cfg.ClockTolerance, log)
+	if c.local, _ = store.(*pebblestore.Store); c.local != nil {
+		c.metrics.watchDisk(c.local)
+	}
 	defer func() {
 		if closing := c.store.Close(); closing != nil {
 			err = errors.Join(err, fmt.Errorf("close the store: %w", closing))
 		}
 	}()
+	m.watchStore(store)
 	if err := c.open(ctx); err != nil {
 		return err
 	}
-	s, err := assemble(ctx, c, access, protocol.NewHolder(registry))
+	bus, err := openBus(c)
 	if err != nil {
 		return err
 	}
-	defer s.bus.close(log)
+	defer bus.close(log)
+	s, err := assemble(ctx, c, bus, access, protocol.NewHolder(registry))
+	if err != nil {
+		return err
+	}
 	defer s.maintenance.sender.Close()
 	scheme := "http"
 	if access.certificates != nil {
@@ -110,6 +125,7 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 	if err := ready(scheme + "://" + listener.Addr().String()); err != nil {
 		return err
 	}
+	serves = true
 	return s.run(ctx, listener, p.hangups)
 }
 
@@ -120,6 +136,8 @@ type core struct {
 	metrics  *metrics
 	store    tablestore.Store
 	writable func() error // Why the store takes no writes; see writableOf.
+	clock    *clockCheck
+	local    *pebblestore.Store // nil without a data directory
 	ledger   *ledger.Ledger
 	inbox    *outbox.Inbox     // directives between a commit and the relay
 	mirror   *workqueue.Mirror // the head of the ready index
@@ -127,6 +145,10 @@ type core struct {
 	pauses   *pauses.Service
 	gate     *pauses.Gate // this process's view of the pauses
 	ended    jobs.Ended
+
+	callbacks *callbacks.Service
+	webhooks  *upkeep.Webhooks // set before any job ends; nil in a command
+	tenants   *config.Tenants
 }
 
 // inboxSize is how many directives the inbox holds; the dispatch schedule has the rest.
@@ -136,10 +158,20 @@ const inboxSize = 8192
 // dispatched.
 func (c *core) open(ctx context.Context) (err error) {
 	c.inbox, c.mirror = outbox.NewInbox(inboxSize), workqueue.NewMirror(0)
+	if c.tenants, err = c.cfg.OpenTenants(); err != nil {
+		return err
+	}
 	settings := ledger.Config{
 		Store: c.store, Tables: ledgerTables(c.cfg), Hold: c.cfg.PublishTimeout * 3 / 2, Jitter: c.cfg.Jitter,
-		Bus: statemachine.Bus(c.cfg.Bus), Ready: c.mirror.Ready, Ended: c.ended.Tell,
-		Retention: c.cfg.Retention, KeyTTL: c.cfg.KeyTTL,
+		Bus: statemachine.Bus(c.cfg.Bus), Ready: c.mirror.Ready,
+		SpreadIDs: c.cfg.StorageBackend == config.BackendLedger || c.cfg.StorageBackend == config.BackendTable,
+		Ended: func(job *statemachine.Job) {
+			c.ended.Tell(job)
+			if c.webhooks != nil {
+				c.webhooks.Offer(job)
+			}
+		},
+		Retention: c.cfg.Retention, KeyTTL: c.cfg.KeyTTL, Limit: c.tenants.MaxInflight,
 		Observe: func(after *statemachine.Aggregate, history []statemachine.Transition) {
 			c.metrics.observeTransitions(after, history)
 			logTransitions(c.log, after, history)
@@ -147,7 +179,7 @@ func (c *core) open(ctx context.Context) (err error) {
 		Held: func(target statemachine.Target) bool { return c.gate.HoldsNew(target) },
 	}
 	if c.cfg.StorageBackend == config.BackendTable {
-		settings.Projector = projections.New(c.store, projectedTables(c.cfg), nil)
+		settings.Projector = ledger.NewProjections(c.store, c.cfg.Tables, nil)
 	}
 	if c.cfg.Has(config.RoleRelay) {
 		settings.Handoff = c.inbox // Without it the relays of other processes find the row at once.
@@ -161,6 +193,11 @@ func (c *core) open(ctx context.Context) (err error) {
 	if c.ledger, err = ledger.Open(ctx, settings); err != nil {
 		return err
 	}
+	c.callbacks = callbacks.New(callbacks.Config{
+		Ledger: c.ledger, Logger: c.log,
+		Rejected:   func(kind, cause string) { c.metrics.rejected.WithLabelValues(kind, cause).Inc() },
+		Unrecorded: func(count int64) { c.metrics.unrecorded.Add(float64(count)) },
+	})
 	c.queue, err = workqueue.New(workqueue.Config{
 		Ledger: c.ledger, Store: c.store, Mirror: c.mirror, Logger: c.log,
 		Held:       func(target statemachine.Target) bool { return c.gate.HoldsQueued(target) },
@@ -176,13 +213,19 @@ func (c *core) open(ctx context.Context) (err error) {
 	}
 	c.pauses = pauses.New(c.store, c.ledger.Tables().Schedule, nil)
 	if c.cfg.StartPaused {
-		if _, err := c.pauses.Create(ctx, pauses.Scope{}, "started with LUCIUS_START_PAUSED", ledger.ActorSystem); err != nil {
+		if _, err := c.pauses.Create(ctx, statemachine.Scope{}, "started with LUCIUS_START_PAUSED", ledger.ActorSystem); err != nil {
 			return err
 		}
 	}
 	c.gate, err = pauses.NewGate(ctx, c.pauses)
 	return err
 }
+
+// defectGrace is how long a server with an illegal transition may take to stop in good
+// order before it exits as it is, so that it has ended within a second.
+//
+// Source: Stage1 seq ledger spec, Illegal Transition Policy.
+const defectGrace = 800 * time.Millisecond
 
 // system is a server that is ready to run.
 type system struct {
@@ -192,60 +235,58 @@ type system struct {
 	relay       *outbox.Relay
 	illegal     <-chan *seqledger.IllegalTransitionError // a defect of the relay
 	maintenance *maintenance
-	watchers    []*reload.Watcher
+	watchers    []*upkeep.Watcher
 	handler     *httpapi.Server
 	connections int // how many connections may be open
 }
 
 // assemble builds the relay, the loops and the API around the core.
-func assemble(ctx context.Context, c *core, access *access, protocols *protocol.Holder) (*system, error) {
-	callbacks := callbacks.New(c.ledger)
-	bus, err := openBus(c, callbacks)
-	if err != nil {
-		return nil, err
-	}
+func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols *protocol.Holder) (*system, error) {
 	illegal := make(chan *seqledger.IllegalTransitionError, 1)
+	host, _ := os.Hostname() // Without it the process id alone names the replica.
 	relay, err := outbox.NewRelay(outbox.Config{
 		Ledger: c.ledger, Publisher: bus.publisher, Inbox: c.inbox, Breakers: bus.circuits,
-		Deadline: c.cfg.PublishTimeout, Logger: c.log,
+		Deadline: c.cfg.PublishTimeout, Logger: c.log, Replica: fmt.Sprintf("%s:%d", host, os.Getpid()),
 		Observe: func(outcome outbox.Outcome) { c.metrics.relayed.WithLabelValues(string(outcome)).Inc() },
-		Admit:   c.gate.Admit,
+		Admit:   c.gate.Admit, Held: c.gate.HoldsQueued, // A ramp counts what it admitted no second time.
 		Fatal: func(defect *seqledger.IllegalTransitionError) {
 			c.log.ErrorContext(ctx, "illegal transition in the relay's window", slog.Any("transition", defect))
-			select {
-			case illegal <- defect:
-			default: // The first one stops the process.
-			}
+			time.AfterFunc(defectGrace, func() { os.Exit(exitDefect) }) //nolint:revive // It cannot wait for main.
+			illegal <- defect                                           // It is called once.
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
+	breakableWindow(relay.Window())
 	maintenance, err := newMaintenance(c, bus)
 	if err != nil {
 		return nil, err
 	}
 	c.metrics.watchRelay(c.inbox, relay, bus.circuits)
 	c.metrics.watchJobs(c, maintenance.reconciler)
-	watchers, err := watchFiles(c, protocols, access)
-	if err != nil {
-		return nil, err
-	}
+	watchers := watchFiles(c, protocols, access)
 	commands, err := newCommands(c.cfg, c.ledger, protocols, maintenance.guard)
 	if err != nil {
 		return nil, err
 	}
 	ready := &readiness{
-		ledger: c.ledger, writable: c.writable, bus: bus, gate: c.gate, reconciler: maintenance.reconciler, watchers: watchers,
+		clock:  c.clock,
+		ledger: c.ledger, writable: c.writable, local: c.local, bus: bus, gate: c.gate,
+		reconciler: maintenance.reconciler, watchers: watchers,
 	}
 	connections := maxConnections(ctx, c.cfg, c.log)
+	useCases := httpapi.UseCases{
+		Ledger: c.ledger, Commands: commands, Jobs: jobs.New(c.ledger, &c.ended),
+		Callbacks: c.callbacks, Queue: c.queue, Operator: outbox.NewOperator(c.ledger), Reconciler: maintenance.reconciler,
+		Failures: maintenance.failures, Pauses: c.pauses, Gate: c.gate, Protocols: protocols,
+	}
+	if bus.deadLetters != nil {
+		useCases.DeadLetters = bus.deadLetters
+	}
 	handler, err := httpapi.New(httpapi.Config{
-		UseCases: httpapi.UseCases{
-			Ledger: c.ledger, Commands: commands, Jobs: jobs.New(c.ledger, &c.ended, c.cfg.MaxInflight),
-			Callbacks: callbacks, Queue: c.queue, Operator: outbox.NewOperator(c.ledger), Reconciler: maintenance.reconciler,
-			Failures: maintenance.failures, Pauses: c.pauses, Gate: c.gate, Protocols: protocols,
-		},
-		Ready: ready.Ready, Registry: c.metrics.registry, Log: c.log, MaxBodyBytes: int64(c.cfg.MaxBodyBytes),
+		UseCases: useCases,
+		Ready:    ready.Ready, Registry: c.metrics.registry, Log: c.log, Lanes: c.cfg.Lanes, MaxBodyBytes: int64(c.cfg.MaxBodyBytes),
 		MaxWaits:   max(1, connections/2), // Callers that wait leave connections for the others.
 		ProbesOnly: !c.cfg.Has(config.RoleAPI),
 		Auth:       access.authenticator, CallerLimit: access.callers, TenantLimit: access.tenants, Audit: access.audit,
@@ -264,7 +305,7 @@ func newCommands(cfg *config.Config, l *ledger.Ledger, protocols *protocol.Holde
 		return nil, err
 	}
 	return commands.New(commands.Config{
-		Ledger: l, Protocols: protocols, Router: router, Limit: cfg.MaxInflight,
+		Ledger: l, Protocols: protocols, Router: router,
 		Policy: commands.Policy{
 			AllowedRefs: cfg.RefPrefixes, MaxPayloadBytes: cfg.MaxPayloadBytes,
 			CheckCallbackURL: func(url string) string {
@@ -288,7 +329,6 @@ type maintenance struct {
 	reconciler *upkeep.Reconciler
 	failures   *upkeep.Failures
 	bulk       *upkeep.Bulk
-	webhooks   *upkeep.Webhooks
 	guard      *webhook.Guard
 	sender     *webhook.Sender // Close it.
 }
@@ -313,7 +353,7 @@ func newMaintenance(c *core, bus *bus) (*maintenance, error) {
 		return nil, err
 	}
 	if m.bulk, err = upkeep.NewBulk(upkeep.BulkConfig{
-		Failures: m.failures, Limit: c.cfg.MaxInflight, Logger: c.log,
+		Failures: m.failures, Logger: c.log,
 		Observe: func(outcome upkeep.ItemOutcome) { c.metrics.reruns.WithLabelValues(string(outcome)).Inc() },
 	}); err != nil {
 		return nil, err
@@ -343,7 +383,7 @@ func newMaintenance(c *core, bus *bus) (*maintenance, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.webhooks, err = upkeep.NewWebhooks(upkeep.WebhooksConfig{
+	c.webhooks, err = upkeep.NewWebhooks(upkeep.WebhooksConfig{
 		Ledger: c.ledger, Logger: c.log,
 		Dispatcher: &webhook.Dispatcher{Send: m.sender.Send, Gate: gate, Policy: webhook.StandardPolicy()},
 		Observe: func(result webhook.Result) {
@@ -354,49 +394,38 @@ func newMaintenance(c *core, bus *bus) (*maintenance, error) {
 }
 
 // watchFiles returns the watchers that reload changed files, with their metrics.
-func watchFiles(c *core, protocols *protocol.Holder, access *access) ([]*reload.Watcher, error) {
+func watchFiles(c *core, protocols *protocol.Holder, access *access) []*upkeep.Watcher {
 	m := c.metrics
 	attempts := m.counter("lucius_protocol_reloads_total", "Attempts to reload the protocol files, by outcome.", "outcome")
-	watcher, err := protocol.NewWatcher(protocol.WatcherConfig{
-		Dir: c.cfg.ProtocolsDir, Holder: protocols, Logger: c.log, Observe: observeReloads(attempts),
-	})
-	if err != nil {
-		return nil, err
-	}
+	folder := protocol.Folder{Dir: c.cfg.ProtocolsDir, Holder: protocols}
+	watcher := upkeep.NewWatcher("protocol files", folder, c.log, observeReloads(attempts))
 	m.gauge("lucius_protocols_loaded_timestamp_seconds", "When the protocols in use were loaded, in Unix time.",
 		func() float64 { return float64(protocols.LoadedAt().UnixMilli()) / 1000 })
 	m.watchRefusals("lucius_protocols_refused", "1 while the protocol files on disk are refused and older ones in use, else 0.",
 		nil, watcher)
-	watchers := []*reload.Watcher{watcher}
+	watchers := []*upkeep.Watcher{watcher}
 
 	attempts = m.counter("lucius_access_reloads_total",
-		"Attempts to reload the token file or the certificates, by outcome.", "files", "outcome")
-	watch := func(name, label string, look func() (string, reload.Load), inUse func() string) error {
+		"Attempts to reload the token file, the certificates or the tenants' limits, by outcome.", "files", "outcome")
+	watch := func(name, label string, set upkeep.Files) {
 		files := prometheus.Labels{"files": label}
-		watcher, err := reload.New(reload.Config{
-			Name: name, Look: look, InUse: inUse, Logger: c.log, Observe: observeReloads(attempts.MustCurryWith(files)),
-		})
-		if err != nil {
-			return err
-		}
+		watcher := upkeep.NewWatcher(name, set, c.log, observeReloads(attempts.MustCurryWith(files)))
 		m.watchRefusals("lucius_access_refused",
 			"1 while files on disk are refused and the previous ones are in use, else 0.", files, watcher)
 		watchers = append(watchers, watcher)
-		return nil
 	}
 	if tokens := access.tokens; tokens != nil {
-		if err := watch("tokens", "token_file", tokens.Look, tokens.InUse); err != nil {
-			return nil, err
-		}
+		watch("tokens", "token_file", tokens)
 	}
 	if certificates := access.certificates; certificates != nil {
 		m.gauge("lucius_tls_certificate_expires_timestamp_seconds", "When the server's certificate expires, in Unix time.",
 			func() float64 { return float64(certificates.Expires().Unix()) })
-		if err := watch("certificates", "certificates", certificates.Look, certificates.InUse); err != nil {
-			return nil, err
-		}
+		watch("certificates", "certificates", certificates)
 	}
-	return watchers, nil
+	if c.cfg.TenantsFile != "" {
+		watch("tenants' limits", "tenants_file", c.tenants)
+	}
+	return watchers
 }
 
 // run serves on the listener until the context ends, or until a part fails. Then it
@@ -436,6 +465,8 @@ func (s *system) run(ctx context.Context, listener net.Listener, hangups <-chan 
 		cause = fmt.Errorf("relay stopped: %w", illegal)
 	case <-failed.Done():
 	}
+	s.log.InfoContext(ctx, "shutting down", "cause", errors.Join(cause, context.Cause(ctx), context.Cause(failed)),
+		"grace", s.cfg.ShutdownGrace.String())
 	s.handler.Drain()
 	grace, cancel := context.WithTimeout(context.Background(), s.cfg.ShutdownGrace)
 	defer cancel()
@@ -447,6 +478,9 @@ func (s *system) run(ctx context.Context, listener net.Listener, hangups <-chan 
 	stop()
 	return errors.Join(cause, group.Wait())
 }
+
+// deadLetterInterval is the time between two counts of the dead letters.
+const deadLetterInterval = 15 * time.Second
 
 // loopJitter is the share by which the intervals of loops vary, so that replicas do not
 // work in step.
@@ -461,11 +495,13 @@ func (s *system) loops(hangups <-chan os.Signal) []func(context.Context) error {
 	}
 	every(time.Second, upkeep.Loop{Name: "pauses", Pass: s.gate.Refresh})
 	every(time.Second, memoryLoop())
+	every(time.Second, upkeep.Loop{Name: "rejected callbacks", Pass: s.callbacks.RunOnce, Drain: func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = s.callbacks.RunOnce(ctx) // No job depends on what a second is not enough for.
+	}})
 	for _, watcher := range s.watchers {
-		every(s.cfg.ProtocolsInterval, upkeep.Loop{Name: watcher.Name(), Wake: watcher.Asked(), Pass: func(ctx context.Context) error {
-			_, _ = watcher.RunOnce(ctx) // It logs the error, and Err returns it.
-			return nil
-		}})
+		every(s.cfg.ProtocolsInterval, watcher.Loop())
 	}
 	loops = append(loops, func(ctx context.Context) error {
 		for {
@@ -484,6 +520,9 @@ func (s *system) loops(hangups <-chan os.Signal) []func(context.Context) error {
 			return s.bus.outages.Note(ctx, s.bus.outOfService(time.Now())...)
 		}})
 	}
+	if s.bus.deadLetters != nil && s.cfg.Has(config.RoleAPI) {
+		every(deadLetterInterval, upkeep.Loop{Name: "dead letters", Pass: s.bus.deadLetters.Count})
+	}
 	if s.cfg.Has(config.RoleRelay) {
 		loops = append(loops, s.relay.Run)
 		every(s.cfg.RetryInterval, upkeep.Loop{Name: "relay", Pass: func(ctx context.Context) error {
@@ -492,11 +531,12 @@ func (s *system) loops(hangups <-chan os.Signal) []func(context.Context) error {
 		}})
 	}
 	if s.cfg.Has(config.RoleSweeper) {
-		every(s.cfg.SweepInterval, s.maintenance.sweeper.Loop())
-		every(s.cfg.SweepInterval, s.maintenance.retention.Loop())
-		every(time.Second, s.maintenance.reconciler.Loop())
+		every(s.cfg.SweepInterval, s.clock.guard(s.maintenance.sweeper.Loop()))
+		every(s.cfg.SweepInterval, s.clock.guard(s.maintenance.retention.Loop()))
+		every(time.Second, s.clock.guard(s.maintenance.reconciler.Loop()))
 		every(time.Second, s.maintenance.bulk.Loop())
-		every(time.Second, s.maintenance.webhooks.Loop())
+		loops = append(loops, s.webhooks.Run)
+		every(s.cfg.SweepInterval, s.webhooks.Loop())
 	}
 	return loops
 }

@@ -52,6 +52,10 @@ func newNamespace(t *testing.T) *fakeservicebus.Server {
 func TestServe_NamesTheVariableOfABadNamespace(t *testing.T) {
 	t.Parallel()
 	for flag, test := range map[string]struct{ value, want string }{
+		"--servicebus-websockets=true": {
+			"--servicebus-connection=Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=hunter2;UseDevelopmentEmulator=true",
+			"LUCIUS_SERVICEBUS_CONNECTION: servicebus publisher: Namespace.WebSockets cannot be used with UseDevelopmentEmulator",
+		},
 		"--servicebus-connection": {
 			"SharedAccessKeyName=n;SharedAccessKey=hunter2", "LUCIUS_SERVICEBUS_CONNECTION: servicebus publisher: Namespace.Connection needs an Endpoint",
 		},
@@ -61,7 +65,7 @@ func TestServe_NamesTheVariableOfABadNamespace(t *testing.T) {
 	} {
 		t.Run(flag, func(t *testing.T) {
 			t.Parallel()
-			p := &program{stdout: &output{}, stderr: &output{}, lookup: func(string) (string, bool) { return "", false }}
+			p := &program{stdout: &output{}, stderr: &output{}}
 			err := p.run(t.Context(), []string{
 				"serve", "--storage-backend", config.BackendMemory, "--listen-addr", "127.0.0.1:0", "--protocols-dir", "../../protocols",
 				"--bus", config.BusServiceBus, flag, test.value,
@@ -119,7 +123,7 @@ func TestServe_OnServiceBus(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
-		"--ack-timeout", "10s", "--lease-duration", "10s")...)
+		"--ack-timeout", "1m", "--lease-duration", "1m")...)
 	workOnBus(t, namespace, handle)
 	jobID := s.submit(t)
 	job := s.wait(t, jobID)
@@ -143,7 +147,7 @@ func TestServe_OnServiceBusWithCallbacks(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
-		"--servicebus-replies", "false", "--ack-timeout", "10s", "--lease-duration", "10s")...)
+		"--servicebus-replies", "false", "--ack-timeout", "1m", "--lease-duration", "1m")...)
 	jobID := s.submit(t)
 	for _, service := range busServices {
 		d := takeDirective(t, namespace, jobID, service)
@@ -212,7 +216,7 @@ func TestServe_WaitsForABusThatIsAway(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
-		"--ack-timeout", "10s", "--lease-duration", "10s", "--publish-timeout", "1s")...)
+		"--ack-timeout", "1m", "--lease-duration", "1m", "--publish-timeout", "1s")...)
 	namespace.Stop()
 	jobID := s.submit(t)
 	warned(t, s)
@@ -269,11 +273,13 @@ func TestServe_HoldsLeasesWhileRepliesCannotCome(t *testing.T) {
 	}
 }
 
-// What waits in the pull queue when the bus is changed goes out by the topics.
+// What waits in the pull queue when the bus is changed goes out by the topics, once its ACK
+// timeout has passed: that of the server that queued it. The second server's is long, so
+// that workers on a slow machine are not taken for dead.
 func TestServe_ChangesFromTheQueueToServiceBus(t *testing.T) {
 	t.Parallel()
 	namespace, dir := newNamespace(t), filepath.Join(t.TempDir(), "data")
-	before := serveOn(t, dir, "--servicebus-lanes", fmt.Sprint(busLanes))
+	before := serveOn(t, dir, "--servicebus-lanes", fmt.Sprint(busLanes), "--ack-timeout", "2s")
 	jobID := before.submit(t)
 	for step := ""; step != string(api.StepStateAwaitingAck); time.Sleep(10 * time.Millisecond) {
 		response, err := before.client.GetJobWithResponse(t.Context(), jobID, nil)
@@ -285,8 +291,7 @@ func TestServe_ChangesFromTheQueueToServiceBus(t *testing.T) {
 	if err := before.stop(); err != nil {
 		t.Fatal(err)
 	}
-	s := serveOn(t, dir, append(onBus(namespace), "--ack-timeout", "5s", "--lease-duration", "30s",
-		"--ack-backoff", "50ms,50ms,50ms,50ms,50ms,50ms,50ms,50ms")...) // A slow machine's workers may need some.
+	s := serveOn(t, dir, append(onBus(namespace), "--ack-timeout", "1m", "--lease-duration", "1m")...)
 	workOnBus(t, namespace, func(context.Context, api.Directive) (json.RawMessage, error) { return nil, nil })
 	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded {
 		t.Errorf("the job is %s: %+v", job.State, job.Steps[0])

@@ -14,22 +14,24 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
-// openStore opens the configured backend.
-func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (tablestore.Store, error) {
+// openStore opens the configured backend. It calls observe, unless that is nil, with each
+// request to a storage account.
+func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, observe func(aztablestore.Sample),
+) (tablestore.Store, error) {
 	switch cfg.StorageBackend {
 	case config.BackendMemory:
 		return memstore.New(memstore.Options{}), nil
 	case config.BackendLedger, config.BackendTable:
-		store, err := aztablestore.Open(ctx, tableOptions(cfg, log))
+		options := tableOptions(cfg, log)
+		options.Observe = observe
+		store, err := aztablestore.Open(ctx, options)
 		if err != nil {
 			return nil, fmt.Errorf("LUCIUS_STORAGE_BACKEND %s: %w", cfg.StorageBackend, err)
 		}
@@ -39,6 +41,7 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (table
 	if err != nil {
 		return nil, fmt.Errorf("LUCIUS_DATA_DIR %s: %w", cfg.DataDir, err)
 	}
+	warnIfExposed(ctx, log, "LUCIUS_DATA_DIR", cfg.DataDir)
 	info := store.Info()
 	if info.New {
 		log.InfoContext(ctx, "new store made", "dir", info.Dir)
@@ -60,7 +63,7 @@ func tableOptions(cfg *config.Config, log *slog.Logger) aztablestore.Options {
 func tableNames(cfg *config.Config) []string {
 	names := ledgerTables(cfg).All()
 	if cfg.StorageBackend == config.BackendTable {
-		names = append(names, projectedTables(cfg).All()...)
+		names = append(names, cfg.Tables.Projected()...)
 	}
 	return names
 }
@@ -68,19 +71,11 @@ func tableNames(cfg *config.Config) []string {
 // ledgerTables returns the names of the ledger's tables. The layout "table" keeps the
 // jobs with their steps.
 func ledgerTables(cfg *config.Config) ledger.Tables {
-	tables := ledger.Tables{
-		Ledger: cfg.Tables.Ledger, Idempotency: cfg.Tables.Idempotency, Inflight: cfg.Tables.Inflight,
-		Schedule: cfg.Tables.Schedule, Index: cfg.Tables.Index, Queue: cfg.Tables.Queue,
-	}
+	tables := cfg.Tables
 	if cfg.StorageBackend == config.BackendTable {
-		tables.Ledger = cfg.Tables.Steps
+		tables.Ledger = cfg.StepsTable
 	}
 	return tables
-}
-
-// projectedTables returns the names of the tables of projections.
-func projectedTables(cfg *config.Config) projections.Tables {
-	return projections.Tables{Jobs: cfg.Tables.Jobs, Outbox: cfg.Tables.Outbox, Events: cfg.Tables.Events}
 }
 
 // archive appends each job that is about to be purged to a file of its month, as one
@@ -98,11 +93,10 @@ type archivedJob struct {
 	Events  []api.Event     `json:"events"`
 }
 
-// add writes the job's line and syncs the file. A job whose purge is repeated after a
-// crash may have two lines.
+// add writes the job's line and syncs the file. A job has two lines if its purge is
+// repeated after a crash, or if two replicas purge it side by side.
 func (a *archive) add(_ context.Context, job *ledger.Archived) (err error) {
-	view := &jobs.View{Aggregate: job.Aggregate, Payloads: make([][]byte, len(job.Steps))}
-	line, err := json.Marshal(archivedJob{Job: httpapi.JobOf(view), Payload: job.Payload, Events: httpapi.EventsOf(job.History)})
+	line, err := json.Marshal(archivedJob{Job: httpapi.JobOf(&job.Aggregate), Payload: job.Payload, Events: httpapi.EventsOf(job.History)})
 	if err != nil {
 		return fmt.Errorf("encode job %s for the archive: %w", job.Job.ID, err)
 	}

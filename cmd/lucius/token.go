@@ -67,7 +67,7 @@ func (p *program) webhookSecret(_ context.Context, args []string) error {
 	if len(args) != 1 || args[0] == "" {
 		return errors.New("webhook-secret takes one argument, the tenant's id")
 	}
-	loaded, _, err := config.Load(nil, p.lookup, p.stderr)
+	loaded, _, err := config.Load(nil, p.environment, p.stderr)
 	if err != nil {
 		return err
 	}

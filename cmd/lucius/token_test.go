@@ -16,7 +16,7 @@ import (
 func tokenCommand(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	out, notes := &output{}, &output{}
-	p := &program{stdout: out, stderr: notes, lookup: func(string) (string, bool) { return "", false }}
+	p := &program{stdout: out, stderr: notes}
 	err = p.run(t.Context(), append([]string{"token"}, args...))
 	return out.String(), notes.String(), err
 }

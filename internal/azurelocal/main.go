@@ -77,7 +77,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer namespace.Close()
-	if err := tell(stdout, &o, account.ConnectionString(), namespace.ConnectionString(), workspace); err != nil {
+	admin, err := namespace.ServeAdmin()
+	if err != nil {
+		return err
+	}
+	if err := tell(stdout, &o, account.ConnectionString(), namespace.ConnectionString(), admin, workspace); err != nil {
 		return err
 	}
 	return work(ctx, &o, namespace.ConnectionString(), workspace, slog.New(slog.NewTextHandler(stderr, nil)))
@@ -115,11 +119,11 @@ func namespaceFor(o *options, workspace docpipeline.Workspace) fakeservicebus.Co
 }
 
 // tell prints the variables and the next steps.
-func tell(out io.Writer, o *options, account, namespace string, workspace docpipeline.Workspace) error {
+func tell(out io.Writer, o *options, account, namespace, admin string, workspace docpipeline.Workspace) error {
 	for _, v := range [][2]string{
 		{"LUCIUS_STORAGE_BACKEND", o.layout}, {"LUCIUS_TABLE_CONNECTION", account}, {"LUCIUS_BUS", "servicebus"},
-		{"LUCIUS_SERVICEBUS_CONNECTION", namespace}, {"LUCIUS_SERVICEBUS_LANES", fmt.Sprint(o.lanes)},
-		{"LUCIUS_SERVICEBUS_REPLIES", "true"},
+		{"LUCIUS_SERVICEBUS_CONNECTION", namespace}, {"LUCIUS_SERVICEBUS_ADMIN_CONNECTION", admin},
+		{"LUCIUS_SERVICEBUS_LANES", fmt.Sprint(o.lanes)}, {"LUCIUS_SERVICEBUS_REPLIES", "true"},
 	} {
 		if _, err := fmt.Fprintf(out, "export %s='%s'\n", v[0], v[1]); err != nil {
 			return fmt.Errorf("print the variables: %w", err)
@@ -142,7 +146,9 @@ func tell(out io.Writer, o *options, account, namespace string, workspace docpip
 
 // advice explains how to use the variables.
 const advice = `
-# in another terminal, with these variables, once or more often (--listen-addr):
+# in another terminal, with these variables:
+#   go run ./cmd/lucius azure provision
+# which creates the tables and checks everything; once or more often (--listen-addr):
 #   go run ./cmd/lucius serve
 # and then:
 #   curl -H 'Content-Type: application/json' -d '%s' http://127.0.0.1:8080/v1/commands

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -19,13 +20,15 @@ type Config struct {
 	DataDir         string
 	TableConnection string
 	TableEndpoint   string
-	Tables          Tables
-	ProtocolsDir    string
-	Bus             string
-	ServiceBus      ServiceBus
-	TopicPrefix     string
-	Lanes           int
-	Roles           []string
+	Tables          ledger.Tables
+	// StepsTable stands for Tables.Ledger with [BackendTable].
+	StepsTable   string
+	ProtocolsDir string
+	Bus          string
+	ServiceBus   ServiceBus
+	TopicPrefix  string
+	Lanes        int
+	Roles        []string
 
 	AckTimeout       time.Duration
 	Lease            time.Duration
@@ -36,8 +39,10 @@ type Config struct {
 	Jitter           float64
 	MaxAttempts      int
 
-	RetryInterval  time.Duration
-	SweepInterval  time.Duration
+	RetryInterval time.Duration
+	SweepInterval time.Duration
+	// ClockTolerance is how far the clock may be from the store's; 0 is any.
+	ClockTolerance time.Duration
 	PublishTimeout time.Duration
 	ShutdownGrace  time.Duration
 	// ProtocolsInterval is the time between two checks of the protocol files.
@@ -47,8 +52,11 @@ type Config struct {
 	MaxConnections  int
 	MaxBodyBytes    int
 	MaxPayloadBytes int
-	MaxInflight     int
-	RefPrefixes     []string
+	// MaxInflight is the most jobs of a tenant in flight, 0 for no limit, and
+	// TenantsFile the file of other limits; see [Config.OpenTenants].
+	MaxInflight int
+	TenantsFile string
+	RefPrefixes []string
 
 	Retention   time.Duration
 	KeyTTL      time.Duration
@@ -84,25 +92,14 @@ func (c *Config) OnAzure() bool {
 type ServiceBus struct {
 	Connection string
 	Namespace  string
+	// WebSockets says to speak AMQP over WebSockets.
+	WebSockets bool
+	// AdminConnection is used to inspect and provision the namespace. Optional.
+	AdminConnection string
 	// Replies says that replies are read from topics.
 	Replies           bool
 	ReplyPrefix       string
 	ReplySubscription string
-}
-
-// Tables are the names of the tables. Only [BackendLedger] uses Ledger; only
-// [BackendTable] uses Jobs, Steps, Outbox and Events.
-type Tables struct {
-	Ledger      string
-	Jobs        string
-	Steps       string
-	Outbox      string
-	Events      string
-	Idempotency string
-	Index       string
-	Inflight    string
-	Schedule    string
-	Queue       string
 }
 
 // The roles of a process.

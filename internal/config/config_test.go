@@ -9,17 +9,13 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 )
 
-// environment looks variables up in a map.
-func environment(vars map[string]string) func(string) (string, bool) {
-	return func(name string) (string, bool) {
-		value, ok := vars[name]
-		return value, ok
-	}
-}
-
 func load(t *testing.T, args []string, vars map[string]string) (*config.Loaded, error) {
 	t.Helper()
-	loaded, _, err := config.Load(args, environment(vars), &bytes.Buffer{})
+	var environment []string
+	for name, value := range vars {
+		environment = append(environment, name+"="+value)
+	}
+	loaded, _, err := config.Load(args, environment, &bytes.Buffer{})
 	return loaded, err
 }
 
@@ -91,7 +87,7 @@ func TestLoad_TakesBothLayouts(t *testing.T) {
 		loaded, err := load(t, nil, map[string]string{
 			"LUCIUS_STORAGE_BACKEND": backend, "LUCIUS_TABLE_CONNECTION": "c", "LUCIUS_STEPS_TABLE": "mysteps", "LUCIUS_ROLES": "api",
 		})
-		if err != nil || !loaded.OnAzure() || loaded.Tables.Steps != "mysteps" || loaded.Tables.Jobs != "luciusjobs" {
+		if err != nil || !loaded.OnAzure() || loaded.StepsTable != "mysteps" || loaded.Tables.Jobs != "luciusjobs" {
 			t.Errorf("%s: %+v, %v", backend, loaded, err)
 		}
 	}
@@ -124,7 +120,9 @@ func TestPrint(t *testing.T) {
 
 func TestPrint_KeepsSecrets(t *testing.T) {
 	t.Parallel()
-	loaded, err := load(t, nil, map[string]string{"LUCIUS_TABLE_CONNECTION": "AccountKey=hunter2"})
+	loaded, err := load(t, nil, map[string]string{
+		"LUCIUS_TABLE_CONNECTION": "AccountKey=hunter2", "LUCIUS_SERVICEBUS_ADMIN_CONNECTION": "SharedAccessKey hunter2",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,5 +132,105 @@ func TestPrint_KeepsSecrets(t *testing.T) {
 	}
 	if got := out.String(); strings.Contains(got, "hunter2") || !strings.Contains(got, "LUCIUS_TABLE_CONNECTION=(set)\n") {
 		t.Errorf("printed\n%s", got)
+	}
+}
+
+func TestLoad_RefusesVariablesThatAreNoSettings(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		vars map[string]string
+		want string // Empty if the variables are taken.
+	}{
+		{map[string]string{"LUCIUS_DATADIR": "x"}, "LUCIUS_DATADIR is not a setting: the closest one is LUCIUS_DATA_DIR;"},
+		{map[string]string{"LUCIUS_REF_PREFIX": "s3"}, "the closest one is LUCIUS_REF_PREFIXES;"},
+		{map[string]string{"LUCIUS_STEP_TIMEOUT_SECONDS": "3"}, "the closest one is LUCIUS_STEP_RESULT_TIMEOUT_SECONDS;"},
+		{map[string]string{"LUCIUS_PORT": "8080"}, "LUCIUS_PORT is not a setting"},
+		{map[string]string{"LUCIUS_": ""}, "LUCIUS_ is not a setting"},
+		{map[string]string{"lucius_data_dir": "x", "LUCIUSX": "y", "LUCIUS_TEST_TABLE_CONNECTION": "z"}, ""},
+		{map[string]string{ // What Kubernetes makes for the Services lucius and lucius-api.
+			"LUCIUS_SERVICE_HOST": "10.0.0.1", "LUCIUS_SERVICE_PORT": "80", "LUCIUS_SERVICE_PORT_HTTP": "80", "LUCIUS_PORT": "tcp://10.0.0.1:80",
+			"LUCIUS_PORT_80_TCP": "tcp://10.0.0.1:80", "LUCIUS_PORT_80_TCP_PROTO": "tcp", "LUCIUS_PORT_80_TCP_PORT": "80",
+			"LUCIUS_PORT_80_TCP_ADDR": "10.0.0.1", "LUCIUS_API_SERVICE_HOST": "10.0.0.2", "LUCIUS_API_PORT": "tcp://10.0.0.2:80",
+		}, ""},
+	} {
+		_, err := load(t, nil, test.vars)
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%v answered %v, want %q", test.vars, err, test.want)
+		}
+	}
+}
+
+func TestLoad_RefusesEmptyEntries(t *testing.T) {
+	t.Parallel()
+	for _, variable := range []string{
+		"LUCIUS_REF_PREFIXES", "LUCIUS_ROLES", "LUCIUS_DISPATCH_BACKOFF", "LUCIUS_WEBHOOK_SECRETS", "LUCIUS_WEBHOOK_NETWORKS",
+	} {
+		for _, value := range []string{",", " ", ",api"} {
+			_, err := load(t, nil, map[string]string{variable: value})
+			if err == nil || !strings.Contains(err.Error(), variable) || !strings.Contains(err.Error(), "at place 1: must not be empty") {
+				t.Errorf("%s=%q answered %v", variable, value, err)
+			}
+		}
+	}
+	loaded, err := load(t, nil, map[string]string{"LUCIUS_REF_PREFIXES": "s3, gs://b", "LUCIUS_ACK_BACKOFF": ""})
+	if err != nil || len(loaded.RefPrefixes) != 2 || loaded.RefPrefixes[1] != "gs://b" || len(loaded.AckBackoff) != 0 {
+		t.Errorf("%+v, %v", loaded, err)
+	}
+}
+
+// Files and environment have the same bounds.
+func TestLoad_BoundsDurations(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ variable, value, want string }{
+		{"LUCIUS_LEASE_DURATION", "8785h", "must be at most 8784h0m0s"},
+		{"LUCIUS_ACK_BACKOFF", "1s,0s", "at place 2: must be at least 1ms"},
+		{"LUCIUS_EXECUTION_BACKOFF", "off", "must be a duration such as 30s, 15m or 1h30m"},
+		{"LUCIUS_STEP_RESULT_TIMEOUT", "1us", "must be at least 1ms, or off"},
+		{"LUCIUS_STEP_RESULT_TIMEOUT", "8785h", "must be at most 8784h0m0s, or off"},
+		{"LUCIUS_RETENTION", "900000h", "must be at most 878400h0m0s, or off"},
+	} {
+		_, err := load(t, nil, map[string]string{test.variable: test.value})
+		if err == nil || !strings.Contains(err.Error(), test.variable) || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s=%s answered %v, want %s", test.variable, test.value, err, test.want)
+		}
+	}
+	loaded, err := load(t, nil, map[string]string{"LUCIUS_RETENTION": "61320h", "LUCIUS_STEP_RESULT_TIMEOUT": "off", "LUCIUS_IDEMPOTENCY_TTL": "0"})
+	if err != nil || loaded.Retention != 61320*time.Hour || loaded.StepTimeout != 0 || loaded.KeyTTL != 0 {
+		t.Errorf("%+v, %v", loaded, err)
+	}
+}
+
+// Whatever holds a secret is masked, also if it is in the wrong setting.
+func TestSecretsAreMasked(t *testing.T) {
+	t.Parallel()
+	loaded, err := load(t, nil, map[string]string{
+		"LUCIUS_TABLE_ENDPOINT":       "https://account.table.core.windows.net/?sv=2022&sig=hunter2%2B&se=2027",
+		"LUCIUS_SERVICEBUS_NAMESPACE": "Endpoint=sb://n/;SharedAccessKeyName=Root;SharedAccessKey=hunter2=",
+		"LUCIUS_AUDIT_LOG":            "https://me:hunter2/@example.com/log", "LUCIUS_AUTH_FILE": "whsec_hunter2",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := loaded.Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"LUCIUS_TABLE_ENDPOINT=https://account.table.core.windows.net/?sv=2022&sig=(set)&se=2027\n",
+		"LUCIUS_SERVICEBUS_NAMESPACE=Endpoint=sb://n/;SharedAccessKeyName=Root;SharedAccessKey=(set)\n",
+		"LUCIUS_AUDIT_LOG=https://(set)@example.com/log\n", "LUCIUS_AUTH_FILE=whsec_(set)\n",
+	} {
+		if !strings.Contains(out.String(), line) {
+			t.Errorf("%q is missing in:\n%s", line, out.String())
+		}
+	}
+	for variable, value := range map[string]string{
+		"LUCIUS_OIDC_ISSUER": "https://me:hunter2@example.com", "LUCIUS_LOG_LEVEL": "https://x/?sig=hunter2",
+		"LUCIUS_WEBHOOK_SECRETS": "hunter2", "LUCIUS_WEBHOOK_NETWORKS": "https://me:hunter2@example.com",
+		"LUCIUS_LISTEN_ADDR": "https://me:hunter2@example.com",
+	} {
+		if _, err := load(t, nil, map[string]string{variable: value}); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s answered %v", variable, err)
+		}
 	}
 }

@@ -22,10 +22,17 @@ type Loaded struct {
 	texts map[string]string
 }
 
-// Load reads flags, then the environment, then the defaults. The error names every
-// invalid value and its source.
-func Load(args []string, lookup func(string) (string, bool), usage io.Writer) (*Loaded, *flag.FlagSet, error) {
+// Load reads flags, then the environment, which has entries NAME=value of which the last
+// one counts, then the defaults. The error names every invalid value and its source, and
+// every variable that is no setting.
+func Load(args, environment []string, usage io.Writer) (*Loaded, *flag.FlagSet, error) {
 	loaded := &Loaded{texts: map[string]string{}}
+	variables := map[string]string{}
+	for _, entry := range environment {
+		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "LUCIUS_") {
+			variables[name] = value
+		}
+	}
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	flags.SetOutput(usage)
 	all := loaded.settings()
@@ -40,15 +47,12 @@ func Load(args []string, lookup func(string) (string, bool), usage io.Writer) (*
 	given := map[string]bool{}
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
 
-	var problems []error
+	problems := unknownVariables(variables, all)
 	for i, s := range all {
-		text, from := s.text(*values[i], given[flagName(s.variable)], lookup)
+		text, from := s.text(*values[i], given[flagName(s.variable)], variables)
 		loaded.texts[s.variable] = text
 		if err := s.set(text); err != nil {
-			if secret(s.variable) {
-				text = "(set)"
-			}
-			problems = append(problems, fmt.Errorf("%s is %q, %w", from, text, err))
+			problems = append(problems, fmt.Errorf("%s is %q, %s", from, s.shown(text), Mask(err.Error())))
 		}
 	}
 	if len(problems) == 0 {
@@ -58,15 +62,15 @@ func Load(args []string, lookup func(string) (string, bool), usage io.Writer) (*
 }
 
 // text returns the setting's text and its source.
-func (s *setting) text(flagValue string, given bool, lookup func(string) (string, bool)) (text, from string) {
+func (s *setting) text(flagValue string, given bool, variables map[string]string) (text, from string) {
 	if given {
 		return flagValue, "--" + flagName(s.variable)
 	}
-	if value, ok := lookup(s.variable); ok {
+	if value, ok := variables[s.variable]; ok {
 		return value, s.variable
 	}
 	if s.variable == "LUCIUS_STEP_RESULT_TIMEOUT" {
-		if value, ok := lookup(stepTimeoutSeconds); ok {
+		if value, ok := variables[stepTimeoutSeconds]; ok {
 			if n, err := strconv.Atoi(value); err == nil {
 				return (time.Duration(n) * time.Second).String(), stepTimeoutSeconds
 			}
@@ -106,8 +110,7 @@ func (c *Config) crossCheck() []error {
 	refuse(c.TLSClientCA != "" && c.AuthFile == "",
 		"LUCIUS_TLS_CLIENT_CA needs LUCIUS_AUTH_FILE, which says who the certificates stand for")
 
-	t := &c.Tables
-	tables := []string{t.Ledger, t.Jobs, t.Steps, t.Outbox, t.Events, t.Idempotency, t.Index, t.Inflight, t.Schedule, t.Queue}
+	tables := append(slices.Concat(c.Tables.All(), c.Tables.Projected()), c.StepsTable)
 	slices.Sort(tables)
 	for i := 1; i < len(tables); i++ {
 		refuse(tables[i] == tables[i-1], "LUCIUS_…_TABLE: two tables are called %q", tables[i])
@@ -144,11 +147,7 @@ func flagName(variable string) string {
 // Print writes the configuration, one variable a line, without its secrets.
 func (l *Loaded) Print(w io.Writer) error {
 	for _, s := range l.settings() {
-		text := l.texts[s.variable]
-		if text != "" && secret(s.variable) {
-			text = "(set)"
-		}
-		if _, err := fmt.Fprintf(w, "%s=%s\n", s.variable, text); err != nil {
+		if _, err := fmt.Fprintf(w, "%s=%s\n", s.variable, s.shown(l.texts[s.variable])); err != nil {
 			return fmt.Errorf("print the configuration: %w", err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/webhook"
+	"github.com/lucius-project/lucius/pkg/protocol"
 )
 
 // into returns the setter of a field. The parser's error continues "LUCIUS_… is …,".
@@ -47,9 +47,12 @@ func oneOf(words ...string) func(string) (string, error) {
 // subset accepts a comma-separated list of some of the words.
 func subset(words ...string) func(string) ([]string, error) {
 	return func(s string) ([]string, error) {
-		parts := split(s)
-		if len(parts) == 0 {
-			return nil, fmt.Errorf("must name at least one of %s", strings.Join(words, ", "))
+		parts, err := list(s)
+		if err == nil && len(parts) == 0 {
+			err = fmt.Errorf("must name at least one of %s", strings.Join(words, ", "))
+		}
+		if err != nil {
+			return nil, err
 		}
 		for _, part := range parts {
 			if !slices.Contains(words, part) {
@@ -60,18 +63,39 @@ func subset(words ...string) func(string) ([]string, error) {
 	}
 }
 
-// list accepts a comma-separated list.
-func list(s string) ([]string, error) { return split(s), nil }
-
-// split splits a comma-separated list.
-func split(s string) []string {
-	var parts []string
-	for part := range strings.SplitSeq(s, ",") {
-		if part = strings.TrimSpace(part); part != "" {
-			parts = append(parts, part)
+// list accepts a comma-separated list without empty entries; the empty text is the
+// empty list.
+func list(s string) ([]string, error) {
+	if s == "" {
+		return nil, nil
+	}
+	parts := strings.Split(s, ",")
+	for i, part := range parts {
+		if parts[i] = strings.TrimSpace(part); parts[i] == "" {
+			return nil, fmt.Errorf("at place %d: must not be empty", i+1)
 		}
 	}
-	return parts
+	return parts, nil
+}
+
+// listOf accepts a comma-separated list of what parse accepts. It says at which place
+// an entry is wrong, without the entry, which may be a secret.
+func listOf[T any](parse func(string) (T, error)) func(string) ([]T, error) {
+	return func(s string) ([]T, error) {
+		parts, err := list(s)
+		if err != nil {
+			return nil, err
+		}
+		var entries []T
+		for i, part := range parts {
+			entry, err := parse(part)
+			if err != nil {
+				return nil, fmt.Errorf("at place %d: %w", i+1, err)
+			}
+			entries = append(entries, entry)
+		}
+		return entries, nil
+	}
 }
 
 // integer accepts a whole number of the range.
@@ -94,44 +118,38 @@ func fraction(s string) (float64, error) {
 	return f, nil
 }
 
-// duration accepts 0, "off" for 0, and durations of at least a millisecond.
+// duration accepts what a protocol file accepts as a duration.
 func duration(s string) (time.Duration, error) {
-	if s == "off" {
-		s = "0"
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil || d < 0 {
-		return 0, errors.New("must be a duration such as 30s, 15m or 250ms")
-	}
-	if d != 0 && d < time.Millisecond {
-		return 0, errors.New("must be at least 1ms")
-	}
-	return d, nil
+	return protocol.ParseDuration(s, protocol.MaxDuration)
 }
 
-// positive accepts durations of at least a millisecond.
-func positive(s string) (time.Duration, error) {
-	d, err := duration(s)
-	if err == nil && d == 0 {
-		err = errors.New("must be at least 1ms")
+// maxKept is the longest time for which ended jobs and keys are kept.
+const maxKept = 100 * 366 * 24 * time.Hour
+
+// kept accepts the time for which something is kept.
+func kept(s string) (time.Duration, error) { return protocol.ParseDuration(s, maxKept) }
+
+// orOff accepts 0 and off as 0 too.
+func orOff(parse func(string) (time.Duration, error)) func(string) (time.Duration, error) {
+	return func(s string) (time.Duration, error) {
+		if protocol.IsOff(s) {
+			return 0, nil
+		}
+		d, err := parse(s)
+		if err != nil {
+			err = fmt.Errorf("%w, or off", err)
+		}
+		return d, err
 	}
-	return d, err
 }
 
 // delays accepts a comma-separated list of durations; an empty one allows no retry.
 func delays(s string) ([]time.Duration, error) {
-	var out []time.Duration
-	for _, part := range split(s) {
-		d, err := duration(part)
-		if err != nil {
-			return nil, fmt.Errorf("has %q, which %w", part, err)
-		}
-		out = append(out, d)
+	out, err := listOf(duration)(s)
+	if err == nil && len(out) > protocol.MaxRetries {
+		err = fmt.Errorf("has %d delays, at most %d are allowed", len(out), protocol.MaxRetries)
 	}
-	if len(out) > 16 {
-		return nil, fmt.Errorf("has %d delays, at most 16 are allowed", len(out))
-	}
-	return out, nil
+	return out, err
 }
 
 // boolean accepts true and false.
@@ -151,30 +169,13 @@ func tableName(s string) (string, error) {
 	return s, nil
 }
 
-// secrets accepts a list of webhook secrets.
-func secrets(s string) ([]webhook.Secret, error) {
-	var out []webhook.Secret
-	for i, text := range split(s) {
-		secret, err := webhook.ParseSecret(text)
-		if err != nil {
-			return nil, fmt.Errorf("has at place %d: %w", i+1, err)
-		}
-		out = append(out, secret)
+// network accepts a network.
+func network(s string) (netip.Prefix, error) {
+	prefix, err := netip.ParsePrefix(s)
+	if err != nil {
+		return prefix, errors.New("must be a network such as 10.0.0.0/8")
 	}
-	return out, nil
-}
-
-// networks accepts a list of networks.
-func networks(s string) ([]netip.Prefix, error) {
-	var out []netip.Prefix
-	for _, text := range split(s) {
-		prefix, err := netip.ParsePrefix(text)
-		if err != nil {
-			return nil, fmt.Errorf("has %q, must be networks such as 10.0.0.0/8", text)
-		}
-		out = append(out, prefix.Masked())
-	}
-	return out, nil
+	return prefix.Masked(), nil
 }
 
 // address accepts host:port.

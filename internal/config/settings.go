@@ -1,10 +1,9 @@
 package config
 
 import (
-	"slices"
-
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
 // setting is a row of the table of settings.
@@ -19,7 +18,7 @@ type setting struct {
 }
 
 // settings lists all settings in the order of --print-config. They set c's fields.
-func (c *Config) settings() []setting {
+func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 	return []setting{
 		// The address, the store and the roles.
 		{"LUCIUS_LISTEN_ADDR", "127.0.0.1:8080", "address to serve on; loopback if all may call", into(&c.ListenAddr, address)},
@@ -47,6 +46,9 @@ func (c *Config) settings() []setting {
 		{"LUCIUS_BUS", BusQueue, "queue (the pull queue) or servicebus (Azure)", into(&c.Bus, oneOf(BusQueue, BusServiceBus))},
 		{"LUCIUS_SERVICEBUS_CONNECTION", "", "connection string of the namespace", into(&c.ServiceBus.Connection, text)},
 		{"LUCIUS_SERVICEBUS_NAMESPACE", "", "or its host name, with the default Azure credential", into(&c.ServiceBus.Namespace, text)},
+		{"LUCIUS_SERVICEBUS_WEBSOCKETS", "false", "speak AMQP over WebSockets, on port 443", into(&c.ServiceBus.WebSockets, boolean)},
+		{"LUCIUS_SERVICEBUS_ADMIN_CONNECTION", "", "connection string for lucius azure alone; empty uses that of the server",
+			into(&c.ServiceBus.AdminConnection, text)},
 		{"LUCIUS_SERVICEBUS_TOPIC_PREFIX", "global-bus-p", "topic of a lane without its number", into(&c.TopicPrefix, required)},
 		{"LUCIUS_SERVICEBUS_LANES", "16", "number of lanes", into(&c.Lanes, integer(1, 1024))},
 		{"LUCIUS_SERVICEBUS_REPLIES", "false", "take replies from topics too", into(&c.ServiceBus.Replies, boolean)},
@@ -59,7 +61,7 @@ func (c *Config) settings() []setting {
 		{"LUCIUS_TABLE_CONNECTION", "", "connection string of the storage account", into(&c.TableConnection, text)},
 		{"LUCIUS_TABLE_ENDPOINT", "", "or its table endpoint, with the default Azure credential", into(&c.TableEndpoint, text)},
 		{"LUCIUS_LEDGER_TABLE", "luciusledger", "table of the jobs (ledger)", into(&c.Tables.Ledger, tableName)},
-		{"LUCIUS_STEPS_TABLE", "luciussteps", "table of the jobs and steps (table)", into(&c.Tables.Steps, tableName)},
+		{"LUCIUS_STEPS_TABLE", "luciussteps", "table of the jobs and steps (table)", into(&c.StepsTable, tableName)},
 		{"LUCIUS_JOBS_TABLE", "luciusjobs", "table that shows jobs (table)", into(&c.Tables.Jobs, tableName)},
 		{"LUCIUS_OUTBOX_TABLE", "luciusoutbox", "table that shows the outbox (table)", into(&c.Tables.Outbox, tableName)},
 		{"LUCIUS_EVENTS_TABLE", "luciusevents", "table that shows the history (table)", into(&c.Tables.Events, tableName)},
@@ -70,19 +72,21 @@ func (c *Config) settings() []setting {
 		{"LUCIUS_QUEUE_TABLE", "luciusqueue", "table of the pull queue", into(&c.Tables.Queue, tableName)},
 
 		// Deadlines and budgets.
-		{"LUCIUS_ACK_TIMEOUT", "30s", "time from delivery to ACK", into(&c.AckTimeout, positive)},
-		{"LUCIUS_LEASE_DURATION", "15m", "time that an ACK or a heartbeat gives a worker", into(&c.Lease, positive)},
-		{"LUCIUS_STEP_RESULT_TIMEOUT", "0", "absolute limit of one attempt's run; 0 or off is none", into(&c.StepTimeout, duration)},
+		{"LUCIUS_ACK_TIMEOUT", "30s", "time from delivery to ACK", into(&c.AckTimeout, duration)},
+		{"LUCIUS_LEASE_DURATION", "15m", "time that an ACK or a heartbeat gives a worker", into(&c.Lease, duration)},
+		{"LUCIUS_STEP_RESULT_TIMEOUT", "0", "absolute limit of one attempt's run; 0 or off is none", into(&c.StepTimeout, orOff(duration))},
 		{"LUCIUS_DISPATCH_BACKOFF", "30s,2m,10m", "delays before each retry of a rejected publish", into(&c.DispatchBackoff, delays)},
 		{"LUCIUS_ACK_BACKOFF", "1m,5m,15m", "delays before each retry after an ACK timeout", into(&c.AckBackoff, delays)},
 		{"LUCIUS_EXECUTION_BACKOFF", "30s,2m,10m", "delays before each retry after a failed run", into(&c.ExecutionBackoff, delays)},
 		{"LUCIUS_BACKOFF_JITTER", "0.1", "part of a delay that is randomised, 0 to 1", into(&c.Jitter, fraction)},
 		{"LUCIUS_MAX_ATTEMPTS", "10", "attempts of a step that spend a budget, over all causes", into(&c.MaxAttempts, integer(1, 1000))},
-		{"LUCIUS_OUTBOX_RETRY_INTERVAL", "1s", "time between two passes of the relay", into(&c.RetryInterval, positive)},
-		{"LUCIUS_SWEEP_INTERVAL", "1s", "time between two passes of the sweeper", into(&c.SweepInterval, positive)},
-		{"LUCIUS_PROTOCOLS_INTERVAL", "2s", "time between two checks of the protocol files", into(&c.ProtocolsInterval, positive)},
-		{"LUCIUS_PUBLISH_TIMEOUT", "10s", "time that one publish may take", into(&c.PublishTimeout, positive)},
-		{"LUCIUS_SHUTDOWN_GRACE", "20s", "time to finish requests under way after SIGTERM", into(&c.ShutdownGrace, positive)},
+		{"LUCIUS_OUTBOX_RETRY_INTERVAL", "1s", "time between two passes of the relay", into(&c.RetryInterval, duration)},
+		{"LUCIUS_CLOCK_TOLERANCE", "5s", "how far the clock may be from the store's; 0 or off does not look",
+			into(&c.ClockTolerance, orOff(duration))},
+		{"LUCIUS_SWEEP_INTERVAL", "1s", "time between two looks for deadlines, webhooks and purges", into(&c.SweepInterval, duration)},
+		{"LUCIUS_PROTOCOLS_INTERVAL", "2s", "time between two checks of the protocol files", into(&c.ProtocolsInterval, duration)},
+		{"LUCIUS_PUBLISH_TIMEOUT", "10s", "time that one publish may take", into(&c.PublishTimeout, duration)},
+		{"LUCIUS_SHUTDOWN_GRACE", "20s", "time to finish requests under way after SIGTERM", into(&c.ShutdownGrace, duration)},
 
 		// Limits of requests, and logging.
 		{"LUCIUS_MAX_CONNECTIONS", "10000", "connections that may be open at once", into(&c.MaxConnections, integer(1, 1_000_000))},
@@ -90,27 +94,23 @@ func (c *Config) settings() []setting {
 		{"LUCIUS_MAX_PAYLOAD_BYTES", "131072", "largest payload of a command",
 			into(&c.MaxPayloadBytes, integer(2, commands.LargestPayload))},
 		{"LUCIUS_MAX_INFLIGHT_PER_TENANT", "0", "jobs that a tenant may have in flight; 0 is no limit",
-			into(&c.MaxInflight, integer(0, 1_000_000))},
+			into(&c.MaxInflight, integer(0, maxInflight))},
+		{"LUCIUS_TENANTS_FILE", "", "file of tenants with another such limit, reloaded when it changes", into(&c.TenantsFile, text)},
 		{"LUCIUS_REF_PREFIXES", "", "schemes or prefixes that reference URIs must have; empty takes any", into(&c.RefPrefixes, list)},
 		{"LUCIUS_LOG_LEVEL", "info", "debug, info, warn or error", into(&c.LogLevel, oneOf("debug", "info", "warn", "error"))},
 		{"LUCIUS_LOG_FORMAT", "json", "json or text", into(&c.LogFormat, oneOf("json", "text"))},
 
 		// Retention, and the start.
-		{"LUCIUS_RETENTION", "720h", "how long an ended job is kept; 0 is for ever", into(&c.Retention, duration)},
-		{"LUCIUS_IDEMPOTENCY_TTL", "168h", "how long a key outlives its job; 0 is as long as the job", into(&c.KeyTTL, duration)},
+		{"LUCIUS_RETENTION", "720h", "how long an ended job is kept; 0 is for ever", into(&c.Retention, orOff(kept))},
+		{"LUCIUS_IDEMPOTENCY_TTL", "168h", "how long a key outlives its job; 0 is as long as the job", into(&c.KeyTTL, orOff(kept))},
 		{"LUCIUS_ARCHIVE_DIR", "", "folder that gets a JSON line of each job before it is purged", into(&c.ArchiveDir, text)},
 		{"LUCIUS_START_PAUSED", "false", "pause all dispatch at the start, until an operator resumes it", into(&c.StartPaused, boolean)},
 
 		// Webhooks.
-		{"LUCIUS_WEBHOOK_SECRETS", "", "whsec_ secrets that webhooks are signed with, per tenant", into(&c.WebhookSecrets, secrets)},
-		{"LUCIUS_WEBHOOK_NETWORKS", "", "private networks that webhooks may go to, such as 10.0.0.0/8", into(&c.WebhookNetworks, networks)},
+		{"LUCIUS_WEBHOOK_SECRETS", "", "whsec_ secrets that webhooks are signed with, per tenant",
+			into(&c.WebhookSecrets, listOf(webhook.ParseSecret))},
+		{"LUCIUS_WEBHOOK_NETWORKS", "", "private networks that webhooks may go to, such as 10.0.0.0/8",
+			into(&c.WebhookNetworks, listOf(network))},
 		{"LUCIUS_WEBHOOK_ALLOW_HTTP", "false", "accept http callback URLs in addition to https", into(&c.WebhookAllowHTTP, boolean)},
 	}
-}
-
-// secret reports whether a variable's value must not be shown.
-func secret(variable string) bool {
-	return slices.Contains([]string{
-		"LUCIUS_TABLE_CONNECTION", "LUCIUS_SERVICEBUS_CONNECTION", "LUCIUS_WEBHOOK_SECRETS",
-	}, variable)
 }

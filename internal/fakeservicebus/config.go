@@ -23,6 +23,9 @@ type Config struct {
 	// MaxMessageSize limits a message, and a batch, in bytes. Optional. Defaults to
 	// 262,144, the limit of the Standard tier.
 	MaxMessageSize int
+	// Tier is what the management interface says of the namespace. Optional. Defaults to
+	// Standard.
+	Tier string
 	// KeepAlive is the time between two empty frames, which keep idle clients
 	// connected. Optional. Defaults to 10 s.
 	KeepAlive time.Duration
@@ -41,6 +44,8 @@ type Topic struct {
 	DuplicateWindow time.Duration
 	// Subscriptions exist from the start. Optional; AddSubscription adds more.
 	Subscriptions []Subscription
+
+	xml string // as ServeAdmin shows it; AddTopic describes a topic that has none
 }
 
 // Subscription declares a subscription of a topic. It receives a copy of every
@@ -55,6 +60,10 @@ type Subscription struct {
 	LockDuration time.Duration
 	// MaxDeliveries overrides Config.MaxDeliveries. Optional.
 	MaxDeliveries int
+
+	// As ServeAdmin shows it; AddSubscription describes a subscription that has none.
+	xml   string
+	rules []rule
 }
 
 // Validate names the invalid field.

@@ -29,6 +29,9 @@
 // and tokens; see Hooks. Cut, Stop and Restart, and ExpireLocks act on everything at
 // once. Messages live as long as the Server, whatever happens to its connections.
 //
+// ServeAdmin adds the management interface over HTTP, as far as checking and creating
+// topics, subscriptions and rules needs it.
+//
 // It has no message sessions, deferral, schedules, transactions, forwarding or
 // WebSockets, its filters only compare application properties, and it accepts any
 // key: it fakes the protocol and its losses, not the permissions or the limits of a

@@ -97,6 +97,9 @@ type Hooks struct {
 	OnAttach func(address string) *Refusal
 	// OnToken is called before a token for an audience is accepted. Nil accepts it.
 	OnToken func(audience string) *Refusal
+	// OnManage is called before a request to the management interface is answered. A
+	// status other than 0 is answered instead.
+	OnManage func(method, path string) (status int)
 }
 
 // SetHooks replaces the hooks. It is safe for concurrent use; operations in progress

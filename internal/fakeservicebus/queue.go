@@ -2,6 +2,7 @@ package fakeservicebus
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -33,7 +34,8 @@ type held struct {
 type queue struct {
 	server        *Server
 	path          string
-	filter        map[string]string
+	rules         []rule
+	xml           string // its description, as ServeAdmin shows it
 	lockDuration  time.Duration
 	maxDeliveries uint32
 	deadLetters   *queue // nil for a dead-letter queue
@@ -48,19 +50,37 @@ type queue struct {
 
 // newQueue returns an empty queue.
 func newQueue(s *Server, path string, subscription Subscription) *queue {
+	if subscription.rules == nil {
+		subscription.rules = []rule{ruleFor(subscription.Filter)}
+	}
+	lockDuration := cmp.Or(subscription.LockDuration, s.config.LockDuration)
+	maxDeliveries := cmp.Or(subscription.MaxDeliveries, s.config.MaxDeliveries)
+	if subscription.xml == "" {
+		subscription.xml = fmt.Sprintf("<LockDuration>PT%dS</LockDuration><MaxDeliveryCount>%d</MaxDeliveryCount>",
+			int(lockDuration.Seconds()), maxDeliveries)
+	}
 	return &queue{
 		server:        s,
 		path:          path,
-		filter:        subscription.Filter,
-		lockDuration:  cmp.Or(subscription.LockDuration, s.config.LockDuration),
-		maxDeliveries: uint32(cmp.Or(subscription.MaxDeliveries, s.config.MaxDeliveries)),
+		rules:         subscription.rules,
+		xml:           subscription.xml,
+		lockDuration:  lockDuration,
+		maxDeliveries: uint32(maxDeliveries),
 		locked:        map[uuid]*lock{},
 	}
 }
 
-// matches reports whether a message passes the filter.
+// matches reports whether a message passes one of the rules.
 func (q *queue) matches(m *content) bool {
-	for name, want := range q.filter {
+	return slices.ContainsFunc(q.rules, func(r rule) bool { return r.passes(m) })
+}
+
+// passes reports whether a message passes the rule.
+func (r *rule) passes(m *content) bool {
+	if r.none {
+		return false
+	}
+	for name, want := range r.filter {
 		if !slices.ContainsFunc(m.application, func(p pair) bool { return textOf(p.key) == name && p.value == want }) {
 			return false
 		}

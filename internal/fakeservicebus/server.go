@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,8 +22,10 @@ type Server struct {
 	hooks  atomic.Pointer[Hooks]
 	tasks  sync.WaitGroup // the goroutines of the listener and of the connections
 
-	// life is held while the listener is started or stopped.
-	life sync.Mutex
+	// life is held while a listener is started or stopped.
+	life    sync.Mutex
+	admins  []*http.Server // those of ServeAdmin, guarded by life
+	serving sync.WaitGroup // their goroutines
 
 	mu          sync.Mutex // guards the fields below and all that they reach
 	listener    net.Listener
@@ -114,7 +117,12 @@ func (s *Server) Addr() string {
 // ConnectionString returns the connection string of the namespace, for a client
 // without TLS. The server accepts any key.
 func (s *Server) ConnectionString() string {
-	return "Endpoint=sb://" + s.Addr() +
+	return connectionTo(s.Addr())
+}
+
+// connectionTo returns the connection string of an emulator at that address.
+func connectionTo(address string) string {
+	return "Endpoint=sb://" + address +
 		";SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
 }
 
@@ -175,6 +183,10 @@ func (s *Server) Close() {
 	s.life.Lock()
 	defer s.life.Unlock()
 	s.stop()
+	for _, server := range s.admins {
+		_ = server.Close() // It is closed in any case.
+	}
+	s.serving.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true

@@ -28,6 +28,7 @@ type topic struct {
 	window        time.Duration
 	subscriptions []*queue
 	sequence      int64
+	xml           string               // its description, as ServeAdmin shows it
 	seen          map[string]time.Time // message id to when it is forgotten
 	forgetting    []string             // the ids of seen, oldest first
 }
@@ -45,6 +46,12 @@ func (s *Server) AddTopic(t Topic) error {
 	}
 	added := &topic{
 		server: s, name: t.Name, window: cmp.Or(t.DuplicateWindow, 10*time.Minute), seen: map[string]time.Time{},
+		xml: t.xml,
+	}
+	if added.xml == "" {
+		added.xml = fmt.Sprintf("<RequiresDuplicateDetection>%t</RequiresDuplicateDetection>"+
+			"<DuplicateDetectionHistoryTimeWindow>PT%dS</DuplicateDetectionHistoryTimeWindow>",
+			added.window > 0, int(max(added.window, 0).Seconds()))
 	}
 	s.topics[normal(t.Name)] = added
 	for _, subscription := range t.Subscriptions {

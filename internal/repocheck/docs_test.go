@@ -1,45 +1,104 @@
 package repocheck_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
 var (
 	testDeclaration = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	namedTest       = regexp.MustCompile("`(Test\\w+)`")
-	namedPath       = regexp.MustCompile("`((?:pkg|cmd|internal|api)/[\\w/.]+)`")
+	// namedTest is a test with or without its package: `pkg/jobs.TestList`, `TestList`.
+	namedTest = regexp.MustCompile("`(?:((?:pkg|cmd|internal|api)[\\w/]*)\\.)?(Test\\w+)`")
+	namedPath = regexp.MustCompile("`((?:pkg|cmd|internal|api)/[\\w/.]+)`")
 )
 
-// The documents name tests and files as proof: each must exist.
-func TestWhatTheDocumentsNameIsThere(t *testing.T) {
-	t.Parallel()
-	declared := map[string]bool{}
-	files := readTree(t)
+// sources is the list of what the sources ask for.
+const sources = "docs/seeds.md"
+
+// declarations are the directories in which each test is declared.
+func declarations(files []file) map[string][]string {
+	declared := map[string][]string{}
 	for _, f := range files {
 		if !f.isTest() {
 			continue
 		}
 		for _, found := range testDeclaration.FindAllSubmatch(f.text, -1) {
-			declared[string(found[1])] = true
+			declared[string(found[1])] = append(declared[string(found[1])], f.dir())
 		}
 	}
+	return declared
+}
+
+// misnamed returns what is wrong with the tests that a document names.
+func misnamed(document file, declared map[string][]string) []string {
+	var wrong []string
+	for _, named := range namedTest.FindAllSubmatch(document.text, -1) {
+		dir, name := string(named[1]), string(named[2])
+		switch dirs := declared[name]; {
+		case name == "TestMain": // It is no test.
+		case len(dirs) == 0 || dir != "" && !slices.Contains(dirs, dir):
+			wrong = append(wrong, fmt.Sprintf("names %s, which does not exist there", named[0]))
+		case dir == "" && document.path == sources:
+			wrong = append(wrong, fmt.Sprintf("names %s without its package, %s", name, dirs[0]))
+		case dir == "" && len(dirs) > 1:
+			wrong = append(wrong, fmt.Sprintf("names %s, which is in %s: name its package too", name, strings.Join(dirs, ", ")))
+		}
+	}
+	if document.path != sources {
+		return wrong
+	}
+	for line := range strings.Lines(string(document.text)) {
+		cells := strings.Split(line, " | ")
+		if len(cells) == 3 && namedPath.MatchString(cells[1]) && !namedTest.MatchString(cells[2]) {
+			wrong = append(wrong, fmt.Sprintf("has no test for %q", strings.TrimPrefix(cells[0], "| ")))
+		}
+	}
+	return wrong
+}
+
+// The documents name tests and files as proof: each must exist.
+func TestWhatTheDocumentsNameIsThere(t *testing.T) {
+	t.Parallel()
+	files := readTree(t)
+	declared := declarations(files)
 	for _, f := range files {
 		if !strings.HasSuffix(f.path, ".md") {
 			continue
 		}
-		for _, named := range namedTest.FindAllSubmatch(f.text, -1) {
-			if name := string(named[1]); !declared[name] {
-				t.Errorf("%s names %s, which does not exist", f.path, name)
-			}
+		for _, sentence := range misnamed(f, declared) {
+			t.Errorf("%s %s", f.path, sentence)
 		}
 		for _, named := range namedPath.FindAllSubmatch(f.text, -1) {
+			if namedTest.Match(named[0]) {
+				continue
+			}
 			if _, err := os.Stat(filepath.Join(root, string(named[1]))); err != nil {
 				t.Errorf("%s names %s: %v", f.path, named[1], err)
 			}
+		}
+	}
+}
+
+func TestNamesOfTestsAreHeldToTheirPackages(t *testing.T) {
+	t.Parallel()
+	declared := map[string][]string{"TestList": {"pkg/jobs", "pkg/protocol"}, "TestWait": {"pkg/jobs"}, "TestSpec": {"api"}}
+	for _, test := range []struct{ path, text, want string }{
+		{"docs/a.md", "`TestWait`, `pkg/jobs.TestList`, `api.TestSpec`", ""},
+		{"docs/a.md", "`TestGone`", "names `TestGone`, which does not exist there"},
+		{"docs/a.md", "`pkg/protocol.TestWait`", "names `pkg/protocol.TestWait`, which does not exist there"},
+		{"docs/a.md", "`TestList`", "names TestList, which is in pkg/jobs, pkg/protocol: name its package too"},
+		{sources, "`TestWait`", "names TestWait without its package, pkg/jobs"},
+		{sources, "| Lists | `pkg/jobs` | `pkg/jobs.TestList` |", ""},
+		{sources, "| Lists | `pkg/jobs` | by hand |", `has no test for "Lists"`},
+	} {
+		got := strings.Join(misnamed(file{path: test.path, text: []byte(test.text)}, declared), "; ")
+		if got != test.want {
+			t.Errorf("%s with %s: %q, want %q", test.path, test.text, got, test.want)
 		}
 	}
 }

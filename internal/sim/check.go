@@ -75,6 +75,7 @@ type job struct {
 	ended      map[int]int
 	items      map[string]audit.ItemRow     // open and ended, by row key
 	moves      map[string][]lifecycle.Event // of each work item
+	rejected   audit.RejectedRow            // the callbacks that were refused
 	purged     bool
 }
 

@@ -41,6 +41,8 @@ func (c *checker) checkJob(who actor, j *job, writes []write) {
 			c.takeItem(j, w)
 		case "DIRECTIVE":
 			c.takeDirective(j, w)
+		case "CALLBACKS":
+			c.takeRejected(j, w)
 		}
 	}
 	if j.purged || j.row.Tombstone {
@@ -133,6 +135,18 @@ func (c *checker) takeDirective(j *job, w *write) {
 	if w.was && !w.gone() && audit.Raw(w.old) != audit.Raw(w.op.Properties) {
 		c.violate("S8", "job %s: %s was overwritten", j.id, w.op.Key.Row)
 	}
+}
+
+// takeRejected checks that no record of a refused callback is lost.
+func (c *checker) takeRejected(j *job, w *write) {
+	if w.gone() {
+		return
+	}
+	next, err := audit.ReadRejected(w.op.Properties)
+	if err != nil || next.Total() <= j.rejected.Total() || len(next.Kept) < len(j.rejected.Kept) {
+		c.violate("S16", "job %s had %d refused callbacks and then %d: %v", j.id, j.rejected.Total(), next.Total(), err)
+	}
+	j.rejected = next
 }
 
 // checkHead compares a JOB row with the one before.

@@ -5,8 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lucius-project/lucius/pkg/projections"
-	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
+	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -16,8 +15,7 @@ func (w *world) staleProjections() []string {
 	if !w.scenario.table {
 		return nil
 	}
-	found, err := projectionstest.Compare(
-		context.Background(), w.store.(tablestore.Walker), tableLedger, projections.Tables{})
+	found, err := projectionstest.Compare(context.Background(), w.store.(tablestore.Walker), tableLedger)
 	if err != nil {
 		return []string{err.Error()}
 	}

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
-	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/upkeep"
@@ -47,6 +47,7 @@ type process struct {
 type parts struct {
 	ledger     *ledger.Ledger
 	queue      *workqueue.Queue
+	callbacks  *callbacks.Service
 	reconciler *upkeep.Reconciler
 	gate       *pauses.Gate
 	pauses     bool // operators pause dispatch; otherwise the gate is not asked
@@ -120,6 +121,7 @@ func (p *process) open(w *world) (*parts, error) {
 		Store: store, Shards: shards, Hold: hold, Jitter: w.scenario.jitter,
 		Retention: w.scenario.retention, KeyTTL: w.scenario.retention,
 		Entropy: random, Random: random.float, Ended: made.ended.Tell,
+		Limit: func(string) int { return w.scenario.limit },
 	}
 	if !w.scenario.cold || p.replica != w.replicas[0] {
 		cfg.Handoff = inbox
@@ -130,7 +132,7 @@ func (p *process) open(w *world) (*parts, error) {
 		cfg.Bus = statemachine.BusQueue
 	}
 	if w.scenario.table {
-		cfg.Projector = projections.New(store, projections.Tables{}, random.float)
+		cfg.Projector = ledger.NewProjections(store, ledger.Tables{}, random.float)
 	}
 	made.pauses = w.scenario.pauses
 	if made.pauses {
@@ -204,7 +206,7 @@ func (m *parts) addLoops(w *world, p *process, store *port, inbox *outbox.Inbox,
 		Deadline: publishDeadline, Batch: 4, Workers: workers,
 		// One at a time: the first calls for rows of one job in one pass are equal, so the
 		// Go scheduler would choose which of them draws which id.
-		Marks: 1, PassLimit: 16, Admit: m.admit,
+		Marks: 1, PassLimit: 16, Admit: m.admit, Held: m.held,
 	})
 	if err != nil {
 		return err
@@ -255,7 +257,7 @@ func (m *parts) addCleanup(w *world) error {
 	}
 	m.every(reconcileInterval, walk)
 	if w.scenario.retention > 0 {
-		retention, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: m.ledger})
+		retention, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: m.ledger, Random: func() float64 { return 0 }})
 		if err != nil {
 			return err
 		}

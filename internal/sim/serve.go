@@ -57,7 +57,7 @@ func (m *parts) serve(ctx context.Context, w *world, store *port) error {
 		return err
 	}
 	accepting, err := commands.New(commands.Config{
-		Ledger: m.ledger, Protocols: holder, Router: router, Limit: w.scenario.limit,
+		Ledger: m.ledger, Protocols: holder, Router: router,
 	})
 	if err != nil {
 		return err
@@ -72,10 +72,12 @@ func (m *parts) serve(ctx context.Context, w *world, store *port) error {
 	if m.gate, err = pauses.NewGate(ctx, held); err != nil {
 		return err
 	}
+	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger})
+	m.every(sweepInterval, upkeep.Loop{Name: "rejected callbacks", Pass: m.callbacks.RunOnce})
 	m.handler, err = httpapi.New(httpapi.Config{
 		UseCases: httpapi.UseCases{
-			Ledger: m.ledger, Commands: accepting, Jobs: jobs.New(m.ledger, &m.ended, w.scenario.limit),
-			Callbacks: callbacks.New(m.ledger), Queue: m.queue, Operator: outbox.NewOperator(m.ledger), Reconciler: m.reconciler,
+			Ledger: m.ledger, Commands: accepting, Jobs: jobs.New(m.ledger, &m.ended),
+			Callbacks: m.callbacks, Queue: m.queue, Operator: outbox.NewOperator(m.ledger), Reconciler: m.reconciler,
 			Failures: retries, Pauses: held, Gate: m.gate, Protocols: holder,
 		},
 		Ready: func(context.Context) ([]string, error) { return nil, nil }, // No visitor calls it.

@@ -112,6 +112,27 @@ var damages = map[string]damage{
 		f.set(f.key("queued", "JOB"), "rev", tablestore.Int(rev))
 		f.journal("queued", rev, `[{"o":"job","t":"job.succeeded","f":"DISPATCHING","to":"SUCCEEDED"}]`)
 	}},
+	"a refused callback came last before it came first": {rule: audit.Rejected, says: "from", do: func(f *fixture) {
+		f.reject("running", "step0", time.Now().Add(-time.Hour), 1)
+	}},
+	"a refused callback of no step": {rule: audit.Rejected, says: "does not have", do: func(f *fixture) {
+		f.reject("running", "step9", time.Now(), 1)
+	}},
+	"more refused callbacks than fit": {rule: audit.Rejected, says: "more refused callbacks", do: func(f *fixture) {
+		f.reject("running", "step0", time.Now(), 16)
+		key := f.key("running", "CALLBACKS")
+		row, err := f.store.Get(f.t.Context(), key)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		kept := row.Properties.Get("rejected").String()
+		_, first, _ := strings.Cut(kept, "[")
+		first, _, _ = strings.Cut(first, "}")
+		f.set(key, "rejected", text(strings.Replace(kept, "[", "["+first+"},", 1)))
+	}},
+	"refused callbacks are not readable": {rule: audit.Readable, says: "refused callbacks", do: func(f *fixture) {
+		f.set(f.key("done", "CALLBACKS"), "rejected", text(`{"k":`))
+	}},
 	"a change is missing": {rule: audit.Journal, do: func(f *fixture) { f.drop(f.key("done", "EVENT:000000000003")) }},
 	"a change is not readable": {rule: audit.Readable, do: func(f *fixture) {
 		f.journal("done", 3, `[{`)

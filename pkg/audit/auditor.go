@@ -282,7 +282,7 @@ func (a *auditor) refer(row *tablestore.Row) (r reference, err error) {
 	}
 	r.jobID, r.since = row.Properties.Get("job_id").String(), row.Properties.Get("created_at").Time()
 	if r.since.IsZero() {
-		r.since = idTime(r.jobID)
+		r.since, _ = idTime(r.jobID)
 	}
 	return r, nil
 }

@@ -43,6 +43,8 @@ type Evidence struct {
 	Steps  []StepRow
 	Outbox []OutboxRow
 	Items  []ItemRow
+	// Rejected are the callbacks that were refused.
+	Rejected RejectedRow
 
 	changes    []change
 	beats      []lifecycle.Event // Heartbeats of work items, which are not part of the changes.
@@ -79,6 +81,8 @@ func gather(jobID string, rows []tablestore.Row) *Evidence {
 			var item ItemRow
 			item, err = ReadItem(row.Key.Row, p)
 			e.Items = append(e.Items, item)
+		case "CALLBACKS":
+			e.Rejected, err = ReadRejected(p)
 		case "BEAT":
 			var beats []lifecycle.Event
 			beats, err = ReadMoves(p)
@@ -126,7 +130,7 @@ func (e *Evidence) claimKey(o *Options) tablestore.Key {
 // listKeys returns the keys of the index rows that list the job: by its acceptance,
 // and once it has ended by its end.
 func (e *Evidence) listKeys(o *Options) []tablestore.Key {
-	accepted := idTime(e.JobID)
+	accepted, sequence := idTime(e.JobID)
 	month := accepted.UTC().Format("200601")
 	partitions := []string{tablestore.Join("jobs", e.Job.Tenant, month)}
 	if e.Job.Correlation != "" {
@@ -135,7 +139,7 @@ func (e *Evidence) listKeys(o *Options) []tablestore.Key {
 	if e.Job.Terminal() {
 		partitions = append(partitions, tablestore.Join("ended", e.Job.Tenant, month, e.Job.State))
 	}
-	row := tablestore.Join(tablestore.Pad(9_999_999_999_999-accepted.UnixMilli(), 13), e.JobID)
+	row := tablestore.Join(tablestore.Pad(9_999_999_999_999-accepted.UnixMilli(), 13), tablestore.Pad(4095-sequence, 4), e.JobID)
 	keys := make([]tablestore.Key, len(partitions))
 	for i, partition := range partitions {
 		keys[i] = tablestore.Key{Table: o.Tables.Index, Partition: partition, Row: row}
@@ -170,14 +174,22 @@ func shard(jobID string, shards int) int {
 	return int(h % uint32(shards))
 }
 
-// idTime returns the time in a job id, which is a UUID of version 7, or the zero time.
-func idTime(jobID string) time.Time {
+// idTime returns the time in a job id and the id's number among those of that
+// millisecond, or zeros. A UUID of version 7 begins with both, one of version 8 ends
+// with them.
+func idTime(jobID string) (at time.Time, sequence int) {
 	digits := strings.ReplaceAll(jobID, "-", "")
-	ms, err := strconv.ParseInt(digits[:min(len(digits), 12)], 16, 64)
-	if err != nil || len(digits) < 12 {
-		return time.Time{}
+	if len(digits) < 16 {
+		return time.Time{}, 0
 	}
-	return time.UnixMilli(ms).UTC()
+	if digits[12] == '8' && len(digits) == 32 {
+		digits = digits[17:29] + "7" + digits[29:]
+	}
+	high, err := strconv.ParseUint(digits[:16], 16, 64)
+	if err != nil {
+		return time.Time{}, 0
+	}
+	return time.UnixMilli(int64(high >> 16)).UTC(), int(high & 0xfff)
 }
 
 // standing is a row of the table in docs/audit.md: an open item that may accompany
@@ -246,10 +258,10 @@ func (e *Evidence) Item(i *ItemRow) lifecycle.Item {
 	}
 	if item.Status == lifecycle.StatusSucceeded {
 		var refs []string
-		if i.GaveOutput {
+		if s.GaveOutput {
 			refs = append(refs, `"output_ref":`+s.Output)
 		}
-		if i.GaveResult {
+		if s.GaveResult {
 			refs = append(refs, `"result_ref":`+s.Result)
 		}
 		item.Result = []byte("{" + strings.Join(refs, ",") + "}")

@@ -19,6 +19,7 @@ const (
 	Directive Invariant = "directive" // one content for each attempt
 	Journal   Invariant = "journal"   // history has no gap and ends in the state
 	Edges     Invariant = "edges"     // only listed transitions
+	Rejected  Invariant = "rejected"  // refused callbacks are counted within bounds
 	Claim     Invariant = "claim"     // one job for each idempotency key
 	Budget    Invariant = "budget"    // failed for good only when a budget is spent
 	Forward   Invariant = "forward"   // a worker or a schedule entry will continue the job
@@ -32,8 +33,8 @@ const (
 
 // Invariants lists all invariants, in the order of docs/audit.md.
 var Invariants = []Invariant{
-	Accepted, Terminal, OneStep, Pair, Outbox, Published, Directive, Journal, Edges, Claim, Budget, Forward, Slot,
-	Listed, Ended, Queue, Quiet, Readable,
+	Accepted, Terminal, OneStep, Pair, Outbox, Published, Directive, Journal, Edges, Rejected, Claim, Budget, Forward,
+	Slot, Listed, Ended, Queue, Quiet, Readable,
 }
 
 // Finding is one broken rule.

@@ -46,7 +46,7 @@ func newFixture(t *testing.T, split bool) *fixture {
 	mirror := workqueue.NewMirror(0)
 	var err error
 	f.ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: f.store, Ready: mirror.Ready, Hold: time.Minute, KeyTTL: keyTTL, Retention: retention,
+		Store: f.store, Ready: mirror.Ready, Hold: time.Minute, KeyTTL: keyTTL, Retention: retention, SpreadIDs: split,
 		Held: func(statemachine.Target) bool { return f.held },
 	})
 	if err != nil {
@@ -58,6 +58,7 @@ func newFixture(t *testing.T, split bool) *fixture {
 	f.accept("done")
 	f.work("done", statemachine.ResultSucceeded)
 	f.work("done", statemachine.ResultSucceeded)
+	f.reject("done", "step1", time.Now(), 1)
 	f.accept("failed")
 	f.work("failed", statemachine.ResultFailedFinal)
 	f.accept("retry")
@@ -198,6 +199,19 @@ func (f *fixture) find(table, name, partition string) tablestore.Row {
 	}
 	f.t.Fatalf("%s has no row of %s in %s", table, name, partition)
 	return tablestore.Row{}
+}
+
+// reject records ACKs of a step as refused, each with a lease of its own.
+func (f *fixture) reject(name, step string, last time.Time, times int) {
+	f.t.Helper()
+	for i := range times {
+		one := ledger.Rejection{
+			StepID: step, Kind: "ACK", AttemptNo: 1, LeaseDigest: fmt.Sprint(i), Cause: "stale_attempt", First: time.Now(), Last: last, Count: 1,
+		}
+		if err := f.ledger.Reject(f.t.Context(), f.jobs[name], &ledger.Rejections{Kept: []ledger.Rejection{one}}); err != nil {
+			f.t.Fatal(err)
+		}
+	}
 }
 
 // write commits one op.

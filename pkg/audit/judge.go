@@ -41,6 +41,7 @@ func (e *Evidence) judge(o *Options) []Finding {
 	}
 	slices.SortFunc(j.changes, func(a, b change) int { return int(a.rev - b.rev) })
 	slices.SortFunc(j.Steps, func(a, b StepRow) int { return a.Index - b.Index })
+	j.judgeRejected()
 	j.judgeJournal()
 	j.judgeSteps()
 	j.judgeOutbox()
@@ -78,6 +79,25 @@ func (j *judge) late(rule Invariant, format string, args ...any) {
 
 // stamp formats a time for a finding.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// judgeRejected checks the record of refused callbacks, which no worker can make grow.
+func (j *judge) judgeRejected() {
+	const ofStep, ofJob = 16, 64
+	perStep := map[string]int{}
+	for i := range j.Rejected.Kept {
+		one := &j.Rejected.Kept[i]
+		perStep[one.Step]++
+		switch {
+		case one.Count < 1 || one.Last.Before(one.First) || one.Rev < 1 || one.Rev > j.Job.Rev || one.Cause == "":
+			j.violate(Rejected, "%d callbacks of step %s that were refused with %q at rev %d, from %s to %s", one.Count, one.Step,
+				one.Cause, one.Rev, stamp(one.First), stamp(one.Last))
+		case !slices.ContainsFunc(j.Steps, func(s StepRow) bool { return s.ID == one.Step }):
+			j.violate(Rejected, "a callback of step %q was recorded, which it does not have", one.Step)
+		case perStep[one.Step] == ofStep+1 || i == ofJob:
+			j.violate(Rejected, "it keeps more refused callbacks than %d of step %s, or than %d in all", ofStep, one.Step, ofJob)
+		}
+	}
+}
 
 // judgeJournal replays the history: it begins at 1, has no gap, takes only listed
 // edges, never leaves a terminal state, and ends in the states of the rows.

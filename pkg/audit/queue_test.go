@@ -72,7 +72,7 @@ var queueDamages = map[string]damage{
 		f.set(f.key("failed", "ITEM:0000:000001"), "error_code", text(""))
 	}},
 	"the result of an item is not what the step keeps": {rule: audit.Queue, says: "must be a JSON object", do: func(f *fixture) {
-		f.set(f.key("done", "ITEM:0000:000001"), "gave_result", tablestore.Bool(true))
+		f.set(f.key("done", "STEP:0000:step0"), "gave_result", tablestore.Bool(true))
 	}},
 	"an item remembers a request that is still to come": {rule: audit.Queue, says: "must not be beyond the item's rev", do: func(f *fixture) {
 		f.set(f.open("running"), "requests", text(`[{"a":"worker","i":"x","o":"start","r":99,"n":1,"e":1}]`))

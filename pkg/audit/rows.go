@@ -73,6 +73,7 @@ type StepRow struct {
 	Index, Attempt, Lane   int
 	Expires, Timeout, Next time.Time
 	Output, Result         string
+	GaveOutput, GaveResult bool
 	Memory                 []AttemptMemory
 	Spent, Budget          [3]int // By cause: dispatch, ack, execution.
 	MaxAttempts            int
@@ -95,6 +96,7 @@ func ReadStep(p tablestore.Properties) StepRow {
 		Index: c.int("step_index"), Attempt: c.int("attempt_no"), Lane: c.int("lane"),
 		Expires: c.time("lease_expires_at"), Timeout: c.time("timeout_at"), Next: c.time("next_attempt_at"),
 		Output: c.text("output_ref"), Result: c.text("result_ref"), MaxAttempts: c.int("max_attempts"),
+		GaveOutput: c.get("gave_output").Bool(), GaveResult: c.get("gave_result").Bool(),
 	}
 	for i, cause := range []string{"dispatch", "ack", "execution"} {
 		s.Spent[i] = c.int("spent_" + cause)
@@ -168,7 +170,6 @@ type ItemRow struct {
 	ReadySince, Created, Updated time.Time
 	ClaimLease                   time.Duration
 	Open, Removed                bool // Only the key says whether the item is open.
-	GaveOutput, GaveResult       bool
 	Requests                     []lifecycle.Remembered
 }
 
@@ -182,7 +183,6 @@ func ReadItem(key string, p tablestore.Properties) (ItemRow, error) {
 		ReadySince: c.time("ready_since"), Created: c.time("created_at"), Updated: c.time("updated_at"),
 		ClaimLease: time.Duration(c.int("claim_lease_ms")) * time.Millisecond,
 		Open:       strings.HasPrefix(key, "OPENITEM:"), Removed: c.get("removed").Bool(),
-		GaveOutput: c.get("gave_output").Bool(), GaveResult: c.get("gave_result").Bool(),
 	}
 	parts := strings.Split(key, ":")
 	var err error
@@ -209,6 +209,37 @@ func ReadItem(key string, p tablestore.Properties) (ItemRow, error) {
 		})
 	}
 	return i, nil
+}
+
+// RejectedRow is a CALLBACKS row: the callbacks of a job that were refused.
+type RejectedRow struct {
+	Kept []struct {
+		Step  string    `json:"s"`
+		Cause string    `json:"c"`
+		Rev   int64     `json:"v"`
+		First time.Time `json:"f"`
+		Last  time.Time `json:"u"`
+		Count int64     `json:"q"`
+	} `json:"k"`
+	More int64 `json:"m"`
+}
+
+// ReadRejected reads a CALLBACKS row.
+func ReadRejected(p tablestore.Properties) (RejectedRow, error) {
+	var row RejectedRow
+	if err := json.Unmarshal(tablestore.Large(p, "rejected"), &row); err != nil {
+		return row, fmt.Errorf("its refused callbacks are not readable: %w", err)
+	}
+	return row, nil
+}
+
+// Total is how many callbacks the row counts.
+func (r *RejectedRow) Total() int64 {
+	total := r.More
+	for i := range r.Kept {
+		total += r.Kept[i].Count
+	}
+	return total
 }
 
 // ReadMoves reads the moves of work items in an EVENT or a BEAT row.

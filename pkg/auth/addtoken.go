@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/lucius-project/lucius/pkg/configfile"
 )
 
 // Entry is the addition of a new token to a token file.
@@ -80,11 +82,11 @@ var ErrEdit = errors.New("the file is laid out in a way that only people can edi
 // It returns [ErrEdit], or an error that says what is wrong with the file or the
 // entry.
 func AppendFile(path string, entry Entry) error {
-	file := readFile(path)
-	if file.err != nil && !errors.Is(file.err, os.ErrNotExist) {
-		return fmt.Errorf("token file: %w", file.err)
+	file := configfile.Open(path, maxFileSize)
+	if file.Err != nil && !errors.Is(file.Err, os.ErrNotExist) {
+		return fmt.Errorf("token file: %w", file.Err)
 	}
-	changed, err := withEntry(path, file.text, entry)
+	changed, err := withEntry(path, file.Text, entry)
 	if err != nil {
 		return fmt.Errorf("add to the token file: %w", err)
 	}
@@ -106,8 +108,8 @@ func withEntry(file string, text []byte, entry Entry) (string, error) {
 		return "", err
 	}
 	r := &reader{}
-	top, _ := r.document(text)
-	callers := r.list(r.members(top, fileKeys)["callers"], maxCallers)
+	var callers []value
+	r.document(text, func(top value) { callers = r.list(r.members(top, fileKeys)["callers"], maxCallers) })
 	lines := strings.SplitAfter(strings.TrimRight(string(text), "\n"), "\n")
 	lines[len(lines)-1] += "\n"
 

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/reload"
+	"github.com/lucius-project/lucius/pkg/configfile"
 )
 
 // CertificatesConfig names the files of a [Certificates].
@@ -57,15 +57,16 @@ func OpenCertificates(cfg CertificatesConfig) (*Certificates, error) {
 	return c, nil
 }
 
-// Look reads the files, for a [reload.Watcher]: it returns a hash of their contents, or
+// Look reads the files, for a watcher: it returns a hash of their contents, or
 // of the errors of reading them. The function uses the contents for new connections, or
 // returns the error of [OpenCertificates] and changes nothing.
-func (c *Certificates) Look() (string, reload.Load) {
-	chain, key, authorities := readFile(c.cfg.CertFile), readFile(c.cfg.KeyFile), content{}
+func (c *Certificates) Look() (string, func() ([]any, error)) {
+	chain, key := configfile.Open(c.cfg.CertFile, maxFileSize), configfile.Open(c.cfg.KeyFile, maxFileSize)
+	var authorities configfile.Content
 	if c.cfg.ClientCAFile != "" {
-		authorities = readFile(c.cfg.ClientCAFile)
+		authorities = configfile.Open(c.cfg.ClientCAFile, maxFileSize)
 	}
-	seen := digest(chain, key, authorities)
+	seen := configfile.Digest(chain, key, authorities)
 	return seen, func() ([]any, error) {
 		config, err := c.config(chain, key, authorities)
 		if err != nil {
@@ -80,14 +81,14 @@ func (c *Certificates) Look() (string, reload.Load) {
 func (c *Certificates) InUse() string { return c.current.Load().digest }
 
 // config returns the TLS configuration of the files.
-func (c *Certificates) config(chain, key, authorities content) (*tls.Config, error) {
-	if chain.err != nil {
-		return nil, fmt.Errorf("certificate: %w", chain.err)
+func (c *Certificates) config(chain, key, authorities configfile.Content) (*tls.Config, error) {
+	if chain.Err != nil {
+		return nil, fmt.Errorf("certificate: %w", chain.Err)
 	}
-	if key.err != nil {
-		return nil, fmt.Errorf("key of the certificate: %w", key.err)
+	if key.Err != nil {
+		return nil, fmt.Errorf("key of the certificate: %w", key.Err)
 	}
-	pair, err := tls.X509KeyPair(chain.text, key.text)
+	pair, err := tls.X509KeyPair(chain.Text, key.Text)
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s with key %s: %w", c.cfg.CertFile, c.cfg.KeyFile, err)
 	}
@@ -96,11 +97,11 @@ func (c *Certificates) config(chain, key, authorities content) (*tls.Config, err
 	if c.cfg.ClientCAFile == "" {
 		return config, nil
 	}
-	if authorities.err != nil {
-		return nil, fmt.Errorf("client authorities: %w", authorities.err)
+	if authorities.Err != nil {
+		return nil, fmt.Errorf("client authorities: %w", authorities.Err)
 	}
 	config.ClientCAs = x509.NewCertPool()
-	if !config.ClientCAs.AppendCertsFromPEM(authorities.text) {
+	if !config.ClientCAs.AppendCertsFromPEM(authorities.Text) {
 		return nil, fmt.Errorf("client authorities %s: holds no certificate in PEM", c.cfg.ClientCAFile)
 	}
 	// Client certificates are optional: a token will do as well, and health checks

@@ -137,6 +137,7 @@ var rules = []Rule{
 	{"rerunJob", post, "/v1/jobs/{jobId}:rerun", []Role{Submit}, Owned, true},
 	{"listJobSteps", get, "/v1/jobs/{jobId}/steps", []Role{Read}, Owned, false},
 	{"listJobEvents", get, "/v1/jobs/{jobId}/events", []Role{Read}, Owned, false},
+	{"listRejectedCallbacks", get, "/v1/jobs/{jobId}/rejected", []Role{Read}, Owned, false},
 	{"listJobWebhooks", get, "/v1/jobs/{jobId}/webhooks", []Role{Read}, Owned, false},
 	{"getJob", get, "/v1/jobs/{jobId}", []Role{Read}, Owned, false},
 
@@ -152,6 +153,9 @@ var rules = []Rule{
 	{"listWebhooks", get, "/v1/admin/webhooks", []Role{Read}, Named, false},
 	{"replayWebhook", post, "/v1/admin/webhooks/{webhookId}:replay", []Role{Admin}, Owned, true},
 	{"listStuck", get, "/v1/admin/stuck", []Role{Admin}, Everywhere, false},
+	{"listDeadLetters", get, "/v1/admin/dead-letters", []Role{Admin}, Everywhere, false},
+	{"replayDeadLetters", post, "/v1/admin/dead-letters:replay", []Role{Admin}, Everywhere, true},
+	{"purgeDeadLetters", post, "/v1/admin/dead-letters:purge", []Role{Admin}, Everywhere, true},
 	{"stallWork", post, "/v1/admin/work/{workId}:stall", []Role{Admin}, Owned, true},
 	{"requeueWork", post, "/v1/admin/work/{workId}:requeue", []Role{Admin}, Owned, true},
 

@@ -11,16 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
-	"io/fs"
-	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/reload"
+	"github.com/lucius-project/lucius/pkg/configfile"
 )
 
 // A token is TokenPrefix, 256 random bits and their CRC-32, both in base 32. The
@@ -91,7 +87,7 @@ type File struct {
 }
 
 // OpenFile reads a token file. It returns an error that wraps [fs.ErrNotExist]
-// if there is none, or that joins a [reload.FileError] for each mistake.
+// if there is none, or that joins a [configfile.Error] for each mistake.
 func OpenFile(path string) (*File, error) {
 	f := &File{path: path}
 	_, load := f.Look()
@@ -101,17 +97,17 @@ func OpenFile(path string) (*File, error) {
 	return f, nil
 }
 
-// Look reads the file, for a [reload.Watcher]: it returns a hash of the content, or of
+// Look reads the file, for a watcher: it returns a hash of the content, or of
 // the error of reading it. The function puts the content into use, or returns the error
 // of [OpenFile] and changes nothing.
-func (f *File) Look() (string, reload.Load) {
-	file := readFile(f.path)
-	seen := digest(file)
+func (f *File) Look() (string, func() ([]any, error)) {
+	file := configfile.Open(f.path, maxFileSize)
+	seen := configfile.Digest(file)
 	return seen, func() ([]any, error) {
-		if file.err != nil {
-			return nil, fmt.Errorf("token file: %w", file.err)
+		if file.Err != nil {
+			return nil, fmt.Errorf("token file: %w", file.Err)
 		}
-		read, err := parse(f.path, file.text)
+		read, err := parse(f.path, file.Text)
 		if err != nil {
 			return nil, err
 		}
@@ -218,12 +214,12 @@ var namePattern = regexp.MustCompile(`^[A-Za-z0-9._@/-]{1,128}$`)
 
 const nameRule = "1 to 128 of the characters A-Z a-z 0-9 . _ @ / -"
 
-// parse reads a token file. The error joins a [reload.FileError] for each mistake, by
+// parse reads a token file. The error joins a [configfile.Error] for each mistake, by
 // line.
 func parse(file string, text []byte) (*directory, error) {
 	r := &reader{file: file, taken: map[string]int{}}
 	d := &directory{tokens: map[[bucketSize]byte][]hashedToken{}, certificates: map[string]int{}}
-	if top, ok := r.document(text); ok {
+	r.document(text, func(top value) {
 		members := r.members(top, fileKeys)
 		if version, ok := r.text(members["version"]); ok && version != fileVersion {
 			r.fail(members["version"], "is %q and must be %s", version, fileVersion)
@@ -234,16 +230,11 @@ func parse(file string, text []byte) (*directory, error) {
 		for i, v := range r.list(members["callers"], maxCallers) {
 			d.callers = append(d.callers, r.caller(v, i, d))
 		}
+	})
+	if len(r.faults) > 0 {
+		return nil, errors.Join(configfile.ByLine(r.faults)...)
 	}
-	if len(r.faults) == 0 {
-		return d, nil
-	}
-	slices.SortStableFunc(r.faults, func(a, b *reload.FileError) int { return a.Line - b.Line })
-	faults := make([]error, len(r.faults))
-	for i, fault := range r.faults {
-		faults[i] = fault
-	}
-	return nil, errors.Join(faults...)
+	return d, nil
 }
 
 // caller reads the i-th caller of the file, and enters its credentials into the
@@ -330,36 +321,4 @@ func (r *reader) grants(v value) []Grant {
 		grants = append(grants, grant)
 	}
 	return grants
-}
-
-// content is a file's text, or the error of reading it.
-type content struct {
-	text []byte
-	err  error
-}
-
-// readFile reads a file of limited size.
-func readFile(path string) content {
-	file, err := os.Open(path)
-	if err != nil {
-		return content{err: err}
-	}
-	defer func() { _ = file.Close() }() // It was only read.
-	text, err := io.ReadAll(io.LimitReader(file, maxFileSize+1))
-	if err == nil && len(text) > maxFileSize {
-		err = &fs.PathError{Op: "read", Path: path, Err: errors.New("is too large")}
-	}
-	if err != nil {
-		return content{err: err}
-	}
-	return content{text: text}
-}
-
-// digest returns a hash of the files' contents.
-func digest(files ...content) string {
-	hash := sha256.New()
-	for _, file := range files {
-		fmt.Fprintf(hash, "%x %q\n", sha256.Sum256(file.text), fmt.Sprint(file.err))
-	}
-	return hex.EncodeToString(hash.Sum(nil))
 }

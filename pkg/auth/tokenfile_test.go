@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/reload"
+	"github.com/lucius-project/lucius/pkg/configfile"
 )
 
 func TestNewToken(t *testing.T) {
@@ -45,7 +45,9 @@ func overwrite(t testing.TB, path, text string) {
 }
 
 // loadNow uses the files of a File or of Certificates as they are now.
-func loadNow(files interface{ Look() (string, reload.Load) }) error {
+func loadNow(files interface {
+	Look() (string, func() ([]any, error))
+}) error {
 	_, use := files.Look()
 	_, err := use()
 	return err
@@ -67,9 +69,9 @@ func TestOpenFile_NamesEveryMistakeWithItsLine(t *testing.T) {
 		text string
 		want []string
 	}{
-		"empty":            {"", []string{"tokens.yaml: must hold one document"}},
-		"comment alone":    {"# nothing\n", []string{"tokens.yaml: must hold one document"}},
-		"two documents":    {"version: 1\n---\nversion: 1\n", []string{"tokens.yaml: must hold one document"}},
+		"empty":            {"", []string{"tokens.yaml: is empty"}},
+		"comment alone":    {"# nothing\n", []string{"tokens.yaml: is empty"}},
+		"two documents":    {"version: 1\n---\nversion: 1\n", []string{"tokens.yaml: has more than one document; a file holds one"}},
 		"not UTF-8":        {"version: \xff\n", []string{"tokens.yaml: is not UTF-8"}},
 		"a text":           {"hello\n", []string{"tokens.yaml:1: must be a mapping with the keys version, callers", "tokens.yaml:1: version is required", "tokens.yaml:1: callers must name at least one caller"}},
 		"a broken quote":   {"version: 1\ncallers: \"\n", []string{"tokens.yaml:2: is not valid YAML: could not find end character of double-quoted text"}},
@@ -145,7 +147,7 @@ callers:
 	}
 }
 
-// mistakes returns the lines of an error that joins FileErrors, without the folder.
+// mistakes returns the lines of an error that joins [configfile.Error]s, without the folder.
 func mistakes(t *testing.T, err error, dir string) []string {
 	t.Helper()
 	joined, ok := err.(interface{ Unwrap() []error })
@@ -154,8 +156,8 @@ func mistakes(t *testing.T, err error, dir string) []string {
 	}
 	var lines []string
 	for _, one := range joined.Unwrap() {
-		if _, ok := errors.AsType[*reload.FileError](one); !ok {
-			t.Errorf("%v is not a FileError", one)
+		if _, ok := errors.AsType[*configfile.Error](one); !ok {
+			t.Errorf("%v is not a configfile.Error", one)
 		}
 		lines = append(lines, strings.TrimPrefix(one.Error(), dir+string(filepath.Separator)))
 	}
@@ -183,8 +185,13 @@ func TestOpenFile_Refuses(t *testing.T) {
 	if _, err := auth.OpenFile(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing file: %v", err)
 	}
+	for _, path := range []string{os.DevNull, t.TempDir()} {
+		if _, err := auth.OpenFile(path); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
 	large := put(t, "tokens.yaml", "version: 1\n#"+strings.Repeat("x", 4<<20))
-	if _, err := auth.OpenFile(large); err == nil || !strings.Contains(err.Error(), "too large") {
+	if _, err := auth.OpenFile(large); err == nil || !strings.Contains(err.Error(), "is larger than 4194304 bytes") {
 		t.Errorf("a large file: %v", err)
 	}
 	list := put(t, "tokens.yaml", "version: 1\ncallers:\n  - {name: a, tokens: ["+many(hash("x"), 17)+"], roles: [{role: read, tenants: [t]}]}\n")

@@ -1,17 +1,13 @@
 package auth
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 
-	"github.com/lucius-project/lucius/pkg/reload"
+	"github.com/lucius-project/lucius/pkg/configfile"
 )
 
 // value is a value of the file with its position. An absent value has no node, and
@@ -25,7 +21,7 @@ type value struct {
 // reader collects all faults of a file, so that they are reported together.
 type reader struct {
 	file   string
-	faults []*reload.FileError
+	faults []*configfile.Error
 	taken  map[string]int // Which caller has each value that must be unique.
 }
 
@@ -33,41 +29,18 @@ type reader struct {
 // value, which could be a misplaced token.
 func (r *reader) fail(v value, format string, args ...any) {
 	message := Printable(strings.TrimSpace(v.path + " " + fmt.Sprintf(format, args...)))
-	r.faults = append(r.faults, &reload.FileError{File: r.file, Line: v.line, Message: message})
+	r.faults = append(r.faults, &configfile.Error{File: r.file, Line: v.line, Message: message})
 }
 
-// document parses the text, which must hold one document.
-func (r *reader) document(text []byte) (top value, ok bool) {
-	defer func() {
-		// The library panics on some malformed texts, such as a tag without a value.
-		// A reload must survive that.
-		if recover() != nil {
-			r.fail(value{}, "is not valid YAML")
-			ok = false
-		}
-	}()
-	if !utf8.Valid(text) {
-		r.fail(value{}, "is not UTF-8")
-		return value{}, false
+// document parses the text, which must hold one document, and calls use with it.
+func (r *reader) document(text []byte, use func(top value)) {
+	fault := configfile.ParseYAML(text, func(root ast.Node) error {
+		use(at("", root, 1))
+		return nil
+	})
+	if fault != nil {
+		r.fail(value{line: fault.Line}, "%s", fault.Message)
 	}
-	parsed, err := parser.ParseBytes(text, 0)
-	if err != nil {
-		where, message := value{}, err.Error()
-		if located, ok := errors.AsType[yaml.Error](err); ok {
-			message = located.GetMessage()
-			if token := located.GetToken(); token != nil && token.Position != nil {
-				where.line = token.Position.Line
-			}
-		}
-		message, _, _ = strings.Cut(message, "\n") // Its other lines quote the file.
-		r.fail(where, "is not valid YAML: %s", message)
-		return value{}, false
-	}
-	if len(parsed.Docs) != 1 || parsed.Docs[0].Body == nil {
-		r.fail(value{}, "must hold one document")
-		return value{}, false
-	}
-	return at("", parsed.Docs[0].Body, 1), true
 }
 
 // at returns the value of a node; line is used if the node has no position.

@@ -15,15 +15,15 @@
 package callbacks
 
 import (
+	"cmp"
 	"context"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
-
-// actor is the actor of callbacks in the history.
-const actor = "platform"
 
 // Callback is a worker's report on one attempt of a step.
 //
@@ -37,6 +37,23 @@ type Callback struct {
 	Event statemachine.Event
 	// RequestID is the transport's request id, for the history.
 	RequestID string
+	// Caller names the sender as far as the transport knows it, for the record of a
+	// callback that is refused.
+	Caller string
+}
+
+// Config configures a [Service].
+type Config struct {
+	// Ledger keeps the jobs. Required.
+	Ledger *ledger.Ledger
+	// Rejected is told of each callback that is refused, by its type and the code of the
+	// refusal. It must not block. Optional.
+	Rejected func(kind, cause string)
+	// Unrecorded is told how many refused callbacks could not be recorded. It must not
+	// block. Optional.
+	Unrecorded func(count int64)
+	// Logger logs refused callbacks, about one a job and second. Optional.
+	Logger *slog.Logger
 }
 
 // Answer is the answer to a worker.
@@ -51,28 +68,49 @@ type Answer struct {
 }
 
 // Service applies callbacks of every transport. It is safe for concurrent use.
-type Service struct{ ledger *ledger.Ledger }
+type Service struct {
+	cfg Config
 
-// New returns a service on the ledger.
-func New(l *ledger.Ledger) *Service { return &Service{ledger: l} }
+	mu sync.Mutex
+	// jobs are those with a callback that was refused in the last second or two, with what
+	// is still to be recorded.
+	//
+	// invariant: at most maxJobs
+	jobs map[string]*ledger.Rejections
+}
 
-// Apply applies a callback to its job. The errors are [*problem.Error]s.
-func (s *Service) Apply(ctx context.Context, c Callback) (Answer, error) {
-	result, err := s.ledger.Change(ctx, c.JobID, c.Event, ledger.By(actor, c.RequestID), ledger.InTenant(c.TenantID))
-	if err != nil {
-		return Answer{}, ledger.Problem(err)
+// New returns a service. Call [Service.RunOnce] each second, and once at the end.
+func New(cfg Config) *Service {
+	if cfg.Rejected == nil {
+		cfg.Rejected = func(_, _ string) {}
 	}
-	if err := result.Problem(); err != nil {
+	if cfg.Unrecorded == nil {
+		cfg.Unrecorded = func(int64) {}
+	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	return &Service{cfg: cfg, jobs: map[string]*ledger.Rejections{}}
+}
+
+// Apply applies a callback to its job, and records one that the job refuses. The errors
+// are [*problem.Error]s.
+func (s *Service) Apply(ctx context.Context, c Callback) (Answer, error) {
+	result, err := s.cfg.Ledger.Change(ctx, c.JobID, c.Event, ledger.By(ledger.ActorPlatform, c.RequestID), ledger.InTenant(c.TenantID))
+	if err = ledger.Problem(err); err == nil {
+		err = result.Problem()
+	}
+	if err != nil {
+		s.reject(ctx, &c, &result.Job.Job, err)
 		return Answer{}, err
 	}
 	answer := Answer{
 		Outcome: result.Outcome, JobState: result.Job.Job.State,
 		CancelRequested: result.Job.Job.State == statemachine.JobCancelling, PostErr: result.PostErr,
 	}
+	pair, _ := sentBy(c.Event)
 	for i := range result.Job.Steps {
 		if step := &result.Job.Steps[i]; step.ID == c.StepID {
 			answer.StepState = step.State
-			if pairOf(c.Event) == (statemachine.Pair{AttemptNo: step.AttemptNo, LeaseID: step.LeaseID}) {
+			if pair == (statemachine.Pair{AttemptNo: step.AttemptNo, LeaseID: step.LeaseID}) {
 				answer.LeaseExpiresAt = step.LeaseExpiresAt
 			}
 		}
@@ -80,15 +118,16 @@ func (s *Service) Apply(ctx context.Context, c Callback) (Answer, error) {
 	return answer, nil
 }
 
-// pairOf returns the pair of attempt number and lease id of a report.
-func pairOf(event statemachine.Event) statemachine.Pair {
+// sentBy returns the pair of attempt number and lease id of a report, and what it says
+// of its sending.
+func sentBy(event statemachine.Event) (statemachine.Pair, statemachine.Report) {
 	switch e := event.(type) {
 	case statemachine.Ack:
-		return e.Pair
+		return e.Pair, e.Report
 	case statemachine.Heartbeat:
-		return e.Pair
+		return e.Pair, e.Report
 	case statemachine.Result:
-		return e.Pair
+		return e.Pair, e.Report
 	}
-	return statemachine.Pair{}
+	return statemachine.Pair{}, statemachine.Report{}
 }

@@ -3,15 +3,17 @@ package callbacks_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/problem"
-	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
@@ -24,7 +26,8 @@ func (i *inbox) Offer(message ledger.Message) { i.last = message }
 type worker struct {
 	*callbacks.Service
 	callbacks.Callback
-	pair statemachine.Pair
+	pair   statemachine.Pair
+	report statemachine.Report
 }
 
 // apply applies the event as the worker's report.
@@ -34,22 +37,27 @@ func (w *worker) apply(ctx context.Context, event statemachine.Event) (callbacks
 }
 
 func (w *worker) ack() statemachine.Event {
-	return statemachine.Ack{StepID: w.StepID, Pair: w.pair}
+	return statemachine.Ack{StepID: w.StepID, Pair: w.pair, Report: w.report}
 }
 
 func (w *worker) heartbeat() statemachine.Event {
-	return statemachine.Heartbeat{StepID: w.StepID, Pair: w.pair}
+	return statemachine.Heartbeat{StepID: w.StepID, Pair: w.pair, Report: w.report}
 }
 
 func (w *worker) result(status statemachine.ResultStatus) statemachine.Event {
-	return statemachine.Result{StepID: w.StepID, Pair: w.pair, Status: status}
+	return statemachine.Result{StepID: w.StepID, Pair: w.pair, Report: w.report, Status: status}
 }
 
 // setup returns the worker of a new job's step, and the ledger.
 func setup(t *testing.T) (*worker, *ledger.Ledger) {
 	t.Helper()
+	return setupOn(t, memstore.New(memstore.Options{}))
+}
+
+// setupOn is setup on an empty store.
+func setupOn(t *testing.T, store tablestore.Store) (*worker, *ledger.Ledger) {
+	t.Helper()
 	in := &inbox{}
-	store := memstore.New(memstore.Options{})
 	l, err := ledger.Open(t.Context(), ledger.Config{
 		Store: store, Bus: statemachine.BusServiceBus, Handoff: in, Projector: projectionstest.Projector(t, store),
 	})
@@ -67,7 +75,7 @@ func setup(t *testing.T) (*worker, *ledger.Ledger) {
 		t.Fatal(err)
 	}
 	return &worker{
-		Service:  callbacks.New(l),
+		Service:  callbacks.New(callbacks.Config{Ledger: l}),
 		Callback: callbacks.Callback{JobID: in.last.JobID, StepID: in.last.StepID, TenantID: "tenant_a", RequestID: "r1"},
 		pair:     statemachine.Pair{AttemptNo: in.last.AttemptNo, LeaseID: in.last.LeaseID},
 	}, l
@@ -98,6 +106,49 @@ func TestService_AWorkerReports(t *testing.T) {
 	done, err := w.apply(t.Context(), w.result(statemachine.ResultSucceeded))
 	if err != nil || done.StepState != statemachine.StepSucceeded || done.JobState != statemachine.JobCancelled {
 		t.Errorf("RESULT: %+v, %v", done, err)
+	}
+}
+
+// The sender's own time and correlation id are on the step with each callback that
+// counts, and in the history with each that makes a revision.
+func TestService_WhatTheSenderSaysIsKept(t *testing.T) {
+	t.Parallel()
+	w, l := setup(t)
+	for i, test := range []struct {
+		event func() statemachine.Event
+		kept  bool // It counts.
+		entry bool // It is in the history.
+	}{
+		{w.ack, true, true},
+		{w.ack, false, false},
+		{w.heartbeat, true, false},
+		{func() statemachine.Event { return w.result(statemachine.ResultFailedRetry) }, true, true},
+		{w.heartbeat, false, false},
+	} {
+		agg, err := l.Job(t.Context(), w.JobID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, rev := agg.Steps[0].LastReport, agg.Job.Rev
+		w.report = statemachine.Report{Timestamp: fmt.Sprintf("0001-01-01T00:00:0%d.000Z", i), CorrelationID: fmt.Sprint("c", i)}
+		if _, err := w.apply(t.Context(), test.event()); (err == nil) != (test.kept || i == 1) {
+			t.Fatalf("callback %d: %v", i, err)
+		}
+		if test.kept {
+			want = w.report
+		}
+		if agg, err = l.Job(t.Context(), w.JobID); err != nil || agg.Steps[0].LastReport != want {
+			t.Errorf("after callback %d the step has %+v, want %+v (%v)", i, agg.Steps[0].LastReport, want, err)
+		}
+		history, _, err := l.History(t.Context(), w.JobID, rev, 100)
+		if err != nil || len(history) > 0 != test.entry {
+			t.Errorf("callback %d has %d entries in the history: %v", i, len(history), err)
+		}
+		for _, entry := range history {
+			if entry.Report != w.report {
+				t.Errorf("callback %d is in the history with %+v", i, entry.Report)
+			}
+		}
 	}
 }
 

@@ -39,7 +39,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // The limits of a command, in bytes of UTF-8 unless stated otherwise.
@@ -81,7 +81,7 @@ type Command struct {
 	SchemaVersion string
 	// Mode is the mode that the request asks for; empty leaves it to the
 	// protocol.
-	Mode  routing.Mode
+	Mode  statemachine.Mode
 	DocID string
 	// IdempotencyKey comes from the body or from the Idempotency-Key header.
 	IdempotencyKey string

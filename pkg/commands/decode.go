@@ -14,7 +14,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/canonicaljson"
 	"github.com/lucius-project/lucius/pkg/problem"
-	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // Decode reads and checks a command. The error is a [problem.Error] with the code
@@ -85,8 +85,8 @@ func (d *decoder) command(headers Headers) *Command {
 	}
 	c.Payload, c.PayloadTree = d.payload()
 	c.IdempotencyKey = d.idempotencyKey(headers.IdempotencyKey)
-	if c.Mode == routing.Burst && d.fields["doc_id"] == nil {
-		d.fail(problem.InvalidEnvelope, "/doc_id", "is required in the mode %s", routing.Burst)
+	if c.Mode == statemachine.ModeBurst && d.fields["doc_id"] == nil {
+		d.fail(problem.InvalidEnvelope, "/doc_id", "is required in the mode %s", statemachine.ModeBurst)
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.fields)) {
 		if !known[name] {
@@ -112,7 +112,9 @@ func (d *decoder) err() error {
 		return nil
 	}
 	if d.unnamed > 0 {
-		d.violations = append(d.violations, problem.Violation{Message: fmt.Sprintf("has %d more violations", d.unnamed)})
+		d.violations = append(d.violations, problem.Violation{
+			Message: fmt.Sprintf("has %d more violations", d.unnamed), Rest: d.unnamed,
+		})
 	}
 	return &problem.Error{Code: d.code, Errors: d.violations}
 }
@@ -158,6 +160,8 @@ func (d *decoder) checkText(pointer, text string, limit int) {
 		d.tooLong(pointer, len(text), limit)
 	case strings.ContainsFunc(text, unicode.IsControl):
 		d.fail(problem.InvalidEnvelope, pointer, "must not contain control characters")
+	case strings.TrimSpace(text) != text:
+		d.fail(problem.InvalidEnvelope, pointer, "must not begin or end with a blank")
 	case !utf8.ValidString(text): // of a header; a body that is not UTF-8 is refused whole
 		d.fail(problem.InvalidEnvelope, pointer, "must be UTF-8")
 	}
@@ -169,15 +173,15 @@ func (d *decoder) tooLong(pointer string, size, limit int) {
 }
 
 // mode reads the mode.
-func (d *decoder) mode() routing.Mode {
+func (d *decoder) mode() statemachine.Mode {
 	value, ok := d.present("mode", optional)
 	if !ok {
 		return ""
 	}
 	text, _ := value.(string)
-	mode := routing.Mode(text)
+	mode := statemachine.Mode(text)
 	if !mode.Valid() {
-		d.fail(problem.InvalidEnvelope, "/mode", "must be %q or %q", routing.Default, routing.Burst)
+		d.fail(problem.InvalidEnvelope, "/mode", "must be %q or %q", statemachine.ModeDefault, statemachine.ModeBurst)
 		return ""
 	}
 	return mode

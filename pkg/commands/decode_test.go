@@ -13,7 +13,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/problem"
-	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // valid are the fields of the smallest command, as JSON texts.
@@ -61,7 +61,7 @@ func TestDecodeReadsEveryField(t *testing.T) {
 		PayloadTree: map[string]any{
 			"language": "en", "n": []any{json.Number("1"), nil},
 		},
-		Mode: routing.Burst, DocID: "doc_1", IdempotencyKey: "key-1",
+		Mode: statemachine.ModeBurst, DocID: "doc_1", IdempotencyKey: "key-1",
 		CallbackURLs: []string{"https://example.com/hook", "http://[::1]:8080/?a=b"},
 		WorkspaceRef: json.RawMessage(`{"uri": "s3://b/work/"}`), CorrelationID: "corr-1",
 		Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
@@ -182,6 +182,9 @@ func TestViolationsBeyondTheLimitAreCounted(t *testing.T) {
 	got := problem.From(err).Errors
 	if len(got) != commands.MaxViolations+1 || got[commands.MaxViolations].Message != "has 7 more violations" {
 		t.Errorf("%d violations, the last %+v", len(got), got[len(got)-1])
+	}
+	if summary := problem.From(err).Summary(); !strings.HasSuffix(summary, "There are 107 violations in all.") {
+		t.Errorf("the summary is %s", summary)
 	}
 }
 

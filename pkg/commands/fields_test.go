@@ -53,6 +53,7 @@ func TestRulesOfTexts(t *testing.T) {
 			{"a boolean", set(name, "true"), problem.InvalidEnvelope, "/" + name, "must be a string, not a boolean"},
 			{"an object", set(name, "{}"), problem.InvalidEnvelope, "/" + name, "must be a string, not an object"},
 			{"empty", set(name, `""`), problem.InvalidEnvelope, "/" + name, "must not be empty or blank"},
+			{"with a blank at its end", set(name, `"x "`), problem.InvalidEnvelope, "/" + name, "must not begin or end with a blank"},
 			{"blank", set(name, `" \t\u00a0"`), problem.InvalidEnvelope, "/" + name, "must not be empty or blank"},
 			{"a control character", set(name, `"a\u0000b"`), problem.InvalidEnvelope, "/" + name, "must not contain control characters"},
 			{"a line break", set(name, `"a\nb"`), problem.InvalidEnvelope, "/" + name, "must not contain control characters"},

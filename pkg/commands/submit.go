@@ -27,8 +27,6 @@ type Config struct {
 	Policy Policy
 	// Defaults are the timeouts and budgets that a protocol does not set.
 	Defaults statemachine.Policy
-	// Limit is the most jobs that a tenant may have in flight; 0 is no limit.
-	Limit int
 }
 
 // Service accepts commands. It is safe for concurrent use.
@@ -117,12 +115,12 @@ func (s *Service) job(command *Command) (made ledger.Command, err error) {
 		Job: statemachine.Job{
 			TenantID: command.TenantID, RequestType: command.RequestType, SchemaVersion: command.SchemaVersion,
 			ProtocolID: proto.ID, ProtocolVersion: proto.Version, DocID: command.DocID,
-			Mode:           cmp.Or(statemachine.Mode(command.Mode), statemachine.ModeDefault),
+			Mode:           cmp.Or(command.Mode, statemachine.ModeDefault),
 			IdempotencyKey: command.IdempotencyKey, IdempotencyHash: command.Hash,
 			InputRef: command.InputRef, OutputRef: command.OutputRef, WorkspaceRef: command.WorkspaceRef,
 			CallbackURLs: command.CallbackURLs, CorrelationID: correlationID, Traceparent: command.Traceparent,
 		},
-		Steps: steps, Payload: command.Payload, Limit: s.cfg.Limit, Actor: "client",
+		Steps: steps, Payload: command.Payload, Actor: "client",
 	}, nil
 }
 
@@ -130,20 +128,14 @@ func (s *Service) job(command *Command) (made ledger.Command, err error) {
 //
 // Source: Option B spec, 7.
 func (s *Service) route(command *Command, step *protocol.Step) (statemachine.Routing, error) {
-	decision, err := s.cfg.Router.Decide(routing.Request{
-		TenantID: command.TenantID, DocID: command.DocID,
-		RequestMode: command.Mode, ProtocolMode: step.Mode,
-	})
+	decision, err := s.cfg.Router.Decide(command.TenantID, command.DocID, command.Mode, step.Mode)
 	if errors.Is(err, routing.ErrDocIDRequired) {
-		return statemachine.Routing{}, &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{
+		return decision, &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{
 			Pointer: "/doc_id", Message: fmt.Sprintf("is required, because step %q runs in mode BURST", step.ID),
 		}}}
 	}
 	if err != nil {
-		return statemachine.Routing{}, fmt.Errorf("route step %q: %w", step.ID, err)
+		return decision, fmt.Errorf("route step %q: %w", step.ID, err)
 	}
-	return statemachine.Routing{
-		ResolvedMode: statemachine.Mode(decision.Mode), Lane: decision.Lane, Topic: decision.Topic,
-		RoutingKeyUsed: decision.RoutingKey, DecisionSource: string(decision.Source), DecisionReason: decision.Reason,
-	}, nil
+	return decision, nil
 }

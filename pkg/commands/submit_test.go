@@ -37,7 +37,7 @@ type bundle struct {
 func setup(t *testing.T, limit int) *bundle {
 	t.Helper()
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Limit: func(string) int { return limit }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func setup(t *testing.T, limit int) *bundle {
 	}
 	holder := protocol.NewHolder(registry)
 	service, err := commands.New(commands.Config{
-		Ledger: l, Protocols: holder, Router: router, Limit: limit,
+		Ledger: l, Protocols: holder, Router: router,
 		Policy:   commands.Policy{AllowedRefs: []string{"s3"}},
 		Defaults: statemachine.Policy{AckTimeout: 30 * time.Second, Lease: time.Minute, MaxAttempts: 3},
 	})

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
@@ -22,18 +24,12 @@ import (
 func (e *endpoints) RetryOutbox(w http.ResponseWriter, r *http.Request) {
 	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.OutboxRetryRequest) (any, error) {
 		state := requestStateOf(ctx)
-		// The audit record names the rows by the first ids or by the job.
-		const named = 8
-		if ids := request.OutboxIDs; len(ids) <= named {
-			state.object = cmp.Or(request.JobID, strings.Join(ids, ","))
-		} else {
-			state.object = fmt.Sprintf("%d rows, such as %s", len(ids), strings.Join(ids[:named], ","))
-		}
-		if err := e.guard.authorizeFilter(ctx, request.TenantID, request.JobID); err != nil {
+		state.object = cmp.Or(orZero(request.JobID), someOf(request.OutboxIDs))
+		if err := e.guard.authorizeFilter(ctx, orZero(request.TenantID), orZero(request.JobID)); err != nil {
 			return nil, err
 		}
 		report, err := e.Operator.Retry(ctx, outbox.Filter{
-			OutboxIDs: request.OutboxIDs, TenantID: request.TenantID, JobID: request.JobID,
+			OutboxIDs: request.OutboxIDs, TenantID: orZero(request.TenantID), JobID: orZero(request.JobID),
 			OlderThan: seconds(request.OlderThanSeconds), Limit: int(request.Limit), Lane: laneOf(request.Lane),
 			Actor: string(api.ActorOperator), RequestID: state.id,
 		})
@@ -47,10 +43,23 @@ func (e *endpoints) RetryOutbox(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
+// someOf names rows for an audit record, by the first ids.
+func someOf(ids []string) string {
+	const named = 8
+	if len(ids) <= named {
+		return strings.Join(ids, ",")
+	}
+	return fmt.Sprintf("%d rows, such as %s", len(ids), strings.Join(ids[:named], ","))
+}
+
 // ListOutbox is GET /v1/admin/outbox.
 func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params api.ListOutboxParams) {
 	if params.State != nil && !params.State.Valid() {
 		e.respond.problem(w, r, invalid("parameter state must be PENDING, SENT or FAILED_FINAL", nil))
+		return
+	}
+	if orZero(params.Lane) < 0 {
+		e.respond.problem(w, r, invalid("parameter lane "+mustBeLane, nil))
 		return
 	}
 	filter := outbox.ListFilter{
@@ -183,7 +192,8 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 // CreateRetry is POST /v1/admin/retries.
 func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params api.CreateRetryParams) {
 	serve(e, w, r, http.StatusAccepted, strict, func(ctx context.Context, request api.RetryRequest) (any, error) {
-		if err := e.guard.authorizeTenant(ctx, request.TenantID); err != nil {
+		tenantID := orZero(request.TenantID)
+		if err := e.guard.authorizeTenant(ctx, tenantID); err != nil {
 			return nil, err
 		}
 		key, err := commands.HeaderKey(orZero(params.IdempotencyKey))
@@ -193,12 +203,13 @@ func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params a
 		if key != "" && !e.guard.allows(ctx, "") {
 			// A caller without a role for all tenants can neither collide with the keys of
 			// other callers nor probe them.
-			key = "tenant\x00" + request.TenantID + "\x00" + key
+			key = "tenant\x00" + tenantID + "\x00" + key
 		}
 		op, err := e.Failures.Create(ctx, key, upkeep.BulkRequest{
 			JobIDs: request.JobIDs,
 			Filter: upkeep.FailureFilter{
-				TenantID: request.TenantID, RequestType: request.RequestType, StepType: request.StepType, ErrorCode: request.ErrorCode,
+				TenantID: tenantID, RequestType: orZero(request.RequestType), StepType: orZero(request.StepType),
+				ErrorCode:    orZero(request.ErrorCode),
 				CreatedAfter: request.CreatedAfter.Time, CreatedBefore: request.CreatedBefore.Time,
 			},
 			From: ledger.RerunFrom(request.From), Limit: int(request.Limit), RatePerSecond: request.RatePerSecond,
@@ -271,16 +282,38 @@ func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
 		if err := e.guard.authorizeTenant(ctx, request.TenantID); err != nil {
 			return nil, err
 		}
-		scope := pauses.Scope{TenantID: request.TenantID, ProtocolID: request.ProtocolID, Lane: laneOf(request.Lane)}
-		pause, err := e.Pauses.Create(ctx, scope, request.Reason, string(api.ActorOperator))
+		scope := request.Scope()
+		if fault := e.unknownScope(&scope); fault != nil && !request.AllowUnknown {
+			return nil, problem.Refused([]problem.Violation{*fault})
+		}
+		pause, err := e.Pauses.Create(ctx, scope, request.Reason, auth.CallerOf(ctx).Name())
 		return e.pauseChanged(ctx, &pause, request.Reason, err)
 	})
+}
+
+// unknownScope returns the violation of a scope that this process knows no directive of,
+// or nil. Jobs may still be in flight for it: of a protocol that was removed, or that
+// another process has loaded already.
+func (e *endpoints) unknownScope(scope *statemachine.Scope) *problem.Violation {
+	const allow = ": correct it, or set allow_unknown to pause it all the same"
+	var known []string
+	for _, p := range e.Protocols.Current().Protocols() {
+		known = append(known, p.ID)
+	}
+	switch {
+	case scope.ProtocolID != "" && !slices.Contains(known, scope.ProtocolID):
+		return &problem.Violation{Pointer: "/protocol_id", Message: "must be one of " + strings.Join(known, ", ") + allow}
+	case scope.Lane != nil && e.config.Lanes > 0 && *scope.Lane >= e.config.Lanes:
+		message := fmt.Sprintf("must be less than %d, the number of lanes%s", e.config.Lanes, allow)
+		return &problem.Violation{Pointer: "/lane", Message: message}
+	}
+	return nil
 }
 
 // ResumePause is POST /v1/admin/pauses/{pauseId}:resume.
 func (e *endpoints) ResumePause(w http.ResponseWriter, r *http.Request, pauseID api.PauseID) {
 	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ResumeRequest) (any, error) {
-		scope, err := pauses.ParseScope(pauseID)
+		scope, err := statemachine.ParseScope(pauseID)
 		if err != nil {
 			return nil, &problem.Error{Code: problem.NotFound, Detail: "There is no such pause.", Err: err}
 		}
@@ -310,12 +343,9 @@ func (e *endpoints) pauseChanged(ctx context.Context, pause *pauses.Pause, reaso
 // pauseOf encodes a pause.
 func pauseOf(p *pauses.Pause) api.Pause {
 	out := api.Pause{
-		PauseID: p.ID(), State: api.PauseState(p.State), TenantID: p.TenantID, ProtocolID: p.ProtocolID,
-		Reason: p.Reason, Actor: p.Actor, CreatedAt: api.NewTime(p.CreatedAt), ResumedAt: api.NewTime(p.ResumedAt),
+		PauseID: p.ID(), State: api.PauseState(p.State), Reason: p.Reason, Actor: p.Actor,
+		CreatedAt: api.NewTime(p.CreatedAt), ResumedAt: api.NewTime(p.ResumedAt),
 	}
-	if p.Lane != nil {
-		lane := int32(*p.Lane)
-		out.Lane = &lane
-	}
+	out.SetScope(p.Scope)
 	return out
 }

@@ -32,14 +32,19 @@ func (e *endpoints) submit(w http.ResponseWriter, r *http.Request, headers comma
 		e.respond.problem(w, r, err)
 		return
 	}
-	accepted, err := e.Commands.Submit(r.Context(), body, headers, e.mayName(r.Context()))
+	accepted, err := e.submitText(r.Context(), body, headers)
 	answer, err := acceptedOf(w, &accepted, err)
 	e.respond.answer(w, r, http.StatusAccepted, answer, err)
 }
 
-// mayName returns a function that asks the guard whether the caller may name a tenant.
-func (e *endpoints) mayName(ctx context.Context) commands.Authorize {
-	return func(tenantID string) error { return e.guard.authorizeTenant(ctx, tenantID) }
+// submitText submits a command for the caller, who must be allowed to name its tenant.
+func (e *endpoints) submitText(ctx context.Context, text []byte, headers commands.Headers) (ledger.Accepted, error) {
+	release, err := e.reserveTree(ctx, text)
+	if err != nil {
+		return ledger.Accepted{}, err
+	}
+	defer release()
+	return e.Commands.Submit(ctx, text, headers, func(tenantID string) error { return e.guard.authorizeTenant(ctx, tenantID) })
 }
 
 // acceptedOf encodes an accepted job and sets its Location, unless err is set.
@@ -78,13 +83,17 @@ func (b *batch) Check() []problem.Violation {
 
 // SubmitBatch is POST /v1/commands:batch.
 func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Idempotency-Key") != "" {
+		e.respond.problem(w, r, invalid("header Idempotency-Key is not for a batch: give each command an idempotency_key", nil))
+		return
+	}
 	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request batch) (any, error) {
 		results := make([]api.BatchItem, len(request.Commands))
 		var group errgroup.Group
 		group.SetLimit(batchParallel)
 		for i, command := range request.Commands {
 			group.Go(func() error {
-				accepted, err := e.Commands.Submit(ctx, command, commands.Headers{}, e.mayName(ctx))
+				accepted, err := e.submitText(ctx, command, commands.Headers{})
 				if err != nil {
 					fault := problem.From(err)
 					e.respond.logFault(r, fault)

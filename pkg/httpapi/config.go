@@ -28,7 +28,7 @@ const (
 	DefaultMaxWaits     = 5000
 )
 
-// UseCases are the use cases that the handlers call. All are required.
+// UseCases are the use cases that the handlers call. All but DeadLetters are required.
 type UseCases struct {
 	// Ledger looks up webhooks and the owners of objects.
 	Ledger     *ledger.Ledger
@@ -43,6 +43,8 @@ type UseCases struct {
 	// Gate is this process's view of the pauses.
 	Gate      *pauses.Gate
 	Protocols *protocol.Holder
+	// DeadLetters are those of the reply topics. It is nil if replies come over HTTP.
+	DeadLetters callbacks.DeadLetters
 }
 
 // Config is what a [Server] is made of.
@@ -68,6 +70,9 @@ type Config struct {
 	// Log gets the access log at debug, and each server-side failure once, with the
 	// request's id. Required.
 	Log *slog.Logger
+	// Lanes is the number of lanes, for the check of pauses. Optional. Defaults to no
+	// check.
+	Lanes int
 	// MaxBodyBytes is the largest request body. Optional. Defaults to
 	// [DefaultMaxBodyBytes].
 	MaxBodyBytes int64

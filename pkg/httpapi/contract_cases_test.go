@@ -97,6 +97,16 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "listProtocols", Status: 500}: defective("listProtocols"),
 	{Operation: "listStuck", Status: 500}:     defective("listStuck"),
 
+	{Operation: "listDeadLetters", Status: 404}:   withoutTopics("listDeadLetters"),
+	{Operation: "replayDeadLetters", Status: 404}: withoutTopics("replayDeadLetters"),
+	{Operation: "purgeDeadLetters", Status: 404}:  withoutTopics("purgeDeadLetters"),
+	{Operation: "listDeadLetters", Status: 500}:   lostTopics("listDeadLetters", errUnforeseen),
+	{Operation: "replayDeadLetters", Status: 500}: lostTopics("replayDeadLetters", errUnforeseen),
+	{Operation: "purgeDeadLetters", Status: 500}:  lostTopics("purgeDeadLetters", errUnforeseen),
+	{Operation: "listDeadLetters", Status: 503}:   lostTopics("listDeadLetters", errNoBus),
+	{Operation: "replayDeadLetters", Status: 503}: lostTopics("replayDeadLetters", errNoBus),
+	{Operation: "purgeDeadLetters", Status: 503}:  lostTopics("purgeDeadLetters", errNoBus),
+
 	{Operation: "submitBatch", Status: 503}:   draining("submitBatch"),
 	{Operation: "listProtocols", Status: 503}: draining("listProtocols"),
 	{Operation: "listStuck", Status: 503}:     draining("listStuck"),

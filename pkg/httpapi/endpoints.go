@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -18,7 +17,7 @@ type endpoints struct {
 
 	guard  *guard
 	scrape http.Handler
-	reads  chan struct{} // Holds a token for each stream that is reading its job.
+	reads  chan struct{} // Holds a token for each request that is reading a whole job.
 }
 
 var _ api.ServerInterface = (*endpoints)(nil)
@@ -41,7 +40,7 @@ func serve[Body any, Checked interface {
 }
 
 // MaxWait is the longest time that a request may wait. A longer wait is cut to it.
-const MaxWait = 60 * time.Second
+const MaxWait = api.MaxClaimWait * time.Second
 
 // waiting calls the use case with the time that it may wait, at most [MaxWait],
 // unless the caller has its share of the long polls already. The use case answers
@@ -53,7 +52,8 @@ func waiting[Value any](ctx context.Context, e *endpoints, limit time.Duration,
 	if limit <= 0 {
 		return call(0, e.ended)
 	}
-	slot := e.waits.acquire(auth.CallerOf(ctx).Name())
+	requestStateOf(ctx).dropBody() // It is decoded.
+	slot := e.waits.acquire(auth.CallerOf(ctx).Name(), 1, nil)
 	if slot == nil {
 		var none Value
 		return none, problem.Newf(problem.RateLimited, "The caller already has its share of waiting requests.")
@@ -73,7 +73,7 @@ func (e *endpoints) page(w http.ResponseWriter, r *http.Request, limit *api.Limi
 		size = int(*limit)
 	}
 	if size < 1 || size > api.MaxPage {
-		e.respond.problem(w, r, invalid(fmt.Sprintf("parameter limit must be 1 to %d", api.MaxPage), nil))
+		e.respond.problem(w, r, invalid("parameter limit "+mustBePage, nil))
 		return
 	}
 	if len(orZero(token)) > api.MaxPageToken {

@@ -12,6 +12,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // asJSON returns the value as the server writes it.
@@ -71,18 +72,84 @@ func TestADirectiveGoesOutByteForByte(t *testing.T) {
 func TestOperatorsBadParametersAreNamed(t *testing.T) {
 	t.Parallel()
 	for target, want := range map[string]string{
-		"GET /v1/jobs?state=DONE":              "parameter state is not a state of a job",
-		"GET /v1/jobs?limit=0":                 "parameter limit must be 1 to 1000",
-		"GET /v1/jobs?created_after=yesterday": "parameter created_after has the wrong format",
-		"GET /v1/admin/outbox?state=GONE":      "parameter state must be PENDING, SENT or FAILED_FINAL",
-		"GET /v1/admin/outbox?lane=x":          "parameter lane has the wrong format",
+		"GET /v1/jobs?state=DONE": "parameter state must be one of QUEUED, DISPATCHING, IN_PROGRESS, PAUSING, PAUSED, " +
+			"CANCELLING, CANCELLED, SUCCEEDED, FAILED_FINAL",
+		"GET /v1/jobs?limit=0":                     "parameter limit must be a whole number from 1 to 1000",
+		"GET /v1/jobs?created_after=yesterday":     "parameter created_after must be a time as in RFC 3339, such as 2026-01-27T12:00:00Z",
+		"GET /v1/admin/outbox?state=GONE":          "parameter state must be PENDING, SENT or FAILED_FINAL",
+		"GET /v1/admin/outbox?lane=x":              "parameter lane must be a whole number from 0 on",
+		"GET /v1/admin/outbox?lane=-1":             "parameter lane must be a whole number from 0 on",
+		"GET /v1/admin/webhooks?page_token=AAAA":   "page_token is invalid",
+		"GET /v1/admin/webhooks?page_token=eC4w":   "page_token is invalid", // x.0
+		"GET /v1/jobs?tenant=t":                    `parameter "tenant" is unknown: this path takes tenant_id, state, request_type, correlation_id, created_after, created_before, limit, page_token`,
+		"GET /v1/admin/pauses?tenant_id=t":         `parameter "tenant_id" is unknown: this path takes none`,
+		"POST /v1/commands?dry_run=true":           `parameter "dry_run" is unknown: this path takes none`,
+		"GET /v1/jobs?tenant_id=t&tenant_id=u":     "parameter tenant_id occurs more than once",
+		"GET /v1/jobs?tenant_id=":                  "parameter tenant_id must not be empty: leave it out",
+		"GET /v1/admin/failures?request_type":      "parameter request_type must not be empty: leave it out",
+		"GET /v1/admin/outbox?state=&page_token=":  "parameter state must not be empty: leave it out",
+		"POST /v1/commands:batch Idempotency-Key:": "header Idempotency-Key is not for a batch: give each command an idempotency_key",
 	} {
 		h := newHarness(t)
 		method, path := split(target)
-		found := problemOf(t, h.do(t, method, path, ""))
+		path, header, _ := strings.Cut(path, " ")
+		found := problemOf(t, h.do(t, method, path, "", header+" k"))
 		if found.Code != problem.InvalidEnvelope || len(found.Errors) != 1 || found.Errors[0].Message != want {
 			t.Errorf("%s: %+v, want %s", target, found, want)
 		}
+	}
+}
+
+// A pause that holds nothing back is mostly a typing error.
+func TestAPauseOfWhatIsNotThereIsRefused(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{
+		`{"protocol_id":"doc_ingest_v2","reason":"r"}`: "/protocol_id must be one of doc_ingest_v1: correct it, or set allow_unknown to pause it all the same.",
+		`{"lane":16,"reason":"r"}`:                     "/lane must be less than 16, the number of lanes: correct it, or set allow_unknown to pause it all the same.",
+	} {
+		h := newHarness(t)
+		response := h.do(t, http.MethodPost, "/v1/admin/pauses", body)
+		wantProblem(t, response, problem.InvalidEnvelope, want)
+		h.store.untouched(t, body)
+		h.given(t, "POST /v1/admin/pauses", strings.Replace(body, "{", `{"allow_unknown":true,`, 1))
+	}
+}
+
+func TestAPauseNamesTheCaller(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, []string{"admin:t"})
+	created := decoded[api.Pause](t, g.as(t, "admin:t", "POST /v1/admin/pauses", `{"tenant_id":"t","reason":"why"}`))
+	if created.Actor != "caller-a" {
+		t.Errorf("the actor is %q", created.Actor)
+	}
+}
+
+// An empty filter, the mistake of a script without a value, would select everything.
+func TestAnEmptyFilterIsRefused(t *testing.T) {
+	t.Parallel()
+	for target, fields := range map[string][]string{
+		"/v1/admin/outbox/retry": {"tenant_id", "jobId"},
+		"/v1/admin/retries":      {"tenant_id", "request_type", "step_type", "error_code"},
+	} {
+		for _, field := range fields {
+			h := newHarness(t)
+			response := h.do(t, http.MethodPost, target, `{"`+field+`":""}`)
+			wantProblem(t, response, problem.InvalidEnvelope, "/"+field+" must not be empty: leave it out to select all.")
+			h.store.untouched(t, target)
+		}
+	}
+}
+
+func TestAReadThatTheStoreDoesNotAnswerConfirmsNothing(t *testing.T) {
+	t.Parallel()
+	for cause, want := range map[error]string{
+		tablestore.ErrUnavailable: "The store does not answer. Sending the request again is safe.",
+		tablestore.ErrUnknown:     "The store did not confirm the change. Sending the request again is safe.",
+	} {
+		h := newHarness(t)
+		job := h.submitted(t)
+		h.store.fail(cause)
+		wantProblem(t, h.do(t, http.MethodGet, "/v1/jobs/"+job, ""), problem.StoreUnavailable, want)
 	}
 }
 

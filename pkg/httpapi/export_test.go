@@ -15,6 +15,25 @@ var (
 	RevOf      = revOf
 )
 
+// FairLimiter is a limiter for tests of its shares.
+type FairLimiter struct{ *fairLimiter }
+
+// NewFairLimiter returns a limiter.
+func NewFairLimiter(limit int64, evicts bool) FairLimiter {
+	l := newFairLimiter(limit)
+	l.evicts = evicts
+	return FairLimiter{l}
+}
+
+// Acquire acquires a slot, and reports whether it got one and how to release it.
+func (l FairLimiter) Acquire(caller string, weight int64, cut func()) (release func(), got bool) {
+	s := l.acquire(caller, weight, cut)
+	if s == nil {
+		return nil, false
+	}
+	return s.release, true
+}
+
 // RequestID returns the id of the request that ctx belongs to.
 func RequestID(ctx context.Context) string { return requestStateOf(ctx).id }
 
@@ -22,6 +41,18 @@ func RequestID(ctx context.Context) string { return requestStateOf(ctx).id }
 func (s *Server) Answer(w http.ResponseWriter, r *http.Request, value any) {
 	r = r.WithContext(context.WithValue(r.Context(), requestStateKey{}, &requestState{ResponseWriter: w}))
 	s.respond.answer(w, r, http.StatusOK, value, nil)
+}
+
+// AnswerCuts returns the functions that cut the answers which are being sent now.
+func (s *Server) AnswerCuts() (cuts []func()) {
+	s.respond.answers.mu.Lock()
+	defer s.respond.answers.mu.Unlock()
+	for _, h := range s.respond.answers.holders {
+		for _, held := range h.slots {
+			cuts = append(cuts, held.cut)
+		}
+	}
+	return cuts
 }
 
 // LearnRoute looks the rule of a route up, as [New] does for those of the OpenAPI

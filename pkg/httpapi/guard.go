@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -15,8 +17,8 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // guard admits requests by the policy of package auth. It is safe for concurrent
@@ -25,6 +27,7 @@ type guard struct {
 	config  Config
 	kinds   []objectKind
 	rules   map[endpoint]auth.Rule
+	queries map[endpoint][]string // The names of query parameters.
 	respond *responder
 }
 
@@ -57,7 +60,7 @@ var errNoJob = &problem.Error{Code: problem.JobNotFound, Detail: "There is no su
 // newGuard returns the guard of a server. It admits nothing until loadRules has read the
 // routes.
 func newGuard(config Config, respond *responder) *guard {
-	g := &guard{config: config, rules: map[endpoint]auth.Rule{}, respond: respond}
+	g := &guard{config: config, rules: map[endpoint]auth.Rule{}, queries: map[endpoint][]string{}, respond: respond}
 	missing := func(what string) *problem.Error {
 		return &problem.Error{Code: problem.NotFound, Detail: "There is no such " + what + "."}
 	}
@@ -75,7 +78,7 @@ func newGuard(config Config, respond *responder) *guard {
 			return owner{TenantID: found.TenantID}, err
 		}},
 		{"pauseId", missing("pause"), func(_ context.Context, id string) (owner, error) {
-			scope, err := pauses.ParseScope(id) // The pause need not exist.
+			scope, err := statemachine.ParseScope(id) // The pause need not exist.
 			if err != nil {
 				return owner{}, &problem.Error{Code: problem.NotFound, Err: err}
 			}
@@ -128,9 +131,50 @@ func (g *guard) loadRules(router *mux.Router) error {
 				return fmt.Errorf("httpapi: %s %s names an object of a kind without an owner lookup", method, template)
 			}
 			g.rules[endpoint{method, template}] = rule
+			g.queries[endpoint{method, template}] = queryParameters(rule.Operation)
 		}
 		return nil
 	})
+}
+
+// queryParameters returns the names of an operation's query parameters: those of the
+// type to which the generated glue binds them.
+func queryParameters(operation string) (names []string) {
+	handler, found := reflect.TypeFor[api.ServerInterface]().MethodByName(strings.ToUpper(operation[:1]) + operation[1:])
+	for i := 0; found && i < handler.Type.NumIn(); i++ {
+		if params := handler.Type.In(i); params.Kind() == reflect.Struct {
+			for field := range params.Fields() {
+				if name, _, _ := strings.Cut(field.Tag.Get("form"), ","); name != "" {
+					names = append(names, name)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// checkQuery refuses what would silently widen an answer: without its tenant filter a
+// list shows all tenants. The glue drops parameters that it cannot read or does not
+// know, and takes the first of several.
+func checkQuery(r *http.Request, known []string) error {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return invalid("the query must be percent-encoded name=value pairs, joined by ampersands", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		switch {
+		case len(known) == 0:
+			return invalid(fmt.Sprintf("parameter %q is unknown: this path takes none", auth.Printable(name)), nil)
+		case !slices.Contains(known, name):
+			takes := strings.Join(known, ", ")
+			return invalid(fmt.Sprintf("parameter %q is unknown: this path takes %s", auth.Printable(name), takes), nil)
+		case len(query[name]) > 1:
+			return invalid("parameter "+name+" occurs more than once", nil)
+		case query[name][0] == "" && name != "page_token": // The first page has an empty token.
+			return invalid("parameter "+name+" must not be empty: leave it out", nil)
+		}
+	}
+	return nil
 }
 
 // kind returns the kind of object that a route names, or nil.
@@ -163,10 +207,8 @@ func (g *guard) middleware(next http.Handler) http.Handler {
 			r = r.WithContext(auth.WithCaller(r.Context(), state.caller))
 		}
 		if strings.HasPrefix(r.URL.Path, "/v1/") {
-			// The glue would drop unreadable parameters, and without its tenant filter a list
-			// would show all tenants.
-			if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
-				g.respond.problem(w, r, invalid("the query must be percent-encoded name=value pairs, joined by ampersands", err))
+			if err := checkQuery(r, g.queries[endpoint{r.Method, state.route}]); err != nil {
+				g.respond.problem(w, r, err)
 				return
 			}
 		}

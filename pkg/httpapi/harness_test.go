@@ -104,7 +104,7 @@ func (h *harness) serve(t testing.TB, configure ...func(*httpapi.Config)) *httpa
 // registry.
 func (h *harness) config() httpapi.Config {
 	return httpapi.Config{
-		UseCases: h.useCases, Ready: h.ready, Registry: prometheus.NewRegistry(), Auth: open(),
+		UseCases: h.useCases, Ready: h.ready, Registry: prometheus.NewRegistry(), Auth: open(), Lanes: 16,
 		Log: slog.New(slog.NewTextHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }

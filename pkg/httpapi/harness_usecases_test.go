@@ -69,8 +69,8 @@ func (h *harness) assemble(ctx context.Context) error {
 		return err
 	}
 	h.useCases = httpapi.UseCases{
-		Ledger: h.ledger, Queue: queue, Jobs: jobs.New(h.ledger, &ended, 0), Callbacks: callbacks.New(h.ledger),
-		Operator: outbox.NewOperator(h.ledger),
+		Ledger: h.ledger, Queue: queue, Jobs: jobs.New(h.ledger, &ended), Callbacks: callbacks.New(callbacks.Config{Ledger: h.ledger}),
+		Operator: outbox.NewOperator(h.ledger), DeadLetters: newDeadLetters("0-1", "0-2"),
 	}
 	if err := h.accept(); err != nil {
 		return err

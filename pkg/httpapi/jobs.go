@@ -1,9 +1,12 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
@@ -22,29 +25,30 @@ func (e *endpoints) GetJob(w http.ResponseWriter, r *http.Request, jobID api.Job
 			return
 		}
 	}
-	view, err := waiting(r.Context(), e, limit, func(limit time.Duration, ended <-chan struct{}) (*jobs.View, error) {
+	job, err := waiting(r.Context(), e, limit, func(limit time.Duration, ended <-chan struct{}) (*statemachine.Aggregate, error) {
 		if limit == 0 {
 			return e.Jobs.Get(r.Context(), jobID)
 		}
 		return e.Jobs.Wait(r.Context(), jobID, limit, ended)
 	})
-	e.answerJob(w, r, http.StatusOK, view, err)
+	e.answerJob(w, r, http.StatusOK, job, err)
 }
 
 // ListJobSteps is GET /v1/jobs/{jobId}/steps.
 func (e *endpoints) ListJobSteps(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
-	view, err := e.Jobs.Get(r.Context(), jobID)
+	job, err := e.Jobs.Get(r.Context(), jobID)
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
-	e.respond.answer(w, r, http.StatusOK, api.StepList{Steps: stepsOf(view)}, nil)
+	e.answerSteps(w, r, http.StatusOK, struct{}{}, job)
 }
 
 // ListJobs is GET /v1/jobs.
 func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.ListJobsParams) {
 	if params.State != nil && !params.State.Valid() {
-		e.respond.problem(w, r, invalid("parameter state is not a state of a job", nil))
+		states := strings.ReplaceAll(strings.Trim(fmt.Sprint(statemachine.JobStates), "[]"), " ", ", ")
+		e.respond.problem(w, r, invalid("parameter state must be one of "+states, nil))
 		return
 	}
 	if max(len(orZero(params.CorrelationID)), len(orZero(params.RequestType))) > api.MaxName {
@@ -62,7 +66,7 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 			found, next, err := e.Jobs.List(ctx, filter, limit, after)
 			list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: pageToken(next)}
 			for i, agg := range found {
-				list.Jobs[i] = JobOf(&jobs.View{Aggregate: *agg, Payloads: make([][]byte, len(agg.Steps))})
+				list.Jobs[i] = JobOf(agg)
 			}
 			return list, err
 		})
@@ -82,6 +86,22 @@ func (e *endpoints) ListJobEvents(w http.ResponseWriter, r *http.Request, jobID 
 		entries, next, err := e.Jobs.History(ctx, jobID, rev, limit)
 		return api.EventPage{Events: EventsOf(entries), NextPageToken: revToken(next)}, err
 	})
+}
+
+// ListRejectedCallbacks is GET /v1/jobs/{jobId}/rejected.
+func (e *endpoints) ListRejectedCallbacks(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
+	found, err := e.Jobs.Rejected(r.Context(), jobID)
+	list := api.RejectedCallbacks{Rejected: make([]api.RejectedCallback, len(found.Kept)), More: found.More}
+	for i := range found.Kept {
+		one := &found.Kept[i]
+		list.Rejected[i] = api.RejectedCallback{
+			StepID: one.StepID, Type: one.Kind, AttemptNo: one.AttemptNo, LeaseDigest: one.LeaseDigest,
+			Status: api.ResultStatus(one.Status), Cause: string(one.Cause), Caller: one.Caller, RequestID: one.RequestID,
+			Callback: api.ReportedSending(one.Report), Rev: one.Rev, Count: one.Count,
+			FirstAt: api.NewTime(one.First), LastAt: api.NewTime(one.Last),
+		}
+	}
+	e.respond.answer(w, r, http.StatusOK, list, err)
 }
 
 // RerunJob is POST /v1/jobs/{jobId}:rerun.
@@ -109,19 +129,19 @@ func (e *endpoints) ResumeJob(w http.ResponseWriter, r *http.Request, jobID api.
 
 // control answers 202 if the control changed the job, 200 if it changed nothing.
 func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string,
-	do func(context.Context, jobs.Control) (view *jobs.View, applied bool, err error),
+	do func(context.Context, jobs.Control) (job *statemachine.Aggregate, applied bool, err error),
 ) {
 	var request api.ControlRequest
 	if err := e.decode(w, r, optional, &request); err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
-	view, applied, err := do(r.Context(), controlOf(r.Context(), jobID, request.Reason))
+	job, applied, err := do(r.Context(), controlOf(r.Context(), jobID, request.Reason))
 	status := http.StatusOK
 	if applied {
 		status = http.StatusAccepted
 	}
-	e.answerJob(w, r, status, view, err)
+	e.answerJob(w, r, status, job, err)
 }
 
 // controlOf returns a client's control request for a job.
@@ -131,17 +151,71 @@ func controlOf(ctx context.Context, jobID, reason string) jobs.Control {
 	}
 }
 
-// answerJob answers with the job.
-func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int, view *jobs.View, err error) {
+// answerJob answers with the job and its steps' payloads.
+func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int, job *statemachine.Aggregate, err error) {
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
-	e.respond.answer(w, r, status, JobOf(view), nil)
+	e.answerSteps(w, r, status, struct {
+		api.Job
+
+		Steps struct{} `json:"steps,omitzero"` // It hides the job's.
+	}{Job: JobOf(job)}, job)
 }
 
-// JobOf encodes a job.
-func JobOf(v *jobs.View) api.Job {
+// answerSteps answers with the head, an object, to which it adds the job's steps with
+// their payloads.
+func (e *endpoints) answerSteps(w http.ResponseWriter, r *http.Request, status int, head any, job *statemachine.Aggregate) {
+	parts, held, err := e.encodeSteps(r.Context(), head, job)
+	if err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	e.respond.deliver(w, r, status, held, parts...)
+}
+
+// encodeSteps encodes the head and the job's steps in parts, and returns how many bytes
+// they hold: the steps share the bytes of the payload, which may be large and is often
+// the same for all. Only a few requests do this at a time.
+func (e *endpoints) encodeSteps(ctx context.Context, head any, job *statemachine.Aggregate) (parts [][]byte, held int, err error) {
+	select {
+	case e.reads <- struct{}{}:
+		defer func() { <-e.reads }()
+	case <-ctx.Done():
+		return nil, 0, context.Cause(ctx)
+	}
+	payload, err := e.Jobs.Payload(ctx, job.Job.ID)
+	if err != nil {
+		return nil, 0, err
+	}
+	text, err := encode(head)
+	text = bytes.TrimSuffix(text, []byte("}\n"))
+	if len(text) > len("{") {
+		text = append(text, ',')
+	}
+	text = append(text, `"steps":[`...)
+	held = len(payload)
+	for i, step := range stepsOf(job) {
+		encoded, failed := encode(step)
+		if err = errors.Join(err, failed); i > 0 {
+			text = append(text, ',')
+		}
+		text = append(text, bytes.TrimSuffix(encoded, []byte("}\n"))...)
+		if part := ledger.StepPayload(payload, &job.Steps[i]); part != nil {
+			text = append(text, `,"payload":`...)
+			held += len(text)
+			parts = append(parts, text, part)
+			text = nil
+		}
+		text = append(text, '}')
+	}
+	text = append(text, "]}\n"...)
+	return append(parts, text), held + len(text), err
+}
+
+// JobOf encodes a job, its steps without their payloads.
+func JobOf(v *statemachine.Aggregate) api.Job {
 	j := &v.Job
 	return api.Job{
 		JobID: j.ID, TenantID: j.TenantID, TenantBucket: j.TenantBucket, RequestType: j.RequestType,
@@ -157,8 +231,9 @@ func JobOf(v *jobs.View) api.Job {
 	}
 }
 
-// stepsOf encodes a job's steps, without the lease id, which is a capability.
-func stepsOf(v *jobs.View) []api.Step {
+// stepsOf encodes a job's steps, without their payloads, and without the lease id, which
+// is a capability.
+func stepsOf(v *statemachine.Aggregate) []api.Step {
 	steps := make([]api.Step, len(v.Steps))
 	for i := range v.Steps {
 		s := &v.Steps[i]
@@ -166,11 +241,12 @@ func stepsOf(v *jobs.View) []api.Step {
 			StepID: s.ID, StepIndex: s.Index, StepType: s.Type, Service: s.Service, State: api.StepState(s.State),
 			AttemptNo: s.AttemptNo, LeaseExpiresAt: api.NewTime(s.LeaseExpiresAt),
 			NextAttemptAt: api.NewTime(s.NextAttemptAt), InputRef: s.InputRef, WorkspaceRef: v.Job.WorkspaceRef,
-			OutputRef: s.OutputRef, ResultRef: s.ResultRef, Payload: v.Payloads[i],
+			OutputRef: s.OutputRef, ResultRef: s.ResultRef,
 			ResolvedMode: api.Mode(s.Routing.ResolvedMode), Lane: s.Routing.Lane, RoutingKeyUsed: s.Routing.RoutingKeyUsed,
 			DecisionSource: api.StepDecisionSource(s.Routing.DecisionSource), DecisionReason: s.Routing.DecisionReason,
 			LastErrorCode: s.LastErrorCode, LastErrorMessage: s.LastErrorMessage,
-			CreatedAt: api.NewTime(s.CreatedAt), UpdatedAt: api.NewTime(s.UpdatedAt), CompletedAt: api.NewTime(s.CompletedAt),
+			LastCallback: api.ReportedSending(s.LastReport),
+			CreatedAt:    api.NewTime(s.CreatedAt), UpdatedAt: api.NewTime(s.UpdatedAt), CompletedAt: api.NewTime(s.CompletedAt),
 		}
 	}
 	return steps
@@ -192,7 +268,8 @@ func EventsOf(entries []ledger.HistoryEntry) []api.Event {
 			EventID: entry.EventID(), Rev: entry.Rev, Type: api.EventType(entry.Type),
 			At: api.NewTime(entry.At), Actor: actor, Object: api.EventObject(entry.Object), ObjectID: entry.ID,
 			From: entry.From, To: entry.To, AttemptNo: entry.AttemptNo, Cause: entry.Cause, RequestID: entry.RequestID,
-			Detail: entry.Detail,
+			Detail:   entry.Detail,
+			Callback: api.ReportedSending(entry.Report),
 		}
 	}
 	return events

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -94,8 +95,9 @@ func TestEveryCodeIsRaisedSomewhere(t *testing.T) {
 	t.Parallel()
 	frame := []problem.Code{problem.NotFound, problem.MethodNotAllowed, problem.UnsupportedMediaType}
 	access := []problem.Code{problem.Unauthenticated, problem.Forbidden, problem.IssuerUnavailable}
+	bus := []problem.Code{problem.BusUnavailable}
 	known := map[problem.Code]bool{}
-	for _, code := range append(frame, access...) {
+	for _, code := range slices.Concat(frame, access, bus) {
 		known[code] = true
 	}
 	for _, code := range problem.Codes() {

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -10,9 +11,11 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
@@ -30,6 +33,32 @@ const (
 	lenient                  // Unknown fields are ignored and counted.
 )
 
+// The bytes that all requests may hold at a time. Bodies are counted from before they
+// are read; trees, which are what decoders make of bodies, from before they are made.
+const (
+	maxBodies = 64 << 20
+	maxTrees  = 64 << 20
+)
+
+// treeBytes is the most memory that decoding takes for each structural character of a
+// text; measured: up to 145 bytes for a value in an object, which has two or three.
+const treeBytes = 128
+
+// reserveTree waits until decoding the text fits into what all requests may decode, and
+// returns a function that gives its part back: a tree of many tiny values is 50 times as
+// large as its text. The error is that of a client who went away.
+func (e *endpoints) reserveTree(ctx context.Context, text []byte) (release func(), err error) {
+	weight := int64(2 * len(text))
+	for _, structural := range []byte(",:[{") {
+		weight += treeBytes * int64(bytes.Count(text, []byte{structural}))
+	}
+	weight = min(weight, maxTrees)
+	if err := e.trees.Acquire(ctx, weight); err != nil {
+		return nil, err
+	}
+	return func() { e.trees.Release(weight) }, nil
+}
+
 // decode reads a body of exactly one JSON value and checks it. The error is a problem
 // that says where the fault is.
 func (e *endpoints) decode(w http.ResponseWriter, r *http.Request, rule bodyRule, into checker) error {
@@ -43,6 +72,11 @@ func (e *endpoints) decode(w http.ResponseWriter, r *http.Request, rule bodyRule
 	if err := api.CheckText(body); err != nil {
 		return err
 	}
+	release, err := e.reserveTree(r.Context(), body)
+	if err != nil {
+		return err
+	}
+	defer release()
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields()
 	err = decoder.Decode(into)
@@ -95,7 +129,7 @@ const (
 )
 
 // readBody reads a body, which must be declared as JSON in UTF-8, without an encoding.
-// The caller owns it.
+// The request owns it until it is answered or waits, see requestState.dropBody.
 func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
 		return nil, problem.Newf(problem.UnsupportedMediaType, "Content-Encoding must be absent.")
@@ -108,19 +142,22 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 		}
 	}
 	control, limit := http.NewResponseController(w), e.config.MaxBodyBytes
-	large := r.ContentLength > limit
-	if !large {
-		buffer := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), readAhead)+bytes.MinRead))
-		_, err := buffer.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
+	refusal := problem.Newf(problem.TooLarge, "The body is larger than %d bytes.", limit)
+	if r.ContentLength <= limit {
+		body, err := e.readInShare(w, r, control)
 		if err == nil {
 			_ = control.SetReadDeadline(time.Time{}) // The body's deadline must not end a request that waits.
-			return buffer.Bytes(), nil
+			return body, nil
 		}
-		if _, large = errors.AsType[*http.MaxBytesError](err); !large {
+		known, isProblem := errors.AsType[*problem.Error](err)
+		if isProblem {
+			refusal = known
+		} else if _, large := errors.AsType[*http.MaxBytesError](err); !large {
 			w.Header().Set("Connection", "close")
 			return nil, &problem.Error{Code: problem.InvalidJSON, Detail: "The body could not be read to its end.", Err: err}
 		}
 	}
+	requestStateOf(r.Context()).dropBody() // Another caller may wait for the room.
 	w.Header().Set("Connection", "close")
 	// A client that is still sending when the connection ends never sees the answer, so
 	// some of the rest is read and dropped. A client that sent Expect waits for the
@@ -129,7 +166,37 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 		_ = control.SetReadDeadline(time.Now().Add(drainTime))
 		_, _ = io.CopyN(io.Discard, r.Body, drainBytes) // The answer is the same if this fails.
 	}
-	return nil, problem.Newf(problem.TooLarge, "The body is larger than %d bytes.", limit)
+	return nil, refusal
+}
+
+// readInShare reads a body that is not declared as too large, within its caller's share
+// of the bytes of all bodies. The error is a [*problem.Error] if the caller has its
+// share, or if another caller gets it before the body is read.
+func (e *endpoints) readInShare(w http.ResponseWriter, r *http.Request, control *http.ResponseController) ([]byte, error) {
+	limit, size := e.config.MaxBodyBytes, max(r.ContentLength, 0)
+	if r.ContentLength < 0 {
+		size = limit
+	}
+	var reading sync.Once // Done when the body is read or cut, whichever is first.
+	wasCut := false
+	share := e.bodies.acquire(auth.CallerOf(r.Context()).Name(), size, func() {
+		reading.Do(func() {
+			wasCut = true
+			_ = control.SetReadDeadline(time.Unix(1, 0))
+		})
+	})
+	if share == nil {
+		return nil, problem.Newf(problem.RateLimited, "The caller already has its share of the %d MiB that bodies in hand may take.",
+			e.bodies.limit>>20)
+	}
+	requestStateOf(r.Context()).body = share
+	buffer := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), readAhead)+bytes.MinRead))
+	_, err := buffer.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
+	reading.Do(func() {})
+	if wasCut {
+		return nil, problem.Newf(problem.RateLimited, "The body arrived too slowly: another caller needed the room.")
+	}
+	return buffer.Bytes(), err
 }
 
 // invalidPageToken is the message for a page token that no page has given.

@@ -45,7 +45,16 @@ type requestState struct {
 	foreign bool // The object exists but is not the caller's.
 
 	conn *trackedConn
-	kept bool // The request keeps its connection, see LimitConnections.
+	kept bool  // The request keeps its connection, see LimitConnections.
+	body *slot // The request's share of Server.bodies, or nil.
+}
+
+// dropBody gives back the body's share: its bytes are no longer used.
+func (state *requestState) dropBody() {
+	if state.body != nil {
+		state.body.release()
+		state.body = nil
+	}
 }
 
 // requestStateKey finds the state in the request's context.
@@ -108,6 +117,7 @@ var labelledMethods = []string{
 // one, and its line of the access log.
 func (s *Server) end(state *requestState, r *http.Request) {
 	s.metrics.inFlight.Dec()
+	state.dropBody()
 	if state.kept {
 		state.conn.keep(-1)
 	}

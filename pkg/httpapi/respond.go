@@ -2,7 +2,7 @@ package httpapi
 
 import (
 	"bytes"
-	"context"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
@@ -20,8 +21,23 @@ import (
 // minRetryAfter is the Retry-After of an answer if the use case gives none.
 const minRetryAfter = time.Second
 
+// maxAnswers is how many bytes of answers may wait at a time for their clients to read
+// them.
+const maxAnswers = 64 << 20
+
 // responder writes responses. It is safe for concurrent use.
-type responder struct{ log *slog.Logger }
+type responder struct {
+	log *slog.Logger
+	// answers are the bytes that are on their way to clients. Beyond the limit the
+	// oldest answer of the caller with the most is cut off.
+	answers *fairLimiter
+}
+
+func newResponder(log *slog.Logger) *responder {
+	answers := newFairLimiter(maxAnswers)
+	answers.evicts = true // A use case may have changed something, so its answer is never refused.
+	return &responder{log: log, answers: answers}
+}
 
 // answer answers with the value, which must encode, or with the error as a problem.
 func (p *responder) answer(w http.ResponseWriter, r *http.Request, status int, value any, err error) {
@@ -34,18 +50,34 @@ func (p *responder) answer(w http.ResponseWriter, r *http.Request, status int, v
 		p.problem(w, r, fmt.Errorf("encode response: %w", err))
 		return
 	}
-	send(w, status, "application/json", body)
+	p.deliver(w, r, status, len(body), body)
+}
+
+// deliver sends a JSON answer in parts that together hold so many bytes of memory. It
+// cuts the connection if another answer needs the room before the client has read this
+// one.
+func (p *responder) deliver(w http.ResponseWriter, r *http.Request, status, held int, parts ...[]byte) {
+	requestStateOf(r.Context()).dropBody()
+	control := http.NewResponseController(w)
+	var sending sync.Once // Done when the answer is sent or cut, whichever is first.
+	share := p.answers.acquire(auth.CallerOf(r.Context()).Name(), int64(held), func() {
+		sending.Do(func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) })
+	})
+	defer share.release()
+	defer sending.Do(func() {}) // The connection's next answer is not cut, nor a writer used that HTTP/2 has taken back.
+	send(w, status, "application/json", parts...)
 }
 
 // problem answers with the error as a problem. Only here are causes logged that the
 // client must not see.
 func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
-	if r.Context().Err() != nil && errors.Is(err, context.Canceled) { // The client went away.
+	if ended := r.Context().Err(); ended != nil && errors.Is(err, ended) { // The client went away.
 		if state := requestStateOf(r.Context()); state.status == 0 {
 			state.status = statusClientGone
 		}
 		return
 	}
+	requestStateOf(r.Context()).dropBody()
 	fault := problem.From(err)
 	p.logFault(r, fault)
 	body := problemBody(r, fault)
@@ -97,19 +129,39 @@ func encode(value any) ([]byte, error) {
 }
 
 // send writes header and body. It ignores errors: the client's connection is broken.
-func send(w http.ResponseWriter, status int, contentType string, body []byte) {
+func send(w http.ResponseWriter, status int, contentType string, parts ...[]byte) {
+	length := 0
+	for _, part := range parts {
+		length += len(part)
+	}
 	header := w.Header()
 	header.Set("Content-Type", contentType)
-	header.Set("Content-Length", strconv.Itoa(len(body)))
+	header.Set("Content-Length", strconv.Itoa(length))
 	w.WriteHeader(status)
-	_, _ = w.Write(body)
+	for _, part := range parts {
+		if _, err := w.Write(part); err != nil { //nolint:gosec // JSON, or a document of the server, that no browser sniffs.
+			return
+		}
+	}
 }
+
+// formats says what the parameters must be that the generated glue may fail to bind.
+var formats = map[string]string{
+	"limit": mustBePage, "lane": mustBeLane, "created_after": mustBeTime, "created_before": mustBeTime,
+}
+
+var mustBePage = fmt.Sprintf("must be a whole number from 1 to %d", api.MaxPage)
+
+const (
+	mustBeLane = "must be a whole number from 0 on"
+	mustBeTime = "must be a time as in RFC 3339, such as 2026-01-27T12:00:00Z"
+)
 
 // badParameter answers a parameter that the generated glue could not bind.
 func (p *responder) badParameter(w http.ResponseWriter, r *http.Request, err error) {
 	message := "a parameter is not valid"
 	if wrong, ok := errors.AsType[*api.InvalidParamFormatError](err); ok {
-		message = "parameter " + wrong.ParamName + " has the wrong format"
+		message = "parameter " + wrong.ParamName + " " + cmp.Or(formats[wrong.ParamName], "has the wrong format")
 	}
 	if many, ok := errors.AsType[*api.TooManyValuesForParamError](err); ok {
 		message = "header " + many.ParamName + " occurs more than once"

@@ -45,6 +45,7 @@ import (
 
 	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -59,6 +60,8 @@ type Server struct {
 
 	streams *fairLimiter
 	waits   *fairLimiter
+	bodies  *fairLimiter        // In bytes; those that are read, or are in hand.
+	trees   *semaphore.Weighted // In bytes; what is made of bodies.
 
 	ended chan struct{} // Closed by Drain.
 	drain sync.Once
@@ -78,8 +81,9 @@ func New(config Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		config: config, router: mux.NewRouter().SkipClean(true), metrics: measured, respond: &responder{log: config.Log},
-		streams: newFairLimiter(maxStreams), waits: newFairLimiter(config.MaxWaits),
+		config: config, router: mux.NewRouter().SkipClean(true), metrics: measured, respond: newResponder(config.Log),
+		streams: newFairLimiter(maxStreams), waits: newFairLimiter(int64(config.MaxWaits)),
+		bodies: newFairLimiter(max(maxBodies, 16*config.MaxBodyBytes)), trees: semaphore.NewWeighted(maxTrees),
 		ended: make(chan struct{}),
 	}
 	guard := newGuard(config, s.respond)

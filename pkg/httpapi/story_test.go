@@ -31,9 +31,10 @@ type story struct {
 }
 
 var (
-	anyID    = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
-	anyLease = regexp.MustCompile(`"lease_id":"([^"]+)"`)
-	anyToken = regexp.MustCompile(`"next_page_token":"([^"]+)"`)
+	anyID     = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+	anyLease  = regexp.MustCompile(`"lease_id":"([^"]+)"`)
+	anyDigest = regexp.MustCompile(`"lease_digest":"[0-9a-f]{24}"`)
+	anyToken  = regexp.MustCompile(`"next_page_token":"([^"]+)"`)
 )
 
 // real replaces the names in a text by their values.
@@ -56,6 +57,7 @@ func (s *story) named(text string) string {
 		s.lease = found[1]
 		text = strings.ReplaceAll(text, found[1], "LEASE")
 	}
+	text = anyDigest.ReplaceAllString(text, `"lease_digest":"DIGEST"`)
 	if found := anyToken.FindStringSubmatch(text); found != nil {
 		s.token = found[1]
 		text = strings.ReplaceAll(text, `"`+found[1]+`"`, `"TOKEN"`)
@@ -163,6 +165,8 @@ func (s *story) tellOfCallbacks(t *testing.T) {
 	s.ask(t, "POST /v1/callbacks/result", `{`+identity+`,"status":"FAILED_RETRY","error":{"code":"busy","message":"Later."},`+
 		`"output_ref":{"uri":"s3://b/o2", "n":1e2},"result_ref":null,"retry_after_seconds":90.5}`)
 	s.ask(t, "GET /v1/jobs/ID1/steps", "")
+	s.ask(t, "POST /v1/callbacks/result", `{"correlation_id":"corr",`+identity+`,"status":"SUCCEEDED"}`)
+	s.ask(t, "GET /v1/jobs/ID1/rejected", "")
 }
 
 func (s *story) tellOfControls(t *testing.T) {
@@ -222,6 +226,9 @@ func (s *story) tellOfOperators(t *testing.T) {
 	s.ask(t, "POST /v1/admin/pauses/lane:3:resume", `{"ramp_seconds":2.5,"reason":"mended"}`)
 	s.ask(t, "GET /v1/admin/webhooks?tenant_id=t", "")
 	s.ask(t, "GET /v1/admin/stuck", "")
+	s.ask(t, "GET /v1/admin/dead-letters", "")
+	s.ask(t, "POST /v1/admin/dead-letters:replay", `{"dead_letter_ids":["0-1","0-2"],"reason":"mended"}`)
+	s.ask(t, "POST /v1/admin/dead-letters:purge", `{"all":true}`)
 	s.ask(t, "GET /v1/protocols", "")
 	s.ask(t, "GET /readyz", "")
 	s.ask(t, "GET /healthz", "")

@@ -16,7 +16,7 @@ import (
 
 const (
 	maxStreams     = 1024                   // How many streams one process keeps open, see fairLimiter.
-	maxReads       = 64                     // How many streams read their job at a time.
+	maxReads       = 64                     // How many requests read a whole job at a time.
 	streamInterval = 250 * time.Millisecond // How often a stream reads its job: another process may have changed it.
 	streamComment  = 15 * time.Second       // How often a silent stream sends a comment, as a sign of life.
 	streamRecheck  = 15 * time.Second       // How often a stream checks that the caller may still follow.
@@ -55,7 +55,7 @@ type stream struct {
 // streamEvents sends new entries of a job's history and signs of life, until the job
 // ends, the server drains, the client goes away or another stream preempts it.
 func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, last string) {
-	slot := e.streams.acquire(auth.CallerOf(r.Context()).Name())
+	slot := e.streams.acquire(auth.CallerOf(r.Context()).Name(), 1, nil)
 	if slot == nil {
 		e.respond.problem(w, r, problem.Newf(problem.RateLimited,
 			"This process has %d slots for streams, of which the caller already has its share.", maxStreams))

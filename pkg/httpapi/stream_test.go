@@ -88,6 +88,11 @@ func TestAStreamThatCannotBeginIsAProblem(t *testing.T) {
 	h := newHarness(t)
 	response := h.do(t, http.MethodGet, "/v1/jobs/"+noJob+"/events", "", "Accept: text/event-stream")
 	wantProblem(t, response, problem.JobNotFound, "There is no such job.")
+	for _, last := range []string{"1-99", "99-0"} {
+		response = h.do(t, http.MethodGet, "/v1/jobs/$job/events", "", "Accept: text/event-stream", "Last-Event-ID: "+last)
+		wantProblem(t, response, problem.InvalidEnvelope,
+			"header Last-Event-ID is the id of no event of this job: leave it out to begin with the first one.")
+	}
 	for _, last := range []string{"x", "0-1", "1--1"} {
 		response = h.do(t, http.MethodGet, "/v1/jobs/$job/events", "", "Accept: text/event-stream", "Last-Event-ID: "+last)
 		wantProblem(t, response, problem.InvalidEnvelope, "header Last-Event-ID is not the id of an event.")

@@ -23,7 +23,7 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 			return nil, err
 		}
 		queue := e.Queue.As(workqueue.Caller{Tenants: reach.Tenants, Services: reach.Services})
-		limit := seconds(min(request.WaitSeconds, MaxWait.Seconds()))
+		limit := seconds(request.WaitSeconds)
 		views, err := waiting(ctx, e, limit, func(limit time.Duration, ended <-chan struct{}) ([]workqueue.View, error) {
 			return queue.Claim(ctx, workqueue.ClaimRequest{
 				Owner: request.Owner, RequestID: request.RequestID, Services: request.Services, StepTypes: request.StepTypes,
@@ -197,6 +197,7 @@ func callback[Body any, Callback interface {
 		}
 		answer, err := e.Callbacks.Apply(ctx, callbacks.Callback{
 			JobID: id.JobID, StepID: id.StepID, TenantID: id.TenantID, Event: report.Event(), RequestID: requestStateOf(ctx).id,
+			Caller: auth.CallerOf(ctx).Name(),
 		})
 		return api.CallbackOutcome{
 			Outcome: api.Outcome(answer.Outcome.String()), JobState: api.JobState(answer.JobState),

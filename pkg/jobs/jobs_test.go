@@ -3,6 +3,7 @@ package jobs_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,9 +12,10 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/problem"
-	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
@@ -40,18 +42,24 @@ func setup(t *testing.T) (*jobs.Service, *ledger.Ledger, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return jobs.New(l, ended, 0), l, accepted.Job.ID
+	return jobs.New(l, ended), l, accepted.Job.ID
 }
 
-func TestGet_HoldsEachStepsPartOfThePayload(t *testing.T) {
+func TestPayload_HoldsEachStepsPart(t *testing.T) {
 	t.Parallel()
 	s, _, id := setup(t)
-	view, err := s.Get(t.Context(), id)
+	job, err := s.Get(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(view.Payloads[0]) != `{"n":1.50}` || view.Payloads[1] != nil || string(view.Payloads[2]) != `{"one":{"n":1.50}}` {
-		t.Errorf("payloads %s", view.Payloads)
+	payload, err := s.Payload(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{`{"n":1.50}`, "", `{"one":{"n":1.50}}`} {
+		if got := ledger.StepPayload(payload, &job.Steps[i]); string(got) != want || (got == nil) != (want == "") {
+			t.Errorf("step %d has the payload %q, want %q", i, got, want)
+		}
 	}
 }
 
@@ -60,6 +68,7 @@ func TestGet_MissingJob(t *testing.T) {
 	s, _, _ := setup(t)
 	for name, call := range map[string]func() error{
 		"get":     func() error { _, err := s.Get(t.Context(), "gone"); return err },
+		"payload": func() error { _, err := s.Payload(t.Context(), "gone"); return err },
 		"wait":    func() error { _, err := s.Wait(t.Context(), "gone", time.Second, nil); return err },
 		"history": func() error { _, _, err := s.History(t.Context(), "gone", 0, 10); return err },
 		"cancel":  func() error { _, _, err := s.Cancel(t.Context(), jobs.Control{JobID: "gone"}); return err },
@@ -110,7 +119,7 @@ func TestWait_SeesAJobThatAnotherProcessEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, l, id := setup(t)
-		other := jobs.New(l, &jobs.Ended{}, 0)
+		other := jobs.New(l, &jobs.Ended{})
 		go func() {
 			time.Sleep(300 * time.Millisecond)
 			if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
@@ -130,7 +139,7 @@ func TestControl_ReportsWhetherTheJobChanged(t *testing.T) {
 	c := jobs.Control{JobID: id, Reason: "because", Actor: "client", RequestID: "r"}
 	for _, step := range []struct {
 		name    string
-		call    func(context.Context, jobs.Control) (*jobs.View, bool, error)
+		call    func(context.Context, jobs.Control) (*statemachine.Aggregate, bool, error)
 		applied bool
 		state   statemachine.JobState
 	}{
@@ -152,5 +161,75 @@ func TestControl_ReportsWhetherTheJobChanged(t *testing.T) {
 	entries, next, err := s.History(t.Context(), id, 1, 100)
 	if err != nil || next != 0 || len(entries) == 0 || entries[0].Actor != "client" || entries[0].RequestID != "r" {
 		t.Errorf("%+v, %d, %v", entries, next, err)
+	}
+}
+
+// Callbacks that were refused stand in the history at the rev at which they were
+// recorded, on the page of that rev, and a follower gets each once.
+func TestHistory_HasTheCallbacksThatWereRefused(t *testing.T) {
+	t.Parallel()
+	s, l, id := setup(t)
+	reject := func(lease string) {
+		t.Helper()
+		now := tablestore.Now()
+		one := ledger.Rejection{
+			StepID: "one", Kind: "RESULT", Status: "SUCCEEDED", AttemptNo: 1, LeaseDigest: lease, Cause: "stale_attempt",
+			First: now, Last: now, Count: 1,
+		}
+		if err := l.Reject(t.Context(), id, &ledger.Rejections{Kept: []ledger.Rejection{one}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var last ledger.HistoryEntry
+	follow := func() (types []string) {
+		t.Helper()
+		entries, _, err := s.Follow(t.Context(), id, last.Rev, last.Index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range entries {
+			last = entries[i]
+			types = append(types, last.Type)
+		}
+		return types
+	}
+	const rejected = statemachine.EventCallbackRejected
+	reject("a")
+	if types := follow(); len(types) < 2 || slices.Index(types, rejected) != len(types)-1 {
+		t.Errorf("the follower got %v", types)
+	}
+	reject("b")
+	reject("a")
+	if types := follow(); !slices.Equal(types, []string{rejected}) {
+		t.Errorf("then it got %v", types)
+	}
+	if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
+		t.Fatal(err)
+	}
+	reject("c")
+	if types := follow(); len(types) < 2 || types[0] == rejected || slices.Index(types, rejected) != len(types)-1 {
+		t.Errorf("after the end it got %v", types)
+	}
+	for after, want := range map[int64]int{0: 2, 1: 1} {
+		entries, next, err := s.History(t.Context(), id, after, 1)
+		n := 0
+		for i := range entries {
+			if entries[i].Rev != after+1 {
+				t.Errorf("the page after rev %d has %+v", after, entries[i])
+			}
+			if entries[i].Type == rejected {
+				n++
+			}
+		}
+		if err != nil || n != want || (next == 0) != (after == 1) {
+			t.Errorf("the page after rev %d has %d of them, then %d: %v", after, n, next, err)
+		}
+	}
+	if found, err := s.Rejected(t.Context(), id); err != nil || len(found.Kept) != 3 || found.Kept[0].Count != 2 {
+		t.Errorf("refused were %+v, %v", found, err)
+	}
+	known, ok := errors.AsType[*problem.Error](func() error { _, err := s.Rejected(t.Context(), "gone"); return err }())
+	if !ok || known.Code != problem.JobNotFound {
+		t.Errorf("of a missing job: %v", known)
 	}
 }

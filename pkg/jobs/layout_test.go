@@ -5,7 +5,7 @@ import "testing"
 // TestTableLayout runs tests of the layout "ledger" in the layout "table".
 func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them calls t.Parallel.
 	for name, test := range map[string]func(*testing.T){
-		"Get_HoldsEachStepsPartOfThePayload":   TestGet_HoldsEachStepsPartOfThePayload,
+		"Payload_HoldsEachStepsPart":           TestPayload_HoldsEachStepsPart,
 		"Get_MissingJob":                       TestGet_MissingJob,
 		"Wait":                                 TestWait,
 		"Wait_SeesAJobThatAnotherProcessEnded": TestWait_SeesAJobThatAnotherProcessEnded,

@@ -1,10 +1,10 @@
 package jobs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -32,46 +32,112 @@ const (
 	defaultMonths = 3
 	// maxMonths bounds how far back a list may go.
 	maxMonths = 120
-	// maxExamined bounds the jobs that are read for one page.
+	// maxExamined bounds the jobs that are read for one page, and maxSearched and
+	// searchTime those for a page that has none yet.
 	maxExamined = 2000
+	maxSearched = 50_000
+	searchTime  = 10 * time.Second
+	// maxSteps bounds the steps of the jobs on one page, which may have 32 each.
+	maxSteps = 4000
 	// maxTenants bounds the tenants whose jobs are merged into one list.
 	maxTenants = 1000
+	// maxLive bounds the live jobs whose ids are sorted for one page. Beyond it they are
+	// found among all jobs.
+	maxLive = 50_000
 )
 
 // List returns one page of jobs, newest first, and the position to continue after,
 // empty at the end. A page may hold fewer jobs than the limit and still not be the
-// last. Each job is read from its own rows. The errors are [*problem.Error]s.
+// last; it holds none only if maxSearched jobs were read, or searchTime has passed. Each
+// job is read from its own rows. The errors are [*problem.Error]s.
 func (s *Service) List(ctx context.Context, f Filter, limit int, after string) ([]*statemachine.Aggregate, string, error) {
 	if err := f.check(after); err != nil {
 		return nil, "", err
 	}
-	tenants := []string{f.TenantID}
-	if f.TenantID == "" {
-		var err error
-		if tenants, err = s.ledger.Tenants(ctx, "", maxTenants); err != nil {
-			return nil, "", ledger.Problem(err)
-		}
-	}
 	var found []*statemachine.Aggregate
-	examined := 0
-	for hint, err := range f.Hints(ctx, s.ledger, HintQuery{Tenants: tenants, After: after, Page: limit}) {
+	begun, examined, steps := time.Now(), 0, 0
+	for jobID, err := range s.candidates(ctx, &f, limit, after) {
 		if err != nil {
 			return nil, "", ledger.Problem(err)
 		}
 		examined++
-		agg, err := s.ledger.Job(ctx, hint.JobID)
+		agg, err := s.ledger.Job(ctx, jobID)
 		switch {
 		case errors.Is(err, ledger.ErrJobNotFound): // Its accept never committed, or it is purged.
 		case err != nil:
 			return nil, "", ledger.Problem(err)
 		case f.matches(&agg.Job):
 			found = append(found, agg)
+			steps += len(agg.Steps)
 		}
-		if len(found) == limit || examined == maxExamined {
-			return found, hint.JobID, nil
+		if len(found) == limit || steps >= maxSteps || examined >= maxSearched || time.Since(begun) >= searchTime ||
+			len(found) > 0 && examined >= maxExamined {
+			return found, jobID, nil
 		}
 	}
 	return found, "", nil
+}
+
+// candidates yields the ids of all jobs that may match the filter, the newest first. An
+// error of the store is yielded last.
+func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		ids, all, err := s.live(ctx, f, after)
+		for _, id := range ids {
+			if !yield(id, nil) {
+				return
+			}
+		}
+		tenants := []string{f.TenantID}
+		if err == nil && !all && f.TenantID == "" {
+			tenants, err = s.ledger.Tenants(ctx, "", maxTenants)
+		}
+		if err != nil {
+			yield("", err)
+		}
+		if err != nil || all {
+			return
+		}
+		for hint, err := range f.Hints(ctx, s.ledger, HintQuery{Tenants: tenants, After: after, Page: limit}) {
+			if !yield(hint.JobID, err) {
+				return
+			}
+		}
+	}
+}
+
+// live returns the ids of the live jobs that may match, the newest first, however old
+// they are. If jobs that are not live may match too, or if the live ones are too many to
+// be sorted, all is false and there are none.
+func (s *Service) live(ctx context.Context, f *Filter, after string) (ids []string, all bool, err error) {
+	if f.State == "" || f.State.Terminal() || f.CorrelationID != "" {
+		return nil, false, nil
+	}
+	total, last := 0, ""
+	if after != "" {
+		last = ledger.ListOrder(after)
+	}
+	order := map[string]string{} // A job may hold two slots.
+	for shard := range s.ledger.Shards() {
+		for from, more := "", true; more; more = from != "" {
+			var page []string
+			if page, from, err = s.ledger.Live(ctx, f.TenantID, shard, 0, from); err != nil {
+				return nil, false, err
+			}
+			if total += len(page); total > s.maxLive {
+				return nil, false, nil
+			}
+			for _, id := range page {
+				place, made := ledger.ListOrder(id), ledger.IDTime(id) // It was accepted within idLead.
+				if place > last && (f.CreatedAfter.IsZero() || !made.Add(idLead).Before(f.CreatedAfter)) &&
+					(f.CreatedBefore.IsZero() || made.Before(f.CreatedBefore)) {
+					order[id] = place
+				}
+			}
+		}
+	}
+	ids = slices.SortedFunc(maps.Keys(order), func(a, b string) int { return strings.Compare(order[a], order[b]) })
+	return ids, true, nil
 }
 
 // check names the first invalid parameter.
@@ -170,8 +236,8 @@ func firstOfMonth(t time.Time) time.Time {
 // rolled forward has the id of the first try.
 const idLead = 24 * time.Hour
 
-// walk yields the hints of one month, of all tenants merged in the order of the index:
-// by the time in the id, newest first, then by the id. It reports whether more are wanted.
+// walk yields the hints of one month, of all tenants merged in the order of the index,
+// newest first. It reports whether more are wanted.
 func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time.Time, yield func(Hint, error) bool) bool {
 	var sources []*source
 	for _, tenant := range q.Tenants {
@@ -199,15 +265,13 @@ func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time
 		if len(sources) == 0 {
 			return true
 		}
-		best := slices.MinFunc(sources, func(a, b *source) int {
-			return cmp.Or(b.head.Compare(a.head), strings.Compare(a.entries[0].JobID, b.entries[0].JobID))
-		})
-		if !f.CreatedAfter.IsZero() && best.head.Add(idLead).Before(f.CreatedAfter) {
+		best := slices.MinFunc(sources, func(a, b *source) int { return strings.Compare(a.head, b.head) })
+		if !f.CreatedAfter.IsZero() && ledger.IDTime(best.entries[0].JobID).Add(idLead).Before(f.CreatedAfter) {
 			return false // This job, and so every later one in the list, was accepted before the filter's range.
 		}
 		hint := Hint{TenantID: best.query.TenantID, IndexEntry: best.entries[0]}
 		if best.entries = best.entries[1:]; len(best.entries) > 0 {
-			best.head = ledger.IDTime(best.entries[0].JobID)
+			best.head = ledger.ListOrder(best.entries[0].JobID)
 		}
 		if !yield(hint, nil) {
 			return false
@@ -220,8 +284,7 @@ type source struct {
 	query   ledger.IndexQuery
 	entries []ledger.IndexEntry
 	more    bool
-	// head is the time in the id of the first entry.
-	head time.Time
+	head    string // The place of the first entry in the list.
 }
 
 // fill reads the next entries if none are left.
@@ -235,7 +298,7 @@ func (s *source) fill(ctx context.Context, index Index) error {
 	}
 	if n := len(s.entries); n > 0 {
 		s.query.After = s.entries[n-1].JobID
-		s.head = ledger.IDTime(s.entries[0].JobID)
+		s.head = ledger.ListOrder(s.entries[0].JobID)
 	}
 	return nil
 }

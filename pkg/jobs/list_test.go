@@ -46,7 +46,7 @@ func crowd(t *testing.T) (*jobs.Service, []string) {
 		}
 		time.Sleep(10 * 24 * time.Hour)
 	}
-	return jobs.New(l, &jobs.Ended{}, 0), ids
+	return jobs.New(l, &jobs.Ended{}), ids
 }
 
 // pages reads a list to its end.
@@ -109,6 +109,101 @@ func TestList(t *testing.T) {
 	})
 }
 
+// accept accepts n jobs, one after the other, and returns their ids, the newest first.
+func accept(t *testing.T, l *ledger.Ledger, from, n int) []string {
+	t.Helper()
+	ids := make([]string, n)
+	for i := range n {
+		accepted, err := l.Accept(t.Context(), ledger.Command{
+			Job:   statemachine.Job{TenantID: fmt.Sprint("t", i%2), IdempotencyHash: fmt.Sprint(from + i)},
+			Steps: []statemachine.Step{{ID: "one"}}, Payload: []byte(`{}`),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[n-1-i] = accepted.Job.ID
+	}
+	return ids
+}
+
+// change applies an event to each of the jobs.
+func change(t *testing.T, l *ledger.Ledger, ids []string, event statemachine.Event) {
+	t.Helper()
+	for _, id := range ids {
+		if _, err := l.Change(t.Context(), id, event); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Old jobs in a state that is not final lie behind newer ones, in a final state or in
+// another. No page is empty, whether the live jobs are few or too many to be sorted.
+func TestList_FindsLiveStates(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		newer   int
+		event   statemachine.Event // What becomes of the newer ones; nil for nothing.
+		maxLive int
+		reads   int // How many jobs a page may take.
+	}{
+		"behind ended ones":                 {300, statemachine.Cancel{}, 100, 7},
+		"behind more live ones than a page": {2100, nil, 10_000, 2107},
+		"behind too many live ones":         {2100, nil, 100, 2107},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
+			l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := jobs.New(l, &jobs.Ended{})
+			s.SetMaxLive(test.maxLive)
+			paused := accept(t, l, 0, 7)
+			change(t, l, paused, statemachine.Pause{})
+			if newer := accept(t, l, 7, test.newer); test.event != nil {
+				change(t, l, newer, test.event)
+			}
+			var got []string
+			for after := ""; ; {
+				store.jobs.Store(0)
+				page, next, err := s.List(t.Context(), jobs.Filter{State: statemachine.JobPaused}, 3, after)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if reads := int(store.jobs.Load()); reads > test.reads || reads < len(page) || len(page) == 0 && next != "" {
+					t.Errorf("a page of %d jobs after %q, which read %d jobs", len(page), after, reads)
+				}
+				for _, job := range page {
+					got = append(got, job.Job.ID)
+				}
+				if after = next; after == "" {
+					break
+				}
+			}
+			if diff := cmp.Diff(paused, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The jobs of several tenants, accepted within a millisecond or two.
+func TestList_KeepsTheOrderOfAcceptance(t *testing.T) {
+	t.Parallel()
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{Split: true})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := accept(t, l, 0, 40)
+	s := jobs.New(l, &jobs.Ended{})
+	for _, state := range []statemachine.JobState{"", statemachine.JobDispatching} {
+		if diff := cmp.Diff(want, pages(t, s, jobs.Filter{State: state}, 7)); diff != "" {
+			t.Errorf("state %q (-want +got):\n%s", state, diff)
+		}
+	}
+}
+
 func TestList_NamesTheInvalidParameter(t *testing.T) {
 	t.Parallel()
 	s, _, id := setup(t)
@@ -143,7 +238,7 @@ func TestList_SkipsMissingJobs(t *testing.T) {
 	if !errors.Is(err, tablestore.ErrUnavailable) {
 		t.Fatal(err)
 	}
-	if found := pages(t, jobs.New(l, &jobs.Ended{}, 0), jobs.Filter{}, 10); len(found) != 0 {
+	if found := pages(t, jobs.New(l, &jobs.Ended{}), jobs.Filter{}, 10); len(found) != 0 {
 		t.Errorf("listed %v", found)
 	}
 }

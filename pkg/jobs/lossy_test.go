@@ -2,14 +2,24 @@ package jobs_test
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// lossy is a split store that fails the commits of jobs while losing is set.
+// lossy is a split store that fails the commits of jobs while losing is set, and counts
+// the jobs that are read.
 type lossy struct {
 	tablestore.Store
 	losing bool
+	jobs   atomic.Int64
+}
+
+func (s *lossy) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
+	if query.Table == "luciusledger" {
+		s.jobs.Add(1)
+	}
+	return s.Store.Scan(ctx, query)
 }
 
 func (s *lossy) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {

@@ -24,9 +24,7 @@ type Command struct {
 	Job     statemachine.Job
 	Steps   []statemachine.Step
 	Payload []byte
-	// Limit is the tenant's limit of jobs in flight; 0 is no limit.
-	Limit int
-	Actor string
+	Actor   string
 	// RequestID is the request's, for the history.
 	RequestID string
 	// Claim identifies the command in place of its key or hash, for a rerun. Optional.
@@ -74,12 +72,14 @@ var claimCodec = newCodec(
 type acceptance struct {
 	l       *Ledger
 	cmd     *Command
+	limit   int // of the tenant's jobs in flight; 0 is no limit
 	jobID   string
 	claim   tablestore.Key
 	claimed tablestore.ETag // our version of the claim, once it is written
 	adopted bool            // jobID comes from the claim of another accept, which may still commit
 	slot    slotRef
 	slotTag tablestore.ETag // our version of a numbered slot, once it is taken
+	guessed bool            // slot was chosen without a look at the taken ones
 }
 
 // Accept makes a job of a command. It writes the claim of the idempotency key, then
@@ -128,7 +128,7 @@ func (l *Ledger) newAcceptance(cmd *Command) *acceptance {
 		sum := sha256.Sum256([]byte(cmd.Job.IdempotencyKey))
 		row = tablestore.Join("key", hex.EncodeToString(sum[:]))
 	}
-	return &acceptance{l: l, cmd: cmd, claim: l.claimKey(cmd.Job.TenantID, row)}
+	return &acceptance{l: l, cmd: cmd, limit: l.cfg.Limit(cmd.Job.TenantID), claim: l.claimKey(cmd.Job.TenantID, row)}
 }
 
 // newJob chooses an unused job id, and a first guess of a slot.
@@ -138,8 +138,9 @@ func (a *acceptance) newJob() error {
 		return err
 	}
 	a.jobID, a.adopted = id, false
-	if a.cmd.Limit > 0 {
-		a.slot = a.l.numberedSlot(a.cmd.Job.TenantID, int(a.l.cfg.Random()*float64(a.cmd.Limit)))
+	if a.limit > 0 {
+		a.slot = a.l.numberedSlot(a.cmd.Job.TenantID, int(a.l.cfg.Random()*float64(a.limit)))
+		a.guessed = true
 		return nil
 	}
 	a.slot = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID)
@@ -148,6 +149,12 @@ func (a *acceptance) newJob() error {
 
 // try submits the whole change once.
 func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
+	if a.guessed && !a.l.mayGuess(a.cmd.Job.TenantID, a.limit) {
+		if accepted, err := a.resolveSlotConflict(ctx); accepted != nil || err != nil {
+			return accepted, err
+		}
+	}
+	a.guessed = false
 	plan, err := a.plan(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("accept: %w", err)
@@ -162,7 +169,7 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 		a.slotTag = tag
 	}
 	if err == nil {
-		return a.accepted(ctx, plan, applied.PostErr), nil
+		return a.accepted(ctx, plan, applied), nil
 	}
 	conflict, lost := errors.AsType[*tablestore.ConflictError](err)
 	switch {
@@ -243,10 +250,10 @@ func (a *acceptance) claimRow(state string, now time.Time) tablestore.Properties
 }
 
 // accepted runs the post-commit work and returns the answer.
-func (a *acceptance) accepted(ctx context.Context, plan *plan, postErr error) *Accepted {
+func (a *acceptance) accepted(ctx context.Context, plan *plan, applied tablestore.Applied) *Accepted {
 	a.l.tenants.Store(plan.after.Job.TenantID, true)
-	a.l.committed(plan)
-	return &Accepted{Job: plan.after.Job, PostErr: a.l.finish(ctx, plan, postErr)}
+	a.l.committed(plan, applied)
+	return &Accepted{Job: plan.after.Job, PostErr: a.l.finish(ctx, plan, applied.PostErr)}
 }
 
 // readClaim reads the claim of the command's key. It returns
@@ -347,7 +354,7 @@ func (a *acceptance) rollForward(ctx context.Context, row tablestore.Row, used b
 		}
 	} else {
 		a.jobID, a.adopted = row.Properties.Get(columnJob).String(), true
-		if a.cmd.Limit == 0 {
+		if a.limit == 0 {
 			a.slot = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID)
 		}
 	}
@@ -370,7 +377,7 @@ func (a *acceptance) rollForward(ctx context.Context, row tablestore.Row, used b
 // its key yet, it first looks for an existing claim.
 func (a *acceptance) resolveSlotConflict(ctx context.Context) (*Accepted, error) {
 	a.slotTag = ""
-	slot, err := a.l.freeSlot(ctx, a.cmd.Job.TenantID, a.cmd.Limit)
+	slot, err := a.l.freeSlot(ctx, a.cmd.Job.TenantID, a.limit)
 	if err == nil {
 		a.slot = slot
 		return nil, nil
@@ -411,7 +418,7 @@ func (a *acceptance) resolveOutcome(ctx context.Context, plan *plan, cause error
 	}
 	switch {
 	case winner == plan.operation:
-		return a.accepted(ctx, plan, nil), nil
+		return a.accepted(ctx, plan, tablestore.Applied{}), nil
 	case winner != "":
 		return a.adoptWinner(ctx)
 	case errors.Is(cause, tablestore.ErrConflict): // The job id has a tombstone.
@@ -449,11 +456,11 @@ func (a *acceptance) resubmit(ctx context.Context, plan *plan) (*Accepted, error
 	if a.claimed == "" || a.slot.Numbered && a.slotTag == "" {
 		return nil, nil
 	}
-	postErr, err := a.l.submit(ctx, plan)
+	applied, err := a.l.submit(ctx, plan)
 	if err != nil {
 		return nil, err
 	}
-	return a.accepted(ctx, plan, postErr), nil
+	return a.accepted(ctx, plan, applied), nil
 }
 
 // adoptWinner ends an acceptance whose claim another accept rolled forward to a job:

@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -144,13 +148,13 @@ func TestAccept_TheLimitHoldsUnderConcurrency(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const limit, commands = 5, 40
+	b.store.limit.Store(limit)
 	var mu sync.Mutex
 	accepted := map[string]ledger.Command{}
 	var group sync.WaitGroup
 	for i := range commands {
 		group.Go(func() {
 			cmd := command(fmt.Sprint("h", i))
-			cmd.Limit = limit
 			answer, err := b.Accept(t.Context(), cmd)
 			mu.Lock()
 			defer mu.Unlock()
@@ -174,19 +178,129 @@ func TestAccept_TheLimitHoldsUnderConcurrency(t *testing.T) {
 	for id := range accepted {
 		b.mustChange(t, id, statemachine.Cancel{})
 	}
-	refused := command("h-after")
-	refused.Limit = limit
-	b.mustAccept(t, refused)
+	b.mustAccept(t, command("h-after"))
+}
+
+// A limit that is set or lowered while the tenant has more jobs in flight holds for every
+// job that is accepted from then on, and one that is raised at once.
+func TestAccept_TheLimitHoldsWhenItChanges(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]int64{"from none": 0, "from a higher one": 8} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			replicas := []*bundle{b, reopen(t, b.store)}
+			tried := 0
+			acceptMany := func() (accepted []string) {
+				var mu sync.Mutex
+				var group sync.WaitGroup
+				for i := range 12 {
+					cmd := command(fmt.Sprint("h", tried+i))
+					group.Go(func() {
+						answer, err := replicas[i%2].Accept(t.Context(), cmd)
+						mu.Lock()
+						defer mu.Unlock()
+						switch {
+						case err == nil:
+							accepted = append(accepted, answer.Job.ID)
+						case !errors.Is(err, ledger.ErrTenantLimit):
+							t.Errorf("accept: %v", err)
+						}
+					})
+				}
+				group.Wait()
+				tried += 12
+				return accepted
+			}
+			b.store.limit.Store(before)
+			var jobs []string
+			for i := range 5 {
+				jobs = append(jobs, b.mustAccept(t, command(fmt.Sprint("first", i))).Job.ID)
+			}
+			b.store.limit.Store(3)
+			if over := acceptMany(); len(over) != 0 {
+				t.Errorf("%d jobs accepted with 5 in flight, limit 3", len(over))
+			}
+			for _, id := range jobs[:3] {
+				b.mustChange(t, id, statemachine.Cancel{})
+			}
+			if one := acceptMany(); len(one) != 1 || len(b.live(t)) != 3 {
+				t.Errorf("%d jobs accepted, %d in flight, limit 3", len(one), len(b.live(t)))
+			}
+			b.store.limit.Store(6)
+			if more := acceptMany(); len(more) != 3 || len(b.live(t)) != 6 {
+				t.Errorf("%d jobs accepted, %d in flight, limit 6", len(more), len(b.live(t)))
+			}
+		})
+	}
+}
+
+// Two accepts look at the slots at the same time, when one more job is allowed and two
+// have slots beyond the limit: they may not take two slots below it.
+func TestAccept_JobsBeyondTheLimitCountUnderConcurrency(t *testing.T) {
+	t.Parallel()
+	store := split()
+	process := func(random float64) *bundle {
+		return open(t, store, ledger.Config{
+			Shards: 4, Random: func() float64 { return random }, Projector: projectionstest.Projector(t, store),
+		})
+	}
+	b, other := process(0), process(0.9)
+	b.mustAccept(t, command("a"))
+	b.mustAccept(t, command("b"))
+	store.limit.Store(3)
+	var raced atomic.Bool
+	store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+		if batch[0].Key.Table == "luciusinflight" && !raced.Swap(true) {
+			other.mustAccept(t, command("c"))
+		}
+		return commit()
+	})
+	if _, err := b.Accept(t.Context(), command("d")); !errors.Is(err, ledger.ErrTenantLimit) || len(b.live(t)) != 3 {
+		t.Errorf("%d jobs in flight, limit 3: %v", len(b.live(t)), err)
+	}
+}
+
+// A replica that learns of a lower limit late takes slots beyond it after the others have
+// looked for some. They look again.
+func TestAccept_AReplicaThatLearnsOfTheLimitLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := split()
+		process := func(limit int, random *float64) *bundle {
+			return open(t, store, ledger.Config{
+				Shards: 4, Limit: func(string) int { return limit }, Random: func() float64 { return *random },
+			})
+		}
+		first, last := 0.0, 0.9
+		b, late := process(3, &first), process(10, &last)
+		b.mustAccept(t, command("a"))
+		late.mustAccept(t, command("b")) // in slot 9
+		last = 0.8
+		late.mustAccept(t, command("c")) // in slot 8
+		time.Sleep(3 * time.Second)
+		first = 0.4 // Slot 1 is free.
+		if _, err := b.Accept(t.Context(), command("d")); !errors.Is(err, ledger.ErrTenantLimit) {
+			t.Errorf("a fourth job, limit 3: %v", err)
+		}
+	})
 }
 
 func TestAccept_ARefusedCommandLeavesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first, second := command("h1"), command("h2")
-	first.Limit, second.Limit = 1, 1
+	b.store.limit.Store(1)
 	accepted := b.mustAccept(t, first)
 	if _, err := b.Accept(t.Context(), second); !errors.Is(err, ledger.ErrTenantLimit) {
 		t.Fatalf("second answered %v", err)
+	}
+	claim := tablestore.Key{Table: "jobidempotency", Partition: "tenant_a", Row: "hash:h2"}
+	if _, err := b.store.Get(t.Context(), claim); !errors.Is(err, tablestore.ErrNotFound) {
+		t.Errorf("the refused command's claim: %v", err)
+	}
+	if live := b.live(t); len(live) != 1 {
+		t.Errorf("live set is %v", live)
 	}
 	b.mustChange(t, accepted.Job.ID, statemachine.Cancel{})
 	if again := b.mustAccept(t, second); again.Replayed {

@@ -26,9 +26,13 @@ type Result struct {
 	Message *Message
 	// Item is the work item that a verb of the queue was for, as it is now.
 	Item lifecycle.Item
+	// Directive is the message body of the item's attempt, for [Ledger.Work].
+	Directive []byte
 	// PostErr is the first error of the post-commit work. The change is committed,
 	// and the schedule finds the rest.
 	PostErr error
+
+	remembered tablestore.Row // the last directive
 }
 
 // options are the details of a change besides its event.
@@ -38,6 +42,11 @@ type options struct {
 	tenantID  string
 	entry     *Entry
 	verb      *verb
+	// lost are the entries that tries wrote which lost a race.
+	//
+	//	invariant: head.rev ≥ lostRev ⇒ they are void
+	lost    []entryRef
+	lostRev int64
 
 	reserved reservation // of an accept
 }
@@ -72,25 +81,37 @@ func (l *Ledger) Change(ctx context.Context, jobID string, event statemachine.Ev
 func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, event statemachine.Event, o *options) (Result, error) {
 	var result Result
 	err := tablestore.Retry(ctx, l.cfg.Random, func() (err error) {
-		s := loaded
-		if loaded = nil; s == nil {
-			if s, err = l.load(ctx, jobID); err != nil {
+		var plan *plan
+		if s := l.recent.take(jobID); s != nil && loaded == nil {
+			result, plan, _ = l.prepare(ctx, s, event, o)
+		}
+		if plan == nil { // Only a commit proves that a remembered job is the stored one.
+			s := loaded
+			if loaded = nil; s == nil {
+				if s, err = l.load(ctx, jobID); err != nil {
+					return err
+				}
+			}
+			if result, plan, err = l.prepare(ctx, s, event, o); err != nil {
 				return err
 			}
 		}
-		var plan *plan
-		if result, plan, err = l.prepare(ctx, s, event, o); err != nil || plan == nil {
-			return err
+		if plan == nil {
+			result.PostErr = l.forgetLost(ctx, &result.Job.Job, o)
+			return nil
 		}
-		postErr, err := l.submit(ctx, plan)
+		applied, err := l.submit(ctx, plan)
+		if errors.Is(err, tablestore.ErrConflict) && l.atomic == nil {
+			o.lost, o.lostRev = append(o.lost, plan.entries...), plan.after.Job.Rev
+		}
 		if err != nil {
 			return err
 		}
-		l.committed(plan)
+		l.committed(plan, applied)
 		if plan.ended {
-			l.cfg.Ended(jobID)
+			l.cfg.Ended(&plan.after.Job)
 		}
-		result.PostErr = l.finish(ctx, plan, postErr)
+		result.PostErr = l.finish(ctx, plan, applied.PostErr)
 		return nil
 	})
 	switch {
@@ -100,6 +121,19 @@ func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, eve
 		return Result{}, err // A refusal names the work item, and the worker reads it.
 	}
 	return Result{}, fmt.Errorf("change job %s: %w", jobID, err)
+}
+
+// forgetLost deletes the entries of lost tries, for a change that has nothing to write.
+// Nothing else would before they are due, which may be long after the job is purged.
+func (l *Ledger) forgetLost(ctx context.Context, job *statemachine.Job, o *options) error {
+	if job.Rev < o.lostRev {
+		return nil // A heartbeat won, which makes no revision.
+	}
+	var stage tablestore.Stage
+	for _, ref := range o.lost {
+		stage = inBatches(stage, l.discardEntry(job.ID, ref))
+	}
+	return l.commitEach(ctx, stage)
 }
 
 // prepare decides the event for the loaded job and plans the writes of the decision.
@@ -125,16 +159,13 @@ func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Ev
 		event = o.verb.Event(&item, now)
 		ask.Operation, ask.Request = o.verb.Operation, o.verb.request(&item)
 	}
-	if result, ok := event.(statemachine.Result); ok {
-		ask.GaveOutput, ask.GaveResult = len(result.OutputRef) > 0, len(result.ResultRef) > 0
-	}
 	d, err := statemachine.Decide(s.agg, event, l.env(f, now))
 	if err != nil {
 		return Result{}, nil, err
 	}
-	result := Result{Outcome: d.Outcome, Code: d.Code, Reason: d.Reason, Job: d.After}
+	result := Result{Outcome: d.Outcome, Code: d.Code, Reason: d.Reason, Job: d.After, remembered: s.directive}
 	if d.Outcome != statemachine.Applied {
-		return result, nil, l.recordFenced(ctx, s.agg.Job.ID, d.Fenced, now)
+		return result, nil, nil
 	}
 	p := &planner{l: l, s: s, d: &d, fresh: f, options: o, eventName: event.Name(), now: now}
 	if p.moves, err = workitem.Follow(&s.agg, s.open, &d, ask, now); err != nil {
@@ -153,65 +184,43 @@ func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Ev
 	return result, plan, nil
 }
 
-// recordFenced stores a trace of a stale callback. It makes no revision.
-func (l *Ledger) recordFenced(ctx context.Context, jobID string, f *statemachine.Fenced, now time.Time) error {
-	if f == nil {
-		return nil
-	}
-	_, err := l.store.Commit(ctx, tablestore.Batch{{
-		Verb: tablestore.Insert, Key: l.attemptKey(rowFenced, jobID, f.StepIndex, f.AttemptNo, f.Kind),
-		Properties: fencedCodec.encode(&now, nil),
-	}})
-	if errors.Is(err, tablestore.ErrConflict) || errors.Is(err, tablestore.ErrUnknown) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("record a stale callback of job %s: %w", jobID, err)
-	}
-	return nil
-}
-
-// fencedCodec holds the columns of a FENCED row: when the first stale callback came.
-var fencedCodec = newCodec(instant("at", func(at *time.Time) *time.Time { return at }))
-
 // maxSubmits bounds the submissions of a batch with an unknown outcome. This loop is
 // not [tablestore.Retry], whose error would say that nothing was written.
 const maxSubmits = 50
 
-// submit applies the plan. postErr is the first error of the post-commit work.
-// submit returns [tablestore.ErrConflict] after a lost race, and
+// submit applies the plan. It returns [tablestore.ErrConflict] after a lost race, and
 // [tablestore.ErrUnknown] if the plan may have been committed. After an unknown
 // outcome the journal row of the change's rev tells which change was committed.
 // While that row is absent, the first submission may still arrive, so the identical
 // batch is submitted again.
-func (l *Ledger) submit(ctx context.Context, plan *plan) (postErr, err error) {
+func (l *Ledger) submit(ctx context.Context, plan *plan) (tablestore.Applied, error) {
 	for range maxSubmits {
 		applied, err := tablestore.Apply(ctx, l.store, plan.change)
 		if err == nil {
-			return applied.PostErr, nil
+			return applied, nil
 		}
 		conflict := errors.Is(err, tablestore.ErrConflict)
 		if !conflict && !errors.Is(err, tablestore.ErrUnknown) {
-			return nil, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, err)
+			return tablestore.Applied{}, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, err)
 		}
 		if plan.light && ctx.Err() == nil {
-			return nil, tablestore.ErrConflict // If it was committed, the next decision is a repeat.
+			return tablestore.Applied{}, tablestore.ErrConflict // If it was committed, the next decision is a repeat.
 		}
 		if plan.light {
-			return nil, err
+			return tablestore.Applied{}, err
 		}
 		switch winner, lookErr := l.committedBy(ctx, plan); {
 		case lookErr != nil:
-			return nil, fmt.Errorf("%w: %w", tablestore.ErrUnknown, lookErr)
+			return tablestore.Applied{}, fmt.Errorf("%w: %w", tablestore.ErrUnknown, lookErr)
 		case winner == plan.operation:
-			return l.applyPost(ctx, plan), nil
+			return tablestore.Applied{Committed: true, PostErr: l.applyPost(ctx, plan)}, nil
 		case conflict || winner != "":
-			return nil, tablestore.ErrConflict
+			return tablestore.Applied{}, tablestore.ErrConflict
 		case ctx.Err() != nil:
-			return nil, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, err)
+			return tablestore.Applied{}, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, err)
 		}
 	}
-	return nil, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, tablestore.ErrUnknown)
+	return tablestore.Applied{}, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, tablestore.ErrUnknown)
 }
 
 // committedBy reads the operation id in the journal row that the plan inserts, empty
@@ -251,9 +260,11 @@ func (l *Ledger) commitEach(ctx context.Context, stage tablestore.Stage) error {
 	return nil
 }
 
-// committed reports a committed change to observers and to the mirror of the ready
-// index, and hands a hot message to this process's relay.
-func (l *Ledger) committed(plan *plan) {
+// committed remembers the job as the plan left it, reports the change to
+// observers and to the mirror of the ready index, and hands a hot message to this
+// process's relay.
+func (l *Ledger) committed(plan *plan, applied tablestore.Applied) {
+	l.recent.committed(plan, applied.ETags)
 	l.cfg.Observe(&plan.after, plan.history)
 	if plan.taken != nil {
 		l.cfg.Ready(*plan.taken, false)
@@ -295,10 +306,14 @@ func Problem(err error) error {
 		told.Code, told.RetryAfter = problem.TenantLimit, time.Second
 		told.Detail = "The tenant's limit of jobs in flight is reached."
 	case errors.Is(err, tablestore.ErrTooLarge):
-		told.Code, told.Detail = problem.TooLarge, "The request is larger than a row can hold."
-	case errors.Is(err, tablestore.ErrUnavailable), errors.Is(err, tablestore.ErrUnknown):
+		told.Code, told.Detail = problem.TooLarge, fmt.Sprintf("The request makes a row of more than %d bytes, or a change of more than "+
+			"%d: shorten its payload, references or texts.", tablestore.MaxRowBytes, tablestore.MaxBatchBytes)
+	case errors.Is(err, tablestore.ErrUnknown):
 		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
 		told.Detail = "The store did not confirm the change. Sending the request again is safe."
+	case errors.Is(err, tablestore.ErrUnavailable):
+		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
+		told.Detail = "The store does not answer. Sending the request again is safe."
 	default:
 		return fmt.Errorf("ledger: %w", err)
 	}

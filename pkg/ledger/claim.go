@@ -73,13 +73,18 @@ type candidate struct {
 func (l *Ledger) Claim(ctx context.Context, hints []Hint, c *Claim) ([]Claimed, error) {
 	outcomes := make([]Claimed, len(hints))
 	planned := make([]*candidate, len(hints))
+	for i := range hints {
+		planned[i] = l.planRemembered(ctx, hints[i], c, &outcomes[i])
+	}
 	var group errgroup.Group
 	group.SetLimit(parallelClaims)
 	for i := range hints {
-		group.Go(func() error {
-			planned[i] = l.planClaim(ctx, hints[i], c, &outcomes[i])
-			return nil
-		})
+		if planned[i] == nil {
+			group.Go(func() error {
+				planned[i] = l.planClaim(ctx, hints[i], c, &outcomes[i])
+				return nil
+			})
+		}
 	}
 	_ = group.Wait() // Each outcome has its own error.
 	open := slices.DeleteFunc(planned, func(one *candidate) bool { return one == nil })
@@ -124,11 +129,42 @@ func (l *Ledger) Claim(ctx context.Context, hints []Hint, c *Claim) ([]Claimed, 
 	return outcomes, nil
 }
 
+// planRemembered plans the claim of a hint whose job and directive this process
+// remembers, without a read. It returns nil for any other, and if there would be nothing
+// to commit: only a commit proves that a remembered job is the stored one.
+func (l *Ledger) planRemembered(ctx context.Context, hint Hint, c *Claim, outcome *Claimed) *candidate {
+	id, err := ParseOutboxID(hint.WorkID)
+	if err != nil {
+		return nil
+	}
+	s := l.recent.take(id.JobID)
+	if s == nil || judgeHint(&hint, s) != HintNamed ||
+		s.directive.Key != l.attemptKey(rowDirective, id.JobID, id.StepIndex, hint.AttemptNo) {
+		return nil
+	}
+	*outcome = Claimed{Hint: hint}
+	plan, _ := l.decideClaim(ctx, s, &hint, id, c, outcome)
+	if plan == nil {
+		return nil
+	}
+	return &candidate{outcome, plan}
+}
+
 // planClaim loads the job of a hint, decides the claim, and plans its writes. It
 // returns nil if there is nothing to commit; the outcome says why.
 func (l *Ledger) planClaim(ctx context.Context, hint Hint, c *Claim, outcome *Claimed) *candidate {
 	*outcome = Claimed{Hint: hint}
-	plan, err := l.decideClaim(ctx, &hint, c, outcome)
+	id, err := ParseOutboxID(hint.WorkID)
+	if err != nil {
+		outcome.Err = err
+		return nil
+	}
+	s, err := l.load(ctx, id.JobID) // nil if the job is missing
+	if err != nil && !errors.Is(err, ErrJobNotFound) {
+		outcome.Err = err
+		return nil
+	}
+	plan, err := l.decideClaim(ctx, s, &hint, id, c, outcome)
 	if err != nil || plan == nil {
 		outcome.Err = err
 		return nil
@@ -136,15 +172,9 @@ func (l *Ledger) planClaim(ctx context.Context, hint Hint, c *Claim, outcome *Cl
 	return &candidate{outcome, plan}
 }
 
-func (l *Ledger) decideClaim(ctx context.Context, hint *Hint, c *Claim, outcome *Claimed) (*plan, error) {
-	id, err := ParseOutboxID(hint.WorkID)
-	if err != nil {
-		return nil, err
-	}
-	s, err := l.load(ctx, id.JobID) // nil if the job is missing
-	if err != nil && !errors.Is(err, ErrJobNotFound) {
-		return nil, err
-	}
+func (l *Ledger) decideClaim(
+	ctx context.Context, s *snapshot, hint *Hint, id OutboxID, c *Claim, outcome *Claimed,
+) (_ *plan, err error) {
 	switch outcome.Standing = judgeHint(hint, s); outcome.Standing {
 	case HintVoid:
 		if s != nil && s.carries(hint.WorkID, hint.AttemptNo) {
@@ -161,7 +191,7 @@ func (l *Ledger) decideClaim(ctx context.Context, hint *Hint, c *Claim, outcome 
 		return nil, nil
 	case HintNamed:
 	}
-	if outcome.Directive, err = l.Directive(ctx, id.JobID, id.StepIndex, hint.AttemptNo); err != nil {
+	if outcome.Directive, err = l.directive(ctx, s, id.JobID, id.StepIndex, hint.AttemptNo); err != nil {
 		return nil, err
 	}
 	v := claimVerb(hint.WorkID, id, c)
@@ -210,9 +240,9 @@ func (l *Ledger) claimAlone(ctx context.Context, one *candidate, c *Claim) {
 				return outcome.Err
 			}
 		}
-		postErr, err := l.submit(ctx, one.plan)
+		applied, err := l.submit(ctx, one.plan)
 		if err == nil {
-			l.claimed(ctx, one, postErr)
+			l.claimed(ctx, one, applied)
 		}
 		one = nil
 		return err
@@ -233,7 +263,7 @@ func (l *Ledger) claimTogether(ctx context.Context, open []*candidate, memory ta
 		applied, err := tablestore.Apply(ctx, l.store, together(open, memory))
 		if err == nil {
 			for _, one := range open {
-				l.claimed(ctx, one, applied.PostErr)
+				l.claimed(ctx, one, applied)
 			}
 			return nil
 		}
@@ -281,9 +311,9 @@ func together(open []*candidate, memory tablestore.Batch) tablestore.Change {
 }
 
 // claimed runs the post-commit work of a claim.
-func (l *Ledger) claimed(ctx context.Context, one *candidate, postErr error) {
-	l.committed(one.plan)
-	one.outcome.PostErr = l.finish(ctx, one.plan, postErr)
+func (l *Ledger) claimed(ctx context.Context, one *candidate, applied tablestore.Applied) {
+	l.committed(one.plan, applied)
+	one.outcome.PostErr = l.finish(ctx, one.plan, applied.PostErr)
 }
 
 // Reclaimable is the outcome of reclaiming a candidate of an earlier claim.

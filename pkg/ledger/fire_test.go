@@ -60,7 +60,7 @@ func TestFire_RepeatsTheWorkAfterAJobsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
 		cmd := command("h")
-		cmd.Limit = 1
+		b.store.limit.Store(1)
 		id := b.mustAccept(t, cmd).Job.ID
 		var crashed atomic.Bool // The batches of a stage come side by side.
 		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
@@ -118,6 +118,27 @@ func TestFire_AbandonsAnAcceptThatNeverCommits(t *testing.T) {
 		}
 		if again := b.mustAccept(t, command("h")); again.Replayed {
 			t.Error("the command was answered as a replay")
+		}
+	})
+}
+
+// Without projections nothing of a purged job can still land: its entry is deleted when
+// it is due.
+func TestFire_AnEntryOfAPurgedJobIsDeletedAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, split(), ledger.Config{Bus: statemachine.BusServiceBus, Shards: 1})
+		b.mustAccept(t, command("h"))
+		m := b.inbox.last()
+		b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+		time.Sleep(2 * time.Minute)
+		b.fireAll(t) // The attempt timed out, and the retry has an entry of its own.
+		if err := b.purge(t, m.JobID); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		if got := b.fireAll(t); got[ledger.Stale] != 1 || len(b.entries(t)) != 0 {
+			t.Errorf("fired %v, left %v", got, b.entries(t))
 		}
 	})
 }

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
+	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -25,6 +26,8 @@ type (
 // hooked is a store whose commits go through a hook. It is not atomic.
 type hooked struct {
 	tablestore.Store
+	limit atomic.Int64 // of each tenant's jobs in flight, for the processes on the store
+
 	mu   sync.Mutex
 	hook hook
 }
@@ -95,6 +98,9 @@ func open(t *testing.T, store *hooked, cfg ledger.Config) *bundle {
 	t.Helper()
 	b := &bundle{store: store, inbox: &inbox{}}
 	cfg.Store, cfg.Handoff, cfg.Hold = store, b.inbox, time.Minute
+	if cfg.Limit == nil {
+		cfg.Limit = func(string) int { return int(store.limit.Load()) }
+	}
 	var err error
 	if b.Ledger, err = ledger.Open(t.Context(), cfg); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 
 // The index rows are hints: written before the commit that they describe, never
 // changed, and compared with the job when they are read. A job has one from its
-// acceptance and one from its end, both sorted by the time in the job's id, so that
+// acceptance and one from its end, both sorted by the job's id, newest first, so that
 // a command that is accepted on a second try is not listed twice.
 const (
 	indexJobs        = "jobs"        // by tenant and month of acceptance
@@ -65,7 +65,7 @@ type IndexQuery struct {
 func (l *Ledger) Index(ctx context.Context, q IndexQuery) ([]IndexEntry, bool, error) {
 	query := tablestore.Query{Table: l.tables.Index, Partition: q.partition(), Limit: q.Limit}
 	if q.After != "" {
-		query.From = indexRow(q.After) + "\x00"
+		query.From = ListOrder(q.After) + "\x00"
 	}
 	page, err := l.page(ctx, query)
 	if err != nil {
@@ -104,11 +104,6 @@ func (q *IndexQuery) partition() string {
 	}
 }
 
-// indexRow returns the row key of a job in every list.
-func indexRow(jobID string) string {
-	return tablestore.Join(tablestore.Pad(newestFirst-IDTime(jobID).UnixMilli(), 13), jobID)
-}
-
 // indexKeys returns the keys of the rows that list a job. The row of its end is the
 // last.
 func (l *Ledger) indexKeys(job *statemachine.Job) []tablestore.Key {
@@ -121,7 +116,7 @@ func (l *Ledger) indexKeys(job *statemachine.Job) []tablestore.Key {
 	}
 	keys := make([]tablestore.Key, len(queries))
 	for i := range queries {
-		keys[i] = tablestore.Key{Table: l.tables.Index, Partition: queries[i].partition(), Row: indexRow(job.ID)}
+		keys[i] = tablestore.Key{Table: l.tables.Index, Partition: queries[i].partition(), Row: ListOrder(job.ID)}
 	}
 	return keys
 }

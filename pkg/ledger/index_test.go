@@ -149,6 +149,83 @@ func TestLiveJobs_OfATenantTellsNothingOfOthers(t *testing.T) {
 	}
 }
 
+// Jobs that are accepted one after the other, many of them in one millisecond.
+func TestIndex_ListsJobsOfOneMillisecondInOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		var ids []string
+		for i := range 50 {
+			ids = append(ids, b.mustAccept(t, command(fmt.Sprint(i))).Job.ID)
+		}
+		slices.Reverse(ids)
+		if diff := cmp.Diff(ids, b.listed(t, ledger.IndexQuery{TenantID: "tenant_a", Month: time.Now()})); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// More ids than a millisecond has sequence numbers, and a clock that goes back.
+func TestNewJobID_IsNewerThanAllBefore(t *testing.T) {
+	t.Parallel()
+	t.Run("that begins with the time", func(t *testing.T) {
+		t.Parallel()
+		newerThanAllBefore(t, ledger.Config{})
+	})
+	t.Run("that begins with random bits", func(t *testing.T) {
+		t.Parallel()
+		newerThanAllBefore(t, ledger.Config{SpreadIDs: true})
+	})
+}
+
+func newerThanAllBefore(t *testing.T, cfg ledger.Config) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, split(), cfg)
+		began, before := time.Now(), ""
+		for i := range 10_000 {
+			id, err := b.NewJobID()
+			if err != nil || ledger.ParseJobID(id) != nil {
+				t.Fatalf("id %q: %v", id, err)
+			}
+			if i > 0 && ledger.ListOrder(id) >= ledger.ListOrder(before) {
+				t.Fatalf("id %d is %s, after %s", i, id, before)
+			}
+			before = id
+		}
+		if ahead := ledger.IDTime(before).Sub(began); ahead < time.Millisecond || ahead > 5*time.Millisecond {
+			t.Errorf("10,000 ids take %s", ahead)
+		}
+		time.Sleep(time.Second)
+		if id, err := b.NewJobID(); err != nil || !ledger.IDTime(id).Equal(time.Now().UTC().Truncate(time.Millisecond)) {
+			t.Errorf("a second later: %s, %v", id, err)
+		}
+	})
+}
+
+// The ids that are spread have no order of their own: neighbours in time share no range
+// of keys. Each is a UUID of its version.
+func TestNewJobID_SpreadsTheKeys(t *testing.T) {
+	t.Parallel()
+	for _, spread := range []bool{false, true} {
+		b := open(t, split(), ledger.Config{SpreadIDs: spread})
+		begins := map[string]bool{}
+		for range 1000 {
+			id, err := b.NewJobID()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if version := map[bool]byte{false: '7', true: '8'}[spread]; id[14] != version || !strings.ContainsRune("89ab", rune(id[19])) {
+				t.Fatalf("%s is no UUID of version %c", id, version)
+			}
+			begins[id[:2]] = true
+		}
+		if n := len(begins); spread != (n > 200) {
+			t.Errorf("spread %t: the ids begin in %d ways", spread, n)
+		}
+	}
+}
+
 func TestIDTime(t *testing.T) {
 	t.Parallel()
 	for id, ok := range map[string]bool{

@@ -23,6 +23,7 @@ type HistoryEntry struct {
 	Event     string // the event that caused the change
 	Actor     string
 	RequestID string
+	Report    statemachine.Report // of the callback that caused the change
 	statemachine.Transition
 }
 
@@ -40,14 +41,14 @@ type journalRow struct {
 
 const columnOperation = "operation"
 
-var journalCodec = newCodec(
+var journalCodec = newCodec(slices.Concat([]column[journalRow]{
 	text(columnOperation, func(r *journalRow) *string { return &r.operation }),
 	integer("rev", func(r *journalRow) *int64 { return &r.Rev }),
 	instant("at", func(r *journalRow) *time.Time { return &r.At }),
 	text("event", func(r *journalRow) *string { return &r.Event }),
 	text("actor", func(r *journalRow) *string { return &r.Actor }),
 	text("request_id", func(r *journalRow) *string { return &r.RequestID }),
-)
+}, within(func(r *journalRow) *statemachine.Report { return &r.Report }, reportColumns))...)
 
 // journalEntry is the stored form of a transition.
 type journalEntry struct {

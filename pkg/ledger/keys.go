@@ -7,6 +7,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,11 +18,11 @@ import (
 // The rows of a job's partition. Loading a job scans from JOB to the end of
 // STEP: rows that it does not need have names outside of that range.
 const (
-	rowBeat      = "BEAT"    // a heartbeat of a work item, for its history
-	rowCommand   = "COMMAND" // the command's payload, once
+	rowBeat      = "BEAT"      // a heartbeat of a work item, for its history
+	rowCallbacks = "CALLBACKS" // the callbacks that were refused, in one row
+	rowCommand   = "COMMAND"   // the command's payload, once
 	rowDirective = "DIRECTIVE"
 	rowEvent     = "EVENT"
-	rowFenced    = "FENCED"
 	rowItem      = "ITEM" // a work item that has ended or was removed
 	rowJob       = "JOB"
 	rowOpenItem  = "OPENITEM" // the open work item; at most one
@@ -94,30 +95,85 @@ func cutLast(s string) (before, after string, ok bool) {
 	return s[:i], s[i+1:], true
 }
 
-// NewJobID returns a fresh job id: a UUIDv7, whose time tells the month of the
-// acceptance. Package uuid remembers the last id of the process, which would make a
-// simulated run impossible to repeat, so the id is composed here.
+// idClock gives each job id of a ledger a time and a sequence number that are greater
+// than those of the ids before it.
+//
+// Source: RFC 9562, 6.2, method 1.
+type idClock struct {
+	mu       sync.Mutex
+	ms       int64 // Unix time in milliseconds; ahead of the clock if a sequence overflowed.
+	sequence int
+}
+
+// maxSequence is the greatest sequence number within a millisecond.
+const maxSequence = 1<<12 - 1
+
+// next returns the time and the sequence number of the next id. The sequence of a new
+// millisecond begins at first, at most half of maxSequence, so that there is room.
+func (c *idClock) next(now int64, first int) (ms int64, sequence int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sequence++; now > c.ms || c.sequence > maxSequence {
+		c.ms, c.sequence = max(now, c.ms+1), first
+	}
+	return c.ms, c.sequence
+}
+
+// NewJobID returns a fresh job id, whose time tells the month of the acceptance, and
+// which lists sort after all earlier ids of this ledger. It is a UUIDv7, which begins
+// with the time. With SpreadIDs it is a UUIDv8, which begins with random bits and ends
+// with the time and the sequence number. Package uuid remembers the last id of the
+// process, which would make a simulated run impossible to repeat, so the id is composed
+// here. [idTimeAndSequence] reads it.
+//
+// Source: RFC 9562, 5.7 and 5.8.
 func (l *Ledger) NewJobID() (string, error) {
-	var id uuid.UUID
-	if _, err := io.ReadFull(l.cfg.Entropy, id[6:]); err != nil {
+	var random [10]byte
+	if _, err := io.ReadFull(l.cfg.Entropy, random[:]); err != nil {
 		return "", fmt.Errorf("make a job id: %w", err)
 	}
-	var ms [8]byte
-	binary.BigEndian.PutUint64(ms[:], uint64(time.Now().UnixMilli()))
-	copy(id[:6], ms[2:])
-	id[6] = id[6]&0x0f | 0x70 // version 7
-	id[8] = id[8]&0x3f | 0x80 // variant of RFC 9562
+	ms, sequence := l.ids.next(time.Now().UnixMilli(), int(binary.BigEndian.Uint16(random[:]))&(maxSequence>>1))
+	var id uuid.UUID
+	if l.cfg.SpreadIDs {
+		copy(id[:], random[2:])
+		id[6] = id[6]&0x0f | 8<<4 // version
+		binary.BigEndian.PutUint64(id[8:], 0b10<<62|uint64(ms)<<12|uint64(sequence))
+		return id.String(), nil
+	}
+	binary.BigEndian.PutUint64(id[:], uint64(ms)<<16|7<<12|uint64(sequence)) // with the version
+	copy(id[8:], random[2:])
+	id[8] = id[8]&0x3f | 0b10<<6 // variant
 	return id.String(), nil
+}
+
+// idTimeAndSequence returns when a job id was made, in Unix milliseconds, and its
+// sequence number among the ids of that time; ok is false for any other text. It reads
+// the ids of both kinds, whichever the ledger makes.
+func idTimeAndSequence(jobID string) (ms int64, sequence int, ok bool) {
+	id, err := uuid.Parse(jobID)
+	switch high, low := binary.BigEndian.Uint64(id[:]), binary.BigEndian.Uint64(id[8:]); {
+	case err == nil && id.Version() == 7:
+		return int64(high >> 16), int(high & maxSequence), true
+	case err == nil && id.Version() == 8 && low>>60 == 0b1000:
+		return int64(low << 4 >> 16), int(low & maxSequence), true
+	}
+	return 0, 0, false
 }
 
 // IDTime returns the time at which a job id was made, in milliseconds, or the zero
 // time for any other text.
 func IDTime(jobID string) time.Time {
-	id, err := uuid.Parse(jobID)
-	if err != nil || id.Version() != 7 {
+	ms, _, ok := idTimeAndSequence(jobID)
+	if !ok {
 		return time.Time{}
 	}
-	return time.Unix(id.Time().UnixTime()).UTC().Truncate(time.Millisecond)
+	return time.UnixMilli(ms).UTC()
+}
+
+// ListOrder returns a text by which job ids sort as in lists: the newest first.
+func ListOrder(jobID string) string {
+	ms, sequence, _ := idTimeAndSequence(jobID)
+	return tablestore.Join(tablestore.Pad(newestFirst-ms, 13), tablestore.Pad(maxSequence-sequence, 4), jobID)
 }
 
 // ParseJobID returns an error for text that cannot be a job's id.

@@ -26,12 +26,36 @@ type Tables struct {
 	Schedule    string // Optional. Defaults to "luciusschedule".
 	Index       string // Optional. Defaults to "luciusjobindex".
 	Queue       string // Optional. Defaults to "luciusqueue".
+
+	// The tables that [Projections] write.
+
+	Jobs   string // Optional. Defaults to "luciusjobs".
+	Outbox string // Optional. Defaults to "luciusoutbox".
+	Events string // Optional. Defaults to "luciusevents".
 }
 
-// All returns the names, so that a driver can create the tables.
+func (t Tables) withDefaults() Tables {
+	return Tables{
+		Ledger:      cmp.Or(t.Ledger, "luciusledger"),
+		Idempotency: cmp.Or(t.Idempotency, "jobidempotency"),
+		Inflight:    cmp.Or(t.Inflight, "luciusinflight"),
+		Schedule:    cmp.Or(t.Schedule, "luciusschedule"),
+		Index:       cmp.Or(t.Index, "luciusjobindex"),
+		Queue:       cmp.Or(t.Queue, "luciusqueue"),
+		Jobs:        cmp.Or(t.Jobs, "luciusjobs"),
+		Outbox:      cmp.Or(t.Outbox, "luciusoutbox"),
+		Events:      cmp.Or(t.Events, "luciusevents"),
+	}
+}
+
+// All returns the names without those of the projected tables, so that a driver can
+// create the tables.
 func (t Tables) All() []string {
 	return []string{t.Ledger, t.Idempotency, t.Inflight, t.Schedule, t.Index, t.Queue}
 }
+
+// Projected returns the names of the projected tables.
+func (t Tables) Projected() []string { return []string{t.Jobs, t.Outbox, t.Events} }
 
 // Config configures a [Ledger].
 type Config struct {
@@ -71,6 +95,10 @@ type Config struct {
 	// KeyTTL is how long after its job's end an idempotency key is kept. Then it may
 	// name another command. Optional. 0 keeps it as long as the job.
 	KeyTTL time.Duration
+	// Limit returns the most jobs that a tenant may have in flight, 0 for no limit. Each
+	// accept asks it, and it may answer differently each time. It must not block.
+	// Optional.
+	Limit func(tenantID string) int
 	// Archive receives each job before it is purged. If it fails, the job is kept and
 	// the next pass tries again. Optional.
 	Archive func(ctx context.Context, job *Archived) error
@@ -80,9 +108,13 @@ type Config struct {
 	//
 	// Source: Option B spec, 20.
 	Observe func(after *statemachine.Aggregate, history []statemachine.Transition)
-	// Ended is told of each job that this process ended, after the commit. It must
-	// not block. Optional.
-	Ended func(jobID string)
+	// Ended is told of each job that this process ended, after the commit and its
+	// announcement. It must not block, nor keep or change the job. Optional.
+	Ended func(job *statemachine.Job)
+	// SpreadIDs makes job ids that begin with random bits, not with the time, so that the
+	// partitions of new jobs are no neighbours in a store that keeps ranges of keys
+	// together. Ids of either kind are read. Optional.
+	SpreadIDs bool
 	// Entropy is the source of ids, safe for concurrent use. Optional. Defaults to
 	// crypto/rand.
 	Entropy io.Reader
@@ -106,9 +138,12 @@ type Ledger struct {
 	tables Tables
 	atomic tablestore.AtomicStore // the store if it is one, else nil
 
+	recent   *recent
 	kinds    sync.Map // each WorkKind whose catalog row is known to be written
+	ids      idClock
 	tenants  sync.Map // each tenant whose index row is known to be written
 	reclaims sync.Map // by tenant, when its slots were last searched for ended jobs
+	quotas   sync.Map // by tenant, its quota
 	restored atomic.Int64
 }
 
@@ -137,11 +172,14 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	if cfg.Ready == nil {
 		cfg.Ready = func(Hint, bool) {}
 	}
+	if cfg.Limit == nil {
+		cfg.Limit = func(string) int { return 0 }
+	}
 	if cfg.Observe == nil {
 		cfg.Observe = func(*statemachine.Aggregate, []statemachine.Transition) {}
 	}
 	if cfg.Ended == nil {
-		cfg.Ended = func(string) {}
+		cfg.Ended = func(*statemachine.Job) {}
 	}
 	if cfg.Entropy == nil {
 		cfg.Entropy = rand.Reader
@@ -149,14 +187,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	if cfg.Random == nil {
 		cfg.Random = mathrand.Float64
 	}
-	l := &Ledger{cfg: cfg, store: cfg.Store, tables: Tables{
-		Ledger:      cmp.Or(cfg.Tables.Ledger, "luciusledger"),
-		Idempotency: cmp.Or(cfg.Tables.Idempotency, "jobidempotency"),
-		Inflight:    cmp.Or(cfg.Tables.Inflight, "luciusinflight"),
-		Schedule:    cmp.Or(cfg.Tables.Schedule, "luciusschedule"),
-		Index:       cmp.Or(cfg.Tables.Index, "luciusjobindex"),
-		Queue:       cmp.Or(cfg.Tables.Queue, "luciusqueue"),
-	}}
+	l := &Ledger{cfg: cfg, store: cfg.Store, recent: newRecent(), tables: cfg.Tables.withDefaults()}
 	l.atomic, _ = cfg.Store.(tablestore.AtomicStore)
 	if err := l.adoptSettings(ctx); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)

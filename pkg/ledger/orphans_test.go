@@ -19,7 +19,7 @@ func TestAccept_ARefusedDuplicateLeavesNoJobWithoutAClaim(t *testing.T) {
 	b := setup(t)
 	other := reopen(t, b.store)
 	cmd := command("a")
-	cmd.Limit = 1
+	b.store.limit.Store(1)
 	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 		if commits(batch) {
 			b.store.set(nil)
@@ -43,7 +43,7 @@ func TestInspect_FreesASlotThatAnEndedJobDoesNotHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
 		cmd := command("a")
-		cmd.Limit = 2
+		b.store.limit.Store(2)
 		id := b.mustAccept(t, cmd).Job.ID
 		b.mustChange(t, id, statemachine.Cancel{})
 		for k := range int64(2) {

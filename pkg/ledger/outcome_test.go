@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -69,7 +70,7 @@ func TestAccept_AnUnknownOutcomeIsClearedUp(t *testing.T) {
 					return nil, tablestore.ErrUnknown
 				})
 				cmd := command("h")
-				cmd.Limit = test.limit
+				b.store.limit.Store(int64(test.limit))
 				accepted := b.mustAccept(t, cmd)
 				assertRevs(t, b, accepted.Job.ID, 1)
 				if again := b.mustAccept(t, cmd); again.Job.ID != accepted.Job.ID {
@@ -180,28 +181,31 @@ func assertRevs(t *testing.T, b *bundle, id string, want int64) {
 // job id. A slot that the first took then belongs to the job, whichever commits.
 func TestAccept_TheLoserLeavesTheSlotThatTheJobHolds(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	cmd := command("h")
-	cmd.Limit = 1
-	other := reopen(t, b.store)
-	var raced atomic.Bool
-	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
-		switch {
-		case commits(batch) && !raced.Swap(true):
-			other.mustAccept(t, cmd)
-		case batch[0].Key.Table == "luciusinflight" && batch[0].Verb == tablestore.Insert && raced.Load():
-			return nil, tablestore.ErrUnknown // The second looks, and finds the slot of its job.
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		cmd := command("h")
+		b.store.limit.Store(1)
+		other := reopen(t, b.store)
+		before := other.mustAccept(t, command("before")) // So that it does not look at the slots first.
+		b.mustChange(t, before.Job.ID, statemachine.Cancel{})
+		var raced atomic.Bool
+		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			switch {
+			case commits(batch) && !raced.Swap(true):
+				other.mustAccept(t, cmd)
+			case batch[0].Key.Table == "luciusinflight" && batch[0].Verb == tablestore.Insert && raced.Load():
+				return nil, tablestore.ErrUnknown // The second looks, and finds the slot of its job.
+			}
+			return commit()
+		})
+		accepted := b.mustAccept(t, cmd)
+		b.store.set(nil)
+		if live := b.live(t); !accepted.Replayed || len(live) != 1 || live[0] != accepted.Job.ID {
+			t.Errorf("accepted %+v, the live set is %v", accepted.Replayed, live)
 		}
-		return commit()
+		next := command("next")
+		if _, err := b.Accept(t.Context(), next); !errors.Is(err, ledger.ErrTenantLimit) {
+			t.Errorf("a second job of the tenant: %v, want ErrTenantLimit", err)
+		}
 	})
-	accepted := b.mustAccept(t, cmd)
-	b.store.set(nil)
-	if live := b.live(t); !accepted.Replayed || len(live) != 1 || live[0] != accepted.Job.ID {
-		t.Errorf("accepted %+v, the live set is %v", accepted.Replayed, live)
-	}
-	next := command("next")
-	next.Limit = 1
-	if _, err := b.Accept(t.Context(), next); !errors.Is(err, ledger.ErrTenantLimit) {
-		t.Errorf("a second job of the tenant: %v, want ErrTenantLimit", err)
-	}
 }

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -17,8 +18,11 @@ const postDelay = 5 * time.Second
 
 // plan holds the writes of one decision.
 type plan struct {
+	base      *snapshot // what the decision was made for
 	change    tablestore.Change
 	after     statemachine.Aggregate
+	head      head
+	open      *workitem.Record // the open work item after the change, nil if there is none
 	history   []statemachine.Transition
 	operation string
 	message   *Message
@@ -26,9 +30,10 @@ type plan struct {
 	// queued is the ready hint that the change makes valid, and taken the hint that it
 	// voids; nil if there is none.
 	queued, taken *Hint
-	light         bool      // a heartbeat: the change makes no revision
-	ended         bool      // the change ends the job
-	revision      *Revision // for the projector, else nil
+	light         bool       // a heartbeat: the change makes no revision
+	ended         bool       // the change ends the job
+	revision      *Revision  // for the projector, else nil
+	entries       []entryRef // the schedule entries that the change writes
 	// forget deletes the entries that the change makes obsolete, after all post-commit
 	// work is done. Without a projector it is the last post stage.
 	forget tablestore.Stage
@@ -62,13 +67,16 @@ func write(key tablestore.Key, loaded *tablestore.Row) tablestore.Op {
 // change it is read if a new directive needs it.
 func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 	out := &plan{
-		after: p.d.After, history: p.d.History, operation: p.fresh.operation, hot: p.d.Hot,
-		light: p.d.Light, ended: p.d.Ended,
+		base: p.s, after: p.d.After, history: p.d.History, operation: p.fresh.operation, hot: p.d.Hot,
+		light: p.d.Light, ended: p.d.Ended, head: p.s.head, open: p.s.open,
+	}
+	if p.moves.Changed {
+		out.open = p.moves.Open
 	}
 	job := &p.d.After.Job
 	var err error
 	if p.d.Dispatch != nil && !p.isAccept() {
-		if payload, err = p.l.Payload(ctx, job.ID); err != nil {
+		if payload, err = p.l.payload(ctx, p.s, job.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -97,10 +105,13 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 	entry, isNew := p.entry()
 	var puts tablestore.Stage
 	if isNew {
-		puts = inBatches(puts, p.l.putEntry(&p.d.After, entry, p.options.reserved))
+		out.entries = append(out.entries, entry)
 	}
 	if timer := p.postTimer(); timer.Kind != "" {
-		puts = inBatches(puts, p.l.putEntry(&p.d.After, timer, p.options.reserved))
+		out.entries = append(out.entries, timer)
+	}
+	for _, ref := range out.entries {
+		puts = inBatches(puts, p.l.putEntry(&p.d.After, ref, p.options.reserved))
 	}
 	out.change.Pre = stages(puts)
 	p.hints(out)
@@ -255,10 +266,9 @@ func (p *planner) hints(out *plan) {
 // rows writes the journal, Job, Outbox and directive rows.
 func (p *planner) rows(out *plan, entry entryRef, payload []byte) error {
 	job := &p.d.After.Job
-	h := p.s.head
-	h.entry = entry
+	out.head.entry = entry
 	jobOp := write(p.l.jobKey(job.ID, rowJob), &p.s.job)
-	jobOp.Properties = encodeJob(job, &h, p.s.job.Properties)
+	jobOp.Properties = encodeJob(job, &out.head, p.s.job.Properties)
 	// Two changes for one rev collide at the journal row, and its operation id tells
 	// which of them was committed.
 	journal := tablestore.Op{Verb: tablestore.Insert, Key: p.l.eventKey(job.ID, job.Rev)}
@@ -304,6 +314,7 @@ func (p *planner) rows(out *plan, entry entryRef, payload []byte) error {
 func (p *planner) journalRow() *journalRow {
 	return &journalRow{operation: p.fresh.operation, HistoryEntry: HistoryEntry{
 		Rev: p.d.After.Job.Rev, At: p.now, Event: p.eventName, Actor: p.options.actor, RequestID: p.options.requestID,
+		Report: p.d.Report,
 	}}
 }
 
@@ -315,7 +326,7 @@ func (p *planner) post(out *plan, entry entryRef) {
 	if out.taken != nil { // No entry is needed: a void hint is deleted on sight.
 		clean = append(clean, tablestore.Batch{p.l.discardHint(out.taken)})
 	}
-	var obsolete []entryRef
+	obsolete := slices.Clone(p.options.lost)
 	if old := p.s.head.entry; old.Kind != "" && old != entry {
 		obsolete = append(obsolete, old)
 	}

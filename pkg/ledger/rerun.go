@@ -22,10 +22,8 @@ const (
 
 // Rerun is a request to execute an ended job again, as a new one.
 type Rerun struct {
-	JobID string
-	From  RerunFrom
-	// Limit is the tenant's limit of jobs in flight; 0 is no limit.
-	Limit     int
+	JobID     string
+	From      RerunFrom
 	Actor     string
 	RequestID string
 	Reason    string
@@ -75,6 +73,7 @@ func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 		if i < first {
 			steps[i].State = statemachine.StepSucceeded
 			steps[i].InputRef, steps[i].OutputRef, steps[i].ResultRef = was.InputRef, was.OutputRef, was.ResultRef
+			steps[i].GaveOutput, steps[i].GaveResult = was.GaveOutput, was.GaveResult
 		}
 	}
 	accepted, err := l.Accept(ctx, Command{
@@ -85,7 +84,7 @@ func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 			WorkspaceRef: old.WorkspaceRef, CallbackURLs: old.CallbackURLs, CorrelationID: old.CorrelationID,
 			Traceparent: old.Traceparent, RerunOf: old.ID,
 		},
-		Steps: steps, Payload: payload, Limit: r.Limit,
+		Steps: steps, Payload: payload,
 		Actor: r.Actor, RequestID: r.RequestID, Reason: r.Reason,
 		Claim: string(r.From) + " " + r.JobID,
 	})

@@ -35,13 +35,14 @@ func (l *Ledger) finishEnd(ctx context.Context, s *snapshot) error {
 	return l.projectAgain(ctx, s)
 }
 
-// purgeAt returns when an ended job may be purged: after both its retention and its
-// key's TTL. It is the zero time if jobs are kept for ever.
+// purgeAt returns when an ended job may be purged: after its retention, its key's TTL,
+// and the time within which projections rely on the job. It is the zero time if jobs are
+// kept for ever.
 func (l *Ledger) purgeAt(job *statemachine.Job) time.Time {
 	if l.cfg.Retention == 0 {
 		return time.Time{}
 	}
-	return job.CompletedAt.Add(max(l.cfg.Retention, l.cfg.KeyTTL)).Truncate(time.Millisecond)
+	return job.CompletedAt.Add(max(l.cfg.Retention, l.cfg.KeyTTL, postDelay)).Truncate(time.Millisecond)
 }
 
 // retain writes the entry that purges an ended job; none if jobs are kept for ever.
@@ -65,7 +66,7 @@ func (l *Ledger) keyExpired(s *snapshot, now time.Time) bool {
 type Archived struct {
 	statemachine.Aggregate
 	Payload []byte
-	History []HistoryEntry
+	History []HistoryEntry // with its refused callbacks at the end
 }
 
 // Purged is the outcome of a retention entry.
@@ -75,7 +76,8 @@ type Purged uint8
 const (
 	// PurgeDone: the job and all its rows are deleted.
 	PurgeDone Purged = iota + 1
-	// PurgeLater: the retention is longer than when the job ended.
+	// PurgeLater: the retention is longer than when the job ended, or the work after its
+	// end is not done.
 	PurgeLater
 	// PurgeNever: there is no such job, or it may not be purged.
 	PurgeNever
@@ -84,7 +86,8 @@ const (
 // String returns the outcome's name in metrics.
 func (p Purged) String() string { return [...]string{"", "purged", "later", "never"}[p] }
 
-// Purge deletes an ended job that is due. It deletes the claim of the idempotency
+// Purge deletes an ended job that is due and whose work after the end is done, so that
+// nothing of it is written later. It deletes the claim of the idempotency
 // key first, under its version, so that a purged job can never be executed again by
 // its own claim, and a key that names another command by now stays. Then the Job row
 // becomes a tombstone, so that no reader sees half a job. The entry is deleted last,
@@ -110,6 +113,12 @@ func (l *Ledger) Purge(ctx context.Context, entry Entry) (Purged, error) {
 			}
 			return PurgeLater, l.drop(ctx, entry)
 		}
+		switch _, err := l.store.Get(ctx, l.entryKey(entry.JobID, s.head.entry)); {
+		case err == nil:
+			return PurgeLater, nil // The work after the end is not done, and would go on without the job.
+		case !errors.Is(err, tablestore.ErrNotFound):
+			return 0, fmt.Errorf("purge job %s: %w", entry.JobID, err)
+		}
 		if err := l.beginPurge(ctx, s); err != nil {
 			return 0, fmt.Errorf("purge job %s: %w", entry.JobID, err)
 		}
@@ -133,6 +142,11 @@ func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 		if archived.History, err = l.historyAfter(ctx, job.ID, 0); err != nil {
 			return err
 		}
+		rejected, err := l.Rejected(ctx, job.ID)
+		if err != nil {
+			return err
+		}
+		archived.History = append(archived.History, rejected.History(0, 0)...)
 		if err := l.cfg.Archive(ctx, archived); err != nil {
 			return fmt.Errorf("archive: %w", err)
 		}

@@ -3,12 +3,13 @@ package ledger_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
+	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -86,6 +87,107 @@ func TestPurge_LeavesNothingOfTheJob(t *testing.T) {
 	})
 }
 
+// A change that loses a race has written an entry for a revision that another change
+// made. It would be due long after the job is purged, and would be left alone as that of
+// an accept that may still commit.
+func TestPurge_ALostRaceLeavesNoEntry(t *testing.T) {
+	t.Parallel()
+	ack := func(m ledger.Message) statemachine.Event { return statemachine.Ack{StepID: m.StepID, Pair: pair(m)} }
+	failed := func(m ledger.Message) statemachine.Event {
+		return statemachine.Result{StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultFailedFinal, ErrorCode: "x"}
+	}
+	for name, other := range map[string]func(ledger.Message) statemachine.Event{
+		"and decides again": ack, "and has nothing more to do": failed,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := split()
+				cfg := ledger.Config{
+					Bus: statemachine.BusServiceBus, Shards: 1, Retention: time.Minute, Projector: projectionstest.Projector(t, store),
+				}
+				b, replica := open(t, store, cfg), open(t, store, cfg)
+				cmd := command("h")
+				cmd.Steps[0].Policy.AckTimeout = time.Hour // The timer of the attempt cannot be that of the end.
+				b.mustAccept(t, cmd)
+				m := b.inbox.last()
+				b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+				raced := false
+				store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+					if commits(batch) && !raced {
+						raced = true
+						replica.mustChange(t, m.JobID, other(m))
+					}
+					return commit()
+				})
+				if _, err := b.Change(t.Context(), m.JobID, failed(m)); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(2 * time.Minute)
+				if outcome, err := b.Purge(t.Context(), b.due(t, ledger.Retention)[0]); err != nil || outcome != ledger.PurgeDone {
+					t.Fatalf("%s, %v", outcome, err)
+				}
+				if left := b.entries(t); !raced || len(left) != 0 {
+					t.Errorf("raced: %t, left in the schedule: %v", raced, left)
+				}
+			})
+		})
+	}
+}
+
+// The work after the end would go on without the job, and write rows that nothing finds.
+func TestPurge_WaitsForTheWorkAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := split()
+		b := open(t, store, ledger.Config{Shards: 1, Retention: time.Second, Projector: projectionstest.Projector(t, store)})
+		cmd := command("h")
+		cmd.Job.CallbackURLs = []string{"https://a.example/hook"}
+		id := b.mustAccept(t, cmd).Job.ID
+		var crashed atomic.Bool // The batches of a stage come side by side.
+		store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			if crashed.Load() && !commits(batch) {
+				return nil, tablestore.ErrUnavailable
+			}
+			crashed.Store(crashed.Load() || commits(batch))
+			return commit()
+		})
+		if result := b.mustChange(t, id, statemachine.Cancel{}); result.PostErr == nil {
+			t.Fatal("the work after the end was meant to fail")
+		}
+		store.set(nil)
+		time.Sleep(time.Minute)
+		entry := ledger.Entry{Kind: ledger.Retention, JobID: id, Due: time.Now(), Nonce: "0"}
+		if outcome, err := b.Purge(t.Context(), entry); err != nil || outcome != ledger.PurgeLater {
+			t.Fatalf("before the work after the end: %s, %v", outcome, err)
+		}
+		if got := b.fireAll(t); got[ledger.Finished] != 1 {
+			t.Errorf("fired %v", got)
+		}
+		if outcome, err := b.Purge(t.Context(), entry); err != nil || outcome != ledger.PurgeDone {
+			t.Errorf("after it: %s, %v", outcome, err)
+		}
+	})
+}
+
+// Projections rely on a job for some seconds after a change of it, however short the
+// retention.
+func TestPurge_NotWhileProjectionsRelyOnTheJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := split()
+		b := open(t, store, ledger.Config{Shards: 1, Retention: time.Millisecond, Projector: projectionstest.Projector(t, store)})
+		id := b.ended(t)
+		entry := ledger.Entry{Kind: ledger.Retention, JobID: id, Due: time.Now(), Nonce: "0"}
+		for _, want := range []ledger.Purged{ledger.PurgeLater, ledger.PurgeDone} {
+			time.Sleep(3 * time.Second)
+			if outcome, err := b.Purge(t.Context(), entry); err != nil || outcome != want {
+				t.Errorf("%s, %v, want %s", outcome, err, want)
+			}
+		}
+	})
+}
+
 // A purge may crash after any write: the next pass continues, and no reader sees half a
 // job in between.
 func TestPurge_GoesOnAfterACrash(t *testing.T) {
@@ -113,6 +215,9 @@ func TestPurge_GoesOnAfterACrash(t *testing.T) {
 			}
 			if _, err := b.Purge(t.Context(), entry); err != nil || len(b.due(t, ledger.Retention)) != 0 {
 				t.Errorf("crash at write %d: purged again: %v", crashAt, err)
+			}
+			if n := b.rows(t, map[string][]string{"luciusledger": {id}, "jobidempotency": {"tenant_a"}}); n != 0 {
+				t.Errorf("crash at write %d: %d rows are left", crashAt, n)
 			}
 		}
 	})

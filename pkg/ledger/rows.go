@@ -95,7 +95,7 @@ var headColumns = []column[jobRow]{
 
 var (
 	jobCodec       = newCodec(slices.Concat(jobColumns, headColumns)...)
-	projectedCodec = newCodec(jobColumns...) // for [JobColumns]
+	projectedCodec = newCodec(jobColumns...) // for the projected Jobs table
 )
 
 func encodeJob(j *statemachine.Job, h *head, loaded tablestore.Properties) tablestore.Properties {
@@ -110,12 +110,6 @@ func decodeJob(row *tablestore.Row, j *statemachine.Job, h *head) error {
 		return fmt.Errorf("the Job row of %s has no state", row.Key.Partition)
 	}
 	return nil
-}
-
-// JobColumns returns the properties of the job's row without its head. Unknown
-// columns of stored, the row that is replaced, are kept.
-func JobColumns(job *statemachine.Job, stored tablestore.Properties) tablestore.Properties {
-	return projectedCodec.encode(&jobRow{job: job}, stored)
 }
 
 // stepCodec holds the columns of a STEP row.
@@ -138,6 +132,8 @@ var stepCodec = newCodec(slices.Concat([]column[statemachine.Step]{
 	document("input_ref", func(s *statemachine.Step) *json.RawMessage { return &s.InputRef }),
 	document("output_ref", func(s *statemachine.Step) *json.RawMessage { return &s.OutputRef }),
 	document("result_ref", func(s *statemachine.Step) *json.RawMessage { return &s.ResultRef }),
+	flag("gave_output", func(s *statemachine.Step) *bool { return &s.GaveOutput }),
+	flag("gave_result", func(s *statemachine.Step) *bool { return &s.GaveResult }),
 	text("last_error_code", func(s *statemachine.Step) *string { return &s.LastErrorCode }),
 	text("last_error_message", func(s *statemachine.Step) *string { return &s.LastErrorMessage }),
 	instant("created_at", func(s *statemachine.Step) *time.Time { return &s.CreatedAt }),
@@ -154,7 +150,14 @@ var stepCodec = newCodec(slices.Concat([]column[statemachine.Step]{
 	list("retry_ack", func(s *statemachine.Step) *[]time.Duration { return &s.Policy.Ack }, formatDelays, parseDelays),
 	list("retry_execution", func(s *statemachine.Step) *[]time.Duration { return &s.Policy.Execution }, formatDelays, parseDelays),
 	integer("max_attempts", func(s *statemachine.Step) *int { return &s.Policy.MaxAttempts }),
-}, within(func(s *statemachine.Step) *statemachine.Routing { return &s.Routing }, routingColumns))...)
+}, within(func(s *statemachine.Step) *statemachine.Report { return &s.LastReport }, reportColumns),
+	within(func(s *statemachine.Step) *statemachine.Routing { return &s.Routing }, routingColumns))...)
+
+// reportColumns are the columns of what a callback says of its sending.
+var reportColumns = []column[statemachine.Report]{
+	text("callback_timestamp", func(r *statemachine.Report) *string { return &r.Timestamp }),
+	text("callback_correlation_id", func(r *statemachine.Report) *string { return &r.CorrelationID }),
+}
 
 // routingColumns are the columns of a routing decision.
 var routingColumns = []column[statemachine.Routing]{
@@ -224,12 +227,6 @@ var outboxCodec = newCodec(slices.Concat([]column[statemachine.Outbox]{
 	instant("updated_at", func(o *statemachine.Outbox) *time.Time { return &o.UpdatedAt }),
 }, within(func(o *statemachine.Outbox) *statemachine.Routing { return &o.Routing }, routingColumns))...)
 
-// OutboxColumns returns the properties of an outbox row. Unknown columns of stored,
-// the row that is replaced, are kept.
-func OutboxColumns(row *statemachine.Outbox, stored tablestore.Properties) tablestore.Properties {
-	return outboxCodec.encode(row, stored)
-}
-
 // itemCodec holds the columns of a work item's row, open or ended.
 //
 // Source: Job lifecycle plan 02, Required invariants per status.
@@ -252,8 +249,6 @@ var itemCodec = newCodec(
 	flag("removed", func(r *workitem.Record) *bool { return &r.Removed }),
 	text("error_code", func(r *workitem.Record) *string { return &r.Failure.Code }),
 	text("error_message", func(r *workitem.Record) *string { return &r.Failure.Message }),
-	flag("gave_output", func(r *workitem.Record) *bool { return &r.GaveOutput }),
-	flag("gave_result", func(r *workitem.Record) *bool { return &r.GaveResult }),
 	instant("created_at", func(r *workitem.Record) *time.Time { return &r.CreatedAt }),
 	instant("updated_at", func(r *workitem.Record) *time.Time { return &r.UpdatedAt }),
 )

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -105,6 +106,75 @@ func TestParseOutboxID(t *testing.T) {
 	for _, text := range []string{"", "job", "job.0", ".0.1", "job.x.1", "job.0.0", "job.-1.1"} {
 		if _, err := ledger.ParseOutboxID(text); err == nil {
 			t.Errorf("%q was taken for an outbox id", text)
+		}
+	}
+}
+
+// The rows and their fields are copied from Option B, 12.1 to 12.4: a table of the jobs
+// with their steps, and one of the keys. Keys have ':' in place of '#', state is the
+// name of the code (12.6), and the payload and workspace_ref, which a job stores once,
+// lie next to its steps.
+func TestRows_AreThoseOfOptionB(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	cmd := command("87f4dbde")
+	cmd.Job.ProtocolID, cmd.Job.Mode, cmd.Job.DocID = "doc_ingest_v1", statemachine.ModeBurst, "doc_1"
+	cmd.Job.WorkspaceRef, cmd.Job.CorrelationID, cmd.Job.Traceparent = []byte(`{"uri":"s3://b/w"}`), "corr", "00-t"
+	for i := range cmd.Steps {
+		cmd.Steps[i].OutputRef = cmd.Job.OutputRef
+		cmd.Steps[i].Routing = statemachine.Routing{
+			ResolvedMode: statemachine.ModeBurst, RoutingKeyUsed: "tenant_adoc_1", DecisionSource: "request", DecisionReason: "so",
+		}
+	}
+	id := b.mustAccept(t, cmd).Job.ID
+	first := b.inbox.last()
+	b.succeed(t, first)
+	second := b.inbox.last()
+	b.mustChange(t, id, statemachine.Result{
+		StepID: second.StepID, Pair: pair(second), Status: statemachine.ResultFailedFinal, ErrorCode: "bad_scan", ErrorMessage: "blank",
+	})
+	fields := func(table, partition, row string) func(string) string {
+		stored, err := b.store.Get(t.Context(), tablestore.Key{Table: table, Partition: partition, Row: row})
+		if err != nil {
+			t.Fatalf("%s, %s: %v", table, row, err)
+		}
+		return func(name string) string {
+			value := stored.Properties.Get(name)
+			switch value.Kind() {
+			case tablestore.KindInt:
+				return strconv.FormatInt(value.Int(), 10)
+			case tablestore.KindTime:
+				return "a time"
+			}
+			return value.String()
+		}
+	}
+	for _, row := range []struct {
+		name string
+		get  func(string) string
+		want string
+	}{
+		{"JOB", fields("luciusledger", id, "JOB"), `
+			job_id=` + id + ` tenant_id=tenant_a protocol_id=doc_ingest_v1 request_type=doc.ingest doc_id=doc_1 mode=BURST
+			tenant_bucket=` + ledger.TenantBucket("tenant_a", ledger.IDTime(id)) + ` state=FAILED_FINAL
+			current_step_id=two current_step_index=1 attempts_total=2
+			created_at=a_time updated_at=a_time completed_at=a_time error_code=bad_scan error_message=blank
+			correlation_id=corr traceparent=00-t final_output= workspace_ref={"uri":"s3://b/w"}`},
+		{"STEP", fields("luciusledger", id, "STEP:0000:one"), `
+			step_id=one step_index=0 step_type=ONE service=ones state=SUCCEEDED attempt_no=1 lease_id=` + first.LeaseID + `
+			lane=0 routing_key_used=tenant_adoc_1 input_ref={"uri":"s3://b/in"} output_ref={"uri":"s3://b/out"}
+			resolved_mode=BURST decision_source=request decision_reason=so result_ref={"uri":"s3://b/one"}
+			created_at=a_time updated_at=a_time completed_at=a_time`},
+		{"the STEP that failed", fields("luciusledger", id, "STEP:0001:two"), `
+			state=FAILED_FINAL last_error_code=bad_scan last_error_message=blank input_ref={"uri":"s3://b/one"}`},
+		{"COMMAND", fields("luciusledger", id, "COMMAND"), `payload={"x":_{"y":_1.50}}`},
+		{"IDX", fields("jobidempotency", "tenant_a", "hash:87f4dbde"), `job_id=` + id + ` idempotency_hash=87f4dbde created_at=a_time`},
+	} {
+		for field := range strings.FieldsSeq(row.want) {
+			name, want, _ := strings.Cut(field, "=")
+			if got := strings.ReplaceAll(row.get(name), " ", "_"); got != want {
+				t.Errorf("%s: %s is %q, want %q", row.name, name, got, want)
+			}
 		}
 	}
 }

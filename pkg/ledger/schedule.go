@@ -164,6 +164,9 @@ const orphanGrace = 5 * time.Minute
 // relay takes up.
 const ActorSystem = "system"
 
+// ActorPlatform is the actor of callbacks.
+const ActorPlatform = "platform"
+
 // FireOutcome is what [Ledger.Fire] did with a schedule entry.
 type FireOutcome uint8
 
@@ -236,12 +239,14 @@ func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event
 // first makes that change impossible; the next pass then deletes the entry. s is nil
 // if the job is missing.
 func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (FireOutcome, Result, error) {
-	if time.Since(entry.Due) < orphanGrace {
-		return Early, Result{}, nil
-	}
-	if s == nil && entry.reserved.claim == "" {
-		// Only an accept writes an entry before its job exists: this job is purged.
+	// Only an accept writes an entry before its job exists. A projection of a purged job
+	// may still land within the grace.
+	purged, grace := s == nil && entry.reserved.claim == "", time.Since(entry.Due) < orphanGrace
+	switch {
+	case purged && (!grace || l.cfg.Projector == nil):
 		return l.firePurged(ctx, entry)
+	case grace:
+		return Early, Result{}, nil
 	}
 	var err error
 	if s == nil {

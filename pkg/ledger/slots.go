@@ -20,6 +20,36 @@ var ErrTenantLimit = errors.New("tenant has too many jobs in flight")
 // slots 0 to n-1, taken by insert, so that the limit holds under any concurrency
 // without a counter that all accepts write. Without a limit a job has a slot under
 // its id.
+//
+// After a limit was set or lowered, some jobs hold slots beyond it. They count: an accept
+// then takes only slots below a bound m, the largest with
+//
+//	m + taken slots outside of 0 … m-1 ≤ limit
+//
+// As no accept takes a slot outside of its own m, the slots there only become fewer, and
+// with the m of the largest the limit holds for all of them.
+
+// quota is what this process knows of the slots of a tenant with a limit.
+type quota struct {
+	limit int
+	since time.Time // when this process first had the limit
+	// until is how long no slot beyond the limit is expected. Another replica, with the
+	// limit of before, may take one shortly after the limit has changed.
+	until time.Time
+}
+
+// mayGuess reports whether an accept may take any slot of the limit without a look at the
+// taken ones: a recent look found none beyond it.
+func (l *Ledger) mayGuess(tenantID string, limit int) bool {
+	now := time.Now()
+	known, _ := l.quotas.Load(tenantID)
+	q, ok := known.(quota)
+	if !ok || q.limit != limit {
+		l.quotas.Store(tenantID, quota{limit: limit, since: now})
+		return false
+	}
+	return now.Before(q.until)
+}
 
 // ownSlot is the slot of a job whose tenant has no limit.
 func (l *Ledger) ownSlot(tenantID, jobID string) slotRef {
@@ -82,8 +112,8 @@ func (l *Ledger) releaseSlot(ctx context.Context, slot slotRef, jobID string) (t
 
 // freeSlot finds a free slot of the tenant, starting at a random one, so that
 // concurrent accepts seldom find the same. All rows of the tenant count towards the
-// limit, also those from before the limit was set or lowered. If the limit is
-// reached, it reclaims the slots of ended jobs. It returns [ErrTenantLimit].
+// limit, also those beyond it. If the limit is reached, it reclaims the slots of ended
+// jobs. It returns [ErrTenantLimit].
 func (l *Ledger) freeSlot(ctx context.Context, tenantID string, limit int) (slotRef, error) {
 	taken := map[string]tablestore.Row{}
 	for shard := range l.cfg.Shards {
@@ -115,14 +145,38 @@ func (l *Ledger) freeSlot(ctx context.Context, tenantID string, limit int) (slot
 	if len(taken) >= limit {
 		return slotRef{}, ErrTenantLimit
 	}
-	start := int(l.cfg.Random() * float64(limit))
-	for i := range limit {
-		slot := l.numberedSlot(tenantID, (start+i)%limit)
+	bound := l.slotBound(tenantID, limit, taken)
+	start := int(l.cfg.Random() * float64(bound))
+	for i := range bound {
+		slot := l.numberedSlot(tenantID, (start+i)%bound)
 		if _, ok := taken[slot.Row]; !ok {
 			return slot, nil
 		}
 	}
 	return slotRef{}, ErrTenantLimit
+}
+
+// slotBound returns the bound m of an accept that finds these slots taken. It notes if
+// none is beyond the limit, so that m is the limit.
+func (l *Ledger) slotBound(tenantID string, limit int, taken map[string]tablestore.Row) int {
+	bound, outside := limit, len(taken)
+	for k := range limit {
+		if _, ok := taken[l.numberedSlot(tenantID, k).Row]; ok {
+			outside--
+		}
+	}
+	if known, ok := l.quotas.Load(tenantID); ok && outside == 0 && known.(quota).limit == limit {
+		q, now := known.(quota), time.Now()
+		q.until = now.Add(max(time.Second, now.Sub(q.since)))
+		l.quotas.Store(tenantID, q)
+	}
+	for bound+outside > limit {
+		bound--
+		if _, ok := taken[l.numberedSlot(tenantID, bound).Row]; ok {
+			outside++
+		}
+	}
+	return bound
 }
 
 // slotsOf selects the slots in one shard of the live set, of one tenant or, if

@@ -27,6 +27,9 @@ type snapshot struct {
 	// open is the open work item with its row, nil if the job has none.
 	open    *workitem.Record
 	openRow tablestore.Row
+	// command and directive are the rows of the payload and of the last directive, if
+	// this process wrote them. They never change.
+	command, directive tablestore.Row
 }
 
 // queued reports whether the job's active attempt waits in the pull queue.
@@ -63,6 +66,28 @@ func (l *Ledger) loadExisting(ctx context.Context, jobID string) (*snapshot, err
 		return nil, ErrJobNotFound
 	}
 	return s, err
+}
+
+// EndedJob returns a job that has ended with the outbox row of its last attempt, which
+// [Ledger.Job] leaves out. It returns [ErrJobNotFound] for a live job too.
+func (l *Ledger) EndedJob(ctx context.Context, jobID string) (*statemachine.Aggregate, error) {
+	s, err := l.loadExisting(ctx, jobID)
+	if err != nil {
+		return nil, err
+	}
+	if !s.agg.Job.State.Terminal() {
+		return nil, ErrJobNotFound
+	}
+	for i := range s.outboxes {
+		var row statemachine.Outbox
+		if err := outboxCodec.decode(&s.outboxes[i], &row); err != nil {
+			return nil, err
+		}
+		if row.ID == s.agg.Steps[s.agg.Job.CurrentStepIndex].OutboxID {
+			s.agg.Outbox = &row
+		}
+	}
+	return &s.agg, nil
 }
 
 // scanJob reads the rows from which a job is loaded, all at one revision. A store
@@ -152,22 +177,34 @@ func (l *Ledger) Job(ctx context.Context, jobID string) (*statemachine.Aggregate
 
 // Payload returns the command's payload, as it was submitted.
 func (l *Ledger) Payload(ctx context.Context, jobID string) ([]byte, error) {
-	return l.large(ctx, l.jobKey(jobID, rowCommand), "payload")
+	return l.payload(ctx, &snapshot{}, jobID)
+}
+
+func (l *Ledger) payload(ctx context.Context, s *snapshot, jobID string) ([]byte, error) {
+	return l.large(ctx, &s.command, l.jobKey(jobID, rowCommand), "payload")
 }
 
 // Directive returns the bytes of an attempt's directive, as they were composed.
 func (l *Ledger) Directive(ctx context.Context, jobID string, stepIndex, attemptNo int) ([]byte, error) {
-	return l.large(ctx, l.attemptKey(rowDirective, jobID, stepIndex, attemptNo), "directive")
+	return l.directive(ctx, &snapshot{}, jobID, stepIndex, attemptNo)
 }
 
-// large reads one large value of a row.
-func (l *Ledger) large(ctx context.Context, key tablestore.Key, name string) ([]byte, error) {
-	row, err := l.store.Get(ctx, key)
-	if errors.Is(err, tablestore.ErrNotFound) {
-		err = ErrJobNotFound // A purge has deleted the row.
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read %s of job %s: %w", key.Row, key.Partition, err)
+func (l *Ledger) directive(ctx context.Context, s *snapshot, jobID string, stepIndex, attemptNo int) ([]byte, error) {
+	return l.large(ctx, &s.directive, l.attemptKey(rowDirective, jobID, stepIndex, attemptNo), "directive")
+}
+
+// large returns one large value of a row that never changes, from remembered if that
+// is the row.
+func (l *Ledger) large(ctx context.Context, remembered *tablestore.Row, key tablestore.Key, name string) ([]byte, error) {
+	row := *remembered
+	if row.Key != key {
+		var err error
+		if row, err = l.store.Get(ctx, key); errors.Is(err, tablestore.ErrNotFound) {
+			err = ErrJobNotFound // A purge has deleted the row.
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read %s of job %s: %w", key.Row, key.Partition, err)
+		}
 	}
 	return tablestore.Large(row.Properties, name), nil
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -91,7 +92,7 @@ func (l *Ledger) webhookKey(jobID string, index int) tablestore.Key {
 // undeliveredKeys addresses the index rows of an abandoned webhook: in the list of
 // all tenants, and in that of its tenant.
 func (l *Ledger) undeliveredKeys(tenantID, jobID string, index int) []tablestore.Key {
-	row := indexRow(jobID) + ":" + strconv.Itoa(index)
+	row := ListOrder(jobID) + ":" + strconv.Itoa(index)
 	return []tablestore.Key{
 		{Table: l.tables.Index, Partition: undeliveredOf(""), Row: row},
 		{Table: l.tables.Index, Partition: undeliveredOf(tenantID), Row: row},
@@ -109,7 +110,7 @@ func undeliveredOf(tenantID string) string {
 
 // undelivered reports whether the webhook was abandoned.
 func (w *WebhookRow) undelivered() bool {
-	return w.State == WebhookExhausted || w.State == WebhookRefused
+	return w.State == WebhookExhausted || w.State == WebhookGone || w.State == WebhookRefused
 }
 
 // entry is the schedule entry of the webhook's next attempt.
@@ -132,6 +133,16 @@ func (l *Ledger) announce(job *statemachine.Job) (rows, entries tablestore.Stage
 		entries = append(entries, tablestore.Batch{put})
 	}
 	return rows, entries
+}
+
+// WebhookEntries returns the schedule entries that the end of a job wrote for its
+// webhooks, for an attempt at once.
+func WebhookEntries(ended *statemachine.Job) []Entry {
+	entries := make([]Entry, len(ended.CallbackURLs))
+	for i := range entries {
+		entries[i] = Entry{Kind: Webhook, Due: ended.CompletedAt, JobID: ended.ID, Nonce: strconv.Itoa(i)}
+	}
+	return entries
 }
 
 func decodeWebhook(row *tablestore.Row) (WebhookRow, error) {
@@ -282,20 +293,35 @@ func (l *Ledger) moveWebhook(ctx context.Context, agg *statemachine.Aggregate, o
 }
 
 // Undelivered returns one page of the abandoned webhooks, of one tenant or, if
-// tenantID is empty, of all, and the start of the next page, empty at the end. It
-// reads no rows of other tenants, and a page's end discloses none.
-func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, after string) ([]WebhookRow, string, error) {
-	page, err := l.store.Scan(ctx, tablestore.Query{
-		Table: l.tables.Index, Partition: undeliveredOf(tenantID), Limit: limit, Continue: after,
-	})
+// tenantID is empty, of all: those after the webhook with that id, or the first ones if
+// it is empty. next is the id to continue after, empty at the end. It reads no rows of
+// other tenants, and next is the id of none of theirs.
+func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, after string,
+) (found []WebhookRow, next string, err error) {
+	query := tablestore.Query{Table: l.tables.Index, Partition: undeliveredOf(tenantID), Limit: limit}
+	if after != "" {
+		jobID, index, err := ParseWebhookID(after)
+		if err == nil {
+			err = ParseJobID(jobID)
+		}
+		if err != nil {
+			return nil, "", &problem.Error{
+				Code: problem.InvalidEnvelope, Err: err, Errors: []problem.Violation{{Message: "page_token is invalid"}},
+			}
+		}
+		query.From = l.undeliveredKeys(tenantID, jobID, index)[0].Row + "\x00"
+	}
+	page, err := l.page(ctx, query)
 	if err != nil {
 		return nil, "", fmt.Errorf("read the undelivered webhooks: %w", err)
 	}
-	found := make([]WebhookRow, 0, len(page.Rows))
 	for i := range page.Rows {
 		var listed WebhookRow
 		if err := undeliveredCodec.decode(&page.Rows[i], &listed); err != nil {
 			return nil, "", fmt.Errorf("read the undelivered webhooks: %w", err)
+		}
+		if page.Next != "" {
+			next = listed.ID()
 		}
 		w, _, err := l.webhook(ctx, listed.JobID, listed.Index)
 		if errors.Is(err, ErrJobNotFound) || err == nil && !w.undelivered() {
@@ -306,5 +332,5 @@ func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, af
 		}
 		found = append(found, *w)
 	}
-	return found, page.Next, nil
+	return found, next, nil
 }

@@ -207,7 +207,7 @@ func TestReplayWebhook(t *testing.T) {
 				t.Fatal(err)
 			}
 			next := *taken
-			next.State = []ledger.WebhookState{ledger.WebhookExhausted, ledger.WebhookRefused}[i]
+			next.State = []ledger.WebhookState{ledger.WebhookGone, ledger.WebhookRefused}[i]
 			if _, err := b.RecordWebhookAttempt(t.Context(), taken, &next); err != nil {
 				t.Fatal(err)
 			}

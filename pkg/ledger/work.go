@@ -39,6 +39,9 @@ func (l *Ledger) Work(ctx context.Context, workID string, v Verb) (Result, error
 	result, err := l.change(ctx, id.JobID, nil, nil, &options{
 		actor: v.Request.Actor, requestID: v.Request.ID, verb: &verb{Verb: v, workID: workID, id: id},
 	})
+	if err == nil && result.Outcome != statemachine.Refused {
+		result.Directive, err = l.directive(ctx, &snapshot{directive: result.remembered}, id.JobID, id.StepIndex, result.Item.AttemptNo)
+	}
 	if errors.Is(err, ErrJobNotFound) {
 		err = lifecycle.ErrNotFound
 	}

@@ -30,9 +30,11 @@
 // in this claim.
 //
 // The window is the Stage1 seq ledger: each row that is taken up gets a seq,
-// and the relay may do with it only what that contract lists. A publish that
-// exceeds its deadline loses its lease, and its late outcome is dropped before
-// it reaches the ledger.
+// and the relay may do with it only what that contract lists. Heartbeats keep the
+// lease of a publish until its deadline. One that exceeds it loses its lease, and one
+// that a pause covers for longer than a grace is cancelled: a late outcome is dropped
+// before it reaches the ledger. Before another try the row is read, and skipped if it
+// was withdrawn or answered.
 //
 // The pauses (Config.Admit) and the circuits (package breaker) decide whether a row may
 // be sent now. [Outages] tells all replicas which circuits are open.

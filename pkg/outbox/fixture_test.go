@@ -1,9 +1,12 @@
 package outbox_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,8 +16,8 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/outbox"
-	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -32,16 +35,25 @@ type bus struct {
 	forever  error
 	messages []ledger.Message
 	hang     chan struct{}
+	obeys    bool // It does not hang longer than its context.
 }
 
 func (b *bus) PublishedByMark() bool { return b.byMark }
 
-func (b *bus) Publish(_ context.Context, messages []ledger.Message) []error {
+func (b *bus) Publish(ctx context.Context, messages []ledger.Message) []error {
 	b.mu.Lock()
 	hang := b.hang
+	var ended <-chan struct{}
+	if b.obeys {
+		ended = ctx.Done()
+	}
 	b.mu.Unlock()
 	if hang != nil {
-		<-hang
+		select {
+		case <-hang:
+		case <-ended:
+			return slices.Repeat([]error{outbox.ErrUncertain}, len(messages))
+		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -78,6 +90,7 @@ type bundle struct {
 	known    atomic.Bool // The same as the ledger sees it.
 	mu       sync.Mutex
 	serial   int
+	log      bytes.Buffer // Read it when the relay has stopped.
 }
 
 func setup(t *testing.T) *bundle {
@@ -111,10 +124,11 @@ func setupOn(t *testing.T, store tablestore.Store, to statemachine.Bus) *bundle 
 	b.Relay, err = outbox.NewRelay(outbox.Config{
 		Ledger: b.ledger, Publisher: b.bus, Inbox: b.inbox, Breakers: breakers, Workers: 1,
 		Fatal:   func(illegal *seqledger.IllegalTransitionError) { t.Errorf("illegal transition: %v", illegal) },
-		Observe: b.observe, PassLimit: 4,
+		Observe: b.observe, PassLimit: 4, Replica: "replica-7", Logger: slog.New(slog.NewTextHandler(&b.log, nil)),
 		Admit: func(target statemachine.Target) bool {
 			return !b.held.Load() || !covers(target)
 		},
+		Held: func(target statemachine.Target) bool { return b.held.Load() && covers(target) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -162,11 +176,17 @@ func (b *bundle) accept(t *testing.T) string {
 // acceptOf is accept for another tenant.
 func (b *bundle) acceptOf(t *testing.T, tenantID string) string {
 	t.Helper()
+	return b.acceptIn(t, tenantID, 1)
+}
+
+// acceptIn is acceptOf for another lane.
+func (b *bundle) acceptIn(t *testing.T, tenantID string, lane int) string {
+	t.Helper()
 	b.serial++
 	accepted, err := b.ledger.Accept(t.Context(), ledger.Command{
 		Job: statemachine.Job{TenantID: tenantID, ProtocolID: "p", IdempotencyHash: fmt.Sprint(b.serial)},
 		Steps: []statemachine.Step{{
-			ID: "one", Routing: statemachine.Routing{Topic: "topic-1", Lane: 1},
+			ID: "one", Routing: statemachine.Routing{Topic: "topic-1", Lane: lane},
 			Policy: statemachine.Policy{
 				AckTimeout: time.Hour, Lease: time.Hour, Dispatch: []time.Duration{time.Minute}, Ack: []time.Duration{time.Minute},
 			},

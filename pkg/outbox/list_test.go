@@ -26,16 +26,26 @@ func TestOperator_List(t *testing.T) {
 	if _, err := b.ledger.Change(t.Context(), cancelled, statemachine.Cancel{}); err != nil {
 		t.Fatal(err)
 	}
+	failed := b.accept(t)
+	row = b.job(t, failed).Outbox
+	if _, err := b.ledger.Change(t.Context(), failed, statemachine.PublishRejected{
+		OutboxID: row.ID, AttemptNo: 1, Permanent: true, Reason: "too large",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ended := []string{failed, cancelled}
+	pending := ids[2:]
 	operator := outbox.NewOperator(b.ledger)
 	one, two := 1, 2
 	for name, test := range map[string]struct {
 		filter outbox.ListFilter
 		want   []string
 	}{
-		"all of live jobs":  {outbox.ListFilter{}, slices.Concat(ids[:1], ids[2:])},
-		"pending":           {outbox.ListFilter{State: statemachine.OutboxPending}, ids[2:]},
+		"all":               {outbox.ListFilter{}, slices.Concat(ids[:1], pending, ended)},
+		"pending":           {outbox.ListFilter{State: statemachine.OutboxPending}, pending},
+		"failed for good":   {outbox.ListFilter{State: statemachine.OutboxFailedFinal}, ended},
 		"sent":              {outbox.ListFilter{State: statemachine.OutboxSent}, ids[:1]},
-		"of a lane":         {outbox.ListFilter{Lane: &one, TenantID: "t"}, slices.Concat(ids[:1], ids[2:])},
+		"of a lane":         {outbox.ListFilter{Lane: &one, TenantID: "t"}, slices.Concat(ids[:1], pending, ended)},
 		"of another lane":   {outbox.ListFilter{Lane: &two}, nil},
 		"of another tenant": {outbox.ListFilter{TenantID: "u"}, nil},
 	} {
@@ -60,11 +70,23 @@ func TestOperator_List(t *testing.T) {
 			}
 		}
 	}
-	for _, token := range []string{"x", "/", "-1/", "1"} {
+	for _, token := range []string{
+		"x", "/", "-1/", "1", "99/", "ended/", "ended//0/", "ended/t/x/", "ended/t/-1/", "ended/t/0", "ended/t/0/job", "ended/t/0//",
+	} {
 		var told *problem.Error
 		if _, _, err := operator.List(t.Context(), outbox.ListFilter{}, 1, token); !errors.As(err, &told) || told.Code != problem.InvalidEnvelope {
 			t.Errorf("token %q: %v", token, err)
 		}
+	}
+}
+
+// A page token of one tenant's list opens no other's.
+func TestOperator_ListKeepsToTheTenantOfItsToken(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	_, _, err := outbox.NewOperator(b.ledger).List(t.Context(), outbox.ListFilter{TenantID: "t"}, 1, "ended/u/0/")
+	if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.InvalidEnvelope {
+		t.Errorf("answered %v", err)
 	}
 }
 
@@ -93,7 +115,7 @@ func TestOperator_ListOfATenantTellsNothingOfOthers(t *testing.T) {
 			break
 		}
 		_, from, _ := strings.Cut(after, "/")
-		if from != "" && !strings.HasPrefix(from, "u:") {
+		if from != "" && !strings.HasPrefix(from, "u:") && !strings.HasPrefix(after, "ended/u/") {
 			t.Errorf("a page ends at %q", after)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -24,15 +25,17 @@ type admitted struct {
 // flight is an admitted message in the window.
 type flight struct {
 	admitted
-	seq   seqledger.Seq
-	lease *seqledger.Lease
+	seq    seqledger.Seq
+	owner  string
+	lease  *seqledger.Lease // nil once the flight is abandoned
+	paused bool             // A pause covered it at the last heartbeat.
 }
 
 // publish takes one batch through the window; what does not fit is left to the
 // schedule. It returns after the publish deadline at the latest: a publisher that
 // exceeds it goes on alone, its leases expire, and its late outcomes are dropped. The
 // error is that of a halted window, which stops the relay.
-func (r *Relay) publish(ctx context.Context, batch []admitted) error {
+func (r *Relay) publish(ctx context.Context, owner string, batch []admitted) error {
 	flights := make([]flight, 0, len(batch))
 	now := time.Now()
 	for i := range batch {
@@ -49,7 +52,7 @@ func (r *Relay) publish(ctx context.Context, batch []admitted) error {
 		if err != nil {
 			return fmt.Errorf("take up: %w", err)
 		}
-		flights = append(flights, flight{admitted: batch[i], seq: seq, lease: lease})
+		flights = append(flights, flight{admitted: batch[i], seq: seq, owner: owner, lease: lease})
 	}
 	if len(flights) == 0 {
 		return nil
@@ -104,15 +107,23 @@ func (r *Relay) fly(ctx context.Context, flights []flight) error {
 				return err
 			}
 		}
+		if flights, err = r.skip(ctx, flights); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// retry asks the window for another attempt of a flight.
+// retry asks the window for another attempt of a flight. If a pause has begun since, the
+// attempt is cancelled before its work begins.
 func (r *Relay) retry(f *flight) (bool, error) {
 	again, err := r.window.Retry(f.seq, uncertain, time.Now())
-	if again {
-		f.lease, err = r.window.Begin(f.seq, owner, time.Now())
+	switch {
+	case !again:
+	case r.cfg.Held(f.message.Target):
+		again, err = false, r.window.Cancel(f.seq, time.Now())
+	default:
+		f.lease, err = r.window.Begin(f.seq, f.owner, time.Now())
 	}
 	if err != nil {
 		return false, fmt.Errorf("retry: %w", err)
@@ -120,19 +131,135 @@ func (r *Relay) retry(f *flight) (bool, error) {
 	return again, nil
 }
 
-// round publishes once and settles each flight by its own outcome. It returns
-// those whose outcome is not known.
-func (r *Relay) round(ctx context.Context, flights []flight) ([]flight, error) {
+// skip removes the flights that need no other try: their rows were withdrawn since, or
+// a worker has answered to the last one. A row that cannot be read is tried again.
+func (r *Relay) skip(ctx context.Context, flights []flight) ([]flight, error) {
+	var group errgroup.Group
+	group.SetLimit(r.cfg.Marks)
+	for i := range flights {
+		group.Go(func() error {
+			m := &flights[i].message
+			agg, err := r.cfg.Ledger.Job(ctx, m.JobID)
+			gone := errors.Is(err, ledger.ErrJobNotFound)
+			if err != nil && !gone || !gone && agg.Outbox != nil && agg.Outbox.State == statemachine.OutboxPending &&
+				agg.Outbox.ID == m.OutboxID && agg.Outbox.AttemptNo == m.AttemptNo {
+				return nil
+			}
+			return r.abandon(&flights[i], seqledger.TerminalSkip, Skipped)
+		})
+	}
+	err := group.Wait()
+	return slices.DeleteFunc(flights, func(f flight) bool { return f.lease == nil }), err
+}
+
+// abandon ends a flight without an outcome of the bus. If its lease was reclaimed, a
+// pass has ended it already.
+func (r *Relay) abandon(f *flight, terminal seqledger.State, outcome Outcome) error {
+	now := time.Now()
+	held, err := r.window.Finish(f.lease, terminal, now)
+	if err != nil {
+		return fmt.Errorf("abandon: %w", err)
+	}
+	f.lease = nil
+	r.cfg.Breakers.Report(f.grant, breaker.Outcome{Verdict: breaker.NoVerdict}, now)
+	if !held {
+		return nil
+	}
+	r.cfg.Observe(outcome)
+	if _, err := r.window.Commit(f.seq, now); err != nil {
+		return fmt.Errorf("abandon: %w", err)
+	}
+	return nil
+}
+
+// beats is the number of heartbeats in a publish deadline. A lease lives for two.
+const beats = 4
+
+// send publishes the flights once, with heartbeats for their leases while that is under
+// way. The publish ends early if no flight is left that waits for it.
+func (r *Relay) send(ctx context.Context, flights []flight) ([]error, error) {
 	messages := make([]ledger.Message, len(flights))
 	for i := range flights {
 		messages[i] = flights[i].message
 	}
-	outcomes := r.cfg.Publisher.Publish(ctx, messages)
+	sending, end := context.WithCancel(ctx)
+	defer end()
+	beating := make(chan error, 1)
+	go func() {
+		defer end()
+		beating <- r.keepLeases(sending, flights)
+	}()
+	outcomes := r.cfg.Publisher.Publish(sending, messages)
+	end()
+	return outcomes, <-beating // The flights are the caller's again.
+}
+
+// keepLeases extends the flights' leases at each heartbeat, until the publish ends, its
+// deadline is over, or no flight is left.
+//
+// Source: Stage1 seq ledger spec, Lease Ownership, rule 2.
+func (r *Relay) keepLeases(ctx context.Context, flights []flight) error {
+	ticker := time.NewTicker(r.cfg.Deadline / beats)
+	defer ticker.Stop()
+	for range beats - 1 { // The publish has no right to another at its deadline.
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+		left, err := r.beat(flights)
+		if err != nil || left == 0 {
+			return err
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// beat extends the leases and returns how many are left. A flight that a pause covers
+// is cancelled by force, if the pause covered it at the last heartbeat too: the time in
+// between is its grace. A late outcome is dropped, and the row waits in the schedule.
+//
+// Source: Stage1 seq ledger spec, Transition Contract, 7.
+func (r *Relay) beat(flights []flight) (left int, err error) {
+	for i := range flights {
+		f := &flights[i]
+		if f.lease == nil {
+			continue
+		}
+		grace := !f.paused
+		if f.paused = r.cfg.Held(f.message.Target); f.paused && !grace {
+			if err := r.abandon(f, seqledger.TerminalCancel, Held); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		held, err := r.window.Heartbeat(f.lease, time.Now())
+		if err != nil {
+			return 0, fmt.Errorf("heartbeat: %w", err)
+		}
+		if held {
+			left++
+		}
+	}
+	return left, nil
+}
+
+// round publishes once and settles each flight by its own outcome. It returns
+// those whose outcome is not known.
+func (r *Relay) round(ctx context.Context, flights []flight) ([]flight, error) {
+	outcomes, err := r.send(ctx, flights)
+	if err != nil {
+		return nil, err
+	}
 	var unknown []flight
 	var group errgroup.Group
 	group.SetLimit(r.cfg.Marks)
 	for i := range flights {
 		f := &flights[i]
+		if f.lease == nil {
+			continue
+		}
 		outcome, _ := judge(outcomes[i])
 		terminal := seqledger.TerminalFail
 		if outcome == Marked {
@@ -202,7 +329,7 @@ func (r *Relay) settle(ctx context.Context, f *flight, cause error) error {
 
 // applyEvent changes the row's job, and returns the outcome if that succeeds.
 func (r *Relay) applyEvent(ctx context.Context, f *flight, outcome Outcome, event statemachine.Event) Outcome {
-	result, err := r.cfg.Ledger.Change(ctx, f.message.JobID, event, ledger.By(owner, ""))
+	result, err := r.cfg.Ledger.Change(ctx, f.message.JobID, event, ledger.By(actor, ""))
 	switch {
 	case err != nil:
 		r.cfg.Logger.WarnContext(ctx, "row not settled", "jobId", f.message.JobID, "stepId", f.message.StepID, "error", err)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -28,6 +29,8 @@ type Config struct {
 	Inbox *Inbox
 	// Breakers are the circuits of the topics and of the bus. Required.
 	Breakers *breaker.Set
+	// Replica names this process in the owner tokens of the window, in logs. Optional.
+	Replica string
 	// Fatal is called with an illegal transition in the window, a defect: it logs
 	// the facts and stops the process. Required.
 	Fatal func(*seqledger.IllegalTransitionError)
@@ -49,6 +52,10 @@ type Config struct {
 	// Admit reports whether such a directive may be published now; otherwise it stays
 	// in the schedule. Optional. It must not block.
 	Admit func(target statemachine.Target) bool
+	// Held reports whether a pause covers such a directive. Its publish is not tried
+	// again then, and one under way is cancelled after a grace. Optional. It must not
+	// block, and counts nothing.
+	Held func(target statemachine.Target) bool
 	// Random returns numbers in [0, 1), for the shard at which a pass begins and for
 	// the delays between publishes. Optional. Defaults to math/rand/v2. It must be
 	// safe for concurrent use.
@@ -72,11 +79,12 @@ const (
 	Overload  Outcome = "overload"  // left to the schedule, the window is full
 	Gated     Outcome = "gated"     // left to the schedule, the circuit is open
 	Held      Outcome = "held"      // left to the schedule, dispatch is paused
+	Skipped   Outcome = "skipped"   // not tried again, the row was withdrawn or settled
 	Unmarked  Outcome = "unmarked"  // published, but the row could not be marked
 )
 
-// owner is the relay's token in the window, and its name in the journal.
-const owner = "relay"
+// actor is the relay's name in the journal.
+const actor = "relay"
 
 // uncertain is the one class of failure that is retried under its seq, inside
 // the publish deadline.
@@ -107,6 +115,9 @@ func NewRelay(cfg Config) (*Relay, error) {
 	if cfg.Admit == nil {
 		cfg.Admit = func(statemachine.Target) bool { return true }
 	}
+	if cfg.Held == nil {
+		cfg.Held = func(statemachine.Target) bool { return false }
+	}
 	if cfg.Random == nil {
 		cfg.Random = rand.Float64
 	}
@@ -117,7 +128,7 @@ func NewRelay(cfg Config) (*Relay, error) {
 		cfg.Observe = func(Outcome) {}
 	}
 	window, err := seqledger.New(seqledger.Config{
-		LeaseDuration: cfg.Deadline,
+		LeaseDuration: 2 * cfg.Deadline / beats,
 		Window:        max(4*cfg.Batch*cfg.Workers, 2*cfg.PassLimit),
 		Retry:         seqledger.Policy{MaxAttempts: 8, Retryable: []seqledger.Class{uncertain}},
 		Fatal:         cfg.Fatal,
@@ -128,23 +139,23 @@ func NewRelay(cfg Config) (*Relay, error) {
 	return &Relay{cfg: cfg, window: window, from: map[int]string{}}, nil
 }
 
-// Counters are the window's counters, for gauges.
-func (r *Relay) Counters() seqledger.Counters { return r.window.Counters() }
+// Window is the relay's window, for gauges. Only the relay may change it.
+func (r *Relay) Window() *seqledger.Ledger { return r.window }
 
 // Run publishes what the process's own commits hand over, until the context ends and
 // the inbox is empty. What the dispatch schedule says is due is published by
 // [Relay.RunOnce].
 func (r *Relay) Run(ctx context.Context) error {
 	var group errgroup.Group
-	for range r.cfg.Workers {
-		group.Go(func() error { return r.drainInbox(ctx) })
+	for i := range r.cfg.Workers {
+		group.Go(func() error { return r.drainInbox(ctx, r.owner("inbox-"+strconv.Itoa(i))) })
 	}
 	return group.Wait()
 }
 
 // drainInbox is the hot path. Messages that a pause or an open circuit holds back are
 // left to the schedule.
-func (r *Relay) drainInbox(ctx context.Context) error {
+func (r *Relay) drainInbox(ctx context.Context, owner string) error {
 	for {
 		var messages []ledger.Message
 		select {
@@ -163,11 +174,16 @@ func (r *Relay) drainInbox(ctx context.Context) error {
 				batch = append(batch, admitted{message: *m, grant: grant})
 			}
 		}
-		if err := r.publish(ctx, batch); err != nil {
+		if err := r.publish(ctx, owner, batch); err != nil {
 			return err
 		}
 	}
 }
+
+// owner is a worker's token in the window.
+//
+// Source: Stage1 seq ledger spec, Lease Ownership, leaseOwner.
+func (r *Relay) owner(worker string) string { return r.cfg.Replica + "/" + worker }
 
 // admit asks the pauses and the circuits whether a row may be published now.
 func (r *Relay) admit(target statemachine.Target, topic string) (breaker.Grant, bool) {
@@ -210,7 +226,8 @@ func (r *Relay) RunOnce(ctx context.Context) (int, error) {
 	return taken, nil
 }
 
-// reclaim takes the leases of publishes away that exceeded their deadline. The
+// reclaim takes the leases of publishes away that get no heartbeat any more: they
+// exceeded their deadline, or the process stood still. The
 // rows are left to the schedule; a late outcome is dropped.
 func (r *Relay) reclaim(now time.Time) error {
 	expired, err := r.window.Reclaim(now)
@@ -241,7 +258,7 @@ func (r *Relay) shard(ctx context.Context, shard int, now time.Time, limit int) 
 		rows := r.takeUp(ctx, entries)
 		taken += len(rows)
 		for batch := range slices.Chunk(rows, r.cfg.Batch) {
-			if err := r.publish(ctx, batch); err != nil {
+			if err := r.publish(ctx, r.owner("schedule"), batch); err != nil {
 				return taken, err
 			}
 		}

@@ -2,6 +2,9 @@ package outbox_test
 
 import (
 	"errors"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,7 +27,7 @@ func TestRelay_PublishesWhatIsCommittedAndMarksIt(t *testing.T) {
 		if agg.Steps[0].State != statemachine.StepAwaitingAck || agg.Outbox.State != statemachine.OutboxSent {
 			t.Errorf("step is %s, row %s", agg.Steps[0].State, agg.Outbox.State)
 		}
-		if c := b.Counters(); c.Committed != 1 || c.Dispatched+c.InFlight+c.Terminal != 0 {
+		if c := b.Window().Counters(); c.Committed != 1 || c.Dispatched+c.InFlight+c.Terminal != 0 {
 			t.Errorf("window holds %+v", c)
 		}
 	})
@@ -99,6 +102,39 @@ func TestRelay_AnUnknownOutcomeIsTriedAgainUnderTheSameID(t *testing.T) {
 	})
 }
 
+// A pause that begins while a publish is tried again ends the tries, and the row waits
+// for the end of the pause.
+func TestRelay_APauseCancelsAnotherTry(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		hang := make(chan struct{})
+		b.bus.hang, b.bus.answers = hang, []error{outbox.ErrUncertain}
+		defer b.start(t)()
+		id := b.accept(t)
+		synctest.Wait()
+		b.held.Store(true)
+		close(hang)
+		time.Sleep(9 * time.Second)
+		if n := len(b.bus.ids()); n != 1 || b.saw(outbox.Uncertain) != 1 {
+			t.Errorf("%d tries, %d left to the schedule", n, b.saw(outbox.Uncertain))
+		}
+		if c := b.Window().Counters(); c.Committed != 1 || c.Dispatched != 0 || c.InFlight != 0 {
+			t.Errorf("the window counts %+v", c)
+		}
+		if row := b.job(t, id).Outbox; row.State != statemachine.OutboxPending {
+			t.Errorf("the row is %s", row.State)
+		}
+		b.held.Store(false)
+		time.Sleep(7 * time.Second)
+		b.sweep(t)
+		time.Sleep(2 * time.Second)
+		if row := b.job(t, id).Outbox; row.State != statemachine.OutboxSent {
+			t.Errorf("after the pause the row is %s", row.State)
+		}
+	})
+}
+
 func TestRelay_AnOutageFailsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -165,6 +201,9 @@ func TestRelay_APublisherThatDoesNotComeBackIsLeftBehind(t *testing.T) {
 			t.Errorf("the safety net left the row %s", state)
 		}
 		stop()
+		if log := b.log.String(); !strings.Contains(log, "owner=replica-7/inbox-0") {
+			t.Errorf("the log does not name the owner of the lease:\n%s", log)
+		}
 	})
 }
 
@@ -232,27 +271,72 @@ func TestOperator_Retry(t *testing.T) {
 		if err != nil || report.Matched != 6 || report.Retried != 1 || len(report.Skipped) != 5 {
 			t.Errorf("%+v, %v", report, err)
 		}
-		lane := 3
-		for name, test := range map[string]struct {
-			filter  outbox.Filter
-			retried int
-		}{
-			"all":                {outbox.Filter{}, 1},
-			"by job":             {outbox.Filter{JobID: waiting}, 1},
-			"by another tenant":  {outbox.Filter{TenantID: "u"}, 0},
-			"by lane":            {outbox.Filter{Lane: &lane}, 0},
-			"older than an hour": {outbox.Filter{OlderThan: time.Hour}, 0},
-		} {
-			report, err := operator.Retry(t.Context(), test.filter)
-			if err != nil || report.Retried != test.retried {
-				t.Errorf("%s: %+v, %v", name, report, err)
-			}
-		}
 		if spent := b.job(t, waiting).Steps[0].Spent; spent != (statemachine.Spent{}) {
 			t.Errorf("spent %+v", spent)
 		}
 		if _, err := operator.Retry(t.Context(), outbox.Filter{JobID: "gone"}); err == nil {
 			t.Error("a job that is not there was retried")
+		}
+	})
+}
+
+// Each field of the filter narrows the choice, and nothing else is made due.
+func TestOperator_RetryTakesWhatTheFilterNames(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		jobs := map[string]string{}
+		jobs["waiting"] = b.acceptIn(t, "t", 1)
+		row := b.job(t, jobs["waiting"]).Outbox
+		for _, event := range []statemachine.Event{
+			statemachine.Published{OutboxID: row.ID, AttemptNo: 1},
+			statemachine.Ack{StepID: "one", Pair: statemachine.Pair{AttemptNo: 1, LeaseID: row.LeaseID}},
+			statemachine.Stall{StepID: "one", AttemptNo: 1}, // FAILED_RETRY, and not due until a retry.
+		} {
+			if _, err := b.ledger.Change(t.Context(), jobs["waiting"], event); err != nil {
+				t.Fatal(err)
+			}
+		}
+		jobs["old"] = b.acceptIn(t, "t", 1)
+		time.Sleep(2 * time.Hour)
+		jobs["of u"] = b.acceptIn(t, "u", 1)
+		jobs["of lane 2"] = b.acceptIn(t, "t", 2)
+		sent := b.acceptIn(t, "t", 1)
+		if _, err := b.ledger.Change(t.Context(), sent, statemachine.Published{OutboxID: sent + ".0.1", AttemptNo: 1}); err != nil {
+			t.Fatal(err)
+		}
+		two := 2
+		for _, test := range []struct {
+			name   string
+			filter outbox.Filter
+			want   []string
+		}{
+			{"old ones", outbox.Filter{OlderThan: time.Hour}, []string{"old", "waiting"}},
+			{"a tenant's", outbox.Filter{TenantID: "u"}, []string{"of u"}},
+			{"a lane's", outbox.Filter{Lane: &two}, []string{"of lane 2"}},
+			{"a job's", outbox.Filter{JobID: jobs["old"]}, []string{"old"}},
+			{"a job of another tenant", outbox.Filter{JobID: jobs["old"], TenantID: "u"}, nil},
+			{"a sent one", outbox.Filter{JobID: sent}, nil},
+			{"rows by their ids", outbox.Filter{OutboxIDs: []string{jobs["of u"] + ".0.1", sent + ".0.1"}}, []string{"of u"}},
+			{"a row of another tenant", outbox.Filter{OutboxIDs: []string{jobs["of u"] + ".0.1"}, TenantID: "t"}, nil},
+			{"all", outbox.Filter{}, []string{"of lane 2", "of u", "old", "waiting"}},
+		} {
+			time.Sleep(time.Minute)
+			report, err := outbox.NewOperator(b.ledger).Retry(t.Context(), test.filter)
+			var got []string
+			for _, name := range slices.Sorted(maps.Keys(jobs)) {
+				if b.job(t, jobs[name]).Outbox.DueAt.Equal(time.Now()) || b.job(t, jobs[name]).Outbox.CreatedAt.Equal(time.Now()) {
+					got = append(got, name)
+				}
+			}
+			matched := max(len(test.want), len(test.filter.OutboxIDs)) // Each id that is named counts.
+			if err != nil || !slices.Equal(got, test.want) || report.Retried != len(test.want) || report.Matched != matched {
+				t.Errorf("%s: %q are due, want %q; %+v, %v", test.name, got, test.want, report, err)
+			}
+		}
+		report, err := outbox.NewOperator(b.ledger).Retry(t.Context(), outbox.Filter{Limit: 2})
+		if err != nil || report.Matched != 2 {
+			t.Errorf("at most two: %+v, %v", report, err)
 		}
 	})
 }

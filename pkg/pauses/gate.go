@@ -188,7 +188,7 @@ func (g *Gate) HoldsTenant(tenantID string) bool {
 	if g.stale(time.Now()) {
 		return true
 	}
-	for _, scope := range []Scope{{}, {TenantID: tenantID}} {
+	for _, scope := range []statemachine.Scope{{}, {TenantID: tenantID}} {
 		if h := g.holds[scope.ID()]; h != nil && h.pause.State == Paused {
 			return true
 		}

@@ -4,76 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
-
-// Scope is what a pause holds back. At most one of its fields is set; without any it
-// is all dispatch.
-type Scope struct {
-	TenantID   string
-	ProtocolID string
-	Lane       *int
-}
-
-// Covers reports whether the scope holds such a directive back.
-func (s Scope) Covers(target statemachine.Target) bool {
-	switch {
-	case s.TenantID != "":
-		return s.TenantID == target.TenantID
-	case s.ProtocolID != "":
-		return s.ProtocolID == target.ProtocolID
-	case s.Lane != nil:
-		return *s.Lane == target.Lane
-	}
-	return true
-}
-
-// ID names the scope, and so its pause: "all", or "tenant:", "protocol:" or "lane:" and
-// the value, in which a character that is not allowed in a path is "~" and two
-// hexadecimal digits.
-func (s Scope) ID() string {
-	// The sign is not "%", so that the value also survives a proxy that decodes the path
-	// before it splits it.
-	escape := func(value string) string {
-		return strings.ReplaceAll(strings.ReplaceAll(url.PathEscape(value), "~", "%7E"), "%", "~")
-	}
-	switch {
-	case s.TenantID != "":
-		return "tenant:" + escape(s.TenantID)
-	case s.ProtocolID != "":
-		return "protocol:" + escape(s.ProtocolID)
-	case s.Lane != nil:
-		return "lane:" + strconv.Itoa(*s.Lane)
-	}
-	return "all"
-}
-
-// ParseScope reads an id.
-func ParseScope(id string) (Scope, error) {
-	kind, escaped, _ := strings.Cut(id, ":")
-	value, err := url.PathUnescape(strings.ReplaceAll(escaped, "~", "%"))
-	switch {
-	case err != nil:
-	case id == "all":
-		return Scope{}, nil
-	case kind == "tenant" && value != "":
-		return Scope{TenantID: value}, nil
-	case kind == "protocol" && value != "":
-		return Scope{ProtocolID: value}, nil
-	case kind == "lane":
-		if lane, err := strconv.Atoi(value); err == nil && lane >= 0 {
-			return Scope{Lane: &lane}, nil
-		}
-	}
-	return Scope{}, fmt.Errorf("%q is not the id of a pause", id)
-}
 
 // State is what a pause does at present.
 type State string
@@ -91,7 +27,8 @@ const DefaultRamp = 15 * time.Second
 
 // Pause is a pause by scope.
 type Pause struct {
-	Scope
+	statemachine.Scope
+
 	State  State
 	Reason string
 	Actor  string
@@ -126,7 +63,7 @@ func New(store tablestore.Store, table string, random func() float64) *Service {
 	return &Service{store: store, table: table, random: random}
 }
 
-func (s *Service) key(scope Scope) tablestore.Key {
+func (s *Service) key(scope statemachine.Scope) tablestore.Key {
 	return tablestore.Key{Table: s.table, Partition: partition, Row: tablestore.Join(scope.ID())}
 }
 
@@ -148,7 +85,7 @@ func (s *Service) List(ctx context.Context) ([]Pause, error) {
 
 // Create pauses the scope. A scope that is paused already is left unchanged; one that
 // ramps up is paused again.
-func (s *Service) Create(ctx context.Context, scope Scope, reason, actor string) (Pause, error) {
+func (s *Service) Create(ctx context.Context, scope statemachine.Scope, reason, actor string) (Pause, error) {
 	fresh := Pause{Scope: scope, State: Paused, Reason: reason, Actor: actor, CreatedAt: tablestore.Now()}
 	return s.update(ctx, scope, func(old *Pause) (*Pause, error) {
 		if old != nil && old.State == Paused {
@@ -160,7 +97,7 @@ func (s *Service) Create(ctx context.Context, scope Scope, reason, actor string)
 
 // Resume lets the scope ramp up within that time, or at once if it is 0. It
 // returns a not_found [*problem.Error] for a scope that is not paused.
-func (s *Service) Resume(ctx context.Context, scope Scope, ramp time.Duration) (Pause, error) {
+func (s *Service) Resume(ctx context.Context, scope statemachine.Scope, ramp time.Duration) (Pause, error) {
 	return s.update(ctx, scope, func(old *Pause) (*Pause, error) {
 		if old == nil {
 			return nil, &problem.Error{Code: problem.NotFound, Detail: "There is no such pause."}
@@ -176,7 +113,7 @@ func (s *Service) Resume(ctx context.Context, scope Scope, ramp time.Duration) (
 
 // update changes a pause under its version. decide returns the pause to store, or the
 // old one to change nothing.
-func (s *Service) update(ctx context.Context, scope Scope, decide func(old *Pause) (*Pause, error)) (Pause, error) {
+func (s *Service) update(ctx context.Context, scope statemachine.Scope, decide func(old *Pause) (*Pause, error)) (Pause, error) {
 	var updated Pause
 	err := tablestore.Update(ctx, s.store, s.key(scope), s.random, func(row *tablestore.Row) (tablestore.Properties, error) {
 		var old *Pause
@@ -200,7 +137,7 @@ func (s *Service) update(ctx context.Context, scope Scope, decide func(old *Paus
 }
 
 // forget removes the row of a ramp that is over.
-func (s *Service) forget(ctx context.Context, scope Scope) error {
+func (s *Service) forget(ctx context.Context, scope statemachine.Scope) error {
 	key := s.key(scope)
 	row, err := s.store.Get(ctx, key)
 	if errors.Is(err, tablestore.ErrNotFound) {
@@ -240,7 +177,7 @@ func encode(p *Pause) tablestore.Properties {
 // decode reads a pause's row.
 func decode(row *tablestore.Row) (Pause, error) {
 	p := row.Properties
-	scope, err := ParseScope(p.Get("pause_id").String())
+	scope, err := statemachine.ParseScope(p.Get("pause_id").String())
 	if err != nil {
 		return Pause{}, fmt.Errorf("row %s: %w", row.Key, err)
 	}

@@ -41,22 +41,22 @@ func setup(t *testing.T, store tablestore.Store) (*pauses.Service, *pauses.Gate)
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	for id, test := range map[string]struct {
-		scope  pauses.Scope
+		scope  statemachine.Scope
 		covers bool
 	}{
-		"all":        {pauses.Scope{}, true},
-		"tenant:a":   {pauses.Scope{TenantID: "a"}, true},
-		"tenant:b:c": {pauses.Scope{TenantID: "b:c"}, false},
-		"protocol:p": {pauses.Scope{ProtocolID: "p"}, true},
+		"all":        {statemachine.Scope{}, true},
+		"tenant:a":   {statemachine.Scope{TenantID: "a"}, true},
+		"tenant:b:c": {statemachine.Scope{TenantID: "b:c"}, false},
+		"protocol:p": {statemachine.Scope{ProtocolID: "p"}, true},
 
-		"tenant:b~2Fc~7E~25":  {pauses.Scope{TenantID: "b/c~%"}, false},
-		"protocol:~C3~A4~3F1": {pauses.Scope{ProtocolID: "ä?1"}, false},
+		"tenant:b~2Fc~7E~25":  {statemachine.Scope{TenantID: "b/c~%"}, false},
+		"protocol:~C3~A4~3F1": {statemachine.Scope{ProtocolID: "ä?1"}, false},
 
-		"protocol:q": {pauses.Scope{ProtocolID: "q"}, false},
-		"lane:3":     {pauses.Scope{Lane: new(3)}, true},
-		"lane:0":     {pauses.Scope{Lane: new(0)}, false},
+		"protocol:q": {statemachine.Scope{ProtocolID: "q"}, false},
+		"lane:3":     {statemachine.Scope{Lane: new(3)}, true},
+		"lane:0":     {statemachine.Scope{Lane: new(0)}, false},
 	} {
-		parsed, err := pauses.ParseScope(id)
+		parsed, err := statemachine.ParseScope(id)
 		if diff := cmp.Diff(test.scope, parsed); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", id, err, diff)
 		}
@@ -65,7 +65,7 @@ func TestScopes(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"", "al", "tenant:", "tenant:~2", "lane:x", "lane:-1", "job:1"} {
-		if _, err := pauses.ParseScope(id); err == nil {
+		if _, err := statemachine.ParseScope(id); err == nil {
 			t.Errorf("%q is a scope", id)
 		}
 	}
@@ -74,7 +74,7 @@ func TestScopes(t *testing.T) {
 func TestPause_HoldsItsScopeAndNothingElse(t *testing.T) {
 	t.Parallel()
 	service, gate := setup(t, memstore.New(memstore.Options{}))
-	pause, err := service.Create(t.Context(), pauses.Scope{TenantID: "a"}, "it burns", "operator")
+	pause, err := service.Create(t.Context(), statemachine.Scope{TenantID: "a"}, "it burns", "operator")
 	if err != nil || pause.State != pauses.Paused || pause.Reason != "it burns" || pause.Actor != "operator" {
 		t.Fatalf("%+v, %v", pause, err)
 	}
@@ -104,7 +104,7 @@ func TestCreate_TheSameScopeIsTheSamePause(t *testing.T) {
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			if _, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator"); err != nil {
+			if _, err := service.Create(t.Context(), statemachine.Scope{}, "why", "operator"); err != nil {
 				t.Error(err)
 			}
 		})
@@ -119,10 +119,10 @@ func TestResume_RampsUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service, gate := setup(t, memstore.New(memstore.Options{}))
-		if _, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator"); err != nil {
+		if _, err := service.Create(t.Context(), statemachine.Scope{}, "why", "operator"); err != nil {
 			t.Fatal(err)
 		}
-		pause, err := service.Resume(t.Context(), pauses.Scope{}, 5*time.Second)
+		pause, err := service.Resume(t.Context(), statemachine.Scope{}, 5*time.Second)
 		if err != nil || pause.State != pauses.Ramping {
 			t.Fatalf("%+v, %v", pause, err)
 		}
@@ -154,13 +154,13 @@ func TestResume_AtOnceAndAgain(t *testing.T) {
 	t.Parallel()
 	service, gate := setup(t, memstore.New(memstore.Options{}))
 	var told *problem.Error
-	if _, err := service.Resume(t.Context(), pauses.Scope{}, 0); !errors.As(err, &told) || told.Code != problem.NotFound {
+	if _, err := service.Resume(t.Context(), statemachine.Scope{}, 0); !errors.As(err, &told) || told.Code != problem.NotFound {
 		t.Errorf("resume of nothing: %v", err)
 	}
-	if _, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator"); err != nil {
+	if _, err := service.Create(t.Context(), statemachine.Scope{}, "why", "operator"); err != nil {
 		t.Fatal(err)
 	}
-	pause, err := service.Resume(t.Context(), pauses.Scope{}, 0)
+	pause, err := service.Resume(t.Context(), statemachine.Scope{}, 0)
 	if err != nil || pause.State != pauses.Resumed {
 		t.Fatalf("%+v, %v", pause, err)
 	}
@@ -168,10 +168,10 @@ func TestResume_AtOnceAndAgain(t *testing.T) {
 	if !gate.Admit(target("a", "p", 3)) || gate.HoldsNew(target("a", "p", 3)) || len(gate.Active()) != 0 {
 		t.Error("the directive is held")
 	}
-	if again, err := service.Resume(t.Context(), pauses.Scope{}, time.Minute); err != nil || again.State != pauses.Resumed {
+	if again, err := service.Resume(t.Context(), statemachine.Scope{}, time.Minute); err != nil || again.State != pauses.Resumed {
 		t.Errorf("resumed again: %+v, %v", again, err)
 	}
-	if again, err := service.Create(t.Context(), pauses.Scope{}, "once more", "operator"); err != nil || again.Reason != "once more" {
+	if again, err := service.Create(t.Context(), statemachine.Scope{}, "once more", "operator"); err != nil || again.Reason != "once more" {
 		t.Errorf("paused again: %+v, %v", again, err)
 	}
 }
@@ -181,12 +181,12 @@ func TestResume_AgainDoesNotLetMoreThrough(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service, gate := setup(t, memstore.New(memstore.Options{}))
-		if _, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator"); err != nil {
+		if _, err := service.Create(t.Context(), statemachine.Scope{}, "why", "operator"); err != nil {
 			t.Fatal(err)
 		}
 		passed := 0
 		for range 2 {
-			pause, err := service.Resume(t.Context(), pauses.Scope{}, time.Minute)
+			pause, err := service.Resume(t.Context(), statemachine.Scope{}, time.Minute)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -209,10 +209,10 @@ func TestGate_ARampThatIsOverIsNotActive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service, gate := setup(t, memstore.New(memstore.Options{}))
-		if _, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator"); err != nil {
+		if _, err := service.Create(t.Context(), statemachine.Scope{}, "why", "operator"); err != nil {
 			t.Fatal(err)
 		}
-		pause, err := service.Resume(t.Context(), pauses.Scope{}, time.Second)
+		pause, err := service.Resume(t.Context(), statemachine.Scope{}, time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -248,7 +248,7 @@ func TestGate_ARefreshDoesNotUndoALaterChange(t *testing.T) {
 	service, gate := setup(t, store)
 	store.after = func() {
 		store.after = nil
-		pause, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator")
+		pause, err := service.Create(t.Context(), statemachine.Scope{}, "why", "operator")
 		if err != nil {
 			t.Error(err)
 		}
@@ -270,7 +270,7 @@ func TestGate_KeepsItsViewWithoutTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
 		service, gate := setup(t, store)
-		if _, err := service.Create(t.Context(), pauses.Scope{}, "why", "operator"); err != nil {
+		if _, err := service.Create(t.Context(), statemachine.Scope{}, "why", "operator"); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -282,7 +282,7 @@ func TestGate_KeepsItsViewWithoutTheStore(t *testing.T) {
 		if gate.Admit(target("a", "p", 3)) {
 			t.Error("the directive passed")
 		}
-		if _, err := service.Resume(t.Context(), pauses.Scope{}, 0); !errors.Is(err, tablestore.ErrUnavailable) {
+		if _, err := service.Resume(t.Context(), statemachine.Scope{}, 0); !errors.Is(err, tablestore.ErrUnavailable) {
 			t.Errorf("resume: %v", err)
 		}
 		if err := gate.Refresh(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) {

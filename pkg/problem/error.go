@@ -22,6 +22,9 @@ type Violation struct {
 	// Code is the kind of fault, from which [Refused] chooses the error's code.
 	// Optional. Defaults to [InvalidEnvelope]. It is not sent.
 	Code Code `json:"-"`
+	// Rest is how many violations this entry stands for because they are not named;
+	// below 0 their number is not known. Optional. It is not sent.
+	Rest int `json:"-"`
 }
 
 // Error is a problem that a use case reports to its caller. It is immutable
@@ -78,8 +81,15 @@ func (e *Error) Summary() string {
 	}
 	first := e.Errors[0]
 	text := strings.TrimSpace(first.Pointer+" "+first.Message) + "."
-	if all := len(e.Errors); all > 1 {
-		text += fmt.Sprintf(" There are %d violations in all.", all)
+	all, least := 0, ""
+	for i := range e.Errors {
+		if e.Errors[i].Rest < 0 {
+			least = "at least "
+		}
+		all += max(e.Errors[i].Rest, 1)
+	}
+	if all > 1 {
+		text += fmt.Sprintf(" There are %s%d violations in all.", least, all)
 	}
 	return text
 }

@@ -44,6 +44,7 @@ func TestCodesHaveTheStatusOfTheContract(t *testing.T) {
 		"internal":                   http.StatusInternalServerError,
 		"store_unavailable":          http.StatusServiceUnavailable,
 		"issuer_unavailable":         http.StatusServiceUnavailable,
+		"bus_unavailable":            http.StatusServiceUnavailable,
 		"shutting_down":              http.StatusServiceUnavailable,
 	}
 	got := map[problem.Code]int{}
@@ -135,6 +136,8 @@ func TestSummaryIsTheDetailElseTheViolations(t *testing.T) {
 		{"detail", problem.Error{Detail: "No.", Errors: []problem.Violation{one}}, "No."},
 		{"one violation", problem.Error{Errors: []problem.Violation{one}}, "/tenant_id is required."},
 		{"one without a pointer", problem.Error{Errors: []problem.Violation{whole}}, "query parameter wait is not a duration."},
+		{"violations that are not named", problem.Error{Errors: []problem.Violation{one, {Message: "has 7 more violations", Rest: 7}}}, "/tenant_id is required. There are 8 violations in all."},
+		{"violations that are not counted", problem.Error{Errors: []problem.Violation{one, {Message: "has more", Rest: -1}}}, "/tenant_id is required. There are at least 2 violations in all."},
 		{"two violations", problem.Error{Errors: []problem.Violation{one, other}}, "/tenant_id is required. There are 2 violations in all."},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -12,8 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/lucius-project/lucius/pkg/reload"
-	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/configfile"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -21,12 +21,12 @@ import (
 type checker struct {
 	file   string
 	root   ast.Node
-	faults []*reload.FileError
+	faults []*configfile.Error
 }
 
 // fail records a fault of the value at the path.
 func (c *checker) fail(at path, format string, args ...any) {
-	c.faults = append(c.faults, &reload.FileError{
+	c.faults = append(c.faults, &configfile.Error{
 		File: c.file, Line: at.line(c.root), Message: at.String() + " " + fmt.Sprintf(format, args...),
 	})
 }
@@ -87,7 +87,7 @@ func (c *checker) policy(at path, d policyDefinition) statemachine.Policy {
 	return statemachine.Policy{
 		AckTimeout:  c.duration(at.to("ack_timeout"), d.AckTimeout),
 		Lease:       c.duration(at.to("lease"), d.Lease),
-		Timeout:     c.duration(at.to("timeout"), d.Timeout),
+		Timeout:     c.timeout(at.to("timeout"), d.Timeout),
 		Dispatch:    c.delays(retry.to("dispatch"), d.Retry.Dispatch),
 		Ack:         c.delays(retry.to("ack"), d.Retry.Ack),
 		Execution:   c.delays(retry.to("execution"), d.Retry.Execution),
@@ -101,9 +101,10 @@ const (
 	maxRequestType    = 128 // bytes, as in a command
 	maxSchemaVersions = 64
 	maxSchemaVersion  = 32 // bytes, as in a command
-	maxRetries        = 16
 	maxAttempts       = 1000
-	maxDuration       = 366 * 24 * time.Hour
+
+	MaxRetries  = 16                   // Delays in one list.
+	MaxDuration = 366 * 24 * time.Hour // Of a deadline or a delay.
 )
 
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
@@ -145,6 +146,8 @@ func (c *checker) names(at path, list []scalar, count, size int) []string {
 			c.fail(at.item(i), "is %d bytes long; at most %d are allowed", len(text), size)
 		case strings.ContainsFunc(text, unicode.IsControl):
 			c.fail(at.item(i), "must not contain control characters")
+		case strings.TrimSpace(text) != text:
+			c.fail(at.item(i), "must not begin or end with a blank")
 		case slices.Contains(names, text):
 			c.fail(at.item(i), "is %q, which the list holds already", text)
 		}
@@ -167,12 +170,12 @@ func (c *checker) input(at path, s scalar) statemachine.InputSource {
 }
 
 // mode checks a mode.
-func (c *checker) mode(at path, s scalar) routing.Mode {
+func (c *checker) mode(at path, s scalar) statemachine.Mode {
 	at = at.to("mode")
 	text, ok := c.text(at, s)
-	mode := routing.Mode(text)
+	mode := statemachine.Mode(text)
 	if ok && !mode.Valid() {
-		c.fail(at, "is %q and must be %s or %s", text, routing.Default, routing.Burst)
+		c.fail(at, "is %q and must be %s or %s", text, statemachine.ModeDefault, statemachine.ModeBurst)
 	}
 	return mode
 }
@@ -186,22 +189,48 @@ func (c *checker) pointer(at path, s scalar) string {
 	return text
 }
 
+// ParseDuration reads a duration from 1ms to most. Its error continues "x is … and".
+func ParseDuration(text string, most time.Duration) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	switch {
+	case err != nil:
+		return 0, errors.New("must be a duration such as 30s, 15m or 1h30m")
+	case d < time.Millisecond:
+		return 0, errors.New("must be at least 1ms")
+	case d > most:
+		return 0, fmt.Errorf("must be at most %s", most)
+	}
+	return d, nil
+}
+
+// IsOff reports whether the text, off or a duration of 0, switches a deadline off.
+func IsOff(text string) bool {
+	d, err := time.ParseDuration(text)
+	return text == "off" || err == nil && d == 0
+}
+
 // duration checks a duration; 0 stands for not set.
 func (c *checker) duration(at path, s scalar) time.Duration {
 	text, ok := c.text(at, s)
 	if !ok {
 		return 0
 	}
-	d, err := time.ParseDuration(text)
-	switch {
-	case err != nil:
-		c.fail(at, "is %q and must be a duration such as 30s, 15m or 1h30m", text)
-	case d <= 0:
-		c.fail(at, "is %s and must be longer than 0", text)
-	case d > maxDuration:
-		c.fail(at, "is %s and must be at most %s", text, maxDuration)
+	d, err := ParseDuration(text, MaxDuration)
+	if err != nil {
+		c.fail(at, "is %q and %v", text, err)
 	}
 	return d
+}
+
+// off is a timeout that is switched off, so that none further out applies.
+const off time.Duration = -1
+
+// timeout checks a timeout, which may be off; 0 stands for not set.
+func (c *checker) timeout(at path, s scalar) time.Duration {
+	if s.set && !s.compound && IsOff(s.text) {
+		return off
+	}
+	return c.duration(at, s)
 }
 
 // delays checks the delays before the retries of one cause; nil stands for not
@@ -210,8 +239,8 @@ func (c *checker) delays(at path, list []scalar) []time.Duration {
 	if list == nil {
 		return nil
 	}
-	if len(list) > maxRetries {
-		c.fail(at, "holds %d delays; at most %d are allowed", len(list), maxRetries)
+	if len(list) > MaxRetries {
+		c.fail(at, "holds %d delays; at most %d are allowed", len(list), MaxRetries)
 		return nil
 	}
 	delays := make([]time.Duration, 0, len(list))

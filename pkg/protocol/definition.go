@@ -1,17 +1,14 @@
 package protocol
 
 import (
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 
-	"github.com/lucius-project/lucius/pkg/reload"
+	"github.com/lucius-project/lucius/pkg/configfile"
 )
 
 // definition is a protocol file as it is written.
@@ -80,50 +77,13 @@ func (s *scalar) UnmarshalYAML(node ast.Node) error {
 }
 
 // decode reads the one document of a file, which keeps its lines in the node.
-func decode(text []byte) (d *definition, root ast.Node, fault *reload.FileError) {
-	defer func() {
-		// The library panics on some malformed texts, such as a tag without a value.
-		// A reload must survive that.
-		if recover() != nil {
-			d, root, fault = nil, nil, &reload.FileError{Message: "is not valid YAML"}
-		}
-	}()
-	if !utf8.Valid(text) {
-		return nil, nil, &reload.FileError{Message: "is not UTF-8"}
-	}
-	file, err := parser.ParseBytes(text, 0)
-	if err != nil {
-		return nil, nil, yamlError(err)
-	}
-	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
-		return nil, nil, &reload.FileError{Message: "is empty; it must define a protocol"}
-	}
-	if len(file.Docs) > 1 {
-		return nil, nil, &reload.FileError{Message: "has more than one document; a file defines one protocol"}
-	}
-	d, root = new(definition), file.Docs[0].Body
-	if err := yaml.NodeToValue(root, d, yaml.Strict()); err != nil {
-		return nil, nil, yamlError(err)
-	}
-	return d, root, nil
-}
-
-// yamlError keeps the line and the first line of the message.
-func yamlError(err error) *reload.FileError {
-	located, ok := errors.AsType[yaml.Error](err)
-	if !ok {
-		return &reload.FileError{Message: firstLine(err.Error())}
-	}
-	fault := &reload.FileError{Message: firstLine(located.GetMessage())}
-	if token := located.GetToken(); token != nil && token.Position != nil {
-		fault.Line = token.Position.Line
-	}
-	return fault
-}
-
-func firstLine(text string) string {
-	line, _, _ := strings.Cut(text, "\n")
-	return line
+func decode(text []byte) (d *definition, root ast.Node, fault *configfile.Error) {
+	d = new(definition)
+	fault = configfile.ParseYAML(text, func(node ast.Node) error {
+		root = node
+		return yaml.NodeToValue(node, d, yaml.Strict())
+	})
+	return d, root, fault
 }
 
 // path is the keys and indexes from the top of a file to one of its values.

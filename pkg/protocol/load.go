@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,7 +14,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/lucius-project/lucius/pkg/reload"
+	"github.com/lucius-project/lucius/pkg/configfile"
 )
 
 // maxFileSize is the size of the largest protocol file, in bytes.
@@ -29,7 +28,7 @@ var ErrNoProtocols = errors.New("no protocol file (*.yaml, *.yml or *.json)")
 //
 // It returns an error that wraps [fs.ErrNotExist] if there is no such folder,
 // [ErrNoProtocols] if the folder holds no file, and otherwise one that joins every
-// [reload.FileError]: a folder is loaded whole or not at all.
+// [configfile.Error]: a folder is loaded whole or not at all.
 func Load(dir string) (*Registry, error) {
 	files := read(os.DirFS(dir), dir)
 	return files.registry()
@@ -74,8 +73,8 @@ func readPath(name string) snapshot {
 	if info.IsDir() {
 		return read(os.DirFS(name), name)
 	}
-	text, err := readLimited(os.DirFS(filepath.Dir(name)), filepath.Base(name))
-	return snapshot{files: []fileText{{path: name, text: text, err: err}}}
+	content := configfile.Read(os.DirFS(filepath.Dir(name)), filepath.Base(name), maxFileSize)
+	return snapshot{files: []fileText{{content, name}}}
 }
 
 // read reads the protocol files of a folder, ordered by name.
@@ -86,8 +85,7 @@ func read(fsys fs.FS, dir string) (s snapshot) {
 		switch filepath.Ext(name) {
 		case ".yaml", ".yml", ".json":
 			if !entry.IsDir() && !strings.HasPrefix(name, ".") {
-				text, err := readLimited(fsys, name)
-				s.files = append(s.files, fileText{path: filepath.Join(dir, name), text: text, err: err})
+				s.files = append(s.files, fileText{configfile.Read(fsys, name, maxFileSize), filepath.Join(dir, name)})
 			}
 		}
 	}
@@ -108,23 +106,6 @@ func unreadable(name string, err error) snapshot {
 	return snapshot{faults: []error{fmt.Errorf("load protocols from %s: %w", name, err)}}
 }
 
-// readLimited reads a file of limited size.
-func readLimited(fsys fs.FS, name string) ([]byte, error) {
-	file, err := fsys.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }() // it was only read
-	text, err := io.ReadAll(io.LimitReader(file, maxFileSize+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > maxFileSize {
-		return nil, fmt.Errorf("is larger than %d bytes", maxFileSize)
-	}
-	return text, nil
-}
-
 // snapshot is the content of a set of files. The watcher compares and loads the same
 // bytes.
 type snapshot struct {
@@ -133,11 +114,11 @@ type snapshot struct {
 	faults []error
 }
 
-// fileText is the text of one file, or the error of reading it.
+// fileText is one file.
 type fileText struct {
+	configfile.Content
+
 	path string
-	text []byte
-	err  error
 }
 
 // digest returns the SHA-256, in hexadecimal, of the names and contents of the files,
@@ -146,18 +127,12 @@ type fileText struct {
 func (s *snapshot) digest() string {
 	hash := sha256.New()
 	for _, file := range s.files {
-		fmt.Fprintf(hash, "%q %s %q\n", filepath.Base(file.path), digest(file.text), fmt.Sprint(file.err))
+		fmt.Fprintf(hash, "%q %s\n", filepath.Base(file.path), configfile.Digest(file.Content))
 	}
 	for _, fault := range s.faults {
 		fmt.Fprintf(hash, "%q\n", fault.Error())
 	}
 	return hex.EncodeToString(hash.Sum(nil))
-}
-
-// digest returns the SHA-256 of a text, in hexadecimal.
-func digest(text []byte) string {
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:])
 }
 
 // registry turns the files into a registry, or returns all their faults: first those of
@@ -169,16 +144,14 @@ func (s *snapshot) registry() (*Registry, error) {
 	var clashes []error
 	for _, file := range s.files {
 		p, root, found := file.parse()
-		for _, fault := range found {
-			faults = append(faults, fault)
-		}
+		faults = append(faults, configfile.ByLine(found)...)
 		if p == nil {
 			continue
 		}
 		registry.protocols = append(registry.protocols, p)
 		claim := func(claims map[string]*Protocol, name, what string, at path) {
 			if other, taken := claims[name]; taken && other != p && name != "" {
-				clashes = append(clashes, &reload.FileError{
+				clashes = append(clashes, &configfile.Error{
 					File: p.File, Line: at.line(root),
 					Message: fmt.Sprintf("the %s %q is already claimed by %s", what, name, other.File),
 				})
@@ -197,18 +170,17 @@ func (s *snapshot) registry() (*Registry, error) {
 }
 
 // parse checks one file. The protocol is nil if the file cannot be read as one.
-func (f *fileText) parse() (p *Protocol, root ast.Node, faults []*reload.FileError) {
-	if f.err != nil {
-		return nil, nil, []*reload.FileError{{File: f.path, Message: f.err.Error()}}
+func (f *fileText) parse() (p *Protocol, root ast.Node, faults []*configfile.Error) {
+	if f.Err != nil {
+		return nil, nil, []*configfile.Error{{File: f.path, Message: f.Err.Error()}}
 	}
-	d, root, fault := decode(f.text)
+	d, root, fault := decode(f.Text)
 	if fault != nil {
 		fault.File = f.path
-		return nil, nil, []*reload.FileError{fault}
+		return nil, nil, []*configfile.Error{fault}
 	}
 	c := checker{file: f.path, root: root}
 	p = c.protocol(d)
-	p.Digest = digest(f.text)
-	slices.SortStableFunc(c.faults, func(a, b *reload.FileError) int { return cmp.Compare(a.Line, b.Line) })
+	p.Digest = fmt.Sprintf("%x", sha256.Sum256(f.Text))
 	return p, root, c.faults
 }

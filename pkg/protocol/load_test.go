@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/configfile"
 	"github.com/lucius-project/lucius/pkg/protocol"
-	"github.com/lucius-project/lucius/pkg/reload"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -203,12 +203,16 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		t.Errorf("folder: %v, want %v", err, fault)
 	}
 	_, err := protocol.LoadFS(brokenFS{MapFS: folder("p.yaml", small("", "")), open: fault})
-	if file, ok := errors.AsType[*reload.FileError](err); !ok || file.File != "p.yaml" || !strings.Contains(file.Message, fault.Error()) {
-		t.Errorf("file: %v, want a FileError of p.yaml with %v", err, fault)
+	if file, ok := errors.AsType[*configfile.Error](err); !ok || file.File != "p.yaml" || !strings.Contains(file.Message, fault.Error()) {
+		t.Errorf("file: %v, want an Error of p.yaml with %v", err, fault)
 	}
 	_, err = protocol.LoadFS(folder("p.yaml", small("# "+strings.Repeat("x", 1<<20), "")))
 	if err == nil || err.Error() != "p.yaml: is larger than 1048576 bytes" {
 		t.Errorf("a large file: %v", err)
+	}
+	pipe := fstest.MapFS{"p.yaml": {Data: []byte(small("", "")), Mode: fs.ModeNamedPipe}}
+	if _, err = protocol.LoadFS(pipe); err == nil || err.Error() != "p.yaml: is not a regular file (p---------): a file or a link to one is expected" {
+		t.Errorf("a named pipe: %v", err)
 	}
 	dir := t.TempDir()
 	if err := os.Symlink(dir, filepath.Join(dir, "loop.yaml")); err != nil {
@@ -285,6 +289,34 @@ func TestPolicyTakesTheGlobalValueWhereTheStepSetsNone(t *testing.T) {
 	want.Lease, want.Timeout, want.Ack, want.MaxAttempts = time.Minute, 2*time.Hour, []time.Duration{}, 3
 	if diff := cmp.Diff(want, some.Steps[0].Policy(global)); diff != "" {
 		t.Errorf("some set (-want +got):\n%s", diff)
+	}
+}
+
+func TestAStepSwitchesItsTimeoutOff(t *testing.T) {
+	t.Parallel()
+	global := statemachine.Policy{Timeout: time.Hour}
+	for text, want := range map[string]time.Duration{"": time.Hour, "    timeout: off": 0, "    timeout: 0s": 0, "    timeout: 2h": 2 * time.Hour} {
+		for _, file := range []string{"", "timeout: 1h"} {
+			if got := load(t, small(file, text)).Steps[0].Policy(global).Timeout; got != want {
+				t.Errorf("file %q, step %q: the timeout is %s, want %s", file, text, got, want)
+			}
+		}
+	}
+	if got := load(t, small("timeout: off", "")).Steps[0].Policy(global).Timeout; got != 0 {
+		t.Errorf("file with timeout off: %s", got)
+	}
+}
+
+// A payload that contains values of its own kind is finite, so its schema may refer to
+// itself from within.
+func TestASchemaMayReferToItselfForAnotherValue(t *testing.T) {
+	t.Parallel()
+	p := load(t, small("", "    payload_schema: {allOf: [{$ref: '#/$defs/tree'}], anyOf: [{$ref: '#/$defs/tree'}], "+
+		"$defs: {tree: {type: object, additionalProperties: {$ref: '#/$defs/tree'}, items: {$ref: '#'}}}}"))
+	for payload, want := range map[string]int{`{"a": {"b": {}}}`: 0, `{"a": {"b": 1}}`: 2} {
+		if got := p.ValidatePayload(parse(t, payload)); len(got) != want {
+			t.Errorf("%s has the violations %v, want %d", payload, got, want)
+		}
 	}
 }
 

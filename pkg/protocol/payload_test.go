@@ -161,7 +161,7 @@ func TestViolationsAreBounded(t *testing.T) {
 			if len(got) < 2 || len(got) > protocol.MaxViolations+1 || size > 200<<10 {
 				t.Errorf("%d violations of %d bytes", len(got), size)
 			}
-			if last := got[len(got)-1]; last.Pointer != "/payload" || last.Message != "has more violations than these" {
+			if last := got[len(got)-1]; last.Pointer != "/payload" || last.Message != "has more violations than these" || last.Rest != -1 {
 				t.Errorf("the last is %.200v", last)
 			}
 		})

@@ -6,7 +6,7 @@
 //	        ▼
 //	     Registry ──Lookup(request_type)──► Protocol ──► Steps
 //	        ▲                                   │          ├ Policy(global)
-//	        │ Replace ◄── Watcher               │          └ payload pointer
+//	        │ Replace ◄── Folder                │          └ payload pointer
 //	     Holder ◄── Current ── use cases        ├ CheckSchemaVersion
 //	                                            └ ValidatePayload
 //
@@ -16,10 +16,9 @@
 // compile, each is an error that names file, line and fault. A loaded registry needs
 // no further checks.
 //
-// A [Watcher] loads the folder again when files change and hands the registry to the
-// [Holder]; if loading fails, the old one stays in use. Jobs
-// keep the steps that they were accepted with. docs/protocols.md has the rules
-// as users see them.
+// A [Folder] is loaded again when its files change, and hands the registry to the
+// [Holder]; if loading fails, the old one stays in use. Jobs keep the steps that they
+// were accepted with. docs/protocols.md has the rules as users see them.
 //
 // Registry, Protocol and Step are immutable and safe for concurrent use.
 //
@@ -36,7 +35,6 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/lucius-project/lucius/pkg/problem"
-	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -73,10 +71,11 @@ type Step struct {
 	// command's payload; "" is all of it.
 	PayloadPointer string
 	// Mode is the mode of the step, or empty if the protocol sets none.
-	Mode routing.Mode
+	Mode statemachine.Mode
 	// Overrides are the timeouts and budgets that the file sets for the step or
 	// for the whole protocol. A field that is 0, or a list that is nil, is not
-	// set; a list that is empty allows no retry of its cause.
+	// set; a list that is empty allows no retry of its cause. A Timeout below 0 is
+	// off.
 	Overrides statemachine.Policy
 	// schema is the compiled payload_schema, or nil if there is none.
 	schema *jsonschema.Schema
@@ -85,7 +84,9 @@ type Step struct {
 // Policy returns the step's timeouts and budgets: its own, or the global ones that it
 // does not override.
 func (s *Step) Policy(global statemachine.Policy) statemachine.Policy {
-	return overlay(s.Overrides, global)
+	policy := overlay(s.Overrides, global)
+	policy.Timeout = max(policy.Timeout, 0)
+	return policy
 }
 
 // overlay returns base with the settings of over replaced.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/configfile"
 	"github.com/lucius-project/lucius/pkg/protocol"
-	"github.com/lucius-project/lucius/pkg/reload"
 )
 
 // faults lists what the joined error of Load is made of, a line for each.
@@ -21,8 +21,8 @@ func faults(t *testing.T, err error) []string {
 	}
 	var lines []string
 	for _, fault := range joined.Unwrap() {
-		if _, ok := errors.AsType[*reload.FileError](fault); !ok {
-			t.Errorf("%v is a %T, want a FileError", fault, fault)
+		if _, ok := errors.AsType[*configfile.Error](fault); !ok {
+			t.Errorf("%v is a %T, want an Error", fault, fault)
 		}
 		lines = append(lines, fault.Error())
 	}
@@ -35,15 +35,15 @@ func TestFilesThatAreRefused(t *testing.T) {
 	long := strings.Repeat("x", 129)
 	seventeen := "[" + strings.Repeat("1s, ", 16) + "1s]"
 	for _, test := range []struct{ name, text, want string }{
-		{"empty", "", "p.yaml: is empty; it must define a protocol"},
-		{"comments only", "# later\n", "p.yaml: is empty; it must define a protocol"},
+		{"empty", "", "p.yaml: is empty"},
+		{"comments only", "# later\n", "p.yaml: is empty"},
 		{"not UTF-8", "protocol_id: \xff\n", "p.yaml: is not UTF-8"},
-		{"two documents", small("", "") + "---\n" + small("", ""), "p.yaml: has more than one document; a file defines one protocol"},
+		{"two documents", small("", "") + "---\n" + small("", ""), "p.yaml: has more than one document; a file holds one"},
 		{"a list", "- protocol_id: p\n", "p.yaml:1: sequence was used where mapping is expected"},
-		{"a tab as indentation", "protocol_id: p\nsteps:\n\t- step_id: a\n", "p.yaml:3: found character '\t' that cannot start any token"},
-		{"half a text", "protocol_id: 'p\n", "p.yaml:1: could not find end character of single-quoted text"},
-		{"JSON cut off", `{"protocol_id": "p"`, "p.yaml:1: could not find flow mapping end token '}'"},
-		{"a key twice", small("version: 1\nversion: 2", ""), `p.yaml:4: mapping key "version" already defined at [3:1]`},
+		{"a tab as indentation", "protocol_id: p\nsteps:\n\t- step_id: a\n", "p.yaml:3: is not valid YAML: found character '\t' that cannot start any token"},
+		{"half a text", "protocol_id: 'p\n", "p.yaml:1: is not valid YAML: could not find end character of single-quoted text"},
+		{"JSON cut off", `{"protocol_id": "p"`, "p.yaml:1: is not valid YAML: could not find flow mapping end token '}'"},
+		{"a key twice", small("version: 1\nversion: 2", ""), `p.yaml:4: is not valid YAML: mapping key "version" already defined at [3:1]`},
 		{"an unknown key", small("request_type: r", ""), `p.yaml:3: unknown field "request_type"`},
 		{"an unknown key in a step", small("", "    leese: 1m"), `p.yaml:8: unknown field "leese"`},
 		{"an unknown key in retry", small("retry:\n  acks: [1s]", ""), `p.yaml:4: unknown field "acks"`},
@@ -52,7 +52,7 @@ func TestFilesThatAreRefused(t *testing.T) {
 		{"request_types is a text", strings.Replace(small("", ""), "[r]", "r", 1), "p.yaml:2: string was used where sequence is expected"},
 
 		{"a tag without a value", "protocol_id: p\nrequest_types: !x\n0\n  -0", "p.yaml: is not valid YAML"},
-		{"a YAML version", "%YAML 1.2\n---\nprotocol_id: p\n", "p.yaml: has more than one document; a file defines one protocol"},
+		{"a YAML version", "%YAML 1.2\n---\nprotocol_id: p\n", "p.yaml: has more than one document; a file holds one"},
 		{"an alias without its anchor", small("version: *v", ""), `p.yaml:3: could not find alias "v"`},
 		{"nested without end", "protocol_id: p\nsteps: " + strings.Repeat("[", 10_001) + strings.Repeat("]", 10_001), "p.yaml: exceeded max depth"},
 
@@ -64,6 +64,7 @@ func TestFilesThatAreRefused(t *testing.T) {
 		{"no request types", strings.Replace(small("", ""), "[r]", "[]", 1), "p.yaml:2: request_types must name at least one request type"},
 		{"a request type twice", strings.Replace(small("", ""), "[r]", "[r, r]", 1), `p.yaml:2: request_types[1] is "r", which the list holds already`},
 		{"a blank request type", strings.Replace(small("", ""), "[r]", "[' ']", 1), "p.yaml:2: request_types[0] must not be empty or blank"},
+		{"a request type that begins with a blank", strings.Replace(small("", ""), "[r]", "[' r']", 1), "p.yaml:2: request_types[0] must not begin or end with a blank"},
 		{"a null request type", strings.Replace(small("", ""), "[r]", "[~]", 1), "p.yaml:2: request_types[0] must not be empty or blank"},
 		{"a request type that is a mapping", strings.Replace(small("", ""), "[r]", "[{r: s}]", 1), "p.yaml:2: request_types[0] must be a single value"},
 		{"a request type with a line break", strings.Replace(small("", ""), "[r]", `["a\nb"]`, 1), "p.yaml:2: request_types[0] must not contain control characters"},
@@ -84,9 +85,11 @@ func TestFilesThatAreRefused(t *testing.T) {
 
 		{"a duration without a unit", small("", "    lease: 30"), `p.yaml:8: steps[0].lease is "30" and must be a duration such as 30s, 15m or 1h30m`},
 		{"a duration that is none", small("ack_timeout: soon", ""), `p.yaml:3: ack_timeout is "soon" and must be a duration such as 30s, 15m or 1h30m`},
-		{"a duration of 0", small("", "    timeout: 0s"), "p.yaml:8: steps[0].timeout is 0s and must be longer than 0"},
-		{"a negative duration", small("", "    timeout: -1s"), "p.yaml:8: steps[0].timeout is -1s and must be longer than 0"},
-		{"a duration of years", small("lease: 9000h", ""), "p.yaml:3: lease is 9000h and must be at most 8784h0m0s"},
+		{"a duration of 0", small("", "    lease: 0s"), `p.yaml:8: steps[0].lease is "0s" and must be at least 1ms`},
+		{"a lease that is off", small("", "    lease: off"), `p.yaml:8: steps[0].lease is "off" and must be a duration such as 30s, 15m or 1h30m`},
+		{"a duration below a millisecond", small("", "    lease: 999us"), `p.yaml:8: steps[0].lease is "999us" and must be at least 1ms`},
+		{"a negative duration", small("", "    timeout: -1s"), `p.yaml:8: steps[0].timeout is "-1s" and must be at least 1ms`},
+		{"a duration of years", small("lease: 9000h", ""), `p.yaml:3: lease is "9000h" and must be at most 8784h0m0s`},
 		{"a delay that is none", small("", "    retry:\n      dispatch:\n        - 1s\n        - 2"), `p.yaml:11: steps[0].retry.dispatch[1] is "2" and must be a duration such as 30s, 15m or 1h30m`},
 		{"a delay of null", small("retry: {ack: [1s, ~]}", ""), "p.yaml:3: retry.ack[1] must be a duration"},
 		{"a delay that is a list", small("retry: {ack: [[1s]]}", ""), "p.yaml:3: retry.ack[0] must be a single value"},
@@ -106,6 +109,10 @@ func TestFilesThatAreRefused(t *testing.T) {
 		{"a schema in a file", small("", "    payload_schema: {$ref: 'file:///etc/passwd'}"), "p.yaml:8: steps[0].payload_schema refers to file:///etc/passwd: only references within the schema itself are allowed"},
 		{"a schema beside it", small("", "    payload_schema: {$ref: other.json}"), "p.yaml:8: steps[0].payload_schema refers to schema:///other.json: only references within the schema itself are allowed"},
 		{"a schema of an unknown draft", small("", "    payload_schema: {$schema: 'https://example.com/draft'}"), "p.yaml:8: steps[0].payload_schema refers to https://example.com/draft: only references within the schema itself are allowed"},
+		{"a schema that is itself", small("", "    payload_schema: {$ref: '#'}"), `p.yaml:8: steps[0].payload_schema refers from "#" to itself for the same value, so that no payload can be checked`},
+		{"two definitions that are each other", small("", "    payload_schema: {properties: {a: {$ref: '#/$defs/x'}}, $defs: {x: {allOf: [{$ref: '#/$defs/y'}]}, y: {anyOf: [{type: string}, {$ref: '#/$defs/x'}]}}}"), `p.yaml:8: steps[0].payload_schema refers from "#/$defs/x" to itself for the same value, so that no payload can be checked`},
+		{"a schema that depends on itself", small("", "    payload_schema: {dependentSchemas: {a: {$dynamicRef: '#'}}}"), `p.yaml:8: steps[0].payload_schema refers from "#" to itself for the same value, so that no payload can be checked`},
+		{"a schema of draft 7 that depends on itself", small("", "    payload_schema: {$schema: 'http://json-schema.org/draft-07/schema#', dependencies: {a: {not: {$ref: '#'}}}}"), `p.yaml:8: steps[0].payload_schema refers from "#" to itself for the same value, so that no payload can be checked`},
 		{"a schema that refers to nothing", small("", "    payload_schema: {$ref: '#/$defs/x'}"), `p.yaml:8: steps[0].payload_schema does not compile: json-pointer in "schema:///payload_schema#/$defs/x" not found`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -127,7 +134,7 @@ func TestOneFileThatIsWrongInManyPlaces(t *testing.T) {
 	want := []string{
 		`p.yaml:3: lease is "1" and must be a duration such as 30s, 15m or 1h30m`,
 		`p.yaml:8: steps[0].input is "x" and must be job or previous`,
-		`p.yaml:9: steps[0].retry.ack[0] is 0s and must be longer than 0`,
+		`p.yaml:9: steps[0].retry.ack[0] is "0s" and must be at least 1ms`,
 		`p.yaml:10: steps[1].step_id is required`,
 		`p.yaml:10: steps[1].step_type is required`,
 		`p.yaml:10: steps[1].service is required`,

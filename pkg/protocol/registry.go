@@ -1,8 +1,6 @@
 package protocol
 
 import (
-	"errors"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -10,8 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/lucius-project/lucius/pkg/reload"
 )
 
 // Registry is one consistent set of protocols.
@@ -136,38 +132,26 @@ func (h *Holder) List() []Description {
 	return list
 }
 
-// WatcherConfig configures the watcher of a folder.
-type WatcherConfig struct {
-	// Dir is the folder of the protocol files. Required.
-	Dir string
-	// Holder holds the registry in use, which came from that folder. Required.
+// Folder is a folder of protocol files, whose registry the holder puts into use. A watcher
+// reloads it: all files as one set, or none.
+type Folder struct {
+	Dir    string
 	Holder *Holder
-	// Logger logs each reload, and each failure once. Optional.
-	Logger *slog.Logger
-	// Observe is called for each attempt to reload. Optional.
-	Observe func(reload.Outcome)
 }
 
-// NewWatcher returns a watcher that loads changed protocol files: all as one set, or
-// none. The errors of its looks are those of [Load]. The error names the missing
-// field.
-func NewWatcher(cfg WatcherConfig) (*reload.Watcher, error) {
-	if cfg.Dir == "" || cfg.Holder == nil {
-		return nil, errors.New("protocol: Dir and Holder are required")
+// InUse returns the digest of the registry in use.
+func (f Folder) InUse() string { return f.Holder.Current().Digest() }
+
+// Look reads the folder. It returns a digest of the files, and a function that puts
+// exactly these into use, or returns the error of [Load] and changes nothing.
+func (f Folder) Look() (string, func() ([]any, error)) {
+	files := read(os.DirFS(f.Dir), f.Dir)
+	return files.digest(), func() ([]any, error) {
+		registry, err := files.registry()
+		if err != nil {
+			return nil, err
+		}
+		changed, removed := registry.since(f.Holder.Replace(registry))
+		return []any{"dir", f.Dir, "changed", changed, "removed", removed}, nil
 	}
-	return reload.New(reload.Config{
-		Name: "protocol files", InUse: func() string { return cfg.Holder.Current().Digest() },
-		Logger: cfg.Logger, Observe: cfg.Observe,
-		Look: func() (string, reload.Load) {
-			files := read(os.DirFS(cfg.Dir), cfg.Dir) // The same bytes are compared and loaded.
-			return files.digest(), func() ([]any, error) {
-				registry, err := files.registry()
-				if err != nil {
-					return nil, err
-				}
-				changed, removed := registry.since(cfg.Holder.Replace(registry))
-				return []any{"dir", cfg.Dir, "changed", changed, "removed", removed}, nil
-			}
-		},
-	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"math/big"
 	"slices"
 	"strings"
@@ -59,6 +60,10 @@ func (c *checker) schema(at path, document any) *jsonschema.Schema {
 		schema, err = compiler.Compile(url)
 	}
 	if err == nil {
+		if cycle := findCycle(schema); cycle != nil {
+			_, place, _ := strings.Cut(cycle.Location, "#")
+			c.fail(at, "refers from %q to itself for the same value, so that no payload can be checked", "#"+place)
+		}
 		return schema
 	}
 	if load, ok := errors.AsType[*jsonschema.LoadURLError](err); ok {
@@ -67,13 +72,76 @@ func (c *checker) schema(at path, document any) *jsonschema.Schema {
 	}
 	var validation *jsonschema.ValidationError
 	if invalid, ok := errors.AsType[*jsonschema.SchemaValidationError](err); !ok || !errors.As(invalid.Err, &validation) {
-		c.fail(at, "does not compile: %s", firstLine(err.Error()))
+		message, _, _ := strings.Cut(err.Error(), "\n")
+		c.fail(at, "does not compile: %s", message)
 		return nil
 	}
 	for finding := range explain(validation) {
 		c.fail(at.to(finding.location...), "%s", finding.message)
 	}
 	return nil
+}
+
+// findCycle returns a schema that applies to a value only if it applies to that value, by
+// way of references and of schemas for the same value, or nil if there is none. The
+// validator refuses every value that meets one.
+func findCycle(root *jsonschema.Schema) *jsonschema.Schema {
+	checked := map[*jsonschema.Schema]bool{} // false while the schemas below are followed
+	parts := []*jsonschema.Schema{root}      // for other values, still to be checked
+	var follow func(s *jsonschema.Schema) *jsonschema.Schema
+	follow = func(s *jsonschema.Schema) *jsonschema.Schema {
+		if done, seen := checked[s]; seen && !done {
+			return s
+		} else if done {
+			return nil
+		}
+		checked[s] = false
+		dynamic := &jsonschema.DynamicRef{}
+		if s.DynamicRef != nil {
+			dynamic = s.DynamicRef
+		}
+		for _, next := range schemasIn(s.Ref, s.RecursiveRef, dynamic.Ref, s.Not, s.AllOf, s.AnyOf, s.OneOf, s.If, s.Then, s.Else,
+			s.DependentSchemas, s.Dependencies) {
+			if cycle := follow(next); cycle != nil {
+				return cycle
+			}
+		}
+		checked[s] = true
+		parts = append(parts, schemasIn(s.PropertyNames, s.Properties, s.PatternProperties, s.AdditionalProperties,
+			s.UnevaluatedProperties, s.Contains, s.Items, s.Items2020, s.PrefixItems, s.AdditionalItems, s.UnevaluatedItems,
+			s.ContentSchema)...)
+		return nil
+	}
+	for i := 0; i < len(parts); i++ {
+		if cycle := follow(parts[i]); cycle != nil {
+			return cycle
+		}
+	}
+	return nil
+}
+
+// schemasIn returns the schemas in the values of keywords, ordered by location.
+func schemasIn(values ...any) (found []*jsonschema.Schema) {
+	for _, value := range values {
+		switch v := value.(type) {
+		case *jsonschema.Schema:
+			if v != nil {
+				found = append(found, v)
+			}
+		case []*jsonschema.Schema:
+			found = append(found, v...)
+		case map[string]*jsonschema.Schema:
+			found = slices.AppendSeq(found, maps.Values(v))
+		case map[jsonschema.Regexp]*jsonschema.Schema:
+			found = slices.AppendSeq(found, maps.Values(v))
+		case map[string]any: // Of dependencies; the others are lists of names.
+			for _, member := range v {
+				found = append(found, schemasIn(member)...)
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b *jsonschema.Schema) int { return strings.Compare(a.Location, b.Location) })
+	return found
 }
 
 // MaxViolations is how many violations of one payload are named.
@@ -107,7 +175,7 @@ func (p *Protocol) ValidatePayload(payload any) []problem.Violation {
 		return cmp.Or(strings.Compare(a.Pointer, b.Pointer), strings.Compare(a.Message, b.Message))
 	})
 	if !complete {
-		v.list = append(v.list, problem.Violation{Pointer: "/payload", Message: "has more violations than these"})
+		v.list = append(v.list, problem.Violation{Pointer: "/payload", Message: "has more violations than these", Rest: -1})
 	}
 	return v.list
 }

@@ -17,13 +17,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/protocol"
-	"github.com/lucius-project/lucius/pkg/reload"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // watched is a watcher of a folder on disk, with all that it tells.
 type watched struct {
-	*reload.Watcher
+	*upkeep.Watcher
 
 	dir      string
 	holder   *protocol.Holder
@@ -42,13 +41,9 @@ func watch(t *testing.T) *watched {
 		t.Fatal(err)
 	}
 	w.holder = protocol.NewHolder(registry)
-	w.Watcher, err = protocol.NewWatcher(protocol.WatcherConfig{
-		Dir: w.dir, Holder: w.holder, Logger: slog.New(slog.NewTextHandler(&w.log, nil)),
-		Observe: func(o reload.Outcome) { w.attempts = append(w.attempts, o.String()) },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.Watcher = upkeep.NewWatcher("protocol files", protocol.Folder{Dir: w.dir, Holder: w.holder},
+		slog.New(slog.NewTextHandler(&w.log, nil)),
+		func(o upkeep.ReloadOutcome) { w.attempts = append(w.attempts, o.String()) })
 	return w
 }
 
@@ -67,7 +62,7 @@ func (w *watched) looks(t *testing.T, n int) []string {
 	var outcomes []string
 	for range n {
 		outcome, err := w.RunOnce(t.Context())
-		if (err != nil) != (outcome == reload.Refused) {
+		if (err != nil) != (outcome == upkeep.Refused) {
 			t.Errorf("RunOnce = %s, %v", outcome, err)
 		}
 		outcomes = append(outcomes, outcome.String())
@@ -82,19 +77,6 @@ func (w *watched) version() string {
 		return "none"
 	}
 	return p.Version
-}
-
-func TestWatcherConfig(t *testing.T) {
-	t.Parallel()
-	holder := protocol.NewHolder(nil)
-	for want, cfg := range map[string]protocol.WatcherConfig{
-		"Dir":    {Holder: holder},
-		"Holder": {Dir: "x"},
-	} {
-		if w, err := protocol.NewWatcher(cfg); err == nil || w != nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("NewWatcher without a good %s = %v, %v", want, w, err)
-		}
-	}
 }
 
 // A change is loaded when two looks in a row see the same.
@@ -218,19 +200,19 @@ func TestWatcher_AskLoadsAtOnce(t *testing.T) {
 	w := watch(t)
 	before := w.holder.Current()
 	w.Ask()
-	if outcome, err := w.RunOnce(t.Context()); outcome != reload.Reloaded || err != nil || w.holder.Current() == before {
+	if outcome, err := w.RunOnce(t.Context()); outcome != upkeep.Reloaded || err != nil || w.holder.Current() == before {
 		t.Errorf("unchanged files: %s, %v, want them loaded again", outcome, err)
 	}
 	w.write(t, "p.yaml", small("version: 2", ""))
 	w.Ask()
-	if outcome, err := w.RunOnce(t.Context()); outcome != reload.Reloaded || err != nil || w.version() != "2" {
+	if outcome, err := w.RunOnce(t.Context()); outcome != upkeep.Reloaded || err != nil || w.version() != "2" {
 		t.Errorf("a change: %s, %v, version %s", outcome, err, w.version())
 	}
 	if err := os.RemoveAll(w.dir); err != nil {
 		t.Fatal(err)
 	}
 	w.Ask()
-	if outcome, err := w.RunOnce(t.Context()); outcome != reload.Refused || !errors.Is(err, fs.ErrNotExist) || w.version() != "2" {
+	if outcome, err := w.RunOnce(t.Context()); outcome != upkeep.Refused || !errors.Is(err, fs.ErrNotExist) || w.version() != "2" {
 		t.Errorf("no folder: %s, %v, version %s", outcome, err, w.version())
 	}
 	if got := w.looks(t, 1)[0]; got != "unchanged" {
@@ -272,10 +254,8 @@ func (w *watched) running(t *testing.T, story func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	loop := upkeep.Loop{Interval: 2 * time.Second, Wake: w.Asked(), Pass: func(ctx context.Context) error {
-		_, _ = w.RunOnce(ctx)
-		return nil
-	}}
+	loop := w.Loop()
+	loop.Interval = 2 * time.Second
 	go func() { ended <- loop.Run(ctx) }()
 	synctest.Wait()
 	story()

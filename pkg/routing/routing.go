@@ -33,6 +33,8 @@ import (
 	"strings"
 
 	"golang.org/x/text/unicode/norm"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // The defaults of [Config].
@@ -78,95 +80,49 @@ var (
 	ErrUnknownMode = errors.New("routing: unknown mode")
 )
 
-// Mode is how the routing key is made.
-//
-// Source: Option B spec, 7.1.
-type Mode string
-
-// The modes.
+// The sources of a mode, in order of precedence.
 const (
-	// Default makes the key from the tenant id.
-	Default Mode = "DEFAULT"
-	// Burst makes the key from the tenant id and the doc id.
-	Burst Mode = "BURST"
+	SourceRequest  = "request"
+	SourceProtocol = "protocol"
+	SourceDefault  = "default"
 )
 
-// Valid reports whether the mode is one of the modes.
-func (m Mode) Valid() bool { return m == Default || m == Burst }
-
-// Source is where the mode comes from.
-type Source string
-
-// The sources, in order of precedence.
-const (
-	SourceRequest  Source = "request"
-	SourceProtocol Source = "protocol"
-	SourceDefault  Source = "default"
-)
-
-// Request is the input of a decision.
-type Request struct {
-	// TenantID is the command's tenant_id. Required.
-	TenantID string
-	// DocID is the command's doc_id. Required if the mode is BURST.
-	DocID string
-	// RequestMode is the mode that the command asks for, or empty.
-	RequestMode Mode
-	// ProtocolMode is the mode that the protocol gives the step, or empty.
-	ProtocolMode Mode
-}
-
-// Decision is where a step's directives go, and why.
-type Decision struct {
-	// Mode is the resolved mode.
-	Mode Mode
-	// Lane is the lane's number, counted from 0.
-	Lane int
-	// RoutingKey is the normalised key that the lane was computed from.
-	RoutingKey string
-	// Topic is the name of the lane's topic.
-	Topic string
-	// Source is where the mode comes from.
-	Source Source
-	// Reason is a sentence for people.
-	Reason string
-}
-
-// Decide routes a step. It returns [ErrTenantIDRequired], [ErrDocIDRequired] or
-// [ErrUnknownMode].
+// Decide routes a step: by the mode that the command asks for, else by the one that
+// the protocol gives the step, else by DEFAULT. The doc id is required in the mode
+// BURST. It returns [ErrTenantIDRequired], [ErrDocIDRequired] or [ErrUnknownMode].
 //
 // Source: Option B spec, 7.1 and 7.2; Orchestrator flow canvas, Partition + Routing.
-func (r *Router) Decide(request Request) (Decision, error) {
-	mode, source := Default, SourceDefault
+func (r *Router) Decide(tenantID, docID string, requested, protocol statemachine.Mode) (statemachine.Routing, error) {
+	mode, source := statemachine.ModeDefault, SourceDefault
 	why := "Neither the request nor the protocol names a mode, which means "
 	switch {
-	case request.RequestMode != "":
-		mode, source, why = request.RequestMode, SourceRequest, "The request asks for "
-	case request.ProtocolMode != "":
-		mode, source = request.ProtocolMode, SourceProtocol
-		why = "The request names no mode and the protocol asks for "
+	case requested != "":
+		mode, source, why = requested, SourceRequest, "The request asks for "
+	case protocol != "":
+		mode, source, why = protocol, SourceProtocol, "The request names no mode and the protocol asks for "
 	}
-	key := normalise(request.TenantID)
+	key := normalise(tenantID)
 	if key == "" {
-		return Decision{}, ErrTenantIDRequired
+		return statemachine.Routing{}, ErrTenantIDRequired
 	}
 	what := "the tenant id alone chooses the lane"
 	switch mode {
-	case Default:
-	case Burst:
-		doc := normalise(request.DocID)
+	case statemachine.ModeDefault:
+	case statemachine.ModeBurst:
+		doc := normalise(docID)
 		if doc == "" {
-			return Decision{}, ErrDocIDRequired
+			return statemachine.Routing{}, ErrDocIDRequired
 		}
 		key += doc
 		what = "the tenant id and the doc id choose the lane"
 	default:
-		return Decision{}, fmt.Errorf("%w %q: it must be %s or %s", ErrUnknownMode, mode, Default, Burst)
+		return statemachine.Routing{}, fmt.Errorf("%w %q: it must be %s or %s",
+			ErrUnknownMode, mode, statemachine.ModeDefault, statemachine.ModeBurst)
 	}
 	lane := int(crc32.ChecksumIEEE([]byte(key)) % uint32(r.config.Lanes))
-	return Decision{
-		Mode: mode, Lane: lane, RoutingKey: key, Topic: r.config.TopicPrefix + strconv.Itoa(lane),
-		Source: source, Reason: why + string(mode) + ": " + what + ".",
+	return statemachine.Routing{
+		ResolvedMode: mode, Lane: lane, RoutingKeyUsed: key, Topic: r.config.TopicPrefix + strconv.Itoa(lane),
+		DecisionSource: source, DecisionReason: why + string(mode) + ": " + what + ".",
 	}, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 func newRouter(tb testing.TB, config routing.Config) *routing.Router {
@@ -21,11 +22,21 @@ func newRouter(tb testing.TB, config routing.Config) *routing.Router {
 	return router
 }
 
-func decide(tb testing.TB, router *routing.Router, request routing.Request) routing.Decision {
+// request holds the arguments of a decision.
+type request struct {
+	tenant, doc         string
+	requested, protocol statemachine.Mode
+}
+
+func (r request) decide(router *routing.Router) (statemachine.Routing, error) {
+	return router.Decide(r.tenant, r.doc, r.requested, r.protocol)
+}
+
+func decide(tb testing.TB, router *routing.Router, r request) statemachine.Routing {
 	tb.Helper()
-	decision, err := router.Decide(request)
+	decision, err := r.decide(router)
 	if err != nil {
-		tb.Fatalf("Decide(%+v): %v", request, err)
+		tb.Fatalf("Decide(%+v): %v", r, err)
 	}
 	return decision
 }
@@ -37,20 +48,20 @@ func TestLanesOfTheContract(t *testing.T) {
 	router := newRouter(t, routing.Config{})
 	for _, test := range []struct {
 		name    string
-		request routing.Request
-		want    routing.Decision
+		request request
+		want    statemachine.Routing
 	}{
 		{
 			"tenant_a",
-			routing.Request{TenantID: "tenant_a"},
-			routing.Decision{Mode: "DEFAULT", Lane: 15, RoutingKey: "tenant_a", Topic: "global-bus-p15", Source: "default",
-				Reason: "Neither the request nor the protocol names a mode, which means DEFAULT: the tenant id alone chooses the lane."},
+			request{tenant: "tenant_a"},
+			statemachine.Routing{ResolvedMode: "DEFAULT", Lane: 15, RoutingKeyUsed: "tenant_a", Topic: "global-bus-p15", DecisionSource: "default",
+				DecisionReason: "Neither the request nor the protocol names a mode, which means DEFAULT: the tenant id alone chooses the lane."},
 		},
 		{
 			"tenant_a with doc_1 in BURST",
-			routing.Request{TenantID: "tenant_a", DocID: "doc_1", RequestMode: routing.Burst},
-			routing.Decision{Mode: "BURST", Lane: 5, RoutingKey: "tenant_adoc_1", Topic: "global-bus-p5", Source: "request",
-				Reason: "The request asks for BURST: the tenant id and the doc id choose the lane."},
+			request{tenant: "tenant_a", doc: "doc_1", requested: statemachine.ModeBurst},
+			statemachine.Routing{ResolvedMode: "BURST", Lane: 5, RoutingKeyUsed: "tenant_adoc_1", Topic: "global-bus-p5", DecisionSource: "request",
+				DecisionReason: "The request asks for BURST: the tenant id and the doc id choose the lane."},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -65,10 +76,10 @@ func TestLanesOfTheContract(t *testing.T) {
 func TestModePrecedence(t *testing.T) {
 	t.Parallel()
 	router := newRouter(t, routing.Config{})
-	const none, standard, burst = routing.Mode(""), routing.Default, routing.Burst
+	const none, standard, burst = statemachine.Mode(""), statemachine.ModeDefault, statemachine.ModeBurst
 	for _, test := range []struct {
-		request, protocol, want routing.Mode
-		source                  routing.Source
+		request, protocol, want statemachine.Mode
+		source                  string
 		reason                  string
 	}{
 		{none, none, standard, routing.SourceDefault, "Neither the request nor the protocol names a mode, which means DEFAULT: the tenant id alone chooses the lane."},
@@ -80,9 +91,9 @@ func TestModePrecedence(t *testing.T) {
 	} {
 		t.Run("request "+string(test.request)+", protocol "+string(test.protocol), func(t *testing.T) {
 			t.Parallel()
-			got := decide(t, router, routing.Request{TenantID: "t", DocID: "d", RequestMode: test.request, ProtocolMode: test.protocol})
-			if got.Mode != test.want || got.Source != test.source || got.Reason != test.reason {
-				t.Errorf("got %s by %s: %s\nwant %s by %s: %s", got.Mode, got.Source, got.Reason, test.want, test.source, test.reason)
+			got := decide(t, router, request{tenant: "t", doc: "d", requested: test.request, protocol: test.protocol})
+			if got.ResolvedMode != test.want || got.DecisionSource != test.source || got.DecisionReason != test.reason {
+				t.Errorf("got %s by %s: %s\nwant %s by %s: %s", got.ResolvedMode, got.DecisionSource, got.DecisionReason, test.want, test.source, test.reason)
 			}
 		})
 	}
@@ -103,13 +114,13 @@ func TestSpellingsOfOneIDShareARoutingKey(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			got := decide(t, router, routing.Request{TenantID: test.tenant, DocID: test.doc, RequestMode: routing.Burst})
-			if got.RoutingKey != test.want {
-				t.Errorf("routing key %q, want %q", got.RoutingKey, test.want)
+			got := decide(t, router, request{tenant: test.tenant, doc: test.doc, requested: statemachine.ModeBurst})
+			if got.RoutingKeyUsed != test.want {
+				t.Errorf("routing key %q, want %q", got.RoutingKeyUsed, test.want)
 			}
-			got = decide(t, router, routing.Request{TenantID: test.tenant, DocID: test.doc})
-			if !strings.HasPrefix(test.want, got.RoutingKey) {
-				t.Errorf("routing key %q in DEFAULT, want the tenant's part of %q", got.RoutingKey, test.want)
+			got = decide(t, router, request{tenant: test.tenant, doc: test.doc})
+			if !strings.HasPrefix(test.want, got.RoutingKeyUsed) {
+				t.Errorf("routing key %q in DEFAULT, want the tenant's part of %q", got.RoutingKeyUsed, test.want)
 			}
 		})
 	}
@@ -120,20 +131,20 @@ func TestDecideRefuses(t *testing.T) {
 	router := newRouter(t, routing.Config{})
 	for _, test := range []struct {
 		name    string
-		request routing.Request
+		request request
 		want    error
 	}{
-		{"no tenant", routing.Request{}, routing.ErrTenantIDRequired},
-		{"a blank tenant", routing.Request{TenantID: " \u00a0"}, routing.ErrTenantIDRequired},
-		{"BURST of the request without a document", routing.Request{TenantID: "t", RequestMode: "BURST"}, routing.ErrDocIDRequired},
-		{"BURST of the protocol without a document", routing.Request{TenantID: "t", ProtocolMode: "BURST"}, routing.ErrDocIDRequired},
-		{"BURST with a blank document", routing.Request{TenantID: "t", DocID: "\t", RequestMode: "BURST"}, routing.ErrDocIDRequired},
-		{"another mode", routing.Request{TenantID: "t", RequestMode: "burst"}, routing.ErrUnknownMode},
-		{"another mode of the protocol", routing.Request{TenantID: "t", ProtocolMode: "FAST"}, routing.ErrUnknownMode},
+		{"no tenant", request{}, routing.ErrTenantIDRequired},
+		{"a blank tenant", request{tenant: " \u00a0"}, routing.ErrTenantIDRequired},
+		{"BURST of the request without a document", request{tenant: "t", requested: "BURST"}, routing.ErrDocIDRequired},
+		{"BURST of the protocol without a document", request{tenant: "t", protocol: "BURST"}, routing.ErrDocIDRequired},
+		{"BURST with a blank document", request{tenant: "t", doc: "\t", requested: "BURST"}, routing.ErrDocIDRequired},
+		{"another mode", request{tenant: "t", requested: "burst"}, routing.ErrUnknownMode},
+		{"another mode of the protocol", request{tenant: "t", protocol: "FAST"}, routing.ErrUnknownMode},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			if decision, err := router.Decide(test.request); !errors.Is(err, test.want) {
+			if decision, err := test.request.decide(router); !errors.Is(err, test.want) {
 				t.Errorf("Decide = %+v, %v, want %v", decision, err, test.want)
 			}
 		})
@@ -143,7 +154,7 @@ func TestDecideRefuses(t *testing.T) {
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	router := newRouter(t, routing.Config{Lanes: 4, TopicPrefix: "jobs-"})
-	if got := decide(t, router, routing.Request{TenantID: "tenant_a"}); got.Lane != 3 || got.Topic != "jobs-3" {
+	if got := decide(t, router, request{tenant: "tenant_a"}); got.Lane != 3 || got.Topic != "jobs-3" {
 		t.Errorf("lane %d on %s, want 3 on jobs-3", got.Lane, got.Topic)
 	}
 	if routing.DefaultLanes != 16 { // TestKeysSpreadOverTheLanes sees that all of them are used.
@@ -158,7 +169,7 @@ func TestConfig(t *testing.T) {
 
 func TestValidModes(t *testing.T) {
 	t.Parallel()
-	for mode, want := range map[routing.Mode]bool{"DEFAULT": true, "BURST": true, "": false, "burst": false, "FAST": false} {
+	for mode, want := range map[statemachine.Mode]bool{"DEFAULT": true, "BURST": true, "": false, "burst": false, "FAST": false} {
 		if mode.Valid() != want {
 			t.Errorf("%q is valid: %t", mode, !want)
 		}
@@ -173,7 +184,7 @@ func TestKeysSpreadOverTheLanes(t *testing.T) {
 	var count [routing.DefaultLanes]int
 	for i := range keys {
 		doc := strings.Repeat("x", i%7) + string(rune('a'+i%26)) + strings.Repeat("0", i/26%9) + string(rune('0'+i%10)) + string(rune(0x4e00+i))
-		count[decide(t, router, routing.Request{TenantID: "t", DocID: doc, RequestMode: "BURST"}).Lane]++
+		count[decide(t, router, request{tenant: "t", doc: doc, requested: "BURST"}).Lane]++
 	}
 	for lane, n := range count {
 		if n < keys/16/2 || n > keys/16*2 {
@@ -188,11 +199,11 @@ func FuzzDecide(f *testing.F) {
 	f.Add("cafe\u0301", "\xff\u0130", true)
 	router := newRouter(f, routing.Config{})
 	f.Fuzz(func(t *testing.T, tenant, doc string, burst bool) {
-		request := routing.Request{TenantID: tenant, DocID: doc}
+		request := request{tenant: tenant, doc: doc}
 		if burst {
-			request.RequestMode = routing.Burst
+			request.requested = statemachine.ModeBurst
 		}
-		decision, err := router.Decide(request)
+		decision, err := request.decide(router)
 		if err != nil {
 			if strings.TrimSpace(tenant) != "" && strings.TrimSpace(doc) != "" {
 				t.Fatalf("Decide(%q, %q): %v", tenant, doc, err)
@@ -206,8 +217,8 @@ func FuzzDecide(f *testing.F) {
 		if !utf8.ValidString(tenant) {
 			return // NFC is undefined for such a text, and no such command is accepted.
 		}
-		request.TenantID = "\t" + request.TenantID + " "
-		again, err := router.Decide(request)
+		request.tenant = "\t" + request.tenant + " "
+		again, err := request.decide(router)
 		if diff := cmp.Diff(decision, again); err != nil || diff != "" {
 			t.Fatalf("white space around %q changes the decision: %v\n%s", tenant, err, diff)
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"github.com/coder/websocket"
 )
 
 // Namespace names a namespace of Service Bus and the credential for it.
@@ -32,6 +34,9 @@ type Namespace struct {
 	// Credential is used with Host. Optional. Defaults to azidentity's
 	// DefaultAzureCredential.
 	Credential azcore.TokenCredential
+	// WebSockets says to speak AMQP over WebSockets, on port 443 and through the
+	// environment's proxy. It needs TLS. Optional.
+	WebSockets bool
 	// TLS is used for connections that are not plain. Optional. Defaults to TLS 1.2
 	// or later with the system's roots.
 	TLS *tls.Config
@@ -62,7 +67,7 @@ func (n Namespace) address() (address, error) {
 		return address{}, fmt.Errorf("Namespace.DialTimeout must not be negative, is %s", n.DialTimeout)
 	}
 	if n.Host != "" {
-		target, ok := addressOf(n.Host, false)
+		target, ok := n.addressOf(n.Host, false)
 		if !ok {
 			return address{}, errors.New("Namespace.Host must be a host name such as example.servicebus.windows.net")
 		}
@@ -81,8 +86,11 @@ func (n Namespace) address() (address, error) {
 	if err != nil {
 		return address{}, errors.New("Namespace.Connection cannot be used: its UseDevelopmentEmulator must be true or false")
 	}
+	if plain && n.WebSockets {
+		return address{}, errors.New("Namespace.WebSockets cannot be used with UseDevelopmentEmulator: an emulator has none")
+	}
 	if endpoint, err := url.Parse(fields["endpoint"]); err == nil {
-		if target, ok := addressOf(endpoint.Host, plain); ok {
+		if target, ok := n.addressOf(endpoint.Host, plain); ok {
 			return target, nil
 		}
 	}
@@ -90,12 +98,14 @@ func (n Namespace) address() (address, error) {
 }
 
 // addressOf parses a host name with or without a port.
-func addressOf(host string, plain bool) (address, bool) {
+func (n Namespace) addressOf(host string, plain bool) (address, bool) {
 	name, port, err := net.SplitHostPort(host)
 	switch {
 	case err == nil:
 	case plain:
 		name, port = host, "5672"
+	case n.WebSockets:
+		name, port = host, "443"
 	default:
 		name, port = host, "5671"
 	}
@@ -122,11 +132,10 @@ type bus struct {
 
 // openBus returns a client. It does not connect yet.
 func openBus(n Namespace) (*bus, error) {
-	target, err := n.address()
+	d, err := newDialer(n)
 	if err != nil {
 		return nil, err
 	}
-	d := newDialer(target, n.TLS, cmp.Or(n.DialTimeout, 5*time.Second))
 	options := &azservicebus.ClientOptions{
 		// The SDK speaks plain AMQP on the connection that this returns.
 		NewWebSocketConn: d.dial,
@@ -174,26 +183,30 @@ func (b *bus) close(ctx context.Context) error {
 // dialer opens the connections of one client and can cut them. It is safe for
 // concurrent use.
 type dialer struct {
-	target  address
-	tls     *tls.Config // nil for plain connections
-	timeout time.Duration
+	target     address
+	tls        *tls.Config // nil for plain connections
+	timeout    time.Duration
+	webSockets bool
 
 	mu   sync.Mutex
 	open map[*connection]struct{}
 }
 
-// newDialer returns a dialer for the target.
-func newDialer(target address, config *tls.Config, timeout time.Duration) *dialer {
-	d := &dialer{target: target, timeout: timeout, open: map[*connection]struct{}{}}
-	if target.plain {
-		return d
+// newDialer returns a dialer for the namespace.
+func newDialer(n Namespace) (*dialer, error) {
+	target, err := n.address()
+	d := &dialer{
+		target: target, timeout: cmp.Or(n.DialTimeout, 5*time.Second), webSockets: n.WebSockets, open: map[*connection]struct{}{},
+	}
+	if err != nil || target.plain {
+		return d, err
 	}
 	d.tls = &tls.Config{MinVersion: tls.VersionTLS12}
-	if config != nil {
-		d.tls = config.Clone()
+	if n.TLS != nil {
+		d.tls = n.TLS.Clone()
 	}
 	d.tls.ServerName = cmp.Or(d.tls.ServerName, target.host)
-	return d
+	return d, nil
 }
 
 // dial opens a connection. Its timeout is short: while the SDK waits for it, the
@@ -223,10 +236,49 @@ func (d *dialer) dial(ctx context.Context, _ azservicebus.NewWebSocketConnArgs) 
 func (d *dialer) connect(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	if d.tls == nil {
+	switch {
+	case d.tls == nil:
 		return (&net.Dialer{}).DialContext(ctx, "tcp", d.target.hostPort)
+	case d.webSockets:
+		return d.upgrade(ctx)
 	}
 	return (&tls.Dialer{Config: d.tls}).DialContext(ctx, "tcp", d.target.hostPort)
+}
+
+// upgrade opens a WebSocket, as the service's documentation says.
+func (d *dialer) upgrade(ctx context.Context) (net.Conn, error) {
+	var raw net.Conn
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: d.tls, DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+			raw, err = (&net.Dialer{}).DialContext(ctx, network, address)
+			return raw, err
+		},
+	}
+	//nolint:bodyclose // Dial closes it, or hands it to the socket.
+	socket, _, err := websocket.Dial(ctx, "wss://"+d.target.hostPort+"/$servicebus/websocket", &websocket.DialOptions{
+		HTTPClient: &http.Client{Transport: transport}, Subprotocols: []string{"amqp"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return webSocket{websocket.NetConn(context.WithoutCancel(ctx), socket, websocket.MessageBinary), socket, raw}, nil
+}
+
+// webSocket is a connection over a WebSocket.
+type webSocket struct {
+	net.Conn
+
+	socket *websocket.Conn
+	raw    net.Conn
+}
+
+// Close closes the connection at once, without the closing words of the WebSocket and of
+// TLS, for which a silent peer would be waited for.
+func (s webSocket) Close() error {
+	err := s.raw.Close()
+	_ = s.socket.CloseNow() // It only tells that the connection is closed.
+	return err
 }
 
 // connected reports whether a connection is open.

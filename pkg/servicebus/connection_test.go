@@ -34,6 +34,7 @@ func TestNamespace_Address(t *testing.T) {
 		{"without the slash", servicebus.Namespace{Connection: "Endpoint=sb://example.test"}, "example.test:5671", false},
 		{"in any case and order", servicebus.Namespace{Connection: "SharedAccessKey=a=b;ENDPOINT=sb://example.test/;"}, "example.test:5671", false},
 		{"with a port", servicebus.Namespace{Connection: "Endpoint=sb://127.0.0.1:9000/"}, "127.0.0.1:9000", false},
+		{"a host, over WebSockets", servicebus.Namespace{Host: "example.test", WebSockets: true}, "example.test:443", false},
 		{"an emulator", servicebus.Namespace{Connection: "Endpoint=sb://localhost" + emulator + "true"}, "localhost:5672", true},
 		{"an emulator with a port", servicebus.Namespace{Connection: "Endpoint=sb://localhost:9000" + emulator + "TRUE"}, "localhost:9000", true},
 		{"no emulator", servicebus.Namespace{Connection: "Endpoint=sb://localhost" + emulator + "false"}, "localhost:5671", false},
@@ -74,6 +75,7 @@ func TestNamespace_ValidateNamesTheFieldAndHidesTheKey(t *testing.T) {
 		{"an endpoint without a host", servicebus.Namespace{Connection: "Endpoint=sb://:5671/" + secret}, "Namespace.Connection needs an Endpoint"},
 		{"of one entity", servicebus.Namespace{Connection: namespace().Connection + ";EntityPath=orders"}, "without an EntityPath"},
 		{"an invalid emulator flag", servicebus.Namespace{Connection: namespace().Connection + ";UseDevelopmentEmulator=maybe"}, "its UseDevelopmentEmulator must be true or false"},
+		{"an emulator over WebSockets", servicebus.Namespace{Connection: "Endpoint=sb://localhost;UseDevelopmentEmulator=true", WebSockets: true}, "Namespace.WebSockets cannot be used"},
 		{"not a connection string", servicebus.Namespace{Connection: key}, "Namespace.Connection needs an Endpoint"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

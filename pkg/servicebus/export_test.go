@@ -89,8 +89,8 @@ type Dialer struct{ d *dialer }
 
 // NewDialer returns a dialer for the namespace.
 func NewDialer(n Namespace) (Dialer, error) {
-	target, err := n.address()
-	return Dialer{newDialer(target, n.TLS, n.DialTimeout)}, err
+	d, err := newDialer(n)
+	return Dialer{d}, err
 }
 
 // Dial opens a connection.
@@ -103,3 +103,12 @@ func (d Dialer) Connected() bool { return d.d.connected() }
 
 // Cut ends all connections.
 func (d Dialer) Cut() { d.d.cut() }
+
+// MessageOf is messageOf.
+var MessageOf = messageOf
+
+// ParseReply is parseReply, for a body of any size.
+func ParseReply(body []byte) (kind ReplyType, unknown bool, err error) {
+	parsed, err := parseReply(body, 1<<20, "id")
+	return parsed.kind, parsed.unknown, err
+}

@@ -94,6 +94,28 @@ func (c *RepliesConfig) Validate() error {
 	})
 }
 
+// withDefaults fills in what is optional, or returns the error of Validate.
+func (c *RepliesConfig) withDefaults() error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	c.InHand = cmp.Or(c.InHand, 16)
+	c.MinDelay = cmp.Or(c.MinDelay, 100*time.Millisecond)
+	c.MaxDelay = max(cmp.Or(c.MaxDelay, 5*time.Second), c.MinDelay)
+	c.Tries = cmp.Or(c.Tries, 3)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 1<<20)
+	if c.Random == nil {
+		c.Random = rand.Float64
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Observe == nil {
+		c.Observe = func(Delivery) {}
+	}
+	return nil
+}
+
 // Replies consumes the reply topics. Several may run on one namespace.
 //
 // Source: Option B spec, 10.2 and 11.
@@ -105,26 +127,12 @@ type Replies struct {
 // NewReplies returns a consumer. It does not connect yet. The error names the
 // invalid field.
 func NewReplies(cfg RepliesConfig) (*Replies, error) {
-	if err := cfg.Validate(); err != nil {
+	if err := cfg.withDefaults(); err != nil {
 		return nil, fmt.Errorf("servicebus replies: %w", err)
 	}
 	opened, err := openBus(cfg.Namespace)
 	if err != nil {
 		return nil, fmt.Errorf("servicebus replies: %w", err)
-	}
-	cfg.InHand = cmp.Or(cfg.InHand, 16)
-	cfg.MinDelay = cmp.Or(cfg.MinDelay, 100*time.Millisecond)
-	cfg.MaxDelay = max(cmp.Or(cfg.MaxDelay, 5*time.Second), cfg.MinDelay)
-	cfg.Tries = cmp.Or(cfg.Tries, 3)
-	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, 1<<20)
-	if cfg.Random == nil {
-		cfg.Random = rand.Float64
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Observe == nil {
-		cfg.Observe = func(Delivery) {}
 	}
 	r := &Replies{bus: opened}
 	for lane := range cfg.Lanes {

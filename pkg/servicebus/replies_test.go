@@ -15,7 +15,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
+	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -48,7 +48,7 @@ func onLedger(t *testing.T) (*callbacks.Service, map[string]any) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	return callbacks.New(l), map[string]any{
+	return callbacks.New(callbacks.Config{Ledger: l}), map[string]any{
 		"jobId": out.last.JobID, "stepId": out.last.StepID, "attempt_no": out.last.AttemptNo, "lease_id": out.last.LeaseID,
 	}
 }

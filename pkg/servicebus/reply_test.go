@@ -17,9 +17,12 @@ import (
 // pair is the fence that the replies of these tests carry.
 var pair = statemachine.Pair{AttemptNo: 1, LeaseID: "lease"}
 
+// sent is what these replies say of their sending.
+var sent = statemachine.Report{Timestamp: "2026-01-27T10:02:00.000Z"}
+
 // reported is a RESULT of these tests without its status.
 func reported(r statemachine.Result) statemachine.Result {
-	r.StepID, r.Pair = "step", pair
+	r.StepID, r.Pair, r.Report = "step", pair, sent
 	return r
 }
 
@@ -44,14 +47,14 @@ func TestReply_IsAppliedByTheUseCase(t *testing.T) {
 		event   statemachine.Event
 		unknown bool
 	}{
-		{"ACK", ack(nil), "ACK", statemachine.Ack{StepID: "step", Pair: pair}, false},
-		{"ACK, as the specification has it", `{"type": "ACK", ` + example + `, "correlation_id": "corr-123", "timestamp": "2026-01-27T10:02:00Z"}`, "ACK", statemachine.Ack{StepID: "step", Pair: pair}, false},
-		{"ACK, with a time of another zone", ack(map[string]any{"timestamp": "2026-01-27T11:02:00.5+01:00"}), "ACK", statemachine.Ack{StepID: "step", Pair: pair}, false},
-		{"ACK, with white space around", "\r\n\t " + ack(nil) + " \n", "ACK", statemachine.Ack{StepID: "step", Pair: pair}, false},
-		{"ACK, with an unknown field", ack(map[string]any{"worker": "w7"}), "ACK", statemachine.Ack{StepID: "step", Pair: pair}, true},
-		{"ACK, with a field of a RESULT", ack(map[string]any{"status": 7}), "ACK", statemachine.Ack{StepID: "step", Pair: pair}, true},
-		{"HEARTBEAT", ack(map[string]any{"type": "HEARTBEAT"}), "HEARTBEAT", statemachine.Heartbeat{StepID: "step", Pair: pair}, false},
-		{"HEARTBEAT, with an unknown field", ack(map[string]any{"type": "HEARTBEAT", "progress": 0.5}), "HEARTBEAT", statemachine.Heartbeat{StepID: "step", Pair: pair}, true},
+		{"ACK", ack(nil), "ACK", statemachine.Ack{StepID: "step", Pair: pair, Report: sent}, false},
+		{"ACK, as the specification has it", `{"type": "ACK", ` + example + `, "correlation_id": "corr-123", "timestamp": "2026-01-27T10:02:00Z"}`, "ACK", statemachine.Ack{StepID: "step", Pair: pair, Report: statemachine.Report{Timestamp: sent.Timestamp, CorrelationID: "corr-123"}}, false},
+		{"ACK, with a time of another zone", ack(map[string]any{"timestamp": "2026-01-27T11:02:00.5+01:00"}), "ACK", statemachine.Ack{StepID: "step", Pair: pair, Report: statemachine.Report{Timestamp: "2026-01-27T10:02:00.500Z"}}, false},
+		{"ACK, with white space around", "\r\n\t " + ack(nil) + " \n", "ACK", statemachine.Ack{StepID: "step", Pair: pair, Report: sent}, false},
+		{"ACK, with an unknown field", ack(map[string]any{"worker": "w7"}), "ACK", statemachine.Ack{StepID: "step", Pair: pair, Report: sent}, true},
+		{"ACK, with a field of a RESULT", ack(map[string]any{"status": 7}), "ACK", statemachine.Ack{StepID: "step", Pair: pair, Report: sent}, true},
+		{"HEARTBEAT", ack(map[string]any{"type": "HEARTBEAT"}), "HEARTBEAT", statemachine.Heartbeat{StepID: "step", Pair: pair, Report: sent}, false},
+		{"HEARTBEAT, with an unknown field", ack(map[string]any{"type": "HEARTBEAT", "progress": 0.5}), "HEARTBEAT", statemachine.Heartbeat{StepID: "step", Pair: pair, Report: sent}, true},
 		{"RESULT", result("SUCCEEDED", nil), "RESULT", reported(statemachine.Result{Status: statemachine.ResultSucceeded}), false},
 		{
 			"RESULT, with references",
@@ -93,7 +96,7 @@ func TestReply_IsAppliedByTheUseCase(t *testing.T) {
 			if delivered != done || from.done() != "complete m0" {
 				t.Errorf("%+v, %q, want %+v, completed", delivered, from.done(), done)
 			}
-			want := []callbacks.Callback{{JobID: "job", StepID: "step", TenantID: "tenant_a", Event: test.event, RequestID: "m0"}}
+			want := []callbacks.Callback{{JobID: "job", StepID: "step", TenantID: "tenant_a", Event: test.event, RequestID: "m0", Caller: "replies-0"}}
 			if diff := cmp.Diff(want, to.calls); diff != "" {
 				t.Errorf("calls (-want +got):\n%s", diff)
 			}

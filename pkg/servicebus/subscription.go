@@ -130,6 +130,7 @@ func (s *subscription) handle(ctx context.Context, from receiver, m *azservicebu
 		d.Outcome = s.deadLetter(ctx, from, m, unreadable)
 		return d
 	}
+	parsed.callback.Caller = s.name // The bus does not tell who sent it.
 	answer, err := s.apply(ctx, from, m, parsed.callback)
 	known := problem.From(err)
 	switch {
@@ -149,7 +150,7 @@ func (s *subscription) handle(ctx context.Context, from receiver, m *azservicebu
 		s.cfg.Logger.WarnContext(ctx, "reply not handled, the bus will redeliver it",
 			"topic", s.name, "message_id", m.MessageID, "deliveries", m.DeliveryCount, "error", err)
 		d.Outcome = s.settle(ctx, ReplyAbandoned, func(ctx context.Context) error { return from.AbandonMessage(ctx, m, nil) })
-	case known.Code == problem.StaleAttempt, known.Code == problem.ContradictoryResult, known.Code == problem.IllegalTransition:
+	case refused(known.Code):
 		// The use case has recorded the reply that it refused.
 		s.cfg.Logger.InfoContext(ctx, "reply refused",
 			"topic", s.name, "message_id", m.MessageID, "type", parsed.kind, "reason", known.Code, "description", known.Summary())
@@ -163,6 +164,11 @@ func (s *subscription) handle(ctx context.Context, from receiver, m *azservicebu
 // transient reports whether a reply that failed with this code may succeed later.
 func transient(code problem.Code) bool {
 	return code == problem.StoreUnavailable || code == problem.Conflict || code == problem.Internal
+}
+
+// refused reports whether a reply that failed with this code will never count.
+func refused(code problem.Code) bool {
+	return code == problem.StaleAttempt || code == problem.ContradictoryResult || code == problem.IllegalTransition
 }
 
 // apply applies a reply, and retries while the store does not answer. It holds the

@@ -12,9 +12,12 @@ type Mode string
 
 // The modes.
 const (
-	ModeDefault Mode = "DEFAULT"
-	ModeBurst   Mode = "BURST"
+	ModeDefault Mode = "DEFAULT" // from the tenant id
+	ModeBurst   Mode = "BURST"   // from the tenant id and the doc id
 )
+
+// Valid reports whether the mode is one of the modes.
+func (m Mode) Valid() bool { return m == ModeDefault || m == ModeBurst }
 
 // Aggregate is one job with all that changes together: its Job row, its Step
 // rows by index, and the outbox row of the active attempt (nil if there was no
@@ -76,7 +79,7 @@ type InputSource string
 const (
 	// InputJob is the command's input_ref.
 	InputJob InputSource = "job"
-	// InputPrevious is the previous step's result_ref, else the command's
+	// InputPrevious is the output of the previous step, else the command's
 	// input_ref.
 	InputPrevious InputSource = "previous"
 )
@@ -113,10 +116,17 @@ type Step struct {
 	OutboxID string
 	Spent    Spent
 	// Attempts is the step's memory of its attempts, oldest first.
-	Attempts         []Attempt
-	InputRef         json.RawMessage
-	OutputRef        json.RawMessage
-	ResultRef        json.RawMessage
+	Attempts []Attempt
+	// LastReport is that of the newest callback that was applied to the step.
+	LastReport Report
+	InputRef   json.RawMessage
+	// OutputRef and ResultRef are those of the RESULT that ended the step. Until it
+	// gives them, OutputRef is the command's; ResultRef is then the given output_ref.
+	OutputRef json.RawMessage
+	ResultRef json.RawMessage
+	// GaveOutput and GaveResult say which references that RESULT had.
+	GaveOutput       bool
+	GaveResult       bool
 	LastErrorCode    string
 	LastErrorMessage string
 	CreatedAt        time.Time
@@ -134,18 +144,6 @@ type Routing struct {
 	RoutingKeyUsed string
 	DecisionSource string
 	DecisionReason string
-}
-
-// Target is all that a pause can name of a directive.
-type Target struct {
-	TenantID   string
-	ProtocolID string
-	Lane       int
-}
-
-// TargetOf returns the target of a job's directives to the step.
-func TargetOf(job *Job, step *Step) Target {
-	return Target{TenantID: job.TenantID, ProtocolID: job.ProtocolID, Lane: step.Routing.Lane}
 }
 
 // Policy is what a step was accepted with: its timeouts and budgets.
@@ -281,4 +279,15 @@ func (s *Step) Result(attemptNo int) ResultStatus {
 		return attempt.Result
 	}
 	return ""
+}
+
+// Output returns what the step's RESULT produced: its output_ref, else its result_ref,
+// nil if it had neither.
+//
+// Source: Option B spec, 11.3 and 12.2.
+func (s *Step) Output() json.RawMessage {
+	if s.GaveOutput {
+		return s.OutputRef
+	}
+	return s.ResultRef
 }

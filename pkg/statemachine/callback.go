@@ -57,26 +57,21 @@ func (c *change) find(stepID string) *Step {
 
 // current returns the step of a callback that must carry the pair of an attempt that
 // is offered or under way; otherwise it refuses the callback.
-func (c *change) current(stepID string, pair Pair, kind string) *Step {
+func (c *change) current(stepID string, pair Pair) *Step {
 	step := c.find(stepID)
 	if step == nil {
 		return nil
 	}
 	if current, _ := fence(step, pair); !current || step.State == StepFailedRetry {
-		c.stale(step, pair, kind)
+		c.stale(step, pair)
 		return nil
 	}
 	return step
 }
 
-// stale refuses a callback whose pair is not the current one. It is recorded for
-// attempts up to the current one. An attempt number that was never given out is not:
-// such rows would have no bound.
-func (c *change) stale(step *Step, pair Pair, kind string) {
+// stale refuses a callback whose pair is not the current one.
+func (c *change) stale(step *Step, pair Pair) {
 	c.refuse(CodeStaleAttempt, "attempt %d of step %q is not the current one", pair.AttemptNo, step.ID)
-	if pair.AttemptNo >= 1 && pair.AttemptNo <= step.AttemptNo {
-		c.d.Fenced = &Fenced{StepID: step.ID, StepIndex: step.Index, AttemptNo: pair.AttemptNo, Kind: kind}
-	}
 }
 
 // closed refuses a report on a step that has ended, or whose attempt is not offered
@@ -100,6 +95,14 @@ func (c *change) unoffered(step *Step) bool {
 	return true
 }
 
+// reported keeps what an applied callback says of its sending, on the step and for the
+// history. A verb of the pull queue says nothing.
+func (c *change) reported(step *Step, report Report) {
+	if report != (Report{}) {
+		step.LastReport, c.d.Report = report, report
+	}
+}
+
 // light marks the change as one of the step alone, without a journal row.
 func (c *change) light(step *Step) {
 	c.d.Light = true
@@ -108,7 +111,7 @@ func (c *change) light(step *Step) {
 
 // decide starts the ACK deadline of a directive that waited in the pull queue.
 func (e Claimed) decide(c *change) {
-	step := c.current(e.StepID, e.Pair, "claim")
+	step := c.current(e.StepID, e.Pair)
 	if step == nil || c.unoffered(step) {
 		return
 	}
@@ -126,7 +129,7 @@ func (e Claimed) decide(c *change) {
 
 // decide moves the ACK deadline of a claimed directive, never to an earlier time.
 func (e ClaimExtended) decide(c *change) {
-	step := c.current(e.StepID, e.Pair, "claim_extension")
+	step := c.current(e.StepID, e.Pair)
 	if step == nil {
 		return
 	}
@@ -152,23 +155,26 @@ func (e Ack) decide(c *change) {
 	case attempt != nil && attempt.Acked:
 		c.duplicate("the ACK was applied before")
 	case !current || step.State == StepFailedRetry:
-		c.stale(step, e.Pair, "ack")
+		c.stale(step, e.Pair)
 	case !c.closed(step):
+		c.reported(step, e.Report)
 		c.start(step, "ACK")
 	}
 }
 
 // decide extends the lease of a running attempt, and implies the ACK of another.
 func (e Heartbeat) decide(c *change) {
-	step := c.current(e.StepID, e.Pair, "heartbeat")
-	switch {
-	case step == nil || c.closed(step):
-	case step.State == StepInProgress:
+	step := c.current(e.StepID, e.Pair)
+	if step == nil || c.closed(step) {
+		return
+	}
+	c.reported(step, e.Report)
+	if step.State == StepInProgress {
 		c.light(step)
 		c.extendLease(step)
-	default:
-		c.start(step, "heartbeat")
+		return
 	}
+	c.start(step, "heartbeat")
 }
 
 // start moves a step that waits for its ACK to IN_PROGRESS.
@@ -219,11 +225,13 @@ func (e Result) decide(c *change) {
 			e.Pair.AttemptNo, step.ID, attempt.Result)
 		return
 	case !current:
-		c.stale(step, e.Pair, "result")
+		c.stale(step, e.Pair)
 		return
 	case c.closed(step):
 		return
-	case step.State == StepFailedRetry && e.Status == ResultFailedRetry:
+	}
+	c.reported(step, e.Report)
+	if step.State == StepFailedRetry && e.Status == ResultFailedRetry {
 		c.light(step)
 		record := step.remember()
 		record.Acked, record.Result = true, e.Status
@@ -239,23 +247,29 @@ func (e Result) decide(c *change) {
 	}
 	record := step.remember()
 	record.Acked, record.Result = true, e.Status
-	if e.OutputRef != nil {
-		step.OutputRef = e.OutputRef
-	}
 	code, message := e.Status.ErrorCode(truncate(e.ErrorCode, maxCode)), truncate(e.ErrorMessage, maxMessage)
 	switch e.Status {
 	case ResultSucceeded:
-		step.ResultRef = e.ResultRef
-		if step.ResultRef == nil {
+		step.keepOutput(e)
+		if step.ResultRef = e.ResultRef; !step.GaveResult {
 			step.ResultRef = e.OutputRef
 		}
 		c.succeedStep(step)
 	case ResultFailedFinal:
+		step.keepOutput(e)
 		c.failStep(step, code, message, "RESULT FAILED_FINAL")
 	case ResultFailedRetry:
 		c.failAttempt(step, &step.Spent.Execution, step.Policy.Execution, failure{
 			code: code, message: message, trigger: "RESULT FAILED_RETRY", retryAfter: e.RetryAfter,
 		})
+	}
+}
+
+// keepOutput keeps the output_ref of a RESULT that ends the step. That of a RESULT
+// FAILED_RETRY is dropped: the next attempt gets the command's again.
+func (s *Step) keepOutput(e Result) {
+	if s.GaveOutput, s.GaveResult = len(e.OutputRef) > 0, len(e.ResultRef) > 0; s.GaveOutput {
+		s.OutputRef = e.OutputRef
 	}
 }
 
@@ -267,8 +281,7 @@ func (c *change) succeedStep(step *Step) {
 	case job.State == JobCancelling:
 		c.cancelRest("RESULT SUCCEEDED")
 	case next == len(c.agg.Steps):
-		job.FinalOutput = step.ResultRef
-		if job.FinalOutput == nil {
+		if job.FinalOutput = step.Output(); len(job.FinalOutput) == 0 {
 			job.FinalOutput = job.OutputRef
 		}
 		c.job(JobSucceeded, "final step succeeded")

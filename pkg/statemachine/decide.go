@@ -115,14 +115,6 @@ type Wake struct {
 	At   time.Time
 }
 
-// Fenced is a callback that was refused as stale and is to be recorded.
-type Fenced struct {
-	StepID    string
-	StepIndex int
-	AttemptNo int
-	Kind      string
-}
-
 // Decision is what [Decide] makes of an event.
 type Decision struct {
 	Outcome Outcome
@@ -144,12 +136,12 @@ type Decision struct {
 	Dispatch *Outbox
 	// Hot says that this process's own relay publishes the row.
 	Hot bool
-	// History is what the journal row of this change holds.
+	// History is what the journal row of this change holds, and Report what the callback
+	// that caused the change says of its sending.
 	History []Transition
+	Report  Report
 	// Wake is what the job needs next, unless Light.
 	Wake Wake
-	// Fenced is set when a stale callback is to be recorded.
-	Fenced *Fenced
 	// Ended says that the job became terminal by this change.
 	Ended bool
 }

@@ -52,8 +52,10 @@ func (c *change) dispatch(step *Step, cause string) {
 	step.OutboxID = fmt.Sprintf("%s.%d.%d", job.ID, step.Index, step.AttemptNo)
 	step.NextAttemptAt = time.Time{}
 	step.InputRef = job.InputRef
-	if step.Input == InputPrevious && step.Index > 0 && len(c.agg.Steps[step.Index-1].ResultRef) > 0 {
-		step.InputRef = c.agg.Steps[step.Index-1].ResultRef
+	if step.Input == InputPrevious && step.Index > 0 {
+		if output := c.agg.Steps[step.Index-1].Output(); len(output) > 0 {
+			step.InputRef = output
+		}
 	}
 	c.step(step, StepDispatching, cause, "")
 	job.CurrentStepID = step.ID
@@ -203,6 +205,7 @@ type Directive struct {
 	Service        string          `json:"service"`
 	AttemptNo      int             `json:"attempt_no"`
 	LeaseID        string          `json:"lease_id"`
+	LeaseExpiresAt *string         `json:"lease_expires_at"`
 	InputRef       json.RawMessage `json:"input_ref"`
 	WorkspaceRef   json.RawMessage `json:"workspace_ref"`
 	OutputRef      json.RawMessage `json:"output_ref"`
@@ -214,13 +217,24 @@ type Directive struct {
 	Traceparent    *string         `json:"traceparent"`
 }
 
-// NewDirective is the directive of the row's attempt, with the step's part of
-// the command's payload.
+// wireTime is the format of times in directives: UTC, with milliseconds.
+const wireTime = "2006-01-02T15:04:05.000Z07:00"
+
+// NewDirective is the directive of the pair that the row has just got, with the step's
+// part of the command's payload. Its lease_expires_at is the earliest time at which the
+// lease can end: the ACK deadline if the directive were published at once. The deadline
+// itself starts with the publish, and is not known yet: the bytes of an attempt are made
+// once, and each copy has the same. In the pull queue the lease starts with the claim.
 func NewDirective(job *Job, step *Step, row *Outbox, payload json.RawMessage) Directive {
+	expires := ""
+	if row.Bus != BusQueue {
+		expires = deadline(row.UpdatedAt, step.Policy.AckTimeout).UTC().Format(wireTime)
+	}
 	return Directive{
 		Type: "DIRECTIVE", JobID: job.ID, StepID: step.ID, TenantID: job.TenantID, ProtocolID: job.ProtocolID,
 		StepType: step.Type, Service: step.Service, AttemptNo: row.AttemptNo, LeaseID: row.LeaseID,
-		InputRef: step.InputRef, WorkspaceRef: job.WorkspaceRef, OutputRef: step.OutputRef, Payload: payload,
+		LeaseExpiresAt: orNull(expires),
+		InputRef:       step.InputRef, WorkspaceRef: job.WorkspaceRef, OutputRef: step.OutputRef, Payload: payload,
 		Mode: row.Routing.ResolvedMode, Lane: row.Routing.Lane, RoutingKeyUsed: row.Routing.RoutingKeyUsed,
 		CorrelationID: orNull(job.CorrelationID), Traceparent: orNull(job.Traceparent),
 	}
@@ -244,19 +258,4 @@ func (d *Directive) Bytes() ([]byte, error) {
 		return nil, fmt.Errorf("encode a directive: %w", err)
 	}
 	return bytes.TrimSuffix(body.Bytes(), []byte("\n")), nil
-}
-
-// WithoutLease removes the lease id, a capability, from a directive that is shown to
-// a reader who must not act on it.
-func WithoutLease(directive []byte) ([]byte, error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(directive, &fields); err != nil {
-		return nil, fmt.Errorf("read a directive: %w", err)
-	}
-	delete(fields, "lease_id")
-	body, err := json.Marshal(fields)
-	if err != nil {
-		return nil, fmt.Errorf("encode a directive: %w", err)
-	}
-	return body, nil
 }

@@ -24,6 +24,17 @@ type Pair struct {
 	LeaseID   string
 }
 
+// Report is what a callback says of its sending. It is recorded, and no decision uses
+// it.
+//
+// Source: Option B spec, 11.2 and 11.3.
+type Report struct {
+	CorrelationID string `json:"correlation_id,omitempty"`
+	// Timestamp is the sender's own time as text: a clock may be wrong by centuries, which
+	// not every store's type of times holds.
+	Timestamp string `json:"timestamp,omitempty"`
+}
+
 // Accept is an accepted command: the first change of a job that is QUEUED at rev 0.
 // Of a rerun, the steps before the first one to repeat have SUCCEEDED already, with
 // the results of the job before.
@@ -71,12 +82,14 @@ type ClaimExtended struct {
 type Ack struct {
 	StepID string
 	Pair   Pair
+	Report Report
 }
 
 // Heartbeat is a worker's sign of life.
 type Heartbeat struct {
 	StepID string
 	Pair   Pair
+	Report Report
 }
 
 // ResultStatus is the status of a RESULT.
@@ -104,6 +117,7 @@ func (s ResultStatus) ErrorCode(given string) string {
 type Result struct {
 	StepID       string
 	Pair         Pair
+	Report       Report
 	Status       ResultStatus
 	ErrorCode    string
 	ErrorMessage string

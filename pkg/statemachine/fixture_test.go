@@ -72,6 +72,7 @@ func untold(t *testing.T, bus statemachine.Bus) *story {
 	for i, id := range []string{"one", "two"} {
 		s.agg.Steps = append(s.agg.Steps, statemachine.Step{
 			ID: id, Index: i, State: statemachine.StepPending, Policy: policy(), Input: statemachine.InputPrevious,
+			OutputRef: s.agg.Job.OutputRef,
 		})
 	}
 	return s

@@ -21,8 +21,6 @@ func outcomeRow(d *statemachine.Decision) string {
 	switch {
 	case d.Outcome == statemachine.Duplicate:
 		return "duplicate: " + d.Reason
-	case d.Fenced != nil:
-		return fmt.Sprintf("refused %s, recorded: %s", d.Code, d.Reason)
 	case d.Outcome == statemachine.Refused:
 		return fmt.Sprintf("refused %s: %s", d.Code, d.Reason)
 	case d.Light:

@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // TestScenarios plays each file of testdata/scenarios and holds what comes of
@@ -81,12 +79,8 @@ func TestScenarios_WalkEveryEdge(t *testing.T) {
 		}
 		maps.Copy(said, s.verbs)
 	}
-	for object, listed := range map[statemachine.Object][]string{
-		statemachine.ObjectJob:    edgesOf(statemachine.JobEdges),
-		statemachine.ObjectStep:   edgesOf(statemachine.StepEdges),
-		statemachine.ObjectOutbox: edgesOf(statemachine.OutboxEdges),
-	} {
-		for _, edge := range listed {
+	for object := range phase1 {
+		for _, edge := range listed(object) {
 			if !edges[string(object)+" "+edge] {
 				t.Errorf("no scenario walks the edge %s of a %s", edge, object)
 			}

@@ -2,10 +2,13 @@ package statemachine_test
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -51,6 +54,47 @@ func TestStory_AJobWalksThroughItsSteps(t *testing.T) {
 	}
 }
 
+// What a step produced is its RESULT's output_ref, else its result_ref: the next step's
+// input, and the job's final output.
+func TestStory_AnOutputIsTheOutputRefFirst(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ output, result, input, final string }{
+		"both references":       {`{"uri":"o"}`, `{"uri":"r"}`, `{"uri":"o"}`, `{"uri":"o"}`},
+		"the directive's again": {`{"uri":"out"}`, `{"uri":"r"}`, `{"uri":"out"}`, `{"uri":"out"}`},
+		"an output_ref alone":   {`{"uri":"o"}`, "", `{"uri":"o"}`, `{"uri":"o"}`},
+		"a result_ref alone":    {"", `{"uri":"r"}`, `{"uri":"r"}`, `{"uri":"r"}`},
+		"neither":               {"", "", `{"uri":"in"}`, `{"uri":"out"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStory(t)
+			succeed := func() {
+				t.Helper()
+				done := s.result(statemachine.ResultSucceeded)
+				done.OutputRef, done.ResultRef = []byte(test.output), []byte(test.result)
+				s.does(done)
+			}
+			// The output of an attempt that is repeated counts for nothing.
+			again := s.result(statemachine.ResultFailedRetry)
+			again.OutputRef, again.ResultRef = []byte(`{"uri":"half"}`), []byte(`{"uri":"half"}`)
+			s.does(again)
+			if got := string(s.agg.Steps[0].OutputRef); got != `{"uri":"out"}` {
+				t.Errorf("the retry is to write to %s", got)
+			}
+			s.later(time.Hour)
+			s.does(statemachine.DeadlinePassed{})
+			succeed()
+			if got := string(s.agg.Steps[1].InputRef); got != test.input {
+				t.Errorf("the next step's input is %s, want %s", got, test.input)
+			}
+			succeed()
+			if got := string(s.agg.Job.FinalOutput); got != test.final {
+				t.Errorf("final output is %s, want %s", got, test.final)
+			}
+		})
+	}
+}
+
 func TestStory_AFastWorkerBeatsTheRelaysMark(t *testing.T) {
 	t.Parallel()
 	t.Run("with its ACK", func(t *testing.T) {
@@ -88,15 +132,9 @@ func TestStory_AStaleWorkerAfterAnAckTimeout(t *testing.T) {
 	s.does(statemachine.DeadlinePassed{})
 	s.is(statemachine.JobDispatching, dispatching)
 	s.answers(result, statemachine.Refused, statemachine.CodeStaleAttempt)
-	if s.last.Fenced == nil || s.last.Fenced.AttemptNo != 1 {
-		t.Errorf("the stale RESULT is not recorded: %+v", s.last.Fenced)
-	}
 	unheard := result
 	unheard.Pair.AttemptNo = 99
 	s.answers(unheard, statemachine.Refused, statemachine.CodeStaleAttempt)
-	if s.last.Fenced != nil {
-		t.Error("a number that was never given out is recorded")
-	}
 }
 
 func TestStory_ALateResultIsNotDoneTwice(t *testing.T) {
@@ -257,6 +295,62 @@ func TestStory_RetryAfterReplacesTheBackoff(t *testing.T) {
 	s.wakes(statemachine.WakeTimer, 7*time.Second)
 }
 
+// A delay is spread over [1-Jitter, 1+Jitter] of itself, whatever it is for; one that a
+// worker asks for is taken exactly.
+func TestStory_TheJitterSpreadsEachDelay(t *testing.T) {
+	t.Parallel()
+	retried := func(s *story) statemachine.Event { return s.result(statemachine.ResultFailedRetry) }
+	asked := func(s *story) statemachine.Event {
+		result := s.result(statemachine.ResultFailedRetry)
+		result.RetryAfter = 7 * time.Second
+		return result
+	}
+	rejected := func(s *story) statemachine.Event {
+		return statemachine.PublishRejected{OutboxID: s.agg.Outbox.ID, AttemptNo: 1}
+	}
+	passed := func(*story) statemachine.Event { return statemachine.DeadlinePassed{} }
+	stalled := func(*story) statemachine.Event { return statemachine.Stall{StepID: "one", AttemptNo: 1} }
+	begun := []func(*story) statemachine.Event{(*story).published, (*story).ack}
+	dueAt := func(s *story) time.Time { return s.agg.Outbox.DueAt }
+	retryAt := func(s *story) time.Time { return s.agg.Steps[0].NextAttemptAt }
+	for _, test := range []struct {
+		name  string
+		after []func(*story) statemachine.Event
+		event func(*story) statemachine.Event
+		at    func(*story) time.Time
+		delay time.Duration
+		exact bool
+	}{
+		{"a rejected publish", nil, rejected, dueAt, time.Minute, false},
+		{"an ACK timeout", begun[:1], passed, retryAt, time.Minute, false},
+		{"a RESULT", begun, retried, retryAt, 30 * time.Second, false},
+		{"a RESULT that asks for a delay", begun, asked, retryAt, 7 * time.Second, true},
+		{"a stall", begun, stalled, retryAt, 30 * time.Second, false},
+	} {
+		for random, share := range map[float64]float64{0: 0.8, 0.25: 0.9, 0.5: 1, 0.75: 1.1} {
+			s := newStory(t)
+			for _, event := range test.after {
+				s.does(event(s))
+			}
+			s.later(30 * time.Second)
+			in := env(s.now, "fresh", s.bus, false)
+			in.Jitter, in.Random = 0.2, random
+			d, err := statemachine.Decide(s.agg, test.event(s), in)
+			if err != nil || d.Outcome != statemachine.Applied {
+				t.Fatalf("%s: %s, %v", test.name, d.Outcome, err)
+			}
+			s.agg = d.After
+			want := time.Duration(float64(test.delay) * share)
+			if test.exact {
+				want = test.delay
+			}
+			if got := test.at(s).Sub(s.now); got != want {
+				t.Errorf("%s: %s by the random number %g, want %s", test.name, got, random, want)
+			}
+		}
+	}
+}
+
 func TestStory_OperatorsSpendNothing(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)
@@ -382,7 +476,7 @@ func TestDirective_HoldsEveryField(t *testing.T) {
 	}
 	for _, name := range []string{
 		"type", "jobId", "stepId", "tenant_id", "protocol_id", "step_type", "service", "attempt_no", "lease_id",
-		"input_ref", "workspace_ref", "output_ref", "payload", "mode", "lane", "routing_key_used", "correlation_id",
+		"lease_expires_at", "input_ref", "workspace_ref", "output_ref", "payload", "mode", "lane", "routing_key_used", "correlation_id",
 		"traceparent",
 	} {
 		if _, ok := fields[name]; !ok {
@@ -393,9 +487,77 @@ func TestDirective_HoldsEveryField(t *testing.T) {
 	if len(fields) > 0 {
 		t.Errorf("unknown fields %v", fields)
 	}
-	redacted, err := statemachine.WithoutLease(body)
-	if err != nil || strings.Contains(string(redacted), s.agg.Outbox.LeaseID) {
-		t.Errorf("without its lease the directive is %s (%v)", redacted, err)
+}
+
+// The example of Option B, 11.4, is what becomes of its job, step and row. It has no
+// service, which says whose directive it is, and no end of the lease.
+func TestDirective_IsTheOneOfTheSpecification(t *testing.T) {
+	t.Parallel()
+	const example = `{
+		"type": "DIRECTIVE", "jobId": "job_123", "tenant_id": "tenant_a", "stepId": "step_01",
+		"protocol_id": "doc_ingest_v1", "step_type": "OCR", "attempt_no": 1, "lease_id": "9a7c...",
+		"input_ref": {"uri": "s3://.../input.pdf"}, "workspace_ref": {"uri": "s3://.../workspace/"},
+		"output_ref": {"uri": "s3://.../output.json"}, "payload": {"language": "en"},
+		"mode": "DEFAULT", "lane": 4, "routing_key_used": "tenant_a", "correlation_id": "corr-123",
+		"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
+	}`
+	job := &statemachine.Job{
+		ID: "job_123", TenantID: "tenant_a", ProtocolID: "doc_ingest_v1", WorkspaceRef: []byte(`{"uri":"s3://.../workspace/"}`),
+		CorrelationID: "corr-123", Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00",
+	}
+	step := &statemachine.Step{
+		ID: "step_01", Type: "OCR", Service: "ocr", InputRef: []byte(`{"uri":"s3://.../input.pdf"}`),
+		OutputRef: []byte(`{"uri":"s3://.../output.json"}`),
+	}
+	row := &statemachine.Outbox{
+		AttemptNo: 1, LeaseID: "9a7c...", Bus: statemachine.BusQueue,
+		Routing: statemachine.Routing{ResolvedMode: statemachine.ModeDefault, Lane: 4, RoutingKeyUsed: "tenant_a"},
+	}
+	directive := statemachine.NewDirective(job, step, row, []byte(`{"language":"en"}`))
+	body, err := directive.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got, want map[string]any
+	if err := errors.Join(json.Unmarshal(body, &got), json.Unmarshal([]byte(example), &want)); err != nil {
+		t.Fatal(err)
+	}
+	want["service"], want["lease_expires_at"] = "ocr", nil
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("directive (-specification +got):\n%s", diff)
+	}
+}
+
+// The bytes of an attempt are made before its publish, so its directive names the
+// earliest end of the lease. Another attempt has another one, and the pull queue none.
+func TestDirective_NamesTheEarliestEndOfItsLease(t *testing.T) {
+	t.Parallel()
+	expires := func(s *story) *string {
+		return statemachine.NewDirective(&s.agg.Job, &s.agg.Steps[0], s.agg.Outbox, nil).LeaseExpiresAt
+	}
+	is := func(when string, s *story, want time.Time) {
+		t.Helper()
+		got := expires(s)
+		if got == nil {
+			t.Fatalf("%s: it has no end", when)
+		}
+		if at, err := time.Parse(time.RFC3339Nano, *got); err != nil || !at.Equal(want) {
+			t.Errorf("%s: it ends at %s (%v), want %s", when, *got, err, want)
+		}
+	}
+	s := newStory(t)
+	is("accepted", s, start.Add(policy().AckTimeout))
+	s.does(statemachine.PublishRejected{OutboxID: s.agg.Outbox.ID, AttemptNo: 1, Reason: "malformed"})
+	s.later(time.Hour)
+	s.does(statemachine.DispatchClaimed{})
+	is("after a rejection", s, start.Add(time.Hour+policy().AckTimeout))
+	s.later(time.Minute)
+	s.does(s.published())
+	if sent := s.agg.Steps[0].LeaseExpiresAt; sent.Before(start.Add(time.Hour + policy().AckTimeout)) {
+		t.Errorf("the lease ends at %s, before its directive says", sent)
+	}
+	if got := expires(queueStory(t)); got != nil {
+		t.Errorf("in the pull queue it ends at %s", *got)
 	}
 }
 

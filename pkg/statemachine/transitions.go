@@ -176,13 +176,15 @@ const (
 	EventOutboxDue      = "outbox.due"
 	EventOutboxTaken    = "outbox.taken"
 	EventOutboxRejected = "outbox.rejected"
+	// EventCallbackRejected is of a callback that was refused. It is no part of a change.
+	EventCallbackRejected = "step.callback_rejected"
 )
 
 // EventTypes returns all types of history entries.
 func EventTypes() []string {
 	types := []string{
 		EventJobAccepted, EventJobRescheduled, EventStepClaimed, EventStepExtended, EventStepRetryNow, EventStepCarried,
-		EventOutboxPending, EventOutboxTaken, EventOutboxRejected,
+		EventOutboxPending, EventOutboxTaken, EventOutboxRejected, EventCallbackRejected,
 	}
 	types = appendTypes(types, ObjectJob, JobEdges)
 	types = appendTypes(types, ObjectStep, StepEdges)

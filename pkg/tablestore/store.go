@@ -132,6 +132,18 @@ type Store interface {
 	Close() error
 }
 
+// reclaimingKey marks the contexts of [Reclaiming].
+type reclaimingKey struct{}
+
+// Reclaiming returns a context whose commits free space, so that a store on a nearly
+// full disk takes them when it takes no others.
+func Reclaiming(ctx context.Context) context.Context {
+	return context.WithValue(ctx, reclaimingKey{}, true)
+}
+
+// IsReclaiming reports whether the context is one of [Reclaiming].
+func IsReclaiming(ctx context.Context) bool { return ctx.Value(reclaimingKey{}) != nil }
+
 // AtomicStore is a store that can also apply several batches, of any tables and
 // partitions, in one atomic write. A key may be in several batches: the later
 // op sees the earlier one.

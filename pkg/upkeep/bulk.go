@@ -34,8 +34,6 @@ const (
 type BulkConfig struct {
 	// Failures stores the operations. Required.
 	Failures *Failures
-	// Limit is the most jobs that a tenant may have in flight. Optional. 0 is no limit.
-	Limit int
 	// Operations is how many are worked on concurrently. Optional. Defaults to 8.
 	Operations int
 	// Logger logs jobs that could not be rerun. Optional.
@@ -80,8 +78,8 @@ func NewBulk(cfg BulkConfig) (*Bulk, error) {
 		return nil, errors.New("bulk: Failures is required")
 	}
 	cfg.Operations = cmp.Or(cfg.Operations, 8)
-	if cfg.Operations < 0 || cfg.Limit < 0 {
-		return nil, errors.New("bulk: Operations and Limit must not be negative")
+	if cfg.Operations < 0 {
+		return nil, errors.New("bulk: Operations must not be negative")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
@@ -335,7 +333,7 @@ func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
 		return nil
 	}
 	accepted, err := w.cfg.Failures.cfg.Ledger.Rerun(ctx, ledger.Rerun{
-		JobID: item.JobID, From: w.op.From, Limit: w.cfg.Limit, Actor: w.op.Actor, RequestID: w.op.ID, Reason: w.op.Reason,
+		JobID: item.JobID, From: w.op.From, Actor: w.op.Actor, RequestID: w.op.ID, Reason: w.op.Reason,
 	})
 	if err != nil {
 		return w.refused(ctx, item, err)

@@ -225,7 +225,7 @@ func TestNewFailures_NamesWhatIsMissing(t *testing.T) {
 	}
 	service := serve(t, newSketch(), split())
 	for name, cfg := range map[string]upkeep.BulkConfig{
-		"no service": {}, "operations": {Failures: service, Operations: -1}, "limit": {Failures: service, Limit: -1},
+		"no service": {}, "operations": {Failures: service, Operations: -1},
 	} {
 		if _, err := upkeep.NewBulk(cfg); err == nil {
 			t.Errorf("%s: a runner was made", name)

@@ -99,7 +99,8 @@ type SweeperPass struct {
 	Read      int                        // schedule entries read
 	Standings map[ledger.FireOutcome]int // of the entries that were fired
 	Failed    int                        // entries that could not be fired; they stay
-	// Late is how long the oldest entry was overdue.
+	// Late is how long the oldest entry was overdue, without those that are left alone
+	// because their change may still commit.
 	Late time.Duration
 }
 
@@ -199,7 +200,9 @@ func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		pass.Read++
-		pass.Late = max(pass.Late, now.Sub(entry.Due))
+		if standing != ledger.Early {
+			pass.Late = max(pass.Late, now.Sub(entry.Due))
+		}
 		if err != nil {
 			pass.Failed++
 		} else {
@@ -256,6 +259,10 @@ type RetentionConfig struct {
 	// PassLimit is the most jobs that one pass purges, so that a backlog of them never
 	// competes with the work at hand. Optional. Defaults to 50.
 	PassLimit int
+	// Random returns numbers in [0, 1), for the shard at which the first pass begins:
+	// replicas that begin at different ones seldom purge the same job side by side.
+	// Optional. Defaults to math/rand/v2.
+	Random func() float64
 	// Logger logs jobs that could not be purged. Optional.
 	Logger *slog.Logger
 	// Observe is called after each purge. Optional.
@@ -278,11 +285,14 @@ func NewRetention(cfg RetentionConfig) (*Retention, error) {
 	if cfg.PassLimit = cmp.Or(cfg.PassLimit, 50); cfg.PassLimit < 0 {
 		return nil, errors.New("retention: PassLimit must be positive")
 	}
+	if cfg.Random == nil {
+		cfg.Random = rand.Float64
+	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
 		cfg.Observe = func(ledger.Purged) {}
 	}
-	return &Retention{cfg: cfg}, nil
+	return &Retention{cfg: cfg, next: cursor{shard: int(cfg.Random() * float64(cfg.Ledger.Shards()))}}, nil
 }
 
 // Loop returns the loop that purges.
@@ -295,8 +305,9 @@ func (r *Retention) Loop() Loop {
 
 // RunOnce tries to purge at most PassLimit jobs. A job that cannot be purged keeps its
 // entry, and does not hold up the others. The error is that of reading the schedule. One
-// pass runs at a time.
+// pass runs at a time. It goes on when the disk is too full for other writes.
 func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
+	ctx = tablestore.Reclaiming(ctx)
 	var pass Pass
 	room := func() int { return r.cfg.PassLimit - pass.Done }
 	err := r.next.round(ctx, r.cfg.Ledger, ledger.Retention, room, func(entry ledger.Entry) {

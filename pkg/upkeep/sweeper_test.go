@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
+	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -368,6 +368,37 @@ func TestNewSweeper_NamesTheField(t *testing.T) {
 	}
 }
 
+// timers is a ledger whose entries are due a minute ago, and are fired with that outcome.
+type timers struct{ outcome ledger.FireOutcome }
+
+func (*timers) Shards() int { return 1 }
+
+func (*timers) Due(_ context.Context, kind ledger.Kind, _ int, now time.Time, _ int, _ string) ([]ledger.Entry, string, error) {
+	return []ledger.Entry{{Kind: kind, Due: now.Add(-time.Minute)}}, "", nil
+}
+
+func (f *timers) Fire(context.Context, ledger.Entry, statemachine.Event) (ledger.FireOutcome, ledger.Result, error) {
+	return f.outcome, ledger.Result{}, nil
+}
+
+// An entry whose change may still commit waits for that, and the sweeper is not late.
+func TestSweeper_IsLateForWhatItActsOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for outcome, want := range map[ledger.FireOutcome]time.Duration{
+			ledger.Acted: time.Minute, ledger.Stale: time.Minute, ledger.Early: 0,
+		} {
+			s, err := upkeep.NewSweeper(upkeep.SweeperConfig{Ledger: &timers{outcome}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if pass, err := s.RunOnce(t.Context()); err != nil || pass.Late != want {
+				t.Errorf("%s: late by %s, %v, want %s", outcome, pass.Late, err, want)
+			}
+		}
+	})
+}
+
 // backlog is a ledger of two shards with jobs to purge.
 type backlog struct {
 	mu     sync.Mutex
@@ -434,7 +465,7 @@ func TestRetention_BoundsAPassAndContinues(t *testing.T) {
 func TestRetention_JobsThatFailDoNotHoldUpTheOthers(t *testing.T) {
 	t.Parallel()
 	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: []string{"a", "b"}}
-	p, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b, PassLimit: 2})
+	p, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b, PassLimit: 2, Random: func() float64 { return 0 }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -445,6 +476,21 @@ func TestRetention_JobsThatFailDoNotHoldUpTheOthers(t *testing.T) {
 	}
 	if slices.Sort(b.purged); !slices.Equal(b.purged, []string{"c", "d", "e"}) {
 		t.Errorf("purged %v", b.purged)
+	}
+}
+
+// Replicas with other random numbers begin at other shards.
+func TestRetention_BeginsAtARandomShard(t *testing.T) {
+	t.Parallel()
+	for random, want := range map[float64][]string{0: {"a", "b", "c", "d"}, 0.5: {"c", "d", "a", "b"}} {
+		b := &backlog{shards: [2][]string{{"a", "b"}, {"c", "d"}}}
+		p, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b, Random: func() float64 { return random }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.RunOnce(t.Context()); err != nil || !slices.Equal(b.purged, want) {
+			t.Errorf("at %g purged %v, %v, want %v", random, b.purged, err, want)
+		}
 	}
 }
 

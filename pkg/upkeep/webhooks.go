@@ -16,6 +16,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
+// offeredSize is how many webhooks wait for an attempt at once; the schedule has the rest.
+const offeredSize = 1024
+
 // settleTimeout bounds the write after an attempt, also while the process stops.
 const settleTimeout = 10 * time.Second
 
@@ -48,16 +51,19 @@ type WebhooksConfig struct {
 // Webhooks tells the URLs of a command how its job ended. Any number may run on one
 // store.
 //
-// The ledger writes the rows and their entries with the end of the job. An attempt is
+// The ledger writes the rows and their entries with the end of the job. Those of a job
+// that this process ends are handed over by [Webhooks.Offer], and sent at once; passes
+// over the schedule find the retries, and what was not handed over. An attempt is
 // claimed before it is sent, so that replicas do not send the same webhook
 // concurrently; if a process crashes in between, the next one sends it under the same id.
 // The bytes of an event follow from the job, which does not change any more, so they
 // are made again for each attempt.
 type Webhooks struct {
-	cfg   WebhooksConfig
-	next  cursor        // where the next pass begins
-	slots chan struct{} // one for each attempt under way
-	busy  sync.WaitGroup
+	cfg     WebhooksConfig
+	offered chan ledger.Entry
+	next    cursor         // where the next pass begins
+	slots   chan struct{}  // one for each attempt under way
+	busy    sync.WaitGroup // the attempts of passes
 	// full says that the last pass left no worker free: then wake gets a value as soon
 	// as one is.
 	full atomic.Bool
@@ -78,13 +84,71 @@ func NewWebhooks(cfg WebhooksConfig) (*Webhooks, error) {
 	if cfg.Observe == nil {
 		cfg.Observe = func(webhook.Result) {}
 	}
-	w := &Webhooks{cfg: cfg, slots: make(chan struct{}, cfg.Workers), wake: make(chan struct{}, 1)}
+	w := &Webhooks{
+		cfg: cfg, offered: make(chan ledger.Entry, offeredSize),
+		slots: make(chan struct{}, cfg.Workers), wake: make(chan struct{}, 1),
+	}
 	return w, cfg.Dispatcher.Validate()
 }
 
-// Loop returns the loop that sends. While more may be due, it makes the next pass as
-// soon as a worker is free. Its end interrupts the attempts under way, whose webhooks
-// stay due.
+// Offer hands over the webhooks of a job that has just ended, or leaves them to the
+// schedule if too many wait. It never blocks.
+func (w *Webhooks) Offer(ended *statemachine.Job) {
+	for _, entry := range ledger.WebhookEntries(ended) {
+		select {
+		case w.offered <- entry:
+		default:
+		}
+	}
+}
+
+// Run sends what is handed over until the context ends, which interrupts the attempts
+// under way. It returns nil.
+func (w *Webhooks) Run(ctx context.Context) error {
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	for {
+		select {
+		case entry := <-w.offered:
+			if !w.enter(ctx) {
+				return nil
+			}
+			busy.Go(func() {
+				defer w.leave()
+				row, body, err := w.claim(ctx, entry)
+				switch {
+				case err != nil && ctx.Err() == nil:
+					w.cfg.Logger.WarnContext(ctx, "webhook not taken up; the next pass takes it",
+						"jobId", entry.JobID, "error", err)
+				case err == nil && row != nil:
+					w.attempt(ctx, row, body)
+				}
+			})
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// enter waits for a free worker. It returns false if the context ends before.
+func (w *Webhooks) enter(ctx context.Context) bool {
+	select {
+	case w.slots <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// leave frees a worker, and asks for a pass if the last one left none free.
+func (w *Webhooks) leave() {
+	<-w.slots
+	w.wakeIfFull()
+}
+
+// Loop returns the loop that sends what the schedule says is due. While more may be due,
+// it makes the next pass as soon as a worker is free. Its end interrupts the attempts
+// under way, whose webhooks stay due.
 func (w *Webhooks) Loop() Loop {
 	return Loop{Name: "webhooks", Wake: w.wake, Drain: w.Wait, Pass: func(ctx context.Context) error {
 		_, err := w.RunOnce(ctx)
@@ -92,7 +156,7 @@ func (w *Webhooks) Loop() Loop {
 	}}
 }
 
-// Wait returns when no attempt is under way.
+// Wait returns when no attempt of a pass is under way.
 func (w *Webhooks) Wait() { w.busy.Wait() }
 
 // RunOnce takes as many due webhooks as there are free workers, and does not
@@ -133,24 +197,33 @@ func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
 	return pass, nil
 }
 
-// take claims one webhook for one attempt, and starts the attempt. It reports false if
-// the entry stands for none, or another process has it.
+// take claims one webhook and starts its attempt. It reports false if there is none to
+// make.
 func (w *Webhooks) take(ctx context.Context, entry ledger.Entry) (bool, error) {
-	row, job, err := w.cfg.Ledger.TakeWebhook(ctx, entry, w.cfg.Hold)
+	if !w.enter(ctx) {
+		return false, ctx.Err()
+	}
+	row, body, err := w.claim(ctx, entry)
 	if err != nil || row == nil {
+		w.leave()
 		return false, err
 	}
-	body, err := webhook.Body(&job.Job)
-	if err != nil {
-		return false, err
-	}
-	w.slots <- struct{}{}
 	w.busy.Go(func() {
+		defer w.leave()
 		w.attempt(ctx, row, body)
-		<-w.slots
-		w.wakeIfFull()
 	})
 	return true, nil
+}
+
+// claim claims a webhook for one attempt, and makes the bytes to send. The row is nil if
+// the entry stands for none, or another process has it.
+func (w *Webhooks) claim(ctx context.Context, entry ledger.Entry) (*ledger.WebhookRow, []byte, error) {
+	row, job, err := w.cfg.Ledger.TakeWebhook(ctx, entry, w.cfg.Hold)
+	if err != nil || row == nil {
+		return nil, nil, err
+	}
+	body, err := webhook.Body(&job.Job)
+	return row, body, err
 }
 
 // wakeIfFull asks for a pass if the last one left no worker free.

@@ -183,6 +183,50 @@ func TestWebhooks_ASlowReceiverDoesNotHoldTheOthers(t *testing.T) {
 	})
 }
 
+// TestWebhooks_ATenantsReceiverDoesNotHoldAnotherTenants: one tenant's receiver hangs,
+// with all of its backlog in front, and another tenant's on the same host gets its
+// webhooks within seconds. Those that wait say why.
+func TestWebhooks_ATenantsReceiverDoesNotHoldAnotherTenants(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var deliveries []ledger.WebhookRow
+		for i := range 200 {
+			deliveries = append(deliveries, due(fmt.Sprintf("a%d", i), "https://shared.example/a"))
+		}
+		for i := range 20 {
+			other := due(fmt.Sprintf("b%d", i), "https://shared.example/b")
+			other.TenantID = "tenant_b"
+			deliveries = append(deliveries, other)
+		}
+		q := newHooks(deliveries...)
+		s := &sends{act: func(_ context.Context, message webhook.Message) webhook.Result {
+			if message.TenantID == "tenant_a" {
+				time.Sleep(15 * time.Second)
+				return silent
+			}
+			time.Sleep(10 * time.Millisecond)
+			return delivered
+		}}
+		stop := running(t, sending(t, q, s, nil).Loop())
+		time.Sleep(5 * time.Second)
+		if n := q.count(ledger.WebhookDelivered); n != 20 {
+			t.Errorf("%d of 20 were delivered while another tenant's receiver hung", n)
+		}
+		time.Sleep(time.Minute)
+		explained := 0
+		for i := range 200 {
+			row := q.get(fmt.Sprintf("a%d.0", i))
+			if row.Attempts == 0 && row.LastError == "circuit open: the receiver did not answer in time" {
+				explained++
+			}
+		}
+		if explained < 100 {
+			t.Errorf("%d of 200 say that the circuit is open, want most", explained)
+		}
+		stop()
+	})
+}
+
 // TestWebhooks_AnOutageSpendsNoAttempts: while a host is down, only the probes of its
 // circuit are sent, and the deferred webhooks are delivered afterwards.
 func TestWebhooks_AnOutageSpendsNoAttempts(t *testing.T) {
@@ -234,6 +278,64 @@ func TestWebhooks_TakeMoreAsWorkersAreFreed(t *testing.T) {
 			t.Errorf("%d of 100 were delivered before the second pass", n)
 		}
 		stop()
+	})
+}
+
+// TestWebhooks_MoreThanWaitAreLeftToTheSchedule: to hand over never blocks, and what is
+// handed over waits for a free worker.
+func TestWebhooks_MoreThanWaitAreLeftToTheSchedule(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newHooks()
+		s := always(delivered)
+		r := sending(t, q, s, nil)
+		for i := range 1500 {
+			row := due(fmt.Sprintf("j%d", i), fmt.Sprintf("https://host%d.example/", i))
+			q.rows[row.ID()] = row
+			job := ended(row.JobID).Job
+			job.CallbackURLs = []string{row.URL}
+			r.Offer(&job)
+		}
+		stop := running(t, upkeep.Loop{Name: "handed over", Pass: r.Run})
+		synctest.Wait()
+		if n := q.count(ledger.WebhookDelivered); n == 0 || n == 1500 {
+			t.Errorf("%d of 1500 were delivered at once, want as many as may wait", n)
+		}
+		stop()
+		stop = running(t, r.Loop())
+		time.Sleep(time.Minute)
+		stop()
+		if n := q.count(ledger.WebhookDelivered); n != 1500 {
+			t.Errorf("%d of 1500 were delivered", n)
+		}
+	})
+}
+
+// TestWebhooks_StopWhatWasHandedOver: an attempt under way is interrupted, and stays due;
+// one that waits for a worker is not begun.
+func TestWebhooks_StopWhatWasHandedOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newHooks(due("j", "https://a.example"), due("k", "https://b.example"))
+		s := &sends{act: func(ctx context.Context, _ webhook.Message) webhook.Result {
+			<-ctx.Done()
+			return webhook.Result{Outcome: webhook.Interrupted}
+		}}
+		r := sending(t, q, s, func(cfg *upkeep.WebhooksConfig) { cfg.Workers = 1 })
+		for _, id := range []string{"j", "k"} {
+			job := ended(id).Job
+			job.CallbackURLs = []string{"https://a.example"}
+			r.Offer(&job)
+		}
+		stop := running(t, upkeep.Loop{Name: "handed over", Pass: r.Run})
+		synctest.Wait()
+		stop()
+		if got := q.get("j.0"); got.State != ledger.WebhookPending || got.NextAttemptAt.After(time.Now()) || s.count() != 1 {
+			t.Errorf("sent %d, Delivery = %+v, want one attempt, due again", s.count(), got)
+		}
+		if diff := cmp.Diff([]string{"PENDING"}, q.settled); diff != "" {
+			t.Errorf("settled (-want +got):\n%s", diff)
+		}
 	})
 }
 

@@ -59,7 +59,9 @@ func announce(t *testing.T, answers ...webhook.Result) *announcement {
 	store, faults := storetest.Faulty(memstore.New(memstore.Options{Split: true}))
 	b := &announcement{receiver: &receiver{answers: answers, begun: time.Now()}, faults: faults}
 	var err error
-	if b.ledger, err = ledger.Open(t.Context(), ledger.Config{Store: store, Shards: 2}); err != nil {
+	if b.ledger, err = ledger.Open(t.Context(), ledger.Config{
+		Store: store, Shards: 2, Ended: func(job *statemachine.Job) { b.Offer(job) },
+	}); err != nil {
 		t.Fatal(err)
 	}
 	b.Webhooks, err = upkeep.NewWebhooks(upkeep.WebhooksConfig{Ledger: b.ledger, Dispatcher: &webhook.Dispatcher{
@@ -91,6 +93,21 @@ func (b *announcement) run(t *testing.T, d time.Duration) {
 	if err := b.Loop().Run(ctx); err != nil {
 		t.Error(err)
 	}
+}
+
+// send sends what was handed over, until nothing more happens.
+func (b *announcement) send(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var over sync.WaitGroup
+	over.Go(func() {
+		if err := b.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	synctest.Wait()
+	cancel()
+	over.Wait()
 }
 
 // webhook is the job's only one.
@@ -132,6 +149,41 @@ func TestWebhooks_Attempts(t *testing.T) {
 				t.Errorf("%s: attempts (-want +got):\n%s", name, diff)
 			}
 		})
+	}
+}
+
+// TestWebhooks_AreSentAtTheEndOfTheJob: no time passes, and no pass is made.
+func TestWebhooks_AreSentAtTheEndOfTheJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := announce(t)
+		b.send(t)
+		if got := b.webhook(t); got.State != ledger.WebhookDelivered || got.Attempts != 1 || len(b.receiver.bodies) != 1 {
+			t.Errorf("%+v, sent %d times", got, len(b.receiver.bodies))
+		}
+		b.run(t, time.Hour)
+		if len(b.receiver.bodies) != 1 {
+			t.Errorf("sent %d times, want once", len(b.receiver.bodies))
+		}
+	})
+}
+
+// TestWebhooks_APassFindsWhatTheHandoverLost: whichever store call fails, before or after
+// it took effect.
+func TestWebhooks_APassFindsWhatTheHandoverLost(t *testing.T) {
+	t.Parallel()
+	for _, after := range []bool{false, true} {
+		for nth := 1; nth <= 8; nth++ {
+			synctest.Test(t, func(t *testing.T) {
+				b := announce(t)
+				b.faults.Plan(storetest.Fault{Nth: nth, After: after})
+				b.send(t)
+				b.run(t, 10*time.Minute)
+				if got := b.webhook(t); got.State != ledger.WebhookDelivered || len(b.receiver.bodies) == 0 {
+					t.Errorf("call %d, after %t: %+v, sent %d times", nth, after, got, len(b.receiver.bodies))
+				}
+			})
+		}
 	}
 }
 

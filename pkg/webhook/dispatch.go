@@ -98,7 +98,7 @@ type Delivery struct {
 	NextAttemptAt time.Time
 	// LastStatus is the HTTP status of the last attempt, 0 if there was no answer.
 	LastStatus int
-	// LastError says why the last attempt failed; it is safe to show.
+	// LastError says why the last attempt failed or was deferred; it is safe to show.
 	LastError string
 }
 
@@ -142,11 +142,16 @@ func (p Policy) Validate() error {
 
 // Apply returns the delivery after an attempt with this result; random is from [0, 1).
 // The next attempt is not before the receiver's Retry-After, nor before the schedule's
-// delay. Attempts that sent nothing do not count. An interrupted or deferred one does
-// not count either, keeps the previous result, and leaves the delivery due now.
+// delay. Attempts that sent nothing do not count. An interrupted one does not count
+// either, keeps the previous result, and leaves the delivery due now. A deferred one is
+// due at its turn, and says why it waits.
 func (p Policy) Apply(d Delivery, result Result, now time.Time, random float64) Delivery {
-	if result.Outcome == Interrupted || result.Outcome == Deferred {
+	if result.Outcome == Interrupted {
 		d.State, d.NextAttemptAt = StatePending, roundUp(now)
+		return d
+	}
+	if result.Outcome == Deferred {
+		d.State, d.NextAttemptAt, d.LastError = StatePending, roundUp(now.Add(result.After)), result.Reason
 		return d
 	}
 	d.LastStatus, d.LastError, d.NextAttemptAt = result.Status, result.Reason, time.Time{}
@@ -204,17 +209,14 @@ func (d *Dispatcher) Validate() error {
 // Attempt makes one attempt, unless the receiver's host is busy or in trouble. It
 // returns the delivery to store, and the result of the attempt.
 func (d *Dispatcher) Attempt(ctx context.Context, message Message, delivery Delivery) (Delivery, Result) {
-	pass, turn := d.Gate.Enter(hostOf(message.URL), time.Now())
-	if pass == nil {
-		delivery.NextAttemptAt = roundUp(turn)
-		return delivery, Result{Outcome: Deferred, Reason: "the receiver's host is busy or in trouble"}
+	pass, result := d.Gate.Enter(message.TenantID, hostOf(message.URL), time.Now())
+	if pass != nil {
+		result = d.Send(ctx, message)
+		pass.Leave(result, time.Now())
 	}
-	result := d.Send(ctx, message)
-	now := time.Now()
-	pass.Leave(result, now)
 	random := d.Random
 	if random == nil {
 		random = rand.Float64
 	}
-	return d.Policy.Apply(delivery, result, now, random()), result
+	return d.Policy.Apply(delivery, result, time.Now(), random()), result
 }

@@ -132,7 +132,7 @@ func TestApply_WhenItIsSentAgain(t *testing.T) {
 		{"the last one, with any Retry-After", 2, retryAfter(time.Second), 0, webhook.StateExhausted, 0},
 		{"interrupted", 0, result(webhook.Interrupted), 0.9, webhook.StatePending, 0},
 		{"interrupted at the last attempt", 2, result(webhook.Interrupted), 0.9, webhook.StatePending, 0},
-		{"deferred", 3, result(webhook.Deferred), 0.9, webhook.StatePending, 0},
+		{"deferred", 3, webhook.Result{Outcome: webhook.Deferred, After: time.Minute}, 0.9, webhook.StatePending, time.Minute},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -218,6 +218,9 @@ func TestApply(t *testing.T) {
 		}},
 		{"interrupted, so not counted", webhook.Result{Outcome: webhook.Interrupted, Reason: "x"}, func(d *webhook.Delivery) {
 			d.NextAttemptAt = now
+		}},
+		{"deferred, so not counted", webhook.Result{Outcome: webhook.Deferred, After: time.Minute, Reason: "circuit open"}, func(d *webhook.Delivery) {
+			d.NextAttemptAt, d.LastError = now.Add(time.Minute), "circuit open"
 		}},
 	}
 	for _, test := range tests {

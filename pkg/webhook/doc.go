@@ -5,7 +5,7 @@
 //	   │     ┌────────────┐ ┌──────────────────┐ ┌────────────────┐
 //	   └───▶ │ Dispatcher │▶│ Gate             │▶│ Sender         │
 //	         │            │ │ bound and circuit│ │ sign, transport│──▶ receiver
-//	   ┌──── │            │ │ of each host     │ │ Guard at dial  │
+//	   ┌──── │            │ │ of tenant, host  │ │ Guard at dial  │
 //	   ▼     └────────────┘ └──────────────────┘ └────────────────┘
 //	Delivery        │              │                    │
 //	   ▲            ▼              │ not now            │
@@ -26,7 +26,7 @@
 //	any other answer, or none  failed        PENDING, EXHAUSTED after the last
 //	URL or address forbidden   refused       REFUSED
 //	the process stops          interrupted   PENDING, due at once, not counted
-//	host busy or in trouble    deferred      PENDING, not counted
+//	host busy or in trouble    deferred      PENDING at its turn, not counted
 //
 // [Policy], which is pure, decides the next state. The caller stores the [Delivery];
 // the package stores nothing. A replay makes a delivery pending again with no
@@ -48,12 +48,13 @@
 //
 // # Isolation of receivers
 //
-// One receiver that hangs must not occupy all workers. The [Gate] bounds
-// the attempts under way for each host, and opens a circuit when a host stops
-// answering: its due deliveries are deferred and spend no attempt. A receiver's
-// answer about one URL, such as 404 or 500, says nothing against its host. Deferred
-// attempts get turns at the pace of the host, so that a backlog is not tried and
-// deferred over and over.
+// One receiver that hangs must not occupy all workers, nor hold back another tenant's
+// webhooks on the same host. The [Gate] bounds the attempts under way of each tenant to
+// each host, and opens a circuit when a host stops answering a tenant: its due deliveries
+// are deferred, spend no attempt and say why they wait. A receiver's answer about one
+// URL, such as 404 or 500, says nothing against its host. Deferred attempts get turns at
+// the pace of the host, so that a backlog is not tried and deferred over and over. No
+// tenant has more attempts under way, to however many hosts, than stay free for others.
 //
 // # Secrets
 //

@@ -15,32 +15,45 @@ const minSpacing = time.Millisecond
 
 // GateConfig configures a [Gate].
 type GateConfig struct {
-	// PerHost is the most attempts under way to one host. Optional. Defaults to 8.
+	// Attempts is the most attempts under way in all, of which a tenant may have as
+	// many as stay free for the others. Optional. Defaults to 64.
+	Attempts int
+	// PerHost is the most attempts under way of one tenant to one host. Optional.
+	// Defaults to 8.
 	PerHost int
-	// Circuit configures each host's circuit. Optional. Defaults to the settings
-	// of package breaker, except TripAfter 5, CoolDown 15 s, MaxCoolDown 5 min and
-	// Probes 2.
+	// Circuit configures the circuit of each tenant's host. Optional. Defaults to the
+	// settings of package breaker, except TripAfter 5, CoolDown 15 s, MaxCoolDown 5 min
+	// and Probes 2.
 	Circuit breaker.Settings
 	// MaxDefer is the longest time that an attempt is deferred by. Optional. Defaults to
 	// 10 min.
 	MaxDefer time.Duration
-	// MaxHosts is how many hosts are remembered; beyond it, hosts without an attempt
-	// under way are forgotten. Optional. Defaults to 10,000.
+	// MaxHosts is how many hosts of tenants are remembered; beyond it, those without an
+	// attempt under way are forgotten. Optional. Defaults to 10,000.
 	MaxHosts int
 }
 
-// Gate isolates receivers from each other: a host has a bounded number of attempts
-// under way, and none while its circuit is open. Its callers pass the time. It is
-// safe for concurrent use.
+// Gate isolates receivers and tenants from each other. A tenant's host has a bounded
+// number of attempts under way, and none while its circuit is open. Two tenants with
+// receivers on one host do not notice each other. Its callers pass the time. It is safe
+// for concurrent use.
 type Gate struct {
 	cfg GateConfig
 
 	mu    sync.Mutex
-	hosts map[string]*host
+	hosts map[hostKey]*host
+	// tenants counts the attempts under way of each tenant that has any.
+	//
+	//	invariant: total is the sum of tenants, and total ≤ cfg.Attempts
+	tenants map[string]int
+	total   int
 }
 
-// host is the state of a host. Its circuit is in a set of its own, so that it can be
-// forgotten alone.
+// hostKey names a host as one tenant's receiver.
+type hostKey struct{ tenantID, name string }
+
+// host is the state of a tenant's host. Its circuit is in a set of its own, so that it
+// can be forgotten alone.
 type host struct {
 	circuit  *breaker.Set
 	inFlight int
@@ -52,6 +65,7 @@ type host struct {
 
 // NewGate returns a gate. The error names the field that is out of range.
 func NewGate(cfg GateConfig) (*Gate, error) {
+	cfg.Attempts = cmp.Or(cfg.Attempts, 64)
 	cfg.PerHost = cmp.Or(cfg.PerHost, 8)
 	cfg.MaxDefer = cmp.Or(cfg.MaxDefer, 10*time.Minute)
 	cfg.MaxHosts = cmp.Or(cfg.MaxHosts, 10_000)
@@ -61,51 +75,52 @@ func NewGate(cfg GateConfig) (*Gate, error) {
 		cfg.Circuit.CoolDown = 15 * time.Second
 		cfg.Circuit.MaxCoolDown = cmp.Or(cfg.Circuit.MaxCoolDown, 5*time.Minute)
 	}
-	if cfg.PerHost < 0 || cfg.MaxHosts < 0 || cfg.MaxDefer < 0 {
-		return nil, fmt.Errorf("webhook: PerHost, MaxHosts and MaxDefer must not be negative, are %d, %d and %s",
-			cfg.PerHost, cfg.MaxHosts, cfg.MaxDefer)
+	if cfg.Attempts < 0 || cfg.PerHost < 0 || cfg.MaxHosts < 0 || cfg.MaxDefer < 0 {
+		return nil, fmt.Errorf("webhook: Attempts, PerHost, MaxHosts and MaxDefer must not be negative, are %d, %d, %d and %s",
+			cfg.Attempts, cfg.PerHost, cfg.MaxHosts, cfg.MaxDefer)
 	}
 	if _, err := breaker.NewSet(breaker.Config{Entity: cfg.Circuit}); err != nil {
 		return nil, fmt.Errorf("webhook: Circuit: %w", err)
 	}
-	return &Gate{cfg: cfg, hosts: make(map[string]*host)}, nil
+	return &Gate{cfg: cfg, hosts: make(map[hostKey]*host), tenants: make(map[string]int)}, nil
 }
 
 // Pass permits one attempt. Its holder returns it by [Pass.Leave], once.
 type Pass struct {
-	gate  *Gate
-	host  *host
-	grant breaker.Grant
-	since time.Time
+	gate     *Gate
+	tenantID string
+	host     *host
+	grant    breaker.Grant
+	since    time.Time
 }
 
-// Enter asks to make an attempt at a host, now. It returns a pass, or nil and the
-// time at which to ask again. Attempts that wait for one host get turns at the pace
-// of its recent answers, so that they do not all come back at the same time.
-func (g *Gate) Enter(name string, now time.Time) (*Pass, time.Time) {
+// Enter asks to make an attempt at a tenant's host, now. It returns a pass, or nil and
+// the result of the deferred attempt, which says why and for how long. Attempts that
+// wait for one host get turns at the pace of its recent answers, so that they do not all
+// come back at the same time.
+func (g *Gate) Enter(tenantID, name string, now time.Time) (*Pass, Result) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	h, known := g.hosts[name]
-	if !known {
-		if len(g.hosts) >= g.cfg.MaxHosts {
-			// A circuit that is forgotten opens again after a few failures.
-			maps.DeleteFunc(g.hosts, func(_ string, h *host) bool { return h.inFlight == 0 })
-		}
-		circuit, err := breaker.NewSet(breaker.Config{Entity: g.cfg.Circuit})
-		if err != nil {
-			panic(err) // NewGate has validated the settings.
-		}
-		h = &host{circuit: circuit}
-		g.hosts[name] = h
-	}
+	h := g.host(hostKey{tenantID, name})
 	earliest := now
-	if h.inFlight < g.cfg.PerHost {
+	var reason string
+	switch {
+	case h.inFlight >= g.cfg.PerHost:
+		reason = "as many attempts to the receiver's host are under way as may be at once"
+	case g.tenants[tenantID] >= g.cfg.Attempts-g.total:
+		reason = "the tenant has as many attempts under way as stay free for the others"
+	default:
 		grant := h.circuit.Allow(name, 1, now)
 		if grant.N > 0 {
 			h.inFlight++
-			return &Pass{gate: g, host: h, grant: grant, since: now}, time.Time{}
+			g.tenants[tenantID]++
+			g.total++
+			return &Pass{gate: g, tenantID: tenantID, host: h, grant: grant, since: now}, Result{}
 		}
-		earliest = grant.RetryAt
+		earliest, reason = grant.RetryAt, "circuit open"
+		for _, circuit := range h.circuit.Open(now) {
+			reason += ": " + circuit.Reason
+		}
 	}
 	if h.tail.Before(earliest) {
 		h.tail = earliest
@@ -114,14 +129,37 @@ func (g *Gate) Enter(name string, now time.Time) (*Pass, time.Time) {
 	if latest := now.Add(g.cfg.MaxDefer); h.tail.After(latest) {
 		h.tail = latest
 	}
-	return nil, h.tail
+	return nil, Result{Outcome: Deferred, After: h.tail.Sub(now), Reason: reason}
+}
+
+// host returns the state of a tenant's host, which it makes at the first use.
+func (g *Gate) host(key hostKey) *host {
+	if h, known := g.hosts[key]; known {
+		return h
+	}
+	if len(g.hosts) >= g.cfg.MaxHosts {
+		// A circuit that is forgotten opens again after a few failures.
+		maps.DeleteFunc(g.hosts, func(_ hostKey, h *host) bool { return h.inFlight == 0 })
+	}
+	circuit, err := breaker.NewSet(breaker.Config{Entity: g.cfg.Circuit})
+	if err != nil {
+		panic(err) // NewGate has validated the settings.
+	}
+	h := &host{circuit: circuit}
+	g.hosts[key] = h
+	return h
 }
 
 // Leave returns the pass and reports the result of the attempt.
 func (p *Pass) Leave(result Result, now time.Time) {
-	p.gate.mu.Lock()
-	defer p.gate.mu.Unlock()
+	g := p.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	p.host.inFlight--
+	g.total--
+	if g.tenants[p.tenantID]--; g.tenants[p.tenantID] == 0 {
+		delete(g.tenants, p.tenantID)
+	}
 	var outcome breaker.Outcome // Without a verdict the result says nothing about the host.
 	switch {
 	case result.HostFault:

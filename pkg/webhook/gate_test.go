@@ -19,12 +19,17 @@ func gate(t testing.TB, cfg webhook.GateConfig) *webhook.Gate {
 	return made
 }
 
-// enter expects a pass.
+// enter expects a pass for tenant_a.
 func enter(t testing.TB, g *webhook.Gate, host string, now time.Time) *webhook.Pass {
 	t.Helper()
-	pass, turn := g.Enter(host, now)
+	return enterFor(t, g, "tenant_a", host, now)
+}
+
+func enterFor(t testing.TB, g *webhook.Gate, tenantID, host string, now time.Time) *webhook.Pass {
+	t.Helper()
+	pass, deferred := g.Enter(tenantID, host, now)
 	if pass == nil {
-		t.Fatalf("%s: put off to %s, want a pass", host, turn)
+		t.Fatalf("%s at %s: %+v, want a pass", tenantID, host, deferred)
 	}
 	return pass
 }
@@ -32,11 +37,16 @@ func enter(t testing.TB, g *webhook.Gate, host string, now time.Time) *webhook.P
 // putOff expects none for the slow host, and returns how long the attempt is deferred.
 func putOff(t testing.TB, g *webhook.Gate, now time.Time) time.Duration {
 	t.Helper()
-	pass, turn := g.Enter(slow, now)
-	if pass != nil {
-		t.Fatalf("%s: got a pass, want none", slow)
+	return deferral(t, g, "tenant_a", slow, now).After
+}
+
+func deferral(t testing.TB, g *webhook.Gate, tenantID, host string, now time.Time) webhook.Result {
+	t.Helper()
+	pass, deferred := g.Enter(tenantID, host, now)
+	if pass != nil || deferred.Outcome != webhook.Deferred {
+		t.Fatalf("%s at %s: %v and %+v, want a deferral", tenantID, host, pass, deferred)
 	}
-	return turn.Sub(now)
+	return deferred
 }
 
 var (
@@ -103,6 +113,86 @@ func TestGate_AHostThatIsDownIsLeftAlone(t *testing.T) {
 	enter(t, g, slow, later)
 }
 
+// TestGate_TenantsOnOneHostDoNotNoticeEachOther: one tenant's receiver fills its bound
+// and opens its circuit, and the other tenant's on the same host is let in.
+func TestGate_TenantsOnOneHostDoNotNoticeEachOther(t *testing.T) {
+	t.Parallel()
+	g := gate(t, webhook.GateConfig{PerHost: 2, Circuit: breaker.Settings{TripAfter: 2, CoolDown: time.Minute}})
+	hanging := []*webhook.Pass{enter(t, g, slow, t0), enter(t, g, slow, t0)}
+	putOff(t, g, t0)
+	enterFor(t, g, "tenant_b", slow, t0).Leave(delivered, t0)
+	for _, pass := range hanging {
+		pass.Leave(silent, t0)
+	}
+	putOff(t, g, t0)
+	enterFor(t, g, "tenant_b", slow, t0).Leave(delivered, t0)
+}
+
+// TestGate_ATenantLeavesAsManyFreeAsItHas: one tenant's attempts, to however many hosts,
+// are half of all, two tenants' two thirds.
+func TestGate_ATenantLeavesAsManyFreeAsItHas(t *testing.T) {
+	t.Parallel()
+	g := gate(t, webhook.GateConfig{Attempts: 12})
+	fill := func(tenantID string) (passes []*webhook.Pass) {
+		for i := range 20 {
+			pass, _ := g.Enter(tenantID, fmt.Sprintf("%d.example:443", i), t0)
+			if pass == nil {
+				return passes
+			}
+			passes = append(passes, pass)
+		}
+		return passes
+	}
+	of := map[string][]*webhook.Pass{}
+	for _, want := range []struct {
+		tenantID string
+		attempts int
+	}{{"tenant_a", 6}, {"tenant_b", 3}, {"tenant_c", 2}, {"tenant_d", 1}, {"tenant_e", 0}} {
+		if of[want.tenantID] = fill(want.tenantID); len(of[want.tenantID]) != want.attempts {
+			t.Errorf("%s has %d attempts under way, want %d", want.tenantID, len(of[want.tenantID]), want.attempts)
+		}
+	}
+	for _, tenantID := range []string{"tenant_a", "tenant_b", "tenant_c", "tenant_d"} {
+		for _, pass := range of[tenantID] {
+			pass.Leave(delivered, t0)
+		}
+	}
+	if n := len(fill("tenant_e")); n != 6 {
+		t.Errorf("alone, tenant_e has %d attempts under way, want 6", n)
+	}
+}
+
+// TestGate_SaysWhyAnAttemptIsDeferred gives the reasons that an operator reads.
+func TestGate_SaysWhyAnAttemptIsDeferred(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		cfg  webhook.GateConfig
+		make func(g *webhook.Gate)
+		want string
+	}{
+		{"circuit open", webhook.GateConfig{Circuit: breaker.Settings{TripAfter: 1}}, func(g *webhook.Gate) {
+			enter(t, g, slow, t0).Leave(silent, t0)
+		}, "circuit open: the receiver did not answer in time"},
+		{"host is busy", webhook.GateConfig{PerHost: 1}, func(g *webhook.Gate) {
+			enter(t, g, slow, t0)
+		}, "as many attempts to the receiver's host are under way as may be at once"},
+		{"tenant is busy", webhook.GateConfig{Attempts: 2}, func(g *webhook.Gate) {
+			enter(t, g, well, t0)
+		}, "the tenant has as many attempts under way as stay free for the others"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			g := gate(t, test.cfg)
+			test.make(g)
+			if got := deferral(t, g, "tenant_a", slow, t0).Reason; got != test.want {
+				t.Errorf("reason %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
 // TestGate_WhichResultsOpenACircuit lists the results that speak against a host.
 func TestGate_WhichResultsOpenACircuit(t *testing.T) {
 	t.Parallel()
@@ -126,7 +216,7 @@ func TestGate_WhichResultsOpenACircuit(t *testing.T) {
 			for range 5 {
 				enter(t, g, slow, t0).Leave(test.result, t0)
 			}
-			if pass, _ := g.Enter(slow, t0); (pass == nil) != test.opens {
+			if pass, _ := g.Enter("tenant_a", slow, t0); (pass == nil) != test.opens {
 				t.Errorf("opened: %t, want %t", pass == nil, test.opens)
 			}
 		})
@@ -145,7 +235,7 @@ func TestGate_ForgetsHosts(t *testing.T) {
 	putOff(t, g, t0)
 	remembered := 0
 	for pass := (*webhook.Pass)(nil); pass == nil; remembered++ {
-		pass, _ = g.Enter(fmt.Sprintf("%d.example:443", 19-remembered), t0)
+		pass, _ = g.Enter("tenant_a", fmt.Sprintf("%d.example:443", 19-remembered), t0)
 	}
 	if remembered--; remembered == 0 || remembered > 2 {
 		t.Errorf("%d circuits are remembered, want 1 or 2", remembered)
@@ -157,6 +247,7 @@ func TestGate_ForgetsHosts(t *testing.T) {
 func TestNewGate_NamesTheBadField(t *testing.T) {
 	t.Parallel()
 	for field, cfg := range map[string]webhook.GateConfig{
+		"Attempts":  {Attempts: -1},
 		"PerHost":   {PerHost: -1},
 		"MaxHosts":  {MaxHosts: -1},
 		"MaxDefer":  {MaxDefer: -1},

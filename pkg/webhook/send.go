@@ -20,10 +20,7 @@ import (
 const (
 	userAgent = "Lucius-Webhooks/1.0"
 	// maxRetryAfter is the longest Retry-After that is obeyed.
-	maxRetryAfter = 24 * time.Hour
-	// maxConnsPerHost must not be less than the Gate's PerHost: further attempts wait
-	// within the timeout.
-	maxConnsPerHost = 16
+	maxRetryAfter   = 24 * time.Hour
 	maxAnswerHeader = 16 << 10
 	// maxAnswerBody is how much is read so that the connection can be reused; a
 	// longer answer ends with its connection.
@@ -80,7 +77,6 @@ func NewSender(cfg Config) (*Sender, error) {
 		ResponseHeaderTimeout:  cfg.Timeout,
 		MaxResponseHeaderBytes: maxAnswerHeader,
 		DisableCompression:     true, // The answer's body is not used.
-		MaxConnsPerHost:        maxConnsPerHost,
 		MaxIdleConns:           64,
 		MaxIdleConnsPerHost:    2, // Enough for a receiver that gets one webhook now and then.
 		IdleConnTimeout:        30 * time.Second,
@@ -121,8 +117,9 @@ const (
 	// Interrupted: the context ended before there was an answer. The receiver may
 	// have the webhook; the attempt does not count.
 	Interrupted Outcome = "interrupted"
-	// Deferred: nothing was sent, because the receiver's host is busy or in trouble.
-	// The attempt does not count. Only a [Dispatcher] returns it.
+	// Deferred: nothing was sent, because the receiver's host is busy or in trouble, or
+	// other tenants need the workers. The attempt does not count. Only a [Gate] returns
+	// it.
 	Deferred Outcome = "deferred"
 )
 
@@ -132,7 +129,8 @@ type Result struct {
 	Outcome Outcome
 	// Status is the HTTP status of the answer, 0 without one.
 	Status int
-	// After is the receiver's Retry-After, for RetryAfter.
+	// After is the receiver's Retry-After, for RetryAfter, and the time until the turn,
+	// for Deferred.
 	After time.Duration
 	// Reason says in a few words why it was not delivered. It is safe to show: of the
 	// answer it contains only the status, and it contains no address.

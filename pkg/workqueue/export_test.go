@@ -13,6 +13,9 @@ func (q *Queue) Take(ctx context.Context, r ClaimRequest) ([]ledger.Hint, error)
 	return q.take(ctx, c, r.Max, time.Now())
 }
 
+// WithoutLease removes the lease id from a directive.
+var WithoutLease = withoutLease
+
 // SetSizes makes the reads small: of the head of each tenant, of a sweep, and of a
 // tail when fewer than low are inside.
 func (m *Mirror) SetSizes(head, sweep, tail, low int) {

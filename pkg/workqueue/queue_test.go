@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -282,19 +283,23 @@ func TestQueue_AnotherProcessFindsWhatThisOneEnqueued(t *testing.T) {
 
 func TestQueue_AWaitingClaimIsWokenByAnEnqueue(t *testing.T) {
 	t.Parallel()
-	b := setup(t, false)
-	done := make(chan int)
-	go func() {
-		views, err := b.Claim(t.Context(), workqueue.ClaimRequest{Owner: "w", RequestID: "1", Max: 1, Wait: time.Minute})
-		if err != nil {
-			t.Errorf("claim: %v", err)
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, false)
+		done := make(chan int)
+		go func() {
+			views, err := b.Claim(t.Context(), workqueue.ClaimRequest{Owner: "w", RequestID: "1", Max: 1, Wait: time.Minute})
+			if err != nil {
+				t.Errorf("claim: %v", err)
+			}
+			done <- len(views)
+		}()
+		synctest.Wait()
+		begin := time.Now()
+		b.work(t)
+		if got := <-done; got != 1 || !time.Now().Equal(begin) {
+			t.Errorf("claimed %d items after %s", got, time.Since(begin))
 		}
-		done <- len(views)
-	}()
-	b.work(t)
-	if got := <-done; got != 1 {
-		t.Errorf("claimed %d items", got)
-	}
+	})
 }
 
 func TestQueue_UnknownItems(t *testing.T) {

@@ -1,9 +1,15 @@
 package workqueue
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -109,7 +115,7 @@ func (q *Queue) do(ctx context.Context, workID string, operation lifecycle.Opera
 	if err != nil {
 		return View{}, asProblem(err)
 	}
-	view, err := q.view(ctx, &result.Item)
+	view, err := view(&result.Item, result.Directive)
 	view.CancelRequested = result.Job.Job.State == statemachine.JobCancelling
 	return view, err
 }
@@ -120,7 +126,11 @@ func (q *Queue) Get(ctx context.Context, workID string) (View, error) {
 	if err != nil {
 		return View{}, asProblem(err)
 	}
-	return q.view(ctx, &item)
+	directive, err := q.ledger.ItemDirective(ctx, &item)
+	if err != nil {
+		return View{}, asProblem(err)
+	}
+	return view(&item, directive)
 }
 
 // find reads an item that the caller may see; any other is [lifecycle.ErrNotFound].
@@ -132,17 +142,42 @@ func (q *Queue) find(ctx context.Context, workID string) (lifecycle.Item, error)
 	return item, err
 }
 
-// view adds the directive, without the lease id.
-func (q *Queue) view(ctx context.Context, item *lifecycle.Item) (View, error) {
-	directive, err := q.ledger.ItemDirective(ctx, item)
-	if err != nil {
-		return View{}, asProblem(err)
-	}
-	redacted, err := statemachine.WithoutLease(directive)
+// view shows an item with its directive, without the lease id.
+func view(item *lifecycle.Item, directive []byte) (View, error) {
+	redacted, err := withoutLease(directive)
 	if err != nil {
 		return View{}, err
 	}
 	return View{Item: *item, Directive: redacted}, nil
+}
+
+// withoutLease removes the lease id, a capability, from a directive that is shown to
+// a reader who must not act on it. All other bytes stay as they are.
+func withoutLease(directive []byte) ([]byte, error) {
+	if object := jsontext.Value(directive); object.Kind() != '{' || !object.IsValid() {
+		return nil, errors.New("read a directive: it is not a JSON object")
+	}
+	fields := jsontext.NewDecoder(bytes.NewBuffer(directive))
+	_, err := fields.ReadToken()
+	for err == nil && fields.PeekKind() == '"' {
+		from := fields.InputOffset()
+		var name jsontext.Token
+		if name, err = fields.ReadToken(); err != nil {
+			break
+		}
+		lease := name.String() == "lease_id"
+		if err = fields.SkipValue(); lease && err == nil {
+			rest := directive[fields.InputOffset():]
+			if directive[from-1] == '{' {
+				rest = bytes.TrimPrefix(bytes.TrimLeft(rest, " \t\r\n"), []byte(","))
+			}
+			return slices.Concat(directive[:from], rest), nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read a directive: %w", err)
+	}
+	return directive, nil
 }
 
 // Events returns one page of an item's history with rev > after, oldest first, and

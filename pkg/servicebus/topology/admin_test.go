@@ -1,107 +1,66 @@
 package topology_test
 
 import (
-	"encoding/xml"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
-	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/internal/fakeservicebus"
 	"github.com/lucius-project/lucius/pkg/servicebus/topology"
 )
 
-// rest fakes the parts of a namespace's REST interface that this package uses. It
-// stores entities as they were put.
-type rest struct {
-	mu       sync.Mutex
-	sku      string
-	entities map[string]string // the description of each, by path
-	status   int               // of every answer, unless it is 0
+// managed is a namespace with its management side.
+type managed struct {
+	topology.Admin
+	peer    *fakeservicebus.Server
+	address string // of its management interface
 }
 
-var description = regexp.MustCompile(`(?s)<(Topic|Subscription)Description.*</(Topic|Subscription)Description>`)
-
-// Do implements the transport.
-func (r *rest) Do(req *http.Request) (*http.Response, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	path := strings.TrimPrefix(req.URL.Path, "/")
-	switch {
-	case r.status != 0:
-		return answer(req, r.status, ""), nil
-	case path == "$namespaceinfo":
-		return answer(req, 200, entry("ns", "<NamespaceInfo><CreatedTime>2026-01-01T00:00:00Z</CreatedTime><MessagingSKU>"+r.sku+
-			"</MessagingSKU><ModifiedTime>2026-01-01T00:00:00Z</ModifiedTime><Name>ns</Name></NamespaceInfo>")), nil
-	case req.Method == http.MethodPut:
-		return r.put(req, path)
-	case strings.HasSuffix(path, "/Subscriptions") && req.URL.Query().Has("$skip"):
-		return answer(req, 200, feed("")), nil // One page has them all.
-	case strings.HasSuffix(path, "/Subscriptions"):
-		return answer(req, 200, r.list(path)), nil
-	}
-	text, ok := r.entities[path]
-	if !ok {
-		return answer(req, 200, feed("")), nil
-	}
-	return answer(req, 200, entry(path, text)), nil
-}
-
-func (r *rest) put(req *http.Request, path string) (*http.Response, error) {
-	body, err := io.ReadAll(req.Body)
-	if err != nil {
-		return nil, err
-	}
-	if _, ok := r.entities[path]; ok {
-		return answer(req, 409, "<Error><Code>409</Code><Detail>exists</Detail></Error>"), nil
-	}
-	r.entities[path] = description.FindString(string(body))
-	return answer(req, 201, entry(path, r.entities[path])), nil
-}
-
-// list returns the feed of a topic's subscriptions.
-func (r *rest) list(path string) string {
-	var b strings.Builder
-	for name, text := range r.entities {
-		if rest, ok := strings.CutPrefix(name, path+"/"); ok {
-			b.WriteString(entry(rest, text))
-		}
-	}
-	return feed(b.String())
-}
-
-// feed is a list as ATOM has it.
-func feed(entries string) string {
-	return `<feed xmlns="http://www.w3.org/2005/Atom"><title type="text">Publicly Listed Services</title>` + entries + "</feed>"
-}
-
-// entry is an entity as ATOM has it.
-func entry(path, text string) string {
-	name := path[strings.LastIndexByte(path, '/')+1:]
-	return fmt.Sprintf(`<entry xmlns="http://www.w3.org/2005/Atom"><title type="text">%s</title><content type="application/xml">%s</content></entry>`,
-		name, text)
-}
-
-func answer(req *http.Request, status int, body string) *http.Response {
-	return &http.Response{
-		StatusCode: status, Status: http.StatusText(status), Header: http.Header{"Content-Type": {"application/atom+xml"}},
-		Body: io.NopCloser(strings.NewReader(body)), Request: req,
-	}
-}
-
-const connection = "Endpoint=sb://ns.servicebus.example/;SharedAccessKeyName=n;SharedAccessKey=aGVsbG8="
-
-func TestNamespace_OverItsRESTInterface(t *testing.T) {
-	t.Parallel()
-	service := &rest{sku: "Standard", entities: map[string]string{}}
-	bus, err := topology.Open(topology.NamespaceOptions{Connection: connection, Transport: service})
+// newManaged starts a namespace.
+func newManaged(t *testing.T, cfg fakeservicebus.Config) managed {
+	t.Helper()
+	peer, err := fakeservicebus.Start(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(peer.Close)
+	connection, err := peer.ServeAdmin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus, err := topology.Open(topology.NamespaceOptions{Connection: connection})
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, _, _ := strings.Cut(strings.TrimPrefix(connection, "Endpoint=sb://"), ";")
+	return managed{Admin: bus, peer: peer, address: address}
+}
+
+// put creates an entity of that kind as it is described in XML.
+func (m managed) put(t *testing.T, path, kind, description string) {
+	t.Helper()
+	body := `<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><` + kind +
+		` xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">` + description + `</` + kind + `></content></entry>`
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+m.address+"/"+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := (&http.Client{}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := answer.Body.Close(); err != nil || answer.StatusCode != http.StatusCreated {
+		t.Fatalf("put %s: %v, %s", path, err, answer.Status)
+	}
+}
+
+func TestNamespace_OverItsRESTInterface(t *testing.T) {
+	t.Parallel()
+	bus := newManaged(t, fakeservicebus.Config{})
 	top := wanted(t)
 	if findings, err := top.Check(t.Context(), bus); err != nil || len(findings) != 4 {
 		t.Errorf("an empty namespace: %v, %v", findings, err)
@@ -110,87 +69,137 @@ func TestNamespace_OverItsRESTInterface(t *testing.T) {
 	if err != nil || len(created) != 10 {
 		t.Fatalf("created %v, %v", created, err)
 	}
-	topic := service.entities["bus-p0"]
-	if !strings.Contains(topic, "<RequiresDuplicateDetection>true<") || !strings.Contains(topic, "<DuplicateDetectionHistoryTimeWindow>PT600S<") {
-		t.Errorf("the topic is %s", topic)
+	want := &topology.TopicState{Active: true, Deduplicates: true, Window: 10 * time.Minute}
+	for _, service := range []string{"embed", "ocr"} {
+		want.Subscriptions = append(want.Subscriptions, topology.SubscriptionState{
+			Name: service, Active: true, Lock: time.Minute,
+			Rules: []topology.Rule{{Name: "service", Properties: map[string]any{"service": service}, System: map[string]string{}}},
+		})
 	}
-	rule := service.entities["bus-p1/Subscriptions/ocr"]
-	if !strings.Contains(rule, "CorrelationFilter") || !strings.Contains(rule, ">ocr<") || !strings.Contains(rule, ">service<") {
-		t.Errorf("the subscription is %s", rule)
+	state, err := bus.Topic(t.Context(), "bus-p1")
+	if diff := cmp.Diff(want, state); err != nil || diff != "" {
+		t.Errorf("the topic: %v (-want +got)\n%s", err, diff)
 	}
 	if findings, err := top.Check(t.Context(), bus); err != nil || len(findings) != 0 {
 		t.Errorf("after provisioning: %v, %v", findings, err)
-	}
-	if err := bus.CreateTopic(t.Context(), &top.Topics[0]); err != nil {
-		t.Errorf("a topic that is there: %v", err)
 	}
 	big := wanted(t)
 	big.MessageBytes = 300_000
 	if findings, err := big.Check(t.Context(), bus); err != nil || len(findings) != 2 {
 		t.Errorf("messages that do not fit: %v, %v", findings, err)
 	}
-	service.sku = "Premium"
-	if findings, err := big.Check(t.Context(), bus); err != nil || len(findings) != 0 {
-		t.Errorf("messages that fit: %v, %v", findings, err)
+}
+
+func TestNamespace_ReadsSettingsAndRules(t *testing.T) {
+	t.Parallel()
+	bus := newManaged(t, fakeservicebus.Config{Tier: "Premium"})
+	if limit, err := bus.Limits(t.Context()); err != nil || limit != 0 {
+		t.Errorf("the limit of a Premium namespace is %d, %v", limit, err)
+	}
+	bus.put(t, "t", "TopicDescription", "<DefaultMessageTimeToLive>PT20S</DefaultMessageTimeToLive><Status>Disabled</Status>"+
+		"<AutoDeleteOnIdle>P1D</AutoDeleteOnIdle><MaxMessageSizeInKilobytes>1024</MaxMessageSizeInKilobytes>")
+	bus.put(t, "t/Subscriptions/s", "SubscriptionDescription", "<LockDuration>PT5S</LockDuration><RequiresSession>true</RequiresSession>"+
+		"<DefaultMessageTimeToLive>P10675199DT2H48M5.4775807S</DefaultMessageTimeToLive><AutoDeleteOnIdle>PT5M</AutoDeleteOnIdle>"+
+		"<Status>ReceiveDisabled</Status>")
+	for name, filter := range map[string]string{
+		"a-sql":     `i:type="SqlFilter"><SqlExpression>service = 'ocr'</SqlExpression>`,
+		"b-nothing": `i:type="FalseFilter"><SqlExpression>1=0</SqlExpression>`,
+		"c-both": `i:type="CorrelationFilter"><Label>OCR</Label><Properties><KeyValueOfstringanyType><Key>attempt_no</Key>` +
+			`<Value i:type="x:int">1</Value></KeyValueOfstringanyType></Properties>`,
+		"d-new": `i:type="NeuralFilter">`,
+	} {
+		bus.put(t, "t/Subscriptions/s/Rules/"+name, "RuleDescription", `<Filter xmlns:i="http://www.w3.org/2001/XMLSchema-instance" `+
+			`xmlns:x="http://www.w3.org/2001/XMLSchema" `+filter+"</Filter><Name>"+name+"</Name>")
+	}
+	state, err := bus.Topic(t.Context(), "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := map[string]topology.Rule{}
+	for _, r := range state.Subscriptions[0].Rules {
+		rules[r.Name] = r
+	}
+	state.Subscriptions[0].Rules = nil
+	day, forever := 24*time.Hour, time.Duration(1<<63-1)
+	if diff := cmp.Diff(&topology.TopicState{
+		MessageBytes: 1 << 20, Lifetime: topology.Lifetime{Messages: 20 * time.Second, Idle: day},
+		Subscriptions: []topology.SubscriptionState{{
+			Name: "s", Sessions: true, Lock: 5 * time.Second, Lifetime: topology.Lifetime{Messages: forever, Idle: 5 * time.Minute},
+		}},
+	}, state); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	for name, want := range map[string]string{
+		"$Default": "$Default: 1=1", "a-sql": "a-sql: service = 'ocr'", "b-nothing": "b-nothing: 1=0",
+		"c-both": `c-both: attempt_no = 1 and Subject = "OCR"`, "d-new": "d-new: (a filter of an unknown type: *admin.UnknownRuleFilter)",
+	} {
+		if rule := rules[name]; rule.String() != want {
+			t.Errorf("rule %q, want %q", rule.String(), want)
+		}
 	}
 }
 
 func TestNamespace_ReportsRefusals(t *testing.T) {
 	t.Parallel()
-	service := &rest{status: 401}
-	bus, err := topology.Open(topology.NamespaceOptions{Connection: connection, Transport: service})
-	if err != nil {
-		t.Fatal(err)
+	bus := newManaged(t, fakeservicebus.Config{})
+	answer := func(status int) {
+		bus.peer.SetHooks(fakeservicebus.Hooks{OnManage: func(string, string) int { return status }})
 	}
+	answer(http.StatusUnauthorized)
 	if _, err := bus.Limits(t.Context()); !errors.Is(err, topology.ErrForbidden) {
 		t.Errorf("without the right: %v", err)
 	}
-	service.status = 404
+	answer(http.StatusNotFound)
 	if err := bus.CreateTopic(t.Context(), &topology.Topic{Name: "t"}); err == nil || !strings.Contains(err.Error(), "404 Not Found") {
 		t.Errorf("another refusal: %v", err)
+	}
+	if limit, err := bus.Limits(t.Context()); err != nil || limit != 256<<10 {
+		t.Errorf("an emulator that knows nothing of its tier: %d, %v", limit, err)
+	}
+	answer(http.StatusConflict)
+	if err := bus.CreateTopic(t.Context(), &topology.Topic{Name: "t"}); !errors.Is(err, topology.ErrConflict) {
+		t.Errorf("a conflict: %v", err)
 	}
 	if _, err := topology.Open(topology.NamespaceOptions{Connection: "SharedAccessKey=secret"}); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("a bad connection string: %v", err)
 	}
 }
 
-func TestOpen_AnEmulatorCannotBeManaged(t *testing.T) {
+func TestEmulator_IsToldByItsConnectionString(t *testing.T) {
 	t.Parallel()
-	_, err := topology.Open(topology.NamespaceOptions{Connection: connection + ";usedevelopmentemulator=True", Transport: &rest{}})
-	if err == nil || !strings.Contains(err.Error(), "cannot be managed") || strings.Contains(err.Error(), "aGVsbG8=") {
-		t.Errorf("an emulator: %v", err)
-	}
-	if _, err := topology.Open(topology.NamespaceOptions{Connection: connection + ";UseDevelopmentEmulator=false", Transport: &rest{}}); err != nil {
-		t.Errorf("none: %v", err)
+	for connection, want := range map[string]bool{
+		"Endpoint=sb://ns/;SharedAccessKey=a=;UseDevelopmentEmulator=true":   true,
+		"Endpoint=sb://ns/;SharedAccessKey=a=;usedevelopmentemulator=True;":  true,
+		"Endpoint=sb://ns/;SharedAccessKey=a=;UseDevelopmentEmulator=false;": false,
+		"Endpoint=sb://ns/;SharedAccessKey=a=":                               false,
+	} {
+		if topology.Emulator(connection) != want {
+			t.Errorf("%s: %t", connection, !want)
+		}
 	}
 }
 
 func TestPeriods(t *testing.T) {
 	t.Parallel()
-	service := &rest{sku: "Standard", entities: map[string]string{}}
-	bus, err := topology.Open(topology.NamespaceOptions{Connection: connection, Transport: service})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for text, want := range map[string]time.Duration{
-		"": 0, "PT10M": 10 * time.Minute, "P1DT2H3M4.5S": 26*time.Hour + 3*time.Minute + 4*time.Second, "PT0S": 0,
-		"P10675199DT2H48M5.4775807S": 1<<63 - 1, "ten": -1,
+	bus := newManaged(t, fakeservicebus.Config{})
+	for name, test := range map[string]struct {
+		text string
+		want time.Duration
+	}{
+		"none": {"", 0}, "minutes": {"PT10M", 10 * time.Minute}, "nothing": {"PT0S", 0},
+		"all-units": {"P1DT2H3M4.5S", 26*time.Hour + 3*time.Minute + 4*time.Second},
+		"forever":   {"P10675199DT2H48M5.4775807S", 1<<63 - 1}, "no-period": {"ten", -1},
 	} {
-		var escaped strings.Builder
-		if err := xml.EscapeText(&escaped, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
-		service.entities["t"] = `<TopicDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">` +
-			`<DuplicateDetectionHistoryTimeWindow>` + escaped.String() + `</DuplicateDetectionHistoryTimeWindow></TopicDescription>`
-		state, err := bus.Topic(t.Context(), "t")
-		if want < 0 {
+		bus.put(t, name, "TopicDescription", "<DuplicateDetectionHistoryTimeWindow>"+test.text+"</DuplicateDetectionHistoryTimeWindow>")
+		state, err := bus.Topic(t.Context(), name)
+		if test.want < 0 {
 			if err == nil {
-				t.Errorf("%q was parsed as a period", text)
+				t.Errorf("%q was parsed as a period", test.text)
 			}
 			continue
 		}
-		if err != nil || state.Window != want {
-			t.Errorf("%q: %+v, %v, want %s", text, state, err, want)
+		if err != nil || state.Window != test.want {
+			t.Errorf("%q: %+v, %v, want %s", test.text, state, err, test.want)
 		}
 	}
 }

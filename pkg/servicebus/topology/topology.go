@@ -6,19 +6,21 @@
 //	global-bus-replies-p0 … p15      with replies by bus
 //	   └─ lucius-invoker             ACK, RESULT and heartbeat messages
 //
-// A topic without a subscription silently drops every message, so the check reports
-// it as an error.
+// A topic silently drops a message that no subscription takes, so the check compares
+// the filters of the subscriptions with the directives of the protocols.
 //
 // Source: Option B spec, 9 and 10.
 package topology
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -26,9 +28,9 @@ import (
 type Config struct {
 	TopicPrefix string // Required. Topic of a lane without its number.
 	Lanes       int    // Required.
-	// Services are the platform services. Each gets a subscription on each lane.
-	// Optional.
-	Services []string
+	// Directives are the kinds of directives that the protocols send. Each service gets
+	// a subscription on each lane. Optional.
+	Directives []Directive
 	// ReplyPrefix and ReplySubscription name the reply topics and their
 	// subscription. Optional. Without a prefix there are no reply topics.
 	ReplyPrefix       string
@@ -38,12 +40,23 @@ type Config struct {
 	Window time.Duration
 	// MessageBytes is the largest message that must fit. Optional.
 	MessageBytes int
+	// AckTimeout is the longest time that a worker has from the publish to its ACK.
+	// Optional.
+	AckTimeout time.Duration
+	// Lease is the longest time that a worker has from its ACK to its RESULT. Optional.
+	Lease time.Duration
 }
+
+// Directive is a kind of directive.
+type Directive struct{ Service, StepType string }
 
 // Topology is the required state of a namespace.
 type Topology struct {
 	Topics       []Topic
+	Directives   []Directive
 	MessageBytes int
+	AckTimeout   time.Duration
+	Lease        time.Duration
 }
 
 // Topic is a required topic.
@@ -60,10 +73,14 @@ type Subscription struct {
 	Name string
 	// Service limits it to the directives of this service; empty gets every message.
 	Service string
-	// Ours is true if Lucius itself reads it, so that its name is fixed. Services may
-	// name theirs as they like, as long as the topic has one.
-	Ours bool
 }
+
+// ours reports whether Lucius itself reads the subscription, so that its name is fixed.
+// Services may name theirs as they like, as long as each directive is taken.
+func (s *Subscription) ours() bool { return s.Service == "" }
+
+// directives reports whether the topic carries directives, not replies.
+func (t *Topic) directives() bool { return t.Window > 0 }
 
 // legal matches the names of topics and subscriptions that Service Bus accepts.
 var legal = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
@@ -82,22 +99,24 @@ func New(cfg Config) (*Topology, error) {
 	if cfg.Window == 0 {
 		cfg.Window = 10 * time.Minute
 	}
-	t := &Topology{MessageBytes: cfg.MessageBytes}
-	var directives []Subscription
-	for _, service := range cfg.Services {
+	t := &Topology{MessageBytes: cfg.MessageBytes, AckTimeout: cfg.AckTimeout, Lease: cfg.Lease, Directives: slices.Clone(cfg.Directives)}
+	slices.SortFunc(t.Directives, func(a, b Directive) int {
+		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.StepType, b.StepType))
+	})
+	t.Directives = slices.Compact(t.Directives)
+	var services []Subscription
+	for _, service := range t.services() {
 		if !legal.MatchString(service) || len(service) > maxSubscriptionName {
 			return nil, fmt.Errorf("service %q cannot be the name of a subscription: up to %d letters, digits, dots, "+
 				"dashes and underscores", service, maxSubscriptionName)
 		}
-		directives = append(directives, Subscription{Name: service, Service: service})
+		services = append(services, Subscription{Name: service, Service: service})
 	}
 	for lane := range cfg.Lanes {
-		t.Topics = append(t.Topics, Topic{
-			Name: cfg.TopicPrefix + strconv.Itoa(lane), Window: cfg.Window, Subscriptions: directives,
-		})
+		t.Topics = append(t.Topics, Topic{Name: cfg.TopicPrefix + strconv.Itoa(lane), Window: cfg.Window, Subscriptions: services})
 	}
 	if cfg.ReplyPrefix != "" {
-		ours := []Subscription{{Name: cfg.ReplySubscription, Ours: true}}
+		ours := []Subscription{{Name: cfg.ReplySubscription}}
 		for lane := range cfg.Lanes {
 			t.Topics = append(t.Topics, Topic{Name: cfg.ReplyPrefix + strconv.Itoa(lane), Subscriptions: ours})
 		}
@@ -121,132 +140,48 @@ func New(cfg Config) (*Topology, error) {
 	return t, nil
 }
 
-// ErrForbidden is returned by an [Admin] without the right to manage the namespace.
-var ErrForbidden = errors.New("the credential has no right to manage the namespace")
+// services returns the services of the directives, each once, in order.
+func (t *Topology) services() []string {
+	var services []string
+	for _, d := range t.Directives {
+		services = append(services, d.Service)
+	}
+	return slices.Compact(services)
+}
 
-// Admin is the management side of a namespace.
+// Admin is the management side of a namespace. Its methods are safe for concurrent use.
 type Admin interface {
 	// Limits returns the namespace's largest message, 0 if each topic has its own
 	// limit.
 	Limits(ctx context.Context) (messageBytes int, err error)
 	// Topic returns the present state of a topic, nil if it does not exist.
 	Topic(ctx context.Context, name string) (*TopicState, error)
-	// CreateTopic creates a topic, unless it exists.
+	// CreateTopic creates a topic. It returns [ErrConflict] if the topic exists, and if
+	// another change is under way.
 	CreateTopic(ctx context.Context, topic *Topic) error
-	// CreateSubscription creates a subscription with its rule, unless it exists.
+	// CreateSubscription creates a subscription with its rule. It returns [ErrConflict]
+	// as CreateTopic does.
 	CreateSubscription(ctx context.Context, topic string, subscription Subscription) error
 }
 
-// TopicState is the present state of a topic.
-type TopicState struct {
-	Active        bool
-	Deduplicates  bool
-	Window        time.Duration
-	MessageBytes  int // 0 if the topic has no limit of its own
-	Subscriptions []SubscriptionState
-}
+// ErrForbidden is returned by an [Admin] without the right to manage the namespace.
+var ErrForbidden = errors.New("the credential has no right to manage the namespace")
 
-// SubscriptionState is the present state of a subscription.
-type SubscriptionState struct {
-	Name   string
-	Active bool
-}
+// ErrConflict is returned by an [Admin] for an entity that exists, and for one that
+// cannot be created because another change is under way. The namespace answers 409 to
+// both.
+var ErrConflict = errors.New("the namespace answers 409: the entity exists, or another change is under way")
 
-// Level is the severity of a finding.
-type Level string
-
-// The levels.
+// Creation waits between two tries for the change that is under way to end.
 const (
-	Wrong   Level = "wrong"   // messages would be lost or refused
-	Warning Level = "warning" // it works, but a guarantee is weaker
+	firstWait = 500 * time.Millisecond
+	maxWait   = 8 * time.Second
+	maxTries  = 10
 )
 
-// Finding is one difference from the required state.
-type Finding struct {
-	Entity string // a topic, or topic/subscription
-	Level  Level
-	Detail string
-	// Missing is true if provisioning would create the entity.
-	Missing bool
-}
-
-// String returns the finding on one line.
-func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Level, f.Entity, f.Detail) }
-
-// Check compares the namespace with the topology and changes nothing. It returns
-// the namespace's errors, and [ErrForbidden] if the credential has no right to look.
-func (t *Topology) Check(ctx context.Context, admin Admin) ([]Finding, error) {
-	limit, err := admin.Limits(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read the namespace's properties: %w", err)
-	}
-	var findings []Finding
-	for i := range t.Topics {
-		topic := &t.Topics[i]
-		state, err := admin.Topic(ctx, topic.Name)
-		if err != nil {
-			return nil, fmt.Errorf("read topic %s: %w", topic.Name, err)
-		}
-		findings = append(findings, t.judge(topic, state, limit)...)
-	}
-	return findings, nil
-}
-
-// judge compares the state of a topic with the required one. Of its subscriptions
-// it reports the disabled ones, and the missing ones that Lucius itself reads.
-func (t *Topology) judge(topic *Topic, state *TopicState, limit int) []Finding {
-	if state == nil {
-		return []Finding{{Entity: topic.Name, Level: Wrong, Detail: "the topic is missing", Missing: true}}
-	}
-	var found []Finding
-	add := func(level Level, format string, args ...any) {
-		found = append(found, Finding{Entity: topic.Name, Level: level, Detail: fmt.Sprintf(format, args...)})
-	}
-	if !state.Active {
-		add(Wrong, "the topic is disabled")
-	}
-	switch {
-	case topic.Window == 0:
-	case !state.Deduplicates:
-		add(Warning, "the topic does not detect duplicates, so a directive that is sent twice arrives twice; "+
-			"duplicate detection can only be enabled when a topic is created")
-	case state.Window < topic.Window:
-		add(Warning, "duplicates are detected for %s, but a directive may be resent for %s", state.Window, topic.Window)
-	}
-	if state.MessageBytes > 0 {
-		limit = state.MessageBytes
-	}
-	if limit > 0 && topic.Window > 0 && t.MessageBytes > limit {
-		add(Wrong, "messages may have %d bytes, but directives have up to %d", limit, t.MessageBytes)
-	}
-	if topic.Window > 0 && len(state.Subscriptions) == 0 {
-		found = append(found, Finding{
-			Entity: topic.Name, Level: Wrong, Missing: len(topic.Subscriptions) > 0,
-			Detail: "the topic has no subscription, so every message is lost silently",
-		})
-	}
-	for _, s := range state.Subscriptions {
-		if !s.Active {
-			found = append(found, Finding{Entity: topic.Name + "/" + s.Name, Level: Warning, Detail: "the subscription is disabled"})
-		}
-	}
-	for _, s := range topic.Subscriptions {
-		if s.Ours && !state.has(s.Name) {
-			found = append(found, Finding{
-				Entity: topic.Name + "/" + s.Name, Level: Wrong, Detail: "the subscription is missing", Missing: true,
-			})
-		}
-	}
-	return found
-}
-
-// has reports whether the topic has a subscription of that name.
-func (s *TopicState) has(name string) bool {
-	return slices.ContainsFunc(s.Subscriptions, func(s SubscriptionState) bool { return s.Name == name })
-}
-
-// Provision creates the missing topics and subscriptions and returns their names.
-// It never changes existing ones, whose differences [Topology.Check] reports.
+// Provision creates the topics and subscriptions that [Topology.Check] reports as
+// missing, and returns the names of those that it has created itself. It never changes
+// existing ones.
 func (t *Topology) Provision(ctx context.Context, admin Admin) (created []string, err error) {
 	for i := range t.Topics {
 		topic := &t.Topics[i]
@@ -255,20 +190,50 @@ func (t *Topology) Provision(ctx context.Context, admin Admin) (created []string
 			return created, fmt.Errorf("read topic %s: %w", topic.Name, err)
 		}
 		if state == nil {
-			if err := admin.CreateTopic(ctx, topic); err != nil {
+			done, err := create(ctx, func() error { return admin.CreateTopic(ctx, topic) }, func() (bool, error) {
+				state, err = admin.Topic(ctx, topic.Name)
+				return state != nil, err
+			})
+			if err != nil {
 				return created, fmt.Errorf("create topic %s: %w", topic.Name, err)
 			}
-			created, state = append(created, topic.Name), &TopicState{}
-		}
-		for _, s := range topic.Subscriptions {
-			if state.has(s.Name) {
-				continue
+			if done {
+				created = append(created, topic.Name)
 			}
-			if err := admin.CreateSubscription(ctx, topic.Name, s); err != nil {
+		}
+		for _, s := range t.missing(topic, state) {
+			done, err := create(ctx, func() error { return admin.CreateSubscription(ctx, topic.Name, s) }, func() (bool, error) {
+				state, err := admin.Topic(ctx, topic.Name)
+				return state != nil && state.find(s.Name) != nil, err
+			})
+			if err != nil {
 				return created, fmt.Errorf("create subscription %s of topic %s: %w", s.Name, topic.Name, err)
 			}
-			created = append(created, topic.Name+"/"+s.Name)
+			if done {
+				created = append(created, topic.Name+"/"+s.Name)
+			}
 		}
 	}
 	return created, nil
+}
+
+// create makes an entity. After a conflict it looks whether the entity exists, and
+// tries again if it does not. It reports whether this call has created the entity.
+func create(ctx context.Context, put func() error, exists func() (bool, error)) (created bool, err error) {
+	wait := firstWait
+	for range maxTries {
+		if err = put(); !errors.Is(err, ErrConflict) {
+			return err == nil, err
+		}
+		if there, err := exists(); there || err != nil {
+			return false, err
+		}
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, maxWait)
+	}
+	return false, err
 }

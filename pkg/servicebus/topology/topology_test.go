@@ -5,7 +5,9 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,38 +17,81 @@ import (
 
 // memory is an Admin of a namespace in memory.
 type memory struct {
+	mu     sync.Mutex
 	limit  int
 	topics map[string]*topology.TopicState
 	err    error
+	// busy is how many changes are refused because another one is under way.
+	busy int
+	// rival creates the entity before a change is refused.
+	rival bool
 }
 
 func (m *memory) Limits(context.Context) (int, error) { return m.limit, m.err }
 
 func (m *memory) Topic(_ context.Context, name string) (*topology.TopicState, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return m.topics[name], m.err
 }
 
 func (m *memory) CreateTopic(_ context.Context, topic *topology.Topic) error {
-	m.topics[topic.Name] = &topology.TopicState{Active: true, Deduplicates: topic.Window > 0, Window: topic.Window}
-	return m.err
+	return m.create(func() {
+		m.topics[topic.Name] = &topology.TopicState{Active: true, Deduplicates: topic.Window > 0, Window: topic.Window}
+	})
 }
 
 func (m *memory) CreateSubscription(_ context.Context, topic string, s topology.Subscription) error {
-	m.topics[topic].Subscriptions = append(m.topics[topic].Subscriptions, topology.SubscriptionState{Name: s.Name, Active: true})
+	rule := topology.Rule{Name: "$Default", SQL: topology.Everything}
+	if s.Service != "" {
+		rule = takes(map[string]any{"service": s.Service})
+	}
+	return m.create(func() {
+		m.topics[topic].Subscriptions = append(m.topics[topic].Subscriptions, topology.SubscriptionState{
+			Name: s.Name, Active: true, Lock: time.Minute, Rules: []topology.Rule{rule},
+		})
+	})
+}
+
+// create makes the change, unless another one is under way.
+func (m *memory) create(change func()) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.busy > 0 {
+		if m.busy--; m.rival {
+			change()
+		}
+		return topology.ErrConflict
+	}
+	if m.err == nil {
+		change()
+	}
 	return m.err
+}
+
+// takes is the rule of a correlation filter.
+func takes(properties map[string]any) topology.Rule {
+	return topology.Rule{Name: "rule", Properties: properties}
 }
 
 // wanted returns a topology of two lanes with replies.
 func wanted(t *testing.T) *topology.Topology {
 	t.Helper()
 	top, err := topology.New(topology.Config{
-		TopicPrefix: "bus-p", Lanes: 2, Services: []string{"ocr", "embed"}, ReplyPrefix: "replies-p", ReplySubscription: "lucius",
-		MessageBytes: 200_000,
+		TopicPrefix: "bus-p", Lanes: 2, ReplyPrefix: "replies-p", ReplySubscription: "lucius",
+		Directives:   []topology.Directive{{Service: "ocr", StepType: "OCR"}, {Service: "embed", StepType: "EMBED"}, {Service: "ocr", StepType: "OCR"}},
+		MessageBytes: 200_000, AckTimeout: 30 * time.Second, Lease: 15 * time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return top
+}
+
+// everything is what provisioning creates in an empty namespace.
+var everything = []string{
+	"bus-p0", "bus-p0/embed", "bus-p0/ocr", "bus-p1", "bus-p1/embed", "bus-p1/ocr",
+	"replies-p0", "replies-p0/lucius", "replies-p1", "replies-p1/lucius",
 }
 
 func TestProvision_CreatesWhatCheckReportsMissing(t *testing.T) {
@@ -58,11 +103,7 @@ func TestProvision_CreatesWhatCheckReportsMissing(t *testing.T) {
 		t.Errorf("an empty namespace: %v, %v", findings, err)
 	}
 	created, err := top.Provision(t.Context(), bus)
-	want := []string{
-		"bus-p0", "bus-p0/ocr", "bus-p0/embed", "bus-p1", "bus-p1/ocr", "bus-p1/embed",
-		"replies-p0", "replies-p0/lucius", "replies-p1", "replies-p1/lucius",
-	}
-	if diff := cmp.Diff(want, created); err != nil || diff != "" {
+	if diff := cmp.Diff(everything, created); err != nil || diff != "" {
 		t.Errorf("created: %v (-want +got)\n%s", err, diff)
 	}
 	if findings, err := top.Check(t.Context(), bus); err != nil || len(findings) != 0 {
@@ -73,58 +114,237 @@ func TestProvision_CreatesWhatCheckReportsMissing(t *testing.T) {
 	}
 }
 
+// A namespace answers 409 to a change while another one is under way, and for an entity
+// that exists. Only the entity itself tells which of the two it is.
+func TestProvision_RetriesWhileAnotherChangeIsUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bus := &memory{topics: map[string]*topology.TopicState{}, busy: 5}
+		created, err := wanted(t).Provision(t.Context(), bus)
+		if diff := cmp.Diff(everything, created); err != nil || diff != "" {
+			t.Errorf("created: %v (-want +got)\n%s", err, diff)
+		}
+
+		bus = &memory{topics: map[string]*topology.TopicState{}, busy: 3, rival: true}
+		created, err = wanted(t).Provision(t.Context(), bus)
+		if diff := cmp.Diff(everything[3:], created); err != nil || diff != "" {
+			t.Errorf("created beside another process: %v (-want +got)\n%s", err, diff)
+		}
+
+		bus = &memory{topics: map[string]*topology.TopicState{}, busy: 1000}
+		created, err = wanted(t).Provision(t.Context(), bus)
+		if !errors.Is(err, topology.ErrConflict) || len(created) != 0 {
+			t.Errorf("a change that never ends: %v, %v", created, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := wanted(t).Provision(ctx, bus); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a deadline while it waits: %v", err)
+		}
+	})
+}
+
+// sound returns a topic's state without fault, for a test to change.
+func sound(change func(*topology.TopicState)) topology.TopicState {
+	state := topology.TopicState{
+		Active: true, Deduplicates: true, Window: time.Hour, Subscriptions: []topology.SubscriptionState{
+			{Name: "ocr", Active: true, Lock: time.Minute, Rules: []topology.Rule{takes(map[string]any{"service": "ocr"})}},
+			{Name: "embed", Active: true, Lock: time.Minute, Rules: []topology.Rule{takes(map[string]any{"service": "embed"})}},
+			{Name: "audit", Active: true, Lock: time.Second, Rules: []topology.Rule{{Name: "none", SQL: topology.Nothing}}},
+		},
+	}
+	change(&state)
+	return state
+}
+
 func TestCheck_ReportsWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	some := []topology.SubscriptionState{{Name: "other", Active: true}}
 	for name, test := range map[string]struct {
-		state topology.TopicState
-		level topology.Level
-		want  string
+		change func(*topology.TopicState)
+		want   string // Empty if nothing is wrong.
 	}{
-		"swallows":     {topology.TopicState{Active: true, Deduplicates: true, Window: time.Hour}, topology.Wrong, "every message is lost"},
-		"disabled":     {topology.TopicState{Deduplicates: true, Window: time.Hour, Subscriptions: some}, topology.Wrong, "is disabled"},
-		"duplicates":   {topology.TopicState{Active: true, Subscriptions: some}, topology.Warning, "does not detect duplicates"},
-		"short window": {topology.TopicState{Active: true, Deduplicates: true, Window: time.Minute, Subscriptions: some}, topology.Warning, "for 1m0s"},
+		"nothing":  {func(*topology.TopicState) {}, ""},
+		"swallows": {func(s *topology.TopicState) { s.Subscriptions = nil }, "wrong: bus-p0: the topic has no subscription, so every message is lost"},
+		"disabled": {func(s *topology.TopicState) { s.Active = false }, "wrong: bus-p0: the topic is disabled"},
+		"duplicates": {
+			func(s *topology.TopicState) { s.Deduplicates = false }, "warning: bus-p0: the topic does not detect duplicates",
+		},
+		"short window": {
+			func(s *topology.TopicState) { s.Window = time.Minute },
+			"warning: bus-p0: duplicates are detected for 1m0s, but a directive may be resent for 10m0s",
+		},
 		"small messages": {
-			topology.TopicState{Active: true, Deduplicates: true, Window: time.Hour, MessageBytes: 1024, Subscriptions: some},
-			topology.Wrong, "messages may have 1024 bytes",
+			func(s *topology.TopicState) { s.MessageBytes = 1024 },
+			"wrong: bus-p0: messages may have 1024 bytes, but directives have up to 200000: lower LUCIUS_MAX_PAYLOAD_BYTES",
 		},
 		"idle subscription": {
-			topology.TopicState{Active: true, Deduplicates: true, Window: time.Hour, Subscriptions: []topology.SubscriptionState{{Name: "x"}}},
-			topology.Warning, "subscription is disabled",
+			func(s *topology.TopicState) { s.Subscriptions[2].Active = false }, "warning: bus-p0/audit: the subscription is disabled",
+		},
+		"a service without a subscription": {
+			func(s *topology.TopicState) { s.Subscriptions = s.Subscriptions[1:] },
+			"wrong: bus-p0/ocr: no subscription takes the directives of service ocr (step types OCR), so each is lost silently; add a subscription",
+		},
+		"a filter that lets nothing through": {
+			func(s *topology.TopicState) { s.Subscriptions[0].Rules[0].Properties["service"] = "OCR" },
+			`wrong: bus-p0/ocr: no subscription takes the directives of service ocr (step types OCR), so each is lost silently; ` +
+				`this one has other rules (rule: service = "OCR"): add one with the correlation filter service = 'ocr'`,
+		},
+		"a filter that cannot be judged": {
+			func(s *topology.TopicState) {
+				s.Subscriptions[0].Rules = []topology.Rule{{Name: "r", SQL: "service = 'ocr' AND tenant_id = 'a'"}}
+			},
+			"warning: bus-p0/ocr: only filters that take some of the directives of service ocr (step types OCR)",
+		},
+		"a filter that lets everything through": {
+			func(s *topology.TopicState) {
+				s.Subscriptions[0].Rules = append(s.Subscriptions[0].Rules, topology.Rule{Name: "$Default", SQL: topology.Everything})
+			},
+			`warning: bus-p0/ocr: it takes the directives of embed as well (rule: service = "ocr"; $Default: 1=1)`,
+		},
+		"sessions": {
+			func(s *topology.TopicState) { s.Subscriptions[0].Sessions = true },
+			"wrong: bus-p0/ocr: it requires sessions, and messages here have no session id",
+		},
+		"sessions of others": {func(s *topology.TopicState) { s.Subscriptions[2].Sessions = true }, ""},
+		"short locks": {
+			func(s *topology.TopicState) { s.Subscriptions[1].Lock = 10 * time.Second },
+			"warning: bus-p0/embed: its locks last 10s, less than the ACK timeout of 30s",
+		},
+		"messages of the topic expire": {
+			func(s *topology.TopicState) { s.Messages = 20 * time.Second },
+			"wrong: bus-p0: messages expire after 20s, before the ACK timeout of 30s, so a directive that waits for its worker is lost " +
+				"with its attempt: set the default time to live to at least 30s",
+		},
+		"messages of the subscription expire": {
+			func(s *topology.TopicState) { s.Subscriptions[0].Messages = time.Second },
+			"wrong: bus-p0/ocr: messages expire after 1s",
+		},
+		"deletes itself": {
+			func(s *topology.TopicState) { s.Subscriptions[0].Idle = time.Hour },
+			"warning: bus-p0/ocr: it is deleted after 1h0m0s without use",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			top := wanted(t)
 			top.Topics = top.Topics[:1]
-			bus := &memory{topics: map[string]*topology.TopicState{"bus-p0": &test.state}, limit: 256 << 10}
-			findings, err := top.Check(t.Context(), bus)
-			if err != nil || len(findings) != 1 || findings[0].Level != test.level || !strings.Contains(findings[0].String(), test.want) {
-				t.Errorf("%v, %v, want %s: %q", findings, err, test.level, test.want)
-			}
+			state := sound(test.change)
+			bus := &memory{topics: map[string]*topology.TopicState{"bus-p0": &state}, limit: 256 << 10}
+			expectFinding(t, top, bus, test.want)
 		})
 	}
 }
 
-func TestCheck_RequiresItsOwnSubscriptions(t *testing.T) {
-	t.Parallel()
-	top := wanted(t)
-	top.Topics = top.Topics[2:3]
-	bus := &memory{topics: map[string]*topology.TopicState{"replies-p0": {
-		Active: true, Subscriptions: []topology.SubscriptionState{{Name: "other", Active: true}},
-	}}}
+// expectFinding checks that there is one finding, which begins so, or none.
+func expectFinding(t *testing.T, top *topology.Topology, bus topology.Admin, want string) {
+	t.Helper()
 	findings, err := top.Check(t.Context(), bus)
-	if err != nil || len(findings) != 1 || findings[0].Entity != "replies-p0/lucius" || !findings[0].Missing {
-		t.Errorf("%v, %v", findings, err)
+	if err != nil || len(findings) != min(len(want), 1) || want != "" && !strings.HasPrefix(findings[0].String(), want) {
+		t.Errorf("%v, %v, want %q", findings, err, want)
 	}
+}
+
+func TestCheck_JudgesReplyTopics(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(*topology.TopicState)
+		want   string
+	}{
+		"nothing": {func(*topology.TopicState) {}, ""},
+		"the subscription of another": {
+			func(s *topology.TopicState) { s.Subscriptions[0].Name = "other" }, "wrong: replies-p0/lucius: the subscription is missing",
+		},
+		"sessions": {func(s *topology.TopicState) { s.Subscriptions[0].Sessions = true }, "wrong: replies-p0/lucius: it requires sessions"},
+		"short locks": {
+			func(s *topology.TopicState) { s.Subscriptions[0].Lock = 5 * time.Second },
+			"warning: replies-p0/lucius: its locks last 5s, too short for Lucius to renew them: set the lock duration to at least 30s",
+		},
+		"replies expire": {
+			func(s *topology.TopicState) { s.Messages = time.Minute },
+			"warning: replies-p0: messages expire after 1m0s, before the lease of 15m0s ends",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			top := wanted(t)
+			top.Topics = top.Topics[2:3]
+			state := topology.TopicState{Active: true, Subscriptions: []topology.SubscriptionState{{
+				Name: "lucius", Active: true, Lock: time.Minute, Rules: []topology.Rule{{Name: "$Default", SQL: topology.Everything}},
+			}}}
+			test.change(&state)
+			expectFinding(t, top, &memory{topics: map[string]*topology.TopicState{"replies-p0": &state}}, test.want)
+		})
+	}
+}
+
+// Whether a directive of service ocr and step type OCR passes, or that this cannot be
+// told.
+func TestFiltersOfSubscriptions(t *testing.T) {
+	t.Parallel()
+	const lost, unsure = "wrong: bus-p0/ocr: no subscription takes", "warning: bus-p0/ocr: only filters that take some"
+	sql := func(expression string) topology.Rule { return topology.Rule{Name: "r", SQL: expression} }
+	system := func(name, value string) topology.Rule {
+		return topology.Rule{Name: "r", System: map[string]string{name: value}}
+	}
+	for name, test := range map[string]struct {
+		rule topology.Rule
+		want string
+	}{
+		"service":                          {takes(map[string]any{"service": "ocr"}), ""},
+		"service and type":                 {takes(map[string]any{"service": "ocr", "step_type": "OCR"}), ""},
+		"another step type":                {takes(map[string]any{"service": "ocr", "step_type": "SCAN"}), lost},
+		"one tenant":                       {takes(map[string]any{"service": "ocr", "tenant_id": "a"}), unsure},
+		"a property that no directive has": {takes(map[string]any{"Service": "ocr"}), lost},
+		"a number":                         {takes(map[string]any{"service": 1}), lost},
+		"subject":                          {system("Subject", "OCR"), ""},
+		"another subject":                  {system("Subject", "ocr"), lost},
+		"content type":                     {topology.Rule{Properties: map[string]any{"service": "ocr"}, System: map[string]string{"ContentType": "application/json"}}, ""},
+		"one command":                      {system("CorrelationID", "c1"), unsure},
+		"a session":                        {system("SessionID", "s1"), lost},
+		"sql nothing":                      {sql("1 = 0"), lost},
+		"sql equal":                        {sql(" user.Service='ocr' "), ""},
+		"sql unequal":                      {sql("service = 'Ocr'"), lost},
+		"sql label":                        {sql("sys.Label = 'OCR'"), ""},
+		"sql list":                         {sql("[service] in ('a', 'ocr')"), ""},
+		"sql list of others":               {sql("service IN ('a','b')"), lost},
+		"sql of more":                      {sql("service LIKE 'o%'"), unsure},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			top := wanted(t)
+			top.Topics = top.Topics[:1]
+			state := sound(func(s *topology.TopicState) {
+				s.Subscriptions[0].Rules, s.Subscriptions[0].Lock = []topology.Rule{test.rule}, 0
+			})
+			expectFinding(t, top, &memory{topics: map[string]*topology.TopicState{"bus-p0": &state}}, test.want)
+		})
+	}
+}
+
+// Services may name their subscriptions as they like: one that takes a service's
+// directives is enough.
+func TestProvision_LeavesWhatIsTakenAlone(t *testing.T) {
+	t.Parallel()
+	state := sound(func(s *topology.TopicState) {
+		s.Subscriptions = []topology.SubscriptionState{
+			{Name: "all-of-them", Active: true, Lock: time.Minute, Rules: []topology.Rule{takes(map[string]any{"service": "ocr"})}},
+		}
+	})
+	bus := &memory{topics: map[string]*topology.TopicState{"bus-p0": &state}}
+	top := wanted(t)
+	top.Topics = top.Topics[:1]
+	created, err := top.Provision(t.Context(), bus)
+	if diff := cmp.Diff([]string{"bus-p0/embed"}, created); err != nil || diff != "" {
+		t.Errorf("created: %v (-want +got)\n%s", err, diff)
+	}
+	expectFinding(t, top, bus, "")
 }
 
 func TestNew_RejectsNamesThatServiceBusWouldRefuse(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]topology.Config{
 		"Lanes is 0":                  {TopicPrefix: "p"},
-		`service "o/c"`:               {TopicPrefix: "p", Lanes: 1, Services: []string{"o/c"}},
+		`service "o/c"`:               {TopicPrefix: "p", Lanes: 1, Directives: []topology.Directive{{Service: "o/c"}}},
 		`cannot be the name of a top`: {TopicPrefix: "p/", Lanes: 1},
 		`cannot be the name of a sub`: {TopicPrefix: "p", Lanes: 1, ReplyPrefix: "r", ReplySubscription: ""},
 		`for directives and for rep`:  {TopicPrefix: "p", Lanes: 1, ReplyPrefix: "p", ReplySubscription: "s"},

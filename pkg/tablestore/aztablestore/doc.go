@@ -27,6 +27,7 @@
 //	a precondition did not hold                 one      ConflictError —
 //	no such row                                 one      ConflictError ErrNotFound
 //	no connection, no token                     more     ErrUnavailable
+//	the circuit is open                         none     ErrUnavailable
 //	429, or 503 with ServerBusy or Retry-After  more     ErrUnavailable
 //	401, 403, no such table or account          one      ErrUnavailable
 //	400, 413 and the like                       one      ErrInvalid, ErrTooLarge
@@ -37,6 +38,16 @@
 // unknown. A delay lasts at least as long as Retry-After says; if it would
 // exceed the call's deadline, the call ends at once. Each request has a
 // deadline, and so has each call with all its requests.
+//
+// # Outages
+//
+// After 20 failures in a row without a success, of any kind that is not the
+// caller's fault, the account counts as out of service. A [breaker.Set] then
+// holds requests back for 1 s, later for up to 10 s, lets a page of 3 through to
+// see whether the account is back, and afterwards as many as it carries again
+// step by step. Requests of the first second wait; later ones fail at once. So an
+// account that throttles is not kept busy by retries, and callers are not kept
+// waiting.
 //
 // # Unknown outcomes
 //

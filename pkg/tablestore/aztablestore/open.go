@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	"github.com/Azure/azure-sdk-for-go/sdk/data/aztables"
 
+	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -49,12 +51,21 @@ const (
 	tableVanishes = "TableBeingDeleted"
 )
 
+// The short connection string of an emulator, which the SDK does not know, and the
+// long one that it stands for. Its key is public.
+var developmentStorage = regexp.MustCompile(`(?i)^\s*UseDevelopmentStorage\s*=\s*true\s*;?\s*$`)
+
+const developmentConnection = "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;" +
+	"AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;" +
+	"TableEndpoint=http://127.0.0.1:10002/devstoreaccount1;"
+
 var errClosed = errors.New("the store is closed")
 
 // Options configures a store.
 type Options struct {
 	// Connection is the storage account's connection string, with an account
-	// key or a shared access signature. Required, unless Endpoint is set.
+	// key or a shared access signature, or UseDevelopmentStorage=true for an
+	// emulator at its usual address. Required, unless Endpoint is set.
 	Connection string
 
 	// Endpoint is the address of the account's table service, such as
@@ -71,6 +82,11 @@ type Options struct {
 	// Logger gets a warning for each retry, with its cause. Optional. Defaults
 	// to discarding.
 	Logger *slog.Logger
+
+	// Observe is called after each request, and for each that was not sent
+	// because the account is out of service. Optional. It must be safe for
+	// concurrent use.
+	Observe func(Sample)
 
 	// Transport sends the requests. The caller closes it. Optional. Defaults to
 	// a transport of the store, whose connections Close closes.
@@ -111,6 +127,10 @@ type Store struct {
 	client  *http.Client
 	service *aztables.ServiceClient
 	closed  atomic.Bool
+
+	clock    *clock
+	circuits *breaker.Set
+	outage   atomic.Int64 // when the circuit opened, in Unix nanoseconds; 0 once it has closed
 }
 
 var (
@@ -126,9 +146,15 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
 	}
+	if developmentStorage.MatchString(options.Connection) {
+		options.Connection = developmentConnection
+	}
 	options.limits = cmp.Or(options.limits, defaultLimits)
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	if options.Observe == nil {
+		options.Observe = func(Sample) {}
 	}
 	// No redirects: they would send a write twice.
 	client := &http.Client{
@@ -151,24 +177,58 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 			IdleConnTimeout:     idle,
 		}
 	}
-	service, err := options.service(client)
+	clock := new(clock)
+	service, err := options.service(client, clock)
 	if err != nil {
 		return nil, err
 	}
-	store := &Store{options: options, client: client, service: service}
-	for _, table := range options.Tables {
-		if err := store.createTable(ctx, table); err != nil {
-			return nil, errors.Join(fmt.Errorf("create table %s: %w", table, err), store.Close())
-		}
+	circuits, err := breaker.NewSet(circuitOf(options.limits.request))
+	if err != nil {
+		return nil, fmt.Errorf("aztablestore: %w", err)
+	}
+	store := &Store{options: options, client: client, service: service, clock: clock, circuits: circuits}
+	if _, err := store.createTables(ctx); err != nil {
+		return nil, errors.Join(err, store.Close())
 	}
 	return store, nil
 }
 
+// Create creates the missing ones of the options' tables, and returns the names of
+// those that it has created. The error is that of Open.
+func Create(ctx context.Context, options Options) (created []string, err error) {
+	if err := options.Validate(); err != nil {
+		return nil, err
+	}
+	tables := options.Tables
+	options.Tables = nil
+	store, err := Open(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	store.options.Tables = tables
+	return store.createTables(ctx)
+}
+
+// createTables creates the options' tables that are missing, and returns their names.
+func (s *Store) createTables(ctx context.Context) (created []string, err error) {
+	for _, table := range s.options.Tables {
+		made, err := s.createTable(ctx, table)
+		if err != nil {
+			return created, fmt.Errorf("create table %s: %w", table, err)
+		}
+		if made {
+			created = append(created, table)
+		}
+	}
+	return created, nil
+}
+
 // service returns the SDK's client of the account, without retries: this
 // package decides what may be sent again.
-func (o Options) service(client *http.Client) (*aztables.ServiceClient, error) {
+func (o Options) service(client *http.Client, clock *clock) (*aztables.ServiceClient, error) {
 	options := &aztables.ClientOptions{ClientOptions: azcore.ClientOptions{
-		Transport:       transport{client},
+		Transport:       transport{client, clock},
 		Retry:           policy.RetryOptions{MaxRetries: -1},
 		PerCallPolicies: []policy.Policy{batchReplies{}},
 	}}
@@ -193,22 +253,26 @@ func (o Options) service(client *http.Client) (*aztables.ServiceClient, error) {
 	return service, nil
 }
 
-// createTable creates the table unless it exists. Creation is idempotent, so it
-// is retried after a lost reply.
-func (s *Store) createTable(ctx context.Context, table string) error {
+// createTable creates the table unless it exists, and reports whether it did. Creation
+// is idempotent, so it is retried after a lost reply; the table then seems to have
+// existed before.
+func (s *Store) createTable(ctx context.Context, table string) (created bool, err error) {
 	ctx, end, err := s.begin(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer end()
 	_, failed := s.send(ctx, request{name: "create", target: table, repeatable: true}, func(ctx context.Context) error {
 		_, err := s.service.CreateTable(ctx, table, nil)
 		return err
 	})
-	if failed == nil || failed.code == tableExists {
-		return nil
+	switch {
+	case failed == nil:
+		return true, nil
+	case failed.code == tableExists:
+		return false, nil
 	}
-	return failed.ofRead()
+	return false, failed.ofRead()
 }
 
 // begin returns the context of one call of the port, which ends after the call

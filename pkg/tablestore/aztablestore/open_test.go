@@ -34,7 +34,7 @@ func TestOptionsValidate(t *testing.T) {
 	}{
 		"nothing":                    {aztablestore.Options{}, "Options.Connection or Options.Endpoint is required"},
 		"both":                       {with(func(o *aztablestore.Options) { o.Endpoint = "https://a.table.core.windows.net" }), "exclude each other"},
-		"no connection string":       {aztablestore.Options{Connection: "UseDevelopmentStorage=true"}, "Options.Connection cannot be used"},
+		"no connection string":       {aztablestore.Options{Connection: "UseDevelopmentStorage=false"}, "Options.Connection cannot be used"},
 		"an invalid key":             {aztablestore.Options{Connection: "AccountName=a;AccountKey=" + secret + "?"}, "Options.Connection cannot be used"},
 		"an endpoint in clear text":  {endpoint("http://a.table.core.windows.net"), "Options.Endpoint is not an https address"},
 		"an endpoint without a host": {endpoint("https:///a"), "Options.Endpoint"},
@@ -90,6 +90,38 @@ func TestOpenCreatesTables(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Create names the tables that it has created itself.
+func TestCreateSaysWhatItDid(t *testing.T) {
+	t.Parallel()
+	created := reply(201, `{"TableName":"table"}`, "Content-Type", "application/json")
+	service := &script{answers: []answer{refuses(409, "TableAlreadyExists"), created, refuses(403, "AuthorizationFailure")}}
+	options := aztablestore.Options{Connection: scriptedConnection, Transport: service, Tables: []string{"there", "missing", "refused"}}
+	names, err := aztablestore.Create(t.Context(), options)
+	if diff := cmp.Diff([]string{"missing"}, names); diff != "" || err == nil || !strings.Contains(err.Error(), "create table refused") {
+		t.Errorf("%v, -want +got\n%s", err, diff)
+	}
+	options.Tables = []string{"Upper"}
+	if _, err := aztablestore.Create(t.Context(), options); err == nil || !strings.Contains(err.Error(), "Options.Tables[0]") {
+		t.Errorf("an invalid name: %v", err)
+	}
+}
+
+// The short connection string of an emulator stands for its usual address.
+func TestOpenKnowsTheDevelopmentStorage(t *testing.T) {
+	t.Parallel()
+	for _, connection := range []string{"UseDevelopmentStorage=true", " usedevelopmentstorage = True; "} {
+		address := ""
+		service := &script{choose: func(req *request) answer {
+			address = req.URL.String()
+			return refuses(409, "TableAlreadyExists")
+		}}
+		_, err := aztablestore.Open(t.Context(), aztablestore.Options{Connection: connection, Transport: service, Tables: []string{"table"}})
+		if err != nil || !strings.HasPrefix(address, "http://127.0.0.1:10002/devstoreaccount1/Tables") {
+			t.Errorf("%q: %v, asked at %q", connection, err, address)
+		}
 	}
 }
 

@@ -34,9 +34,9 @@ type request struct {
 }
 
 // send calls try, each time under a deadline of its own, until the request
-// succeeds, is refused, or no tries are left. It returns the last failure;
-// turnedAway says that the service answered an earlier try, so it has at least
-// seen the request.
+// succeeds, is refused, no tries are left, or the account is out of service. It
+// returns the last failure; turnedAway says that the service answered an earlier
+// try, so it has at least seen the request.
 //
 // A write is sent again only if it was certainly not applied: otherwise it could
 // conflict with itself, or bring back rows that other writers have removed
@@ -45,17 +45,20 @@ func (s *Store) send(ctx context.Context, r request, try func(context.Context) e
 	delays := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(firstDelay), backoff.WithMaxInterval(lastDelay), backoff.WithMaxElapsedTime(0))
 	for tries := 1; ; tries++ {
-		failed = s.attempt(ctx, try)
+		failed = s.attempt(ctx, r.name, try)
 		if failed == nil || failed.effect == refused || failed.effect == unclear && !r.repeatable {
 			return turnedAway, failed
 		}
-		if tries >= s.options.limits.tries || ctx.Err() != nil {
+		held := errors.Is(failed, errHeld)
+		if tries >= s.options.limits.tries || ctx.Err() != nil || held && failed.wait > patience {
 			return turnedAway, failed
 		}
 		delay := max(delays.NextBackOff(), failed.wait)
-		s.options.Logger.WarnContext(ctx, "sending a table request again",
-			slog.String("request", r.name), slog.String("target", r.target), slog.Int("tries", tries),
-			slog.Duration("delay", delay), slog.String("error", failed.Error()))
+		if !held {
+			s.options.Logger.WarnContext(ctx, "sending a table request again",
+				slog.String("request", r.name), slog.String("target", r.target), slog.Int("tries", tries),
+				slog.Duration("delay", delay), slog.Any("error", fmt.Errorf("%w: %w", tablestore.ErrUnavailable, failed)))
+		}
 		if !pause(ctx, delay) {
 			return turnedAway, failed
 		}
@@ -79,8 +82,8 @@ func pause(ctx context.Context, delay time.Duration) bool {
 	}
 }
 
-// attempt sends one request once.
-func (s *Store) attempt(ctx context.Context, try func(ctx context.Context) error) *requestError {
+// try sends one request once.
+func (s *Store) try(ctx context.Context, try func(ctx context.Context) error) *requestError {
 	way := &delivery{}
 	ctx, end := context.WithTimeout(context.WithValue(ctx, deliveryKey{}, way), s.options.limits.request)
 	defer end()
@@ -119,8 +122,11 @@ type delivery struct {
 type deliveryKey struct{}
 
 // transport is the end of the SDK's pipeline. It traces the requests that reach
-// it, so a credential's own requests do not count.
-type transport struct{ client *http.Client }
+// it, so a credential's own requests do not count, and reads the account's clock.
+type transport struct {
+	client *http.Client
+	clock  *clock
+}
 
 func (t transport) Do(req *http.Request) (*http.Response, error) {
 	if way, ok := req.Context().Value(deliveryKey{}).(*delivery); ok {
@@ -130,7 +136,12 @@ func (t transport) Do(req *http.Request) (*http.Response, error) {
 			GotConn: func(httptrace.GotConnInfo) { way.connected.Store(true) },
 		}))
 	}
-	return t.client.Do(req) //nolint:gosec // The address is the operator's, and redirects are not followed.
+	sent := time.Now()
+	reply, err := t.client.Do(req) //nolint:gosec // The address is the operator's, and redirects are not followed.
+	if err == nil {
+		t.clock.observe(sent, time.Now(), reply.Header)
+	}
+	return reply, err
 }
 
 // rowExists is the service's code for an insert of an existing row.

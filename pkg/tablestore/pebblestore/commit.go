@@ -32,7 +32,7 @@ func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 		return nil, err
 	}
 	defer s.running.Done()
-	if err := s.Writable(); err != nil {
+	if err := s.admitCommit(ctx); err != nil {
 		return nil, err
 	}
 	set := s.stripes.touched(batches)

@@ -265,6 +265,82 @@ func TestDamage_FoundLaterIsOneSentence(t *testing.T) {
 	})
 }
 
+// TestDamage_ToTheEndOfTheLogShowsAfterAnOrderlyStop damages the last record of the log,
+// which the engine takes for one that a crash interrupted.
+func TestDamage_ToTheEndOfTheLogShowsAfterAnOrderlyStop(t *testing.T) {
+	t.Parallel()
+	options := pebblestore.Options{Dir: filepath.Join(t.TempDir(), "data")}
+	store := open(t, options)
+	rows, err := fill(t, store, 0, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeStore(t, store)
+	path := matching(t, options.Dir, "*.log")[0]
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The engine's mark of the log's end, and part of the record before it.
+	content = bytes.TrimRight(content, "\x00")
+	if err := os.WriteFile(path, content[:len(content)-20], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, readOnly := range []bool{true, false, false} {
+		options.ReadOnly = readOnly
+		expectOpenError(t, options, pebblestore.ErrDamaged, "the end of the log is damaged")
+	}
+	if err := os.WriteFile(filepath.Join(options.Dir, "OPEN"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		store := open(t, options)
+		expectThere(t, store, rows...)
+		closeStore(t, store)
+	}
+}
+
+// copyQuiet copies the directory of an open store at a moment in which the engine neither
+// makes nor removes files.
+func copyQuiet(t *testing.T, from, to string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		before := matching(t, from, "*")
+		err := os.CopyFS(to, os.DirFS(from))
+		if err == nil && slices.Equal(before, matching(t, from, "*")) {
+			return
+		}
+		removeAll(t, to)
+	}
+	t.Fatalf("the files in %s change all the time", from)
+}
+
+// TestDamage_OfACopyOfAnOpenStore copies a directory while a store has it open.
+func TestDamage_OfACopyOfAnOpenStore(t *testing.T) {
+	t.Parallel()
+	options, rows := filled(t)
+	store := open(t, options)
+	var log lockedBuffer
+	twin := options
+	twin.Dir, twin.Logger = filepath.Join(t.TempDir(), "copy"), slog.New(slog.NewTextHandler(&log, nil))
+	copyQuiet(t, options.Dir, twin.Dir)
+	closeStore(t, store)
+	clone := open(t, twin)
+	expectThere(t, clone, rows-10)
+	expectSentence(t, "log", log.String(), "is a copy that was made while a store had it open", twin.Dir)
+	closeStore(t, clone)
+	closeStore(t, open(t, twin))
+	expectSentence(t, "log", log.String(), "is a copy") // Once: it is a store of its own now.
+
+	store = open(t, options)
+	twin.Dir += "2"
+	copyQuiet(t, options.Dir, twin.Dir)
+	closeStore(t, store)
+	removeAll(t, matching(t, twin.Dir, "*.sst")...)
+	expectOpenError(t, twin, pebblestore.ErrDamaged, ".sst is missing or damaged")
+	expectOpenError(t, twin, pebblestore.ErrDamaged, "made while a store had the directory open, and no such copy is a backup")
+}
+
 // TestDamage_AStoreThatLostItsFirstLogIsNotNew removes the log of a store that
 // has written nothing else.
 func TestDamage_AStoreThatLostItsFirstLogIsNotNew(t *testing.T) {

@@ -30,7 +30,8 @@
 // later calls [tablestore.ErrUnavailable], and nothing more is written to the
 // disk until the directory is opened again, which finds every acknowledged
 // commit. A full disk normally does not fail the store: below a reserve of free
-// space it refuses commits, and accepts them again once there is space.
+// space it refuses commits, and accepts them again once there is space. Commits
+// that free space may use most of the reserve, so that a retention can go on.
 //
 // # The directory
 //
@@ -48,6 +49,11 @@
 // Open returns [ErrDamaged]. The exception is an interrupted creation, marked
 // by a file CREATING, which Open repeats. Damage that is found later fails the
 // store.
+//
+// A file OPEN exists while a store has the directory open, and after a crash.
+// Without it, the last record of the log must be that of an orderly stop, or the
+// end of the log was damaged. It holds its inode, which shows that a directory is
+// a copy of one that was open.
 //
 // # Queues
 //

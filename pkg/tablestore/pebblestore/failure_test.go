@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -222,7 +224,7 @@ func TestReserveOfDiskSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDisk()
 		usage := func(free uint64) { d.memory.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 40}) }
-		usage(100 << 20)
+		usage(pebblestore.DefaultReserve)
 		store := open(t, d.options())
 		defer closeStore(t, store)
 		if err := commitOne(t, store, rowOf(1, 10)); err != nil {
@@ -247,6 +249,87 @@ func TestReserveOfDiskSpace(t *testing.T) {
 			t.Errorf("commit with space again: %v", err)
 		}
 	})
+}
+
+// small is a disk of that many bytes, of which the files take theirs.
+type small struct {
+	*disk
+
+	size atomic.Uint64
+}
+
+func (d *small) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	usage := vfs.DiskUsage{TotalBytes: d.size.Load(), AvailBytes: d.size.Load()}
+	names, err := d.List("data")
+	for _, name := range names {
+		if info, err := d.Stat(d.PathJoin("data", name)); err == nil {
+			usage.AvailBytes -= min(uint64(info.Size()), usage.AvailBytes)
+		}
+	}
+	return usage, err
+}
+
+// A store that has filled its disk can be opened again, and emptied.
+func TestAFullDiskIsNoDeadEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &small{disk: newDisk()}
+		d.size.Store(40 << 20)
+		options := d.options()
+		options.FS, options.Reserve = d, 16<<20
+		store := open(t, options)
+		content := rand.New(rand.NewPCG(1, 2))
+		row := func(n int) tablestore.Batch {
+			data := make([]byte, 10_000)
+			for i := range data {
+				data[i] = byte(content.Uint32()) // It cannot be compressed.
+			}
+			batch := rowOf(n, 0)
+			batch[0].Properties = tablestore.Properties{{Name: "data", Value: tablestore.Bytes(data)}}
+			return batch
+		}
+		n := 0
+		for ; commitOne(t, store, row(n)) == nil; n++ {
+			time.Sleep(time.Millisecond)
+		}
+		closeStore(t, store)
+		if free := d.free(t); n < 1000 || free >= 16<<20 || free < 4<<20 {
+			t.Fatalf("%d rows were taken, and %d MiB are free", n, free>>20)
+		}
+
+		store = open(t, options)
+		defer func() { closeStore(t, store) }()
+		if err := commitOne(t, store, row(n)); !errors.Is(err, pebblestore.ErrNoSpace) {
+			t.Errorf("commit on the full disk: %v, want ErrNoSpace", err)
+		}
+		for i := range n {
+			deletion := tablestore.Batch{{Verb: tablestore.Discard, Key: rowKey(i)}}
+			if _, err := store.Commit(tablestore.Reclaiming(t.Context()), deletion); err != nil {
+				t.Fatalf("row %d is not deleted: %v", i, err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		if err := commitOne(t, store, row(n)); err != nil {
+			t.Errorf("commit after all rows were deleted: %v", err)
+		}
+		d.size.Store(0)
+		time.Sleep(2 * time.Second)
+		deletion := tablestore.Batch{{Verb: tablestore.Discard, Key: rowKey(n)}}
+		if _, err := store.Commit(tablestore.Reclaiming(t.Context()), deletion); !errors.Is(err, pebblestore.ErrNoSpace) {
+			t.Errorf("deletion without any space: %v, want ErrNoSpace", err)
+		}
+	})
+}
+
+// free is the free space of the disk.
+func (d *small) free(t *testing.T) uint64 {
+	t.Helper()
+	usage, err := d.GetDiskUsage("data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return usage.AvailBytes
 }
 
 func TestReserveIsMeasuredAfterManyWritesToo(t *testing.T) {

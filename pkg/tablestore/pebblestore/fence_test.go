@@ -209,11 +209,11 @@ func TestBackgroundTellsAFailedFlushFromOtherErrors(t *testing.T) {
 				if got := b.latch.tripped(); got != test.failed {
 					t.Errorf("store failed: %t, want %t", got, test.failed)
 				}
-				if got := b.space.shortage() != nil; got != test.full {
+				if got := b.space.shortage(0) != nil; got != test.full {
 					t.Errorf("disk full: %t, want %t", got, test.full)
 				}
 				hooks.FlushEnd(pebble.FlushInfo{})
-				if err := b.space.shortage(); err != nil {
+				if err := b.space.shortage(0); err != nil {
 					t.Errorf("after a good flush: %v", err)
 				}
 			})

@@ -2,6 +2,7 @@ package pebblestore
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -37,6 +38,11 @@ func Open(options Options) (*Store, error) {
 	path, err := makeAndResolve(&options)
 	if err != nil {
 		return nil, err
+	}
+	if options.ReadOnly { // Before the lock, which is a file.
+		if _, fresh, err := inspect(options.FS, options.Dir); err == nil && fresh {
+			return nil, fmt.Errorf("%w: %q", ErrNoStore, options.Dir)
+		}
 	}
 	lock, err := pebble.LockDirectory(options.Dir, options.FS)
 	if err != nil {
@@ -116,8 +122,9 @@ func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error)
 	if err := space.measure(); err != nil {
 		return nil, fmt.Errorf("data directory %q: free disk space is not known: %w", options.Dir, err)
 	}
-	if err := space.shortage(); err != nil && !options.ReadOnly {
-		return nil, fmt.Errorf("%w: data directory %q: %w", ErrNoSpace, options.Dir, err)
+	if err := space.shortage(space.reserve / reclaimShare); err != nil && !options.ReadOnly {
+		return nil, fmt.Errorf("%w: data directory %q: %w to open; remove other files from the disk, or enlarge it",
+			ErrNoSpace, options.Dir, err)
 	}
 	found, fresh, err := inspect(options.FS, options.Dir)
 	if err != nil {
@@ -126,6 +133,10 @@ func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error)
 	folder, err := newFolder(options.FS, options.Dir, path)
 	if err != nil {
 		return nil, err
+	}
+	mark, err := readOpenMark(options.FS, folder)
+	if err != nil {
+		return nil, fmt.Errorf("data directory %q cannot be read: %w", options.Dir, err)
 	}
 	create := fresh && !options.ReadOnly
 	if create {
@@ -136,9 +147,16 @@ func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error)
 		folder.add(found...)
 	}
 	latch := newLatch(options.Logger.With("dir", options.Dir), folder)
-	db, header, err := openEngine(options, fresh, latch, space, lock)
+	db, header, err := openEngine(options, fresh, mark, latch, space, lock)
+	if errors.Is(err, ErrDamaged) && mark.copied {
+		return nil, fmt.Errorf("%w; it is a copy that was made while a store had the directory open, and no such copy is a backup", err)
+	}
 	if err != nil {
 		return nil, err
+	}
+	if mark.copied {
+		options.Logger.Warn("data directory is a copy that was made while a store had it open: writes may be missing from it",
+			"dir", options.Dir)
 	}
 	if create {
 		err := options.FS.Remove(options.FS.PathJoin(options.Dir, creating))
@@ -243,7 +261,7 @@ const (
 // The engine is tuned for a small server: few and large memtables, a modest
 // cache, two compactions at most, and Bloom filters at every level, as each
 // insert looks up an absent row.
-func openEngine(options Options, fresh bool, latch *latch, space *space, lock *pebble.Lock) (
+func openEngine(options Options, fresh bool, mark openMark, latch *latch, space *space, lock *pebble.Lock) (
 	db *pebble.DB, header header, err error,
 ) {
 	fence := &fence{FS: options.FS, latch: latch}
@@ -284,13 +302,15 @@ func openEngine(options Options, fresh bool, latch *latch, space *space, lock *p
 	if db, err = pebble.Open(options.Dir, engine); err != nil {
 		return nil, header, err
 	}
-	header, err = countOpening(db, fresh, options)
+	header, err = countOpening(db, fresh, mark, latch.folder, options)
 	return db, header, err
 }
 
 // countOpening checks the header and writes one with a new epoch, which no ETag
-// has used before. A read-only opening is not counted.
-func countOpening(db *pebble.DB, fresh bool, options Options) (header, error) {
+// has used before. A read-only opening is not counted. After an orderly stop the row
+// at closedKey is the last record of the log, so damage to the log's end, which is
+// otherwise taken for a write that a crash interrupted, shows in it.
+func countOpening(db *pebble.DB, fresh bool, mark openMark, folder *folder, options Options) (header, error) {
 	h := header{created: time.Now()}
 	data, closer, err := db.Get(headerKey)
 	switch {
@@ -307,11 +327,32 @@ func countOpening(db *pebble.DB, fresh bool, options Options) (header, error) {
 			return h, err
 		}
 	}
+	if closed, err := closedEpoch(db); err != nil || !fresh && !mark.found && closed != h.epoch {
+		return h, cmp.Or(err, fmt.Errorf("%w: %q: the end of the log is damaged, so the last writes before the last stop are missing; "+
+			"restore the directory from a backup, or make an empty file %s in it to do without them",
+			ErrDamaged, options.Dir, openMarkName))
+	}
 	if options.ReadOnly {
 		return h, nil
 	}
+	if err := writeOpenMark(options.FS, folder); err != nil {
+		return h, err
+	}
 	h.epoch++
 	return h, db.Set(headerKey, encodeHeader(h), pebble.Sync)
+}
+
+// closedEpoch returns the last epoch that ended with an orderly stop, 0 if there is none.
+func closedEpoch(db *pebble.DB) (uint64, error) {
+	data, closer, err := db.Get(closedKey)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	epoch, _ := binary.Uvarint(data)
+	return epoch, closer.Close()
 }
 
 // damaged returns the error about damage in the directory.
@@ -336,6 +377,8 @@ func openingError(dir, reading string, err error) error {
 	switch {
 	case errors.Is(err, ErrDamaged):
 		return err
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("%w: data directory %q: %w; remove other files from the disk, or enlarge it", ErrNoSpace, dir, err)
 	case errors.Is(err, pebble.ErrDBDoesNotExist):
 		return fmt.Errorf("%w: %q", ErrNoStore, dir)
 	case (errors.As(err, &errno) || errors.As(err, &path)) && !errors.Is(err, fs.ErrNotExist):

@@ -19,10 +19,13 @@ const divider = 0
 const rowVersion = 1
 
 // layoutVersion is the version of the layout of keys and rows.
-const layoutVersion = 2
+const layoutVersion = 3
 
 // headerKey is the key of the header row. It sorts before every table.
 var headerKey = []byte{divider, 'h'}
+
+// closedKey is the key of the row that Close writes last, with the epoch that it ends.
+var closedKey = []byte{divider, 'c'}
 
 // header is the row that describes the store itself.
 type header struct {

@@ -2,6 +2,7 @@ package pebblestore
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,8 +16,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// DefaultReserve is the default of Options.Reserve.
-const DefaultReserve = 64 << 20
+// DefaultReserve is the default of Options.Reserve. The engine needs some of it: a flush
+// or compaction writes new files before it removes the old ones.
+const DefaultReserve = 256 << 20
+
+// reclaimShare is the part of the reserve below which not even commits that free space
+// are taken.
+const reclaimShare = 4
 
 // checkInterval is how often the store checks the disk.
 const checkInterval = time.Second
@@ -53,8 +59,9 @@ type Options struct {
 	Dir string
 
 	// Reserve is the free disk space, in bytes, below which the store refuses
-	// to open and to write. Optional. Defaults to [DefaultReserve]; negative
-	// keeps none.
+	// commits. Below a quarter of it, the store also refuses to open, and the
+	// commits of [tablestore.Reclaiming] contexts. Optional. Defaults to
+	// [DefaultReserve]; negative keeps none.
 	Reserve int64
 
 	// ReadOnly opens an existing directory without changing it: not even the
@@ -147,10 +154,25 @@ func (s *Store) Writable() error {
 	if err := s.healthy(); err != nil {
 		return err
 	}
-	if err := s.space.admit(); err != nil {
+	return s.admit(s.space.reserve)
+}
+
+// admit returns [ErrNoSpace] while less than that is free.
+func (s *Store) admit(needed uint64) error {
+	if err := s.space.admit(needed); err != nil {
 		return fmt.Errorf("%w: %w: %w", tablestore.ErrUnavailable, ErrNoSpace, err)
 	}
 	return nil
+}
+
+// admitCommit returns why a commit must be refused, or nil.
+func (s *Store) admitCommit(ctx context.Context) error {
+	err := s.Writable()
+	if errors.Is(err, ErrNoSpace) && tablestore.IsReclaiming(ctx) {
+		s.space.reclaimed.Store(true)
+		return s.admit(s.space.reserve / reclaimShare)
+	}
+	return err
 }
 
 // monitor periodically checks, even without writes, that enough disk space is
@@ -169,6 +191,12 @@ func (s *Store) monitor() {
 		case <-ticker.C:
 		}
 		_ = s.space.measure()
+		// Deleted rows take space until they are flushed, and compacted away.
+		if s.space.reclaimed.Swap(false) {
+			if _, err := s.db.AsyncFlush(); err != nil {
+				s.latch.logger.Error("local store could not be flushed to free space", "error", err)
+			}
+		}
 		if err := s.folder.checkFiles(); err != nil {
 			s.latch.trip(err)
 		}
@@ -192,6 +220,10 @@ func (s *Store) Info() Info {
 	}
 }
 
+// Space returns the free disk space, as of the last second, and the reserve, in bytes.
+// Both are equal on a file system that does not tell. It is safe for concurrent use.
+func (s *Store) Space() (free, reserve uint64) { return s.space.free.Load(), s.space.reserve }
+
 // Close implements [tablestore.Store]. It waits for requests under way and for
 // writes that are not durable yet, even if their callers have given up.
 func (s *Store) Close() error {
@@ -205,10 +237,23 @@ func (s *Store) Close() error {
 	close(s.closing)
 	s.running.Wait()
 	close(s.applied)
-	if err := errors.Join(s.db.Close(), s.lock.Close()); err != nil {
+	if err := errors.Join(s.closeEngine(), s.lock.Close()); err != nil {
 		return fmt.Errorf("close local store: %w", err)
 	}
 	return nil
+}
+
+// closeEngine closes the engine. Unless the store has failed, it notes first that this is
+// an orderly stop.
+func (s *Store) closeEngine() error {
+	if s.readOnly || s.latch.tripped() {
+		return s.db.Close()
+	}
+	err := errors.Join(s.db.Set(closedKey, binary.AppendUvarint(nil, s.header.epoch), pebble.Sync), s.db.Close())
+	if err != nil || s.latch.tripped() {
+		return err
+	}
+	return removeOpenMark(s.space.fs, s.folder)
 }
 
 // space keeps the reserve of free disk space: writes are refused while less is
@@ -223,15 +268,17 @@ type space struct {
 	written atomic.Uint64 // Bytes written since the last measurement.
 	free    atomic.Uint64 // The result of the last measurement, in bytes.
 	full    atomic.Bool   // A flush failed on a full disk and none has succeeded since.
+
+	reclaimed atomic.Bool // Space was freed below the reserve, in the memtable only.
 }
 
-// admit returns why a write must be refused, or nil.
-func (s *space) admit() error {
+// admit returns why a write must be refused that needs that much free space, or nil.
+func (s *space) admit(needed uint64) error {
 	// One writer measures; the others use the last result.
-	if written := s.written.Load(); written > s.reserve/8 && s.written.CompareAndSwap(written, 0) {
+	if written := s.written.Load(); written > s.reserve/16 && s.written.CompareAndSwap(written, 0) {
 		_ = s.measure()
 	}
-	return s.shortage()
+	return s.shortage(needed)
 }
 
 // measure updates the free space. A file system that does not support it has no
@@ -249,10 +296,10 @@ func (s *space) measure() error {
 	return err
 }
 
-// shortage returns an error while too little space is free.
-func (s *space) shortage() error {
-	if free := s.free.Load(); free < s.reserve {
-		return fmt.Errorf("%d MiB of disk space are free, and the reserve is %d MiB", free>>20, s.reserve>>20)
+// shortage returns an error while less space is free than needed.
+func (s *space) shortage(needed uint64) error {
+	if free := s.free.Load(); free < needed {
+		return fmt.Errorf("%d MiB of disk space are free, and %d MiB are needed", free>>20, needed>>20)
 	}
 	if s.full.Load() {
 		return errors.New("the disk is full")

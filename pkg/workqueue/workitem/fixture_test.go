@@ -91,9 +91,6 @@ func (j *job) later(d time.Duration) *job {
 // there is one.
 func (j *job) bring(event statemachine.Event, ask workitem.Ask) statemachine.Decision {
 	j.t.Helper()
-	if result, ok := event.(statemachine.Result); ok {
-		ask.GaveOutput, ask.GaveResult = len(result.OutputRef) > 0, len(result.ResultRef) > 0
-	}
 	j.leases++
 	d, err := statemachine.Decide(j.agg, event, statemachine.Env{
 		Now: j.now, LeaseID: fmt.Sprint("lease-", j.leases), Hold: 15 * time.Second, Bus: j.bus,

@@ -14,8 +14,6 @@ import (
 type Ask struct {
 	Operation lifecycle.Operation
 	Request   lifecycle.Request
-	// GaveOutput and GaveResult say which references a RESULT has.
-	GaveOutput, GaveResult bool
 }
 
 // Moves are the effects of a job's change on its work items.
@@ -115,8 +113,7 @@ func (f *follower) followHeld(step *statemachine.Step) {
 	switch {
 	case f.err != nil || result == "" && (step.State == statemachine.StepInProgress || step.State == statemachine.StepAwaitingAck):
 	case result == statemachine.ResultSucceeded:
-		f.record.GaveOutput, f.record.GaveResult = f.ask.GaveOutput, f.ask.GaveResult
-		f.move(lifecycle.Complete(f.item, f.request(lifecycle.OpComplete, owner), f.record.result(step), f.now))
+		f.move(lifecycle.Complete(f.item, f.request(lifecycle.OpComplete, owner), resultOf(step), f.now))
 	case result != "": // A failed RESULT always has a code.
 		failure := lifecycle.Failure{Code: step.LastErrorCode, Message: step.LastErrorMessage}
 		f.move(lifecycle.Fail(f.item, f.request(lifecycle.OpFail, owner), failure, f.now))

@@ -77,11 +77,7 @@ type Record struct {
 	Ended   lifecycle.Status
 	Removed bool
 	// Failure is the error of a failed item: later attempts overwrite the step's own.
-	// GaveOutput and GaveResult say which references the RESULT of a succeeded item
-	// had; the step keeps them.
-	Failure    lifecycle.Failure
-	GaveOutput bool
-	GaveResult bool
+	Failure lifecycle.Failure
 
 	CreatedAt time.Time
 	UpdatedAt time.Time
@@ -113,7 +109,7 @@ func View(agg *statemachine.Aggregate, r *Record) lifecycle.Item {
 		item.LeaseExpiresAt = step.LeaseExpiresAt
 	}
 	if item.Status == lifecycle.StatusSucceeded {
-		item.Result = r.result(step)
+		item.Result = resultOf(step)
 	}
 	return item
 }
@@ -151,14 +147,14 @@ func (r *Record) leaseID(step *statemachine.Step, status lifecycle.Status) strin
 	return "forgotten"
 }
 
-// result is the RESULT as the owner reported it.
-func (r *Record) result(step *statemachine.Step) json.RawMessage {
+// resultOf is the RESULT of a step that succeeded, as the owner reported it.
+func resultOf(step *statemachine.Step) json.RawMessage {
 	object := []byte{'{'}
-	if r.GaveOutput {
+	if step.GaveOutput {
 		object = append(append(object, `"output_ref":`...), step.OutputRef...)
 	}
-	if r.GaveResult {
-		if r.GaveOutput {
+	if step.GaveResult {
+		if step.GaveOutput {
 			object = append(object, ',')
 		}
 		object = append(append(object, `"result_ref":`...), step.ResultRef...)

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+// clockCheck compares this process's clock with the store's. With a clock that is ahead,
+// a process would fence workers that report in time, and purge jobs too early.
+type clockCheck struct {
+	skew      func() time.Duration // by how much the clock is ahead; nil if the store has none of its own
+	tolerance time.Duration        // 0 is any
+	log       *slog.Logger
+
+	wrong atomic.Bool
+}
+
+// newClockCheck returns the check against the store, of which only a remote one has a
+// clock of its own.
+func newClockCheck(store tablestore.Store, tolerance time.Duration, log *slog.Logger) *clockCheck {
+	c := &clockCheck{tolerance: tolerance, log: log}
+	if remote, ok := store.(interface{ Skew() time.Duration }); ok {
+		c.skew = remote.Skew
+	}
+	return c
+}
+
+// isWrong reports whether the clock differs by more than the tolerance, and logs when
+// that changes.
+func (c *clockCheck) isWrong() bool {
+	if c.skew == nil || c.tolerance == 0 {
+		return false
+	}
+	skew := c.skew()
+	wrong := skew.Abs() > c.tolerance
+	if c.wrong.Swap(wrong) == wrong {
+		return wrong
+	}
+	if wrong {
+		c.log.Error("clock differs from the store's; this process acts on no deadlines", "ahead", skew, "tolerance", c.tolerance)
+	} else {
+		c.log.Info("clock agrees with the store's again", "ahead", skew)
+	}
+	return wrong
+}
+
+// warning returns the sentence for readyz, empty if the clock is right.
+func (c *clockCheck) warning() string {
+	if !c.isWrong() {
+		return ""
+	}
+	direction, skew := "ahead of", c.skew().Round(time.Second)
+	if skew < 0 {
+		direction = "behind"
+	}
+	return fmt.Sprintf("this host's clock is %s %s the store's: this process acts on no deadlines until it is corrected",
+		skew.Abs(), direction)
+}
+
+// guard returns the loop without the passes during which the clock is wrong. The first
+// one afterwards is as after a standstill: what the loop knows by the wrong clock is void.
+func (c *clockCheck) guard(loop upkeep.Loop) upkeep.Loop {
+	pass, resumed, held := loop.Pass, loop.Resumed, false
+	loop.Pass = func(ctx context.Context) error {
+		if c.isWrong() {
+			held = true
+			return nil
+		}
+		if held && resumed != nil {
+			resumed(time.Now())
+		}
+		held = false
+		return pass(ctx)
+	}
+	return loop
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestCrash_AnIllegalTransitionStopsTheServer breaks the window of a server's relay while
+// a request is in hand whose end it would await for minutes. It stops at once, with the
+// facts in its log and its own exit code, and what it acknowledged is done by the next.
+func TestCrash_AnIllegalTransitionStopsTheServer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	binary, err := buildKillable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(binary, s.arguments([]string{"--shutdown-grace", "10m"})...)
+	cmd.Env = append(os.Environ(), "LUCIUS_TEST_BREAK_AT=before.answer.commands:20")
+	server, serves := s.launch(cmd)
+	if !serves {
+		t.Fatalf("the server did not come up: %s", server.ending())
+	}
+	slow, err := net.Dial("tcp", s.address.Load().(string))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = slow.Close() }() // The server ended it.
+	if _, err := fmt.Fprint(slow, "POST /v1/commands HTTP/1.1\r\nHost: localhost\r\n"+
+		"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"); err != nil {
+		t.Fatal(err)
+	}
+	l := startLoad(s, 20*time.Millisecond)
+	server.wait(30 * time.Second)
+	if code := server.cmd.ProcessState.ExitCode(); code != exitDefect {
+		t.Errorf("it exits with %d: %s", code, server.ending())
+	}
+	for _, fact := range []string{`"seq":18446744073709551615`, `"from":"UNSEEN"`, `"to":"COMMITTED"`, `"owner":""`, `"at":"`} {
+		if !strings.Contains(server.said.String(), fact) {
+			t.Errorf("the log has no %s: %s", fact, server.said.String())
+		}
+	}
+	next := s.start()
+	jobs := l.drain()
+	next.terminate()
+	auditClean(t, s.data, jobs)
+}

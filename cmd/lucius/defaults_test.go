@@ -1,0 +1,379 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+)
+
+// standardServer is a server with the documented defaults, but for its store and its
+// bus, which is the pull queue or topics: all parts and loops of the program, on virtual
+// time and without a network.
+type standardServer struct {
+	*server
+	*topics
+
+	queue   bool
+	claims  int
+	handler http.Handler
+	logged  *output
+}
+
+// topics are a bus that keeps what it is sent, and rejects each message of the first
+// attempts.
+type topics struct {
+	rejects int
+	sent    chan []byte
+}
+
+func (b *topics) Publish(_ context.Context, messages []ledger.Message) []error {
+	errs := make([]error, len(messages))
+	for i := range messages {
+		if messages[i].AttemptNo <= b.rejects && messages[i].StepIndex == 0 {
+			errs[i] = &outbox.RejectedError{Reason: "malformed"}
+			continue
+		}
+		b.sent <- messages[i].Directive
+	}
+	return errs
+}
+
+func (b *topics) PublishedByMark() bool { return false }
+
+// serveStandard starts the server, with more flags if there are any. It ends with the
+// test.
+func serveStandard(t *testing.T, overBus bool, rejects int, more ...string) *standardServer {
+	t.Helper()
+	loaded, _, err := config.Load(append([]string{"--protocols-dir", "../../protocols"}, more...), nil, &output{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if overBus {
+		loaded.Bus = config.BusServiceBus
+	}
+	logged := &output{}
+	log := slog.New(slog.NewJSONHandler(logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	registry, err := protocol.Load(loaded.ProtocolsDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	access, err := openAccess(t.Context(), &loaded.Config, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := memstore.New(memstore.Options{})
+	c := &core{
+		cfg: &loaded.Config, log: log, metrics: newMetrics(), store: store, writable: writableOf(store),
+		clock: newClockCheck(store, loaded.ClockTolerance, log),
+	}
+	if err := c.open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s := &standardServer{topics: &topics{rejects: rejects, sent: make(chan []byte, 1)}, queue: !overBus, logged: logged}
+	circuits, err := breaker.NewSet(breaker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus := &bus{cfg: c.cfg, publisher: c.queue, circuits: circuits}
+	if overBus {
+		bus.publisher = s.topics
+	}
+	system, err := assemble(t.Context(), c, bus, access, protocol.NewHolder(registry))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := api.NewClientWithResponses("http://127.0.0.1", api.WithHTTPClient(directly{system.handler}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.server, s.handler = &server{client: client}, system.handler
+	ctx, stop := context.WithCancel(t.Context())
+	var loops errgroup.Group
+	for _, loop := range system.loops(nil) {
+		loops.Go(func() error { return loop(ctx) })
+	}
+	t.Cleanup(func() {
+		stop()
+		system.handler.Drain()
+		if err := loops.Wait(); err != nil {
+			t.Errorf("the loops ended with %v", err)
+		}
+		system.maintenance.sender.Close()
+	})
+	return s
+}
+
+// directly hands requests to the handler, without a connection.
+type directly struct{ http.Handler }
+
+func (d directly) Do(r *http.Request) (*http.Response, error) {
+	recorder := httptest.NewRecorder()
+	r.RequestURI, r.RemoteAddr = r.URL.RequestURI(), "127.0.0.1:1"
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	d.ServeHTTP(recorder, r)
+	return recorder.Result(), nil
+}
+
+// next is the next directive that a worker gets, nil once the job has ended.
+func (s *standardServer) next(t *testing.T, jobID string) *statemachine.Directive {
+	t.Helper()
+	for {
+		var body []byte
+		if s.queue {
+			s.claims++
+			response, err := s.client.ClaimWorkWithResponse(t.Context(), api.ClaimRequest{
+				Owner: "w", RequestID: fmt.Sprint("c", s.claims), Max: 1, WaitSeconds: 60,
+			})
+			if err != nil || response.JSON200 == nil {
+				t.Fatalf("claim: %v, %s", err, response.Body)
+			}
+			if items := response.JSON200.Items; len(items) > 0 {
+				body = items[0].Directive
+			}
+		} else {
+			select {
+			case body = <-s.sent:
+			case <-time.After(time.Minute):
+			}
+		}
+		if body != nil {
+			directive := new(statemachine.Directive)
+			if err := json.Unmarshal(body, directive); err != nil {
+				t.Fatal(err)
+			}
+			return directive
+		}
+		if job := s.job(t, jobID); !job.CompletedAt.IsZero() {
+			return nil
+		}
+	}
+}
+
+func (s *standardServer) job(t *testing.T, jobID string) *api.Job {
+	t.Helper()
+	response, err := s.client.GetJobWithResponse(t.Context(), jobID, nil)
+	if err != nil || response.JSON200 == nil {
+		t.Fatalf("get: %v, %s", err, response.Body)
+	}
+	return response.JSON200
+}
+
+// ack and fail are a worker's callbacks of the directive's attempt.
+func (s *standardServer) ack(t *testing.T, d *statemachine.Directive) {
+	t.Helper()
+	response, err := s.client.CallbackAckWithResponse(t.Context(), api.AckCallback{
+		JobID: d.JobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: int32(d.AttemptNo), LeaseID: d.LeaseID,
+		Timestamp: api.NewTime(time.Now()),
+	})
+	if err != nil || response.JSON200 == nil {
+		t.Fatalf("ack: %v, %s", err, response.Body)
+	}
+}
+
+func (s *standardServer) result(t *testing.T, d *statemachine.Directive, status api.ResultStatus) {
+	t.Helper()
+	response, err := s.client.CallbackResultWithResponse(t.Context(), api.ResultCallback{
+		JobID: d.JobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: int32(d.AttemptNo), LeaseID: d.LeaseID,
+		Timestamp: api.NewTime(time.Now()), Status: status,
+	})
+	if err != nil || response.JSON200 == nil {
+		t.Fatalf("result: %v, %s", err, response.Body)
+	}
+}
+
+// occurred is when the event of that type happened to each attempt of the first step.
+func (s *standardServer) occurred(t *testing.T, jobID, eventType string) []time.Time {
+	t.Helper()
+	response, err := s.client.ListJobEventsWithResponse(t.Context(), jobID, nil)
+	if err != nil || response.JSON200 == nil {
+		t.Fatalf("events: %v, %s", err, response.Body)
+	}
+	var at []time.Time
+	for _, event := range response.JSON200.Events {
+		if string(event.Type) == eventType {
+			at = append(at, event.At.Time)
+		}
+	}
+	return at
+}
+
+// A job lives through each of the default schedules to its end, and each deadline and
+// each delay is the documented one: a delay within the 10 % of the jitter, and both late
+// by no more than an interval of the loops.
+func TestDefaults_EachScheduleIsLivedThrough(t *testing.T) {
+	t.Parallel()
+	ackTimeout, lease := 30*time.Second, 15*time.Minute
+	dispatch := []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute}
+	ack := []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute}
+	silent := func(*testing.T, *standardServer, *statemachine.Directive) {}
+	hangs := func(t *testing.T, s *standardServer, d *statemachine.Directive) { t.Helper(); s.ack(t, d) }
+	fails := func(t *testing.T, s *standardServer, d *statemachine.Directive) {
+		t.Helper()
+		s.ack(t, d)
+		s.result(t, d, api.ResultStatusFailedRetry)
+	}
+	for _, test := range []struct {
+		name    string
+		overBus bool
+		rejects int
+		worker  func(*testing.T, *standardServer, *statemachine.Directive)
+		// The types of the events from and to which an attempt lasts, and of the one that
+		// makes the next attempt.
+		from, to, next string
+		lasts          time.Duration
+		delays         []time.Duration
+		code           string
+	}{
+		{"no ACK from the queue", false, 0, silent, "step.claimed", "step.failed_retry", "step.dispatching", ackTimeout, ack, "ack_timeout"},
+		{"no ACK over a topic", true, 0, silent, "outbox.sent", "step.failed_retry", "step.dispatching", ackTimeout, ack, "ack_timeout"},
+		{"no RESULT", false, 0, hangs, "step.in_progress", "step.failed_retry", "step.dispatching", lease, dispatch, "lease_expired"},
+		{"RESULT FAILED_RETRY", true, 0, fails, "step.in_progress", "step.failed_retry", "step.dispatching", 0, dispatch, "failed_retry"},
+		{"a rejected message", true, 4, silent, "outbox.rejected", "outbox.rejected", "step.refenced", 0, dispatch, "dispatch_exhausted"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := serveStandard(t, test.overBus, test.rejects)
+				id := s.submit(t)
+				for d := s.next(t, id); d != nil; d = s.next(t, id) {
+					test.worker(t, s, d)
+				}
+				if job := s.job(t, id); job.State != api.JobStateFailedFinal || job.ErrorCode != test.code || job.AttemptsTotal != 4 {
+					t.Errorf("the job is %s, %s after %d attempts", job.State, job.ErrorCode, job.AttemptsTotal)
+				}
+				from, to, next := s.occurred(t, id, test.from), s.occurred(t, id, test.to), s.occurred(t, id, test.next)
+				for i, want := range test.delays {
+					between(t, fmt.Sprint("attempt ", i+1), to[i].Sub(from[i]), test.lasts, test.lasts)
+					delay := next[len(next)-len(test.delays)+i].Sub(to[i])
+					between(t, fmt.Sprint("delay ", i+1), delay, want*9/10, want*11/10)
+				}
+			})
+		})
+	}
+}
+
+// The delays of all causes together allow ten attempts, which is the default cap.
+func TestDefaults_AStepMayHaveTenAttempts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := serveStandard(t, true, 3)
+		id := s.submit(t)
+		for d := s.next(t, id); d != nil; d = s.next(t, id) {
+			switch {
+			case d.AttemptNo <= 6 && d.StepID == "extract":
+			case d.AttemptNo <= 9 && d.StepID == "extract":
+				s.result(t, d, api.ResultStatusFailedRetry)
+			default:
+				s.result(t, d, api.ResultStatusSucceeded)
+			}
+		}
+		if job := s.job(t, id); job.State != api.JobStateSucceeded || job.Steps[0].AttemptNo != 10 {
+			t.Errorf("the job is %s after %d attempts of its first step", job.State, job.Steps[0].AttemptNo)
+		}
+	})
+}
+
+// Timeouts are followed in metrics and in the log: how many there were, of which cause,
+// and of which attempt of which job. The log holds no lease id, which is a capability.
+func TestObserve_TimeoutsAreCountedAndLogged(t *testing.T) {
+	t.Parallel()
+	for cause, worker := range map[string]func(*testing.T, *standardServer, *statemachine.Directive){
+		"ack_timeout":   func(*testing.T, *standardServer, *statemachine.Directive) {},
+		"lease_expired": func(t *testing.T, s *standardServer, d *statemachine.Directive) { t.Helper(); s.ack(t, d) },
+		// A step ends at LUCIUS_STEP_RESULT_TIMEOUT, however alive its worker is.
+		"step_timeout": func(t *testing.T, s *standardServer, d *statemachine.Directive) {
+			t.Helper()
+			begin := time.Now()
+			for range 10 {
+				if !s.beats(t, d) {
+					break
+				}
+				time.Sleep(10 * time.Minute)
+			}
+			if took := time.Since(begin); took != time.Hour {
+				t.Fatalf("the worker was heard for %s, want 1h", took)
+			}
+		},
+	} {
+		t.Run(cause, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := serveStandard(t, false, 0, "--step-result-timeout", "59m")
+				id := s.submit(t)
+				attempts := 0
+				for d := s.next(t, id); d != nil; d = s.next(t, id) {
+					attempts++
+					worker(t, s, d)
+					if strings.Contains(s.logged.String(), d.LeaseID) {
+						t.Error("the log holds a lease id")
+					}
+				}
+				job := s.job(t, id)
+				if job.ErrorCode != cause || attempts != 4 {
+					t.Errorf("the job ended with %s after %d attempts", job.ErrorCode, attempts)
+				}
+				recorder := httptest.NewRecorder()
+				request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/metrics", nil)
+				s.handler.ServeHTTP(recorder, request)
+				for _, line := range []string{
+					fmt.Sprintf(`lucius_step_failures_total{cause=%q,retried="yes"} 3`, cause),
+					fmt.Sprintf(`lucius_step_failures_total{cause=%q,retried="no"} 1`, cause),
+					`lucius_transitions_total{event="job.accepted"} 1`, `lucius_transitions_total{event="job.failed_final"} 1`,
+					`lucius_transitions_total{event="step.failed_retry"} 3`, `lucius_transitions_total{event="step.failed_final"} 1`,
+				} {
+					if !strings.Contains(recorder.Body.String(), line+"\n") {
+						t.Errorf("the metrics have no %s", line)
+					}
+				}
+				for attempt := range 3 {
+					line := fmt.Sprintf(`"event":"step.failed_retry","jobId":%q,"tenant_id":"tenant_a","stepId":"extract","attempt_no":%d,`, id, attempt+1)
+					if !strings.Contains(s.logged.String(), line) || !strings.Contains(s.logged.String(), `"correlation_id":"`+job.CorrelationID) {
+						t.Errorf("the log has no %s", line)
+					}
+				}
+			})
+		})
+	}
+}
+
+// beats sends a heartbeat, and reports whether the attempt is still the current one.
+func (s *standardServer) beats(t *testing.T, d *statemachine.Directive) bool {
+	t.Helper()
+	response, err := s.client.CallbackHeartbeatWithResponse(t.Context(), api.HeartbeatCallback{
+		JobID: d.JobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: int32(d.AttemptNo), LeaseID: d.LeaseID,
+		Timestamp: api.NewTime(time.Now()),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.JSON200 != nil
+}
+
+// between checks a time that a loop may notice late.
+func between(t *testing.T, name string, got, low, high time.Duration) {
+	t.Helper()
+	const late = 1200 * time.Millisecond
+	if got < low || got > high+late {
+		t.Errorf("%s lasted %s, want %s to %s", name, got, low, high)
+	}
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/internal/azurite"
+	"github.com/lucius-project/lucius/internal/config"
+)
+
+// frontDoor is a storage account behind a proxy that can throttle, and whose clock can
+// be wrong.
+type frontDoor struct {
+	connection string
+	throttles  atomic.Bool
+	refused    atomic.Int64
+	clock      atomic.Int64 // how far its clock is ahead, in nanoseconds
+}
+
+func newFrontDoor(t *testing.T) *frontDoor {
+	t.Helper()
+	account, err := azurite.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(account.Stop)
+	d := &frontDoor{}
+	target := &url.URL{Scheme: "http", Host: account.Addr()}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target); r.Out.Host = r.In.Host },
+		ModifyResponse: func(r *http.Response) error {
+			at := time.Now().Add(time.Duration(d.clock.Load()))
+			r.Header.Set("Date", at.UTC().Format(http.TimeFormat))
+			return nil
+		},
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !d.throttles.Load() {
+			proxy.ServeHTTP(w, r)
+			return
+		}
+		d.refused.Add(1)
+		w.Header().Set("X-Ms-Error-Code", "ServerBusy")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(server.Close)
+	d.connection = strings.ReplaceAll(account.ConnectionString(), account.Addr(), server.Listener.Addr().String())
+	return d
+}
+
+// TestServe_BearsAnAccountThatThrottles has clients and the background work meet an
+// account that answers nothing but 503. It gets a few requests and not thousands, the
+// log a few lines, and the metrics say what happens. Afterwards work goes on.
+func TestServe_BearsAnAccountThatThrottles(t *testing.T) {
+	t.Parallel()
+	d, s := newFrontDoor(t), newSite(t)
+	p := s.start("--storage-backend", config.BackendLedger, "--table-connection", d.connection,
+		"--log-level", "warn", "--ack-timeout", "10s", "--lease-duration", "10s")
+	l := &load{t: t, site: s, accepted: map[string]string{}}
+	for _, key := range []string{"a", "b", "c"} {
+		l.mustSubmit("tenant_a", key)
+	}
+	d.throttles.Store(true)
+	var clients sync.WaitGroup
+	var asked atomic.Int64
+	for end := time.Now().Add(12 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		clients.Go(func() {
+			asked.Add(1)
+			l.submit(t.Context(), "tenant_a", "refused")
+		})
+	}
+	clients.Wait()
+	if n := d.refused.Load(); asked.Load() < 200 || n > 200 {
+		t.Errorf("%d commands and the background work sent %d requests to a throttling account", asked.Load(), n)
+	}
+	metrics := func() string { return scrapeURL(t, "http://"+s.address.Load().(string)) }
+	text := metrics()
+	for _, want := range []string{
+		`lucius_store_requests_total{operation="commit",outcome="throttled"}`, `lucius_store_requests_total{operation="scan",outcome="held"}`,
+		`lucius_store_request_seconds_count{operation="get"}`, "lucius_store_outage_seconds ",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the metrics have no %s", want)
+		}
+	}
+	const over = "lucius_store_outage_seconds 0\n"
+	if strings.Contains(text, over) {
+		t.Error("the metrics have no outage")
+	}
+	d.throttles.Store(false)
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(metrics(), over); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the account is back, and the server does not notice")
+		}
+	}
+	l.finish()
+	p.terminate()
+	if lines := strings.Count(p.said.String(), "\n"); lines > 60 || !strings.Contains(p.said.String(), "storage account is out of service") ||
+		!strings.Contains(p.said.String(), "lines about an unavailable store left out") {
+		t.Errorf("%d lines of the log: %.4000s", lines, p.said.String())
+	}
+}

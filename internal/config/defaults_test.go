@@ -1,0 +1,123 @@
+package config_test
+
+import (
+	"bytes"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/ledger"
+)
+
+// The defaults that users rely on, written out by hand. The durations and budgets are
+// those of "Ledger and state model, Phase 1", Timeouts and retries; the names of topics
+// and of the subscription those of Option B, 21.1.
+func TestLoad_TheDefaultsAreTheDocumentedOnes(t *testing.T) {
+	t.Parallel()
+	loaded, err := load(t, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.Config{
+		ListenAddr: "127.0.0.1:8080", StorageBackend: "local", DataDir: "./lucius-data", ProtocolsDir: "./protocols",
+		Roles:      []string{"api", "relay", "sweeper"},
+		StepsTable: "luciussteps",
+		Tables: ledger.Tables{
+			Ledger: "luciusledger", Jobs: "luciusjobs", Outbox: "luciusoutbox", Events: "luciusevents",
+			Idempotency: "jobidempotency", Index: "luciusjobindex", Inflight: "luciusinflight", Schedule: "luciusschedule",
+			Queue: "luciusqueue",
+		},
+		Bus: "queue", TopicPrefix: "global-bus-p", Lanes: 16,
+		ServiceBus: config.ServiceBus{ReplyPrefix: "global-bus-replies-p", ReplySubscription: "lucius-invoker"},
+
+		AckTimeout: 30 * time.Second, Lease: 15 * time.Minute,
+		DispatchBackoff:  []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute},
+		AckBackoff:       []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute},
+		ExecutionBackoff: []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute},
+		Jitter:           0.1, MaxAttempts: 10,
+		RetryInterval: time.Second, SweepInterval: time.Second, ClockTolerance: 5 * time.Second, ProtocolsInterval: 2 * time.Second,
+		PublishTimeout: 10 * time.Second, ShutdownGrace: 20 * time.Second,
+		MaxConnections: 10_000, MaxBodyBytes: 1_048_576, MaxPayloadBytes: 131_072,
+		Retention: 720 * time.Hour, KeyTTL: 168 * time.Hour,
+
+		Access:   config.Access{OIDCRolesClaim: "lucius_roles", AuditLog: "stderr"},
+		LogLevel: "info", LogFormat: "json",
+	}
+	if diff := cmp.Diff(want, loaded.Config); diff != "" {
+		t.Errorf("defaults (-documented +loaded):\n%s", diff)
+	}
+}
+
+var (
+	// settingRow is a row of the settings in docs/operations.md; its second column begins
+	// with a default for each variable, or with one for all.
+	settingRow = regexp.MustCompile("(?m)^\\| (`LUCIUS_[^|]*) \\| ((?:`[^`]*`|none|off)(?:, (?:`[^`]*`|none|off))*)")
+	// budgetRow is a row of the keys in docs/protocols.md that names a variable.
+	budgetRow = regexp.MustCompile("(?m)\\| (`LUCIUS_\\w+`), ([^|]*) \\|")
+	variable  = regexp.MustCompile(`LUCIUS_\w+`)
+)
+
+// Each setting stands once in the operator's list, with its default; what other pages say
+// of a default agrees.
+func TestLoad_TheDefaultsAreInTheDocs(t *testing.T) {
+	t.Parallel()
+	loaded, err := load(t, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var printed bytes.Buffer
+	if err := loaded.Print(&printed); err != nil {
+		t.Fatal(err)
+	}
+	standard := map[string]string{}
+	for line := range strings.Lines(printed.String()) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		standard[name] = value
+	}
+	listed := map[string]int{}
+	for _, row := range settingRow.FindAllStringSubmatch(page(t, "operations.md"), -1) {
+		names, defaults := variable.FindAllString(row[1], -1), strings.Split(row[2], ", ")
+		for i, name := range names {
+			listed[name]++
+			wantDefault(t, "operations.md", name, defaults[min(i, len(defaults)-1)], standard)
+		}
+		if len(defaults) != 1 && len(defaults) != len(names) {
+			t.Errorf("%q have the defaults %q", names, defaults)
+		}
+	}
+	for name := range standard {
+		if listed[name] != 1 {
+			t.Errorf("operations.md lists %s %d times in its settings", name, listed[name])
+		}
+	}
+	budgets := budgetRow.FindAllStringSubmatch(page(t, "protocols.md"), -1)
+	for _, row := range budgets {
+		wantDefault(t, "protocols.md", strings.Trim(row[1], "`"), strings.ReplaceAll(row[2], " ", ","), standard)
+	}
+	if len(budgets) != 7 {
+		t.Errorf("protocols.md names the defaults of %d keys, want 7", len(budgets))
+	}
+}
+
+func wantDefault(t *testing.T, where, name, said string, standard map[string]string) {
+	t.Helper()
+	value, known := standard[name]
+	said = strings.Trim(said, "`")
+	if !known || said != value && !(said == "none" && value == "" || said == "off" && value == "0") {
+		t.Errorf("%s says that %s is %q by default, it is %q (known: %t)", where, name, said, value, known)
+	}
+}
+
+func page(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

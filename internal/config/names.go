@@ -1,0 +1,83 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// unknownVariables returns an error for each LUCIUS_ variable that is not a setting:
+// a misspelled one would silently leave its setting at the default. Variables of the
+// tests, LUCIUS_TEST_, and those that Kubernetes makes for Services are ignored.
+func unknownVariables(variables map[string]string, all []setting) []error {
+	names := []string{stepTimeoutSeconds}
+	for i := range all {
+		names = append(names, all[i].variable)
+	}
+	var problems []error
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
+		if slices.Contains(names, name) || strings.HasPrefix(name, "LUCIUS_TEST_") || ofService(name, variables) {
+			continue
+		}
+		closest := slices.MinFunc(names, func(a, b string) int { return edits(name, a) - edits(name, b) })
+		problems = append(problems, fmt.Errorf("%s is not a setting: the closest one is %s; lucius serve --help lists all", name, closest))
+	}
+	return problems
+}
+
+// serviceVariable matches what Kubernetes and Docker add to a Service's name.
+var serviceVariable = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
+
+// ofService reports whether Kubernetes made the variable: in the namespace of a Service
+// lucius-api each container gets LUCIUS_API_SERVICE_HOST, LUCIUS_API_PORT and others.
+func ofService(name string, variables map[string]string) bool {
+	if at := serviceVariable.FindStringIndex(name); at != nil {
+		_, announced := variables[name[:at[0]]+"_SERVICE_HOST"]
+		return announced
+	}
+	return false
+}
+
+// edits returns the Levenshtein distance of two texts.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal, row[j+1] = row[j+1], min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// The parts of a text that may be secret: the user of a URL, and the value of a
+// signature, key or password in a URL or a connection string.
+var (
+	userOfURL    = regexp.MustCompile(`://[^\s"]*@`)
+	secretMember = regexp.MustCompile(`(?i)((?:sig|signature|key|password|pwd|secret|token)=|whsec_)[^&;,\s"]+`)
+)
+
+// Mask replaces what may be secret in a setting, an error or a value of the log.
+func Mask(text string) string {
+	return secretMember.ReplaceAllString(userOfURL.ReplaceAllString(text, "://(set)@"), "${1}(set)")
+}
+
+// shown is the text of the setting as it may be printed.
+func (s *setting) shown(text string) string {
+	if text != "" && slices.Contains([]string{
+		"LUCIUS_TABLE_CONNECTION", "LUCIUS_SERVICEBUS_CONNECTION", "LUCIUS_SERVICEBUS_ADMIN_CONNECTION", "LUCIUS_WEBHOOK_SECRETS",
+	}, s.variable) {
+		return "(set)"
+	}
+	return Mask(text)
+}

@@ -1,0 +1,60 @@
+package callbacks
+
+import (
+	"context"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// DeadLetter is a reply that the consumer of the reply topics could not handle.
+type DeadLetter struct {
+	// ID names it as long as it is there.
+	ID        string
+	Lane      int
+	Topic     string
+	MessageID string
+	// Reason and Description say why it is here: a problem's code, or the bus's words.
+	Reason, Description string
+	// SentAt is when the topic got it.
+	SentAt time.Time
+	Body   []byte
+}
+
+// DeadLetterOutcome is what became of a dead letter.
+type DeadLetterOutcome string
+
+// The outcomes. A dead letter is gone but after DeadLetterKept.
+const (
+	DeadLetterApplied   DeadLetterOutcome = "applied"   // replayed: committed to the ledger
+	DeadLetterDuplicate DeadLetterOutcome = "duplicate" // replayed: the ledger had it already
+	DeadLetterRefused   DeadLetterOutcome = "refused"   // replayed: stale, contradictory or too late, as it would be over HTTP
+	DeadLetterPurged    DeadLetterOutcome = "purged"    // deleted unread
+	DeadLetterKept      DeadLetterOutcome = "kept"      // still there, for the cause given
+	DeadLetterAbsent    DeadLetterOutcome = "absent"    // not there, or another process has it in hand
+)
+
+// HandledDeadLetter is a dead letter with its outcome.
+type HandledDeadLetter struct {
+	ID      string
+	Outcome DeadLetterOutcome
+	// Cause is why it was refused or kept.
+	Cause *problem.Error
+}
+
+// MaxDeadLetters is the most dead letters that are handled at once.
+const MaxDeadLetters = 100
+
+// DeadLetters is the way out of the reply topics' dead-letter queues. Its errors are
+// [*problem.Error]s of code bus_unavailable, or invalid_envelope for an id that is none.
+type DeadLetters interface {
+	// List returns at most that many dead letters after an id, by lane and age, and the
+	// id to continue after, empty at the end. It leaves them as they are.
+	List(ctx context.Context, limit int, after string) (page []DeadLetter, next string, err error)
+	// Replay applies dead letters as if they came now, and deletes those that the ledger
+	// has or will never take. Repeating it is safe, as callbacks are idempotent. Without
+	// ids it takes the first [MaxDeadLetters]; more says that there are others.
+	Replay(ctx context.Context, ids []string) (handled []HandledDeadLetter, more bool, err error)
+	// Purge deletes dead letters, chosen as for Replay.
+	Purge(ctx context.Context, ids []string) (handled []HandledDeadLetter, more bool, err error)
+}

@@ -1,0 +1,122 @@
+package callbacks
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+const (
+	// maxJobs is how many jobs have rejections in memory.
+	maxJobs = 4096
+	// recordTime bounds how long the answer to a refused callback waits for its record.
+	recordTime = 2 * time.Second
+)
+
+// reject counts a callback that was refused with the error, and records it unless the
+// job has no such step. Its answer does not depend on the record.
+//
+// The first of a job is written before it is answered. Those that come within about a
+// second after it are collected and written together by [Service.RunOnce], so that a
+// worker that repeats itself in a loop costs its job one write a second.
+func (s *Service) reject(ctx context.Context, c *Callback, job *statemachine.Job, err error) {
+	refused, ok := errors.AsType[*problem.Error](err)
+	if !ok {
+		return
+	}
+	kind := strings.ToUpper(c.Event.Name())
+	switch refused.Code {
+	case problem.JobNotFound, problem.StepNotFound:
+		s.cfg.Rejected(kind, string(refused.Code))
+		return
+	case problem.StaleAttempt, problem.ContradictoryResult, problem.IllegalTransition:
+		s.cfg.Rejected(kind, string(refused.Code))
+	default:
+		return
+	}
+	pair, report := sentBy(c.Event)
+	now := tablestore.Now()
+	one := ledger.Rejection{
+		StepID: c.StepID, Kind: kind, AttemptNo: pair.AttemptNo, LeaseDigest: statemachine.LeaseDigest(pair.LeaseID),
+		Cause: statemachine.Code(refused.Code), Caller: c.Caller, Report: report, RequestID: c.RequestID,
+		First: now, Last: now, Count: 1,
+	}
+	if result, ok := c.Event.(statemachine.Result); ok {
+		one.Status = result.Status
+	}
+	if !s.collect(c.JobID, &one) {
+		return
+	}
+	s.cfg.Logger.InfoContext(ctx, "callback refused", slog.String("jobId", c.JobID), slog.String("stepId", c.StepID),
+		slog.String("tenant_id", c.TenantID), slog.String("type", kind), slog.Int("attempt_no", one.AttemptNo),
+		slog.String("cause", string(one.Cause)), slog.String("caller", one.Caller), slog.String("request_id", one.RequestID),
+		slog.String("correlation_id", job.CorrelationID), slog.String("traceparent", job.Traceparent))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
+	defer cancel()
+	_ = s.record(ctx, c.JobID, &ledger.Rejections{Kept: []ledger.Rejection{one}}) // It is counted.
+}
+
+// collect reports whether the rejection is the job's first for a while, and is to be
+// written now. Any other is left to the next pass.
+func (s *Service) collect(jobID string, one *ledger.Rejection) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	waiting, known := s.jobs[jobID]
+	switch {
+	case known:
+		waiting.Add(*one)
+	case len(s.jobs) < maxJobs:
+		s.jobs[jobID] = &ledger.Rejections{}
+		return true
+	default:
+		s.cfg.Unrecorded(one.Count)
+	}
+	return false
+}
+
+// record records rejections, and counts those that it could not record.
+func (s *Service) record(ctx context.Context, jobID string, rejected *ledger.Rejections) error {
+	err := s.cfg.Ledger.Reject(ctx, jobID, rejected)
+	if err == nil {
+		return nil
+	}
+	count := rejected.More
+	for i := range rejected.Kept {
+		count += rejected.Kept[i].Count
+	}
+	s.cfg.Unrecorded(count)
+	return err
+}
+
+// RunOnce records the callbacks that were collected since the last pass. After a failure
+// it goes on, and returns the first error at its end.
+func (s *Service) RunOnce(ctx context.Context) error {
+	s.mu.Lock()
+	// The next refused callback of an idle job is written at once.
+	maps.DeleteFunc(s.jobs, func(_ string, waiting *ledger.Rejections) bool { return len(waiting.Kept) == 0 })
+	jobIDs := slices.Sorted(maps.Keys(s.jobs))
+	s.mu.Unlock()
+	var first error
+	for _, jobID := range jobIDs {
+		if ctx.Err() != nil {
+			return errors.Join(first, ctx.Err()) // The rest waits for the next pass.
+		}
+		s.mu.Lock()
+		collected := s.jobs[jobID]
+		s.jobs[jobID] = &ledger.Rejections{}
+		s.mu.Unlock()
+		if err := s.record(ctx, jobID, collected); first == nil {
+			first = err
+		}
+	}
+	return first
+}

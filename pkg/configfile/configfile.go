@@ -1,0 +1,144 @@
+// Package configfile reads the files that an operator writes: token files, certificates,
+// protocols. A file is read whole and hashed, so that a watcher can tell whether it has
+// changed, and every fault in it is an [Error] that names file and line.
+package configfile
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// Error is a fault in a file and its line.
+type Error struct {
+	// File is the path of the file, or empty if no file could be read.
+	File string `json:"file,omitempty"`
+	// Line counts from 1; 0 means the whole file.
+	Line    int    `json:"line,omitempty"`
+	Message string `json:"message"`
+}
+
+// Error returns file, line and message in the format that editors understand.
+func (e *Error) Error() string {
+	switch {
+	case e.File == "":
+		return e.Message
+	case e.Line == 0:
+		return fmt.Sprintf("%s: %s", e.File, e.Message)
+	}
+	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Message)
+}
+
+// ByLine returns the faults of one file in the order of their lines.
+func ByLine(faults []*Error) []error {
+	errs := make([]error, len(faults))
+	for i, fault := range slices.SortedStableFunc(slices.Values(faults), func(a, b *Error) int { return a.Line - b.Line }) {
+		errs[i] = fault
+	}
+	return errs
+}
+
+// Content is the text of a file, or the error of reading it.
+type Content struct {
+	Text []byte
+	Err  error
+}
+
+// Open reads a file of at most limit bytes. The error names the path.
+func Open(path string, limit int) Content {
+	content := Read(os.DirFS(filepath.Dir(path)), filepath.Base(path), limit)
+	if known, ok := errors.AsType[*fs.PathError](content.Err); ok {
+		content.Err = &fs.PathError{Op: "open", Path: path, Err: known.Err}
+	} else if content.Err != nil {
+		content.Err = &fs.PathError{Op: "read", Path: path, Err: content.Err}
+	}
+	return content
+}
+
+// Read is [Open] in a file system. A link is followed. What is no regular file is not
+// opened: opening a named pipe would wait for its writer.
+func Read(fsys fs.FS, name string, limit int) Content {
+	info, err := fs.Stat(fsys, name)
+	if err != nil {
+		return Content{Err: err}
+	}
+	if !info.Mode().IsRegular() {
+		return Content{Err: fmt.Errorf("is not a regular file (%s): a file or a link to one is expected", info.Mode().Type())}
+	}
+	file, err := fsys.Open(name)
+	if err != nil {
+		return Content{Err: err}
+	}
+	defer func() { _ = file.Close() }() // It was only read.
+	text, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
+	if err == nil && len(text) > limit {
+		err = fmt.Errorf("is larger than %d bytes", limit)
+	}
+	if err != nil {
+		return Content{Err: err}
+	}
+	return Content{Text: text}
+}
+
+// Digest returns a hash of the contents, errors included.
+func Digest(contents ...Content) string {
+	hash := sha256.New()
+	for _, content := range contents {
+		fmt.Fprintf(hash, "%x %q\n", sha256.Sum256(content.Text), fmt.Sprint(content.Err))
+	}
+	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// ParseYAML parses a text that holds one document, and calls use with its root. The
+// library that reads it panics on some malformed texts, such as a tag without a value; a
+// reload survives that in the parser as well as in use, whose error it places.
+func ParseYAML(text []byte, use func(root ast.Node) error) (fault *Error) {
+	defer func() {
+		if recover() != nil {
+			fault = &Error{Message: "is not valid YAML"}
+		}
+	}()
+	if !utf8.Valid(text) {
+		return &Error{Message: "is not UTF-8"}
+	}
+	file, err := parser.ParseBytes(text, 0)
+	switch {
+	case err != nil:
+		fault = place(err)
+		fault.Message = "is not valid YAML: " + fault.Message
+		return fault
+	case len(file.Docs) == 0 || file.Docs[0].Body == nil:
+		return &Error{Message: "is empty"}
+	case len(file.Docs) > 1:
+		return &Error{Message: "has more than one document; a file holds one"}
+	}
+	if err := use(file.Docs[0].Body); err != nil {
+		return place(err)
+	}
+	return nil
+}
+
+// place keeps the line and the first line of the message: the others quote the file.
+func place(err error) *Error {
+	fault := &Error{Message: err.Error()}
+	if located, ok := errors.AsType[yaml.Error](err); ok {
+		fault.Message = located.GetMessage()
+		if token := located.GetToken(); token != nil && token.Position != nil {
+			fault.Line = token.Position.Line
+		}
+	}
+	fault.Message, _, _ = strings.Cut(fault.Message, "\n")
+	return fault
+}

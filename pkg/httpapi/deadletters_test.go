@@ -1,0 +1,139 @@
+package httpapi_test
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// deadLetters are dead letters in memory: those of even numbers can be replayed.
+type deadLetters struct {
+	letters []callbacks.DeadLetter
+	err     error
+}
+
+func newDeadLetters(ids ...string) *deadLetters {
+	d := &deadLetters{}
+	for _, id := range ids {
+		d.letters = append(d.letters, callbacks.DeadLetter{
+			ID: id, Topic: "replies-p0", MessageID: "m" + id, Reason: "job_not_found", Description: "There is no such job.",
+			SentAt: time.Date(2026, 1, 27, 10, 2, 0, 0, time.UTC), Body: []byte(`{"type":"ACK","lease_id":"capability"}`),
+		})
+	}
+	return d
+}
+
+func (d *deadLetters) List(_ context.Context, limit int, after string) ([]callbacks.DeadLetter, string, error) {
+	from := slices.IndexFunc(d.letters, func(l callbacks.DeadLetter) bool { return l.ID == after }) + 1
+	page := d.letters[from:min(len(d.letters), from+limit)]
+	if from+limit < len(d.letters) {
+		return page, page[limit-1].ID, d.err
+	}
+	return page, "", d.err
+}
+
+func (d *deadLetters) Replay(_ context.Context, ids []string) ([]callbacks.HandledDeadLetter, bool, error) {
+	return d.handle(ids, func(id string) callbacks.HandledDeadLetter {
+		if strings.HasSuffix(id, "2") {
+			return callbacks.HandledDeadLetter{ID: id, Outcome: callbacks.DeadLetterApplied}
+		}
+		return callbacks.HandledDeadLetter{
+			ID: id, Outcome: callbacks.DeadLetterKept, Cause: problem.Newf(problem.JobNotFound, "There is no such job."),
+		}
+	})
+}
+
+func (d *deadLetters) Purge(_ context.Context, ids []string) ([]callbacks.HandledDeadLetter, bool, error) {
+	return d.handle(ids, func(id string) callbacks.HandledDeadLetter {
+		return callbacks.HandledDeadLetter{ID: id, Outcome: callbacks.DeadLetterPurged}
+	})
+}
+
+func (d *deadLetters) handle(ids []string, decide func(string) callbacks.HandledDeadLetter) (
+	handled []callbacks.HandledDeadLetter, more bool, err error,
+) {
+	d.letters = slices.DeleteFunc(d.letters, func(l callbacks.DeadLetter) bool {
+		if ids != nil && !slices.Contains(ids, l.ID) {
+			return false
+		}
+		handled = append(handled, decide(l.ID))
+		return handled[len(handled)-1].Outcome != callbacks.DeadLetterKept
+	})
+	return handled, false, d.err
+}
+
+var errNoBus = &problem.Error{Code: problem.BusUnavailable, RetryAfter: time.Second}
+
+// lostTopics is the situation in which the dead letters cannot be read.
+func lostTopics(operation string, err error) situation {
+	return func(t *testing.T, g *guarded) question {
+		t.Helper()
+		asked := accepting(t, g, operation)
+		g.Server = g.serve(t, func(c *httpapi.Config) { c.DeadLetters = &deadLetters{err: err} })
+		return asked
+	}
+}
+
+// withoutTopics is the situation in which replies come over HTTP.
+func withoutTopics(operation string) situation {
+	return func(t *testing.T, g *guarded) question {
+		t.Helper()
+		asked := accepting(t, g, operation)
+		g.Server = g.serve(t, func(c *httpapi.Config) { c.DeadLetters = nil })
+		return asked
+	}
+}
+
+// TestDeadLetters_AreShownWithoutCapabilities: bodies are text of a bounded length, and
+// no lease id is in them, whatever else they are.
+func TestDeadLetters_AreShownWithoutCapabilities(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		body, shown string
+		truncated   bool
+	}{
+		"a reply":              {`{"lease_id":"capability","jobId":"j"}`, `{"lease_id":"(masked)","jobId":"j"}`, false},
+		"with blanks":          {"{\"lease_id\"\t: \"cap\\\"ability\" }", "{\"lease_id\"\t: \"(masked)\" }", false},
+		"cut off":              {`{"lease_id":"capab`, `{"lease_id":"(masked)`, false},
+		"twice":                {`[{"lease_id":"a"},{"lease_id":"b"}]`, `[{"lease_id":"(masked)"},{"lease_id":"(masked)"}]`, false},
+		"no text":              {"a\xffb", "a\uFFFDb", false},
+		"long":                 {strings.Repeat("x", 20<<10), strings.Repeat("x", 16<<10), true},
+		"long, in a character": {"x" + strings.Repeat("ä", 20<<10), "x" + strings.Repeat("ä", 8<<10-1), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHarness(t, func(c *httpapi.Config) {
+				c.DeadLetters = &deadLetters{letters: []callbacks.DeadLetter{{ID: "0-1", Body: []byte(test.body)}}}
+			})
+			got := decoded[api.DeadLetterPage](t, h.do(t, http.MethodGet, "/v1/admin/dead-letters", "")).DeadLetters
+			if len(got) != 1 || got[0].Body != test.shown || got[0].BodyTruncated != test.truncated {
+				t.Errorf("shown: %.200v", got)
+			}
+		})
+	}
+}
+
+func TestDeadLetters_ArePagedAndSelected(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, func(c *httpapi.Config) { c.DeadLetters = newDeadLetters("0-1", "0-2", "1-7") })
+	first := decoded[api.DeadLetterPage](t, h.do(t, http.MethodGet, "/v1/admin/dead-letters?limit=2", ""))
+	second := decoded[api.DeadLetterPage](t, h.do(t, http.MethodGet, "/v1/admin/dead-letters?limit=2&page_token="+first.NextPageToken, ""))
+	if len(first.DeadLetters) != 2 || len(second.DeadLetters) != 1 || second.DeadLetters[0].DeadLetterID != "1-7" || second.NextPageToken != "" {
+		t.Errorf("pages %+v and %+v", first, second)
+	}
+	for _, body := range []string{`{}`, `{"all":false}`, `{"dead_letter_ids":[]}`, `{"all":true,"dead_letter_ids":["0-1"]}`} {
+		for _, verb := range []string{"replay", "purge"} {
+			if got := h.do(t, http.MethodPost, "/v1/admin/dead-letters:"+verb, body); got.Status != http.StatusBadRequest {
+				t.Errorf("%s of %s: %d %s", verb, body, got.Status, got.Body)
+			}
+		}
+	}
+}

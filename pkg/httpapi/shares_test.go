@@ -1,0 +1,311 @@
+package httpapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+func TestFairLimiter_SharesWeight(t *testing.T) {
+	t.Parallel()
+	type holding struct {
+		caller   string
+		weight   int64
+		refused  bool
+		preempts []int // The earlier holdings that it ends.
+	}
+	const full, evicting = false, true
+	for name, test := range map[string]struct {
+		evicts   bool
+		holdings []holding
+	}{
+		"one caller takes all, and no more": {full, []holding{
+			{"a", 60, false, nil}, {"a", 40, false, nil}, {"a", 1, true, nil},
+		}},
+		"the oldest of the largest holder makes room": {full, []holding{
+			{"b", 40, false, nil}, {"a", 30, false, nil}, {"a", 30, false, nil}, {"c", 10, false, []int{1}},
+		}},
+		"several make room for a large one": {full, []holding{
+			{"a", 20, false, nil}, {"a", 20, false, nil}, {"a", 60, false, nil}, {"b", 40, false, []int{0, 1}},
+		}},
+		"an equal share is kept": {full, []holding{
+			{"a", 50, false, nil}, {"b", 50, false, nil}, {"b", 1, true, nil}, {"a", 1, true, nil}, {"c", 50, true, nil},
+		}},
+		"a refused request preempts nothing": {full, []holding{
+			{"a", 30, false, nil}, {"a", 70, false, nil}, {"b", 75, true, nil}, {"b", 30, false, []int{0}},
+		}},
+		"a single slot may exceed the limit": {full, []holding{
+			{"a", 500, false, nil}, {"a", 1, true, nil}, {"b", 1, false, []int{0}},
+		}},
+		"a caller evicts its own oldest": {evicting, []holding{
+			{"a", 60, false, nil}, {"a", 40, false, nil}, {"a", 30, false, []int{0}},
+		}},
+		"a caller evicts its own before those of a smaller holder": {evicting, []holding{
+			{"b", 20, false, nil}, {"a", 60, false, nil}, {"a", 20, false, nil}, {"a", 30, false, []int{1}},
+		}},
+		"any is evicted before a request is refused": {evicting, []holding{
+			{"a", 50, false, nil}, {"b", 50, false, nil}, {"c", 500, false, []int{0, 1}}, {"d", 1, false, []int{2}},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limiter := httpapi.NewFairLimiter(100, test.evicts)
+			releases := make([]func(), len(test.holdings))
+			var preempted []int
+			for i, h := range test.holdings {
+				preempted = nil
+				release, got := limiter.Acquire(h.caller, h.weight, func() {
+					preempted = append(preempted, i)
+					releases[i]()
+				})
+				releases[i] = release
+				slices.Sort(preempted)
+				if got == h.refused || !slices.Equal(preempted, h.preempts) {
+					t.Fatalf("holding %d: got %t, preempts %v; want %t, %v", i, got, preempted, !h.refused, h.preempts)
+				}
+			}
+		})
+	}
+}
+
+// conn is the writer of an answer whose client is slow: it blocks each read of the body,
+// and each write of an answer if it is deaf, until the deadline is in the past.
+type conn struct {
+	*httptest.ResponseRecorder
+
+	deaf  bool
+	cut   chan struct{}
+	once  sync.Once
+	large map[*byte]int // Writes of payloads by the address of their bytes.
+}
+
+func newConn(deaf bool) *conn {
+	return &conn{ResponseRecorder: httptest.NewRecorder(), deaf: deaf, cut: make(chan struct{}), large: map[*byte]int{}}
+}
+
+func (c *conn) SetReadDeadline(at time.Time) error { return c.SetWriteDeadline(at) }
+func (c *conn) SetWriteDeadline(at time.Time) error {
+	if !at.IsZero() && at.Before(time.Now()) {
+		c.once.Do(func() { close(c.cut) })
+	}
+	return nil
+}
+
+func (c *conn) Read([]byte) (int, error) {
+	if c.wasCut() { // The client still sends what it is not asked for.
+		time.Sleep(10 * time.Second)
+	}
+	<-c.cut
+	return 0, os.ErrDeadlineExceeded
+}
+
+func (c *conn) Write(data []byte) (int, error) {
+	if c.deaf {
+		<-c.cut
+		return 0, os.ErrDeadlineExceeded
+	}
+	if len(data) > 50_000 {
+		c.large[&data[0]]++
+	}
+	return c.ResponseRecorder.Write(data)
+}
+
+// wasCut reports whether the request was preempted.
+func (c *conn) wasCut() bool {
+	select {
+	case <-c.cut:
+		return true
+	default:
+		return false
+	}
+}
+
+// serveTo serves a request of that caller over the connection; its body is the
+// connection's if it is empty.
+func (c *crowd) serveTo(w *conn, grants, target, body string) {
+	method, path := split(target)
+	request := httptest.NewRequest(method, path, strings.NewReader(body))
+	if body == "" && method == http.MethodPost {
+		request.Body, request.ContentLength = io.NopCloser(w), -1
+	}
+	request.Header.Set("Authorization", "Bearer "+c.tokens[grants])
+	request.Header.Set("Content-Type", "application/json")
+	c.requests.Go(func() { c.ServeHTTP(w, request) })
+	synctest.Wait()
+}
+
+// A caller may take the room of all bodies that no other caller wants, and no more.
+func TestCallersShareTheRoomForBodies(t *testing.T) {
+	t.Parallel()
+	const greedy, other = "submit:t", "submit:*"
+	const room = 64 // Bodies of unknown length count as the largest, 1 MiB.
+	gather(t, []string{greedy, other}, func(t *testing.T, c *crowd) {
+		slow := make([]*conn, room)
+		for i := range slow {
+			slow[i] = newConn(false)
+			c.serveTo(slow[i], greedy, "POST /v1/commands", "")
+		}
+		one := newConn(false)
+		c.serveTo(one, greedy, "POST /v1/commands", command)
+		wantProblem(t, answer{Status: one.Code, Header: one.Header(), Body: one.Body.String()}, problem.RateLimited,
+			"The caller already has its share of the 64 MiB that bodies in hand may take.")
+		if one.Header().Get("Retry-After") == "" || slow[0].wasCut() {
+			t.Error("no Retry-After, or a body is cut for its own caller")
+		}
+		good := newConn(false)
+		c.serveTo(good, other, "POST /v1/commands", command)
+		if good.Code != http.StatusAccepted || !slow[0].wasCut() || slow[1].wasCut() {
+			t.Errorf("another caller is answered %d; the oldest body is cut: %t, the next: %t", good.Code, slow[0].wasCut(), slow[1].wasCut())
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		wantProblem(t, answer{Status: slow[0].Code, Header: slow[0].Header(), Body: slow[0].Body.String()}, problem.RateLimited,
+			"The body arrived too slowly: another caller needed the room.")
+		for _, w := range slow {
+			_ = w.SetReadDeadline(time.Unix(1, 0))
+		}
+	})
+}
+
+// tinyValues is a command whose payload has n bytes of values of one digit.
+func tinyValues(key, n int) string {
+	values := strings.Repeat("1,", n/2) + "1"
+	return strings.Replace(command, `{"language":"en"}`, fmt.Sprintf(`{"language":"en","k":%d,"x":[%s]}`, key, values), 1)
+}
+
+// Trees of bodies take 128 bytes for each value; others wait until there is room.
+func TestRequestsWaitForTheRoomToDecode(t *testing.T) {
+	t.Parallel()
+	const submits = "submit:t"
+	gather(t, []string{submits}, func(t *testing.T, c *crowd) {
+		var mu sync.Mutex
+		inHand, most := map[string]int{}, 0 // The calls of the store by request.
+		count := func(ctx context.Context, calls int) {
+			mu.Lock()
+			defer mu.Unlock()
+			id := httpapi.RequestID(ctx)
+			if inHand[id] += calls; inHand[id] == 0 {
+				delete(inHand, id)
+			}
+			most = max(most, len(inHand))
+		}
+		c.store.on(func(ctx context.Context) error {
+			count(ctx, 1)
+			defer count(ctx, -1)
+			time.Sleep(time.Second)
+			return nil
+		})
+		conns := make([]*conn, 20)
+		for i := range conns {
+			conns[i] = newConn(false)
+			c.serveTo(conns[i], submits, "POST /v1/commands", tinyValues(i, 120_000))
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if most != 8 { // 64 MiB ÷ (60,000 values of 128 bytes, and twice the text).
+			t.Errorf("%d commands of 60,000 values were in hand at a time, want 8", most)
+		}
+		for i, w := range conns {
+			if w.Code != http.StatusAccepted {
+				t.Errorf("command %d is answered %d %s", i, w.Code, w.Body)
+			}
+		}
+	})
+}
+
+// The steps of a job share the bytes of its payload.
+func TestJobsAnswerHoldsThePayloadOnce(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	body := strings.Replace(command, `"en"`, `"`+strings.Repeat("x", 100_000)+`"`, 1)
+	id := decoded[api.CommandAccepted](t, h.given(t, "POST /v1/commands", body)).JobID
+	for _, path := range []string{"", "/steps"} {
+		w := newConn(false)
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/jobs/"+id+path, http.NoBody))
+		var job api.Job
+		if err := json.Unmarshal(w.Body.Bytes(), &job); err != nil || len(job.Steps) != 2 {
+			t.Fatalf("%v: %s", err, w.Body)
+		}
+		for _, step := range job.Steps {
+			if len(step.Payload) < 100_000 {
+				t.Errorf("a step has the payload %.100s", step.Payload)
+			}
+		}
+		if len(w.large) != 1 {
+			t.Errorf("the answer is made of %d large parts, want one that is sent twice", len(w.large))
+		}
+	}
+}
+
+// Answers that their clients do not read hold 64 MiB at most.
+func TestAnUnreadAnswerIsCutForOthers(t *testing.T) {
+	t.Parallel()
+	const greedy, other = "read:t", "read:*"
+	gather(t, []string{greedy, other}, func(t *testing.T, c *crowd) {
+		body := strings.Replace(command, `"en"`, `"`+strings.Repeat("x", 120_000)+`"`, 1)
+		body = strings.Replace(body, `{"tenant_id"`, `{"idempotency_key":"large","tenant_id"`, 1)
+		target := "GET /v1/jobs/" + decoded[api.CommandAccepted](t, c.given(t, "POST /v1/commands", body)).JobID
+		first := newConn(true)
+		c.serveTo(first, greedy, target, "")
+		deaf := []*conn{first}
+		for !first.wasCut() && len(deaf) < 1000 {
+			w := newConn(true)
+			c.serveTo(w, greedy, target, "")
+			deaf = append(deaf, w)
+		}
+		if n := len(deaf) - 1; n < 500 || n > 559 || deaf[1].wasCut() { // 64 MiB ÷ 120,000 bytes, and 3 KB for the rest.
+			t.Errorf("%d answers are held at a time; the second oldest is cut: %t", n, deaf[1].wasCut())
+		}
+		good := newConn(false)
+		c.serveTo(good, other, target, "")
+		if good.Code != http.StatusOK || good.wasCut() || !deaf[1].wasCut() {
+			t.Errorf("another caller is answered %d; the oldest is cut: %t", good.Code, deaf[1].wasCut())
+		}
+		for _, w := range deaf {
+			_ = w.SetWriteDeadline(time.Unix(1, 0))
+		}
+	})
+}
+
+// cutLater is a connection that notes, while an answer is written, how to cut it.
+type cutLater struct {
+	*conn
+
+	server interface{ AnswerCuts() []func() }
+	cuts   []func()
+}
+
+func (c *cutLater) Write(data []byte) (int, error) {
+	c.cuts = append(c.cuts, c.server.AnswerCuts()...)
+	return c.conn.Write(data)
+}
+
+// An answer may be chosen to make room at the moment at which it is sent. Its connection
+// then belongs to the next answer.
+func TestASentAnswerIsNotCut(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	w := &cutLater{conn: newConn(false), server: h}
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/jobs", http.NoBody))
+	if w.Code != http.StatusOK || len(w.cuts) != 1 {
+		t.Fatalf("answered %d with %d answers on their way", w.Code, len(w.cuts))
+	}
+	w.cuts[0]()
+	if w.wasCut() {
+		t.Error("the connection is cut after the answer was sent")
+	}
+}

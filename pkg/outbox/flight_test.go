@@ -1,0 +1,158 @@
+package outbox_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// hung accepts a row for each tenant and runs the relay, whose bus hangs with them, for
+// the rest of the test.
+func hung(t *testing.T, b *bundle, tenants ...string) (ids []string, release func()) {
+	t.Helper()
+	hang := make(chan struct{})
+	b.bus.hang = hang
+	for _, tenant := range tenants {
+		ids = append(ids, b.acceptOf(t, tenant))
+	}
+	stop := b.start(t)
+	t.Cleanup(stop)
+	synctest.Wait()
+	return ids, func() {
+		b.bus.mu.Lock()
+		b.bus.hang = nil
+		b.bus.mu.Unlock()
+		close(hang)
+		synctest.Wait()
+	}
+}
+
+func (b *bundle) wantRow(t *testing.T, id string, want statemachine.OutboxState) {
+	t.Helper()
+	agg := b.job(t, id)
+	got := statemachine.OutboxState("none")
+	if agg.Outbox != nil {
+		got = agg.Outbox.State
+	}
+	if got != want {
+		t.Errorf("row of %s is %s, want %s", agg.Job.TenantID, got, want)
+	}
+}
+
+// A lease lives for half of the publish deadline; heartbeats keep it for the rest.
+func TestRelay_ASlowPublishKeepsItsLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		ids, release := hung(t, b, "t")
+		time.Sleep(9 * time.Second)
+		if c := b.Window().Counters(); c.InFlight != 1 {
+			t.Errorf("before the deadline the window counts %+v", c)
+		}
+		release()
+		b.wantRow(t, ids[0], statemachine.OutboxSent)
+		if n := b.saw(outbox.Marked); n != 1 || b.saw(outbox.Uncertain) != 0 {
+			t.Errorf("%d marked, %d uncertain", n, b.saw(outbox.Uncertain))
+		}
+	})
+}
+
+// A pause that begins during a publish cancels it after a grace, and it alone.
+func TestRelay_APauseCancelsAPublishUnderWay(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		pause     time.Duration
+		cancelled int
+		want      statemachine.OutboxState
+	}{
+		"longer than the grace": {7 * time.Second, 1, statemachine.OutboxPending},
+		"within the grace":      {3 * time.Second, 0, statemachine.OutboxSent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t)
+				ids, release := hung(t, b, "t", "other")
+				b.held.Store(true)
+				time.Sleep(test.pause)
+				if n := b.saw(outbox.Held); n != test.cancelled {
+					t.Errorf("%d cancelled in the pause, want %d", n, test.cancelled)
+				}
+				if c := b.Window().Counters(); c.Committed != uint64(test.cancelled) || c.InFlight != 2-c.Committed {
+					t.Errorf("the window counts %+v", c)
+				}
+				b.held.Store(false)
+				release()
+				b.wantRow(t, ids[0], test.want)
+				b.wantRow(t, ids[1], statemachine.OutboxSent)
+				time.Sleep(16 * time.Second)
+				b.sweep(t)
+				time.Sleep(2 * time.Second)
+				b.wantRow(t, ids[0], statemachine.OutboxSent) // The schedule had it.
+				if n := len(b.bus.ids()); n != 2+test.cancelled {
+					t.Errorf("published %v", b.bus.ids())
+				}
+			})
+		})
+	}
+}
+
+// A publish that no row waits for any more does not keep its worker.
+func TestRelay_APauseEndsAPublishThatNothingWaitsFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		b.bus.obeys = true
+		hung(t, b, "t")
+		b.held.Store(true)
+		b.bus.mu.Lock()
+		b.bus.hang = nil
+		b.bus.mu.Unlock()
+		time.Sleep(6 * time.Second) // Less than the deadline.
+		id := b.acceptOf(t, "other")
+		synctest.Wait()
+		b.wantRow(t, id, statemachine.OutboxSent)
+	})
+}
+
+// A row that was withdrawn, or that a worker has answered to, while the outcome of its
+// publish was not known, is not published again.
+func TestRelay_SkipsAnotherTryOfWhatIsSettled(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		event func(row *statemachine.Outbox) statemachine.Event
+		want  int // tries
+	}{
+		"withdrawn by a cancel": {func(*statemachine.Outbox) statemachine.Event { return statemachine.Cancel{} }, 1},
+		"withdrawn by a pause":  {func(*statemachine.Outbox) statemachine.Event { return statemachine.Pause{} }, 1},
+		"answered by a worker": {func(row *statemachine.Outbox) statemachine.Event {
+			return statemachine.Ack{StepID: "one", Pair: statemachine.Pair{AttemptNo: 1, LeaseID: row.LeaseID}}
+		}, 1},
+		"neither": {nil, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t)
+				b.bus.answers = []error{outbox.ErrUncertain}
+				ids, release := hung(t, b, "t")
+				if test.event != nil {
+					if _, err := b.ledger.Change(t.Context(), ids[0], test.event(b.job(t, ids[0]).Outbox)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				release()
+				time.Sleep(9 * time.Second)
+				if n, skipped := len(b.bus.ids()), b.saw(outbox.Skipped); n != test.want || skipped != 2-test.want {
+					t.Errorf("%d tries, %d skipped", n, skipped)
+				}
+				if c := b.Window().Counters(); c.Committed != 1 || c.Dispatched+c.InFlight+c.Terminal != 0 {
+					t.Errorf("the window counts %+v", c)
+				}
+			})
+		})
+	}
+}
