@@ -1009,8 +1009,8 @@ type DeadLetter struct {
 
 // DeadLetterOutcome What became of a dead letter. `applied`: the ledger has it now; `duplicate`: it
 // had it already; `refused`: it is stale, contradictory or too late, and was deleted
-// without effect; `purged`: it was deleted; `kept`: it is still there; `absent`: it
-// is not there, or another process has it in hand.
+// without effect; `purged`: it was deleted; `kept`: it is still there, or was not
+// reached; `absent`: it is not there, or another process has it in hand.
 //
 // Example: applied
 type DeadLetterOutcome string
@@ -1332,8 +1332,8 @@ type HandledDeadLetter struct {
 
 	// Outcome What became of a dead letter. `applied`: the ledger has it now; `duplicate`: it
 	// had it already; `refused`: it is stale, contradictory or too late, and was deleted
-	// without effect; `purged`: it was deleted; `kept`: it is still there; `absent`: it
-	// is not there, or another process has it in hand.
+	// without effect; `purged`: it was deleted; `kept`: it is still there, or was not
+	// reached; `absent`: it is not there, or another process has it in hand.
 	//
 	//
 	// Example: applied

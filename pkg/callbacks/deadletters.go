@@ -30,7 +30,7 @@ const (
 	DeadLetterDuplicate DeadLetterOutcome = "duplicate" // replayed: the ledger had it already
 	DeadLetterRefused   DeadLetterOutcome = "refused"   // replayed: stale, contradictory or too late, as it would be over HTTP
 	DeadLetterPurged    DeadLetterOutcome = "purged"    // deleted unread
-	DeadLetterKept      DeadLetterOutcome = "kept"      // still there, for the cause given
+	DeadLetterKept      DeadLetterOutcome = "kept"      // still there or not reached, for the cause given
 	DeadLetterAbsent    DeadLetterOutcome = "absent"    // not there, or another process has it in hand
 )
 

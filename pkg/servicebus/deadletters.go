@@ -27,6 +27,9 @@ const (
 	maxSkipped = 1000
 	// arrival is how long the bus may take to deliver a message that is there.
 	arrival = 5 * time.Second
+	// handlingTime is how long a replay or a purge starts to handle dead letters, so that
+	// it answers before its caller gives up.
+	handlingTime = 30 * time.Second
 )
 
 // DeadLetters lists, replays and purges the dead letters of the reply topics. It
@@ -38,6 +41,7 @@ type DeadLetters struct {
 	cfg   RepliesConfig
 	bus   *bus
 	lanes []*deadLane
+	time  time.Duration // handlingTime
 
 	mu     sync.Mutex
 	survey Survey
@@ -72,7 +76,7 @@ func NewDeadLetters(cfg RepliesConfig) (*DeadLetters, error) {
 	if err != nil {
 		return nil, fmt.Errorf("servicebus dead letters: %w", err)
 	}
-	d := &DeadLetters{cfg: cfg, bus: opened}
+	d := &DeadLetters{cfg: cfg, bus: opened, time: handlingTime}
 	for lane := range cfg.Lanes {
 		topic := cfg.Prefix + strconv.Itoa(lane)
 		d.lanes = append(d.lanes, &deadLane{topic: topic, open: func() (*azservicebus.Receiver, error) {
@@ -296,11 +300,12 @@ func (d *DeadLetters) handle(ctx context.Context, ids []string, decide decision)
 			wanted[p.lane] = append(wanted[p.lane], p.sequence)
 		}
 	}
+	end := time.Now().Add(d.time)
 	for lane := range d.lanes {
 		if len(wanted[lane]) == 0 {
 			continue
 		}
-		done, err := d.handleLane(ctx, lane, wanted[lane], decide)
+		done, err := d.handleLane(ctx, end, lane, wanted[lane], decide)
 		if handled = append(handled, done...); err != nil {
 			return handled, true, err
 		}
@@ -308,11 +313,14 @@ func (d *DeadLetters) handle(ctx context.Context, ids []string, decide decision)
 	return handled, more, nil
 }
 
-// handleLane receives the dead letters of a lane until it has seen all that are wanted.
-// It gives those before them back at the end, since the bus would deliver them again at
-// once. It never asks for more than are wanted: once all of them have come, the bus owes
-// it none, and what is given back stays there.
-func (d *DeadLetters) handleLane(ctx context.Context, lane int, wanted []int64, decide decision) (
+// handleLane receives the dead letters of a lane until it has seen all that are wanted,
+// or the time is over. It gives those before them back at the end, since the bus would
+// deliver them again at once. It never asks for more than are wanted: once all of them
+// have come, the bus owes it none, and what is given back stays there.
+//
+// It takes few at once and handles them concurrently, in two steps at most: no lock ends
+// while its letter waits for others, however slow the store is.
+func (d *DeadLetters) handleLane(ctx context.Context, end time.Time, lane int, wanted []int64, decide decision) (
 	handled []callbacks.HandledDeadLetter, err error,
 ) {
 	l := d.lanes[lane]
@@ -329,16 +337,21 @@ func (d *DeadLetters) handleLane(ctx context.Context, lane int, wanted []int64, 
 		}
 		_ = from.Close(closing) // Nothing depends on it.
 	}()
-	for len(wanted) > 0 && len(skipped) < maxSkipped {
+	rest := callbacks.HandledDeadLetter{Outcome: callbacks.DeadLetterKept, Cause: &problem.Error{
+		Code: problem.BusUnavailable, Detail: "It was not reached in time, or too many lie before it. Ask again.",
+	}}
+	for len(wanted) > 0 && len(skipped) < maxSkipped && time.Now().Before(end) {
 		waiting, cancel := context.WithTimeout(ctx, arrival)
-		messages, err := from.ReceiveMessages(waiting, len(wanted), nil)
+		messages, err := from.ReceiveMessages(waiting, min(len(wanted), d.cfg.InHand), nil)
 		cancel()
 		if err != nil && (!errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil) {
 			return handled, d.unavailable(l, err)
 		}
 		if len(messages) == 0 {
+			rest = callbacks.HandledDeadLetter{Outcome: callbacks.DeadLetterAbsent}
 			break
 		}
+		var meant []*azservicebus.ReceivedMessage
 		for _, m := range messages {
 			at := slices.Index(wanted, sequenceOf(m))
 			if at < 0 || ctx.Err() != nil {
@@ -346,28 +359,42 @@ func (d *DeadLetters) handleLane(ctx context.Context, lane int, wanted []int64, 
 				continue
 			}
 			wanted = slices.Delete(wanted, at, at+1)
-			letter := callbacks.HandledDeadLetter{ID: place{lane, sequenceOf(m)}.id()}
-			letter.Outcome, letter.Cause = decide(ctx, l.topic, m)
-			if letter.Outcome == callbacks.DeadLetterKept {
-				skipped = append(skipped, m)
-			} else if err := complete(ctx, from, m); err != nil {
-				letter.Cause = &problem.Error{
-					Code: problem.BusUnavailable, Detail: "It could not be deleted. Ask again: no reply is applied twice.", Err: err,
-				}
-				letter.Outcome = callbacks.DeadLetterKept
-			}
-			handled = append(handled, letter)
+			meant = append(meant, m)
 		}
+		letters := make([]callbacks.HandledDeadLetter, len(meant))
+		var inHand sync.WaitGroup
+		for i, m := range meant {
+			inHand.Go(func() { letters[i] = handleLetter(ctx, from, l.topic, m, decide) })
+		}
+		inHand.Wait()
+		for i, m := range meant {
+			letters[i].ID = place{lane, sequenceOf(m)}.id()
+			if letters[i].Outcome == callbacks.DeadLetterKept {
+				skipped = append(skipped, m)
+			}
+		}
+		handled = append(handled, letters...)
 	}
 	for _, sequence := range wanted {
-		handled = append(handled, callbacks.HandledDeadLetter{ID: place{lane, sequence}.id(), Outcome: callbacks.DeadLetterAbsent})
+		rest.ID = place{lane, sequence}.id()
+		handled = append(handled, rest)
 	}
 	return handled, nil
 }
 
-// complete deletes a dead letter that was handled, even for a caller who has gone.
-func complete(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
-	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
+// handleLetter decides about a dead letter, and deletes it unless it is kept.
+func handleLetter(ctx context.Context, from *azservicebus.Receiver, topic string, m *azservicebus.ReceivedMessage, decide decision,
+) (letter callbacks.HandledDeadLetter) {
+	letter.Outcome, letter.Cause = decide(ctx, topic, m)
+	if letter.Outcome == callbacks.DeadLetterKept {
+		return letter
+	}
+	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout) // Also for a caller who has gone.
 	defer cancel()
-	return from.CompleteMessage(work, m, nil)
+	if err := from.CompleteMessage(work, m, nil); err != nil {
+		letter.Outcome, letter.Cause = callbacks.DeadLetterKept, &problem.Error{
+			Code: problem.BusUnavailable, Detail: "It could not be deleted. Ask again: no reply is applied twice.", Err: err,
+		}
+	}
+	return letter
 }

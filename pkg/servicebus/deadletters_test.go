@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,7 +42,7 @@ func newMorgue(t *testing.T) *morgue {
 	}
 	if m.DeadLetters, err = servicebus.NewDeadLetters(servicebus.RepliesConfig{
 		Namespace: servicebus.Namespace{Connection: m.peer.ConnectionString()}, Lanes: 2,
-		Prefix: "global-bus-replies-p", Subscription: "lucius-invoker",
+		Prefix: "global-bus-replies-p", Subscription: "lucius-invoker", InHand: 4,
 		Apply: func(_ context.Context, c callbacks.Callback) (callbacks.Answer, error) {
 			if m.answer == nil {
 				return callbacks.Answer{Outcome: statemachine.Applied}, nil
@@ -204,12 +205,65 @@ func TestDeadLetters_AreReplayed(t *testing.T) {
 	}
 }
 
+// TestDeadLetters_OutlastASlowStore: each letter is applied as soon as it is locked, so no
+// lock ends while its letter waits for others.
+func TestDeadLetters_OutlastASlowStore(t *testing.T) {
+	t.Parallel()
+	m := newMorgue(t)
+	for i := range 8 {
+		m.bury(t, 0, ack(map[string]any{"jobId": fmt.Sprint(i)}))
+	}
+	var begun atomic.Int32
+	waiting := func() bool { // Whether a letter was delivered, and is not applied yet.
+		delivered := 8
+		for _, letter := range m.peer.Messages("global-bus-replies-p0/Subscriptions/lucius-invoker/$DeadLetterQueue") {
+			if !letter.Locked {
+				delivered--
+			}
+		}
+		return int(begun.Load()) < delivered
+	}
+	m.answer = func(callbacks.Callback) (callbacks.Answer, error) {
+		begun.Add(1)
+		for end := time.Now().Add(time.Minute); waiting(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Error("a locked letter waits for others")
+				break
+			}
+		}
+		return callbacks.Answer{Outcome: statemachine.Applied}, nil
+	}
+	all := m.ids(t, 10)
+	handled, more, err := m.Replay(t.Context(), nil)
+	for i := range all {
+		all[i] += " applied"
+	}
+	if m.expect(t, "replay", handled, err, all...); more || m.ids(t, 10) != nil {
+		t.Errorf("more %t, left %v", more, m.ids(t, 10))
+	}
+}
+
+// TestDeadLetters_AnswerInTime: those that are not reached in the time stay, and the
+// answer says so.
+func TestDeadLetters_AnswerInTime(t *testing.T) {
+	t.Parallel()
+	m := newMorgue(t)
+	m.bury(t, 0, "one")
+	all := m.ids(t, 10)
+	m.HandleFor(0)
+	handled, _, err := m.Purge(t.Context(), all)
+	m.expect(t, "purge", handled, err, all[0]+" kept bus_unavailable")
+	if diff := cmp.Diff(all, m.ids(t, 10)); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+}
+
 // TestDeadLetters_StopWithTheirCaller deletes what was applied for a caller who went away,
-// and handles no more.
+// and handles no more than it had in hand.
 func TestDeadLetters_StopWithTheirCaller(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)
-	m.bury(t, 0, ack(map[string]any{"jobId": "first"}), ack(map[string]any{"jobId": "second"}))
+	m.bury(t, 0, strings.Fields(strings.Repeat(ack(nil)+" ", 5))...)
 	all := m.ids(t, 10)
 	ctx, leave := context.WithCancel(t.Context())
 	m.answer = func(callbacks.Callback) (callbacks.Answer, error) {
@@ -220,8 +274,11 @@ func TestDeadLetters_StopWithTheirCaller(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || !more {
 		t.Errorf("replay: more %t, %v", more, err)
 	}
-	m.expect(t, "replay", handled, nil, all[0]+" applied")
-	if diff := cmp.Diff(all[1:], m.ids(t, 10)); diff != "" {
+	n := len(handled)
+	if n == 0 || n > 4 {
+		t.Fatalf("handled %d, with 4 in hand at most", n)
+	}
+	if diff := cmp.Diff(all[n:], m.ids(t, 10)); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
@@ -68,6 +69,9 @@ func WithReceivers(cfg RepliesConfig, open func(topic string) (Receiver, error))
 	}
 	return r, nil
 }
+
+// HandleFor sets how long a replay or a purge starts to handle dead letters.
+func (d *DeadLetters) HandleFor(time time.Duration) { d.time = time }
 
 // Plain returns what an outcomeReader makes of the bytes.
 func Plain(in []byte) ([]byte, error) { return io.ReadAll(newOutcomeReader(bytes.NewReader(in))) }
