@@ -2,10 +2,15 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/azurite"
@@ -33,10 +38,11 @@ func TestServe_ReplicasOnOneStorageAccount(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(account.Stop)
-			doAJob(t, account, layout)
+			replica := doAJob(t, account, layout)
 			if layout == config.BackendTable {
 				assertShown(t, account)
 			}
+			assertIDsAreSpread(t, replica)
 			assertLayoutStays(t, account, layout)
 		})
 	}
@@ -97,8 +103,8 @@ func assertProbesOnly(t *testing.T, s *server) {
 	}
 }
 
-// doAJob has two replicas do a job together.
-func doAJob(t *testing.T, account *azurite.Server, layout string) {
+// doAJob has two replicas do a job together, and returns the one that remains.
+func doAJob(t *testing.T, account *azurite.Server, layout string) *server {
 	t.Helper()
 	one, two := onAzure(t, account, layout), onAzure(t, account, layout)
 
@@ -128,6 +134,35 @@ func doAJob(t *testing.T, account *azurite.Server, layout string) {
 	})
 	if code != 0 || !strings.Contains(out, "1 jobs, 1 SUCCEEDED") {
 		t.Errorf("the audit ends with %d: %s", code, out)
+	}
+	return two
+}
+
+// assertIDsAreSpread checks that the ids of jobs, which are their partition keys, are
+// UUIDv8s that begin at random, and that lists are in the order of submission.
+func assertIDsAreSpread(t *testing.T, s *server) {
+	t.Helper()
+	var want []string // newest first
+	ranges := map[string]bool{}
+	for i := range 8 {
+		id := s.submitAs(t, fmt.Sprint("spread ", i))
+		if parsed, err := uuid.Parse(id); err != nil || parsed.Version() != 8 {
+			t.Errorf("%s is no UUID of version 8: %v", id, err)
+		}
+		want, ranges[id[:4]] = slices.Insert(want, 0, id), true
+	}
+	if len(ranges) <= len(want)/2 {
+		t.Errorf("the ids begin in %d ways: %s", len(ranges), want)
+	}
+	limit, tenant, live := api.Limit(3), "tenant_a", api.JobStateDispatching
+	for name, filter := range map[string]api.ListJobsParams{
+		"all": {}, "of a tenant": {TenantID: &tenant}, "in a live state": {State: &live},
+	} {
+		filter.Limit = &limit
+		listed := listJobs(t, s.client, filter)
+		if diff := cmp.Diff(want, listed[:min(len(listed), len(want))]); diff != "" {
+			t.Errorf("%s: -want +got\n%s", name, diff)
+		}
 	}
 }
 

@@ -28,7 +28,7 @@ func auditClean(t *testing.T, dir string, accepted map[string]string) {
 		wanted = append(wanted, id)
 		auditJob(t, s.client, id)
 	}
-	found := listJobs(t, s.client)
+	found := listJobs(t, s.client, api.ListJobsParams{})
 	slices.Sort(wanted)
 	slices.Sort(found)
 	if diff := cmp.Diff(wanted, found); diff != "" {
@@ -91,13 +91,11 @@ func auditJob(t *testing.T, client *api.ClientWithResponses, id string) {
 	}
 }
 
-// listJobs lists the ids of all jobs.
-func listJobs(t *testing.T, client *api.ClientWithResponses) (ids []string) {
+// listJobs lists the ids of all jobs that the filter names.
+func listJobs(t *testing.T, client *api.ClientWithResponses, filter api.ListJobsParams) (ids []string) {
 	t.Helper()
-	limit := api.Limit(1000)
-	params := &api.ListJobsParams{Limit: &limit}
 	for {
-		page, err := client.ListJobsWithResponse(t.Context(), params)
+		page, err := client.ListJobsWithResponse(t.Context(), &filter)
 		if err != nil || page.JSON200 == nil {
 			t.Fatalf("list the jobs: %v, %s", err, page.Body)
 		}
@@ -107,6 +105,6 @@ func listJobs(t *testing.T, client *api.ClientWithResponses) (ids []string) {
 		if page.JSON200.NextPageToken == "" {
 			return ids
 		}
-		params.PageToken = &page.JSON200.NextPageToken
+		filter.PageToken = &page.JSON200.NextPageToken
 	}
 }

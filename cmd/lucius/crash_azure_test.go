@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
@@ -137,7 +138,7 @@ func (c *cloud) audit(accepted map[string]string) {
 	for _, id := range accepted {
 		auditJob(c.t, c.entry.client, id)
 	}
-	if found := listJobs(c.t, c.entry.client); len(found) != len(accepted) {
+	if found := listJobs(c.t, c.entry.client, api.ListJobsParams{}); len(found) != len(accepted) {
 		c.t.Errorf("%d commands were accepted, and there are %d jobs", len(accepted), len(found))
 	}
 	for range 20 { // What a crash left undone after a job's end has an entry that is due soon.

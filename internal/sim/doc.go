@@ -28,7 +28,8 @@
 // may be left over. In the last phase there is no work, and few calls are allowed.
 //
 // Every fourth seed runs in the storage layout "table". At its end, the projected rows
-// must agree with the jobs.
+// must agree with the jobs. A quarter of all seeds makes job ids that begin with random
+// bits, as on Azure.
 //
 // Run one seed with
 //

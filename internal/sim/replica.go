@@ -120,7 +120,7 @@ func (p *process) open(w *world) (*parts, error) {
 	cfg := ledger.Config{
 		Store: store, Shards: shards, Hold: hold, Jitter: w.scenario.jitter,
 		Retention: w.scenario.retention, KeyTTL: w.scenario.retention,
-		Entropy: random, Random: random.float, Ended: made.ended.Tell,
+		Entropy: random, Random: random.float, SpreadIDs: w.scenario.spread, Ended: made.ended.Tell,
 		Limit: func(string) int { return w.scenario.limit },
 	}
 	if !w.scenario.cold || p.replica != w.replicas[0] {

@@ -92,6 +92,7 @@ func newWorld(seed uint64) *world {
 	w.scenario = newScenario(rng)
 	// These are not drawn: a draw would change the meaning of all recorded seeds.
 	w.scenario.table = seed%4 == 1
+	w.scenario.spread = seed%16/4 == 2 // In both layouts, with pauses and without.
 	w.scenario.pauses = seed%8 == 3 || seed%8 == 5
 	w.scenario.sharesOutages = w.scenario.pauses && !w.scenario.pull
 	w.scenario.mixed = seed%8 == 4 || seed%16 == 11
