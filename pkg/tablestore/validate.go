@@ -122,6 +122,9 @@ func (b Batch) validate() error {
 		return fmt.Errorf("%w: empty batch", ErrInvalid)
 	}
 	table, partition := b[0].Key.Table, b[0].Key.Partition
+	if err := validatePartition(table, partition); err != nil {
+		return fmt.Errorf("%s %s: %w", b[0].Verb, b[0].Key, err)
+	}
 	if len(b) > MaxBatchOps {
 		return fmt.Errorf("%w: batch of %d ops on %s/%s, limit %d", ErrTooLarge, len(b), table, partition, MaxBatchOps)
 	}
@@ -156,9 +159,10 @@ func (op *Op) fault(class error, format string, args ...any) error {
 	return fmt.Errorf("%w: %s %s: %s", class, op.Verb, op.Key, fmt.Sprintf(format, args...))
 }
 
-// validate checks one op by itself. small says that its row is known to fit.
+// validate checks one op of a valid partition by itself. small says that its row is
+// known to fit.
 func (op *Op) validate(small bool) error {
-	if err := op.Key.Validate(); err != nil {
+	if err := validateKeyPart("row key", op.Key.Row); err != nil {
 		return fmt.Errorf("%s %s: %w", op.Verb, op.Key, err)
 	}
 	switch {
@@ -173,15 +177,17 @@ func (op *Op) validate(small bool) error {
 	case len(op.Properties) > MaxProperties:
 		return op.fault(ErrTooLarge, "%d properties, limit %d", len(op.Properties), MaxProperties)
 	}
+	earlier := uint64(0) // A bit for each name, which few others share: only they are compared.
 	for i := range op.Properties {
 		p := &op.Properties[i]
-		// Rows are so small that a search beats a set.
-		if slices.ContainsFunc(op.Properties[:i], func(earlier Property) bool { return earlier.Name == p.Name }) {
-			return op.fault(ErrInvalid, "property %q occurs twice", p.Name)
-		}
 		if class, reason := p.fault(); class != nil {
 			return op.fault(class, "property %q %s", p.Name, reason)
 		}
+		bit := uint64(1) << ((7*len(p.Name) + int(p.Name[0]) + 3*int(p.Name[len(p.Name)-1])) % 64)
+		if earlier&bit != 0 && slices.ContainsFunc(op.Properties[:i], func(e Property) bool { return e.Name == p.Name }) {
+			return op.fault(ErrInvalid, "property %q occurs twice", p.Name)
+		}
+		earlier |= bit
 	}
 	if small {
 		return nil

@@ -54,6 +54,9 @@ func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 		unlockAll(set)
 		return nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
 	}
+	for i := range writes {
+		s.stripes.of(writes[i].Key.Table, writes[i].Key.Partition).known.written(&writes[i])
+	}
 	s.space.written.Add(uint64(batch.Len()))
 	p := &pending{done: make(chan struct{}), stripes: set, batch: batch}
 	p.announce()
@@ -85,8 +88,16 @@ func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 	return nil, fmt.Errorf("%w: %w", tablestore.ErrUnknown, err)
 }
 
-// current returns the ETag of the row as the next write will find it.
+// current returns the ETag of the row as the next write will find it. The lock of the
+// row's stripe is held.
 func (s *Store) current(key tablestore.Key) (tablestore.ETag, error) {
+	rows, err := s.stripes.of(key.Table, key.Partition).known.rows(key, s.isEmpty)
+	if err != nil {
+		return "", err
+	}
+	if rows != nil {
+		return rows[key.Row], nil
+	}
 	data, closer, err := s.lookUp(key)
 	if err != nil || closer == nil {
 		return "", err
@@ -99,18 +110,35 @@ func (s *Store) current(key tablestore.Key) (tablestore.ETag, error) {
 	return found, nil
 }
 
+// isEmpty reports whether the partition has no row.
+func (s *Store) isEmpty(table, partition string) (bool, error) {
+	lower, upper := bounds(tablestore.Query{Table: table, Partition: partition}, "")
+	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return false, fmt.Errorf("%w: read partition %s/%s: %w", tablestore.ErrUnavailable, table, partition, err)
+	}
+	empty := !iter.First()
+	if err := errors.Join(iter.Error(), iter.Close()); err != nil {
+		return false, fmt.Errorf("%w: read partition %s/%s: %w", tablestore.ErrUnavailable, table, partition, err)
+	}
+	return empty, nil
+}
+
 func (s *Store) nextETag() tablestore.ETag { return formatETag(s.header.epoch, s.writes.Add(1)) }
 
 // batch returns the writes as a batch of the engine.
 func (s *Store) batch(writes []tablestore.RowWrite) (*pebble.Batch, error) {
-	batch := s.db.NewBatch()
+	batch := s.db.NewBatchWithSize(len(writes) * usualRowBytes)
+	var key, value []byte // Reused: the batch copies them.
 	for i := range writes {
 		write := &writes[i]
 		var err error
+		key = appendKey(key[:0], write.Key)
 		if write.Removed() {
-			err = batch.Delete(storedKey(write.Key), nil)
+			err = batch.Delete(key, nil)
 		} else {
-			err = batch.Set(storedKey(write.Key), encodeRow(write.ETag, write.Properties), nil)
+			value = appendRow(value[:0], write.ETag, write.Properties)
+			err = batch.Set(key, value, nil)
 		}
 		if err != nil {
 			return nil, errors.Join(err, batch.Close())
@@ -195,6 +223,7 @@ type stripe struct {
 	last atomic.Pointer[pending]
 	// skipper speeds up scans of the stripe's partitions.
 	skipper tombstoneSkipper
+	known   knownPartitions // guarded by lock
 }
 
 // stripes maps partitions to stripes.

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"testing/synctest"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -91,5 +94,57 @@ func TestAFinishedWriteIsForgottenAlone(t *testing.T) {
 	second.finish()
 	if got := lasts(a, b); len(got) != 0 {
 		t.Errorf("pending writes %v, want none", got)
+	}
+}
+
+// The ETags that a stripe knows are those of the stored rows, whatever was written, and
+// whichever partition it forgot in between.
+func TestKnownVersionsAreTheStoredOnes(t *testing.T) {
+	t.Parallel()
+	store, err := Open(Options{Dir: "data", FS: vfs.NewMem(), Reserve: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = store.Close() }()
+	one := store.stripes.all[0]
+	for i := range store.stripes.all {
+		store.stripes.all[i] = one // All partitions compete for what one stripe knows.
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	answered := 0
+	for n := range 4000 {
+		partition := fmt.Sprintf("p%d-%d", n/1000, random.IntN(n%1000/100+1)) // One by one, then more than it can know.
+		key := tablestore.Key{Table: "table", Partition: partition, Row: fmt.Sprint("r", random.IntN(maxKnownRows+maxKnownRows/2))}
+		stored, closer, err := store.lookUp(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		if closer != nil {
+			etag, _, _ := splitRow(stored)
+			want = string(etag)
+			_ = closer.Close()
+		}
+		if got, err := store.current(key); err != nil || string(got) != want {
+			t.Fatalf("after %d writes, %s has the version %q, %v; stored is %q", n, key, got, err, want)
+		}
+		if p := one.known.find(key.Table, key.Partition); p != nil && p.rows != nil {
+			answered++
+		}
+		op := tablestore.Op{Verb: tablestore.Put, Key: key, Properties: tablestore.Properties{{Name: "n", Value: tablestore.Int(int64(n))}}}
+		switch {
+		case random.IntN(4) == 0:
+			op.Verb, op.Properties = tablestore.Discard, nil
+		case want == "":
+			op.Verb = tablestore.Insert
+		case random.IntN(2) == 0:
+			op.Verb, op.ETag = tablestore.Replace, tablestore.ETag(want)
+		}
+		if _, err := store.Commit(t.Context(), tablestore.Batch{op}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if answered < 300 || answered > 3000 {
+		t.Errorf("%d of 4000 versions were known", answered)
 	}
 }

@@ -11,6 +11,9 @@
 //	wait for the sync, which all writes of the moment share
 //	acknowledge
 //
+// A precondition of a partition that was empty before its first write is checked
+// without a read: its stripe knows the versions of all its rows.
+//
 // Partitions hash to stripes, so writers of different partitions rarely wait
 // for each other, and no writer holds a lock during disk I/O. Every
 // acknowledged commit has been synced; no option turns that off.

@@ -61,7 +61,11 @@ func appendPartition(dst []byte, table, partition string) []byte {
 // storedKey returns the key under which the row is stored:
 // table \x00 partition \x00 row.
 func storedKey(key tablestore.Key) []byte {
-	dst := make([]byte, 0, len(key.Table)+len(key.Partition)+len(key.Row)+2)
+	return appendKey(make([]byte, 0, len(key.Table)+len(key.Partition)+len(key.Row)+2), key)
+}
+
+// appendKey appends [storedKey] to dst.
+func appendKey(dst []byte, key tablestore.Key) []byte {
 	return append(appendPartition(dst, key.Table, key.Partition), key.Row...)
 }
 
@@ -81,10 +85,13 @@ func end(query tablestore.Query) string {
 	return min(query.To, partitionEnd)
 }
 
-// encodeRow returns a row as it is stored: a version byte, the ETag preceded
-// by its length, and the properties.
-func encodeRow(etag tablestore.ETag, properties tablestore.Properties) []byte {
-	dst := []byte{rowVersion}
+// usualRowBytes is about how much a row takes with its key.
+const usualRowBytes = 1 << 10
+
+// appendRow appends a row as it is stored: a version byte, the ETag preceded by its
+// length, and the properties.
+func appendRow(dst []byte, etag tablestore.ETag, properties tablestore.Properties) []byte {
+	dst = append(dst, rowVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(etag)))
 	dst = append(dst, etag...)
 	return tablestore.EncodeProperties(dst, properties)
