@@ -496,9 +496,9 @@ func (s *system) loops(hangups <-chan os.Signal) []func(context.Context) error {
 	every(time.Second, upkeep.Loop{Name: "pauses", Pass: s.gate.Refresh})
 	every(time.Second, memoryLoop())
 	every(time.Second, upkeep.Loop{Name: "rejected callbacks", Pass: s.callbacks.RunOnce, Drain: func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
-		_ = s.callbacks.RunOnce(ctx) // No job depends on what a second is not enough for.
+		s.callbacks.Flush(ctx)
 	}})
 	for _, watcher := range s.watchers {
 		every(s.cfg.ProtocolsInterval, watcher.Loop())

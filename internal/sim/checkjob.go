@@ -140,11 +140,22 @@ func (c *checker) takeDirective(j *job, w *write) {
 // takeRejected checks that no record of a refused callback is lost.
 func (c *checker) takeRejected(j *job, w *write) {
 	if w.gone() {
+		if w.was && !j.purged {
+			c.violate("S16", "the refused callbacks of job %s were deleted", j.id)
+		}
+		j.rejected = audit.RejectedRow{}
 		return
 	}
+	was := j.rejected
 	next, err := audit.ReadRejected(w.op.Properties)
-	if err != nil || next.Total() <= j.rejected.Total() || len(next.Kept) < len(j.rejected.Kept) {
-		c.violate("S16", "job %s had %d refused callbacks and then %d: %v", j.id, j.rejected.Total(), next.Total(), err)
+	if err != nil || next.More < was.More || len(next.Kept) < len(was.Kept) {
+		c.violate("S16", "job %s had %d refused callbacks and then %d: %v", j.id, was.Total(), next.Total(), err)
+	}
+	for i := range was.Kept[:min(len(was.Kept), len(next.Kept))] {
+		old, kept := &was.Kept[i], &next.Kept[i]
+		if kept.Step != old.Step || !kept.First.Equal(old.First) || kept.Count < old.Count || kept.Rev < old.Rev {
+			c.violate("S16", "refused callback %d of job %s was %+v and then %+v", i, j.id, *old, *kept)
+		}
 	}
 	j.rejected = next
 }

@@ -72,7 +72,7 @@ func (m *parts) serve(ctx context.Context, w *world, store *port) error {
 	if m.gate, err = pauses.NewGate(ctx, held); err != nil {
 		return err
 	}
-	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger})
+	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger, Parallel: 1})
 	m.every(sweepInterval, upkeep.Loop{Name: "rejected callbacks", Pass: m.callbacks.RunOnce})
 	m.handler, err = httpapi.New(httpapi.Config{
 		UseCases: httpapi.UseCases{

@@ -52,6 +52,9 @@ type Config struct {
 	// Unrecorded is told how many refused callbacks could not be recorded. It must not
 	// block. Optional.
 	Unrecorded func(count int64)
+	// Parallel is of how many jobs refused callbacks are recorded concurrently. Optional.
+	// Defaults to 16.
+	Parallel int
 	// Logger logs refused callbacks, about one a job and second. Optional.
 	Logger *slog.Logger
 }
@@ -79,7 +82,8 @@ type Service struct {
 	jobs map[string]*ledger.Rejections
 }
 
-// New returns a service. Call [Service.RunOnce] each second, and once at the end.
+// New returns a service. Call [Service.RunOnce] each second, and
+// [Service.Flush] at the end.
 func New(cfg Config) *Service {
 	if cfg.Rejected == nil {
 		cfg.Rejected = func(_, _ string) {}
@@ -87,6 +91,7 @@ func New(cfg Config) *Service {
 	if cfg.Unrecorded == nil {
 		cfg.Unrecorded = func(int64) {}
 	}
+	cfg.Parallel = cmp.Or(cfg.Parallel, 16)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	return &Service{cfg: cfg, jobs: map[string]*ledger.Rejections{}}
 }

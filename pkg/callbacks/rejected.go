@@ -1,6 +1,7 @@
 package callbacks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -89,11 +92,7 @@ func (s *Service) record(ctx context.Context, jobID string, rejected *ledger.Rej
 	if err == nil {
 		return nil
 	}
-	count := rejected.More
-	for i := range rejected.Kept {
-		count += rejected.Kept[i].Count
-	}
-	s.cfg.Unrecorded(count)
+	s.cfg.Unrecorded(rejected.Total())
 	return err
 }
 
@@ -105,18 +104,36 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	maps.DeleteFunc(s.jobs, func(_ string, waiting *ledger.Rejections) bool { return len(waiting.Kept) == 0 })
 	jobIDs := slices.Sorted(maps.Keys(s.jobs))
 	s.mu.Unlock()
-	var first error
+	var group errgroup.Group
+	group.SetLimit(s.cfg.Parallel)
 	for _, jobID := range jobIDs {
 		if ctx.Err() != nil {
-			return errors.Join(first, ctx.Err()) // The rest waits for the next pass.
+			break // The rest waits for the next pass.
 		}
-		s.mu.Lock()
-		collected := s.jobs[jobID]
-		s.jobs[jobID] = &ledger.Rejections{}
-		s.mu.Unlock()
-		if err := s.record(ctx, jobID, collected); first == nil {
-			first = err
-		}
+		group.Go(func() error {
+			s.mu.Lock()
+			collected := s.jobs[jobID]
+			s.jobs[jobID] = &ledger.Rejections{}
+			s.mu.Unlock()
+			return s.record(ctx, jobID, collected)
+		})
 	}
-	return first
+	return cmp.Or(group.Wait(), ctx.Err())
+}
+
+// Flush records what was collected, for the end of the process. It counts and logs what
+// the time does not suffice for.
+func (s *Service) Flush(ctx context.Context) {
+	err := s.RunOnce(ctx)
+	if err == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var left int64
+	for _, waiting := range s.jobs {
+		left += waiting.Total()
+	}
+	s.cfg.Unrecorded(left)
+	s.cfg.Logger.WarnContext(ctx, "refused callbacks not recorded before the end", slog.Int64("not_tried", left), slog.Any("error", err))
 }

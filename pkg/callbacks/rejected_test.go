@@ -28,11 +28,13 @@ type recordStore struct {
 	tablestore.Store
 	writes atomic.Int64
 	down   atomic.Bool
+	slow   atomic.Int64 // how long a write takes, a time.Duration
 }
 
 func (s *recordStore) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 	if batch[0].Key.Row == "CALLBACKS" {
 		s.writes.Add(1)
+		time.Sleep(time.Duration(s.slow.Load()))
 		if s.down.Load() {
 			return nil, tablestore.ErrUnavailable
 		}
@@ -217,6 +219,47 @@ func TestReject_ARecordThatFailsIsCounted(t *testing.T) {
 		got, err := l.Rejected(t.Context(), w.JobID)
 		if err != nil || len(got.Kept) != 1 || got.Kept[0].Count != 1 || told.unrecorded != 3 {
 			t.Errorf("recorded %+v, %d unrecorded: %v", got, told.unrecorded, err)
+		}
+	})
+}
+
+// Many jobs with refused callbacks do not wait for one another.
+func TestRunOnce_RecordsJobsConcurrently(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, l, store, told := recording(t)
+		w.pair.LeaseID = "guessed"
+		jobs := []string{w.JobID}
+		for i := range 15 {
+			accepted, err := l.Accept(t.Context(), ledger.Command{
+				Job: statemachine.Job{TenantID: "tenant_a", IdempotencyHash: fmt.Sprint(i)}, Steps: []statemachine.Step{{ID: "one"}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			jobs = append(jobs, accepted.Job.ID)
+		}
+		for _, w.JobID = range jobs {
+			w.refused(t, w.ack(), problem.StaleAttempt) // Recorded at once.
+			w.refused(t, w.ack(), problem.StaleAttempt)
+		}
+		store.slow.Store(int64(time.Second))
+		begin := time.Now()
+		if err := w.RunOnce(t.Context()); err != nil || time.Since(begin) > 2*time.Second {
+			t.Errorf("a pass with writes of a second took %s: %v", time.Since(begin), err)
+		}
+		for _, job := range jobs {
+			if got, err := l.Rejected(t.Context(), job); err != nil || got.Total() != 2 {
+				t.Errorf("job %s has %d records: %v", job, got.Total(), err)
+			}
+		}
+		// What the end of the process leaves no time for is counted.
+		w.refused(t, w.ack(), problem.StaleAttempt)
+		w.refused(t, w.ack(), problem.StaleAttempt)
+		canceled, cancel := context.WithCancel(t.Context())
+		cancel()
+		if w.Flush(canceled); told.unrecorded != 2 {
+			t.Errorf("%d are counted as unrecorded, want 2", told.unrecorded)
 		}
 	})
 }

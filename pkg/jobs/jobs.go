@@ -185,7 +185,8 @@ func (s *Service) Follow(ctx context.Context, jobID string, rev int64, index int
 	}
 	known := rev == 0
 	for len(entries) > 0 && (entries[0].Rev < rev || entries[0].Rev == rev && entries[0].Index <= index) {
-		known = known || entries[0].Rev == rev && entries[0].Index == index
+		// A refused callback may have been moved to a later revision since.
+		known = known || entries[0].Rev == rev && (entries[0].Index == index || index >= ledger.FirstRejected)
 		entries = entries[1:]
 	}
 	if !known {

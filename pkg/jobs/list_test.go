@@ -281,6 +281,10 @@ func TestFollow_ContinuesAfterAnEntry(t *testing.T) {
 	if err != nil || !ended || len(rest) == 0 || rest[0].Rev != 2 {
 		t.Errorf("after the end: %+v, %t, %v", rest, ended, err)
 	}
+	rest, _, err = s.Follow(t.Context(), id, last.Rev, ledger.FirstRejected) // A refused callback that has moved.
+	if err != nil || len(rest) == 0 || rest[0].Rev != 2 {
+		t.Errorf("after a refused callback: %+v, %v", rest, err)
+	}
 	var told *problem.Error
 	if _, _, err := s.Follow(t.Context(), "gone", 0, 0); !errors.As(err, &told) || told.Code != problem.JobNotFound {
 		t.Errorf("a job that is not there: %v", err)

@@ -80,6 +80,16 @@ func TestCost(t *testing.T) { //nolint:tparallel // The parts share one counter.
 			t.Errorf("it cost %+v", spent)
 		}
 	})
+	t.Run("a refused callback costs one write and three reads of a row", func(t *testing.T) {
+		counter.Reset()
+		batch := &ledger.Rejections{Kept: []ledger.Rejection{rejection("one", "lease")}}
+		if err := l.Reject(t.Context(), in.last().JobID, batch); err != nil {
+			t.Fatal(err)
+		}
+		if spent := counter.Counts(); spent.Gets != 3 || spent.Scans != 0 || spent.Commits != 1 {
+			t.Errorf("it cost %+v", spent)
+		}
+	})
 	t.Run("a pass with nothing due reads one empty page per kind and shard", func(t *testing.T) {
 		counter.Reset()
 		for _, kind := range ledger.Kinds {

@@ -81,10 +81,22 @@ func (r *Rejections) Add(rejection Rejection) {
 	r.Kept = append(r.Kept, rejection)
 }
 
+// Total is how many callbacks were refused.
+func (r *Rejections) Total() int64 {
+	total := r.More
+	for i := range r.Kept {
+		total += r.Kept[i].Count
+	}
+	return total
+}
+
+// FirstRejected is the least index of a rejection among the history's entries of its
+// revision. An id shows at most three digits.
+const FirstRejected = 900
+
 // History returns the rejections with after < rev <= upTo as entries of the job's
 // history; their indexes come after those of the changes. upTo 0 stands for no limit.
 func (r *Rejections) History(after, upTo int64) []HistoryEntry {
-	const firstIndex = 900 // An id shows at most three digits.
 	var entries []HistoryEntry
 	for i := range r.Kept {
 		kept := &r.Kept[i]
@@ -96,7 +108,7 @@ func (r *Rejections) History(after, upTo int64) []HistoryEntry {
 			said += " " + string(kept.Status)
 		}
 		entries = append(entries, HistoryEntry{
-			Rev: kept.Rev, Index: firstIndex + i, At: kept.First, Actor: ActorPlatform, RequestID: kept.RequestID, Report: kept.Report,
+			Rev: kept.Rev, Index: FirstRejected + i, At: kept.First, Actor: ActorPlatform, RequestID: kept.RequestID, Report: kept.Report,
 			Transition: statemachine.Transition{
 				Object: statemachine.ObjectStep, ID: kept.StepID, Type: statemachine.EventCallbackRejected, AttemptNo: kept.AttemptNo,
 				Cause: string(kept.Cause), Detail: said,
@@ -109,45 +121,76 @@ func (r *Rejections) History(after, upTo int64) []HistoryEntry {
 // Reject records refused callbacks of a job. It makes no revision, and it does nothing
 // if there is no such job any more. The errors are the store's: after one, the
 // rejections may have been recorded or not.
+//
+// A reader of the history that has passed a revision does not look at it again. So
+// Reject reads the revision once more after its write, and moves what it has recorded
+// there, until the job stood still meanwhile.
 func (l *Ledger) Reject(ctx context.Context, jobID string, batch *Rejections) error {
-	decide := func(stored *tablestore.Row) (tablestore.Properties, error) {
-		row, err := l.store.Get(ctx, l.jobKey(jobID, rowJob))
-		if errors.Is(err, tablestore.ErrNotFound) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read job %s: %w", jobID, err)
-		}
-		var job statemachine.Job
-		var head head
-		if err := decodeJob(&row, &job, &head); err != nil || head.tombstone {
-			return nil, err
-		}
-		rejected, err := decodeRejected(stored)
-		if err != nil {
-			return nil, err
-		}
-		for _, one := range batch.Kept {
-			one.Rev = job.Rev
-			rejected.Add(one)
-		}
-		rejected.More += batch.More
-		data, err := json.Marshal(rejected)
-		if err != nil {
-			return nil, fmt.Errorf("encode the rejected callbacks of job %s: %w", jobID, err)
-		}
-		return largeRow(columnRejected, data), nil
-	}
 	key := l.jobKey(jobID, rowCallbacks)
-	if err := tablestore.Update(ctx, l.store, key, l.cfg.Random, decide); err != nil {
-		return fmt.Errorf("record rejected callbacks of job %s: %w", jobID, err)
+	var recorded int64 // the rev at which the new ones are recorded; 0 before the write
+	var first, end int // their place in Kept
+	for {
+		rev, err := l.revision(ctx, jobID)
+		switch {
+		case err != nil:
+			return err
+		case rev == 0 && recorded != 0: // A purge between the two reads may have missed the row.
+			_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
+			return err
+		case rev == recorded:
+			return nil
+		}
+		decide := func(stored *tablestore.Row) (tablestore.Properties, error) {
+			rejected, err := decodeRejected(stored)
+			switch {
+			case err != nil:
+				return nil, err
+			case recorded != 0 && len(rejected.Kept) < end: // Purged.
+				return nil, nil
+			case recorded == 0:
+				first = len(rejected.Kept)
+				for _, one := range batch.Kept {
+					rejected.Add(one)
+				}
+				rejected.More += batch.More
+				end = len(rejected.Kept)
+			}
+			for i := range rejected.Kept[first:end] {
+				rejected.Kept[first+i].Rev = rev
+			}
+			data, err := json.Marshal(rejected)
+			if err != nil {
+				return nil, fmt.Errorf("encode the rejected callbacks of job %s: %w", jobID, err)
+			}
+			return largeRow(columnRejected, data), nil
+		}
+		if recorded == 0 || first < end {
+			if err := tablestore.Update(ctx, l.store, key, l.cfg.Random, decide); err != nil {
+				return fmt.Errorf("record rejected callbacks of job %s: %w", jobID, err)
+			}
+		}
+		recorded = rev
 	}
-	// A purge between the two reads may have missed the row.
-	if _, err := l.loadExisting(ctx, jobID); !errors.Is(err, ErrJobNotFound) {
-		return err
+}
+
+// revision returns the revision of a job, 0 if there is none or it was purged.
+func (l *Ledger) revision(ctx context.Context, jobID string) (int64, error) {
+	row, err := l.store.Get(ctx, l.jobKey(jobID, rowJob))
+	if errors.Is(err, tablestore.ErrNotFound) {
+		return 0, nil
 	}
-	_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
-	return err
+	var job statemachine.Job
+	var head head
+	if err == nil {
+		err = decodeJob(&row, &job, &head)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read job %s: %w", jobID, err)
+	}
+	if head.tombstone {
+		return 0, nil
+	}
+	return job.Rev, nil
 }
 
 // Rejected returns the refused callbacks of a job, none for an unknown one.

@@ -59,6 +59,42 @@ func TestRejections_HaveBounds(t *testing.T) {
 	}
 }
 
+// A rejection never stands before a change that a reader of the history may have passed:
+// it moves to the revisions that were made while it was written.
+func TestReject_FollowsTheJob(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	job := b.mustAccept(t, command("k")).Job.ID
+	one := func(lease string) {
+		t.Helper()
+		if err := b.Reject(t.Context(), job, &ledger.Rejections{Kept: []ledger.Rejection{rejection("one", lease)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one("before")
+	changes := []statemachine.Event{statemachine.Pause{}, statemachine.Resume{}}
+	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+		if batch[0].Key.Row == "CALLBACKS" && len(changes) > 0 {
+			event := changes[0]
+			changes = changes[1:]
+			b.mustChange(t, job, event)
+		}
+		return commit()
+	})
+	one("while it changes")
+	one("after")
+	b.store.set(nil)
+	got, err := b.Rejected(t.Context(), job)
+	if err != nil || len(got.Kept) != 3 || got.Total() != 3 {
+		t.Fatalf("recorded %+v: %v", got, err)
+	}
+	for i, want := range []int64{1, 3, 3} {
+		if got.Kept[i].Rev != want {
+			t.Errorf("the record of %s is at rev %d, want %d", got.Kept[i].LeaseDigest, got.Kept[i].Rev, want)
+		}
+	}
+}
+
 // purgeDue purges the job whose retention is over.
 func (b *bundle) purgeDue(t *testing.T) {
 	t.Helper()
