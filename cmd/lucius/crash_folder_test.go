@@ -117,7 +117,7 @@ func TestFolder_DamageIsRefused(t *testing.T) {
 	for pattern, reason := range map[string]string{
 		"marker.manifest.*":       "marker.manifest.* is missing",
 		"marker.format-version.*": "marker.format-version.* is missing",
-		"*.sst":                   ".sst is missing or damaged",
+		"*.sst":                   ".sst is missing, which was there at the last stop",
 	} {
 		s.data = filepath.Join(t.TempDir(), "data")
 		if err := os.CopyFS(s.data, os.DirFS(whole)); err != nil {

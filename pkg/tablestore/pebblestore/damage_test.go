@@ -3,6 +3,7 @@ package pebblestore_test
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -177,7 +178,8 @@ func TestDamage_ForeignFilesDoNotCount(t *testing.T) {
 	}
 }
 
-// TestDamage_OfAnyFileIsOneSentence damages each kind of file in several ways.
+// TestDamage_OfAnyFileIsOneSentence damages each kind of file in several ways, after a
+// crash and after an orderly stop.
 func TestDamage_OfAnyFileIsOneSentence(t *testing.T) {
 	t.Parallel()
 	half := func(b []byte) []byte { return b[:len(b)/2] }
@@ -189,7 +191,7 @@ func TestDamage_OfAnyFileIsOneSentence(t *testing.T) {
 		}
 	}
 	for name, test := range map[string]struct {
-		pattern, file string
+		pattern, file string                      // The damaged file, and the one that is named after a crash.
 		damage        func(content []byte) []byte // nil removes the file.
 	}{
 		"no manifest":           {"MANIFEST-*", "MANIFEST-", nil},
@@ -199,6 +201,7 @@ func TestDamage_OfAnyFileIsOneSentence(t *testing.T) {
 		"half a manifest":       {"MANIFEST-*", ".sst", half},
 		"no table":              {"*.sst", ".sst", nil},
 		"empty table":           {"*.sst", ".sst", func([]byte) []byte { return nil }},
+		"garbage in table":      {"*.sst", ".sst", garbage},
 		"half a table":          {"*.sst", ".sst", half},
 		"byte in head of table": {"*.sst", ".sst", flip(0)},
 		"byte at end of table":  {"*.sst", ".sst", flip(0.99999)},
@@ -209,20 +212,38 @@ func TestDamage_OfAnyFileIsOneSentence(t *testing.T) {
 			t.Parallel()
 			options, _ := filled(t)
 			for _, path := range matching(t, options.Dir, test.pattern) {
-				if test.damage == nil {
-					removeAll(t, path)
-					continue
-				}
-				content, err := os.ReadFile(path)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, test.damage(content), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				damage(t, path, test.damage)
 			}
+			expectDamage(t, options, strings.Trim(test.pattern, "*"))
+			damage(t, filepath.Join(options.Dir, "OPEN"), cut(0))
 			expectDamage(t, options, test.file)
 		})
+	}
+}
+
+// damage changes the content of a file, or makes the file. A nil change removes it.
+func damage(t *testing.T, path string, change func(content []byte) []byte) {
+	t.Helper()
+	if change == nil {
+		removeAll(t, path)
+		return
+	}
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err = errors.Join(err, os.WriteFile(path, change(bytes.Clone(content)), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cut keeps that many bytes of a file, or all but as many if negative.
+func cut(size int) func(content []byte) []byte {
+	return func(content []byte) []byte {
+		if size < 0 {
+			size += len(content)
+		}
+		return content[:size]
 	}
 }
 
@@ -265,9 +286,49 @@ func TestDamage_FoundLaterIsOneSentence(t *testing.T) {
 	})
 }
 
-// TestDamage_ToTheEndOfTheLogShowsAfterAnOrderlyStop damages the last record of the log,
-// which the engine takes for one that a crash interrupted.
-func TestDamage_ToTheEndOfTheLogShowsAfterAnOrderlyStop(t *testing.T) {
+// TestDamage_AfterAnOrderlyStopChangesNothing damages files in ways that the engine takes
+// for those of a crash: it would delete the tables that a manifest lost.
+func TestDamage_AfterAnOrderlyStopChangesNothing(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		pattern, text string
+		change        func(content []byte) []byte
+	}{
+		"manifest cut after a record": {"MANIFEST-*", "MANIFEST-000001 has changed since the last stop (from ", cut(60)},
+		"flipped byte of manifest": {"MANIFEST-*", "MANIFEST-000001 has changed", func(content []byte) []byte {
+			content[80] ^= 1
+			return content
+		}},
+		"end of log":    {"*.log", ".log has changed", cut(-30)},
+		"no log":        {"*.log", ".log is missing, which was there at the last stop", nil},
+		"no table":      {"*.sst", ".sst is missing, which was there at the last stop", nil},
+		"added log":     {"000999.log", "000999.log was added since the last stop", cut(0)},
+		"no list":       {"FILES", "FILES is missing", nil},
+		"cut list":      {"FILES", "FILES is damaged", cut(-1)},
+		"half a list":   {"FILES", "FILES is damaged", cut(100)},
+		"only the list": {"[^F]*", "FILES exists, but marker.manifest.* is missing", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			options, _ := filled(t)
+			paths, err := filepath.Glob(filepath.Join(options.Dir, test.pattern))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if paths == nil {
+				paths = []string{filepath.Join(options.Dir, test.pattern)}
+			}
+			for _, path := range paths {
+				damage(t, path, test.change)
+			}
+			expectUntouched(t, options, test.text)
+		})
+	}
+}
+
+// TestDamage_IsAcceptedWithAnOpenMark opens a store without the end of its log, as the
+// operator asked for.
+func TestDamage_IsAcceptedWithAnOpenMark(t *testing.T) {
 	t.Parallel()
 	options := pebblestore.Options{Dir: filepath.Join(t.TempDir(), "data")}
 	store := open(t, options)
@@ -276,26 +337,15 @@ func TestDamage_ToTheEndOfTheLogShowsAfterAnOrderlyStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	closeStore(t, store)
-	path := matching(t, options.Dir, "*.log")[0]
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The engine's mark of the log's end, and part of the record before it.
-	content = bytes.TrimRight(content, "\x00")
-	if err := os.WriteFile(path, content[:len(content)-20], 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, readOnly := range []bool{true, false, false} {
-		options.ReadOnly = readOnly
-		expectOpenError(t, options, pebblestore.ErrDamaged, "the end of the log is damaged")
-	}
-	if err := os.WriteFile(filepath.Join(options.Dir, "OPEN"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	damage(t, matching(t, options.Dir, "*.log")[0], cut(-5_000)) // Half of the last row.
+	expectOpenError(t, options, pebblestore.ErrDamaged, ".log has changed")
+	damage(t, filepath.Join(options.Dir, "OPEN"), cut(0))
 	for range 2 {
 		store := open(t, options)
-		expectThere(t, store, rows...)
+		expectThere(t, store, rows[:9]...)
+		if err := getOne(t, store, rows[9]); !errors.Is(err, tablestore.ErrNotFound) {
+			t.Errorf("the row at the end of the log: %v, want ErrNotFound", err)
+		}
 		closeStore(t, store)
 	}
 }
@@ -342,35 +392,42 @@ func TestDamage_OfACopyOfAnOpenStore(t *testing.T) {
 }
 
 // TestDamage_AStoreThatLostItsFirstLogIsNotNew removes the log of a store that
-// has written nothing else.
+// has written nothing else, after a crash.
 func TestDamage_AStoreThatLostItsFirstLogIsNotNew(t *testing.T) {
 	t.Parallel()
 	options := pebblestore.Options{Dir: t.TempDir()}
-	store := open(t, options)
-	if err := commitOne(t, store, rowOf(1, 10)); err != nil {
-		t.Fatal(err)
-	}
-	closeStore(t, store)
+	closeStore(t, open(t, options))
 	removeAll(t, matching(t, options.Dir, "*.log")...)
+	damage(t, filepath.Join(options.Dir, "OPEN"), cut(0))
 	expectOpenError(t, options, pebblestore.ErrDamaged, "a log or table is missing")
 	expectOpenError(t, options, pebblestore.ErrDamaged, "a log or table is missing")
 }
 
-// TestCreation_InterruptedIsRepeated loses power before each operation of a
-// creation; none, half or all of the unsynced data survives.
-func TestCreation_InterruptedIsRepeated(t *testing.T) {
-	t.Parallel()
-	d := newDisk()
-	var crashed []*vfs.MemFS
+// crashes returns the disks after losing power before each operation of the action; these
+// percentages of the unsynced data survive.
+func crashes(d *disk, action func(), percentages ...int) (crashed []*vfs.MemFS) {
+	var mu sync.Mutex // The engine also works in the background.
 	d.obey("", func() error {
-		for _, kept := range []int{0, 50, 100} {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, kept := range percentages {
 			cfg := vfs.CrashCloneCfg{UnsyncedDataPercent: kept, RNG: rand.New(rand.NewPCG(uint64(len(crashed)), 1))}
 			crashed = append(crashed, d.memory.CrashClone(cfg))
 		}
 		return nil
 	}, slices.Concat(makes, writes, syncs, []errorfs.OpKind{errorfs.OpRemove})...)
-	store := open(t, d.options())
+	action()
 	d.heal()
+	mu.Lock()
+	defer mu.Unlock()
+	return slices.Clone(crashed)
+}
+
+func TestCreation_InterruptedIsRepeated(t *testing.T) {
+	t.Parallel()
+	d := newDisk()
+	var store *pebblestore.Store
+	crashed := crashes(d, func() { store = open(t, d.options()) }, 0, 50, 100)
 	closeStore(t, store)
 	if len(crashed) < 3*20 {
 		t.Fatalf("a creation has only %d operations", len(crashed)/3)
@@ -387,6 +444,33 @@ func TestCreation_InterruptedIsRepeated(t *testing.T) {
 		}
 		expectThere(t, store, n)
 		closeStore(t, store)
+	}
+}
+
+// TestStop_InterruptedIsACrash loses power during an orderly stop and the start after it.
+// The engine relies on a file system that keeps the order of its new files.
+func TestStop_InterruptedIsACrash(t *testing.T) {
+	t.Parallel()
+	d := newDisk()
+	store := open(t, d.options())
+	rows, err := fill(t, store, 0, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crashed := crashes(d, func() {
+		closeStore(t, store)
+		store = open(t, d.options())
+	}, 0, 100)
+	closeStore(t, store)
+	if len(crashed) < 2*30 {
+		t.Fatalf("a stop and a start have only %d operations", len(crashed)/2)
+	}
+	for _, memory := range crashed {
+		for range 2 {
+			store := open(t, diskOf(memory).options())
+			expectThere(t, store, rows...)
+			closeStore(t, store)
+		}
 	}
 }
 

@@ -53,10 +53,13 @@
 // by a file CREATING, which Open repeats. Damage that is found later fails the
 // store.
 //
-// A file OPEN exists while a store has the directory open, and after a crash.
-// Without it, the last record of the log must be that of an orderly stop, or the
-// end of the log was damaged. It holds its inode, which shows that a directory is
-// a copy of one that was open.
+// A file OPEN exists while a store has the directory open, and after a crash. It holds
+// its inode, which shows that a directory is a copy of one that was open. An orderly
+// stop replaces it by a file FILES, which lists every file of the store with its size
+// and, except for tables, its checksum. The next start compares the directory with the
+// list before the engine, which would take a cut manifest for an older one, deletes
+// anything. A start writes OPEN before the engine changes a file, so a list that is
+// out of date is never used.
 //
 // # Queues
 //

@@ -117,13 +117,6 @@ func (d *folder) add(names ...string) {
 	}
 }
 
-// watch is called after another file than the engine's was made in the directory.
-func (d *folder) watch(base string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.names[base] = true
-}
-
 // drop is called before a file is removed from the directory.
 func (d *folder) drop(name string) {
 	d.mu.Lock()

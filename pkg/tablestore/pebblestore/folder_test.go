@@ -136,6 +136,20 @@ func TestFolder_AStoreWithoutWritersNoticesTheLoss(t *testing.T) {
 	}
 }
 
+// TestFolder_ALossRightBeforeTheStopIsNoOrderlyStop removes a file that no write misses.
+func TestFolder_ALossRightBeforeTheStopIsNoOrderlyStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		options, _ := filled(t)
+		store := open(t, options)
+		removeAll(t, matching(t, options.Dir, "*.sst")...)
+		if err := store.Close(); !errors.Is(err, pebblestore.ErrLost) {
+			t.Errorf("close: %v, want ErrLost", err)
+		}
+		expectOpenError(t, options, pebblestore.ErrDamaged, ".sst is missing or damaged")
+	})
+}
+
 // TestFolder_AnotherStoreAtThePathIsLeftAlone moves the directory of a busy
 // store away and makes another store at its path. The first store, whose files
 // have the same names, changes nothing there; once put back, it holds every row

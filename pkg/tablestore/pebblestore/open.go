@@ -2,7 +2,6 @@ package pebblestore
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -134,10 +133,6 @@ func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	mark, err := readOpenMark(options.FS, folder)
-	if err != nil {
-		return nil, fmt.Errorf("data directory %q cannot be read: %w", options.Dir, err)
-	}
 	create := fresh && !options.ReadOnly
 	if create {
 		if err := beginCreation(options.FS, options.Dir, found); err != nil {
@@ -146,26 +141,30 @@ func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error)
 	} else {
 		folder.add(found...)
 	}
+	mark, err := markOpen(options, folder, fresh)
+	if err != nil {
+		return nil, err
+	}
 	latch := newLatch(options.Logger.With("dir", options.Dir), folder)
-	db, header, err := openEngine(options, fresh, mark, latch, space, lock)
+	db, header, err := openEngine(options, fresh, latch, space, lock)
 	if errors.Is(err, ErrDamaged) && mark.copied {
 		return nil, fmt.Errorf("%w; it is a copy that was made while a store had the directory open, and no such copy is a backup", err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if mark.copied {
+	if mark.copied { // Marked again only now: a start that fails leaves what it found.
+		if !options.ReadOnly {
+			err = writeOpenMark(options.FS, folder)
+		}
 		options.Logger.Warn("data directory is a copy that was made while a store had it open: writes may be missing from it",
 			"dir", options.Dir)
 	}
 	if create {
-		err := options.FS.Remove(options.FS.PathJoin(options.Dir, creating))
-		if err == nil {
-			err = syncDir(options.FS, options.Dir)
-		}
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("data directory %q cannot be written: %w", options.Dir, err), db.Close())
-		}
+		err = removeFile(options.FS, options.FS.PathJoin(options.Dir, creating))
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("data directory %q cannot be written: %w", options.Dir, err), db.Close())
 	}
 	store := &Store{
 		db: db, lock: lock, latch: latch, space: space, folder: folder, stripes: newStripes(),
@@ -196,7 +195,7 @@ const creating = "CREATING"
 // fileName matches the names of the engine's files.
 const fileName = `\d+(?:-\d+)?\.(?:sst|blob|log)|(?:MANIFEST|OPTIONS)-\d+|marker\.(?:manifest|format-version)\.[\w.-]+`
 
-var onlyFileName = regexp.MustCompile(`^(?:` + fileName + `)$`)
+var onlyFileName = regexp.MustCompile(`^(?:` + fileName + `|` + openMarkName + `|` + listName + `)$`)
 
 // isStoreFile reports whether only the store can have made a file of that name.
 // The lock is not one: opening an empty directory makes it as well.
@@ -231,11 +230,7 @@ func inspect(files vfs.FS, dir string) (found []string, fresh bool, err error) {
 // beginCreation makes the file that marks a creation under way, and removes the
 // files that an interrupted creation left.
 func beginCreation(files vfs.FS, dir string, remains []string) error {
-	file, err := files.Create(files.PathJoin(dir, creating), vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(file.Close(), syncDir(files, dir)); err != nil {
+	if err := writeFile(files, files.PathJoin(dir, creating), func(fs.FileInfo) []byte { return nil }); err != nil {
 		return err
 	}
 	for _, name := range remains {
@@ -261,7 +256,7 @@ const (
 // The engine is tuned for a small server: few and large memtables, a modest
 // cache, two compactions at most, and Bloom filters at every level, as each
 // insert looks up an absent row.
-func openEngine(options Options, fresh bool, mark openMark, latch *latch, space *space, lock *pebble.Lock) (
+func openEngine(options Options, fresh bool, latch *latch, space *space, lock *pebble.Lock) (
 	db *pebble.DB, header header, err error,
 ) {
 	fence := &fence{FS: options.FS, latch: latch}
@@ -302,15 +297,13 @@ func openEngine(options Options, fresh bool, mark openMark, latch *latch, space 
 	if db, err = pebble.Open(options.Dir, engine); err != nil {
 		return nil, header, err
 	}
-	header, err = countOpening(db, fresh, mark, latch.folder, options)
+	header, err = countOpening(db, fresh, options)
 	return db, header, err
 }
 
 // countOpening checks the header and writes one with a new epoch, which no ETag
-// has used before. A read-only opening is not counted. After an orderly stop the row
-// at closedKey is the last record of the log, so damage to the log's end, which is
-// otherwise taken for a write that a crash interrupted, shows in it.
-func countOpening(db *pebble.DB, fresh bool, mark openMark, folder *folder, options Options) (header, error) {
+// has used before. A read-only opening is not counted.
+func countOpening(db *pebble.DB, fresh bool, options Options) (header, error) {
 	h := header{created: time.Now()}
 	data, closer, err := db.Get(headerKey)
 	switch {
@@ -327,32 +320,11 @@ func countOpening(db *pebble.DB, fresh bool, mark openMark, folder *folder, opti
 			return h, err
 		}
 	}
-	if closed, err := closedEpoch(db); err != nil || !fresh && !mark.found && closed != h.epoch {
-		return h, cmp.Or(err, fmt.Errorf("%w: %q: the end of the log is damaged, so the last writes before the last stop are missing; "+
-			"restore the directory from a backup, or make an empty file %s in it to do without them",
-			ErrDamaged, options.Dir, openMarkName))
-	}
 	if options.ReadOnly {
 		return h, nil
 	}
-	if err := writeOpenMark(options.FS, folder); err != nil {
-		return h, err
-	}
 	h.epoch++
 	return h, db.Set(headerKey, encodeHeader(h), pebble.Sync)
-}
-
-// closedEpoch returns the last epoch that ended with an orderly stop, 0 if there is none.
-func closedEpoch(db *pebble.DB) (uint64, error) {
-	data, closer, err := db.Get(closedKey)
-	if errors.Is(err, pebble.ErrNotFound) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	epoch, _ := binary.Uvarint(data)
-	return epoch, closer.Close()
 }
 
 // damaged returns the error about damage in the directory.

@@ -154,34 +154,6 @@ func TestOpenRefusesADirectoryOfAnotherProcess(t *testing.T) {
 	closeStore(t, open(t, pebblestore.Options{Dir: dir}))
 }
 
-func TestOpenRefusesDamage(t *testing.T) {
-	t.Parallel()
-	for what, damage := range map[string]struct{ pattern, text string }{
-		"manifest": {"MANIFEST-*", "cannot be read"},
-		"table":    {"*.sst", "cannot be"},
-	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			options := pebblestore.Options{Dir: t.TempDir()}.WithMemTable(512 << 10)
-			store := open(t, options)
-			if _, err := fill(t, store, 0, 200); err != nil {
-				t.Fatal(err)
-			}
-			closeStore(t, store)
-			files, err := filepath.Glob(filepath.Join(options.Dir, damage.pattern))
-			if err != nil || len(files) == 0 {
-				t.Fatalf("no files %s: %v", damage.pattern, err)
-			}
-			for _, file := range files {
-				if err := os.WriteFile(file, []byte("garbage"), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			expectOpenError(t, options, nil, damage.text)
-		})
-	}
-}
-
 func TestOpenRefusesAnotherLayout(t *testing.T) {
 	t.Parallel()
 	for what, header := range map[string][]byte{

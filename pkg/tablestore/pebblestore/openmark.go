@@ -2,7 +2,7 @@ package pebblestore
 
 import (
 	"errors"
-	"io"
+	"fmt"
 	"io/fs"
 	"strconv"
 
@@ -20,20 +20,16 @@ type openMark struct {
 }
 
 // readOpenMark reads the file. An unreadable inode is not doubted.
-func readOpenMark(files vfs.FS, folder *folder) (mark openMark, err error) {
-	name := files.PathJoin(folder.dir, openMarkName)
-	file, err := files.Open(name)
+func readOpenMark(files vfs.FS, dir string) (mark openMark, err error) {
+	name := files.PathJoin(dir, openMarkName)
+	content, err := readFile(files, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return mark, nil
 	}
 	if err != nil {
 		return mark, err
 	}
-	content, err := io.ReadAll(io.LimitReader(file, 64))
-	if err = errors.Join(err, file.Close()); err != nil {
-		return mark, err
-	}
-	info, err := folder.stat(name)
+	info, err := files.Stat(name)
 	if err != nil {
 		return mark, err
 	}
@@ -42,26 +38,41 @@ func readOpenMark(files vfs.FS, folder *folder) (mark openMark, err error) {
 	return openMark{found: true, copied: unknown == nil && own != 0 && noted != own}, nil
 }
 
-// writeOpenMark makes the file durable, and has the folder watch it.
+// writeOpenMark writes the file, and has the folder watch it.
 func writeOpenMark(files vfs.FS, folder *folder) error {
 	name := files.PathJoin(folder.dir, openMarkName)
-	file, err := files.Create(name, vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return err
-	}
-	info, err := folder.stat(name)
+	err := writeFile(files, name, func(own fs.FileInfo) []byte { return strconv.AppendUint(nil, inode(own), 10) })
 	if err == nil {
-		_, err = file.Write(strconv.AppendUint(nil, inode(info), 10))
+		folder.add(name)
 	}
-	if err := errors.Join(err, file.Sync(), file.Close(), syncDir(files, folder.dir)); err != nil {
-		return err
-	}
-	folder.watch(openMarkName)
-	return nil
+	return err
 }
 
-// removeOpenMark removes the file durably.
-func removeOpenMark(files vfs.FS, folder *folder) error {
-	folder.drop(openMarkName)
-	return errors.Join(files.Remove(files.PathJoin(folder.dir, openMarkName)), syncDir(files, folder.dir))
+// markOpen writes the file unless it is there, which it is after a crash. After an
+// orderly stop it first checks that the directory is as that stop left it.
+func markOpen(options Options, folder *folder, fresh bool) (openMark, error) {
+	mark, err := readOpenMark(options.FS, options.Dir)
+	if err == nil && !mark.found && !fresh {
+		err = checkList(options.FS, options.Dir)
+	}
+	if err == nil && !mark.found && !options.ReadOnly {
+		err = writeOpenMark(options.FS, folder)
+	}
+	if err != nil && !errors.Is(err, ErrDamaged) {
+		err = fmt.Errorf("data directory %q cannot be opened: %w", options.Dir, err)
+	}
+	return mark, err
+}
+
+// markClosed replaces the file by the list of the store's files.
+func markClosed(files vfs.FS, folder *folder) error {
+	if err := folder.checkFiles(); err != nil {
+		return err
+	}
+	if err := writeList(files, folder.dir); err != nil {
+		return err
+	}
+	name := files.PathJoin(folder.dir, openMarkName)
+	folder.drop(name)
+	return removeFile(files, name)
 }

@@ -24,9 +24,6 @@ const layoutVersion = 3
 // headerKey is the key of the header row. It sorts before every table.
 var headerKey = []byte{divider, 'h'}
 
-// closedKey is the key of the row that Close writes last, with the epoch that it ends.
-var closedKey = []byte{divider, 'c'}
-
 // header is the row that describes the store itself.
 type header struct {
 	epoch   uint64    // How often the store was opened for writing.

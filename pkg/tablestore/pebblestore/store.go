@@ -2,7 +2,6 @@ package pebblestore
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -243,17 +242,13 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// closeEngine closes the engine. Unless the store has failed, it notes first that this is
-// an orderly stop.
+// closeEngine closes the engine and, unless the store has failed, notes that this was an
+// orderly stop.
 func (s *Store) closeEngine() error {
-	if s.readOnly || s.latch.tripped() {
-		return s.db.Close()
-	}
-	err := errors.Join(s.db.Set(closedKey, binary.AppendUvarint(nil, s.header.epoch), pebble.Sync), s.db.Close())
-	if err != nil || s.latch.tripped() {
+	if err := s.db.Close(); err != nil || s.readOnly || s.latch.tripped() {
 		return err
 	}
-	return removeOpenMark(s.space.fs, s.folder)
+	return markClosed(s.space.fs, s.folder)
 }
 
 // space keeps the reserve of free disk space: writes are refused while less is
