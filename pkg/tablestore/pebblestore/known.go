@@ -36,7 +36,9 @@ func (k *knownPartitions) find(table, partition string) *knownPartition {
 }
 
 // rows returns the ETags of all rows of the key's partition, or nil if they are not known.
-func (k *knownPartitions) rows(key tablestore.Key, isEmpty func(table, partition string) (bool, error)) (map[string]tablestore.ETag, error) {
+func (k *knownPartitions) rows(
+	key tablestore.Key, isEmpty func(table, partition string) (bool, error),
+) (map[string]tablestore.ETag, error) {
 	if p := k.find(key.Table, key.Partition); p != nil {
 		return p.rows, nil
 	}
