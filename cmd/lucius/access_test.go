@@ -138,7 +138,7 @@ func newEstate(t *testing.T, callers map[string]string, more ...string) *estate 
 	}
 	e.call[""] = &caller{http: client}
 	flags := append([]string{
-		"--storage-backend", "memory", "--protocols-dir", protocols, "--auth-file", e.file, "--audit-log", e.audit,
+		"--storage-backend", "memory", "--protocols-dir", protocols, "--auth-file", e.file, "--audit-log", e.audit, "--protocols-interval", "5ms",
 	}, patient...)
 	e.server = serveOn(t, dir, append(flags, more...)...)
 	for _, caller := range e.call {

@@ -64,7 +64,7 @@ func finish(t *testing.T, s *server, jobID string) {
 func TestAudit_OfACleanFolder(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
-	s := serveOn(t, dir, "--ack-timeout", "1m", "--lease-duration", "1m")
+	s := serveOn(t, dir, patient...)
 	finish(t, s, s.submit(t))
 	if out, code := auditCommand(t, "--data-dir", dir); code != exitUnchecked || !strings.Contains(out, "in use by another process") {
 		t.Errorf("beside a server the audit ends with %d: %s", code, out)

@@ -18,7 +18,7 @@ import (
 // timeouts and ends.
 func TestServe_CountsWhatBecomesOfJobs(t *testing.T) {
 	t.Parallel()
-	s := serveOn(t, filepath.Join(t.TempDir(), "data"), "--ack-timeout", "1m", "--lease-duration", "1m")
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), patient...)
 	jobID := s.submit(t)
 	item := s.claim(t, "c0", true)
 	failed, err := s.client.FailWorkWithResponse(t.Context(), item.WorkID, api.WorkFailure{

@@ -122,12 +122,12 @@ func TestServe_WaitsForAnAccountThatIsAway(t *testing.T) {
 	t.Cleanup(account.Stop)
 	way := newRoad(t, account.Addr())
 	s := serveOn(t, t.TempDir(), "--storage-backend", config.BackendLedger, "--table-connection", way.connectionOver(account),
-		"--ack-timeout", "1s", "--lease-duration", "1s", "--sweep-interval", "100ms", "--outbox-retry-interval", "100ms")
+		"--ack-timeout", "5s", "--lease-duration", "5s", "--sweep-interval", "100ms", "--outbox-retry-interval", "100ms")
 	waiting, inHand := s.submitAs(t, "waiting"), s.submitAs(t, "in hand")
 	item := s.claim(t, "c1", true)
 
 	way.close()
-	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(8 * time.Second); time.Now().Before(deadline); {
 		response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_a", "refused"))
 		if err != nil || response.StatusCode() != http.StatusServiceUnavailable || response.HTTPResponse.Header.Get("Retry-After") == "" ||
 			!strings.Contains(string(response.Body), `"code":"store_unavailable"`) {

@@ -102,13 +102,10 @@ func outcome(job *api.Job) []string {
 	return lines
 }
 
-// patient are settings under which nothing expires while a test looks.
-var patient = []string{"--ack-timeout", "1m", "--lease-duration", "1m", "--protocols-interval", "5ms"}
-
 // watching starts a server on a protocol folder.
 func watching(t *testing.T, dir, protocols string) *server {
 	t.Helper()
-	return serveOn(t, dir, append([]string{"--protocols-dir", protocols}, patient...)...)
+	return serveOn(t, dir, append([]string{"--protocols-dir", protocols, "--protocols-interval", "5ms"}, patient...)...)
 }
 
 func TestReload_AJobKeepsTheStepsThatItWasAcceptedWith(t *testing.T) {

@@ -55,6 +55,9 @@ var short = []string{
 	"--ack-backoff", "20ms,20ms", "--execution-backoff", "20ms,20ms", "--dispatch-backoff", "20ms", "--log-level", "error",
 }
 
+// patient are settings under which nothing expires while a test looks.
+var patient = []string{"--ack-timeout", "1m", "--lease-duration", "1m"}
+
 // serveOn starts a server on the folder, with more flags that win over the usual
 // ones.
 func serveOn(t *testing.T, dir string, more ...string) *server {
@@ -184,12 +187,12 @@ func TestServe_LeasesExpireAndHeartbeatsKeepThem(t *testing.T) {
 func TestServe_ARestartGoesOnWithTheSameJobs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	first := serveOn(t, dir)
+	first := serveOn(t, dir, patient...)
 	id := first.submit(t)
 	if err := first.stop(); err != nil {
 		t.Fatalf("the server did not end well: %v", err)
 	}
-	second := serveOn(t, dir)
+	second := serveOn(t, dir, patient...)
 	for _, request := range []string{"c1", "c2", "c3"} {
 		item := second.claim(t, request, true)
 		response, err := second.client.CompleteWorkWithResponse(t.Context(), item.WorkID, api.WorkCompletion{

@@ -122,8 +122,7 @@ func workOnBus(t *testing.T, namespace *fakeservicebus.Server, handle handler) (
 func TestServe_OnServiceBus(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
-		"--ack-timeout", "1m", "--lease-duration", "1m")...)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace), patient...)...)
 	workOnBus(t, namespace, handle)
 	jobID := s.submit(t)
 	job := s.wait(t, jobID)
@@ -291,7 +290,7 @@ func TestServe_ChangesFromTheQueueToServiceBus(t *testing.T) {
 	if err := before.stop(); err != nil {
 		t.Fatal(err)
 	}
-	s := serveOn(t, dir, append(onBus(namespace), "--ack-timeout", "1m", "--lease-duration", "1m")...)
+	s := serveOn(t, dir, append(onBus(namespace), patient...)...)
 	workOnBus(t, namespace, func(context.Context, api.Directive) (json.RawMessage, error) { return nil, nil })
 	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded {
 		t.Errorf("the job is %s: %+v", job.State, job.Steps[0])
