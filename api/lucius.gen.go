@@ -782,7 +782,9 @@ type ClaimRequest struct {
 	// Example: 900
 	LeaseSeconds float64 `json:"lease_seconds,omitempty,omitzero"`
 
-	// Max The most items to claim; absent or 0 is 1.
+	// Max The most items to claim; absent or 0 is 1. Once their directives have 4 MiB
+	// together, fewer are claimed than there are.
+	//
 	//
 	// Example: 10
 	Max int32 `json:"max,omitempty,omitzero"`
@@ -3805,8 +3807,8 @@ type ClientInterface interface {
 	//
 	// Newest first, by the time of acceptance. Each job is read when it is listed, so
 	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
-	// few jobs match, a page may hold fewer than asked for and still have a next one:
-	// continue until there is no `next_page_token`. A page is empty and has a next one
+	// few jobs match, or if they are large, a page may hold fewer than asked for and
+	// still have a next one: continue until there is no `next_page_token`. A page is empty and has a next one
 	// only if 50,000 jobs were read for it, or 10 seconds have passed, without a match.
 	// Jobs in a state that is not final are found however old they are; otherwise the
 	// last three months are listed unless `created_after` says otherwise.
@@ -4916,8 +4918,8 @@ func (c *Client) SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBod
 //
 // Newest first, by the time of acceptance. Each job is read when it is listed, so
 // it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
-// few jobs match, a page may hold fewer than asked for and still have a next one:
-// continue until there is no `next_page_token`. A page is empty and has a next one
+// few jobs match, or if they are large, a page may hold fewer than asked for and
+// still have a next one: continue until there is no `next_page_token`. A page is empty and has a next one
 // only if 50,000 jobs were read for it, or 10 seconds have passed, without a match.
 // Jobs in a state that is not final are found however old they are; otherwise the
 // last three months are listed unless `created_after` says otherwise.
@@ -8243,8 +8245,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// Newest first, by the time of acceptance. Each job is read when it is listed, so
 	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
-	// few jobs match, a page may hold fewer than asked for and still have a next one:
-	// continue until there is no `next_page_token`. A page is empty and has a next one
+	// few jobs match, or if they are large, a page may hold fewer than asked for and
+	// still have a next one: continue until there is no `next_page_token`. A page is empty and has a next one
 	// only if 50,000 jobs were read for it, or 10 seconds have passed, without a match.
 	// Jobs in a state that is not final are found however old they are; otherwise the
 	// last three months are listed unless `created_after` says otherwise.
@@ -11901,8 +11903,8 @@ func (c *ClientWithResponses) SubmitBatchWithResponse(ctx context.Context, body 
 //
 // Newest first, by the time of acceptance. Each job is read when it is listed, so
 // it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
-// few jobs match, a page may hold fewer than asked for and still have a next one:
-// continue until there is no `next_page_token`. A page is empty and has a next one
+// few jobs match, or if they are large, a page may hold fewer than asked for and
+// still have a next one: continue until there is no `next_page_token`. A page is empty and has a next one
 // only if 50,000 jobs were read for it, or 10 seconds have passed, without a match.
 // Jobs in a state that is not final are found however old they are; otherwise the
 // last three months are listed unless `created_after` says otherwise.

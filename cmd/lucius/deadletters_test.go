@@ -171,7 +171,11 @@ func TestOpenCore_EndsAJobWithWebhooks(t *testing.T) {
 	}
 	command := `{"tenant_id":"tenant_a","request_type":"doc.ingest","schema_version":"1","input_ref":{"uri":"s3://b/in"},` +
 		`"output_ref":{"uri":"s3://b/out"},"payload":{"language":"en"},"callback_urls":["https://example.com/hook"]}`
-	accepted, err := accepting.Submit(t.Context(), []byte(command), commands.Headers{}, func(string) error { return nil })
+	submission, err := accepting.Prepare([]byte(command), commands.Headers{}, func(string) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := submission.Accept(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,68 @@ import (
 // bytes of resident memory.
 const memoryBound = 512 << 20
 
+// TestHostile_ManyLists asks for pages of a thousand jobs with large references, many at
+// a time. Each is answered.
+func TestHostile_ManyLists(t *testing.T) {
+	t.Parallel()
+	const jobs, lists = 1000, 50
+	f := besiege(t)
+	ref := strings.Repeat("x", 1000)
+	commands := make([]string, 100)
+	for i := 0; i < jobs; i += len(commands) {
+		for j := range commands {
+			commands[j] = strings.NewReplacer("s3://in", "s3://"+ref, "s3://out", "s3://"+ref, "{}}", `{"language":"en"}}`).
+				Replace(ingestFor("tenant_a", fmt.Sprint("l", i+j)))
+		}
+		f.want(t, http.StatusOK, http.MethodPost, "/v1/commands:batch", `{"commands":[`+strings.Join(commands, ",")+`]}`)
+	}
+	f.while(func() {
+		var readers sync.WaitGroup
+		for range lists {
+			readers.Go(func() {
+				got, err := f.as(f.token).call(t.Context(), http.MethodGet, "/v1/jobs?limit=1000", "")
+				if err != nil || got.status != http.StatusOK || len(got.body) > 4<<20 {
+					t.Errorf("a list is answered %d with %d bytes: %v", got.status, len(got.body), err)
+				}
+			})
+		}
+		readers.Wait()
+	})
+}
+
+// TestHostile_LargeClaims has a hundred large directives claimed, and then repeats the
+// claim many times at a time.
+func TestHostile_LargeClaims(t *testing.T) {
+	t.Parallel()
+	const jobs, batch, claims = 100, 5, 100
+	f := besiege(t)
+	payload := fmt.Sprintf(`{"language":"en","x":%q}`, strings.Repeat("x", 120_000))
+	for i := 0; i < jobs; i += batch {
+		commands := make([]string, batch)
+		for j := range commands {
+			commands[j] = strings.Replace(ingestFor("tenant_a", fmt.Sprint("c", i+j)), "{}}", payload+"}", 1)
+		}
+		f.want(t, http.StatusOK, http.MethodPost, "/v1/commands:batch", `{"commands":[`+strings.Join(commands, ",")+`]}`)
+	}
+	claim := `{"owner":"w","request_id":"r","max":100,"wait_seconds":20,"services":["extract"]}`
+	first := len(f.want(t, http.StatusOK, http.MethodPost, "/v1/work:claim", claim).body)
+	if first < 1<<20 {
+		t.Fatalf("the claim is answered with %d bytes", first)
+	}
+	f.while(func() {
+		var workers sync.WaitGroup
+		for range claims {
+			workers.Go(func() {
+				got, err := f.as(f.token).call(t.Context(), http.MethodPost, "/v1/work:claim", claim)
+				if err != nil || got.status != http.StatusOK || len(got.body) != first {
+					t.Errorf("a claim is answered %d with %d bytes, want %d: %v", got.status, len(got.body), first, err)
+				}
+			})
+		}
+		workers.Wait()
+	})
+}
+
 // TestMemory_OfWorkedJobs has workers carry jobs with payloads of 60 kB through their
 // three steps, some 120 MB in all: as much as the store keeps in memory.
 func TestMemory_OfWorkedJobs(t *testing.T) {

@@ -47,31 +47,48 @@ func New(cfg Config) (*Service, error) {
 // tenant, or nil.
 type Authorize func(tenantID string) error
 
-// Submit accepts a command. It calls authorize with the job's tenant before it looks
-// anything up. The errors are those of authorize, or [*problem.Error]s that name
-// every violation; a command whose outcome is unknown may be sent again.
-func (s *Service) Submit(ctx context.Context, body []byte, headers Headers, authorize Authorize) (ledger.Accepted, error) {
+// Submission is a decoded command. It holds the command's bytes, but not its tree.
+type Submission struct {
+	ledger  *ledger.Ledger
+	command ledger.Command
+	refused error // Why the command cannot be accepted, unless it was before.
+}
+
+// Prepare decodes a command, and checks it against its protocol. It calls authorize with
+// the job's tenant before it looks anything up; it does not call the store. The errors
+// are those of authorize, or [*problem.Error]s that name every violation.
+func (s *Service) Prepare(body []byte, headers Headers, authorize Authorize) (*Submission, error) {
 	command, err := Decode(body, headers, s.cfg.Policy)
 	if err != nil {
-		return ledger.Accepted{}, err
+		return nil, err
 	}
 	if err := authorize(command.TenantID); err != nil {
-		return ledger.Accepted{}, err
+		return nil, err
 	}
-	made, err := s.job(command)
-	if err == nil {
-		accepted, err := s.cfg.Ledger.Accept(ctx, made)
+	submission := &Submission{ledger: s.cfg.Ledger}
+	if submission.command, err = s.job(command); err != nil {
+		submission.refused = err
+		submission.command.Job = statemachine.Job{
+			TenantID: command.TenantID, IdempotencyKey: command.IdempotencyKey, IdempotencyHash: command.Hash,
+		}
+	}
+	return submission, nil
+}
+
+// Accept accepts the command. The errors are [*problem.Error]s; a command whose outcome
+// is unknown may be accepted again.
+func (s *Submission) Accept(ctx context.Context) (ledger.Accepted, error) {
+	if s.refused == nil {
+		accepted, err := s.ledger.Accept(ctx, s.command)
 		return accepted, ledger.Problem(err)
 	}
 	// The command may have been accepted before: protocols may have changed since, and a
 	// replay is never refused.
-	accepted, found, lookup := s.cfg.Ledger.Replay(ctx, ledger.Command{Job: statemachine.Job{
-		TenantID: command.TenantID, IdempotencyKey: command.IdempotencyKey, IdempotencyHash: command.Hash,
-	}})
-	if errors.Is(lookup, ledger.ErrIdempotencyMismatch) || lookup == nil && !found {
-		return ledger.Accepted{}, err
+	accepted, found, err := s.ledger.Replay(ctx, s.command)
+	if errors.Is(err, ledger.ErrIdempotencyMismatch) || err == nil && !found {
+		return ledger.Accepted{}, s.refused
 	}
-	return accepted, ledger.Problem(lookup)
+	return accepted, ledger.Problem(err)
 }
 
 // job checks the command against its protocol, and returns the ledger's command: the

@@ -1,6 +1,7 @@
 package commands_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -59,6 +60,15 @@ func setup(t *testing.T, limit int) *bundle {
 		t.Fatal(err)
 	}
 	return &bundle{Service: service, ledger: l, counter: counter, protocols: holder}
+}
+
+// Submit prepares a command and accepts it.
+func (b *bundle) Submit(ctx context.Context, body []byte, headers commands.Headers, authorize commands.Authorize) (ledger.Accepted, error) {
+	submission, err := b.Prepare(body, headers, authorize)
+	if err != nil {
+		return ledger.Accepted{}, err
+	}
+	return submission.Accept(ctx)
 }
 
 // anyone lets every caller submit for every tenant.

@@ -39,12 +39,16 @@ func (e *endpoints) submit(w http.ResponseWriter, r *http.Request, headers comma
 
 // submitText submits a command for the caller, who must be allowed to name its tenant.
 func (e *endpoints) submitText(ctx context.Context, text []byte, headers commands.Headers) (ledger.Accepted, error) {
-	release, err := e.reserveTree(ctx, text)
+	tree, err := e.reserveTree(ctx, text)
 	if err != nil {
 		return ledger.Accepted{}, err
 	}
-	defer release()
-	return e.Commands.Submit(ctx, text, headers, func(tenantID string) error { return e.guard.authorizeTenant(ctx, tenantID) })
+	submission, err := e.Commands.Prepare(text, headers, func(tenantID string) error { return e.guard.authorizeTenant(ctx, tenantID) })
+	tree.release() // Other callers decode while this command is committed.
+	if err != nil {
+		return ledger.Accepted{}, err
+	}
+	return submission.Accept(ctx)
 }
 
 // acceptedOf encodes an accepted job and sets its Location, unless err is set.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/jobs"
 )
 
 // endpoints are the handlers that the generated glue calls: decode, call, answer.
@@ -17,7 +17,6 @@ type endpoints struct {
 
 	guard  *guard
 	scrape http.Handler
-	reads  chan struct{} // Holds a token for each request that is reading a whole job.
 }
 
 var _ api.ServerInterface = (*endpoints)(nil)
@@ -52,14 +51,39 @@ func waiting[Value any](ctx context.Context, e *endpoints, limit time.Duration,
 	if limit <= 0 {
 		return call(0, e.ended)
 	}
-	requestStateOf(ctx).dropBody() // It is decoded.
-	slot := e.waits.acquire(auth.CallerOf(ctx).Name(), 1, nil)
-	if slot == nil {
+	requestStateOf(ctx).drop() // The body is decoded.
+	slot, err := e.waits.acquire(ctx, auth.CallerOf(ctx).Name(), 1, nil)
+	if err != nil {
 		var none Value
-		return none, problem.Newf(problem.RateLimited, "The caller already has its share of waiting requests.")
+		return none, err
 	}
 	defer slot.release()
 	return call(min(limit, MaxWait), slot.ended)
+}
+
+// maxReads is how many bytes may be held at a time of what is read from the store for
+// answers, with its encoded form. jobWeight is the share of a job, and what a page may
+// exceed [jobs.PageBytes] by.
+const (
+	maxReads  = 64 << 20
+	jobWeight = 1 << 20
+)
+
+// reserve replaces the request's shares of memory by that of an answer of that weight,
+// once there is room for it; the bodies of such requests are decoded. The request holds
+// the share until it is answered, and must not wait for a client before that. The error
+// is that of a client who went away.
+func (e *endpoints) reserve(ctx context.Context, weight int64) error {
+	state := requestStateOf(ctx)
+	state.drop()
+	if weight == 0 {
+		return nil
+	}
+	share, err := e.reads.acquire(ctx, auth.CallerOf(ctx).Name(), weight, nil)
+	if err == nil {
+		state.held = share
+	}
+	return err
 }
 
 // lister returns one page of a list: at most limit entries, starting after a position,
@@ -82,6 +106,10 @@ func (e *endpoints) page(w http.ResponseWriter, r *http.Request, limit *api.Limi
 	}
 	after, err := positionOf(orZero(token))
 	if err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	if err := e.reserve(r.Context(), jobWeight+4*int64(jobs.PageBytes(size))); err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}

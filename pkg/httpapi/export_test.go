@@ -5,6 +5,8 @@ import (
 	"net/http"
 
 	"github.com/gorilla/mux"
+
+	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // The page tokens.
@@ -18,21 +20,35 @@ var (
 // FairLimiter is a limiter for tests of its shares.
 type FairLimiter struct{ *fairLimiter }
 
+// WhenFull is the mode of a limiter.
+type WhenFull = whenFull
+
+// The modes.
+const (
+	Refuses = refuses
+	Evicts  = evicts
+	Queues  = queues
+)
+
 // NewFairLimiter returns a limiter.
-func NewFairLimiter(limit int64, evicts bool) FairLimiter {
-	l := newFairLimiter(limit)
-	l.evicts = evicts
-	return FairLimiter{l}
+func NewFairLimiter(limit int64, full WhenFull) FairLimiter {
+	return FairLimiter{newFairLimiter(limit, full, problem.Newf(problem.RateLimited, "That is too much."))}
 }
 
-// Acquire acquires a slot, and reports whether it got one and how to release it.
-func (l FairLimiter) Acquire(caller string, weight int64, cut func()) (release func(), got bool) {
-	s := l.acquire(caller, weight, cut)
-	if s == nil {
-		return nil, false
+// Acquire acquires a slot, and returns how to release it.
+func (l FairLimiter) Acquire(ctx context.Context, caller string, weight int64, cut func()) (release func(), err error) {
+	s, err := l.acquire(ctx, caller, weight, cut)
+	if err != nil {
+		return nil, err
 	}
-	return s.release, true
+	return s.release, nil
 }
+
+// Trees returns the limiter of what is made of bodies.
+func (s *Server) Trees() FairLimiter { return FairLimiter{s.trees} }
+
+// Reads returns the limiter of what is read for answers.
+func (s *Server) Reads() FairLimiter { return FairLimiter{s.reads} }
 
 // RequestID returns the id of the request that ctx belongs to.
 func RequestID(ctx context.Context) string { return requestStateOf(ctx).id }

@@ -1,26 +1,45 @@
 package httpapi
 
 import (
+	"cmp"
+	"context"
+	"math"
 	"slices"
 	"sync"
+
+	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// fairLimiter bounds what requests hold for long, such as a stream or the bytes of an
-// answer that is not read yet, and shares it fairly among callers: when all is taken, a
-// new request preempts the oldest request of the caller with the most, unless that would
-// only swap the two callers. So a caller may take all that no other caller wants, and no
-// more. It is safe for concurrent use.
+// fairLimiter bounds what requests hold, such as streams or the bytes of bodies, and
+// shares it fairly among callers: a caller may take all that no other caller wants, and
+// no more. It is safe for concurrent use.
 type fairLimiter struct {
 	limit int64
-	// evicts lets a request preempt the oldest of its own caller too, or else the oldest
-	// of the largest holder, rather than be refused.
-	evicts bool
+	full  whenFull
+	// refusal is the problem of a request whose caller has its share; whenFull is refuses.
+	refusal *problem.Error
 
 	mu      sync.Mutex
 	taken   int64 // invariant: taken = Σ holders[c].taken ≤ limit, or only one slot is held
 	ended   bool
 	holders map[string]*holder // No entry is empty.
+	waiting map[string][]*slot // By caller, the smallest first, then the oldest. No entry is empty.
 }
+
+// whenFull is what becomes of a request when all is taken.
+type whenFull int
+
+const (
+	// refuses: the request preempts the oldest request of the caller with the most,
+	// unless that would only swap the two callers; then it is refused.
+	refuses whenFull = iota
+	// evicts: the request preempts the oldest of its own caller too, or else the oldest
+	// of the largest holder, rather than be refused.
+	evicts
+	// queues: the request waits, and that of the caller with the smallest share is next.
+	// Holders must release their slots without waiting for a client.
+	queues
+)
 
 // holder is a caller that holds slots.
 type holder struct {
@@ -34,20 +53,31 @@ type slot struct {
 	caller   string
 	weight   int64
 	cut      func()        // Called once the slot is preempted, without the lock; nil for none.
+	granted  chan struct{} // Closed when a slot that waits is held.
 	ended    chan struct{} // Closed when the slot is preempted, or the limiter ends.
 	released chan struct{} // Closed when the holder has released it.
 }
 
 // newFairLimiter returns a limiter of that much.
-func newFairLimiter(limit int64) *fairLimiter {
-	return &fairLimiter{limit: limit, holders: map[string]*holder{}}
+func newFairLimiter(limit int64, full whenFull, refusal *problem.Error) *fairLimiter {
+	return &fairLimiter{limit: limit, full: full, refusal: refusal, holders: map[string]*holder{}, waiting: map[string][]*slot{}}
 }
 
-// acquire returns a slot of that weight for a request of the caller, or nil if the
-// caller has its share. cut, unless it is nil, ends the request when it is preempted.
-// acquire waits until preempted requests have released their slots: there is never more
-// held than the limit, but for a single slot that is larger.
-func (l *fairLimiter) acquire(caller string, weight int64, cut func()) *slot {
+// acquire returns a slot of that weight for a request of the caller, or the limiter's
+// refusal. cut, unless it is nil, ends the request when it is preempted. acquire waits
+// until preempted requests have released their slots: there is never more held than the
+// limit, but for a single slot that is larger. Its other errors are those of ctx.
+func (l *fairLimiter) acquire(ctx context.Context, caller string, weight int64, cut func()) (*slot, error) {
+	acquired := &slot{
+		limiter: l, caller: caller, weight: weight, cut: cut,
+		granted: make(chan struct{}), ended: make(chan struct{}), released: make(chan struct{}),
+	}
+	if l.full == queues {
+		if err := acquired.await(ctx); err != nil {
+			return nil, err
+		}
+		return acquired, nil
+	}
 	l.mu.Lock()
 	var preempted []*slot
 	for l.taken > 0 && l.taken+weight > l.limit {
@@ -57,13 +87,10 @@ func (l *fairLimiter) acquire(caller string, weight int64, cut func()) *slot {
 				l.insert(s, 0)
 			}
 			l.mu.Unlock()
-			return nil
+			return nil, l.refusal
 		}
 		l.remove(oldest)
 		preempted = append(preempted, oldest)
-	}
-	acquired := &slot{
-		limiter: l, caller: caller, weight: weight, cut: cut, ended: make(chan struct{}), released: make(chan struct{}),
 	}
 	if l.ended {
 		close(acquired.ended)
@@ -72,35 +99,97 @@ func (l *fairLimiter) acquire(caller string, weight int64, cut func()) *slot {
 			close(s.ended)
 		}
 	}
-	at := 0
-	if h := l.holders[caller]; h != nil {
-		at = len(h.slots)
-	}
-	l.insert(acquired, at)
+	l.insert(acquired, newest)
 	l.mu.Unlock()
 	for _, s := range preempted {
 		if s.cut != nil {
 			s.cut()
 		}
 	}
-	for _, s := range preempted {
-		<-s.released
+	for i, s := range preempted {
+		select {
+		case <-s.released:
+		case <-ctx.Done():
+			go func() { // Until then the preempted slots count as this one.
+				for _, s := range preempted[i:] {
+					<-s.released
+				}
+				acquired.release()
+			}()
+			return nil, context.Cause(ctx)
+		}
 	}
-	return acquired
+	return acquired, nil
+}
+
+// await waits until the limiter has room for the slot.
+func (s *slot) await(ctx context.Context) error {
+	l := s.limiter
+	l.mu.Lock()
+	own := l.waiting[s.caller]
+	after, _ := slices.BinarySearchFunc(own, s.weight+1, func(other *slot, weight int64) int {
+		return cmp.Compare(other.weight, weight)
+	})
+	l.waiting[s.caller] = slices.Insert(own, after, s)
+	l.grant()
+	l.mu.Unlock()
+	select {
+	case <-s.granted:
+		return nil
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	l.leave(s)
+	l.mu.Unlock()
+	s.release() // It may have been granted in the meantime.
+	return context.Cause(ctx)
+}
+
+// grant gives the free room to slots that wait: first to that with which its caller holds
+// the least. The lock is held.
+func (l *fairLimiter) grant() {
+	for len(l.waiting) > 0 {
+		var next *slot
+		least := int64(math.MaxInt64)
+		for caller, own := range l.waiting {
+			if share := l.share(caller) + own[0].weight; share < least {
+				next, least = own[0], share
+			}
+		}
+		if l.taken > 0 && l.taken+next.weight > l.limit {
+			return
+		}
+		l.leave(next)
+		l.insert(next, newest)
+		close(next.granted)
+	}
+}
+
+// leave ends the wait of a slot, unless that happened before. The lock is held.
+func (l *fairLimiter) leave(s *slot) {
+	own := slices.DeleteFunc(l.waiting[s.caller], func(other *slot) bool { return other == s })
+	if l.waiting[s.caller] = own; len(own) == 0 {
+		delete(l.waiting, s.caller)
+	}
+}
+
+// share returns how much the caller holds. The lock is held.
+func (l *fairLimiter) share(caller string) int64 {
+	if h := l.holders[caller]; h != nil {
+		return h.taken
+	}
+	return 0
 }
 
 // victim returns the oldest slot of the caller that holds the most, or nil if with the
 // new slot the other caller would hold at least as much. The lock is held.
 func (l *fairLimiter) victim(caller string, weight int64) *slot {
-	most, largest := weight, (*holder)(nil)
-	if own := l.holders[caller]; own != nil {
-		most += own.taken
-		if l.evicts {
-			largest = own
-		}
+	most, largest := weight+l.share(caller), (*holder)(nil)
+	if l.full == evicts {
+		largest = l.holders[caller]
 	}
 	for _, h := range l.holders {
-		if h.taken > most || l.evicts && largest == nil {
+		if h.taken > most || l.full == evicts && largest == nil {
 			largest, most = h, max(most, h.taken)
 		}
 	}
@@ -110,6 +199,9 @@ func (l *fairLimiter) victim(caller string, weight int64) *slot {
 	return largest.slots[0]
 }
 
+// newest is the place of a slot after all others of its caller.
+const newest = math.MaxInt
+
 // insert counts a slot, as the caller's i-th oldest. The lock is held.
 func (l *fairLimiter) insert(s *slot, i int) {
 	h := l.holders[s.caller]
@@ -117,7 +209,7 @@ func (l *fairLimiter) insert(s *slot, i int) {
 		h = &holder{}
 		l.holders[s.caller] = h
 	}
-	h.slots = slices.Insert(h.slots, i, s)
+	h.slots = slices.Insert(h.slots, min(i, len(h.slots)), s)
 	h.taken += s.weight
 	l.taken += s.weight
 }
@@ -144,6 +236,7 @@ func (s *slot) release() {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
 	s.limiter.remove(s)
+	s.limiter.grant()
 	close(s.released)
 }
 

@@ -25,18 +25,29 @@ func (e *endpoints) GetJob(w http.ResponseWriter, r *http.Request, jobID api.Job
 			return
 		}
 	}
-	job, err := waiting(r.Context(), e, limit, func(limit time.Duration, ended <-chan struct{}) (*statemachine.Aggregate, error) {
-		if limit == 0 {
-			return e.Jobs.Get(r.Context(), jobID)
+	if limit > 0 {
+		if _, err := waiting(r.Context(), e, limit, func(limit time.Duration, ended <-chan struct{}) (*statemachine.Aggregate, error) {
+			return e.Jobs.Wait(r.Context(), jobID, limit, ended)
+		}); err != nil {
+			e.respond.problem(w, r, err)
+			return
 		}
-		return e.Jobs.Wait(r.Context(), jobID, limit, ended)
-	})
+	}
+	job, err := e.job(r.Context(), jobID)
 	e.answerJob(w, r, http.StatusOK, job, err)
+}
+
+// job returns a job to be answered.
+func (e *endpoints) job(ctx context.Context, jobID string) (*statemachine.Aggregate, error) {
+	if err := e.reserve(ctx, jobWeight); err != nil {
+		return nil, err
+	}
+	return e.Jobs.Get(ctx, jobID)
 }
 
 // ListJobSteps is GET /v1/jobs/{jobId}/steps.
 func (e *endpoints) ListJobSteps(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
-	job, err := e.Jobs.Get(r.Context(), jobID)
+	job, err := e.job(r.Context(), jobID)
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return
@@ -132,7 +143,11 @@ func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string
 	do func(context.Context, jobs.Control) (job *statemachine.Aggregate, applied bool, err error),
 ) {
 	var request api.ControlRequest
-	if err := e.decode(w, r, optional, &request); err != nil {
+	err := e.decode(w, r, optional, &request)
+	if err == nil {
+		err = e.reserve(r.Context(), jobWeight)
+	}
+	if err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
@@ -179,12 +194,6 @@ func (e *endpoints) answerSteps(w http.ResponseWriter, r *http.Request, status i
 // they hold: the steps share the bytes of the payload, which may be large and is often
 // the same for all. Only a few requests do this at a time.
 func (e *endpoints) encodeSteps(ctx context.Context, head any, job *statemachine.Aggregate) (parts [][]byte, held int, err error) {
-	select {
-	case e.reads <- struct{}{}:
-		defer func() { <-e.reads }()
-	case <-ctx.Done():
-		return nil, 0, context.Cause(ctx)
-	}
 	payload, err := e.Jobs.Payload(ctx, job.Job.ID)
 	if err != nil {
 		return nil, 0, err

@@ -44,19 +44,17 @@ const (
 // text; measured: up to 145 bytes for a value in an object, which has two or three.
 const treeBytes = 128
 
-// reserveTree waits until decoding the text fits into what all requests may decode, and
-// returns a function that gives its part back: a tree of many tiny values is 50 times as
-// large as its text. The error is that of a client who went away.
-func (e *endpoints) reserveTree(ctx context.Context, text []byte) (release func(), err error) {
+// reserveTree waits until decoding the text fits into what all requests may decode: a
+// tree of many tiny values is 50 times as large as its text. The caller releases the slot
+// when the tree is no longer used, and does not wait for the store before that. The error
+// is that of a client who went away.
+func (e *endpoints) reserveTree(ctx context.Context, text []byte) (*slot, error) {
 	weight := int64(2 * len(text))
 	for _, structural := range []byte(",:[{") {
 		weight += treeBytes * int64(bytes.Count(text, []byte{structural}))
 	}
-	weight = min(weight, maxTrees)
-	if err := e.trees.Acquire(ctx, weight); err != nil {
-		return nil, err
-	}
-	return func() { e.trees.Release(weight) }, nil
+	// The largest tree leaves room for others.
+	return e.trees.acquire(ctx, auth.CallerOf(ctx).Name(), min(weight, maxTrees/2), nil)
 }
 
 // decode reads a body of exactly one JSON value and checks it. The error is a problem
@@ -72,11 +70,11 @@ func (e *endpoints) decode(w http.ResponseWriter, r *http.Request, rule bodyRule
 	if err := api.CheckText(body); err != nil {
 		return err
 	}
-	release, err := e.reserveTree(r.Context(), body)
+	tree, err := e.reserveTree(r.Context(), body)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer tree.release()
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields()
 	err = decoder.Decode(into)
@@ -129,7 +127,7 @@ const (
 )
 
 // readBody reads a body, which must be declared as JSON in UTF-8, without an encoding.
-// The request owns it until it is answered or waits, see requestState.dropBody.
+// The request owns it until it is answered or waits, see requestState.drop.
 func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
 		return nil, problem.Newf(problem.UnsupportedMediaType, "Content-Encoding must be absent.")
@@ -149,6 +147,9 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 			_ = control.SetReadDeadline(time.Time{}) // The body's deadline must not end a request that waits.
 			return body, nil
 		}
+		if gone := context.Cause(r.Context()); gone != nil && errors.Is(err, gone) {
+			return nil, err
+		}
 		known, isProblem := errors.AsType[*problem.Error](err)
 		if isProblem {
 			refusal = known
@@ -157,7 +158,7 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 			return nil, &problem.Error{Code: problem.InvalidJSON, Detail: "The body could not be read to its end.", Err: err}
 		}
 	}
-	requestStateOf(r.Context()).dropBody() // Another caller may wait for the room.
+	requestStateOf(r.Context()).drop() // Another caller may wait for the room.
 	w.Header().Set("Connection", "close")
 	// A client that is still sending when the connection ends never sees the answer, so
 	// some of the rest is read and dropped. A client that sent Expect waits for the
@@ -179,19 +180,18 @@ func (e *endpoints) readInShare(w http.ResponseWriter, r *http.Request, control 
 	}
 	var reading sync.Once // Done when the body is read or cut, whichever is first.
 	wasCut := false
-	share := e.bodies.acquire(auth.CallerOf(r.Context()).Name(), size, func() {
+	share, err := e.bodies.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), size, func() {
 		reading.Do(func() {
 			wasCut = true
 			_ = control.SetReadDeadline(time.Unix(1, 0))
 		})
 	})
-	if share == nil {
-		return nil, problem.Newf(problem.RateLimited, "The caller already has its share of the %d MiB that bodies in hand may take.",
-			e.bodies.limit>>20)
+	if err != nil {
+		return nil, err
 	}
-	requestStateOf(r.Context()).body = share
+	requestStateOf(r.Context()).held = share
 	buffer := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), readAhead)+bytes.MinRead))
-	_, err := buffer.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
+	_, err = buffer.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
 	reading.Do(func() {})
 	if wasCut {
 		return nil, problem.Newf(problem.RateLimited, "The body arrived too slowly: another caller needed the room.")

@@ -46,14 +46,14 @@ type requestState struct {
 
 	conn *trackedConn
 	kept bool  // The request keeps its connection, see LimitConnections.
-	body *slot // The request's share of Server.bodies, or nil.
+	held *slot // The request's share of memory, of Server.bodies or Server.reads, or nil.
 }
 
-// dropBody gives back the body's share: its bytes are no longer used.
-func (state *requestState) dropBody() {
-	if state.body != nil {
-		state.body.release()
-		state.body = nil
+// drop releases the request's share of memory: what it stands for is no longer used.
+func (state *requestState) drop() {
+	if state.held != nil {
+		state.held.release()
+		state.held = nil
 	}
 }
 
@@ -117,7 +117,7 @@ var labelledMethods = []string{
 // one, and its line of the access log.
 func (s *Server) end(state *requestState, r *http.Request) {
 	s.metrics.inFlight.Dec()
-	state.dropBody()
+	state.drop()
 	if state.kept {
 		state.conn.keep(-1)
 	}

@@ -34,9 +34,8 @@ type responder struct {
 }
 
 func newResponder(log *slog.Logger) *responder {
-	answers := newFairLimiter(maxAnswers)
-	answers.evicts = true // A use case may have changed something, so its answer is never refused.
-	return &responder{log: log, answers: answers}
+	// A use case may have changed something, so its answer is never refused.
+	return &responder{log: log, answers: newFairLimiter(maxAnswers, evicts, nil)}
 }
 
 // answer answers with the value, which must encode, or with the error as a problem.
@@ -57,13 +56,17 @@ func (p *responder) answer(w http.ResponseWriter, r *http.Request, status int, v
 // cuts the connection if another answer needs the room before the client has read this
 // one.
 func (p *responder) deliver(w http.ResponseWriter, r *http.Request, status, held int, parts ...[]byte) {
-	requestStateOf(r.Context()).dropBody()
 	control := http.NewResponseController(w)
 	var sending sync.Once // Done when the answer is sent or cut, whichever is first.
-	share := p.answers.acquire(auth.CallerOf(r.Context()).Name(), int64(held), func() {
+	share, err := p.answers.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), int64(held), func() {
 		sending.Do(func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) })
 	})
+	if err != nil {
+		p.problem(w, r, err)
+		return
+	}
 	defer share.release()
+	requestStateOf(r.Context()).drop()
 	defer sending.Do(func() {}) // The connection's next answer is not cut, nor a writer used that HTTP/2 has taken back.
 	send(w, status, "application/json", parts...)
 }
@@ -77,7 +80,7 @@ func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
 		}
 		return
 	}
-	requestStateOf(r.Context()).dropBody()
+	requestStateOf(r.Context()).drop()
 	fault := problem.From(err)
 	p.logFault(r, fault)
 	body := problemBody(r, fault)

@@ -14,7 +14,7 @@
 // the caller, the route's rule checks its role, and the use cases say who owns the
 // object in the path. The guard answers foreign and missing objects alike, before
 // the body is read. The endpoint authorizes a tenant that the body or the query
-// names; for commands [commands.Service.Submit] does, by a function passed to it.
+// names; for commands [commands.Service.Prepare] does, by a function passed to it.
 //
 // Handlers call the [UseCases] and encode their answers. Use cases report what a client
 // may know as a [problem.Error]; any other error is logged here, once, and answered as
@@ -45,7 +45,6 @@ import (
 
 	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -60,8 +59,9 @@ type Server struct {
 
 	streams *fairLimiter
 	waits   *fairLimiter
-	bodies  *fairLimiter        // In bytes; those that are read, or are in hand.
-	trees   *semaphore.Weighted // In bytes; what is made of bodies.
+	bodies  *fairLimiter // In bytes; those that are read, or are in hand.
+	trees   *fairLimiter // In bytes; what is made of bodies.
+	reads   *fairLimiter // In bytes; what is read from the store for answers, and encoded.
 
 	ended chan struct{} // Closed by Drain.
 	drain sync.Once
@@ -80,16 +80,22 @@ func New(config Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	bodies := max(maxBodies, 16*config.MaxBodyBytes)
 	s := &Server{
 		config: config, router: mux.NewRouter().SkipClean(true), metrics: measured, respond: newResponder(config.Log),
-		streams: newFairLimiter(maxStreams), waits: newFairLimiter(int64(config.MaxWaits)),
-		bodies: newFairLimiter(max(maxBodies, 16*config.MaxBodyBytes)), trees: semaphore.NewWeighted(maxTrees),
+		streams: newFairLimiter(maxStreams, refuses, problem.Newf(problem.RateLimited,
+			"This process has %d slots for streams, of which the caller already has its share.", maxStreams)),
+		waits: newFairLimiter(int64(config.MaxWaits), refuses,
+			problem.Newf(problem.RateLimited, "The caller already has its share of waiting requests.")),
+		bodies: newFairLimiter(bodies, refuses, problem.Newf(problem.RateLimited,
+			"The caller already has its share of the %d MiB that bodies in hand may take.", bodies>>20)),
+		trees: newFairLimiter(maxTrees, queues, nil), reads: newFairLimiter(maxReads, queues, nil),
 		ended: make(chan struct{}),
 	}
 	guard := newGuard(config, s.respond)
 	s.router.Use(guard.middleware)
 	handlers := &endpoints{
-		Server: s, UseCases: config.UseCases, guard: guard, reads: make(chan struct{}, maxReads),
+		Server: s, UseCases: config.UseCases, guard: guard,
 		scrape: promhttp.HandlerFor(config.Registry, promhttp.HandlerOpts{
 			ErrorHandling:     promhttp.ContinueOnError, // A metric that cannot be collected is logged and left out.
 			ErrorLog:          slog.NewLogLogger(config.Log.Handler(), slog.LevelError),

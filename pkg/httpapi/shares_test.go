@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -28,9 +29,9 @@ func TestFairLimiter_SharesWeight(t *testing.T) {
 		refused  bool
 		preempts []int // The earlier holdings that it ends.
 	}
-	const full, evicting = false, true
+	const full, evicting = httpapi.Refuses, httpapi.Evicts
 	for name, test := range map[string]struct {
-		evicts   bool
+		full     httpapi.WhenFull
 		holdings []holding
 	}{
 		"one caller takes all, and no more": {full, []holding{
@@ -63,23 +64,101 @@ func TestFairLimiter_SharesWeight(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limiter := httpapi.NewFairLimiter(100, test.evicts)
+			limiter := httpapi.NewFairLimiter(100, test.full)
 			releases := make([]func(), len(test.holdings))
 			var preempted []int
 			for i, h := range test.holdings {
 				preempted = nil
-				release, got := limiter.Acquire(h.caller, h.weight, func() {
+				release, err := limiter.Acquire(t.Context(), h.caller, h.weight, func() {
 					preempted = append(preempted, i)
 					releases[i]()
 				})
 				releases[i] = release
 				slices.Sort(preempted)
-				if got == h.refused || !slices.Equal(preempted, h.preempts) {
-					t.Fatalf("holding %d: got %t, preempts %v; want %t, %v", i, got, preempted, !h.refused, h.preempts)
+				if (err != nil) != h.refused || !slices.Equal(preempted, h.preempts) {
+					t.Fatalf("holding %d: %v, preempts %v; want %t, %v", i, err, preempted, h.refused, h.preempts)
 				}
 			}
 		})
 	}
+}
+
+// Of the requests that wait, the one with which its caller holds the least is next.
+func TestFairLimiter_QueuesByShare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		limiter := httpapi.NewFairLimiter(100, httpapi.Queues)
+		var mu sync.Mutex
+		var held []string
+		releases := map[string]func(){}
+		ask := func(ctx context.Context, caller string, weight int64) {
+			name := fmt.Sprint(caller, weight)
+			go func() {
+				release, err := limiter.Acquire(ctx, caller, weight, nil)
+				mu.Lock()
+				defer mu.Unlock()
+				if releases[name] = release; err == nil {
+					held = append(held, name)
+				}
+			}()
+			synctest.Wait()
+		}
+		expect := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if slices.Sort(held); !slices.Equal(held, want) {
+				t.Errorf("granted %v, want %v", held, want)
+			}
+			held = nil
+		}
+		ask(t.Context(), "a", 70)
+		ask(t.Context(), "a", 60)
+		ask(t.Context(), "a", 50)
+		ask(t.Context(), "b", 40)
+		expect("a70")
+		ask(t.Context(), "c", 20)
+		expect("c20") // It fits, and all others would hold more.
+		gone, leave := context.WithCancel(t.Context())
+		ask(gone, "d", 15)
+		leave()
+		releases["a70"]()
+		expect("b40") // Then a50 does not fit, and a60 comes after that.
+		releases["c20"]()
+		expect("a50")
+		releases["b40"]()
+		releases["a50"]()
+		expect("a60")
+		releases["a60"]()
+		ask(t.Context(), "a", 500)
+		expect("a500")
+		releases["a500"]()
+	})
+}
+
+// A request that gives up while another one still holds its slot leaves nothing behind:
+// the slot is not free before it is released.
+func TestFairLimiter_WaitsNoLongerThanItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		limiter := httpapi.NewFairLimiter(100, httpapi.Refuses)
+		release, err := limiter.Acquire(t.Context(), "a", 100, nil)
+		must(t, err)
+		gone, leave := context.WithTimeout(t.Context(), time.Second)
+		defer leave()
+		if _, err := limiter.Acquire(gone, "b", 40, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("acquired: %v", err)
+		}
+		if _, err := limiter.Acquire(t.Context(), "c", 80, nil); problem.From(err).Code != problem.RateLimited {
+			t.Errorf("the slot is given twice: %v", err)
+		}
+		release()
+		synctest.Wait()
+		if _, err := limiter.Acquire(t.Context(), "c", 80, nil); err != nil {
+			t.Errorf("the slot is not given back: %v", err)
+		}
+	})
 }
 
 // conn is the writer of an answer whose client is slow: it blocks each read of the body,
@@ -187,43 +266,86 @@ func tinyValues(key, n int) string {
 	return strings.Replace(command, `{"language":"en"}`, fmt.Sprintf(`{"language":"en","k":%d,"x":[%s]}`, key, values), 1)
 }
 
-// Trees of bodies take 128 bytes for each value; others wait until there is room.
+// A body is decoded once there is room for its tree; the room is free again while the
+// command is committed.
 func TestRequestsWaitForTheRoomToDecode(t *testing.T) {
 	t.Parallel()
 	const submits = "submit:t"
 	gather(t, []string{submits}, func(t *testing.T, c *crowd) {
-		var mu sync.Mutex
-		inHand, most := map[string]int{}, 0 // The calls of the store by request.
-		count := func(ctx context.Context, calls int) {
-			mu.Lock()
-			defer mu.Unlock()
-			id := httpapi.RequestID(ctx)
-			if inHand[id] += calls; inHand[id] == 0 {
-				delete(inHand, id)
-			}
-			most = max(most, len(inHand))
+		release, err := c.Trees().Acquire(t.Context(), "another", 57<<20, nil)
+		must(t, err)
+		one := newConn(false)
+		c.serveTo(one, submits, "POST /v1/commands", tinyValues(0, 120_000)) // 60,000 values of 128 bytes, and twice the text.
+		good := newConn(false)
+		c.serveTo(good, submits, "POST /v1/commands", command)
+		if one.Body.Len() > 0 || good.Code != http.StatusAccepted {
+			t.Errorf("a large tree has no room, and is answered %s; a small one is answered %d", one.Body, good.Code)
 		}
-		c.store.on(func(ctx context.Context) error {
-			count(ctx, 1)
-			defer count(ctx, -1)
-			time.Sleep(time.Second)
+		release()
+		synctest.Wait()
+		if one.Code != http.StatusAccepted {
+			t.Errorf("answered %d %s", one.Code, one.Body)
+		}
+		free := make(chan struct{})
+		c.store.on(func(context.Context) error {
+			<-free
 			return nil
 		})
 		conns := make([]*conn, 20)
 		for i := range conns {
 			conns[i] = newConn(false)
-			c.serveTo(conns[i], submits, "POST /v1/commands", tinyValues(i, 120_000))
+			c.serveTo(conns[i], submits, "POST /v1/commands", tinyValues(i+1, 120_000))
 		}
-		time.Sleep(time.Hour)
+		all, err := c.Trees().Acquire(t.Context(), "another", 64<<20, nil) // It would wait for any.
+		must(t, err)
+		all()
+		close(free)
 		synctest.Wait()
-		if most != 8 { // 64 MiB ÷ (60,000 values of 128 bytes, and twice the text).
-			t.Errorf("%d commands of 60,000 values were in hand at a time, want 8", most)
-		}
 		for i, w := range conns {
 			if w.Code != http.StatusAccepted {
 				t.Errorf("command %d is answered %d %s", i, w.Code, w.Body)
 			}
 		}
+	})
+}
+
+// What may be large is read from the store once there is room for it.
+func TestRequestsWaitForTheRoomToAnswer(t *testing.T) {
+	t.Parallel()
+	const all = "submit:* read:* platform:* admin:*"
+	gather(t, []string{all}, func(t *testing.T, c *crowd) {
+		item, _ := c.claimed(t, false)
+		c.submitted(t)
+		for _, test := range []struct{ target, body string }{
+			{"GET /v1/jobs", ""},
+			{"GET /v1/jobs/" + c.job, ""},
+			{"GET /v1/jobs/" + c.job + "?wait=1ms", ""},
+			{"GET /v1/jobs/" + c.job + "/steps", ""},
+			{"GET /v1/jobs/" + c.job + "/events", ""},
+			{"GET /v1/admin/outbox", ""},
+			{"POST /v1/jobs/" + c.job + ":pause", `{}`},
+			{"GET /v1/work/" + item.WorkID, ""},
+			{"POST /v1/work:claim", `{"owner":"o","request_id":"r","max":5}`},
+			{"POST /v1/work:claim", `{"owner":"o","request_id":"r","max":5}`},
+		} {
+			release, err := c.Reads().Acquire(t.Context(), "another", 64<<20, nil)
+			must(t, err)
+			w := newConn(false)
+			c.serveTo(w, all, test.target, test.body)
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if w.Body.Len() > 0 {
+				t.Errorf("%s is answered without room: %s", test.target, w.Body)
+			}
+			release()
+			synctest.Wait()
+			if w.Body.Len() == 0 || w.Code >= 300 {
+				t.Errorf("%s is answered %d %s", test.target, w.Code, w.Body)
+			}
+		}
+		release, err := c.Reads().Acquire(t.Context(), "another", 64<<20, nil)
+		must(t, err) // All shares were given back.
+		release()
 	})
 }
 

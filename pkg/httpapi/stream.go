@@ -11,12 +11,10 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 const (
 	maxStreams     = 1024                   // How many streams one process keeps open, see fairLimiter.
-	maxReads       = 64                     // How many requests read a whole job at a time.
 	streamInterval = 250 * time.Millisecond // How often a stream reads its job: another process may have changed it.
 	streamComment  = 15 * time.Second       // How often a silent stream sends a comment, as a sign of life.
 	streamRecheck  = 15 * time.Second       // How often a stream checks that the caller may still follow.
@@ -55,10 +53,9 @@ type stream struct {
 // streamEvents sends new entries of a job's history and signs of life, until the job
 // ends, the server drains, the client goes away or another stream preempts it.
 func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, last string) {
-	slot := e.streams.acquire(auth.CallerOf(r.Context()).Name(), 1, nil)
-	if slot == nil {
-		e.respond.problem(w, r, problem.Newf(problem.RateLimited,
-			"This process has %d slots for streams, of which the caller already has its share.", maxStreams))
+	slot, err := e.streams.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), 1, nil)
+	if err != nil {
+		e.respond.problem(w, r, err)
 		return
 	}
 	defer slot.release()
@@ -124,21 +121,20 @@ func (s *stream) read() (events []api.Event, ended bool, err error) {
 		ctx, end = context.WithTimeout(ctx, streamRead)
 		defer end()
 	}
-	select {
-	case s.endpoints.reads <- struct{}{}:
-		defer func() { <-s.endpoints.reads }()
-		var rev int64
-		var index int
-		if s.last != "" {
-			if _, err := fmt.Sscanf(s.last, "%d-%d", &rev, &index); err != nil || rev < 1 || index < 0 {
-				return nil, false, invalid("header Last-Event-ID is not the id of an event", nil)
-			}
-		}
-		entries, ended, err := s.endpoints.Jobs.Follow(ctx, s.jobID, rev, index)
-		return EventsOf(entries), ended, err
-	case <-ctx.Done():
-		return nil, false, context.Cause(ctx)
+	reading, err := s.endpoints.reads.acquire(ctx, auth.CallerOf(ctx).Name(), jobWeight, nil)
+	if err != nil {
+		return nil, false, err
 	}
+	defer reading.release()
+	var rev int64
+	var index int
+	if s.last != "" {
+		if _, err := fmt.Sscanf(s.last, "%d-%d", &rev, &index); err != nil || rev < 1 || index < 0 {
+			return nil, false, invalid("header Last-Event-ID is not the id of an event", nil)
+		}
+	}
+	entries, ended, err := s.endpoints.Jobs.Follow(ctx, s.jobID, rev, index)
+	return EventsOf(entries), ended, err
 }
 
 // send writes entries, or a comment if there are none. It reports whether the client

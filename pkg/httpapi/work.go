@@ -28,6 +28,7 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 			return queue.Claim(ctx, workqueue.ClaimRequest{
 				Owner: request.Owner, RequestID: request.RequestID, Services: request.Services, StepTypes: request.StepTypes,
 				Max: int(max(request.Max, 1)), Wait: limit, Ended: ended, Lease: seconds(request.LeaseSeconds), Start: request.Start,
+				Reserve: e.reserve,
 			})
 		})
 		if err != nil {
@@ -47,8 +48,7 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 func (e *endpoints) StartWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
 	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkVerb) (any, error) {
 		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
-		view, err := e.Queue.Start(ctx, workID, by)
-		return itemOf(&view, err)
+		return e.item(ctx, func() (workqueue.View, error) { return e.Queue.Start(ctx, workID, by) })
 	})
 }
 
@@ -57,9 +57,13 @@ func (e *endpoints) StartWork(w http.ResponseWriter, r *http.Request, workID api
 func (e *endpoints) HeartbeatWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
 	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkVerb) (any, error) {
 		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
-		view, err := e.Queue.Heartbeat(ctx, workID, by)
-		item, err := itemOf(&view, err)
-		item.CancelRequested = &view.CancelRequested
+		var cancel bool
+		item, err := e.item(ctx, func() (workqueue.View, error) {
+			view, err := e.Queue.Heartbeat(ctx, workID, by)
+			cancel = view.CancelRequested
+			return view, err
+		})
+		item.CancelRequested = &cancel
 		return item, err
 	})
 }
@@ -68,8 +72,9 @@ func (e *endpoints) HeartbeatWork(w http.ResponseWriter, r *http.Request, workID
 func (e *endpoints) CompleteWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
 	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkCompletion) (any, error) {
 		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
-		view, err := e.Queue.Complete(ctx, workID, by, request.OutputRef, request.ResultRef)
-		return itemOf(&view, err)
+		return e.item(ctx, func() (workqueue.View, error) {
+			return e.Queue.Complete(ctx, workID, by, request.OutputRef, request.ResultRef)
+		})
 	})
 }
 
@@ -77,18 +82,18 @@ func (e *endpoints) CompleteWork(w http.ResponseWriter, r *http.Request, workID 
 func (e *endpoints) FailWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
 	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkFailure) (any, error) {
 		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
-		view, err := e.Queue.Fail(ctx, workID, by, workqueue.Failure{
-			Retryable: request.Retryable, Code: request.Error.Code, Message: request.Error.Message,
-			RetryAfter: seconds(request.RetryAfterSeconds),
+		return e.item(ctx, func() (workqueue.View, error) {
+			return e.Queue.Fail(ctx, workID, by, workqueue.Failure{
+				Retryable: request.Retryable, Code: request.Error.Code, Message: request.Error.Message,
+				RetryAfter: seconds(request.RetryAfterSeconds),
+			})
 		})
-		return itemOf(&view, err)
 	})
 }
 
 // GetWork is GET /v1/work/{workId}.
 func (e *endpoints) GetWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	view, err := e.Queue.Get(r.Context(), workID)
-	item, err := itemOf(&view, err)
+	item, err := e.item(r.Context(), func() (workqueue.View, error) { return e.Queue.Get(r.Context(), workID) })
 	e.respond.answer(w, r, http.StatusOK, item, err)
 }
 
@@ -139,9 +144,17 @@ func (e *endpoints) operateWork(w http.ResponseWriter, r *http.Request, workID s
 			}
 			by.ExpectedRev = view.Item.Rev
 		}
-		view, err := do(ctx, workID, by)
-		return itemOf(&view, err)
+		return e.item(ctx, func() (workqueue.View, error) { return do(ctx, workID, by) })
 	})
+}
+
+// item encodes the work item that the use case returns, whose directive may be large.
+func (e *endpoints) item(ctx context.Context, call func() (workqueue.View, error)) (api.WorkItem, error) {
+	if err := e.reserve(ctx, workqueue.ItemBytes); err != nil {
+		return api.WorkItem{}, err
+	}
+	view, err := call()
+	return itemOf(&view, err)
 }
 
 // itemOf encodes a work item, unless err is set.

@@ -37,14 +37,31 @@ const (
 	maxExamined = 2000
 	maxSearched = 50_000
 	searchTime  = 10 * time.Second
-	// maxSteps bounds the steps of the jobs on one page, which may have 32 each.
-	maxSteps = 4000
+	// bytesPerJob times its limit bounds a page, but maxPageBytes at most.
+	bytesPerJob  = 16 << 10
+	maxPageBytes = 2 << 20
 	// maxTenants bounds the tenants whose jobs are merged into one list.
 	maxTenants = 1000
 	// maxLive bounds the live jobs whose ids are sorted for one page. Beyond it they are
 	// found among all jobs.
 	maxLive = 50_000
 )
+
+// PageBytes is how many bytes a page of jobs may have in JSON, not counting the job with
+// which it exceeds them.
+func PageBytes(limit int) int { return min(limit*bytesPerJob, maxPageBytes) }
+
+// encodedSize is about the size of a job in JSON, with its steps.
+func encodedSize(agg *statemachine.Aggregate) int {
+	const names = 700 // The fields that every job and step has.
+	job := &agg.Job
+	size := names + len(job.InputRef) + len(job.OutputRef) + len(job.FinalOutput) + len(job.ErrorMessage)
+	for i := range agg.Steps {
+		step := &agg.Steps[i]
+		size += names + len(step.InputRef) + len(job.WorkspaceRef) + len(step.OutputRef) + len(step.ResultRef) + len(step.LastErrorMessage)
+	}
+	return size
+}
 
 // List returns one page of jobs, newest first, and the position to continue after,
 // empty at the end. A page may hold fewer jobs than the limit and still not be the
@@ -55,7 +72,7 @@ func (s *Service) List(ctx context.Context, f Filter, limit int, after string) (
 		return nil, "", err
 	}
 	var found []*statemachine.Aggregate
-	begun, examined, steps := time.Now(), 0, 0
+	begun, examined, size := time.Now(), 0, 0
 	for jobID, err := range s.candidates(ctx, &f, limit, after) {
 		if err != nil {
 			return nil, "", ledger.Problem(err)
@@ -68,9 +85,9 @@ func (s *Service) List(ctx context.Context, f Filter, limit int, after string) (
 			return nil, "", ledger.Problem(err)
 		case f.matches(&agg.Job):
 			found = append(found, agg)
-			steps += len(agg.Steps)
+			size += encodedSize(agg)
 		}
-		if len(found) == limit || steps >= maxSteps || examined >= maxSearched || time.Since(begun) >= searchTime ||
+		if len(found) == limit || size >= PageBytes(limit) || examined >= maxSearched || time.Since(begun) >= searchTime ||
 			len(found) > 0 && examined >= maxExamined {
 			return found, jobID, nil
 		}

@@ -1,15 +1,18 @@
 package jobs_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -201,6 +204,41 @@ func TestList_KeepsTheOrderOfAcceptance(t *testing.T) {
 		if diff := cmp.Diff(want, pages(t, s, jobs.Filter{State: state}, 7)); diff != "" {
 			t.Errorf("state %q (-want +got):\n%s", state, diff)
 		}
+	}
+}
+
+// A page ends with the job with which it exceeds its bytes.
+func TestList_APageIsBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := []byte(`{"uri":"s3://` + strings.Repeat("x", 8000) + `"}`)
+	for i := range 10 {
+		if _, err := l.Accept(t.Context(), ledger.Command{
+			Job:   statemachine.Job{TenantID: "t", IdempotencyHash: fmt.Sprint(i), InputRef: ref, OutputRef: ref, WorkspaceRef: ref},
+			Steps: []statemachine.Step{{ID: "one"}, {ID: "two"}}, Payload: []byte(`{}`),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := jobs.New(l, &jobs.Ended{})
+	found, next, err := s.List(t.Context(), jobs.Filter{}, 10, "")
+	size := 0
+	for _, agg := range found {
+		encoded, err := json.Marshal(httpapi.JobOf(agg))
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += len(encoded)
+	}
+	bound, most := jobs.PageBytes(10), jobs.PageBytes(1000)
+	if err != nil || next == "" || size < bound/2 || size > bound+50_000 || most > 4<<20 {
+		t.Errorf("a page of %d jobs has %d bytes, want %d: next %q, %v", len(found), size, bound, next, err)
+	}
+	if all := pages(t, s, jobs.Filter{}, 10); len(all) != 10 {
+		t.Errorf("%d jobs on all pages", len(all))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -25,6 +26,9 @@ type Claim struct {
 	Lease time.Duration
 	// Sees is that of a [Verb]. Optional.
 	Sees func(tenantID, service string) bool
+	// Enough is how many bytes of directives are enough: no more hints are looked at once
+	// the claim has them. 0 is no bound.
+	Enough int64
 	// Memory returns the write of the claim's row, which names its candidates and is
 	// kept until the longest lease ends. An atomic store commits it with the claims;
 	// any other commits it before the first. Optional.
@@ -40,7 +44,8 @@ type Candidate struct {
 // Claimed is the outcome of a claim for one hint.
 type Claimed struct {
 	Hint Hint
-	// Standing is HintNamed for an item that the owner holds now, unless Err is set.
+	// Standing is HintNamed for an item that the owner holds now, unless Err is set. It is
+	// 0 if the claim had enough before it looked at the hint.
 	Standing HintStanding
 	Item     lifecycle.Item
 	// Directive is the message body of the item's attempt, with its lease id.
@@ -73,15 +78,24 @@ type candidate struct {
 func (l *Ledger) Claim(ctx context.Context, hints []Hint, c *Claim) ([]Claimed, error) {
 	outcomes := make([]Claimed, len(hints))
 	planned := make([]*candidate, len(hints))
+	var held atomic.Int64 // The bytes of directives.
+	enough := func() bool { return c.Enough > 0 && held.Load() >= c.Enough }
 	for i := range hints {
-		planned[i] = l.planRemembered(ctx, hints[i], c, &outcomes[i])
+		outcomes[i].Hint = hints[i]
+		if enough() {
+			continue
+		}
+		if planned[i] = l.planRemembered(ctx, hints[i], c, &outcomes[i]); planned[i] != nil {
+			held.Add(int64(len(outcomes[i].Directive)))
+		}
 	}
 	var group errgroup.Group
 	group.SetLimit(parallelClaims)
 	for i := range hints {
-		if planned[i] == nil {
+		if planned[i] == nil && !enough() {
 			group.Go(func() error {
 				planned[i] = l.planClaim(ctx, hints[i], c, &outcomes[i])
+				held.Add(int64(len(outcomes[i].Directive)))
 				return nil
 			})
 		}

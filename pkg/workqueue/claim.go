@@ -31,6 +31,26 @@ type ClaimRequest struct {
 	Start bool
 	// Ended ends the wait early; nil never does.
 	Ended <-chan struct{}
+	// Reserve, unless it is nil, replaces what the claim reserved before: it waits until
+	// there is memory for that many bytes, the most that the items may hold. The claim
+	// reserves 0 before it waits for work. An error of Reserve ends the claim.
+	Reserve func(ctx context.Context, bytes int64) error
+}
+
+const (
+	// ItemBytes is the share of memory of an item with its directive.
+	ItemBytes = 256 << 10
+	// enough is how many bytes of directives one claim hands out; it may exceed them by
+	// what it loads in parallel.
+	enough = 4 << 20
+)
+
+// reserve reserves memory for n items.
+func (r *ClaimRequest) reserve(ctx context.Context, n int) error {
+	if r.Reserve == nil {
+		return nil
+	}
+	return r.Reserve(ctx, min(int64(n)*ItemBytes, 2*enough))
 }
 
 // check names the field that is invalid.
@@ -51,8 +71,8 @@ func (r *ClaimRequest) check() error {
 }
 
 // Claim gives ready items to a worker: as soon as there are any, or none when the
-// wait is over. It returns no item whose attempt is not current, or that a pause
-// covers.
+// wait is over. Of items with large directives it may give fewer than there are. It
+// returns no item whose attempt is not current, or that a pause covers.
 //
 // Source: Job lifecycle plan 02, Claim.
 func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
@@ -68,6 +88,9 @@ func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
 		views, done, err := c.try(ctx)
 		if done || err != nil {
 			return views, asProblem(err)
+		}
+		if err := r.reserve(ctx, 0); err != nil {
+			return nil, asProblem(err)
 		}
 		select {
 		case <-signal:
@@ -136,7 +159,7 @@ func (c *claim) tenants() (named []string, all bool) {
 // asked is the claim as the ledger makes it, without its memory.
 func (c *claim) asked() *ledger.Claim {
 	return &ledger.Claim{
-		Owner: c.Owner, RequestID: c.RequestID, Start: c.Start, Lease: c.Lease, Sees: c.q.caller.sees,
+		Owner: c.Owner, RequestID: c.RequestID, Start: c.Start, Lease: c.Lease, Sees: c.q.caller.sees, Enough: enough,
 	}
 }
 
@@ -179,7 +202,10 @@ func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, err error) {
 	q, asked := c.q, c.asked()
 	asked.Memory = c.remember
-	outcomes, err := q.ledger.Claim(ctx, hints, asked)
+	var outcomes []ledger.Claimed
+	if err = c.reserve(ctx, len(hints)); err == nil {
+		outcomes, err = q.ledger.Claim(ctx, hints, asked)
+	}
 	if err != nil {
 		for i := range hints {
 			q.mirror.putBack(&hints[i])
@@ -202,6 +228,8 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 			q.mirror.stepAside(&one.Hint, false)
 		case one.Standing == ledger.HintVoid:
 			q.mirror.settle(&one.Hint)
+		default: // The claim had enough.
+			q.mirror.putBack(&one.Hint)
 		}
 	}
 	q.expire(ctx, 1)
@@ -220,6 +248,9 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 func (c *claim) repeat(ctx context.Context) (views []View, state ledger.Reclaimable, err error) {
 	if c.memory.digest != c.digest {
 		return nil, state, &lifecycle.RequestError{Field: "request_id", Reason: "was already used for another claim"}
+	}
+	if err := c.reserve(ctx, len(c.memory.candidates)); err != nil {
+		return nil, state, err
 	}
 	held := func(hint *ledger.Hint) bool { return c.q.heldTenant(hint.TenantID) || c.q.held(hint.Target) }
 	for _, candidate := range c.memory.candidates {

@@ -1,7 +1,11 @@
 package workqueue_test
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -204,5 +208,49 @@ func assertPointer(t *testing.T, err error, pointer string) {
 	known := asKnown(err)
 	if known == nil || len(known.Errors) != 1 || known.Errors[0].Pointer != pointer {
 		t.Errorf("error is %v, want one at %s", err, pointer)
+	}
+}
+
+// A claim that has some megabytes of directives leaves the rest to the next, and reserves
+// memory before it loads any.
+func TestClaim_IsBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	const jobs, size = 64, 400 << 10
+	b := setup(t, false)
+	for range jobs {
+		cmd := b.command(t, "a", "ocr", "OCR")
+		cmd.Payload = json.RawMessage(`{"x":"` + strings.Repeat("x", size) + `"}`)
+		b.submit(t, cmd)
+	}
+	var reserved []int64
+	request := workqueue.ClaimRequest{Owner: "w", RequestID: "1", Max: 100, Reserve: func(_ context.Context, bytes int64) error {
+		reserved = append(reserved, bytes)
+		return nil
+	}}
+	views, err := b.Claim(t.Context(), request)
+	if err != nil || len(views) < 10 || len(views) > 48 {
+		t.Fatalf("claimed %d items of %d bytes: %v", len(views), size, err)
+	}
+	if again, err := b.Claim(t.Context(), request); err != nil || len(again) != len(views) {
+		t.Errorf("a repeat is answered with %d items, %v", len(again), err)
+	}
+	for request.RequestID = "2"; len(views) < jobs; request.RequestID += "2" {
+		more, err := b.Claim(t.Context(), request)
+		if err != nil || len(more) == 0 {
+			t.Fatalf("%d of %d items claimed, and no more: %v", len(views), jobs, err)
+		}
+		views = append(views, more...)
+	}
+	if slices.Min(reserved) < 1<<20 {
+		t.Errorf("reserved %v", reserved)
+	}
+	request.RequestID, request.Reserve = "3", func(_ context.Context, bytes int64) error {
+		if bytes != 0 {
+			t.Errorf("a claim without items reserves %d bytes", bytes)
+		}
+		return context.Canceled
+	}
+	if _, err := b.Claim(t.Context(), request); !errors.Is(err, context.Canceled) {
+		t.Errorf("answered %v", err)
 	}
 }
