@@ -70,7 +70,7 @@ func writableOf(store tablestore.Store) func() error {
 func unwritable(err error) error {
 	detail := "The store takes no writes."
 	switch {
-	case errors.Is(err, pebblestore.ErrNoSpace):
+	case errors.Is(err, tablestore.ErrNoSpace):
 		detail = "The store takes no writes: less disk space is free than its reserve."
 	case errors.Is(err, pebblestore.ErrLost):
 		detail = "The store takes no writes: its data directory was removed or replaced."

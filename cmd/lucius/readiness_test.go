@@ -38,7 +38,7 @@ func TestReadiness_OfAStoreThatTakesNoWrites(t *testing.T) {
 		detail string
 	}{
 		"too little space": {
-			fmt.Errorf("%w: %w: 63 MiB are free", tablestore.ErrUnavailable, pebblestore.ErrNoSpace),
+			fmt.Errorf("%w: %w: 63 MiB are free", tablestore.ErrUnavailable, tablestore.ErrNoSpace),
 			"The store takes no writes: less disk space is free than its reserve.",
 		},
 		"the directory is lost": {
@@ -111,8 +111,10 @@ func TestDisk_RetentionGoesOnBelowTheReserve(t *testing.T) {
 
 		store, l = open(2 * free)
 		command.Job.IdempotencyHash = "other"
-		if _, err := l.Accept(t.Context(), command); !errors.Is(err, pebblestore.ErrNoSpace) {
+		if _, err := l.Accept(t.Context(), command); !errors.Is(err, tablestore.ErrNoSpace) {
 			t.Errorf("accept below the reserve: %v", err)
+		} else if told := ledger.Problem(err); !strings.Contains(told.Error(), "less disk space is free than its reserve") {
+			t.Errorf("accept below the reserve is answered with %v", told)
 		}
 		retention, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: l})
 		must(t, err)

@@ -311,6 +311,9 @@ func Problem(err error) error {
 	case errors.Is(err, tablestore.ErrUnknown):
 		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
 		told.Detail = "The store did not confirm the change. Sending the request again is safe."
+	case errors.Is(err, tablestore.ErrNoSpace):
+		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
+		told.Detail = "The store takes no writes: less disk space is free than its reserve. Sending the request again is safe."
 	case errors.Is(err, tablestore.ErrUnavailable):
 		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
 		told.Detail = "The store does not answer. Sending the request again is safe."

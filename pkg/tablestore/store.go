@@ -205,6 +205,10 @@ var (
 	// written.
 	ErrUnavailable = errors.New("store is unavailable")
 
+	// ErrNoSpace is returned together with [ErrUnavailable] when a write was refused
+	// because too little disk space is free. Reads and [Reclaiming] writes may go on.
+	ErrNoSpace = errors.New("too little free disk space")
+
 	// ErrInvalid is returned for a request that breaks the port's rules, such
 	// as a batch over two partitions. It is a defect of the caller.
 	ErrInvalid = errors.New("invalid store request")

@@ -236,7 +236,7 @@ func TestReserveOfDiskSpace(t *testing.T) {
 			t.Errorf("commit below the reserve: %v, want ErrUnavailable", err)
 		}
 		expectThere(t, store, 1)
-		if err := store.Writable(); !errors.Is(err, tablestore.ErrUnavailable) || !errors.Is(err, pebblestore.ErrNoSpace) {
+		if err := store.Writable(); !errors.Is(err, tablestore.ErrUnavailable) || !errors.Is(err, tablestore.ErrNoSpace) {
 			t.Errorf("below the reserve it is writable: %v, want ErrUnavailable and ErrNoSpace", err)
 		}
 		usage(pebblestore.DefaultReserve)
@@ -299,7 +299,7 @@ func TestAFullDiskIsNoDeadEnd(t *testing.T) {
 
 		store = open(t, options)
 		defer func() { closeStore(t, store) }()
-		if err := commitOne(t, store, row(n)); !errors.Is(err, pebblestore.ErrNoSpace) {
+		if err := commitOne(t, store, row(n)); !errors.Is(err, tablestore.ErrNoSpace) {
 			t.Errorf("commit on the full disk: %v, want ErrNoSpace", err)
 		}
 		for i := range n {
@@ -316,7 +316,7 @@ func TestAFullDiskIsNoDeadEnd(t *testing.T) {
 		d.size.Store(0)
 		time.Sleep(2 * time.Second)
 		deletion := tablestore.Batch{{Verb: tablestore.Discard, Key: rowKey(n)}}
-		if _, err := store.Commit(tablestore.Reclaiming(t.Context()), deletion); !errors.Is(err, pebblestore.ErrNoSpace) {
+		if _, err := store.Commit(tablestore.Reclaiming(t.Context()), deletion); !errors.Is(err, tablestore.ErrNoSpace) {
 			t.Errorf("deletion without any space: %v, want ErrNoSpace", err)
 		}
 	})

@@ -16,12 +16,14 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // Open opens the store in options.Dir, and makes it if there is none. Each
-// error names the directory and wraps [ErrLocked], [ErrDamaged], [ErrNoStore]
-// or [ErrNoSpace] if that is the reason; otherwise the directory cannot be made
-// or written.
+// error names the directory and wraps [ErrLocked], [ErrDamaged], [ErrNoStore] or
+// [tablestore.ErrNoSpace] if that is the reason; otherwise the directory cannot be
+// made or written.
 func Open(options Options) (*Store, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
@@ -123,7 +125,7 @@ func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error)
 	}
 	if err := space.shortage(space.reserve / reclaimShare); err != nil && !options.ReadOnly {
 		return nil, fmt.Errorf("%w: data directory %q: %w to open; remove other files from the disk, or enlarge it",
-			ErrNoSpace, options.Dir, err)
+			tablestore.ErrNoSpace, options.Dir, err)
 	}
 	found, fresh, err := inspect(options.FS, options.Dir)
 	if err != nil {
@@ -350,7 +352,7 @@ func openingError(dir, reading string, err error) error {
 	case errors.Is(err, ErrDamaged):
 		return err
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
-		return fmt.Errorf("%w: data directory %q: %w; remove other files from the disk, or enlarge it", ErrNoSpace, dir, err)
+		return fmt.Errorf("%w: data directory %q: %w; remove other files from the disk, or enlarge it", tablestore.ErrNoSpace, dir, err)
 	case errors.Is(err, pebble.ErrDBDoesNotExist):
 		return fmt.Errorf("%w: %q", ErrNoStore, dir)
 	case (errors.As(err, &errno) || errors.As(err, &path)) && !errors.Is(err, fs.ErrNotExist):

@@ -177,10 +177,10 @@ func TestOpenKeepsTheReserve(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
 	d.memory.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 63 << 20, TotalBytes: 1 << 40})
-	expectOpenError(t, d.options(), pebblestore.ErrNoSpace, "63 MiB of disk space are free, and 64 MiB are needed to open")
+	expectOpenError(t, d.options(), tablestore.ErrNoSpace, "63 MiB of disk space are free, and 64 MiB are needed to open")
 	options := d.options()
 	options.Reserve = 1 << 30
-	expectOpenError(t, options, pebblestore.ErrNoSpace, "256 MiB are needed to open")
+	expectOpenError(t, options, tablestore.ErrNoSpace, "256 MiB are needed to open")
 	options.Reserve = -1
 	closeStore(t, open(t, options))
 	options.Reserve = 4 * 63 << 20

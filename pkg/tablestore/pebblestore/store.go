@@ -39,10 +39,6 @@ var (
 	// no data.
 	ErrNoStore = errors.New("no data directory")
 
-	// ErrNoSpace is returned by Open, by writes and by [Store.Writable] when less
-	// disk space is free than the reserve.
-	ErrNoSpace = errors.New("too little free disk space")
-
 	// ErrLost is returned after the open data directory, or a file in it, was
 	// removed or replaced. The store stays unavailable: a directory that is put
 	// back may lack what was written in the meantime.
@@ -143,7 +139,7 @@ func (s *Store) healthy() error {
 
 // Writable returns why the store would refuse a write now, or nil:
 // [tablestore.ErrUnavailable] once it has failed, with [ErrLost] if its
-// directory was removed or replaced, and with [ErrNoSpace] while less disk
+// directory was removed or replaced, and with [tablestore.ErrNoSpace] while less disk
 // space is free than the reserve; [tablestore.ErrInvalid] if it was opened
 // read-only. It is safe for concurrent use.
 func (s *Store) Writable() error {
@@ -156,10 +152,10 @@ func (s *Store) Writable() error {
 	return s.admit(s.space.reserve)
 }
 
-// admit returns [ErrNoSpace] while less than that is free.
+// admit returns [tablestore.ErrNoSpace] while less than that is free.
 func (s *Store) admit(needed uint64) error {
 	if err := s.space.admit(needed); err != nil {
-		return fmt.Errorf("%w: %w: %w", tablestore.ErrUnavailable, ErrNoSpace, err)
+		return fmt.Errorf("%w: %w: %w", tablestore.ErrUnavailable, tablestore.ErrNoSpace, err)
 	}
 	return nil
 }
@@ -167,7 +163,7 @@ func (s *Store) admit(needed uint64) error {
 // admitCommit returns why a commit must be refused, or nil.
 func (s *Store) admitCommit(ctx context.Context) error {
 	err := s.Writable()
-	if errors.Is(err, ErrNoSpace) && tablestore.IsReclaiming(ctx) {
+	if errors.Is(err, tablestore.ErrNoSpace) && tablestore.IsReclaiming(ctx) {
 		s.space.reclaimed.Store(true)
 		return s.admit(s.space.reserve / reclaimShare)
 	}
