@@ -110,7 +110,7 @@ func (c *commit) submit(ctx context.Context) *requestError {
 	}
 	tx := &transaction{ops: len(actions)}
 	client := c.store.service.NewClient(table)
-	write := request{name: "commit", target: table + "/" + partition}
+	write := request{name: "commit", key: tablestore.Key{Table: table, Partition: partition}}
 	turnedAway, failed := c.store.send(ctx, write, func(ctx context.Context) error {
 		_, err := client.SubmitTransaction(context.WithValue(ctx, transactionKey{}, tx), actions, nil)
 		return err

@@ -47,7 +47,8 @@
 // see whether the account is back, and afterwards as many as it carries again
 // step by step. Requests of the first second wait; later ones fail at once. So an
 // account that throttles is not kept busy by retries, and callers are not kept
-// waiting.
+// waiting. If only one partition is throttled, only requests to it are held back,
+// and to the few that share its circuit: there are 256 of them.
 //
 // # Unknown outcomes
 //

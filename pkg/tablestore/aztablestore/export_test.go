@@ -1,6 +1,7 @@
 package aztablestore
 
 import (
+	"net/http"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
@@ -36,4 +37,11 @@ func WithLimits(options Options, request, call time.Duration, tries int) Options
 func WithCredential(options Options, credential azcore.TokenCredential) Options {
 	options.credential = credential
 	return options
+}
+
+// ObserveDate tells the store's clock of an answer with that date.
+func (s *Store) ObserveDate(sent, received, date time.Time) {
+	s.clock.observe(sent, received, http.Header{
+		"Date": {date.UTC().Format(http.TimeFormat)}, "X-Ms-Request-Id": {"id"},
+	})
 }

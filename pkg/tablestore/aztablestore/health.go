@@ -4,23 +4,37 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// circuitOf returns the settings of the account's circuit. It opens only if
-// nothing succeeds any more: a single throttled partition, whose failures mix
-// with the successes of others, does not open it.
-func circuitOf(request time.Duration) breaker.Config {
-	return breaker.Config{Bus: breaker.Settings{
+// circuitsOf returns the settings of the circuits: the account's, and those of its
+// partitions. The account's opens only if nothing succeeds any more.
+func circuitsOf(request time.Duration) breaker.Config {
+	settings := breaker.Settings{
 		TripAfter: 20, CoolDown: time.Second, MaxCoolDown: 10 * time.Second,
 		Probes: 3, ProbeTimeout: request + request/2,
 		RampStep: 50, RampInterval: 100 * time.Millisecond, RampFor: 2 * time.Second,
-	}}
+	}
+	return breaker.Config{Bus: settings, Entity: settings}
+}
+
+// partitionCircuits is how many circuits the partitions of all tables share, by hash.
+const partitionCircuits = 256
+
+// circuitOf returns the name of the circuit of a partition.
+func circuitOf(key tablestore.Key) string {
+	hash := fnv.New32a()
+	_, _ = io.WriteString(hash, key.Table+"/"+key.Partition) // It never fails.
+	return strconv.Itoa(int(hash.Sum32() % partitionCircuits))
 }
 
 // patience is the longest time that a request waits for an open circuit: the
@@ -28,12 +42,8 @@ func circuitOf(request time.Duration) breaker.Config {
 // told at once, so that requests do not pile up.
 const patience = time.Second
 
-// account is the only entity below the circuit of the whole account. Its own
-// circuit stays closed.
-const account = "account"
-
-// errHeld is wrapped by the cause of a request that the open circuit held back.
-var errHeld = errors.New("the account is out of service")
+// errHeld is wrapped by the cause of a request that an open circuit held back.
+var errHeld = errors.New("held back")
 
 // Sample describes one request to the account, for metrics.
 type Sample struct {
@@ -76,25 +86,38 @@ func outcomeOf(ctx context.Context, failed *requestError) Outcome {
 	}
 }
 
-// verdict returns what an outcome says about the account.
-func (o Outcome) verdict() breaker.Verdict {
-	switch o {
+// several stands for throttled requests of more than one circuit.
+const several = "several"
+
+// verdict returns what an outcome says about the account, or about the partitions of a
+// circuit. A server throttles a partition as it throttles an account, with the same
+// answer: the account counts as throttled once more than one circuit's partitions were,
+// with no success in between.
+func (s *Store) verdict(outcome Outcome, circuit string) breaker.Verdict {
+	switch outcome {
 	case Succeeded, Refused:
+		s.throttled.Store("")
 		return breaker.Answered
 	case Cancelled, Held:
 		return breaker.NoVerdict
-	default:
-		return breaker.BusFailed
+	case Throttled:
+		if s.throttled.CompareAndSwap("", circuit) || s.throttled.Load() == circuit {
+			return breaker.EntityFailed
+		}
+		s.throttled.Store(several)
+	case Unreachable, Unanswered:
 	}
+	return breaker.BusFailed
 }
 
-// attempt sends one request once, unless the circuit is open. The context is
-// that of the call.
-func (s *Store) attempt(ctx context.Context, operation string, try func(context.Context) error) *requestError {
-	grant := s.circuits.Allow(account, 1, time.Now())
+// attempt sends one request once, unless a circuit is open. The context is that of the
+// call.
+func (s *Store) attempt(ctx context.Context, r request, try func(context.Context) error) *requestError {
+	circuit := circuitOf(r.key)
+	grant := s.circuits.Allow(circuit, 1, time.Now())
 	if grant.N == 0 {
-		s.options.Observe(Sample{Operation: operation, Outcome: Held})
-		return s.held(grant.RetryAt)
+		s.options.Observe(Sample{Operation: r.name, Outcome: Held})
+		return s.held(circuit, grant.RetryAt)
 	}
 	began := time.Now()
 	failed := s.try(ctx, try)
@@ -104,8 +127,8 @@ func (s *Store) attempt(ctx context.Context, operation string, try func(context.
 	if failed != nil {
 		reason = failed.Error()
 	}
-	s.circuits.Report(grant, breaker.Outcome{Verdict: outcome.verdict(), Reason: reason}, now)
-	s.options.Observe(Sample{Operation: operation, Outcome: outcome, Took: now.Sub(began)})
+	s.circuits.Report(grant, breaker.Outcome{Verdict: s.verdict(outcome, circuit), Reason: reason}, now)
+	s.options.Observe(Sample{Operation: r.name, Outcome: outcome, Took: now.Sub(began)})
 	switch s.circuits.State(breaker.Bus, now) {
 	case breaker.Open:
 		if s.outage.CompareAndSwap(0, now.UnixNano()) {
@@ -120,17 +143,25 @@ func (s *Store) attempt(ctx context.Context, operation string, try func(context.
 	return failed
 }
 
-// held returns the failure of a request that the circuit did not admit before
-// that time. An open circuit admits none earlier; a half-open one may, so the
-// request waits no longer than between any two tries.
-func (s *Store) held(retryAt time.Time) *requestError {
+// held returns the failure of a request that a circuit did not admit before that time.
+// An open circuit admits none earlier; a half-open one may, so the request waits no
+// longer than between any two tries.
+func (s *Store) held(circuit string, retryAt time.Time) *requestError {
 	now := time.Now()
 	f := &requestError{effect: notTaken, op: -1, cause: errHeld}
-	if s.circuits.State(breaker.Bus, now) != breaker.HalfOpen {
+	if s.circuits.State(circuit, now) != breaker.HalfOpen {
 		f.wait = retryAt.Sub(now)
 	}
-	for _, circuit := range s.circuits.Open(now) {
-		f.cause = fmt.Errorf("%w since %s: %s", errHeld, circuit.Since.UTC().Format(time.RFC3339), circuit.Reason)
+	for _, open := range s.circuits.Open(now) { // The account's first.
+		if open.Name == breaker.Bus || open.Name == circuit {
+			what := "partition"
+			if open.Name == breaker.Bus {
+				what = "account"
+			}
+			since := open.Since.UTC().Format(time.RFC3339)
+			f.cause = fmt.Errorf("%w: the %s is out of service since %s: %s", errHeld, what, since, open.Reason)
+			break
+		}
 	}
 	return f
 }
@@ -155,11 +186,13 @@ type clock struct{ skew atomic.Int64 }
 //
 // The account wrote the date, cut to a second, between sent and received. So its clock
 // was in [date, date+1s) at a moment of [sent, received] of the own clock, and the skew
-// is the least that explains both.
+// is the least that explains both. If the own clock was set back meanwhile, there is no
+// such interval.
 func (c *clock) observe(sent, received time.Time, header http.Header) {
 	sent, received = sent.Round(0), received.Round(0) // The wall clock, which deadlines use.
 	date, err := http.ParseTime(header.Get("Date"))
-	if err != nil || header.Get("X-Ms-Request-Id") == "" || received.Sub(sent) > maxRoundTrip {
+	if err != nil || header.Get("X-Ms-Request-Id") == "" ||
+		received.Before(sent) || received.Sub(sent) > maxRoundTrip {
 		return
 	}
 	ahead, behind := sent.Sub(date.Add(time.Second)), date.Sub(received)

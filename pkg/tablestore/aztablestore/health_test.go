@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -39,11 +40,12 @@ func TestOutage_IsNotHammered(t *testing.T) {
 		down.Store(true)
 		end := time.Now().Add(40 * time.Second)
 		var callers sync.WaitGroup
-		for range 50 {
+		for i := range 50 {
+			key := tablestore.Key{Table: table, Partition: fmt.Sprint(i), Row: "a"}
 			callers.Go(func() {
 				for time.Now().Before(end) {
 					calls.Add(1)
-					if _, err := store.Get(t.Context(), key("a")); !errors.Is(err, tablestore.ErrUnavailable) {
+					if _, err := store.Get(t.Context(), key); !errors.Is(err, tablestore.ErrUnavailable) {
 						t.Errorf("get: %v", err)
 					}
 					failures.Add(1)
@@ -94,27 +96,40 @@ func TestOutage_OfAMomentIsBridged(t *testing.T) {
 	})
 }
 
-// TestOutage_IsNotThatOfOnePartition: while one partition is throttled, requests to
-// others go out.
+// TestOutage_IsNotThatOfOnePartition: a throttled partition is not hammered, and requests
+// to others go out, also if it had all the traffic.
 func TestOutage_IsNotThatOfOnePartition(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := chosen(t, aztablestore.Options{}, func(req *request) answer {
-			if strings.Contains(req.URL.Path, "hot") {
-				return refuses(503, "ServerBusy")
-			}
-			return row()
+	for name, others := range map[string]int{"next to others": 1, "on its own": 100} { // Every how many requests there is another.
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				throttled := 0
+				store := chosen(t, aztablestore.Options{}, func(req *request) answer {
+					if strings.Contains(req.URL.Path, "hot") {
+						throttled++
+						return refuses(503, "ServerBusy")
+					}
+					return row()
+				})
+				hot := tablestore.Key{Table: table, Partition: "hot", Row: "a"}
+				for i := range 100 {
+					if _, err := store.Get(t.Context(), hot); !errors.Is(err, tablestore.ErrUnavailable) {
+						t.Errorf("get of the hot partition: %v", err)
+					}
+					if (i+1)%others > 0 {
+						continue
+					}
+					if _, err := store.Get(t.Context(), key("a")); err != nil || store.Outage() != 0 {
+						t.Fatalf("get of another: %v; outage of %s", err, store.Outage())
+					}
+				}
+				if throttled > 100 {
+					t.Errorf("100 calls made %d requests to the hot partition", throttled)
+				}
+			})
 		})
-		hot := tablestore.Key{Table: table, Partition: "hot", Row: "a"}
-		for range 100 {
-			if _, err := store.Get(t.Context(), hot); !errors.Is(err, tablestore.ErrUnavailable) {
-				t.Errorf("get of the hot partition: %v", err)
-			}
-			if _, err := store.Get(t.Context(), key("a")); err != nil {
-				t.Fatalf("get of another: %v", err)
-			}
-		}
-	})
+	}
 }
 
 // TestObserve tells each request by its operation and outcome.
@@ -228,5 +243,21 @@ func TestSkew(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestSkew_OfAClockThatWasSetBack: a request during which the own clock is set back says
+// nothing about the difference.
+func TestSkew_OfAClockThatWasSetBack(t *testing.T) {
+	t.Parallel()
+	store, _ := scripted(t, aztablestore.Options{})
+	sent := time.Now()
+	store.ObserveDate(sent, sent.Add(-time.Hour), sent)
+	if store.Skew() != 0 {
+		t.Errorf("skew %s", store.Skew())
+	}
+	store.ObserveDate(sent, sent, sent.Add(-time.Hour))
+	if store.Skew() < 50*time.Minute {
+		t.Errorf("skew %s, want an hour", store.Skew())
 	}
 }

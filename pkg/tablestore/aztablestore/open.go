@@ -130,7 +130,10 @@ type Store struct {
 
 	clock    *clock
 	circuits *breaker.Set
-	outage   atomic.Int64 // when the circuit opened, in Unix nanoseconds; 0 once it has closed
+	outage   atomic.Int64 // when the account's circuit opened, in Unix nanoseconds; 0 once it has closed
+	// throttled is the circuit of the partitions that were throttled since the last
+	// success, empty or several.
+	throttled atomic.Value
 }
 
 var (
@@ -182,11 +185,12 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	circuits, err := breaker.NewSet(circuitOf(options.limits.request))
+	circuits, err := breaker.NewSet(circuitsOf(options.limits.request))
 	if err != nil {
 		return nil, fmt.Errorf("aztablestore: %w", err)
 	}
 	store := &Store{options: options, client: client, service: service, clock: clock, circuits: circuits}
+	store.throttled.Store("")
 	if _, err := store.createTables(ctx); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -262,7 +266,7 @@ func (s *Store) createTable(ctx context.Context, table string) (created bool, er
 		return false, err
 	}
 	defer end()
-	_, failed := s.send(ctx, request{name: "create", target: table, repeatable: true}, func(ctx context.Context) error {
+	_, failed := s.send(ctx, request{name: "create", key: tablestore.Key{Table: table}, repeatable: true}, func(ctx context.Context) error {
 		_, err := s.service.CreateTable(ctx, table, nil)
 		return err
 	})

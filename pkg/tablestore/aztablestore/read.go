@@ -30,7 +30,7 @@ func (s *Store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, er
 func (s *Store) get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
 	table := s.service.NewClient(key.Table)
 	var entity []byte
-	read := request{name: "get", target: key.String(), repeatable: true}
+	read := request{name: "get", key: key, repeatable: true}
 	_, failed := s.send(ctx, read, func(ctx context.Context) error {
 		answer, err := table.GetEntity(ctx, key.Partition, key.Row, nil)
 		entity = answer.Value
@@ -125,7 +125,7 @@ func (s *Store) page(ctx context.Context, table, partition, filter string, limit
 	if filter != "" {
 		options.Filter = &filter
 	}
-	read := request{name: "scan", target: table + "/" + partition, repeatable: true}
+	read := request{name: "scan", key: tablestore.Key{Table: table, Partition: partition}, repeatable: true}
 	for {
 		var answer aztables.ListEntitiesResponse
 		_, failed := s.send(ctx, read, func(ctx context.Context) (err error) {

@@ -28,13 +28,13 @@ const (
 
 // request is one request, which may take several tries.
 type request struct {
-	name       string // For logs, as is the target.
-	target     string
-	repeatable bool // Safe to send twice, as a read is.
+	name       string         // For logs and metrics.
+	key        tablestore.Key // Of a row, a partition or a table.
+	repeatable bool           // Safe to send twice, as a read is.
 }
 
 // send calls try, each time under a deadline of its own, until the request
-// succeeds, is refused, no tries are left, or the account is out of service. It
+// succeeds, is refused, no tries are left, or a circuit is open for long. It
 // returns the last failure; turnedAway says that the service answered an earlier
 // try, so it has at least seen the request.
 //
@@ -45,7 +45,7 @@ func (s *Store) send(ctx context.Context, r request, try func(context.Context) e
 	delays := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(firstDelay), backoff.WithMaxInterval(lastDelay), backoff.WithMaxElapsedTime(0))
 	for tries := 1; ; tries++ {
-		failed = s.attempt(ctx, r.name, try)
+		failed = s.attempt(ctx, r, try)
 		if failed == nil || failed.effect == refused || failed.effect == unclear && !r.repeatable {
 			return turnedAway, failed
 		}
@@ -56,7 +56,7 @@ func (s *Store) send(ctx context.Context, r request, try func(context.Context) e
 		delay := max(delays.NextBackOff(), failed.wait)
 		if !held {
 			s.options.Logger.WarnContext(ctx, "sending a table request again",
-				slog.String("request", r.name), slog.String("target", r.target), slog.Int("tries", tries),
+				slog.String("request", r.name), slog.String("target", r.key.String()), slog.Int("tries", tries),
 				slog.Duration("delay", delay), slog.Any("error", fmt.Errorf("%w: %w", tablestore.ErrUnavailable, failed)))
 		}
 		if !pause(ctx, delay) {
