@@ -244,6 +244,11 @@ func (t *Topology) missing(topic *Topic, state *TopicState) []Subscription {
 	return missing
 }
 
+// requires reports whether the topology has a subscription of that name.
+func (t *Topic) requires(s *SubscriptionState) bool {
+	return slices.ContainsFunc(t.Subscriptions, func(required Subscription) bool { return strings.EqualFold(required.Name, s.Name) })
+}
+
 // minReplyLock is the shortest lock that Lucius can renew in time: each of its calls on
 // a reply may take ten seconds.
 const minReplyLock = 30 * time.Second
@@ -254,12 +259,16 @@ const longestLock = 5 * time.Minute
 // judgeSubscription judges the properties of a subscription that takes messages of
 // Lucius. Of others it reports only that they are disabled.
 func (j *judge) judgeSubscription(s *SubscriptionState) {
-	if !s.Active {
+	switch {
+	case s.Active:
+	case j.needs(s):
+		j.add(Wrong, s.Name, "the subscription is disabled, and no other takes these messages: nobody gets them until it is enabled")
+	default:
 		j.add(Warning, s.Name, "the subscription is disabled")
 	}
-	relevant := slices.ContainsFunc(j.topic.Subscriptions, func(required Subscription) bool {
-		return strings.EqualFold(required.Name, s.Name)
-	}) || slices.ContainsFunc(j.topology.Directives, func(d Directive) bool { return j.topic.directives() && s.takes(d) > none })
+	relevant := j.topic.requires(s) || slices.ContainsFunc(j.topology.Directives, func(d Directive) bool {
+		return j.topic.directives() && s.takes(d) > none
+	})
 	if !relevant {
 		return
 	}
@@ -278,6 +287,19 @@ func (j *judge) judgeSubscription(s *SubscriptionState) {
 			"worker may get the same directive; set the lock duration to at least %s",
 			s.Lock, j.topology.AckTimeout, min(j.topology.AckTimeout, longestLock))
 	}
+}
+
+// needs reports whether some messages of Lucius pass no other subscription that is
+// enabled.
+func (j *judge) needs(s *SubscriptionState) bool {
+	if !j.topic.directives() {
+		return j.topic.requires(s)
+	}
+	return slices.ContainsFunc(j.topology.Directives, func(d Directive) bool {
+		return s.takes(d) > none && !slices.ContainsFunc(j.state.Subscriptions, func(other SubscriptionState) bool {
+			return other.Active && other.takes(d) >= s.takes(d)
+		})
+	})
 }
 
 // judgeLifetime judges how long messages and the entity live.

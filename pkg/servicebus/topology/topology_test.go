@@ -180,6 +180,18 @@ func TestCheck_ReportsWhatIsWrong(t *testing.T) {
 		"idle subscription": {
 			func(s *topology.TopicState) { s.Subscriptions[2].Active = false }, "warning: bus-p0/audit: the subscription is disabled",
 		},
+		"a disabled subscription of a service": {
+			func(s *topology.TopicState) { s.Subscriptions[0].Active = false },
+			"wrong: bus-p0/ocr: the subscription is disabled, and no other takes these messages",
+		},
+		"a disabled subscription next to another": {
+			func(s *topology.TopicState) {
+				second := s.Subscriptions[0]
+				second.Name, second.Active = "second", false
+				s.Subscriptions = append(s.Subscriptions, second)
+			},
+			"warning: bus-p0/second: the subscription is disabled",
+		},
 		"a service without a subscription": {
 			func(s *topology.TopicState) { s.Subscriptions = s.Subscriptions[1:] },
 			"wrong: bus-p0/ocr: no subscription takes the directives of service ocr (step types OCR), so each is lost silently; add a subscription",
@@ -253,6 +265,9 @@ func TestCheck_JudgesReplyTopics(t *testing.T) {
 		"nothing": {func(*topology.TopicState) {}, ""},
 		"the subscription of another": {
 			func(s *topology.TopicState) { s.Subscriptions[0].Name = "other" }, "wrong: replies-p0/lucius: the subscription is missing",
+		},
+		"disabled": {
+			func(s *topology.TopicState) { s.Subscriptions[0].Active = false }, "wrong: replies-p0/lucius: the subscription is disabled",
 		},
 		"sessions": {func(s *topology.TopicState) { s.Subscriptions[0].Sessions = true }, "wrong: replies-p0/lucius: it requires sessions"},
 		"short locks": {
