@@ -253,6 +253,8 @@ func (w *Webhooks) attempt(ctx context.Context, row *ledger.WebhookRow, body []b
 	defer cancel()
 	moved, err := w.cfg.Ledger.RecordWebhookAttempt(settle, row, &next)
 	switch {
+	case errors.Is(err, ledger.ErrJobNotFound):
+		w.cfg.Logger.InfoContext(ctx, "webhook not settled: its job has been purged", "webhook_id", row.ID(), "outcome", result.Outcome)
 	case err != nil:
 		w.cfg.Logger.WarnContext(ctx, "webhook not settled; it will be sent again",
 			"webhook_id", row.ID(), "outcome", result.Outcome, "error", err)

@@ -405,6 +405,24 @@ func TestWebhooks_SurviveTheirStore(t *testing.T) {
 	})
 }
 
+// TestWebhooks_OfAPurgedJob are not said to be sent again.
+func TestWebhooks_OfAPurgedJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newHooks(due("j", "https://a.example"))
+		q.settleErr = ledger.ErrJobNotFound
+		var log bytes.Buffer
+		w := sending(t, q, always(delivered), func(cfg *upkeep.WebhooksConfig) { cfg.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		if _, err := w.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.Wait()
+		if said := log.String(); !strings.Contains(said, "purged") || strings.Contains(said, "again") {
+			t.Errorf("logged %s", said)
+		}
+	})
+}
+
 // TestWebhooks_AClaimThatWasLost changes nothing: another process has it.
 func TestWebhooks_AClaimThatWasLost(t *testing.T) {
 	t.Parallel()
