@@ -18,7 +18,7 @@ import (
 )
 
 // sweepLimit is the most entries that one pass reads from one shard, so that no shard
-// waits for another's backlog.
+// waits for another's backlog. The next pass continues there.
 const sweepLimit = 4096
 
 // Schedule is the part of the ledger that finds due work.
@@ -125,6 +125,8 @@ type Sweeper struct {
 	// pass that read the store again, or the first one after a standstill.
 	outage time.Time
 	down   bool // the store did not answer the last pass
+	// next[shard] is where the next pass begins, empty at the start of the shard.
+	next []string
 }
 
 // NewSweeper returns a sweeper that treats the time until now as an outage: workers
@@ -145,7 +147,7 @@ func NewSweeper(cfg SweeperConfig) (*Sweeper, error) {
 	if cfg.Observe == nil {
 		cfg.Observe = func(SweeperPass) {}
 	}
-	return &Sweeper{cfg: cfg, outage: time.Now()}, nil
+	return &Sweeper{cfg: cfg, outage: time.Now(), next: make([]string, cfg.Ledger.Shards())}, nil
 }
 
 // Loop returns the loop that sweeps.
@@ -221,11 +223,10 @@ func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 }
 
 // sweepShard fires the due entries of one shard page by page, those of a page
-// concurrently. Entries that stay do not hide the ones after them.
+// concurrently. Entries that stay, however many, do not hide the ones after them.
 func (s *Sweeper) sweepShard(ctx context.Context, shard int, now time.Time, fire func(ledger.Entry)) error {
-	from := ""
 	for read := 0; read < sweepLimit; {
-		entries, next, err := s.cfg.Ledger.Due(ctx, ledger.Timer, shard, now, s.cfg.Page, from)
+		entries, next, err := s.cfg.Ledger.Due(ctx, ledger.Timer, shard, now, s.cfg.Page, s.next[shard])
 		if err != nil {
 			return err
 		}
@@ -239,7 +240,7 @@ func (s *Sweeper) sweepShard(ctx context.Context, shard int, now time.Time, fire
 		}
 		_ = group.Wait() // fire counts the errors.
 		read += len(entries)
-		if from = next; from == "" {
+		if s.next[shard] = next; next == "" {
 			break
 		}
 	}

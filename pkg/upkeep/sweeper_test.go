@@ -399,11 +399,11 @@ func TestSweeper_IsLateForWhatItActsOn(t *testing.T) {
 	})
 }
 
-// backlog is a ledger of two shards with jobs to purge.
+// backlog is a ledger of two shards with jobs to purge, or to fire.
 type backlog struct {
 	mu     sync.Mutex
 	shards [2][]string
-	bad    []string // the jobs that cannot be purged
+	bad    []string // the jobs that cannot be
 	down   error
 	purged []string
 }
@@ -414,7 +414,7 @@ func (b *backlog) Due(_ context.Context, kind ledger.Kind, shard int, _ time.Tim
 ) ([]ledger.Entry, string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.down != nil || kind != ledger.Retention {
+	if b.down != nil {
 		return nil, "", b.down
 	}
 	var entries []ledger.Entry
@@ -439,6 +439,33 @@ func (b *backlog) Purge(_ context.Context, entry ledger.Entry) (ledger.Purged, e
 	b.shards[entry.Shard] = slices.DeleteFunc(b.shards[entry.Shard], func(id string) bool { return id == entry.JobID })
 	b.purged = append(b.purged, entry.JobID)
 	return ledger.PurgeDone, nil
+}
+
+func (b *backlog) Fire(ctx context.Context, entry ledger.Entry, _ statemachine.Event) (ledger.FireOutcome, ledger.Result, error) {
+	_, err := b.Purge(ctx, entry)
+	return ledger.Acted, ledger.Result{}, err
+}
+
+// As many jobs as a pass reads from a shard fail, before one that does not.
+func TestSweeper_ManyBadJobsHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	b := &backlog{}
+	for i := range 4096 {
+		b.bad = append(b.bad, fmt.Sprintf("%04d", i))
+	}
+	b.shards[1] = append(slices.Clone(b.bad), "good")
+	s, err := upkeep.NewSweeper(upkeep.SweeperConfig{Ledger: b})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if pass, err := s.RunOnce(t.Context()); err != nil || pass.Read > 4096 {
+			t.Errorf("a pass read %d, %v", pass.Read, err)
+		}
+	}
+	if !slices.Equal(b.purged, []string{"good"}) {
+		t.Errorf("fired %v", b.purged)
+	}
 }
 
 func TestRetention_BoundsAPassAndContinues(t *testing.T) {
