@@ -1052,10 +1052,13 @@ type DeadLetterRequest struct {
 
 // DeadLetterResult What became of dead letters.
 type DeadLetterResult struct {
+	// Error Why not all were handled. Those that are not in `handled` are as before.
+	Error *Problem `json:"error,omitempty"`
+
 	// Handled The dead letters asked for.
 	Handled []HandledDeadLetter `json:"handled"`
 
-	// More With `all`, whether there are others.
+	// More Whether there are others, with `all` or because of an `error`.
 	//
 	// Example: false
 	More bool `json:"more"`

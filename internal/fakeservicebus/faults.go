@@ -82,8 +82,8 @@ type Arrival struct {
 	Twice bool
 }
 
-// Hooks inject faults. Each is optional and is called without any lock, so it may
-// call the Server. Several connections may call one hook concurrently.
+// Hooks inject faults. Each is optional and, but for OnSettle, is called without any
+// lock, so it may call the Server. Several connections may call one hook concurrently.
 type Hooks struct {
 	// OnSend is called before the messages of a transfer to a topic are stored. The
 	// entity is the topic's name as it was declared; the id of a message without one
@@ -92,6 +92,9 @@ type Hooks struct {
 	// OnArrival is called for each copy of a message before it enters its
 	// subscription, which is named by its path.
 	OnArrival func(subscription, messageID string) Arrival
+	// OnSettle is called before a message of a subscription or a dead-letter queue, which
+	// is named by its path, is completed. Nil completes it.
+	OnSettle func(queue string) *Refusal
 	// OnAttach is called before a link to an address is attached, including
 	// $management links. Nil accepts the link.
 	OnAttach func(address string) *Refusal
@@ -107,6 +110,9 @@ type Hooks struct {
 func (s *Server) SetHooks(h Hooks) {
 	if h.OnSend == nil {
 		h.OnSend = func(string, []string) Fault { return Fault{} }
+	}
+	if h.OnSettle == nil {
+		h.OnSettle = func(string) *Refusal { return nil }
 	}
 	if h.OnAttach == nil {
 		h.OnAttach = func(string) *Refusal { return nil }

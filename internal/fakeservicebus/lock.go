@@ -138,7 +138,7 @@ func (s *session) onDisposition(f fields) error {
 		if !ok {
 			continue
 		}
-		answer, ok := d.settle(f.at(4))
+		answer, ok := d.settle(f.at(4), s.conn.server.hooks.Load().OnSettle)
 		if !ok {
 			continue // The client has not decided yet.
 		}
@@ -152,7 +152,7 @@ func (s *session) onDisposition(f fields) error {
 
 // settle applies the receiver's decision to a message and returns the answer. It
 // returns false for a state that is no decision.
-func (d delivery) settle(state any) (answer any, ok bool) {
+func (d delivery) settle(state any, onSettle func(queue string) *Refusal) (answer any, ok bool) {
 	code, f, err := composite(state)
 	if err != nil {
 		return nil, false
@@ -160,6 +160,9 @@ func (d delivery) settle(state any) (answer any, ok bool) {
 	var held bool
 	switch code {
 	case outcomeAccepted:
+		if refusal := onSettle(d.queue.path); refusal != nil {
+			return outcome(outcomeRejected, errorValue(refusal.Condition, refusal.Description)), true
+		}
 		held = d.queue.complete(d.token)
 	case outcomeReleased:
 		held = d.queue.giveBack(d.token, false, nil)

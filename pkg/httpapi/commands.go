@@ -99,10 +99,8 @@ func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {
 			group.Go(func() error {
 				accepted, err := e.submitText(ctx, command, commands.Headers{})
 				if err != nil {
-					fault := problem.From(err)
-					e.respond.logFault(r, fault)
-					body := problemBody(r, fault)
-					results[i] = api.BatchItem{Status: body.Status, Error: &body}
+					fault := e.respond.partOf(r, err)
+					results[i] = api.BatchItem{Status: fault.Status, Error: fault}
 					return nil // Each command has an outcome of its own.
 				}
 				results[i] = api.BatchItem{

@@ -2,9 +2,11 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"regexp"
 	"strings"
+	"unicode"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/callbacks"
@@ -14,8 +16,60 @@ import (
 // maxShownBody is how much of a dead letter's body is shown, in bytes.
 const maxShownBody = 16 << 10
 
-// leaseID matches a lease id in a body, even if that is not JSON.
-var leaseID = regexp.MustCompile(`("lease_id"\s*:\s*")(?:[^"\\]|\\.)*`)
+// jsonString matches a string of JSON, with the string that is its value if it is a name.
+var jsonString = regexp.MustCompile(`("(?:[^"\\]|\\.)*")(?:(\s*:\s*)("(?:[^"\\]|\\.)*"))?`)
+
+const (
+	masked   = "(masked)"
+	withheld = "(not shown: it may hold a lease id where none belongs)"
+)
+
+// mask returns the body of a dead letter as text without lease ids, which are
+// capabilities. It may be JSON that was not understood for a misspelt name, or no JSON.
+func mask(body []byte) string {
+	text := strings.ToValidUTF8(string(body), "\uFFFD")
+	if !json.Valid([]byte(text)) {
+		if mentionsLease(text) {
+			return withheld
+		}
+		return text
+	}
+	hidden := false
+	shown := jsonString.ReplaceAllStringFunc(text, func(match string) string {
+		parts := jsonString.FindStringSubmatch(match)
+		name, blanks, value := unquoted(parts[1]), parts[2], unquoted(parts[3])
+		isLease := strings.EqualFold(strings.NewReplacer("_", "", "-", "", " ", "").Replace(name), "leaseid")
+		if mentionsLease(name) && (!isLease || blanks == "") {
+			hidden = true
+		}
+		if isLease || mentionsLease(value) {
+			return parts[1] + blanks + `"` + masked + `"`
+		}
+		return match
+	})
+	if hidden {
+		return withheld
+	}
+	return shown
+}
+
+// unquoted returns the text of a string of JSON.
+func unquoted(quoted string) (text string) {
+	_ = json.Unmarshal([]byte(quoted), &text) // The string is part of valid JSON, or empty.
+	return text
+}
+
+// mentionsLease reports whether a text may name a lease id, in any spelling, also with
+// escapes in a text that is itself JSON.
+func mentionsLease(text string) bool {
+	letters := strings.Map(func(r rune) rune {
+		if !unicode.IsLetter(r) {
+			return -1
+		}
+		return unicode.ToLower(unicode.ToUpper(r)) // The long s is one too.
+	}, text)
+	return strings.Contains(letters, "leaseid") || strings.Contains(text, `\u`)
+}
 
 // errNoTopics is returned for requests about dead letters where there are none.
 var errNoTopics = problem.Newf(problem.NotFound, "There are no dead letters: this server takes no replies from topics.")
@@ -26,7 +80,10 @@ func (e *endpoints) ListDeadLetters(w http.ResponseWriter, r *http.Request, para
 		if e.DeadLetters == nil {
 			return nil, errNoTopics
 		}
-		letters, next, err := e.DeadLetters.List(ctx, limit, after)
+		letters, next, err := e.DeadLetters.List(ctx, min(limit, callbacks.MaxDeadLetters), after) // Bodies may be large.
+		if after != "" && err != nil && problem.From(err).Code == problem.InvalidEnvelope {
+			return nil, invalid(invalidPageToken, err)
+		}
 		found := api.DeadLetterPage{DeadLetters: make([]api.DeadLetter, len(letters)), NextPageToken: pageToken(next)}
 		for i := range letters {
 			found.DeadLetters[i] = DeadLetterOf(&letters[i])
@@ -35,9 +92,9 @@ func (e *endpoints) ListDeadLetters(w http.ResponseWriter, r *http.Request, para
 	})
 }
 
-// DeadLetterOf encodes a dead letter, without the lease id in its body.
+// DeadLetterOf encodes a dead letter, without lease ids in its body.
 func DeadLetterOf(l *callbacks.DeadLetter) api.DeadLetter {
-	body := leaseID.ReplaceAllString(strings.ToValidUTF8(string(l.Body), "\uFFFD"), "${1}(masked)")
+	body := mask(l.Body)
 	return api.DeadLetter{
 		DeadLetterID: l.ID, Lane: l.Lane, Topic: l.Topic, MessageID: l.MessageID, Reason: l.Reason, Description: l.Description,
 		SentAt: api.NewTime(l.SentAt), BodyTruncated: len(body) > maxShownBody,
@@ -56,7 +113,7 @@ func (e *endpoints) PurgeDeadLetters(w http.ResponseWriter, r *http.Request) {
 }
 
 // handleDeadLetters calls a verb with the dead letters that the request names, and logs
-// it with the outcomes.
+// the outcomes. If some were handled before it failed, the answer has both.
 func (e *endpoints) handleDeadLetters(w http.ResponseWriter, r *http.Request, name string,
 	verb func(callbacks.DeadLetters, context.Context, []string) ([]callbacks.HandledDeadLetter, bool, error),
 ) {
@@ -67,6 +124,9 @@ func (e *endpoints) handleDeadLetters(w http.ResponseWriter, r *http.Request, na
 		state := requestStateOf(ctx)
 		state.object = someOf(request.DeadLetterIDs)
 		handled, more, err := verb(e.DeadLetters, ctx, request.DeadLetterIDs)
+		if err != nil && len(handled) == 0 {
+			return nil, err
+		}
 		result := api.DeadLetterResult{Handled: make([]api.HandledDeadLetter, len(handled)), More: more}
 		outcomes := map[callbacks.DeadLetterOutcome]int{}
 		for i, letter := range handled {
@@ -76,8 +136,11 @@ func (e *endpoints) handleDeadLetters(w http.ResponseWriter, r *http.Request, na
 				result.Handled[i].Code, result.Handled[i].Detail = string(letter.Cause.Code), letter.Cause.Summary()
 			}
 		}
-		e.config.Log.InfoContext(ctx, "dead letters handled", "verb", name, "outcomes", outcomes, "reason", request.Reason,
-			"request_id", state.id)
-		return result, err
+		if err != nil {
+			result.Error = e.respond.partOf(r, err)
+		}
+		e.config.Log.InfoContext(ctx, "dead letters handled", "verb", name, "outcomes", outcomes, "complete", err == nil,
+			"reason", request.Reason, "request_id", state.id)
+		return result, nil
 	})
 }

@@ -96,13 +96,25 @@ func withoutTopics(operation string) situation {
 // no lease id is in them, whatever else they are.
 func TestDeadLetters_AreShownWithoutCapabilities(t *testing.T) {
 	t.Parallel()
+	const withheld = "(not shown: it may hold a lease id where none belongs)"
 	for name, test := range map[string]struct {
 		body, shown string
 		truncated   bool
 	}{
 		"a reply":              {`{"lease_id":"capability","jobId":"j"}`, `{"lease_id":"(masked)","jobId":"j"}`, false},
 		"with blanks":          {"{\"lease_id\"\t: \"cap\\\"ability\" }", "{\"lease_id\"\t: \"(masked)\" }", false},
-		"cut off":              {`{"lease_id":"capab`, `{"lease_id":"(masked)`, false},
+		"in another spelling":  {`{"Lease-ID":"capability","x":1}`, `{"Lease-ID":"(masked)","x":1}`, false},
+		"with the long s":      {`{"leaſe_id":"capability"}`, `{"leaſe_id":"(masked)"}`, false},
+		"escaped":              {`{"lease\u005fid":"capability"}`, `{"lease\u005fid":"(masked)"}`, false},
+		"deep in a reply":      {`{"a":[{"LeaseId":"capability"}]}`, `{"a":[{"LeaseId":"(masked)"}]}`, false},
+		"in a text":            {`{"a":"{\"lease_id\":\"capability\"}"}`, `{"a":"(masked)"}`, false},
+		"escaped in a text":    {`{"a":"{\"lease\\u005fid\":\"capability\"}"}`, `{"a":"(masked)"}`, false},
+		"in a name":            {`{"lease_id=capability":"x"}`, withheld, false},
+		"in a list":            {`{"lease_id":["capability"]}`, withheld, false},
+		"a text":               {`"{\"lease_id\":\"capability\"}"`, withheld, false},
+		"cut off":              {`{"lease_id":"capab`, withheld, false},
+		"not JSON":             {"lease_id=capability", withheld, false},
+		"in UTF-16":            {"{\x00\"\x00l\x00e\x00a\x00s\x00e\x00_\x00i\x00d\x00\"\x00:\x00\"\x00c\x00", withheld, false},
 		"twice":                {`[{"lease_id":"a"},{"lease_id":"b"}]`, `[{"lease_id":"(masked)"},{"lease_id":"(masked)"}]`, false},
 		"no text":              {"a\xffb", "a\uFFFDb", false},
 		"long":                 {strings.Repeat("x", 20<<10), strings.Repeat("x", 16<<10), true},
@@ -136,4 +148,25 @@ func TestDeadLetters_ArePagedAndSelected(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What was handled before the bus failed is answered, and logged, with the fault.
+func TestDeadLetters_AnswerWhatWasDoneBeforeAFault(t *testing.T) {
+	t.Parallel()
+	letters := newDeadLetters("0-1", "0-2")
+	h := newHarness(t, func(c *httpapi.Config) { c.DeadLetters = letters })
+	letters.err = errNoBus
+	got := decoded[api.DeadLetterResult](t, h.do(t, http.MethodPost, "/v1/admin/dead-letters:purge", `{"dead_letter_ids":["0-1","1-7"]}`))
+	if len(got.Handled) != 1 || got.Handled[0].Outcome != "purged" || got.Error == nil || got.Error.Code != problem.BusUnavailable {
+		t.Errorf("answered %+v", got)
+	}
+	if log := h.log.String(); !strings.Contains(log, "outcomes=map[purged:1] complete=false") {
+		t.Errorf("the log says %s", log)
+	}
+	wantProblem(t, h.do(t, http.MethodPost, "/v1/admin/dead-letters:purge", `{"dead_letter_ids":["1-7"]}`), problem.BusUnavailable, "")
+	if log := h.log.String(); strings.Count(log, "dead letters handled") != 1 {
+		t.Errorf("the log says %s", log)
+	}
+	letters.err = problem.Newf(problem.InvalidEnvelope, "There is no dead letter with that id.")
+	wantProblem(t, h.do(t, http.MethodGet, "/v1/admin/dead-letters?page_token=eA", ""), problem.InvalidEnvelope, "page_token is invalid.")
 }

@@ -92,6 +92,14 @@ func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
 	send(w, fault.Code.Status(), "application/problem+json", encoded)
 }
 
+// partOf returns the problem of a part of a request, and logs it as problem does.
+func (p *responder) partOf(r *http.Request, err error) *api.Problem {
+	fault := problem.From(err)
+	p.logFault(r, fault)
+	body := problemBody(r, fault)
+	return &body
+}
+
 // logFault logs a fault whose cause the client does not see.
 func (p *responder) logFault(r *http.Request, fault *problem.Error) {
 	level := slog.LevelDebug

@@ -298,6 +298,23 @@ func TestDeadLetters_ArePurged(t *testing.T) {
 	}
 }
 
+// TestDeadLetters_StayWhenTheyCannotBeDeleted says so of each, although its reply was
+// applied.
+func TestDeadLetters_StayWhenTheyCannotBeDeleted(t *testing.T) {
+	t.Parallel()
+	m := newMorgue(t)
+	m.bury(t, 0, ack(nil))
+	all := m.ids(t, 10)
+	m.peer.SetHooks(fakeservicebus.Hooks{OnSettle: func(string) *fakeservicebus.Refusal {
+		return &fakeservicebus.Refusal{Condition: fakeservicebus.MessageLockLost}
+	}})
+	handled, _, err := m.Replay(t.Context(), all)
+	m.expect(t, "replay", handled, err, all[0]+" kept bus_unavailable")
+	if diff := cmp.Diff(all, m.ids(t, 10)); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+}
+
 // TestDeadLetters_Refuse ids that are none, and say so if the bus is away.
 func TestDeadLetters_Refuse(t *testing.T) {
 	t.Parallel()
