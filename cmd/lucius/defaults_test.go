@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -289,6 +292,62 @@ func TestDefaults_AStepMayHaveTenAttempts(t *testing.T) {
 		}
 		if job := s.job(t, id); job.State != api.JobStateSucceeded || job.Steps[0].AttemptNo != 10 {
 			t.Errorf("the job is %s after %d attempts of its first step", job.State, job.Steps[0].AttemptNo)
+		}
+	})
+}
+
+// A server with other settings lives by those: the intervals of its loops, the delays and
+// their jitter, the cap on attempts, how long an ended job and its key are kept, and where
+// the job goes then: into a file of its month, with its payload and its whole history.
+func TestDefaults_GiveWayToSettings(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "archive")
+	synctest.Test(t, func(t *testing.T) { // It is 2000-01-01 in a bubble.
+		s := serveStandard(t, true, 1, "--archive-dir", dir, "--execution-backoff", "10s", "--backoff-jitter", "0", "--max-attempts", "3", "--outbox-retry-interval", "5m",
+			"--sweep-interval", "30m", "--idempotency-ttl", "2h", "--retention", "4h")
+		id := s.submitAs(t, "k")
+		second := s.next(t, id) // The first was rejected.
+		if waited := time.Since(s.occurred(t, id, "outbox.rejected")[0]); waited < time.Minute {
+			t.Errorf("a pass of the relay came after %s", waited)
+		}
+		s.result(t, second, api.ResultStatusFailedRetry)
+		failed := s.occurred(t, id, "step.failed_retry")[0]
+		if due := s.job(t, id).Steps[0].NextAttemptAt.Sub(failed); due != 10*time.Second {
+			t.Errorf("the next attempt is due in %s", due)
+		}
+		s.next(t, id)
+		if waited := time.Since(failed); waited < 10*time.Minute {
+			t.Errorf("a pass of the sweeper came after %s", waited)
+		}
+		if d := s.next(t, id); d != nil {
+			t.Fatalf("attempt %d is more than the cap", d.AttemptNo)
+		}
+		ended := s.occurred(t, id, "job.failed_final")[0]
+		time.Sleep(time.Until(ended.Add(119 * time.Minute)))
+		if again := s.submitAs(t, "k"); again != id {
+			t.Errorf("while the key is kept it stands for %s, not for %s", again, id)
+		}
+		time.Sleep(time.Until(ended.Add(239 * time.Minute)))
+		s.job(t, id)
+		if again := s.submitAs(t, "k"); again == id {
+			t.Error("the key is kept for longer than it should be")
+		}
+		time.Sleep(45 * time.Minute)
+		if response, err := s.client.GetJobWithResponse(t.Context(), id, nil); err != nil || response.StatusCode() != http.StatusNotFound {
+			t.Errorf("after the retention the job is answered %d, %v", response.StatusCode(), err)
+		}
+		text, err := os.ReadFile(filepath.Join(dir, "jobs-2000-01.jsonl"))
+		var line struct {
+			JobID, State string
+			Payload      json.RawMessage
+			Events       []struct{ Type string }
+		}
+		if err := errors.Join(err, json.Unmarshal(text, &line)); err != nil {
+			t.Fatalf("the archive: %v: %s", err, text)
+		}
+		if line.JobID != id || line.State != "FAILED_FINAL" || string(line.Payload) != `{"language":"en"}` ||
+			len(line.Events) == 0 || line.Events[0].Type != "job.accepted" {
+			t.Errorf("archived: %s", text)
 		}
 	})
 }
