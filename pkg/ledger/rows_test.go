@@ -133,6 +133,10 @@ func TestRows_AreThoseOfOptionB(t *testing.T) {
 	b.mustChange(t, id, statemachine.Result{
 		StepID: second.StepID, Pair: pair(second), Status: statemachine.ResultFailedFinal, ErrorCode: "bad_scan", ErrorMessage: "blank",
 	})
+	succeeded := b.mustAccept(t, command("done")).Job.ID
+	for range cmd.Steps {
+		b.succeed(t, b.inbox.last())
+	}
 	fields := func(table, partition, row string) func(string) string {
 		stored, err := b.store.Get(t.Context(), tablestore.Key{Table: table, Partition: partition, Row: row})
 		if err != nil {
@@ -160,6 +164,8 @@ func TestRows_AreThoseOfOptionB(t *testing.T) {
 			current_step_id=two current_step_index=1 attempts_total=2
 			created_at=a_time updated_at=a_time completed_at=a_time error_code=bad_scan error_message=blank
 			correlation_id=corr traceparent=00-t final_output= workspace_ref={"uri":"s3://b/w"}`},
+		{"JOB that succeeded", fields("luciusledger", succeeded, "JOB"), `
+			state=SUCCEEDED final_output={"uri":"s3://b/two"} error_code= error_message=`},
 		{"STEP", fields("luciusledger", id, "STEP:0000:one"), `
 			step_id=one step_index=0 step_type=ONE service=ones state=SUCCEEDED attempt_no=1 lease_id=` + first.LeaseID + `
 			lane=0 routing_key_used=tenant_adoc_1 input_ref={"uri":"s3://b/in"} output_ref={"uri":"s3://b/out"}

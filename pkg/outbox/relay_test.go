@@ -16,14 +16,18 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
+// The row is marked once the bus has its message, and not before.
 func TestRelay_PublishesWhatIsCommittedAndMarksIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		defer b.start(t)()
-		id := b.accept(t)
+		ids, release := hung(t, b, "t")
+		if agg := b.job(t, ids[0]); agg.Steps[0].State != statemachine.StepDispatching || agg.Outbox.State != statemachine.OutboxPending {
+			t.Errorf("during the publish step is %s, row %s", agg.Steps[0].State, agg.Outbox.State)
+		}
+		release()
 		time.Sleep(time.Second) // Its projections may get in each other's way.
-		agg := b.job(t, id)
+		agg := b.job(t, ids[0])
 		if agg.Steps[0].State != statemachine.StepAwaitingAck || agg.Outbox.State != statemachine.OutboxSent {
 			t.Errorf("step is %s, row %s", agg.Steps[0].State, agg.Outbox.State)
 		}

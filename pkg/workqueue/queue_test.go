@@ -260,14 +260,19 @@ func TestQueue_TenantsTakeTurns(t *testing.T) {
 
 func TestQueue_FiltersNarrowAClaim(t *testing.T) {
 	t.Parallel()
-	b := setup(t, false)
-	b.accept(t, "a", "ocr", "OCR")
-	b.accept(t, "a", "embed", "EMBED")
-	views, err := b.Claim(t.Context(), workqueue.ClaimRequest{
-		Owner: "w", RequestID: "1", Max: 5, Services: []string{"embed"},
-	})
-	if err != nil || len(views) != 1 || views[0].Item.Service != "embed" {
-		t.Errorf("claimed %+v (%v)", views, err)
+	for kind, request := range map[string]workqueue.ClaimRequest{
+		"embed EMBED": {Services: []string{"embed"}}, "ocr LARGE": {Services: []string{"ocr"}, StepTypes: []string{"LARGE"}},
+		"ocr OCR": {StepTypes: []string{"OCR"}},
+	} {
+		b := setup(t, false)
+		b.accept(t, "a", "ocr", "OCR")
+		b.accept(t, "a", "ocr", "LARGE")
+		b.accept(t, "a", "embed", "EMBED")
+		request.Owner, request.RequestID, request.Max = "w", "1", 5
+		views, err := b.Claim(t.Context(), request)
+		if err != nil || len(views) != 1 || views[0].Item.Service+" "+views[0].Item.StepType != kind {
+			t.Errorf("%s: claimed %+v (%v)", kind, views, err)
+		}
 	}
 }
 
