@@ -43,7 +43,8 @@ demo: ## Run a job from command to result in one process
 
 .PHONY: azure-local
 azure-local: ## Stand in for Azure on this machine, and print how to serve on it
-	$(GO) run ./internal/azurelocal
+	$(GO) build -o bin/azurelocal ./internal/azurelocal
+	exec bin/azurelocal # go run would not pass on the signal that ends make.
 
 .PHONY: bench
 bench: ## Measure throughput and latency on this machine
