@@ -178,7 +178,8 @@ func TestLoad_RefusesVariablesThatAreNoSettings(t *testing.T) {
 		{map[string]string{"LUCIUS_DATADIR": "x"}, "LUCIUS_DATADIR is not a setting: the closest one is LUCIUS_DATA_DIR;"},
 		{map[string]string{"LUCIUS_REF_PREFIX": "s3"}, "the closest one is LUCIUS_REF_PREFIXES;"},
 		{map[string]string{"LUCIUS_STEP_TIMEOUT_SECONDS": "3"}, "the closest one is LUCIUS_STEP_RESULT_TIMEOUT_SECONDS;"},
-		{map[string]string{"LUCIUS_PORT": "8080"}, "LUCIUS_PORT is not a setting"},
+		{map[string]string{"LUCIUS_PORT": "8080"}, "LUCIUS_PORT is not a setting: the closest one is LUCIUS_LISTEN_ADDR;"},
+		{map[string]string{"LUCIUS_HTTP_PORT": "8080"}, "the closest one is LUCIUS_LISTEN_ADDR;"},
 		{map[string]string{"LUCIUS_": ""}, "LUCIUS_ is not a setting"},
 		{map[string]string{"lucius_data_dir": "x", "LUCIUSX": "y", "LUCIUS_TEST_TABLE_CONNECTION": "z"}, ""},
 		{map[string]string{ // What Kubernetes makes for the Services lucius and lucius-api.

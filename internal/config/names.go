@@ -21,11 +21,17 @@ func unknownVariables(variables map[string]string, all []setting) []error {
 		if slices.Contains(names, name) || strings.HasPrefix(name, "LUCIUS_TEST_") || ofService(name, variables) {
 			continue
 		}
-		closest := slices.MinFunc(names, func(a, b string) int { return edits(name, a) - edits(name, b) })
+		closest := "LUCIUS_LISTEN_ADDR"
+		if !addressLike.MatchString(name) {
+			closest = slices.MinFunc(names, func(a, b string) int { return edits(name, a) - edits(name, b) })
+		}
 		problems = append(problems, fmt.Errorf("%s is not a setting: the closest one is %s; lucius serve --help lists all", name, closest))
 	}
 	return problems
 }
+
+// addressLike matches what other servers call the address that they listen on.
+var addressLike = regexp.MustCompile(`^LUCIUS_((HTTP|SERVER|BIND|LISTEN)_?)?(PORT|HOST|ADDR|ADDRESS|BIND|LISTEN)$`)
 
 // serviceVariable matches what Kubernetes and Docker add to a Service's name.
 var serviceVariable = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
