@@ -184,12 +184,6 @@ func TestDamage_OfAnyFileIsOneSentence(t *testing.T) {
 	t.Parallel()
 	half := func(b []byte) []byte { return b[:len(b)/2] }
 	garbage := func([]byte) []byte { return []byte("garbage") }
-	flip := func(at float64) func(b []byte) []byte {
-		return func(b []byte) []byte {
-			b[int(float64(len(b))*at)] ^= 1
-			return b
-		}
-	}
 	for name, test := range map[string]struct {
 		pattern, file string                      // The damaged file, and the one that is named after a crash.
 		damage        func(content []byte) []byte // nil removes the file.
@@ -204,7 +198,7 @@ func TestDamage_OfAnyFileIsOneSentence(t *testing.T) {
 		"garbage in table":      {"*.sst", ".sst", garbage},
 		"half a table":          {"*.sst", ".sst", half},
 		"byte in head of table": {"*.sst", ".sst", flip(0)},
-		"byte at end of table":  {"*.sst", ".sst", flip(0.99999)},
+		"byte at end of table":  {"*.sst", ".sst", func(b []byte) []byte { return flip(len(b) - 1)(b) }},
 		"garbage in options":    {"OPTIONS-*", "OPTIONS-", garbage},
 		"half of the options":   {"OPTIONS-*", "OPTIONS-", half},
 	} {
@@ -286,6 +280,42 @@ func TestDamage_FoundLaterIsOneSentence(t *testing.T) {
 	})
 }
 
+// flip flips a bit of that byte.
+func flip(at int) func(content []byte) []byte {
+	return func(content []byte) []byte {
+		content[at] ^= 1
+		return content
+	}
+}
+
+// TestDamage_ToTheManifestShowsAfterACrash copies the directory of an open store, which is
+// quiet, instead of a crash.
+func TestDamage_ToTheManifestShowsAfterACrash(t *testing.T) {
+	t.Parallel()
+	options, rows := filled(t)
+	store := open(t, options)
+	crashed := options
+	crashed.Dir = filepath.Join(t.TempDir(), "copy")
+	copyQuiet(t, options.Dir, crashed.Dir)
+	closeStore(t, store)
+	manifests := matching(t, crashed.Dir, "MANIFEST-*")
+	manifest := manifests[len(manifests)-1]
+	whole, err := os.ReadFile(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []func([]byte) []byte{cut(60), flip(80)} {
+		damage(t, manifest, change)
+		expectUntouched(t, crashed, filepath.Base(manifest)+" has changed since it was written, from ")
+		damage(t, manifest, func([]byte) []byte { return whole })
+	}
+	// A crash may interrupt the next change of the manifest.
+	damage(t, manifest, func(content []byte) []byte { return append(content, 1, 2, 3) })
+	store = open(t, crashed)
+	expectThere(t, store, 0, rows-1)
+	closeStore(t, store)
+}
+
 // TestDamage_AfterAnOrderlyStopChangesNothing damages files in ways that the engine takes
 // for those of a crash: it would delete the tables that a manifest lost.
 func TestDamage_AfterAnOrderlyStopChangesNothing(t *testing.T) {
@@ -294,19 +324,16 @@ func TestDamage_AfterAnOrderlyStopChangesNothing(t *testing.T) {
 		pattern, text string
 		change        func(content []byte) []byte
 	}{
-		"manifest cut after a record": {"MANIFEST-*", "MANIFEST-000001 has changed since the last stop (from ", cut(60)},
-		"flipped byte of manifest": {"MANIFEST-*", "MANIFEST-000001 has changed", func(content []byte) []byte {
-			content[80] ^= 1
-			return content
-		}},
-		"end of log":    {"*.log", ".log has changed", cut(-30)},
-		"no log":        {"*.log", ".log is missing, which was there at the last stop", nil},
-		"no table":      {"*.sst", ".sst is missing, which was there at the last stop", nil},
-		"added log":     {"000999.log", "000999.log was added since the last stop", cut(0)},
-		"no list":       {"FILES", "FILES is missing", nil},
-		"cut list":      {"FILES", "FILES is damaged", cut(-1)},
-		"half a list":   {"FILES", "FILES is damaged", cut(100)},
-		"only the list": {"[^F]*", "FILES exists, but marker.manifest.* is missing", nil},
+		"manifest cut after a record": {"MANIFEST-*", "MANIFEST-000001 has changed since the last stop, from ", cut(60)},
+		"flipped byte of manifest":    {"MANIFEST-*", "MANIFEST-000001 has changed", flip(80)},
+		"end of log":                  {"*.log", ".log has changed", cut(-30)},
+		"no log":                      {"*.log", ".log is missing, which was there at the last stop", nil},
+		"no table":                    {"*.sst", ".sst is missing, which was there at the last stop", nil},
+		"added log":                   {"000999.log", "000999.log was added since the last stop", cut(0)},
+		"no list":                     {"FILES", "FILES is missing", nil},
+		"cut list":                    {"FILES", "FILES is damaged", cut(-1)},
+		"half a list":                 {"FILES", "FILES is damaged", cut(100)},
+		"only the list":               {"[^F]*", "FILES exists, but marker.manifest.* is missing", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

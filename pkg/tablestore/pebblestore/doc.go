@@ -53,13 +53,14 @@
 // by a file CREATING, which Open repeats. Damage that is found later fails the
 // store.
 //
-// A file OPEN exists while a store has the directory open, and after a crash. It holds
-// its inode, which shows that a directory is a copy of one that was open. An orderly
-// stop replaces it by a file FILES, which lists every file of the store with its size
-// and, except for tables, its checksum. The next start compares the directory with the
-// list before the engine, which would take a cut manifest for an older one, deletes
-// anything. A start writes OPEN before the engine changes a file, so a list that is
-// out of date is never used.
+// The engine takes a manifest or log that was cut short for one that a crash
+// interrupted, and deletes the tables that such a manifest does not name. An orderly stop
+// therefore leaves a file FILES, which lists every file of the store with its size and,
+// except for tables, its checksum; the next start compares the directory with the list.
+// A file OPEN, which a start writes before the engine changes anything, says that the
+// list is out of date, until the next orderly stop. It holds the state of the manifest at
+// its last sync, for the start after a crash, and its own inode, which shows that a
+// directory is a copy of one that was open.
 //
 // # Queues
 //

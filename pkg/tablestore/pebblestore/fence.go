@@ -284,6 +284,9 @@ func (f *fencedFile) sync(sync func() error) error {
 			latch.trip(lost)
 		}
 	}
+	if base := f.fence.PathBase(f.name); err == nil && strings.HasPrefix(base, "MANIFEST-") && !f.fence.down() {
+		noteManifest(f.fence.FS, latch.folder, f.name)
+	}
 	return f.fence.report(f.name, "sync", err)
 }
 

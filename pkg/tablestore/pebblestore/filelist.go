@@ -7,15 +7,14 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// listName is the name of a file that an orderly stop leaves: a list of the store's
-// files. The engine takes a manifest or log that was cut short for one that a crash
-// interrupted, and deletes the tables that such a manifest does not name.
+// listName is the name of the file with the list of the store's files.
 //
 // invariant: no file OPEN ⇒ the directory holds exactly the files of the list.
 const listName = "FILES"
@@ -35,7 +34,7 @@ func listFiles(files vfs.FS, dir string) (map[string]string, error) {
 	list := map[string]string{}
 	for _, name := range names {
 		if isStoreFile(name) && name != listName && name != openMarkName {
-			if list[name], err = stateOf(files, files.PathJoin(dir, name)); err != nil {
+			if list[name], err = stateOf(files, files.PathJoin(dir, name), math.MaxInt64); err != nil {
 				return nil, err
 			}
 		}
@@ -43,9 +42,9 @@ func listFiles(files vfs.FS, dir string) (map[string]string, error) {
 	return list, nil
 }
 
-// stateOf returns a file's size and checksum. Tables have checksums of their own, and
-// are too large to be read at each start.
-func stateOf(files vfs.FS, name string) (state string, err error) {
+// stateOf returns the size and checksum of a file, or of its beginning. Tables have
+// checksums of their own, and are too large to be read at each start.
+func stateOf(files vfs.FS, name string, limit int64) (state string, err error) {
 	if strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob") {
 		info, err := files.Stat(name)
 		if err != nil {
@@ -58,7 +57,7 @@ func stateOf(files vfs.FS, name string) (state string, err error) {
 		return "", err
 	}
 	hash := crc32.New(castagnoli)
-	size, err := io.Copy(hash, file)
+	size, err := io.Copy(hash, io.LimitReader(file, limit))
 	return fmt.Sprintf("%d bytes, checksum %08x", size, hash.Sum32()), errors.Join(err, file.Close())
 }
 
@@ -98,7 +97,7 @@ func checkList(files vfs.FS, dir string) error {
 		case "":
 			return damaged(dir, name+" is missing, which was there at the last stop")
 		default:
-			return damaged(dir, fmt.Sprintf("%s has changed since the last stop (from %s to %s)", name, state, found))
+			return damaged(dir, fmt.Sprintf("%s has changed since the last stop, from %s to %s", name, state, found))
 		}
 		delete(now, name)
 	}

@@ -143,12 +143,13 @@ func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error)
 	} else {
 		folder.add(found...)
 	}
-	mark, err := markOpen(options, folder, fresh)
-	if err != nil {
-		return nil, err
-	}
 	latch := newLatch(options.Logger.With("dir", options.Dir), folder)
-	db, header, err := openEngine(options, fresh, latch, space, lock)
+	var db *pebble.DB
+	var header header
+	mark, err := markOpen(options, folder, fresh)
+	if err == nil {
+		db, header, err = openEngine(options, fresh, latch, space, lock)
+	}
 	if errors.Is(err, ErrDamaged) && mark.copied {
 		return nil, fmt.Errorf("%w; it is a copy that was made while a store had the directory open, and no such copy is a backup", err)
 	}
@@ -157,7 +158,7 @@ func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error)
 	}
 	if mark.copied { // Marked again only now: a start that fails leaves what it found.
 		if !options.ReadOnly {
-			err = writeOpenMark(options.FS, folder)
+			err = writeOpenMark(options.FS, folder, mark.note)
 		}
 		options.Logger.Warn("data directory is a copy that was made while a store had it open: writes may be missing from it",
 			"dir", options.Dir)
@@ -274,6 +275,7 @@ func openEngine(options Options, fresh bool, latch *latch, space *space, lock *p
 		L0StopWritesThreshold:       1000,
 		LBaseMaxBytes:               64 << 20,
 		MaxOpenFiles:                500,
+		MaxManifestFileSize:         1 << 20, // It is read after each change.
 		CompactionConcurrencyRange:  func() (lower, upper int) { return 1, 2 },
 	}
 	for i := range engine.Levels {
