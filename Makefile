@@ -15,6 +15,7 @@ GOLANGCI_LINT := $(GO) tool -modfile=tools/golangci-lint/go.mod golangci-lint
 SEEDS         ?= 1000
 FROM          ?= 1
 FRESH         ?= 3000
+ROUNDS        ?= 10
 TIME          ?= 30s
 MODULES       := . tools/golangci-lint tools/oapi-codegen
 
@@ -118,8 +119,8 @@ vulncheck: ## Hold what the program calls against known vulnerabilities (needs t
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...
 
 .PHONY: crash
-crash: ## Kill, stop and starve the real binary, and audit what is left
-	$(GO) test ./cmd/lucius -run '^Test(Crash|Pause|Terminate|Disk|Folder|Log)_' -v -count=1
+crash: ## Kill, stop and starve the real binary, and audit what is left (ROUNDS=10)
+	$(GO) test ./cmd/lucius -run '^Test(Crash|Pause|Terminate|Disk|Folder|Log)_' -v -count=1 -timeout 1h -crash.rounds=$(ROUNDS)
 
 .PHONY: check-format
 check-format: ## Fail on files that gofmt would change

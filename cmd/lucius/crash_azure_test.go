@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -12,26 +13,38 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
 )
 
-// TestCrash_EverythingOnAzure runs three replicas on one storage account and one
-// namespace, kills them, restarts the broker, cuts the connections to it and to the
-// account, and has replies arrive twice and out of order. Every accepted command
-// still has a job that ended well, no step is applied twice, and
-// the audit of the account is clean.
+// crashRounds is how often each test disturbs the replicas, at least five commands apart.
+var crashRounds = flag.Int("crash.rounds", 10, "how often replicas on Azure are disturbed")
+
+// TestCrash_EverythingOnAzure runs three replicas on one storage account, with workers on
+// a namespace or with workers that pull. It kills replicas, restarts the broker, cuts the
+// connections to it and to the account, has the account throttle, and has replies arrive
+// twice and out of order. Every accepted command still has a job that ended well, no
+// step is applied twice, and the audit of the account is clean.
 func TestCrash_EverythingOnAzure(t *testing.T) {
 	t.Parallel()
-	for _, layout := range []string{config.BackendLedger, config.BackendTable} {
-		t.Run(layout, func(t *testing.T) {
+	for name, test := range map[string]struct{ layout, bus string }{
+		"ledger on Service Bus":         {config.BackendLedger, config.BusServiceBus},
+		"table on Service Bus":          {config.BackendTable, config.BusServiceBus},
+		"ledger with workers that pull": {config.BackendLedger, config.BusQueue},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCloud(t, layout)
+			c := newCloud(t, test.layout, test.bus)
 			c.start()
-			rest := workOnBus(t, c.namespace, handle)
-			l, _ := startClients(c.entry, 50*time.Millisecond)
-			for round := range 8 {
+			var l *load
+			rest := func() {}
+			if test.bus == config.BusServiceBus {
+				rest = workOnBus(t, c.namespace, handle)
+				l, _ = startClients(c.entry, 50*time.Millisecond)
+			} else {
+				l = startLoad(c.entry, 50*time.Millisecond)
+			}
+			for round := range *crashRounds {
 				l.more(5)
 				c.disturb(round)
 			}
@@ -59,8 +72,9 @@ func (l *load) more(n int) {
 type cloud struct {
 	t         *testing.T
 	layout    string
-	account   *azurite.Server
-	way       *road // to the account
+	bus       string
+	door      *frontDoor // of the account
+	way       *road      // to the door
 	namespace *fakeservicebus.Server
 	entry     *site
 	replicas  []*process
@@ -69,14 +83,10 @@ type cloud struct {
 // replicasOnAzure is the number of replicas.
 const replicasOnAzure = 3
 
-func newCloud(t *testing.T, layout string) *cloud {
+func newCloud(t *testing.T, layout, bus string) *cloud {
 	t.Helper()
-	account, err := azurite.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(account.Stop)
-	c := &cloud{t: t, layout: layout, account: account, way: newRoad(t, account.Addr()), namespace: newNamespace(t), entry: newSite(t)}
+	door := newFrontDoor(t)
+	c := &cloud{t: t, layout: layout, bus: bus, door: door, way: newRoad(t, door.address), namespace: newNamespace(t), entry: newSite(t)}
 	var arrivals atomic.Int64
 	c.namespace.SetHooks(fakeservicebus.Hooks{OnArrival: func(subscription, _ string) fakeservicebus.Arrival {
 		n := arrivals.Add(1)
@@ -93,7 +103,11 @@ func newCloud(t *testing.T, layout string) *cloud {
 
 // flags are those of a replica.
 func (c *cloud) flags() []string {
-	return append(onBus(c.namespace), "--storage-backend", c.layout, "--table-connection", c.way.connectionOver(c.account),
+	flags := []string{"--servicebus-lanes", fmt.Sprint(busLanes)}
+	if c.bus == config.BusServiceBus {
+		flags = onBus(c.namespace)
+	}
+	return append(flags, "--storage-backend", c.layout, "--table-connection", c.way.connectionOver(c.door.account),
 		"--ack-timeout", "3s", "--lease-duration", "3s", "--publish-timeout", "2s", "--sweep-interval", "200ms",
 		"--outbox-retry-interval", "200ms")
 }
@@ -109,7 +123,7 @@ func (c *cloud) start() {
 // disturb does one thing that happens to replicas and brokers.
 func (c *cloud) disturb(round int) {
 	c.t.Helper()
-	switch round % 4 {
+	switch round % 5 {
 	case 0: // A replica dies, and another takes its place.
 		victim := rand.IntN(len(c.replicas))
 		c.replicas[victim].kill()
@@ -126,6 +140,10 @@ func (c *cloud) disturb(round int) {
 		c.way.close()
 		time.Sleep(time.Second)
 		c.way.reopen()
+	case 4: // The account throttles.
+		c.door.throttles.Store(true)
+		time.Sleep(time.Second)
+		c.door.throttles.Store(false)
 	}
 }
 
@@ -160,7 +178,7 @@ func (c *cloud) audit(accepted map[string]string) {
 		}
 	}
 	if c.layout == config.BackendTable {
-		assertShown(c.t, c.account)
+		assertShown(c.t, c.door.account)
 	}
 }
 
@@ -174,7 +192,7 @@ func (c *cloud) auditOnce() (out string, clean bool) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, "audit", "--quiescent")
-	cmd.Env = append(os.Environ(), "LUCIUS_STORAGE_BACKEND="+c.layout, "LUCIUS_TABLE_CONNECTION="+c.account.ConnectionString())
+	cmd.Env = append(os.Environ(), "LUCIUS_STORAGE_BACKEND="+c.layout, "LUCIUS_TABLE_CONNECTION="+c.door.account.ConnectionString())
 	found, err := cmd.CombinedOutput()
 	return string(found), err == nil
 }

@@ -18,6 +18,8 @@ import (
 // frontDoor is a storage account behind a proxy that can throttle, and whose clock can
 // be wrong.
 type frontDoor struct {
+	account    *azurite.Server
+	address    string
 	connection string
 	throttles  atomic.Bool
 	refused    atomic.Int64
@@ -31,7 +33,7 @@ func newFrontDoor(t *testing.T) *frontDoor {
 		t.Fatal(err)
 	}
 	t.Cleanup(account.Stop)
-	d := &frontDoor{}
+	d := &frontDoor{account: account}
 	target := &url.URL{Scheme: "http", Host: account.Addr()}
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target); r.Out.Host = r.In.Host },
@@ -51,7 +53,8 @@ func newFrontDoor(t *testing.T) *frontDoor {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}))
 	t.Cleanup(server.Close)
-	d.connection = strings.ReplaceAll(account.ConnectionString(), account.Addr(), server.Listener.Addr().String())
+	d.address = server.Listener.Addr().String()
+	d.connection = strings.ReplaceAll(account.ConnectionString(), account.Addr(), d.address)
 	return d
 }
 
