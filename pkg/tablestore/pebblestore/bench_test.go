@@ -91,7 +91,7 @@ func BenchmarkLook(b *testing.B) {
 	store := openBench(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := store.Look(); err != nil {
+		if err := store.CheckFiles(); err != nil {
 			b.Fatal(err)
 		}
 	}

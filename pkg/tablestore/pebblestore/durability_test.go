@@ -23,7 +23,7 @@ import (
 // may be called twice.
 func stall(d *disk) (resume func()) {
 	gate := make(chan struct{})
-	d.obey(".log", func() error { <-gate; return nil }, errorfs.OpFileSync, errorfs.OpFileSyncData)
+	d.inject(".log", func() error { <-gate; return nil }, errorfs.OpFileSync, errorfs.OpFileSyncData)
 	return sync.OnceFunc(func() { close(gate) })
 }
 
@@ -169,20 +169,20 @@ func (d *disk) crashed(t *testing.T) *pebblestore.Store {
 	return store
 }
 
-// told collects the rows that the store has acknowledged, returned, or named in
+// knownRows collects the rows that the store has acknowledged, returned, or named in
 // a conflict. None of them may be lost.
-type told struct {
+type knownRows struct {
 	mu   sync.Mutex
 	rows []int
 }
 
-func (k *told) add(n int) {
+func (k *knownRows) add(n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.rows = append(k.rows, n)
 }
 
-func (k *told) all() []int {
+func (k *knownRows) all() []int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return append([]int(nil), k.rows...)
@@ -192,7 +192,7 @@ func TestPowerLossLosesNothingReturned(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
 	store := open(t, d.options())
-	known := &told{}
+	known := &knownRows{}
 	var next atomic.Int64
 	for seed := range uint64(12) {
 		var group sync.WaitGroup
@@ -213,7 +213,7 @@ func TestPowerLossLosesNothingReturned(t *testing.T) {
 }
 
 // write inserts new rows, large enough that logs and tables rotate.
-func write(t *testing.T, store tablestore.Store, next *atomic.Int64, known *told) {
+func write(t *testing.T, store tablestore.Store, next *atomic.Int64, known *knownRows) {
 	for range 20 {
 		n := int(next.Add(1) - 1)
 		err := commitOne(t, store, rowOf(n, 5_000))
@@ -226,7 +226,7 @@ func write(t *testing.T, store tablestore.Store, next *atomic.Int64, known *told
 }
 
 // peek reads and inserts rows that other goroutines are just writing.
-func peek(t *testing.T, store tablestore.Store, next *atomic.Int64, known *told) {
+func peek(t *testing.T, store tablestore.Store, next *atomic.Int64, known *knownRows) {
 	for range 20 {
 		n := int(next.Load())
 		if _, err := store.Get(t.Context(), rowKey(n)); err == nil {
@@ -305,9 +305,9 @@ func (d *disk) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCate
 	return d.Create(newname, category)
 }
 
-// obey makes every operation of these kinds on files with that suffix call the
+// inject makes every operation of these kinds on files with that suffix call the
 // rule first.
-func (d *disk) obey(suffix string, rule func() error, kinds ...errorfs.OpKind) {
+func (d *disk) inject(suffix string, rule func() error, kinds ...errorfs.OpKind) {
 	judge := func(op errorfs.Op) error {
 		for _, kind := range kinds {
 			if op.Kind == kind && strings.HasSuffix(op.Path, suffix) {

@@ -71,7 +71,7 @@ func TestFailingDiskFailsTheStoreAndKeepsWhatWasAcknowledged(t *testing.T) {
 			if err != nil {
 				t.Fatalf("fill: %v", err)
 			}
-			d.obey(failure.suffix, failure.rule, failure.kinds...)
+			d.inject(failure.suffix, failure.rule, failure.kinds...)
 			acknowledged, err := fill(t, store, 10_000, 2_000)
 			if !errors.Is(err, tablestore.ErrUnknown) && !errors.Is(err, tablestore.ErrUnavailable) {
 				t.Errorf("the failing commit: %v, want ErrUnknown or ErrUnavailable", err)
@@ -95,7 +95,7 @@ func TestFailureAnswersEveryCommitUnderWay(t *testing.T) {
 		d := newDisk()
 		store := open(t, d.options())
 		gate := make(chan struct{})
-		d.obey(".log", func() error { <-gate; return errDisk }, syncs...)
+		d.inject(".log", func() error { <-gate; return errDisk }, syncs...)
 		var group sync.WaitGroup
 		for n := range 50 {
 			group.Go(func() {
@@ -131,7 +131,7 @@ func TestFailureIsLoggedOnce(t *testing.T) {
 	if log.Len() > 0 {
 		t.Errorf("opening logs %q", log.String())
 	}
-	d.obey(".log", func() error { return errDisk }, syncs...)
+	d.inject(".log", func() error { return errDisk }, syncs...)
 	for n := range 3 {
 		if err := commitOne(t, store, rowOf(n, 10)); err == nil {
 			t.Error("a commit without a sync succeeded")
@@ -154,7 +154,7 @@ func TestAFailedReadDoesNotFailTheStore(t *testing.T) {
 	closeStore(t, store)
 	store = open(t, d.options())
 	defer closeStore(t, store)
-	d.obey(".sst", func() error { return errDisk }, errorfs.OpFileRead, errorfs.OpFileReadAt)
+	d.inject(".sst", func() error { return errDisk }, errorfs.OpFileRead, errorfs.OpFileReadAt)
 	lost := slices.IndexFunc(rows, func(n int) bool { return getOne(t, store, n) != nil })
 	if lost < 0 {
 		t.Fatal("every row was read from memory")
@@ -184,7 +184,7 @@ func TestFullDiskDuringAFlushDoesNotFailTheStore(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
 	store := open(t, d.options())
-	d.obey(".sst", func() error { return syscall.ENOSPC }, writes...)
+	d.inject(".sst", func() error { return syscall.ENOSPC }, writes...)
 	acknowledged, err := fill(t, store, 0, 2_000)
 	if !errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown) {
 		t.Fatalf("commit on a full disk: %v, want ErrUnavailable", err)

@@ -58,7 +58,7 @@ func stateOf(files vfs.FS, name string, limit int64) (state string, err error) {
 	}
 	hash := crc32.New(castagnoli)
 	size, err := io.Copy(hash, io.LimitReader(file, limit))
-	return fmt.Sprintf("%d bytes, checksum %08x", size, hash.Sum32()), errors.Join(err, file.Close())
+	return fmt.Sprintf("%d bytes (checksum %08x)", size, hash.Sum32()), errors.Join(err, file.Close())
 }
 
 // writeList writes the list.

@@ -221,16 +221,16 @@ func TestFolder_ABusyStoreIsNotLost(t *testing.T) {
 		_, err := fill(t, store, 0, 600)
 		filled <- err
 	}()
-	for looks := 0; ; looks++ {
-		if err := store.Look(); err != nil {
-			t.Fatalf("look %d: %v", looks, err)
+	for checks := 0; ; checks++ {
+		if err := store.CheckFiles(); err != nil {
+			t.Fatalf("check %d: %v", checks, err)
 		}
 		select {
 		case err := <-filled:
 			if err != nil {
 				t.Error(err)
 			}
-			t.Logf("%d looks", looks)
+			t.Logf("%d checks", checks)
 			return
 		default:
 		}

@@ -121,9 +121,9 @@ func TestOpenRefusesWhatItCannotWrite(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
 	denied := func() error { return &fs.PathError{Op: "open", Path: "data/LOCK", Err: fs.ErrPermission} }
-	d.obey("LOCK", denied, errorfs.OpLock)
+	d.inject("LOCK", denied, errorfs.OpLock)
 	expectOpenError(t, d.options(), fs.ErrPermission, "cannot be written")
-	d.obey("", denied, errorfs.OpCreate)
+	d.inject("", denied, errorfs.OpCreate)
 	expectOpenError(t, d.options(), fs.ErrPermission, "cannot be opened")
 	d.heal()
 	closeStore(t, open(t, d.options()))

@@ -29,10 +29,7 @@ func (s *Store) readDurable(ctx context.Context, read func() (seen []*pending, e
 	}
 	defer s.running.Done()
 	seen, err := read()
-	if err := s.awaitDurable(ctx, seen); err != nil {
-		return err
-	}
-	return err
+	return cmp.Or(s.awaitDurable(ctx, seen), err)
 }
 
 // Get implements [tablestore.Store].

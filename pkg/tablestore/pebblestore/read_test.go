@@ -35,21 +35,21 @@ func TestTombstoneSkipper(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var h tombstoneSkipper
-			w, start := h.begin(at)
+			var skipper tombstoneSkipper
+			w, start := skipper.begin(at)
 			if start != "b" {
 				t.Errorf("the first scan starts at %q", start)
 			}
 			for _, row := range test.during {
-				h.put("table", "p", row)
+				skipper.put("table", "p", row)
 			}
-			h.end(w, "m", test.dead)
+			skipper.end(w, "m", test.dead)
 			for _, row := range test.after {
-				h.put("table", "p", row)
+				skipper.put("table", "p", row)
 			}
-			h.put("table", "other", "c")
-			h.put("other", "p", "c")
-			if _, start := h.begin(at); start != test.want {
+			skipper.put("table", "other", "c")
+			skipper.put("other", "p", "c")
+			if _, start := skipper.begin(at); start != test.want {
 				t.Errorf("the next scan starts at %q, want %q", start, test.want)
 			}
 		})
@@ -58,26 +58,26 @@ func TestTombstoneSkipper(t *testing.T) {
 
 func TestTombstoneSkipper_GapsGrowAndStayBounded(t *testing.T) {
 	t.Parallel()
-	var h tombstoneSkipper
+	var skipper tombstoneSkipper
 	at := place{"table", "p", "b"}
 	for _, first := range []string{"c", "f", "d", partitionEnd} {
-		w, _ := h.begin(at)
-		h.end(w, first, learnAfter)
+		w, _ := skipper.begin(at)
+		skipper.end(w, first, learnAfter)
 	}
-	if _, start := h.begin(at); start != partitionEnd {
+	if _, start := skipper.begin(at); start != partitionEnd {
 		t.Errorf("the gap ends at %q, want the end of the partition", start)
 	}
-	w, _ := h.begin(place{"table", "p", "x"})
-	h.end(w, "", learnAfter)
-	if len(h.gaps) != 1 {
-		t.Errorf("a scan that failed left a gap: %v", h.gaps)
+	w, _ := skipper.begin(place{"table", "p", "x"})
+	skipper.end(w, "", learnAfter)
+	if len(skipper.gaps) != 1 {
+		t.Errorf("a scan that failed left a gap: %v", skipper.gaps)
 	}
 	for i := range 10 * maxGaps {
-		w, _ := h.begin(place{"table", "p", fmt.Sprint("c", i)})
-		h.end(w, "m", learnAfter)
+		w, _ := skipper.begin(place{"table", "p", fmt.Sprint("c", i)})
+		skipper.end(w, "m", learnAfter)
 	}
-	if len(h.gaps) > maxGaps {
-		t.Errorf("%d gaps are kept, want at most %d", len(h.gaps), maxGaps)
+	if len(skipper.gaps) > maxGaps {
+		t.Errorf("%d gaps are kept, want at most %d", len(skipper.gaps), maxGaps)
 	}
 }
 

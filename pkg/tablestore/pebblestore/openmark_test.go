@@ -1,0 +1,219 @@
+package pebblestore_test
+
+import (
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
+)
+
+// TestDamage_ToTheManifestShowsAfterACrash copies the directory of an open store, which is
+// quiet, instead of a crash.
+func TestDamage_ToTheManifestShowsAfterACrash(t *testing.T) {
+	t.Parallel()
+	options, rows := filled(t)
+	store := open(t, options)
+	crashed := options
+	crashed.Dir = filepath.Join(t.TempDir(), "copy")
+	copyQuiet(t, options.Dir, crashed.Dir)
+	closeStore(t, store)
+	manifests := matching(t, crashed.Dir, "MANIFEST-*")
+	manifest := manifests[len(manifests)-1]
+	whole, err := os.ReadFile(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []func([]byte) []byte{cut(60), flip(80)} {
+		damage(t, manifest, change)
+		expectUntouched(t, crashed, filepath.Base(manifest)+" has changed since it was written, from ")
+		damage(t, manifest, func([]byte) []byte { return whole })
+	}
+	// A crash may interrupt the next change of the manifest.
+	damage(t, manifest, func(content []byte) []byte { return append(content, 1, 2, 3) })
+	store = open(t, crashed)
+	expectThere(t, store, 0, rows-1)
+	closeStore(t, store)
+}
+
+// TestDamage_AfterAnOrderlyStopChangesNothing damages files in ways that the engine takes
+// for those of a crash: it would delete the tables that a manifest lost.
+func TestDamage_AfterAnOrderlyStopChangesNothing(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		pattern, text string
+		change        func(content []byte) []byte
+	}{
+		"manifest cut after a record": {"MANIFEST-*", "MANIFEST-000001 has changed since the last stop, from ", cut(60)},
+		"flipped byte of manifest":    {"MANIFEST-*", "MANIFEST-000001 has changed", flip(80)},
+		"end of log":                  {"*.log", ".log has changed", cut(-30)},
+		"no log":                      {"*.log", ".log is missing, which was there at the last stop", nil},
+		"no table":                    {"*.sst", ".sst is missing, which was there at the last stop", nil},
+		"added log":                   {"000999.log", "000999.log was added since the last stop", cut(0)},
+		"no list":                     {"FILES", "FILES is missing", nil},
+		"cut list":                    {"FILES", "FILES is damaged", cut(-1)},
+		"only the list":               {"[^F]*", "FILES exists, but marker.manifest.* is missing", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			options, _ := filled(t)
+			paths, err := filepath.Glob(filepath.Join(options.Dir, test.pattern))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if paths == nil {
+				paths = []string{filepath.Join(options.Dir, test.pattern)}
+			}
+			for _, path := range paths {
+				damage(t, path, test.change)
+			}
+			expectUntouched(t, options, test.text)
+		})
+	}
+}
+
+// TestDamage_IsAcceptedWithAnOpenMark opens a store without the end of its log, as the
+// operator asked for.
+func TestDamage_IsAcceptedWithAnOpenMark(t *testing.T) {
+	t.Parallel()
+	options := pebblestore.Options{Dir: filepath.Join(t.TempDir(), "data")}
+	store := open(t, options)
+	rows, err := fill(t, store, 0, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeStore(t, store)
+	damage(t, matching(t, options.Dir, "*.log")[0], cut(-5_000)) // Half of the last row.
+	expectOpenError(t, options, pebblestore.ErrDamaged, ".log has changed")
+	damage(t, filepath.Join(options.Dir, "OPEN"), cut(0))
+	for range 2 {
+		store := open(t, options)
+		expectThere(t, store, rows[:9]...)
+		if err := getOne(t, store, rows[9]); !errors.Is(err, tablestore.ErrNotFound) {
+			t.Errorf("the row at the end of the log: %v, want ErrNotFound", err)
+		}
+		closeStore(t, store)
+	}
+}
+
+// copyQuiet copies the directory of an open store at a moment in which the engine neither
+// makes nor removes files.
+func copyQuiet(t *testing.T, from, to string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		before := matching(t, from, "*")
+		err := os.CopyFS(to, os.DirFS(from))
+		if err == nil && slices.Equal(before, matching(t, from, "*")) {
+			return
+		}
+		removeAll(t, to)
+	}
+	t.Fatalf("the files in %s change all the time", from)
+}
+
+// TestDamage_OfACopyOfAnOpenStore copies a directory while a store has it open.
+func TestDamage_OfACopyOfAnOpenStore(t *testing.T) {
+	t.Parallel()
+	options, rows := filled(t)
+	store := open(t, options)
+	var log lockedBuffer
+	copied := options
+	copied.Dir, copied.Logger = filepath.Join(t.TempDir(), "copy"), slog.New(slog.NewTextHandler(&log, nil))
+	copyQuiet(t, options.Dir, copied.Dir)
+	closeStore(t, store)
+	another := open(t, copied)
+	expectThere(t, another, rows-10)
+	expectSentence(t, "log", log.String(), "is a copy that was made while a store had it open", copied.Dir)
+	closeStore(t, another)
+	closeStore(t, open(t, copied))
+	expectSentence(t, "log", log.String(), "is a copy") // Once: it is a store of its own now.
+
+	store = open(t, options)
+	copied.Dir += "2"
+	copyQuiet(t, options.Dir, copied.Dir)
+	closeStore(t, store)
+	removeAll(t, matching(t, copied.Dir, "*.sst")...)
+	expectOpenError(t, copied, pebblestore.ErrDamaged, ".sst is missing or damaged")
+	expectOpenError(t, copied, pebblestore.ErrDamaged, "made while a store had the directory open, and no such copy is a backup")
+}
+
+// crashes returns the disks after losing power before each operation of the action; these
+// percentages of the unsynced data survive.
+func crashes(d *disk, action func(), percentages ...int) (crashed []*vfs.MemFS) {
+	var mu sync.Mutex // The engine also works in the background.
+	d.inject("", func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, kept := range percentages {
+			cfg := vfs.CrashCloneCfg{UnsyncedDataPercent: kept, RNG: rand.New(rand.NewPCG(uint64(len(crashed)), 1))}
+			crashed = append(crashed, d.memory.CrashClone(cfg))
+		}
+		return nil
+	}, slices.Concat(makes, writes, syncs, []errorfs.OpKind{errorfs.OpRemove})...)
+	action()
+	d.heal()
+	mu.Lock()
+	defer mu.Unlock()
+	return slices.Clone(crashed)
+}
+
+func TestCreation_InterruptedIsRepeated(t *testing.T) {
+	t.Parallel()
+	d := newDisk()
+	var store *pebblestore.Store
+	crashed := crashes(d, func() { store = open(t, d.options()) }, 0, 50, 100)
+	closeStore(t, store)
+	if len(crashed) < 3*20 {
+		t.Fatalf("a creation has only %d operations", len(crashed)/3)
+	}
+	for n, memory := range crashed {
+		options := diskOf(memory).options()
+		store := open(t, options)
+		if err := commitOne(t, store, rowOf(n, 10)); err != nil {
+			t.Errorf("commit after crash %d of the creation: %v", n, err)
+		}
+		closeStore(t, store)
+		if store = open(t, options); store.Info().New {
+			t.Errorf("the store is new again after crash %d of the creation", n)
+		}
+		expectThere(t, store, n)
+		closeStore(t, store)
+	}
+}
+
+// TestStop_InterruptedIsACrash loses power during an orderly stop and the start after it.
+// The engine relies on a file system that keeps the order of its new files.
+func TestStop_InterruptedIsACrash(t *testing.T) {
+	t.Parallel()
+	d := newDisk()
+	store := open(t, d.options())
+	rows, err := fill(t, store, 0, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crashed := crashes(d, func() {
+		closeStore(t, store)
+		store = open(t, d.options())
+	}, 0, 100)
+	closeStore(t, store)
+	if len(crashed) < 2*30 {
+		t.Fatalf("a stop and a start have only %d operations", len(crashed)/2)
+	}
+	for _, memory := range crashed {
+		for range 2 {
+			store := open(t, diskOf(memory).options())
+			expectThere(t, store, rows...)
+			closeStore(t, store)
+		}
+	}
+}
