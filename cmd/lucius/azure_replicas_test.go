@@ -49,7 +49,7 @@ func TestServe_ReplicasOnOneStorageAccount(t *testing.T) {
 }
 
 // API, relay and sweeper may be separate processes: one commits into the schedule,
-// and the others find it there.
+// and the others find it there, also after a change of the bus.
 func TestServe_RolesApart(t *testing.T) {
 	t.Parallel()
 	account, err := azurite.Start(t.Context())
@@ -57,15 +57,26 @@ func TestServe_RolesApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(account.Stop)
-	serve := func(role string) *server {
-		return serveOn(t, t.TempDir(), "--storage-backend", config.BackendLedger, "--table-connection", account.ConnectionString(),
-			"--roles", role, "--ack-timeout", "300ms", "--lease-duration", "10s", "--sweep-interval", "50ms",
-			"--outbox-retry-interval", "50ms")
+	serve := func(flags ...string) (front *server, stop func()) {
+		var all []*server
+		for _, role := range []string{config.RoleAPI, config.RoleRelay, config.RoleSweeper} {
+			all = append(all, serveOn(t, t.TempDir(), append([]string{
+				"--storage-backend", config.BackendLedger, "--table-connection", account.ConnectionString(),
+				"--roles", role, "--sweep-interval", "50ms", "--outbox-retry-interval", "50ms",
+			}, flags...)...))
+		}
+		return all[0], func() {
+			for _, s := range all[1:] {
+				assertProbesOnly(t, s)
+			}
+			for _, s := range all {
+				if err := s.stop(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
 	}
-	front := serve(config.RoleAPI)
-	for _, role := range []string{config.RoleRelay, config.RoleSweeper} {
-		assertProbesOnly(t, serve(role))
-	}
+	front, stop := serve("--ack-timeout", "300ms", "--lease-duration", "10s")
 	jobID := front.submit(t)
 	front.claim(t, "claimed and forgotten", false) // The sweeper takes it back.
 	finish(t, front, jobID)
@@ -73,6 +84,16 @@ func TestServe_RolesApart(t *testing.T) {
 	if job.State != api.JobStateSucceeded || job.AttemptsTotal != 4 {
 		t.Errorf("the job is %s after %d attempts", job.State, job.AttemptsTotal)
 	}
+	stop()
+
+	namespace := newNamespace(t)
+	front, stop = serve(append(onBus(namespace), patient...)...)
+	workOnBus(t, namespace, handle)
+	job = front.wait(t, front.submitAs(t, "on the bus")) // The relay publishes each step.
+	if job.State != api.JobStateSucceeded || job.AttemptsTotal != 3 {
+		t.Errorf("on the bus the job is %s after %d attempts", job.State, job.AttemptsTotal)
+	}
+	stop()
 }
 
 // assertProbesOnly checks that the process answers for itself, and serves no API.

@@ -119,7 +119,7 @@ func (s *server) submitAs(t *testing.T, key string) string {
 func (s *server) claim(t *testing.T, requestID string, start bool) *api.WorkItem {
 	t.Helper()
 	response, err := s.client.ClaimWorkWithResponse(t.Context(), api.ClaimRequest{
-		Owner: "w", RequestID: requestID, Max: 1, WaitSeconds: 10, Start: start,
+		Owner: "w", RequestID: requestID, Max: 1, WaitSeconds: 60, Start: start,
 	})
 	if err != nil || response.JSON200 == nil || len(response.JSON200.Items) != 1 {
 		t.Fatalf("claim: %v, %s", err, response.Body)
