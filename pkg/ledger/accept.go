@@ -211,7 +211,7 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	p.s = &snapshot{head: head{slot: a.slot, claim: a.claim.Row}}
 	p.options = &options{
 		actor: a.cmd.Actor, requestID: a.cmd.RequestID,
-		reserved: reservation{claim: a.claim.Row, slot: a.slot},
+		reserved: reservation{claim: a.claim.Row, slot: a.slot, correlation: a.cmd.Job.CorrelationID},
 	}
 	if p.moves, err = workitem.Follow(&agg, nil, &d, workitem.Ask{}, now); err != nil {
 		return nil, err

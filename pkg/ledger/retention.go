@@ -56,6 +56,22 @@ func (l *Ledger) retain(job *statemachine.Job) tablestore.Stage {
 	return tablestore.Stage{{l.putEntry(&statemachine.Aggregate{Job: *job}, ref, reservation{})}}
 }
 
+// retainTombstone deletes what lists the job of an abandoned accept, and writes the entry
+// that deletes its tombstone. That is kept as long as a job, and longer than a commit
+// can be delayed: a late one must find it.
+func (l *Ledger) retainTombstone(job *statemachine.Job) tablestore.Stage {
+	var stage tablestore.Stage
+	for _, key := range l.indexKeys(job) {
+		stage = append(stage, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
+	}
+	if l.cfg.Retention == 0 {
+		return stage
+	}
+	due := tablestore.Now().Add(max(l.cfg.Retention, l.cfg.KeyTTL, orphanGrace)).Truncate(time.Millisecond)
+	ref := entryRef{Kind: Retention, Due: due, Nonce: "0"}
+	return append(stage, tablestore.Batch{l.putEntry(&statemachine.Aggregate{Job: *job}, ref, reservation{})})
+}
+
 // keyExpired reports whether the job's idempotency key may name another command.
 func (l *Ledger) keyExpired(s *snapshot, now time.Time) bool {
 	return !s.head.tombstone && l.cfg.KeyTTL > 0 && s.agg.Job.State.Terminal() &&

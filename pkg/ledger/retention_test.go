@@ -41,6 +41,41 @@ func (b *bundle) rows(t *testing.T, partitions map[string][]string) int {
 	return n
 }
 
+// The tombstone of an accept that never committed is purged as a job is. Until then a late
+// commit finds it.
+func TestPurge_LeavesNothingOfAnAbandonedAccept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := keeper(t, split(), nil)
+		cmd := command("h")
+		cmd.Job.CorrelationID = "corr"
+		late := b.loseAccept(t, cmd)
+		id := b.entries(t)[0].JobID
+		partitions := map[string][]string{
+			"luciusledger":   {id},
+			"luciusjobindex": {"jobs:tenant_a:" + time.Now().Format("200601"), "correlation:tenant_a:corr"},
+		}
+		if n := b.rows(t, partitions); n != 2 {
+			t.Errorf("the accept has left %d rows, want those of two lists", n)
+		}
+		time.Sleep(10 * time.Minute)
+		b.fireAll(t)
+		b.fireAll(t)
+		if n := b.rows(t, partitions); n != 1 {
+			t.Errorf("%d rows are left, want the tombstone", n)
+		}
+		time.Sleep(time.Hour)
+		if err := late(); err == nil {
+			t.Error("the late commit came through")
+		}
+		time.Sleep(time.Hour)
+		b.purgeDue(t)
+		if n := b.rows(t, partitions); n != 0 || len(b.entries(t)) != 0 {
+			t.Errorf("%d rows and %d entries are left", n, len(b.entries(t)))
+		}
+	})
+}
+
 func TestPurge_LeavesNothingOfTheJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

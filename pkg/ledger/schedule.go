@@ -47,10 +47,11 @@ type Entry struct {
 	reserved reservation
 }
 
-// reservation is what an accept writes before its commit.
+// reservation is what an accept writes before its commit, or what names it.
 type reservation struct {
-	claim string
-	slot  slotRef
+	claim       string
+	slot        slotRef
+	correlation string
 }
 
 // entryCodec holds the columns of an entry's row. The rest of the entry is its key.
@@ -62,6 +63,7 @@ var entryCodec = newCodec(slices.Concat([]column[Entry]{
 	text("slot_partition", func(e *Entry) *string { return &e.reserved.slot.Partition }),
 	text("slot_row", func(e *Entry) *string { return &e.reserved.slot.Row }),
 	flag("slot_numbered", func(e *Entry) *bool { return &e.reserved.slot.Numbered }),
+	text("correlation_id", func(e *Entry) *string { return &e.reserved.correlation }),
 })...)
 
 // targetColumns are the columns of what a pause can name, the tenant first.
@@ -258,7 +260,8 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (FireO
 }
 
 // firePurged deletes an entry of a purged or abandoned job, with its reservations
-// and with projections that a process may have written after the purge.
+// and with projections that a process may have written after the purge. The tombstone of
+// an abandoned accept is deleted by an entry of its own.
 func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Result, error) {
 	for _, key := range []tablestore.Key{
 		l.claimKey(entry.TenantID, entry.reserved.claim), l.slotKey(entry.reserved.slot),
@@ -267,8 +270,14 @@ func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Resu
 			return 0, Result{}, err
 		}
 	}
-	if err := l.deleteProjections(ctx, &statemachine.Job{ID: entry.JobID, TenantID: entry.TenantID}); err != nil {
+	job := &statemachine.Job{ID: entry.JobID, TenantID: entry.TenantID, CorrelationID: entry.reserved.correlation}
+	if err := l.deleteProjections(ctx, job); err != nil {
 		return 0, Result{}, err
+	}
+	if entry.reserved.claim != "" {
+		if err := l.commitEach(ctx, l.retainTombstone(job)); err != nil {
+			return 0, Result{}, fmt.Errorf("forget the accept of job %s: %w", entry.JobID, err)
+		}
 	}
 	return Stale, Result{}, l.drop(ctx, entry)
 }
