@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
@@ -77,9 +75,8 @@ func openBus(c *core) (*bus, error) {
 		func() float64 { return float64(b.topics.Stuck()) })
 	c.metrics.gauge("lucius_bus_reply_topics_down", "Reply topics that cannot be read.",
 		func() float64 { return float64(len(b.down())) })
-	c.metrics.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "lucius_bus_cuts_total", Help: "Connections that were cut because a send exceeded its deadline.",
-	}, func() float64 { return float64(b.topics.Cuts()) }))
+	c.metrics.count("lucius_bus_cuts_total", "Connections that were cut because a send exceeded its deadline.",
+		func() float64 { return float64(b.topics.Cuts()) })
 	return b, nil
 }
 

@@ -83,6 +83,11 @@ func (m *metrics) gauge(name, help string, read func() float64) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
 }
 
+// count registers a counter that is read at each scrape.
+func (m *metrics) count(name, help string, read func() float64) {
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, read))
+}
+
 // observeTransitions counts the transitions of a committed change.
 //
 // Source: Option B spec, 20.
@@ -191,8 +196,16 @@ func (m *metrics) watchRelay(inbox *outbox.Inbox, relay *outbox.Relay, circuits 
 		func() float64 { return float64(len(circuits.Open(time.Now()))) })
 }
 
-// watchDisk registers the gauges of the data directory.
+// watchDisk registers the gauges and counters of the data directory.
 func (m *metrics) watchDisk(store *pebblestore.Store) {
+	m.count("lucius_store_commits_total", "Commits written to the data directory.", func() float64 {
+		commits, _ := store.Counts()
+		return float64(commits)
+	})
+	m.count("lucius_store_reads_total", "Reads of rows and of ranges of rows from the data directory.", func() float64 {
+		_, reads := store.Counts()
+		return float64(reads)
+	})
 	m.gauge("lucius_store_bytes", "Size of the data directory.", func() float64 { return float64(store.Info().Bytes) })
 	m.gauge("lucius_store_free_bytes", "Free space of the data directory's disk.", func() float64 {
 		free, _ := store.Space()

@@ -38,7 +38,7 @@ func TestServe_CountsWhatBecomesOfJobs(t *testing.T) {
 			t.Errorf("the metrics have no %s", want)
 		}
 	}
-	for _, name := range []string{"lucius_store_bytes", "lucius_store_free_bytes"} {
+	for _, name := range []string{"lucius_store_bytes", "lucius_store_free_bytes", "lucius_store_commits_total", "lucius_store_reads_total"} {
 		var size float64
 		_, rest, _ := strings.Cut(text, "\n"+name+" ")
 		if _, err := fmt.Sscan(rest, &size); err != nil || size <= 0 {

@@ -58,6 +58,7 @@ func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 		s.stripes.of(writes[i].Key.Table, writes[i].Key.Partition).known.written(&writes[i])
 	}
 	s.space.written.Add(uint64(batch.Len()))
+	s.commits.Add(1)
 	p := &pending{done: make(chan struct{}), stripes: set, batch: batch}
 	p.announce()
 	// In a goroutine: the engine blocks while it waits for the disk, even after

@@ -253,3 +253,28 @@ func TestReadOnly_NeedsAnExistingStore(t *testing.T) {
 		t.Errorf("the directory holds %v, %v", found, err)
 	}
 }
+
+// A batch of several partitions is one commit, and what writes nothing is none.
+func TestCountsCommitsAndReads(t *testing.T) {
+	t.Parallel()
+	store := open(t, pebblestore.Options{Dir: t.TempDir()})
+	defer closeStore(t, store)
+	row := func(verb tablestore.Verb, partition string) tablestore.Batch {
+		return tablestore.Batch{{Verb: verb, Key: tablestore.Key{Table: "table", Partition: partition, Row: "r"}}}
+	}
+	if _, err := store.CommitAll(t.Context(), []tablestore.Batch{row(tablestore.Insert, "p"), row(tablestore.Insert, "q")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Commit(t.Context(), row(tablestore.Insert, "p")); !errors.Is(err, tablestore.ErrConflict) {
+		t.Fatal(err)
+	}
+	if _, err := store.Get(t.Context(), row(tablestore.Insert, "p")[0].Key); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Scan(t.Context(), tablestore.Query{Table: "table", Partition: "p"}); err != nil {
+		t.Fatal(err)
+	}
+	if commits, reads := store.Counts(); commits != 1 || reads != 2 {
+		t.Errorf("%d commits and %d reads, want 1 and 2", commits, reads)
+	}
+}

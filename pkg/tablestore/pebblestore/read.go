@@ -28,6 +28,7 @@ func (s *Store) readDurable(ctx context.Context, read func() (seen []*pending, e
 		return err
 	}
 	defer s.running.Done()
+	s.reads.Add(1)
 	seen, err := read()
 	return cmp.Or(s.awaitDurable(ctx, seen), err)
 }

@@ -99,6 +99,8 @@ type Store struct {
 	readOnly bool
 	writes   atomic.Uint64
 
+	commits, reads atomic.Uint64 // See Counts.
+
 	gate    sync.RWMutex // Guards closed against requests that enter during Close.
 	closed  bool
 	running sync.WaitGroup // Requests under way and writes that are not durable yet.
@@ -214,6 +216,10 @@ func (s *Store) Info() Info {
 		Bytes: s.db.Metrics().DiskSpaceUsage(),
 	}
 }
+
+// Counts returns how many commits the store has written and how many reads it was asked
+// for (Get, Scan and Walk) since it was opened. It is safe for concurrent use.
+func (s *Store) Counts() (commits, reads uint64) { return s.commits.Load(), s.reads.Load() }
 
 // Space returns the free disk space, as of the last second, and the reserve, in bytes.
 // Both are equal on a file system that does not tell. It is safe for concurrent use.
