@@ -204,10 +204,19 @@ func (v *violations) text(pointer, value string, shortest, longest int) {
 // filter checks a text that narrows a choice, unless it is absent: an empty one would
 // select everything.
 func (v *violations) filter(pointer string, value *string) {
+	if value != nil && *value == "" {
+		v.add(pointer, "must not be empty: leave it out to select all")
+		return
+	}
+	v.optional(pointer, value)
+}
+
+// optional checks a text unless it is absent.
+func (v *violations) optional(pointer string, value *string) {
 	switch {
 	case value == nil:
 	case *value == "":
-		v.add(pointer, "must not be empty: leave it out to select all")
+		v.add(pointer, "must not be empty: leave it out")
 	default:
 		v.text(pointer, *value, 1, MaxName)
 	}

@@ -150,11 +150,13 @@ func TestAPauseHasOneScope(t *testing.T) {
 		request api.PauseRequest
 		good    bool
 	}{
-		"none":           {api.PauseRequest{}, false},
-		"all":            {api.PauseRequest{All: true}, true},
-		"lane 0":         {api.PauseRequest{Lane: &lane}, true},
-		"a protocol":     {api.PauseRequest{ProtocolID: "p"}, true},
-		"tenant and all": {api.PauseRequest{TenantID: "t", All: true}, false},
+		"none":                    {api.PauseRequest{}, false},
+		"all":                     {api.PauseRequest{All: true}, true},
+		"lane 0":                  {api.PauseRequest{Lane: &lane}, true},
+		"a protocol":              {api.PauseRequest{ProtocolID: new("p")}, true},
+		"tenant and all":          {api.PauseRequest{TenantID: new("t"), All: true}, false},
+		"an empty tenant and all": {api.PauseRequest{TenantID: new(""), All: true}, false},
+		"an empty protocol":       {api.PauseRequest{ProtocolID: new("")}, false},
 	} {
 		test.request.Reason = "r"
 		if got := len(test.request.Check()) == 0; got != test.good {

@@ -1831,7 +1831,7 @@ type PauseRequest struct {
 	// ProtocolID Jobs of this protocol.
 	//
 	// Example: doc_ingest_v1
-	ProtocolID string `json:"protocol_id,omitempty,omitzero"`
+	ProtocolID *string `json:"protocol_id,omitempty"`
 
 	// Reason Why; shown with the pause.
 	//
@@ -1841,7 +1841,7 @@ type PauseRequest struct {
 	// TenantID Jobs of this tenant.
 	//
 	// Example: tenant_a
-	TenantID string `json:"tenant_id,omitempty,omitzero"`
+	TenantID *string `json:"tenant_id,omitempty"`
 }
 
 // Payload Opaque to Lucius, except for the JSON Schema of each step.
@@ -3082,8 +3082,8 @@ type ListDeadLettersParams struct {
 	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page. Opaque; any other value is 400
-	// `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
+	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
@@ -3117,8 +3117,8 @@ type ListOutboxParams struct {
 	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page. Opaque; any other value is 400
-	// `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
+	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
@@ -3138,8 +3138,8 @@ type GetRetryParams struct {
 	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page. Opaque; any other value is 400
-	// `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
+	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
@@ -3152,8 +3152,8 @@ type ListWebhooksParams struct {
 	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page. Opaque; any other value is 400
-	// `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
+	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
@@ -3195,8 +3195,8 @@ type ListJobsParams struct {
 	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page. Opaque; any other value is 400
-	// `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
+	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
@@ -3213,8 +3213,8 @@ type ListJobEventsParams struct {
 	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page. Opaque; any other value is 400
-	// `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
+	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 
 	// LastEventID The last entry that the client received from a stream.
@@ -3241,8 +3241,8 @@ type ListWorkEventsParams struct {
 	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page. Opaque; any other value is 400
-	// `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
+	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 

@@ -9,7 +9,7 @@ import (
 func (c *PauseRequest) Check() []problem.Violation {
 	var v violations
 	scopes := 0
-	for _, named := range []bool{c.TenantID != "", c.ProtocolID != "", c.Lane != nil, c.All} {
+	for _, named := range []bool{c.TenantID != nil, c.ProtocolID != nil, c.Lane != nil, c.All} {
 		if named {
 			scopes++
 		}
@@ -17,8 +17,8 @@ func (c *PauseRequest) Check() []problem.Violation {
 	if scopes != 1 {
 		v.add("", "must hold exactly one of tenant_id, protocol_id, lane and all")
 	}
-	v.text("/tenant_id", c.TenantID, 0, MaxTenantID)
-	v.text("/protocol_id", c.ProtocolID, 0, MaxName)
+	v.optional("/tenant_id", c.TenantID)
+	v.optional("/protocol_id", c.ProtocolID)
 	if c.Lane != nil {
 		v.atLeast("/lane", float64(*c.Lane), 0)
 	}
@@ -28,7 +28,13 @@ func (c *PauseRequest) Check() []problem.Violation {
 
 // Scope returns what the request names.
 func (c *PauseRequest) Scope() statemachine.Scope {
-	scope := statemachine.Scope{TenantID: c.TenantID, ProtocolID: c.ProtocolID}
+	var scope statemachine.Scope
+	if c.TenantID != nil {
+		scope.TenantID = *c.TenantID
+	}
+	if c.ProtocolID != nil {
+		scope.ProtocolID = *c.ProtocolID
+	}
 	if c.Lane != nil {
 		scope.Lane = new(int(*c.Lane))
 	}

@@ -315,7 +315,7 @@ func TestServe_PausesAndResumes(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"))
 	for _, request := range []api.PauseRequest{
-		{TenantID: "tenant/a ~%", Reason: "why"}, {ProtocolID: "docs/v1?", AllowUnknown: true, Reason: "why"}, {All: true, Reason: "why"},
+		{TenantID: new("tenant/a ~%"), Reason: "why"}, {ProtocolID: new("docs/v1?"), AllowUnknown: true, Reason: "why"}, {All: true, Reason: "why"},
 	} {
 		created, err := s.client.CreatePauseWithResponse(t.Context(), request)
 		if err != nil || created.JSON200 == nil {

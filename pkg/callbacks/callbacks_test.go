@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -180,6 +181,18 @@ func TestService_ARepeatOfAnEarlierAttemptIsGivenNoLease(t *testing.T) {
 			t.Errorf("the repeated ACK: %+v, %v", again, err)
 		}
 	})
+}
+
+// A worker that mixes its leases up is told so, but not which lease is right.
+func TestService_AWrongLeaseIsNamed(t *testing.T) {
+	t.Parallel()
+	w, _ := setup(t)
+	right := w.pair.LeaseID
+	w.pair.LeaseID = "guessed"
+	_, err := w.apply(t.Context(), w.ack())
+	if told := problem.From(err).Summary(); told != `lease_id is not the lease of attempt 1 of step "one".` || strings.Contains(told, right) {
+		t.Errorf("told %q", told)
+	}
 }
 
 func TestService_RefusalsHaveTheirCodes(t *testing.T) {

@@ -66,9 +66,9 @@ func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params ap
 		State: statemachine.OutboxState(orZero(params.State)), TenantID: orZero(params.TenantID), Lane: laneOf(params.Lane),
 	}
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
-		func(ctx context.Context, limit int, after string) (any, error) {
-			rows, next, err := e.Operator.List(ctx, filter, limit, after)
-			found := api.OutboxPage{Outbox: make([]api.OutboxRow, len(rows)), NextPageToken: pageToken(next)}
+		func(ctx context.Context, limit int, at cursor) (any, error) {
+			rows, next, err := e.Operator.List(ctx, filter, limit, at.after)
+			found := api.OutboxPage{Outbox: make([]api.OutboxRow, len(rows)), NextPageToken: at.token(next)}
 			for i := range rows {
 				row, out := &rows[i], &found.Outbox[i]
 				*out = api.OutboxRow{
@@ -112,10 +112,10 @@ func (e *endpoints) ListJobWebhooks(w http.ResponseWriter, r *http.Request, jobI
 // ListWebhooks is GET /v1/admin/webhooks.
 func (e *endpoints) ListWebhooks(w http.ResponseWriter, r *http.Request, params api.ListWebhooksParams) {
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
-		func(ctx context.Context, limit int, after string) (any, error) {
-			rows, next, err := e.Ledger.Undelivered(ctx, orZero(params.TenantID), limit, after)
+		func(ctx context.Context, limit int, at cursor) (any, error) {
+			rows, next, err := e.Ledger.Undelivered(ctx, orZero(params.TenantID), limit, at.after)
 			found, err := e.webhooks(ctx, rows, err)
-			return api.WebhookPage{Webhooks: found, NextPageToken: pageToken(next)}, err
+			return api.WebhookPage{Webhooks: found, NextPageToken: at.token(next)}, err
 		})
 }
 
@@ -228,10 +228,10 @@ func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params a
 
 // GetRetry is GET /v1/admin/retries/{retryId}.
 func (e *endpoints) GetRetry(w http.ResponseWriter, r *http.Request, retryID api.RetryID, params api.GetRetryParams) {
-	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, after string) (any, error) {
-		found, err := e.Failures.Get(ctx, retryID, limit, after)
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		found, err := e.Failures.Get(ctx, retryID, limit, at.after)
 		retry := retryOf(&found.Operation, found.Items)
-		retry.NextPageToken = pageToken(found.Next)
+		retry.NextPageToken = at.token(found.Next)
 		return retry, err
 	})
 }
@@ -279,7 +279,7 @@ func (e *endpoints) ListPauses(w http.ResponseWriter, r *http.Request) {
 // CreatePause is POST /v1/admin/pauses.
 func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
 	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.PauseRequest) (any, error) {
-		if err := e.guard.authorizeTenant(ctx, request.TenantID); err != nil {
+		if err := e.guard.authorizeTenant(ctx, orZero(request.TenantID)); err != nil {
 			return nil, err
 		}
 		scope := request.Scope()

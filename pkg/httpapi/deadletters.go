@@ -76,15 +76,15 @@ var errNoTopics = problem.Newf(problem.NotFound, "There are no dead letters: thi
 
 // ListDeadLetters is GET /v1/admin/dead-letters.
 func (e *endpoints) ListDeadLetters(w http.ResponseWriter, r *http.Request, params api.ListDeadLettersParams) {
-	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, after string) (any, error) {
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
 		if e.DeadLetters == nil {
 			return nil, errNoTopics
 		}
-		letters, next, err := e.DeadLetters.List(ctx, min(limit, callbacks.MaxDeadLetters), after) // Bodies may be large.
-		if after != "" && err != nil && problem.From(err).Code == problem.InvalidEnvelope {
+		letters, next, err := e.DeadLetters.List(ctx, min(limit, callbacks.MaxDeadLetters), at.after) // Bodies may be large.
+		if at.after != "" && err != nil && problem.From(err).Code == problem.InvalidEnvelope {
 			return nil, invalid(invalidPageToken, err)
 		}
-		found := api.DeadLetterPage{DeadLetters: make([]api.DeadLetter, len(letters)), NextPageToken: pageToken(next)}
+		found := api.DeadLetterPage{DeadLetters: make([]api.DeadLetter, len(letters)), NextPageToken: at.token(next)}
 		for i := range letters {
 			found.DeadLetters[i] = DeadLetterOf(&letters[i])
 		}

@@ -168,5 +168,5 @@ func TestDeadLetters_AnswerWhatWasDoneBeforeAFault(t *testing.T) {
 		t.Errorf("the log says %s", log)
 	}
 	letters.err = problem.Newf(problem.InvalidEnvelope, "There is no dead letter with that id.")
-	wantProblem(t, h.do(t, http.MethodGet, "/v1/admin/dead-letters?page_token=eA", ""), problem.InvalidEnvelope, "page_token is invalid.")
+	wantProblem(t, h.do(t, http.MethodGet, "/v1/admin/dead-letters?page_token="+httpapi.PageToken("/v1/admin/dead-letters", "x"), ""), problem.InvalidEnvelope, "page_token is invalid.")
 }

@@ -65,7 +65,7 @@ func waiting[Value any](ctx context.Context, e *endpoints, limit time.Duration,
 // answers, with its encoded form. jobWeight is the share of a job, and what a page may
 // exceed [jobs.PageBytes] by.
 const (
-	maxReads  = 64 << 20
+	maxReads  = 96 << 20
 	jobWeight = 1 << 20
 )
 
@@ -86,9 +86,8 @@ func (e *endpoints) reserve(ctx context.Context, weight int64) error {
 	return err
 }
 
-// lister returns one page of a list: at most limit entries, starting after a position,
-// or at the beginning if it is empty.
-type lister func(ctx context.Context, limit int, after string) (any, error)
+// lister returns one page of a list: at most limit entries from the cursor on.
+type lister func(ctx context.Context, limit int, at cursor) (any, error)
 
 // page answers with the page that the parameters ask for.
 func (e *endpoints) page(w http.ResponseWriter, r *http.Request, limit *api.Limit, token *api.PageToken, list lister) {
@@ -100,11 +99,7 @@ func (e *endpoints) page(w http.ResponseWriter, r *http.Request, limit *api.Limi
 		e.respond.problem(w, r, invalid("parameter limit "+mustBePage, nil))
 		return
 	}
-	if len(orZero(token)) > api.MaxPageToken {
-		e.respond.problem(w, r, invalid("parameter "+invalidPageToken, nil))
-		return
-	}
-	after, err := positionOf(orZero(token))
+	at, err := cursorOf(r.URL, orZero(token))
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return
@@ -113,7 +108,7 @@ func (e *endpoints) page(w http.ResponseWriter, r *http.Request, limit *api.Limi
 		e.respond.problem(w, r, err)
 		return
 	}
-	found, err := list(r.Context(), size, after)
+	found, err := list(r.Context(), size, at)
 	e.respond.answer(w, r, http.StatusOK, found, err)
 }
 

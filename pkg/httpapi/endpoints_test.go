@@ -74,13 +74,13 @@ func TestOperatorsBadParametersAreNamed(t *testing.T) {
 	for target, want := range map[string]string{
 		"GET /v1/jobs?state=DONE": "parameter state must be one of QUEUED, DISPATCHING, IN_PROGRESS, PAUSING, PAUSED, " +
 			"CANCELLING, CANCELLED, SUCCEEDED, FAILED_FINAL",
-		"GET /v1/jobs?limit=0":                     "parameter limit must be a whole number from 1 to 1000",
-		"GET /v1/jobs?created_after=yesterday":     "parameter created_after must be a time as in RFC 3339, such as 2026-01-27T12:00:00Z",
-		"GET /v1/admin/outbox?state=GONE":          "parameter state must be PENDING, SENT or FAILED_FINAL",
-		"GET /v1/admin/outbox?lane=x":              "parameter lane must be a whole number from 0 on",
-		"GET /v1/admin/outbox?lane=-1":             "parameter lane must be a whole number from 0 on",
-		"GET /v1/admin/webhooks?page_token=AAAA":   "page_token is invalid",
-		"GET /v1/admin/webhooks?page_token=eC4w":   "page_token is invalid", // x.0
+		"GET /v1/jobs?limit=0":                   "parameter limit must be a whole number from 1 to 1000",
+		"GET /v1/jobs?created_after=yesterday":   "parameter created_after must be a time as in RFC 3339, such as 2026-01-27T12:00:00Z",
+		"GET /v1/admin/outbox?state=GONE":        "parameter state must be PENDING, SENT or FAILED_FINAL",
+		"GET /v1/admin/outbox?lane=x":            "parameter lane must be a whole number from 0 on",
+		"GET /v1/admin/outbox?lane=-1":           "parameter lane must be a whole number from 0 on",
+		"GET /v1/admin/webhooks?page_token=AAAA": "parameter page_token is invalid, or of another list: only limit may differ from the request that gave it",
+		"GET /v1/admin/webhooks?page_token=" + httpapi.PageToken("/v1/admin/webhooks", "x.0"): "page_token is invalid",
 		"GET /v1/jobs?tenant=t":                    `parameter "tenant" is unknown: this path takes tenant_id, state, request_type, correlation_id, created_after, created_before, limit, page_token`,
 		"GET /v1/admin/pauses?tenant_id=t":         `parameter "tenant_id" is unknown: this path takes none`,
 		"POST /v1/commands?dry_run=true":           `parameter "dry_run" is unknown: this path takes none`,

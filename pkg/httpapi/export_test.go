@@ -3,18 +3,34 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"net/url"
 
 	"github.com/gorilla/mux"
 
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// The page tokens.
+// Cursor is where a page of a list begins.
+type Cursor = cursor
+
+// CursorOf decodes the page token of a request for that path.
+func CursorOf(path, token string) (Cursor, error) { return cursorOf(&url.URL{Path: path}, token) }
+
+// PageToken returns the page token of a position in the list with that path and query.
+func PageToken(target, position string) string {
+	u, err := url.Parse(target)
+	if err != nil {
+		panic(err)
+	}
+	at, _ := cursorOf(u, "")
+	return at.token(position)
+}
+
+// The parts of a cursor.
 var (
-	PageToken  = pageToken
-	PositionOf = positionOf
-	RevToken   = revToken
-	RevOf      = revOf
+	After    = func(c Cursor) string { return c.after }
+	Rev      = cursor.rev
+	RevToken = cursor.revToken
 )
 
 // FairLimiter is a limiter for tests of its shares.

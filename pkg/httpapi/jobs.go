@@ -73,9 +73,9 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 		CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
 	}
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
-		func(ctx context.Context, limit int, after string) (any, error) {
-			found, next, err := e.Jobs.List(ctx, filter, limit, after)
-			list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: pageToken(next)}
+		func(ctx context.Context, limit int, at cursor) (any, error) {
+			found, next, err := e.Jobs.List(ctx, filter, limit, at.after)
+			list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: at.token(next)}
 			for i, agg := range found {
 				list.Jobs[i] = JobOf(agg)
 			}
@@ -89,13 +89,13 @@ func (e *endpoints) ListJobEvents(w http.ResponseWriter, r *http.Request, jobID 
 		e.streamEvents(w, r, jobID, orZero(params.LastEventID))
 		return
 	}
-	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, after string) (any, error) {
-		rev, err := revOf(after)
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		rev, err := at.rev()
 		if err != nil {
 			return nil, err
 		}
 		entries, next, err := e.Jobs.History(ctx, jobID, rev, limit)
-		return api.EventPage{Events: EventsOf(entries), NextPageToken: revToken(next)}, err
+		return api.EventPage{Events: EventsOf(entries), NextPageToken: at.revToken(next)}, err
 	})
 }
 

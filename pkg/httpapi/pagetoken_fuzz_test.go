@@ -29,11 +29,11 @@ func FuzzPageToken(f *testing.F) {
 		f.Add(token)
 	}
 	f.Fuzz(func(t *testing.T, token string) {
-		for _, token := range []string{token, httpapi.PageToken(token)} {
-			if len(token) > api.MaxPageToken {
-				continue // Refused before.
-			}
-			for _, list := range lists {
+		for _, list := range lists {
+			for _, token := range []string{token, httpapi.PageToken(list, token)} {
+				if len(token) > api.MaxPageToken {
+					continue // Refused before.
+				}
 				path := list + "limit=2&page_token=" + url.QueryEscape(token)
 				recorder := httptest.NewRecorder()
 				h.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody))

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/lucius-project/lucius/api"
@@ -18,37 +19,64 @@ var urlSafe = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 func TestAPageTokenIsItsPositionAsURLSafeText(t *testing.T) {
 	t.Parallel()
 	for _, place := range []string{"", "7/a\x00", "0197f0c2", "\xff\xfe", "ä b/?&=+%"} {
-		token := httpapi.PageToken(place)
+		token := httpapi.PageToken("/list", place)
 		if (token == "") != (place == "") || token != "" && !urlSafe.MatchString(token) {
 			t.Errorf("the token for %q is %q", place, token)
 		}
-		if got, err := httpapi.PositionOf(token); err != nil || got != place {
-			t.Errorf("%q is %q, %v, want %q", token, got, err, place)
+		if got, err := httpapi.CursorOf("/list", token); err != nil || httpapi.After(got) != place {
+			t.Errorf("%q is %q, %v, want %q", token, httpapi.After(got), err, place)
 		}
 	}
 }
 
 func TestAPageTokenThatNoPageHasGivenIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, token := range []string{"A", "AA==", "AB", "A A", "AA\n", "\x00", "+/+/", "7/a"} {
-		_, err := httpapi.PositionOf(token)
+	for _, token := range []string{"A", "AA==", "AB", "A A", "AA\n", "\x00", "+/+/", "7/a", httpapi.PageToken("/list", strings.Repeat("x", 1024))} {
+		_, err := httpapi.CursorOf("/list", token)
 		wantNotGiven(t, token, err)
 	}
 }
 
 func TestRevToken(t *testing.T) {
 	t.Parallel()
+	start, err := httpapi.CursorOf("/list", "")
+	must(t, err)
 	for _, rev := range []int64{0, 1, math.MaxInt64} {
-		token := httpapi.RevToken(rev)
-		place, err := httpapi.PositionOf(token)
+		token := httpapi.RevToken(start, rev)
+		at, err := httpapi.CursorOf("/list", token)
 		must(t, err)
-		if got, err := httpapi.RevOf(place); err != nil || got != rev || (token == "") != (rev == 0) {
+		if got, err := httpapi.Rev(at); err != nil || got != rev || (token == "") != (rev == 0) {
 			t.Errorf("%d becomes %q, and that %d, %v", rev, token, got, err)
 		}
 	}
 	for _, place := range []string{"0", "-1", "x", "1.0", "9223372036854775808"} {
-		_, err := httpapi.RevOf(place)
+		at, err := httpapi.CursorOf("/list", httpapi.PageToken("/list", place))
+		must(t, err)
+		_, err = httpapi.Rev(at)
 		wantNotGiven(t, place, err)
+	}
+}
+
+// A page continues only the list of the page before: with other filters it would leave
+// out or repeat entries without a word.
+func TestAPageTokenIsOfOneList(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	job := h.submitted(t)
+	h.submitted(t)
+	token := decoded[api.JobPage](t, h.do(t, http.MethodGet, "/v1/jobs?tenant_id=t&state=DISPATCHING&limit=1", "")).NextPageToken
+	for _, same := range []string{"/v1/jobs?tenant_id=t&state=DISPATCHING", "/v1/jobs?state=DISPATCHING&limit=7&tenant_id=t"} {
+		got := h.do(t, http.MethodGet, same+"&page_token="+token, "")
+		if page := decoded[api.JobPage](t, got); got.Status != http.StatusOK || len(page.Jobs) != 1 || page.Jobs[0].JobID != job {
+			t.Errorf("%s: %d %s", same, got.Status, got.Body)
+		}
+	}
+	for _, other := range []string{
+		"/v1/jobs?tenant_id=t", "/v1/jobs?tenant_id=t&state=QUEUED", "/v1/jobs?tenant_id=o&state=DISPATCHING",
+		"/v1/jobs?tenant_id=t&state=DISPATCHING&request_type=x", "/v1/admin/webhooks?tenant_id=t", "/v1/jobs/" + job + "/events?limit=3",
+	} {
+		wantProblem(t, h.do(t, http.MethodGet, other+"&page_token="+token, ""), problem.InvalidEnvelope,
+			"parameter page_token is invalid, or of another list: only limit may differ from the request that gave it.")
 	}
 }
 
@@ -82,7 +110,7 @@ func wantNotGiven(t *testing.T, token string, err error) {
 	t.Helper()
 	var refused *problem.Error
 	if !errors.As(err, &refused) || refused.Code != problem.InvalidEnvelope ||
-		refused.Summary() != "page_token is invalid." {
+		strings.TrimPrefix(refused.Summary(), "parameter ") != "page_token is invalid." {
 		t.Errorf("%q: %v", token, err)
 	}
 }

@@ -3,12 +3,14 @@ package httpapi
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
 	"mime"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -202,34 +204,58 @@ func (e *endpoints) readInShare(w http.ResponseWriter, r *http.Request, control 
 // invalidPageToken is the message for a page token that no page has given.
 const invalidPageToken = "page_token is invalid"
 
-// pageToken encodes a position in a list, which may hold any bytes, as its
-// next_page_token; the end of the list is empty.
-func pageToken(position string) string { return base64.RawURLEncoding.EncodeToString([]byte(position)) }
+// cursor is where a page of a list begins.
+type cursor struct {
+	after string // A position, which may hold any bytes; empty is the start of the list.
+	list  string // A digest of the list's path and filters.
+}
 
-// positionOf decodes the position in a page token; both are empty at the start. The
-// list itself checks the position.
-func positionOf(token string) (string, error) {
-	position, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil || pageToken(string(position)) != token { // The decoder accepts line breaks and stray bits.
-		return "", invalid(invalidPageToken, err)
+// cursorOf decodes the page token of a request, which must be of the same list. The list
+// itself checks the position.
+func cursorOf(u *url.URL, token string) (cursor, error) {
+	filters := u.Query()
+	filters.Del("limit")
+	filters.Del("page_token")
+	digest := sha256.Sum256([]byte(u.Path + "?" + filters.Encode()))
+	start := cursor{list: string(digest[:6])}
+	text, err := base64.RawURLEncoding.DecodeString(token)
+	after, same := strings.CutPrefix(string(text), start.list)
+	switch {
+	case token == "":
+		return start, nil
+	case err != nil || len(token) > api.MaxPageToken ||
+		base64.RawURLEncoding.EncodeToString(text) != token: // The decoder accepts line breaks and stray bits.
+		return cursor{}, invalid("parameter "+invalidPageToken, err)
+	case !same || after == "":
+		const why = ", or of another list: only limit may differ from the request that gave it"
+		return cursor{}, invalid("parameter "+invalidPageToken+why, nil)
 	}
-	return string(position), nil
+	start.after = after
+	return start, nil
+}
+
+// token returns the page token of a position in the list, empty for its end.
+func (c cursor) token(position string) string {
+	if position == "" {
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString([]byte(c.list + position))
 }
 
 // revToken returns the page token of a list that continues after a rev, empty for 0.
-func revToken(rev int64) string {
+func (c cursor) revToken(rev int64) string {
 	if rev == 0 {
 		return ""
 	}
-	return pageToken(strconv.FormatInt(rev, 10))
+	return c.token(strconv.FormatInt(rev, 10))
 }
 
-// revOf decodes the rev in a position, 0 if it is empty.
-func revOf(position string) (int64, error) {
-	if position == "" {
+// rev returns the rev after which the page begins, 0 at the start.
+func (c cursor) rev() (int64, error) {
+	if c.after == "" {
 		return 0, nil
 	}
-	rev, err := strconv.ParseInt(position, 10, 64)
+	rev, err := strconv.ParseInt(c.after, 10, 64)
 	if err != nil || rev < 1 {
 		return 0, invalid(invalidPageToken, err)
 	}

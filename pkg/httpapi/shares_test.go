@@ -328,7 +328,7 @@ func TestRequestsWaitForTheRoomToAnswer(t *testing.T) {
 			{"POST /v1/work:claim", `{"owner":"o","request_id":"r","max":5}`},
 			{"POST /v1/work:claim", `{"owner":"o","request_id":"r","max":5}`},
 		} {
-			release, err := c.Reads().Acquire(t.Context(), "another", 64<<20, nil)
+			release, err := c.Reads().Acquire(t.Context(), "another", 96<<20, nil)
 			must(t, err)
 			w := newConn(false)
 			c.serveTo(w, all, test.target, test.body)
@@ -343,7 +343,7 @@ func TestRequestsWaitForTheRoomToAnswer(t *testing.T) {
 				t.Errorf("%s is answered %d %s", test.target, w.Code, w.Body)
 			}
 		}
-		release, err := c.Reads().Acquire(t.Context(), "another", 64<<20, nil)
+		release, err := c.Reads().Acquire(t.Context(), "another", 96<<20, nil)
 		must(t, err) // All shares were given back.
 		release()
 	})

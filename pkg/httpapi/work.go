@@ -99,13 +99,13 @@ func (e *endpoints) GetWork(w http.ResponseWriter, r *http.Request, workID api.W
 
 // ListWorkEvents is GET /v1/work/{workId}/events.
 func (e *endpoints) ListWorkEvents(w http.ResponseWriter, r *http.Request, workID api.WorkID, params api.ListWorkEventsParams) {
-	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, after string) (any, error) {
-		rev, err := revOf(after)
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		rev, err := at.rev()
 		if err != nil {
 			return nil, err
 		}
 		events, next, err := e.Queue.Events(ctx, workID, rev, limit)
-		found := api.WorkEventPage{Events: make([]api.WorkEvent, len(events)), NextPageToken: revToken(next)}
+		found := api.WorkEventPage{Events: make([]api.WorkEvent, len(events)), NextPageToken: at.revToken(next)}
 		for i, event := range events {
 			found.Events[i] = api.WorkEvent{
 				EventID: fmt.Sprintf("%s-%d", workID, event.Rev), Rev: event.Rev, Type: api.WorkEventType(event.Type),

@@ -71,6 +71,10 @@ func (c *change) current(stepID string, pair Pair) *Step {
 
 // stale refuses a callback whose pair is not the current one.
 func (c *change) stale(step *Step, pair Pair) {
+	if pair.AttemptNo == step.AttemptNo && step.LeaseID != "" && pair.LeaseID != step.LeaseID {
+		c.refuse(CodeStaleAttempt, "lease_id is not the lease of attempt %d of step %q", pair.AttemptNo, step.ID)
+		return
+	}
 	c.refuse(CodeStaleAttempt, "attempt %d of step %q is not the current one", pair.AttemptNo, step.ID)
 }
 
