@@ -757,6 +757,13 @@ type CallbackOutcome struct {
 	// Example: applied
 	Outcome Outcome `json:"outcome"`
 
+	// PauseRequested The job is being paused: no further step starts. Finish this one, or stop it if
+	// a later attempt can continue it.
+	//
+	//
+	// Example: false
+	PauseRequested bool `json:"pause_requested"`
+
 	// StepState State of a step. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
 	// never change.
 	//
@@ -3718,8 +3725,8 @@ type ClientInterface interface {
 
 	// CallbackHeartbeatWithBody Extend the lease of a step
 	//
-	// The platform service is still working. Answers with the new deadline and with
-	// `cancel_requested`. A heartbeat before its ACK implies the ACK.
+	// The platform service is still working. Answers with the new deadline,
+	// `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3728,8 +3735,8 @@ type ClientInterface interface {
 
 	// CallbackHeartbeat Extend the lease of a step
 	//
-	// The platform service is still working. Answers with the new deadline and with
-	// `cancel_requested`. A heartbeat before its ACK implies the ACK.
+	// The platform service is still working. Answers with the new deadline,
+	// `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -4749,8 +4756,8 @@ func (c *Client) CallbackAck(ctx context.Context, body CallbackAckJSONRequestBod
 
 // CallbackHeartbeatWithBody Extend the lease of a step
 //
-// The platform service is still working. Answers with the new deadline and with
-// `cancel_requested`. A heartbeat before its ACK implies the ACK.
+// The platform service is still working. Answers with the new deadline,
+// `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4769,8 +4776,8 @@ func (c *Client) CallbackHeartbeatWithBody(ctx context.Context, contentType stri
 
 // CallbackHeartbeat Extend the lease of a step
 //
-// The platform service is still working. Answers with the new deadline and with
-// `cancel_requested`. A heartbeat before its ACK implies the ACK.
+// The platform service is still working. Answers with the new deadline,
+// `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -8156,8 +8163,8 @@ type ClientWithResponsesInterface interface {
 
 	// CallbackHeartbeatWithBodyWithResponse Extend the lease of a step
 	//
-	// The platform service is still working. Answers with the new deadline and with
-	// `cancel_requested`. A heartbeat before its ACK implies the ACK.
+	// The platform service is still working. Answers with the new deadline,
+	// `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8166,8 +8173,8 @@ type ClientWithResponsesInterface interface {
 
 	// CallbackHeartbeatWithResponse Extend the lease of a step
 	//
-	// The platform service is still working. Answers with the new deadline and with
-	// `cancel_requested`. A heartbeat before its ACK implies the ACK.
+	// The platform service is still working. Answers with the new deadline,
+	// `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11766,8 +11773,8 @@ func (c *ClientWithResponses) CallbackAckWithResponse(ctx context.Context, body 
 
 // CallbackHeartbeatWithBodyWithResponse Extend the lease of a step
 //
-// The platform service is still working. Answers with the new deadline and with
-// `cancel_requested`. A heartbeat before its ACK implies the ACK.
+// The platform service is still working. Answers with the new deadline,
+// `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11782,8 +11789,8 @@ func (c *ClientWithResponses) CallbackHeartbeatWithBodyWithResponse(ctx context.
 
 // CallbackHeartbeatWithResponse Extend the lease of a step
 //
-// The platform service is still working. Answers with the new deadline and with
-// `cancel_requested`. A heartbeat before its ACK implies the ACK.
+// The platform service is still working. Answers with the new deadline,
+// `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

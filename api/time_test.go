@@ -84,7 +84,7 @@ func TestUnsetTimesAreOmitted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"cancel_requested":false,"job_state":"SUCCEEDED","outcome":"applied","step_state":"SUCCEEDED"}`
+	want := `{"cancel_requested":false,"job_state":"SUCCEEDED","outcome":"applied","pause_requested":false,"step_state":"SUCCEEDED"}`
 	if string(got) != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

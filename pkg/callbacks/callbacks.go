@@ -66,6 +66,7 @@ type Answer struct {
 	StepState       statemachine.StepState
 	LeaseExpiresAt  time.Time // of the caller's own attempt; zero if it holds no lease
 	CancelRequested bool
+	PauseRequested  bool
 	// PostErr is the first error of the post-commit work; the change itself holds.
 	PostErr error
 }
@@ -109,7 +110,8 @@ func (s *Service) Apply(ctx context.Context, c Callback) (Answer, error) {
 	}
 	answer := Answer{
 		Outcome: result.Outcome, JobState: result.Job.Job.State,
-		CancelRequested: result.Job.Job.State == statemachine.JobCancelling, PostErr: result.PostErr,
+		CancelRequested: result.Job.Job.State == statemachine.JobCancelling,
+		PauseRequested:  result.Job.Job.State == statemachine.JobPausing, PostErr: result.PostErr,
 	}
 	pair, _ := sentBy(c.Event)
 	for i := range result.Job.Steps {

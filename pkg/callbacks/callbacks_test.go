@@ -97,12 +97,17 @@ func TestService_AWorkerReports(t *testing.T) {
 	if again, err := w.apply(t.Context(), w.ack()); err != nil || again.Outcome != statemachine.Duplicate {
 		t.Errorf("the repeated ACK: %+v, %v", again, err)
 	}
-	if _, err := l.Change(t.Context(), w.JobID, statemachine.Cancel{}); err != nil {
-		t.Fatal(err)
-	}
-	beat, err := w.apply(t.Context(), w.heartbeat())
-	if err != nil || !beat.CancelRequested || beat.LeaseExpiresAt.Before(answer.LeaseExpiresAt) {
-		t.Errorf("heartbeat: %+v, %v", beat, err)
+	for _, control := range []struct {
+		event         statemachine.Event
+		pause, cancel bool
+	}{{statemachine.Pause{}, true, false}, {statemachine.Resume{}, false, false}, {statemachine.Cancel{}, false, true}} {
+		if _, err := l.Change(t.Context(), w.JobID, control.event); err != nil {
+			t.Fatal(err)
+		}
+		beat, err := w.apply(t.Context(), w.heartbeat())
+		if err != nil || beat.PauseRequested != control.pause || beat.CancelRequested != control.cancel || beat.LeaseExpiresAt.Before(answer.LeaseExpiresAt) {
+			t.Errorf("heartbeat after %T: %+v, %v", control.event, beat, err)
+		}
 	}
 	done, err := w.apply(t.Context(), w.result(statemachine.ResultSucceeded))
 	if err != nil || done.StepState != statemachine.StepSucceeded || done.JobState != statemachine.JobCancelled {

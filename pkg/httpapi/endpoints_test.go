@@ -69,6 +69,24 @@ func TestADirectiveGoesOutByteForByte(t *testing.T) {
 	}
 }
 
+// A worker learns from each answer that its job is being paused or cancelled.
+func TestAHeartbeatIsToldOfControls(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	_, directive := h.claimed(t, true)
+	beat := strings.ReplaceAll(callbackBody(directive.JobID, 1, ""), "$lease", directive.LeaseID)
+	for _, control := range []struct {
+		verb          string
+		pause, cancel bool
+	}{{":pause", true, false}, {":resume", false, false}, {":cancel", false, true}} {
+		h.given(t, "POST /v1/jobs/"+directive.JobID+control.verb, "")
+		got := decoded[api.CallbackOutcome](t, h.do(t, http.MethodPost, "/v1/callbacks/heartbeat", beat))
+		if got.Outcome != "applied" || got.PauseRequested != control.pause || got.CancelRequested != control.cancel {
+			t.Errorf("after %s: %+v", control.verb, got)
+		}
+	}
+}
+
 func TestOperatorsBadParametersAreNamed(t *testing.T) {
 	t.Parallel()
 	for target, want := range map[string]string{

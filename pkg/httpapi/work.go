@@ -215,7 +215,7 @@ func callback[Body any, Callback interface {
 		return api.CallbackOutcome{
 			Outcome: api.Outcome(answer.Outcome.String()), JobState: api.JobState(answer.JobState),
 			StepState: api.StepState(answer.StepState), LeaseExpiresAt: api.NewTime(answer.LeaseExpiresAt),
-			CancelRequested: answer.CancelRequested,
+			CancelRequested: answer.CancelRequested, PauseRequested: answer.PauseRequested,
 		}, err
 	})
 }
