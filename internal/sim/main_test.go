@@ -2,6 +2,7 @@ package sim_test
 
 import (
 	"flag"
+	"runtime/debug"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -15,4 +16,9 @@ var (
 	traceParts = flag.String("sim.trace", "", "with -sim.seed, print each step that mentions this; . prints all")
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// A world is small and lives for milliseconds: with the default, the collector
+	// runs several times for each.
+	debug.SetGCPercent(1600)
+	goleak.VerifyTestMain(m)
+}

@@ -44,11 +44,25 @@ func (w *world) tailPhase() {
 	w.mu.Lock()
 	w.reconcile = true
 	w.mu.Unlock()
-	w.until(time.Now().Add(cleanupTime), func() bool { return len(w.leftOver()) == 0 && len(w.staleProjections()) == 0 })
+	w.until(time.Now().Add(cleanupTime), w.afterCommits(func() bool {
+		return len(w.leftOver()) == 0 && len(w.staleProjections()) == 0
+	}))
 	w.requireNone("left over", w.leftOver())
 	w.requireNone("projection", w.staleProjections())
 	w.checkAccepted()
 	w.audit()
+}
+
+// afterCommits returns a condition that evaluates again only after a commit: it must
+// depend on the rows alone.
+func (w *world) afterCommits(holds func() bool) func() bool {
+	seen, held := -1, false
+	return func() bool {
+		if seen != w.check.seq {
+			seen, held = w.check.seq, holds()
+		}
+		return held
+	}
 }
 
 // requireNone reports what should not exist by now.
@@ -93,12 +107,12 @@ func (w *world) unended() []string {
 // leftOver returns the rows that should have been deleted.
 func (w *world) leftOver() []string {
 	var list []string
-	keys := slices.SortedFunc(maps.Keys(w.check.rows), func(a, b tablestore.Key) int { return strings.Compare(a.String(), b.String()) })
-	for _, key := range keys {
+	for key := range w.check.rows {
 		if what := w.surplus(key); what != "" {
 			list = append(list, what+" "+key.String())
 		}
 	}
+	slices.Sort(list) // The order of the map differs from run to run.
 	return list
 }
 
