@@ -30,7 +30,7 @@ const (
 	MaxPage       = 1000    // How many entries a page may hold.
 	DefaultPage   = 100     // How many entries a page holds unless asked otherwise.
 	MaxPageToken  = 1024    // The longest page_token.
-	MaxBatch      = 100     // How many commands a batch may hold.
+	MaxBatch      = 100     // How many commands or completions a batch may hold.
 	MaxRetryJobs  = 1000    // How many jobs a retry may name.
 	MaxRetryRate  = 1000    // The largest rate_per_second.
 	MaxRamp       = 3600    // The largest ramp_seconds.
@@ -64,6 +64,35 @@ func (c *WorkVerb) Check() []problem.Violation {
 // reference into an absent one.
 func (c *WorkCompletion) Check() []problem.Violation {
 	var v violations
+	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
+	v.ref("/output_ref", &c.OutputRef)
+	v.ref("/result_ref", &c.ResultRef)
+	return v
+}
+
+// Check returns what is wrong with the batch as a whole: each completion is checked, and
+// refused, by itself.
+func (c *WorkCompletionBatch) Check() []problem.Violation {
+	return CheckBatch("/items", len(c.Items))
+}
+
+// CheckBatch returns what is wrong with the number of entries of a batch.
+func CheckBatch(pointer string, entries int) []problem.Violation {
+	var v violations
+	if entries == 0 {
+		v.add(pointer, "is required and must not be empty")
+	}
+	if entries > MaxBatch {
+		v.exceeds(pointer, fmt.Sprintf("must not hold more than %d entries", MaxBatch))
+	}
+	return v
+}
+
+// Check returns what is wrong with the completion by itself, and turns a null reference
+// into an absent one.
+func (c *ItemCompletion) Check() []problem.Violation {
+	var v violations
+	v.text("/work_id", c.WorkID, 1, MaxName)
 	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
 	v.ref("/output_ref", &c.OutputRef)
 	v.ref("/result_ref", &c.ResultRef)

@@ -1403,6 +1403,50 @@ type HeartbeatCallback struct {
 	Type string `json:"type,omitempty,omitzero"`
 }
 
+// ItemCompletion The worker is done with an item.
+type ItemCompletion struct {
+	// ExpectedRev The item's `rev` as last seen; another one is 409 `rev_conflict`.
+	//
+	// Example: 2
+	ExpectedRev int64 `json:"expected_rev"`
+
+	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
+	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+	// most 8 KiB as sent (413 `too_large`).
+	//
+	//
+	// Example: {"uri":"s3://bucket/ocr.json"}
+	OutputRef ReportedRef `json:"output_ref,omitempty,omitzero"`
+
+	// Owner The worker that claimed it; another one is 409 `not_owner`.
+	//
+	// Example: worker-7
+	Owner string `json:"owner"`
+
+	// RequestID The worker's name for this request, a new one for each request, without control
+	// characters and without blanks at the ends. A repeat gets the first answer; a claim
+	// under the name of another one, with other filters or rights or another `start`, is
+	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
+	// least as long as the lease.
+	//
+	//
+	// Example: 3f1d2c
+	RequestID RequestID `json:"request_id"`
+
+	// ResultRef A reference as a platform service reported it, kept as given. Opaque except
+	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+	// most 8 KiB as sent (413 `too_large`).
+	//
+	//
+	// Example: {"uri":"s3://bucket/ocr.json"}
+	ResultRef ReportedRef `json:"result_ref,omitempty,omitzero"`
+
+	// WorkID The item.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77.0.1
+	WorkID string `json:"work_id"`
+}
+
 // Job A job with its steps.
 type Job struct {
 	// AttemptsTotal Sum of the steps' `attempt_no`.
@@ -2741,6 +2785,39 @@ type WorkCompletion struct {
 	ResultRef ReportedRef `json:"result_ref,omitempty,omitzero"`
 }
 
+// WorkCompletionBatch Items that the worker is done with.
+type WorkCompletionBatch struct {
+	// Items The completions, each with the id of its item.
+	Items []ItemCompletion `json:"items"`
+}
+
+// WorkCompletionResult The result of one completion.
+type WorkCompletionResult struct {
+	// Error Why the completion was refused.
+	Error *Problem `json:"error,omitempty"`
+
+	// Rev The item's revision after its completion. Present only if it is completed, now or before.
+	//
+	// Example: 4
+	Rev int64 `json:"rev,omitempty,omitzero"`
+
+	// Status The HTTP status that `POST /v1/work/{workId}:complete` would have given.
+	//
+	// Example: 200
+	Status int32 `json:"status"`
+
+	// WorkID The item.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77.0.1
+	WorkID string `json:"work_id"`
+}
+
+// WorkCompletionResults What became of the completions.
+type WorkCompletionResults struct {
+	// Results One result for each item, in the same order.
+	Results []WorkCompletionResult `json:"results"`
+}
+
 // WorkEvent One entry of an item's history.
 type WorkEvent struct {
 	// Actor The worker, or the part of Lucius that did it.
@@ -3327,6 +3404,9 @@ type StartWorkJSONRequestBody = WorkVerb
 
 // ClaimWorkJSONRequestBody defines body for ClaimWork for application/json ContentType.
 type ClaimWorkJSONRequestBody = ClaimRequest
+
+// CompleteWorkBatchJSONRequestBody defines body for CompleteWorkBatch for application/json ContentType.
+type CompleteWorkBatchJSONRequestBody = WorkCompletionBatch
 
 // RequestEditorFn is the function signature for the RequestEditor callback function
 type RequestEditorFn func(ctx context.Context, req *http.Request) error
@@ -4091,6 +4171,26 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/work:claim (the `ClaimWork` operationId).
 	ClaimWork(ctx context.Context, body ClaimWorkJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CompleteWorkBatchWithBody Complete many running items
+	//
+	// Each item is completed or refused independently, in any order, as
+	// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/work:complete (the `CompleteWorkBatch` operationId).
+	CompleteWorkBatchWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CompleteWorkBatch Complete many running items
+	//
+	// Each item is completed or refused independently, in any order, as
+	// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/work:complete (the `CompleteWorkBatch` operationId).
+	CompleteWorkBatch(ctx context.Context, body CompleteWorkBatchJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
 // GetDocs Read this document as a page
@@ -5483,6 +5583,46 @@ func (c *Client) ClaimWorkWithBody(ctx context.Context, contentType string, body
 // Corresponds with POST /v1/work:claim (the `ClaimWork` operationId).
 func (c *Client) ClaimWork(ctx context.Context, body ClaimWorkJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewClaimWorkRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CompleteWorkBatchWithBody Complete many running items
+//
+// Each item is completed or refused independently, in any order, as
+// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/work:complete (the `CompleteWorkBatch` operationId).
+func (c *Client) CompleteWorkBatchWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCompleteWorkBatchRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CompleteWorkBatch Complete many running items
+//
+// Each item is completed or refused independently, in any order, as
+// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/work:complete (the `CompleteWorkBatch` operationId).
+func (c *Client) CompleteWorkBatch(ctx context.Context, body CompleteWorkBatchJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCompleteWorkBatchRequest(c.Server, body)
 	if err != nil {
 		return nil, err
 	}
@@ -7772,6 +7912,46 @@ func NewClaimWorkRequestWithBody(server string, contentType string, body io.Read
 	return req, nil
 }
 
+// NewCompleteWorkBatchRequest calls the generic CompleteWorkBatch builder with application/json body
+func NewCompleteWorkBatchRequest(server string, body CompleteWorkBatchJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCompleteWorkBatchRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewCompleteWorkBatchRequestWithBody constructs an http.Request for the CompleteWorkBatch method, with any body, and a specified content type
+func NewCompleteWorkBatchRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/work:complete")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 func (c *Client) applyEditors(ctx context.Context, req *http.Request, additionalEditors []RequestEditorFn) error {
 	for _, r := range c.RequestEditors {
 		if err := r(ctx, req); err != nil {
@@ -8547,6 +8727,26 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/work:claim (the `ClaimWork` operationId).
 	ClaimWorkWithResponse(ctx context.Context, body ClaimWorkJSONRequestBody, reqEditors ...RequestEditorFn) (*ClaimWorkResponse, error)
+
+	// CompleteWorkBatchWithBodyWithResponse Complete many running items
+	//
+	// Each item is completed or refused independently, in any order, as
+	// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/work:complete (the `CompleteWorkBatch` operationId).
+	CompleteWorkBatchWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CompleteWorkBatchResponse, error)
+
+	// CompleteWorkBatchWithResponse Complete many running items
+	//
+	// Each item is completed or refused independently, in any order, as
+	// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/work:complete (the `CompleteWorkBatch` operationId).
+	CompleteWorkBatchWithResponse(ctx context.Context, body CompleteWorkBatchJSONRequestBody, reqEditors ...RequestEditorFn) (*CompleteWorkBatchResponse, error)
 }
 
 // GetDocsResponse200Headers the declared response headers of an HTTP 200 response for GetDocs
@@ -11222,6 +11422,66 @@ func (r ClaimWorkResponse) StatusCode() int {
 	return 0
 }
 
+// CompleteWorkBatchResponse401Headers the declared response headers of an HTTP 401 response for CompleteWorkBatch
+type CompleteWorkBatchResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// CompleteWorkBatchResponse429Headers the declared response headers of an HTTP 429 response for CompleteWorkBatch
+type CompleteWorkBatchResponse429Headers struct {
+	RetryAfter int32
+}
+
+// CompleteWorkBatchResponse503Headers the declared response headers of an HTTP 503 response for CompleteWorkBatch
+type CompleteWorkBatchResponse503Headers struct {
+	RetryAfter int32
+}
+
+type CompleteWorkBatchResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *WorkCompletionResults
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *CompleteWorkBatchResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *CompleteWorkBatchResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *CompleteWorkBatchResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r CompleteWorkBatchResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CompleteWorkBatchResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // GetDocsWithResponse Read this document as a page
 //
 // The same as `/openapi.yaml`, for people: a page without scripts and without
@@ -12378,6 +12638,38 @@ func (c *ClientWithResponses) ClaimWorkWithResponse(ctx context.Context, body Cl
 		return nil, err
 	}
 	return ParseClaimWorkResponse(rsp)
+}
+
+// CompleteWorkBatchWithBodyWithResponse Complete many running items
+//
+// Each item is completed or refused independently, in any order, as
+// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/work:complete (the `CompleteWorkBatch` operationId).
+func (c *ClientWithResponses) CompleteWorkBatchWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CompleteWorkBatchResponse, error) {
+	rsp, err := c.CompleteWorkBatchWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCompleteWorkBatchResponse(rsp)
+}
+
+// CompleteWorkBatchWithResponse Complete many running items
+//
+// Each item is completed or refused independently, in any order, as
+// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/work:complete (the `CompleteWorkBatch` operationId).
+func (c *ClientWithResponses) CompleteWorkBatchWithResponse(ctx context.Context, body CompleteWorkBatchJSONRequestBody, reqEditors ...RequestEditorFn) (*CompleteWorkBatchResponse, error) {
+	rsp, err := c.CompleteWorkBatch(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCompleteWorkBatchResponse(rsp)
 }
 
 // ParseGetDocsResponse parses an HTTP response from a GetDocsWithResponse call
@@ -17458,6 +17750,121 @@ func ParseClaimWorkResponse(rsp *http.Response) (*ClaimWorkResponse, error) {
 	return response, nil
 }
 
+// ParseCompleteWorkBatchResponse parses an HTTP response from a CompleteWorkBatchWithResponse call
+func ParseCompleteWorkBatchResponse(rsp *http.Response) (*CompleteWorkBatchResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CompleteWorkBatchResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest WorkCompletionResults
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers CompleteWorkBatchResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers CompleteWorkBatchResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers CompleteWorkBatchResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
 	// GetDocs Read this document as a page
@@ -17598,6 +18005,9 @@ type ServerInterface interface {
 	// ClaimWork Claim work items
 	// (POST /v1/work:claim)
 	ClaimWork(w http.ResponseWriter, r *http.Request)
+	// CompleteWorkBatch Complete many running items
+	// (POST /v1/work:complete)
+	CompleteWorkBatch(w http.ResponseWriter, r *http.Request)
 }
 
 // ServerInterfaceWrapper converts contexts to parameters.
@@ -19064,6 +19474,20 @@ func (siw *ServerInterfaceWrapper) ClaimWork(w http.ResponseWriter, r *http.Requ
 	handler.ServeHTTP(w, r)
 }
 
+// CompleteWorkBatch operation middleware
+func (siw *ServerInterfaceWrapper) CompleteWorkBatch(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CompleteWorkBatch(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 type UnescapedCookieParamError struct {
 	ParamName string
 	Err       error
@@ -19196,6 +19620,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/work/{workId}:heartbeat", wrapper.HeartbeatWork).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/work/{workId}:complete", wrapper.CompleteWork).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/work:complete", wrapper.CompleteWorkBatch).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/work/{workId}:fail", wrapper.FailWork).Methods(http.MethodPost)
 

@@ -69,6 +69,8 @@ func (s *seen) CompleteWork(_ http.ResponseWriter, _ *http.Request, id api.WorkI
 	s.saw("completeWork", id)
 }
 
+func (s *seen) CompleteWorkBatch(http.ResponseWriter, *http.Request) { s.saw("completeWorkBatch", "") }
+
 func (s *seen) ListWorkEvents(_ http.ResponseWriter, _ *http.Request, id api.WorkID, _ api.ListWorkEventsParams) {
 	s.saw("listWorkEvents", id)
 }
@@ -90,6 +92,7 @@ func TestVerbsAfterAColonAreRouted(t *testing.T) {
 		{"POST", "/v1/jobs/j1:pause", "pauseJob", "j1"},
 		{"POST", "/v1/jobs/j1:resume", "resumeJob", "j1"},
 		{"POST", "/v1/work:claim", "claimWork", ""},
+		{"POST", "/v1/work:complete", "completeWorkBatch", ""},
 		{"GET", "/v1/work/w1", "getWork", "w1"},
 		{"GET", "/v1/work/w1/events", "listWorkEvents", "w1"},
 		{"POST", "/v1/work/w1:start", "startWork", "w1"},

@@ -19,8 +19,8 @@ const (
 	// Named needs the role for the tenant that the request names in its body or query,
 	// or for all tenants if it names none. Denied with forbidden.
 	Named
-	// Owned needs the role for the tenant of the object in the path, or for all
-	// tenants if the object has none. Denied as if there were no such object.
+	// Owned needs the role for the tenant of each object that the request names, or for
+	// all tenants if the object has none. Denied as if there were no such object.
 	Owned
 	// Narrowed needs the role for any tenant, and covers only the objects of the
 	// caller's tenants.
@@ -126,6 +126,7 @@ var rules = []Rule{
 	{"startWork", post, "/v1/work/{workId}:start", []Role{Platform}, Owned, false},
 	{"heartbeatWork", post, "/v1/work/{workId}:heartbeat", []Role{Platform}, Owned, false},
 	{"completeWork", post, "/v1/work/{workId}:complete", []Role{Platform}, Owned, false},
+	{"completeWorkBatch", post, "/v1/work:complete", []Role{Platform}, Owned, false},
 	{"failWork", post, "/v1/work/{workId}:fail", []Role{Platform}, Owned, false},
 	{"listWorkEvents", get, "/v1/work/{workId}/events", []Role{Platform, Read}, Owned, false},
 	{"getWork", get, "/v1/work/{workId}", []Role{Platform, Read}, Owned, false},

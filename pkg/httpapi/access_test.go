@@ -84,6 +84,7 @@ var asks = map[string]ask{
 	"startWork":             {"POST /v1/work/$claimed:start", atRev("")},
 	"heartbeatWork":         {"POST /v1/work/$running:heartbeat", atRev("")},
 	"completeWork":          {"POST /v1/work/$running:complete", atRev(`,"result_ref":{"uri":"s3://out"}`)},
+	"completeWorkBatch":     {"POST /v1/work:complete", `{"items":[{"work_id":"$running","owner":"o","expected_rev":$rev,"request_id":"r2"}]}`},
 	"failWork":              {"POST /v1/work/$running:fail", atRev(`,"error":{"code":"c"}`)},
 	"listWorkEvents":        {"GET /v1/work/$claimed/events", ""},
 	"getWork":               {"GET /v1/work/$claimed", ""},
@@ -140,7 +141,7 @@ func TestEveryEndpointEveryRoleEveryTenant(t *testing.T) {
 					response := g.as(t, grant, asked.target, asked.body)
 					want := row.status(role, tenants)
 					got := response.Status
-					if operation == "submitBatch" && got == http.StatusOK {
+					if strings.HasSuffix(operation, "Batch") && got == http.StatusOK {
 						got = statusOfFirst(t, response)
 					}
 					if ok := got < 300; got != want && (!ok || want != http.StatusOK) {
@@ -177,8 +178,8 @@ var object = regexp.MustCompile(`\$\w+`)
 func TestForeignAndMissingObjectsLookAlike(t *testing.T) {
 	t.Parallel()
 	for operation, row := range policy(t) {
-		if row.scope != "owner" {
-			continue
+		if row.scope != "owner" || !object.MatchString(asks[operation].target) {
+			continue // The body of a batch names its objects: TestABatchOfCompletions.
 		}
 		t.Run(operation, func(t *testing.T) {
 			t.Parallel()

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 
@@ -63,9 +62,22 @@ func acceptedOf(w http.ResponseWriter, accepted *ledger.Accepted, err error) (ap
 	}, nil
 }
 
-// batchParallel is how many commands of one batch are accepted in parallel: enough
+// batchParallel is how many entries of one batch are carried out in parallel: enough
 // to share the store's syncs, but too few for one client to monopolise the store.
 const batchParallel = 16
+
+// inParallel calls each for every index of a batch. Each entry has an outcome of its own.
+func inParallel(entries int, each func(i int)) {
+	var group errgroup.Group
+	group.SetLimit(batchParallel)
+	for i := range entries {
+		group.Go(func() error {
+			each(i)
+			return nil
+		})
+	}
+	_ = group.Wait()
+}
 
 // batch is a batch whose commands are not decoded yet: each is decoded, and accepted
 // or refused, independently.
@@ -74,16 +86,7 @@ type batch struct {
 }
 
 // Check returns what is wrong with the batch as a whole.
-func (b *batch) Check() []problem.Violation {
-	switch n := len(b.Commands); {
-	case n == 0:
-		return []problem.Violation{{Pointer: "/commands", Message: "is required and must not be empty"}}
-	case n > api.MaxBatch:
-		message := fmt.Sprintf("must not hold more than %d entries", api.MaxBatch)
-		return []problem.Violation{{Pointer: "/commands", Message: message, Code: problem.TooLarge}}
-	}
-	return nil
-}
+func (b *batch) Check() []problem.Violation { return api.CheckBatch("/commands", len(b.Commands)) }
 
 // SubmitBatch is POST /v1/commands:batch.
 func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {
@@ -93,23 +96,18 @@ func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {
 	}
 	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request batch) (any, error) {
 		results := make([]api.BatchItem, len(request.Commands))
-		var group errgroup.Group
-		group.SetLimit(batchParallel)
-		for i, command := range request.Commands {
-			group.Go(func() error {
-				accepted, err := e.submitText(ctx, command, commands.Headers{})
-				if err != nil {
-					fault := e.respond.partOf(r, err)
-					results[i] = api.BatchItem{Status: fault.Status, Error: fault}
-					return nil // Each command has an outcome of its own.
-				}
-				results[i] = api.BatchItem{
-					Status: http.StatusAccepted, JobID: accepted.Job.ID, State: api.JobState(accepted.Job.State),
-					Replayed: &accepted.Replayed, CorrelationID: accepted.Job.CorrelationID,
-				}
-				return nil
-			})
-		}
-		return api.BatchResult{Results: results}, group.Wait()
+		inParallel(len(results), func(i int) {
+			accepted, err := e.submitText(ctx, request.Commands[i], commands.Headers{})
+			if err != nil {
+				fault := e.respond.partOf(r, err)
+				results[i] = api.BatchItem{Status: fault.Status, Error: fault}
+				return
+			}
+			results[i] = api.BatchItem{
+				Status: http.StatusAccepted, JobID: accepted.Job.ID, State: api.JobState(accepted.Job.State),
+				Replayed: &accepted.Replayed, CorrelationID: accepted.Job.CorrelationID,
+			}
+		})
+		return api.BatchResult{Results: results}, nil
 	})
 }

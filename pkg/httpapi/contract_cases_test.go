@@ -93,9 +93,10 @@ var special = map[contracttest.Pair]situation{
 
 	// The commands of a batch fail one by one, and some answers come from memory: these
 	// operations fail only with a defect of the server.
-	{Operation: "submitBatch", Status: 500}:   defective("submitBatch"),
-	{Operation: "listProtocols", Status: 500}: defective("listProtocols"),
-	{Operation: "listStuck", Status: 500}:     defective("listStuck"),
+	{Operation: "submitBatch", Status: 500}:       defective("submitBatch"),
+	{Operation: "completeWorkBatch", Status: 500}: defective("completeWorkBatch"),
+	{Operation: "listProtocols", Status: 500}:     defective("listProtocols"),
+	{Operation: "listStuck", Status: 500}:         defective("listStuck"),
 
 	{Operation: "listDeadLetters", Status: 404}:   withoutTopics("listDeadLetters"),
 	{Operation: "replayDeadLetters", Status: 404}: withoutTopics("replayDeadLetters"),
@@ -107,10 +108,11 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "replayDeadLetters", Status: 503}: lostTopics("replayDeadLetters", errNoBus),
 	{Operation: "purgeDeadLetters", Status: 503}:  lostTopics("purgeDeadLetters", errNoBus),
 
-	{Operation: "submitBatch", Status: 503}:   draining("submitBatch"),
-	{Operation: "listProtocols", Status: 503}: draining("listProtocols"),
-	{Operation: "listStuck", Status: 503}:     draining("listStuck"),
-	{Operation: "getMetrics", Status: 503}:    withoutIssuer,
+	{Operation: "submitBatch", Status: 503}:       draining("submitBatch"),
+	{Operation: "completeWorkBatch", Status: 503}: draining("completeWorkBatch"),
+	{Operation: "listProtocols", Status: 503}:     draining("listProtocols"),
+	{Operation: "listStuck", Status: 503}:         draining("listStuck"),
+	{Operation: "getMetrics", Status: 503}:        withoutIssuer,
 }
 
 // callbackBody is the body of a callback about the first step of a job.

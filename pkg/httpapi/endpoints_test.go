@@ -3,7 +3,9 @@ package httpapi_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -201,6 +203,53 @@ func TestABatchAnswersEachCommandIndependently(t *testing.T) {
 	}
 }
 
+// Each completion of a batch is answered as it would have been alone. A foreign item and
+// one that is not there look alike.
+func TestABatchOfCompletions(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, []string{"platform:t"})
+	done, _ := g.claimed(t, true)
+	idle, _ := g.claimed(t, false)
+	bad, _ := g.claimed(t, true)
+	g.tenant = "o"
+	foreign, _ := g.claimed(t, true)
+	completion := func(workID string, rev int64, ref string) string {
+		return fmt.Sprintf(`{"work_id":%q,"owner":"o","expected_rev":%d,"request_id":"r","result_ref":%s}`, workID, rev, ref)
+	}
+	const ref = `{"uri":"s3://out"}`
+	entries := []string{
+		completion(done.WorkID, done.Rev, ref), completion(idle.WorkID, idle.Rev, ref), completion(bad.WorkID, bad.Rev, `{"url":"s3://out"}`),
+		completion(foreign.WorkID, foreign.Rev, ref), completion(noJob+".0.1", foreign.Rev, ref), completion("", 1, ref),
+	}
+	for range 2 { // A repeat is answered as the first was.
+		response := g.as(t, "platform:t", "POST /v1/work:complete", `{"items":[`+strings.Join(entries, ",")+`]}`)
+		results := decoded[api.WorkCompletionResults](t, response).Results
+		var statuses []int32
+		for i, result := range results {
+			statuses = append(statuses, result.Status)
+			if ok := result.Status == http.StatusOK; ok != (result.Error == nil) || ok != (result.Rev > 0) {
+				t.Errorf("result %d: %+v", i, result)
+			}
+		}
+		if diff := cmp.Diff([]int32{200, 409, 422, 404, 404, 400}, statuses); diff != "" {
+			t.Fatalf("statuses (-want +got):\n%s\n%s", diff, response.Body)
+		}
+		if results[0].WorkID != done.WorkID || results[0].Rev != done.Rev+1 {
+			t.Errorf("the completed item: %+v", results[0])
+		}
+		there, gone := *results[3].Error, *results[4].Error
+		if there.Instance, gone.Instance = "", ""; !reflect.DeepEqual(there, gone) {
+			t.Errorf("foreign: %+v, missing: %+v", there, gone)
+		}
+	}
+	g.tenant = "t"
+	for item, want := range map[*api.WorkItem]api.WorkStatus{&done: "succeeded", &idle: "claimed", &bad: "running"} {
+		if got := decoded[api.WorkItem](t, g.as(t, "platform:t", "GET /v1/work/"+item.WorkID, "")); got.Status != want {
+			t.Errorf("item %s is %s, want %s", item.WorkID, got.Status, want)
+		}
+	}
+}
+
 func TestABatchAsAWholeIsRefused(t *testing.T) {
 	t.Parallel()
 	many := make([]struct{}, api.MaxBatch+1)
@@ -210,9 +259,17 @@ func TestABatchAsAWholeIsRefused(t *testing.T) {
 		asJSON(t, map[string]any{"commands": many}): {
 			Code: problem.TooLarge, Detail: "/commands must not hold more than 100 entries.",
 		},
+		`{"items":[]}`: {Code: problem.InvalidEnvelope, Detail: "/items is required and must not be empty."},
+		asJSON(t, map[string]any{"items": many}): {
+			Code: problem.TooLarge, Detail: "/items must not hold more than 100 entries.",
+		},
 	} {
 		h := newHarness(t)
-		found := problemOf(t, h.do(t, http.MethodPost, "/v1/commands:batch", body))
+		path := "/v1/commands:batch"
+		if strings.Contains(body, "items") {
+			path = "/v1/work:complete"
+		}
+		found := problemOf(t, h.do(t, http.MethodPost, path, body))
 		if found.Code != want.Code || len(found.Errors) != 1 || found.Detail != want.Detail {
 			t.Errorf("%.40s: %+v", body, found)
 		}

@@ -127,7 +127,7 @@ func (g *guard) loadRules(router *mux.Router) error {
 			if !ok {
 				return fmt.Errorf("httpapi: %s %s has no rule in package auth", method, template)
 			}
-			if rule.Scope == auth.Owned && g.kind(template) == nil {
+			if rule.Scope == auth.Owned && strings.Contains(template, "{") && g.kind(template) == nil {
 				return fmt.Errorf("httpapi: %s %s names an object of a kind without an owner lookup", method, template)
 			}
 			g.rules[endpoint{method, template}] = rule
@@ -228,7 +228,7 @@ func (g *guard) admit(state *requestState, r *http.Request) error {
 		return problem.Newf(problem.Forbidden, "This operation may not be called.") // The zero rule: the route has none.
 	}
 	kind := g.kind(state.route)
-	owned := state.rule.Scope == auth.Owned
+	owned := state.rule.Scope == auth.Owned && kind != nil // Otherwise the body names the objects.
 	if owned {
 		state.object = mux.Vars(r)[kind.parameter] // Set before any refusal, for the audit record.
 	}
@@ -337,6 +337,13 @@ func (g *guard) authorizeStep(ctx context.Context, tenantID, jobID, stepID strin
 func (g *guard) allows(ctx context.Context, tenantID string) bool {
 	state := requestStateOf(ctx)
 	return state.rule.Allows(state.caller, tenantID)
+}
+
+// sees returns a function that reports whether the caller may act on a step of that tenant
+// and service, for a body that names objects.
+func (g *guard) sees(ctx context.Context) func(tenantID, service string) bool {
+	state := requestStateOf(ctx)
+	return func(tenantID, service string) bool { return state.rule.AllowsStep(state.caller, tenantID, service) }
 }
 
 // stillAuthorized reports whether the request would still be admitted: its caller's

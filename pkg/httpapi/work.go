@@ -11,6 +11,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
@@ -75,6 +76,30 @@ func (e *endpoints) CompleteWork(w http.ResponseWriter, r *http.Request, workID 
 		return e.item(ctx, func() (workqueue.View, error) {
 			return e.Queue.Complete(ctx, workID, by, request.OutputRef, request.ResultRef)
 		})
+	})
+}
+
+// CompleteWorkBatch is POST /v1/work:complete. To the caller, an item that its roles do
+// not cover does not exist.
+func (e *endpoints) CompleteWorkBatch(w http.ResponseWriter, r *http.Request) {
+	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkCompletionBatch) (any, error) {
+		results := make([]api.WorkCompletionResult, len(request.Items))
+		inParallel(len(results), func(i int) {
+			item := &request.Items[i]
+			results[i] = api.WorkCompletionResult{WorkID: item.WorkID, Status: http.StatusOK}
+			var err error
+			if violations := item.Check(); len(violations) > 0 {
+				err = problem.Refused(violations)
+			} else {
+				by := lifecycle.Request{Actor: item.Owner, ExpectedRev: item.ExpectedRev, ID: item.RequestID}
+				results[i].Rev, err = e.Queue.CompleteFor(ctx, item.WorkID, by, item.OutputRef, item.ResultRef, e.guard.sees(ctx))
+			}
+			if err != nil {
+				fault := e.respond.partOf(r, err)
+				results[i].Status, results[i].Error = fault.Status, fault
+			}
+		})
+		return api.WorkCompletionResults{Results: results}, nil
 	})
 }
 

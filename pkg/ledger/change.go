@@ -26,8 +26,6 @@ type Result struct {
 	Message *Message
 	// Item is the work item that a verb of the queue was for, as it is now.
 	Item lifecycle.Item
-	// Directive is the message body of the item's attempt, for [Ledger.Work].
-	Directive []byte
 	// PostErr is the first error of the post-commit work. The change is committed,
 	// and the schedule finds the rest.
 	PostErr error

@@ -39,13 +39,20 @@ func (l *Ledger) Work(ctx context.Context, workID string, v Verb) (Result, error
 	result, err := l.change(ctx, id.JobID, nil, nil, &options{
 		actor: v.Request.Actor, requestID: v.Request.ID, verb: &verb{Verb: v, workID: workID, id: id},
 	})
-	if err == nil && result.Outcome != statemachine.Refused {
-		result.Directive, err = l.directive(ctx, &snapshot{directive: result.remembered}, id.JobID, id.StepIndex, result.Item.AttemptNo)
-	}
 	if errors.Is(err, ErrJobNotFound) {
 		err = lifecycle.ErrNotFound
 	}
 	return result, err
+}
+
+// WorkDirective returns the message body of the attempt that the item of a result of
+// [Ledger.Work] carries. It reads the store unless the change read or wrote it.
+func (l *Ledger) WorkDirective(ctx context.Context, r *Result) ([]byte, error) {
+	id, err := ParseOutboxID(r.Item.WorkID)
+	if err != nil {
+		return nil, err
+	}
+	return l.directive(ctx, &snapshot{directive: r.remembered}, id.JobID, id.StepIndex, r.Item.AttemptNo)
 }
 
 // verb is a verb on one item.

@@ -62,12 +62,27 @@ func (q *Queue) Heartbeat(ctx context.Context, workID string, r lifecycle.Reques
 // Complete ends a running item: RESULT SUCCEEDED.
 func (q *Queue) Complete(ctx context.Context, workID string, r lifecycle.Request, outputRef, resultRef json.RawMessage,
 ) (View, error) {
-	return q.do(ctx, workID, lifecycle.OpComplete, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+	return q.do(ctx, workID, lifecycle.OpComplete, r, succeeded(outputRef, resultRef))
+}
+
+// CompleteFor is Complete for a caller who sees only those items. It returns the item's
+// rev alone.
+func (q *Queue) CompleteFor(ctx context.Context, workID string, r lifecycle.Request, outputRef, resultRef json.RawMessage,
+	sees func(tenantID, service string) bool,
+) (rev int64, err error) {
+	result, err := q.apply(ctx, workID, ledger.Verb{
+		Operation: lifecycle.OpComplete, Request: r, Event: succeeded(outputRef, resultRef), Sees: sees,
+	})
+	return result.Item.Rev, err
+}
+
+func succeeded(outputRef, resultRef json.RawMessage) func(*lifecycle.Item, time.Time) statemachine.Event {
+	return func(item *lifecycle.Item, _ time.Time) statemachine.Event {
 		return statemachine.Result{
 			StepID: item.StepID, Pair: pairOf(item), Status: statemachine.ResultSucceeded, OutputRef: outputRef,
 			ResultRef: resultRef,
 		}
-	})
+	}
 }
 
 // Fail ends a running item: RESULT FAILED_RETRY or FAILED_FINAL. The item is final;
@@ -106,18 +121,29 @@ func (q *Queue) Requeue(ctx context.Context, workID string, r lifecycle.Request)
 func (q *Queue) do(ctx context.Context, workID string, operation lifecycle.Operation, r lifecycle.Request,
 	event func(*lifecycle.Item, time.Time) statemachine.Event,
 ) (View, error) {
-	result, err := q.ledger.Work(ctx, workID, ledger.Verb{
-		Operation: operation, Request: r, Event: event, Sees: q.caller.sees,
-	})
+	result, err := q.apply(ctx, workID, ledger.Verb{Operation: operation, Request: r, Event: event, Sees: q.caller.sees})
+	if err != nil {
+		return View{}, err
+	}
+	directive, err := q.ledger.WorkDirective(ctx, &result)
+	if err != nil {
+		return View{}, asProblem(err)
+	}
+	view, err := view(&result.Item, directive)
+	view.CancelRequested = result.Job.Job.State == statemachine.JobCancelling
+	return view, err
+}
+
+// apply applies a verb. The error is a problem for the client.
+func (q *Queue) apply(ctx context.Context, workID string, v ledger.Verb) (ledger.Result, error) {
+	result, err := q.ledger.Work(ctx, workID, v)
 	if err == nil {
 		err = result.Problem()
 	}
 	if err != nil {
-		return View{}, asProblem(err)
+		return ledger.Result{}, asProblem(err)
 	}
-	view, err := view(&result.Item, result.Directive)
-	view.CancelRequested = result.Job.Job.State == statemachine.JobCancelling
-	return view, err
+	return result, nil
 }
 
 // Get returns an item.

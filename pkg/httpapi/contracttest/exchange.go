@@ -60,7 +60,8 @@ func (c *Contract) Check(e *Exchange) error {
 		faults = append(faults, undocumentedFields(route.Operation, e))
 	}
 	if e.Status < http.StatusMultipleChoices {
-		anyBody := route.Operation.OperationID == "submitBatch" // Each command gets its own answer.
+		// Each entry of a batch gets its own answer.
+		anyBody := route.Operation.OperationID == "submitBatch" || route.Operation.OperationID == "completeWorkBatch"
 		if err := c.request(e.Request, e.Sent, route, params, anyBody); err != nil {
 			faults = append(faults, fmt.Errorf("the request is not as documented, and was accepted: %w", err))
 		}
