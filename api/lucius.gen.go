@@ -1909,6 +1909,11 @@ type Problem struct {
 	// Example: invalid_envelope
 	Code ProblemCode `json:"code"`
 
+	// CurrentRev For `rev_conflict`, the `rev` at which the item is.
+	//
+	// Example: 4
+	CurrentRev int64 `json:"current_rev,omitempty,omitzero"`
+
 	// Detail What is wrong this time, for people.
 	//
 	// Example: One field is not valid.

@@ -203,6 +203,29 @@ func TestABatchAnswersEachCommandIndependently(t *testing.T) {
 	}
 }
 
+// A heartbeat raises the rev. A worker that completes with the rev of its claim is told the
+// current one, and another worker is not.
+func TestARevConflictNamesTheCurrentRev(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	item, _ := h.claimed(t, true)
+	verb := func(name, owner string, rev int64) answer {
+		body := fmt.Sprintf(`{"owner":%q,"expected_rev":%d,"request_id":"%s%d"}`, owner, rev, name, rev)
+		return h.do(t, http.MethodPost, "/v1/work/"+item.WorkID+":"+name, body)
+	}
+	beat := decoded[api.WorkItem](t, verb("heartbeat", "o", item.Rev))
+	if found := problemOf(t, verb("complete", "another", item.Rev)); found.Code != problem.NotOwner || found.CurrentRev != 0 {
+		t.Errorf("another worker is told %+v", found)
+	}
+	found := problemOf(t, verb("complete", "o", item.Rev))
+	if found.Code != problem.RevConflict || found.CurrentRev != beat.Rev {
+		t.Errorf("the owner is told %+v, want the rev %d", found, beat.Rev)
+	}
+	if done := decoded[api.WorkItem](t, verb("complete", "o", found.CurrentRev)); done.Status != api.WorkStatus("succeeded") {
+		t.Errorf("completed at the rev of the answer, the item is %s", done.Status)
+	}
+}
+
 // Each completion of a batch is answered as it would have been alone. A foreign item and
 // one that is not there look alike.
 func TestABatchOfCompletions(t *testing.T) {

@@ -121,7 +121,8 @@ func (p *responder) logFault(r *http.Request, fault *problem.Error) {
 func problemBody(r *http.Request, fault *problem.Error) api.Problem {
 	body := api.Problem{
 		Type: fault.Code.Type(), Title: fault.Code.Title(), Status: int32(fault.Code.Status()), Code: fault.Code,
-		Detail: fault.Summary(), Errors: fault.Errors, Instance: "urn:lucius:request:" + requestStateOf(r.Context()).id,
+		Detail: fault.Summary(), Errors: fault.Errors, CurrentRev: fault.CurrentRev,
+		Instance: "urn:lucius:request:" + requestStateOf(r.Context()).id,
 	}
 	if fault.Code == problem.Internal {
 		body.Detail, body.Errors = "", nil

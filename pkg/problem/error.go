@@ -38,6 +38,8 @@ type Error struct {
 	Detail string
 	// Errors are all violations, in the order of the request. Optional.
 	Errors []Violation
+	// CurrentRev is the rev of the object, for a conflict of revs. Optional; 0 is not sent.
+	CurrentRev int64
 	// RetryAfter tells the client when to retry. Optional; 0 is not sent.
 	RetryAfter time.Duration
 	// Err is the cause, which is logged and never sent. Optional.

@@ -115,6 +115,7 @@ func (q *Queue) PublishedByMark() bool { return true }
 // asProblem translates the queue's errors for the caller.
 func asProblem(err error) error {
 	var invalid *lifecycle.RequestError
+	var behind *lifecycle.RevError
 	switch {
 	case err == nil:
 		return nil
@@ -127,8 +128,8 @@ func asProblem(err error) error {
 		}
 	case errors.Is(err, lifecycle.ErrNotOwner):
 		return &problem.Error{Code: problem.NotOwner, Detail: "Another worker holds the item.", Err: err}
-	case errors.Is(err, lifecycle.ErrRevConflict):
-		return &problem.Error{Code: problem.RevConflict, Detail: err.Error(), Err: err}
+	case errors.As(err, &behind): // The caller may know the rev: an item of another owner is ErrNotOwner.
+		return &problem.Error{Code: problem.RevConflict, Detail: err.Error(), CurrentRev: behind.Rev, Err: err}
 	case errors.Is(err, lifecycle.ErrIllegalTransition):
 		return &problem.Error{Code: problem.IllegalTransition, Detail: err.Error(), Err: err}
 	}

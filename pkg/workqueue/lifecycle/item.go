@@ -190,7 +190,8 @@ var (
 	// ErrNotOwner is returned when an actor that is not the owner asks for an
 	// owner's move.
 	ErrNotOwner = errors.New("not the owner")
-	// ErrRevConflict is returned when the item is not at the expected rev.
+	// ErrRevConflict is returned when the item is not at the expected rev. It comes as a
+	// [*RevError], which says at which rev it is.
 	ErrRevConflict = errors.New("revision conflict")
 	// ErrIllegalTransition is returned when the item's status does not allow the
 	// move.
@@ -202,6 +203,20 @@ var (
 	// never returns it; all queues share it.
 	ErrNotFound = errors.New("no such work item")
 )
+
+// RevError says at which rev an item is.
+type RevError struct {
+	WorkID        string
+	Rev, Expected int64
+}
+
+// Error names the item and both revs.
+func (e *RevError) Error() string {
+	return fmt.Sprintf("%v: work item %s is at rev %d, not at %d", ErrRevConflict, e.WorkID, e.Rev, e.Expected)
+}
+
+// Unwrap returns [ErrRevConflict].
+func (e *RevError) Unwrap() error { return ErrRevConflict }
 
 // RequestError says which field of a request is wrong.
 type RequestError struct {

@@ -73,7 +73,7 @@ func admit(item *Item, operation Operation, request Request) (move Transition, r
 
 func (i *Item) expect(rev int64) error {
 	if i.Rev != rev {
-		return fmt.Errorf("%w: work item %s is at rev %d, not at %d", ErrRevConflict, i.WorkID, i.Rev, rev)
+		return &RevError{WorkID: i.WorkID, Rev: i.Rev, Expected: rev}
 	}
 	return nil
 }
