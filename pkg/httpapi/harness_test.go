@@ -209,6 +209,7 @@ func problemOf(t *testing.T, response answer) api.Problem {
 	want := api.Problem{
 		Type: found.Code.Type(), Title: found.Code.Title(), Status: int32(found.Code.Status()), Code: found.Code,
 		Detail: found.Detail, Instance: "urn:lucius:request:" + response.Header.Get("X-Request-Id"), Errors: found.Errors,
+		CurrentRev: found.CurrentRev,
 	}
 	if diff := cmp.Diff(want, found); diff != "" {
 		t.Errorf("the problem does not agree with itself (-want +got):\n%s", diff)
