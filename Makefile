@@ -11,13 +11,16 @@ SHELL       := bash
 .DEFAULT_GOAL := help
 
 GO            ?= go
-GOLANGCI_LINT := $(GO) tool -modfile=tools/golangci-lint/go.mod golangci-lint
+GOLANGCI_LINT := tool -modfile=$(CURDIR)/tools/golangci-lint/go.mod golangci-lint
 SEEDS         ?= 1000
 FROM          ?= 1
 FRESH         ?= 3000
 ROUNDS        ?= 10
 TIME          ?= 30s
-MODULES       := . tools/golangci-lint tools/oapi-codegen
+# The modules with code, and all. The tests of bench/compare are no part of `make test`:
+# they start a PostgreSQL.
+CODE          := . bench/compare
+MODULES       := $(CODE) tools/golangci-lint tools/oapi-codegen
 
 # Everything is built without C, as in the container image: with it, the arenas of the
 # C library's allocator grow the server's resident memory beyond what it holds.
@@ -50,6 +53,10 @@ azure-local: ## Stand in for Azure on this machine, and print how to serve on it
 .PHONY: bench
 bench: ## Measure throughput and latency on this machine
 	$(GO) run ./cmd/lucius bench
+
+.PHONY: bench-compare
+bench-compare: ## Measure beside River and DBOS on PostgreSQL (POSTGRES_URL, else one from npm)
+	$(GO) -C bench/compare run . $(COMPARE)
 
 .PHONY: build
 build: ## Build bin/lucius
@@ -131,7 +138,7 @@ check-format: ## Fail on files that gofmt would change
 
 .PHONY: vet
 vet: ## Run go vet
-	$(call stage,$(GO) vet ./...)
+	$(call stage,for module in $(CODE); do $(GO) -C $$module vet ./...; done)
 
 .PHONY: check-generated
 check-generated: ## Fail when generated files are not what their sources make
@@ -143,12 +150,12 @@ check-generated: ## Fail when generated files are not what their sources make
 	fi)
 
 .PHONY: check-tidy
-check-tidy: ## Fail on a go.mod that is not tidy, here or under tools/
+check-tidy: ## Fail on a go.mod that is not tidy, in any module
 	$(call stage,for module in $(MODULES); do $(GO) -C $$module mod tidy -diff; done)
 
 .PHONY: lint
 lint: ## Run golangci-lint (rules and their reasons: .golangci.yml)
-	$(call stage,$(GOLANGCI_LINT) run ./...)
+	$(call stage,for module in $(CODE); do $(GO) -C $$module $(GOLANGCI_LINT) run ./...; done)
 
 .PHONY: lint-openapi
 lint-openapi: ## Lint api/openapi.yaml by the rules of Spectral and Redocly (tools/openapi-lint)
@@ -172,14 +179,14 @@ cover: ## Show the coverage of each function, and the total
 
 .PHONY: fmt
 fmt: ## Format the source and group its imports
-	$(GOLANGCI_LINT) fmt ./...
+	for module in $(CODE); do $(GO) -C $$module $(GOLANGCI_LINT) fmt ./...; done
 
 .PHONY: generate
 generate: ## Make the generated files again (api/*.gen.* from api/openapi.yaml)
 	$(GO) generate ./...
 
 .PHONY: tidy
-tidy: ## Tidy go.mod and go.sum, here and under tools/
+tidy: ## Tidy go.mod and go.sum of all modules
 	for module in $(MODULES); do $(GO) -C $$module mod tidy; done
 
 .PHONY: clean
