@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing/fstest"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,8 +25,15 @@ import (
 // maxSteps is the most steps of a command; each number of steps has a request type.
 const maxSteps = 3
 
+// registries holds the parsed protocols by patience: parsing them costs more than all
+// else that a process does when it starts. A registry never changes.
+var registries sync.Map
+
 // protocols returns the protocols of one to three steps.
 func (s *scenario) protocols() (*protocol.Holder, error) {
+	if known, ok := registries.Load(s.patience); ok {
+		return protocol.NewHolder(known.(*protocol.Registry)), nil
+	}
 	files := fstest.MapFS{}
 	for steps := 1; steps <= maxSteps; steps++ {
 		var text strings.Builder
@@ -43,6 +51,7 @@ func (s *scenario) protocols() (*protocol.Holder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the simulation's protocols: %w", err)
 	}
+	registries.Store(s.patience, registry)
 	return protocol.NewHolder(registry), nil
 }
 

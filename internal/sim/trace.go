@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash"
 	"hash/fnv"
+	"strconv"
 	"time"
 )
 
@@ -13,6 +14,7 @@ const traceTail = 80
 // trace is the sequence of calls: a hash of all, and the text of the last ones.
 type trace struct {
 	hash  hash.Hash64
+	text  []byte // of the last line, to reuse its memory
 	lines [traceTail]line
 	n     int
 	log   func(string)
@@ -32,7 +34,12 @@ func newTrace() *trace { return &trace{hash: fnv.New64a()} }
 
 // add adds one step.
 func (t *trace) add(l line) {
-	_, _ = fmt.Fprintf(t.hash, "%d|%s|%s|%s|%s|%s\n", l.at, l.actor, l.what, l.detail, l.fault, l.outcome)
+	text := strconv.AppendInt(t.text[:0], int64(l.at), 10)
+	for _, part := range [...]string{l.actor, l.what, l.detail, string(l.fault), l.outcome} {
+		text = append(append(text, '|'), part...)
+	}
+	t.text = append(text, '\n')
+	_, _ = t.hash.Write(t.text)
 	t.lines[t.n%traceTail] = l
 	t.n++
 	if t.log != nil {
