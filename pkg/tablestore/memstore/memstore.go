@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -57,12 +58,12 @@ var (
 	_ tablestore.Walker      = (*store)(nil)
 )
 
-// row is a stored row, which never changes. Its content is encoded so that no
-// caller shares memory with the store.
+// row is a stored row, which never changes. No caller shares its properties;
+// values cannot change.
 type row struct {
-	key  tablestore.Key
-	etag tablestore.ETag
-	data []byte
+	key        tablestore.Key
+	etag       tablestore.ETag
+	properties tablestore.Properties
 }
 
 func less(a, b *row) bool {
@@ -75,13 +76,9 @@ func less(a, b *row) bool {
 	return a.key.Row < b.key.Row
 }
 
-// decode returns a copy of the row that the caller owns.
-func (r *row) decode() (tablestore.Row, error) {
-	properties, err := tablestore.DecodeProperties(r.data)
-	if err != nil {
-		return tablestore.Row{}, fmt.Errorf("row %s: %w", r.key, err)
-	}
-	return tablestore.Row{Key: r.key, ETag: r.etag, Properties: properties}, nil
+// copy returns a copy of the row that the caller owns.
+func (r *row) copy() tablestore.Row {
+	return tablestore.Row{Key: r.key, ETag: r.etag, Properties: slices.Clone(r.properties)}
 }
 
 // usable returns why the store must refuse a request, or nil. The caller holds
@@ -109,7 +106,7 @@ func (s *store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, er
 	if !ok {
 		return tablestore.Row{}, fmt.Errorf("%w: %s", tablestore.ErrNotFound, key)
 	}
-	return stored.decode()
+	return stored.copy(), nil
 }
 
 func (s *store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
@@ -163,12 +160,10 @@ func (s *store) collect(
 		if more = len(rows) == limit; more {
 			return false
 		}
-		var decoded tablestore.Row
-		decoded, err = r.decode()
-		rows = append(rows, decoded)
-		return err == nil
+		rows = append(rows, r.copy())
+		return true
 	})
-	return rows, more, err
+	return rows, more, nil
 }
 
 func (s *store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
@@ -208,8 +203,7 @@ func (s *store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 			s.rows.Delete(&row{key: write.Key})
 			continue
 		}
-		data := tablestore.EncodeProperties(nil, write.Properties)
-		s.rows.Set(&row{key: write.Key, etag: write.ETag, data: data})
+		s.rows.Set(&row{key: write.Key, etag: write.ETag, properties: slices.Clone(write.Properties)})
 	}
 	return etags, nil
 }
