@@ -77,7 +77,7 @@ func (w *world) eligible(calls []*call) ([]*call, time.Time) {
 	now := time.Now()
 	var found []*call
 	var next time.Time
-	for _, c := range append(slices.Clone(calls), w.late...) {
+	for _, c := range append(calls, w.late...) {
 		if !c.ready.After(now) {
 			found = append(found, c)
 		} else if next.IsZero() || c.ready.Before(next) {
@@ -108,11 +108,10 @@ func (w *world) rest(next, end time.Time) {
 	if next.IsZero() || end.Before(next) {
 		next = end
 	}
-	timer := time.NewTimer(time.Until(next))
-	defer timer.Stop()
+	w.alarm.Reset(time.Until(next))
 	select {
 	case <-w.gate.bell:
-	case <-timer.C:
+	case <-w.alarm.C:
 	}
 }
 
@@ -248,14 +247,10 @@ func lost(c *call) error {
 // time get the same answer at the same time, so their order does not matter.
 func (w *world) answer(c *call, fault Fault, r reply) {
 	w.note(c, fault, r)
-	twins := []*call{c}
-	for _, other := range w.gate.calls() {
-		if other != c && other.actor == c.actor && other.verb == c.verb && other.detail == c.detail &&
-			other.arrived == c.arrived && other.held == nil {
-			twins = append(twins, other)
-		}
-	}
-	w.gate.leave(func(*call) reply { return r }, twins...)
+	w.gate.leave(r, func(other *call) bool {
+		return other == c || other.actor == c.actor && other.verb == c.verb && other.detail == c.detail &&
+			other.arrived == c.arrived && other.held == nil
+	})
 }
 
 // note adds the call to the trace.

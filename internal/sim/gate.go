@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -43,7 +44,6 @@ type call struct {
 	done chan reply
 
 	arrived int       // the driver's step in which it was first seen
-	serial  int       // the order of arrival
 	ready   time.Time // executed at this time or later
 	expires time.Time // goes first after this time
 	held    *reply    // the delayed reply of an executed call
@@ -59,8 +59,7 @@ type reply struct {
 // which is executed.
 type gate struct {
 	mu      sync.Mutex
-	parked  []*call
-	serial  int
+	parked  []*call // sorted by actor, verb and detail; equal calls by arrival
 	stopped bool
 	bell    chan struct{} // rung by each arrival
 }
@@ -76,9 +75,7 @@ func (g *gate) park(c *call) reply {
 	}
 	c.done = make(chan reply, 1)
 	c.arrived = -1
-	c.serial = g.serial
-	g.serial++
-	g.parked = append(g.parked, c)
+	g.parked = slices.Insert(g.parked, g.rank(c), c)
 	g.mu.Unlock()
 	select {
 	case g.bell <- struct{}{}:
@@ -87,40 +84,41 @@ func (g *gate) park(c *call) reply {
 	return <-c.done
 }
 
+// rank returns the index of a new call in parked: after the equal ones.
+func (g *gate) rank(c *call) int {
+	return sort.Search(len(g.parked), func(i int) bool {
+		other := g.parked[i]
+		return cmp.Or(cmp.Compare(c.actor, other.actor), cmp.Compare(c.verb, other.verb), cmp.Compare(c.detail, other.detail)) < 0
+	})
+}
+
 // calls returns the parked calls in an order that depends only on their content.
 func (g *gate) calls() []*call {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	slices.SortFunc(g.parked, func(a, b *call) int {
-		return cmp.Or(cmp.Compare(a.actor, b.actor), cmp.Compare(a.verb, b.verb), cmp.Compare(a.detail, b.detail),
-			cmp.Compare(a.serial, b.serial))
-	})
 	return slices.Clone(g.parked)
 }
 
-// leave removes calls and answers them.
-func (g *gate) leave(answer func(*call) reply, calls ...*call) {
+// leave removes the calls for which leaves returns true, and answers them.
+func (g *gate) leave(r reply, leaves func(*call) bool) {
 	g.mu.Lock()
-	g.parked = slices.DeleteFunc(g.parked, func(c *call) bool { return slices.Contains(calls, c) })
-	g.mu.Unlock()
-	for _, c := range calls {
-		c.done <- answer(c)
-	}
+	defer g.mu.Unlock()
+	g.parked = slices.DeleteFunc(g.parked, func(c *call) bool {
+		if !leaves(c) {
+			return false
+		}
+		c.done <- r // It has room: a call is answered once.
+		return true
+	})
 }
 
 // kill makes all calls of a process fail from now on.
 func (g *gate) kill(p *process) {
 	g.mu.Lock()
 	p.dead = true
-	var gone []*call
-	for _, c := range g.parked {
-		if c.proc == p {
-			gone = append(gone, c)
-		}
-	}
 	g.mu.Unlock()
 	p.cancel()
-	g.leave(func(*call) reply { return reply{err: errDead} }, gone...)
+	g.leave(reply{err: errDead}, func(c *call) bool { return c.proc == p })
 }
 
 // alive reports whether the process has not crashed.
@@ -134,9 +132,8 @@ func (g *gate) alive(p *process) bool {
 func (g *gate) stop() {
 	g.mu.Lock()
 	g.stopped = true
-	gone := slices.Clone(g.parked)
 	g.mu.Unlock()
-	g.leave(func(*call) reply { return reply{err: errDead} }, gone...)
+	g.leave(reply{err: errDead}, func(*call) bool { return true })
 }
 
 // actor is the caller of a port, carried by the context.

@@ -44,24 +44,23 @@ func (w *world) tailPhase() {
 	w.mu.Lock()
 	w.reconcile = true
 	w.mu.Unlock()
-	w.until(time.Now().Add(cleanupTime), w.afterCommits(func() bool {
-		return len(w.leftOver()) == 0 && len(w.staleProjections()) == 0
-	}))
-	w.requireNone("left over", w.leftOver())
-	w.requireNone("projection", w.staleProjections())
+	left, stale := w.afterCommits(w.leftOver), w.afterCommits(w.staleProjections)
+	w.until(time.Now().Add(cleanupTime), func() bool { return len(left()) == 0 && len(stale()) == 0 })
+	w.requireNone("left over", left())
+	w.requireNone("projection", stale())
 	w.checkAccepted()
 	w.audit()
 }
 
-// afterCommits returns a condition that evaluates again only after a commit: it must
-// depend on the rows alone.
-func (w *world) afterCommits(holds func() bool) func() bool {
-	seen, held := -1, false
-	return func() bool {
+// afterCommits returns a function that calls list again only after a commit: what list
+// returns must depend on the rows alone.
+func (w *world) afterCommits(list func() []string) func() []string {
+	seen, last := -1, []string(nil)
+	return func() []string {
 		if seen != w.check.seq {
-			seen, held = w.check.seq, holds()
+			seen, last = w.check.seq, list()
 		}
-		return held
+		return last
 	}
 }
 

@@ -56,7 +56,7 @@ func (v *visitor) ask(what string, op *operation, handle func(*request) (any, er
 	ctx, cancel := context.WithTimeout(as(req.proc.ctx, name, op), patience+10*time.Second)
 	req.ctx, req.id = ctx, name
 	answers := make(chan answer, 1)
-	v.w.actors.Go(func() {
+	v.w.serve(func() {
 		defer cancel()
 		value, err := handle(req)
 		back := &call{actor: name, verb: verbReply, detail: what + " " + tell(err), proc: req.proc, exec: func() reply {
@@ -76,6 +76,26 @@ func (v *visitor) ask(what string, op *operation, handle func(*request) (any, er
 	case <-timer.C:
 		return nil, errLost
 	}
+}
+
+// serve runs f in a goroutine. It prefers one that has finished earlier: its stack has
+// grown to what a request needs.
+func (w *world) serve(f func()) {
+	select {
+	case w.served <- f:
+		return
+	default:
+	}
+	w.actors.Go(func() {
+		for {
+			f()
+			select {
+			case f = <-w.served:
+			case <-w.stopping:
+				return
+			}
+		}
+	})
 }
 
 // tell returns an error for the trace.

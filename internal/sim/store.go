@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"strconv"
 	"strings"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -28,7 +29,8 @@ func (s *port) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, err
 
 // Scan implements [tablestore.Store].
 func (s *port) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
-	detail := fmt.Sprintf("%s/%s/[%s,%s) %d %s", query.Table, query.Partition, query.From, query.To, query.Limit, query.Continue)
+	detail := query.Table + "/" + query.Partition + "/[" + query.From + "," + query.To + ") " +
+		strconv.Itoa(query.Limit) + " " + query.Continue
 	r := s.park(ctx, verbScan, detail, func() reply {
 		query := query
 		if limit := s.w.pageLimit(); limit > 0 && (query.Limit == 0 || query.Limit > limit) {

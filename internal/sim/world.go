@@ -43,11 +43,13 @@ type world struct {
 	start    time.Time
 	replicas []*replica
 	stopping chan struct{}
+	served   chan func() // to goroutines that have finished a request
 	actors   sync.WaitGroup
 
 	// Only the driver uses the next fields.
 	faulty    bool
 	step      int
+	alarm     *time.Timer // ends a rest
 	faults    map[Fault]int
 	agenda    []dueTask
 	late      []*call
@@ -86,8 +88,8 @@ func newWorld(seed uint64) *world {
 	rng := rand.New(rand.NewPCG(seed, 0x6c7563697573)) //nolint:gosec // A simulation must be repeatable.
 	w := &world{
 		seed: seed, rng: rng, gate: newGate(), store: memstore.New(memstore.Options{Split: true}),
-		trace: newTrace(), start: time.Now(), stopping: make(chan struct{}),
-		faults: map[Fault]int{}, cut: map[string]time.Time{}, faulty: true,
+		trace: newTrace(), start: time.Now(), stopping: make(chan struct{}), served: make(chan func()),
+		faults: map[Fault]int{}, cut: map[string]time.Time{}, faulty: true, alarm: time.NewTimer(0),
 	}
 	w.scenario = newScenario(rng)
 	// These are not drawn: a draw would change the meaning of all recorded seeds.
