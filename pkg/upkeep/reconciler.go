@@ -31,7 +31,7 @@ type ReconcilerConfig struct {
 	// Ledger holds the jobs. Required.
 	Ledger ReconcilerLedger
 	// Page is the most jobs, or ready hints, that one pass checks: the rate of the walk.
-	// Optional. Defaults to 200.
+	// Optional. Defaults to 100, about a hundredth of a core on a local store.
 	Page int
 	// Rest is the time between two rounds. Optional. Defaults to 1 min.
 	Rest time.Duration
@@ -87,7 +87,7 @@ func NewReconciler(cfg ReconcilerConfig) (*Reconciler, error) {
 	if cfg.Ledger == nil {
 		return nil, errors.New("reconciler: Ledger is required")
 	}
-	cfg.Page = cmp.Or(cfg.Page, 200)
+	cfg.Page = cmp.Or(cfg.Page, 100)
 	cfg.Rest = cmp.Or(cfg.Rest, time.Minute)
 	if cfg.Page < 0 || cfg.Rest < 0 {
 		return nil, errors.New("reconciler: Page and Rest must be positive")

@@ -10,6 +10,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
@@ -176,5 +178,33 @@ func TestNewReconciler_NamesTheField(t *testing.T) {
 		if _, err := upkeep.NewReconciler(cfg); err == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+}
+
+// The walk over a backlog costs the same in each second, however many jobs wait.
+func TestCost_OfAReconcilersPass(t *testing.T) {
+	t.Parallel()
+	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusQueue, Shards: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{Ledger: l}
+	for range 300 {
+		w.accept(t, "tenant", "OCR")
+	}
+	reconciler, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: l})
+	if err != nil {
+		t.Fatal(err)
+	}
+	counter.Reset()
+	if pass, err := reconciler.RunOnce(t.Context()); err != nil || pass.Done != 100 || !pass.More {
+		t.Fatal(pass, err)
+	}
+	// Each shard's oldest pending row, a page of slots, and each job and its ready hint.
+	want := storetest.Counts{Scans: 2 + 1 + 100, Gets: 100}
+	got := counter.Counts()
+	if got.Scans != want.Scans || got.Gets != want.Gets || got.Commits != 0 {
+		t.Errorf("it cost %+v, want %+v", got, want)
 	}
 }
