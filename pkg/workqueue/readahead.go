@@ -341,16 +341,9 @@ func (q *Queue) Count(ctx context.Context) error {
 		return err
 	}
 	for _, kind := range kinds {
-		items := 0
-		for shard := range q.ledger.ReadyShards() {
-			for from, more := "", true; more; {
-				page, err := q.hints(ctx, streamKey{kind, shard}, from, "", q.mirror.sizes.tail)
-				if err != nil {
-					return err
-				}
-				items += len(page.hints)
-				from, more = page.next, page.next != ""
-			}
+		items, err := q.ledger.CountReady(ctx, kind)
+		if err != nil {
+			return err
 		}
 		q.mirror.mu.Lock()
 		q.mirror.counts[kind] += items

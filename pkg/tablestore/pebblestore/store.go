@@ -111,6 +111,7 @@ type Store struct {
 var (
 	_ tablestore.AtomicStore = (*Store)(nil)
 	_ tablestore.Walker      = (*Store)(nil)
+	_ tablestore.RowCounter  = (*Store)(nil)
 )
 
 // enter begins a request, which ends with running.Done, or returns why the
@@ -218,7 +219,7 @@ func (s *Store) Info() Info {
 }
 
 // Counts returns how many commits the store has written and how many reads it was asked
-// for (Get, Scan and Walk) since it was opened. It is safe for concurrent use.
+// for (Get, Scan, CountRows and Walk) since it was opened. It is safe for concurrent use.
 func (s *Store) Counts() (commits, reads uint64) { return s.commits.Load(), s.reads.Load() }
 
 // Space returns the free disk space, as of the last second, and the reserve, in bytes.
