@@ -32,17 +32,18 @@ func (w *world) advance(end time.Time) {
 	synctest.Wait()
 	w.step++
 	w.runDue()
-	calls := w.gate.calls()
-	w.schedule(calls)
-	eligible, next := w.eligible(calls)
-	if len(eligible) == 0 {
+	w.calls = w.gate.calls(w.calls[:0])
+	w.schedule(w.calls)
+	w.calls = append(w.calls, w.late...)
+	ready, next := eligible(w.calls)
+	if len(ready) == 0 {
 		w.rest(next, end)
 		return
 	}
 	if w.faulty && w.injectWorldFault() {
 		return
 	}
-	w.execute(w.choose(eligible))
+	w.execute(w.choose(ready))
 	// Time passes with each call, so that no two are at the same instant.
 	time.Sleep(time.Duration(1 + w.rng.Int64N(int64(3*time.Millisecond))))
 }
@@ -71,13 +72,13 @@ func (w *world) logUniform(least, most time.Duration) time.Duration {
 	return min(most, d+time.Duration(w.rng.Int64N(int64(d))))
 }
 
-// eligible returns the calls that may be executed, late writes included, and the time
+// eligible returns the calls that may be executed, in the memory of calls, and the time
 // at which the next one may.
-func (w *world) eligible(calls []*call) ([]*call, time.Time) {
+func eligible(calls []*call) ([]*call, time.Time) {
 	now := time.Now()
-	var found []*call
+	found := calls[:0]
 	var next time.Time
-	for _, c := range append(calls, w.late...) {
+	for _, c := range calls {
 		if !c.ready.After(now) {
 			found = append(found, c)
 		} else if next.IsZero() || c.ready.Before(next) {

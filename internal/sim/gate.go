@@ -92,11 +92,11 @@ func (g *gate) rank(c *call) int {
 	})
 }
 
-// calls returns the parked calls in an order that depends only on their content.
-func (g *gate) calls() []*call {
+// calls appends the parked calls to list, in an order that depends only on their content.
+func (g *gate) calls(list []*call) []*call {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.Clone(g.parked)
+	return append(list, g.parked...)
 }
 
 // leave removes the calls for which leaves returns true, and answers them.

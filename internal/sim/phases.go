@@ -39,8 +39,10 @@ func (w *world) tailPhase() {
 	for _, c := range w.late {
 		c.ready = time.Now()
 	}
-	w.until(time.Now().Add(settleTime), func() bool { return len(w.unended()) == 0 })
-	w.requireNone("L2", w.unended())
+	running := w.afterCommits(w.unended)
+	w.until(time.Now().Add(settleTime), func() bool { return len(w.pending()) == 0 && len(running()) == 0 })
+	w.requireNone("L2", w.pending())
+	w.requireNone("L2", running())
 	w.mu.Lock()
 	w.reconcile = true
 	w.mu.Unlock()
@@ -89,11 +91,16 @@ func (w *world) idlePhase() {
 	}
 }
 
-// unended returns the jobs that have not ended.
-func (w *world) unended() []string {
+// pending reports what the driver itself has still to do.
+func (w *world) pending() []string {
 	if len(w.late) > 0 || len(w.agenda) > 0 {
 		return []string{"late writes or tasks are pending"}
 	}
+	return nil
+}
+
+// unended returns the jobs that have not ended.
+func (w *world) unended() []string {
 	var list []string
 	for _, j := range w.check.all() {
 		if !j.row.Terminal() && j.row.State != "PAUSED" {

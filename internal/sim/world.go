@@ -53,6 +53,7 @@ type world struct {
 	faults    map[Fault]int
 	agenda    []dueTask
 	late      []*call
+	calls     []*call              // of the step, to reuse its memory
 	throttled time.Time            // until then the store refuses all calls
 	cut       map[string]time.Time // by replica: until then it has no store
 	tail      bool
