@@ -187,8 +187,8 @@ type workItem struct {
 	} `json:"directive"`
 }
 
-// pull claims and starts steps until the context ends, and completes each in a
-// goroutine of its own, with the context finish.
+// pull claims and starts steps until the context ends, and completes those of a claim
+// together, in a goroutine of its own, with the context finish.
 func (s *luciusSystem) pull(ctx, finish context.Context) error {
 	completing, finish := errgroup.WithContext(finish)
 	for ctx.Err() == nil && finish.Err() == nil {
@@ -202,23 +202,40 @@ func (s *luciusSystem) pull(ctx, finish context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			return errors.Join(err, completing.Wait())
 		}
-		for i := range claimed.Items {
-			completing.Go(func() error { return s.complete(finish, &claimed.Items[i]) })
+		if len(claimed.Items) > 0 {
+			completing.Go(func() error { return s.complete(finish, claimed.Items) })
 		}
 	}
 	return completing.Wait()
 }
 
-// complete reports the success of a step. The answer to the last one ends its job: it
+// complete reports the success of steps. The answer to the last one of a job ends it: it
 // follows the commit.
-func (s *luciusSystem) complete(ctx context.Context, item *workItem) error {
-	err := s.post(ctx, "/v1/work/"+item.WorkID+":complete", map[string]any{
-		"owner": "compare", "expected_rev": item.Rev, "request_id": s.requestID(), "result_ref": resultRef,
-	}, nil)
-	if err == nil && (item.Directive.ProtocolID == "one" || item.Directive.StepID == "step_3") {
-		s.ends.end(item.Directive.CorrelationID)
+func (s *luciusSystem) complete(ctx context.Context, items []workItem) error {
+	completions := make([]map[string]any, len(items))
+	for i := range items {
+		completions[i] = map[string]any{
+			"work_id": items[i].WorkID, "owner": "compare", "expected_rev": items[i].Rev, "request_id": s.requestID(),
+			"result_ref": resultRef,
+		}
 	}
-	return err
+	var answer struct {
+		Results []struct {
+			Status int `json:"status"`
+		} `json:"results"`
+	}
+	if err := s.post(ctx, "/v1/work:complete", map[string]any{"items": completions}, &answer); err != nil {
+		return err
+	}
+	for i, result := range answer.Results {
+		if result.Status != http.StatusOK {
+			return fmt.Errorf("the completion of %s was answered %d", items[i].WorkID, result.Status)
+		}
+		if directive := &items[i].Directive; directive.ProtocolID == "one" || directive.StepID == "step_3" {
+			s.ends.end(directive.CorrelationID)
+		}
+	}
+	return nil
 }
 
 // requestID returns a fresh request id.

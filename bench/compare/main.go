@@ -31,7 +31,7 @@
 //   - Lucius keeps the job, a journal event for each transition, the idempotency key of
 //     the command, and entries of lists and of deadlines. A worker claims each step and
 //     completes it under a lease; a completion that is answered is durable. The driver's
-//     workers claim up to 32 steps at once, and complete each in a request of its own.
+//     workers claim up to 32 steps at once, and complete them in one request.
 //   - River keeps a row for each job, without a key against duplicates. Of one step: the
 //     worker returns, and River records that later, for many jobs at once; the job has
 //     ended when River says that this was recorded. Of three steps: three jobs, the next

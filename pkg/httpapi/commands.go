@@ -5,8 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-
-	"golang.org/x/sync/errgroup"
+	"sync"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/commands"
@@ -62,21 +61,14 @@ func acceptedOf(w http.ResponseWriter, accepted *ledger.Accepted, err error) (ap
 	}, nil
 }
 
-// batchParallel is how many entries of one batch are carried out in parallel: enough
-// to share the store's syncs, but too few for one client to monopolise the store.
-const batchParallel = 16
-
-// inParallel calls each for every index of a batch. Each entry has an outcome of its own.
+// inParallel calls each for every index of a batch, all at the same time, so that they
+// share the store's syncs. A batch is no larger than many clients are.
 func inParallel(entries int, each func(i int)) {
-	var group errgroup.Group
-	group.SetLimit(batchParallel)
+	var group sync.WaitGroup
 	for i := range entries {
-		group.Go(func() error {
-			each(i)
-			return nil
-		})
+		group.Go(func() { each(i) })
 	}
-	_ = group.Wait()
+	group.Wait()
 }
 
 // batch is a batch whose commands are not decoded yet: each is decoded, and accepted
