@@ -17,6 +17,7 @@ import (
 // ReconcilerLedger is what the reconciler needs of the ledger.
 type ReconcilerLedger interface {
 	Schedule
+	Exclusive() bool
 	Inspect(ctx context.Context, shard, limit int, from string) ([]ledger.Finding, string, error)
 	InspectReady(ctx context.Context, w *ledger.ReadyWalk, limit int,
 	) (seen map[ledger.WorkKind]int, repaired int, ended bool, err error)
@@ -31,7 +32,8 @@ type ReconcilerConfig struct {
 	// Ledger holds the jobs. Required.
 	Ledger ReconcilerLedger
 	// Page is the most jobs, or ready hints, that one pass checks: the rate of the walk.
-	// Optional. Defaults to 100, about a hundredth of a core on a local store.
+	// Optional. Defaults to 200; to 50 on an exclusive store, whose reads cost the CPU of
+	// this process: a hundredth of a core.
 	Page int
 	// Rest is the time between two rounds. Optional. Defaults to 1 min.
 	Rest time.Duration
@@ -87,7 +89,10 @@ func NewReconciler(cfg ReconcilerConfig) (*Reconciler, error) {
 	if cfg.Ledger == nil {
 		return nil, errors.New("reconciler: Ledger is required")
 	}
-	cfg.Page = cmp.Or(cfg.Page, 100)
+	if cfg.Page == 0 && cfg.Ledger.Exclusive() {
+		cfg.Page = 50
+	}
+	cfg.Page = cmp.Or(cfg.Page, 200)
 	cfg.Rest = cmp.Or(cfg.Rest, time.Minute)
 	if cfg.Page < 0 || cfg.Rest < 0 {
 		return nil, errors.New("reconciler: Page and Rest must be positive")
