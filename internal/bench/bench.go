@@ -1,5 +1,5 @@
-// Package bench measures a running server from outside, over HTTP, the way its
-// clients and workers use it.
+// Package bench measures a server from outside, over HTTP, the way its clients and
+// workers use it.
 //
 //	submitter 1..N ──POST /v1/commands──▶ ┌────────┐
 //	     ▲                                │ server │
@@ -7,21 +7,25 @@
 //	     └──────── puller ◀──work:claim── │        │
 //	                  └────:complete────▶ └────────┘
 //
-// The loop is closed: each submitter sends one command, waits for its job to
-// end, and only then sends the next. So there are never more jobs in flight
-// than submitters, and a slow server gets fewer commands instead of being overrun.
+// Each kind of load is measured on a server of its own with an empty data directory, and,
+// if the options say so, once more on a server that already holds many jobs:
 //
-// A job has ended when the server has answered the completion of its last
-// step: that answer follows the commit that made the job SUCCEEDED. Taking the
-// time there is exact and costs no request; waiting for every job with
-// GET /v1/jobs would measure the polling as well. As a check, a sample of the jobs
-// is read back afterwards, and one that is not SUCCEEDED fails the run.
+//   - closed loop ([One], [Three], [Callbacks]): each submitter sends one command, waits for
+//     its job to end, and only then sends the next. This finds the highest rate: there are
+//     never more jobs in flight than submitters, so a slow server gets fewer commands
+//     instead of being overrun.
+//   - open loop ([Open]): commands are sent at a fixed rate, however slow the answers are,
+//     and each job is timed from when its command was due. A closed loop would not send
+//     while the server stalls, and so would not see most of a stall.
+//   - batches ([Batch]): POST /v1/commands:batch with 100 commands, which no worker takes.
 //
-// The same client code then measures the ceiling: a bare net/http server, in this
-// process, that answers each request once its bytes are on disk, with one fdatasync
-// for all waiting requests. No durable service on this machine answers more requests
-// than that, and the ratio to it says more about the server than an absolute figure,
-// which depends on the machine.
+// A job has ended when the server has answered the completion of its last step: that
+// answer follows the commit that made the job SUCCEEDED. Taking the time there is exact
+// and costs no request. As a check, a sample of the jobs is read back afterwards, and one
+// that is not SUCCEEDED fails the run.
+//
+// The same client code measures the ceilings of the machine; see [Ceiling]. The ratio to
+// them says more about the server than an absolute figure, which depends on the machine.
 package bench
 
 import (
@@ -31,37 +35,39 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
-	"sync"
+	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/api"
 )
 
+// Server is a running server.
+type Server struct {
+	// URL is its base URL, such as http://127.0.0.1:8080.
+	URL string
+	// Stop stops it in good order, and returns once it has released its data directory.
+	Stop func() error
+}
+
 // Options configures a measurement.
 type Options struct {
-	// BaseURL is the URL of the server, such as http://127.0.0.1:8080. The server must
-	// have been started with the protocols of [WriteProtocols]. Required.
-	BaseURL string
-	// Dir is a folder on the disk that holds the server's data. The ceiling is
-	// measured there, in a file that is removed afterwards. Required.
+	// Start starts a server with that data directory, which does not exist yet, and with
+	// the protocols in the other directory. Required.
+	Start func(ctx context.Context, dataDir, protocolsDir string) (Server, error)
+	// Dir is a folder on the disk to measure. What is written there is removed
+	// afterwards. Required.
 	Dir string
-	// Out receives the results. Required.
-	Out io.Writer
 	// Progress receives lines about the progress of the run. Optional.
 	Progress io.Writer
-	// ServerPID is the server's process id, for measuring its CPU time. Optional. 0
-	// omits that.
-	ServerPID int
-	// Steps are the numbers of steps to measure jobs with, each in a run of its
-	// own; see [ParseSteps]. Optional. Defaults to 1 and 3.
-	Steps []int
-	// Submitters is the number of clients, and so of jobs in flight. Optional.
-	// Defaults to 64.
+	// Loads are the loads to measure. Optional. Defaults to [Loads].
+	Loads []string
+	// Submitters is the number of clients, and so of jobs in flight in a closed loop.
+	// Optional. Defaults to 64.
 	Submitters int
 	// Pullers is the number of claims that wait for work at the same time; each
 	// may take many items at once. Optional. Defaults to 4.
@@ -69,53 +75,64 @@ type Options struct {
 	// PayloadBytes is the size of each command's payload. Optional. Defaults to
 	// 256.
 	PayloadBytes int
-	// Duration is how long each run is measured. Optional. Defaults to 10s.
+	// Rate is the number of jobs per second of the open loop. Optional. Defaults to 50.
+	Rate int
+	// Finished, Live and Waiting are the jobs that a prefilled server holds: those that
+	// have succeeded, those whose step a worker has in hand, and those of a service
+	// without a worker. Optional. If all are 0, no prefilled server is measured.
+	Finished, Live, Waiting int
+	// Duration is how long each load is measured. Optional. Defaults to 5s.
 	Duration time.Duration
-	// WarmUp is how long each run lasts before that. Optional. Defaults to 2s.
+	// WarmUp is how long each load lasts before that. Optional. Defaults to 1s.
 	WarmUp time.Duration
 	// Drain is how long the last jobs may take to end after a run. Optional.
 	// Defaults to 30s.
 	Drain time.Duration
-	// JSON writes the results as one JSON document instead of a table. Optional.
-	JSON bool
 }
 
 // The limits of the options. The largest payload is the server's default limit.
 const (
 	maxSubmitters = 4096
 	maxPullers    = 64
+	maxRate       = 10_000
+	maxPrefill    = 100_000_000
 	minPayload    = 11 // {"data":""}
 	maxPayload    = 128 << 10
 )
 
 // validate returns an error that names the first invalid field.
 func (o *Options) validate() error {
-	base, err := url.Parse(o.BaseURL)
+	for _, field := range []struct {
+		name                 string
+		value, least, utmost int
+	}{
+		{"Submitters", o.Submitters, 1, maxSubmitters},
+		{"Pullers", o.Pullers, 1, maxPullers},
+		{"PayloadBytes", o.PayloadBytes, minPayload, maxPayload},
+		{"Rate", o.Rate, 1, maxRate},
+		{"Finished", o.Finished, 0, maxPrefill},
+		{"Live", o.Live, 0, maxPrefill},
+		{"Waiting", o.Waiting, 0, maxPrefill},
+	} {
+		if field.value < field.least || field.value > field.utmost {
+			return fmt.Errorf("%s is %d, it must be from %d to %d", field.name, field.value, field.least, field.utmost)
+		}
+	}
 	switch {
-	case err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https":
-		return fmt.Errorf("BaseURL is %q, it must be an http or https URL", o.BaseURL)
+	case o.Start == nil:
+		return errors.New("Start is required")
 	case o.Dir == "":
 		return errors.New("Dir is required")
-	case o.Out == nil:
-		return errors.New("Out is required")
-	case o.Submitters < 1 || o.Submitters > maxSubmitters:
-		return fmt.Errorf("Submitters is %d, it must be from 1 to %d", o.Submitters, maxSubmitters)
-	case o.Pullers < 1 || o.Pullers > maxPullers:
-		return fmt.Errorf("Pullers is %d, it must be from 1 to %d", o.Pullers, maxPullers)
-	case o.PayloadBytes < minPayload || o.PayloadBytes > maxPayload:
-		return fmt.Errorf("PayloadBytes is %d, it must be from %d to %d", o.PayloadBytes, minPayload, maxPayload)
 	case o.Duration <= 0:
 		return fmt.Errorf("Duration is %s, it must be more than 0", o.Duration)
 	case o.WarmUp < 0:
 		return fmt.Errorf("WarmUp is %s, it must not be negative", o.WarmUp)
 	case o.Drain <= 0:
 		return fmt.Errorf("Drain is %s, it must be more than 0", o.Drain)
-	case o.ServerPID < 0:
-		return fmt.Errorf("ServerPID is %d, it must be a process", o.ServerPID)
 	}
-	for _, steps := range o.Steps {
-		if stepWords[steps] == "" {
-			return fmt.Errorf("Steps is %d, it must be 1 or 3", steps)
+	for _, name := range o.Loads {
+		if !slices.Contains(Loads(), name) {
+			return fmt.Errorf("Loads has %q, it must be of %s", name, strings.Join(Loads(), ", "))
 		}
 	}
 	return nil
@@ -123,29 +140,17 @@ func (o *Options) validate() error {
 
 // setDefaults fills in the defaults.
 func (o *Options) setDefaults() {
-	if len(o.Steps) == 0 {
-		o.Steps = []int{1, 3}
+	if len(o.Loads) == 0 {
+		o.Loads = Loads()
 	}
 	o.Submitters = cmp.Or(o.Submitters, 64)
 	o.Pullers = cmp.Or(o.Pullers, 4)
 	o.PayloadBytes = cmp.Or(o.PayloadBytes, 256)
-	o.Duration = cmp.Or(o.Duration, 10*time.Second)
-	o.WarmUp = cmp.Or(o.WarmUp, 2*time.Second)
+	o.Rate = cmp.Or(o.Rate, 50)
+	o.Duration = cmp.Or(o.Duration, 5*time.Second)
+	o.WarmUp = cmp.Or(o.WarmUp, time.Second)
 	o.Drain = cmp.Or(o.Drain, 30*time.Second)
 	o.Progress = cmp.Or(o.Progress, io.Discard)
-}
-
-// ParseSteps parses the command line's "1", "3" or "both".
-func ParseSteps(text string) ([]int, error) {
-	switch text {
-	case "1":
-		return []int{1}, nil
-	case "3":
-		return []int{3}, nil
-	case "both":
-		return []int{1, 3}, nil
-	}
-	return nil, fmt.Errorf("steps is %q, it must be 1, 3 or both", text)
 }
 
 // ErrUnfinished is returned when accepted jobs have not ended within Drain.
@@ -158,52 +163,109 @@ var ErrAudit = errors.New("a counted job has not succeeded")
 // bench is one measurement.
 type bench struct {
 	options  Options
-	client   *client
 	progress *progress
 }
 
-// Run measures the server and the ceiling of the machine, and writes the results. It
-// takes WarmUp and Duration for each number of steps and once more for the ceiling,
-// plus at most Drain for each.
+// Measure measures the machine and the server. It takes WarmUp and Duration for each
+// ceiling and each load, plus at most Drain for each load, and the time to make the jobs
+// of the prefilled server.
 //
 // It ends at the first failed request; a [*StatusError] holds the server's answer.
 // Its other errors are [ErrUnfinished], [ErrReplayed] and [ErrAudit].
-func Run(ctx context.Context, options Options) error {
-	report, err := Measure(ctx, options)
-	if err != nil {
-		return err
-	}
-	return report.write(options.Out, options.JSON)
-}
-
-// Measure does the work of [Run] and returns the results.
 func Measure(ctx context.Context, options Options) (*Report, error) {
 	options.setDefaults()
 	if err := options.validate(); err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
-	b := &bench{
-		options: options, progress: newProgress(options.Progress),
-		client: newClient(options.BaseURL, 2*options.Submitters+options.Pullers),
-	}
-	defer b.client.close()
-	report := &Report{
-		Submitters: options.Submitters, Pullers: options.Pullers, PayloadBytes: options.PayloadBytes,
-		WarmUpSeconds: options.WarmUp.Seconds(), DurationSeconds: options.Duration.Seconds(),
-	}
-	for _, steps := range options.Steps {
-		result, err := b.jobs(ctx, steps)
+	b := &bench{options: options, progress: newProgress(options.Progress)}
+	report := newReport(&options)
+	for _, kind := range ceilings {
+		ceiling, err := b.ceiling(ctx, kind)
 		if err != nil {
-			return nil, fmt.Errorf("bench: jobs of %d steps: %w", steps, err)
+			return nil, fmt.Errorf("bench: ceiling of %s: %w", kind.name, err)
 		}
-		report.Jobs = append(report.Jobs, result)
+		report.Ceilings = append(report.Ceilings, ceiling)
 	}
-	var err error
-	if report.Ceiling, err = b.ceiling(ctx); err != nil {
-		return nil, fmt.Errorf("bench: %w", err)
+	for _, name := range options.Loads {
+		row, err := b.onEmpty(ctx, loadNamed(name))
+		if err != nil {
+			return nil, fmt.Errorf("bench: %s: %w", name, err)
+		}
+		report.Rows = append(report.Rows, row)
+	}
+	if options.Finished+options.Live+options.Waiting > 0 {
+		rows, err := b.onPrefilled(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("bench: prefilled: %w", err)
+		}
+		report.Rows = append(report.Rows, rows...)
 	}
 	report.compare()
 	return report, nil
+}
+
+// onEmpty measures a load on a server of its own, and the disk space of its jobs.
+func (b *bench) onEmpty(ctx context.Context, load *load) (row Row, err error) {
+	err = b.withServer(ctx, func(server Server, dataDir string) error {
+		run, err := b.run(ctx, server, load, Empty)
+		if err == nil {
+			err = server.Stop()
+		}
+		if err == nil && load.work != nil {
+			run.row.DiskBytes, err = diskBytes(ctx, dataDir)
+			run.row.DiskBytes /= float64(run.all.Load())
+		}
+		row = run.row
+		return err
+	})
+	return row, err
+}
+
+// onPrefilled measures all loads on one server that holds many jobs.
+func (b *bench) onPrefilled(ctx context.Context) (rows []Row, err error) {
+	err = b.withServer(ctx, func(server Server, _ string) error {
+		if err := b.prefill(ctx, server); err != nil {
+			return err
+		}
+		for _, name := range b.options.Loads {
+			run, err := b.run(ctx, server, loadNamed(name), Prefilled)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			rows = append(rows, run.row)
+		}
+		return server.Stop()
+	})
+	return rows, err
+}
+
+// withServer starts a server on a fresh folder and removes both after use, which may
+// stop the server.
+func (b *bench) withServer(ctx context.Context, use func(server Server, dataDir string) error) (err error) {
+	dir, err := os.MkdirTemp(b.options.Dir, "server-")
+	if err != nil {
+		return fmt.Errorf("make a folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	protocols, data := filepath.Join(dir, "protocols"), filepath.Join(dir, "data")
+	if err := writeProtocols(protocols); err != nil {
+		return err
+	}
+	server, err := b.options.Start(ctx, data, protocols)
+	if err != nil {
+		return err
+	}
+	stop, stopped := server.Stop, false
+	server.Stop = func() error {
+		stopped = true
+		return stop()
+	}
+	defer func() {
+		if !stopped {
+			err = errors.Join(err, stop())
+		}
+	}()
+	return use(server, data)
 }
 
 // window returns the measured time, which begins after the warm-up.
@@ -212,85 +274,11 @@ func (b *bench) window() window {
 	return window{start, start.Add(b.options.Duration)}
 }
 
-// jobs measures jobs of that many steps.
-func (b *bench) jobs(ctx context.Context, steps int) (JobResult, error) {
-	window := b.window()
-	limited, cancel := context.WithDeadlineCause(ctx, window.end.Add(b.options.Drain), ErrUnfinished)
-	defer cancel()
-	stop := b.progress.follow(limited, title(steps), "jobs", window)
-	taken, used, err := b.load(limited, steps, window)
-	stop()
-	if err != nil {
-		return JobResult{}, err
-	}
-	result := JobResult{Steps: steps}
-	var endToEnd, submit [][]time.Duration
-	var audited []string
-	for i := range taken {
-		endToEnd, submit = append(endToEnd, taken[i].endToEnd), append(submit, taken[i].submit)
-		audited = append(audited, taken[i].jobs...)
-	}
-	if err := b.audit(ctx, audited); err != nil {
-		return JobResult{}, err
-	}
-	all := slices.Concat(endToEnd...)
-	result.Jobs, result.Audited = len(all), len(audited)
-	result.PerSecond = float64(len(all)) / b.options.Duration.Seconds()
-	result.EndToEnd, result.Submit = percentiles(all), percentiles(slices.Concat(submit...))
-	result.charge(used)
-	return result, nil
-}
+// window is the measured time.
+type window struct{ start, end time.Time }
 
-// load runs submitters and pullers, and returns the samples of each submitter and the
-// CPU time used in the window.
-func (b *bench) load(ctx context.Context, steps int, window window) ([]samples, cpu, error) {
-	run := "bench-" + uuid.NewString()
-	tracker := newTracker()
-	submit := &submitting{
-		client: b.client, tracker: tracker, window: window, run: run, steps: steps,
-		payload: payloadOf(b.options.PayloadBytes), count: b.progress.count,
-	}
-	pull := &pulling{client: b.client, tracker: tracker, owner: run, last: stepID(steps)}
-
-	group, ctx := errgroup.WithContext(ctx)
-	claims, stopClaims := context.WithCancel(ctx)
-	defer stopClaims()
-	taken := make([]samples, b.options.Submitters)
-	var submitters sync.WaitGroup
-	submitters.Add(len(taken))
-	for i := range taken {
-		group.Go(func() (err error) {
-			defer submitters.Done()
-			taken[i], err = submit.loop(ctx, i)
-			return err
-		})
-	}
-	for range b.options.Pullers {
-		group.Go(func() error { return pull.loop(claims, ctx, group) })
-	}
-	var used cpu
-	group.Go(func() (err error) {
-		used, err = b.watchCPU(ctx, window)
-		return err
-	})
-	submitters.Wait()
-	stopClaims()
-	err := group.Wait()
-	return taken, used, err
-}
-
-// watchCPU returns the CPU time used in the window.
-func (b *bench) watchCPU(ctx context.Context, window window) (cpu, error) {
-	if !sleepUntil(ctx, window.start) {
-		return cpu{}, nil
-	}
-	before, err := usedCPU(b.options.ServerPID)
-	if err != nil || !sleepUntil(ctx, window.end) {
-		return cpu{}, err
-	}
-	after, err := usedCPU(b.options.ServerPID)
-	return cpu{after.server - before.server, after.client - before.client}, err
-}
+// holds reports whether t lies in the window.
+func (w window) holds(t time.Time) bool { return !t.Before(w.start) && t.Before(w.end) }
 
 // sleepUntil waits for the time. It reports false if the context ends first.
 func sleepUntil(ctx context.Context, at time.Time) bool {
@@ -305,21 +293,19 @@ func sleepUntil(ctx context.Context, at time.Time) bool {
 }
 
 // audit reads back jobs that were counted as ended, a few concurrently.
-func (b *bench) audit(ctx context.Context, jobIDs []string) error {
+func audit(ctx context.Context, client *client, jobIDs []string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(8)
-	for chunk := range slices.Chunk(jobIDs, 16) {
+	for _, jobID := range jobIDs {
 		group.Go(func() error {
-			for _, jobID := range chunk {
-				var job struct {
-					State api.JobState `json:"state"`
-				}
-				if err := b.client.send(ctx, http.MethodGet, "/v1/jobs/"+jobID, nil, &job); err != nil {
-					return err
-				}
-				if job.State != api.JobStateSucceeded {
-					return fmt.Errorf("%w: job %s is %s", ErrAudit, jobID, job.State)
-				}
+			var job struct {
+				State api.JobState `json:"state"`
+			}
+			if err := client.send(ctx, http.MethodGet, "/v1/jobs/"+jobID, nil, &job); err != nil {
+				return err
+			}
+			if job.State != api.JobStateSucceeded {
+				return fmt.Errorf("%w: job %s is %s", ErrAudit, jobID, job.State)
 			}
 			return nil
 		})

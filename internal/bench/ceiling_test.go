@@ -7,34 +7,68 @@ import (
 	"testing"
 )
 
-func TestTheCeilingAnswersWhenTheBodyIsOnDisk(t *testing.T) {
+// kindNamed returns the kind of ceiling.
+func kindNamed(t *testing.T, name string) ceilingKind {
+	t.Helper()
+	for _, kind := range ceilings {
+		if kind.name == name {
+			return kind
+		}
+	}
+	t.Fatalf("there is no ceiling of %s", name)
+	return ceilingKind{}
+}
+
+func TestTheCeilingsKeepTheBodyAndCleanUp(t *testing.T) {
 	t.Parallel()
-	server, err := startCeiling(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := newClient(server.url, 1)
-	if err := client.send(t.Context(), http.MethodPost, "/", []byte("body"), nil); err != nil {
-		t.Error(err)
-	}
-	written, err := os.ReadFile(server.log.file.Name())
-	if err != nil || string(written) != "body" {
-		t.Errorf("the file holds %q, %v", written, err)
-	}
-	client.close()
-	if err := server.close(); err != nil {
-		t.Error(err)
+	for _, kind := range ceilings {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			open := kind.open
+			var kept []string
+			kind.open = func(dir string) (func([]byte) error, func() error, error) {
+				keep, closing, err := open(dir)
+				return func(body []byte) error {
+					kept = append(kept, string(body))
+					return keep(body)
+				}, closing, err
+			}
+			server, err := startCeiling(t.Context(), kind, dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			client := newClient(server.url, 1)
+			if err := client.send(t.Context(), http.MethodPost, "/", []byte("body"), nil); err != nil {
+				t.Error(err)
+			}
+			client.close()
+			if err := server.close(); err != nil {
+				t.Error(err)
+			}
+			if len(kept) != 1 || kept[0] != "body" {
+				t.Errorf("kept %q", kept)
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+				t.Errorf("%v is left, %v", left, err)
+			}
+		})
 	}
 }
 
 // A disk that fails must not look like a fast one.
 func TestTheCeilingAnswersAFailedWriteWith500(t *testing.T) {
 	t.Parallel()
-	server, err := startCeiling(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
+	kind := kindNamed(t, GroupedSync)
+	kind.open = func(dir string) (func([]byte) error, func() error, error) {
+		log, err := openGroupLog(dir)
+		if err == nil {
+			err = log.file.Close()
+		}
+		return log.append, log.close, err
 	}
-	if err := server.log.file.Close(); err != nil {
+	server, err := startCeiling(t.Context(), kind, t.TempDir())
+	if err != nil {
 		t.Fatal(err)
 	}
 	client := newClient(server.url, 1)
@@ -46,5 +80,30 @@ func TestTheCeilingAnswersAFailedWriteWith500(t *testing.T) {
 	client.close()
 	if err := server.close(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("close: error %v", err)
+	}
+}
+
+func TestACommitOfTheCeilingIsARow(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	keep, closing, err := openCommits(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if err := keep(make([]byte, 10<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("folders %v, %v", entries, err)
+	}
+	size, err := folderBytes(dir)
+	if err != nil || size < 1e6 {
+		t.Errorf("the folder has %g bytes, %v", size, err)
+	}
+	if err := closing(); err != nil {
+		t.Error(err)
 	}
 }

@@ -45,35 +45,42 @@ func (c *client) post(ctx context.Context, path string, body, answer any) error 
 	return c.send(ctx, http.MethodPost, path, encoded, answer)
 }
 
-// send makes one request. An answer that is not 2xx is a [*StatusError].
+// send makes one request and decodes the answer into the value, unless it is nil.
 func (c *client) send(ctx context.Context, method, path string, body []byte, answer any) error {
+	text, err := c.exchange(ctx, method, path, body)
+	if err != nil || answer == nil {
+		return err
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return fmt.Errorf("%s %s: decode the answer: %w", method, path, err)
+	}
+	return nil
+}
+
+// exchange makes one request and returns the answer's body. An answer that is not 2xx is a
+// [*StatusError].
+func (c *client) exchange(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("make a request of %s: %w", path, err)
+		return nil, fmt.Errorf("make a request of %s: %w", path, err)
 	}
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return err // It names the method and the URL.
+		return nil, err // It names the method and the URL.
 	}
 	defer response.Body.Close()
 	// Read to the end, or the connection could not be kept.
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
-		return fmt.Errorf("%s %s: read the answer: %w", method, path, err)
+		return nil, fmt.Errorf("%s %s: read the answer: %w", method, path, err)
 	}
 	if response.StatusCode/100 != 2 {
-		return &StatusError{Method: method, Path: path, Status: response.StatusCode, Body: string(text)}
+		return nil, &StatusError{Method: method, Path: path, Status: response.StatusCode, Body: string(text)}
 	}
-	if answer == nil {
-		return nil
-	}
-	if err := json.Unmarshal(text, answer); err != nil {
-		return fmt.Errorf("%s %s: decode the answer: %w", method, path, err)
-	}
-	return nil
+	return text, nil
 }
 
 // StatusError is an unexpected answer of the server: a run in which requests fail

@@ -1,13 +1,17 @@
 package bench_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/bench"
@@ -16,34 +20,68 @@ import (
 // fakeServer carries jobs through their steps in memory. A test may spoil one
 // kind of request.
 type fakeServer struct {
-	t *testing.T
+	t   *testing.T
+	url string
 	// spoil answers a request instead of the server if it returns true.
 	spoil func(w http.ResponseWriter, r *http.Request) bool
 
 	mu       sync.Mutex
-	jobs     map[string]*fakeJob // by job id
-	keys     map[string]bool     // the idempotency keys and request ids that were used
-	queue    []*fakeJob          // jobs with a step that waits for a worker
-	arrived  chan struct{}       // is closed and replaced when the queue gets something
-	payloads map[int]int         // how many commands had a payload of this size
+	jobs     map[string]*fakeJob   // by job id
+	keys     map[string]bool       // the idempotency keys and request ids that were used
+	queues   map[string][]*fakeJob // jobs with a step that waits for a worker, by service
+	arrived  chan struct{}         // is closed and replaced when the queue gets something
+	payloads map[int]int           // how many commands had a payload of this size
+	running  int                   // servers that were started and not stopped
+	starts   int                   // servers that were started
 }
 
 // fakeJob is one job.
 type fakeJob struct {
-	id, correlationID string
-	steps, step, rev  int
+	id, correlationID, service string
+	steps, step, rev           int
+	acked                      bool
 }
 
-// serve returns the base URL of a fake server.
-func serve(t *testing.T, spoil func(w http.ResponseWriter, r *http.Request) bool) (*fakeServer, string) {
+// serve returns a fake server.
+func serve(t *testing.T, spoil func(w http.ResponseWriter, r *http.Request) bool) *fakeServer {
 	t.Helper()
 	f := &fakeServer{
 		t: t, spoil: spoil, jobs: map[string]*fakeJob{}, keys: map[string]bool{}, arrived: make(chan struct{}),
-		payloads: map[int]int{},
+		payloads: map[int]int{}, queues: map[string][]*fakeJob{},
 	}
 	server := httptest.NewServer(f)
 	t.Cleanup(server.Close)
-	return f, server.URL
+	f.url = server.URL
+	return f
+}
+
+// quiet discards the engine's messages.
+type quiet struct{}
+
+func (quiet) Infof(string, ...any)  {}
+func (quiet) Errorf(string, ...any) {}
+func (quiet) Fatalf(string, ...any) {}
+
+// start makes an empty store in the data directory, as a server does. All servers are the
+// same one.
+func (f *fakeServer) start(_ context.Context, dataDir, protocolsDir string) (bench.Server, error) {
+	if _, err := os.Stat(protocolsDir); err != nil {
+		return bench.Server{}, err
+	}
+	db, err := pebble.Open(dataDir, &pebble.Options{FormatMajorVersion: pebble.FormatNewest, Logger: quiet{}})
+	if err == nil {
+		err = db.Close()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.starts++
+	f.running++
+	return bench.Server{URL: f.url, Stop: func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.running--
+		return nil
+	}}, err
 }
 
 func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -53,8 +91,16 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch path := r.URL.Path; {
 	case path == "/v1/commands":
 		f.submit(w, r)
+	case path == "/v1/commands:batch":
+		f.submitBatch(w, r)
 	case path == "/v1/work:claim":
 		f.claim(w, r)
+	case path == "/v1/callbacks/ack":
+		f.ack(w, r)
+	case path == "/v1/callbacks/result":
+		f.result(w, r)
+	case path == "/metrics":
+		f.metrics(w)
 	case strings.HasSuffix(path, ":complete"):
 		f.complete(w, r, strings.TrimSuffix(strings.TrimPrefix(path, "/v1/work/"), ":complete"))
 	default:
@@ -66,15 +112,44 @@ func (f *fakeServer) submit(w http.ResponseWriter, r *http.Request) {
 	command := decode[api.Command](f.t, r)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.answer(w, http.StatusAccepted, api.CommandAccepted{JobID: f.accept(&command).id, State: api.JobStateDispatching})
+}
+
+func (f *fakeServer) submitBatch(w http.ResponseWriter, r *http.Request) {
+	request := decode[api.BatchRequest](f.t, r)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var answer api.BatchResult
+	for i := range request.Commands {
+		answer.Results = append(answer.Results, api.BatchItem{Status: 202, JobID: f.accept(&request.Commands[i]).id})
+	}
+	f.answer(w, http.StatusOK, answer)
+}
+
+// accept makes the command's job. f.mu is held.
+func (f *fakeServer) accept(command *api.Command) *fakeJob {
 	f.once(command.IdempotencyKey)
 	f.payloads[len(command.Payload)]++
-	job := &fakeJob{id: fmt.Sprintf("job-%d", len(f.jobs)), correlationID: command.CorrelationID, steps: 1, rev: 1}
-	if command.RequestType == "bench.three" {
+	job := &fakeJob{
+		id: fmt.Sprintf("job-%d", len(f.jobs)), correlationID: command.CorrelationID, steps: 1, rev: 1,
+		service: map[string]string{"bench.live": "bench_live", "bench.waiting": "bench_waiting"}[command.RequestType],
+	}
+	if job.service == "" {
+		job.service = "bench"
+	}
+	if command.RequestType == "bench.3" {
 		job.steps = 3
 	}
 	f.jobs[job.id] = job
 	f.enqueue(job)
-	f.answer(w, http.StatusAccepted, api.CommandAccepted{JobID: job.id, State: api.JobStateDispatching})
+	return job
+}
+
+func (f *fakeServer) metrics(w http.ResponseWriter) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const name = "lucius_store_commits_total"
+	_, _ = fmt.Fprintf(w, "# TYPE %s counter\n%s %d\n", name, name, len(f.keys))
 }
 
 // once fails the test if a name that must be fresh was used before.
@@ -87,19 +162,22 @@ func (f *fakeServer) once(name string) {
 
 func (f *fakeServer) enqueue(job *fakeJob) {
 	job.step++
-	f.queue = append(f.queue, job)
+	job.acked = false
+	f.queues[job.service] = append(f.queues[job.service], job)
 	close(f.arrived)
 	f.arrived = make(chan struct{})
 }
 
 func (f *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 	request := decode[api.ClaimRequest](f.t, r)
-	if !request.Start || len(request.Services) != 1 || request.Services[0] != "bench" {
-		f.t.Errorf("the claim does not start work of the benchmark: %+v", request)
+	if len(request.Services) != 1 {
+		f.t.Errorf("the claim is not of one service: %+v", request)
+		return
 	}
+	service := request.Services[0]
 	f.mu.Lock()
 	f.once(request.RequestID)
-	for len(f.queue) == 0 {
+	for len(f.queues[service]) == 0 {
 		arrived := f.arrived
 		f.mu.Unlock()
 		select {
@@ -110,14 +188,18 @@ func (f *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 	}
 	defer f.mu.Unlock()
-	n := min(int(request.Max), len(f.queue))
+	n := min(int(request.Max), len(f.queues[service]))
 	items := make([]map[string]any, n)
-	for i, job := range f.queue[:n] {
+	for i, job := range f.queues[service][:n] {
+		if request.Start {
+			job.acked = true
+		}
 		items[i] = map[string]any{"work_id": job.id, "rev": job.rev, "directive": map[string]any{
 			"jobId": job.id, "stepId": fmt.Sprintf("step_%d", job.step), "correlation_id": job.correlationID,
+			"tenant_id": "tenant", "attempt_no": job.step, "lease_id": fmt.Sprint("lease-", job.rev),
 		}}
 	}
-	f.queue = f.queue[n:]
+	f.queues[service] = f.queues[service][n:]
 	f.answer(w, http.StatusOK, map[string]any{"items": items})
 }
 
@@ -127,9 +209,37 @@ func (f *fakeServer) complete(w http.ResponseWriter, r *http.Request, workID str
 	defer f.mu.Unlock()
 	f.once(request.RequestID)
 	job := f.jobs[workID]
-	if request.ExpectedRev != int64(job.rev) {
-		f.t.Errorf("completion of rev %d, the item is at %d", request.ExpectedRev, job.rev)
+	if request.ExpectedRev != int64(job.rev) || !job.acked {
+		f.t.Errorf("completion of rev %d, the item is at %d and was started: %t", request.ExpectedRev, job.rev, job.acked)
 	}
+	f.finish(w, job)
+}
+
+func (f *fakeServer) ack(w http.ResponseWriter, r *http.Request) {
+	c := decode[api.AckCallback](f.t, r)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	job := f.jobs[c.JobID]
+	if job.acked || c.LeaseID != fmt.Sprint("lease-", job.rev) || int(c.AttemptNo) != job.step || c.TenantID != "tenant" {
+		f.t.Errorf("ACK %+v of job %+v", c, job)
+	}
+	job.acked = true
+	f.answer(w, http.StatusOK, map[string]any{})
+}
+
+func (f *fakeServer) result(w http.ResponseWriter, r *http.Request) {
+	c := decode[api.ResultCallback](f.t, r)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	job := f.jobs[c.JobID]
+	if !job.acked || c.LeaseID != fmt.Sprint("lease-", job.rev) || c.Status != api.ResultStatusSucceeded {
+		f.t.Errorf("result %+v of job %+v", c, job)
+	}
+	f.finish(w, job)
+}
+
+// finish ends the job's step. f.mu is held.
+func (f *fakeServer) finish(w http.ResponseWriter, job *fakeJob) {
 	job.rev++
 	if job.step < job.steps {
 		f.enqueue(job)

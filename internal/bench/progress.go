@@ -30,7 +30,7 @@ func newProgress(out io.Writer) *progress {
 func (p *progress) count() { p.counted.Add(1) }
 
 // follow reports on a run until stop is called or the context ends. unit names the
-// things counted.
+// things counted. The zero window is that of a run that takes as long as it takes.
 func (p *progress) follow(ctx context.Context, name, unit string, window window) (stop func()) {
 	p.counted.Store(0)
 	ctx, cancel := context.WithCancel(ctx)
@@ -84,6 +84,8 @@ func (p *progress) print(text string) { _, _ = io.WriteString(p.out, text) }
 // phase returns the name of the run's phase at the time.
 func phase(window window, now time.Time) string {
 	switch {
+	case window.end.IsZero():
+		return "under way"
 	case now.Before(window.start):
 		return "warming up"
 	case now.Before(window.end):

@@ -1,14 +1,15 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
-	"math"
-	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
+)
+
+// The stores on which loads are measured.
+const (
+	Empty     = "empty"
+	Prefilled = "prefilled"
 )
 
 // Report is the result of one measurement. In JSON, names end with the unit of their
@@ -17,177 +18,246 @@ type Report struct {
 	Submitters      int     `json:"submitters"`
 	Pullers         int     `json:"pullers"`
 	PayloadBytes    int     `json:"payload_bytes"`
+	Rate            int     `json:"open_loop_rate"`
+	Finished        int     `json:"prefilled_finished"`
+	Live            int     `json:"prefilled_live"`
+	Waiting         int     `json:"prefilled_waiting"`
 	WarmUpSeconds   float64 `json:"warm_up_seconds"`
 	DurationSeconds float64 `json:"duration_seconds"`
-	// Jobs has one entry for each number of steps.
-	Jobs []JobResult `json:"jobs"`
-	// Ceiling is the upper limit of this machine.
-	Ceiling Ceiling `json:"ceiling"`
+	// Ceilings are the upper limits of this machine.
+	Ceilings []Ceiling `json:"ceilings"`
+	// Rows has one entry for each load and store.
+	Rows []Row `json:"rows"`
 }
 
-// JobResult is the result for jobs of one number of steps.
-type JobResult struct {
-	// Steps is the number of steps of each job.
-	Steps int `json:"steps"`
-	// Jobs is how many ended in the measured time, and PerSecond their rate.
-	Jobs      int     `json:"jobs"`
-	PerSecond float64 `json:"jobs_per_second"`
-	// OfCeiling is PerSecond divided by the ceiling's requests per second.
-	OfCeiling float64 `json:"of_ceiling"`
-	// EndToEnd is from the submission of a command to its job's end, Submit from the
-	// submission to the 202.
-	EndToEnd Percentiles `json:"end_to_end_ms"`
-	Submit   Percentiles `json:"submit_ms"`
-	// CPU is nil if the server's process is unknown.
-	CPU *CPU `json:"cpu,omitempty"`
-	// Audited is how many jobs were read back; all of them had succeeded.
-	Audited int `json:"audited"`
-}
-
-// CPU is the processor time used in the measured time.
-type CPU struct {
-	// ServerSeconds and ClientSeconds are those of the two processes; submitters and
-	// pullers are both clients.
-	ServerSeconds float64 `json:"server_seconds"`
-	ClientSeconds float64 `json:"client_seconds"`
-	// ServerMicrosPerJob is the server's time per job.
-	ServerMicrosPerJob float64 `json:"server_us_per_job"`
-}
-
-// Ceiling is the result of the bare server.
+// Ceiling is the result of a server that does next to nothing. The least does nothing with
+// a request, the next one syncs it to disk, sharing the sync with others, and the last one
+// commits it to Pebble.
 type Ceiling struct {
-	// Requests counts its answers in the measured time, and PerSecond is their rate.
-	Requests  int         `json:"requests"`
+	Name string `json:"name"`
+	// Requests counts the answers in the measured time, and PerSecond is their rate.
+	Requests  int64       `json:"requests"`
 	PerSecond float64     `json:"requests_per_second"`
 	Latency   Percentiles `json:"latency_ms"`
 }
 
-// charge puts the CPU time into the result, if it was measured.
-func (r *JobResult) charge(used cpu) {
-	if used.client == 0 && used.server == 0 {
-		return
-	}
-	r.CPU = &CPU{ServerSeconds: used.server.Seconds(), ClientSeconds: used.client.Seconds()}
-	if r.Jobs > 0 {
-		r.CPU.ServerMicrosPerJob = float64(used.server.Microseconds()) / float64(r.Jobs)
-	}
+// Row is the result of one load on one store.
+type Row struct {
+	Load  string `json:"load"`
+	Store string `json:"store"`
+	// Jobs counts those in the measured time, and PerSecond is their rate. Of batches,
+	// these are the accepted commands.
+	Jobs      int64   `json:"jobs"`
+	PerSecond float64 `json:"jobs_per_second"`
+	// OfCeiling is PerSecond divided by that of [GroupedSync].
+	OfCeiling float64 `json:"of_ceiling"`
+	// OfEmpty compares a prefilled store with an empty one: the ratio of the rates, or for
+	// the open loop, whose rate is fixed, that of the inverse median latencies.
+	OfEmpty float64 `json:"of_empty,omitempty"`
+	// EndToEnd is from the submission of a command to its job's end, Submit from the
+	// submission to the answer. Both begin when the command was due in the open loop.
+	EndToEnd Percentiles `json:"end_to_end_ms,omitzero"`
+	Submit   Percentiles `json:"submit_ms"`
+	// Cost is that of one job.
+	Cost Cost `json:"per_job"`
+	// DiskBytes is the size of the compacted data directory per job. 0 if it holds jobs
+	// that have not ended.
+	DiskBytes float64 `json:"disk_bytes_per_job,omitempty"`
+	// Audited is how many jobs were read back; all of them had succeeded.
+	Audited int    `json:"audited"`
+	Goals   []Goal `json:"goals,omitempty"`
 }
 
-// compare fills in OfCeiling.
-func (r *Report) compare() {
-	if r.Ceiling.PerSecond == 0 {
-		return
-	}
-	for i := range r.Jobs {
-		r.Jobs[i].OfCeiling = r.Jobs[i].PerSecond / r.Ceiling.PerSecond
-	}
+// Goal is a limit for one figure of a row.
+type Goal struct {
+	// What is the figure.
+	What string `json:"what"`
+	// Limit is the greatest good value if AtMost is set, and else the least one.
+	Limit  float64 `json:"limit"`
+	AtMost bool    `json:"at_most"`
+	Got    float64 `json:"got"`
+	Met    bool    `json:"met"`
 }
 
-// write writes the report as JSON or as a table.
-func (r *Report) write(out io.Writer, asJSON bool) error {
-	var err error
-	if asJSON {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(r)
-	} else {
-		_, err = io.WriteString(out, r.String())
+func atLeast(limit float64, what string, got float64) Goal {
+	return Goal{What: what, Limit: limit, Got: got, Met: got >= limit}
+}
+
+func atMost(limit float64, what string, got float64) Goal {
+	return Goal{What: what, Limit: limit, AtMost: true, Got: got, Met: got <= limit}
+}
+
+// goals returns the goals of a row. Those of the latencies are for a quiet machine.
+func (r *Row) goals() []Goal {
+	if r.Store == Prefilled {
+		return []Goal{atLeast(0.9, "of the empty store", r.OfEmpty)}
 	}
-	if err != nil {
-		return fmt.Errorf("write the results: %w", err)
+	const ceiling, disk, diskLimit = "of the ceiling", "disk bytes a job", 4096
+	switch r.Load {
+	case One:
+		return []Goal{atLeast(0.15, ceiling, r.OfCeiling), atMost(diskLimit, disk, r.DiskBytes)}
+	case Three:
+		return []Goal{atLeast(0.07, ceiling, r.OfCeiling), atMost(diskLimit, disk, r.DiskBytes)}
+	case Callbacks:
+		return []Goal{atLeast(0.05, ceiling, r.OfCeiling)}
+	case Open:
+		return []Goal{atMost(2.5, "p50 ms", r.EndToEnd.P50), atMost(6, "p99 ms", r.EndToEnd.P99)}
 	}
 	return nil
 }
 
-// String returns the report as a table, with a column for each number of steps and
-// one for the ceiling, and a legend.
+// newReport returns a report without results.
+func newReport(o *Options) *Report {
+	return &Report{
+		Submitters: o.Submitters, Pullers: o.Pullers, PayloadBytes: o.PayloadBytes, Rate: o.Rate,
+		Finished: o.Finished, Live: o.Live, Waiting: o.Waiting,
+		WarmUpSeconds: o.WarmUp.Seconds(), DurationSeconds: o.Duration.Seconds(),
+	}
+}
+
+// compare fills in the ratios and goals.
+func (r *Report) compare() {
+	empty := map[string]*Row{}
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		for _, ceiling := range r.Ceilings {
+			if ceiling.Name == GroupedSync && ceiling.PerSecond > 0 {
+				row.OfCeiling = row.PerSecond / ceiling.PerSecond
+			}
+		}
+		if row.Store == Empty {
+			empty[row.Load] = row
+		} else if before := empty[row.Load]; before != nil {
+			row.OfEmpty = ratio(row.PerSecond, before.PerSecond)
+			if row.Load == Open {
+				row.OfEmpty = ratio(before.EndToEnd.P50, row.EndToEnd.P50)
+			}
+		}
+		row.Goals = row.goals()
+	}
+}
+
+// ratio returns 0 for a ratio to nothing.
+func ratio(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
+
+// String returns the report as tables: the rates and latencies, what a job costs, and the
+// goals.
 func (r *Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d submitters with one job each in flight, %d pullers, payloads of %d bytes, %gs after %gs of warm-up\n\n",
-		r.Submitters, r.Pullers, r.PayloadBytes, r.DurationSeconds, r.WarmUpSeconds)
-	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, line := range r.rows() {
-		// Only cells that end with a tab belong to a column.
-		_, _ = fmt.Fprintf(table, "%s\t\n", strings.Join(line, "\t")) // A strings.Builder never fails.
-	}
-	_ = table.Flush()
+	fmt.Fprintf(&b, "%d submitters, %d pullers, payloads of %d bytes, open loop at %d a second\n"+
+		"prefilled: %d finished, %d live and %d waiting jobs; each row %gs after %gs of warm-up\n\n",
+		r.Submitters, r.Pullers, r.PayloadBytes, r.Rate, r.Finished, r.Live, r.Waiting, r.DurationSeconds, r.WarmUpSeconds)
+	writeTable(&b, r.rates())
+	b.WriteString("\nA job costs\n")
+	writeTable(&b, r.costs())
+	b.WriteString("\nGoals\n")
+	writeTable(&b, r.goalLines())
 	b.WriteString(legend)
 	return b.String()
 }
 
-// legend explains the rows.
+// legend explains the tables.
 const legend = `
-Counted are jobs that ended in the measured time, and for the ceiling requests
-that a bare HTTP server answered after an fdatasync shared by all that waited.
-End to end is from a command's submission to the answer that ended its job's
-last step, submit until its 202. Jobs that were read back had all succeeded.
+Ceilings are of a bare server on this machine; "of ceiling" is the rate's share of
+that with an fdatasync shared by all requests that wait. Latencies are in ms: of a
+job from its command's submission (open loop: from when it was due) to the answer
+that ended its last step, and of its 202. "Of empty" compares the rates, for the open
+loop the medians. In costs, µs are processor time and KiB are allocations; disk is the
+data directory after compaction. Jobs that were read back had all succeeded.
 `
 
-// rows returns the cells of the table; the first row is its head.
-func (r *Report) rows() [][]string {
-	head := []string{""}
-	rows := [][]string{{"counted"}, {"a second"}, {"of the ceiling"}}
-	latencies := [][]string{
-		{"end to end p50 ms"}, {"p90"}, {"p99"}, {"max"}, {"submit p50 ms"}, {"p90"}, {"p99"}, {"max"},
+// writeTable writes aligned columns. Only cells that end with a tab belong to a column.
+func writeTable(b *strings.Builder, rows [][]string) {
+	table := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, row := range rows {
+		_, _ = fmt.Fprintf(table, "%s\t\n", strings.Join(row, "\t")) // A strings.Builder never fails.
 	}
-	cpu := [][]string{{"server CPU s"}, {"client CPU s"}, {"server CPU µs a job"}, {"read back"}}
-	for i := range r.Jobs {
-		j := &r.Jobs[i]
-		head = append(head, title(j.Steps))
-		fill(rows, fmt.Sprint(j.Jobs), fmt.Sprintf("%.1f", j.PerSecond), fmt.Sprintf("%.1f %%", 100*j.OfCeiling))
-		fill(latencies, append(j.EndToEnd.cells(), j.Submit.cells()...)...)
-		fill(cpu, append(j.CPU.cells(), fmt.Sprint(j.Audited))...)
-	}
-	head = append(head, "ceiling")
-	fill(rows, fmt.Sprint(r.Ceiling.Requests), fmt.Sprintf("%.1f", r.Ceiling.PerSecond), "-")
-	fill(latencies, append(r.Ceiling.Latency.cells(), "-", "-", "-", "-")...)
-	fill(cpu, "-", "-", "-", "-")
-	return append(append(append([][]string{head}, rows...), latencies...), cpu...)
+	_ = table.Flush()
 }
 
-// fill adds a cell to each row.
-func fill(rows [][]string, cells ...string) {
-	for i := range rows {
-		rows[i] = append(rows[i], cells[i])
+// rates returns the table of rates and latencies.
+func (r *Report) rates() [][]string {
+	rows := [][]string{{"", "a second", "of ceiling", "of empty", "p50", "p90", "p99", "max", "202: p50", "p99"}}
+	for _, c := range r.Ceilings {
+		rows = append(rows, []string{
+			c.Name, fmt.Sprintf("%.0f", c.PerSecond), "-", "-", "-", "-", "-", "-", ms(c.Latency.P50), ms(c.Latency.P99),
+		})
 	}
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		rows = append(rows, []string{
+			row.title(), fmt.Sprintf("%.1f", row.PerSecond), share(row.OfCeiling), share(row.OfEmpty),
+			ms(row.EndToEnd.P50), ms(row.EndToEnd.P90), ms(row.EndToEnd.P99), ms(row.EndToEnd.Max),
+			ms(row.Submit.P50), ms(row.Submit.P99),
+		})
+	}
+	return rows
 }
 
-func (p Percentiles) cells() []string {
-	cells := make([]string, 0, 4)
-	for _, ms := range []float64{p.P50, p.P90, p.P99, p.Max} {
-		cells = append(cells, fmt.Sprintf("%.2f", ms))
+// costs returns the table of what a job costs.
+func (r *Report) costs() [][]string {
+	rows := [][]string{{"", "server µs", "client", "server KiB", "client", "commits", "reads", "disk bytes", "read back"}}
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		c := &row.Cost
+		rows = append(rows, []string{
+			row.title(), number("%.0f", c.ServerCPU), number("%.0f", c.ClientCPU),
+			number("%.1f", c.ServerBytes/1024), number("%.1f", c.ClientBytes/1024),
+			number("%.2f", c.Commits), number("%.2f", c.Reads), number("%.0f", row.DiskBytes), fmt.Sprint(row.Audited),
+		})
 	}
-	return cells
+	return rows
 }
 
-func (c *CPU) cells() []string {
-	if c == nil {
-		return []string{"-", "-", "-"}
+// goalLines returns the table of the goals.
+func (r *Report) goalLines() [][]string {
+	rows := [][]string{{"", "", "goal", "got", ""}}
+	for i := range r.Rows {
+		for _, goal := range r.Rows[i].Goals {
+			limit, verdict := "at least ", "missed"
+			if goal.AtMost {
+				limit = "at most "
+			}
+			if goal.Met {
+				verdict = "met"
+			}
+			rows = append(rows, []string{
+				r.Rows[i].title(), goal.What, fmt.Sprintf("%s%g", limit, goal.Limit), figure(goal.Got), verdict,
+			})
+		}
 	}
-	return []string{
-		fmt.Sprintf("%.2f", c.ServerSeconds), fmt.Sprintf("%.2f", c.ClientSeconds), fmt.Sprintf("%.0f", c.ServerMicrosPerJob),
-	}
+	return rows
 }
 
-// Percentiles summarizes durations, in milliseconds.
-type Percentiles struct {
-	P50 float64 `json:"p50"`
-	P90 float64 `json:"p90"`
-	P99 float64 `json:"p99"`
-	Max float64 `json:"max"`
+// title names the row.
+func (r *Row) title() string {
+	if r.Store == Prefilled {
+		return r.Load + ", prefilled"
+	}
+	return r.Load
 }
 
-// percentiles sorts the durations and summarizes them: each percentile is the
-// smallest sample that at least that share of the samples does not exceed. All
-// samples are kept, so the figures are exact, without averages or buckets.
-func percentiles(times []time.Duration) Percentiles {
-	if len(times) == 0 {
-		return Percentiles{}
+// number formats a figure; 0 is one that was not measured.
+func number(format string, value float64) string {
+	if value == 0 {
+		return "-"
 	}
-	slices.Sort(times)
-	at := func(percent float64) float64 {
-		rank := int(math.Ceil(percent / 100 * float64(len(times))))
-		return float64(times[max(rank, 1)-1]) / float64(time.Millisecond)
-	}
-	return Percentiles{P50: at(50), P90: at(90), P99: at(99), Max: at(100)}
+	return fmt.Sprintf(format, value)
 }
+
+// figure formats with three digits or, if there are more before the point, with all of these.
+func figure(value float64) string {
+	if value >= 1000 {
+		return fmt.Sprintf("%.0f", value)
+	}
+	return fmt.Sprintf("%.3g", value)
+}
+
+func ms(value float64) string { return number("%.2f", value) }
+
+func share(value float64) string { return number("%.1f %%", 100*value) }

@@ -3,55 +3,100 @@ package bench
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestTheReportAsATable(t *testing.T) {
-	t.Parallel()
-	report := Report{
-		Submitters: 64, Pullers: 4, PayloadBytes: 256, WarmUpSeconds: 2, DurationSeconds: 10,
-		Jobs: []JobResult{
-			{
-				Steps: 1, Jobs: 20000, PerSecond: 2000, EndToEnd: Percentiles{10, 20, 30, 40.125},
-				Submit: Percentiles{1, 2, 3, 4}, CPU: &CPU{12.5, 3, 625}, Audited: 500,
-			},
-			{Steps: 3, Jobs: 8000, PerSecond: 800, EndToEnd: Percentiles{50, 60, 70, 80}, Audited: 300},
+// example is a report with a row of each kind.
+func example() *Report {
+	report := &Report{
+		Submitters: 64, Pullers: 4, PayloadBytes: 256, Rate: 50, Finished: 2000, Live: 200, Waiting: 3000,
+		WarmUpSeconds: 1, DurationSeconds: 5,
+		Ceilings: []Ceiling{
+			{Name: "bare HTTP", PerSecond: 40000, Latency: Percentiles{1, 2, 3, 4}},
+			{Name: GroupedSync, PerSecond: 20000, Latency: Percentiles{3, 4, 5, 6}},
 		},
-		Ceiling: Ceiling{Requests: 200000, PerSecond: 20000, Latency: Percentiles{3, 4, 5, 6}},
+		Rows: []Row{
+			{
+				Load: One, Store: Empty, Jobs: 20000, PerSecond: 4000, EndToEnd: Percentiles{10, 20, 30, 40.125},
+				Submit: Percentiles{1, 2, 3, 4}, Cost: Cost{625.4, 100, 2048, 1024, 2.25, 1.5}, DiskBytes: 5000, Audited: 500,
+			},
+			{Load: Callbacks, Store: Empty, PerSecond: 800, EndToEnd: Percentiles{50, 60, 70, 80}, Audited: 300},
+			{Load: Open, Store: Empty, PerSecond: 50, EndToEnd: Percentiles{2.5, 3, 7, 8}, Submit: Percentiles{1, 1, 2, 2}},
+			{Load: Batch, Store: Empty, PerSecond: 9000, Submit: Percentiles{1, 1, 2, 2}},
+			{Load: One, Store: Prefilled, PerSecond: 3800},
+			{Load: Open, Store: Prefilled, PerSecond: 50, EndToEnd: Percentiles{5, 6, 7, 8}},
+		},
 	}
 	report.compare()
-	got := strings.TrimSuffix(report.String(), legend)
-	want := `64 submitters with one job each in flight, 4 pullers, payloads of 256 bytes, 10s after 2s of warm-up
+	return report
+}
 
-                       one step  three steps  ceiling
-              counted     20000         8000   200000
-             a second    2000.0        800.0  20000.0
-       of the ceiling    10.0 %        4.0 %        -
-    end to end p50 ms     10.00        50.00     3.00
-                  p90     20.00        60.00     4.00
-                  p99     30.00        70.00     5.00
-                  max     40.12        80.00     6.00
-        submit p50 ms      1.00         0.00        -
-                  p90      2.00         0.00        -
-                  p99      3.00         0.00        -
-                  max      4.00         0.00        -
-         server CPU s     12.50            -        -
-         client CPU s      3.00            -        -
-  server CPU µs a job       625            -        -
-            read back       500          300        -
+func TestTheReportAsTables(t *testing.T) {
+	t.Parallel()
+	got := example().String()
+	want := `64 submitters, 4 pullers, payloads of 256 bytes, open loop at 50 a second
+prefilled: 2000 finished, 200 live and 3000 waiting jobs; each row 5s after 1s of warm-up
+
+                        a second  of ceiling  of empty    p50    p90    p99    max  202: p50   p99
+             bare HTTP     40000           -         -      -      -      -      -      1.00  3.00
+    HTTP + shared sync     20000           -         -      -      -      -      -      3.00  5.00
+              one step    4000.0      20.0 %         -  10.00  20.00  30.00  40.12      1.00  3.00
 `
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("table (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, got[:min(len(want), len(got))]); diff != "" {
+		t.Errorf("tables (-want +got):\n%s\n%s", diff, got)
+	}
+	for line := range strings.Lines(got) {
+		if utf8.RuneCountInString(line) > 101 {
+			t.Errorf("longer than 100 columns: %s", line)
+		}
+	}
+	for _, want := range []string{
+		"one step        625     100         2.0     1.0     2.25   1.50        5000        500\n",
+		"one step      of the ceiling  at least 0.15   0.2     met\n",
+		"one step    disk bytes a job   at most 4096  5000  missed\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("there is no line %sin\n%s", want, got)
+		}
 	}
 }
 
-// Where the ceiling could not be seen, no part of it is claimed.
+func TestEachRowHasItsGoals(t *testing.T) {
+	t.Parallel()
+	type verdict struct {
+		What string
+		Got  float64
+		Met  bool
+	}
+	want := [][]verdict{
+		{{"of the ceiling", 0.2, true}, {"disk bytes a job", 5000, false}},
+		{{"of the ceiling", 0.04, false}},
+		{{"p50 ms", 2.5, true}, {"p99 ms", 7, false}},
+		nil,
+		{{"of the empty store", 0.95, true}},
+		{{"of the empty store", 0.5, false}},
+	}
+	var got [][]verdict
+	for _, row := range example().Rows {
+		var verdicts []verdict
+		for _, goal := range row.Goals {
+			verdicts = append(verdicts, verdict{goal.What, goal.Got, goal.Met})
+		}
+		got = append(got, verdicts)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("goals (-want +got):\n%s", diff)
+	}
+}
+
+// If the ceiling was not measured, there is no ratio to it.
 func TestNoCeilingNoRatio(t *testing.T) {
 	t.Parallel()
-	report := Report{Jobs: []JobResult{{Steps: 1, PerSecond: 5}}}
+	report := Report{Ceilings: []Ceiling{{Name: GroupedSync}}, Rows: []Row{{Load: One, Store: Empty, PerSecond: 5}, {Load: Three, Store: Prefilled}}}
 	report.compare()
-	if report.Jobs[0].OfCeiling != 0 {
-		t.Errorf("%v of nothing", report.Jobs[0].OfCeiling)
+	if row := report.Rows[0]; row.OfCeiling != 0 || report.Rows[1].OfEmpty != 0 {
+		t.Errorf("%v of nothing", report.Rows)
 	}
 }

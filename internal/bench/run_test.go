@@ -1,11 +1,9 @@
 package bench_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"math"
 	"net/http"
 	"os"
@@ -21,58 +19,85 @@ import (
 )
 
 // short are options for a run that ends soon.
-func short(t *testing.T, baseURL string) bench.Options {
+func short(t *testing.T, server *fakeServer) bench.Options {
 	t.Helper()
 	return bench.Options{
-		BaseURL: baseURL, Dir: t.TempDir(), Out: io.Discard, Submitters: 4, Pullers: 2, PayloadBytes: 64,
-		WarmUp: time.Millisecond, Duration: 200 * time.Millisecond,
+		Start: server.start, Dir: t.TempDir(), Loads: []string{bench.One}, Submitters: 4, Pullers: 2, PayloadBytes: 64,
+		WarmUp: time.Millisecond, Duration: 100 * time.Millisecond,
 	}
 }
 
-func TestMeasureCountsJobsAndCeiling(t *testing.T) {
+func TestMeasureCountsEachLoadOnBothStores(t *testing.T) {
 	t.Parallel()
-	server, baseURL := serve(t, nil)
-	options := short(t, baseURL)
-	options.ServerPID, options.Duration = os.Getpid(), 2*time.Second // A slow machine ends none in a moment.
+	server := serve(t, nil)
+	options := short(t, server)
+	options.Loads = nil
+	options.Finished, options.Live, options.Waiting = 150, 120, 130
+	options.Duration = time.Second // A slow machine ends no job in a moment.
 	report, err := bench.Measure(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, steps := range []int{1, 3} {
-		job := report.Jobs[i]
-		if job.Steps != steps || job.Jobs == 0 || job.EndToEnd.P50 == 0 || job.Submit.P50 == 0 {
-			t.Errorf("jobs of %d steps: %+v", steps, job)
-		}
-		if rate := float64(job.Jobs) / 2; job.PerSecond != rate {
-			t.Errorf("%d jobs in 2s are %v a second, not %v", job.Jobs, rate, job.PerSecond)
-		}
-		if ratio := job.PerSecond / report.Ceiling.PerSecond; math.Abs(job.OfCeiling-ratio) > 1e-9 {
-			t.Errorf("%v of the ceiling, want %v", job.OfCeiling, ratio)
-		}
-		if job.Audited < options.Submitters {
-			t.Errorf("only %d jobs were read back", job.Audited)
-		}
-		if job.CPU == nil {
-			t.Error("the CPU time is missing")
+	var want, got []string
+	for _, store := range []string{bench.Empty, bench.Prefilled} {
+		for _, load := range bench.Loads() {
+			want = append(want, load+" "+store)
 		}
 	}
-	if report.Ceiling.Requests == 0 || report.Ceiling.Latency.P50 == 0 {
-		t.Errorf("ceiling: %+v", report.Ceiling)
+	for i := range report.Rows {
+		row := &report.Rows[i]
+		got = append(got, row.Load+" "+row.Store)
+		checkRow(t, row, report)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+	for _, ceiling := range report.Ceilings {
+		if ceiling.Requests == 0 || ceiling.Latency.P50 == 0 {
+			t.Errorf("ceiling: %+v", ceiling)
+		}
 	}
 	if len(server.payloads) != 1 || server.payloads[64] == 0 {
 		t.Errorf("payloads by size: %v, all should have 64 bytes", server.payloads)
 	}
-	left, err := os.ReadDir(options.Dir)
-	if err != nil || len(left) > 0 {
-		t.Errorf("the ceiling did not remove %v (%v)", left, err)
+	if server.starts != 6 || server.running != 0 {
+		t.Errorf("%d servers were started, and %d were not stopped", server.starts, server.running)
+	}
+	if left, err := os.ReadDir(options.Dir); err != nil || len(left) > 0 {
+		t.Errorf("%v was not removed (%v)", left, err)
+	}
+}
+
+// checkRow checks what holds for all rows. The open loop's warm-up is shorter than the
+// interval of its commands, so that its first one lies outside the window.
+func checkRow(t *testing.T, row *bench.Row, report *bench.Report) {
+	t.Helper()
+	batches := row.Load == bench.Batch
+	if row.Jobs == 0 || row.Submit.P50 == 0 || (row.EndToEnd.P50 == 0) != batches || row.Cost.Commits == 0 {
+		t.Errorf("%s, %s: %+v", row.Load, row.Store, row)
+	}
+	if row.Load == bench.Open && row.Jobs != 50 {
+		t.Errorf("%d jobs were due in a second at 50 a second", row.Jobs)
+	}
+	if row.PerSecond != float64(row.Jobs) {
+		t.Errorf("%d jobs in 1s are %v a second", row.Jobs, row.PerSecond)
+	}
+	if ratio := row.PerSecond / report.Ceilings[1].PerSecond; math.Abs(row.OfCeiling-ratio) > 1e-9 {
+		t.Errorf("%v of the ceiling, want %v", row.OfCeiling, ratio)
+	}
+	if prefilled := row.Store == bench.Prefilled; (row.OfEmpty > 0) != prefilled || (row.DiskBytes > 0) != (!prefilled && !batches) {
+		t.Errorf("%v of the empty store, %v bytes", row.OfEmpty, row.DiskBytes)
+	}
+	if (row.Audited == 0) != batches {
+		t.Errorf("%d jobs were read back", row.Audited)
 	}
 }
 
 func TestEveryJobThatWasStartedEnds(t *testing.T) {
 	t.Parallel()
-	server, baseURL := serve(t, nil)
-	options := short(t, baseURL)
-	options.Steps = []int{3}
+	server := serve(t, nil)
+	options := short(t, server)
+	options.Loads = []string{bench.Three, bench.Callbacks, bench.Open}
 	if _, err := bench.Measure(t.Context(), options); err != nil {
 		t.Fatal(err)
 	}
@@ -83,33 +108,40 @@ func TestEveryJobThatWasStartedEnds(t *testing.T) {
 	}
 }
 
-func TestRunWritesATableOrJSON(t *testing.T) {
+func TestThePrefilledServerHoldsTheJobs(t *testing.T) {
 	t.Parallel()
-	_, baseURL := serve(t, nil)
-	options := short(t, baseURL)
-	options.Steps = []int{1}
-	var table, document bytes.Buffer
-
-	options.Out = &table
-	if err := bench.Run(t.Context(), options); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"4 submitters", "one step", "ceiling", "end to end p50 ms"} {
-		if !strings.Contains(table.String(), want) {
-			t.Errorf("the table does not have %q:\n%s", want, &table)
+	server := serve(t, nil)
+	options := short(t, server)
+	options.Finished, options.Live, options.Waiting = 250, 120, 130
+	var finished, live, waiting int
+	spoiled := 0
+	server.spoil = func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/commands" {
+			return false
 		}
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		if server.starts < 2 || spoiled > 0 {
+			return false
+		}
+		spoiled++ // This is the first command after the prefill.
+		for _, job := range server.jobs {
+			switch {
+			case job.service == "bench_live" && job.acked:
+				live++
+			case job.service == "bench_waiting":
+				waiting++
+			case job.step > job.steps && strings.Count(job.correlationID, "-") == 8: // A command of a batch.
+				finished++
+			}
+		}
+		return false
 	}
-
-	options.Out, options.JSON = &document, true
-	if err := bench.Run(t.Context(), options); err != nil {
+	if _, err := bench.Measure(t.Context(), options); err != nil {
 		t.Fatal(err)
 	}
-	var report bench.Report
-	if err := json.Unmarshal(document.Bytes(), &report); err != nil {
-		t.Fatal(err)
-	}
-	if len(report.Jobs) != 1 || report.Jobs[0].Jobs == 0 || report.Jobs[0].CPU != nil {
-		t.Errorf("report %+v", report)
+	if finished != 250 || live != 120 || waiting != 130 {
+		t.Errorf("%d finished, %d live and %d waiting jobs", finished, live, waiting)
 	}
 }
 
@@ -117,20 +149,28 @@ func TestRunWritesATableOrJSON(t *testing.T) {
 func TestAnUnexpectedAnswerEndsTheRun(t *testing.T) {
 	t.Parallel()
 	problem := `{"code":"unknown_request_type"}`
+	refused := `{"results":[` + strings.Repeat(`{"status":202},`, 99) + `{"status":422,"error":{"code":"payload_invalid"}}]}`
 	for name, test := range map[string]struct {
-		path   string
-		status int
-		want   *bench.StatusError
+		load, path string
+		status     int
+		want       *bench.StatusError
+		body       string
 	}{
-		"submit":   {"/v1/commands", 422, statusOf("POST", "/v1/commands", 422, problem)},
-		"claim":    {"/v1/work:claim", 503, statusOf("POST", "/v1/work:claim", 503, problem)},
-		"complete": {"/v1/work/job-0:complete", 409, statusOf("POST", "/v1/work/job-0:complete", 409, problem)},
-		"audit":    {"/v1/jobs/job-0", 500, statusOf("GET", "/v1/jobs/job-0", 500, problem)},
+		"submit":   {bench.One, "/v1/commands", 422, statusOf("POST", "/v1/commands", 422, problem), problem},
+		"claim":    {bench.One, "/v1/work:claim", 503, statusOf("POST", "/v1/work:claim", 503, problem), problem},
+		"complete": {bench.One, "/v1/work/job-0:complete", 409, statusOf("POST", "/v1/work/job-0:complete", 409, problem), problem},
+		"audit":    {bench.One, "/v1/jobs/job-0", 500, statusOf("GET", "/v1/jobs/job-0", 500, problem), problem},
+		"metrics":  {bench.One, "/metrics", 500, statusOf("GET", "/metrics", 500, problem), problem},
+		"ack":      {bench.Callbacks, "/v1/callbacks/ack", 404, statusOf("POST", "/v1/callbacks/ack", 404, problem), problem},
+		"result":   {bench.Callbacks, "/v1/callbacks/result", 404, statusOf("POST", "/v1/callbacks/result", 404, problem), problem},
+		"batch":    {bench.Batch, "/v1/commands:batch", 200, statusOf("POST", "/v1/commands:batch", 422, "payload_invalid: "), refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, baseURL := serve(t, at(test.path, test.status, problem))
-			_, err := bench.Measure(t.Context(), short(t, baseURL))
+			server := serve(t, at(test.path, test.status, test.body))
+			options := short(t, server)
+			options.Loads = []string{test.load}
+			_, err := bench.Measure(t.Context(), options)
 			var status *bench.StatusError
 			if !errors.As(err, &status) {
 				t.Fatalf("error %v, want a status", err)
@@ -138,8 +178,8 @@ func TestAnUnexpectedAnswerEndsTheRun(t *testing.T) {
 			if diff := cmp.Diff(test.want, status); diff != "" {
 				t.Errorf("error (-want +got):\n%s", diff)
 			}
-			if !strings.Contains(err.Error(), "unknown_request_type") {
-				t.Errorf("%q does not say what the server said", err)
+			if server.running != 0 {
+				t.Error("the server was not stopped")
 			}
 		})
 	}
@@ -148,23 +188,25 @@ func TestAnUnexpectedAnswerEndsTheRun(t *testing.T) {
 func TestARunThatProvesNothingFails(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
+		load  string
 		spoil func(http.ResponseWriter, *http.Request) bool
 		want  error
 	}{
 		"a command that was accepted before": {
-			at("/v1/commands", 202, `{"jobId":"j","replayed":true}`), bench.ErrReplayed,
+			bench.One, at("/v1/commands", 202, `{"jobId":"j","replayed":true}`), bench.ErrReplayed,
+		},
+		"a batch that was accepted before": {
+			bench.Batch, at("/v1/commands:batch", 200, `{"results":[`+strings.Repeat(`{"status":202,"replayed":true},`, 99)+`{}]}`), bench.ErrReplayed,
 		},
 		"a job that is not what the completion said": {
-			at("/v1/jobs/job-0", 200, `{"state":"IN_PROGRESS"}`), bench.ErrAudit,
+			bench.One, at("/v1/jobs/job-0", 200, `{"state":"IN_PROGRESS"}`), bench.ErrAudit,
 		},
-		"jobs that never end": {
-			at("/v1/work:claim", 200, `{"items":[]}`), bench.ErrUnfinished,
-		},
+		"jobs that never end": {bench.One, at("/v1/work:claim", 200, `{"items":[]}`), bench.ErrUnfinished},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, baseURL := serve(t, test.spoil)
-			options := short(t, baseURL)
+			options := short(t, serve(t, test.spoil))
+			options.Loads = []string{test.load}
 			if errors.Is(test.want, bench.ErrUnfinished) {
 				options.Drain = 100 * time.Millisecond // Else there is time enough for a slow machine.
 			}
@@ -177,68 +219,40 @@ func TestARunThatProvesNothingFails(t *testing.T) {
 
 func TestAnswersThatAreNotJSONAreRefused(t *testing.T) {
 	t.Parallel()
-	_, baseURL := serve(t, at("/v1/commands", 202, "<html>"))
-	_, err := bench.Measure(t.Context(), short(t, baseURL))
+	_, err := bench.Measure(t.Context(), short(t, serve(t, at("/v1/commands", 202, "<html>"))))
 	var syntax *json.SyntaxError
 	if !errors.As(err, &syntax) || !strings.Contains(err.Error(), "/v1/commands") {
 		t.Errorf("error %v, want one about the JSON of /v1/commands", err)
 	}
 }
 
-func TestAServerThatIsNotThereEndsTheRun(t *testing.T) {
+func TestAServerThatDoesNotStartEndsTheRun(t *testing.T) {
 	t.Parallel()
-	if _, err := bench.Measure(t.Context(), short(t, "http://127.0.0.1:1")); err == nil {
-		t.Error("no error")
+	options := short(t, serve(t, nil))
+	options.Start = func(context.Context, string, string) (bench.Server, error) { return bench.Server{}, os.ErrPermission }
+	if _, err := bench.Measure(t.Context(), options); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("error %v", err)
 	}
 }
 
 func TestTheEndOfTheContextEndsTheRun(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	_, baseURL := serve(t, func(http.ResponseWriter, *http.Request) bool {
+	options := short(t, serve(t, func(http.ResponseWriter, *http.Request) bool {
 		cancel()
 		return false
-	})
-	options := short(t, baseURL)
-	options.Duration = time.Hour
+	}))
+	options.Duration = time.Second
 	if _, err := bench.Measure(ctx, options); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 }
 
-func TestAProcessThatIsNotThereEndsTheRun(t *testing.T) {
+func TestTheMeasurementNeedsItsFolder(t *testing.T) {
 	t.Parallel()
-	_, baseURL := serve(t, nil)
-	options := short(t, baseURL)
-	options.ServerPID = math.MaxInt32
-	if _, err := bench.Measure(t.Context(), options); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("error %v", err)
-	}
-}
-
-func TestTheCeilingNeedsItsFolder(t *testing.T) {
-	t.Parallel()
-	_, baseURL := serve(t, nil)
-	options := short(t, baseURL)
+	options := short(t, serve(t, nil))
 	options.Dir = filepath.Join(options.Dir, "missing")
 	if _, err := bench.Measure(t.Context(), options); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v", err)
-	}
-}
-
-// full refuses everything, as a full disk does.
-type full struct{}
-
-func (full) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
-
-func TestResultsThatCannotBeWrittenAreAnError(t *testing.T) {
-	t.Parallel()
-	_, baseURL := serve(t, nil)
-	for _, asJSON := range []bool{false, true} {
-		options := short(t, baseURL)
-		options.Steps, options.JSON, options.Out = []int{1}, asJSON, full{}
-		if err := bench.Run(t.Context(), options); !errors.Is(err, io.ErrShortWrite) {
-			t.Errorf("JSON %v: error %v", asJSON, err)
-		}
 	}
 }

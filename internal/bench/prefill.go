@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// prefill makes the jobs of the prefilled server: the finished ones by running them.
+func (b *bench) prefill(ctx context.Context, server Server) error {
+	for _, kind := range []struct {
+		name string
+		jobs int
+		make func(ctx context.Context, r *run, jobs int) error
+	}{
+		{"finished", b.options.Finished, makeFinished},
+		{"live", b.options.Live, makeLive},
+		{"waiting", b.options.Waiting, makeWaiting},
+	} {
+		r := b.newRun(server, loadNamed(One), Prefilled)
+		stop := b.progress.follow(ctx, "making "+kind.name+" jobs", "jobs", window{})
+		err := kind.make(ctx, r, kind.jobs)
+		stop()
+		r.client.close()
+		if err != nil {
+			return fmt.Errorf("%s jobs: %w", kind.name, err)
+		}
+	}
+	return nil
+}
+
+// makeFinished submits jobs of one step in batches and completes them. Each client sends a
+// batch once the jobs of its previous one have ended.
+func makeFinished(ctx context.Context, r *run, jobs int) error {
+	group, ctx := errgroup.WithContext(ctx)
+	stop := r.workers().run(ctx, group, r.options.Pullers)
+	group.Go(func() error {
+		defer stop()
+		return r.fill(ctx, jobs, func(ctx context.Context, names []string, client int) error {
+			waiting := make([]<-chan time.Time, len(names))
+			for i, name := range names {
+				waiting[i] = r.tracker.expect(name)
+			}
+			if err := r.submitBatch(ctx, names, requestType(1), client); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeoutCause(ctx, r.options.Drain, ErrUnfinished)
+			defer cancel()
+			for _, ended := range waiting {
+				select {
+				case <-ended:
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			}
+			return nil
+		})
+	})
+	return group.Wait()
+}
+
+// makeLive submits jobs and starts their steps, which nothing ends.
+func makeLive(ctx context.Context, r *run, jobs int) error {
+	err := r.fill(ctx, jobs, func(ctx context.Context, names []string, client int) error {
+		return r.submitBatch(ctx, names, liveType, client)
+	})
+	if err != nil {
+		return err
+	}
+	w := &workers{client: r.client, owner: r.name, service: liveService, start: true}
+	for left := jobs; left > 0; {
+		items, err := w.claim(ctx, int32(min(left, batchSize)))
+		if err != nil {
+			return err
+		}
+		if len(items) == 0 {
+			return fmt.Errorf("%w: %d of %d were not dispatched", ErrUnfinished, left, jobs)
+		}
+		left -= len(items)
+	}
+	return nil
+}
+
+// makeWaiting submits jobs of a service without a worker.
+func makeWaiting(ctx context.Context, r *run, jobs int) error {
+	return r.fill(ctx, jobs, func(ctx context.Context, names []string, client int) error {
+		return r.submitBatch(ctx, names, waitingType, client)
+	})
+}
+
+// fill calls send, in several clients, with the names of batches that have that many jobs
+// together.
+func (r *run) fill(ctx context.Context, jobs int, send func(ctx context.Context, names []string, client int) error) error {
+	var taken atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	for client := range batchClients {
+		group.Go(func() error {
+			for n := 1; ; n++ {
+				before := int(taken.Add(batchSize)) - batchSize
+				if before >= jobs {
+					return nil
+				}
+				names := r.batchNames(client, n, min(batchSize, jobs-before))
+				if err := send(ctx, names, client); err != nil {
+					return err
+				}
+				for range names {
+					r.count()
+				}
+			}
+		})
+	}
+	return group.Wait()
+}

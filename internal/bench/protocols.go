@@ -1,0 +1,69 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// The services of the benchmark's jobs. Workers do the steps of the first. They start those
+// of the second and do not end them. The third has no worker.
+const (
+	service        = "bench"
+	liveService    = "bench_live"
+	waitingService = "bench_waiting"
+)
+
+// The request types of the last two services.
+const (
+	liveType    = "bench.live"
+	waitingType = "bench.waiting"
+)
+
+// requestType returns the request type of jobs of the first service with that many steps.
+func requestType(steps int) string { return fmt.Sprintf("bench.%d", steps) }
+
+// stepID returns the id of a job's nth step, from 1.
+func stepID(n int) string { return fmt.Sprintf("step_%d", n) }
+
+// writeProtocols makes the folder with the protocols of the benchmark.
+func writeProtocols(dir string) error {
+	if err := os.Mkdir(dir, 0o750); err != nil {
+		return fmt.Errorf("write the protocols of the benchmark: %w", err)
+	}
+	for id, text := range map[string]string{
+		"bench_1":       protocolFile("bench_1", requestType(1), service, 1),
+		"bench_3":       protocolFile("bench_3", requestType(3), service, 3),
+		"bench_live":    protocolFile("bench_live", liveType, liveService, 1),
+		"bench_waiting": protocolFile("bench_waiting", waitingType, waitingService, 1),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, id+".yaml"), []byte(text), 0o600); err != nil {
+			return fmt.Errorf("write the protocols of the benchmark: %w", err)
+		}
+	}
+	return nil
+}
+
+// protocolFile returns the protocol of jobs with that many steps. No lease ends during a
+// measurement.
+func protocolFile(id, requestType, service string, steps int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "protocol_id: %s\nrequest_types: [%s]\nlease: 24h\nsteps:\n", id, requestType)
+	for n := 1; n <= steps; n++ {
+		input := "previous"
+		if n == 1 {
+			input = "job"
+		}
+		fmt.Fprintf(&b, "  - step_id: %s\n    step_type: BENCH\n    service: %s\n    input: %s\n", stepID(n), service, input)
+	}
+	return b.String()
+}
+
+// payloadOf returns a payload of that many bytes.
+func payloadOf(size int) json.RawMessage {
+	filling := bytes.Repeat([]byte{'x'}, size-minPayload)
+	return fmt.Appendf(nil, `{"data":"%s"}`, filling)
+}

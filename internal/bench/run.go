@@ -1,0 +1,211 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// ErrReplayed is returned when the server answers a command as a replay, so that no
+// new job was run for it.
+var ErrReplayed = errors.New("a fresh command was answered as a replay")
+
+// The names of the loads; see the package comment.
+const (
+	One       = "one step"
+	Three     = "three steps"
+	Callbacks = "callbacks"
+	Open      = "open loop"
+	Batch     = "batches"
+)
+
+// load is one kind of load.
+type load struct {
+	name string
+	// steps is how many steps a job has.
+	steps int
+	// produce sends commands until the window's end, and returns once their jobs have
+	// ended.
+	produce func(ctx context.Context, r *run) error
+	// work does a claimed item's step and returns once the server has answered that it
+	// has ended. nil means that no worker takes the jobs.
+	work func(ctx context.Context, w *workers, item *item) error
+	// delivery makes workers claim without starting.
+	delivery bool
+}
+
+var loads = []*load{
+	{name: One, steps: 1, produce: closedLoop, work: complete},
+	{name: Three, steps: 3, produce: closedLoop, work: complete},
+	{name: Callbacks, steps: 3, produce: closedLoop, work: callBack, delivery: true},
+	{name: Open, steps: 3, produce: openLoop, work: complete},
+	{name: Batch, steps: 1, produce: batchLoop}, // Last, since its jobs stay.
+}
+
+// Loads returns the names of all loads, in the order in which they are measured.
+func Loads() []string {
+	names := make([]string, len(loads))
+	for i, load := range loads {
+		names[i] = load.name
+	}
+	return names
+}
+
+// loadNamed returns the load of that name, which exists.
+func loadNamed(name string) *load {
+	for _, load := range loads {
+		if load.name == name {
+			return load
+		}
+	}
+	return nil
+}
+
+// run is the measurement of one load on one server. The producers and workers share it.
+type run struct {
+	options *Options
+	load    *load
+	client  *client
+	tracker *tracker
+	window  window
+	// name distinguishes the commands of this run from those of others.
+	name    string
+	payload json.RawMessage
+	// count is called for each job that ended.
+	count func()
+
+	// endToEnd holds the times from a command's submission (in an open loop, from when it
+	// was due) to its job's end, of the jobs in the window. submit holds the times until
+	// the answers to the same commands.
+	endToEnd, submit *latencies
+	counted, all     atomic.Int64 // Jobs in the window, and in the whole run.
+
+	mu      sync.Mutex
+	sampled []string // Ids of jobs for the audit.
+
+	row Row
+}
+
+// newRun returns a run that has not begun, with a client to be closed.
+func (b *bench) newRun(server Server, load *load, store string) *run {
+	return &run{
+		options: &b.options, load: load, tracker: newTracker(), window: b.window(),
+		client: newClient(server.URL, 2*b.options.Submitters+b.options.Pullers),
+		name:   "bench-" + uuid.NewString(), payload: payloadOf(b.options.PayloadBytes), count: b.progress.count,
+		endToEnd: newLatencies(), submit: newLatencies(), row: Row{Load: load.name, Store: store},
+	}
+}
+
+// workers returns the workers of the run's jobs.
+func (r *run) workers() *workers {
+	return &workers{
+		client: r.client, owner: r.name, service: service, start: !r.load.delivery,
+		work: r.load.work, last: stepID(r.load.steps), ended: r.tracker.end,
+	}
+}
+
+// run measures a load on a server.
+func (b *bench) run(ctx context.Context, server Server, load *load, store string) (*run, error) {
+	r := b.newRun(server, load, store)
+	defer r.client.close()
+	limited, cancel := context.WithDeadlineCause(ctx, r.window.end.Add(b.options.Drain), ErrUnfinished)
+	defer cancel()
+	stop := b.progress.follow(limited, load.name+", "+store, "jobs", r.window)
+	cost, err := r.drive(limited)
+	stop()
+	if err != nil {
+		return r, err
+	}
+	if err := audit(ctx, r.client, r.sampled); err != nil {
+		return r, err
+	}
+	r.row.Jobs, r.row.Audited = r.counted.Load(), len(r.sampled)
+	r.row.PerSecond = float64(r.row.Jobs) / b.options.Duration.Seconds()
+	r.row.EndToEnd, r.row.Submit = r.endToEnd.percentiles(), r.submit.percentiles()
+	r.row.Cost = cost.per(r.row.Jobs)
+	return r, nil
+}
+
+// drive runs the producers, and the workers until these have ended. It returns what
+// server and client have used in the window.
+func (r *run) drive(ctx context.Context) (used cost, err error) {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		used, err = watchCost(ctx, r.client, r.window)
+		return err
+	})
+	stopWorkers := func() {}
+	if r.load.work != nil {
+		stopWorkers = r.workers().run(ctx, group, r.options.Pullers)
+	}
+	group.Go(func() error {
+		defer stopWorkers()
+		return r.load.produce(ctx, r)
+	})
+	err = group.Wait()
+	return used, err
+}
+
+// carry submits the nth command of a submitter and waits for its job's end. It returns
+// when the command was answered and when the job ended.
+func (r *run) carry(ctx context.Context, submitter, n int) (answered, ended time.Time, err error) {
+	name := fmt.Sprintf("%s-%d-%d", r.name, submitter, n)
+	waiting := r.tracker.expect(name)
+	var accepted api.CommandAccepted
+	command := r.command(name, requestType(r.load.steps), submitter)
+	if err := r.client.post(ctx, "/v1/commands", command, &accepted); err != nil {
+		return answered, ended, err
+	}
+	if accepted.Replayed {
+		return answered, ended, fmt.Errorf("command %s: %w", name, ErrReplayed)
+	}
+	answered = time.Now()
+	select {
+	case ended = <-waiting:
+	case <-ctx.Done():
+		return answered, ended, fmt.Errorf("job %s: %w", accepted.JobID, context.Cause(ctx))
+	}
+	r.count()
+	r.all.Add(1)
+	if bits.OnesCount(uint(n)) == 1 { // The 1st, 2nd, 4th and so on: few, but from all over the run.
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.sampled = append(r.sampled, accepted.JobID)
+	}
+	return answered, ended, nil
+}
+
+// record records a job that lies in the window.
+func (r *run) record(begun, answered, ended time.Time) {
+	r.counted.Add(1)
+	r.submit.record(answered.Sub(begun))
+	r.endToEnd.record(ended.Sub(begun))
+}
+
+// tenants is how many tenants the submitters spread over, so that fairness between
+// tenants is at work.
+const tenants = 8
+
+// command returns a command of that name, which is unique.
+func (r *run) command(name, requestType string, submitter int) api.Command {
+	return api.Command{
+		TenantID:       fmt.Sprintf("bench-%d", submitter%tenants),
+		RequestType:    requestType,
+		SchemaVersion:  "1",
+		InputRef:       json.RawMessage(`{"uri":"bench://input"}`),
+		OutputRef:      json.RawMessage(`{"uri":"bench://output"}`),
+		Payload:        r.payload,
+		CorrelationID:  name,
+		IdempotencyKey: name,
+	}
+}

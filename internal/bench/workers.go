@@ -1,0 +1,140 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+const (
+	// claimMax is the most items that one claim takes.
+	claimMax = 32
+	// claimWait is how long a claim waits for a first item.
+	claimWait = 20 * time.Second
+)
+
+// workers claim and do the work of one service. All are one worker to the server.
+type workers struct {
+	client         *client
+	owner, service string
+	// start makes a claim start its items as well.
+	start bool
+	// work does a claimed item.
+	work func(ctx context.Context, w *workers, item *item) error
+	// last is the id of a job's last step, after which ended is called with the job's
+	// correlation id.
+	last  string
+	ended func(correlationID string, at time.Time)
+
+	requests atomic.Int64
+}
+
+// item is the part of a claimed item that a worker reads.
+type item struct {
+	WorkID    string `json:"work_id"`
+	Rev       int64  `json:"rev"`
+	Directive struct {
+		JobID         string `json:"jobId"`
+		StepID        string `json:"stepId"`
+		TenantID      string `json:"tenant_id"`
+		AttemptNo     int32  `json:"attempt_no"`
+		LeaseID       string `json:"lease_id"`
+		CorrelationID string `json:"correlation_id"`
+	} `json:"directive"`
+}
+
+// run starts that many pullers in the group. They claim until stop is called; the items
+// that they have claimed are still done.
+func (w *workers) run(ctx context.Context, group *errgroup.Group, pullers int) (stop func()) {
+	claims, stop := context.WithCancel(ctx)
+	for range pullers {
+		group.Go(func() error { return w.pull(ctx, claims, group) })
+	}
+	return stop
+}
+
+// pull claims items until the claims' context ends, and does each in a goroutine of the
+// group, so that a slow one does not block further claims.
+func (w *workers) pull(ctx, claims context.Context, group *errgroup.Group) error {
+	for claims.Err() == nil {
+		items, err := w.claim(claims, claimMax)
+		if err != nil && claims.Err() == nil {
+			return err
+		}
+		for i := range items {
+			group.Go(func() error {
+				item := &items[i]
+				if err := w.work(ctx, w, item); err != nil {
+					return err
+				}
+				if item.Directive.StepID == w.last {
+					w.ended(item.Directive.CorrelationID, time.Now())
+				}
+				return nil
+			})
+		}
+	}
+	return nil
+}
+
+// claim waits for items and claims at most that many.
+func (w *workers) claim(ctx context.Context, most int32) ([]item, error) {
+	var claimed struct {
+		Items []item `json:"items"`
+	}
+	err := w.client.post(ctx, "/v1/work:claim", api.ClaimRequest{
+		Owner: w.owner, Services: []string{w.service}, Max: most, WaitSeconds: claimWait.Seconds(), Start: w.start,
+		RequestID: w.requestID(),
+	}, &claimed)
+	return claimed.Items, err
+}
+
+// complete reports success to the queue.
+func complete(ctx context.Context, w *workers, item *item) error {
+	return w.client.post(ctx, "/v1/work/"+item.WorkID+":complete", api.WorkCompletion{
+		Owner: w.owner, ExpectedRev: item.Rev, RequestID: w.requestID(), ResultRef: resultRef,
+	}, nil)
+}
+
+// resultRef refers to a step's result.
+var resultRef = json.RawMessage(`{"uri":"bench://result"}`)
+
+// requestID returns a fresh request id.
+func (w *workers) requestID() string { return fmt.Sprintf("%s-%d", w.owner, w.requests.Add(1)) }
+
+// tracker notifies each submitter when its job has ended. It knows jobs by the
+// correlation id, which the submitter chose: a job may end before its submitter has
+// read the job id. It is safe for concurrent use.
+type tracker struct {
+	mu      sync.Mutex
+	waiting map[string]chan time.Time
+}
+
+func newTracker() *tracker { return &tracker{waiting: map[string]chan time.Time{}} }
+
+// expect returns a channel that receives the time of the job's end.
+func (t *tracker) expect(correlationID string) <-chan time.Time {
+	ended := make(chan time.Time, 1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.waiting[correlationID] = ended
+	return ended
+}
+
+// end records that a job ended. It ignores repetitions, and jobs left over from an
+// earlier run.
+func (t *tracker) end(correlationID string, at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if ended, ok := t.waiting[correlationID]; ok {
+		ended <- at // The channel has room for it, and gets no other.
+		delete(t.waiting, correlationID)
+	}
+}
