@@ -5,7 +5,7 @@
 //	     ▲                                │ server │
 //	     │ job ended                      │        │
 //	     └──────── puller ◀──work:claim── │        │
-//	                  └────:complete────▶ └────────┘
+//	                  └─work:complete───▶ └────────┘
 //
 // Each kind of load is measured on a server of its own with an empty data directory, and,
 // if the options say so, once more on a server that already holds many jobs:

@@ -4,8 +4,25 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/lucius-project/lucius/api"
 )
+
+// callBackAll reports on delivered items, all at the same time.
+func callBackAll(ctx context.Context, w *workers, items []item) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range items {
+		group.Go(func() error {
+			if err := callBack(ctx, w, &items[i]); err != nil {
+				return err
+			}
+			w.done(&items[i])
+			return nil
+		})
+	}
+	return group.Wait()
+}
 
 // callBack reports on a delivered item as a platform service does: it acknowledges the
 // directive, and then reports success.

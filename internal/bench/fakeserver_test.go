@@ -101,8 +101,8 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.result(w, r)
 	case path == "/metrics":
 		f.metrics(w)
-	case strings.HasSuffix(path, ":complete"):
-		f.complete(w, r, strings.TrimSuffix(strings.TrimPrefix(path, "/v1/work/"), ":complete"))
+	case path == "/v1/work:complete":
+		f.complete(w, r)
 	default:
 		f.answer(w, http.StatusOK, map[string]any{"state": f.state(strings.TrimPrefix(path, "/v1/jobs/"))})
 	}
@@ -203,16 +203,21 @@ func (f *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 	f.answer(w, http.StatusOK, map[string]any{"items": items})
 }
 
-func (f *fakeServer) complete(w http.ResponseWriter, r *http.Request, workID string) {
-	request := decode[api.WorkCompletion](f.t, r)
+func (f *fakeServer) complete(w http.ResponseWriter, r *http.Request) {
+	request := decode[api.WorkCompletionBatch](f.t, r)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.once(request.RequestID)
-	job := f.jobs[workID]
-	if request.ExpectedRev != int64(job.rev) || !job.acked {
-		f.t.Errorf("completion of rev %d, the item is at %d and was started: %t", request.ExpectedRev, job.rev, job.acked)
+	var answer api.WorkCompletionResults
+	for _, completion := range request.Items {
+		f.once(completion.RequestID)
+		job := f.jobs[completion.WorkID]
+		if completion.ExpectedRev != int64(job.rev) || !job.acked {
+			f.t.Errorf("completion of rev %d, the item is at %d and was started: %t", completion.ExpectedRev, job.rev, job.acked)
+		}
+		f.finish(job)
+		answer.Results = append(answer.Results, api.WorkCompletionResult{WorkID: completion.WorkID, Status: 200, Rev: int64(job.rev)})
 	}
-	f.finish(w, job)
+	f.answer(w, http.StatusOK, answer)
 }
 
 func (f *fakeServer) ack(w http.ResponseWriter, r *http.Request) {
@@ -235,18 +240,18 @@ func (f *fakeServer) result(w http.ResponseWriter, r *http.Request) {
 	if !job.acked || c.LeaseID != fmt.Sprint("lease-", job.rev) || c.Status != api.ResultStatusSucceeded {
 		f.t.Errorf("result %+v of job %+v", c, job)
 	}
-	f.finish(w, job)
+	f.finish(job)
+	f.answer(w, http.StatusOK, map[string]any{})
 }
 
 // finish ends the job's step. f.mu is held.
-func (f *fakeServer) finish(w http.ResponseWriter, job *fakeJob) {
+func (f *fakeServer) finish(job *fakeJob) {
 	job.rev++
 	if job.step < job.steps {
 		f.enqueue(job)
 	} else {
 		job.step++
 	}
-	f.answer(w, http.StatusOK, map[string]any{})
 }
 
 // state is the state of a job.

@@ -37,9 +37,9 @@ type load struct {
 	// produce sends commands until the window's end, and returns once their jobs have
 	// ended.
 	produce func(ctx context.Context, r *run) error
-	// work does a claimed item's step and returns once the server has answered that it
-	// has ended. nil means that no worker takes the jobs.
-	work func(ctx context.Context, w *workers, item *item) error
+	// work does the steps of claimed items and returns once the server has answered that they
+	// have ended. nil means that no worker takes the jobs.
+	work func(ctx context.Context, w *workers, items []item) error
 	// delivery makes workers claim without starting.
 	delivery bool
 }
@@ -47,7 +47,7 @@ type load struct {
 var loads = []*load{
 	{name: One, steps: 1, produce: closedLoop, work: complete},
 	{name: Three, steps: 3, produce: closedLoop, work: complete},
-	{name: Callbacks, steps: 3, produce: closedLoop, work: callBack, delivery: true},
+	{name: Callbacks, steps: 3, produce: closedLoop, work: callBackAll, delivery: true},
 	{name: Open, steps: 3, produce: openLoop, work: complete},
 	{name: Batch, steps: 1, produce: batchLoop}, // Last, since its jobs stay.
 }

@@ -158,7 +158,7 @@ func TestAnUnexpectedAnswerEndsTheRun(t *testing.T) {
 	}{
 		"submit":   {bench.One, "/v1/commands", 422, statusOf("POST", "/v1/commands", 422, problem), problem},
 		"claim":    {bench.One, "/v1/work:claim", 503, statusOf("POST", "/v1/work:claim", 503, problem), problem},
-		"complete": {bench.One, "/v1/work/job-0:complete", 409, statusOf("POST", "/v1/work/job-0:complete", 409, problem), problem},
+		"complete": {bench.One, "/v1/work:complete", 409, statusOf("POST", "/v1/work:complete", 409, problem), problem},
 		"audit":    {bench.One, "/v1/jobs/job-0", 500, statusOf("GET", "/v1/jobs/job-0", 500, problem), problem},
 		"metrics":  {bench.One, "/metrics", 500, statusOf("GET", "/metrics", 500, problem), problem},
 		"ack":      {bench.Callbacks, "/v1/callbacks/ack", 404, statusOf("POST", "/v1/callbacks/ack", 404, problem), problem},

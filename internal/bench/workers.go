@@ -26,8 +26,8 @@ type workers struct {
 	owner, service string
 	// start makes a claim start its items as well.
 	start bool
-	// work does a claimed item.
-	work func(ctx context.Context, w *workers, item *item) error
+	// work does the items of a claim, and calls done for each.
+	work func(ctx context.Context, w *workers, items []item) error
 	// last is the id of a job's last step, after which ended is called with the job's
 	// correlation id.
 	last  string
@@ -60,28 +60,26 @@ func (w *workers) run(ctx context.Context, group *errgroup.Group, pullers int) (
 	return stop
 }
 
-// pull claims items until the claims' context ends, and does each in a goroutine of the
-// group, so that a slow one does not block further claims.
+// pull claims items until the claims' context ends, and does those of a claim in a
+// goroutine of the group, so that slow ones do not block further claims.
 func (w *workers) pull(ctx, claims context.Context, group *errgroup.Group) error {
 	for claims.Err() == nil {
 		items, err := w.claim(claims, claimMax)
 		if err != nil && claims.Err() == nil {
 			return err
 		}
-		for i := range items {
-			group.Go(func() error {
-				item := &items[i]
-				if err := w.work(ctx, w, item); err != nil {
-					return err
-				}
-				if item.Directive.StepID == w.last {
-					w.ended(item.Directive.CorrelationID, time.Now())
-				}
-				return nil
-			})
+		if len(items) > 0 {
+			group.Go(func() error { return w.work(ctx, w, items) })
 		}
 	}
 	return nil
+}
+
+// done records that the item's step has ended.
+func (w *workers) done(item *item) {
+	if item.Directive.StepID == w.last {
+		w.ended(item.Directive.CorrelationID, time.Now())
+	}
 }
 
 // claim waits for items and claims at most that many.
@@ -96,11 +94,25 @@ func (w *workers) claim(ctx context.Context, most int32) ([]item, error) {
 	return claimed.Items, err
 }
 
-// complete reports success to the queue.
-func complete(ctx context.Context, w *workers, item *item) error {
-	return w.client.post(ctx, "/v1/work/"+item.WorkID+":complete", api.WorkCompletion{
-		Owner: w.owner, ExpectedRev: item.Rev, RequestID: w.requestID(), ResultRef: resultRef,
-	}, nil)
+// complete reports success of all items to the queue.
+func complete(ctx context.Context, w *workers, items []item) error {
+	var request api.WorkCompletionBatch
+	for i := range items {
+		request.Items = append(request.Items, api.ItemCompletion{
+			WorkID: items[i].WorkID, Owner: w.owner, ExpectedRev: items[i].Rev, RequestID: w.requestID(), ResultRef: resultRef,
+		})
+	}
+	var answer api.WorkCompletionResults
+	if err := w.client.post(ctx, "/v1/work:complete", request, &answer); err != nil {
+		return err
+	}
+	for i, result := range answer.Results {
+		if result.Error != nil {
+			return fmt.Errorf("the completion of %s was refused: %s %s", result.WorkID, result.Error.Code, result.Error.Detail)
+		}
+		w.done(&items[i])
+	}
+	return nil
 }
 
 // resultRef refers to a step's result.

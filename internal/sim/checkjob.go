@@ -68,11 +68,14 @@ func (c *checker) takeHead(j *job, w *write) {
 		if w.was && !j.row.Tombstone {
 			c.violate("S1", "job %s was deleted without a tombstone", j.id)
 		}
+		j.purged = j.purged || w.was // The accept of a tombstone without a job was abandoned.
 		j.exists, j.row = false, audit.JobRow{}
 		return
 	}
 	next := audit.ReadJob(w.op.Properties)
 	switch {
+	case j.purged && !j.row.Tombstone:
+		c.violate("S1", "job %s was written after its purge", j.id)
 	case next.Tombstone && j.exists:
 		if due := j.row.Completed.Add(c.w.scenario.retention); !j.row.Terminal() || c.w.scenario.retention == 0 || time.Now().Before(due) {
 			c.violate("S1", "job %s became a tombstone while %s", j.id, j.row.State)
