@@ -14,12 +14,13 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/internal/bench"
+	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
 // bench measures servers that it starts as processes of their own, so that what a server
 // uses is separate from what the clients use.
 func (p *program) bench(ctx context.Context, args []string) (err error) {
-	options := bench.Options{Start: p.startServer, Progress: p.stderr}
+	options := bench.Options{Start: p.startServer, DiskBytes: diskBytes, Progress: p.stderr}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(p.stderr)
 	flags.Func("load", "one load to measure, repeatable: "+strings.Join(bench.Loads(), ", ")+"; default is all", func(name string) error {
@@ -102,4 +103,14 @@ func stopServer(server *exec.Cmd) error {
 		return fmt.Errorf("the server failed: %w", err)
 	}
 	return nil
+}
+
+// diskBytes compacts the store of a stopped server, and returns the size of its tables.
+func diskBytes(ctx context.Context, dataDir string) (int64, error) {
+	store, err := pebblestore.Open(pebblestore.Options{Dir: dataDir, Reserve: -1})
+	if err != nil {
+		return 0, fmt.Errorf("open the server's store: %w", err)
+	}
+	bytes, err := store.Compact(ctx)
+	return bytes, errors.Join(err, store.Close())
 }

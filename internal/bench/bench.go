@@ -59,6 +59,9 @@ type Options struct {
 	// Start starts a server with that data directory, which does not exist yet, and with
 	// the protocols in the other directory. Required.
 	Start func(ctx context.Context, dataDir, protocolsDir string) (Server, error)
+	// DiskBytes returns how much of the disk the rows in the data directory of a stopped
+	// server take, without those that were replaced since. Required.
+	DiskBytes func(ctx context.Context, dataDir string) (int64, error)
 	// Dir is a folder on the disk to measure. What is written there is removed
 	// afterwards. Required.
 	Dir string
@@ -121,6 +124,8 @@ func (o *Options) validate() error {
 	switch {
 	case o.Start == nil:
 		return errors.New("Start is required")
+	case o.DiskBytes == nil:
+		return errors.New("DiskBytes is required")
 	case o.Dir == "":
 		return errors.New("Dir is required")
 	case o.Duration <= 0:
@@ -212,8 +217,9 @@ func (b *bench) onEmpty(ctx context.Context, load *load) (row Row, err error) {
 			err = server.Stop()
 		}
 		if err == nil && load.work != nil {
-			run.row.DiskBytes, err = diskBytes(ctx, dataDir)
-			run.row.DiskBytes /= float64(run.all.Load())
+			var bytes int64
+			bytes, err = b.options.DiskBytes(ctx, dataDir)
+			run.row.DiskBytes = float64(bytes) / float64(run.all.Load())
 		}
 		row = run.row
 		return err

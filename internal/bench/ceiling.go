@@ -158,3 +158,17 @@ func (b *bench) knock(ctx context.Context, client *client, window window, body [
 		}
 	}
 }
+
+// engineOptions are those of a bare Pebble store.
+func engineOptions() *pebble.Options {
+	return &pebble.Options{FormatMajorVersion: pebble.FormatNewest, Logger: silent{}}
+}
+
+// silent discards the engine's messages. What goes wrong is returned as an error.
+type silent struct{}
+
+func (silent) Infof(string, ...any)  {}
+func (silent) Errorf(string, ...any) {}
+func (silent) Fatalf(format string, arguments ...any) {
+	panic(fmt.Sprintf(format, arguments...))
+}

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/bench"
 )
@@ -55,22 +53,11 @@ func serve(t *testing.T, spoil func(w http.ResponseWriter, r *http.Request) bool
 	return f
 }
 
-// quiet discards the engine's messages.
-type quiet struct{}
-
-func (quiet) Infof(string, ...any)  {}
-func (quiet) Errorf(string, ...any) {}
-func (quiet) Fatalf(string, ...any) {}
-
-// start makes an empty store in the data directory, as a server does. All servers are the
-// same one.
-func (f *fakeServer) start(_ context.Context, dataDir, protocolsDir string) (bench.Server, error) {
-	if _, err := os.Stat(protocolsDir); err != nil {
+// start starts a server. All servers are the same one.
+func (f *fakeServer) start(_ context.Context, _, protocolsDir string) (bench.Server, error) {
+	_, err := os.Stat(protocolsDir)
+	if err != nil {
 		return bench.Server{}, err
-	}
-	db, err := pebble.Open(dataDir, &pebble.Options{FormatMajorVersion: pebble.FormatNewest, Logger: quiet{}})
-	if err == nil {
-		err = db.Close()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,27 +68,27 @@ func (f *fakeServer) start(_ context.Context, dataDir, protocolsDir string) (ben
 		defer f.mu.Unlock()
 		f.running--
 		return nil
-	}}, err
+	}}, nil
 }
 
 func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.spoil != nil && f.spoil(w, r) {
 		return
 	}
-	switch path := r.URL.Path; {
-	case path == "/v1/commands":
+	switch path := r.URL.Path; path {
+	case "/v1/commands":
 		f.submit(w, r)
-	case path == "/v1/commands:batch":
+	case "/v1/commands:batch":
 		f.submitBatch(w, r)
-	case path == "/v1/work:claim":
+	case "/v1/work:claim":
 		f.claim(w, r)
-	case path == "/v1/callbacks/ack":
+	case "/v1/callbacks/ack":
 		f.ack(w, r)
-	case path == "/v1/callbacks/result":
+	case "/v1/callbacks/result":
 		f.result(w, r)
-	case path == "/metrics":
+	case "/metrics":
 		f.metrics(w)
-	case path == "/v1/work:complete":
+	case "/v1/work:complete":
 		f.complete(w, r)
 	default:
 		f.answer(w, http.StatusOK, map[string]any{"state": f.state(strings.TrimPrefix(path, "/v1/jobs/"))})

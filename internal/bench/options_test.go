@@ -11,6 +11,7 @@ func TestOptionsThatMakeNoSenseAreNamed(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*bench.Options){
 		"Start":        func(o *bench.Options) { o.Start = nil },
+		"DiskBytes":    func(o *bench.Options) { o.DiskBytes = nil },
 		"Dir":          func(o *bench.Options) { o.Dir = "" },
 		"Loads":        func(o *bench.Options) { o.Loads = []string{bench.One, "two steps"} },
 		"Submitters":   func(o *bench.Options) { o.Submitters = -1 },

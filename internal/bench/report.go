@@ -168,7 +168,7 @@ that with an fdatasync shared by all requests that wait. Latencies are in ms: of
 job from its command's submission (open loop: from when it was due) to the answer
 that ended its last step, and of its 202. "Of empty" compares the rates, for the open
 loop the medians. In costs, µs are processor time and KiB are allocations; disk is the
-data directory after compaction. Jobs that were read back had all succeeded.
+tables after a compaction. Jobs that were read back had all succeeded.
 `
 
 // writeTable writes aligned columns. Only cells that end with a tab belong to a column.

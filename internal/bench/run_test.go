@@ -22,7 +22,7 @@ import (
 func short(t *testing.T, server *fakeServer) bench.Options {
 	t.Helper()
 	return bench.Options{
-		Start: server.start, Dir: t.TempDir(), Loads: []string{bench.One}, Submitters: 4, Pullers: 2, PayloadBytes: 64,
+		Start: server.start, DiskBytes: func(context.Context, string) (int64, error) { return 1 << 20, nil }, Dir: t.TempDir(), Loads: []string{bench.One}, Submitters: 4, Pullers: 2, PayloadBytes: 64,
 		WarmUp: time.Millisecond, Duration: 100 * time.Millisecond,
 	}
 }

@@ -1,10 +1,6 @@
 package pebblestore
 
-import (
-	"context"
-
-	"github.com/cockroachdb/pebble/v2"
-)
+import "github.com/cockroachdb/pebble/v2"
 
 // SetHeader replaces the row that describes the store itself.
 func (s *Store) SetHeader(header []byte) error { return s.db.Set(headerKey, header, pebble.Sync) }
@@ -21,9 +17,3 @@ func (o Options) WithMemTable(bytes uint64) Options {
 // Check checks that the directory is still the one that was opened, as the
 // store does after each sync of the log.
 func (s *Store) Check() error { return s.folder.check() }
-
-// Compact moves all rows to the last level, and returns the size of the tables.
-func (s *Store) Compact(ctx context.Context) (bytes int64, err error) {
-	err = s.db.Compact(ctx, []byte{divider}, []byte(partitionEnd), false)
-	return s.db.Metrics().Total().TablesSize, err
-}

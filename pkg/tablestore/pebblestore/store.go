@@ -222,6 +222,19 @@ func (s *Store) Info() Info {
 // for (Get, Scan, CountRows and Walk) since it was opened. It is safe for concurrent use.
 func (s *Store) Counts() (commits, reads uint64) { return s.commits.Load(), s.reads.Load() }
 
+// Compact moves all rows to the last level, where replaced and deleted ones take no space,
+// and returns the size of the tables. It reads and writes the whole store.
+func (s *Store) Compact(ctx context.Context) (bytes int64, err error) {
+	if err := s.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer s.running.Done()
+	if err := s.db.Compact(ctx, []byte{divider}, []byte(partitionEnd), false); err != nil {
+		return 0, fmt.Errorf("%w: compact: %w", tablestore.ErrUnavailable, err)
+	}
+	return s.db.Metrics().Total().TablesSize, nil
+}
+
 // Space returns the free disk space, as of the last second, and the reserve, in bytes.
 // Both are equal on a file system that does not tell. It is safe for concurrent use.
 func (s *Store) Space() (free, reserve uint64) { return s.space.free.Load(), s.space.reserve }
