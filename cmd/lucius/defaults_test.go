@@ -47,14 +47,18 @@ type topics struct {
 	sent    chan []byte
 }
 
-func (b *topics) Publish(_ context.Context, messages []ledger.Message) []error {
+func (b *topics) Publish(ctx context.Context, messages []ledger.Message) []error {
 	errs := make([]error, len(messages))
 	for i := range messages {
 		if messages[i].AttemptNo <= b.rejects && messages[i].StepIndex == 0 {
 			errs[i] = &outbox.RejectedError{Reason: "malformed"}
 			continue
 		}
-		b.sent <- messages[i].Directive
+		select {
+		case b.sent <- messages[i].Directive:
+		case <-ctx.Done():
+			errs[i] = ctx.Err()
+		}
 	}
 	return errs
 }
