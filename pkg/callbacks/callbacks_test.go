@@ -195,7 +195,7 @@ func TestService_AWrongLeaseIsNamed(t *testing.T) {
 	right := w.pair.LeaseID
 	w.pair.LeaseID = "guessed"
 	_, err := w.apply(t.Context(), w.ack())
-	if told := problem.From(err).Summary(); told != `lease_id is not the lease of attempt 1 of step "one".` || strings.Contains(told, right) {
+	if told := problem.From(err).Summary(); told != `lease_id is not the lease of attempt 1 of step "one"` || strings.Contains(told, right) {
 		t.Errorf("told %q", told)
 	}
 }
