@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -146,5 +147,30 @@ func TestKnownVersionsAreTheStoredOnes(t *testing.T) {
 	}
 	if answered < 300 || answered > 3000 {
 		t.Errorf("%d of 4000 versions were known", answered)
+	}
+}
+
+// The engine syncs its manifest while the store marks the directory as open: both write
+// the mark.
+func TestOpenMark_IsReplacedConcurrently(t *testing.T) {
+	t.Parallel()
+	files := vfs.NewMem()
+	lock, err := files.Create("/"+lockName, vfs.WriteCategoryUnspecified)
+	if err == nil {
+		err = lock.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder, err := newFolder(files, "/", "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group errgroup.Group
+	for i := range 8 {
+		group.Go(func() error { return writeOpenMark(files, folder, fmt.Sprint("MANIFEST-000001: ", i)) })
+	}
+	if err := group.Wait(); err != nil {
+		t.Error(err)
 	}
 }

@@ -28,6 +28,8 @@ type folder struct {
 	lockPath string
 	lock     fs.FileInfo // The lock file that this process holds.
 
+	marking sync.Mutex // Held while the OPEN mark is replaced: two replacements share its new name.
+
 	mu sync.Mutex
 	// names are the store's files. invariant: name ∈ names ⇒ the file is in dir,
 	// as names grows after a file is made and shrinks before it is removed.

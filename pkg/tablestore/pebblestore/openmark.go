@@ -70,8 +70,11 @@ func noteManifest(files vfs.FS, folder *folder, name string) {
 	}
 }
 
-// writeOpenMark writes the file, and has the folder watch it.
+// writeOpenMark writes the file, and has the folder watch it. It is safe for concurrent
+// use: the engine syncs its manifest while it opens.
 func writeOpenMark(files vfs.FS, folder *folder, note string) error {
+	folder.marking.Lock()
+	defer folder.marking.Unlock()
 	name := files.PathJoin(folder.dir, openMarkName)
 	err := writeFile(files, name, func(own fs.FileInfo) []byte { return fmt.Appendf(nil, "%d\n%s", inode(own), note) })
 	if err == nil {
