@@ -129,7 +129,7 @@ var (
 )
 
 // start installs PostgreSQL into the folder, and starts it on a free port with a
-// password that nobody else knows. Its settings are the defaults, but for more memory
+// password that only this program knows. Its settings are the defaults, but for more memory
 // and rarer checkpoints, and those of durability, which are named to be sure.
 func (p *postgres) start(ctx context.Context, dir string) error {
 	native, err := install(ctx, dir)

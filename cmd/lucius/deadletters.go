@@ -65,17 +65,17 @@ func (p *program) deadLetters(ctx context.Context, args []string) (err error) {
 // openCore opens the ledger for a command that runs next to the servers: it hands no work
 // to a relay and pauses nothing.
 func (p *program) openCore(ctx context.Context, cfg *config.Config) (*core, error) {
-	beside := *cfg
-	beside.Roles, beside.StartPaused = nil, false
+	roleless := *cfg
+	roleless.Roles, roleless.StartPaused = nil, false
 	log, err := newLogger(p.stderr, cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return nil, err
 	}
-	store, err := openStore(ctx, &beside, log, nil)
+	store, err := openStore(ctx, &roleless, log, nil)
 	if err != nil {
 		return nil, err
 	}
-	c := &core{cfg: &beside, log: log, metrics: newMetrics(), store: store, writable: writableOf(store)}
+	c := &core{cfg: &roleless, log: log, metrics: newMetrics(), store: store, writable: writableOf(store)}
 	if err := c.open(ctx); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}

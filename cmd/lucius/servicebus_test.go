@@ -242,7 +242,7 @@ func warned(t *testing.T, s *server) {
 			return
 		}
 	}
-	t.Fatal("nobody was warned")
+	t.Fatal("the server did not warn")
 }
 
 // While replies cannot come back no worker is taken for dead, for longer than a lease:

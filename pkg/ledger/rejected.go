@@ -123,8 +123,8 @@ func (r *Rejections) History(after, upTo int64) []HistoryEntry {
 // rejections may have been recorded or not.
 //
 // A reader of the history that has passed a revision does not look at it again. So
-// Reject reads the revision once more after its write, and moves what it has recorded
-// there, until the job stood still meanwhile.
+// Reject reads the revision again after its write, and moves what it has recorded there,
+// until the revision did not change during a write.
 func (l *Ledger) Reject(ctx context.Context, jobID string, batch *Rejections) error {
 	key := l.jobKey(jobID, rowCallbacks)
 	var recorded int64 // the rev at which the new ones are recorded; 0 before the write

@@ -61,7 +61,7 @@ func (c *Contract) Check(e *Exchange) error {
 	}
 	if e.Status < http.StatusMultipleChoices {
 		// Each entry of a batch gets its own answer.
-		anyBody := route.Operation.OperationID == "submitBatch" || route.Operation.OperationID == "completeWorkBatch"
+		anyBody := strings.HasSuffix(route.Operation.OperationID, "Batch")
 		if err := c.request(e.Request, e.Sent, route, params, anyBody); err != nil {
 			faults = append(faults, fmt.Errorf("the request is not as documented, and was accepted: %w", err))
 		}

@@ -262,7 +262,7 @@ func (j *judge) judgeSubscription(s *SubscriptionState) {
 	switch {
 	case s.Active:
 	case j.needs(s):
-		j.add(Wrong, s.Name, "the subscription is disabled, and no other takes these messages: nobody gets them until it is enabled")
+		j.add(Wrong, s.Name, "the subscription is disabled, and no other takes these messages: enable it, or no service receives them")
 	default:
 		j.add(Warning, s.Name, "the subscription is disabled")
 	}

@@ -186,8 +186,8 @@ type clock struct{ skew atomic.Int64 }
 //
 // The account wrote the date, cut to a second, between sent and received. So its clock
 // was in [date, date+1s) at a moment of [sent, received] of the own clock, and the skew
-// is the least that explains both. If the own clock was set back meanwhile, there is no
-// such interval.
+// is the least that explains both. If the own clock was set back during the request,
+// there is no such interval.
 func (c *clock) observe(sent, received time.Time, header http.Header) {
 	sent, received = sent.Round(0), received.Round(0) // The wall clock, which deadlines use.
 	date, err := http.ParseTime(header.Get("Date"))
