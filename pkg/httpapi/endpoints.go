@@ -65,7 +65,7 @@ func waiting[Value any](ctx context.Context, e *endpoints, limit time.Duration,
 // answers, with its encoded form. jobWeight is the share of a job, and what a page may
 // exceed [jobs.PageBytes] by.
 const (
-	maxReads  = 64 << 20
+	maxReads  = 32 << 20
 	jobWeight = 1 << 20
 )
 
