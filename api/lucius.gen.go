@@ -1837,6 +1837,11 @@ type Pause struct {
 	// Example: 2026-01-27T12:30:00.000Z
 	ResumedAt Time `json:"resumed_at,omitempty,omitzero"`
 
+	// Service The paused service.
+	//
+	// Example: ocr
+	Service string `json:"service,omitempty,omitzero"`
+
 	// State PAUSED dispatches nothing, RAMPING dispatches more every second.
 	//
 	// Example: PAUSED
@@ -1859,7 +1864,7 @@ type PauseList struct {
 	Pauses []Pause `json:"pauses"`
 }
 
-// PauseRequest What to pause: one of `tenant_id`, `protocol_id`, `lane` and `all`.
+// PauseRequest What to pause: one of `tenant_id`, `protocol_id`, `lane`, `service` and `all`.
 type PauseRequest struct {
 	// All All dispatch.
 	//
@@ -1867,8 +1872,9 @@ type PauseRequest struct {
 	All bool `json:"all,omitempty,omitzero"`
 
 	// AllowUnknown Also accept a `protocol_id` that this process has no file of, such as that of
-	// a removed protocol whose jobs are in flight, and a `lane` that it does not
-	// use. Otherwise either is 400 `invalid_envelope`.
+	// a removed protocol whose jobs are in flight, a `lane` that it does not use,
+	// and a `service` that no protocol names. Otherwise each is 400
+	// `invalid_envelope`.
 	//
 	//
 	// Example: false
@@ -1888,6 +1894,11 @@ type PauseRequest struct {
 	//
 	// Example: The OCR service is down.
 	Reason string `json:"reason"`
+
+	// Service Steps of this service.
+	//
+	// Example: ocr
+	Service *string `json:"service,omitempty"`
 
 	// TenantID Jobs of this tenant.
 	//
@@ -3624,8 +3635,8 @@ type ClientInterface interface {
 	// CreatePauseWithBody Pause dispatch
 	//
 	// Dispatches nothing new within the scope until it is resumed. The scope is
-	// one tenant, one protocol, one lane, or everything. Commands are still
-	// accepted, and workers finish the attempts that they hold. Pausing the same
+	// one tenant, one protocol, one lane, one service, or everything. Commands are
+	// still accepted, and workers finish the attempts that they hold. Pausing the same
 	// scope again gives the same pause.
 	//
 	// Takes any type of body and a specified content type.
@@ -3636,8 +3647,8 @@ type ClientInterface interface {
 	// CreatePause Pause dispatch
 	//
 	// Dispatches nothing new within the scope until it is resumed. The scope is
-	// one tenant, one protocol, one lane, or everything. Commands are still
-	// accepted, and workers finish the attempts that they hold. Pausing the same
+	// one tenant, one protocol, one lane, one service, or everything. Commands are
+	// still accepted, and workers finish the attempts that they hold. Pausing the same
 	// scope again gives the same pause.
 	//
 	// Takes a body of the `application/json` content type.
@@ -4485,8 +4496,8 @@ func (c *Client) ListPauses(ctx context.Context, reqEditors ...RequestEditorFn) 
 // CreatePauseWithBody Pause dispatch
 //
 // Dispatches nothing new within the scope until it is resumed. The scope is
-// one tenant, one protocol, one lane, or everything. Commands are still
-// accepted, and workers finish the attempts that they hold. Pausing the same
+// one tenant, one protocol, one lane, one service, or everything. Commands are
+// still accepted, and workers finish the attempts that they hold. Pausing the same
 // scope again gives the same pause.
 //
 // Takes any type of body and a specified content type.
@@ -4507,8 +4518,8 @@ func (c *Client) CreatePauseWithBody(ctx context.Context, contentType string, bo
 // CreatePause Pause dispatch
 //
 // Dispatches nothing new within the scope until it is resumed. The scope is
-// one tenant, one protocol, one lane, or everything. Commands are still
-// accepted, and workers finish the attempts that they hold. Pausing the same
+// one tenant, one protocol, one lane, one service, or everything. Commands are
+// still accepted, and workers finish the attempts that they hold. Pausing the same
 // scope again gives the same pause.
 //
 // Takes a body of the `application/json` content type.
@@ -8156,8 +8167,8 @@ type ClientWithResponsesInterface interface {
 	// CreatePauseWithBodyWithResponse Pause dispatch
 	//
 	// Dispatches nothing new within the scope until it is resumed. The scope is
-	// one tenant, one protocol, one lane, or everything. Commands are still
-	// accepted, and workers finish the attempts that they hold. Pausing the same
+	// one tenant, one protocol, one lane, one service, or everything. Commands are
+	// still accepted, and workers finish the attempts that they hold. Pausing the same
 	// scope again gives the same pause.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -8168,8 +8179,8 @@ type ClientWithResponsesInterface interface {
 	// CreatePauseWithResponse Pause dispatch
 	//
 	// Dispatches nothing new within the scope until it is resumed. The scope is
-	// one tenant, one protocol, one lane, or everything. Commands are still
-	// accepted, and workers finish the attempts that they hold. Pausing the same
+	// one tenant, one protocol, one lane, one service, or everything. Commands are
+	// still accepted, and workers finish the attempts that they hold. Pausing the same
 	// scope again gives the same pause.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
@@ -11732,8 +11743,8 @@ func (c *ClientWithResponses) ListPausesWithResponse(ctx context.Context, reqEdi
 // CreatePauseWithBodyWithResponse Pause dispatch
 //
 // Dispatches nothing new within the scope until it is resumed. The scope is
-// one tenant, one protocol, one lane, or everything. Commands are still
-// accepted, and workers finish the attempts that they hold. Pausing the same
+// one tenant, one protocol, one lane, one service, or everything. Commands are
+// still accepted, and workers finish the attempts that they hold. Pausing the same
 // scope again gives the same pause.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -11750,8 +11761,8 @@ func (c *ClientWithResponses) CreatePauseWithBodyWithResponse(ctx context.Contex
 // CreatePauseWithResponse Pause dispatch
 //
 // Dispatches nothing new within the scope until it is resumed. The scope is
-// one tenant, one protocol, one lane, or everything. Commands are still
-// accepted, and workers finish the attempts that they hold. Pausing the same
+// one tenant, one protocol, one lane, one service, or everything. Commands are
+// still accepted, and workers finish the attempts that they hold. Pausing the same
 // scope again gives the same pause.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).

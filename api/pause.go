@@ -9,16 +9,17 @@ import (
 func (c *PauseRequest) Check() []problem.Violation {
 	var v violations
 	scopes := 0
-	for _, named := range []bool{c.TenantID != nil, c.ProtocolID != nil, c.Lane != nil, c.All} {
+	for _, named := range []bool{c.TenantID != nil, c.ProtocolID != nil, c.Lane != nil, c.Service != nil, c.All} {
 		if named {
 			scopes++
 		}
 	}
 	if scopes != 1 {
-		v.add("", "must hold exactly one of tenant_id, protocol_id, lane and all")
+		v.add("", "must hold exactly one of tenant_id, protocol_id, lane, service and all")
 	}
 	v.optional("/tenant_id", c.TenantID)
 	v.optional("/protocol_id", c.ProtocolID)
+	v.optional("/service", c.Service)
 	if c.Lane != nil {
 		v.atLeast("/lane", float64(*c.Lane), 0)
 	}
@@ -38,12 +39,15 @@ func (c *PauseRequest) Scope() statemachine.Scope {
 	if c.Lane != nil {
 		scope.Lane = new(int(*c.Lane))
 	}
+	if c.Service != nil {
+		scope.Service = *c.Service
+	}
 	return scope
 }
 
 // SetScope shows what is paused.
 func (p *Pause) SetScope(scope statemachine.Scope) {
-	p.TenantID, p.ProtocolID = scope.TenantID, scope.ProtocolID
+	p.TenantID, p.ProtocolID, p.Service = scope.TenantID, scope.ProtocolID, scope.Service
 	if scope.Lane != nil {
 		p.Lane = new(int32(*scope.Lane))
 	}

@@ -134,13 +134,14 @@ func (v *visitor) operate() {
 }
 
 // scopes are the scopes that an operator pauses.
-var scopes = []string{"all", "tenant:t1", "protocol:p2", "lane:1"}
+var scopes = []string{"all", "tenant:t1", "protocol:p2", "lane:1", "service:svc1"}
 
 // pauseScope pauses dispatch by scope, and usually resumes it after a while.
 func (v *visitor) pauseScope() {
 	id := scopes[v.rng.IntN(len(scopes))]
 	body := map[string]fields{
 		"all": {"all": true}, "tenant:t1": {"tenant_id": "t1"}, "protocol:p2": {"protocol_id": "p2"}, "lane:1": {"lane": 1},
+		"service:svc1": {"service": "svc1"},
 	}[id]
 	body["reason"] = v.name
 	_, _ = v.retry(3, func() (any, error) {

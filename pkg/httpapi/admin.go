@@ -296,13 +296,25 @@ func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
 // another process has loaded already.
 func (e *endpoints) unknownScope(scope *statemachine.Scope) *problem.Violation {
 	const allow = ": correct it, or set allow_unknown to pause it all the same"
-	var known []string
+	var protocols, services []string
 	for _, p := range e.Protocols.Current().Protocols() {
-		known = append(known, p.ID)
+		protocols = append(protocols, p.ID)
+		for i := range p.Steps {
+			services = append(services, p.Steps[i].Service)
+		}
+	}
+	oneOf := func(pointer, value string, known []string) *problem.Violation {
+		slices.Sort(known)
+		if known = slices.Compact(known); slices.Contains(known, value) {
+			return nil
+		}
+		return &problem.Violation{Pointer: pointer, Message: "must be one of " + strings.Join(known, ", ") + allow}
 	}
 	switch {
-	case scope.ProtocolID != "" && !slices.Contains(known, scope.ProtocolID):
-		return &problem.Violation{Pointer: "/protocol_id", Message: "must be one of " + strings.Join(known, ", ") + allow}
+	case scope.ProtocolID != "":
+		return oneOf("/protocol_id", scope.ProtocolID, protocols)
+	case scope.Service != "":
+		return oneOf("/service", scope.Service, services)
 	case scope.Lane != nil && e.config.Lanes > 0 && *scope.Lane >= e.config.Lanes:
 		message := fmt.Sprintf("must be less than %d, the number of lanes%s", e.config.Lanes, allow)
 		return &problem.Violation{Pointer: "/lane", Message: message}

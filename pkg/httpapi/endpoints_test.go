@@ -125,6 +125,7 @@ func TestAPauseOfWhatIsNotThereIsRefused(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
 		`{"protocol_id":"doc_ingest_v2","reason":"r"}`: "/protocol_id must be one of doc_ingest_v1: correct it, or set allow_unknown to pause it all the same.",
+		`{"service":"orc","reason":"r"}`:               "/service must be one of embed, ocr: correct it, or set allow_unknown to pause it all the same.",
 		`{"lane":16,"reason":"r"}`:                     "/lane must be less than 16, the number of lanes: correct it, or set allow_unknown to pause it all the same.",
 	} {
 		h := newHarness(t)
@@ -132,6 +133,41 @@ func TestAPauseOfWhatIsNotThereIsRefused(t *testing.T) {
 		wantProblem(t, response, problem.InvalidEnvelope, want)
 		h.store.untouched(t, body)
 		h.given(t, "POST /v1/admin/pauses", strings.Replace(body, "{", `{"allow_unknown":true,`, 1))
+	}
+}
+
+// A pause of a service holds back what waits for its workers and what is accepted later,
+// and the steps of no other service.
+func TestAPauseOfAServiceHoldsBackItsSteps(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	claim := func(service string) []api.WorkItem {
+		body := fmt.Sprintf(`{"owner":"o","services":[%q],"request_id":"claim%d","start":true}`, service, h.commands)
+		h.commands++
+		return decoded[api.ClaimedWork](t, h.given(t, "POST /v1/work:claim", body)).Items
+	}
+	state := func(job string) string {
+		path := "/v1/admin/outbox?state=PENDING&tenant_id=t"
+		if strings.Contains(h.do(t, http.MethodGet, path, "").Body, job) {
+			return "PENDING"
+		}
+		return "SENT"
+	}
+	first := h.submitted(t)
+	ocr := claim("ocr")
+	queued := h.submitted(t)
+	h.given(t, "POST /v1/admin/pauses", `{"service":"ocr","reason":"OCR is down"}`)
+	held := h.submitted(t)
+	if got := claim("ocr"); len(got) != 0 || len(ocr) != 1 || state(queued) != "SENT" || state(held) != "PENDING" {
+		t.Errorf("claimed %d before and %d in the pause; the rows are %s and %s", len(ocr), len(got), state(queued), state(held))
+	}
+	h.given(t, "POST /v1/work/"+ocr[0].WorkID+":complete", fmt.Sprintf(`{"owner":"o","expected_rev":%d,"request_id":"x"}`, ocr[0].Rev))
+	if got := claim("embed"); len(got) != 1 || got[0].Directive == nil || !strings.HasPrefix(got[0].WorkID, first) {
+		t.Errorf("the next step, of another service, is not claimed: %+v", got)
+	}
+	h.given(t, "POST /v1/admin/pauses/service:ocr:resume", `{"ramp_seconds":0}`)
+	if got := claim("ocr"); len(got) != 1 || !strings.HasPrefix(got[0].WorkID, queued) {
+		t.Errorf("after the pause the queued step is not claimed: %+v", got)
 	}
 }
 

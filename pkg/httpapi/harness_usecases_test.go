@@ -53,7 +53,7 @@ func (h *harness) assemble(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	queue, err := workqueue.New(workqueue.Config{Ledger: h.ledger, Store: h.store, Mirror: mirror})
+	queue, err := workqueue.New(workqueue.Config{Ledger: h.ledger, Store: h.store, Mirror: mirror, Held: h.paused})
 	if err != nil {
 		return err
 	}

@@ -222,6 +222,7 @@ func (s *story) tellOfOperators(t *testing.T) {
 	s.ask(t, "POST /v1/admin/pauses", `{"tenant_id":"t","reason":"why"}`)
 	s.ask(t, "POST /v1/admin/pauses", `{"protocol_id":"doc_ingest_v1","reason":"why"}`)
 	s.ask(t, "POST /v1/admin/pauses", `{"lane":3,"reason":"why"}`)
+	s.ask(t, "POST /v1/admin/pauses", `{"service":"ocr","reason":"OCR is down"}`)
 	s.ask(t, "GET /v1/admin/pauses", "")
 	s.ask(t, "POST /v1/admin/pauses/lane:3:resume", `{"ramp_seconds":2.5,"reason":"mended"}`)
 	s.ask(t, "GET /v1/admin/webhooks?tenant_id=t", "")

@@ -18,7 +18,6 @@ type Message struct {
 	StepID    string
 	StepIndex int
 	StepType  string
-	Service   string
 	AttemptNo int
 	LeaseID   string
 	Topic     string
@@ -41,7 +40,7 @@ func newMessage(agg *statemachine.Aggregate, row *statemachine.Outbox) *Message 
 	return &Message{
 		Target: statemachine.TargetOf(&agg.Job, step), OutboxID: row.ID, JobID: agg.Job.ID,
 		StepID: step.ID, StepIndex: row.StepIndex,
-		StepType: step.Type, Service: step.Service, AttemptNo: row.AttemptNo, LeaseID: row.LeaseID,
+		StepType: step.Type, AttemptNo: row.AttemptNo, LeaseID: row.LeaseID,
 		Topic: row.Routing.Topic, AckTimeout: step.Policy.AckTimeout,
 		CorrelationID: agg.Job.CorrelationID, Traceparent: agg.Job.Traceparent,
 	}

@@ -42,8 +42,8 @@ func (h *Hint) Row() string {
 }
 
 // hintCodec holds the columns of a hint's row. The rest of the hint, with
-// the tenant, is its key.
-var hintCodec = newCodec(within(func(h *Hint) *statemachine.Target { return &h.Target }, targetColumns[1:])...)
+// the tenant and the service, is its key.
+var hintCodec = newCodec(within(func(h *Hint) *statemachine.Target { return &h.Target }, targetColumns[1:3])...)
 
 // hintOf returns the hint of a queued item.
 func (l *Ledger) hintOf(agg *statemachine.Aggregate, r *workitem.Record) Hint {
@@ -94,8 +94,8 @@ func decodeHint(kind WorkKind, shard int, row *tablestore.Row) (Hint, error) {
 		return Hint{}, fmt.Errorf("bad key %q in the ready index: %w", row.Key.Row, err)
 	}
 	hint := Hint{
-		Target: statemachine.Target{TenantID: parts[0]}, Kind: kind, WorkID: parts[2], AttemptNo: attemptNo, Rev: rev,
-		Since: time.UnixMilli(ms).UTC(), Shard: shard,
+		Target: statemachine.Target{TenantID: parts[0], Service: kind.Service}, Kind: kind, WorkID: parts[2],
+		AttemptNo: attemptNo, Rev: rev, Since: time.UnixMilli(ms).UTC(), Shard: shard,
 	}
 	return hint, hintCodec.decode(row, &hint)
 }

@@ -30,7 +30,7 @@ func TestReady_AnAcceptNamesAHintThatWasWrittenBefore(t *testing.T) {
 		t.Fatalf("%d hints before the commit, after it %+v", seen, hints)
 	}
 	want := ledger.Hint{
-		Target: statemachine.Target{TenantID: "tenant_a"}, Kind: hintKinds[0], WorkID: id + ".0.1", AttemptNo: 1, Rev: 1, Since: hints[0].Since,
+		Target: statemachine.Target{TenantID: "tenant_a", Service: hintKinds[0].Service}, Kind: hintKinds[0], WorkID: id + ".0.1", AttemptNo: 1, Rev: 1, Since: hints[0].Since,
 	}
 	if hints[0] != want {
 		t.Errorf("hint is %+v, want %+v", hints[0], want)

@@ -39,8 +39,8 @@ type Entry struct {
 	JobID string
 	Nonce string
 	Rev   int64 // the revision that the entry's change makes
-	// Target and Topic are those of the directive. The entry of another kind has no lane
-	// and no topic.
+	// Target and Topic are those of the directive. The entry of another kind has no lane,
+	// service or topic.
 	statemachine.Target
 	Topic string
 	// reserved is freed if the accept that wrote the entry is abandoned.
@@ -66,11 +66,13 @@ var entryCodec = newCodec(slices.Concat([]column[Entry]{
 	text("correlation_id", func(e *Entry) *string { return &e.reserved.correlation }),
 })...)
 
-// targetColumns are the columns of what a pause can name, the tenant first.
+// targetColumns are the columns of what a pause can name: the tenant first, the service
+// last.
 var targetColumns = []column[statemachine.Target]{
 	text("tenant_id", func(t *statemachine.Target) *string { return &t.TenantID }),
 	text("protocol_id", func(t *statemachine.Target) *string { return &t.ProtocolID }),
 	integer("lane", func(t *statemachine.Target) *int { return &t.Lane }),
+	text("service", func(t *statemachine.Target) *string { return &t.Service }),
 }
 
 func (e *Entry) ref() entryRef { return entryRef{Kind: e.Kind, Due: e.Due, Nonce: e.Nonce} }

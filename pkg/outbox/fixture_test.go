@@ -105,7 +105,7 @@ func setupOn(t *testing.T, store tablestore.Store, to statemachine.Bus) *bundle 
 		inbox: outbox.NewInbox(8), bus: &bus{byMark: to == statemachine.BusQueue}, outcomes: map[outbox.Outcome]int{},
 	}
 	covers := func(target statemachine.Target) bool {
-		return target == statemachine.Target{TenantID: "t", ProtocolID: "p", Lane: 1}
+		return target == statemachine.Target{TenantID: "t", ProtocolID: "p", Lane: 1, Service: "s"}
 	}
 	var err error
 	b.ledger, err = ledger.Open(t.Context(), ledger.Config{
@@ -186,7 +186,7 @@ func (b *bundle) acceptIn(t *testing.T, tenantID string, lane int) string {
 	accepted, err := b.ledger.Accept(t.Context(), ledger.Command{
 		Job: statemachine.Job{TenantID: tenantID, ProtocolID: "p", IdempotencyHash: fmt.Sprint(b.serial)},
 		Steps: []statemachine.Step{{
-			ID: "one", Routing: statemachine.Routing{Topic: "topic-1", Lane: lane},
+			ID: "one", Service: "s", Routing: statemachine.Routing{Topic: "topic-1", Lane: lane},
 			Policy: statemachine.Policy{
 				AckTimeout: time.Hour, Lease: time.Hour, Dispatch: []time.Duration{time.Minute}, Ack: []time.Duration{time.Minute},
 			},

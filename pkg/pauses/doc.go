@@ -1,5 +1,5 @@
-// Package pauses stops dispatch within a scope: one tenant, one protocol, one lane, or
-// everything.
+// Package pauses stops dispatch within a scope: one tenant, one protocol, one lane,
+// one service, or everything.
 //
 //	operator ── Create, Resume ──► rows ──► Gate (a view, refreshed each second)
 //	                                           ▲

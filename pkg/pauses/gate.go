@@ -14,8 +14,8 @@ import (
 // Gate says whether a directive may be dispatched now, by its own view of the
 // pauses. It is safe for concurrent use, and calls the store only in its refresh.
 //
-// Dispatch asks at three points, by the directive's tenant, protocol and lane: the
-// ledger when it makes a row ([Gate.HoldsNew]), the relay before it publishes one
+// Dispatch asks at three points, by the directive's tenant, protocol, lane and
+// service: the ledger when it makes a row ([Gate.HoldsNew]), the relay before it publishes one
 // ([Gate.Admit]), and the pull queue before it hands out what was published earlier
 // ([Gate.HoldsQueued]).
 type Gate struct {

@@ -22,7 +22,7 @@ import (
 
 // target is what a pause can name of a directive.
 func target(tenantID, protocolID string, lane int) statemachine.Target {
-	return statemachine.Target{TenantID: tenantID, ProtocolID: protocolID, Lane: lane}
+	return statemachine.Target{TenantID: tenantID, ProtocolID: protocolID, Lane: lane, Service: "ocr"}
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -52,9 +52,11 @@ func TestScopes(t *testing.T) {
 		"tenant:b~2Fc~7E~25":  {statemachine.Scope{TenantID: "b/c~%"}, false},
 		"protocol:~C3~A4~3F1": {statemachine.Scope{ProtocolID: "ä?1"}, false},
 
-		"protocol:q": {statemachine.Scope{ProtocolID: "q"}, false},
-		"lane:3":     {statemachine.Scope{Lane: new(3)}, true},
-		"lane:0":     {statemachine.Scope{Lane: new(0)}, false},
+		"protocol:q":    {statemachine.Scope{ProtocolID: "q"}, false},
+		"lane:3":        {statemachine.Scope{Lane: new(3)}, true},
+		"service:ocr":   {statemachine.Scope{Service: "ocr"}, true},
+		"service:embed": {statemachine.Scope{Service: "embed"}, false},
+		"lane:0":        {statemachine.Scope{Lane: new(0)}, false},
 	} {
 		parsed, err := statemachine.ParseScope(id)
 		if diff := cmp.Diff(test.scope, parsed); diff != "" || err != nil {
@@ -64,7 +66,7 @@ func TestScopes(t *testing.T) {
 			t.Errorf("%s: id %s, covers %t", id, parsed.ID(), parsed.Covers(target("a", "p", 3)))
 		}
 	}
-	for _, id := range []string{"", "al", "tenant:", "tenant:~2", "lane:x", "lane:-1", "job:1"} {
+	for _, id := range []string{"", "al", "tenant:", "tenant:~2", "lane:x", "service:", "lane:-1", "job:1"} {
 		if _, err := statemachine.ParseScope(id); err == nil {
 			t.Errorf("%q is a scope", id)
 		}

@@ -36,7 +36,7 @@ func namespace() servicebus.Namespace {
 // directive is a message to a topic.
 func directive(topic, outboxID string) ledger.Message {
 	return ledger.Message{
-		Target: statemachine.Target{TenantID: "tenant_a"}, OutboxID: outboxID, Topic: topic, AttemptNo: 2, JobID: "job", Service: "ocr",
+		Target: statemachine.Target{TenantID: "tenant_a", Service: "ocr"}, OutboxID: outboxID, Topic: topic, AttemptNo: 2, JobID: "job",
 		StepType: "OCR", Directive: []byte(`{"type":"DIRECTIVE"}`),
 	}
 }

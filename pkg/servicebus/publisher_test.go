@@ -233,9 +233,9 @@ func TestNewPublisher_NamesTheInvalidField(t *testing.T) {
 func TestPublisher_DirectiveAsAMessage(t *testing.T) {
 	t.Parallel()
 	full := ledger.Message{
-		Target:   statemachine.Target{TenantID: "tenant_a", ProtocolID: "doc_ingest_v1", Lane: 4},
+		Target:   statemachine.Target{TenantID: "tenant_a", ProtocolID: "doc_ingest_v1", Lane: 4, Service: "ocr"},
 		OutboxID: "0197f0c2", JobID: "job_123", StepID: "step_01",
-		StepIndex: 1, StepType: "OCR", Service: "ocr", AttemptNo: 3, LeaseID: "9a7c", Topic: "global-bus-p4",
+		StepIndex: 1, StepType: "OCR", AttemptNo: 3, LeaseID: "9a7c", Topic: "global-bus-p4",
 		CorrelationID: "corr-123", Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00",
 		Directive: []byte(`{"type":"DIRECTIVE", "as":"it is"}`),
 	}

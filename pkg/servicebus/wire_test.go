@@ -75,8 +75,8 @@ func onTopic(topic string, n int) []ledger.Message {
 	messages := make([]ledger.Message, n)
 	for i := range messages {
 		messages[i] = ledger.Message{
-			Target:   statemachine.Target{TenantID: "tenant_a"},
-			OutboxID: fmt.Sprint("row-", i), JobID: fmt.Sprint("job-", i), Service: "ocr", StepType: "ocr.page",
+			Target:   statemachine.Target{TenantID: "tenant_a", Service: "ocr"},
+			OutboxID: fmt.Sprint("row-", i), JobID: fmt.Sprint("job-", i), StepType: "ocr.page",
 			AttemptNo: 1, Topic: topic, AckTimeout: time.Minute, CorrelationID: "c", Traceparent: "00-t",
 			Directive: []byte(`{"type":"DIRECTIVE"}`),
 		}

@@ -225,6 +225,7 @@ func TestEnv_PromptIsAskedOncePerNewRow(t *testing.T) {
 	s := untold(t, statemachine.BusQueue)
 	s.agg.Job.ProtocolID = "protocol_a"
 	s.agg.Steps[0].Routing.Lane = 7
+	s.agg.Steps[0].Service = "ocr"
 	var asked []statemachine.Target
 	decide := func(event statemachine.Event) {
 		t.Helper()
@@ -240,7 +241,7 @@ func TestEnv_PromptIsAskedOncePerNewRow(t *testing.T) {
 		s.agg = d.After
 	}
 	decide(statemachine.Accept{})
-	if want := (statemachine.Target{TenantID: "tenant_a", ProtocolID: "protocol_a", Lane: 7}); len(asked) != 1 || asked[0] != want {
+	if want := (statemachine.Target{TenantID: "tenant_a", ProtocolID: "protocol_a", Lane: 7, Service: "ocr"}); len(asked) != 1 || asked[0] != want {
 		t.Errorf("asked about %+v, want %+v", asked, want)
 	}
 	decide(s.claimed())

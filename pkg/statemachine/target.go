@@ -12,11 +12,12 @@ type Target struct {
 	TenantID   string
 	ProtocolID string
 	Lane       int
+	Service    string
 }
 
 // TargetOf returns the target of a job's directives to the step.
 func TargetOf(job *Job, step *Step) Target {
-	return Target{TenantID: job.TenantID, ProtocolID: job.ProtocolID, Lane: step.Routing.Lane}
+	return Target{TenantID: job.TenantID, ProtocolID: job.ProtocolID, Lane: step.Routing.Lane, Service: step.Service}
 }
 
 // Scope is what a pause holds back. At most one of its fields is set; without any it
@@ -25,6 +26,7 @@ type Scope struct {
 	TenantID   string
 	ProtocolID string
 	Lane       *int
+	Service    string
 }
 
 // Covers reports whether the scope holds such a directive back.
@@ -36,12 +38,14 @@ func (s Scope) Covers(target Target) bool {
 		return s.ProtocolID == target.ProtocolID
 	case s.Lane != nil:
 		return *s.Lane == target.Lane
+	case s.Service != "":
+		return s.Service == target.Service
 	}
 	return true
 }
 
-// ID names the scope, and so its pause: "all", or "tenant:", "protocol:" or "lane:" and
-// the value, in which a character that is not allowed in a path is "~" and two
+// ID names the scope, and so its pause: "all", or "tenant:", "protocol:", "lane:" or
+// "service:" and the value, in which a character that is not allowed in a path is "~" and two
 // hexadecimal digits.
 func (s Scope) ID() string {
 	// The sign is not "%", so that the value also survives a proxy that decodes the path
@@ -56,6 +60,8 @@ func (s Scope) ID() string {
 		return "protocol:" + escape(s.ProtocolID)
 	case s.Lane != nil:
 		return "lane:" + strconv.Itoa(*s.Lane)
+	case s.Service != "":
+		return "service:" + escape(s.Service)
 	}
 	return "all"
 }
@@ -72,6 +78,8 @@ func ParseScope(id string) (Scope, error) {
 		return Scope{TenantID: value}, nil
 	case kind == "protocol" && value != "":
 		return Scope{ProtocolID: value}, nil
+	case kind == "service" && value != "":
+		return Scope{Service: value}, nil
 	case kind == "lane":
 		if lane, err := strconv.Atoi(value); err == nil && lane >= 0 {
 			return Scope{Lane: &lane}, nil

@@ -102,7 +102,7 @@ func (n *naive) draw(r *rapid.T) []ledger.Hint {
 	age := rapid.SampledFrom([]time.Duration{0, 0, 20 * time.Millisecond}).Draw(r, "age")
 	for i := range hints {
 		hints[i] = n.hint(tenant)
-		hints[i].Kind.Service, hints[i].ProtocolID = kind, protocol
+		hints[i].Kind.Service, hints[i].Target.Service, hints[i].ProtocolID = kind, kind, protocol
 		hints[i].Since = hints[i].Since.Add(-age)
 	}
 	return hints

@@ -51,7 +51,7 @@ func bothIndexes(t *testing.T, limit int, run func(t *testing.T, x *index)) {
 func (x *index) hint(tenant string) ledger.Hint {
 	x.serial++
 	return ledger.Hint{
-		Target: statemachine.Target{TenantID: tenant}, Kind: ledger.WorkKind{Service: "ocr", StepType: "OCR"},
+		Target: statemachine.Target{TenantID: tenant, Service: "ocr"}, Kind: ledger.WorkKind{Service: "ocr", StepType: "OCR"},
 		WorkID:    fmt.Sprintf("job-%06d.0.1", x.serial),
 		AttemptNo: 1, Rev: 1, Since: x.now.Add(time.Duration(x.serial) * time.Millisecond),
 	}
