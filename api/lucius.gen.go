@@ -778,6 +778,13 @@ type CallbackOutcome struct {
 	StepState StepState `json:"step_state"`
 }
 
+// Caller The name of the caller: that of its token or certificate in the token file,
+// `oidc:` and the subject of its JWT, `loopback` without a credential, or the reply
+// topic. Absent if the server did it by itself.
+//
+// Example: ops-1
+type Caller = string
+
 // ClaimRequest Which items a worker wants. Without both lists any item matches.
 //
 // Example: {"max":10,"owner":"worker-7","request_id":"3f1d2c","services":["ocr"],"wait_seconds":20}
@@ -1208,6 +1215,14 @@ type Event struct {
 	// recorded, and no decision uses it. On an event it is that of the callback that
 	// caused it, on a step that of the newest callback that counted.
 	Callback ReportedSending `json:"callback,omitempty,omitzero"`
+
+	// Caller The name of the caller: that of its token or certificate in the token file,
+	// `oidc:` and the subject of its JWT, `loopback` without a credential, or the reply
+	// topic. Absent if the server did it by itself.
+	//
+	//
+	// Example: ops-1
+	Caller Caller `json:"caller,omitempty,omitzero"`
 
 	// Cause The cause.
 	//
@@ -2056,10 +2071,13 @@ type RejectedCallback struct {
 	// caused it, on a step that of the newest callback that counted.
 	Callback ReportedSending `json:"callback,omitempty,omitzero"`
 
-	// Caller The sender as far as it is known, or the reply topic.
+	// Caller The name of the caller: that of its token or certificate in the token file,
+	// `oidc:` and the subject of its JWT, `loopback` without a credential, or the reply
+	// topic. Absent if the server did it by itself.
 	//
-	// Example: ocr-workers
-	Caller string `json:"caller,omitempty,omitzero"`
+	//
+	// Example: ops-1
+	Caller Caller `json:"caller,omitempty,omitzero"`
 
 	// Cause The code with which it was refused.
 	//
@@ -2277,6 +2295,14 @@ type ResumeRequest struct {
 
 // Retry A retry operation.
 type Retry struct {
+	// Caller The name of the caller: that of its token or certificate in the token file,
+	// `oidc:` and the subject of its JWT, `loopback` without a credential, or the reply
+	// topic. Absent if the server did it by itself.
+	//
+	//
+	// Example: ops-1
+	Caller Caller `json:"caller,omitempty,omitzero"`
+
 	// CreatedAt When it was requested.
 	//
 	// Example: 2026-01-27T12:00:00.000Z

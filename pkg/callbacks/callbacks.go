@@ -37,8 +37,8 @@ type Callback struct {
 	Event statemachine.Event
 	// RequestID is the transport's request id, for the history.
 	RequestID string
-	// Caller names the sender as far as the transport knows it, for the record of a
-	// callback that is refused.
+	// Caller names the sender as far as the transport knows it, for the history and for
+	// the record of a callback that is refused.
 	Caller string
 }
 
@@ -100,6 +100,7 @@ func New(cfg Config) *Service {
 // Apply applies a callback to its job, and records one that the job refuses. The errors
 // are [*problem.Error]s.
 func (s *Service) Apply(ctx context.Context, c Callback) (Answer, error) {
+	ctx = ledger.WithCaller(ctx, c.Caller)
 	result, err := s.cfg.Ledger.Change(ctx, c.JobID, c.Event, ledger.By(ledger.ActorPlatform, c.RequestID), ledger.InTenant(c.TenantID))
 	if err = ledger.Problem(err); err == nil {
 		err = result.Problem()

@@ -253,7 +253,7 @@ func retryOf(op *upkeep.Operation, items []upkeep.Item) api.Retry {
 	out := api.Retry{
 		RetryID: op.ID, State: api.RetryState(op.State), From: api.RerunFrom(op.From), Matched: op.Matched,
 		Done: op.Done(), Rerun: op.Rerun, Skipped: op.Skipped, Failed: op.Failed, RatePerSecond: op.RatePerSecond,
-		Reason: op.Reason, CreatedAt: api.NewTime(op.CreatedAt), UpdatedAt: api.NewTime(op.UpdatedAt),
+		Reason: op.Reason, Caller: op.Caller, CreatedAt: api.NewTime(op.CreatedAt), UpdatedAt: api.NewTime(op.UpdatedAt),
 		Items: make([]api.RetryItem, len(items)),
 	}
 	for i, item := range items {

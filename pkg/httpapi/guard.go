@@ -204,7 +204,7 @@ func (g *guard) middleware(next http.Handler) http.Handler {
 			}
 			state.kept = true
 			state.conn.keep(1)
-			r = r.WithContext(auth.WithCaller(r.Context(), state.caller))
+			r = r.WithContext(ledger.WithCaller(auth.WithCaller(r.Context(), state.caller), state.caller.Name()))
 		}
 		if strings.HasPrefix(r.URL.Path, "/v1/") {
 			if err := checkQuery(r, g.queries[endpoint{r.Method, state.route}]); err != nil {

@@ -267,15 +267,12 @@ func EventsOf(entries []ledger.HistoryEntry) []api.Event {
 	for i := range entries {
 		entry := &entries[i]
 		actor := api.Actor(entry.Actor)
-		switch {
-		case entry.Actor == ledger.ActorSystem:
+		if entry.Actor == ledger.ActorSystem {
 			actor = api.ActorSweeper
-		case !actor.Valid():
-			actor = api.ActorWorker // The name is a worker's.
 		}
 		events[i] = api.Event{
 			EventID: entry.EventID(), Rev: entry.Rev, Type: api.EventType(entry.Type),
-			At: api.NewTime(entry.At), Actor: actor, Object: api.EventObject(entry.Object), ObjectID: entry.ID,
+			At: api.NewTime(entry.At), Actor: actor, Caller: entry.Caller, Object: api.EventObject(entry.Object), ObjectID: entry.ID,
 			From: entry.From, To: entry.To, AttemptNo: entry.AttemptNo, Cause: entry.Cause, RequestID: entry.RequestID,
 			Detail:   entry.Detail,
 			Callback: api.ReportedSending(entry.Report),

@@ -207,7 +207,7 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &planner{l: a.l, d: &d, fresh: f, eventName: event.Name(), now: now}
+	p := &planner{l: a.l, d: &d, fresh: f, eventName: event.Name(), caller: CallerOf(ctx), now: now}
 	p.s = &snapshot{head: head{slot: a.slot, claim: a.claim.Row}}
 	p.options = &options{
 		actor: a.cmd.Actor, requestID: a.cmd.RequestID,

@@ -165,7 +165,7 @@ func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Ev
 	if d.Outcome != statemachine.Applied {
 		return result, nil, nil
 	}
-	p := &planner{l: l, s: s, d: &d, fresh: f, options: o, eventName: event.Name(), now: now}
+	p := &planner{l: l, s: s, d: &d, fresh: f, options: o, eventName: event.Name(), caller: CallerOf(ctx), now: now}
 	if p.moves, err = workitem.Follow(&s.agg, s.open, &d, ask, now); err != nil {
 		return Result{}, nil, err
 	}

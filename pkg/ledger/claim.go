@@ -209,7 +209,7 @@ func (l *Ledger) decideClaim(
 		return nil, err
 	}
 	v := claimVerb(hint.WorkID, id, c)
-	result, plan, err := l.prepare(ctx, s, nil, &options{actor: c.Owner, requestID: c.RequestID, verb: v})
+	result, plan, err := l.prepare(ctx, s, nil, &options{actor: ActorWorker, requestID: c.RequestID, verb: v})
 	switch {
 	case errors.Is(err, lifecycle.ErrNotFound), err == nil && result.Outcome == statemachine.Duplicate:
 		// The caller may not see the item, or this very request claimed it once and it

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -21,10 +22,30 @@ type HistoryEntry struct {
 	Index     int // within the change
 	At        time.Time
 	Event     string // the event that caused the change
-	Actor     string
+	Actor     string // the kind of caller
+	Caller    string // the caller's name, see [WithCaller]
 	RequestID string
 	Report    statemachine.Report // of the callback that caused the change
 	statemachine.Transition
+}
+
+// maxCaller bounds the name of a caller, in bytes. Package auth makes none that is longer
+// than a JWT's subject.
+const maxCaller = 512
+
+type callerKey struct{}
+
+// WithCaller returns a context for the requests of a caller, whose name the history of
+// each change shows. A name of more than 512 bytes is cut. Without a caller, or with the
+// empty name, a change is the system's own.
+func WithCaller(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, callerKey{}, strings.ToValidUTF8(name[:min(len(name), maxCaller)], ""))
+}
+
+// CallerOf returns the name of the context's caller, empty if there is none.
+func CallerOf(ctx context.Context) string {
+	name, _ := ctx.Value(callerKey{}).(string)
+	return name
 }
 
 // EventID is the entry's id: unique in its job, and sorted as the history is.
@@ -47,6 +68,7 @@ var journalCodec = newCodec(slices.Concat([]column[journalRow]{
 	instant("at", func(r *journalRow) *time.Time { return &r.At }),
 	text("event", func(r *journalRow) *string { return &r.Event }),
 	text("actor", func(r *journalRow) *string { return &r.Actor }),
+	text("caller", func(r *journalRow) *string { return &r.Caller }),
 	text("request_id", func(r *journalRow) *string { return &r.RequestID }),
 }, within(func(r *journalRow) *statemachine.Report { return &r.Report }, reportColumns))...)
 

@@ -48,6 +48,7 @@ type planner struct {
 	fresh     fresh
 	options   *options
 	eventName string
+	caller    string
 	now       time.Time
 	release   tablestore.Stage // frees the slot of a job that ends
 }
@@ -313,8 +314,8 @@ func (p *planner) rows(out *plan, entry entryRef, payload []byte) error {
 
 func (p *planner) journalRow() *journalRow {
 	return &journalRow{operation: p.fresh.operation, HistoryEntry: HistoryEntry{
-		Rev: p.d.After.Job.Rev, At: p.now, Event: p.eventName, Actor: p.options.actor, RequestID: p.options.requestID,
-		Report: p.d.Report,
+		Rev: p.d.After.Job.Rev, At: p.now, Event: p.eventName, Actor: p.options.actor, Caller: p.caller,
+		RequestID: p.options.requestID, Report: p.d.Report,
 	}}
 }
 

@@ -244,6 +244,7 @@ type projectedEvent struct {
 	Type      string `json:"type"`
 	At        string `json:"at"`
 	Actor     string `json:"actor,omitempty"`
+	Caller    string `json:"caller,omitempty"`
 	Object    string `json:"object"`
 	ObjectID  string `json:"object_id,omitempty"`
 	From      string `json:"from,omitempty"`
@@ -284,8 +285,8 @@ func (p *Projections) event(jobID string, entry *HistoryEntry) (tablestore.Op, e
 	at := entry.At.UTC()
 	e := projectedEvent{
 		EventID: entry.EventID(), Rev: entry.Rev, Type: entry.Type,
-		At: at.Format(eventPayloadTime), Actor: entry.Actor, Object: string(entry.Object), ObjectID: entry.ID,
-		From: entry.From, To: entry.To, AttemptNo: entry.AttemptNo, Cause: entry.Cause, RequestID: entry.RequestID,
+		At: at.Format(eventPayloadTime), Actor: entry.Actor, Caller: entry.Caller, Object: string(entry.Object),
+		ObjectID: entry.ID, From: entry.From, To: entry.To, AttemptNo: entry.AttemptNo, Cause: entry.Cause, RequestID: entry.RequestID,
 		Detail: entry.Detail, Callback: entry.Report,
 	}
 	payload, err := json.Marshal(e)

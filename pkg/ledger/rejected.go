@@ -108,7 +108,8 @@ func (r *Rejections) History(after, upTo int64) []HistoryEntry {
 			said += " " + string(kept.Status)
 		}
 		entries = append(entries, HistoryEntry{
-			Rev: kept.Rev, Index: FirstRejected + i, At: kept.First, Actor: ActorPlatform, RequestID: kept.RequestID, Report: kept.Report,
+			Rev: kept.Rev, Index: FirstRejected + i, At: kept.First, Actor: ActorPlatform, Caller: kept.Caller,
+			RequestID: kept.RequestID, Report: kept.Report,
 			Transition: statemachine.Transition{
 				Object: statemachine.ObjectStep, ID: kept.StepID, Type: statemachine.EventCallbackRejected, AttemptNo: kept.AttemptNo,
 				Cause: string(kept.Cause), Detail: said,

@@ -168,8 +168,11 @@ const orphanGrace = 5 * time.Minute
 // relay takes up.
 const ActorSystem = "system"
 
-// ActorPlatform is the actor of callbacks.
-const ActorPlatform = "platform"
+// ActorPlatform is the actor of callbacks, and ActorWorker that of the workers' verbs.
+const (
+	ActorPlatform = "platform"
+	ActorWorker   = "worker"
+)
 
 // FireOutcome is what [Ledger.Fire] did with a schedule entry.
 type FireOutcome uint8

@@ -36,8 +36,12 @@ func (l *Ledger) Work(ctx context.Context, workID string, v Verb) (Result, error
 	if err != nil {
 		return Result{}, lifecycle.ErrNotFound
 	}
+	actor := v.Request.Actor
+	if v.Operation.OwnerOnly() {
+		actor = ActorWorker // A worker may have any name, such as "operator".
+	}
 	result, err := l.change(ctx, id.JobID, nil, nil, &options{
-		actor: v.Request.Actor, requestID: v.Request.ID, verb: &verb{Verb: v, workID: workID, id: id},
+		actor: actor, requestID: v.Request.ID, verb: &verb{Verb: v, workID: workID, id: id},
 	})
 	if errors.Is(err, ErrJobNotFound) {
 		err = lifecycle.ErrNotFound

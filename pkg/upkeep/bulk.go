@@ -332,7 +332,7 @@ func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
 		item.Detail = fmt.Sprintf("The job is %s, and only failed ones were asked for.", agg.Job.State)
 		return nil
 	}
-	accepted, err := w.cfg.Failures.cfg.Ledger.Rerun(ctx, ledger.Rerun{
+	accepted, err := w.cfg.Failures.cfg.Ledger.Rerun(ledger.WithCaller(ctx, w.op.Caller), ledger.Rerun{
 		JobID: item.JobID, From: w.op.From, Actor: w.op.Actor, RequestID: w.op.ID, Reason: w.op.Reason,
 	})
 	if err != nil {

@@ -36,9 +36,12 @@ func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 			if err := w.end(t, statemachine.ResultSucceeded, ""); err != nil {
 				t.Fatal(err)
 			}
-			op := create(t, w.Failures, "", upkeep.BulkRequest{
+			op, err := w.Failures.Create(ledger.WithCaller(t.Context(), "ops-1"), "", upkeep.BulkRequest{
 				JobIDs: []string{failed, repeated, done, "gone"}, Reason: "fixed", Actor: "operator",
 			})
+			if err != nil {
+				t.Fatal(err)
+			}
 			var mu sync.Mutex
 			seen := map[upkeep.ItemOutcome]int{}
 			r := runner(t, w.Failures, func(c *upkeep.BulkConfig) {
@@ -59,14 +62,15 @@ func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 			if diff := cmp.Diff(want, page.Items); diff != "" {
 				t.Errorf("items (-want +got):\n%s", diff)
 			}
-			if page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Rerun: 2, Skipped: 2}) || page.Done() != 4 {
+			if page.Caller != "ops-1" || page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Rerun: 2, Skipped: 2}) || page.Done() != 4 {
 				t.Errorf("%+v", page.Operation)
 			}
 			if diff := cmp.Diff(map[upkeep.ItemOutcome]int{upkeep.ItemRerun: 1, upkeep.ItemRepeated: 1, upkeep.ItemSkipped: 2}, seen); diff != "" {
 				t.Errorf("observed (-want +got):\n%s", diff)
 			}
 			history, _, err := w.History(t.Context(), agg.Job.ID, 0, 1)
-			if err != nil || history[0].Detail != "fixed" || history[0].Actor != "operator" || history[0].RequestID != op.ID {
+			if err != nil || history[0].Detail != "fixed" || history[0].Actor != "operator" || history[0].Caller != "ops-1" ||
+				history[0].RequestID != op.ID {
 				t.Errorf("history %+v, %v", history, err)
 			}
 			if again := runOnce(t, r); again != (upkeep.Pass{}) {

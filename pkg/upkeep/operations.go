@@ -146,6 +146,7 @@ type Operation struct {
 	RatePerSecond float64
 	Reason        string
 	Actor         string
+	Caller        string // who asked for it, see [ledger.WithCaller]
 	CreatedAt     time.Time
 	UpdatedAt     time.Time
 
@@ -200,7 +201,8 @@ func (s *Failures) Create(ctx context.Context, key string, r BulkRequest) (Opera
 	now := tablestore.Now()
 	op := &Operation{
 		ID: fresh, State: operationDraft, From: r.From, TenantID: r.Filter.TenantID,
-		RatePerSecond: r.RatePerSecond, Reason: r.Reason, Actor: r.Actor, CreatedAt: now, UpdatedAt: now,
+		RatePerSecond: r.RatePerSecond, Reason: r.Reason, Actor: r.Actor, Caller: ledger.CallerOf(ctx),
+		CreatedAt: now, UpdatedAt: now,
 		digest: r.digest(), named: len(r.JobIDs) > 0, set: fresh, leaseUntil: now,
 	}
 	if key != "" {
@@ -449,6 +451,7 @@ func (o *Operation) encode() tablestore.Properties {
 		{Name: "tenant_id", Value: tablestore.String(o.TenantID)},
 		{Name: "reason", Value: tablestore.String(o.Reason)},
 		{Name: "actor", Value: tablestore.String(o.Actor)},
+		{Name: "caller", Value: tablestore.String(o.Caller)},
 		{Name: "created_at", Value: tablestore.Time(o.CreatedAt)},
 		{Name: "updated_at", Value: tablestore.Time(o.UpdatedAt)},
 		{Name: "digest", Value: tablestore.String(o.digest)},
@@ -473,6 +476,7 @@ func decodeOperation(row *tablestore.Row) (Operation, error) {
 			Rerun: int(p.Get("rerun").Int()), Skipped: int(p.Get("skipped").Int()), Failed: int(p.Get("failed").Int()),
 		},
 		RatePerSecond: rate, TenantID: p.Get("tenant_id").String(), Reason: p.Get("reason").String(), Actor: p.Get("actor").String(),
+		Caller:    p.Get("caller").String(),
 		CreatedAt: p.Get("created_at").Time(), UpdatedAt: p.Get("updated_at").Time(),
 		digest: p.Get("digest").String(), named: p.Get("named").Bool(), set: p.Get("item_set").String(),
 		owner: p.Get("owner").String(), leaseUntil: p.Get("lease_until").Time(), loaded: p,

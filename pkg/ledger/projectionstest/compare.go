@@ -147,7 +147,8 @@ func (c *comparison) events(id string, row tablestore.Properties) error {
 		key := tablestore.Key{Table: eventsTable, Partition: id, Row: at.Format("20060102T150405.000Z") + ":" + eventID}
 		payload := map[string]any{
 			"event_id": eventID, "rev": rev, "type": e.Type, "at": at.Format("2006-01-02T15:04:05.000Z"),
-			"actor": row.Get("actor").String(), "object": e.Object, "object_id": e.ID, "from": e.From, "to": e.To,
+			"actor": row.Get("actor").String(), "caller": row.Get("caller").String(),
+			"object": e.Object, "object_id": e.ID, "from": e.From, "to": e.To,
 			"attempt_no": e.Number, "cause": e.Cause, "request_id": row.Get("request_id").String(), "detail": e.Detail,
 		}
 		if sent := row.Get("callback_timestamp").String(); sent != "" {

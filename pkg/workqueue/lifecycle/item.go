@@ -124,7 +124,7 @@ type Request struct {
 // validate checks that the request is complete.
 func (r Request) validate(operation Operation) error {
 	switch {
-	case r.Actor == "" && (operation == OpClaimNext || operation.ownerOnly()):
+	case r.Actor == "" && (operation == OpClaimNext || operation.OwnerOnly()):
 		return &RequestError{Field: "owner", Reason: "is required"}
 	case r.Actor == "":
 		return &RequestError{Field: "actor", Reason: "is required"}

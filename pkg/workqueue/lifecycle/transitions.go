@@ -126,8 +126,8 @@ var operations = [...]Operation{
 // Operations returns all operations, in a slice that the caller owns.
 func Operations() []Operation { return slices.Clone(operations[:]) }
 
-// ownerOnly reports whether only the item's owner may ask for the operation.
-func (o Operation) ownerOnly() bool {
+// OwnerOnly reports whether only the item's owner may ask for the operation.
+func (o Operation) OwnerOnly() bool {
 	return o == OpStart || o == OpHeartbeat || o == OpComplete || o == OpFail
 }
 
