@@ -79,6 +79,7 @@ func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
 	if err := r.check(); err != nil {
 		return nil, asProblem(err)
 	}
+	defer q.pollers.begin(&r, &q.caller)()
 	c := q.newClaim(&r)
 	deadline := time.NewTimer(r.Wait)
 	defer deadline.Stop()

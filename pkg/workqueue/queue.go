@@ -44,6 +44,7 @@ type Queue struct {
 	ledger     *ledger.Ledger
 	store      tablestore.Store
 	mirror     *Mirror
+	pollers    *pollers
 	firstShard int
 	expiry     *expiry
 	held       func(statemachine.Target) bool
@@ -70,7 +71,7 @@ func New(cfg Config) (*Queue, error) {
 		cfg.HeldTenant = func(string) bool { return false }
 	}
 	q := &Queue{
-		ledger: cfg.Ledger, store: cfg.Store, mirror: cfg.Mirror,
+		ledger: cfg.Ledger, store: cfg.Store, mirror: cfg.Mirror, pollers: newPollers(),
 		firstShard: int(cfg.Random() * float64(cfg.Ledger.ReadyShards())), expiry: &expiry{cursor: make(chan expiredCursor, 1)},
 		held: cfg.Held, heldTenant: cfg.HeldTenant, logger: cfg.Logger,
 	}

@@ -1,0 +1,205 @@
+package workqueue
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+)
+
+// Bounds of what is remembered of workers that poll. If there are more filters, or more
+// owners, those that polled the longest ago are forgotten, except for waiting ones.
+const (
+	maxPollFilters = 256
+	maxPollOwners  = 2048
+)
+
+// PollFilter is the work that a claim asks for. An empty list stands for all.
+type PollFilter struct {
+	Services  []string `json:"services,omitempty"`
+	StepTypes []string `json:"step_types,omitempty"`
+	Tenants   []string `json:"tenants,omitempty"`
+}
+
+// Covers reports whether a claim with the filter takes such work.
+func (f *PollFilter) Covers(kind ledger.WorkKind, tenant string) bool {
+	return f.CoversKind(kind) && listed(f.Tenants, tenant)
+}
+
+// CoversKind reports whether a claim with the filter takes work of the kind, of some
+// tenant.
+func (f *PollFilter) CoversKind(kind ledger.WorkKind) bool {
+	return listed(f.Services, kind.Service) && listed(f.StepTypes, kind.StepType)
+}
+
+// Poller is a worker that polls, with one filter.
+type Poller struct {
+	PollFilter
+
+	Owner string `json:"owner"`
+	// LastPoll is when its last claim ended; now, if one waits.
+	LastPoll time.Time `json:"last_poll"`
+	Waiting  bool      `json:"waiting,omitempty"`
+}
+
+// pollers remembers who polls for which work, in bounded memory.
+type pollers struct {
+	mu      sync.Mutex
+	since   time.Time // earlier polls are not known
+	filters map[string]*polledFilter
+	owners  int // in all filters
+}
+
+// polledFilter is a filter that claims had.
+type polledFilter struct {
+	PollFilter
+	polled
+
+	owners map[string]*polled
+}
+
+// polled is when there were polls.
+type polled struct {
+	last    time.Time // when the last claim began or ended
+	waiting int       // claims under way
+}
+
+// at is the time of the last poll: now, if a claim waits.
+func (p *polled) at(now time.Time) time.Time {
+	if p.waiting > 0 {
+		return now
+	}
+	return p.last
+}
+
+func newPollers() *pollers {
+	return &pollers{since: time.Now(), filters: map[string]*polledFilter{}}
+}
+
+// begin notes a claim that begins; the returned function notes its end.
+func (p *pollers) begin(r *ClaimRequest, caller *Caller) (end func()) {
+	services, someService := both(r.Services, caller.Services)
+	tenants, someTenant := both(r.Tenants, caller.Tenants)
+	if !someService || !someTenant {
+		return func() {} // The caller may see nothing of what it asks for.
+	}
+	f := PollFilter{Services: services, StepTypes: r.StepTypes, Tenants: tenants}
+	key := strings.Join([]string{
+		strings.Join(f.Services, "\x00"), strings.Join(f.StepTypes, "\x00"), strings.Join(f.Tenants, "\x00"),
+	}, "\x01")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	filter := p.filters[key]
+	if filter == nil {
+		if len(p.filters) >= maxPollFilters {
+			p.owners -= dropIdle(p.filters, func(f *polledFilter) (*polled, int) { return &f.polled, len(f.owners) })
+		}
+		filter = &polledFilter{PollFilter: f, owners: map[string]*polled{}}
+		p.filters[key] = filter
+	}
+	owner := filter.owners[r.Owner]
+	if owner == nil {
+		if p.owners >= maxPollOwners {
+			for _, f := range p.filters {
+				p.owners -= dropIdle(f.owners, func(o *polled) (*polled, int) { return o, 1 })
+			}
+		}
+		owner = new(polled)
+		filter.owners[r.Owner] = owner
+		p.owners++
+	}
+	for _, one := range []*polled{&filter.polled, owner} {
+		one.last = now
+		one.waiting++
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		now := time.Now()
+		for _, one := range []*polled{&filter.polled, owner} {
+			one.last = now
+			one.waiting--
+		}
+	}
+}
+
+// both returns what is in both lists, of which an empty one stands for all, and whether
+// there is anything.
+func both(a, b []string) (list []string, some bool) {
+	switch {
+	case len(a) == 0:
+		return b, true
+	case len(b) == 0:
+		return a, true
+	}
+	for _, value := range a {
+		if slices.Contains(b, value) {
+			list = append(list, value)
+		}
+	}
+	return list, len(list) > 0
+}
+
+// dropIdle deletes the half of the values that polled the longest ago, but none with a
+// claim under way, and returns the sum of their weights.
+func dropIdle[V any](all map[string]V, weigh func(V) (*polled, int)) (dropped int) {
+	var idle []time.Time
+	for _, value := range all {
+		if one, _ := weigh(value); one.waiting == 0 {
+			idle = append(idle, one.last)
+		}
+	}
+	slices.SortFunc(idle, time.Time.Compare)
+	for key, value := range all {
+		if one, weight := weigh(value); one.waiting == 0 && !one.last.After(idle[len(idle)/2]) {
+			dropped += weight
+			delete(all, key)
+		}
+	}
+	return dropped
+}
+
+// LastPoll returns when a worker last asked this process for work of that kind and
+// tenant: now, if one waits for some. If ok is false, none has asked since the returned
+// time. A pause does not matter: a worker asks, whether or not it may be given work.
+func (q *Queue) LastPoll(kind ledger.WorkKind, tenant string) (at time.Time, ok bool) {
+	p := q.pollers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	for _, f := range p.filters {
+		if polled := f.at(now); f.Covers(kind, tenant) && polled.After(at) {
+			at, ok = polled, true
+		}
+	}
+	if !ok {
+		return p.since, false
+	}
+	return at, true
+}
+
+// Pollers returns the workers that have polled this process, the latest first.
+func (q *Queue) Pollers() []Poller {
+	p := q.pollers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	found := make([]Poller, 0, p.owners)
+	for _, f := range p.filters {
+		for owner, polled := range f.owners {
+			found = append(found, Poller{
+				PollFilter: f.PollFilter, Owner: owner, LastPoll: polled.at(now), Waiting: polled.waiting > 0,
+			})
+		}
+	}
+	slices.SortFunc(found, func(a, b Poller) int {
+		if order := b.LastPoll.Compare(a.LastPoll); order != 0 {
+			return order
+		}
+		return strings.Compare(a.Owner, b.Owner)
+	})
+	return found
+}
