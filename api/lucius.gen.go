@@ -1604,6 +1604,14 @@ type Job struct {
 	// Steps The steps, by index.
 	Steps []Step `json:"steps"`
 
+	// SupersededBy The job that reruns this one, which FAILED_FINAL or was CANCELLED. This one is then
+	// no longer an open failure: its rerun is under way, or shows how it ended. Several
+	// reruns form a chain, in which each names the next and only the last can be open.
+	//
+	//
+	// Example: 0197f0d4-9b1e-7c33-a1f0-5b6c7d8e9f01
+	SupersededBy string `json:"superseded_by,omitempty,omitzero"`
+
 	// TenantBucket Tenant and month of acceptance.
 	//
 	// Example: tenant_a:202601

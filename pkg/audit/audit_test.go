@@ -19,9 +19,9 @@ func TestAudit_FindsNothingInWhatTheProgramWrites(t *testing.T) {
 		for _, split := range []bool{false, true} {
 			report := newFixture(t, split).audit(audit.Options{})
 			want := map[string]int{
-				"SUCCEEDED": 1, "FAILED_FINAL": 1, "IN_PROGRESS": 5, "PAUSED": 1, "DISPATCHING": 3,
+				"SUCCEEDED": 1, "FAILED_FINAL": 1, "IN_PROGRESS": 5, "PAUSED": 2, "DISPATCHING": 3,
 			}
-			if diff := cmp.Diff(want, report.States); diff != "" || report.Jobs != 11 || report.Rows < 150 {
+			if diff := cmp.Diff(want, report.States); diff != "" || report.Jobs != 12 || report.Rows < 150 {
 				t.Errorf("%d jobs, %d rows, states (-want +got):\n%s", report.Jobs, report.Rows, diff)
 			}
 			for _, finding := range report.Findings {
@@ -41,8 +41,8 @@ func TestAudit_ReportsWorkThatIsLeft(t *testing.T) {
 				quiet++
 			}
 		}
-		if quiet != 9 {
-			t.Errorf("%d jobs are said to go on, want 9", quiet)
+		if quiet != 10 {
+			t.Errorf("%d jobs are said to go on, want 10", quiet)
 		}
 		time.Sleep(time.Hour) // No background work runs.
 		late := map[string]bool{}
@@ -210,6 +210,7 @@ var damages = map[string]damage{
 	}},
 	"not in the list of its month": {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "running", "jobs").Key) }},
 	"not in the list of failures":  {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "failed", "ended").Key) }},
+	"not in the list of reruns":    {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "rerun", "reruns").Key) }},
 	"a webhook is lost":            {rule: audit.Ended, do: func(f *fixture) { f.drop(f.key("done", "WEBHOOK:00")) }},
 	"the post work of the end is undone": {rule: audit.Ended, late: true, wait: time.Hour, do: func(f *fixture) {
 		row, err := f.store.Get(f.t.Context(), f.key("done", "JOB"))

@@ -128,10 +128,9 @@ func (e *Evidence) claimKey(o *Options) tablestore.Key {
 }
 
 // listKeys returns the keys of the index rows that list the job: by its acceptance,
-// and once it has ended by its end.
+// once it has ended by its end, and a rerun by the job that it supersedes.
 func (e *Evidence) listKeys(o *Options) []tablestore.Key {
-	accepted, sequence := idTime(e.JobID)
-	month := accepted.UTC().Format("200601")
+	month, row := listPlace(e.JobID)
 	partitions := []string{tablestore.Join("jobs", e.Job.Tenant, month)}
 	if e.Job.Correlation != "" {
 		partitions = append(partitions, tablestore.Join("correlation", e.Job.Tenant, e.Job.Correlation))
@@ -139,12 +138,24 @@ func (e *Evidence) listKeys(o *Options) []tablestore.Key {
 	if e.Job.Terminal() {
 		partitions = append(partitions, tablestore.Join("ended", e.Job.Tenant, month, e.Job.State))
 	}
-	row := tablestore.Join(tablestore.Pad(9_999_999_999_999-accepted.UnixMilli(), 13), tablestore.Pad(4095-sequence, 4), e.JobID)
-	keys := make([]tablestore.Key, len(partitions))
-	for i, partition := range partitions {
-		keys[i] = tablestore.Key{Table: o.Tables.Index, Partition: partition, Row: row}
+	var keys []tablestore.Key
+	for _, partition := range partitions {
+		keys = append(keys, tablestore.Key{Table: o.Tables.Index, Partition: partition, Row: row})
+	}
+	if old := e.Job.Supersedes; old != "" {
+		month, first := listPlace(old)
+		keys = append(keys, tablestore.Key{
+			Table: o.Tables.Index, Partition: tablestore.Join("reruns", e.Job.Tenant, month), Row: first + ":" + row,
+		})
 	}
 	return keys
+}
+
+// listPlace returns the month of a job's acceptance and its key in lists.
+func listPlace(jobID string) (month, row string) {
+	accepted, sequence := idTime(jobID)
+	row = tablestore.Join(tablestore.Pad(9_999_999_999_999-accepted.UnixMilli(), 13), tablestore.Pad(4095-sequence, 4), jobID)
+	return accepted.UTC().Format("200601"), row
 }
 
 // HintKey returns the key of the ready hint that a queued item names. It uses only the

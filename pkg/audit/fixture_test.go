@@ -76,6 +76,8 @@ func newFixture(t *testing.T, split bool) *fixture {
 	f.held = false
 	f.accept("paused")
 	f.change("paused", statemachine.Pause{})
+	f.rerun("rerun", "failed")
+	f.change("rerun", statemachine.Pause{})
 	f.accept("running")
 	f.beat(f.start("running"))
 	f.accept("claimed")
@@ -106,6 +108,16 @@ func (f *fixture) accept(name string) {
 		})
 	}
 	accepted, err := f.ledger.Accept(f.t.Context(), cmd)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.jobs[name] = accepted.Job.ID
+}
+
+// rerun reruns a job.
+func (f *fixture) rerun(name, failed string) {
+	f.t.Helper()
+	accepted, err := f.ledger.Rerun(f.t.Context(), ledger.Rerun{JobID: f.jobs[failed], From: ledger.FromFailed})
 	if err != nil {
 		f.t.Fatal(err)
 	}

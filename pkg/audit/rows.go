@@ -32,7 +32,8 @@ type JobRow struct {
 	Tenant, IdempotencyKey string
 	Hash, Claim            string
 	State, Code            string
-	RerunOf, Correlation   string
+	RerunOf, Supersedes    string
+	Correlation            string
 	Protocol               string
 	Rev, Attempts          int64
 	Updated, Completed     time.Time
@@ -48,8 +49,9 @@ func ReadJob(p tablestore.Properties) JobRow {
 	c := columns(p)
 	j := JobRow{
 		Tenant: c.text("tenant_id"), IdempotencyKey: c.text("idempotency_key"), Hash: c.text("idempotency_hash"),
-		State: c.text("state"), Code: c.text("error_code"), RerunOf: c.text("rerun_of"), Correlation: c.text("correlation_id"),
-		Protocol: c.text("protocol_id"), Rev: c.get("rev").Int(), Attempts: c.get("attempts_total").Int(),
+		State: c.text("state"), Code: c.text("error_code"), RerunOf: c.text("rerun_of"), Supersedes: c.text("supersedes"),
+		Correlation: c.text("correlation_id"),
+		Protocol:    c.text("protocol_id"), Rev: c.get("rev").Int(), Attempts: c.get("attempts_total").Int(),
 		Updated: c.time("updated_at"), Completed: c.time("completed_at"),
 		EntryKind: c.text("entry_kind"), EntryNonce: c.text("entry_nonce"), EntryDue: c.time("entry_due"),
 		SlotPartition: c.text("slot_partition"), SlotRow: c.text("slot_row"), Claim: c.text("claim"),

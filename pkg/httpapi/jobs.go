@@ -77,7 +77,9 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 			found, next, err := e.Jobs.List(ctx, filter, limit, at.after)
 			list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: at.token(next)}
 			for i, agg := range found {
-				list.Jobs[i] = JobOf(agg)
+				if list.Jobs[i], err = e.jobOf(ctx, agg); err != nil {
+					return nil, err
+				}
 			}
 			return list, err
 		})
@@ -172,11 +174,16 @@ func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int
 		e.respond.problem(w, r, err)
 		return
 	}
+	encoded, err := e.jobOf(r.Context(), job)
+	if err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
 	e.answerSteps(w, r, status, struct {
 		api.Job
 
 		Steps struct{} `json:"steps,omitzero"` // It hides the job's.
-	}{Job: JobOf(job)}, job)
+	}{Job: encoded}, job)
 }
 
 // answerSteps answers with the head, an object, to which it adds the job's steps with
@@ -221,6 +228,14 @@ func (e *endpoints) encodeSteps(ctx context.Context, head any, job *statemachine
 	}
 	text = append(text, "]}\n"...)
 	return append(parts, text), held + len(text), err
+}
+
+// jobOf encodes a job with what other rows than its own say of it.
+func (e *endpoints) jobOf(ctx context.Context, agg *statemachine.Aggregate) (api.Job, error) {
+	job := JobOf(agg)
+	var err error
+	job.SupersededBy, err = e.Jobs.SupersededBy(ctx, &agg.Job)
+	return job, err
 }
 
 // JobOf encodes a job, its steps without their payloads.

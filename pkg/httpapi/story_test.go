@@ -192,6 +192,7 @@ func (s *story) tellOfControls(t *testing.T) {
 	s.ask(t, "GET /v1/jobs/ID4/events", "")
 	s.ask(t, "POST /v1/jobs/ID1:rerun", "")
 	s.ask(t, "GET /v1/jobs/ID5", "")
+	s.ask(t, "GET /v1/jobs/ID1", "")
 }
 
 func (s *story) tellOfOperators(t *testing.T) {

@@ -45,6 +45,13 @@ func (s *Service) Payload(ctx context.Context, jobID string) ([]byte, error) {
 	return payload, ledger.Problem(err)
 }
 
+// SupersededBy returns the job that reruns this one, empty if there is none. The errors
+// are [*problem.Error]s.
+func (s *Service) SupersededBy(ctx context.Context, job *statemachine.Job) (string, error) {
+	rerun, err := s.ledger.SupersededBy(ctx, job)
+	return rerun, ledger.Problem(err)
+}
+
 // Ended wakes readers that wait for jobs that end in this process. The zero value
 // is ready; it is safe for concurrent use.
 type Ended struct {

@@ -211,7 +211,9 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	p.s = &snapshot{head: head{slot: a.slot, claim: a.claim.Row}}
 	p.options = &options{
 		actor: a.cmd.Actor, requestID: a.cmd.RequestID,
-		reserved: reservation{claim: a.claim.Row, slot: a.slot, correlation: a.cmd.Job.CorrelationID},
+		reserved: reservation{
+			claim: a.claim.Row, slot: a.slot, correlation: a.cmd.Job.CorrelationID, supersedes: a.cmd.Job.Supersedes,
+		},
 	}
 	if p.moves, err = workitem.Follow(&agg, nil, &d, workitem.Ask{}, now); err != nil {
 		return nil, err
@@ -235,6 +237,7 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	if a.slotTag == "" || !a.slot.Numbered {
 		pre = append(pre, tablestore.Stage{{a.l.takeSlot(a.slot, a.jobID, now)}})
 	}
+	plan.reserving = len(pre)
 	plan.change.Pre = append(pre, plan.change.Pre...)
 	plan.change.Commit = append(plan.change.Commit, tablestore.Op{
 		Verb: tablestore.Insert, Key: a.l.jobKey(a.jobID, rowCommand), Properties: largeRow("payload", a.cmd.Payload),
@@ -447,7 +450,7 @@ func (a *acceptance) resubmit(ctx context.Context, plan *plan) (*Accepted, error
 		}
 		a.slotTag = row.ETag
 	}
-	plan.change.Pre = plan.change.Pre[len(plan.change.Pre)-1:]
+	plan.change.Pre = plan.change.Pre[plan.reserving:]
 	if !a.slot.Numbered {
 		// It is unknown whether the slot was taken, and safe to take it twice.
 		plan.change.Pre = append([]tablestore.Stage{{{a.l.takeSlot(a.slot, a.jobID, time.Now())}}}, plan.change.Pre...)

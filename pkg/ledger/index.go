@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -18,30 +19,49 @@ const (
 	indexEnded       = "ended"       // by tenant, month of acceptance and terminal state
 	indexCorrelation = "correlation" // by tenant and correlation id
 	indexTenants     = "tenants"     // one row for each tenant
+	// indexReruns has a row for each rerun, by tenant, month of acceptance of the job that
+	// it supersedes, and that job. The purge of the rerun deletes it.
+	indexReruns = "reruns"
 )
 
 // newestFirst minus a time in milliseconds is a key that sorts the newest first.
 const newestFirst = 9_999_999_999_999
 
-// IndexEntry is one index row: a job that may match.
-type IndexEntry struct {
+// IndexRow is one index row: a job that may match.
+type IndexRow struct {
 	JobID string
 	// The rest is set in the rows of ended jobs: when a job ended, and what failed.
 	RequestType string
 	StepType    string
+	Service     string
 	ErrorCode   string
 	EndedAt     time.Time
 }
 
-const columnTenant = "tenant_id"
+// IndexEntry is an index row with the newest rerun of its job, if that failed. The rerun's
+// accept may be under way, or have been lost within the last [RerunGrace].
+type IndexEntry struct {
+	IndexRow
+	SupersededBy string
+}
+
+// RerunGrace is the age of a job id from which on a rerun that is listed was committed, or
+// is listed no more: the accept's schedule entry was acted on.
+const RerunGrace = 4 * orphanGrace
+
+const (
+	columnTenant     = "tenant_id"
+	columnSuperseded = "supersedes"
+)
 
 var (
 	indexCodec = newCodec(
-		text(columnJob, func(e *IndexEntry) *string { return &e.JobID }),
-		text("request_type", func(e *IndexEntry) *string { return &e.RequestType }),
-		text("step_type", func(e *IndexEntry) *string { return &e.StepType }),
-		text("error_code", func(e *IndexEntry) *string { return &e.ErrorCode }),
-		instant("ended_at", func(e *IndexEntry) *time.Time { return &e.EndedAt }),
+		text(columnJob, func(e *IndexRow) *string { return &e.JobID }),
+		text("request_type", func(e *IndexRow) *string { return &e.RequestType }),
+		text("step_type", func(e *IndexRow) *string { return &e.StepType }),
+		text("service", func(e *IndexRow) *string { return &e.Service }),
+		text("error_code", func(e *IndexRow) *string { return &e.ErrorCode }),
+		instant("ended_at", func(e *IndexRow) *time.Time { return &e.EndedAt }),
 	)
 	tenantCodec = newCodec(text(columnTenant, func(name *string) *string { return name }))
 )
@@ -73,11 +93,80 @@ func (l *Ledger) Index(ctx context.Context, q IndexQuery) ([]IndexEntry, bool, e
 	}
 	entries := make([]IndexEntry, len(page.Rows))
 	for i := range page.Rows {
-		if err := indexCodec.decode(&page.Rows[i], &entries[i]); err != nil {
+		if err := indexCodec.decode(&page.Rows[i], &entries[i].IndexRow); err != nil {
 			return nil, false, fmt.Errorf("read the job index: %w", err)
 		}
 	}
+	if q.State == statemachine.JobFailedFinal && len(entries) > 0 {
+		if err := l.markSuperseded(ctx, q.TenantID, entries); err != nil {
+			return nil, false, err
+		}
+	}
 	return entries, page.Next != "", nil
+}
+
+// markSuperseded sets the reruns of failed jobs of one month.
+func (l *Ledger) markSuperseded(ctx context.Context, tenantID string, entries []IndexEntry) error {
+	query := l.rerunsOf(tenantID, entries[len(entries)-1].JobID)
+	query.From = ListOrder(entries[0].JobID)
+	rows, err := tablestore.ScanAll(ctx, l.store, query)
+	if err != nil {
+		return fmt.Errorf("read the reruns of failed jobs: %w", err)
+	}
+	reruns := make(map[string]string, len(rows))
+	for i := range rows {
+		row := rows[i].Properties
+		if old := row.Get(columnSuperseded).String(); reruns[old] == "" { // The newest is the first.
+			reruns[old] = row.Get(columnJob).String()
+		}
+	}
+	for i := range entries {
+		entries[i].SupersededBy = reruns[entries[i].JobID]
+	}
+	return nil
+}
+
+// SupersededBy returns the newest job that was made to rerun this one, empty if there is
+// none.
+func (l *Ledger) SupersededBy(ctx context.Context, job *statemachine.Job) (string, error) {
+	if job.State != statemachine.JobFailedFinal && job.State != statemachine.JobCancelled {
+		return "", nil
+	}
+	rows, err := tablestore.ScanAll(ctx, l.store, l.rerunsOf(job.TenantID, job.ID))
+	if err != nil {
+		return "", fmt.Errorf("read the reruns of job %s: %w", job.ID, err)
+	}
+	for i := range rows {
+		id := rows[i].Properties.Get(columnJob).String()
+		_, err := l.Job(ctx, id)
+		if !errors.Is(err, ErrJobNotFound) {
+			return id, err
+		}
+	}
+	return "", nil
+}
+
+// rerunsOf selects the rows of a job's reruns, the newest first.
+func (l *Ledger) rerunsOf(tenantID, jobID string) tablestore.Query {
+	prefix := ListOrder(jobID) + ":"
+	return tablestore.Query{
+		Table: l.tables.Index, Partition: tablestore.Join(indexReruns, tenantID, IDTime(jobID).Format("200601")),
+		From: prefix, To: tablestore.PrefixEnd(prefix),
+	}
+}
+
+// rerunKey addresses the row by which a rerun is found from the job that it supersedes.
+func (l *Ledger) rerunKey(job *statemachine.Job) tablestore.Key {
+	query := l.rerunsOf(job.TenantID, job.Supersedes)
+	return tablestore.Key{Table: query.Table, Partition: query.Partition, Row: query.From + ListOrder(job.ID)}
+}
+
+// indexRerun lists a rerun.
+func (l *Ledger) indexRerun(job *statemachine.Job) tablestore.Batch {
+	return tablestore.Batch{{Verb: tablestore.Put, Key: l.rerunKey(job), Properties: tablestore.Properties{
+		{Name: columnJob, Value: tablestore.String(job.ID)},
+		{Name: columnSuperseded, Value: tablestore.String(job.Supersedes)},
+	}}}
 }
 
 // page reads one page of a query. A store may return empty pages before the end; it
@@ -105,7 +194,7 @@ func (q *IndexQuery) partition() string {
 }
 
 // indexKeys returns the keys of the rows that list a job. The row of its end is the
-// last.
+// last of an ended one.
 func (l *Ledger) indexKeys(job *statemachine.Job) []tablestore.Key {
 	queries := []IndexQuery{{TenantID: job.TenantID, Month: IDTime(job.ID)}}
 	if job.CorrelationID != "" {
@@ -117,6 +206,9 @@ func (l *Ledger) indexKeys(job *statemachine.Job) []tablestore.Key {
 	keys := make([]tablestore.Key, len(queries))
 	for i := range queries {
 		keys[i] = tablestore.Key{Table: l.tables.Index, Partition: queries[i].partition(), Row: ListOrder(job.ID)}
+	}
+	if job.Supersedes != "" {
+		keys = append([]tablestore.Key{l.rerunKey(job)}, keys...)
 	}
 	return keys
 }
@@ -130,7 +222,7 @@ func (l *Ledger) indexAccepted(job *statemachine.Job) tablestore.Stage {
 	for _, key := range l.indexKeys(&statemachine.Job{
 		ID: job.ID, TenantID: job.TenantID, CorrelationID: job.CorrelationID,
 	}) {
-		put(key, indexCodec.encode(&IndexEntry{JobID: job.ID}, nil))
+		put(key, indexCodec.encode(&IndexRow{JobID: job.ID}, nil))
 	}
 	if _, listed := l.tenants.Load(job.TenantID); !listed {
 		put(tablestore.Key{Table: l.tables.Index, Partition: indexTenants, Row: tablestore.Join(job.TenantID)},
@@ -143,9 +235,10 @@ func (l *Ledger) indexAccepted(job *statemachine.Job) tablestore.Stage {
 func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Batch {
 	job := &agg.Job
 	keys := l.indexKeys(job)
-	entry := IndexEntry{JobID: job.ID, RequestType: job.RequestType, EndedAt: job.CompletedAt}
+	entry := IndexRow{JobID: job.ID, RequestType: job.RequestType, EndedAt: job.CompletedAt}
 	if job.State == statemachine.JobFailedFinal {
-		entry.StepType, entry.ErrorCode = agg.Steps[job.CurrentStepIndex].Type, job.ErrorCode
+		step := &agg.Steps[job.CurrentStepIndex]
+		entry.StepType, entry.Service, entry.ErrorCode = step.Type, step.Service, job.ErrorCode
 	}
 	return tablestore.Batch{{Verb: tablestore.Put, Key: keys[len(keys)-1], Properties: indexCodec.encode(&entry, nil)}}
 }

@@ -37,6 +37,8 @@ type plan struct {
 	// forget deletes the entries that the change makes obsolete, after all post-commit
 	// work is done. Without a projector it is the last post stage.
 	forget tablestore.Stage
+	// reserving is how many stages before the commit take the claim and the slot.
+	reserving int
 }
 
 // planner builds the plan of one decision.
@@ -119,6 +121,10 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 	switch {
 	case p.isAccept():
 		out.beforeCommit(p.l.indexAccepted(job))
+		if job.Supersedes != "" {
+			// Once the entry is written: by that the row is found if the commit never comes.
+			out.change.Pre = append(out.change.Pre, tablestore.Stage{p.l.indexRerun(job)})
+		}
 	case p.d.Ended:
 		out.beforeCommit(tablestore.Stage{p.l.indexEndedJob(&p.d.After)})
 	}

@@ -76,13 +76,17 @@ func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 			steps[i].GaveOutput, steps[i].GaveResult = was.GaveOutput, was.GaveResult
 		}
 	}
+	last, err := l.lastRerun(ctx, old)
+	if err != nil {
+		return Accepted{}, err
+	}
 	accepted, err := l.Accept(ctx, Command{
 		Job: statemachine.Job{
 			TenantID: old.TenantID, RequestType: old.RequestType, SchemaVersion: old.SchemaVersion,
 			ProtocolID: old.ProtocolID, ProtocolVersion: old.ProtocolVersion, Mode: old.Mode, DocID: old.DocID,
 			IdempotencyHash: old.IdempotencyHash, InputRef: old.InputRef, OutputRef: old.OutputRef,
 			WorkspaceRef: old.WorkspaceRef, CallbackURLs: old.CallbackURLs, CorrelationID: old.CorrelationID,
-			Traceparent: old.Traceparent, RerunOf: old.ID,
+			Traceparent: old.Traceparent, RerunOf: old.ID, Supersedes: last,
 		},
 		Steps: steps, Payload: payload,
 		Actor: r.Actor, RequestID: r.RequestID, Reason: r.Reason,
@@ -92,4 +96,21 @@ func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 		return Accepted{}, fmt.Errorf("rerun job %s: %w", r.JobID, err)
 	}
 	return accepted, nil
+}
+
+// lastRerun returns the id of the last job in the chain of reruns that begins with this
+// one. A job with reruns from both starting points has them in one chain, so that of all
+// of them the last one shows how the command ended.
+func (l *Ledger) lastRerun(ctx context.Context, job *statemachine.Job) (string, error) {
+	for {
+		next, err := l.SupersededBy(ctx, job)
+		if err != nil || next == "" {
+			return job.ID, err
+		}
+		agg, err := l.Job(ctx, next)
+		if err != nil {
+			return "", err
+		}
+		job = &agg.Job
+	}
 }

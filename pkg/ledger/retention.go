@@ -198,7 +198,7 @@ func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 	}
 	// The tombstone keeps what names the job's other rows.
 	rest := statemachine.Job{
-		ID: job.ID, TenantID: job.TenantID, CorrelationID: job.CorrelationID, State: job.State,
+		ID: job.ID, TenantID: job.TenantID, CorrelationID: job.CorrelationID, Supersedes: job.Supersedes, State: job.State,
 		CallbackURLs: job.CallbackURLs,
 	}
 	_, err = l.store.Commit(ctx, tablestore.Batch{{

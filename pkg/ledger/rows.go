@@ -75,6 +75,7 @@ var jobColumns = []column[jobRow]{
 	text("correlation_id", func(r *jobRow) *string { return &r.job.CorrelationID }),
 	text("traceparent", func(r *jobRow) *string { return &r.job.Traceparent }),
 	text("rerun_of", func(r *jobRow) *string { return &r.job.RerunOf }),
+	text("supersedes", func(r *jobRow) *string { return &r.job.Supersedes }),
 	text("error_code", func(r *jobRow) *string { return &r.job.ErrorCode }),
 	text("error_message", func(r *jobRow) *string { return &r.job.ErrorMessage }),
 	instant("created_at", func(r *jobRow) *time.Time { return &r.job.CreatedAt }),

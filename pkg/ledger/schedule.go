@@ -52,6 +52,7 @@ type reservation struct {
 	claim       string
 	slot        slotRef
 	correlation string
+	supersedes  string
 }
 
 // entryCodec holds the columns of an entry's row. The rest of the entry is its key.
@@ -64,6 +65,7 @@ var entryCodec = newCodec(slices.Concat([]column[Entry]{
 	text("slot_row", func(e *Entry) *string { return &e.reserved.slot.Row }),
 	flag("slot_numbered", func(e *Entry) *bool { return &e.reserved.slot.Numbered }),
 	text("correlation_id", func(e *Entry) *string { return &e.reserved.correlation }),
+	text("supersedes", func(e *Entry) *string { return &e.reserved.supersedes }),
 })...)
 
 // targetColumns are the columns of what a pause can name: the tenant first, the service
@@ -275,7 +277,9 @@ func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Resu
 			return 0, Result{}, err
 		}
 	}
-	job := &statemachine.Job{ID: entry.JobID, TenantID: entry.TenantID, CorrelationID: entry.reserved.correlation}
+	job := &statemachine.Job{
+		ID: entry.JobID, TenantID: entry.TenantID, CorrelationID: entry.reserved.correlation, Supersedes: entry.reserved.supersedes,
+	}
 	if err := l.deleteProjections(ctx, job); err != nil {
 		return 0, Result{}, err
 	}

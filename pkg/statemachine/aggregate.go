@@ -65,6 +65,7 @@ type Job struct {
 	CorrelationID   string
 	Traceparent     string
 	RerunOf         string
+	Supersedes      string // the last job in the chain of reruns that this one continues
 	ErrorCode       string
 	ErrorMessage    string
 	CreatedAt       time.Time

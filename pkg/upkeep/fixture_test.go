@@ -211,9 +211,9 @@ func (s *sketch) fail(tenant string, n int, code string) []string {
 		s.jobs[id] = &statemachine.Aggregate{Job: statemachine.Job{
 			ID: id, TenantID: tenant, State: statemachine.JobFailedFinal, ErrorCode: code,
 		}}
-		s.entries[tenant] = append(s.entries[tenant], ledger.IndexEntry{
+		s.entries[tenant] = append(s.entries[tenant], ledger.IndexEntry{IndexRow: ledger.IndexRow{
 			JobID: id, RequestType: "r", StepType: "S", ErrorCode: code, EndedAt: ledger.IDTime(id),
-		})
+		}})
 		ids = append(ids, id)
 	}
 	slices.SortFunc(s.entries[tenant], func(a, b ledger.IndexEntry) int { return ledger.IDTime(b.JobID).Compare(ledger.IDTime(a.JobID)) })
