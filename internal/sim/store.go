@@ -81,7 +81,8 @@ func describe(batch tablestore.Batch) string {
 			b.WriteString(op.Key.Table + "/" + op.Key.Partition)
 		}
 		_, _ = h.Write([]byte(op.ETag))
-		_, _ = h.Write(tablestore.EncodeProperties(nil, op.Properties))
+		data, _ := tablestore.EncodeProperties(nil, op.Properties, nil)
+		_, _ = h.Write(data)
 		b.WriteString(" " + op.Verb.String() + " " + op.Key.Row)
 		if state := op.Properties.Get("state").String(); state != "" {
 			b.WriteString("=" + state)

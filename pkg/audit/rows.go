@@ -20,7 +20,10 @@ func (c columns) int(name string) int              { return int(c.get(name).Int(
 func (c columns) time(name string) time.Time       { return c.get(name).Time() }
 
 // Raw returns a row byte for byte.
-func Raw(p tablestore.Properties) string { return string(tablestore.EncodeProperties(nil, p)) }
+func Raw(p tablestore.Properties) string {
+	data, _ := tablestore.EncodeProperties(nil, p, nil)
+	return string(data)
+}
 
 // ended reports whether a state of a job or a step is terminal.
 func ended(state string) bool {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -26,10 +27,51 @@ func everyKind() tablestore.Properties {
 	}
 }
 
+// encode encodes properties whose names have no numbers.
+func encode(properties tablestore.Properties) []byte {
+	data, _ := tablestore.EncodeProperties(nil, properties, nil)
+	return data
+}
+
+func TestNamesWithNumbersAreNotSpelled(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		known   []string
+		spelled bool
+	}{
+		{nil, true},
+		{[]string{"text", "none"}, true},
+		{[]string{"x", "text", "empty", "least", "greatest", "yes", "no", "at", "data", "none"}, false},
+	} {
+		names, err := tablestore.NewNames(c.known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, spelled := tablestore.EncodeProperties(nil, everyKind(), names)
+		if spelled != c.spelled {
+			t.Errorf("with %q known: a name is spelled: %v, want %v", c.known, spelled, c.spelled)
+		}
+		if shown := bytes.Contains(data, []byte("none")); shown != (len(c.known) == 0) {
+			t.Errorf("with %q known, the rows spell a known name: %v", c.known, shown)
+		}
+		// A reader may know more names than the writer did.
+		more, err := tablestore.NewNames(append(slices.Clone(c.known), "later"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := tablestore.DecodeProperties(data, more); err != nil || !got.Equal(everyKind()) {
+			t.Errorf("with %q known: decoded %+v, %v", c.known, got, err)
+		}
+	}
+	if _, err := tablestore.NewNames([]string{"a", "a"}); !errors.Is(err, tablestore.ErrCorrupt) {
+		t.Errorf("a name with two numbers: %v, want ErrCorrupt", err)
+	}
+}
+
 func TestCodecIsExact(t *testing.T) {
 	t.Parallel()
 	for _, want := range []tablestore.Properties{nil, everyKind()} {
-		got, err := tablestore.DecodeProperties(tablestore.EncodeProperties(nil, want))
+		got, err := tablestore.DecodeProperties(encode(want), nil)
 		if err != nil || len(got) != len(want) {
 			t.Fatalf("decode: %d properties, %v", len(got), err)
 		}
@@ -43,16 +85,16 @@ func TestCodecIsExact(t *testing.T) {
 
 func TestEncodeAppends(t *testing.T) {
 	t.Parallel()
-	got := tablestore.EncodeProperties([]byte("before"), everyKind())
-	if want := append([]byte("before"), tablestore.EncodeProperties(nil, everyKind())...); !bytes.Equal(got, want) {
+	got, _ := tablestore.EncodeProperties([]byte("before"), everyKind(), nil)
+	if want := append([]byte("before"), encode(everyKind())...); !bytes.Equal(got, want) {
 		t.Errorf("encoded %q, want %q", got, want)
 	}
 }
 
 func TestDecodedPropertiesShareNoMemory(t *testing.T) {
 	t.Parallel()
-	data := tablestore.EncodeProperties(nil, everyKind())
-	got, err := tablestore.DecodeProperties(data)
+	data := encode(everyKind())
+	got, err := tablestore.DecodeProperties(data, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,24 +108,25 @@ func TestDecodedPropertiesShareNoMemory(t *testing.T) {
 
 func TestDecodeRefusesDamage(t *testing.T) {
 	t.Parallel()
-	good := tablestore.EncodeProperties(nil, everyKind())
+	good := encode(everyKind())
 	for n := range good {
-		if _, err := tablestore.DecodeProperties(good[:n]); !errors.Is(err, tablestore.ErrCorrupt) {
+		if _, err := tablestore.DecodeProperties(good[:n], nil); !errors.Is(err, tablestore.ErrCorrupt) {
 			t.Errorf("the first %d of %d bytes: %v, want ErrCorrupt", n, len(good), err)
 		}
 	}
 	for what, data := range map[string][]byte{
-		"another version": {2, 0},
-		"trailing bytes":  {1, 0, 0},
-		"huge count":      {1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},
-		"huge length":     {1, 1, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},
-		"unknown kind":    {1, 1, 9, 1, 'n', 0},
-		"no kind":         {1, 1, 0, 1, 'n', 0},
-		"bool of two":     {1, 1, 3, 1, 'n', 4},
-		"invalid UTF-8":   {1, 1, 1, 1, 'n', 1, 0xff},
-		"endless varint":  {1, 1, 2, 1, 'n', 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},
+		"another version": {1, 0},
+		"trailing bytes":  {2, 0, 0},
+		"huge count":      {2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},
+		"huge length":     {2, 1, 1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},
+		"unknown name":    {2, 1, 2, 1, 0},
+		"unknown kind":    {2, 1, 9, 0, 1, 'n', 0},
+		"no kind":         {2, 1, 0, 0, 1, 'n', 0},
+		"bool of two":     {2, 1, 3, 0, 1, 'n', 4},
+		"invalid UTF-8":   {2, 1, 1, 0, 1, 'n', 1, 0xff},
+		"endless varint":  {2, 1, 2, 0, 1, 'n', 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},
 	} {
-		if got, err := tablestore.DecodeProperties(data); !errors.Is(err, tablestore.ErrCorrupt) {
+		if got, err := tablestore.DecodeProperties(data, nil); !errors.Is(err, tablestore.ErrCorrupt) {
 			t.Errorf("%s: %v, %v, want ErrCorrupt", what, got, err)
 		}
 	}
@@ -92,18 +135,18 @@ func TestDecodeRefusesDamage(t *testing.T) {
 // FuzzDecode checks that no input causes a panic, and that decoded properties
 // survive encoding and decoding again.
 func FuzzDecode(f *testing.F) {
-	f.Add(tablestore.EncodeProperties(nil, everyKind()))
-	f.Add(tablestore.EncodeProperties(nil, nil))
-	f.Add([]byte{1, 1, 2, 1, 'n', 0x80, 0})
+	f.Add(encode(everyKind()))
+	f.Add(encode(nil))
+	f.Add([]byte{2, 1, 2, 0, 1, 'n', 0x80, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		first, err := tablestore.DecodeProperties(data)
+		first, err := tablestore.DecodeProperties(data, nil)
 		if err != nil {
 			if !errors.Is(err, tablestore.ErrCorrupt) {
 				t.Errorf("decode: %v, want ErrCorrupt", err)
 			}
 			return
 		}
-		again, err := tablestore.DecodeProperties(tablestore.EncodeProperties(nil, first))
+		again, err := tablestore.DecodeProperties(encode(first), nil)
 		if err != nil || len(again) != len(first) {
 			t.Fatalf("%d properties became %d, %v", len(first), len(again), err)
 		}
@@ -125,7 +168,7 @@ func FuzzCodec(f *testing.F) {
 			{Name: "time_" + name, Value: tablestore.Time(time.UnixMilli(n))},
 			{Name: "bytes_" + name, Value: tablestore.Bytes(data)},
 		}
-		got, err := tablestore.DecodeProperties(tablestore.EncodeProperties(nil, want))
+		got, err := tablestore.DecodeProperties(encode(want), nil)
 		if err != nil || !got.Equal(want) {
 			t.Errorf("decoded %+v, %v, want %+v", got, err, want)
 		}

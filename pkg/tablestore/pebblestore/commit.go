@@ -49,7 +49,7 @@ func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 		}
 		return etags, err
 	}
-	batch, err := s.batch(writes)
+	batch, learned, err := s.batch(writes)
 	if err != nil {
 		unlockAll(set)
 		return nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
@@ -66,6 +66,9 @@ func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 	s.running.Add(1)
 	go func() {
 		p.err = s.db.ApplyNoSyncWait(batch, pebble.Sync)
+		if learned != nil {
+			learned(p.err)
+		}
 		for i := range writes {
 			if key := writes[i].Key; !writes[i].Removed() {
 				s.stripes.of(key.Table, key.Partition).skipper.put(key.Table, key.Partition, key.Row)
@@ -127,25 +130,36 @@ func (s *Store) isEmpty(table, partition string) (bool, error) {
 
 func (s *Store) nextETag() tablestore.ETag { return formatETag(s.header.epoch, s.writes.Add(1)) }
 
-// batch returns the writes as a batch of the engine.
-func (s *Store) batch(writes []tablestore.RowWrite) (*pebble.Batch, error) {
-	batch := s.db.NewBatchWithSize(len(writes) * usualRowBytes)
+// batch returns the writes as a batch of the engine, and what [Store.learnNames] does
+// if their rows spell names.
+func (s *Store) batch(writes []tablestore.RowWrite) (batch *pebble.Batch, learned func(error), err error) {
+	batch = s.db.NewBatchWithSize(len(writes) * usualRowBytes)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, batch.Close())
+		}
+	}()
+	names, unknown := s.names.known.Load(), false
 	var key, value []byte // Reused: the batch copies them.
 	for i := range writes {
 		write := &writes[i]
-		var err error
 		key = appendKey(key[:0], write.Key)
 		if write.Removed() {
 			err = batch.Delete(key, nil)
 		} else {
-			value = appendRow(value[:0], write.ETag, write.Properties)
+			var spelled bool
+			value, spelled = appendRow(value[:0], write.ETag, write.Properties, names)
+			unknown = unknown || spelled
 			err = batch.Set(key, value, nil)
 		}
 		if err != nil {
-			return nil, errors.Join(err, batch.Close())
+			return nil, nil, err
 		}
 	}
-	return batch, nil
+	if unknown {
+		learned, err = s.learnNames(batch, writes)
+	}
+	return batch, learned, err
 }
 
 // maxUnsynced is how many applied writes can wait for awaitSyncs without

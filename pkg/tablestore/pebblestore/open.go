@@ -175,6 +175,7 @@ func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error)
 		header: header, isNew: fresh, readOnly: options.ReadOnly,
 		applied: make(chan *pending, maxUnsynced), closing: make(chan struct{}),
 	}
+	store.names.known.Store(header.names)
 	go store.awaitSyncs()
 	if !options.ReadOnly {
 		store.running.Add(1)

@@ -157,7 +157,8 @@ func TestOpenRefusesADirectoryOfAnotherProcess(t *testing.T) {
 func TestOpenRefusesAnotherLayout(t *testing.T) {
 	t.Parallel()
 	for what, header := range map[string][]byte{
-		"newer": {4, 1, 1}, "malformed": {3, 0x80}, "without a time": {3, 1}, "too long": {3, 1, 1, 1}, "empty": {},
+		"newer": {5, 1, 1}, "malformed": {4, 0x80}, "without a time": {4, 1}, "name cut short": {4, 1, 1, 2, 'n'},
+		"name twice": {4, 1, 1, 1, 'n', 1, 'n'}, "empty": {},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

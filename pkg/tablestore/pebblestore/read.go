@@ -45,7 +45,7 @@ func (s *Store) Get(ctx context.Context, key tablestore.Key) (row tablestore.Row
 		case closer == nil:
 			err = fmt.Errorf("%w: %s", tablestore.ErrNotFound, key)
 		default:
-			row, err = decodeRow(key, data)
+			row, err = decodeRow(key, data, s.names.known.Load())
 			err = errors.Join(err, closer.Close())
 		}
 		return lasts(s.stripes.of(key.Table, key.Partition)), err
@@ -111,7 +111,7 @@ func (s *Store) scan(query tablestore.Query) (tablestore.Page, []*pending, error
 	stripe.skipper.end(watch, first, stats.ForwardStepCount[pebble.InternalIterCall])
 
 	var page tablestore.Page
-	rows, more, err := collect(iter, query.Table, query.Limit)
+	rows, more, err := collect(iter, query.Table, query.Limit, s.names.known.Load())
 	if page.Rows = rows; more {
 		// Right after the last row rather than at the next one: a row that is
 		// inserted between the two belongs to the next page.
@@ -166,7 +166,7 @@ func (s *Store) Walk(ctx context.Context, walk tablestore.Walk) (rows []tablesto
 		}
 		seen := lasts(s.stripes.all[:]...)
 		iter.First()
-		if rows, _, err = collect(iter, walk.Table, walk.Limit); err != nil {
+		if rows, _, err = collect(iter, walk.Table, walk.Limit, s.names.known.Load()); err != nil {
 			err = fmt.Errorf("walk of %s: %w", walk.Table, err)
 		}
 		return seen, err
@@ -178,8 +178,10 @@ func (s *Store) Walk(ctx context.Context, walk tablestore.Walk) (rows []tablesto
 }
 
 // collect reads one page of the table, beginning at the iterator's row, and
-// closes the iterator. more reports whether rows are left.
-func collect(iter *pebble.Iterator, table string, limit int) (rows []tablestore.Row, more bool, err error) {
+// closes the iterator. names are at least those known when the iterator was made.
+// more reports whether rows are left.
+func collect(iter *pebble.Iterator, table string, limit int, names *tablestore.Names,
+) (rows []tablestore.Row, more bool, err error) {
 	defer func() {
 		if closeErr := iter.Close(); closeErr != nil {
 			err = fmt.Errorf("%w: %w", tablestore.ErrUnavailable, closeErr)
@@ -204,7 +206,7 @@ func collect(iter *pebble.Iterator, table string, limit int) (rows []tablestore.
 			key.Partition = string(partition)
 		}
 		key.Row = string(name)
-		row, err := decodeRow(key, data)
+		row, err := decodeRow(key, data, names)
 		if err != nil {
 			return nil, false, err
 		}

@@ -19,32 +19,56 @@ const divider = 0
 const rowVersion = 1
 
 // layoutVersion is the version of the layout of keys and rows.
-const layoutVersion = 3
+const layoutVersion = 4
 
 // headerKey is the key of the header row. It sorts before every table.
 var headerKey = []byte{divider, 'h'}
 
 // header is the row that describes the store itself.
 type header struct {
-	epoch   uint64    // How often the store was opened for writing.
-	created time.Time // When it was made.
+	epoch   uint64            // How often the store was opened for writing.
+	created time.Time         // When it was made.
+	names   *tablestore.Names // The names that rows have as numbers.
 }
 
 func encodeHeader(h header) []byte {
 	data := binary.AppendUvarint([]byte{layoutVersion}, h.epoch)
-	return binary.AppendUvarint(data, uint64(h.created.UnixMilli()))
+	data = binary.AppendUvarint(data, uint64(h.created.UnixMilli()))
+	for _, name := range h.names.List() {
+		data = binary.AppendUvarint(data, uint64(len(name)))
+		data = append(data, name...)
+	}
+	return data
 }
 
-func decodeHeader(data []byte) (header, error) {
+func decodeHeader(data []byte) (h header, err error) {
 	if len(data) == 0 || data[0] != layoutVersion {
 		return header{}, errors.New("unknown layout in its header, written by another version of this program")
 	}
-	epoch, size := binary.Uvarint(data[1:])
-	created, more := binary.Uvarint(data[1+max(size, 0):])
-	if size <= 0 || more <= 0 || 1+size+more != len(data) {
-		return header{}, errors.New("malformed header")
+	data = data[1:]
+	number := func() (n uint64) {
+		n, size := binary.Uvarint(data)
+		if size <= 0 {
+			err, size = errors.New("malformed header"), len(data)
+		}
+		data = data[size:]
+		return n
 	}
-	return header{epoch, time.UnixMilli(int64(created))}, nil
+	h.epoch, h.created = number(), time.UnixMilli(int64(number()))
+	var list []string
+	for err == nil && len(data) > 0 {
+		n := number()
+		if n > uint64(len(data)) {
+			return header{}, errors.New("malformed header")
+		}
+		list, data = append(list, string(data[:n])), data[n:]
+	}
+	if err == nil {
+		if h.names, err = tablestore.NewNames(list); err != nil {
+			err = fmt.Errorf("header: %w", err)
+		}
+	}
+	return h, err
 }
 
 // appendPartition appends the prefix of all stored keys of a partition.
@@ -86,12 +110,13 @@ func end(query tablestore.Query) string {
 const usualRowBytes = 1 << 10
 
 // appendRow appends a row as it is stored: a version byte, the ETag preceded by its
-// length, and the properties.
-func appendRow(dst []byte, etag tablestore.ETag, properties tablestore.Properties) []byte {
+// length, and the properties. spelled reports whether one of their names had no number.
+func appendRow(dst []byte, etag tablestore.ETag, properties tablestore.Properties, names *tablestore.Names,
+) (row []byte, spelled bool) {
 	dst = append(dst, rowVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(etag)))
 	dst = append(dst, etag...)
-	return tablestore.EncodeProperties(dst, properties)
+	return tablestore.EncodeProperties(dst, properties, names)
 }
 
 // splitRow returns the parts of a stored row, sharing its memory.
@@ -108,12 +133,12 @@ func splitRow(data []byte) (etag, properties []byte, err error) {
 }
 
 // decodeRow decodes a stored row. The result shares no memory with data.
-func decodeRow(key tablestore.Key, data []byte) (tablestore.Row, error) {
+func decodeRow(key tablestore.Key, data []byte, names *tablestore.Names) (tablestore.Row, error) {
 	etag, encoded, err := splitRow(data)
 	if err != nil {
 		return tablestore.Row{}, fmt.Errorf("row %s: %w", key, err)
 	}
-	properties, err := tablestore.DecodeProperties(encoded)
+	properties, err := tablestore.DecodeProperties(encoded, names)
 	if err != nil {
 		return tablestore.Row{}, fmt.Errorf("row %s: %w", key, err)
 	}

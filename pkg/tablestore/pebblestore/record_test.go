@@ -16,7 +16,8 @@ func TestRowIsStoredExactly(t *testing.T) {
 	key := tablestore.Key{Table: "table", Partition: "p", Row: "r"}
 	want := tablestore.Row{Key: key, ETag: formatETag(12, 255), Properties: tablestore.Properties{
 		{Name: "n", Value: tablestore.Int(-5)}, {Name: "s", Value: tablestore.String("text")}}}
-	got, err := decodeRow(key, appendRow(nil, want.ETag, want.Properties))
+	data, _ := appendRow(nil, want.ETag, want.Properties, nil)
+	got, err := decodeRow(key, data, nil)
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("row (-want +got): %v\n%s", err, diff)
 	}
@@ -28,9 +29,9 @@ func TestRowIsStoredExactly(t *testing.T) {
 func TestDamagedRowIsErrCorrupt(t *testing.T) {
 	t.Parallel()
 	key := tablestore.Key{Table: "table", Partition: "p", Row: "r"}
-	good := appendRow(nil, "1.1", tablestore.Properties{{Name: "n", Value: tablestore.Int(1)}})
+	good, _ := appendRow(nil, "1.1", tablestore.Properties{{Name: "n", Value: tablestore.Int(1)}}, nil)
 	for n := range good {
-		if _, err := decodeRow(key, good[:n]); !errors.Is(err, tablestore.ErrCorrupt) {
+		if _, err := decodeRow(key, good[:n], nil); !errors.Is(err, tablestore.ErrCorrupt) {
 			t.Errorf("the first %d of %d bytes: %v, want ErrCorrupt", n, len(good), err)
 		}
 	}

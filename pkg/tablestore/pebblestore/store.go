@@ -94,7 +94,8 @@ type Store struct {
 	folder  *folder
 	stripes *stripes
 
-	header   header
+	header   header // But for the names that it got since: see names.
+	names    names
 	isNew    bool
 	readOnly bool
 	writes   atomic.Uint64
