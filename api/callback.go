@@ -36,15 +36,25 @@ func (c *AckCallback) Event() statemachine.Event {
 
 // Check returns what is wrong with the callback by itself.
 func (c *HeartbeatCallback) Check() []problem.Violation {
-	return checkCallback(c.Identity(), c.Type, "HEARTBEAT")
+	v := checkCallback(c.Identity(), c.Type, "HEARTBEAT")
+	v.progress(c.Progress)
+	return v
 }
 
 // Identity returns which attempt of which step the callback is about.
-func (c *HeartbeatCallback) Identity() CallbackIdentity { return (*AckCallback)(c).Identity() }
+func (c *HeartbeatCallback) Identity() CallbackIdentity {
+	return CallbackIdentity{
+		AttemptNo: c.AttemptNo, CorrelationID: c.CorrelationID, JobID: c.JobID, LeaseID: c.LeaseID,
+		StepID: c.StepID, TenantID: c.TenantID, Timestamp: c.Timestamp,
+	}
+}
 
 // Event returns the state machine's event for the callback.
 func (c *HeartbeatCallback) Event() statemachine.Event {
-	return statemachine.Heartbeat{StepID: c.StepID, Pair: pair(c.AttemptNo, c.LeaseID), Report: report(c.Timestamp, c.CorrelationID)}
+	return statemachine.Heartbeat{
+		StepID: c.StepID, Pair: pair(c.AttemptNo, c.LeaseID), Report: report(c.Timestamp, c.CorrelationID),
+		Progress: (*statemachine.Progress)(c.Progress),
+	}
 }
 
 // Check returns what is wrong with the callback by itself, and turns a null

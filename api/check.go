@@ -60,6 +60,14 @@ func (c *WorkVerb) Check() []problem.Violation {
 	return v
 }
 
+// Check returns what is wrong with the request by itself.
+func (c *WorkHeartbeat) Check() []problem.Violation {
+	var v violations
+	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
+	v.progress(c.Progress)
+	return v
+}
+
 // Check returns what is wrong with the request by itself, and turns a null
 // reference into an absent one.
 func (c *WorkCompletion) Check() []problem.Violation {
@@ -294,6 +302,13 @@ func (v *violations) number(pointer string, value float64, most int) {
 	v.atLeast(pointer, value, 0)
 	if value > float64(most) {
 		v.add(pointer, fmt.Sprintf("must be at most %d", most))
+	}
+}
+
+// progress checks the progress of a heartbeat, which may be absent.
+func (v *violations) progress(p *Progress) {
+	if p != nil {
+		v.number("/progress/fraction", p.Fraction, 1)
 	}
 }
 

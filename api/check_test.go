@@ -32,7 +32,8 @@ var requests = map[string]struct {
 		"timestamp":"2026-01-27T10:02:00Z","correlation_id":"c","type":"ACK"}`},
 	"HeartbeatCallback": {func() checked { return new(api.HeartbeatCallback) }, `{
 		"jobId":"j","stepId":"s","tenant_id":"t","attempt_no":1,"lease_id":"l",
-		"timestamp":"2026-01-27T10:02:00Z","correlation_id":"c","type":"HEARTBEAT"}`},
+		"timestamp":"2026-01-27T10:02:00Z","correlation_id":"c","type":"HEARTBEAT",
+		"progress":{"fraction":0.5,"message":"m"}}`},
 	"ResultCallback": {func() checked { return new(api.ResultCallback) }, `{
 		"jobId":"j","stepId":"s","tenant_id":"t","attempt_no":1,"lease_id":"l",
 		"timestamp":"2026-01-27T10:02:00Z","correlation_id":"c","type":"RESULT","status":"FAILED_RETRY",
@@ -41,6 +42,8 @@ var requests = map[string]struct {
 		"owner":"o","services":["a"],"step_types":["A"],"max":1,"wait_seconds":0.5,"lease_seconds":1,"start":true,
 		"request_id":"r"}`},
 	"WorkVerb": {func() checked { return new(api.WorkVerb) }, `{"owner":"o","expected_rev":1,"request_id":"r"}`},
+	"WorkHeartbeat": {func() checked { return new(api.WorkHeartbeat) }, `{
+		"owner":"o","expected_rev":1,"request_id":"r","progress":{"fraction":0.5,"message":"m"}}`},
 	"WorkCompletion": {func() checked { return new(api.WorkCompletion) }, `{
 		"owner":"o","expected_rev":1,"request_id":"r","output_ref":{"uri":"u"},"result_ref":{"uri":"u"}}`},
 	"WorkFailure": {func() checked { return new(api.WorkFailure) }, `{

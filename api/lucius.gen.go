@@ -1397,6 +1397,9 @@ type HeartbeatCallback struct {
 	// Example: 9a7c1f0e5d3b4a29
 	LeaseID string `json:"lease_id"`
 
+	// Progress How far it is.
+	Progress *Progress `json:"progress,omitempty"`
+
 	// StepID The directive's `stepId`.
 	//
 	// Example: ocr
@@ -1982,6 +1985,20 @@ type Problem struct {
 // Example: invalid_envelope
 type ProblemCode = problem.Code
 
+// Progress How far the attempt is, as its newest heartbeat that had it says. It is shown on
+// the step while the attempt runs, and no decision uses it.
+type Progress struct {
+	// Fraction The part of the work that is done; absent is 0.
+	//
+	// Example: 0.4
+	Fraction float64 `json:"fraction,omitempty,omitzero"`
+
+	// Message For people. A text of more than 256 bytes is cut before it is stored.
+	//
+	// Example: Page 4 of 10.
+	Message string `json:"message,omitempty,omitzero"`
+}
+
 // Protocol A protocol.
 type Protocol struct {
 	// Digest SHA-256 of its file's content, in hex; differs if the file was changed without a new version.
@@ -2550,10 +2567,18 @@ type Step struct {
 	// Example: {"uri":"s3://bucket/ocr.json"}
 	OutputRef ReportedRef `json:"output_ref,omitempty,omitzero"`
 
+	// Owner The worker that holds the work item, or that ended it.
+	//
+	// Example: worker-7
+	Owner string `json:"owner,omitempty,omitzero"`
+
 	// Payload The part of the command's payload that the step gets; any JSON value.
 	//
 	// Example: {"language":"en"}
 	Payload StepPayload `json:"payload,omitempty,omitzero"`
+
+	// Progress How far the attempt is, while it runs.
+	Progress *Progress `json:"progress,omitempty"`
 
 	// ResolvedMode What the routing key is made from: the tenant or, with BURST, tenant and
 	// document.
@@ -2612,6 +2637,11 @@ type Step struct {
 	//
 	// Example: 2026-01-27T10:02:01.250Z
 	UpdatedAt Time `json:"updated_at"`
+
+	// WorkID The work item of the latest attempt, if that is or was in the pull queue.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77.0.1
+	WorkID string `json:"work_id,omitempty,omitzero"`
 
 	// WorkspaceRef A reference to data that Lucius never reads. Opaque except for `uri`, which
 	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
@@ -2987,6 +3017,32 @@ type WorkFailure struct {
 	Retryable bool `json:"retryable,omitempty,omitzero"`
 }
 
+// WorkHeartbeat The worker is still working on its item.
+type WorkHeartbeat struct {
+	// ExpectedRev The item's `rev` as last seen; another one is 409 `rev_conflict`.
+	//
+	// Example: 2
+	ExpectedRev int64 `json:"expected_rev"`
+
+	// Owner The worker that claimed it; another one is 409 `not_owner`.
+	//
+	// Example: worker-7
+	Owner string `json:"owner"`
+
+	// Progress How far it is.
+	Progress *Progress `json:"progress,omitempty"`
+
+	// RequestID The worker's name for this request, a new one for each request, without control
+	// characters and without blanks at the ends. A repeat gets the first answer; a claim
+	// under the name of another one, with other filters or rights or another `start`, is
+	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
+	// least as long as the lease.
+	//
+	//
+	// Example: 3f1d2c
+	RequestID RequestID `json:"request_id"`
+}
+
 // WorkItem A directive in the pull queue.
 type WorkItem struct {
 	// Attempt How often it was claimed.
@@ -2994,7 +3050,7 @@ type WorkItem struct {
 	// Example: 1
 	Attempt int `json:"attempt"`
 
-	// CancelRequested In answers to `:heartbeat`, the job is being cancelled; stop if you can.
+	// CancelRequested In answers to `:start` and `:heartbeat`, the job is being cancelled; stop if you can.
 	//
 	// Example: false
 	CancelRequested *bool `json:"cancel_requested,omitempty"`
@@ -3018,6 +3074,13 @@ type WorkItem struct {
 	//
 	// Example: worker-7
 	Owner string `json:"owner,omitempty,omitzero"`
+
+	// PauseRequested In answers to `:start` and `:heartbeat`, the job is being paused: no further step
+	// starts. Finish this one, or stop it if a later attempt can continue it.
+	//
+	//
+	// Example: false
+	PauseRequested *bool `json:"pause_requested,omitempty"`
 
 	// Result What its worker reported, in succeeded.
 	Result *WorkResult `json:"result,omitempty"`
@@ -3447,7 +3510,7 @@ type CompleteWorkJSONRequestBody = WorkCompletion
 type FailWorkJSONRequestBody = WorkFailure
 
 // HeartbeatWorkJSONRequestBody defines body for HeartbeatWork for application/json ContentType.
-type HeartbeatWorkJSONRequestBody = WorkVerb
+type HeartbeatWorkJSONRequestBody = WorkHeartbeat
 
 // StartWorkJSONRequestBody defines body for StartWork for application/json ContentType.
 type StartWorkJSONRequestBody = WorkVerb
@@ -4159,7 +4222,7 @@ type ClientInterface interface {
 	// HeartbeatWorkWithBody Extend the lease of an item
 	//
 	// Extends the claim of a claimed item, and the step's lease of a running
-	// one. The item in the answer holds `cancel_requested`.
+	// one. The item in the answer holds `cancel_requested` and `pause_requested`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -4169,7 +4232,7 @@ type ClientInterface interface {
 	// HeartbeatWork Extend the lease of an item
 	//
 	// Extends the claim of a claimed item, and the step's lease of a running
-	// one. The item in the answer holds `cancel_requested`.
+	// one. The item in the answer holds `cancel_requested` and `pause_requested`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5520,7 +5583,7 @@ func (c *Client) FailWork(ctx context.Context, workID WorkID, body FailWorkJSONR
 // HeartbeatWorkWithBody Extend the lease of an item
 //
 // Extends the claim of a claimed item, and the step's lease of a running
-// one. The item in the answer holds `cancel_requested`.
+// one. The item in the answer holds `cancel_requested` and `pause_requested`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -5540,7 +5603,7 @@ func (c *Client) HeartbeatWorkWithBody(ctx context.Context, workID WorkID, conte
 // HeartbeatWork Extend the lease of an item
 //
 // Extends the claim of a claimed item, and the step's lease of a running
-// one. The item in the answer holds `cancel_requested`.
+// one. The item in the answer holds `cancel_requested` and `pause_requested`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -8715,7 +8778,7 @@ type ClientWithResponsesInterface interface {
 	// HeartbeatWorkWithBodyWithResponse Extend the lease of an item
 	//
 	// Extends the claim of a claimed item, and the step's lease of a running
-	// one. The item in the answer holds `cancel_requested`.
+	// one. The item in the answer holds `cancel_requested` and `pause_requested`.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8725,7 +8788,7 @@ type ClientWithResponsesInterface interface {
 	// HeartbeatWorkWithResponse Extend the lease of an item
 	//
 	// Extends the claim of a claimed item, and the step's lease of a running
-	// one. The item in the answer holds `cancel_requested`.
+	// one. The item in the answer holds `cancel_requested` and `pause_requested`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12591,7 +12654,7 @@ func (c *ClientWithResponses) FailWorkWithResponse(ctx context.Context, workID W
 // HeartbeatWorkWithBodyWithResponse Extend the lease of an item
 //
 // Extends the claim of a claimed item, and the step's lease of a running
-// one. The item in the answer holds `cancel_requested`.
+// one. The item in the answer holds `cancel_requested` and `pause_requested`.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -12607,7 +12670,7 @@ func (c *ClientWithResponses) HeartbeatWorkWithBodyWithResponse(ctx context.Cont
 // HeartbeatWorkWithResponse Extend the lease of an item
 //
 // Extends the claim of a claimed item, and the step's lease of a running
-// one. The item in the answer holds `cancel_requested`.
+// one. The item in the answer holds `cancel_requested` and `pause_requested`.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

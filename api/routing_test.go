@@ -161,7 +161,7 @@ func TestTheClientSendsWhatTheServerRoutes(t *testing.T) {
 		{"pauseJob", func() (*http.Response, error) { return client.PauseJob(ctx, id, api.ControlRequest{}) }},
 		{"resumeJob", func() (*http.Response, error) { return client.ResumeJob(ctx, id, api.ControlRequest{}) }},
 		{"startWork", func() (*http.Response, error) { return client.StartWork(ctx, id, api.WorkVerb{}) }},
-		{"heartbeatWork", func() (*http.Response, error) { return client.HeartbeatWork(ctx, id, api.WorkVerb{}) }},
+		{"heartbeatWork", func() (*http.Response, error) { return client.HeartbeatWork(ctx, id, api.WorkHeartbeat{}) }},
 		{"completeWork", func() (*http.Response, error) { return client.CompleteWork(ctx, id, api.WorkCompletion{}) }},
 		{"failWork", func() (*http.Response, error) { return client.FailWork(ctx, id, api.WorkFailure{}) }},
 		{"getWork", func() (*http.Response, error) { return client.GetWork(ctx, id) }},

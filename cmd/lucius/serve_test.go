@@ -165,7 +165,7 @@ func TestServe_LeasesExpireAndHeartbeatsKeepThem(t *testing.T) {
 	rev := item.Rev
 	for i := range 8 { // Longer than two leases.
 		time.Sleep(100 * time.Millisecond)
-		response, err := s.client.HeartbeatWorkWithResponse(t.Context(), item.WorkID, api.WorkVerb{
+		response, err := s.client.HeartbeatWorkWithResponse(t.Context(), item.WorkID, api.WorkHeartbeat{
 			Owner: "w", ExpectedRev: rev, RequestID: "h" + string(rune('0'+i)),
 		})
 		if err != nil || response.JSON200 == nil {

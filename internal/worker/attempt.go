@@ -147,7 +147,7 @@ func (w *Worker) keepLease(ctx context.Context, item *api.WorkItem, giveUp conte
 				return
 			}
 			var extended *api.WorkItem
-			verb := api.WorkVerb{Owner: w.cfg.Owner, ExpectedRev: rev, RequestID: uuid.NewString()}
+			verb := api.WorkHeartbeat{Owner: w.cfg.Owner, ExpectedRev: rev, RequestID: uuid.NewString()}
 			err := w.persist(ctx, func(ctx context.Context) (answer, error) {
 				response, err := w.cfg.Client.HeartbeatWorkWithResponse(ctx, item.WorkID, verb)
 				if err != nil {

@@ -150,7 +150,7 @@ func request(actor string, item *lifecycle.Item) lifecycle.Request {
 // beat sends a heartbeat of the worker.
 func (f *fixture) beat(item lifecycle.Item) {
 	f.t.Helper()
-	if _, err := f.queue.Heartbeat(f.t.Context(), item.WorkID, request("worker", &item)); err != nil {
+	if _, err := f.queue.Heartbeat(f.t.Context(), item.WorkID, request("worker", &item), nil); err != nil {
 		f.t.Fatal(err)
 	}
 }

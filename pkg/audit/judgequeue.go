@@ -73,6 +73,8 @@ func (j *judge) judgeItem(i *ItemRow) {
 		j.violate(Queue, "work item %s at attempt %d, owner %q, does not fit step %s, which is %s at attempt %d, deadline %s, "+
 			"its outbox row %s on bus %s", i.WorkID, i.Attempt, i.Owner, s.ID, s.State, s.Attempt, stamp(s.Expires), row.State, row.Bus)
 		return
+	case i.Open && (s.WorkID != i.WorkID || s.Owner != i.Owner):
+		j.violate(Queue, "step %s shows work item %q of owner %q; open is %q of %q", s.ID, s.WorkID, s.Owner, i.WorkID, i.Owner)
 	case !i.Open:
 		j.judgeEnded(i, s, &item)
 	}

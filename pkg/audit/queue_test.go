@@ -23,6 +23,12 @@ var queueDamages = map[string]damage{
 	"a claimed item has no owner": {rule: audit.Queue, says: "does not fit step", do: func(f *fixture) {
 		f.set(f.open("claimed"), "owner", text(""))
 	}},
+	"a step shows another owner": {rule: audit.Queue, says: "shows work item", do: func(f *fixture) {
+		f.set(f.key("running", "STEP:0000:step0"), "owner", text("another"))
+	}},
+	"a step of a queued item shows no item": {rule: audit.Queue, says: "shows work item", do: func(f *fixture) {
+		f.set(f.key("queued", "STEP:0000:step0"), "work_id", text(""))
+	}},
 	"a stalled item came back without its next attempt": {rule: audit.Queue, says: "does not fit step", do: func(f *fixture) {
 		f.set(f.open("offered twice"), "attempt_no", tablestore.Int(1))
 	}},

@@ -75,6 +75,7 @@ type StepRow struct {
 	ID, State, Lease       string
 	Type, Service          string
 	OutboxID, ErrorCode    string
+	WorkID, Owner          string // As it shows them.
 	Index, Attempt, Lane   int
 	Expires, Timeout, Next time.Time
 	Output, Result         string
@@ -98,7 +99,7 @@ func ReadStep(p tablestore.Properties) StepRow {
 	s := StepRow{
 		Raw: Raw(p), ID: c.text("step_id"), State: c.text("state"), Lease: c.text("lease_id"), OutboxID: c.text("outbox_id"),
 		Type: c.text("step_type"), Service: c.text("service"), ErrorCode: c.text("last_error_code"),
-		Index: c.int("step_index"), Attempt: c.int("attempt_no"), Lane: c.int("lane"),
+		WorkID: c.text("work_id"), Owner: c.text("owner"), Index: c.int("step_index"), Attempt: c.int("attempt_no"), Lane: c.int("lane"),
 		Expires: c.time("lease_expires_at"), Timeout: c.time("timeout_at"), Next: c.time("next_attempt_at"),
 		Output: c.text("output_ref"), Result: c.text("result_ref"), MaxAttempts: c.int("max_attempts"),
 		GaveOutput: c.get("gave_output").Bool(), GaveResult: c.get("gave_result").Bool(),

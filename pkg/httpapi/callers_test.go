@@ -10,6 +10,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -59,4 +60,65 @@ func TestEventsNameTheirCaller(t *testing.T) {
 	if !strings.Contains(stream, `"caller":"caller-a","cause":"cancel request"`) {
 		t.Errorf("the stream shows\n%s", stream)
 	}
+}
+
+// A step shows its worker, by both kinds of heartbeat its progress, and afterwards who
+// ended it. A worker that begins or goes on is told what is requested of the job.
+func TestAStepShowsItsWorker(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	job := h.submitted(t)
+	shown := func() api.Step {
+		t.Helper()
+		got := decoded[api.Job](t, h.given(t, "GET /v1/jobs/"+job, "")).Steps[0]
+		if listed := decoded[api.StepList](t, h.given(t, "GET /v1/jobs/"+job+"/steps", "")).Steps[0]; !cmp.Equal(got, listed) {
+			t.Errorf("the job shows %+v, the list %+v", got, listed)
+		}
+		return got
+	}
+	workID := job + ".0.1"
+	if step := shown(); step.WorkID != workID || step.Owner != "" {
+		t.Errorf("queued, the step shows item %q of %q", step.WorkID, step.Owner)
+	}
+	claimed := decoded[api.ClaimedWork](t, h.given(t, "POST /v1/work:claim", `{"owner":"w7","request_id":"c"}`)).Items[0]
+	if step := shown(); step.WorkID != workID || step.Owner != "w7" || step.Progress != nil {
+		t.Errorf("claimed, the step shows item %q of %q, %v", step.WorkID, step.Owner, step.Progress)
+	}
+	rev := claimed.Rev
+	verb := func(name, more string) api.WorkItem {
+		t.Helper()
+		body := fmt.Sprintf(`{"owner":"w7","expected_rev":%d,"request_id":"r%d"%s}`, rev, rev, more)
+		item := decoded[api.WorkItem](t, h.do(t, "POST", "/v1/work/"+workID+":"+name, body))
+		rev = item.Rev
+		return item
+	}
+	told := func(item api.WorkItem, cancel, pause bool) {
+		t.Helper()
+		if item.CancelRequested == nil || *item.CancelRequested != cancel || item.PauseRequested == nil || *item.PauseRequested != pause {
+			t.Errorf("the worker is told to cancel %v, to pause %v", item.CancelRequested, item.PauseRequested)
+		}
+	}
+	h.given(t, "POST /v1/jobs/"+job+":pause", "")
+	told(verb("start", ""), false, true)
+	told(verb("heartbeat", `,"progress":{"fraction":0.4,"message":"Page 4."}`), false, true)
+	want := api.Progress{Fraction: .4, Message: "Page 4."}
+	if step := shown(); step.Progress == nil || *step.Progress != want {
+		t.Errorf("the step shows the progress %v", step.Progress)
+	}
+	directive := decoded[api.Directive](t, answer{Body: string(claimed.Directive)})
+	beat := fmt.Sprintf(`{"jobId":%q,"stepId":"ocr","tenant_id":"t","attempt_no":1,"lease_id":%q,"timestamp":"2026-01-27T10:02:00Z",`+
+		`"progress":{"fraction":0.5}}`, job, directive.LeaseID)
+	h.given(t, "POST /v1/callbacks/heartbeat", beat)
+	if step := shown(); step.Progress == nil || *step.Progress != (api.Progress{Fraction: .5}) {
+		t.Errorf("after a callback the step shows the progress %v", step.Progress)
+	}
+	h.given(t, "POST /v1/jobs/"+job+":cancel", "")
+	rev++ // The callback was a heartbeat of the item as well.
+	told(verb("heartbeat", ""), true, false)
+	verb("complete", "")
+	if step := shown(); step.WorkID != workID || step.Owner != "w7" || step.Progress != nil || step.State != api.StepStateSucceeded {
+		t.Errorf("at its end the step shows item %q of %q, %v, %s", step.WorkID, step.Owner, step.Progress, step.State)
+	}
+	beyond := fmt.Sprintf(`{"owner":"w7","expected_rev":%d,"request_id":"x","progress":{"fraction":1.5}}`, rev)
+	wantProblem(t, h.do(t, "POST", "/v1/work/"+workID+":heartbeat", beyond), problem.InvalidEnvelope, "/progress/fraction must be at most 1.")
 }

@@ -269,6 +269,7 @@ func stepsOf(v *statemachine.Aggregate) []api.Step {
 			ResolvedMode: api.Mode(s.Routing.ResolvedMode), Lane: s.Routing.Lane, RoutingKeyUsed: s.Routing.RoutingKeyUsed,
 			DecisionSource: api.StepDecisionSource(s.Routing.DecisionSource), DecisionReason: s.Routing.DecisionReason,
 			LastErrorCode: s.LastErrorCode, LastErrorMessage: s.LastErrorMessage,
+			WorkID: s.WorkID, Owner: s.Owner, Progress: (*api.Progress)(s.Progress),
 			LastCallback: api.ReportedSending(s.LastReport),
 			CreatedAt:    api.NewTime(s.CreatedAt), UpdatedAt: api.NewTime(s.UpdatedAt), CompletedAt: api.NewTime(s.CompletedAt),
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
@@ -45,27 +46,22 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// StartWork is POST /v1/work/{workId}:start.
+// StartWork is POST /v1/work/{workId}:start. The item says what is requested of its job.
 func (e *endpoints) StartWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
 	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkVerb) (any, error) {
 		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
-		return e.item(ctx, func() (workqueue.View, error) { return e.Queue.Start(ctx, workID, by) })
+		return e.heldItem(ctx, func() (workqueue.View, error) { return e.Queue.Start(ctx, workID, by) })
 	})
 }
 
-// HeartbeatWork is POST /v1/work/{workId}:heartbeat. The item says whether a
-// cancel is requested.
+// HeartbeatWork is POST /v1/work/{workId}:heartbeat. The item says what is requested of
+// its job.
 func (e *endpoints) HeartbeatWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
-	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkVerb) (any, error) {
+	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkHeartbeat) (any, error) {
 		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
-		var cancel bool
-		item, err := e.item(ctx, func() (workqueue.View, error) {
-			view, err := e.Queue.Heartbeat(ctx, workID, by)
-			cancel = view.CancelRequested
-			return view, err
+		return e.heldItem(ctx, func() (workqueue.View, error) {
+			return e.Queue.Heartbeat(ctx, workID, by, (*statemachine.Progress)(request.Progress))
 		})
-		item.CancelRequested = &cancel
-		return item, err
 	})
 }
 
@@ -171,6 +167,17 @@ func (e *endpoints) operateWork(w http.ResponseWriter, r *http.Request, workID s
 		}
 		return e.item(ctx, func() (workqueue.View, error) { return do(ctx, workID, by) })
 	})
+}
+
+// heldItem is item for a worker that goes on: it is told what is requested of the job.
+func (e *endpoints) heldItem(ctx context.Context, call func() (workqueue.View, error)) (api.WorkItem, error) {
+	var view workqueue.View
+	item, err := e.item(ctx, func() (_ workqueue.View, err error) {
+		view, err = call()
+		return view, err
+	})
+	item.CancelRequested, item.PauseRequested = &view.CancelRequested, &view.PauseRequested
+	return item, err
 }
 
 // item encodes the work item that the use case returns, whose directive may be large.

@@ -76,6 +76,7 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 	if p.moves.Changed {
 		out.open = p.moves.Open
 	}
+	p.stamp()
 	job := &p.d.After.Job
 	var err error
 	if p.d.Dispatch != nil && !p.isAccept() {
@@ -139,6 +140,22 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 		err = p.l.catalog(ctx, out.queued.Kind)
 	}
 	return out, err
+}
+
+// stamp writes the work item's id and owner to its step, which keeps them when the item
+// ends.
+func (p *planner) stamp() {
+	for _, item := range []*workitem.Record{p.moves.Ended, p.moves.Open} {
+		if item == nil || !slices.Contains(p.d.Steps, item.StepIndex) {
+			continue
+		}
+		switch step := &p.d.After.Steps[item.StepIndex]; {
+		case item.Removed:
+			step.WorkID, step.Owner = "", ""
+		case item.Open():
+			step.WorkID, step.Owner = item.WorkID, item.Owner
+		}
+	}
 }
 
 // items writes the work items that the change moves: the open one's row, and the row

@@ -130,6 +130,9 @@ var stepCodec = newCodec(slices.Concat([]column[statemachine.Step]{
 	instant("timeout_at", func(s *statemachine.Step) *time.Time { return &s.TimeoutAt }),
 	instant("next_attempt_at", func(s *statemachine.Step) *time.Time { return &s.NextAttemptAt }),
 	text("outbox_id", func(s *statemachine.Step) *string { return &s.OutboxID }),
+	text("work_id", func(s *statemachine.Step) *string { return &s.WorkID }),
+	text("owner", func(s *statemachine.Step) *string { return &s.Owner }),
+	progressColumn,
 	document("input_ref", func(s *statemachine.Step) *json.RawMessage { return &s.InputRef }),
 	document("output_ref", func(s *statemachine.Step) *json.RawMessage { return &s.OutputRef }),
 	document("result_ref", func(s *statemachine.Step) *json.RawMessage { return &s.ResultRef }),
@@ -153,6 +156,20 @@ var stepCodec = newCodec(slices.Concat([]column[statemachine.Step]{
 	integer("max_attempts", func(s *statemachine.Step) *int { return &s.Policy.MaxAttempts }),
 }, within(func(s *statemachine.Step) *statemachine.Report { return &s.LastReport }, reportColumns),
 	within(func(s *statemachine.Step) *statemachine.Routing { return &s.Routing }, routingColumns))...)
+
+// progressColumn is the column of a step's progress, omitted if there is none.
+var progressColumn = column[statemachine.Step]{
+	"progress",
+	func(s *statemachine.Step, value *tablestore.Value) {
+		if s.Progress != nil {
+			data, _ := json.Marshal(s.Progress) // It cannot fail: api.Progress refuses what is no number.
+			*value = tablestore.String(string(data))
+		}
+	},
+	func(s *statemachine.Step, value *tablestore.Value) error {
+		return json.Unmarshal([]byte(value.String()), &s.Progress)
+	},
+}
 
 // reportColumns are the columns of what a callback says of its sending.
 var reportColumns = []column[statemachine.Report]{

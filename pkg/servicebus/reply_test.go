@@ -54,7 +54,13 @@ func TestReply_IsAppliedByTheUseCase(t *testing.T) {
 		{"ACK, with an unknown field", ack(map[string]any{"worker": "w7"}), "ACK", statemachine.Ack{StepID: "step", Pair: pair, Report: sent}, true},
 		{"ACK, with a field of a RESULT", ack(map[string]any{"status": 7}), "ACK", statemachine.Ack{StepID: "step", Pair: pair, Report: sent}, true},
 		{"HEARTBEAT", ack(map[string]any{"type": "HEARTBEAT"}), "HEARTBEAT", statemachine.Heartbeat{StepID: "step", Pair: pair, Report: sent}, false},
-		{"HEARTBEAT, with an unknown field", ack(map[string]any{"type": "HEARTBEAT", "progress": 0.5}), "HEARTBEAT", statemachine.Heartbeat{StepID: "step", Pair: pair, Report: sent}, true},
+		{"HEARTBEAT, with an unknown field", ack(map[string]any{"type": "HEARTBEAT", "mood": 0.5}), "HEARTBEAT", statemachine.Heartbeat{StepID: "step", Pair: pair, Report: sent}, true},
+		{
+			"HEARTBEAT, with progress",
+			ack(map[string]any{"type": "HEARTBEAT", "progress": map[string]any{"fraction": 0.5, "message": "Page 4."}}), "HEARTBEAT",
+			statemachine.Heartbeat{StepID: "step", Pair: pair, Report: sent, Progress: &statemachine.Progress{Fraction: .5, Message: "Page 4."}},
+			false,
+		},
 		{"RESULT", result("SUCCEEDED", nil), "RESULT", reported(statemachine.Result{Status: statemachine.ResultSucceeded}), false},
 		{
 			"RESULT, with references",

@@ -120,7 +120,14 @@ type Step struct {
 	Attempts []Attempt
 	// LastReport is that of the newest callback that was applied to the step.
 	LastReport Report
-	InputRef   json.RawMessage
+	// WorkID is the latest attempt's item in the pull queue, and Owner the worker that
+	// holds it, or that ended it; empty if there is none. The ledger sets both, and no
+	// decision uses them.
+	WorkID string
+	Owner  string
+	// Progress is the newest that a heartbeat of the attempt reported, while it runs.
+	Progress *Progress
+	InputRef json.RawMessage
 	// OutputRef and ResultRef are those of the RESULT that ended the step. Until it
 	// gives them, OutputRef is the command's; ResultRef is then the given output_ref.
 	OutputRef json.RawMessage

@@ -107,6 +107,13 @@ func (c *change) reported(step *Step, report Report) {
 	}
 }
 
+// progressed keeps what a heartbeat says of the attempt's progress, if it says anything.
+func (s *Step) progressed(progress *Progress) {
+	if progress != nil {
+		s.Progress = &Progress{Fraction: progress.Fraction, Message: truncate(progress.Message, maxProgress)}
+	}
+}
+
 // light marks the change as one of the step alone, without a journal row.
 func (c *change) light(step *Step) {
 	c.d.Light = true
@@ -142,6 +149,7 @@ func (e ClaimExtended) decide(c *change) {
 		return
 	}
 	c.light(step)
+	step.progressed(e.Progress)
 	if by := deadline(e.By, 0); by.After(step.LeaseExpiresAt) {
 		step.LeaseExpiresAt = by
 	}
@@ -173,6 +181,7 @@ func (e Heartbeat) decide(c *change) {
 		return
 	}
 	c.reported(step, e.Report)
+	step.progressed(e.Progress)
 	if step.State == StepInProgress {
 		c.light(step)
 		c.extendLease(step)

@@ -253,6 +253,9 @@ func (c *change) step(step *Step, to StepState, cause, detail string) {
 		return
 	}
 	c.touch(step)
+	if to != StepInProgress {
+		step.Progress = nil
+	}
 	if to.Terminal() {
 		step.CompletedAt = c.env.Now
 		step.LeaseExpiresAt = time.Time{}
@@ -309,10 +312,11 @@ func deadline(now time.Time, delay time.Duration) time.Time {
 	return at
 }
 
-// The most bytes of a worker's or a bus's error that are stored and sent on.
+// The most bytes of a worker's or a bus's texts that are stored and sent on.
 const (
-	maxCode    = 128
-	maxMessage = 1024
+	maxCode     = 128
+	maxMessage  = 1024
+	maxProgress = 256
 )
 
 // truncate cuts a text at a rune boundary.

@@ -35,6 +35,12 @@ type Report struct {
 	Timestamp string `json:"timestamp,omitempty"`
 }
 
+// Progress is how far a worker says that it is. It is immutable.
+type Progress struct {
+	Fraction float64 `json:"fraction,omitempty"` // 0 to 1
+	Message  string  `json:"message,omitempty"`  // for people; a long one is cut
+}
+
 // Accept is an accepted command: the first change of a job that is QUEUED at rev 0.
 // Of a rerun, the steps before the first one to repeat have SUCCEEDED already, with
 // the results of the job before.
@@ -71,9 +77,10 @@ type Claimed struct {
 
 // ClaimExtended moves the ACK deadline of a claimed directive.
 type ClaimExtended struct {
-	StepID string
-	Pair   Pair
-	By     time.Time
+	StepID   string
+	Pair     Pair
+	By       time.Time
+	Progress *Progress // Optional.
 }
 
 // Ack is a worker's ACK.
@@ -87,9 +94,10 @@ type Ack struct {
 
 // Heartbeat is a worker's sign of life.
 type Heartbeat struct {
-	StepID string
-	Pair   Pair
-	Report Report
+	StepID   string
+	Pair     Pair
+	Report   Report
+	Progress *Progress // Optional.
 }
 
 // ResultStatus is the status of a RESULT.

@@ -285,6 +285,39 @@ func TestStory_AHeartbeatKeepsALongStepAliveUntilItsTimeout(t *testing.T) {
 	}
 }
 
+// The newest progress stays until the attempt ends, also if a later heartbeat has none.
+func TestStory_ProgressIsShownWhileTheAttemptRuns(t *testing.T) {
+	t.Parallel()
+	s := queueStory(t)
+	says := func(want string) {
+		t.Helper()
+		if got, _ := json.Marshal(s.agg.Steps[0].Progress); string(got) != want {
+			t.Errorf("the step shows %s, want %s", got, want)
+		}
+	}
+	beat := func(progress *statemachine.Progress) {
+		t.Helper()
+		s.does(statemachine.Heartbeat{StepID: "one", Pair: s.pair(), Progress: progress})
+	}
+	s.does(s.claimed())
+	s.does(statemachine.ClaimExtended{StepID: "one", Pair: s.pair(), Progress: &statemachine.Progress{Message: "fetching"}})
+	says(`{"message":"fetching"}`)
+	beat(nil) // It implies the ACK.
+	says(`{"message":"fetching"}`)
+	beat(&statemachine.Progress{Fraction: .25, Message: "x" + strings.Repeat("é", 128)})
+	says(`{"fraction":0.25,"message":"x` + strings.Repeat("é", 127) + `"}`)
+	beat(nil)
+	says(`{"fraction":0.25,"message":"x` + strings.Repeat("é", 127) + `"}`)
+	s.does(s.result(statemachine.ResultFailedRetry))
+	says("null")
+	s.later(time.Minute)
+	s.does(statemachine.DeadlinePassed{})
+	beat(&statemachine.Progress{Fraction: 1}) // Of the next attempt, with its ACK.
+	says(`{"fraction":1}`)
+	s.does(s.result(statemachine.ResultSucceeded))
+	says("null")
+}
+
 func TestStory_RetryAfterReplacesTheBackoff(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)

@@ -190,7 +190,7 @@ func TestClaim_GivesItsLeaseAgainWithEachHeartbeat(t *testing.T) {
 		item := views[0].Item
 		for n := range 20 {
 			time.Sleep(7*time.Minute + 300*time.Microsecond)
-			view, err := b.Heartbeat(t.Context(), item.WorkID, by("w", fmt.Sprint("h", n), item))
+			view, err := b.Heartbeat(t.Context(), item.WorkID, by("w", fmt.Sprint("h", n), item), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -126,7 +126,7 @@ func (u *underTest) Start(ctx context.Context, workID string, r lifecycle.Reques
 }
 
 func (u *underTest) Heartbeat(ctx context.Context, workID string, r lifecycle.Request) (lifecycle.Item, error) {
-	return itemOf(u.Queue.Heartbeat(ctx, workID, r))
+	return itemOf(u.Queue.Heartbeat(ctx, workID, r, nil))
 }
 
 func (u *underTest) Complete(ctx context.Context, workID string, r lifecycle.Request, result json.RawMessage,

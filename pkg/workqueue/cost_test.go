@@ -100,9 +100,9 @@ func TestCost(t *testing.T) {
 		gets, scans, commits int64
 	}{
 		{"a claim", func() { item = b.claim(t, "w1", "c1", 1, false)[0].Item }, 2, 1, 1},
-		{"a heartbeat of a claim", func() { verb(b.Heartbeat, "h1") }, 1, 1, 1},
+		{"a heartbeat of a claim", func() { verb(beating(b.Queue), "h1") }, 1, 1, 1},
 		{"a start", func() { verb(b.Start, "s1") }, 1, 1, 1},
-		{"a heartbeat", func() { verb(b.Heartbeat, "h2") }, 1, 1, 1},
+		{"a heartbeat", func() { verb(beating(b.Queue), "h2") }, 1, 1, 1},
 		{"the end", func() {
 			verb(func(ctx context.Context, id string, r lifecycle.Request) (workqueue.View, error) {
 				return b.Complete(ctx, id, r, nil, nil)

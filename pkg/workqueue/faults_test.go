@@ -52,7 +52,7 @@ func moved(actor string, verb func(*scene) func(context.Context, string, lifecyc
 func sweep() []swept {
 	type call = func(context.Context, string, lifecycle.Request) (workqueue.View, error)
 	start := moved("w1", func(s *scene) call { return s.Start })
-	beat := moved("w1", func(s *scene) call { return s.Heartbeat })
+	beat := moved("w1", func(s *scene) call { return beating(s.Queue) })
 	return []swept{
 		{"mark", lifecycle.StatusNone, func(ctx context.Context, s *scene) error {
 			event := statemachine.Published{OutboxID: s.message.OutboxID, AttemptNo: s.message.AttemptNo}

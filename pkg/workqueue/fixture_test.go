@@ -189,6 +189,13 @@ func by(owner, id string, item lifecycle.Item) lifecycle.Request {
 	return lifecycle.Request{Actor: owner, ExpectedRev: item.Rev, ID: id}
 }
 
+// beating returns the heartbeat as a verb that carries nothing else.
+func beating(q *workqueue.Queue) func(context.Context, string, lifecycle.Request) (workqueue.View, error) {
+	return func(ctx context.Context, workID string, r lifecycle.Request) (workqueue.View, error) {
+		return q.Heartbeat(ctx, workID, r, nil)
+	}
+}
+
 // workIDs are the ids of the views' items.
 func workIDs(views []workqueue.View) []string {
 	ids := make([]string, len(views))

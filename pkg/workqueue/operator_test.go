@@ -207,7 +207,7 @@ func TestCaller_SeesNoItemOfOthers(t *testing.T) {
 	type verb = func(context.Context, string, lifecycle.Request) (workqueue.View, error)
 	verbs := func(q *workqueue.Queue) map[string]verb {
 		return map[string]verb{
-			"heartbeat": q.Heartbeat, "start": q.Start, "stall": q.Stall, "requeue": q.Requeue,
+			"heartbeat": beating(q), "start": q.Start, "stall": q.Stall, "requeue": q.Requeue,
 			"complete": func(ctx context.Context, id string, r lifecycle.Request) (workqueue.View, error) {
 				return q.Complete(ctx, id, r, nil, nil)
 			},
@@ -271,7 +271,7 @@ func TestItem_CarriesColumnsThatItDoesNotKnow(t *testing.T) {
 			}
 		}
 		for n, move := range []func(context.Context, string, lifecycle.Request) (workqueue.View, error){
-			b.Heartbeat, b.Start, b.Stall, b.Requeue,
+			beating(b.Queue), b.Start, b.Stall, b.Requeue,
 		} {
 			actor := item.Owner
 			if item.Status != lifecycle.StatusClaimed {
@@ -305,7 +305,7 @@ func TestQueue_AnOvertakenRequestIsJudgedAgain(t *testing.T) {
 		}
 		return nil
 	})
-	_, err := b.Heartbeat(t.Context(), item.WorkID, by("w1", "h1", item))
+	_, err := b.Heartbeat(t.Context(), item.WorkID, by("w1", "h1", item), nil)
 	assertCode(t, err, problem.RevConflict)
 	if types, last := b.events(t, item.WorkID); last.Type != lifecycle.EventStalled {
 		t.Errorf("events are %v", types)

@@ -31,11 +31,15 @@ func TestQueue_AWorkerThatPullsNeedsNothingElse(t *testing.T) {
 			item lifecycle.Status
 			step statemachine.StepState
 		}{
-			{"heartbeat", func() (workqueue.View, error) { return b.Heartbeat(t.Context(), item.WorkID, by("w1", "h1", item)) },
+			{"heartbeat", func() (workqueue.View, error) {
+				return b.Heartbeat(t.Context(), item.WorkID, by("w1", "h1", item), nil)
+			},
 				lifecycle.StatusClaimed, statemachine.StepAwaitingAck},
 			{"start", func() (workqueue.View, error) { return b.Start(t.Context(), item.WorkID, by("w1", "s1", item)) },
 				lifecycle.StatusRunning, statemachine.StepInProgress},
-			{"heartbeat", func() (workqueue.View, error) { return b.Heartbeat(t.Context(), item.WorkID, by("w1", "h2", item)) },
+			{"heartbeat", func() (workqueue.View, error) {
+				return b.Heartbeat(t.Context(), item.WorkID, by("w1", "h2", item), nil)
+			},
 				lifecycle.StatusRunning, statemachine.StepInProgress},
 			{"complete", func() (workqueue.View, error) {
 				return b.Complete(t.Context(), item.WorkID, by("w1", "e1", item), nil, []byte(`{"uri":"s3://r"}`))
@@ -134,7 +138,7 @@ func TestQueue_AnItemComesBackAfterItsWorkerDied(t *testing.T) {
 		if len(fresh) != 1 || fresh[0].Item.WorkID != old.WorkID || fresh[0].Item.AttemptNo != 2 || fresh[0].Item.Attempt != 2 {
 			t.Fatalf("claimed %+v", fresh)
 		}
-		_, err = b.Heartbeat(t.Context(), old.WorkID, by("w1", "h1", old))
+		_, err = b.Heartbeat(t.Context(), old.WorkID, by("w1", "h1", old), nil)
 		assertCode(t, err, problem.NotOwner)
 		if step := b.step(t, message.JobID); step.Spent != (statemachine.Spent{}) {
 			t.Errorf("an operator's stall spent %+v", step.Spent)

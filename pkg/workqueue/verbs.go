@@ -22,8 +22,10 @@ type View struct {
 	// Directive is the message body. Only a claim's has the lease id, which is a
 	// capability.
 	Directive []byte
-	// CancelRequested tells the worker that its result is no longer needed.
+	// CancelRequested tells the worker that its result is no longer needed, and
+	// PauseRequested that no further step starts.
 	CancelRequested bool
+	PauseRequested  bool
 }
 
 // Failure is a worker's report that it could not do the work.
@@ -49,13 +51,13 @@ func (q *Queue) Start(ctx context.Context, workID string, r lifecycle.Request) (
 }
 
 // Heartbeat extends the lease of a running item, or the ACK deadline of a claimed
-// one by as much as the claim gave.
-func (q *Queue) Heartbeat(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
+// one by as much as the claim gave. progress is kept for readers unless it is nil.
+func (q *Queue) Heartbeat(ctx context.Context, workID string, r lifecycle.Request, progress *statemachine.Progress) (View, error) {
 	return q.do(ctx, workID, lifecycle.OpHeartbeat, r, func(item *lifecycle.Item, now time.Time) statemachine.Event {
 		if item.Status == lifecycle.StatusClaimed {
-			return statemachine.ClaimExtended{StepID: item.StepID, Pair: pairOf(item), By: now.Add(item.ClaimLease)}
+			return statemachine.ClaimExtended{StepID: item.StepID, Pair: pairOf(item), By: now.Add(item.ClaimLease), Progress: progress}
 		}
-		return statemachine.Heartbeat{StepID: item.StepID, Pair: pairOf(item)}
+		return statemachine.Heartbeat{StepID: item.StepID, Pair: pairOf(item), Progress: progress}
 	})
 }
 
@@ -131,6 +133,7 @@ func (q *Queue) do(ctx context.Context, workID string, operation lifecycle.Opera
 	}
 	view, err := view(&result.Item, directive)
 	view.CancelRequested = result.Job.Job.State == statemachine.JobCancelling
+	view.PauseRequested = result.Job.Job.State == statemachine.JobPausing
 	return view, err
 }
 
