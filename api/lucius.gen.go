@@ -559,6 +559,21 @@ func (e WorkStatus) Valid() bool {
 	}
 }
 
+// Defines values for ListFailuresParamsInclude.
+const (
+	ListFailuresParamsIncludeFailuresResolved ListFailuresParamsInclude = "resolved"
+)
+
+// Valid indicates whether the value is a known member of the ListFailuresParamsInclude enum.
+func (e ListFailuresParamsInclude) Valid() bool {
+	switch e {
+	case ListFailuresParamsIncludeFailuresResolved:
+		return true
+	default:
+		return false
+	}
+}
+
 // AckCallback A platform service has taken a directive.
 type AckCallback struct {
 	// AttemptNo The directive's `attempt_no`.
@@ -1296,7 +1311,7 @@ type EventPage struct {
 	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
 }
 
-// FailureGroup Failed jobs of one step type and error code.
+// FailureGroup Failed jobs of one step type, service and error code.
 type FailureGroup struct {
 	// Count How many jobs.
 	//
@@ -1318,10 +1333,21 @@ type FailureGroup struct {
 	// Example: 2026-01-27T11:40:00.000Z
 	LastAt Time `json:"last_at"`
 
+	// Resolved All of them were rerun: each rerun is under way, or shows how it ended.
+	//
+	//
+	// Example: false
+	Resolved bool `json:"resolved"`
+
 	// SampleJobIds The newest of them.
 	//
 	// Example: ["0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"]
 	SampleJobIds []string `json:"sample_job_ids"`
+
+	// Service Service of the step that failed.
+	//
+	// Example: ocr
+	Service string `json:"service"`
 
 	// StepType Type of the step that failed.
 	//
@@ -3292,12 +3318,33 @@ type ListFailuresParams struct {
 	// RequestType Only jobs of this request type.
 	RequestType *string `form:"request_type,omitempty" json:"request_type,omitempty"`
 
+	// Service Only jobs that failed at a step of this service.
+	Service *string `form:"service,omitempty" json:"service,omitempty"`
+
+	// StepType Only jobs that failed at a step of this type.
+	StepType *string `form:"step_type,omitempty" json:"step_type,omitempty"`
+
+	// ErrorCode Only jobs that failed with this code.
+	ErrorCode *string `form:"error_code,omitempty" json:"error_code,omitempty"`
+
 	// CreatedAfter Only jobs accepted at this time or later.
 	CreatedAfter *Time `form:"created_after,omitempty" json:"created_after,omitempty"`
 
 	// CreatedBefore Only jobs accepted before this time.
 	CreatedBefore *Time `form:"created_before,omitempty" json:"created_before,omitempty"`
+
+	// FailedAfter Only jobs that failed at this time or later.
+	FailedAfter *Time `form:"failed_after,omitempty" json:"failed_after,omitempty"`
+
+	// FailedBefore Only jobs that failed before this time.
+	FailedBefore *Time `form:"failed_before,omitempty" json:"failed_before,omitempty"`
+
+	// Include `resolved` shows also the jobs that were rerun, in groups of their own.
+	Include *ListFailuresParamsInclude `form:"include,omitempty" json:"include,omitempty"`
 }
+
+// ListFailuresParamsInclude defines parameters for ListFailures.
+type ListFailuresParamsInclude string
 
 // ListOutboxParams defines parameters for ListOutbox.
 type ListOutboxParams struct {
@@ -3679,9 +3726,11 @@ type ClientInterface interface {
 
 	// ListFailures Read the failed jobs in groups
 	//
-	// Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
-	// group first. At most 100,000 jobs are counted; `truncated` is true if there are
-	// more.
+	// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, the
+	// largest group first. A job that was rerun is left out: its rerun is under way, has
+	// succeeded, or failed and is counted itself. Without `created_after` these are the
+	// jobs accepted in this month or the two before it. At most 100,000 jobs are counted;
+	// `truncated` is true if there are more.
 	//
 	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 	ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -4490,9 +4539,11 @@ func (c *Client) ReplayDeadLetters(ctx context.Context, body ReplayDeadLettersJS
 
 // ListFailures Read the failed jobs in groups
 //
-// Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
-// group first. At most 100,000 jobs are counted; `truncated` is true if there are
-// more.
+// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, the
+// largest group first. A job that was rerun is left out: its rerun is under way, has
+// succeeded, or failed and is counted itself. Without `created_after` these are the
+// jobs accepted in this month or the two before it. At most 100,000 jobs are counted;
+// `truncated` is true if there are more.
 //
 // Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 func (c *Client) ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6079,6 +6130,42 @@ func NewListFailuresRequest(server string, params *ListFailuresParams) (*http.Re
 
 		}
 
+		if params.Service != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "service", *params.Service, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.StepType != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "step_type", *params.StepType, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.ErrorCode != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "error_code", *params.ErrorCode, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if params.CreatedAfter != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "created_after", *params.CreatedAfter, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
@@ -6094,6 +6181,42 @@ func NewListFailuresRequest(server string, params *ListFailuresParams) (*http.Re
 		if params.CreatedBefore != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "created_before", *params.CreatedBefore, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.FailedAfter != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "failed_after", *params.FailedAfter, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.FailedBefore != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "failed_before", *params.FailedBefore, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Include != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "include", *params.Include, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -8205,9 +8328,11 @@ type ClientWithResponsesInterface interface {
 
 	// ListFailuresWithResponse Read the failed jobs in groups
 	//
-	// Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
-	// group first. At most 100,000 jobs are counted; `truncated` is true if there are
-	// more.
+	// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, the
+	// largest group first. A job that was rerun is left out: its rerun is under way, has
+	// succeeded, or failed and is counted itself. Without `created_after` these are the
+	// jobs accepted in this month or the two before it. At most 100,000 jobs are counted;
+	// `truncated` is true if there are more.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11751,9 +11876,11 @@ func (c *ClientWithResponses) ReplayDeadLettersWithResponse(ctx context.Context,
 
 // ListFailuresWithResponse Read the failed jobs in groups
 //
-// Jobs that ended FAILED_FINAL, grouped by step type and error code, the largest
-// group first. At most 100,000 jobs are counted; `truncated` is true if there are
-// more.
+// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, the
+// largest group first. A job that was rerun is left out: its rerun is under way, has
+// succeeded, or failed and is counted itself. Without `created_after` these are the
+// jobs accepted in this month or the two before it. At most 100,000 jobs are counted;
+// `truncated` is true if there are more.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -18311,6 +18438,45 @@ func (siw *ServerInterfaceWrapper) ListFailures(w http.ResponseWriter, r *http.R
 		return
 	}
 
+	// ------------- Optional query parameter "service" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "service", r.URL.Query(), &params.Service, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "service"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "service", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "step_type" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "step_type", r.URL.Query(), &params.StepType, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "step_type"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "step_type", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "error_code" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "error_code", r.URL.Query(), &params.ErrorCode, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "error_code"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "error_code", Err: err})
+		}
+		return
+	}
+
 	// ------------- Optional query parameter "created_after" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "created_after", r.URL.Query(), &params.CreatedAfter, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
@@ -18333,6 +18499,45 @@ func (siw *ServerInterfaceWrapper) ListFailures(w http.ResponseWriter, r *http.R
 			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "created_before"})
 		} else {
 			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "created_before", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "failed_after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "failed_after", r.URL.Query(), &params.FailedAfter, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "failed_after"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "failed_after", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "failed_before" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "failed_before", r.URL.Query(), &params.FailedBefore, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "failed_before"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "failed_before", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "include" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "include", r.URL.Query(), &params.Include, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "include"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "include", Err: err})
 		}
 		return
 	}

@@ -173,15 +173,21 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 		e.respond.problem(w, r, err)
 		return
 	}
+	if params.Include != nil && !params.Include.Valid() {
+		e.respond.problem(w, r, invalid("parameter include must be resolved", nil))
+		return
+	}
 	report, err := e.Failures.Groups(r.Context(), upkeep.FailureFilter{
-		TenantID: orZero(params.TenantID), RequestType: orZero(params.RequestType),
+		TenantID: orZero(params.TenantID), RequestType: orZero(params.RequestType), Service: orZero(params.Service),
+		StepType: orZero(params.StepType), ErrorCode: orZero(params.ErrorCode),
 		CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
-	})
+		FailedAfter: orZero(params.FailedAfter).Time, FailedBefore: orZero(params.FailedBefore).Time,
+	}, params.Include != nil)
 	found := api.FailureList{Groups: make([]api.FailureGroup, len(report.Groups)), Truncated: report.Truncated}
 	for i := range report.Groups {
 		group := &report.Groups[i]
 		found.Groups[i] = api.FailureGroup{
-			StepType: group.StepType, ErrorCode: group.ErrorCode, Count: group.Count,
+			StepType: group.StepType, Service: group.Service, ErrorCode: group.ErrorCode, Resolved: group.Resolved, Count: group.Count,
 			FirstAt: api.NewTime(group.FirstAt), LastAt: api.NewTime(group.LastAt),
 			SampleJobIds: append([]string{}, group.SampleJobIDs...),
 		}

@@ -87,9 +87,9 @@ func TestBulk_ChecksTheJobAgainstTheFilter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
 		id := jobs.fail("t", 1, "x")[0]
-		jobs.jobs[id].Job.State = statemachine.JobCancelled
 		service := serve(t, jobs, split())
 		byFilter, byName := create(t, service, "", upkeep.BulkRequest{}), create(t, service, "", upkeep.BulkRequest{JobIDs: []string{id}})
+		jobs.jobs[id].Job.State = statemachine.JobCancelled
 		runOnce(t, runner(t, service))
 		want := []upkeep.Item{{JobID: id, Outcome: upkeep.ItemSkipped, Detail: "The job is CANCELLED, and only failed ones were asked for."}}
 		if diff := cmp.Diff(want, get(t, service, byFilter.ID).Items); diff != "" {

@@ -7,7 +7,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -60,26 +59,50 @@ func NewFailures(cfg FailuresConfig) (*Failures, error) {
 type FailureFilter struct {
 	TenantID    string
 	RequestType string
+	Service     string // where the job failed
 	StepType    string // where the job failed
 	ErrorCode   string // why the job failed
-	// CreatedAfter and CreatedBefore bound the acceptance, from and to, unless they
-	// are zero. A job's id holds the time of its acceptance.
-	CreatedAfter  time.Time
-	CreatedBefore time.Time
+	// The times bound the acceptance and the failure, from and to, unless they are zero. A
+	// job's id holds the time of its acceptance.
+	CreatedAfter, CreatedBefore time.Time
+	FailedAfter, FailedBefore   time.Time
 }
 
-// possible reports whether a job can match.
-func (f *FailureFilter) possible() bool {
-	return f.CreatedAfter.IsZero() || f.CreatedBefore.IsZero() || f.CreatedAfter.Before(f.CreatedBefore)
+// contradiction names the first two times of which one must be before the other, and is
+// not.
+func (f *FailureFilter) contradiction() (first, second string) {
+	switch {
+	case !f.CreatedAfter.IsZero() && !f.CreatedBefore.IsZero() && !f.CreatedAfter.Before(f.CreatedBefore):
+		return "created_after", "created_before"
+	case !f.FailedAfter.IsZero() && !f.FailedBefore.IsZero() && !f.FailedAfter.Before(f.FailedBefore):
+		return "failed_after", "failed_before"
+	}
+	return "", ""
 }
 
 func (f *FailureFilter) matches(hint *jobs.Hint) bool {
-	accepted := ledger.IDTime(hint.JobID)
-	return (f.RequestType == "" || hint.RequestType == f.RequestType) &&
-		(f.StepType == "" || hint.StepType == f.StepType) &&
-		(f.ErrorCode == "" || hint.ErrorCode == f.ErrorCode) &&
-		(f.CreatedAfter.IsZero() || !accepted.Before(f.CreatedAfter)) &&
-		(f.CreatedBefore.IsZero() || accepted.Before(f.CreatedBefore))
+	for _, pair := range [][2]string{
+		{f.RequestType, hint.RequestType}, {f.Service, hint.Service}, {f.StepType, hint.StepType}, {f.ErrorCode, hint.ErrorCode},
+	} {
+		if pair[0] != "" && pair[0] != pair[1] {
+			return false
+		}
+	}
+	return within(ledger.IDTime(hint.JobID), f.CreatedAfter, f.CreatedBefore) && within(hint.EndedAt, f.FailedAfter, f.FailedBefore)
+}
+
+// list returns the list of jobs to look for failures in.
+func (f *FailureFilter) list() jobs.Filter {
+	list := jobs.Filter{State: statemachine.JobFailedFinal, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore}
+	if end := f.FailedBefore; list.CreatedBefore.IsZero() || !end.IsZero() && end.Before(list.CreatedBefore) {
+		list.CreatedBefore = end // A job fails after its acceptance.
+	}
+	return list
+}
+
+// within reports whether the time is in the bounds, of which each may be zero.
+func within(t, after, before time.Time) bool {
+	return (after.IsZero() || !t.Before(after)) && (before.IsZero() || t.Before(before))
 }
 
 // invalidRequest is the problem of a request with one violation.
@@ -102,21 +125,65 @@ const (
 	unsettled = 2 * time.Minute
 )
 
+// failure is a failed job as the index lists it.
+type failure struct {
+	jobs.Hint
+	// verified says that the job was read, and wrong that it did not fail after all.
+	verified, wrong bool
+}
+
 // failureWalk reads the index of failed jobs.
 type failureWalk struct {
 	ledger FailuresLedger
 	filter FailureFilter
 	// truncated says that the walk ended at maxExamined entries.
 	truncated bool
+	young     int // entries whose jobs were read
+}
+
+// failures yields the failed jobs that match, in the order of [failureWalk.hints]. Of
+// entries whose commit may be under way, it reads the jobs, of at most maxVerified.
+func (w *failureWalk) failures(ctx context.Context) iter.Seq2[*failure, error] {
+	return func(yield func(*failure, error) bool) {
+		now := time.Now()
+		var chunk, young []*failure
+		flush := func() bool {
+			if err := verify(ctx, w.ledger, young); err != nil {
+				yield(nil, err)
+				return false
+			}
+			for _, f := range chunk {
+				if !f.wrong && !yield(f, nil) {
+					return false
+				}
+			}
+			chunk, young = nil, nil
+			return true
+		}
+		for hint, err := range w.hints(ctx) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			f := &failure{Hint: hint}
+			rerunAt := ledger.IDTime(f.SupersededBy)
+			if (now.Sub(f.EndedAt) < unsettled || now.Sub(rerunAt) < ledger.RerunGrace) && w.young < maxVerified {
+				w.young++
+				young = append(young, f)
+			}
+			if chunk = append(chunk, f); len(chunk) == entryPage && !flush() {
+				return
+			}
+		}
+		flush()
+	}
 }
 
 // hints yields the entries that match, the newest first among each thousand
 // tenants.
 func (w *failureWalk) hints(ctx context.Context) iter.Seq2[jobs.Hint, error] {
 	return func(yield func(jobs.Hint, error) bool) {
-		list := jobs.Filter{
-			State: statemachine.JobFailedFinal, CreatedAfter: w.filter.CreatedAfter, CreatedBefore: w.filter.CreatedBefore,
-		}
+		list := w.filter.list()
 		examined := 0
 		for tenants, err := range w.tenants(ctx) {
 			if err != nil {
@@ -156,10 +223,14 @@ func (w *failureWalk) tenants(ctx context.Context) iter.Seq2[[]string, error] {
 	}
 }
 
-// FailureGroup is the failed jobs of one step type and error code.
+// FailureGroup is the failed jobs of one step type, service and error code.
 type FailureGroup struct {
-	StepType     string
-	ErrorCode    string
+	StepType  string
+	Service   string
+	ErrorCode string
+	// Resolved says that a rerun of each of them is under way or has ended, else none has
+	// one.
+	Resolved     bool
 	Count        int
 	FirstAt      time.Time // when the first of them failed
 	LastAt       time.Time // when the last of them failed
@@ -172,131 +243,128 @@ type FailureReport struct {
 	Truncated bool           // there are more jobs or groups
 }
 
+type groupKey struct {
+	stepType, service, errorCode string
+	resolved                     bool
+}
+
 // tally is a group in the making, with its newest jobs.
 type tally struct {
 	FailureGroup
-	newest []*jobs.Hint
+	newest []*failure
 }
 
-// Groups returns the failed jobs by step type and error code. At most 100,000
-// jobs are counted.
+// Groups returns the failed jobs in groups: those without a rerun, and with resolved also
+// those with one. At most 100,000 jobs are counted.
 //
-// It counts entries of the index, which are written before the commit that ends the job.
-// So it reads the jobs of the newest 2,000 entries of the last two minutes, whose commit
-// may be under way, and of all samples; it counts older entries unread. An end that lost
+// It counts entries of the index, which are written before the commit that ends the job, or
+// that makes its rerun. So it reads the jobs of the newest 2,000 entries whose commit may
+// be under way, and of all samples; it counts other entries unread. An end that lost
 // its race to another, which is rare, may be among those. The errors are
 // [*problem.Error]s.
-func (s *Failures) Groups(ctx context.Context, f FailureFilter) (report FailureReport, err error) {
+func (s *Failures) Groups(ctx context.Context, f FailureFilter, resolved bool) (report FailureReport, err error) {
 	defer func() { err = ledger.Problem(err) }()
-	if !f.possible() {
-		return report, invalidRequest("", "parameter created_after must be before created_before")
+	if first, second := f.contradiction(); first != "" {
+		return report, invalidRequest("", "parameter "+first+" must be before "+second)
 	}
 	walk := &failureWalk{ledger: s.cfg.Ledger, filter: f}
-	now := time.Now()
-	tallies := map[[2]string]*tally{}
-	var young []*jobs.Hint
-	for hint, err := range walk.hints(ctx) {
-		switch {
-		case err != nil:
+	tallies := map[groupKey]*tally{}
+	for failed, err := range walk.failures(ctx) {
+		if err != nil {
 			return report, err
-		case now.Sub(hint.EndedAt) < unsettled && len(young) < maxVerified:
-			young = append(young, &hint)
-		default:
-			count(tallies, &hint)
 		}
-	}
-	failed := map[string]bool{} // by job id, of the jobs that were read
-	if err := s.verify(ctx, young, failed); err != nil {
-		return report, err
-	}
-	for _, hint := range young {
-		if failed[hint.JobID] {
-			count(tallies, hint)
+		if resolved || failed.SupersededBy == "" {
+			count(tallies, failed)
 		}
 	}
 	report.Truncated = walk.truncated || len(tallies) > maxGroups
-	report.Groups, err = s.largest(ctx, tallies, failed)
+	report.Groups, err = s.largest(ctx, slices.Collect(maps.Values(tallies)))
 	return report, err
 }
 
 // largest returns the largest groups, without the samples that did not fail.
-func (s *Failures) largest(ctx context.Context, tallies map[[2]string]*tally, failed map[string]bool) ([]FailureGroup, error) {
-	sorted := slices.SortedFunc(maps.Values(tallies), func(a, b *tally) int { return larger(a.FailureGroup, b.FailureGroup) })
-	sorted = sorted[:min(len(sorted), maxGroups)]
-	var samples []*jobs.Hint
-	for _, group := range sorted {
-		for _, hint := range group.newest {
-			if _, known := failed[hint.JobID]; !known {
-				samples = append(samples, hint)
-			}
-		}
+func (s *Failures) largest(ctx context.Context, tallies []*tally) ([]FailureGroup, error) {
+	slices.SortFunc(tallies, func(a, b *tally) int { return larger(&a.FailureGroup, &b.FailureGroup) })
+	tallies = tallies[:min(len(tallies), maxGroups)]
+	var samples []*failure
+	for _, group := range tallies {
+		samples = append(samples, group.newest...)
 	}
-	if err := s.verify(ctx, samples, failed); err != nil {
+	if err := verify(ctx, s.cfg.Ledger, samples); err != nil {
 		return nil, err
 	}
 	var groups []FailureGroup
-	for _, group := range sorted {
-		for _, hint := range group.newest {
-			if !failed[hint.JobID] {
+	for _, group := range tallies {
+		for _, sample := range group.newest {
+			if sample.wrong {
 				group.Count--
 				continue
 			}
 			if len(group.SampleJobIDs) == 0 {
-				group.LastAt = hint.EndedAt
+				group.LastAt = sample.EndedAt
 			}
-			group.SampleJobIDs = append(group.SampleJobIDs, hint.JobID)
+			group.SampleJobIDs = append(group.SampleJobIDs, sample.JobID)
 		}
 		if group.Count > 0 {
 			groups = append(groups, group.FailureGroup)
 		}
 	}
-	slices.SortFunc(groups, larger)
+	slices.SortFunc(groups, func(a, b FailureGroup) int { return larger(&a, &b) })
 	return groups, nil
 }
 
 // count adds a job to its group.
-func count(tallies map[[2]string]*tally, hint *jobs.Hint) {
-	key := [2]string{hint.StepType, hint.ErrorCode}
+func count(tallies map[groupKey]*tally, failed *failure) {
+	key := groupKey{failed.StepType, failed.Service, failed.ErrorCode, failed.SupersededBy != ""}
 	group, ok := tallies[key]
 	if !ok {
-		group = &tally{FailureGroup: FailureGroup{StepType: hint.StepType, ErrorCode: hint.ErrorCode, FirstAt: hint.EndedAt}}
+		group = &tally{FailureGroup: FailureGroup{
+			StepType: key.stepType, Service: key.service, ErrorCode: key.errorCode, Resolved: key.resolved, FirstAt: failed.EndedAt,
+		}}
 		tallies[key] = group
 	}
 	group.Count++
-	if hint.EndedAt.Before(group.FirstAt) {
-		group.FirstAt = hint.EndedAt
+	if failed.EndedAt.Before(group.FirstAt) {
+		group.FirstAt = failed.EndedAt
 	}
-	if hint.EndedAt.After(group.LastAt) {
-		group.LastAt = hint.EndedAt
+	if failed.EndedAt.After(group.LastAt) {
+		group.LastAt = failed.EndedAt
 	}
-	at, _ := slices.BinarySearchFunc(group.newest, hint, func(a, b *jobs.Hint) int { return b.EndedAt.Compare(a.EndedAt) })
+	at, _ := slices.BinarySearchFunc(group.newest, failed, func(a, b *failure) int { return b.EndedAt.Compare(a.EndedAt) })
 	if at < maxSamples {
-		group.newest = slices.Insert(group.newest, at, hint)
+		group.newest = slices.Insert(group.newest, at, failed)
 		group.newest = group.newest[:min(len(group.newest), maxSamples)]
 	}
 }
 
 // larger orders groups by count, then by the last failure, the latest first.
-func larger(a, b FailureGroup) int {
-	return cmp.Or(cmp.Compare(b.Count, a.Count), b.LastAt.Compare(a.LastAt),
-		cmp.Compare(a.StepType, b.StepType), cmp.Compare(a.ErrorCode, b.ErrorCode))
+func larger(a, b *FailureGroup) int {
+	return cmp.Or(cmp.Compare(b.Count, a.Count), b.LastAt.Compare(a.LastAt), cmp.Compare(a.StepType, b.StepType),
+		cmp.Compare(a.Service, b.Service), cmp.Compare(a.ErrorCode, b.ErrorCode))
 }
 
-// verify reads the jobs concurrently, and notes which of them failed.
-func (s *Failures) verify(ctx context.Context, hints []*jobs.Hint, failed map[string]bool) error {
+// verify reads the jobs concurrently, unless they were, and notes which of them did not
+// fail and which reruns do not exist.
+func verify(ctx context.Context, l FailuresLedger, failures []*failure) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(readers)
-	var mu sync.Mutex
-	for _, hint := range hints {
+	for _, f := range failures {
+		if f.verified {
+			continue
+		}
 		group.Go(func() error {
-			agg, err := s.cfg.Ledger.Job(ctx, hint.JobID)
+			agg, err := l.Job(ctx, f.JobID)
 			if err != nil && !errors.Is(err, ledger.ErrJobNotFound) {
 				return err
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			failed[hint.JobID] = err == nil && agg.Job.State == statemachine.JobFailedFinal
-			return nil
+			f.verified, f.wrong = true, err != nil || agg.Job.State != statemachine.JobFailedFinal
+			if f.wrong || f.SupersededBy == "" {
+				return nil
+			}
+			if _, err = l.Job(ctx, f.SupersededBy); errors.Is(err, ledger.ErrJobNotFound) {
+				f.SupersededBy, err = "", nil
+			}
+			return err
 		})
 	}
 	return group.Wait()

@@ -22,7 +22,7 @@ import (
 
 func groups(t *testing.T, s *upkeep.Failures, f upkeep.FailureFilter) upkeep.FailureReport {
 	t.Helper()
-	report, err := s.Groups(t.Context(), f)
+	report, err := s.Groups(t.Context(), f, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,12 +47,12 @@ func TestGroups_CountsByStepAndCode(t *testing.T) {
 		slices.Reverse(ocr)
 		at := begin.Add(7 * time.Minute)
 		ocrGroup := upkeep.FailureGroup{
-			StepType: "OCR", ErrorCode: "timeout", Count: 7, FirstAt: begin, LastAt: begin.Add(6 * time.Minute), SampleJobIDs: ocr[:5],
+			StepType: "OCR", Service: "s", ErrorCode: "timeout", Count: 7, FirstAt: begin, LastAt: begin.Add(6 * time.Minute), SampleJobIDs: ocr[:5],
 		}
-		brokenGroup := upkeep.FailureGroup{StepType: "OCR", ErrorCode: "broken", Count: 1, FirstAt: at, LastAt: at, SampleJobIDs: []string{broken}}
-		otherGroup := upkeep.FailureGroup{StepType: "NLP", ErrorCode: "timeout", Count: 1, FirstAt: at, LastAt: at, SampleJobIDs: []string{other}}
+		brokenGroup := upkeep.FailureGroup{StepType: "OCR", Service: "s", ErrorCode: "broken", Count: 1, FirstAt: at, LastAt: at, SampleJobIDs: []string{broken}}
+		otherGroup := upkeep.FailureGroup{StepType: "NLP", Service: "s", ErrorCode: "timeout", Count: 1, FirstAt: at, LastAt: at, SampleJobIDs: []string{other}}
 		early := upkeep.FailureGroup{
-			StepType: "OCR", ErrorCode: "timeout", Count: 2, FirstAt: begin, LastAt: begin.Add(time.Minute), SampleJobIDs: ocr[5:],
+			StepType: "OCR", Service: "s", ErrorCode: "timeout", Count: 2, FirstAt: begin, LastAt: begin.Add(time.Minute), SampleJobIDs: ocr[5:],
 		}
 		for name, test := range map[string]struct {
 			filter upkeep.FailureFilter
@@ -62,6 +62,12 @@ func TestGroups_CountsByStepAndCode(t *testing.T) {
 			"of a request type":    {upkeep.FailureFilter{RequestType: "type.NLP"}, []upkeep.FailureGroup{otherGroup}},
 			"before a time":        {upkeep.FailureFilter{CreatedBefore: begin.Add(2 * time.Minute)}, []upkeep.FailureGroup{early}},
 			"after a time":         {upkeep.FailureFilter{CreatedAfter: at}, []upkeep.FailureGroup{otherGroup, brokenGroup}},
+			"failed after a time":  {upkeep.FailureFilter{FailedAfter: at}, []upkeep.FailureGroup{otherGroup, brokenGroup}},
+			"failed before a time": {upkeep.FailureFilter{FailedBefore: begin.Add(2 * time.Minute)}, []upkeep.FailureGroup{early}},
+			"of a step type":       {upkeep.FailureFilter{StepType: "NLP"}, []upkeep.FailureGroup{otherGroup}},
+			"of a code":            {upkeep.FailureFilter{ErrorCode: "broken"}, []upkeep.FailureGroup{brokenGroup}},
+			"of a service":         {upkeep.FailureFilter{Service: "s", ErrorCode: "broken"}, []upkeep.FailureGroup{brokenGroup}},
+			"of another service":   {upkeep.FailureFilter{Service: "q"}, nil},
 			"of an unknown tenant": {upkeep.FailureFilter{TenantID: "t9"}, nil},
 		} {
 			report := groups(t, w.Failures, test.filter)
@@ -71,6 +77,112 @@ func TestGroups_CountsByStepAndCode(t *testing.T) {
 		}
 		if report := groups(t, w.Failures, upkeep.FailureFilter{TenantID: "t1"}); len(report.Groups) != 2 || report.Groups[0].Count != 3 {
 			t.Errorf("of a tenant: %+v", report.Groups)
+		}
+	})
+}
+
+// groupsOf are all groups, also those of jobs that were rerun, by their samples.
+func groupsOf(t *testing.T, s *upkeep.Failures) (open, resolved [][]string) {
+	t.Helper()
+	report, err := s.Groups(t.Context(), upkeep.FailureFilter{}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range report.Groups {
+		if group.Resolved {
+			resolved = append(resolved, group.SampleJobIDs)
+		} else {
+			open = append(open, group.SampleJobIDs)
+		}
+	}
+	for _, group := range groups(t, s, upkeep.FailureFilter{}).Groups {
+		if group.Resolved || !slices.ContainsFunc(open, func(ids []string) bool { return slices.Equal(ids, group.SampleJobIDs) }) {
+			t.Errorf("without the resolved ones: %+v", group)
+		}
+	}
+	return open, resolved
+}
+
+// A failure is open until it is rerun. If the rerun fails as well, that failure is open.
+func TestGroups_ARerunResolvesTheFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := open(t, split())
+		first := w.fail(t, "t", "OCR", "broken")
+		other := w.fail(t, "t", "NLP", "broken")
+		again, err := w.Rerun(t.Context(), ledger.Rerun{JobID: first, From: ledger.FromFailed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, age := range []time.Duration{0, time.Hour} { // The rerun is read, and is not.
+			time.Sleep(age)
+			open, resolved := groupsOf(t, w.Failures)
+			if diff := cmp.Diff([][][]string{{{other}}, {{first}}}, [][][]string{open, resolved}); diff != "" {
+				t.Errorf("the rerun is under way, and %s old (-want +got):\n%s", age, diff)
+			}
+		}
+		if err := w.end(t, statemachine.ResultFailedFinal, "again"); err != nil {
+			t.Fatal(err)
+		}
+		open, resolved := groupsOf(t, w.Failures)
+		if diff := cmp.Diff([][][]string{{{again.Job.ID}, {other}}, {{first}}}, [][][]string{open, resolved}); diff != "" {
+			t.Errorf("the rerun failed (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A rerun whose accept crashed between the row that lists it and its commit resolves
+// nothing, and a retry selects its job again.
+func TestGroups_ARerunThatNeverCameResolvesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &losing{Store: split()}
+		w := open(t, store)
+		failed := w.fail(t, "t", "OCR", "broken")
+		time.Sleep(time.Hour)
+		store.on = true
+		if _, err := w.Rerun(t.Context(), ledger.Rerun{JobID: failed, From: ledger.FromFailed}); err == nil {
+			t.Fatal("the accept was not lost")
+		}
+		store.on = false
+		open, resolved := groupsOf(t, w.Failures)
+		if diff := cmp.Diff([][][]string{{{failed}}, nil}, [][][]string{open, resolved}); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		op := create(t, w.Failures, "", upkeep.BulkRequest{})
+		runOnce(t, runner(t, w.Failures))
+		if page := get(t, w.Failures, op.ID); page.Rerun != 1 || page.Items[0].JobID != failed {
+			t.Errorf("the retry: %+v", page)
+		}
+		if again := create(t, w.Failures, "", upkeep.BulkRequest{}); again.Matched != 0 {
+			t.Errorf("the job was rerun, and %d match", again.Matched)
+		}
+	})
+}
+
+// The answer costs as much as there are failures, however many jobs succeeded.
+func TestGroups_ReadNothingOfJobsThatSucceeded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, counter := storetest.Counting(split())
+		w := open(t, store)
+		for range 3 {
+			w.fail(t, "t", "OCR", "broken")
+		}
+		var costs []storetest.Counts
+		for _, finished := range []int{10, 90} {
+			for range finished {
+				w.accept(t, "t", "OCR")
+				if err := w.end(t, statemachine.ResultSucceeded, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			counter.Reset()
+			groups(t, w.Failures, upkeep.FailureFilter{})
+			costs = append(costs, counter.Counts())
+		}
+		if costs[0] != costs[1] || costs[0].RowsRead == 0 {
+			t.Errorf("with 10 and 100 jobs that succeeded: %+v", costs)
 		}
 	})
 }
@@ -131,7 +243,7 @@ func TestGroups_LeavesOutAnEndThatNeverCame(t *testing.T) {
 				}
 				report := groups(t, w.Failures, upkeep.FailureFilter{})
 				if diff := cmp.Diff([]upkeep.FailureGroup{{
-					StepType: "OCR", ErrorCode: "broken", Count: test.newer + 1, FirstAt: began, LastAt: ended,
+					StepType: "OCR", Service: "s", ErrorCode: "broken", Count: test.newer + 1, FirstAt: began, LastAt: ended,
 					SampleJobIDs: want[:test.samples],
 				}}, report.Groups); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
@@ -179,14 +291,14 @@ func TestGroups_ErrorsAreProblems(t *testing.T) {
 		"job":     {storetest.ScanCall, 5}, // after the index of three months, as a young one
 	} {
 		faults.Plan(storetest.Fault{Call: test.call, Nth: test.nth})
-		_, err := w.Groups(t.Context(), upkeep.FailureFilter{TenantID: ""})
+		_, err := w.Groups(t.Context(), upkeep.FailureFilter{TenantID: ""}, false)
 		if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.StoreUnavailable {
 			t.Errorf("%s: %v", name, err)
 		}
 		faults.Clear()
 	}
 	now := time.Now()
-	_, err := w.Groups(t.Context(), upkeep.FailureFilter{CreatedAfter: now, CreatedBefore: now})
+	_, err := w.Groups(t.Context(), upkeep.FailureFilter{CreatedAfter: now, CreatedBefore: now}, false)
 	if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.InvalidEnvelope {
 		t.Errorf("an impossible filter: %v", err)
 	}

@@ -64,8 +64,9 @@ func (r *BulkRequest) complete() error {
 		return invalidRequest("/limit", fmt.Sprintf("must be from 0 to %d", MaxBulkJobs))
 	case !(r.RatePerSecond > 0 && r.RatePerSecond <= MaxBulkRate): // This refuses NaN as well.
 		return invalidRequest("/rate_per_second", fmt.Sprintf("must be from 0 to %d", MaxBulkRate))
-	case !r.Filter.possible():
-		return invalidRequest("/created_after", "must be before created_before")
+	}
+	if first, second := r.Filter.contradiction(); first != "" {
+		return invalidRequest("/"+first, "must be before "+second)
 	}
 	seen := map[string]bool{}
 	r.JobIDs = slices.DeleteFunc(slices.Clone(r.JobIDs), func(id string) bool {
@@ -289,11 +290,14 @@ func (s *Failures) selectJobs(ctx context.Context, r *BulkRequest) ([]*itemRow, 
 		return items, nil
 	}
 	walk := &failureWalk{ledger: s.cfg.Ledger, filter: r.Filter}
-	for hint, err := range walk.hints(ctx) {
+	for failed, err := range walk.failures(ctx) {
 		if err != nil {
 			return nil, err
 		}
-		if add(hint.JobID, hint.TenantID); len(items) == r.Limit {
+		if failed.SupersededBy != "" {
+			continue
+		}
+		if add(failed.JobID, failed.TenantID); len(items) == r.Limit {
 			break
 		}
 	}
