@@ -101,10 +101,16 @@ func (out *plan) snapshot(etags map[tablestore.Key]tablestore.ETag) *snapshot {
 // size returns about how many bytes the rows hold.
 func (s *snapshot) size() int {
 	size := 0
-	for _, row := range append([]tablestore.Row{s.job, s.outbox, s.openRow, s.command, s.directive}, s.steps...) {
+	add := func(row *tablestore.Row) {
 		for i := range row.Properties {
 			size += len(row.Properties[i].Value.String())
 		}
+	}
+	for _, row := range []*tablestore.Row{&s.job, &s.outbox, &s.openRow, &s.command, &s.directive} {
+		add(row)
+	}
+	for i := range s.steps {
+		add(&s.steps[i])
 	}
 	return size
 }

@@ -99,8 +99,14 @@ func (s Stage) validate(written map[Key]bool) error {
 // After an error that wraps [ErrUnknown] the caller finds out the outcome by
 // reading a row of the change. Apply never submits a batch twice.
 func Apply(ctx context.Context, store Store, change Change) (Applied, error) {
-	a := application{store: store, etags: map[Key]ETag{}}
 	needed := append(slices.Clone(change.Pre), Stage{change.Commit})
+	rows := 0
+	for _, stage := range needed {
+		for _, batch := range stage {
+			rows += len(batch)
+		}
+	}
+	a := application{store: store, etags: make(map[Key]ETag, rows)}
 	if atomic, ok := store.(AtomicStore); ok { // CommitAll validates its batches.
 		err := a.commitAll(ctx, atomic, append(slices.Clone(needed), change.Post...))
 		if err == nil {
