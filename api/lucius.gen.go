@@ -3426,7 +3426,8 @@ type ListJobsParams struct {
 	// RequestType Only jobs of this request type.
 	RequestType *string `form:"request_type,omitempty" json:"request_type,omitempty"`
 
-	// CorrelationID Only jobs with this correlation id; needs `tenant_id`.
+	// CorrelationID Only jobs with this correlation id, however old they are. Without `tenant_id` those
+	// of all tenants, for a caller who may read all.
 	CorrelationID *string `form:"correlation_id,omitempty" json:"correlation_id,omitempty"`
 
 	// CreatedAfter Only jobs accepted at this time or later.

@@ -131,15 +131,15 @@ func (e *Evidence) claimKey(o *Options) tablestore.Key {
 // once it has ended by its end, and a rerun by the job that it supersedes.
 func (e *Evidence) listKeys(o *Options) []tablestore.Key {
 	month, row := listPlace(e.JobID)
-	partitions := []string{tablestore.Join("jobs", e.Job.Tenant, month)}
+	keys := []tablestore.Key{{Table: o.Tables.Index, Partition: tablestore.Join("jobs", e.Job.Tenant, month), Row: row}}
 	if e.Job.Correlation != "" {
-		partitions = append(partitions, tablestore.Join("correlation", e.Job.Tenant, e.Job.Correlation))
+		keys = append(keys, tablestore.Key{
+			Table: o.Tables.Index, Partition: tablestore.Join("correlation", e.Job.Correlation),
+			Row: tablestore.Join(e.Job.Tenant, "") + row,
+		})
 	}
 	if e.Job.Terminal() {
-		partitions = append(partitions, tablestore.Join("ended", e.Job.Tenant, month, e.Job.State))
-	}
-	var keys []tablestore.Key
-	for _, partition := range partitions {
+		partition := tablestore.Join("ended", e.Job.Tenant, month, e.Job.State)
 		keys = append(keys, tablestore.Key{Table: o.Tables.Index, Partition: partition, Row: row})
 	}
 	if old := e.Job.Supersedes; old != "" {

@@ -19,7 +19,7 @@ type Filter struct {
 	TenantID    string
 	State       statemachine.JobState
 	RequestType string
-	// CorrelationID needs TenantID.
+	// CorrelationID selects jobs however old they are.
 	CorrelationID string
 	// CreatedAfter and CreatedBefore, if not zero, bound the time of acceptance:
 	// CreatedAfter ≤ accepted < CreatedBefore.
@@ -106,7 +106,11 @@ func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after st
 			}
 		}
 		tenants := []string{f.TenantID}
-		if err == nil && !all && f.TenantID == "" {
+		switch {
+		case err != nil || all || f.TenantID != "":
+		case f.CorrelationID != "":
+			tenants, err = s.ledger.CorrelatedTenants(ctx, f.CorrelationID, maxTenants)
+		default:
 			tenants, err = s.ledger.Tenants(ctx, "", maxTenants)
 		}
 		if err != nil {
@@ -161,8 +165,6 @@ func (s *Service) live(ctx context.Context, f *Filter, after string) (ids []stri
 func (f *Filter) check(after string) error {
 	var message string
 	switch {
-	case f.CorrelationID != "" && f.TenantID == "":
-		message = "parameter correlation_id needs tenant_id"
 	case after != "" && ledger.ParseJobID(after) != nil:
 		message = "page_token is invalid"
 	case !f.CreatedAfter.IsZero() && !f.CreatedBefore.IsZero() && !f.CreatedAfter.Before(f.CreatedBefore):

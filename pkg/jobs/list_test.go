@@ -95,6 +95,8 @@ func TestList(t *testing.T) {
 			"from a time on":        {jobs.Filter{CreatedAfter: day(100)}, func(i int) bool { return i >= 10 }},
 			"before a time":         {jobs.Filter{CreatedAfter: all, CreatedBefore: day(30)}, func(i int) bool { return i < 3 }},
 			"with a correlation id": {jobs.Filter{TenantID: "t0", CorrelationID: "c2"}, func(i int) bool { return i == 6 }},
+			"of one correlation id": {jobs.Filter{CorrelationID: "c1"}, func(i int) bool { return i/3 == 1 }},
+			"of an unknown one":     {jobs.Filter{CorrelationID: "c"}, func(int) bool { return false }},
 		} {
 			var want []string
 			for i, id := range ids {
@@ -247,8 +249,7 @@ func TestList_NamesTheInvalidParameter(t *testing.T) {
 	s, _, id := setup(t)
 	now := time.Now()
 	for name, call := range map[string]func() error{
-		"correlation_id": func() error { _, _, err := s.List(t.Context(), jobs.Filter{CorrelationID: "c"}, 1, ""); return err },
-		"page_token":     func() error { _, _, err := s.List(t.Context(), jobs.Filter{}, 1, "x"); return err },
+		"page_token": func() error { _, _, err := s.List(t.Context(), jobs.Filter{}, 1, "x"); return err },
 		"created_after": func() error {
 			_, _, err := s.List(t.Context(), jobs.Filter{CreatedAfter: now, CreatedBefore: now}, 1, id)
 			return err

@@ -17,7 +17,7 @@ import (
 const (
 	indexJobs        = "jobs"        // by tenant and month of acceptance
 	indexEnded       = "ended"       // by tenant, month of acceptance and terminal state
-	indexCorrelation = "correlation" // by tenant and correlation id
+	indexCorrelation = "correlation" // by correlation id, in it by tenant
 	indexTenants     = "tenants"     // one row for each tenant
 	// indexReruns has a row for each rerun, by tenant, month of acceptance of the job that
 	// it supersedes, and that job. The purge of the rerun deletes it.
@@ -83,9 +83,13 @@ type IndexQuery struct {
 
 // Index returns one page of a list, newest first, and whether there is more.
 func (l *Ledger) Index(ctx context.Context, q IndexQuery) ([]IndexEntry, bool, error) {
-	query := tablestore.Query{Table: l.tables.Index, Partition: q.partition(), Limit: q.Limit}
+	first := l.indexKey(&q, "")
+	query := tablestore.Query{Table: first.Table, Partition: first.Partition, From: first.Row, Limit: q.Limit}
+	if first.Row != "" {
+		query.To = tablestore.PrefixEnd(first.Row)
+	}
 	if q.After != "" {
-		query.From = ListOrder(q.After) + "\x00"
+		query.From = l.indexKey(&q, q.After).Row + "\x00"
 	}
 	page, err := l.page(ctx, query)
 	if err != nil {
@@ -181,16 +185,48 @@ func (l *Ledger) page(ctx context.Context, query tablestore.Query) (tablestore.P
 	}
 }
 
-// partition returns the partition of the list's rows.
-func (q *IndexQuery) partition() string {
+// indexKey returns the key of the row by which the list names a job. Without a job its
+// row is what the rows of the list begin with.
+func (l *Ledger) indexKey(q *IndexQuery, jobID string) tablestore.Key {
+	key := tablestore.Key{Table: l.tables.Index}
+	if jobID != "" {
+		key.Row = ListOrder(jobID)
+	}
 	switch month := q.Month.UTC().Format("200601"); {
 	case q.CorrelationID != "":
-		return tablestore.Join(indexCorrelation, q.TenantID, q.CorrelationID)
+		key.Partition = tablestore.Join(indexCorrelation, q.CorrelationID)
+		key.Row = tablestore.Join(q.TenantID, "") + key.Row
 	case q.State != "":
-		return tablestore.Join(indexEnded, q.TenantID, month, string(q.State))
+		key.Partition = tablestore.Join(indexEnded, q.TenantID, month, string(q.State))
 	default:
-		return tablestore.Join(indexJobs, q.TenantID, month)
+		key.Partition = tablestore.Join(indexJobs, q.TenantID, month)
 	}
+	return key
+}
+
+// CorrelatedTenants returns the tenants that have jobs of that correlation id, at most so
+// many. It reads one row for each.
+func (l *Ledger) CorrelatedTenants(ctx context.Context, correlationID string, limit int) ([]string, error) {
+	query := tablestore.Query{
+		Table: l.tables.Index, Partition: tablestore.Join(indexCorrelation, correlationID), Limit: 1,
+	}
+	var tenants []string
+	for len(tenants) < limit {
+		page, err := l.page(ctx, query)
+		if err != nil {
+			return nil, fmt.Errorf("read the job index: %w", err)
+		}
+		if len(page.Rows) == 0 {
+			break
+		}
+		parts, err := tablestore.Split(page.Rows[0].Key.Row)
+		if err != nil {
+			return nil, fmt.Errorf("read the job index: %w", err)
+		}
+		tenants = append(tenants, parts[0])
+		query.From = tablestore.PrefixEnd(tablestore.Join(parts[0], ""))
+	}
+	return tenants, nil
 }
 
 // indexKeys returns the keys of the rows that list a job. The row of its end is the
@@ -205,7 +241,7 @@ func (l *Ledger) indexKeys(job *statemachine.Job) []tablestore.Key {
 	}
 	keys := make([]tablestore.Key, len(queries))
 	for i := range queries {
-		keys[i] = tablestore.Key{Table: l.tables.Index, Partition: queries[i].partition(), Row: ListOrder(job.ID)}
+		keys[i] = l.indexKey(&queries[i], job.ID)
 	}
 	if job.Supersedes != "" {
 		keys = append([]tablestore.Key{l.rerunKey(job)}, keys...)

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -238,5 +239,34 @@ func TestIDTime(t *testing.T) {
 	}
 	if at := ledger.IDTime("0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"); at.Format(time.RFC3339) != "2025-07-09T19:56:03Z" {
 		t.Errorf("made at %s", at)
+	}
+}
+
+// Tenants share a correlation id by accident. Each sees its own jobs alone, and the tenants
+// are found without a look at their jobs.
+func TestIndex_NamesTheTenantsOfACorrelationID(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	want := map[string]string{}
+	for i, tenant := range []string{"a", "a:b", "ab", "ä", "a"} {
+		cmd := command(fmt.Sprint(i))
+		cmd.Job.TenantID, cmd.Job.CorrelationID = tenant, "c"
+		id := b.mustAccept(t, cmd).Job.ID
+		want[tenant] = strings.TrimSpace(id + " " + want[tenant])
+	}
+	tenants, err := b.CorrelatedTenants(t.Context(), "c", 10)
+	if err != nil || !slices.Equal(slices.Sorted(slices.Values(tenants)), slices.Sorted(maps.Keys(want))) {
+		t.Errorf("tenants %q, %v", tenants, err)
+	}
+	for _, tenant := range tenants {
+		if got := b.listed(t, ledger.IndexQuery{TenantID: tenant, CorrelationID: "c"}); strings.Join(got, " ") != want[tenant] {
+			t.Errorf("%s: %v, want %s", tenant, got, want[tenant])
+		}
+	}
+	if some, err := b.CorrelatedTenants(t.Context(), "c", 2); err != nil || !slices.Equal(some, tenants[:2]) {
+		t.Errorf("the first two are %q, %v", some, err)
+	}
+	if none, err := b.CorrelatedTenants(t.Context(), "d", 2); err != nil || len(none) != 0 {
+		t.Errorf("of an unknown id: %q, %v", none, err)
 	}
 }

@@ -53,7 +53,7 @@ func TestPurge_LeavesNothingOfAnAbandonedAccept(t *testing.T) {
 		id := b.entries(t)[0].JobID
 		partitions := map[string][]string{
 			"luciusledger":   {id},
-			"luciusjobindex": {"jobs:tenant_a:" + time.Now().Format("200601"), "correlation:tenant_a:corr"},
+			"luciusjobindex": {"jobs:tenant_a:" + time.Now().Format("200601"), "correlation:corr"},
 		}
 		if n := b.rows(t, partitions); n != 2 {
 			t.Errorf("the accept has left %d rows, want those of two lists", n)
