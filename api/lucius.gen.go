@@ -2517,6 +2517,19 @@ type RetryRequest struct {
 	TenantID *string `json:"tenant_id,omitempty"`
 }
 
+// Root Where the documentation is.
+type Root struct {
+	// Docs The path of the page for people.
+	//
+	// Example: /docs
+	Docs string `json:"docs"`
+
+	// Openapi The path of the OpenAPI document.
+	//
+	// Example: /openapi.yaml
+	Openapi string `json:"openapi"`
+}
+
 // Step A step of a job.
 type Step struct {
 	// AttemptNo Number of the latest attempt; 0 before the first dispatch.
@@ -3643,6 +3656,13 @@ func WithRequestEditorFn(fn RequestEditorFn) ClientOption {
 // The interface specification for the client above.
 type ClientInterface interface {
 
+	// GetRoot Find the documentation
+	//
+	// Sends a browser, which accepts HTML, to `/docs`.
+	//
+	// Corresponds with GET / (the `GetRoot` operationId).
+	GetRoot(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetDocs Read this document as a page
 	//
 	// The same as `/openapi.yaml`, for people: a page without scripts and without
@@ -4354,6 +4374,23 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/work:complete (the `CompleteWorkBatch` operationId).
 	CompleteWorkBatch(ctx context.Context, body CompleteWorkBatchJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+}
+
+// GetRoot Find the documentation
+//
+// Sends a browser, which accepts HTML, to `/docs`.
+//
+// Corresponds with GET / (the `GetRoot` operationId).
+func (c *Client) GetRoot(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetRootRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
 }
 
 // GetDocs Read this document as a page
@@ -5796,6 +5833,33 @@ func (c *Client) CompleteWorkBatch(ctx context.Context, body CompleteWorkBatchJS
 		return nil, err
 	}
 	return c.Client.Do(req)
+}
+
+// NewGetRootRequest constructs an http.Request for the GetRoot method
+func NewGetRootRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
 }
 
 // NewGetDocsRequest constructs an http.Request for the GetDocs method
@@ -8233,6 +8297,15 @@ func WithBaseURL(baseURL string) ClientOption {
 // ClientWithResponsesInterface is the interface specification for the client with responses above.
 type ClientWithResponsesInterface interface {
 
+	// GetRootWithResponse Find the documentation
+	//
+	// Sends a browser, which accepts HTML, to `/docs`.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET / (the `GetRoot` operationId).
+	GetRootWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetRootResponse, error)
+
 	// GetDocsWithResponse Read this document as a page
 	//
 	// The same as `/openapi.yaml`, for people: a page without scripts and without
@@ -8986,6 +9059,36 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/work:complete (the `CompleteWorkBatch` operationId).
 	CompleteWorkBatchWithResponse(ctx context.Context, body CompleteWorkBatchJSONRequestBody, reqEditors ...RequestEditorFn) (*CompleteWorkBatchResponse, error)
+}
+
+// GetRootResponse302Headers the declared response headers of an HTTP 302 response for GetRoot
+type GetRootResponse302Headers struct {
+	Location string
+}
+
+type GetRootResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Root
+	// Headers302 the parsed response headers for an HTTP 302 response
+	Headers302 *GetRootResponse302Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r GetRootResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetRootResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
 }
 
 // GetDocsResponse200Headers the declared response headers of an HTTP 200 response for GetDocs
@@ -11721,6 +11824,21 @@ func (r CompleteWorkBatchResponse) StatusCode() int {
 	return 0
 }
 
+// GetRootWithResponse Find the documentation
+//
+// Sends a browser, which accepts HTML, to `/docs`.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET / (the `GetRoot` operationId).
+func (c *ClientWithResponses) GetRootWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetRootResponse, error) {
+	rsp, err := c.GetRoot(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetRootResponse(rsp)
+}
+
 // GetDocsWithResponse Read this document as a page
 //
 // The same as `/openapi.yaml`, for people: a page without scripts and without
@@ -12911,6 +13029,48 @@ func (c *ClientWithResponses) CompleteWorkBatchWithResponse(ctx context.Context,
 		return nil, err
 	}
 	return ParseCompleteWorkBatchResponse(rsp)
+}
+
+// ParseGetRootResponse parses an HTTP response from a GetRootWithResponse call
+func ParseGetRootResponse(rsp *http.Response) (*GetRootResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetRootResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Root
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case rsp.StatusCode == 302:
+		break // No content-type
+
+	}
+
+	switch {
+	case rsp.StatusCode == 302:
+		var headers GetRootResponse302Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		response.Headers302 = &headers
+	}
+
+	return response, nil
 }
 
 // ParseGetDocsResponse parses an HTTP response from a GetDocsWithResponse call
@@ -18108,6 +18268,9 @@ func ParseCompleteWorkBatchResponse(rsp *http.Response) (*CompleteWorkBatchRespo
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+	// GetRoot Find the documentation
+	// (GET /)
+	GetRoot(w http.ResponseWriter, r *http.Request)
 	// GetDocs Read this document as a page
 	// (GET /docs)
 	GetDocs(w http.ResponseWriter, r *http.Request)
@@ -18259,6 +18422,20 @@ type ServerInterfaceWrapper struct {
 }
 
 type MiddlewareFunc func(http.Handler) http.Handler
+
+// GetRoot operation middleware
+func (siw *ServerInterfaceWrapper) GetRoot(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetRoot(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
 
 // GetDocs operation middleware
 func (siw *ServerInterfaceWrapper) GetDocs(w http.ResponseWriter, r *http.Request) {
@@ -20003,6 +20180,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/admin/work/{workId}:requeue", wrapper.RequeueWork).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/protocols", wrapper.ListProtocols).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/", wrapper.GetRoot).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/healthz", wrapper.GetHealth).Methods(http.MethodGet)
 

@@ -164,6 +164,7 @@ var rules = []Rule{
 	{"listProtocols", get, "/v1/protocols", []Role{Read}, Anywhere, false},
 
 	// Probes have no credential. Metrics show every tenant's load.
+	{"getRoot", get, "/", nil, Public, false},
 	{"getHealth", get, "/healthz", nil, Public, false},
 	{"getReadiness", get, "/readyz", nil, Public, false},
 	{"getMetrics", get, "/metrics", []Role{Read, Admin}, Everywhere, false},

@@ -119,6 +119,7 @@ var asks = map[string]ask{
 	"getHealth":             {"GET /healthz", ""},
 	"getReadiness":          {"GET /readyz", ""},
 	"getMetrics":            {"GET /metrics", ""},
+	"getRoot":               {"GET /", ""},
 	"getOpenAPI":            {"GET /openapi.yaml", ""},
 	"getDocs":               {"GET /docs", ""},
 }

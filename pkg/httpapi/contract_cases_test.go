@@ -57,6 +57,8 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "pauseJob", Status: 200}:  asking("POST /v1/jobs/$paused:pause", ""),
 	{Operation: "resumeJob", Status: 200}: asking("POST /v1/jobs/$job:resume", ""),
 
+	{Operation: "getRoot", Status: 302}: func(*testing.T, *guarded) question { return question{target: "GET /", accept: "text/html"} },
+
 	{Operation: "getJob", Status: 400}:       asking("GET /v1/jobs/$job?wait=soon", ""),
 	{Operation: "listFailures", Status: 400}: asking("GET /v1/admin/failures?tenant_id=t&created_after=yesterday", ""),
 
@@ -134,6 +136,8 @@ type question struct {
 	contentType string
 	// key is the idempotency key, if there is one.
 	key string
+	// accept is the media type that is asked for, if one is.
+	accept string
 }
 
 // request returns the question's request, with the objects that it names.
@@ -146,6 +150,9 @@ func (g *guarded) request(t *testing.T, q question) (request *http.Request, body
 	}
 	if q.key != "" {
 		headers = append(headers, "Idempotency-Key: "+q.key)
+	}
+	if q.accept != "" {
+		headers = append(headers, "Accept: "+q.accept)
 	}
 	if token := g.tokens[cmp.Or(q.caller, everyRole)]; token != "" {
 		headers = append(headers, "Authorization: Bearer "+token)

@@ -11,6 +11,22 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
+func TestTheRootPointsToTheDocumentation(t *testing.T) {
+	t.Parallel()
+	for accept, want := range map[string]answer{
+		"":                  {Status: http.StatusOK, Body: `{"docs":"/docs","openapi":"/openapi.yaml"}`},
+		"Accept: */*":       {Status: http.StatusOK, Body: `{"docs":"/docs","openapi":"/openapi.yaml"}`},
+		"Accept: text/html": {Status: http.StatusFound},
+		"Accept: application/xhtml+xml,text/html;q=0.9,*/*;q=0.8": {Status: http.StatusFound},
+	} {
+		response := newHarness(t).do(t, http.MethodGet, "/", "", accept)
+		location := response.Header.Get("Location")
+		if response.Status != want.Status || strings.TrimSpace(response.Body) != want.Body || (location == "/docs") != (want.Body == "") {
+			t.Errorf("%q is answered %d %q %s", accept, response.Status, location, response.Body)
+		}
+	}
+}
+
 func TestTheContractIsServedAsAPage(t *testing.T) {
 	t.Parallel()
 	response := newHarness(t).do(t, http.MethodGet, "/docs", "")

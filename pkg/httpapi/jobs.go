@@ -87,7 +87,7 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 
 // ListJobEvents is GET /v1/jobs/{jobId}/events.
 func (e *endpoints) ListJobEvents(w http.ResponseWriter, r *http.Request, jobID api.JobID, params api.ListJobEventsParams) {
-	if wantsStream(r) {
+	if accepts(r, eventStream) {
 		e.streamEvents(w, r, jobID, orZero(params.LastEventID))
 		return
 	}

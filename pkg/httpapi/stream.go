@@ -26,11 +26,11 @@ const (
 	eventStream = "text/event-stream"
 )
 
-// wantsStream reports whether the client asks for server-sent events.
-func wantsStream(r *http.Request) bool {
+// accepts reports whether the client asks for that media type by its name.
+func accepts(r *http.Request, wanted string) bool {
 	for _, header := range r.Header.Values("Accept") {
 		for accepted := range strings.SplitSeq(header, ",") {
-			if mediaType, _, err := mime.ParseMediaType(accepted); err == nil && mediaType == eventStream {
+			if mediaType, _, err := mime.ParseMediaType(accepted); err == nil && mediaType == wanted {
 				return true
 			}
 		}

@@ -11,6 +11,18 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
+// GetRoot is GET /.
+func (e *endpoints) GetRoot(w http.ResponseWriter, r *http.Request) {
+	const docs = "/docs"
+	w.Header().Set("Vary", "Accept")
+	if accepts(r, "text/html") {
+		w.Header().Set("Location", docs)
+		w.WriteHeader(http.StatusFound)
+		return
+	}
+	e.respond.answer(w, r, http.StatusOK, api.Root{Docs: docs, Openapi: "/openapi.yaml"}, nil)
+}
+
 // GetHealth is GET /healthz.
 func (e *endpoints) GetHealth(w http.ResponseWriter, r *http.Request) {
 	e.respond.answer(w, r, http.StatusOK, api.Health{Status: "ok"}, nil)
