@@ -49,6 +49,27 @@ func (e Actor) Valid() bool {
 	}
 }
 
+// Defines values for BlockerType.
+const (
+	BlockerTypeCircuit  BlockerType = "circuit"
+	BlockerTypePause    BlockerType = "pause"
+	BlockerTypeWorkItem BlockerType = "work_item"
+)
+
+// Valid indicates whether the value is a known member of the BlockerType enum.
+func (e BlockerType) Valid() bool {
+	switch e {
+	case BlockerTypeCircuit:
+		return true
+	case BlockerTypePause:
+		return true
+	case BlockerTypeWorkItem:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for DeadLetterOutcome.
 const (
 	DeadLetterOutcomeAbsent    DeadLetterOutcome = "absent"
@@ -463,6 +484,54 @@ func (e StepState) Valid() bool {
 	}
 }
 
+// Defines values for WaitingReason.
+const (
+	WaitingReasonBackoff     WaitingReason = "backoff"
+	WaitingReasonCancelling  WaitingReason = "cancelling"
+	WaitingReasonCircuitOpen WaitingReason = "circuit_open"
+	WaitingReasonDelivered   WaitingReason = "delivered"
+	WaitingReasonJobPaused   WaitingReason = "job_paused"
+	WaitingReasonNoWorker    WaitingReason = "no_worker"
+	WaitingReasonPausing     WaitingReason = "pausing"
+	WaitingReasonPublishing  WaitingReason = "publishing"
+	WaitingReasonQueued      WaitingReason = "queued"
+	WaitingReasonRunning     WaitingReason = "running"
+	WaitingReasonScopePaused WaitingReason = "scope_paused"
+	WaitingReasonSilent      WaitingReason = "silent"
+)
+
+// Valid indicates whether the value is a known member of the WaitingReason enum.
+func (e WaitingReason) Valid() bool {
+	switch e {
+	case WaitingReasonBackoff:
+		return true
+	case WaitingReasonCancelling:
+		return true
+	case WaitingReasonCircuitOpen:
+		return true
+	case WaitingReasonDelivered:
+		return true
+	case WaitingReasonJobPaused:
+		return true
+	case WaitingReasonNoWorker:
+		return true
+	case WaitingReasonPausing:
+		return true
+	case WaitingReasonPublishing:
+		return true
+	case WaitingReasonQueued:
+		return true
+	case WaitingReasonRunning:
+		return true
+	case WaitingReasonScopePaused:
+		return true
+	case WaitingReasonSilent:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for WebhookState.
 const (
 	WebhookStateDelivered WebhookState = "DELIVERED"
@@ -702,6 +771,29 @@ type BatchResult struct {
 	// Results One result for each command, in the same order.
 	Results []BatchItem `json:"results"`
 }
+
+// Blocker What a job waits for.
+type Blocker struct {
+	// ID Its id.
+	//
+	// Example: service:ocr
+	ID string `json:"id"`
+
+	// Type - pause: `id` is its `pause_id`.
+	// - circuit: `id` is the name of the lane's topic, or `*` for the whole bus.
+	// - work_item: `id` is the `work_id` of the item that a worker holds.
+	//
+	//
+	// Example: pause
+	Type BlockerType `json:"type"`
+}
+
+// BlockerType - pause: `id` is its `pause_id`.
+// - circuit: `id` is the name of the lane's topic, or `*` for the whole bus.
+// - work_item: `id` is the `work_id` of the item that a worker holds.
+//
+// Example: pause
+type BlockerType string
 
 // CallbackIdentity Which attempt of which step reports.
 type CallbackIdentity struct {
@@ -1660,6 +1752,9 @@ type Job struct {
 	//
 	// Example: 2026-01-27T10:02:01.250Z
 	UpdatedAt Time `json:"updated_at"`
+
+	// Waiting What the job waits for, until it has ended.
+	Waiting *Waiting `json:"waiting,omitempty"`
 }
 
 // JobPage One page of jobs.
@@ -2677,6 +2772,9 @@ type Step struct {
 	// Example: 2026-01-27T10:02:01.250Z
 	UpdatedAt Time `json:"updated_at"`
 
+	// Waiting What the job waits for, in its first step that has not ended.
+	Waiting *Waiting `json:"waiting,omitempty"`
+
 	// WorkID The work item of the latest attempt, if that is or was in the pull queue.
 	//
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77.0.1
@@ -2779,6 +2877,74 @@ type StuckList struct {
 
 // Violation One violation in a request.
 type Violation = problem.Violation
+
+// Waiting What a live job waits for.
+//
+// Example: {"blocked_by":{"id":"service:ocr","type":"pause"},"detail":"paused by ops-1: OCR is down","reason":"scope_paused","since":"2026-01-27T10:02:00.000Z"}
+type Waiting struct {
+	// BlockedBy What has to end first, if it has an id.
+	BlockedBy *Blocker `json:"blocked_by,omitempty"`
+
+	// Detail A sentence for people. Its text may change.
+	//
+	// Example: paused by ops-1: OCR is down
+	Detail string `json:"detail"`
+
+	// Reason Why a live job waits, or who works on it. Exactly one reason holds at any moment:
+	// the first thing that has to end before the job goes on.
+	//
+	// - job_paused: the job is PAUSED; resume it.
+	// - scope_paused: a pause of dispatch covers the step, and no worker has it.
+	// - circuit_open: the step's topic, or the whole bus, is out of service.
+	// - publishing: the directive is to be published, usually within a second.
+	// - no_worker: the directive waits in the pull queue, and for more than a minute no
+	//   worker has asked for work of its service and step type. Never on Service Bus.
+	// - queued: the directive waits in the pull queue for a worker.
+	// - delivered: a worker has claimed the directive, or it was sent on Service Bus; no
+	//   ACK yet.
+	// - running: a worker runs the attempt.
+	// - silent: a worker runs the attempt, and has not reported for half of its lease.
+	// - backoff: the delay before the next attempt.
+	// - cancelling: a worker still has an attempt; then the job is CANCELLED.
+	// - pausing: a worker still has an attempt; then the job is PAUSED.
+	//
+	//
+	// Example: scope_paused
+	Reason WaitingReason `json:"reason"`
+
+	// Since When the reason began to hold.
+	//
+	// Example: 2026-01-27T10:02:00.000Z
+	Since Time `json:"since"`
+
+	// Until When Lucius goes on by itself if nothing happens before: the end of a delay, of
+	// a ramp, of a lease, or the next try at a circuit.
+	//
+	//
+	// Example: 2026-01-27T10:17:01.250Z
+	Until Time `json:"until,omitempty,omitzero"`
+}
+
+// WaitingReason Why a live job waits, or who works on it. Exactly one reason holds at any moment:
+// the first thing that has to end before the job goes on.
+//
+//   - job_paused: the job is PAUSED; resume it.
+//   - scope_paused: a pause of dispatch covers the step, and no worker has it.
+//   - circuit_open: the step's topic, or the whole bus, is out of service.
+//   - publishing: the directive is to be published, usually within a second.
+//   - no_worker: the directive waits in the pull queue, and for more than a minute no
+//     worker has asked for work of its service and step type. Never on Service Bus.
+//   - queued: the directive waits in the pull queue for a worker.
+//   - delivered: a worker has claimed the directive, or it was sent on Service Bus; no
+//     ACK yet.
+//   - running: a worker runs the attempt.
+//   - silent: a worker runs the attempt, and has not reported for half of its lease.
+//   - backoff: the delay before the next attempt.
+//   - cancelling: a worker still has an attempt; then the job is CANCELLED.
+//   - pausing: a worker still has an attempt; then the job is PAUSED.
+//
+// Example: scope_paused
+type WaitingReason string
 
 // Webhook A notification of a job's end to one URL.
 type Webhook struct {

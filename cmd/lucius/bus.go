@@ -126,12 +126,12 @@ func (b *bus) down() []string {
 // outOfService returns the topics whose circuit is open, the bus if its circuit is, and
 // the replies if no reply topic can be read. A single unreadable topic does not count:
 // it may be missing for good, and would suspend the deadlines of all jobs.
-func (b *bus) outOfService(now time.Time) []outbox.Part {
-	parts := outbox.BrokenParts(b.circuits, now)
+func (b *bus) outOfService(now time.Time) []outbox.PartOutage {
+	outages := outbox.OpenCircuits(b.circuits, now)
 	if down := len(b.down()); down > 0 && down == b.cfg.Lanes {
-		parts = append(parts, outbox.PartReplies)
+		outages = append(outages, outbox.PartOutage{Part: outbox.PartReplies})
 	}
-	return parts
+	return outages
 }
 
 // outagesForSweeper returns the sweeper's source of outages, or nil on the pull queue.

@@ -34,11 +34,15 @@ func (b *bus) fails(topic string, verdict breaker.Verdict) {
 // outages.
 func (b *bus) noted(t *testing.T, want ...outbox.Part) upkeep.Outages {
 	t.Helper()
-	parts := b.outOfService(time.Now())
+	var parts []outbox.Part
+	outages := b.outOfService(time.Now())
+	for i := range outages {
+		parts = append(parts, outages[i].Part)
+	}
 	if !slices.Equal(parts, want) {
 		t.Errorf("out of service is %q, want %q", parts, want)
 	}
-	if err := b.outages.Note(t.Context(), parts...); err != nil {
+	if err := b.outages.Note(t.Context(), outages...); err != nil {
 		t.Fatal(err)
 	}
 	told, err := b.outagesForSweeper()(t.Context())

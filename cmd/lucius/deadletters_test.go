@@ -179,7 +179,7 @@ func TestOpenCore_EndsAJobWithWebhooks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended, _, err := jobs.New(c.ledger, &c.ended).Cancel(t.Context(), jobs.Control{JobID: accepted.Job.ID})
+	ended, _, err := jobs.New(c.ledger, &c.ended, jobs.Surroundings{}).Cancel(t.Context(), jobs.Control{JobID: accepted.Job.ID})
 	if err != nil || ended.Job.State != statemachine.JobCancelled {
 		t.Fatalf("cancel: %v, %v", err, ended)
 	}

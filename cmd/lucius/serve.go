@@ -275,9 +275,16 @@ func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols 
 		ledger: c.ledger, writable: c.writable, local: c.local, bus: bus, gate: c.gate,
 		reconciler: maintenance.reconciler, watchers: watchers,
 	}
+	around := jobs.Surroundings{Pause: c.gate.Covering}
+	if c.ledger.Exclusive() { // Else workers may poll another replica.
+		around.LastPoll = c.queue.LastPoll
+	}
+	if bus.outages != nil {
+		around.Circuit = bus.outages.Circuit
+	}
 	connections := maxConnections(ctx, c.cfg, c.log)
 	useCases := httpapi.UseCases{
-		Ledger: c.ledger, Commands: commands, Jobs: jobs.New(c.ledger, &c.ended),
+		Ledger: c.ledger, Commands: commands, Jobs: jobs.New(c.ledger, &c.ended, around),
 		Callbacks: c.callbacks, Queue: c.queue, Operator: outbox.NewOperator(c.ledger), Reconciler: maintenance.reconciler,
 		Failures: maintenance.failures, Pauses: c.pauses, Gate: c.gate, Protocols: protocols,
 	}

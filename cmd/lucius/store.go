@@ -14,6 +14,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
@@ -96,7 +97,8 @@ type archivedJob struct {
 // add writes the job's line and syncs the file. A job has two lines if its purge is
 // repeated after a crash, or if two replicas purge it side by side.
 func (a *archive) add(_ context.Context, job *ledger.Archived) (err error) {
-	line, err := json.Marshal(archivedJob{Job: httpapi.JobOf(&job.Aggregate), Payload: job.Payload, Events: httpapi.EventsOf(job.History)})
+	shown := jobs.Shown{Aggregate: &job.Aggregate} // It has ended, and waits for nothing.
+	line, err := json.Marshal(archivedJob{Job: httpapi.JobOf(&shown), Payload: job.Payload, Events: httpapi.EventsOf(job.History)})
 	if err != nil {
 		return fmt.Errorf("encode job %s for the archive: %w", job.Job.ID, err)
 	}

@@ -50,7 +50,8 @@ type parts struct {
 	callbacks  *callbacks.Service
 	reconciler *upkeep.Reconciler
 	gate       *pauses.Gate
-	pauses     bool // operators pause dispatch; otherwise the gate is not asked
+	pauses     bool            // operators pause dispatch; otherwise the gate is not asked
+	outages    *outbox.Outages // nil if replicas do not share them
 	ended      jobs.Ended
 	handler    http.Handler
 	loops      []loop
@@ -230,13 +231,13 @@ func (m *parts) addLoops(w *world, p *process, store *port, inbox *outbox.Inbox,
 
 // addOutages lets replicas share which topics are down, for the sweeper.
 func (m *parts) addOutages(store *port, breakers *breaker.Set, swept *upkeep.SweeperConfig) {
-	told := outbox.NewOutages(store, m.ledger.Tables().Schedule, publishDeadline+2*relayInterval)
+	m.outages = outbox.NewOutages(store, m.ledger.Tables().Schedule, publishDeadline+2*relayInterval)
 	swept.Outages = func(ctx context.Context) (upkeep.Outages, error) {
-		ends, err := told.Ends(ctx)
+		ends, err := m.outages.Ends(ctx)
 		return upkeep.Outages{Topic: ends.Topic}, err
 	}
 	m.every(time.Second, upkeep.Loop{Name: "outages", Pass: func(ctx context.Context) error {
-		return told.Note(ctx, outbox.BrokenParts(breakers, time.Now())...)
+		return m.outages.Note(ctx, outbox.OpenCircuits(breakers, time.Now())...)
 	}})
 }
 

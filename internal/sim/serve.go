@@ -83,9 +83,13 @@ func (m *parts) serve(ctx context.Context, w *world, store *port) error {
 	}
 	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger, Parallel: 1})
 	m.every(sweepInterval, upkeep.Loop{Name: "rejected callbacks", Pass: m.callbacks.RunOnce})
+	around := jobs.Surroundings{Pause: m.gate.Covering}
+	if m.outages != nil {
+		around.Circuit = m.outages.Circuit
+	}
 	m.handler, err = httpapi.New(httpapi.Config{
 		UseCases: httpapi.UseCases{
-			Ledger: m.ledger, Commands: accepting, Jobs: jobs.New(m.ledger, &m.ended),
+			Ledger: m.ledger, Commands: accepting, Jobs: jobs.New(m.ledger, &m.ended, around),
 			Callbacks: m.callbacks, Queue: m.queue, Operator: outbox.NewOperator(m.ledger), Reconciler: m.reconciler,
 			Failures: retries, Pauses: held, Gate: m.gate, Protocols: holder,
 		},

@@ -69,7 +69,11 @@ func (h *harness) assemble(ctx context.Context) error {
 		return err
 	}
 	h.useCases = httpapi.UseCases{
-		Ledger: h.ledger, Queue: queue, Jobs: jobs.New(h.ledger, &ended), Callbacks: callbacks.New(callbacks.Config{Ledger: h.ledger}),
+		Ledger: h.ledger, Queue: queue, Callbacks: callbacks.New(callbacks.Config{Ledger: h.ledger}),
+		Jobs: jobs.New(h.ledger, &ended, jobs.Surroundings{
+			Pause:    func(target statemachine.Target) *statemachine.ActivePause { return h.useCases.Gate.Covering(target) },
+			LastPoll: queue.LastPoll,
+		}),
 		Operator: outbox.NewOperator(h.ledger), DeadLetters: newDeadLetters("0-1", "0-2"),
 	}
 	if err := h.accept(); err != nil {

@@ -38,11 +38,15 @@ func (e *endpoints) GetJob(w http.ResponseWriter, r *http.Request, jobID api.Job
 }
 
 // job returns a job to be answered.
-func (e *endpoints) job(ctx context.Context, jobID string) (*statemachine.Aggregate, error) {
+func (e *endpoints) job(ctx context.Context, jobID string) (*jobs.Shown, error) {
 	if err := e.reserve(ctx, jobWeight); err != nil {
 		return nil, err
 	}
-	return e.Jobs.Get(ctx, jobID)
+	job, err := e.Jobs.Get(ctx, jobID)
+	if err != nil {
+		return nil, err
+	}
+	return e.Jobs.Show(ctx, job)
 }
 
 // ListJobSteps is GET /v1/jobs/{jobId}/steps.
@@ -76,10 +80,8 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 		func(ctx context.Context, limit int, at cursor) (any, error) {
 			found, next, err := e.Jobs.List(ctx, filter, limit, at.after)
 			list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: at.token(next)}
-			for i, agg := range found {
-				if list.Jobs[i], err = e.jobOf(ctx, agg); err != nil {
-					return nil, err
-				}
+			for i := range found {
+				list.Jobs[i] = JobOf(&found[i])
 			}
 			return list, err
 		})
@@ -158,7 +160,11 @@ func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string
 	if applied {
 		status = http.StatusAccepted
 	}
-	e.answerJob(w, r, status, job, err)
+	var shown *jobs.Shown
+	if err == nil {
+		shown, err = e.Jobs.Show(r.Context(), job)
+	}
+	e.answerJob(w, r, status, shown, err)
 }
 
 // controlOf returns a client's control request for a job.
@@ -169,12 +175,7 @@ func controlOf(ctx context.Context, jobID, reason string) jobs.Control {
 }
 
 // answerJob answers with the job and its steps' payloads.
-func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int, job *statemachine.Aggregate, err error) {
-	if err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	encoded, err := e.jobOf(r.Context(), job)
+func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int, job *jobs.Shown, err error) {
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return
@@ -183,12 +184,12 @@ func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int
 		api.Job
 
 		Steps struct{} `json:"steps,omitzero"` // It hides the job's.
-	}{Job: encoded}, job)
+	}{Job: JobOf(job)}, job)
 }
 
 // answerSteps answers with the head, an object, to which it adds the job's steps with
 // their payloads.
-func (e *endpoints) answerSteps(w http.ResponseWriter, r *http.Request, status int, head any, job *statemachine.Aggregate) {
+func (e *endpoints) answerSteps(w http.ResponseWriter, r *http.Request, status int, head any, job *jobs.Shown) {
 	parts, held, err := e.encodeSteps(r.Context(), head, job)
 	if err != nil {
 		e.respond.problem(w, r, err)
@@ -200,7 +201,7 @@ func (e *endpoints) answerSteps(w http.ResponseWriter, r *http.Request, status i
 // encodeSteps encodes the head and the job's steps in parts, and returns how many bytes
 // they hold: the steps share the bytes of the payload, which may be large and is often
 // the same for all. Only a few requests do this at a time.
-func (e *endpoints) encodeSteps(ctx context.Context, head any, job *statemachine.Aggregate) (parts [][]byte, held int, err error) {
+func (e *endpoints) encodeSteps(ctx context.Context, head any, job *jobs.Shown) (parts [][]byte, held int, err error) {
 	payload, err := e.Jobs.Payload(ctx, job.Job.ID)
 	if err != nil {
 		return nil, 0, err
@@ -230,16 +231,8 @@ func (e *endpoints) encodeSteps(ctx context.Context, head any, job *statemachine
 	return append(parts, text), held + len(text), err
 }
 
-// jobOf encodes a job with what other rows than its own say of it.
-func (e *endpoints) jobOf(ctx context.Context, agg *statemachine.Aggregate) (api.Job, error) {
-	job := JobOf(agg)
-	var err error
-	job.SupersededBy, err = e.Jobs.SupersededBy(ctx, &agg.Job)
-	return job, err
-}
-
 // JobOf encodes a job, its steps without their payloads.
-func JobOf(v *statemachine.Aggregate) api.Job {
+func JobOf(v *jobs.Shown) api.Job {
 	j := &v.Job
 	return api.Job{
 		JobID: j.ID, TenantID: j.TenantID, TenantBucket: j.TenantBucket, RequestType: j.RequestType,
@@ -248,16 +241,16 @@ func JobOf(v *statemachine.Aggregate) api.Job {
 		CurrentStepID: j.CurrentStepID, CurrentStepIndex: j.CurrentStepIndex, AttemptsTotal: j.AttemptsTotal,
 		IdempotencyKey: j.IdempotencyKey, IdempotencyHash: j.IdempotencyHash,
 		InputRef: j.InputRef, OutputRef: j.OutputRef, FinalOutput: j.FinalOutput,
-		CorrelationID: j.CorrelationID, Traceparent: j.Traceparent, RerunOf: j.RerunOf,
+		CorrelationID: j.CorrelationID, Traceparent: j.Traceparent, RerunOf: j.RerunOf, SupersededBy: v.SupersededBy,
 		ErrorCode: j.ErrorCode, ErrorMessage: j.ErrorMessage,
 		CreatedAt: api.NewTime(j.CreatedAt), UpdatedAt: api.NewTime(j.UpdatedAt), CompletedAt: api.NewTime(j.CompletedAt),
-		Steps: stepsOf(v),
+		Waiting: waitingOf(v), Steps: stepsOf(v),
 	}
 }
 
 // stepsOf encodes a job's steps, without their payloads, and without the lease id, which
 // is a capability.
-func stepsOf(v *statemachine.Aggregate) []api.Step {
+func stepsOf(v *jobs.Shown) []api.Step {
 	steps := make([]api.Step, len(v.Steps))
 	for i := range v.Steps {
 		s := &v.Steps[i]
@@ -274,7 +267,25 @@ func stepsOf(v *statemachine.Aggregate) []api.Step {
 			CreatedAt:    api.NewTime(s.CreatedAt), UpdatedAt: api.NewTime(s.UpdatedAt), CompletedAt: api.NewTime(s.CompletedAt),
 		}
 	}
+	if i, ok := v.Active(); ok {
+		steps[i].Waiting = waitingOf(v)
+	}
 	return steps
+}
+
+// waitingOf encodes what the job waits for, nil if it has ended.
+func waitingOf(v *jobs.Shown) *api.Waiting {
+	w := &v.Waiting
+	if w.Reason == "" {
+		return nil
+	}
+	out := &api.Waiting{
+		Reason: api.WaitingReason(w.Reason), Since: api.NewTime(w.Since), Until: api.NewTime(w.Until), Detail: w.Detail,
+	}
+	if w.BlockedBy.ID != "" {
+		out.BlockedBy = &api.Blocker{Type: api.BlockerType(w.BlockedBy.Type), ID: w.BlockedBy.ID}
+	}
+	return out
 }
 
 // EventsOf encodes history entries.

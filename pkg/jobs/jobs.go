@@ -23,13 +23,14 @@ import (
 type Service struct {
 	ledger  *ledger.Ledger
 	ended   *Ended
+	around  Surroundings
 	maxLive int
 }
 
 // New returns a service on the ledger. ended wakes readers when a job ends in this
 // process.
-func New(l *ledger.Ledger, ended *Ended) *Service {
-	return &Service{ledger: l, ended: ended, maxLive: maxLive}
+func New(l *ledger.Ledger, ended *Ended, around Surroundings) *Service {
+	return &Service{ledger: l, ended: ended, around: around, maxLive: maxLive}
 }
 
 // Get returns the job. The errors are [*problem.Error]s.
@@ -43,13 +44,6 @@ func (s *Service) Get(ctx context.Context, jobID string) (*statemachine.Aggregat
 func (s *Service) Payload(ctx context.Context, jobID string) ([]byte, error) {
 	payload, err := s.ledger.Payload(ctx, jobID)
 	return payload, ledger.Problem(err)
-}
-
-// SupersededBy returns the job that reruns this one, empty if there is none. The errors
-// are [*problem.Error]s.
-func (s *Service) SupersededBy(ctx context.Context, job *statemachine.Job) (string, error) {
-	rerun, err := s.ledger.SupersededBy(ctx, job)
-	return rerun, ledger.Problem(err)
 }
 
 // Ended wakes readers that wait for jobs that end in this process. The zero value

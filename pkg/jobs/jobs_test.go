@@ -42,7 +42,7 @@ func setup(t *testing.T) (*jobs.Service, *ledger.Ledger, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return jobs.New(l, ended), l, accepted.Job.ID
+	return jobs.New(l, ended, jobs.Surroundings{}), l, accepted.Job.ID
 }
 
 func TestPayload_HoldsEachStepsPart(t *testing.T) {
@@ -119,7 +119,7 @@ func TestWait_SeesAJobThatAnotherProcessEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, l, id := setup(t)
-		other := jobs.New(l, &jobs.Ended{})
+		other := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{})
 		go func() {
 			time.Sleep(300 * time.Millisecond)
 			if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {

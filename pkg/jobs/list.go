@@ -52,10 +52,11 @@ const (
 func PageBytes(limit int) int { return min(limit*bytesPerJob, maxPageBytes) }
 
 // encodedSize is about the size of a job in JSON, with its steps.
-func encodedSize(agg *statemachine.Aggregate) int {
+func encodedSize(agg *Shown) int {
 	const names = 700 // The fields that every job and step has.
 	job := &agg.Job
-	size := names + len(job.InputRef) + len(job.OutputRef) + len(job.FinalOutput) + len(job.ErrorMessage)
+	size := names + len(job.InputRef) + len(job.OutputRef) + len(job.FinalOutput) + len(job.ErrorMessage) +
+		2*(200+len(agg.Waiting.Detail)) // It is shown with the job and with its step.
 	for i := range agg.Steps {
 		step := &agg.Steps[i]
 		size += names + len(step.InputRef) + len(job.WorkspaceRef) + len(step.OutputRef) + len(step.ResultRef) + len(step.LastErrorMessage)
@@ -67,11 +68,11 @@ func encodedSize(agg *statemachine.Aggregate) int {
 // empty at the end. A page may hold fewer jobs than the limit and still not be the
 // last; it holds none only if maxSearched jobs were read, or searchTime has passed. Each
 // job is read from its own rows. The errors are [*problem.Error]s.
-func (s *Service) List(ctx context.Context, f Filter, limit int, after string) ([]*statemachine.Aggregate, string, error) {
+func (s *Service) List(ctx context.Context, f Filter, limit int, after string) ([]Shown, string, error) {
 	if err := f.check(after); err != nil {
 		return nil, "", err
 	}
-	var found []*statemachine.Aggregate
+	var found []Shown
 	begun, examined, size := time.Now(), 0, 0
 	for jobID, err := range s.candidates(ctx, &f, limit, after) {
 		if err != nil {
@@ -84,8 +85,12 @@ func (s *Service) List(ctx context.Context, f Filter, limit int, after string) (
 		case err != nil:
 			return nil, "", ledger.Problem(err)
 		case f.matches(&agg.Job):
-			found = append(found, agg)
-			size += encodedSize(agg)
+			shown, err := s.listed(ctx, agg)
+			if err != nil {
+				return nil, "", err
+			}
+			found = append(found, shown)
+			size += encodedSize(&shown)
 		}
 		if len(found) == limit || size >= PageBytes(limit) || examined >= maxSearched || time.Since(begun) >= searchTime ||
 			len(found) > 0 && examined >= maxExamined {

@@ -49,7 +49,7 @@ func crowd(t *testing.T) (*jobs.Service, []string) {
 		}
 		time.Sleep(10 * 24 * time.Hour)
 	}
-	return jobs.New(l, &jobs.Ended{}), ids
+	return jobs.New(l, &jobs.Ended{}, jobs.Surroundings{}), ids
 }
 
 // pages reads a list to its end.
@@ -162,7 +162,7 @@ func TestList_FindsLiveStates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := jobs.New(l, &jobs.Ended{})
+			s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{})
 			s.SetMaxLive(test.maxLive)
 			paused := accept(t, l, 0, 7)
 			change(t, l, paused, statemachine.Pause{})
@@ -201,7 +201,7 @@ func TestList_KeepsTheOrderOfAcceptance(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := accept(t, l, 0, 40)
-	s := jobs.New(l, &jobs.Ended{})
+	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{})
 	for _, state := range []statemachine.JobState{"", statemachine.JobDispatching} {
 		if diff := cmp.Diff(want, pages(t, s, jobs.Filter{State: state}, 7)); diff != "" {
 			t.Errorf("state %q (-want +got):\n%s", state, diff)
@@ -225,11 +225,11 @@ func TestList_APageIsBoundedInBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := jobs.New(l, &jobs.Ended{})
+	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{})
 	found, next, err := s.List(t.Context(), jobs.Filter{}, 10, "")
 	size := 0
-	for _, agg := range found {
-		encoded, err := json.Marshal(httpapi.JobOf(agg))
+	for i := range found {
+		encoded, err := json.Marshal(httpapi.JobOf(&found[i]))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -277,7 +277,7 @@ func TestList_SkipsMissingJobs(t *testing.T) {
 	if !errors.Is(err, tablestore.ErrUnavailable) {
 		t.Fatal(err)
 	}
-	if found := pages(t, jobs.New(l, &jobs.Ended{}), jobs.Filter{}, 10); len(found) != 0 {
+	if found := pages(t, jobs.New(l, &jobs.Ended{}, jobs.Surroundings{}), jobs.Filter{}, 10); len(found) != 0 {
 		t.Errorf("listed %v", found)
 	}
 }

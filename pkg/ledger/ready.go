@@ -129,6 +129,28 @@ func (l *Ledger) ReadyHints(ctx context.Context, kind WorkKind, shard int, from,
 	}
 }
 
+// ReadyBefore counts the directives of the job's tenant and kind that workers get before
+// the job's own, which waits in the pull queue; limit if there are as many or more. It
+// reads no more rows than that.
+func (l *Ledger) ReadyBefore(ctx context.Context, agg *statemachine.Aggregate, limit int) (int, error) {
+	i, queued := agg.Queued()
+	if !queued {
+		return 0, nil
+	}
+	step := &agg.Steps[i]
+	tenant := tablestore.Join(agg.Job.TenantID) + ":"
+	own := tablestore.Join(agg.Job.TenantID, tablestore.Pad(agg.Outbox.SentAt.UnixMilli(), 13), step.OutboxID)
+	count := 0
+	for shard := 0; shard < l.cfg.ReadyShards && count < limit; shard++ {
+		hints, _, _, err := l.ReadyHints(ctx, WorkKind{step.Service, step.Type}, shard, tenant, own, limit-count)
+		if err != nil {
+			return 0, err
+		}
+		count += len(hints)
+	}
+	return count, nil
+}
+
 // CountReady counts the hints of that kind.
 func (l *Ledger) CountReady(ctx context.Context, kind WorkKind) (int, error) {
 	count := 0

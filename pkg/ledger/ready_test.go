@@ -391,3 +391,50 @@ func TestInspectReady_GoesPastAJobThatCannotBeRead(t *testing.T) {
 		t.Errorf("left are %+v", left)
 	}
 }
+
+// The place in the queue is among the tenant's directives of the same kind alone, in
+// every shard, and its count is bounded.
+func TestReadyBefore_CountsTheTenantsOlderDirectives(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, split(), ledger.Config{Shards: 8, ReadyShards: 8})
+		before := func(id string, limit int) int {
+			t.Helper()
+			agg, err := b.Job(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, err := b.ReadyBefore(t.Context(), agg, limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		var ids []string
+		for i := range 6 {
+			ids = append(ids, b.mustAccept(t, command(fmt.Sprint(i))).Job.ID)
+			for _, tenant := range []string{"tenant_a-b", "tenant_a1", "tenant_b"} { // They sort next to it.
+				other := command(fmt.Sprint(i))
+				other.Job.TenantID = tenant
+				b.mustAccept(t, other)
+			}
+			time.Sleep(time.Second)
+		}
+		for want, id := range ids {
+			if got := before(id, 100); got != want {
+				t.Errorf("%d are before job %d", got, want)
+			}
+		}
+		if got := before(ids[5], 3); got != 3 {
+			t.Errorf("%d are counted, with a limit of 3", got)
+		}
+		b.mustChange(t, ids[0], statemachine.Cancel{})
+		if got := before(ids[5], 100); got != 4 {
+			t.Errorf("%d are before it after one was cancelled", got)
+		}
+		b.mustChange(t, ids[5], statemachine.Pause{})
+		if got := before(ids[5], 100); got != 0 {
+			t.Errorf("%d are before a job that is not queued", got)
+		}
+	})
+}

@@ -83,7 +83,9 @@ var jobColumns = []column[jobRow]{
 	instant("completed_at", func(r *jobRow) *time.Time { return &r.job.CompletedAt }),
 }
 
+// headColumns are the columns that the projected Jobs table does not have.
 var headColumns = []column[jobRow]{
+	instant("stage_at", func(r *jobRow) *time.Time { return &r.job.StageAt }),
 	text("entry_kind", func(r *jobRow) *Kind { return &r.head.entry.Kind }),
 	instant("entry_due", func(r *jobRow) *time.Time { return &r.head.entry.Due }),
 	text("entry_nonce", func(r *jobRow) *string { return &r.head.entry.Nonce }),

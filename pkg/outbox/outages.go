@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -29,8 +30,9 @@ const noteEvery = 2 * time.Second
 // Outages tells every replica which parts of the bus are out of service.
 //
 //	relay's circuits ──┐                              ┌──▶ sweeper of any replica
-//	                   ├──▶ rows of the schedule table┤    holds ACK deadlines
-//	reply topics ──────┘     partition "circuits"     └──▶ holds leases
+//	                   ├──▶ rows of the schedule table┤    holds ACK deadlines and leases
+//	reply topics ──────┘     partition "circuits"     └──▶ API of any replica
+//	                                                       says why a directive waits
 //
 // While directives cannot be sent, or replies cannot arrive, a worker's silence is not
 // its fault. The replica that notices an outage records when it last saw it; the
@@ -48,8 +50,24 @@ type Outages struct {
 	table  string
 	margin time.Duration
 
-	mu    sync.Mutex
-	noted map[Part]time.Time // when this process wrote the part last
+	mu     sync.Mutex
+	noted  map[Part]time.Time // when this process wrote the part last
+	seen   []outageRow        // the rows as they were read at readAt
+	readAt time.Time
+}
+
+// PartOutage is an outage of a part as a replica notes it.
+type PartOutage struct {
+	Part Part
+	// Of an open circuit: since when and why it is open, and when its relay tries again.
+	Since, Until time.Time
+	Reason       string
+}
+
+// outageRow is the row of a part.
+type outageRow struct {
+	PartOutage
+	seenAt time.Time // the last sign
 }
 
 // NewOutages returns the outages in the table. The margin is how long after its last
@@ -58,13 +76,12 @@ func NewOutages(store tablestore.Store, table string, margin time.Duration) *Out
 	return &Outages{store: store, table: table, margin: margin, noted: map[Part]time.Time{}}
 }
 
-// Note records that the parts are out of service now. The caller repeats it every
-// second during the outage. The error joins those of the parts that could not be
-// recorded.
-func (o *Outages) Note(ctx context.Context, parts ...Part) error {
+// Note records the outages of this moment. The caller repeats it every second while
+// they last. The error joins those of the parts that could not be recorded.
+func (o *Outages) Note(ctx context.Context, outages ...PartOutage) error {
 	var errs []error
-	for _, part := range parts {
-		now := tablestore.Now()
+	for i := range outages {
+		outage, part, now := &outages[i], outages[i].Part, tablestore.Now()
 		o.mu.Lock()
 		due := now.Sub(o.noted[part]) >= noteEvery
 		if due {
@@ -74,12 +91,17 @@ func (o *Outages) Note(ctx context.Context, parts ...Part) error {
 		if !due {
 			continue
 		}
+		row := tablestore.Properties{
+			{Name: "part", Value: tablestore.String(string(part))}, {Name: "seen_at", Value: tablestore.Time(now)},
+		}
+		if !outage.Until.IsZero() {
+			row = append(row, tablestore.Property{Name: "since", Value: tablestore.Time(outage.Since)},
+				tablestore.Property{Name: "until", Value: tablestore.Time(outage.Until)},
+				tablestore.Property{Name: "reason", Value: tablestore.String(outage.Reason)})
+		}
 		if _, err := o.store.Commit(ctx, tablestore.Batch{{
-			Verb: tablestore.Put,
-			Key:  tablestore.Key{Table: o.table, Partition: circuitRows, Row: tablestore.Join(string(part))},
-			Properties: tablestore.Properties{
-				{Name: "part", Value: tablestore.String(string(part))}, {Name: "seen_at", Value: tablestore.Time(now)},
-			},
+			Verb: tablestore.Put, Properties: row,
+			Key: tablestore.Key{Table: o.table, Partition: circuitRows, Row: tablestore.Join(string(part))},
 		}}); err != nil {
 			errs = append(errs, fmt.Errorf("note the outage of %s: %w", part, err))
 			o.mu.Lock()
@@ -106,30 +128,76 @@ func (e OutageEnds) Topic(topic string) time.Time {
 // Ends reads when the last outage of each part ended; an ongoing one ends now.
 // The error is the store's.
 func (o *Outages) Ends(ctx context.Context) (OutageEnds, error) {
-	rows, err := tablestore.ScanAll(ctx, o.store, tablestore.Query{Table: o.table, Partition: circuitRows})
+	rows, err := o.read(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read the outages: %w", err)
+		return nil, err
 	}
 	ends, now := OutageEnds{}, time.Now()
 	for i := range rows {
-		p := rows[i].Properties
-		end := p.Get("seen_at").Time().Add(o.margin)
+		end := rows[i].seenAt.Add(o.margin)
 		if end.After(now) {
 			end = now
 		}
-		ends[Part(p.Get("part").String())] = end
+		ends[rows[i].Part] = end
 	}
 	return ends, nil
 }
 
-// BrokenParts returns the parts whose circuits are open. A half-open circuit is no
-// sign of an outage: it waits for a message to send, which may never come.
-func BrokenParts(circuits *breaker.Set, now time.Time) []Part {
-	var parts []Part
-	for _, circuit := range circuits.Open(now) {
-		if circuit.State == breaker.Open {
-			parts = append(parts, Part(circuit.Name))
+// read reads the rows.
+func (o *Outages) read(ctx context.Context) ([]outageRow, error) {
+	rows, err := tablestore.ScanAll(ctx, o.store, tablestore.Query{Table: o.table, Partition: circuitRows})
+	if err != nil {
+		return nil, fmt.Errorf("read the outages: %w", err)
+	}
+	found := make([]outageRow, len(rows))
+	for i := range rows {
+		p := rows[i].Properties
+		found[i] = outageRow{PartOutage{
+			Part: Part(p.Get("part").String()), Since: p.Get("since").Time(), Until: p.Get("until").Time(),
+			Reason: p.Get("reason").String(),
+		}, p.Get("seen_at").Time()}
+	}
+	return found, nil
+}
+
+// circuitAge is how long the circuits that were read are shown.
+const circuitAge = time.Second
+
+// Circuit returns the open circuit of the topic or of the whole bus, at any replica, or
+// nil. It reads the store at most once a second, whose error it returns.
+func (o *Outages) Circuit(ctx context.Context, topic string) (*statemachine.OpenCircuit, error) {
+	now := time.Now()
+	o.mu.Lock()
+	rows, fresh := o.seen, now.Sub(o.readAt) < circuitAge
+	o.mu.Unlock()
+	if !fresh {
+		var err error
+		if rows, err = o.read(ctx); err != nil {
+			return nil, err
+		}
+		o.mu.Lock()
+		o.seen, o.readAt = rows, now
+		o.mu.Unlock()
+	}
+	for i := range rows {
+		row := &rows[i]
+		if (row.Part == PartBus || row.Part == Part(topic)) && row.Until.After(now) && row.seenAt.Add(o.margin).After(now) {
+			return &statemachine.OpenCircuit{Name: string(row.Part), Reason: row.Reason, Since: row.Since, Until: row.Until}, nil
 		}
 	}
-	return parts
+	return nil, nil
+}
+
+// OpenCircuits returns the outages that open circuits stand for. A half-open circuit is
+// no sign of an outage: it waits for a message to send, which may never come.
+func OpenCircuits(circuits *breaker.Set, now time.Time) []PartOutage {
+	var outages []PartOutage
+	for _, circuit := range circuits.Open(now) {
+		if circuit.State == breaker.Open {
+			outages = append(outages, PartOutage{
+				Part: Part(circuit.Name), Since: circuit.Since, Until: circuit.Until, Reason: circuit.Reason,
+			})
+		}
+	}
+	return outages
 }

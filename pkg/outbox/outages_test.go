@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,7 +48,7 @@ func TestOutages_AreKnownToAll(t *testing.T) {
 		}
 		for range 30 {
 			for _, part := range []outbox.Part{outbox.PartBus, outbox.PartReplies, "global-bus-p3"} {
-				if err := one.Note(t.Context(), part); err != nil {
+				if err := one.Note(t.Context(), outbox.PartOutage{Part: part}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -73,18 +74,18 @@ func TestOutages_AreWrittenNowAndThen(t *testing.T) {
 		store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
 		one, _ := replicas(store)
 		faults.Plan(storetest.Fault{Onwards: true})
-		if err := one.Note(t.Context(), outbox.PartBus); !errors.Is(err, storetest.ErrInjected) {
+		if err := one.Note(t.Context(), outbox.PartOutage{Part: outbox.PartBus}); !errors.Is(err, storetest.ErrInjected) {
 			t.Errorf("a store that fails: %v", err)
 		}
 		if _, err := one.Ends(t.Context()); !errors.Is(err, storetest.ErrInjected) {
 			t.Errorf("a store that fails: %v", err)
 		}
 		faults.Clear()
-		if err := one.Note(t.Context(), outbox.PartBus); err != nil {
+		if err := one.Note(t.Context(), outbox.PartOutage{Part: outbox.PartBus}); err != nil {
 			t.Fatal(err)
 		}
 		faults.Plan(storetest.Fault{Onwards: true}) // No further call is made.
-		if err := one.Note(t.Context(), outbox.PartBus); err != nil {
+		if err := one.Note(t.Context(), outbox.PartOutage{Part: outbox.PartBus}); err != nil {
 			t.Errorf("soon after: %v", err)
 		}
 	})
@@ -98,7 +99,7 @@ func TestOutages_NoteWhatIsDown(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		loop := upkeep.Loop{Name: "outages", Pass: func(ctx context.Context) error {
-			return one.Note(ctx, "global-bus-p1")
+			return one.Note(ctx, outbox.PartOutage{Part: "global-bus-p1"})
 		}}
 		go func() { done <- loop.Run(ctx) }()
 		faults.Plan(storetest.Fault{Call: storetest.CommitCall})
@@ -132,7 +133,7 @@ func TestOutageEnds_Topic(t *testing.T) {
 
 // Only an open circuit is a sign of an outage: a half-open one waits for a
 // message to send, which may never come.
-func TestBrokenParts_AreTheOpenCircuits(t *testing.T) {
+func TestOpenCircuits_AreOutages(t *testing.T) {
 	t.Parallel()
 	set, err := breaker.NewSet(breaker.Config{})
 	if err != nil {
@@ -144,19 +145,77 @@ func TestBrokenParts_AreTheOpenCircuits(t *testing.T) {
 			set.Report(set.Allow("global-bus-p3", 1, now), breaker.Outcome{Verdict: verdict, Reason: "away"}, now)
 		}
 	}
-	if got := outbox.BrokenParts(set, now); len(got) != 0 {
+	if got := outbox.OpenCircuits(set, now); len(got) != 0 {
 		t.Errorf("before: %v", got)
 	}
 	fail(breaker.EntityFailed)
-	if diff := cmp.Diff([]outbox.Part{"global-bus-p3"}, outbox.BrokenParts(set, now)); diff != "" {
+	want := []outbox.PartOutage{{Part: "global-bus-p3", Since: now, Until: set.Open(now)[0].Until, Reason: "away"}}
+	if diff := cmp.Diff(want, outbox.OpenCircuits(set, now)); diff != "" {
 		t.Errorf("a topic (-want +got):\n%s", diff)
 	}
-	if got := outbox.BrokenParts(set, now.Add(time.Hour)); len(got) != 0 {
+	if got := outbox.OpenCircuits(set, now.Add(time.Hour)); len(got) != 0 {
 		t.Errorf("half open: %v", got)
 	}
 	now = now.Add(time.Hour)
 	fail(breaker.BusFailed)
-	if got := outbox.BrokenParts(set, now); len(got) == 0 || got[0] != outbox.PartBus {
+	if got := outbox.OpenCircuits(set, now); len(got) == 0 || got[0].Part != outbox.PartBus {
 		t.Errorf("the whole bus: %v", got)
 	}
+}
+
+// Any replica says which circuit is open, until its relay tries again, and reads the
+// store once a second at most.
+func TestOutages_ShowOpenCircuits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
+		one, two := replicas(store)
+		begin := time.Now().UTC()
+		note := func(part outbox.Part, until time.Duration) {
+			t.Helper()
+			if err := one.Note(t.Context(), outbox.PartOutage{Part: part, Since: begin, Until: begin.Add(until), Reason: "away"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		shown := func(topic string) string {
+			t.Helper()
+			circuit, err := two.Circuit(t.Context(), topic)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if circuit == nil {
+				return ""
+			}
+			return fmt.Sprintf("%s %s %s %s", circuit.Name, circuit.Reason, circuit.Since.Sub(begin), circuit.Until.Sub(begin))
+		}
+		note("p1", 3*time.Second)
+		note(outbox.PartReplies, 3*time.Second)
+		for topic, want := range map[string]string{"p1": "p1 away 0s 3s", "p2": ""} {
+			if got := shown(topic); got != want {
+				t.Errorf("%s: %q, want %q", topic, got, want)
+			}
+		}
+		faults.Plan(storetest.Fault{Onwards: true}) // It is not read again so soon.
+		if got := shown("p1"); got == "" {
+			t.Error("soon after: p1 is not shown")
+		}
+		time.Sleep(time.Second)
+		if _, err := two.Circuit(t.Context(), "p1"); !errors.Is(err, storetest.ErrInjected) {
+			t.Errorf("a store that fails: %v", err)
+		}
+		faults.Clear()
+		time.Sleep(2 * time.Second)
+		if got := shown("p1"); got != "" {
+			t.Errorf("while a relay tries: %q", got)
+		}
+		note(outbox.PartBus, time.Hour)
+		time.Sleep(time.Second)
+		if got := shown("p2"); got != "* away 0s 1h0m0s" {
+			t.Errorf("of the whole bus: %q", got)
+		}
+		time.Sleep(10 * time.Second) // The replica that noted it is gone.
+		if got := shown("p2"); got != "" {
+			t.Errorf("without a sign: %q", got)
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package pauses
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -179,6 +180,32 @@ func (g *Gate) held(target statemachine.Target, ramps bool) bool {
 		}
 	}
 	return false
+}
+
+// Covering returns the pause that covers the directive, by this process's last view, or
+// nil. Of several it is one that holds back everything rather than a ramp, and then the
+// oldest.
+func (g *Gate) Covering(target statemachine.Target) *statemachine.ActivePause {
+	var found *Pause
+	active := g.Active()
+	for i := range active {
+		if p := &active[i]; p.Covers(target) && (found == nil || p.before(found)) {
+			found = p
+		}
+	}
+	if found == nil {
+		return nil
+	}
+	shown := &statemachine.ActivePause{ID: found.ID(), Actor: found.Actor, Reason: found.Reason, Since: found.CreatedAt}
+	if found.State == Ramping {
+		shown.Ramping, shown.Until = true, found.ResumedAt.Add(found.Ramp)
+	}
+	return shown
+}
+
+// before orders the pauses that cover one directive.
+func (p Pause) before(other *Pause) bool {
+	return cmp.Or(cmp.Compare(p.State, other.State), p.CreatedAt.Compare(other.CreatedAt), cmp.Compare(p.ID(), other.ID())) < 0
 }
 
 // HoldsTenant reports whether [Gate.HoldsQueued] is true of all of the tenant's work.

@@ -321,3 +321,50 @@ func TestGate_AViewThatIsTooOldLetsNothingThrough(t *testing.T) {
 		expect(true)
 	})
 }
+
+// Of several pauses that cover a directive, one that holds back everything is shown
+// rather than a ramp, and then the oldest.
+func TestGate_ShowsThePauseThatCoversADirective(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		service, gate := setup(t, memstore.New(memstore.Options{}))
+		begin := time.Now().UTC()
+		shows := func(want *statemachine.ActivePause) {
+			t.Helper()
+			if diff := cmp.Diff(want, gate.Covering(target("a", "p", 3))); diff != "" {
+				t.Errorf("covering (-want +got):\n%s", diff)
+			}
+		}
+		pause := func(scope statemachine.Scope, why string) {
+			t.Helper()
+			pause, err := service.Create(t.Context(), scope, why, "ops-1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			gate.Apply(pause)
+			time.Sleep(time.Second)
+		}
+		resume := func(scope statemachine.Scope) {
+			t.Helper()
+			pause, err := service.Resume(t.Context(), scope, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			gate.Apply(pause)
+		}
+		pause(statemachine.Scope{Service: "embed"}, "another service")
+		shows(nil)
+		pause(statemachine.Scope{Service: "ocr"}, "OCR is down")
+		pause(statemachine.Scope{}, "all")
+		shows(&statemachine.ActivePause{ID: "service:ocr", Actor: "ops-1", Reason: "OCR is down", Since: begin.Add(time.Second)})
+		resume(statemachine.Scope{Service: "ocr"})
+		shows(&statemachine.ActivePause{ID: "all", Actor: "ops-1", Reason: "all", Since: begin.Add(2 * time.Second)})
+		resume(statemachine.Scope{})
+		shows(&statemachine.ActivePause{
+			ID: "service:ocr", Actor: "ops-1", Reason: "OCR is down", Since: begin.Add(time.Second),
+			Ramping: true, Until: begin.Add(3*time.Second + time.Minute),
+		})
+		time.Sleep(time.Minute)
+		shows(nil)
+	})
+}

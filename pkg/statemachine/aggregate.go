@@ -70,7 +70,10 @@ type Job struct {
 	ErrorMessage    string
 	CreatedAt       time.Time
 	UpdatedAt       time.Time
-	CompletedAt     time.Time
+	// StageAt is when that began for which the job waits by its rows; see
+	// [Aggregate.Waiting].
+	StageAt     time.Time
+	CompletedAt time.Time
 }
 
 // InputSource says where a step's input_ref comes from.

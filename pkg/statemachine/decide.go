@@ -169,6 +169,9 @@ func Decide(aggregate Aggregate, event Event, env Env) (Decision, error) {
 	if !c.d.Light {
 		c.agg.Job.Rev++
 		c.agg.Job.UpdatedAt = env.Now
+		if c.agg.stage() != aggregate.stage() {
+			c.agg.Job.StageAt = env.Now
+		}
 		c.d.Wake = NextWake(&c.agg)
 		if c.d.Hot { // The timer is the safety net of the hot path.
 			c.d.Wake = Wake{Kind: WakeTimer, At: c.agg.Outbox.DueAt}
@@ -263,9 +266,14 @@ func (c *change) step(step *Step, to StepState, cause, detail string) {
 	}
 }
 
-// touch marks a step as changed.
+// touch marks a step as changed now.
 func (c *change) touch(step *Step) {
 	step.UpdatedAt = c.env.Now
+	c.mark(step)
+}
+
+// mark marks a step as changed.
+func (c *change) mark(step *Step) {
 	if !slices.Contains(c.d.Steps, step.Index) {
 		c.d.Steps = append(c.d.Steps, step.Index)
 	}

@@ -54,7 +54,7 @@ func (c *change) grace(step *Step, outage time.Time) bool {
 	}
 	step.LeaseExpiresAt = until
 	step.LeaseExpiresAt = step.attemptEnd()
-	c.touch(step)
+	c.mark(step) // UpdatedAt stays: the worker has not reported.
 	c.noteStep(step, EventStepExtended, "the deadline passed during an outage")
 	return true
 }

@@ -59,6 +59,11 @@ func violations(before *statemachine.Aggregate, d *statemachine.Decision, env st
 		report(statemachine.NextWake(after).Kind == statemachine.WakeNone &&
 			after.Job.State != statemachine.JobPaused && !unclaimed, "nothing will look at the job again")
 	}
+	waits := after.Waiting(env.Now, &statemachine.Surroundings{})
+	report((waits.Reason == "") != after.Job.State.Terminal() || (waits.Detail == "") != (waits.Reason == ""),
+		"a job that is %s waits for %q (%s)", after.Job.State, waits.Reason, waits.Detail)
+	report(waits.Since.After(env.Now) || waits.Reason != "" && waits.Since.Before(after.Job.CreatedAt),
+		"it waits since %s, and now is %s", waits.Since, env.Now)
 	report(d.Ended != after.Job.State.Terminal(), "ended is %t, the job %s", d.Ended, after.Job.State)
 	return append(out, busViolations(before, d, env)...)
 }

@@ -105,7 +105,7 @@ func (c *comparison) job(id string, rows map[string]tablestore.Properties) error
 // standsFor are the columns of a JOB row that name the job's rows in other
 // partitions.
 var standsFor = []string{
-	"entry_kind", "entry_due", "entry_nonce", "slot_partition", "slot_row", "slot_numbered", "claim",
+	"stage_at", "entry_kind", "entry_due", "entry_nonce", "slot_partition", "slot_row", "slot_numbered", "claim",
 }
 
 // outbox compares one outbox row.

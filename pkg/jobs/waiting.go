@@ -1,0 +1,90 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// Surroundings tells what jobs wait for outside of their rows. Each function is
+// optional: without it there is nothing of its kind. None but Circuit may block.
+type Surroundings struct {
+	// Pause returns the pause that covers such directives, or nil.
+	Pause func(statemachine.Target) *statemachine.ActivePause
+	// Circuit returns the open circuit of the topic or of the whole bus, or nil.
+	Circuit func(ctx context.Context, topic string) (*statemachine.OpenCircuit, error)
+	// LastPoll returns when a worker last asked for such work; if none has, the time
+	// since which that is known.
+	LastPoll func(kind ledger.WorkKind, tenantID string) (at time.Time, polled bool)
+}
+
+// maxBefore bounds the directives that are counted before a queued one.
+const maxBefore = 1000
+
+// Shown is a job with what its rows do not hold.
+type Shown struct {
+	*statemachine.Aggregate
+
+	Waiting statemachine.Waiting
+	// SupersededBy is the job that reruns this one, empty if there is none.
+	SupersededBy string
+}
+
+// Show adds to a job what its rows do not hold. If its directive waits in the pull queue,
+// it counts those before it, up to a bound. The errors are [*problem.Error]s.
+func (s *Service) Show(ctx context.Context, agg *statemachine.Aggregate) (*Shown, error) {
+	shown, err := s.listed(ctx, agg)
+	if err != nil || shown.Waiting.Reason != statemachine.ReasonQueued {
+		return &shown, err
+	}
+	before, err := s.ledger.ReadyBefore(ctx, agg, maxBefore)
+	if err != nil {
+		return nil, ledger.Problem(err)
+	}
+	switch {
+	case before == 0:
+		shown.Waiting.Detail += ", the first of its tenant"
+	case before < maxBefore:
+		shown.Waiting.Detail += fmt.Sprintf(", with %d of its tenant before it", before)
+	default:
+		shown.Waiting.Detail += fmt.Sprintf(", with %d or more of its tenant before it", before)
+	}
+	return &shown, nil
+}
+
+// listed is [Service.Show] without a read for a live job.
+func (s *Service) listed(ctx context.Context, agg *statemachine.Aggregate) (Shown, error) {
+	around, err := s.surroundings(ctx, agg)
+	if err != nil {
+		return Shown{}, err
+	}
+	shown := Shown{Aggregate: agg, Waiting: agg.Waiting(time.Now().UTC(), &around)}
+	shown.SupersededBy, err = s.ledger.SupersededBy(ctx, &agg.Job)
+	return shown, ledger.Problem(err)
+}
+
+// surroundings returns what the job's wait depends on outside of its rows.
+func (s *Service) surroundings(ctx context.Context, agg *statemachine.Aggregate) (statemachine.Surroundings, error) {
+	var around statemachine.Surroundings
+	i, live := agg.Active()
+	if !live || agg.Job.State.Terminal() {
+		return around, nil
+	}
+	step := &agg.Steps[i]
+	if s.around.Pause != nil {
+		around.Pause = s.around.Pause(statemachine.TargetOf(&agg.Job, step))
+	}
+	if s.around.LastPoll != nil {
+		around.Polled, _ = s.around.LastPoll(ledger.WorkKind{Service: step.Service, StepType: step.Type}, agg.Job.TenantID)
+	}
+	if s.around.Circuit != nil && step.State == statemachine.StepDispatching {
+		var err error
+		if around.Circuit, err = s.around.Circuit(ctx, step.Routing.Topic); err != nil {
+			return around, ledger.Problem(err)
+		}
+	}
+	return around, nil
+}

@@ -1,0 +1,239 @@
+package statemachine
+
+import (
+	"fmt"
+	"time"
+)
+
+// Reason says why a live job waits, or who works on it. Exactly one holds at any moment.
+type Reason string
+
+// The reasons. A directive passes several doors on its way to a worker; the reason is
+// the first that is closed.
+const (
+	ReasonJobPaused   Reason = "job_paused"   // until a client resumes the job
+	ReasonScopePaused Reason = "scope_paused" // a pause covers the directive
+	ReasonCircuitOpen Reason = "circuit_open" // the topic, or the bus, is out of service
+	ReasonPublishing  Reason = "publishing"   // a relay is to publish the directive
+	ReasonNoWorker    Reason = "no_worker"    // queued, and no worker asks for such work
+	ReasonQueued      Reason = "queued"       // until a worker claims the directive
+	ReasonDelivered   Reason = "delivered"    // a worker has the directive and has not acknowledged it
+	ReasonRunning     Reason = "running"      // a worker runs the attempt
+	ReasonSilent      Reason = "silent"       // … and has not reported for half of its lease
+	ReasonBackoff     Reason = "backoff"      // until the delay before the next attempt is over
+	ReasonCancelling  Reason = "cancelling"   // until the worker's attempt ends, then CANCELLED
+	ReasonPausing     Reason = "pausing"      // until the worker's attempt ends, then PAUSED
+)
+
+// Blocker names what a job waits for, if that has an id. The zero value names nothing.
+type Blocker struct {
+	Type BlockerType
+	ID   string
+}
+
+// BlockerType is the type of a [Blocker].
+type BlockerType string
+
+// The types.
+const (
+	BlockerPause   BlockerType = "pause"     // the pause's id
+	BlockerCircuit BlockerType = "circuit"   // the topic, or "*" for the whole bus
+	BlockerWork    BlockerType = "work_item" // the work item that a worker holds
+)
+
+// Waiting says what a job waits for. The zero value is that of an ended job.
+type Waiting struct {
+	Reason Reason
+	// Since is when the reason began to hold.
+	Since time.Time
+	// Until is when Lucius acts if nothing happens before, or the zero time.
+	Until time.Time
+	// Detail is a sentence for people.
+	Detail    string
+	BlockedBy Blocker
+}
+
+// Surroundings is what a job's wait depends on outside of its rows.
+type Surroundings struct {
+	// Pause covers the directive of the active step, and Circuit is the open circuit of
+	// its topic or of the bus. Nil if there is none.
+	Pause   *ActivePause
+	Circuit *OpenCircuit
+	// Polled is when a worker last asked for work of the step's service and type. If none
+	// has, it is the time since which that is known; the zero time if nothing is known.
+	Polled time.Time
+}
+
+// ActivePause is a pause by scope. While it ramps up, until the time Until, it holds
+// back only directives that are not published.
+type ActivePause struct {
+	ID, Actor, Reason string
+	Since             time.Time
+	Ramping           bool
+	Until             time.Time
+}
+
+// OpenCircuit is an open circuit of the bus; at Until a relay tries again.
+type OpenCircuit struct {
+	Name, Reason string
+	Since, Until time.Time
+}
+
+// PollPatience is how long a service and step type may be without a poll before its
+// queued directives wait for no_worker. A worker that polls asks more often, and a claim
+// that waits is a poll for as long as it waits.
+const PollPatience = time.Minute
+
+// stage is what a job waits for by its rows alone, and for which attempt. [Job.StageAt]
+// is when it changed.
+type stage struct {
+	reason        Reason
+	step, attempt int
+}
+
+// stage returns the job's stage; that of an ended job has no reason.
+func (a *Aggregate) stage() stage {
+	i, ok := a.Active()
+	if !ok || a.Job.State.Terminal() {
+		return stage{}
+	}
+	step := &a.Steps[i]
+	s := stage{step: i, attempt: step.AttemptNo}
+	_, queued := a.Queued()
+	switch {
+	case a.Job.State == JobPaused:
+		s.reason = ReasonJobPaused
+	case a.Job.State == JobPausing:
+		s.reason = ReasonPausing
+	case a.Job.State == JobCancelling:
+		s.reason = ReasonCancelling
+	case step.State == StepFailedRetry:
+		s.reason = ReasonBackoff
+	case step.State == StepInProgress:
+		s.reason = ReasonRunning
+	case queued:
+		s.reason = ReasonQueued
+	case step.State == StepAwaitingAck:
+		s.reason = ReasonDelivered
+	default:
+		s.reason = ReasonPublishing
+	}
+	return s
+}
+
+// Waiting says what a job waits for at that time: a pure function of its arguments.
+// An ended job waits for nothing.
+func (a *Aggregate) Waiting(now time.Time, around *Surroundings) Waiting {
+	s := a.stage()
+	w := Waiting{Reason: s.reason, Since: a.Job.StageAt}
+	if s.reason == "" {
+		return Waiting{}
+	}
+	step := &a.Steps[s.step]
+	switch s.reason {
+	case ReasonJobPaused:
+		w.Detail = "the job is paused, and goes on when it is resumed"
+	case ReasonBackoff:
+		w.backoff(step, step.NextAttemptAt)
+	case ReasonPublishing:
+		w.publishing(a, step, now, around)
+	case ReasonQueued:
+		w.queued(step, now, around)
+	default:
+		w.held(step, now)
+	}
+	return w
+}
+
+// publishing refines the wait of a directive that is not published.
+func (w *Waiting) publishing(a *Aggregate, step *Step, now time.Time, around *Surroundings) {
+	row := a.Outbox
+	switch {
+	case row != nil && row.Rejected && row.DueAt.After(now):
+		w.Reason, w.Since = ReasonBackoff, row.UpdatedAt
+		w.backoff(step, row.DueAt)
+	case around.Pause != nil:
+		w.paused(around.Pause)
+	case around.Circuit != nil && row != nil && row.Bus == BusServiceBus:
+		c := around.Circuit
+		w.Reason, w.Since, w.Until = ReasonCircuitOpen, latest(w.Since, c.Since), c.Until
+		w.BlockedBy = Blocker{BlockerCircuit, c.Name}
+		w.Detail = fmt.Sprintf("circuit %s is open: %s; a relay tries again at %s", c.Name, c.Reason, stamp(c.Until))
+	default:
+		w.Detail = fmt.Sprintf("attempt %d is to be published", step.AttemptNo)
+	}
+}
+
+// queued refines the wait of a directive that no worker has claimed.
+func (w *Waiting) queued(step *Step, now time.Time, around *Surroundings) {
+	kind := fmt.Sprintf("service %s, step type %s", step.Service, step.Type)
+	switch polled := around.Polled; {
+	case around.Pause != nil && !around.Pause.Ramping:
+		w.paused(around.Pause)
+	case !polled.IsZero() && now.Sub(polled) > PollPatience:
+		w.Reason, w.Since = ReasonNoWorker, latest(w.Since, polled)
+		w.Detail = fmt.Sprintf("no worker has polled for %s since %s", kind, stamp(polled))
+	default:
+		w.Detail = fmt.Sprintf("attempt %d waits for a worker of %s", step.AttemptNo, kind)
+	}
+}
+
+// held refines the wait for a worker that has the directive.
+func (w *Waiting) held(step *Step, now time.Time) {
+	end, heard := step.attemptEnd(), step.UpdatedAt
+	w.Until = end
+	if step.Owner != "" {
+		w.BlockedBy = Blocker{BlockerWork, step.WorkID}
+	}
+	silent := heard.Add(step.Policy.Lease / 2)
+	switch {
+	case w.Reason == ReasonDelivered:
+		w.Detail = fmt.Sprintf("attempt %d was delivered, and its ACK is due by %s", step.AttemptNo, stamp(end))
+	case w.Reason == ReasonCancelling:
+		w.Detail = fmt.Sprintf("the job is cancelled once attempt %d ends, by %s at the latest", step.AttemptNo, stamp(end))
+	case w.Reason == ReasonPausing:
+		w.Detail = fmt.Sprintf("the job is paused once attempt %d ends", step.AttemptNo)
+	case now.After(silent):
+		w.Reason, w.Since = ReasonSilent, silent
+		w.Detail = fmt.Sprintf("attempt %d has sent no heartbeat since %s; its lease ends at %s", step.AttemptNo, stamp(heard), stamp(end))
+	default:
+		w.Detail = fmt.Sprintf("attempt %d runs, last heard of at %s", step.AttemptNo, stamp(heard))
+	}
+}
+
+// paused makes a pause the reason.
+func (w *Waiting) paused(p *ActivePause) {
+	w.Reason, w.Since, w.Until = ReasonScopePaused, latest(w.Since, p.Since), p.Until
+	w.BlockedBy = Blocker{BlockerPause, p.ID}
+	w.Detail = fmt.Sprintf("paused by %s: %s", p.Actor, p.Reason)
+	if p.Ramping {
+		w.Detail = fmt.Sprintf("the pause by %s ramps up until %s", p.Actor, stamp(p.Until))
+	}
+}
+
+// backoff completes the wait for the delay before an attempt.
+func (w *Waiting) backoff(step *Step, until time.Time) {
+	w.Until = until
+	spent, most := step.Spent.Dispatch+step.Spent.Ack+step.Spent.Execution, step.Policy.mostAttempts()
+	w.Detail = fmt.Sprintf("attempt %d of %d at %s", spent+1, most, stamp(until))
+	if step.LastErrorCode != "" {
+		w.Detail += " after " + step.LastErrorCode
+	}
+}
+
+// mostAttempts is how many attempts the budgets allow altogether.
+func (p *Policy) mostAttempts() int {
+	most := 1 + len(p.Dispatch) + len(p.Ack) + len(p.Execution)
+	if p.MaxAttempts > 0 {
+		most = min(most, p.MaxAttempts)
+	}
+	return most
+}
+
+// latest returns the later of two times.
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,235 @@
+package statemachine_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// waits is what the story's job waits for.
+func (s *story) waits(around statemachine.Surroundings) statemachine.Waiting {
+	return s.agg.Waiting(s.now, &around)
+}
+
+// at is that long after the start of the story.
+func at(d time.Duration) time.Time { return start.Add(d) }
+
+// Each story ends in a state with a reason of its own, ten minutes after its start.
+func TestWaiting_EachReason(t *testing.T) {
+	t.Parallel()
+	const minute = time.Minute
+	paused := &statemachine.ActivePause{ID: "service:ocr", Actor: "ops-1", Reason: "OCR is down", Since: at(4 * minute)}
+	ramping := &statemachine.ActivePause{
+		ID: "all", Actor: "ops-1", Reason: "a rest", Since: at(-minute), Ramping: true, Until: at(11 * minute),
+	}
+	circuit := &statemachine.OpenCircuit{Name: "topic-1", Reason: "topic is disabled", Since: at(3 * minute), Until: at(10*minute + 5*time.Second)}
+	pause, held := statemachine.Blocker{Type: statemachine.BlockerPause, ID: "service:ocr"}, statemachine.Blocker{Type: statemachine.BlockerWork, ID: "w"}
+	running := func(s *story) {
+		s.does(s.claimed())
+		s.later(minute)
+		s.does(s.ack())
+	}
+	for name, test := range map[string]struct {
+		bus    statemachine.Bus
+		held   bool // at the accept
+		tell   func(s *story)
+		around statemachine.Surroundings
+		want   statemachine.Waiting
+	}{
+		"paused by a client": {
+			bus: statemachine.BusQueue, tell: func(s *story) { s.does(statemachine.Pause{}) },
+			// No pause by scope holds back what is not dispatched.
+			around: statemachine.Surroundings{Pause: paused, Polled: at(-time.Hour)},
+			want:   statemachine.Waiting{Reason: "job_paused", Detail: "the job is paused, and goes on when it is resumed"},
+		},
+		"a row under a pause": {
+			bus: statemachine.BusQueue, held: true, around: statemachine.Surroundings{Pause: paused},
+			want: statemachine.Waiting{Reason: "scope_paused", Since: at(4 * minute), Detail: "paused by ops-1: OCR is down", BlockedBy: pause},
+		},
+		"a row under a ramp": {
+			bus: statemachine.BusServiceBus, held: true, around: statemachine.Surroundings{Pause: ramping, Circuit: circuit},
+			want: statemachine.Waiting{
+				Reason: "scope_paused", Until: at(11 * minute), Detail: "the pause by ops-1 ramps up until 2026-01-02T03:15:05.000Z",
+				BlockedBy: statemachine.Blocker{Type: statemachine.BlockerPause, ID: "all"},
+			},
+		},
+		"a queued directive under a pause": {
+			bus: statemachine.BusQueue, around: statemachine.Surroundings{Pause: paused, Polled: at(-time.Hour)},
+			want: statemachine.Waiting{Reason: "scope_paused", Since: at(4 * minute), Detail: "paused by ops-1: OCR is down", BlockedBy: pause},
+		},
+		"a queued directive under a ramp": {
+			bus: statemachine.BusQueue, around: statemachine.Surroundings{Pause: ramping},
+			want: statemachine.Waiting{Reason: "queued", Detail: "attempt 1 waits for a worker of service ocr, step type OCR"},
+		},
+		"a directive in a worker's hands under a pause": {
+			bus: statemachine.BusQueue, tell: running, around: statemachine.Surroundings{Pause: paused},
+			want: statemachine.Waiting{
+				Reason: "silent", Since: at(8*minute + 30*time.Second), Until: at(16 * minute), BlockedBy: held,
+				Detail: "attempt 1 has sent no heartbeat since 2026-01-02T03:05:05.000Z; its lease ends at 2026-01-02T03:20:05.000Z",
+			},
+		},
+		"a row of a topic that is out of service": {
+			bus: statemachine.BusServiceBus, around: statemachine.Surroundings{Circuit: circuit},
+			want: statemachine.Waiting{
+				Reason: "circuit_open", Since: at(3 * minute), Until: circuit.Until,
+				Detail:    "circuit topic-1 is open: topic is disabled; a relay tries again at 2026-01-02T03:14:10.000Z",
+				BlockedBy: statemachine.Blocker{Type: statemachine.BlockerCircuit, ID: "topic-1"},
+			},
+		},
+		"a row for the pull queue": {
+			bus: statemachine.BusQueue, held: true, around: statemachine.Surroundings{Circuit: circuit},
+			want: statemachine.Waiting{Reason: "publishing", Detail: "attempt 1 is to be published"},
+		},
+		"a row that the bus rejected": {
+			bus: statemachine.BusServiceBus, tell: func(s *story) {
+				s.later(9*minute + 30*time.Second)
+				s.does(statemachine.PublishRejected{OutboxID: s.agg.Outbox.ID, AttemptNo: 1, Reason: "malformed"})
+			},
+			// What comes after the delay does not matter yet.
+			around: statemachine.Surroundings{Pause: paused, Circuit: circuit},
+			want: statemachine.Waiting{
+				Reason: "backoff", Since: at(9*minute + 30*time.Second), Until: at(10*minute + 30*time.Second),
+				Detail: "attempt 2 of 5 at 2026-01-02T03:14:35.000Z after publish_rejected",
+			},
+		},
+		"a row that the bus rejected, after its delay": {
+			bus: statemachine.BusServiceBus, tell: func(s *story) {
+				s.does(statemachine.PublishRejected{OutboxID: s.agg.Outbox.ID, AttemptNo: 1, Reason: "malformed"})
+			},
+			around: statemachine.Surroundings{Pause: paused},
+			want:   statemachine.Waiting{Reason: "scope_paused", Since: at(4 * minute), Detail: "paused by ops-1: OCR is down", BlockedBy: pause},
+		},
+		"queued, and no worker polls": {
+			bus: statemachine.BusQueue, around: statemachine.Surroundings{Polled: at(9*minute - time.Millisecond)},
+			want: statemachine.Waiting{
+				Reason: "no_worker", Since: at(9*minute - time.Millisecond),
+				Detail: "no worker has polled for service ocr, step type OCR since 2026-01-02T03:13:04.999Z",
+			},
+		},
+		"queued, and a worker polled a minute ago": {
+			bus: statemachine.BusQueue, around: statemachine.Surroundings{Polled: at(9 * minute)},
+			want: statemachine.Waiting{Reason: "queued", Detail: "attempt 1 waits for a worker of service ocr, step type OCR"},
+		},
+		"claimed": {
+			bus: statemachine.BusQueue, tell: func(s *story) {
+				s.later(9*minute + 40*time.Second)
+				s.does(s.claimed())
+			},
+			want: statemachine.Waiting{
+				Reason: "delivered", Since: at(9*minute + 40*time.Second), Until: at(10*minute + 10*time.Second), BlockedBy: held,
+				Detail: "attempt 1 was delivered, and its ACK is due by 2026-01-02T03:14:15.000Z",
+			},
+		},
+		"published": {
+			bus: statemachine.BusServiceBus, tell: func(s *story) {
+				s.later(9*minute + 40*time.Second)
+				s.does(s.published())
+			},
+			around: statemachine.Surroundings{Pause: paused, Circuit: circuit},
+			want: statemachine.Waiting{
+				Reason: "delivered", Since: at(9*minute + 40*time.Second), Until: at(10*minute + 10*time.Second),
+				Detail: "attempt 1 was delivered, and its ACK is due by 2026-01-02T03:14:15.000Z",
+			},
+		},
+		"running": {
+			bus: statemachine.BusQueue, tell: func(s *story) {
+				running(s)
+				s.later(minute + 30*time.Second)
+				s.does(s.heartbeat()) // Half of the lease ago.
+			},
+			want: statemachine.Waiting{
+				Reason: "running", Since: at(minute), Until: at(17*minute + 30*time.Second),
+				Detail: "attempt 1 runs, last heard of at 2026-01-02T03:06:35.000Z",
+			},
+		},
+		"silent, after an outage": {
+			bus: statemachine.BusQueue, tell: func(s *story) {
+				s.agg.Steps[0].Policy.Lease = 6 * minute
+				running(s)
+				s.later(7 * minute)
+				s.does(statemachine.DeadlinePassed{Outage: s.now.Add(time.Second)})
+			},
+			want: statemachine.Waiting{
+				Reason: "silent", Since: at(4 * minute), Until: at(10*minute + time.Second),
+				Detail: "attempt 1 has sent no heartbeat since 2026-01-02T03:05:05.000Z; its lease ends at 2026-01-02T03:14:06.000Z",
+			},
+		},
+		"before the next attempt": {
+			bus: statemachine.BusQueue, tell: func(s *story) {
+				running(s)
+				s.later(8*minute + 45*time.Second)
+				failed := s.result(statemachine.ResultFailedRetry)
+				failed.ErrorCode = "TIMEOUT"
+				s.does(failed)
+			},
+			around: statemachine.Surroundings{Pause: paused},
+			want: statemachine.Waiting{
+				Reason: "backoff", Since: at(9*minute + 45*time.Second), Until: at(10*minute + 15*time.Second),
+				Detail: "attempt 2 of 5 at 2026-01-02T03:14:20.000Z after TIMEOUT",
+			},
+		},
+		"being cancelled": {
+			bus: statemachine.BusQueue, tell: func(s *story) {
+				running(s)
+				s.later(minute)
+				s.does(statemachine.Cancel{})
+			},
+			around: statemachine.Surroundings{Pause: paused},
+			want: statemachine.Waiting{
+				Reason: "cancelling", Since: at(2 * minute), Until: at(16 * minute), BlockedBy: held,
+				Detail: "the job is cancelled once attempt 1 ends, by 2026-01-02T03:20:05.000Z at the latest",
+			},
+		},
+		"being paused": {
+			bus: statemachine.BusQueue, tell: func(s *story) {
+				s.does(s.claimed())
+				s.does(statemachine.Pause{})
+				s.later(minute)
+				s.does(s.ack()) // The job is pausing all the same.
+			},
+			want: statemachine.Waiting{Reason: "pausing", Until: at(16 * minute), Detail: "the job is paused once attempt 1 ends"},
+		},
+		"ended": {bus: statemachine.BusQueue, tell: func(s *story) { s.does(statemachine.Cancel{}) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := untold(t, test.bus)
+			s.agg.Steps[0].Service, s.agg.Steps[0].Type = "ocr", "OCR"
+			s.held = test.held
+			s.does(statemachine.Accept{})
+			if test.tell != nil {
+				test.tell(s)
+			}
+			if test.want.BlockedBy == held { // The ledger writes both.
+				s.agg.Steps[0].WorkID, s.agg.Steps[0].Owner = "w", "worker-1"
+			}
+			s.now = at(10 * minute)
+			if test.want.Since.IsZero() && test.want.Reason != "" {
+				test.want.Since = start
+			}
+			if diff := cmp.Diff(test.want, s.waits(test.around)); diff != "" {
+				t.Errorf("it waits for (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A later change of the job that leaves it waiting for the same does not make the wait
+// shorter.
+func TestWaiting_SinceIsWhenTheWaitBegan(t *testing.T) {
+	t.Parallel()
+	s := queueStory(t)
+	s.does(statemachine.Pause{})
+	s.later(time.Minute)
+	s.does(statemachine.DeadlinePassed{})
+	if got := s.waits(statemachine.Surroundings{}); !got.Since.Equal(start) || !s.agg.Job.UpdatedAt.After(start) {
+		t.Errorf("it waits since %s, and the job was updated at %s", got.Since, s.agg.Job.UpdatedAt)
+	}
+	s.does(statemachine.Resume{})
+	if got := s.waits(statemachine.Surroundings{}); got.Reason != "queued" || !got.Since.Equal(s.now) {
+		t.Errorf("after the resume: %+v", got)
+	}
+}
