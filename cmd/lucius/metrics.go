@@ -239,14 +239,10 @@ func (m *metrics) watchJobs(c *core, reconciler *upkeep.Reconciler) {
 		func() float64 { return float64(reconciler.Report().Repaired) + float64(c.ledger.Restored()) })
 	m.gauge("lucius_outbox_oldest_pending_seconds", "Time that the oldest due outbox row has waited to be published.",
 		func() float64 { return reconciler.Report().OldestPending.Seconds() })
-	m.gauge("lucius_queue_ready", "Work items that wait for a worker.", func() float64 {
-		ready := reconciler.Report().Ready // As of its last round, if other processes share the store.
-		if c.ledger.Exclusive() {
-			ready = c.mirror.Counts()
-		}
+	m.gauge("lucius_queue_ready", "Directives that wait for a worker.", func() float64 {
 		total := 0
-		for _, n := range ready {
-			total += n
+		for _, service := range c.census.Report().Services {
+			total += service.Queued
 		}
 		return float64(total)
 	})

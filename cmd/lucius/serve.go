@@ -19,6 +19,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/jobs"
@@ -145,6 +146,7 @@ type core struct {
 	pauses   *pauses.Service
 	gate     *pauses.Gate // this process's view of the pauses
 	ended    jobs.Ended
+	census   *census.Census
 
 	callbacks *callbacks.Service
 	webhooks  *upkeep.Webhooks // set before any job ends; nil in a command
@@ -172,7 +174,8 @@ func (c *core) open(ctx context.Context) (err error) {
 			}
 		},
 		Retention: c.cfg.Retention, KeyTTL: c.cfg.KeyTTL, Limit: c.tenants.MaxInflight,
-		Observe: func(after *statemachine.Aggregate, history []statemachine.Transition) {
+		Observe: func(before, after *statemachine.Aggregate, history []statemachine.Transition) {
+			c.census.Observe(before, after, history)
 			c.metrics.observeTransitions(after, history)
 			logTransitions(c.log, after, history)
 		},
@@ -206,10 +209,8 @@ func (c *core) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if c.ledger.Exclusive() {
-		if err := c.queue.Count(ctx); err != nil {
-			return err
-		}
+	if err := c.openCensus(ctx); err != nil {
+		return err
 	}
 	c.pauses = pauses.New(c.store, c.ledger.Tables().Schedule, nil)
 	if c.cfg.StartPaused {
@@ -219,6 +220,17 @@ func (c *core) open(ctx context.Context) (err error) {
 	}
 	c.gate, err = pauses.NewGate(ctx, c.pauses)
 	return err
+}
+
+// openCensus opens the census, before any job changes.
+func (c *core) openCensus(ctx context.Context) (err error) {
+	c.census, err = census.New(census.Config{
+		Store: c.store, Table: c.ledger.Tables().Queue, Exclusive: c.ledger.Exclusive(), Queue: c.queue, Replica: rand.Text(),
+	})
+	if err != nil {
+		return err
+	}
+	return c.census.Open(ctx)
 }
 
 // defectGrace is how long a server with an illegal transition may take to stop in good
@@ -365,7 +377,7 @@ func newMaintenance(c *core, bus *bus) (*maintenance, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if m.reconciler, err = upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: c.ledger, Logger: c.log}); err != nil {
+	if m.reconciler, err = upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: c.ledger, Census: c.census, Logger: c.log}); err != nil {
 		return nil, err
 	}
 	if m.guard, err = webhook.NewGuard(webhook.GuardConfig{
@@ -483,8 +495,22 @@ func (s *system) run(ctx context.Context, listener net.Listener, hangups <-chan 
 	stopReplies() // Before the relay, which publishes what they commit.
 	replies.Wait()
 	stop()
-	return errors.Join(cause, group.Wait())
+	cause = errors.Join(cause, group.Wait())
+	s.closeCensus(cause == nil)
+	return cause
 }
+
+// closeCensus stores what was counted. Without it, the next process counts again.
+func (s *system) closeCensus(orderly bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := s.census.Close(ctx, orderly); err != nil {
+		s.log.WarnContext(ctx, "the census is not stored", "error", err)
+	}
+}
+
+// censusInterval is the time between two writes of the census: a crash loses that much.
+const censusInterval = 10 * time.Second
 
 // deadLetterInterval is the time between two counts of the dead letters.
 const deadLetterInterval = 15 * time.Second
@@ -502,6 +528,7 @@ func (s *system) loops(hangups <-chan os.Signal) []func(context.Context) error {
 	}
 	every(time.Second, upkeep.Loop{Name: "pauses", Pass: s.gate.Refresh})
 	every(time.Second, memoryLoop())
+	every(censusInterval, upkeep.Loop{Name: "census", Pass: s.census.RunOnce})
 	every(time.Second, upkeep.Loop{Name: "rejected callbacks", Pass: s.callbacks.RunOnce, Drain: func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()

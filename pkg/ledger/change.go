@@ -263,7 +263,7 @@ func (l *Ledger) commitEach(ctx context.Context, stage tablestore.Stage) error {
 // process's relay.
 func (l *Ledger) committed(plan *plan, applied tablestore.Applied) {
 	l.recent.committed(plan, applied.ETags)
-	l.cfg.Observe(&plan.after, plan.history)
+	l.cfg.Observe(&plan.base.agg, &plan.after, plan.history)
 	if plan.taken != nil {
 		l.cfg.Ready(*plan.taken, false)
 	}

@@ -189,23 +189,22 @@ type ReadyWalk struct {
 }
 
 // InspectReady checks one page of the ready index by [Ledger.InspectHint] and moves
-// the walk forward. It returns how many hints it saw by kind, how many it repaired,
+// the walk forward. It returns how many hints it saw, how many it repaired,
 // and whether the walk is at its end, which is its beginning again. Rows and jobs
 // that cannot be read are skipped and returned as an error; any other error ends
 // the page.
 func (l *Ledger) InspectReady(ctx context.Context, w *ReadyWalk, limit int,
-) (seen map[WorkKind]int, repaired int, ended bool, err error) {
+) (seen, repaired int, ended bool, err error) {
 	if len(w.kinds) == 0 {
 		if w.kinds, err = l.WorkKinds(ctx); err != nil || len(w.kinds) == 0 {
-			return nil, 0, err == nil, err
+			return 0, 0, err == nil, err
 		}
 	}
 	kind := w.kinds[0]
 	hints, more, bad, err := l.ReadyHints(ctx, kind, w.shard, w.from, "", limit)
 	if err != nil {
-		return nil, 0, false, err
+		return 0, 0, false, err
 	}
-	seen = map[WorkKind]int{}
 	for i := range hints {
 		fixed, err := l.InspectHint(ctx, hints[i])
 		if err != nil {
@@ -218,7 +217,7 @@ func (l *Ledger) InspectReady(ctx context.Context, w *ReadyWalk, limit int,
 		if fixed {
 			repaired++
 		}
-		seen[kind]++
+		seen++
 		w.from = hints[i].Row() + "\x00"
 	}
 	if more {

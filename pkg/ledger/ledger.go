@@ -102,12 +102,13 @@ type Config struct {
 	// Archive receives each job before it is purged. If it fails, the job is kept and
 	// the next pass tries again. Optional.
 	Archive func(ctx context.Context, job *Archived) error
-	// Observe is told of each change that this process committed, with the job after
-	// it, for metrics and logs. It must not block, nor keep or change its arguments.
+	// Observe is told of each change that this process committed, with the job before
+	// and after it, for metrics and logs. Before its accept a job has no steps. It must
+	// not block, nor keep or change its arguments.
 	// A change whose process crashes right after the commit is not reported. Optional.
 	//
 	// Source: Option B spec, 20.
-	Observe func(after *statemachine.Aggregate, history []statemachine.Transition)
+	Observe func(before, after *statemachine.Aggregate, history []statemachine.Transition)
 	// Ended is told of each job that this process ended, after the commit and its
 	// announcement. It must not block, nor keep or change the job. Optional.
 	Ended func(job *statemachine.Job)
@@ -176,7 +177,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 		cfg.Limit = func(string) int { return 0 }
 	}
 	if cfg.Observe == nil {
-		cfg.Observe = func(*statemachine.Aggregate, []statemachine.Transition) {}
+		cfg.Observe = func(_, _ *statemachine.Aggregate, _ []statemachine.Transition) {}
 	}
 	if cfg.Ended == nil {
 		cfg.Ended = func(*statemachine.Job) {}

@@ -151,19 +151,6 @@ func (l *Ledger) ReadyBefore(ctx context.Context, agg *statemachine.Aggregate, l
 	return count, nil
 }
 
-// CountReady counts the hints of that kind.
-func (l *Ledger) CountReady(ctx context.Context, kind WorkKind) (int, error) {
-	count := 0
-	for shard := range l.cfg.ReadyShards {
-		n, err := tablestore.CountRows(ctx, l.store, tablestore.Query{Table: l.tables.Queue, Partition: readyPartition(kind, shard)})
-		if err != nil {
-			return 0, fmt.Errorf("count the ready items of service %q: %w", kind.Service, err)
-		}
-		count += n
-	}
-	return count, nil
-}
-
 const catalogPartition = "catalog"
 
 // WorkKinds reads the catalog: every kind of work that was ever queued.

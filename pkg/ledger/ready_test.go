@@ -350,11 +350,11 @@ func TestInspectReady_GoesPastBadRows(t *testing.T) {
 				var walk ledger.ReadyWalk
 				bad, seen := 0, 0
 				for page := 0; ; page++ {
-					kinds, _, ended, err := b.InspectReady(t.Context(), &walk, 1)
+					hints, _, ended, err := b.InspectReady(t.Context(), &walk, 1)
 					if err != nil {
 						bad++
 					}
-					seen += kinds[hintKinds[0]]
+					seen += hints
 					if ended {
 						break
 					}
@@ -384,8 +384,8 @@ func TestInspectReady_GoesPastAJobThatCannotBeRead(t *testing.T) {
 	b.leaveHints(func() { b.mustChange(t, void, statemachine.Cancel{}) })
 	var walk ledger.ReadyWalk
 	seen, _, ended, err := b.InspectReady(t.Context(), &walk, 10)
-	if err == nil || !ended || seen[hintKinds[0]] != 2 {
-		t.Errorf("saw %v, ended %t, %v", seen, ended, err)
+	if err == nil || !ended || seen != 2 {
+		t.Errorf("saw %d, ended %t, %v", seen, ended, err)
 	}
 	if left := b.hints(t); len(left) != 1 || left[0].WorkID != broken+".0.1" {
 		t.Errorf("left are %+v", left)

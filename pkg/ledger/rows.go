@@ -129,6 +129,7 @@ var stepCodec = newCodec(slices.Concat([]column[statemachine.Step]{
 	integer("attempt_no", func(s *statemachine.Step) *int { return &s.AttemptNo }),
 	text("lease_id", func(s *statemachine.Step) *string { return &s.LeaseID }),
 	instant("lease_expires_at", func(s *statemachine.Step) *time.Time { return &s.LeaseExpiresAt }),
+	instant("started_at", func(s *statemachine.Step) *time.Time { return &s.StartedAt }),
 	instant("timeout_at", func(s *statemachine.Step) *time.Time { return &s.TimeoutAt }),
 	instant("next_attempt_at", func(s *statemachine.Step) *time.Time { return &s.NextAttemptAt }),
 	text("outbox_id", func(s *statemachine.Step) *string { return &s.OutboxID }),

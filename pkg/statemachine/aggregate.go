@@ -112,6 +112,8 @@ type Step struct {
 	// while AWAITING_ACK the zero time says that the directive waits in the
 	// pull queue for a worker.
 	LeaseExpiresAt time.Time
+	// StartedAt is when the latest attempt that was started was: its ACK.
+	StartedAt time.Time
 	// TimeoutAt is the absolute end of the attempt's run, or the zero time.
 	TimeoutAt time.Time
 	// NextAttemptAt is when a step in FAILED_RETRY is dispatched again.

@@ -197,6 +197,7 @@ func (c *change) start(step *Step, cause string) {
 	}
 	c.step(step, StepInProgress, cause, "")
 	c.acked(step, cause)
+	step.StartedAt = c.env.Now
 	if step.Policy.Timeout > 0 {
 		step.TimeoutAt = deadline(c.env.Now, step.Policy.Timeout)
 	}

@@ -91,25 +91,6 @@ func ScanAll(ctx context.Context, store Store, query Query) ([]Row, error) {
 	}
 }
 
-// CountRows counts the query's rows. A store that is no [RowCounter] is read page by
-// page. The error is the store's.
-func CountRows(ctx context.Context, store Store, query Query) (int, error) {
-	if counter, ok := store.(RowCounter); ok {
-		return counter.CountRows(ctx, query)
-	}
-	query.Limit = 0
-	for count := 0; ; {
-		page, err := store.Scan(ctx, query)
-		if err != nil {
-			return 0, err
-		}
-		count += len(page.Rows)
-		if query.Continue = page.Next; query.Continue == "" {
-			return count, nil
-		}
-	}
-}
-
 // DiscardAll deletes the query's rows, whatever they hold, page by page in full
 // batches, except the row with the key except. No process may still write these
 // rows. The error is the store's; another call continues.

@@ -155,13 +155,6 @@ type AtomicStore interface {
 	CommitAll(ctx context.Context, batches []Batch) ([][]ETag, error)
 }
 
-// RowCounter is a store that counts rows without reading their content.
-type RowCounter interface {
-	// CountRows counts the query's rows, all of them as of one moment. Its Limit is
-	// ignored. The errors are those of [Store].Scan.
-	CountRows(ctx context.Context, query Query) (int, error)
-}
-
 // Walk selects the rows of a whole table after a key, in ascending order of
 // partition and row.
 type Walk struct {

@@ -20,12 +20,24 @@ type ReconcilerLedger interface {
 	Exclusive() bool
 	Inspect(ctx context.Context, shard, limit int, from string) ([]ledger.Finding, string, error)
 	InspectReady(ctx context.Context, w *ledger.ReadyWalk, limit int,
-	) (seen map[ledger.WorkKind]int, repaired int, ended bool, err error)
+	) (seen, repaired int, ended bool, err error)
 	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
 }
 
-// maxStuck bounds the stuck jobs of a report.
-const maxStuck = 1000
+// Census counts the live jobs of a round.
+type Census interface {
+	Begin()
+	Walked(job *statemachine.Aggregate)
+	End(ctx context.Context) error
+}
+
+const (
+	// maxStuck bounds the stuck jobs of a report.
+	maxStuck = 1000
+	// firstJobs is how many jobs a pass of the first round checks in an exclusive store,
+	// at a twentieth of a core, so that the census is soon exact.
+	firstJobs = 1000
+)
 
 // ReconcilerConfig configures a [Reconciler].
 type ReconcilerConfig struct {
@@ -37,6 +49,8 @@ type ReconcilerConfig struct {
 	Page int
 	// Rest is the time between two rounds. Optional. Defaults to 1 min.
 	Rest time.Duration
+	// Census is told of each live job of each round. Optional.
+	Census Census
 	// Logger logs each finding. Optional.
 	Logger *slog.Logger
 }
@@ -52,9 +66,8 @@ type Stuck struct {
 // ReconcilerReport is what a [Reconciler] knows.
 type ReconcilerReport struct {
 	// Of the last whole round, if there was one:
-	Stuck      []Stuck                 // defects that could not be repaired
-	Checked    int                     // slots
-	Ready      map[ledger.WorkKind]int // ready hints, by kind of work
+	Stuck      []Stuck // defects that could not be repaired
+	Checked    int     // slots
 	RoundEnded time.Time
 
 	Repaired      int           // defects, since the process began
@@ -79,6 +92,7 @@ type Reconciler struct {
 	inReady bool
 	ready   ledger.ReadyWalk
 	round   ReconcilerReport // of the round under way
+	first   bool             // it is the first one, and the store exclusive: there is a count to make
 
 	mu   sync.Mutex
 	last ReconcilerReport
@@ -98,7 +112,7 @@ func NewReconciler(cfg ReconcilerConfig) (*Reconciler, error) {
 		return nil, errors.New("reconciler: Page and Rest must be positive")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	return &Reconciler{cfg: cfg}, nil
+	return &Reconciler{cfg: cfg, first: cfg.Ledger.Exclusive()}, nil
 }
 
 // Report returns what the reconciler knows. It is safe for concurrent use.
@@ -131,19 +145,28 @@ func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	if err != nil {
 		return Pass{More: true}, fmt.Errorf("reconcile: %w", err)
 	}
-	check := r.checkJobs
-	if r.inReady {
+	check, most := r.checkJobs, 0
+	switch {
+	case r.inReady:
 		check = r.checkReady
+	case r.first:
+		most = firstJobs
 	}
 	pass, repaired, err := check(ctx)
+	for err == nil && !r.inReady && pass.Done < most {
+		var more Pass
+		var fixed int
+		more, fixed, err = check(ctx)
+		pass.Done, repaired = pass.Done+more.Done, repaired+fixed
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last.OldestPending = oldest
 	r.last.Repaired += repaired
 	if !pass.More {
-		r.last.Stuck, r.last.Checked, r.last.Ready = r.round.Stuck, r.round.Checked, r.round.Ready
+		r.last.Stuck, r.last.Checked = r.round.Stuck, r.round.Checked
 		r.last.RoundEnded = time.Now()
-		r.round = ReconcilerReport{}
+		r.round, r.first = ReconcilerReport{}, false
 	}
 	if err != nil {
 		return pass, fmt.Errorf("reconcile: %w", err)
@@ -153,12 +176,19 @@ func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 
 // checkJobs checks one page of live jobs.
 func (r *Reconciler) checkJobs(ctx context.Context) (pass Pass, repaired int, err error) {
+	census := r.cfg.Census
+	if census != nil && r.shard == 0 && r.from == "" {
+		census.Begin()
+	}
 	findings, next, err := r.cfg.Ledger.Inspect(ctx, r.shard, r.cfg.Page, r.from)
 	if err != nil {
 		return Pass{More: true}, 0, err
 	}
 	for i := range findings {
 		found := &findings[i]
+		if census != nil && found.Job != nil {
+			census.Walked(found.Job)
+		}
 		switch {
 		case found.Repaired != "":
 			r.cfg.Logger.WarnContext(ctx, "defect repaired", "jobId", found.JobID, "defect", found.Repaired)
@@ -175,19 +205,16 @@ func (r *Reconciler) checkJobs(ctx context.Context) (pass Pass, repaired int, er
 		r.shard = (r.shard + 1) % r.cfg.Ledger.Shards()
 		r.inReady = r.shard == 0
 	}
-	return Pass{Done: len(findings), More: true}, repaired, nil
+	if census != nil && r.inReady {
+		err = census.End(ctx)
+	}
+	return Pass{Done: len(findings), More: true}, repaired, err
 }
 
 // checkReady checks one page of the ready index.
 func (r *Reconciler) checkReady(ctx context.Context) (pass Pass, repaired int, err error) {
-	seen, repaired, ended, err := r.cfg.Ledger.InspectReady(ctx, &r.ready, r.cfg.Page)
-	if r.round.Ready == nil {
-		r.round.Ready = map[ledger.WorkKind]int{}
-	}
-	for kind, n := range seen {
-		r.round.Ready[kind] += n
-		pass.Done += n
-	}
+	var ended bool
+	pass.Done, repaired, ended, err = r.cfg.Ledger.InspectReady(ctx, &r.ready, r.cfg.Page)
 	if repaired > 0 {
 		r.cfg.Logger.WarnContext(ctx, "defect repaired", "hints", repaired, "defect", "ready hint of a commit that never came")
 	}

@@ -5,13 +5,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -174,43 +170,4 @@ func TestClaim_ReadsPastAHintThatMakesNoSense(t *testing.T) {
 	if views := reopen(t, b.store).claim(t, "w", "1", 1, true); len(views) != 1 {
 		t.Errorf("claimed %d items", len(views))
 	}
-}
-
-// The counts are those of the index: at the start, and after each move.
-func TestCounts_AreWhatMayBeClaimed(t *testing.T) {
-	t.Parallel()
-	store := memstore.New(memstore.Options{})
-	b := reopen(t, store)
-	check := func(b *bundle, what string, ocr, embed int) {
-		t.Helper()
-		want := map[ledger.WorkKind]int{{Service: "ocr", StepType: "OCR"}: ocr, {Service: "embed", StepType: "X"}: embed}
-		if diff := cmp.Diff(want, b.mirror.Counts()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", what, diff)
-		}
-	}
-	for range 4 {
-		b.work(t)
-	}
-	last := b.accept(t, "b", "ocr", "OCR")
-	b.accept(t, "a", "embed", "X")
-	check(b, "accepted", 5, 1)
-	views, err := b.Claim(t.Context(), workqueue.ClaimRequest{Owner: "w", RequestID: "c", Max: 2, Tenants: []string{"tenant_a"}})
-	if err != nil || len(views) != 2 {
-		t.Fatalf("claimed %v (%v)", workIDs(views), err)
-	}
-	item := views[0].Item
-	check(b, "two claimed", 3, 1)
-	b.change(t, last.JobID, statemachine.Cancel{})
-	check(b, "one cancelled", 2, 1)
-	b.change(t, item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
-	check(b, "one stalled", 2, 1)
-	b.change(t, item.JobID, statemachine.Retry{})
-	check(b, "one queued again", 3, 1)
-	next := reopen(t, store)
-	if err := next.Count(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	check(next, "after a restart", 3, 1)
-	next.claim(t, "w", "c9", 10, true)
-	check(next, "all claimed", 0, 0)
 }

@@ -30,7 +30,6 @@ type Mirror struct {
 	streams map[streamKey]*stream
 	order   []*stream
 	waiting []*waiter
-	counts  map[ledger.WorkKind]int
 	catalog time.Time     // when the catalog was last read
 	pruned  time.Time     // when the queues of tenants without work were last dropped
 	reader  chan struct{} // full while a claim reads the index
@@ -40,7 +39,7 @@ type Mirror struct {
 func NewMirror(limit int) *Mirror {
 	return &Mirror{
 		sizes: sizes{head: 128, sweep: 4096, tail: 1024, low: 64},
-		limit: cmp.Or(limit, 10_000), streams: map[streamKey]*stream{}, counts: map[ledger.WorkKind]int{},
+		limit: cmp.Or(limit, 10_000), streams: map[streamKey]*stream{},
 		reader: make(chan struct{}, 1),
 	}
 }
@@ -153,11 +152,9 @@ func (m *Mirror) Ready(hint ledger.Hint, queued bool) {
 	s, t := m.place(&hint)
 	row := hint.Row()
 	if queued {
-		m.counts[hint.Kind]++
 		m.add(s, t, entry{hint: hint, row: row})
 		return
 	}
-	m.counts[hint.Kind]--
 	at := t.away[row]
 	delete(t.away, row)
 	switch at {
@@ -177,18 +174,6 @@ func (m *Mirror) Ready(hint ledger.Hint, queued bool) {
 			m.inside--
 		}
 	}
-}
-
-// Counts returns the ready items by kind, from the count at the start and the
-// commits of this process: exact if no other process shares the store.
-func (m *Mirror) Counts() map[ledger.WorkKind]int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	counts := make(map[ledger.WorkKind]int, len(m.counts))
-	for kind, n := range m.counts {
-		counts[kind] = max(n, 0)
-	}
-	return counts
 }
 
 // add inserts a hint by its age, since those of another process are found later than

@@ -49,7 +49,8 @@ type pollers struct {
 	mu      sync.Mutex
 	since   time.Time // earlier polls are not known
 	filters map[string]*polledFilter
-	owners  int // in all filters
+	owners  int      // in all filters
+	others  []Poller // of other processes
 }
 
 // polledFilter is a filter that claims had.
@@ -162,9 +163,10 @@ func dropIdle[V any](all map[string]V, weigh func(V) (*polled, int)) (dropped in
 	return dropped
 }
 
-// LastPoll returns when a worker last asked this process for work of that kind and
-// tenant: now, if one waits for some. If ok is false, none has asked since the returned
-// time. A pause does not matter: a worker asks, whether or not it may be given work.
+// LastPoll returns when a worker last asked for work of that kind and tenant: now, if
+// one waits for some. If ok is false, none has asked since the returned time, at which
+// this process began. What other processes are asked is known seconds later. A worker
+// asks whether or not a pause holds the work back.
 func (q *Queue) LastPoll(kind ledger.WorkKind, tenant string) (at time.Time, ok bool) {
 	p := q.pollers
 	p.mu.Lock()
@@ -175,10 +177,23 @@ func (q *Queue) LastPoll(kind ledger.WorkKind, tenant string) (at time.Time, ok 
 			at, ok = polled, true
 		}
 	}
+	for i := range p.others {
+		if one := &p.others[i]; one.Covers(kind, tenant) && one.LastPoll.After(at) {
+			at, ok = one.LastPoll, true
+		}
+	}
 	if !ok {
 		return p.since, false
 	}
 	return at, true
+}
+
+// PolledElsewhere tells the queue who polls the other processes. The queue keeps the
+// slice.
+func (q *Queue) PolledElsewhere(pollers []Poller) {
+	q.pollers.mu.Lock()
+	defer q.pollers.mu.Unlock()
+	q.pollers.others = pollers
 }
 
 // Pollers returns the workers that have polled this process, the latest first.

@@ -332,22 +332,3 @@ func (m *Mirror) merge(r *read, p page) {
 	t.whole = true
 	s.enter(t)
 }
-
-// Count counts the whole index. It is called once, before the first claim and the
-// first commit.
-func (q *Queue) Count(ctx context.Context) error {
-	kinds, err := q.ledger.WorkKinds(ctx)
-	if err != nil {
-		return err
-	}
-	for _, kind := range kinds {
-		items, err := q.ledger.CountReady(ctx, kind)
-		if err != nil {
-			return err
-		}
-		q.mirror.mu.Lock()
-		q.mirror.counts[kind] += items
-		q.mirror.mu.Unlock()
-	}
-	return nil
-}

@@ -60,27 +60,3 @@ func TestStore_IsLinearizable(t *testing.T) {
 		}
 	}
 }
-
-// A start counts the items of a backlog, of any size.
-func TestCountRows_IsOneRead(t *testing.T) {
-	t.Parallel()
-	store := open(t, pebblestore.Options{Dir: t.TempDir()})
-	defer func() { _ = store.Close() }()
-	const rows = 2500
-	for i := 0; i < rows; i += tablestore.MaxBatchOps {
-		var batch tablestore.Batch
-		for j := i; j < i+tablestore.MaxBatchOps; j++ {
-			key := tablestore.Key{Table: "numbers", Partition: "p", Row: tablestore.Pad(j, 6)}
-			batch = append(batch, tablestore.Op{Verb: tablestore.Put, Key: key})
-		}
-		if _, err := store.Commit(t.Context(), batch); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, before := store.Counts()
-	n, err := tablestore.CountRows(t.Context(), store, tablestore.Query{Table: "numbers", Partition: "p"})
-	_, after := store.Counts()
-	if err != nil || n != rows || after != before+1 {
-		t.Errorf("counted %d by %d reads, %v", n, after-before, err)
-	}
-}

@@ -120,33 +120,6 @@ func (s *Store) scan(query tablestore.Query) (tablestore.Page, []*pending, error
 	return page, seen, err
 }
 
-// CountRows implements [tablestore.RowCounter]. It reads only keys, several million a
-// second.
-func (s *Store) CountRows(ctx context.Context, query tablestore.Query) (count int, err error) {
-	if err := query.Validate(); err != nil {
-		return 0, err
-	}
-	lower, upper := bounds(query, max(query.From, query.Continue))
-	err = s.readDurable(ctx, func() ([]*pending, error) {
-		iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
-		if err != nil {
-			return nil, fmt.Errorf("count of %s/%s: %w: %w", query.Table, query.Partition, tablestore.ErrUnavailable, err)
-		}
-		seen := lasts(s.stripes.of(query.Table, query.Partition))
-		for valid := iter.First(); valid; valid = iter.Next() {
-			count++
-		}
-		if err := iter.Close(); err != nil { // It returns the error that ended the iteration, too.
-			return seen, fmt.Errorf("count of %s/%s: %w: %w", query.Table, query.Partition, tablestore.ErrUnavailable, err)
-		}
-		return seen, nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	return count, nil
-}
-
 // Walk implements [tablestore.Walker]. A page holds at most 1,000 rows and about
 // 4 MiB.
 func (s *Store) Walk(ctx context.Context, walk tablestore.Walk) (rows []tablestore.Row, err error) {

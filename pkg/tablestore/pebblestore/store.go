@@ -112,7 +112,6 @@ type Store struct {
 var (
 	_ tablestore.AtomicStore = (*Store)(nil)
 	_ tablestore.Walker      = (*Store)(nil)
-	_ tablestore.RowCounter  = (*Store)(nil)
 )
 
 // enter begins a request, which ends with running.Done, or returns why the
@@ -220,7 +219,7 @@ func (s *Store) Info() Info {
 }
 
 // Counts returns how many commits the store has written and how many reads it was asked
-// for (Get, Scan, CountRows and Walk) since it was opened. It is safe for concurrent use.
+// for (Get, Scan and Walk) since it was opened. It is safe for concurrent use.
 func (s *Store) Counts() (commits, reads uint64) { return s.commits.Load(), s.reads.Load() }
 
 // Compact moves all rows to the last level, where replaced and deleted ones take no space,

@@ -80,15 +80,6 @@ var scanChecks = []check{
 			t.Errorf("scan (-want +got):\n%s", diff)
 		}
 	}},
-	{"scans/the rows of a range are counted", func(t testing.TB, e *env) {
-		e.fill(t, "a", "b", "c", "d")
-		e.commit(t, insert(e.key("q", "a"), 1), insert(e.key("q", "b"), 1))
-		e.commit(t, discard(e.key("p", "c")))
-		got := []int{e.countRows(t, "", ""), e.countRows(t, "b", "d"), e.countRows(t, "b", ""), e.countRows(t, "e", "")}
-		if want := []int{3, 1, 2, 0}; !slices.Equal(got, want) {
-			t.Errorf("counted %v, want %v", got, want)
-		}
-	}},
 	{"scans/removed rows at the head of a partition are not returned", func(t testing.TB, e *env) {
 		for i := range 50 {
 			e.fill(t, tablestore.Pad(i, 3))
@@ -99,18 +90,6 @@ var scanChecks = []check{
 		e.expectRows(t, "", "", "045", "046", "047", "048", "049")
 		e.expectRows(t, "010", "047", "045", "046")
 	}},
-}
-
-// countRows counts rows of partition "p" in the range.
-func (e *env) countRows(t testing.TB, from, to string) int {
-	t.Helper()
-	n, err := tablestore.CountRows(t.Context(), e.store, tablestore.Query{
-		Table: e.harness.Tables[0], Partition: "p", From: from, To: to, Limit: 1,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
 
 var pageChecks = []check{

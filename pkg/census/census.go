@@ -1,0 +1,230 @@
+package census
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+)
+
+// Config configures a [Census].
+type Config struct {
+	// Store holds the rows, in Table. Required.
+	Store tablestore.Store
+	Table string
+	// Replica names the row of this process. Required if other processes write the
+	// store: each run of each then has a name of its own.
+	Replica string
+	// Exclusive says that no other process writes the store. Optional.
+	Exclusive bool
+	// Queue is asked who polls this process, and told who polls the others. Optional.
+	Queue Queue
+	// Random returns numbers in [0, 1), for the delays after lost races; nil means
+	// math/rand/v2. It must be safe for concurrent use. Optional.
+	Random func() float64
+}
+
+// Queue is what a census needs of the pull queue.
+type Queue interface {
+	Pollers() []workqueue.Poller
+	PolledElsewhere(pollers []workqueue.Poller)
+}
+
+// Census counts. It is safe for concurrent use.
+type Census struct {
+	cfg Config
+
+	mu    sync.Mutex
+	own   *sheet
+	dirty bool // own has changed since it was stored
+	// exact says that own has counted every live job; only if the store is exclusive.
+	exact bool
+	count *recount // the walk under way, or the last one
+	// Of the last exchange:
+	others []*sheet
+	base   *sheet
+}
+
+// sheet is what one process has counted.
+type sheet struct {
+	AsOf     time.Time                         `json:"as_of"` // when it was stored
+	Since    time.Time                         `json:"since"` // earlier events are not in it
+	Complete bool                              `json:"complete,omitempty"`
+	Live     tally                             `json:"live"`
+	Accepted window                            `json:"accepted"`
+	Ended    map[statemachine.JobState]*window `json:"ended,omitempty"`
+	Attempts map[kind]*attempts                `json:"attempts,omitempty"`
+	Pollers  []workqueue.Poller                `json:"pollers,omitempty"`
+}
+
+// attempts counts the ended attempts of one kind.
+type attempts struct {
+	window
+
+	Took   durations `json:"took,omitempty"`   // from the start to the RESULT
+	Waited durations `json:"waited,omitempty"` // from the publish to the claim, or to the ACK
+}
+
+func newSheet(since time.Time) *sheet {
+	return &sheet{
+		Since: since, Live: newTally(), Ended: map[statemachine.JobState]*window{}, Attempts: map[kind]*attempts{},
+	}
+}
+
+// add adds what the other has counted, but for those who polled it.
+func (s *sheet) add(other *sheet) {
+	if other.Since.Before(s.Since) {
+		s.Since = other.Since
+	}
+	s.Live.add(&other.Live, 1, 1)
+	s.Accepted.add(&other.Accepted)
+	for state, w := range other.Ended {
+		if s.Ended[state] == nil {
+			s.Ended[state] = new(window)
+		}
+		s.Ended[state].add(w)
+	}
+	for kind, a := range other.Attempts {
+		sum := entry(s.Attempts, kind)
+		sum.window.add(&a.window)
+		sum.Took.add(a.Took)
+		sum.Waited.add(a.Waited)
+	}
+}
+
+// recount is a count of the live jobs by a walk.
+type recount struct {
+	live    tally
+	seen    map[string]seen // by job
+	before  *tally          // the other processes' counts as the walk began
+	adopted bool            // live is that of the own sheet
+}
+
+// seen is the standing of a job at that revision.
+type seen struct {
+	rev int64
+	standing
+}
+
+// saw counts a job as it is at its revision, unless a later one was counted.
+func (r *recount) saw(agg *statemachine.Aggregate, is standing) {
+	last := r.seen[agg.Job.ID]
+	if last.rev >= agg.Job.Rev {
+		return
+	}
+	r.live.move(last.standing, -1, true)
+	r.live.move(is, 1, true)
+	r.seen[agg.Job.ID] = seen{agg.Job.Rev, is}
+}
+
+// New returns a census that has counted nothing: [Census.Open] it. The error names the
+// field that is required.
+func New(cfg Config) (*Census, error) {
+	if cfg.Store == nil || cfg.Table == "" || cfg.Replica == "" && !cfg.Exclusive {
+		return nil, errors.New("census: Store, Table and Replica are required")
+	}
+	if cfg.Exclusive {
+		cfg.Replica = "local"
+	}
+	return &Census{cfg: cfg, own: newSheet(tablestore.Now()), base: newSheet(tablestore.Now())}, nil
+}
+
+// Observe counts a change that this process committed. See [ledger.Config].
+func (c *Census) Observe(before, after *statemachine.Aggregate, history []statemachine.Transition) {
+	if len(history) == 0 {
+		return // A heartbeat moves nothing.
+	}
+	was, is := standingOf(before), standingOf(after)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dirty = true
+	if c.count != nil {
+		c.count.saw(after, is)
+	}
+	if was != is && (c.count == nil || !c.count.adopted) {
+		c.own.Live.move(was, -1, c.cfg.Exclusive)
+		c.own.Live.move(is, 1, c.cfg.Exclusive)
+	}
+	for i := range history {
+		c.happened(before, after, &history[i], was)
+	}
+}
+
+// happened counts one transition. The lock is held.
+func (c *Census) happened(before, after *statemachine.Aggregate, t *statemachine.Transition, was standing) {
+	now := after.Job.UpdatedAt
+	switch {
+	case t.Object == statemachine.ObjectJob && t.From == "":
+		c.own.Accepted.happened(now, false)
+	case t.Object == statemachine.ObjectJob && statemachine.JobState(t.To).Terminal():
+		state := statemachine.JobState(t.To)
+		if c.own.Ended[state] == nil {
+			c.own.Ended[state] = new(window)
+		}
+		c.own.Ended[state].happened(now, state == statemachine.JobFailedFinal)
+	case t.Object == statemachine.ObjectStep:
+		c.stepped(before, after, t, was)
+	}
+}
+
+// stepped counts the transition of a step. A failure has an error code; an attempt
+// without one was withdrawn, or cancelled. A late RESULT, after the deadline, counts no
+// second time. The lock is held.
+func (c *Census) stepped(before, after *statemachine.Aggregate, t *statemachine.Transition, was standing) {
+	i := 0
+	for after.Steps[i].ID != t.ID {
+		i++
+	}
+	now, step := after.Job.UpdatedAt, &after.Steps[i]
+	from, to := statemachine.StepState(t.From), statemachine.StepState(t.To)
+	if was.phase == phaseQueued && (t.Type == statemachine.EventStepClaimed || to == statemachine.StepInProgress) {
+		entry(c.own.Attempts, kindOf(step)).Waited.took(now, now.Sub(was.since))
+	}
+	failed := (to == statemachine.StepFailedRetry || to == statemachine.StepFailedFinal) && t.Detail != ""
+	offered := from == statemachine.StepAwaitingAck || from == statemachine.StepInProgress
+	if !offered || !failed && to != statemachine.StepSucceeded {
+		return
+	}
+	of := entry(c.own.Attempts, kindOf(step))
+	of.happened(now, failed)
+	held := &before.Steps[i]
+	switch {
+	case step.Result(t.AttemptNo) == "" || was.phase == phaseDispatching: // A deadline ended it, or its start is not known.
+	case held.State == statemachine.StepInProgress:
+		of.Took.took(now, now.Sub(held.StartedAt))
+	default: // It reported its RESULT without an ACK: it began when it got the directive.
+		of.Took.took(now, now.Sub(held.UpdatedAt))
+	}
+}
+
+// Begin says that a walk over the live jobs begins.
+func (c *Census) Begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.exact { // What the last walk has seen may be forgotten: no commit is as old.
+		c.count = nil
+		return
+	}
+	c.count = &recount{live: newTally(), seen: map[string]seen{}, before: c.elsewhere()}
+}
+
+// Walked says that the walk has read a live job.
+func (c *Census) Walked(job *statemachine.Aggregate) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.count != nil {
+		c.count.saw(job, standingOf(job))
+	}
+}
+
+// elsewhere sums up what the other processes' sheets say of live jobs. The lock is held.
+func (c *Census) elsewhere() *tally {
+	sum := newTally()
+	for _, other := range c.others {
+		sum.add(&other.Live, 1, 1)
+	}
+	return &sum
+}

@@ -1,0 +1,245 @@
+package census_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/census"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+// same checks that the report agrees with the rows.
+func same(t *testing.T, p *process, when string) {
+	t.Helper()
+	if diff := cmp.Diff(p.truth(), p.reported()); diff != "" {
+		t.Fatalf("%s (-rows +report):\n%s", when, diff)
+	}
+}
+
+// history makes jobs and changes them at random.
+type history struct {
+	p    *process
+	rng  *rand.Rand
+	jobs []string
+	held []lifecycle.Item
+}
+
+var services = []string{"ocr", "embed"}
+
+// step makes one change, or none if it is refused.
+func (h *history) step() string {
+	p := h.p
+	pick := func() string {
+		if len(h.jobs) == 0 {
+			h.jobs = append(h.jobs, p.submit(services...))
+		}
+		return h.jobs[h.rng.IntN(len(h.jobs))]
+	}
+	take := func() (item lifecycle.Item, ok bool) {
+		if len(h.held) == 0 {
+			return item, false
+		}
+		i := h.rng.IntN(len(h.held))
+		item = h.held[i]
+		h.held = append(h.held[:i], h.held[i+1:]...)
+		now, err := p.queue.Get(p.t.Context(), item.WorkID)
+		if err != nil || now.Item.Owner != "worker" {
+			return item, false
+		}
+		return now.Item, now.Item.Status == lifecycle.StatusRunning || now.Item.Status == lifecycle.StatusClaimed
+	}
+	switch what := h.rng.IntN(12); what {
+	case 0, 1, 2:
+		p.held = h.rng.IntN(4) == 0
+		h.jobs = append(h.jobs, p.submit(services[:1+h.rng.IntN(2)]...))
+		p.held = false
+	case 3, 4, 5:
+		h.held = append(h.held, p.claim(services[h.rng.IntN(2)], 1+h.rng.IntN(3), h.rng.IntN(2) == 0)...)
+	case 6:
+		if item, ok := take(); ok && item.Status == lifecycle.StatusRunning {
+			p.complete(item)
+		}
+	case 7:
+		if item, ok := take(); ok && item.Status == lifecycle.StatusRunning {
+			p.fail(item, h.rng.IntN(3) > 0)
+		}
+	case 8:
+		p.change(pick(), statemachine.Pause{})
+	case 9:
+		p.change(pick(), statemachine.Resume{})
+	case 10:
+		p.change(pick(), statemachine.Cancel{})
+	case 11:
+		job := pick()
+		time.Sleep(time.Duration(h.rng.IntN(40)) * time.Second)
+		p.change(job, statemachine.DeadlinePassed{})
+	}
+	return fmt.Sprintf("after step of %d jobs", len(h.jobs))
+}
+
+// Every commit keeps the counts of the only process true.
+func TestCounts_AreTrueAfterEveryChange(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(8) {
+		synctest.Test(t, func(t *testing.T) {
+			h := &history{p: alone(t), rng: rand.New(rand.NewPCG(seed, 1))}
+			for range 200 {
+				same(t, h.p, h.step())
+			}
+			if report := h.p.Report(); !report.Exact || !report.AsOf.Equal(time.Now().Truncate(time.Millisecond)) {
+				t.Errorf("exact %v as of %s", report.Exact, report.AsOf)
+			}
+		})
+	}
+}
+
+// A process that crashed finds the jobs of the one before it, whatever happens to them
+// while it walks, and however late the census is told of a commit.
+func TestRecount_IsExactWhileJobsChange(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(8) {
+		synctest.Test(t, func(t *testing.T) {
+			h := &history{p: alone(t), rng: rand.New(rand.NewPCG(seed, 2))}
+			for range 100 {
+				h.step()
+			}
+			must(t, h.p.RunOnce(t.Context()))
+			for range 20 { // A crash loses these.
+				h.step()
+			}
+			h.p = start(t, h.p.store, "")
+			if h.p.Report().Exact {
+				t.Error("the counts of a process that crashed are said to be exact")
+			}
+			h.p.serial = 1000
+			var late []func()
+			h.p.late = &late
+			h.p.walk(func() {
+				h.step()
+				for len(late) > 0 && h.rng.IntN(3) > 0 {
+					late[0]()
+					late = late[1:]
+				}
+			})
+			for _, tell := range late { // The walk has seen some of these changes.
+				tell()
+			}
+			h.p.late = nil
+			same(t, h.p, "after the walk")
+			if !h.p.Report().Exact {
+				t.Error("the counts are not said to be exact")
+			}
+			for range 20 {
+				same(t, h.p, h.step())
+			}
+			h.p.walk(nil)
+			for range 20 {
+				same(t, h.p, h.step())
+			}
+		})
+	}
+}
+
+func TestRestart_InGoodOrderKeepsAllCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := alone(t)
+		for range 5 {
+			p.submit("ocr")
+		}
+		time.Sleep(time.Second)
+		for _, item := range p.claim("ocr", 2, true) {
+			p.complete(item)
+		}
+		time.Sleep(5 * time.Minute)
+		before := p.Report()
+		must(t, p.Close(t.Context(), true))
+		p = start(t, p.store, "")
+		after := p.Report()
+		for _, report := range []*census.Report{before, after} {
+			for i := range report.Services {
+				report.Services[i].Workers = nil // Who polled this process is another matter.
+			}
+		}
+		if diff := cmp.Diff(before, after); diff != "" {
+			t.Errorf("(-before +after):\n%s", diff)
+		}
+		if ocr := p.service("ocr"); !after.Exact || ocr.Queued != 3 || ocr.Attempts.Hour.Count != 2 || ocr.Oldest.IsZero() {
+			t.Errorf("exact %v, %+v", after.Exact, ocr)
+		}
+		same(t, p, "after the restart")
+		p = start(t, p.store, "") // It crashed at once.
+		if report := p.Report(); report.Exact || p.service("ocr").Queued != 3 || report.AsOf.IsZero() {
+			t.Errorf("after a crash: %+v", report)
+		}
+	})
+}
+
+// What one process queues another may claim: none of their counts makes sense alone.
+func TestReplicas_AddUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Options{Split: true})
+		a, b := start(t, store, "a"), start(t, store, "b")
+		exchange := func() {
+			t.Helper()
+			for _, p := range []*process{a, b, a} {
+				must(t, p.RunOnce(t.Context()))
+			}
+		}
+		for range 10 {
+			a.submit("ocr")
+		}
+		time.Sleep(2 * time.Second)
+		items := b.claim("ocr", 4, true)
+		b.complete(items[0])
+		b.fail(items[1], false)
+		exchange()
+		for _, p := range []*process{a, b} {
+			same(t, p, p.name)
+			report, ocr := p.Report(), p.service("ocr")
+			if report.Exact || report.Accepted.Total != 10 || report.Ended[statemachine.JobSucceeded].Total != 1 ||
+				ocr.Attempts.Hour.Count != 2 || ocr.Attempts.Hour.Failed != 1 || len(ocr.Workers) != 1 || ocr.Workers[0].Owner != "worker" {
+				t.Errorf("%s: %+v", p.name, report)
+			}
+		}
+		if at, ok := a.queue.LastPoll(census.Other, "tenant"); ok {
+			t.Errorf("b was polled for anything at %s", at)
+		}
+		if at, ok := a.queue.LastPoll(ocrKind, "tenant"); !ok {
+			t.Errorf("nobody has polled since %s", at)
+		}
+
+		b.complete(items[2]) // b crashes before it stores this.
+		b = start(t, store, "b2")
+		exchange()
+		if got := a.service("ocr").Running; got != 2 {
+			t.Errorf("%d are running", got)
+		}
+		a.walk(nil)
+		exchange()
+		for _, p := range []*process{a, b} {
+			same(t, p, p.name+" after a walk")
+			if ocr := p.service("ocr"); ocr.Queued != 6 || ocr.Oldest.IsZero() {
+				t.Errorf("%s: %+v", p.name, ocr)
+			}
+		}
+
+		time.Sleep(3 * time.Hour) // The row of the crashed process becomes a part of the base.
+		a.submit("ocr")
+		exchange()
+		for _, p := range []*process{a, b} {
+			same(t, p, p.name+" hours later")
+			if report := p.Report(); report.Accepted.Total != 11 || report.Ended[statemachine.JobSucceeded].Total != 1 {
+				t.Errorf("%s: %+v", p.name, report)
+			}
+		}
+	})
+}

@@ -1,0 +1,238 @@
+package census
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+)
+
+const (
+	partition  = "census"
+	rowBase    = "base"
+	rowReplica = "replica"
+	column     = "sheet"
+	// silence is after what time the sheet of a process that has stopped storing it
+	// becomes a part of the base: what happened is then out of the windows.
+	silence = 2 * time.Hour
+	// maxPollers bounds the pollers on a stored sheet.
+	maxPollers = 500
+	// largeSheet is how long a stored sheet may be. A longer one loses its durations.
+	largeSheet = 900 << 10
+)
+
+func (c *Census) key(parts ...string) tablestore.Key {
+	return tablestore.Key{Table: c.cfg.Table, Partition: partition, Row: tablestore.Join(parts...)}
+}
+
+// Open reads what was counted before. In an exclusive store that is what the last
+// process stored: it is exact if that stopped in good order. The error is the store's.
+func (c *Census) Open(ctx context.Context) error {
+	if !c.cfg.Exclusive {
+		return c.read(ctx)
+	}
+	row, err := c.cfg.Store.Get(ctx, c.key(rowReplica, c.cfg.Replica))
+	if errors.Is(err, tablestore.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open the census: %w", err)
+	}
+	stored, err := decode(&row)
+	if err != nil {
+		return fmt.Errorf("open the census: %w", err)
+	}
+	c.mu.Lock()
+	c.own, c.exact = stored, stored.Complete
+	c.own.Pollers = nil
+	c.mu.Unlock()
+	// From now on the row would be wrong after a crash.
+	return c.store(ctx, false)
+}
+
+// RunOnce stores the own sheet if it has changed, and reads those of other processes.
+// One pass runs at a time.
+func (c *Census) RunOnce(ctx context.Context) error {
+	c.mu.Lock()
+	dirty := c.dirty || !c.cfg.Exclusive && c.cfg.Queue != nil && len(c.cfg.Queue.Pollers()) > 0
+	c.mu.Unlock()
+	if dirty {
+		if err := c.store(ctx, false); err != nil {
+			return err
+		}
+	}
+	if c.cfg.Exclusive {
+		return nil
+	}
+	return c.read(ctx)
+}
+
+// Close stores the own sheet for the next start. orderly says that nothing of this
+// process changes a job from now on.
+func (c *Census) Close(ctx context.Context, orderly bool) error { return c.store(ctx, orderly) }
+
+// store writes the own sheet. complete says that it will count all live jobs until the
+// next start.
+func (c *Census) store(ctx context.Context, complete bool) error {
+	var pollers []workqueue.Poller
+	if c.cfg.Queue != nil && !c.cfg.Exclusive {
+		pollers = c.cfg.Queue.Pollers()
+	}
+	c.mu.Lock()
+	c.own.AsOf, c.own.Complete = tablestore.Now(), complete && c.exact
+	c.own.Pollers = pollers[:min(len(pollers), maxPollers)]
+	data, err := encode(c.own)
+	c.dirty = false
+	c.mu.Unlock()
+	if err == nil {
+		_, err = c.cfg.Store.Commit(ctx, tablestore.Batch{{
+			Verb: tablestore.Put, Key: c.key(rowReplica, c.cfg.Replica), Properties: data,
+		}})
+	}
+	if err != nil {
+		c.mu.Lock()
+		c.dirty = true
+		c.mu.Unlock()
+		return fmt.Errorf("store the census: %w", err)
+	}
+	return nil
+}
+
+// read reads the base and the sheets of the other processes, and adds those to the base
+// that have been silent for long.
+func (c *Census) read(ctx context.Context) error {
+	rows, err := tablestore.ScanAll(ctx, c.cfg.Store, tablestore.Query{Table: c.cfg.Table, Partition: partition})
+	if err != nil {
+		return fmt.Errorf("read the census: %w", err)
+	}
+	base, kept := newSheet(tablestore.Now()), tablestore.Row{}
+	var others, silent []*sheet
+	var gone tablestore.Batch
+	for i := range rows {
+		one, err := decode(&rows[i])
+		if err != nil {
+			return fmt.Errorf("read the census: %w", err)
+		}
+		switch key := rows[i].Key; {
+		case key == c.key(rowBase):
+			base, kept = one, rows[i]
+		case key == c.key(rowReplica, c.cfg.Replica):
+		case time.Since(one.AsOf) > silence && len(gone) < tablestore.MaxBatchOps-1:
+			silent = append(silent, one)
+			gone = append(gone, tablestore.Op{Verb: tablestore.Delete, Key: key, ETag: rows[i].ETag})
+		default:
+			others = append(others, one)
+		}
+	}
+	if len(silent) > 0 {
+		for _, one := range silent {
+			base.add(one)
+		}
+		if err := c.fold(ctx, base, &kept, gone); err != nil {
+			return err
+		}
+	}
+	var pollers []workqueue.Poller
+	for _, other := range others {
+		pollers = append(pollers, other.Pollers...)
+	}
+	if c.cfg.Queue != nil {
+		c.cfg.Queue.PolledElsewhere(pollers)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.base, c.others = base, others
+	return nil
+}
+
+// fold stores the base with the silent sheets in it, and deletes their rows, unless
+// another process did so first.
+func (c *Census) fold(ctx context.Context, base *sheet, kept *tablestore.Row, gone tablestore.Batch) error {
+	data, err := encode(base)
+	if err != nil {
+		return err
+	}
+	op := tablestore.Op{Verb: tablestore.Insert, Key: c.key(rowBase), Properties: data}
+	if kept.ETag != "" {
+		op.Verb, op.ETag = tablestore.Replace, kept.ETag
+	}
+	_, err = c.cfg.Store.Commit(ctx, append(gone, op))
+	if err != nil && !errors.Is(err, tablestore.ErrConflict) {
+		return fmt.Errorf("add silent sheets to the census: %w", err)
+	}
+	return nil
+}
+
+// End says that the walk has read all live jobs. In an exclusive store its count becomes
+// that of the own sheet, to which the commits since its beginning were added. In a
+// shared one it makes a new base: of other processes' changes during the walk, it has
+// seen about a half.
+func (c *Census) End(ctx context.Context) error {
+	c.mu.Lock()
+	if c.count == nil || c.cfg.Exclusive {
+		if c.count != nil {
+			c.own.Live, c.exact, c.count.adopted, c.dirty = c.count.live, true, true, true
+		}
+		c.mu.Unlock()
+		return nil
+	}
+	c.mu.Unlock()
+	if err := c.RunOnce(ctx); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	live, half := c.count.live, c.elsewhere()
+	half.add(c.count.before, 1, 1)
+	live.add(half, -1, 2)
+	live.add(&c.own.Live, -1, 1)
+	c.count = nil
+	c.mu.Unlock()
+	err := tablestore.Update(ctx, c.cfg.Store, c.key(rowBase), c.cfg.Random, func(row *tablestore.Row) (tablestore.Properties, error) {
+		base := newSheet(tablestore.Now())
+		if row.ETag != "" {
+			stored, err := decode(row)
+			if err != nil {
+				return nil, err
+			}
+			base = stored
+		}
+		base.AsOf, base.Live = tablestore.Now(), live
+		c.mu.Lock()
+		c.base = base
+		c.mu.Unlock()
+		return encode(base)
+	})
+	if err != nil {
+		return fmt.Errorf("store the base of the census: %w", err)
+	}
+	return nil
+}
+
+// encode makes a sheet's row.
+func encode(s *sheet) (tablestore.Properties, error) {
+	data, err := json.Marshal(s)
+	if err == nil && len(data) > largeSheet {
+		short := *s
+		short.Attempts = map[kind]*attempts{}
+		for kind, a := range s.Attempts {
+			short.Attempts[kind] = &attempts{window: a.window}
+		}
+		data, err = json.Marshal(&short)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode the census: %w", err)
+	}
+	return tablestore.AppendLarge(nil, column, data), nil
+}
+
+func decode(row *tablestore.Row) (*sheet, error) {
+	s := newSheet(time.Time{})
+	if err := json.Unmarshal(tablestore.Large(row.Properties, column), s); err != nil {
+		return nil, fmt.Errorf("row %s: %w", row.Key, err)
+	}
+	return s, nil
+}

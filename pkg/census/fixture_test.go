@@ -1,0 +1,235 @@
+package census_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lucius-project/lucius/pkg/census"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// process is a process with a census, on a store that others may share.
+type process struct {
+	*census.Census
+	t      testing.TB
+	name   string
+	store  tablestore.Store
+	ledger *ledger.Ledger
+	queue  *workqueue.Queue
+	serial int
+	held   bool // new directives wait, as under a pause
+	// late, unless it is nil, holds back what the census is told of commits.
+	late *[]func()
+}
+
+// start starts a process.
+func start(t testing.TB, store tablestore.Store, name string) *process {
+	t.Helper()
+	p := &process{t: t, name: name, store: store}
+	mirror := workqueue.NewMirror(0)
+	var err error
+	p.ledger, err = ledger.Open(t.Context(), ledger.Config{
+		Store: store, Shards: 2, Ready: mirror.Ready, Held: func(statemachine.Target) bool { return p.held },
+		Observe: func(before, after *statemachine.Aggregate, history []statemachine.Transition) {
+			if p.late == nil {
+				p.Observe(before, after, history)
+				return
+			}
+			was, is := *before, *after
+			*p.late = append(*p.late, func() { p.Observe(&was, &is, history) })
+		},
+	})
+	must(t, err)
+	p.queue, err = workqueue.New(workqueue.Config{Ledger: p.ledger, Store: store, Mirror: mirror})
+	must(t, err)
+	p.Census, err = census.New(census.Config{
+		Store: store, Table: p.ledger.Tables().Queue, Replica: name, Exclusive: p.ledger.Exclusive(), Queue: p.queue,
+	})
+	must(t, err)
+	must(t, p.Open(t.Context()))
+	return p
+}
+
+// alone starts a process on an empty store that no other shares, whose count is exact.
+func alone(t testing.TB) *process {
+	t.Helper()
+	p := start(t, memstore.New(memstore.Options{}), "")
+	p.walk(nil)
+	return p
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// submit accepts a job with steps of these services.
+func (p *process) submit(services ...string) string {
+	p.t.Helper()
+	p.serial++
+	delays := []time.Duration{time.Second, time.Second}
+	cmd := ledger.Command{
+		Job: statemachine.Job{TenantID: "tenant", IdempotencyHash: fmt.Sprint(p.name, p.serial)}, Payload: []byte(`{}`),
+	}
+	for i, service := range services {
+		cmd.Steps = append(cmd.Steps, statemachine.Step{
+			ID: fmt.Sprint("step-", i), Index: i, Type: "T", Service: service,
+			Policy: statemachine.Policy{
+				AckTimeout: 30 * time.Second, Lease: time.Hour, Dispatch: delays, Ack: delays, Execution: delays,
+			},
+		})
+	}
+	accepted, err := p.ledger.Accept(p.t.Context(), cmd)
+	must(p.t, err)
+	return accepted.Job.ID
+}
+
+// claim claims up to so many items of the service.
+func (p *process) claim(service string, most int, start bool) []lifecycle.Item {
+	p.t.Helper()
+	p.serial++
+	views, err := p.queue.Claim(p.t.Context(), workqueue.ClaimRequest{
+		Owner: "worker", RequestID: fmt.Sprint(p.name, p.serial), Max: most, Services: []string{service}, Start: start,
+	})
+	must(p.t, err)
+	items := make([]lifecycle.Item, len(views))
+	for i := range views {
+		items[i] = views[i].Item
+	}
+	return items
+}
+
+func (p *process) by(item lifecycle.Item) lifecycle.Request {
+	p.serial++
+	return lifecycle.Request{Actor: "worker", ExpectedRev: item.Rev, ID: fmt.Sprint(p.name, p.serial)}
+}
+
+func (p *process) complete(item lifecycle.Item) {
+	p.t.Helper()
+	_, err := p.queue.Complete(p.t.Context(), item.WorkID, p.by(item), nil, nil)
+	must(p.t, err)
+}
+
+func (p *process) fail(item lifecycle.Item, retryable bool) {
+	p.t.Helper()
+	_, err := p.queue.Fail(p.t.Context(), item.WorkID, p.by(item), workqueue.Failure{Retryable: retryable, Code: "bad"})
+	must(p.t, err)
+}
+
+// change brings an event to a job, which may refuse it.
+func (p *process) change(jobID string, event statemachine.Event) {
+	p.t.Helper()
+	_, err := p.ledger.Change(p.t.Context(), jobID, event)
+	must(p.t, err)
+}
+
+// live returns the live jobs.
+func (p *process) live() []*statemachine.Aggregate {
+	p.t.Helper()
+	var all []*statemachine.Aggregate
+	for shard := range p.ledger.Shards() {
+		page, next, err := p.ledger.LiveJobs(p.t.Context(), "", shard, 1000, "")
+		must(p.t, err)
+		if next != "" {
+			p.t.Fatal("the live set has more than a page")
+		}
+		all = append(all, page...)
+	}
+	return all
+}
+
+// walk walks the live jobs, as the reconciler does, and calls between after each.
+func (p *process) walk(between func()) {
+	p.t.Helper()
+	p.Begin()
+	for _, job := range p.live() {
+		p.Walked(job)
+		if between != nil {
+			between()
+		}
+	}
+	must(p.t, p.End(p.t.Context()))
+}
+
+// stands is what a report says of the present, or what the rows say.
+type stands struct {
+	Jobs                                           map[statemachine.JobState]int
+	Dispatching, Queued, Claimed, Running, Backoff map[string]int // by service
+}
+
+func newStands() *stands {
+	return &stands{
+		Jobs: map[statemachine.JobState]int{}, Dispatching: map[string]int{}, Queued: map[string]int{},
+		Claimed: map[string]int{}, Running: map[string]int{}, Backoff: map[string]int{},
+	}
+}
+
+// truth is what the rows of the live jobs say.
+func (p *process) truth() *stands {
+	p.t.Helper()
+	out := newStands()
+	for _, job := range p.live() {
+		out.Jobs[job.Job.State]++
+		i, _ := job.Active()
+		service, state := job.Steps[i].Service, job.Steps[i].State
+		_, queued := job.Queued()
+		switch {
+		case queued:
+			out.Queued[service]++
+		case state == statemachine.StepDispatching:
+			out.Dispatching[service]++
+		case state == statemachine.StepAwaitingAck:
+			out.Claimed[service]++
+		case state == statemachine.StepInProgress:
+			out.Running[service]++
+		case state == statemachine.StepFailedRetry && job.Job.State != statemachine.JobPaused:
+			out.Backoff[service]++
+		}
+	}
+	return out
+}
+
+// reported is what the report says, without zeros.
+func (p *process) reported() *stands {
+	out := newStands()
+	report := p.Report()
+	for state, n := range report.Jobs {
+		if n != 0 {
+			out.Jobs[state] = n
+		}
+	}
+	for i := range report.Services {
+		of := &report.Services[i]
+		for n, counts := range map[*int]map[string]int{
+			&of.Dispatching: out.Dispatching, &of.Queued: out.Queued, &of.Claimed: out.Claimed,
+			&of.Running: out.Running, &of.Backoff: out.Backoff,
+		} {
+			if *n != 0 {
+				counts[of.Service] = *n
+			}
+		}
+	}
+	return out
+}
+
+// service is what the report says of the service.
+func (p *process) service(name string) census.Service {
+	for _, service := range p.Report().Services {
+		if service.Service == name {
+			return service
+		}
+	}
+	return census.Service{}
+}

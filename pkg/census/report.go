@@ -1,0 +1,133 @@
+package census
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+)
+
+// Report is what the census knows. The caller owns it.
+type Report struct {
+	// Exact says that the numbers of jobs and of active steps are those of this moment.
+	// Otherwise they are about those of AsOf.
+	Exact bool
+	AsOf  time.Time
+	// Since is when the counting began.
+	Since    time.Time
+	Jobs     map[statemachine.JobState]int // live jobs
+	Accepted Rates                         // jobs
+	Ended    map[statemachine.JobState]Rates
+	Services []Service // by service and step type
+}
+
+// Rates are how often something happened.
+type Rates struct {
+	Minute Rate // the present minute and the one before
+	Hour   Rate // the present minute and the 60 before
+	Total  int64
+}
+
+// Service is what is known of one kind of work.
+type Service struct {
+	ledger.WorkKind
+
+	// The active steps, by what they wait for: their publish, a worker, the start by the
+	// worker that claimed them, the RESULT, the time of their next attempt.
+	Dispatching, Queued, Claimed, Running, Backoff int
+	// Oldest is when the oldest of the queued ones was published.
+	Oldest time.Time
+	// Attempts are those that ended with a RESULT or a deadline.
+	Attempts Rates
+	// Took is the time from the start to the RESULT, Waited that from the publish to the
+	// claim; without one, to the ACK.
+	Took, Waited Percentiles
+	// Workers are those that polled for such work, the latest first.
+	Workers []workqueue.Poller
+}
+
+// Report returns what the census knows, without a read.
+func (c *Census) Report() *Report {
+	now := tablestore.Now()
+	var pollers []workqueue.Poller
+	if c.cfg.Queue != nil {
+		pollers = c.cfg.Queue.Pollers()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sum := newSheet(now)
+	sum.add(c.own)
+	out := &Report{Exact: c.exact, AsOf: now, Ended: map[statemachine.JobState]Rates{}, Jobs: map[statemachine.JobState]int{}}
+	switch {
+	case !c.cfg.Exclusive:
+		sum.add(c.base)
+		out.AsOf = cmp.Or(c.base.AsOf, c.own.Since)
+		for _, other := range c.others {
+			sum.add(other)
+			pollers = append(pollers, other.Pollers...)
+			if other.AsOf.Before(out.AsOf) {
+				out.AsOf = other.AsOf
+			}
+		}
+	case !c.exact:
+		out.AsOf = cmp.Or(c.own.AsOf, c.own.Since)
+	}
+	out.Since, out.Accepted = sum.Since, sum.Accepted.rates(now, sum.Since)
+	for _, state := range statemachine.JobStates {
+		if !state.Terminal() {
+			out.Jobs[state] = max(sum.Live.Jobs[state], 0)
+		} else if w := sum.Ended[state]; w != nil {
+			out.Ended[state] = w.rates(now, sum.Since)
+		} else {
+			out.Ended[state] = new(window).rates(now, sum.Since)
+		}
+	}
+	out.Services = sum.services(now, pollers)
+	return out
+}
+
+// rates returns how often it happened.
+func (w *window) rates(now, since time.Time) Rates {
+	return Rates{Minute: w.rate(now, since, 1), Hour: w.rate(now, since, keepMinutes), Total: w.Total.All}
+}
+
+// services returns what the sheet says of each kind of work.
+func (s *sheet) services(now time.Time, pollers []workqueue.Poller) []Service {
+	for kind := range s.Attempts {
+		entry(s.Live.Steps, kind)
+	}
+	found := make([]Service, 0, len(s.Live.Steps))
+	for kind, steps := range s.Live.Steps {
+		of := Service{WorkKind: ledger.WorkKind(kind), Attempts: new(window).rates(now, s.Since)}
+		for phase, into := range map[phase]*int{
+			phaseDispatching: &of.Dispatching, phaseQueued: &of.Queued, phaseClaimed: &of.Claimed,
+			phaseRunning: &of.Running, phaseBackoff: &of.Backoff,
+		} {
+			*into = max(steps.Phases[phase], 0)
+		}
+		if of.Queued > 0 {
+			of.Oldest = steps.Queued.oldest()
+		}
+		if a := s.Attempts[kind]; a != nil {
+			of.Attempts = a.rates(now, s.Since)
+			of.Took, of.Waited = a.Took.percentiles(now), a.Waited.percentiles(now)
+		}
+		found = append(found, of)
+	}
+	slices.SortFunc(found, func(a, b Service) int {
+		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.StepType, b.StepType))
+	})
+	slices.SortStableFunc(pollers, func(a, b workqueue.Poller) int { return b.LastPoll.Compare(a.LastPoll) })
+	for i := range found {
+		for j := range pollers {
+			if pollers[j].CoversKind(found[i].WorkKind) {
+				found[i].Workers = append(found[i].Workers, pollers[j])
+			}
+		}
+	}
+	return found
+}

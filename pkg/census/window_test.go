@@ -1,0 +1,164 @@
+package census_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/census"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+var ocrKind = ledger.WorkKind{Service: "ocr", StepType: "T"}
+
+// near reports whether a duration is known to a tenth.
+func near(got, want time.Duration) bool {
+	return math.Abs(float64(got-want)) <= 0.1*float64(want)
+}
+
+func TestWindows_HaveTheRatesAndDurationsOfTheLastHour(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := alone(t)
+		// One each second for 100 s waits 500 ms and runs for 1 s to 100 s. Every fourth
+		// fails.
+		for n := 1; n <= 100; n++ {
+			p.submit("ocr")
+			time.Sleep(500 * time.Millisecond)
+			item := p.claim("ocr", 1, true)[0]
+			time.Sleep(time.Duration(n) * time.Second)
+			if n%4 == 0 {
+				p.fail(item, false)
+			} else {
+				p.complete(item)
+			}
+		}
+		end := time.Now()
+		ocr := p.service("ocr")
+		if ocr.Attempts.Total != 100 || ocr.Took.Count == 0 || ocr.Waited.Count == 0 {
+			t.Errorf("%+v", ocr)
+		}
+		// In the last hour are those of 54 s and more.
+		if !near(ocr.Took.P50, 77*time.Second) || !near(ocr.Took.P95, 98*time.Second) || !near(ocr.Waited.P95, 500*time.Millisecond) {
+			t.Errorf("took %+v, waited %+v", ocr.Took, ocr.Waited)
+		}
+		hour := ocr.Attempts.Hour
+		if rate := hour.ErrorRate(); rate < 0.2 || rate > 0.3 || hour.Over < time.Hour || hour.Over > 61*time.Minute {
+			t.Errorf("error rate %g over %s", rate, hour.Over)
+		}
+		if second := hour.PerSecond(); math.Abs(second-float64(hour.Count)/hour.Over.Seconds()) > 1e-9 || second == 0 {
+			t.Errorf("%g each second", second)
+		}
+		if minute := ocr.Attempts.Minute; minute.Count != 1 || minute.Over > 2*time.Minute {
+			t.Errorf("in the last minute: %+v", minute)
+		}
+		report := p.Report()
+		if failed := report.Ended[statemachine.JobFailedFinal]; failed.Total != 25 || report.Accepted.Total != 100 {
+			t.Errorf("%+v", report)
+		}
+		time.Sleep(time.Until(end.Add(62 * time.Minute)))
+		if ocr = p.service("ocr"); ocr.Attempts.Hour.Count != 0 || ocr.Attempts.Total != 100 {
+			t.Errorf("after an hour: %+v", ocr)
+		}
+		time.Sleep(5 * time.Minute)
+		if ocr = p.service("ocr"); ocr.Took.Count != 0 || ocr.Took.P95 != 0 {
+			t.Errorf("after an hour and a span: %+v", ocr)
+		}
+	})
+}
+
+func TestAttempts_AreThoseThatEndWithAResultOrADeadline(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		end    func(p *process, job string)
+		failed int64
+		took   int64
+	}{
+		"RESULT":             {end: func(p *process, _ string) { p.fail(p.claim("ocr", 1, true)[0], true) }, failed: 1, took: 1},
+		"lease expired":      {end: func(p *process, job string) { p.claim("ocr", 1, true); p.expire(job, 2*time.Hour) }, failed: 1},
+		"ACK timeout":        {end: func(p *process, job string) { p.claim("ocr", 1, false); p.expire(job, time.Minute) }, failed: 1},
+		"withdrawn by pause": {end: func(p *process, job string) { p.change(job, statemachine.Pause{}) }},
+		"stalled": {end: func(p *process, job string) {
+			p.claim("ocr", 1, true)
+			p.change(job, statemachine.Stall{StepID: "step-0", AttemptNo: 1})
+		}},
+		"cancelled": {end: func(p *process, job string) { p.change(job, statemachine.Cancel{}) }},
+		"late RESULT": {failed: 1, end: func(p *process, job string) {
+			item := p.claim("ocr", 1, true)[0]
+			p.expire(job, 2*time.Hour)
+			p.change(job, statemachine.Result{
+				StepID: "step-0", Pair: statemachine.Pair{AttemptNo: 1, LeaseID: item.LeaseID}, Status: statemachine.ResultSucceeded,
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := alone(t)
+				job := p.submit("ocr")
+				c.end(p, job)
+				ocr := p.service("ocr")
+				if ocr.Attempts.Total != c.failed || ocr.Attempts.Minute.Failed > c.failed || ocr.Took.Count != c.took {
+					t.Errorf("%+v", ocr)
+				}
+			})
+		})
+	}
+}
+
+// expire lets a deadline of the job pass.
+func (p *process) expire(job string, after time.Duration) {
+	time.Sleep(after)
+	p.change(job, statemachine.DeadlinePassed{})
+}
+
+func TestOldest_IsKnownHoweverLongTheBacklog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := alone(t)
+		began := time.Now()
+		const jobs, apart = 3000, 3 * time.Second
+		for range jobs {
+			p.submit("ocr")
+			time.Sleep(apart)
+		}
+		ocr := p.service("ocr")
+		if unit := jobs * apart / 500; ocr.Queued != jobs || ocr.Oldest.After(began) || began.Sub(ocr.Oldest) > unit {
+			t.Errorf("%d are queued, the oldest since %s, want %s", ocr.Queued, ocr.Oldest, began)
+		}
+		for range jobs / 100 {
+			if got := len(p.claim("ocr", 100, true)); got != 100 {
+				t.Fatalf("claimed %d", got)
+			}
+		}
+		if ocr = p.service("ocr"); ocr.Queued != 0 || !ocr.Oldest.IsZero() || ocr.Running != jobs {
+			t.Errorf("%+v", ocr)
+		}
+		p.submit("ocr")
+		if ocr = p.service("ocr"); !ocr.Oldest.Equal(time.Now().Truncate(time.Second)) {
+			t.Errorf("the oldest is of %s, not of %s", ocr.Oldest, time.Now())
+		}
+	})
+}
+
+func TestKinds_AreBounded(t *testing.T) {
+	t.Parallel()
+	p := alone(t)
+	for n := range 120 {
+		p.submit(fmt.Sprintf("service-%03d", n))
+	}
+	report := p.Report()
+	if n := len(report.Services); n != 101 {
+		t.Errorf("%d kinds are counted", n)
+	}
+	if other := p.service(census.Other.Service); other.Queued != 20 {
+		t.Errorf("%d of the others are queued", other.Queued)
+	}
+	p.claim("service-119", 1, true)
+	if other := p.service(census.Other.Service); other.Queued != 19 || other.Running != 1 {
+		t.Errorf("%+v", other)
+	}
+}
