@@ -69,7 +69,7 @@ build: ## Build bin/lucius
 ##@ Check
 
 .PHONY: test
-test: verify mutants-build test-race ## Check everything, the same way each time: quickest failures first, tests last
+test: verify mutants-build costs test-race ## Check everything, the same way each time: quickest failures first, tests last
 
 .PHONY: fresh
 fresh: sim-fresh properties-fresh ## Try seeds that were never run before, for some minutes: CI does, after make test
@@ -104,6 +104,10 @@ properties-fresh: ## Run the property tests on cases that were never drawn befor
 .PHONY: mutants-build
 mutants-build: ## Check that every mutant still fits the code
 	$(call stage,$(GO) test -tags mutants ./internal/sim -run '^TestMutantsBuild$$' -count=1)
+
+.PHONY: costs
+costs: ## Hold allocations and commits of operations to their bounds (testdata/costs.txt)
+	$(call stage,GO=$(GO) tools/check-costs)
 
 .PHONY: mutants
 mutants: ## Break the code on purpose, and expect the simulation to see it

@@ -13,7 +13,7 @@ var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // story is a job on its way, with a clock and a supply of lease ids.
 type story struct {
-	t      *testing.T
+	t      testing.TB
 	agg    statemachine.Aggregate
 	now    time.Time
 	leases int
@@ -62,7 +62,7 @@ func heldStory(t *testing.T, bus statemachine.Bus) *story {
 }
 
 // untold is the story of a job of two steps before its accept.
-func untold(t *testing.T, bus statemachine.Bus) *story {
+func untold(t testing.TB, bus statemachine.Bus) *story {
 	t.Helper()
 	s := &story{t: t, now: start, bus: bus}
 	s.agg.Job = statemachine.Job{

@@ -1,0 +1,57 @@
+package outbox_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+)
+
+// BenchmarkRelay measures one row of the dispatch schedule: a pass that finds it, holds
+// it, publishes it and marks it.
+func BenchmarkRelay(b *testing.B) {
+	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+	l, err := ledger.Open(b.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Shards: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	breakers, err := breaker.NewSet(breaker.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	relay, err := outbox.NewRelay(outbox.Config{
+		Ledger: l, Publisher: &bus{}, Inbox: outbox.NewInbox(1), Breakers: breakers,
+		Fatal: func(illegal *seqledger.IllegalTransitionError) { b.Errorf("illegal transition: %v", illegal) },
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var commits int64
+	b.ReportAllocs()
+	for n := 0; b.Loop(); n++ {
+		b.StopTimer()
+		if _, err := l.Accept(b.Context(), ledger.Command{
+			Job: statemachine.Job{TenantID: "t", IdempotencyHash: strconv.Itoa(n)},
+			Steps: []statemachine.Step{{
+				ID: "step", Type: "OCR", Service: "ocr", Policy: statemachine.Policy{AckTimeout: time.Minute, Lease: time.Minute},
+			}},
+			Payload: []byte(`{}`),
+		}); err != nil {
+			b.Fatal(err)
+		}
+		counter.Reset()
+		b.StartTimer()
+		if rows, err := relay.RunOnce(b.Context()); err != nil || rows != 1 {
+			b.Fatalf("%d rows, %v", rows, err)
+		}
+		commits += counter.Counts().Commits
+	}
+	b.ReportMetric(float64(commits)/float64(b.N), "commits/op")
+}
