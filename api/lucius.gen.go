@@ -1541,7 +1541,9 @@ type HeartbeatCallback struct {
 
 // ItemCompletion The worker is done with an item.
 type ItemCompletion struct {
-	// ExpectedRev The item's `rev` as last seen; another one is 409 `rev_conflict`.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
+	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	//
 	//
 	// Example: 2
 	ExpectedRev int64 `json:"expected_rev"`
@@ -3033,7 +3035,9 @@ type WebhookPage struct {
 
 // WorkCompletion The worker is done.
 type WorkCompletion struct {
-	// ExpectedRev The item's `rev` as last seen; another one is 409 `rev_conflict`.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
+	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	//
 	//
 	// Example: 2
 	ExpectedRev int64 `json:"expected_rev"`
@@ -3191,7 +3195,9 @@ type WorkFailure struct {
 	// Error Why an attempt failed, kept as given.
 	Error ReportedError `json:"error,omitempty,omitzero"`
 
-	// ExpectedRev The item's `rev` as last seen; another one is 409 `rev_conflict`.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
+	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	//
 	//
 	// Example: 2
 	ExpectedRev int64 `json:"expected_rev"`
@@ -3224,7 +3230,9 @@ type WorkFailure struct {
 
 // WorkHeartbeat The worker is still working on its item.
 type WorkHeartbeat struct {
-	// ExpectedRev The item's `rev` as last seen; another one is 409 `rev_conflict`.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
+	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	//
 	//
 	// Example: 2
 	ExpectedRev int64 `json:"expected_rev"`
@@ -3360,7 +3368,9 @@ type WorkStatus string
 //
 // Example: {"expected_rev":2,"owner":"worker-7","request_id":"3f1d2c"}
 type WorkVerb struct {
-	// ExpectedRev The item's `rev` as last seen; another one is 409 `rev_conflict`.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
+	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	//
 	//
 	// Example: 2
 	ExpectedRev int64 `json:"expected_rev"`
