@@ -175,19 +175,39 @@ func (c *RerunRequest) Check() []problem.Violation {
 func (c *RetryRequest) Check() []problem.Violation {
 	var v violations
 	v.list("/job_ids", c.JobIDs, "name no ids", MaxRetryJobs, MaxName)
-	filtered := c.TenantID != nil || c.RequestType != nil || c.StepType != nil || c.ErrorCode != nil ||
-		!c.CreatedAfter.IsZero() || !c.CreatedBefore.IsZero() || c.Limit != 0
+	filtered := c.TenantID != nil || c.RequestType != nil || c.Service != nil || c.StepType != nil || c.ErrorCode != nil ||
+		!c.CreatedAfter.IsZero() || !c.CreatedBefore.IsZero() || !c.FailedAfter.IsZero() || !c.FailedBefore.IsZero() || c.Limit != 0
 	if len(c.JobIDs) > 0 && filtered {
 		v.add("/job_ids", "must not be combined with filters")
 	}
 	v.filter("/tenant_id", c.TenantID)
 	v.filter("/request_type", c.RequestType)
+	v.filter("/service", c.Service)
 	v.filter("/step_type", c.StepType)
 	v.filter("/error_code", c.ErrorCode)
 	v.from(c.From)
-	v.number("/limit", float64(c.Limit), MaxRetryLimit)
-	v.number("/rate_per_second", c.RatePerSecond, MaxRetryRate)
-	v.reason(c.Reason, 0)
+	v.pace(c.Limit, c.RatePerSecond, c.Reason)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
+func (c *BulkRequest) Check() []problem.Violation {
+	var v violations
+	v.list("/job_ids", c.JobIDs, "name no ids", MaxRetryJobs, MaxName)
+	filtered := c.TenantID != nil || c.RequestType != nil || c.State != nil || c.Service != nil || c.StepType != nil ||
+		c.ErrorCode != nil || !c.CreatedAfter.IsZero() || !c.CreatedBefore.IsZero() || c.Limit != 0
+	if len(c.JobIDs) > 0 && filtered {
+		v.add("/job_ids", "must not be combined with filters")
+	}
+	v.filter("/tenant_id", c.TenantID)
+	v.filter("/request_type", c.RequestType)
+	if c.State != nil && !c.State.Valid() {
+		v.add("/state", "must be the state of a job")
+	}
+	v.filter("/service", c.Service)
+	v.filter("/step_type", c.StepType)
+	v.filter("/error_code", c.ErrorCode)
+	v.pace(c.Limit, c.RatePerSecond, c.Reason)
 	return v
 }
 
@@ -219,6 +239,13 @@ func (v *violations) verb(c WorkVerb) {
 	v.id("/owner", c.Owner)
 	v.atLeast("/expected_rev", float64(c.ExpectedRev), 1)
 	v.id("/request_id", c.RequestID)
+}
+
+// pace checks how many jobs an operation is for, how fast, and why.
+func (v *violations) pace(limit int32, rate float64, reason string) {
+	v.number("/limit", float64(limit), MaxRetryLimit)
+	v.number("/rate_per_second", rate, MaxRetryRate)
+	v.reason(reason, 0)
 }
 
 // from checks the starting point of a rerun, which may be absent.

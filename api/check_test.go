@@ -53,8 +53,13 @@ var requests = map[string]struct {
 	"AdminWorkRequest": {func() checked { return new(api.AdminWorkRequest) }, `{"expected_rev":1,"request_id":"r","reason":"r"}`},
 	"RerunRequest":     {func() checked { return new(api.RerunRequest) }, `{"from":"start","reason":"r"}`},
 	"RetryRequest": {func() checked { return new(api.RetryRequest) }, `{
-		"tenant_id":"t","request_type":"r","step_type":"s","error_code":"e","from":"failed","limit":1,
-		"created_after":"2026-01-27T10:02:00Z","created_before":"2026-01-28T10:02:00Z","rate_per_second":1.5,"reason":"r"}`},
+		"tenant_id":"t","request_type":"r","service":"s","step_type":"s","error_code":"e","from":"failed","limit":1,
+		"created_after":"2026-01-27T10:02:00Z","created_before":"2026-01-28T10:02:00Z","failed_after":"2026-01-27T10:02:00Z",
+		"failed_before":"2026-01-28T10:02:00Z","rate_per_second":1.5,"reason":"r","all":true,"dry_run":true}`},
+	"BulkRequest": {func() checked { return new(api.BulkRequest) }, `{
+		"tenant_id":"t","request_type":"r","state":"PAUSED","service":"s","step_type":"s","error_code":"e","limit":1,
+		"created_after":"2026-01-27T10:02:00Z","created_before":"2026-01-28T10:02:00Z","rate_per_second":1.5,"reason":"r",
+		"all":true,"dry_run":true}`},
 	"PauseRequest":  {func() checked { return new(api.PauseRequest) }, `{"tenant_id":"t","reason":"r"}`},
 	"ResumeRequest": {func() checked { return new(api.ResumeRequest) }, `{"ramp_seconds":1.5,"reason":"r"}`},
 	"OutboxRetryRequest": {func() checked { return new(api.OutboxRetryRequest) }, `{

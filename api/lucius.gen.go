@@ -280,6 +280,78 @@ func (e Mode) Valid() bool {
 	}
 }
 
+// Defines values for OperationState.
+const (
+	OperationStateOperationCancelled OperationState = "CANCELLED"
+	OperationStateOperationDone      OperationState = "DONE"
+	OperationStateOperationRunning   OperationState = "RUNNING"
+)
+
+// Valid indicates whether the value is a known member of the OperationState enum.
+func (e OperationState) Valid() bool {
+	switch e {
+	case OperationStateOperationCancelled:
+		return true
+	case OperationStateOperationDone:
+		return true
+	case OperationStateOperationRunning:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for OperationItemOutcome.
+const (
+	OperationItemOutcomeItemApplied  OperationItemOutcome = "applied"
+	OperationItemOutcomeItemFailed   OperationItemOutcome = "failed"
+	OperationItemOutcomeItemRepeated OperationItemOutcome = "repeated"
+	OperationItemOutcomeItemSkipped  OperationItemOutcome = "skipped"
+	OperationItemOutcomeItemWaiting  OperationItemOutcome = "waiting"
+)
+
+// Valid indicates whether the value is a known member of the OperationItemOutcome enum.
+func (e OperationItemOutcome) Valid() bool {
+	switch e {
+	case OperationItemOutcomeItemApplied:
+		return true
+	case OperationItemOutcomeItemFailed:
+		return true
+	case OperationItemOutcomeItemRepeated:
+		return true
+	case OperationItemOutcomeItemSkipped:
+		return true
+	case OperationItemOutcomeItemWaiting:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for OperationKind.
+const (
+	OperationKindOperationCancel OperationKind = "cancel"
+	OperationKindOperationPause  OperationKind = "pause"
+	OperationKindOperationResume OperationKind = "resume"
+	OperationKindOperationRetry  OperationKind = "retry"
+)
+
+// Valid indicates whether the value is a known member of the OperationKind enum.
+func (e OperationKind) Valid() bool {
+	switch e {
+	case OperationKindOperationCancel:
+		return true
+	case OperationKindOperationPause:
+		return true
+	case OperationKindOperationResume:
+		return true
+	case OperationKindOperationRetry:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for OutboxState.
 const (
 	OutboxStateFailedFinal OutboxState = "FAILED_FINAL"
@@ -373,54 +445,6 @@ func (e ResultStatus) Valid() bool {
 	case ResultStatusFailedRetry:
 		return true
 	case ResultStatusSucceeded:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for RetryState.
-const (
-	RetryStateCancelled RetryState = "CANCELLED"
-	RetryStateDone      RetryState = "DONE"
-	RetryStateRunning   RetryState = "RUNNING"
-)
-
-// Valid indicates whether the value is a known member of the RetryState enum.
-func (e RetryState) Valid() bool {
-	switch e {
-	case RetryStateCancelled:
-		return true
-	case RetryStateDone:
-		return true
-	case RetryStateRunning:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for RetryItemOutcome.
-const (
-	RetryItemOutcomeFailed   RetryItemOutcome = "failed"
-	RetryItemOutcomeRepeated RetryItemOutcome = "repeated"
-	RetryItemOutcomeRerun    RetryItemOutcome = "rerun"
-	RetryItemOutcomeSkipped  RetryItemOutcome = "skipped"
-	RetryItemOutcomeWaiting  RetryItemOutcome = "waiting"
-)
-
-// Valid indicates whether the value is a known member of the RetryItemOutcome enum.
-func (e RetryItemOutcome) Valid() bool {
-	switch e {
-	case RetryItemOutcomeFailed:
-		return true
-	case RetryItemOutcomeRepeated:
-		return true
-	case RetryItemOutcomeRerun:
-		return true
-	case RetryItemOutcomeSkipped:
-		return true
-	case RetryItemOutcomeWaiting:
 		return true
 	default:
 		return false
@@ -794,6 +818,79 @@ type Blocker struct {
 //
 // Example: pause
 type BlockerType string
+
+// BulkRequest Selects live jobs, either by `job_ids` or by filters that must all match.
+type BulkRequest struct {
+	// All Select all jobs. Required if nothing else selects some.
+	//
+	// Example: false
+	All bool `json:"all,omitempty,omitzero"`
+
+	// CreatedAfter Only jobs accepted at this time or later.
+	//
+	// Example: 2026-01-27T00:00:00.000Z
+	CreatedAfter Time `json:"created_after,omitempty,omitzero"`
+
+	// CreatedBefore Only jobs accepted before this time.
+	//
+	// Example: 2026-01-28T00:00:00.000Z
+	CreatedBefore Time `json:"created_before,omitempty,omitzero"`
+
+	// DryRun Answer what the operation would do, and do nothing.
+	//
+	// Example: false
+	DryRun bool `json:"dry_run,omitempty,omitzero"`
+
+	// ErrorCode Only jobs whose current step last failed with this code.
+	//
+	// Example: ack_timeout
+	ErrorCode *string `json:"error_code,omitempty"`
+
+	// JobIDs These jobs.
+	//
+	// Example: ["0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"]
+	JobIDs []string `json:"job_ids,omitempty,omitzero"`
+
+	// Limit The most jobs that the filters select; absent or 0 is 10,000.
+	//
+	// Example: 100
+	Limit int32 `json:"limit,omitempty,omitzero"`
+
+	// RatePerSecond The most jobs a second; absent or 0 is 200, and 20 to resume.
+	//
+	// Example: 20
+	RatePerSecond float64 `json:"rate_per_second,omitempty,omitzero"`
+
+	// Reason For the history.
+	//
+	// Example: The tenant asked for it.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RequestType Only jobs of this request type.
+	//
+	// Example: doc.ingest
+	RequestType *string `json:"request_type,omitempty"`
+
+	// Service Only jobs whose current step is of this service.
+	//
+	// Example: ocr
+	Service *string `json:"service,omitempty"`
+
+	// State Only jobs in this state.
+	//
+	// Example: PAUSED
+	State *JobState `json:"state,omitempty"`
+
+	// StepType Only jobs whose current step is of this type.
+	//
+	// Example: OCR
+	StepType *string `json:"step_type,omitempty"`
+
+	// TenantID Only jobs of this tenant.
+	//
+	// Example: tenant_a
+	TenantID *string `json:"tenant_id,omitempty"`
+}
 
 // CallbackIdentity Which attempt of which step reports.
 type CallbackIdentity struct {
@@ -1792,6 +1889,277 @@ type Mode string
 // NullableRef A reference, see `Ref` and `ReportedRef`, or null.
 type NullableRef = json.RawMessage
 
+// Operation An operation on many jobs.
+type Operation struct {
+	// Applied How many are as requested.
+	//
+	// Example: 4
+	Applied int `json:"applied"`
+
+	// Caller The name of the caller: that of its token or certificate in the token file,
+	// `oidc:` and the subject of its JWT, `loopback` without a credential, or the reply
+	// topic. Absent if the server did it by itself.
+	//
+	//
+	// Example: ops-1
+	Caller Caller `json:"caller,omitempty,omitzero"`
+
+	// CreatedAt When it was requested.
+	//
+	// Example: 2026-01-27T12:00:00.000Z
+	CreatedAt Time `json:"created_at"`
+
+	// Done How many jobs were tried.
+	//
+	// Example: 5
+	Done int `json:"done"`
+
+	// Failed How many could not be changed for another reason.
+	//
+	// Example: 0
+	Failed int `json:"failed"`
+
+	// Filter The filters of the request; empty if it named the jobs, or asked for all.
+	Filter OperationFilter `json:"filter"`
+
+	// From Where a rerun starts, from the failed step or from the first one.
+	//
+	// Example: failed
+	From RerunFrom `json:"from,omitempty,omitzero"`
+
+	// Items One page of its jobs; empty in lists and in answers to a POST.
+	Items []OperationItem `json:"items"`
+
+	// Kind What an operation does to its jobs.
+	//
+	// Example: retry
+	Kind OperationKind `json:"kind"`
+
+	// Matched How many jobs it is for.
+	//
+	// Example: 12
+	Matched int `json:"matched"`
+
+	// NextPageToken For the next page; absent on the last.
+	//
+	// Example: MTc2OTUwNzIw
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+
+	// OperationID The operation's id.
+	//
+	// Example: 0197f0c4-3b0e-7a51-8c1d-4e5f6a7b8c9d
+	OperationID string `json:"operation_id"`
+
+	// RatePerSecond The most jobs a second.
+	//
+	// Example: 20
+	RatePerSecond float64 `json:"rate_per_second"`
+
+	// Reason Why.
+	//
+	// Example: The service is fixed.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Skipped How many cannot be changed so, or no longer matched.
+	//
+	// Example: 1
+	Skipped int `json:"skipped"`
+
+	// State RUNNING, DONE when every job was tried, CANCELLED when it was stopped before.
+	//
+	// Example: RUNNING
+	State OperationState `json:"state"`
+
+	// Truncated There may be more jobs than it is for, because of `limit`, or because not all were examined.
+	//
+	// Example: false
+	Truncated bool `json:"truncated"`
+
+	// UpdatedAt When it last made progress.
+	//
+	// Example: 2026-01-27T12:00:01.000Z
+	UpdatedAt Time `json:"updated_at"`
+}
+
+// OperationState RUNNING, DONE when every job was tried, CANCELLED when it was stopped before.
+//
+// Example: RUNNING
+type OperationState string
+
+// OperationFilter The filters of the request; empty if it named the jobs, or asked for all.
+type OperationFilter struct {
+	// CreatedAfter Jobs accepted at this time or later.
+	//
+	// Example: 2026-01-27T00:00:00.000Z
+	CreatedAfter Time `json:"created_after,omitempty,omitzero"`
+
+	// CreatedBefore Jobs accepted before this time.
+	//
+	// Example: 2026-01-27T00:00:00.000Z
+	CreatedBefore Time `json:"created_before,omitempty,omitzero"`
+
+	// ErrorCode Jobs that failed with this code.
+	//
+	// Example: ack_timeout
+	ErrorCode string `json:"error_code,omitempty,omitzero"`
+
+	// FailedAfter Jobs that failed at this time or later.
+	//
+	// Example: 2026-01-27T00:00:00.000Z
+	FailedAfter Time `json:"failed_after,omitempty,omitzero"`
+
+	// FailedBefore Jobs that failed before this time.
+	//
+	// Example: 2026-01-27T00:00:00.000Z
+	FailedBefore Time `json:"failed_before,omitempty,omitzero"`
+
+	// RequestType Jobs of this request type.
+	//
+	// Example: doc.ingest
+	RequestType string `json:"request_type,omitempty,omitzero"`
+
+	// Service Jobs at a step of this service.
+	//
+	// Example: ocr
+	Service string `json:"service,omitempty,omitzero"`
+
+	// State State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
+	// never change.
+	//
+	// - QUEUED: accepted, the first step has no attempt yet.
+	// - DISPATCHING: the first step has not been acknowledged yet.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
+	// - PAUSING: a worker may finish its attempt, nothing new starts.
+	// - PAUSED: no worker holds an attempt; resume or cancel.
+	// - CANCELLING: a worker still has an attempt; nothing new starts.
+	//
+	//
+	// Example: IN_PROGRESS
+	State JobState `json:"state,omitempty,omitzero"`
+
+	// StepType Jobs at a step of this type.
+	//
+	// Example: OCR
+	StepType string `json:"step_type,omitempty,omitzero"`
+
+	// TenantID Jobs of this tenant.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id,omitempty,omitzero"`
+}
+
+// OperationItem The outcome of one job of an operation.
+type OperationItem struct {
+	// Detail Why it was not changed.
+	//
+	// Example: There is no such job.
+	Detail string `json:"detail,omitempty,omitzero"`
+
+	// JobID The job.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	JobID string `json:"jobId"`
+
+	// NewJobID Its rerun.
+	//
+	// Example: 0197f0c5-77aa-7b60-9e2f-5a6b7c8d9e0f
+	NewJobID string `json:"new_job_id,omitempty,omitzero"`
+
+	// Outcome `waiting`; `applied` by this operation, a retry with the rerun `new_job_id`;
+	// `repeated` if that rerun existed already, or the job was as requested;
+	// `skipped` or `failed` for the reason in `detail`.
+	//
+	//
+	// Example: applied
+	Outcome OperationItemOutcome `json:"outcome"`
+}
+
+// OperationItemOutcome `waiting`; `applied` by this operation, a retry with the rerun `new_job_id`;
+// `repeated` if that rerun existed already, or the job was as requested;
+// `skipped` or `failed` for the reason in `detail`.
+//
+// Example: applied
+type OperationItemOutcome string
+
+// OperationKind What an operation does to its jobs.
+//
+// Example: retry
+type OperationKind string
+
+// OperationPage A page of operations.
+type OperationPage struct {
+	// NextPageToken For the next page; absent on the last.
+	//
+	// Example: MTc2OTUwNzIw
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+
+	// Operations The operations, the newest first.
+	Operations []Operation `json:"operations"`
+}
+
+// OperationPreview What an operation would do.
+type OperationPreview struct {
+	// DryRun Nothing was done.
+	//
+	// Example: true
+	DryRun bool `json:"dry_run"`
+
+	// Kind What an operation does to its jobs.
+	//
+	// Example: retry
+	Kind OperationKind `json:"kind"`
+
+	// Matched How many jobs are selected; an operation takes at most `limit` of them.
+	//
+	// Example: 12
+	Matched int `json:"matched"`
+
+	// Sample Some of them.
+	Sample []OperationSample `json:"sample"`
+
+	// Truncated There may be more jobs, because not all were examined.
+	//
+	// Example: false
+	Truncated bool `json:"truncated"`
+}
+
+// OperationSample A job that an operation would change.
+type OperationSample struct {
+	// ErrorCode Why it failed, or why its current step last failed.
+	//
+	// Example: ack_timeout
+	ErrorCode string `json:"error_code,omitempty,omitzero"`
+
+	// ErrorMessage The same in words.
+	//
+	// Example: No ACK came in time.
+	ErrorMessage string `json:"error_message,omitempty,omitzero"`
+
+	// JobID The job.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	JobID string `json:"jobId"`
+
+	// State State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
+	// never change.
+	//
+	// - QUEUED: accepted, the first step has no attempt yet.
+	// - DISPATCHING: the first step has not been acknowledged yet.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
+	// - PAUSING: a worker may finish its attempt, nothing new starts.
+	// - PAUSED: no worker holds an attempt; resume or cancel.
+	// - CANCELLING: a worker still has an attempt; nothing new starts.
+	//
+	//
+	// Example: IN_PROGRESS
+	State JobState `json:"state"`
+
+	// TenantID Its tenant.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id"`
+}
+
 // OutboxPage One page of outbox rows.
 type OutboxPage struct {
 	// NextPageToken For the next page; absent on the last.
@@ -2441,123 +2809,13 @@ type ResumeRequest struct {
 	Reason string `json:"reason,omitempty,omitzero"`
 }
 
-// Retry A retry operation.
-type Retry struct {
-	// Caller The name of the caller: that of its token or certificate in the token file,
-	// `oidc:` and the subject of its JWT, `loopback` without a credential, or the reply
-	// topic. Absent if the server did it by itself.
-	//
-	//
-	// Example: ops-1
-	Caller Caller `json:"caller,omitempty,omitzero"`
-
-	// CreatedAt When it was requested.
-	//
-	// Example: 2026-01-27T12:00:00.000Z
-	CreatedAt Time `json:"created_at"`
-
-	// Done How many jobs were tried.
-	//
-	// Example: 5
-	Done int `json:"done"`
-
-	// Failed How many could not be rerun for another reason.
-	//
-	// Example: 0
-	Failed int `json:"failed"`
-
-	// From Where a rerun starts, from the failed step or from the first one.
-	//
-	// Example: failed
-	From RerunFrom `json:"from"`
-
-	// Items One page of its jobs.
-	Items []RetryItem `json:"items"`
-
-	// Matched How many jobs it reruns.
-	//
-	// Example: 12
-	Matched int `json:"matched"`
-
-	// NextPageToken For the next page; absent on the last.
-	//
-	// Example: MTc2OTUwNzIw
-	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
-
-	// RatePerSecond The most reruns a second.
-	//
-	// Example: 20
-	RatePerSecond float64 `json:"rate_per_second"`
-
-	// Reason Why.
-	//
-	// Example: The service is fixed.
-	Reason string `json:"reason,omitempty,omitzero"`
-
-	// Rerun How many have a rerun.
-	//
-	// Example: 4
-	Rerun int `json:"rerun"`
-
-	// RetryID The operation's id.
-	//
-	// Example: 0197f0c4-3b0e-7a51-8c1d-4e5f6a7b8c9d
-	RetryID string `json:"retry_id"`
-
-	// Skipped How many cannot be rerun.
-	//
-	// Example: 1
-	Skipped int `json:"skipped"`
-
-	// State RUNNING, DONE when every job was tried, CANCELLED when it was stopped before.
-	//
-	// Example: RUNNING
-	State RetryState `json:"state"`
-
-	// UpdatedAt When it last made progress.
-	//
-	// Example: 2026-01-27T12:00:01.000Z
-	UpdatedAt Time `json:"updated_at"`
-}
-
-// RetryState RUNNING, DONE when every job was tried, CANCELLED when it was stopped before.
-//
-// Example: RUNNING
-type RetryState string
-
-// RetryItem The outcome of one job of a retry.
-type RetryItem struct {
-	// Detail Why there is no rerun.
-	//
-	// Example: The job has SUCCEEDED.
-	Detail string `json:"detail,omitempty,omitzero"`
-
-	// JobID The failed job.
-	//
-	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
-	JobID string `json:"jobId"`
-
-	// NewJobID Its rerun.
-	//
-	// Example: 0197f0c5-77aa-7b60-9e2f-5a6b7c8d9e0f
-	NewJobID string `json:"new_job_id,omitempty,omitzero"`
-
-	// Outcome `waiting`; `rerun` as `new_job_id`; `repeated` if that rerun existed
-	// already; `skipped` or `failed` for the reason in `detail`.
-	//
-	//
-	// Example: rerun
-	Outcome RetryItemOutcome `json:"outcome"`
-}
-
-// RetryItemOutcome `waiting`; `rerun` as `new_job_id`; `repeated` if that rerun existed
-// already; `skipped` or `failed` for the reason in `detail`.
-//
-// Example: rerun
-type RetryItemOutcome string
-
 // RetryRequest Selects jobs to rerun, either by `job_ids` or by filters that must all match.
 type RetryRequest struct {
+	// All Select all jobs. Required if nothing else selects some.
+	//
+	// Example: false
+	All bool `json:"all,omitempty,omitzero"`
+
 	// CreatedAfter Only jobs accepted at this time or later.
 	//
 	// Example: 2026-01-27T00:00:00.000Z
@@ -2568,10 +2826,25 @@ type RetryRequest struct {
 	// Example: 2026-01-28T00:00:00.000Z
 	CreatedBefore Time `json:"created_before,omitempty,omitzero"`
 
+	// DryRun Answer what the operation would do, and do nothing.
+	//
+	// Example: false
+	DryRun bool `json:"dry_run,omitempty,omitzero"`
+
 	// ErrorCode Only jobs that failed with this code.
 	//
 	// Example: ack_timeout
 	ErrorCode *string `json:"error_code,omitempty"`
+
+	// FailedAfter Only jobs that failed at this time or later.
+	//
+	// Example: 2026-01-27T00:00:00.000Z
+	FailedAfter Time `json:"failed_after,omitempty,omitzero"`
+
+	// FailedBefore Only jobs that failed before this time.
+	//
+	// Example: 2026-01-28T00:00:00.000Z
+	FailedBefore Time `json:"failed_before,omitempty,omitzero"`
 
 	// From Where a rerun starts, from the failed step or from the first one.
 	//
@@ -2583,7 +2856,7 @@ type RetryRequest struct {
 	// Example: ["0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"]
 	JobIDs []string `json:"job_ids,omitempty,omitzero"`
 
-	// Limit The most jobs to rerun; absent or 0 is 1,000.
+	// Limit The most jobs that the filters select; absent or 0 is 10,000.
 	//
 	// Example: 100
 	Limit int32 `json:"limit,omitempty,omitzero"`
@@ -2602,6 +2875,11 @@ type RetryRequest struct {
 	//
 	// Example: doc.ingest
 	RequestType *string `json:"request_type,omitempty"`
+
+	// Service Only jobs that failed at a step of this service.
+	//
+	// Example: ocr
+	Service *string `json:"service,omitempty"`
 
 	// StepType Only jobs that failed at a step of this type.
 	//
@@ -3400,14 +3678,17 @@ type JobID = string
 // Limit defines model for Limit.
 type Limit = int32
 
+// OperationID defines model for OperationId.
+type OperationID = string
+
+// OperationTenant defines model for OperationTenant.
+type OperationTenant = string
+
 // PageToken defines model for PageToken.
 type PageToken = string
 
 // PauseID defines model for PauseId.
 type PauseID = string
-
-// RetryID defines model for RetryId.
-type RetryID = string
 
 // Traceparent defines model for Traceparent.
 type Traceparent = string
@@ -3488,6 +3769,30 @@ type AdminWork = AdminWorkRequest
 // Control Why an operator or client cancels, pauses or resumes.
 type Control = ControlRequest
 
+// ListCancellationsParams defines parameters for ListCancellations.
+type ListCancellationsParams struct {
+	// TenantID Only operations whose filter names this tenant.
+	TenantID *OperationTenant `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// Limit How many entries a page holds. Entries of one change are never split, so
+	// a page of a job's history may hold a few more.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
+	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+}
+
+// CreateCancellationParams defines parameters for CreateCancellation.
+type CreateCancellationParams struct {
+	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in
+	// quotation marks, which are removed together with its escaping backslashes.
+	// Longer than 255 bytes is 413 `too_large`, malformed 400
+	// `invalid_envelope`. For a command it replaces the body's
+	// `idempotency_key`; if both are present and differ, that is 400 as well.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListDeadLettersParams defines parameters for ListDeadLetters.
 type ListDeadLettersParams struct {
 	// Limit How many entries a page holds. Entries of one change are never split, so
@@ -3535,6 +3840,31 @@ type ListFailuresParams struct {
 // ListFailuresParamsInclude defines parameters for ListFailures.
 type ListFailuresParamsInclude string
 
+// ListOperationsParams defines parameters for ListOperations.
+type ListOperationsParams struct {
+	// TenantID Only operations whose filter names this tenant.
+	TenantID *OperationTenant `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// Limit How many entries a page holds. Entries of one change are never split, so
+	// a page of a job's history may hold a few more.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
+	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+}
+
+// GetOperationParams defines parameters for GetOperation.
+type GetOperationParams struct {
+	// Limit How many entries a page holds. Entries of one change are never split, so
+	// a page of a job's history may hold a few more.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
+	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+}
+
 // ListOutboxParams defines parameters for ListOutbox.
 type ListOutboxParams struct {
 	// State Only rows in this state.
@@ -3555,8 +3885,22 @@ type ListOutboxParams struct {
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
-// CreateRetryParams defines parameters for CreateRetry.
-type CreateRetryParams struct {
+// ListPausingsParams defines parameters for ListPausings.
+type ListPausingsParams struct {
+	// TenantID Only operations whose filter names this tenant.
+	TenantID *OperationTenant `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// Limit How many entries a page holds. Entries of one change are never split, so
+	// a page of a job's history may hold a few more.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
+	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+}
+
+// CreatePausingParams defines parameters for CreatePausing.
+type CreatePausingParams struct {
 	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in
 	// quotation marks, which are removed together with its escaping backslashes.
 	// Longer than 255 bytes is 413 `too_large`, malformed 400
@@ -3565,8 +3909,11 @@ type CreateRetryParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
-// GetRetryParams defines parameters for GetRetry.
-type GetRetryParams struct {
+// ListResumptionsParams defines parameters for ListResumptions.
+type ListResumptionsParams struct {
+	// TenantID Only operations whose filter names this tenant.
+	TenantID *OperationTenant `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
 	// Limit How many entries a page holds. Entries of one change are never split, so
 	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
@@ -3574,6 +3921,40 @@ type GetRetryParams struct {
 	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
 	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+}
+
+// CreateResumptionParams defines parameters for CreateResumption.
+type CreateResumptionParams struct {
+	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in
+	// quotation marks, which are removed together with its escaping backslashes.
+	// Longer than 255 bytes is 413 `too_large`, malformed 400
+	// `invalid_envelope`. For a command it replaces the body's
+	// `idempotency_key`; if both are present and differ, that is 400 as well.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListRetriesParams defines parameters for ListRetries.
+type ListRetriesParams struct {
+	// TenantID Only operations whose filter names this tenant.
+	TenantID *OperationTenant `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// Limit How many entries a page holds. Entries of one change are never split, so
+	// a page of a job's history may hold a few more.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
+	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+}
+
+// CreateRetryParams defines parameters for CreateRetry.
+type CreateRetryParams struct {
+	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in
+	// quotation marks, which are removed together with its escaping backslashes.
+	// Longer than 255 bytes is 413 `too_large`, malformed 400
+	// `invalid_envelope`. For a command it replaces the body's
+	// `idempotency_key`; if both are present and differ, that is 400 as well.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ListWebhooksParams defines parameters for ListWebhooks.
@@ -3680,11 +4061,17 @@ type ListWorkEventsParams struct {
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
+// CreateCancellationJSONRequestBody defines body for CreateCancellation for application/json ContentType.
+type CreateCancellationJSONRequestBody = BulkRequest
+
 // PurgeDeadLettersJSONRequestBody defines body for PurgeDeadLetters for application/json ContentType.
 type PurgeDeadLettersJSONRequestBody = DeadLetterRequest
 
 // ReplayDeadLettersJSONRequestBody defines body for ReplayDeadLetters for application/json ContentType.
 type ReplayDeadLettersJSONRequestBody = DeadLetterRequest
+
+// CancelOperationJSONRequestBody defines body for CancelOperation for application/json ContentType.
+type CancelOperationJSONRequestBody = ControlRequest
 
 // RetryOutboxJSONRequestBody defines body for RetryOutbox for application/json ContentType.
 type RetryOutboxJSONRequestBody = OutboxRetryRequest
@@ -3695,11 +4082,14 @@ type CreatePauseJSONRequestBody = PauseRequest
 // ResumePauseJSONRequestBody defines body for ResumePause for application/json ContentType.
 type ResumePauseJSONRequestBody = ResumeRequest
 
+// CreatePausingJSONRequestBody defines body for CreatePausing for application/json ContentType.
+type CreatePausingJSONRequestBody = BulkRequest
+
+// CreateResumptionJSONRequestBody defines body for CreateResumption for application/json ContentType.
+type CreateResumptionJSONRequestBody = BulkRequest
+
 // CreateRetryJSONRequestBody defines body for CreateRetry for application/json ContentType.
 type CreateRetryJSONRequestBody = RetryRequest
-
-// CancelRetryJSONRequestBody defines body for CancelRetry for application/json ContentType.
-type CancelRetryJSONRequestBody = ControlRequest
 
 // ReplayWebhookJSONRequestBody defines body for ReplayWebhook for application/json ContentType.
 type ReplayWebhookJSONRequestBody = ControlRequest
@@ -3873,6 +4263,35 @@ type ClientInterface interface {
 	// Corresponds with GET /readyz (the `GetReadiness` operationId).
 	GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListCancellations Read the cancel operations
+	//
+	// With their progress, the newest first, without their items.
+	//
+	// Corresponds with GET /v1/admin/cancellations (the `ListCancellations` operationId).
+	ListCancellations(ctx context.Context, params *ListCancellationsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateCancellationWithBody Cancel live jobs
+	//
+	// Cancels the named jobs, or the live ones that the filters select, in the background
+	// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
+	// longer matches at its turn is skipped. `reason` is required.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/cancellations (the `CreateCancellation` operationId).
+	CreateCancellationWithBody(ctx context.Context, params *CreateCancellationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateCancellation Cancel live jobs
+	//
+	// Cancels the named jobs, or the live ones that the filters select, in the background
+	// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
+	// longer matches at its turn is skipped. `reason` is required.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/cancellations (the `CreateCancellation` operationId).
+	CreateCancellation(ctx context.Context, params *CreateCancellationParams, body CreateCancellationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListDeadLetters List replies that could not be handled
 	//
 	// The dead letters of the reply topics, by lane and age, with their bodies. They
@@ -3931,6 +4350,39 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 	ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListOperations Read the operations of all kinds
+	//
+	// With their progress, the newest first, without their items. They are kept for
+	// seven days after their end.
+	//
+	// Corresponds with GET /v1/admin/operations (the `ListOperations` operationId).
+	ListOperations(ctx context.Context, params *ListOperationsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetOperation Read an operation
+	//
+	// Its progress, and one page of its items in order.
+	//
+	// Corresponds with GET /v1/admin/operations/{operationId} (the `GetOperation` operationId).
+	GetOperation(ctx context.Context, operationID OperationID, params *GetOperationParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CancelOperationWithBody Stop an operation
+	//
+	// Begins no further job. Jobs that were already changed stay so.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/operations/{operationId}:cancel (the `CancelOperation` operationId).
+	CancelOperationWithBody(ctx context.Context, operationID OperationID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CancelOperation Stop an operation
+	//
+	// Begins no further job. Jobs that were already changed stay so.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/operations/{operationId}:cancel (the `CancelOperation` operationId).
+	CancelOperation(ctx context.Context, operationID OperationID, body CancelOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListOutbox List outbox rows
 	//
@@ -4019,10 +4471,70 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/admin/pauses/{pauseId}:resume (the `ResumePause` operationId).
 	ResumePause(ctx context.Context, pauseID PauseID, body ResumePauseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListPausings Read the pause operations
+	//
+	// With their progress, the newest first, without their items.
+	//
+	// Corresponds with GET /v1/admin/pausings (the `ListPausings` operationId).
+	ListPausings(ctx context.Context, params *ListPausingsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreatePausingWithBody Pause live jobs
+	//
+	// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
+	// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/pausings (the `CreatePausing` operationId).
+	CreatePausingWithBody(ctx context.Context, params *CreatePausingParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreatePausing Pause live jobs
+	//
+	// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
+	// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/pausings (the `CreatePausing` operationId).
+	CreatePausing(ctx context.Context, params *CreatePausingParams, body CreatePausingJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListResumptions Read the resume operations
+	//
+	// With their progress, the newest first, without their items.
+	//
+	// Corresponds with GET /v1/admin/resumptions (the `ListResumptions` operationId).
+	ListResumptions(ctx context.Context, params *ListResumptionsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateResumptionWithBody Resume paused jobs
+	//
+	// As for cancellations, with jobs that are PAUSED or PAUSING.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/resumptions (the `CreateResumption` operationId).
+	CreateResumptionWithBody(ctx context.Context, params *CreateResumptionParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateResumption Resume paused jobs
+	//
+	// As for cancellations, with jobs that are PAUSED or PAUSING.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/resumptions (the `CreateResumption` operationId).
+	CreateResumption(ctx context.Context, params *CreateResumptionParams, body CreateResumptionJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListRetries Read the retry operations
+	//
+	// With their progress, the newest first, without their items.
+	//
+	// Corresponds with GET /v1/admin/retries (the `ListRetries` operationId).
+	ListRetries(ctx context.Context, params *ListRetriesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// CreateRetryWithBody Rerun failed jobs
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and
-	// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
+	// have no rerun, the newest first. The request fixes the set of jobs. A repeat
 	// with the same `Idempotency-Key` answers with the same operation, and no job
 	// gets more than one rerun from one starting point however often it is requested.
 	//
@@ -4034,7 +4546,8 @@ type ClientInterface interface {
 	// CreateRetry Rerun failed jobs
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and
-	// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
+	// have no rerun, the newest first. The request fixes the set of jobs. A repeat
 	// with the same `Idempotency-Key` answers with the same operation, and no job
 	// gets more than one rerun from one starting point however often it is requested.
 	//
@@ -4042,31 +4555,6 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
 	CreateRetry(ctx context.Context, params *CreateRetryParams, body CreateRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// GetRetry Read a retry operation
-	//
-	// Its progress, and one page of its items in order.
-	//
-	// Corresponds with GET /v1/admin/retries/{retryId} (the `GetRetry` operationId).
-	GetRetry(ctx context.Context, retryID RetryID, params *GetRetryParams, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// CancelRetryWithBody Stop a retry operation
-	//
-	// Stops further reruns. Jobs that were already rerun continue.
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
-	CancelRetryWithBody(ctx context.Context, retryID RetryID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// CancelRetry Stop a retry operation
-	//
-	// Stops further reruns. Jobs that were already rerun continue.
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
-	CancelRetry(ctx context.Context, retryID RetryID, body CancelRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListStuck Read stuck jobs
 	//
@@ -4653,6 +5141,65 @@ func (c *Client) GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn
 	return c.Client.Do(req)
 }
 
+// ListCancellations Read the cancel operations
+//
+// With their progress, the newest first, without their items.
+//
+// Corresponds with GET /v1/admin/cancellations (the `ListCancellations` operationId).
+func (c *Client) ListCancellations(ctx context.Context, params *ListCancellationsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListCancellationsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateCancellationWithBody Cancel live jobs
+//
+// Cancels the named jobs, or the live ones that the filters select, in the background
+// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
+// longer matches at its turn is skipped. `reason` is required.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/cancellations (the `CreateCancellation` operationId).
+func (c *Client) CreateCancellationWithBody(ctx context.Context, params *CreateCancellationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateCancellationRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateCancellation Cancel live jobs
+//
+// Cancels the named jobs, or the live ones that the filters select, in the background
+// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
+// longer matches at its turn is skipped. `reason` is required.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/cancellations (the `CreateCancellation` operationId).
+func (c *Client) CreateCancellation(ctx context.Context, params *CreateCancellationParams, body CreateCancellationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateCancellationRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListDeadLetters List replies that could not be handled
 //
 // The dead letters of the reply topics, by lane and age, with their bodies. They
@@ -4762,6 +5309,79 @@ func (c *Client) ReplayDeadLetters(ctx context.Context, body ReplayDeadLettersJS
 // Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 func (c *Client) ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListFailuresRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListOperations Read the operations of all kinds
+//
+// With their progress, the newest first, without their items. They are kept for
+// seven days after their end.
+//
+// Corresponds with GET /v1/admin/operations (the `ListOperations` operationId).
+func (c *Client) ListOperations(ctx context.Context, params *ListOperationsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListOperationsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetOperation Read an operation
+//
+// Its progress, and one page of its items in order.
+//
+// Corresponds with GET /v1/admin/operations/{operationId} (the `GetOperation` operationId).
+func (c *Client) GetOperation(ctx context.Context, operationID OperationID, params *GetOperationParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetOperationRequest(c.Server, operationID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CancelOperationWithBody Stop an operation
+//
+// Begins no further job. Jobs that were already changed stay so.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/operations/{operationId}:cancel (the `CancelOperation` operationId).
+func (c *Client) CancelOperationWithBody(ctx context.Context, operationID OperationID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCancelOperationRequestWithBody(c.Server, operationID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CancelOperation Stop an operation
+//
+// Begins no further job. Jobs that were already changed stay so.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/operations/{operationId}:cancel (the `CancelOperation` operationId).
+func (c *Client) CancelOperation(ctx context.Context, operationID OperationID, body CancelOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCancelOperationRequest(c.Server, operationID, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4939,10 +5559,140 @@ func (c *Client) ResumePause(ctx context.Context, pauseID PauseID, body ResumePa
 	return c.Client.Do(req)
 }
 
+// ListPausings Read the pause operations
+//
+// With their progress, the newest first, without their items.
+//
+// Corresponds with GET /v1/admin/pausings (the `ListPausings` operationId).
+func (c *Client) ListPausings(ctx context.Context, params *ListPausingsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListPausingsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreatePausingWithBody Pause live jobs
+//
+// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
+// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/pausings (the `CreatePausing` operationId).
+func (c *Client) CreatePausingWithBody(ctx context.Context, params *CreatePausingParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreatePausingRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreatePausing Pause live jobs
+//
+// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
+// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/pausings (the `CreatePausing` operationId).
+func (c *Client) CreatePausing(ctx context.Context, params *CreatePausingParams, body CreatePausingJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreatePausingRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListResumptions Read the resume operations
+//
+// With their progress, the newest first, without their items.
+//
+// Corresponds with GET /v1/admin/resumptions (the `ListResumptions` operationId).
+func (c *Client) ListResumptions(ctx context.Context, params *ListResumptionsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListResumptionsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateResumptionWithBody Resume paused jobs
+//
+// As for cancellations, with jobs that are PAUSED or PAUSING.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/resumptions (the `CreateResumption` operationId).
+func (c *Client) CreateResumptionWithBody(ctx context.Context, params *CreateResumptionParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateResumptionRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateResumption Resume paused jobs
+//
+// As for cancellations, with jobs that are PAUSED or PAUSING.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/resumptions (the `CreateResumption` operationId).
+func (c *Client) CreateResumption(ctx context.Context, params *CreateResumptionParams, body CreateResumptionJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateResumptionRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListRetries Read the retry operations
+//
+// With their progress, the newest first, without their items.
+//
+// Corresponds with GET /v1/admin/retries (the `ListRetries` operationId).
+func (c *Client) ListRetries(ctx context.Context, params *ListRetriesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListRetriesRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // CreateRetryWithBody Rerun failed jobs
 //
 // Reruns the named jobs, or those that the filters select, in the background and
-// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
+// have no rerun, the newest first. The request fixes the set of jobs. A repeat
 // with the same `Idempotency-Key` answers with the same operation, and no job
 // gets more than one rerun from one starting point however often it is requested.
 //
@@ -4964,7 +5714,8 @@ func (c *Client) CreateRetryWithBody(ctx context.Context, params *CreateRetryPar
 // CreateRetry Rerun failed jobs
 //
 // Reruns the named jobs, or those that the filters select, in the background and
-// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
+// have no rerun, the newest first. The request fixes the set of jobs. A repeat
 // with the same `Idempotency-Key` answers with the same operation, and no job
 // gets more than one rerun from one starting point however often it is requested.
 //
@@ -4973,61 +5724,6 @@ func (c *Client) CreateRetryWithBody(ctx context.Context, params *CreateRetryPar
 // Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
 func (c *Client) CreateRetry(ctx context.Context, params *CreateRetryParams, body CreateRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewCreateRetryRequest(c.Server, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// GetRetry Read a retry operation
-//
-// Its progress, and one page of its items in order.
-//
-// Corresponds with GET /v1/admin/retries/{retryId} (the `GetRetry` operationId).
-func (c *Client) GetRetry(ctx context.Context, retryID RetryID, params *GetRetryParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewGetRetryRequest(c.Server, retryID, params)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// CancelRetryWithBody Stop a retry operation
-//
-// Stops further reruns. Jobs that were already rerun continue.
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
-func (c *Client) CancelRetryWithBody(ctx context.Context, retryID RetryID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCancelRetryRequestWithBody(c.Server, retryID, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// CancelRetry Stop a retry operation
-//
-// Stops further reruns. Jobs that were already rerun continue.
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
-func (c *Client) CancelRetry(ctx context.Context, retryID RetryID, body CancelRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCancelRetryRequest(c.Server, retryID, body)
 	if err != nil {
 		return nil, err
 	}
@@ -6173,6 +6869,139 @@ func NewGetReadinessRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewListCancellationsRequest constructs an http.Request for the ListCancellations method
+func NewListCancellationsRequest(server string, params *ListCancellationsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/cancellations")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.TenantID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant_id", *params.TenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateCancellationRequest calls the generic CreateCancellation builder with application/json body
+func NewCreateCancellationRequest(server string, params *CreateCancellationParams, body CreateCancellationJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateCancellationRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewCreateCancellationRequestWithBody constructs an http.Request for the CreateCancellation method, with any body, and a specified content type
+func NewCreateCancellationRequestWithBody(server string, params *CreateCancellationParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/cancellations")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewListDeadLettersRequest constructs an http.Request for the ListDeadLetters method
 func NewListDeadLettersRequest(server string, params *ListDeadLettersParams) (*http.Request, error) {
 	var err error
@@ -6481,6 +7310,204 @@ func NewListFailuresRequest(server string, params *ListFailuresParams) (*http.Re
 	return req, nil
 }
 
+// NewListOperationsRequest constructs an http.Request for the ListOperations method
+func NewListOperationsRequest(server string, params *ListOperationsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/operations")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.TenantID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant_id", *params.TenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetOperationRequest constructs an http.Request for the GetOperation method
+func NewGetOperationRequest(server string, operationID OperationID, params *GetOperationParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "operationId", operationID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/operations/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCancelOperationRequest calls the generic CancelOperation builder with application/json body
+func NewCancelOperationRequest(server string, operationID OperationID, body CancelOperationJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCancelOperationRequestWithBody(server, operationID, "application/json", bodyReader)
+}
+
+// NewCancelOperationRequestWithBody constructs an http.Request for the CancelOperation method, with any body, and a specified content type
+func NewCancelOperationRequestWithBody(server string, operationID OperationID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "operationId", operationID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/operations/%s:cancel", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewListOutboxRequest constructs an http.Request for the ListOutbox method
 func NewListOutboxRequest(server string, params *ListOutboxParams) (*http.Request, error) {
 	var err error
@@ -6737,6 +7764,350 @@ func NewResumePauseRequestWithBody(server string, pauseID PauseID, contentType s
 	return req, nil
 }
 
+// NewListPausingsRequest constructs an http.Request for the ListPausings method
+func NewListPausingsRequest(server string, params *ListPausingsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/pausings")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.TenantID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant_id", *params.TenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreatePausingRequest calls the generic CreatePausing builder with application/json body
+func NewCreatePausingRequest(server string, params *CreatePausingParams, body CreatePausingJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreatePausingRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewCreatePausingRequestWithBody constructs an http.Request for the CreatePausing method, with any body, and a specified content type
+func NewCreatePausingRequestWithBody(server string, params *CreatePausingParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/pausings")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListResumptionsRequest constructs an http.Request for the ListResumptions method
+func NewListResumptionsRequest(server string, params *ListResumptionsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/resumptions")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.TenantID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant_id", *params.TenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateResumptionRequest calls the generic CreateResumption builder with application/json body
+func NewCreateResumptionRequest(server string, params *CreateResumptionParams, body CreateResumptionJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateResumptionRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewCreateResumptionRequestWithBody constructs an http.Request for the CreateResumption method, with any body, and a specified content type
+func NewCreateResumptionRequestWithBody(server string, params *CreateResumptionParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/resumptions")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListRetriesRequest constructs an http.Request for the ListRetries method
+func NewListRetriesRequest(server string, params *ListRetriesParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/retries")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.TenantID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant_id", *params.TenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewCreateRetryRequest calls the generic CreateRetry builder with application/json body
 func NewCreateRetryRequest(server string, params *CreateRetryParams, body CreateRetryJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -6788,126 +8159,6 @@ func NewCreateRetryRequestWithBody(server string, params *CreateRetryParams, con
 		}
 
 	}
-
-	return req, nil
-}
-
-// NewGetRetryRequest constructs an http.Request for the GetRetry method
-func NewGetRetryRequest(server string, retryID RetryID, params *GetRetryParams) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "retryId", retryID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
-	if err != nil {
-		return nil, err
-	}
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/v1/admin/retries/%s", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	if params != nil {
-		// queryValues collects non-styled parameters (passthrough, JSON)
-		// that are safe to round-trip through url.Values.Encode().
-		queryValues := queryURL.Query()
-		// rawQueryFragments collects pre-encoded query fragments from
-		// styled parameters, preserving literal commas as delimiters
-		// per the OpenAPI spec (e.g. "color=blue,black,brown").
-		var rawQueryFragments []string
-
-		if params.Limit != nil {
-
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
-				return nil, err
-			} else {
-				for _, qp := range strings.Split(queryFrag, "&") {
-					rawQueryFragments = append(rawQueryFragments, qp)
-				}
-			}
-
-		}
-
-		if params.PageToken != nil {
-
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			} else {
-				for _, qp := range strings.Split(queryFrag, "&") {
-					rawQueryFragments = append(rawQueryFragments, qp)
-				}
-			}
-
-		}
-
-		if encoded := queryValues.Encode(); encoded != "" {
-			rawQueryFragments = append(rawQueryFragments, encoded)
-		}
-		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
-	}
-
-	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-
-	return req, nil
-}
-
-// NewCancelRetryRequest calls the generic CancelRetry builder with application/json body
-func NewCancelRetryRequest(server string, retryID RetryID, body CancelRetryJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewCancelRetryRequestWithBody(server, retryID, "application/json", bodyReader)
-}
-
-// NewCancelRetryRequestWithBody constructs an http.Request for the CancelRetry method, with any body, and a specified content type
-func NewCancelRetryRequestWithBody(server string, retryID RetryID, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "retryId", retryID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
-	if err != nil {
-		return nil, err
-	}
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/v1/admin/retries/%s:cancel", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -8526,6 +9777,37 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /readyz (the `GetReadiness` operationId).
 	GetReadinessWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetReadinessResponse, error)
 
+	// ListCancellationsWithResponse Read the cancel operations
+	//
+	// With their progress, the newest first, without their items.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/cancellations (the `ListCancellations` operationId).
+	ListCancellationsWithResponse(ctx context.Context, params *ListCancellationsParams, reqEditors ...RequestEditorFn) (*ListCancellationsResponse, error)
+
+	// CreateCancellationWithBodyWithResponse Cancel live jobs
+	//
+	// Cancels the named jobs, or the live ones that the filters select, in the background
+	// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
+	// longer matches at its turn is skipped. `reason` is required.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/cancellations (the `CreateCancellation` operationId).
+	CreateCancellationWithBodyWithResponse(ctx context.Context, params *CreateCancellationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateCancellationResponse, error)
+
+	// CreateCancellationWithResponse Cancel live jobs
+	//
+	// Cancels the named jobs, or the live ones that the filters select, in the background
+	// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
+	// longer matches at its turn is skipped. `reason` is required.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/cancellations (the `CreateCancellation` operationId).
+	CreateCancellationWithResponse(ctx context.Context, params *CreateCancellationParams, body CreateCancellationJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateCancellationResponse, error)
+
 	// ListDeadLettersWithResponse List replies that could not be handled
 	//
 	// The dead letters of the reply topics, by lane and age, with their bodies. They
@@ -8588,6 +9870,43 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 	ListFailuresWithResponse(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*ListFailuresResponse, error)
+
+	// ListOperationsWithResponse Read the operations of all kinds
+	//
+	// With their progress, the newest first, without their items. They are kept for
+	// seven days after their end.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/operations (the `ListOperations` operationId).
+	ListOperationsWithResponse(ctx context.Context, params *ListOperationsParams, reqEditors ...RequestEditorFn) (*ListOperationsResponse, error)
+
+	// GetOperationWithResponse Read an operation
+	//
+	// Its progress, and one page of its items in order.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/operations/{operationId} (the `GetOperation` operationId).
+	GetOperationWithResponse(ctx context.Context, operationID OperationID, params *GetOperationParams, reqEditors ...RequestEditorFn) (*GetOperationResponse, error)
+
+	// CancelOperationWithBodyWithResponse Stop an operation
+	//
+	// Begins no further job. Jobs that were already changed stay so.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/operations/{operationId}:cancel (the `CancelOperation` operationId).
+	CancelOperationWithBodyWithResponse(ctx context.Context, operationID OperationID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CancelOperationResponse, error)
+
+	// CancelOperationWithResponse Stop an operation
+	//
+	// Begins no further job. Jobs that were already changed stay so.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/operations/{operationId}:cancel (the `CancelOperation` operationId).
+	CancelOperationWithResponse(ctx context.Context, operationID OperationID, body CancelOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelOperationResponse, error)
 
 	// ListOutboxWithResponse List outbox rows
 	//
@@ -8680,10 +9999,76 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/admin/pauses/{pauseId}:resume (the `ResumePause` operationId).
 	ResumePauseWithResponse(ctx context.Context, pauseID PauseID, body ResumePauseJSONRequestBody, reqEditors ...RequestEditorFn) (*ResumePauseResponse, error)
 
+	// ListPausingsWithResponse Read the pause operations
+	//
+	// With their progress, the newest first, without their items.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/pausings (the `ListPausings` operationId).
+	ListPausingsWithResponse(ctx context.Context, params *ListPausingsParams, reqEditors ...RequestEditorFn) (*ListPausingsResponse, error)
+
+	// CreatePausingWithBodyWithResponse Pause live jobs
+	//
+	// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
+	// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/pausings (the `CreatePausing` operationId).
+	CreatePausingWithBodyWithResponse(ctx context.Context, params *CreatePausingParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreatePausingResponse, error)
+
+	// CreatePausingWithResponse Pause live jobs
+	//
+	// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
+	// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/pausings (the `CreatePausing` operationId).
+	CreatePausingWithResponse(ctx context.Context, params *CreatePausingParams, body CreatePausingJSONRequestBody, reqEditors ...RequestEditorFn) (*CreatePausingResponse, error)
+
+	// ListResumptionsWithResponse Read the resume operations
+	//
+	// With their progress, the newest first, without their items.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/resumptions (the `ListResumptions` operationId).
+	ListResumptionsWithResponse(ctx context.Context, params *ListResumptionsParams, reqEditors ...RequestEditorFn) (*ListResumptionsResponse, error)
+
+	// CreateResumptionWithBodyWithResponse Resume paused jobs
+	//
+	// As for cancellations, with jobs that are PAUSED or PAUSING.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/resumptions (the `CreateResumption` operationId).
+	CreateResumptionWithBodyWithResponse(ctx context.Context, params *CreateResumptionParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateResumptionResponse, error)
+
+	// CreateResumptionWithResponse Resume paused jobs
+	//
+	// As for cancellations, with jobs that are PAUSED or PAUSING.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/resumptions (the `CreateResumption` operationId).
+	CreateResumptionWithResponse(ctx context.Context, params *CreateResumptionParams, body CreateResumptionJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateResumptionResponse, error)
+
+	// ListRetriesWithResponse Read the retry operations
+	//
+	// With their progress, the newest first, without their items.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/retries (the `ListRetries` operationId).
+	ListRetriesWithResponse(ctx context.Context, params *ListRetriesParams, reqEditors ...RequestEditorFn) (*ListRetriesResponse, error)
+
 	// CreateRetryWithBodyWithResponse Rerun failed jobs
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and
-	// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
+	// have no rerun, the newest first. The request fixes the set of jobs. A repeat
 	// with the same `Idempotency-Key` answers with the same operation, and no job
 	// gets more than one rerun from one starting point however often it is requested.
 	//
@@ -8695,7 +10080,8 @@ type ClientWithResponsesInterface interface {
 	// CreateRetryWithResponse Rerun failed jobs
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and
-	// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
+	// have no rerun, the newest first. The request fixes the set of jobs. A repeat
 	// with the same `Idempotency-Key` answers with the same operation, and no job
 	// gets more than one rerun from one starting point however often it is requested.
 	//
@@ -8703,33 +10089,6 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
 	CreateRetryWithResponse(ctx context.Context, params *CreateRetryParams, body CreateRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateRetryResponse, error)
-
-	// GetRetryWithResponse Read a retry operation
-	//
-	// Its progress, and one page of its items in order.
-	//
-	// Returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with GET /v1/admin/retries/{retryId} (the `GetRetry` operationId).
-	GetRetryWithResponse(ctx context.Context, retryID RetryID, params *GetRetryParams, reqEditors ...RequestEditorFn) (*GetRetryResponse, error)
-
-	// CancelRetryWithBodyWithResponse Stop a retry operation
-	//
-	// Stops further reruns. Jobs that were already rerun continue.
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
-	CancelRetryWithBodyWithResponse(ctx context.Context, retryID RetryID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CancelRetryResponse, error)
-
-	// CancelRetryWithResponse Stop a retry operation
-	//
-	// Stops further reruns. Jobs that were already rerun continue.
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
-	CancelRetryWithResponse(ctx context.Context, retryID RetryID, body CancelRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelRetryResponse, error)
 
 	// ListStuckWithResponse Read stuck jobs
 	//
@@ -9423,6 +10782,126 @@ func (r GetReadinessResponse) StatusCode() int {
 	return 0
 }
 
+// ListCancellationsResponse401Headers the declared response headers of an HTTP 401 response for ListCancellations
+type ListCancellationsResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListCancellationsResponse429Headers the declared response headers of an HTTP 429 response for ListCancellations
+type ListCancellationsResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListCancellationsResponse503Headers the declared response headers of an HTTP 503 response for ListCancellations
+type ListCancellationsResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListCancellationsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *OperationPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListCancellationsResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListCancellationsResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListCancellationsResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListCancellationsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListCancellationsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// CreateCancellationResponse401Headers the declared response headers of an HTTP 401 response for CreateCancellation
+type CreateCancellationResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// CreateCancellationResponse429Headers the declared response headers of an HTTP 429 response for CreateCancellation
+type CreateCancellationResponse429Headers struct {
+	RetryAfter int32
+}
+
+// CreateCancellationResponse503Headers the declared response headers of an HTTP 503 response for CreateCancellation
+type CreateCancellationResponse503Headers struct {
+	RetryAfter int32
+}
+
+type CreateCancellationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *OperationPreview
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Operation
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON422 the response for an HTTP 422 `application/problem+json` response
+	ApplicationProblemJSON422 *Unprocessable
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *CreateCancellationResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *CreateCancellationResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *CreateCancellationResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateCancellationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateCancellationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // ListDeadLettersResponse401Headers the declared response headers of an HTTP 401 response for ListDeadLetters
 type ListDeadLettersResponse401Headers struct {
 	WWWAuthenticate string
@@ -9655,6 +11134,182 @@ func (r ListFailuresResponse) Status() string {
 
 // StatusCode returns HTTPResponse.StatusCode
 func (r ListFailuresResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListOperationsResponse401Headers the declared response headers of an HTTP 401 response for ListOperations
+type ListOperationsResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListOperationsResponse429Headers the declared response headers of an HTTP 429 response for ListOperations
+type ListOperationsResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListOperationsResponse503Headers the declared response headers of an HTTP 503 response for ListOperations
+type ListOperationsResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListOperationsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *OperationPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListOperationsResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListOperationsResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListOperationsResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListOperationsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListOperationsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// GetOperationResponse401Headers the declared response headers of an HTTP 401 response for GetOperation
+type GetOperationResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// GetOperationResponse429Headers the declared response headers of an HTTP 429 response for GetOperation
+type GetOperationResponse429Headers struct {
+	RetryAfter int32
+}
+
+// GetOperationResponse503Headers the declared response headers of an HTTP 503 response for GetOperation
+type GetOperationResponse503Headers struct {
+	RetryAfter int32
+}
+
+type GetOperationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Operation
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *GetOperationResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *GetOperationResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *GetOperationResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r GetOperationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetOperationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// CancelOperationResponse401Headers the declared response headers of an HTTP 401 response for CancelOperation
+type CancelOperationResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// CancelOperationResponse429Headers the declared response headers of an HTTP 429 response for CancelOperation
+type CancelOperationResponse429Headers struct {
+	RetryAfter int32
+}
+
+// CancelOperationResponse503Headers the declared response headers of an HTTP 503 response for CancelOperation
+type CancelOperationResponse503Headers struct {
+	RetryAfter int32
+}
+
+type CancelOperationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Operation
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *CancelOperationResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *CancelOperationResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *CancelOperationResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r CancelOperationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CancelOperationResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -9957,6 +11612,302 @@ func (r ResumePauseResponse) StatusCode() int {
 	return 0
 }
 
+// ListPausingsResponse401Headers the declared response headers of an HTTP 401 response for ListPausings
+type ListPausingsResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListPausingsResponse429Headers the declared response headers of an HTTP 429 response for ListPausings
+type ListPausingsResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListPausingsResponse503Headers the declared response headers of an HTTP 503 response for ListPausings
+type ListPausingsResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListPausingsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *OperationPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListPausingsResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListPausingsResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListPausingsResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListPausingsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListPausingsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// CreatePausingResponse401Headers the declared response headers of an HTTP 401 response for CreatePausing
+type CreatePausingResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// CreatePausingResponse429Headers the declared response headers of an HTTP 429 response for CreatePausing
+type CreatePausingResponse429Headers struct {
+	RetryAfter int32
+}
+
+// CreatePausingResponse503Headers the declared response headers of an HTTP 503 response for CreatePausing
+type CreatePausingResponse503Headers struct {
+	RetryAfter int32
+}
+
+type CreatePausingResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *OperationPreview
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Operation
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON422 the response for an HTTP 422 `application/problem+json` response
+	ApplicationProblemJSON422 *Unprocessable
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *CreatePausingResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *CreatePausingResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *CreatePausingResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r CreatePausingResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreatePausingResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListResumptionsResponse401Headers the declared response headers of an HTTP 401 response for ListResumptions
+type ListResumptionsResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListResumptionsResponse429Headers the declared response headers of an HTTP 429 response for ListResumptions
+type ListResumptionsResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListResumptionsResponse503Headers the declared response headers of an HTTP 503 response for ListResumptions
+type ListResumptionsResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListResumptionsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *OperationPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListResumptionsResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListResumptionsResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListResumptionsResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListResumptionsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListResumptionsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// CreateResumptionResponse401Headers the declared response headers of an HTTP 401 response for CreateResumption
+type CreateResumptionResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// CreateResumptionResponse429Headers the declared response headers of an HTTP 429 response for CreateResumption
+type CreateResumptionResponse429Headers struct {
+	RetryAfter int32
+}
+
+// CreateResumptionResponse503Headers the declared response headers of an HTTP 503 response for CreateResumption
+type CreateResumptionResponse503Headers struct {
+	RetryAfter int32
+}
+
+type CreateResumptionResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *OperationPreview
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Operation
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON422 the response for an HTTP 422 `application/problem+json` response
+	ApplicationProblemJSON422 *Unprocessable
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *CreateResumptionResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *CreateResumptionResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *CreateResumptionResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateResumptionResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateResumptionResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListRetriesResponse401Headers the declared response headers of an HTTP 401 response for ListRetries
+type ListRetriesResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListRetriesResponse429Headers the declared response headers of an HTTP 429 response for ListRetries
+type ListRetriesResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListRetriesResponse503Headers the declared response headers of an HTTP 503 response for ListRetries
+type ListRetriesResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListRetriesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *OperationPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListRetriesResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListRetriesResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListRetriesResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListRetriesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListRetriesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // CreateRetryResponse401Headers the declared response headers of an HTTP 401 response for CreateRetry
 type CreateRetryResponse401Headers struct {
 	WWWAuthenticate string
@@ -9975,8 +11926,10 @@ type CreateRetryResponse503Headers struct {
 type CreateRetryResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *OperationPreview
 	// JSON202 the response for an HTTP 202 `application/json` response
-	JSON202 *Retry
+	JSON202 *Operation
 	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
 	ApplicationProblemJSON400 *BadRequest
 	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
@@ -10013,126 +11966,6 @@ func (r CreateRetryResponse) Status() string {
 
 // StatusCode returns HTTPResponse.StatusCode
 func (r CreateRetryResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// GetRetryResponse401Headers the declared response headers of an HTTP 401 response for GetRetry
-type GetRetryResponse401Headers struct {
-	WWWAuthenticate string
-}
-
-// GetRetryResponse429Headers the declared response headers of an HTTP 429 response for GetRetry
-type GetRetryResponse429Headers struct {
-	RetryAfter int32
-}
-
-// GetRetryResponse503Headers the declared response headers of an HTTP 503 response for GetRetry
-type GetRetryResponse503Headers struct {
-	RetryAfter int32
-}
-
-type GetRetryResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON200 the response for an HTTP 200 `application/json` response
-	JSON200 *Retry
-	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
-	ApplicationProblemJSON400 *BadRequest
-	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
-	ApplicationProblemJSON401 *Unauthenticated
-	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
-	ApplicationProblemJSON403 *Forbidden
-	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
-	ApplicationProblemJSON404 *NotFound
-	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
-	ApplicationProblemJSON429 *TooManyRequests
-	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
-	ApplicationProblemJSON500 *InternalError
-	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
-	ApplicationProblemJSON503 *Unavailable
-	// Headers401 the parsed response headers for an HTTP 401 response
-	Headers401 *GetRetryResponse401Headers
-	// Headers429 the parsed response headers for an HTTP 429 response
-	Headers429 *GetRetryResponse429Headers
-	// Headers503 the parsed response headers for an HTTP 503 response
-	Headers503 *GetRetryResponse503Headers
-}
-
-// Status returns HTTPResponse.Status
-func (r GetRetryResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r GetRetryResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// CancelRetryResponse401Headers the declared response headers of an HTTP 401 response for CancelRetry
-type CancelRetryResponse401Headers struct {
-	WWWAuthenticate string
-}
-
-// CancelRetryResponse429Headers the declared response headers of an HTTP 429 response for CancelRetry
-type CancelRetryResponse429Headers struct {
-	RetryAfter int32
-}
-
-// CancelRetryResponse503Headers the declared response headers of an HTTP 503 response for CancelRetry
-type CancelRetryResponse503Headers struct {
-	RetryAfter int32
-}
-
-type CancelRetryResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON200 the response for an HTTP 200 `application/json` response
-	JSON200 *Retry
-	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
-	ApplicationProblemJSON400 *BadRequest
-	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
-	ApplicationProblemJSON401 *Unauthenticated
-	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
-	ApplicationProblemJSON403 *Forbidden
-	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
-	ApplicationProblemJSON404 *NotFound
-	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
-	ApplicationProblemJSON413 *TooLarge
-	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
-	ApplicationProblemJSON415 *UnsupportedMediaType
-	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
-	ApplicationProblemJSON429 *TooManyRequests
-	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
-	ApplicationProblemJSON500 *InternalError
-	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
-	ApplicationProblemJSON503 *Unavailable
-	// Headers401 the parsed response headers for an HTTP 401 response
-	Headers401 *CancelRetryResponse401Headers
-	// Headers429 the parsed response headers for an HTTP 429 response
-	Headers429 *CancelRetryResponse429Headers
-	// Headers503 the parsed response headers for an HTTP 503 response
-	Headers503 *CancelRetryResponse503Headers
-}
-
-// Status returns HTTPResponse.Status
-func (r CancelRetryResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r CancelRetryResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -12089,6 +13922,55 @@ func (c *ClientWithResponses) GetReadinessWithResponse(ctx context.Context, reqE
 	return ParseGetReadinessResponse(rsp)
 }
 
+// ListCancellationsWithResponse Read the cancel operations
+//
+// With their progress, the newest first, without their items.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/cancellations (the `ListCancellations` operationId).
+func (c *ClientWithResponses) ListCancellationsWithResponse(ctx context.Context, params *ListCancellationsParams, reqEditors ...RequestEditorFn) (*ListCancellationsResponse, error) {
+	rsp, err := c.ListCancellations(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListCancellationsResponse(rsp)
+}
+
+// CreateCancellationWithBodyWithResponse Cancel live jobs
+//
+// Cancels the named jobs, or the live ones that the filters select, in the background
+// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
+// longer matches at its turn is skipped. `reason` is required.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/cancellations (the `CreateCancellation` operationId).
+func (c *ClientWithResponses) CreateCancellationWithBodyWithResponse(ctx context.Context, params *CreateCancellationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateCancellationResponse, error) {
+	rsp, err := c.CreateCancellationWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateCancellationResponse(rsp)
+}
+
+// CreateCancellationWithResponse Cancel live jobs
+//
+// Cancels the named jobs, or the live ones that the filters select, in the background
+// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
+// longer matches at its turn is skipped. `reason` is required.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/cancellations (the `CreateCancellation` operationId).
+func (c *ClientWithResponses) CreateCancellationWithResponse(ctx context.Context, params *CreateCancellationParams, body CreateCancellationJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateCancellationResponse, error) {
+	rsp, err := c.CreateCancellation(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateCancellationResponse(rsp)
+}
+
 // ListDeadLettersWithResponse List replies that could not be handled
 //
 // The dead letters of the reply topics, by lane and age, with their bodies. They
@@ -12186,6 +14068,67 @@ func (c *ClientWithResponses) ListFailuresWithResponse(ctx context.Context, para
 		return nil, err
 	}
 	return ParseListFailuresResponse(rsp)
+}
+
+// ListOperationsWithResponse Read the operations of all kinds
+//
+// With their progress, the newest first, without their items. They are kept for
+// seven days after their end.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/operations (the `ListOperations` operationId).
+func (c *ClientWithResponses) ListOperationsWithResponse(ctx context.Context, params *ListOperationsParams, reqEditors ...RequestEditorFn) (*ListOperationsResponse, error) {
+	rsp, err := c.ListOperations(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListOperationsResponse(rsp)
+}
+
+// GetOperationWithResponse Read an operation
+//
+// Its progress, and one page of its items in order.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/operations/{operationId} (the `GetOperation` operationId).
+func (c *ClientWithResponses) GetOperationWithResponse(ctx context.Context, operationID OperationID, params *GetOperationParams, reqEditors ...RequestEditorFn) (*GetOperationResponse, error) {
+	rsp, err := c.GetOperation(ctx, operationID, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetOperationResponse(rsp)
+}
+
+// CancelOperationWithBodyWithResponse Stop an operation
+//
+// Begins no further job. Jobs that were already changed stay so.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/operations/{operationId}:cancel (the `CancelOperation` operationId).
+func (c *ClientWithResponses) CancelOperationWithBodyWithResponse(ctx context.Context, operationID OperationID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CancelOperationResponse, error) {
+	rsp, err := c.CancelOperationWithBody(ctx, operationID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCancelOperationResponse(rsp)
+}
+
+// CancelOperationWithResponse Stop an operation
+//
+// Begins no further job. Jobs that were already changed stay so.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/operations/{operationId}:cancel (the `CancelOperation` operationId).
+func (c *ClientWithResponses) CancelOperationWithResponse(ctx context.Context, operationID OperationID, body CancelOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelOperationResponse, error) {
+	rsp, err := c.CancelOperation(ctx, operationID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCancelOperationResponse(rsp)
 }
 
 // ListOutboxWithResponse List outbox rows
@@ -12327,10 +14270,118 @@ func (c *ClientWithResponses) ResumePauseWithResponse(ctx context.Context, pause
 	return ParseResumePauseResponse(rsp)
 }
 
+// ListPausingsWithResponse Read the pause operations
+//
+// With their progress, the newest first, without their items.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/pausings (the `ListPausings` operationId).
+func (c *ClientWithResponses) ListPausingsWithResponse(ctx context.Context, params *ListPausingsParams, reqEditors ...RequestEditorFn) (*ListPausingsResponse, error) {
+	rsp, err := c.ListPausings(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListPausingsResponse(rsp)
+}
+
+// CreatePausingWithBodyWithResponse Pause live jobs
+//
+// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
+// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/pausings (the `CreatePausing` operationId).
+func (c *ClientWithResponses) CreatePausingWithBodyWithResponse(ctx context.Context, params *CreatePausingParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreatePausingResponse, error) {
+	rsp, err := c.CreatePausingWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreatePausingResponse(rsp)
+}
+
+// CreatePausingWithResponse Pause live jobs
+//
+// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
+// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/pausings (the `CreatePausing` operationId).
+func (c *ClientWithResponses) CreatePausingWithResponse(ctx context.Context, params *CreatePausingParams, body CreatePausingJSONRequestBody, reqEditors ...RequestEditorFn) (*CreatePausingResponse, error) {
+	rsp, err := c.CreatePausing(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreatePausingResponse(rsp)
+}
+
+// ListResumptionsWithResponse Read the resume operations
+//
+// With their progress, the newest first, without their items.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/resumptions (the `ListResumptions` operationId).
+func (c *ClientWithResponses) ListResumptionsWithResponse(ctx context.Context, params *ListResumptionsParams, reqEditors ...RequestEditorFn) (*ListResumptionsResponse, error) {
+	rsp, err := c.ListResumptions(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListResumptionsResponse(rsp)
+}
+
+// CreateResumptionWithBodyWithResponse Resume paused jobs
+//
+// As for cancellations, with jobs that are PAUSED or PAUSING.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/resumptions (the `CreateResumption` operationId).
+func (c *ClientWithResponses) CreateResumptionWithBodyWithResponse(ctx context.Context, params *CreateResumptionParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateResumptionResponse, error) {
+	rsp, err := c.CreateResumptionWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateResumptionResponse(rsp)
+}
+
+// CreateResumptionWithResponse Resume paused jobs
+//
+// As for cancellations, with jobs that are PAUSED or PAUSING.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/resumptions (the `CreateResumption` operationId).
+func (c *ClientWithResponses) CreateResumptionWithResponse(ctx context.Context, params *CreateResumptionParams, body CreateResumptionJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateResumptionResponse, error) {
+	rsp, err := c.CreateResumption(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateResumptionResponse(rsp)
+}
+
+// ListRetriesWithResponse Read the retry operations
+//
+// With their progress, the newest first, without their items.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/retries (the `ListRetries` operationId).
+func (c *ClientWithResponses) ListRetriesWithResponse(ctx context.Context, params *ListRetriesParams, reqEditors ...RequestEditorFn) (*ListRetriesResponse, error) {
+	rsp, err := c.ListRetries(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListRetriesResponse(rsp)
+}
+
 // CreateRetryWithBodyWithResponse Rerun failed jobs
 //
 // Reruns the named jobs, or those that the filters select, in the background and
-// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
+// have no rerun, the newest first. The request fixes the set of jobs. A repeat
 // with the same `Idempotency-Key` answers with the same operation, and no job
 // gets more than one rerun from one starting point however often it is requested.
 //
@@ -12348,7 +14399,8 @@ func (c *ClientWithResponses) CreateRetryWithBodyWithResponse(ctx context.Contex
 // CreateRetryWithResponse Rerun failed jobs
 //
 // Reruns the named jobs, or those that the filters select, in the background and
-// no faster than `rate_per_second`. The request fixes the set of jobs. A repeat
+// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
+// have no rerun, the newest first. The request fixes the set of jobs. A repeat
 // with the same `Idempotency-Key` answers with the same operation, and no job
 // gets more than one rerun from one starting point however often it is requested.
 //
@@ -12361,51 +14413,6 @@ func (c *ClientWithResponses) CreateRetryWithResponse(ctx context.Context, param
 		return nil, err
 	}
 	return ParseCreateRetryResponse(rsp)
-}
-
-// GetRetryWithResponse Read a retry operation
-//
-// Its progress, and one page of its items in order.
-//
-// Returns a wrapper object for the known response body format(s).
-//
-// Corresponds with GET /v1/admin/retries/{retryId} (the `GetRetry` operationId).
-func (c *ClientWithResponses) GetRetryWithResponse(ctx context.Context, retryID RetryID, params *GetRetryParams, reqEditors ...RequestEditorFn) (*GetRetryResponse, error) {
-	rsp, err := c.GetRetry(ctx, retryID, params, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseGetRetryResponse(rsp)
-}
-
-// CancelRetryWithBodyWithResponse Stop a retry operation
-//
-// Stops further reruns. Jobs that were already rerun continue.
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
-func (c *ClientWithResponses) CancelRetryWithBodyWithResponse(ctx context.Context, retryID RetryID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CancelRetryResponse, error) {
-	rsp, err := c.CancelRetryWithBody(ctx, retryID, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseCancelRetryResponse(rsp)
-}
-
-// CancelRetryWithResponse Stop a retry operation
-//
-// Stops further reruns. Jobs that were already rerun continue.
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /v1/admin/retries/{retryId}:cancel (the `CancelRetry` operationId).
-func (c *ClientWithResponses) CancelRetryWithResponse(ctx context.Context, retryID RetryID, body CancelRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelRetryResponse, error) {
-	rsp, err := c.CancelRetry(ctx, retryID, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseCancelRetryResponse(rsp)
 }
 
 // ListStuckWithResponse Read stuck jobs
@@ -13453,6 +15460,236 @@ func ParseGetReadinessResponse(rsp *http.Response) (*GetReadinessResponse, error
 	return response, nil
 }
 
+// ParseListCancellationsResponse parses an HTTP response from a ListCancellationsWithResponse call
+func ParseListCancellationsResponse(rsp *http.Response) (*ListCancellationsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListCancellationsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest OperationPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListCancellationsResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListCancellationsResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListCancellationsResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCreateCancellationResponse parses an HTTP response from a CreateCancellationWithResponse call
+func ParseCreateCancellationResponse(rsp *http.Response) (*CreateCancellationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateCancellationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest OperationPreview
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Operation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 422:
+		var dest Unprocessable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON422 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers CreateCancellationResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers CreateCancellationResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers CreateCancellationResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseListDeadLettersResponse parses an HTTP response from a ListDeadLettersWithResponse call
 func ParseListDeadLettersResponse(rsp *http.Response) (*ListDeadLettersResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -13893,6 +16130,337 @@ func ParseListFailuresResponse(rsp *http.Response) (*ListFailuresResponse, error
 		response.Headers429 = &headers
 	case rsp.StatusCode == 503:
 		var headers ListFailuresResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListOperationsResponse parses an HTTP response from a ListOperationsWithResponse call
+func ParseListOperationsResponse(rsp *http.Response) (*ListOperationsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListOperationsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest OperationPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListOperationsResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListOperationsResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListOperationsResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetOperationResponse parses an HTTP response from a GetOperationWithResponse call
+func ParseGetOperationResponse(rsp *http.Response) (*GetOperationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetOperationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Operation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers GetOperationResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers GetOperationResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers GetOperationResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCancelOperationResponse parses an HTTP response from a CancelOperationWithResponse call
+func ParseCancelOperationResponse(rsp *http.Response) (*CancelOperationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CancelOperationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Operation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers CancelOperationResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers CancelOperationResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers CancelOperationResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int32
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
@@ -14467,6 +17035,567 @@ func ParseResumePauseResponse(rsp *http.Response) (*ResumePauseResponse, error) 
 	return response, nil
 }
 
+// ParseListPausingsResponse parses an HTTP response from a ListPausingsWithResponse call
+func ParseListPausingsResponse(rsp *http.Response) (*ListPausingsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListPausingsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest OperationPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListPausingsResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListPausingsResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListPausingsResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCreatePausingResponse parses an HTTP response from a CreatePausingWithResponse call
+func ParseCreatePausingResponse(rsp *http.Response) (*CreatePausingResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreatePausingResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest OperationPreview
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Operation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 422:
+		var dest Unprocessable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON422 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers CreatePausingResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers CreatePausingResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers CreatePausingResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListResumptionsResponse parses an HTTP response from a ListResumptionsWithResponse call
+func ParseListResumptionsResponse(rsp *http.Response) (*ListResumptionsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListResumptionsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest OperationPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListResumptionsResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListResumptionsResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListResumptionsResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCreateResumptionResponse parses an HTTP response from a CreateResumptionWithResponse call
+func ParseCreateResumptionResponse(rsp *http.Response) (*CreateResumptionResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateResumptionResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest OperationPreview
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Operation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 422:
+		var dest Unprocessable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON422 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers CreateResumptionResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers CreateResumptionResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers CreateResumptionResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListRetriesResponse parses an HTTP response from a ListRetriesWithResponse call
+func ParseListRetriesResponse(rsp *http.Response) (*ListRetriesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListRetriesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest OperationPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListRetriesResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListRetriesResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListRetriesResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseCreateRetryResponse parses an HTTP response from a CreateRetryWithResponse call
 func ParseCreateRetryResponse(rsp *http.Response) (*CreateRetryResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -14481,8 +17610,15 @@ func ParseCreateRetryResponse(rsp *http.Response) (*CreateRetryResponse, error) 
 	}
 
 	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest OperationPreview
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
-		var dest Retry
+		var dest Operation
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
@@ -14576,236 +17712,6 @@ func ParseCreateRetryResponse(rsp *http.Response) (*CreateRetryResponse, error) 
 		response.Headers429 = &headers
 	case rsp.StatusCode == 503:
 		var headers CreateRetryResponse503Headers
-		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
-			var value int32
-			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
-				return nil, err
-			}
-			headers.RetryAfter = value
-		}
-		response.Headers503 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseGetRetryResponse parses an HTTP response from a GetRetryWithResponse call
-func ParseGetRetryResponse(rsp *http.Response) (*GetRetryResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &GetRetryResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
-		var dest Retry
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON200 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthenticated
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
-		var dest TooManyRequests
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON429 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest InternalError
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 401:
-		var headers GetRetryResponse401Headers
-		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.WWWAuthenticate = value
-		}
-		response.Headers401 = &headers
-	case rsp.StatusCode == 429:
-		var headers GetRetryResponse429Headers
-		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
-			var value int32
-			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
-				return nil, err
-			}
-			headers.RetryAfter = value
-		}
-		response.Headers429 = &headers
-	case rsp.StatusCode == 503:
-		var headers GetRetryResponse503Headers
-		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
-			var value int32
-			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
-				return nil, err
-			}
-			headers.RetryAfter = value
-		}
-		response.Headers503 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseCancelRetryResponse parses an HTTP response from a CancelRetryWithResponse call
-func ParseCancelRetryResponse(rsp *http.Response) (*CancelRetryResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &CancelRetryResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
-		var dest Retry
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON200 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthenticated
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
-		var dest TooLarge
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON413 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
-		var dest UnsupportedMediaType
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON415 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
-		var dest TooManyRequests
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON429 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest InternalError
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 401:
-		var headers CancelRetryResponse401Headers
-		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.WWWAuthenticate = value
-		}
-		response.Headers401 = &headers
-	case rsp.StatusCode == 429:
-		var headers CancelRetryResponse429Headers
-		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
-			var value int32
-			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
-				return nil, err
-			}
-			headers.RetryAfter = value
-		}
-		response.Headers429 = &headers
-	case rsp.StatusCode == 503:
-		var headers CancelRetryResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int32
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
@@ -18462,6 +21368,12 @@ type ServerInterface interface {
 	// GetReadiness Check that the process is ready for requests
 	// (GET /readyz)
 	GetReadiness(w http.ResponseWriter, r *http.Request)
+	// ListCancellations Read the cancel operations
+	// (GET /v1/admin/cancellations)
+	ListCancellations(w http.ResponseWriter, r *http.Request, params ListCancellationsParams)
+	// CreateCancellation Cancel live jobs
+	// (POST /v1/admin/cancellations)
+	CreateCancellation(w http.ResponseWriter, r *http.Request, params CreateCancellationParams)
 	// ListDeadLetters List replies that could not be handled
 	// (GET /v1/admin/dead-letters)
 	ListDeadLetters(w http.ResponseWriter, r *http.Request, params ListDeadLettersParams)
@@ -18474,6 +21386,15 @@ type ServerInterface interface {
 	// ListFailures Read the failed jobs in groups
 	// (GET /v1/admin/failures)
 	ListFailures(w http.ResponseWriter, r *http.Request, params ListFailuresParams)
+	// ListOperations Read the operations of all kinds
+	// (GET /v1/admin/operations)
+	ListOperations(w http.ResponseWriter, r *http.Request, params ListOperationsParams)
+	// GetOperation Read an operation
+	// (GET /v1/admin/operations/{operationId})
+	GetOperation(w http.ResponseWriter, r *http.Request, operationID OperationID, params GetOperationParams)
+	// CancelOperation Stop an operation
+	// (POST /v1/admin/operations/{operationId}:cancel)
+	CancelOperation(w http.ResponseWriter, r *http.Request, operationID OperationID)
 	// ListOutbox List outbox rows
 	// (GET /v1/admin/outbox)
 	ListOutbox(w http.ResponseWriter, r *http.Request, params ListOutboxParams)
@@ -18489,15 +21410,24 @@ type ServerInterface interface {
 	// ResumePause Resume dispatch
 	// (POST /v1/admin/pauses/{pauseId}:resume)
 	ResumePause(w http.ResponseWriter, r *http.Request, pauseID PauseID)
+	// ListPausings Read the pause operations
+	// (GET /v1/admin/pausings)
+	ListPausings(w http.ResponseWriter, r *http.Request, params ListPausingsParams)
+	// CreatePausing Pause live jobs
+	// (POST /v1/admin/pausings)
+	CreatePausing(w http.ResponseWriter, r *http.Request, params CreatePausingParams)
+	// ListResumptions Read the resume operations
+	// (GET /v1/admin/resumptions)
+	ListResumptions(w http.ResponseWriter, r *http.Request, params ListResumptionsParams)
+	// CreateResumption Resume paused jobs
+	// (POST /v1/admin/resumptions)
+	CreateResumption(w http.ResponseWriter, r *http.Request, params CreateResumptionParams)
+	// ListRetries Read the retry operations
+	// (GET /v1/admin/retries)
+	ListRetries(w http.ResponseWriter, r *http.Request, params ListRetriesParams)
 	// CreateRetry Rerun failed jobs
 	// (POST /v1/admin/retries)
 	CreateRetry(w http.ResponseWriter, r *http.Request, params CreateRetryParams)
-	// GetRetry Read a retry operation
-	// (GET /v1/admin/retries/{retryId})
-	GetRetry(w http.ResponseWriter, r *http.Request, retryID RetryID, params GetRetryParams)
-	// CancelRetry Stop a retry operation
-	// (POST /v1/admin/retries/{retryId}:cancel)
-	CancelRetry(w http.ResponseWriter, r *http.Request, retryID RetryID)
 	// ListStuck Read stuck jobs
 	// (GET /v1/admin/stuck)
 	ListStuck(w http.ResponseWriter, r *http.Request)
@@ -18674,6 +21604,106 @@ func (siw *ServerInterfaceWrapper) GetReadiness(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetReadiness(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListCancellations operation middleware
+func (siw *ServerInterfaceWrapper) ListCancellations(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListCancellationsParams
+
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant_id", r.URL.Query(), &params.TenantID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tenant_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenant_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListCancellations(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateCancellation operation middleware
+func (siw *ServerInterfaceWrapper) CreateCancellation(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateCancellationParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateCancellation(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -18907,6 +21937,146 @@ func (siw *ServerInterfaceWrapper) ListFailures(w http.ResponseWriter, r *http.R
 	handler.ServeHTTP(w, r)
 }
 
+// ListOperations operation middleware
+func (siw *ServerInterfaceWrapper) ListOperations(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListOperationsParams
+
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant_id", r.URL.Query(), &params.TenantID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tenant_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenant_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListOperations(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetOperation operation middleware
+func (siw *ServerInterfaceWrapper) GetOperation(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "operationId" -------------
+	var operationID OperationID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "operationId", mux.Vars(r)["operationId"], &operationID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "operationId", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetOperationParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetOperation(w, r, operationID, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CancelOperation operation middleware
+func (siw *ServerInterfaceWrapper) CancelOperation(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "operationId" -------------
+	var operationID OperationID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "operationId", mux.Vars(r)["operationId"], &operationID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "operationId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CancelOperation(w, r, operationID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListOutbox operation middleware
 func (siw *ServerInterfaceWrapper) ListOutbox(w http.ResponseWriter, r *http.Request) {
 
@@ -19060,6 +22230,265 @@ func (siw *ServerInterfaceWrapper) ResumePause(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// ListPausings operation middleware
+func (siw *ServerInterfaceWrapper) ListPausings(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListPausingsParams
+
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant_id", r.URL.Query(), &params.TenantID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tenant_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenant_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListPausings(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreatePausing operation middleware
+func (siw *ServerInterfaceWrapper) CreatePausing(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreatePausingParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreatePausing(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListResumptions operation middleware
+func (siw *ServerInterfaceWrapper) ListResumptions(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListResumptionsParams
+
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant_id", r.URL.Query(), &params.TenantID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tenant_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenant_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListResumptions(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateResumption operation middleware
+func (siw *ServerInterfaceWrapper) CreateResumption(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateResumptionParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateResumption(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListRetries operation middleware
+func (siw *ServerInterfaceWrapper) ListRetries(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListRetriesParams
+
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant_id", r.URL.Query(), &params.TenantID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tenant_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenant_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListRetries(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // CreateRetry operation middleware
 func (siw *ServerInterfaceWrapper) CreateRetry(w http.ResponseWriter, r *http.Request) {
 
@@ -19092,87 +22521,6 @@ func (siw *ServerInterfaceWrapper) CreateRetry(w http.ResponseWriter, r *http.Re
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.CreateRetry(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetRetry operation middleware
-func (siw *ServerInterfaceWrapper) GetRetry(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "retryId" -------------
-	var retryID RetryID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "retryId", mux.Vars(r)["retryId"], &retryID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "retryId", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params GetRetryParams
-
-	// ------------- Optional query parameter "limit" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "page_token" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetRetry(w, r, retryID, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// CancelRetry operation middleware
-func (siw *ServerInterfaceWrapper) CancelRetry(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "retryId" -------------
-	var retryID RetryID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "retryId", mux.Vars(r)["retryId"], &retryID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "retryId", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CancelRetry(w, r, retryID)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -20327,11 +23675,27 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/failures", wrapper.ListFailures).Methods(http.MethodGet)
 
+	r.HandleFunc(options.BaseURL+"/v1/admin/retries", wrapper.ListRetries).Methods(http.MethodGet)
+
 	r.HandleFunc(options.BaseURL+"/v1/admin/retries", wrapper.CreateRetry).Methods(http.MethodPost)
 
-	r.HandleFunc(options.BaseURL+"/v1/admin/retries/{retryId}:cancel", wrapper.CancelRetry).Methods(http.MethodPost)
+	r.HandleFunc(options.BaseURL+"/v1/admin/cancellations", wrapper.ListCancellations).Methods(http.MethodGet)
 
-	r.HandleFunc(options.BaseURL+"/v1/admin/retries/{retryId}", wrapper.GetRetry).Methods(http.MethodGet)
+	r.HandleFunc(options.BaseURL+"/v1/admin/cancellations", wrapper.CreateCancellation).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/pausings", wrapper.ListPausings).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/pausings", wrapper.CreatePausing).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/resumptions", wrapper.ListResumptions).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/resumptions", wrapper.CreateResumption).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/operations", wrapper.ListOperations).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/operations/{operationId}:cancel", wrapper.CancelOperation).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/operations/{operationId}", wrapper.GetOperation).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/pauses", wrapper.ListPauses).Methods(http.MethodGet)
 

@@ -169,7 +169,7 @@ func TestAccess_NothingOfAnotherTenantIsThere(t *testing.T) {
 	jobID := a.want(t, http.StatusAccepted, "POST", "/v1/commands", ingestFor("tenant_a", "k")).field(t, "jobId")
 	item := a.want(t, http.StatusOK, "POST", "/v1/work:claim", claimBody("c", 10))
 	workID, rev := item.field(t, "items", "work_id"), item.field(t, "items", "rev")
-	retryID := all.want(t, http.StatusAccepted, "POST", "/v1/admin/retries", `{"tenant_id":"tenant_a"}`).field(t, "retry_id")
+	operationID := all.want(t, http.StatusAccepted, "POST", "/v1/admin/retries", `{"tenant_id":"tenant_a"}`).field(t, "operation_id")
 	all.want(t, http.StatusOK, "POST", "/v1/admin/pauses", `{"tenant_id":"tenant_a","reason":"r"}`)
 
 	const noJob = "0197f0c2-0000-7000-8000-000000000000"
@@ -195,8 +195,8 @@ func TestAccess_NothingOfAnotherTenantIsThere(t *testing.T) {
 		{"POST", "/v1/work/%s:fail", verb, workID, noJob + ".0.1"},
 		{"POST", "/v1/admin/work/%s:stall", "", workID, noJob + ".0.1"},
 		{"POST", "/v1/admin/work/%s:requeue", "", workID, noJob + ".0.1"},
-		{"GET", "/v1/admin/retries/%s", "", retryID, noJob},
-		{"POST", "/v1/admin/retries/%s:cancel", "", retryID, noJob},
+		{"GET", "/v1/admin/operations/%s", "", operationID, noJob},
+		{"POST", "/v1/admin/operations/%s:cancel", "", operationID, noJob},
 		{"POST", "/v1/admin/pauses/%s:resume", "", "tenant:tenant_a", "tenant:tenant_c"},
 		{"POST", "/v1/admin/webhooks/%s:replay", "", jobID + ".0", noJob + ".0"},
 	} {
@@ -215,7 +215,7 @@ func TestAccess_NothingOfAnotherTenantIsThere(t *testing.T) {
 	if pauses := b.want(t, http.StatusOK, "GET", "/v1/admin/pauses", "").body; strings.Contains(pauses, "tenant_a") {
 		t.Errorf("the pauses are %s", pauses)
 	}
-	a.want(t, http.StatusOK, "GET", "/v1/admin/retries/"+retryID, "")
+	a.want(t, http.StatusOK, "GET", "/v1/admin/operations/"+operationID, "")
 	b.want(t, http.StatusForbidden, "GET", "/v1/jobs?tenant_id=tenant_a", "")
 	b.want(t, http.StatusForbidden, "GET", "/v1/jobs", "")
 	if jobs := b.want(t, http.StatusOK, "GET", "/v1/jobs?tenant_id=tenant_b", "").body; strings.Contains(jobs, jobID) {

@@ -21,17 +21,17 @@ import (
 type metrics struct {
 	registry *prometheus.Registry
 
-	transitions, stepFailures *prometheus.CounterVec
-	relayed, fired, purged    *prometheus.CounterVec
-	reruns, webhooks, replies *prometheus.CounterVec
-	rejected                  *prometheus.CounterVec
-	unrecorded                prometheus.Counter
-	sweepFailures             prometheus.Counter
-	sweepLate                 prometheus.Gauge
-	loopPasses                *prometheus.SummaryVec
-	loopFailures              *prometheus.CounterVec
-	storeRequests             *prometheus.CounterVec
-	storeSeconds              *prometheus.HistogramVec
+	transitions, stepFailures   *prometheus.CounterVec
+	relayed, fired, purged      *prometheus.CounterVec
+	bulkJobs, webhooks, replies *prometheus.CounterVec
+	rejected                    *prometheus.CounterVec
+	unrecorded                  prometheus.Counter
+	sweepFailures               prometheus.Counter
+	sweepLate                   prometheus.Gauge
+	loopPasses                  *prometheus.SummaryVec
+	loopFailures                *prometheus.CounterVec
+	storeRequests               *prometheus.CounterVec
+	storeSeconds                *prometheus.HistogramVec
 }
 
 func newMetrics() *metrics {
@@ -43,7 +43,7 @@ func newMetrics() *metrics {
 	m.relayed = m.counter("lucius_relay_rows_total", "Outbox rows that the relay handled, by outcome.", "outcome")
 	m.fired = m.counter("lucius_sweeper_entries_total", "Due schedule entries, by their standing to their job.", "standing")
 	m.purged = m.counter("lucius_retention_entries_total", "Ended jobs that were due for purging, by outcome.", "outcome")
-	m.reruns = m.counter("lucius_retry_jobs_total", "Jobs of retry operations, by outcome.", "outcome")
+	m.bulkJobs = m.counter("lucius_bulk_jobs_total", "Jobs of operations on many jobs, by kind and outcome.", "kind", "outcome")
 	m.webhooks = m.counter("lucius_webhook_attempts_total", "Attempts to send a webhook, by outcome.", "outcome")
 	m.replies = m.counter("lucius_bus_replies_total", "Deliveries from reply topics, by type and outcome.", "type", "outcome")
 	m.rejected = m.counter("lucius_callbacks_rejected_total", "Callbacks that were refused, by type and cause.", "type", "cause")

@@ -298,7 +298,7 @@ func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols 
 	useCases := httpapi.UseCases{
 		Ledger: c.ledger, Commands: commands, Jobs: jobs.New(c.ledger, &c.ended, around),
 		Callbacks: c.callbacks, Queue: c.queue, Operator: outbox.NewOperator(c.ledger), Reconciler: maintenance.reconciler,
-		Failures: maintenance.failures, Pauses: c.pauses, Gate: c.gate, Protocols: protocols,
+		Operations: maintenance.operations, Pauses: c.pauses, Gate: c.gate, Protocols: protocols,
 	}
 	if bus.deadLetters != nil {
 		useCases.DeadLetters = bus.deadLetters
@@ -346,7 +346,7 @@ type maintenance struct {
 	sweeper    *upkeep.Sweeper
 	retention  *upkeep.Retention
 	reconciler *upkeep.Reconciler
-	failures   *upkeep.Failures
+	operations *upkeep.Operations
 	bulk       *upkeep.Bulk
 	guard      *webhook.Guard
 	sender     *webhook.Sender // Close it.
@@ -366,14 +366,16 @@ func newMaintenance(c *core, bus *bus) (*maintenance, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if m.failures, err = upkeep.NewFailures(upkeep.FailuresConfig{
+	if m.operations, err = upkeep.NewOperations(upkeep.OperationsConfig{
 		Ledger: c.ledger, Store: c.store, Table: c.ledger.Tables().Schedule,
 	}); err != nil {
 		return nil, err
 	}
 	if m.bulk, err = upkeep.NewBulk(upkeep.BulkConfig{
-		Failures: m.failures, Logger: c.log,
-		Observe: func(outcome upkeep.ItemOutcome) { c.metrics.reruns.WithLabelValues(string(outcome)).Inc() },
+		Operations: m.operations, Logger: c.log,
+		Observe: func(kind upkeep.Kind, outcome upkeep.ItemOutcome) {
+			c.metrics.bulkJobs.WithLabelValues(string(kind), string(outcome)).Inc()
+		},
 	}); err != nil {
 		return nil, err
 	}

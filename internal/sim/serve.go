@@ -73,7 +73,7 @@ func (m *parts) serve(ctx context.Context, w *world, store *port) error {
 	}
 	log := slog.New(slog.DiscardHandler)
 	random, table := (&randomSource{rng: w.source(store.p.name + "/operator")}).float, m.ledger.Tables().Schedule
-	retries, err := upkeep.NewFailures(upkeep.FailuresConfig{Ledger: m.ledger, Store: store, Table: table, Random: random})
+	operations, err := upkeep.NewOperations(upkeep.OperationsConfig{Ledger: m.ledger, Store: store, Table: table, Random: random})
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (m *parts) serve(ctx context.Context, w *world, store *port) error {
 		UseCases: httpapi.UseCases{
 			Ledger: m.ledger, Commands: accepting, Jobs: jobs.New(m.ledger, &m.ended, around),
 			Callbacks: m.callbacks, Queue: m.queue, Operator: outbox.NewOperator(m.ledger), Reconciler: m.reconciler,
-			Failures: retries, Pauses: held, Gate: m.gate, Protocols: holder,
+			Operations: operations, Pauses: held, Gate: m.gate, Protocols: holder,
 		},
 		Ready: func(context.Context) ([]string, error) { return nil, nil }, // No visitor calls it.
 		Auth:  auth.New(auth.Config{}), Registry: prometheus.NewRegistry(), Log: log,

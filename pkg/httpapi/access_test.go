@@ -102,8 +102,16 @@ var asks = map[string]ask{
 	"listOutbox":            {"GET /v1/admin/outbox?tenant_id=t", ""},
 	"listFailures":          {"GET /v1/admin/failures?tenant_id=t", ""},
 	"createRetry":           {"POST /v1/admin/retries", `{"tenant_id":"t"}`},
-	"cancelRetry":           {"POST /v1/admin/retries/$retry:cancel", ""},
-	"getRetry":              {"GET /v1/admin/retries/$retry", ""},
+	"listRetries":           {"GET /v1/admin/retries?tenant_id=t", ""},
+	"createCancellation":    {"POST /v1/admin/cancellations", `{"tenant_id":"t","reason":"why"}`},
+	"listCancellations":     {"GET /v1/admin/cancellations?tenant_id=t", ""},
+	"createPausing":         {"POST /v1/admin/pausings", `{"tenant_id":"t"}`},
+	"listPausings":          {"GET /v1/admin/pausings?tenant_id=t", ""},
+	"createResumption":      {"POST /v1/admin/resumptions", `{"tenant_id":"t"}`},
+	"listResumptions":       {"GET /v1/admin/resumptions?tenant_id=t", ""},
+	"listOperations":        {"GET /v1/admin/operations?tenant_id=t", ""},
+	"cancelOperation":       {"POST /v1/admin/operations/$operation:cancel", ""},
+	"getOperation":          {"GET /v1/admin/operations/$operation", ""},
 	"listPauses":            {"GET /v1/admin/pauses", ""},
 	"createPause":           {"POST /v1/admin/pauses", `{"tenant_id":"t","reason":"why"}`},
 	"resumePause":           {"POST /v1/admin/pauses/$pause:resume", ""},
@@ -213,10 +221,10 @@ func TestForeignAndMissingObjectsLookAlike(t *testing.T) {
 func TestObjectsWithoutATenantAreHiddenFromCallersOfOne(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"admin:t", "admin:*"})
-	retry := decoded[api.Retry](t, g.given(t, "POST /v1/admin/retries", `{"job_ids":["`+g.failed(t)+`"]}`)).RetryID
+	retry := decoded[api.Operation](t, g.given(t, "POST /v1/admin/retries", `{"job_ids":["`+g.failed(t)+`"]}`)).OperationID
 	pause := decoded[api.Pause](t, g.given(t, "POST /v1/admin/pauses", `{"all":true,"reason":"why"}`)).PauseID
 	for _, target := range []string{
-		"GET /v1/admin/retries/" + retry, "POST /v1/admin/retries/" + retry + ":cancel", "POST /v1/admin/pauses/" + pause + ":resume",
+		"GET /v1/admin/operations/" + retry, "POST /v1/admin/operations/" + retry + ":cancel", "POST /v1/admin/pauses/" + pause + ":resume",
 	} {
 		if got := g.as(t, "admin:t", target, ""); got.Status != http.StatusNotFound {
 			t.Errorf("%s: %d %s", target, got.Status, got.Body)

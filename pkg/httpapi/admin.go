@@ -11,7 +11,6 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
@@ -177,7 +176,7 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 		e.respond.problem(w, r, invalid("parameter include must be resolved", nil))
 		return
 	}
-	report, err := e.Failures.Groups(r.Context(), upkeep.FailureFilter{
+	report, err := e.Operations.Groups(r.Context(), upkeep.Filter{
 		TenantID: orZero(params.TenantID), RequestType: orZero(params.RequestType), Service: orZero(params.Service),
 		StepType: orZero(params.StepType), ErrorCode: orZero(params.ErrorCode),
 		CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
@@ -193,81 +192,6 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 		}
 	}
 	e.respond.answer(w, r, http.StatusOK, found, err)
-}
-
-// CreateRetry is POST /v1/admin/retries.
-func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params api.CreateRetryParams) {
-	serve(e, w, r, http.StatusAccepted, strict, func(ctx context.Context, request api.RetryRequest) (any, error) {
-		tenantID := orZero(request.TenantID)
-		if err := e.guard.authorizeTenant(ctx, tenantID); err != nil {
-			return nil, err
-		}
-		key, err := commands.HeaderKey(orZero(params.IdempotencyKey))
-		if err != nil {
-			return nil, err
-		}
-		if key != "" && !e.guard.allows(ctx, "") {
-			// A caller without a role for all tenants can neither collide with the keys of
-			// other callers nor probe them.
-			key = "tenant\x00" + tenantID + "\x00" + key
-		}
-		op, err := e.Failures.Create(ctx, key, upkeep.BulkRequest{
-			JobIDs: request.JobIDs,
-			Filter: upkeep.FailureFilter{
-				TenantID: tenantID, RequestType: orZero(request.RequestType), StepType: orZero(request.StepType),
-				ErrorCode:    orZero(request.ErrorCode),
-				CreatedAfter: request.CreatedAfter.Time, CreatedBefore: request.CreatedBefore.Time,
-			},
-			From: ledger.RerunFrom(request.From), Limit: int(request.Limit), RatePerSecond: request.RatePerSecond,
-			Reason: request.Reason, Actor: string(api.ActorOperator),
-		})
-		if err != nil {
-			return nil, err
-		}
-		state := requestStateOf(ctx)
-		state.object = op.ID
-		e.config.Log.InfoContext(ctx, "retry operation begun", "retry_id", op.ID, "matched", op.Matched, "reason", request.Reason,
-			"request_id", state.id)
-		return retryOf(&op, nil), nil
-	})
-}
-
-// GetRetry is GET /v1/admin/retries/{retryId}.
-func (e *endpoints) GetRetry(w http.ResponseWriter, r *http.Request, retryID api.RetryID, params api.GetRetryParams) {
-	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
-		found, err := e.Failures.Get(ctx, retryID, limit, at.after)
-		retry := retryOf(&found.Operation, found.Items)
-		retry.NextPageToken = at.token(found.Next)
-		return retry, err
-	})
-}
-
-// CancelRetry is POST /v1/admin/retries/{retryId}:cancel.
-func (e *endpoints) CancelRetry(w http.ResponseWriter, r *http.Request, retryID api.RetryID) {
-	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
-		op, err := e.Failures.Cancel(ctx, retryID)
-		if err == nil {
-			e.config.Log.InfoContext(ctx, "retry operation cancelled", "retry_id", op.ID, "reason", request.Reason,
-				"request_id", requestStateOf(ctx).id)
-		}
-		return retryOf(&op, nil), err
-	})
-}
-
-// retryOf encodes an operation with some of its items.
-func retryOf(op *upkeep.Operation, items []upkeep.Item) api.Retry {
-	out := api.Retry{
-		RetryID: op.ID, State: api.RetryState(op.State), From: api.RerunFrom(op.From), Matched: op.Matched,
-		Done: op.Done(), Rerun: op.Rerun, Skipped: op.Skipped, Failed: op.Failed, RatePerSecond: op.RatePerSecond,
-		Reason: op.Reason, Caller: op.Caller, CreatedAt: api.NewTime(op.CreatedAt), UpdatedAt: api.NewTime(op.UpdatedAt),
-		Items: make([]api.RetryItem, len(items)),
-	}
-	for i, item := range items {
-		out.Items[i] = api.RetryItem{
-			JobID: item.JobID, Outcome: api.RetryItemOutcome(item.Outcome), NewJobID: item.NewJobID, Detail: item.Detail,
-		}
-	}
-	return out
 }
 
 // ListPauses is GET /v1/admin/pauses. Pauses of other tenants are left out.

@@ -38,7 +38,7 @@ type UseCases struct {
 	Queue      *workqueue.Queue
 	Operator   *outbox.Operator
 	Reconciler *upkeep.Reconciler
-	Failures   *upkeep.Failures
+	Operations *upkeep.Operations
 	Pauses     *pauses.Service
 	// Gate is this process's view of the pauses.
 	Gate      *pauses.Gate
@@ -101,7 +101,7 @@ func (c Config) Validate() error {
 		{"Queue", c.Queue == nil},
 		{"Operator", c.Operator == nil},
 		{"Reconciler", c.Reconciler == nil},
-		{"Failures", c.Failures == nil},
+		{"Operations", c.Operations == nil},
 		{"Pauses", c.Pauses == nil},
 		{"Gate", c.Gate == nil},
 		{"Protocols", c.Protocols == nil},

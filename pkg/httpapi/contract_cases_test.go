@@ -41,6 +41,10 @@ func accepting(t *testing.T, g *guarded, operation string) question {
 	case "listJobs", "listFailures", "listWebhooks": // So that lists are not empty.
 		g.failed(t)
 		g.exhausted(t)
+	case "listRetries", "listCancellations", "listPausings", "listResumptions", "listOperations":
+		for _, kind := range []string{"retries", "cancellations", "pausings", "resumptions"} {
+			g.given(t, "POST /v1/admin/"+kind, `{"tenant_id":"t","reason":"why"}`)
+		}
 	case "listOutbox":
 		g.submitted(t)
 	case "claimWork":
@@ -83,15 +87,18 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "stallWork", Status: 409}:         asking("POST /v1/admin/work/$stalled:stall", ""),
 	{Operation: "requeueWork", Status: 409}:       asking("POST /v1/admin/work/$claimed:requeue", ""),
 
-	{Operation: "submitCommand", Status: 422}:  asking("POST /v1/commands", strings.Replace(command, "language", "tongue", 1)),
-	{Operation: "orchestrate", Status: 422}:    asking("POST /v1/orchestrate", strings.Replace(command, "doc.ingest", "doc.eat", 1)),
-	{Operation: "callbackResult", Status: 422}: asking("POST /v1/callbacks/result", callbackBody("$of", 1, `,"status":"SUCCEEDED","result_ref":{"url":"s3://out"}`)),
-	{Operation: "completeWork", Status: 422}:   asking("POST /v1/work/$running:complete", atRev(`,"result_ref":{"url":"s3://out"}`)),
-	{Operation: "createRetry", Status: 422}: func(t *testing.T, g *guarded) question {
-		t.Helper()
-		g.given(t, "POST /v1/admin/retries", `{"tenant_id":"t"}`, "Idempotency-Key: k")
-		return question{target: "POST /v1/admin/retries", body: `{"tenant_id":"t","reason":"another"}`, key: "k"}
-	},
+	{Operation: "submitCommand", Status: 422}:      asking("POST /v1/commands", strings.Replace(command, "language", "tongue", 1)),
+	{Operation: "orchestrate", Status: 422}:        asking("POST /v1/orchestrate", strings.Replace(command, "doc.ingest", "doc.eat", 1)),
+	{Operation: "callbackResult", Status: 422}:     asking("POST /v1/callbacks/result", callbackBody("$of", 1, `,"status":"SUCCEEDED","result_ref":{"url":"s3://out"}`)),
+	{Operation: "completeWork", Status: 422}:       asking("POST /v1/work/$running:complete", atRev(`,"result_ref":{"url":"s3://out"}`)),
+	{Operation: "createRetry", Status: 422}:        anotherOperation("retries"),
+	{Operation: "createCancellation", Status: 422}: anotherOperation("cancellations"),
+	{Operation: "createPausing", Status: 422}:      anotherOperation("pausings"),
+	{Operation: "createResumption", Status: 422}:   anotherOperation("resumptions"),
+	{Operation: "createRetry", Status: 200}:        dryRun("retries"),
+	{Operation: "createCancellation", Status: 200}: dryRun("cancellations"),
+	{Operation: "createPausing", Status: 200}:      dryRun("pausings"),
+	{Operation: "createResumption", Status: 200}:   dryRun("resumptions"),
 
 	// The commands of a batch fail one by one, and some answers come from memory: these
 	// operations fail only with a defect of the server.
@@ -115,6 +122,28 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "listProtocols", Status: 503}:     draining("listProtocols"),
 	{Operation: "listStuck", Status: 503}:         draining("listStuck"),
 	{Operation: "getMetrics", Status: 503}:        withoutIssuer,
+}
+
+// anotherOperation is the situation in which the idempotency key names another operation.
+func anotherOperation(kind string) situation {
+	return func(t *testing.T, g *guarded) question {
+		t.Helper()
+		target := "POST /v1/admin/" + kind
+		g.given(t, target, `{"tenant_id":"t","reason":"one"}`, "Idempotency-Key: k")
+		return question{target: target, body: `{"tenant_id":"t","reason":"another"}`, key: "k"}
+	}
+}
+
+// dryRun is the situation in which an operation is asked for in a dry run, with a job of
+// each sort.
+func dryRun(kind string) situation {
+	return func(t *testing.T, g *guarded) question {
+		t.Helper()
+		g.failed(t)
+		g.submitted(t)
+		g.controlled(t, ":pause")
+		return question{target: "POST /v1/admin/" + kind, body: `{"tenant_id":"t","reason":"why","dry_run":true}`}
+	}
 }
 
 // callbackBody is the body of a callback about the first step of a job.

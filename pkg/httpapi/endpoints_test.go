@@ -186,7 +186,8 @@ func TestAnEmptyFilterIsRefused(t *testing.T) {
 	t.Parallel()
 	for target, fields := range map[string][]string{
 		"/v1/admin/outbox/retry": {"tenant_id", "jobId"},
-		"/v1/admin/retries":      {"tenant_id", "request_type", "step_type", "error_code"},
+		"/v1/admin/retries":      {"tenant_id", "request_type", "service", "step_type", "error_code"},
+		"/v1/admin/pausings":     {"tenant_id", "request_type", "service", "step_type", "error_code"},
 	} {
 		for _, field := range fields {
 			h := newHarness(t)
@@ -347,7 +348,7 @@ func TestTheKeyOfARetryOperation(t *testing.T) {
 	long := strings.Repeat("k", 255)
 	for _, keys := range [][2]string{{`k1`, `"k1"`}, {`a"b`, `"a\"b"`}, {long, long}} {
 		h := newHarness(t)
-		plain, quoted := decoded[api.Retry](t, create(h, keys[0])).RetryID, decoded[api.Retry](t, create(h, keys[1])).RetryID
+		plain, quoted := decoded[api.Operation](t, create(h, keys[0])).OperationID, decoded[api.Operation](t, create(h, keys[1])).OperationID
 		if plain == "" || plain != quoted {
 			t.Errorf("%.20s: the operations are %q and %q", keys, plain, quoted)
 		}

@@ -73,9 +73,9 @@ func newGuard(config Config, respond *responder) *guard {
 				view, err := config.Queue.Get(ctx, id)
 				return owner{TenantID: view.Item.TenantID, Service: view.Item.Service}, err
 			}},
-		{"retryId", missing("retry operation"), func(ctx context.Context, id string) (owner, error) {
-			found, err := config.Failures.Get(ctx, id, 1, "")
-			return owner{TenantID: found.TenantID}, err
+		{"operationId", missing("operation"), func(ctx context.Context, id string) (owner, error) {
+			found, err := config.Operations.Get(ctx, id, 1, "")
+			return owner{TenantID: found.Filter.TenantID}, err
 		}},
 		{"pauseId", missing("pause"), func(_ context.Context, id string) (owner, error) {
 			scope, err := statemachine.ParseScope(id) // The pause need not exist.

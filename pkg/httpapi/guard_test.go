@@ -205,7 +205,7 @@ func TestRetryKeysBelongToTheTenant(t *testing.T) {
 	const key = "Idempotency-Key: k"
 	create := func(caller int, tenant string, headers ...string) string {
 		response := g.as(t, callers[caller], "POST /v1/admin/retries", `{"tenant_id":"`+tenant+`"}`, headers...)
-		return decoded[api.Retry](t, response).RetryID
+		return decoded[api.Operation](t, response).OperationID
 	}
 	ids := map[string]bool{}
 	for i, tenant := range []string{"t", "o", "t"} {

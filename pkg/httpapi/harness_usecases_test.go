@@ -113,7 +113,7 @@ func (h *harness) accept() error {
 func (h *harness) operate(ctx context.Context) error {
 	u, table := &h.useCases, h.ledger.Tables().Schedule
 	var err error
-	if u.Failures, err = upkeep.NewFailures(upkeep.FailuresConfig{Ledger: h.ledger, Store: h.store, Table: table}); err != nil {
+	if u.Operations, err = upkeep.NewOperations(upkeep.OperationsConfig{Ledger: h.ledger, Store: h.store, Table: table}); err != nil {
 		return err
 	}
 	u.Pauses = pauses.New(h.store, table, nil)
@@ -214,7 +214,7 @@ func (h *harness) exhausted(t testing.TB) string {
 // retrying is a bulk retry of the tenant's jobs.
 func (h *harness) retrying(t testing.TB) string {
 	t.Helper()
-	return decoded[api.Retry](t, h.given(t, "POST /v1/admin/retries", `{"tenant_id":"`+h.tenant+`"}`)).RetryID
+	return decoded[api.Operation](t, h.given(t, "POST /v1/admin/retries", `{"tenant_id":"`+h.tenant+`"}`)).OperationID
 }
 
 // pausing is a pause of the tenant.
@@ -232,7 +232,7 @@ var objects = []struct {
 	{"$paused", func(t testing.TB, h *harness) string { return h.controlled(t, ":pause") }},
 	{"$failed", func(t testing.TB, h *harness) string { return h.failed(t) }},
 	{"$job", func(t testing.TB, h *harness) string { return h.submitted(t) }},
-	{"$retry", func(t testing.TB, h *harness) string { return h.retrying(t) }},
+	{"$operation", func(t testing.TB, h *harness) string { return h.retrying(t) }},
 	{"$pause", func(t testing.TB, h *harness) string { return h.pausing(t) }},
 	{"$waiting", func(t testing.TB, h *harness) string { return h.controlled(t, ":cancel") + ".0" }},
 	{"$exhausted", func(t testing.TB, h *harness) string { return h.exhausted(t) }},

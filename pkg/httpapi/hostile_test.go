@@ -51,7 +51,7 @@ func TestAnObjectWithATooLongIDIsMissing(t *testing.T) {
 		"GET /v1/jobs/" + long:                                problem.JobNotFound,
 		"POST /v1/jobs/" + long + ":cancel":                   problem.JobNotFound,
 		"GET /v1/work/" + long:                                problem.WorkNotFound,
-		"GET /v1/admin/retries/" + long:                       problem.NotFound,
+		"GET /v1/admin/operations/" + long:                    problem.NotFound,
 		"POST /v1/admin/pauses/tenant:" + long + ":resume":    problem.NotFound,
 		"GET /v1/jobs?tenant_id=" + long:                      problem.InvalidEnvelope,
 		"GET /v1/admin/failures?tenant_id=" + long:            problem.InvalidEnvelope,

@@ -142,7 +142,7 @@ func TestActionsAreAudited(t *testing.T) {
 	} {
 		response := g.as(t, test.caller, test.target, test.body)
 		if test.target == "POST /v1/admin/retries" {
-			test.record["object"] = decoded[api.Retry](t, response).RetryID
+			test.record["object"] = decoded[api.Operation](t, response).OperationID
 		}
 		if test.record != nil {
 			want = append(want, test.record)

@@ -20,7 +20,7 @@ func FuzzPageToken(f *testing.F) {
 	h.exhausted(f)
 	lists := []string{
 		"/v1/jobs?tenant_id=t&", "/v1/jobs?", "/v1/jobs/" + job + "/events?", "/v1/admin/outbox?", "/v1/admin/outbox?tenant_id=t&",
-		"/v1/admin/webhooks?", "/v1/admin/webhooks?tenant_id=t&", "/v1/admin/retries/" + retry + "?",
+		"/v1/admin/webhooks?", "/v1/admin/webhooks?tenant_id=t&", "/v1/admin/operations/" + retry + "?",
 	}
 	for _, token := range []string{
 		"", "0", "1", "-1", "9223372036854775807", "9223372036854775808", "x", "3:", ":", "3:live", "16:", "\x00", "a/b", "%41",

@@ -29,7 +29,7 @@ func TestConfigIsValidated(t *testing.T) {
 		"httpapi: Queue is required":                 func(c *httpapi.Config) { c.Queue = nil },
 		"httpapi: Operator is required":              func(c *httpapi.Config) { c.Operator = nil },
 		"httpapi: Reconciler is required":            func(c *httpapi.Config) { c.Reconciler = nil },
-		"httpapi: Failures is required":              func(c *httpapi.Config) { c.Failures = nil },
+		"httpapi: Operations is required":            func(c *httpapi.Config) { c.Operations = nil },
 		"httpapi: Pauses is required":                func(c *httpapi.Config) { c.Pauses = nil },
 		"httpapi: Gate is required":                  func(c *httpapi.Config) { c.Gate = nil },
 		"httpapi: Protocols is required":             func(c *httpapi.Config) { c.Protocols = nil },

@@ -101,6 +101,7 @@ func TestTheStoryOfTwoJobs(t *testing.T) {
 		s.tellOfCallbacks(t)
 		s.tellOfControls(t)
 		s.tellOfOperators(t)
+		s.tellOfOperations(t)
 		const file = "testdata/story.txt"
 		if *update {
 			must(t, os.WriteFile(file, []byte(s.told.String()), 0o600))
@@ -223,9 +224,11 @@ func (s *story) tellOfOperators(t *testing.T) {
 	s.ask(t, "POST /v1/admin/retries", `{"tenant_id":"o","request_type":"doc.ingest","step_type":"OCR","error_code":"broken",`+
 		`"created_after":"1999-01-01T00:00:00Z","from":"start","limit":7,"rate_per_second":3,"reason":"fixed"}`, "Idempotency-Key: k")
 	s.ask(t, "POST /v1/admin/retries", `{"tenant_id":"o","error_code":"other"}`)
+	s.ask(t, "POST /v1/admin/retries", `{"service":"ocr","failed_after":"1999-01-01T00:00:00Z","failed_before":"2100-01-01T00:00:00Z","dry_run":true}`)
+	s.ask(t, "POST /v1/admin/retries", `{"reason":"all of them?"}`)
 	s.ask(t, "POST /v1/admin/retries", `{"job_ids":["ID3"]}`)
-	s.ask(t, "GET /v1/admin/retries/ID6", "")
-	s.ask(t, "POST /v1/admin/retries/ID6:cancel", `{"reason":"stop"}`)
+	s.ask(t, "GET /v1/admin/operations/ID6", "")
+	s.ask(t, "POST /v1/admin/operations/ID6:cancel", `{"reason":"stop"}`)
 	s.ask(t, "POST /v1/admin/pauses", `{"tenant_id":"t","reason":"why"}`)
 	s.ask(t, "POST /v1/admin/pauses", `{"protocol_id":"doc_ingest_v1","reason":"why"}`)
 	s.ask(t, "POST /v1/admin/pauses", `{"lane":3,"reason":"why"}`)
@@ -240,4 +243,26 @@ func (s *story) tellOfOperators(t *testing.T) {
 	s.ask(t, "GET /v1/protocols", "")
 	s.ask(t, "GET /readyz", "")
 	s.ask(t, "GET /healthz", "")
+}
+
+func (s *story) tellOfOperations(t *testing.T) {
+	t.Helper()
+	s.ask(t, "POST /v1/commands", strings.Replace(command, `"payload"`, `"idempotency_key":"live","correlation_id":"bulk","payload"`, 1))
+	const filters = `"tenant_id":"t","request_type":"doc.ingest","state":"DISPATCHING","service":"ocr","step_type":"OCR",` +
+		`"created_after":"1999-01-01T00:00:00Z","created_before":"2100-01-01T00:00:00Z"`
+	s.ask(t, "POST /v1/admin/pausings", `{`+filters+`,"dry_run":true}`)
+	s.ask(t, "POST /v1/admin/pausings", `{`+filters+`,"limit":3,"rate_per_second":7,"reason":"a storm"}`)
+	s.ask(t, "POST /v1/admin/pausings", `{"service":"embed","dry_run":true}`)
+	s.ask(t, "POST /v1/admin/pausings", `{"error_code":"broken","dry_run":true}`)
+	s.ask(t, "POST /v1/admin/resumptions", `{"all":true,"dry_run":true}`)
+	s.ask(t, "POST /v1/admin/resumptions", `{"all":true}`)
+	s.ask(t, "POST /v1/admin/cancellations", `{"state":"DONE"}`)
+	s.ask(t, "POST /v1/admin/cancellations", `{"tenant_id":"t"}`)
+	s.ask(t, "POST /v1/admin/cancellations", `{"tenant_id":"t","error_code":"busy","reason":"wrong"}`)
+	s.ask(t, "GET /v1/admin/cancellations", "")
+	s.ask(t, "GET /v1/admin/resumptions?tenant_id=t", "")
+	s.ask(t, "GET /v1/admin/pausings?tenant_id=t", "")
+	s.ask(t, "GET /v1/admin/retries?limit=1", "")
+	s.ask(t, "GET /v1/admin/operations?limit=1", "")
+	s.ask(t, "GET /v1/admin/operations?limit=1&page_token=TOKEN", "")
 }

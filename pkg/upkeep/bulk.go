@@ -14,42 +14,41 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 const (
 	bulkLease     = 30 * time.Second   // an operation stays this long with a runner that does not renew its lease
-	bulkParallel  = 4                  // jobs of one operation that are rerun concurrently
+	bulkParallel  = 4                  // jobs of one operation that are changed concurrently
 	keepOperation = 7 * 24 * time.Hour // after its end
 	draftAge      = time.Hour          // a draft's create has surely ended by then
 	beat          = time.Second        // a worker that waits checks this often that it still has the operation
 	patience      = time.Second        // the wait after a store's error, and for a tenant at its limit
 	leaveTime     = 5 * time.Second    // bounds a worker's last writes when the process stops
-	maxGap        = 24 * time.Hour     // between two reruns, however low the rate
+	historyPage   = 100
+	maxGap        = 24 * time.Hour // between two jobs, however low the rate
 )
 
 // BulkConfig configures a [Bulk].
 type BulkConfig struct {
-	// Failures stores the operations. Required.
-	Failures *Failures
-	// Operations is how many are worked on concurrently. Optional. Defaults to 8.
-	Operations int
-	// Logger logs jobs that could not be rerun. Optional.
+	// Operations stores the operations. Required.
+	Operations *Operations
+	// Parallel is how many operations are worked on concurrently. Optional. Defaults to 8.
+	Parallel int
+	// Logger logs jobs that could not be changed. Optional.
 	Logger *slog.Logger
 	// Observe is called with each outcome, once it is stored. Optional. It must be
 	// safe for concurrent use.
-	Observe func(ItemOutcome)
+	Observe func(Kind, ItemOutcome)
 }
 
-// Bulk works on the operations that [Failures] stores. Any number may run on one store.
+// Bulk works on the operations that [Operations] stores. Any number may run on one store.
 //
 //	operator ── Create ──► draft ──► items ──► HEAD (RUNNING)          Get, Cancel
 //	                                            ▲
 //	                     Bulk: lease by CAS ────┘ each second
 //	                       │
-//	                       └─ item by item, at rate_per_second ──► ledger.Rerun
+//	                       └─ item by item, at rate_per_second ──► ledger.Rerun or Change
 //	                              outcome ──► item, then the sum ──► HEAD
 //
 // Of several processes one works on an operation: it takes a lease on the HEAD by CAS.
@@ -57,11 +56,12 @@ type BulkConfig struct {
 // the HEAD's sum. It never repairs itself: a write that fails ends the work on that
 // operation, and the next pass begins again from the rows. That is safe because
 // [ledger.Ledger.Rerun] makes one job for each job and starting point, however often it
-// is called. The history of a new job names the operation as its request id, by which
-// an operation recognises its own reruns after a crash.
+// is called, and because the history of a changed job, or of a rerun, names the
+// operation as its request id: so an operation recognises its own work after a crash, and
+// does not pause a job again that was resumed since.
 //
-// Before each item the HEAD is read: once Cancel has answered, no further rerun begins,
-// except those being made at that moment. A tenant at its limit of jobs in flight is
+// Before each item the HEAD is read: once Cancel has answered, no further job is begun,
+// except those being changed at that moment. A tenant at its limit of jobs in flight is
 // skipped for a second, and the other tenants' jobs go on. While the store does not
 // answer, the job waits.
 type Bulk struct {
@@ -74,18 +74,18 @@ type Bulk struct {
 
 // NewBulk returns a runner. The error names the invalid field.
 func NewBulk(cfg BulkConfig) (*Bulk, error) {
-	if cfg.Failures == nil {
-		return nil, errors.New("bulk: Failures is required")
+	if cfg.Operations == nil {
+		return nil, errors.New("bulk: Operations is required")
 	}
-	cfg.Operations = cmp.Or(cfg.Operations, 8)
-	if cfg.Operations < 0 {
-		return nil, errors.New("bulk: Operations must not be negative")
+	cfg.Parallel = cmp.Or(cfg.Parallel, 8)
+	if cfg.Parallel < 0 {
+		return nil, errors.New("bulk: Parallel must not be negative")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
-		cfg.Observe = func(ItemOutcome) {}
+		cfg.Observe = func(Kind, ItemOutcome) {}
 	}
-	name, err := cfg.Failures.cfg.Ledger.NewJobID()
+	name, err := cfg.Operations.cfg.Ledger.NewJobID()
 	if err != nil {
 		return nil, fmt.Errorf("bulk: name the runner: %w", err)
 	}
@@ -114,10 +114,10 @@ func (b *Bulk) RunOnce(ctx context.Context) (Pass, error) {
 // begin starts the work on operations, and removes old ones.
 func (b *Bulk) begin(ctx context.Context, work *sync.WaitGroup) (Pass, error) {
 	var pass Pass
-	query := tablestore.Query{Table: b.cfg.Failures.cfg.Table, Partition: operationsPartition}
-	rows, err := tablestore.ScanAll(ctx, b.cfg.Failures.cfg.Store, query)
+	query := tablestore.Query{Table: b.cfg.Operations.cfg.Table, Partition: operationsPartition}
+	rows, err := tablestore.ScanAll(ctx, b.cfg.Operations.cfg.Store, query)
 	if err != nil {
-		return pass, fmt.Errorf("read the retry operations: %w", err)
+		return pass, fmt.Errorf("read the operations: %w", err)
 	}
 	for i := range rows {
 		op, err := decodeOperation(&rows[i])
@@ -127,14 +127,14 @@ func (b *Bulk) begin(ctx context.Context, work *sync.WaitGroup) (Pass, error) {
 		case op.State == operationDraft && at.Sub(op.CreatedAt) > draftAge,
 			op.over() && at.Sub(op.UpdatedAt) > keepOperation:
 			pass.Removed++
-			err = b.cfg.Failures.discard(ctx, &op, rows[i].Key)
+			err = b.cfg.Operations.discard(ctx, &op, rows[i].Key)
 		case op.State != operationDraft && !op.over() && op.free(b.name, at) && b.reserve(op.ID):
 			pass.Done++
 			work.Go(func() {
 				err := b.work(ctx, op.ID)
 				lost := errors.Is(err, errLost) || errors.Is(err, errNoOperation)
 				if err != nil && !lost && ctx.Err() == nil {
-					b.cfg.Logger.WarnContext(ctx, "retry operation interrupted", "retry_id", op.ID, "error", err)
+					b.cfg.Logger.WarnContext(ctx, "operation interrupted", "operation_id", op.ID, "error", err)
 				}
 				b.mu.Lock()
 				defer b.mu.Unlock()
@@ -142,7 +142,7 @@ func (b *Bulk) begin(ctx context.Context, work *sync.WaitGroup) (Pass, error) {
 			})
 		}
 		if err != nil {
-			b.cfg.Logger.WarnContext(ctx, "retry operation not handled", "row", rows[i].Key.Row, "error", err)
+			b.cfg.Logger.WarnContext(ctx, "operation not handled", "row", rows[i].Key.Row, "error", err)
 		}
 	}
 	return pass, nil
@@ -163,7 +163,7 @@ func (o *Operation) free(name string, now time.Time) bool {
 func (b *Bulk) reserve(id string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.busy[id] || len(b.busy) == b.cfg.Operations {
+	if b.busy[id] || len(b.busy) == b.cfg.Parallel {
 		return false
 	}
 	b.busy[id] = true
@@ -178,10 +178,11 @@ var errLost = errors.New("the operation is not this runner's")
 type bulkWorker struct {
 	*Bulk
 	op      Operation
+	resumed bool       // another runner, or an earlier process, had begun
 	waiting []*itemRow // without an outcome, in the order of their turns
 	counts  Counts     // the sum of the items that are stored with an outcome
 	gap     time.Duration
-	next    time.Time // the earliest start of a rerun: gap after the last one
+	next    time.Time // the earliest start of a job: gap after the last one
 
 	mu      sync.Mutex
 	fresh   []*itemRow           // items with an outcome that is not stored yet
@@ -193,8 +194,10 @@ type bulkWorker struct {
 // work takes the lease on an operation, learns from its items what is left to do, and
 // does it.
 func (b *Bulk) work(ctx context.Context, id string) error {
-	op, err := b.cfg.Failures.update(ctx, id, func(op *Operation) (bool, error) {
+	resumed := false
+	op, err := b.cfg.Operations.update(ctx, id, func(op *Operation) (bool, error) {
 		at := tablestore.Now()
+		resumed = !op.leaseUntil.Equal(op.CreatedAt)
 		if op.over() || !op.free(b.name, at) {
 			return false, errLost
 		}
@@ -204,12 +207,12 @@ func (b *Bulk) work(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	rows, err := tablestore.ScanAll(ctx, b.cfg.Failures.cfg.Store, b.cfg.Failures.itemQuery(&op, 0))
+	rows, err := tablestore.ScanAll(ctx, b.cfg.Operations.cfg.Store, b.cfg.Operations.itemQuery(&op, 0))
 	if err != nil {
-		return fmt.Errorf("read the items of retry operation %s: %w", id, err)
+		return fmt.Errorf("read the items of operation %s: %w", id, err)
 	}
 	w := &bulkWorker{
-		Bulk: b, op: op, gap: time.Duration(min(float64(time.Second)/op.RatePerSecond, float64(maxGap))),
+		Bulk: b, op: op, resumed: resumed, gap: time.Duration(min(float64(time.Second)/op.RatePerSecond, float64(maxGap))),
 		blocked: map[string]time.Time{}, stopped: op.State != OperationRunning,
 	}
 	for i := range rows {
@@ -229,7 +232,7 @@ func (w *bulkWorker) run(ctx context.Context) error {
 		if turn, wait := w.pick(time.Now()); wait > 0 {
 			sleep(ctx, min(wait, beat))
 		} else {
-			w.rerunAll(ctx, turn)
+			w.changeAll(ctx, turn)
 		}
 		if w.over() || ctx.Err() != nil {
 			break
@@ -280,9 +283,9 @@ func (w *bulkWorker) pick(at time.Time) (turn []*itemRow, wait time.Duration) {
 	return turn, 0
 }
 
-// rerunAll tries the items of a turn at the operation's rate, some concurrently. Items
+// changeAll tries the items of a turn at the operation's rate, some concurrently. Items
 // that must wait longer go to the end, so that they hold up no others.
-func (w *bulkWorker) rerunAll(ctx context.Context, turn []*itemRow) {
+func (w *bulkWorker) changeAll(ctx context.Context, turn []*itemRow) {
 	tried := map[*itemRow]bool{}
 	var group errgroup.Group
 	group.SetLimit(bulkParallel)
@@ -300,7 +303,7 @@ func (w *bulkWorker) rerunAll(ctx context.Context, turn []*itemRow) {
 		w.next = time.Now().Add(w.gap)
 		tried[item] = true
 		group.Go(func() error {
-			w.note(ctx, item, w.rerun(ctx, item))
+			w.note(ctx, item, w.apply(ctx, item))
 			return nil
 		})
 	}
@@ -313,65 +316,6 @@ func (w *bulkWorker) rerunAll(ctx context.Context, turn []*itemRow) {
 		return tried[item]
 	})
 	w.waiting = append(w.waiting, late...)
-}
-
-// rerun reruns the job of an item, and sets the item's outcome. It returns an error if
-// the job must wait: the store's, [ledger.ErrTenantLimit], or [errLost] if the operation
-// is over.
-func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
-	if err := w.check(ctx); err != nil {
-		return err
-	}
-	agg, err := w.cfg.Failures.cfg.Ledger.Job(ctx, item.JobID)
-	if err != nil {
-		return w.refused(ctx, item, err)
-	}
-	item.tenant = agg.Job.TenantID
-	if !w.op.named && agg.Job.State != statemachine.JobFailedFinal {
-		item.Outcome = ItemSkipped
-		item.Detail = fmt.Sprintf("The job is %s, and only failed ones were asked for.", agg.Job.State)
-		return nil
-	}
-	accepted, err := w.cfg.Failures.cfg.Ledger.Rerun(ledger.WithCaller(ctx, w.op.Caller), ledger.Rerun{
-		JobID: item.JobID, From: w.op.From, Actor: w.op.Actor, RequestID: w.op.ID, Reason: w.op.Reason,
-	})
-	if err != nil {
-		return w.refused(ctx, item, err)
-	}
-	outcome := ItemRerun
-	if accepted.Replayed {
-		// This operation may have made the rerun before a crash: then the new job's
-		// history begins with the operation's id.
-		entries, _, err := w.cfg.Failures.cfg.Ledger.History(ctx, accepted.Job.ID, 0, 1)
-		if err != nil {
-			return err
-		}
-		if len(entries) == 0 || entries[0].RequestID != w.op.ID {
-			outcome = ItemRepeated
-		}
-	}
-	item.Outcome, item.NewJobID = outcome, accepted.Job.ID
-	return nil
-}
-
-// refused sets the outcome of a job that was not rerun, or returns err if the job must
-// wait for its tenant or the store.
-func (w *bulkWorker) refused(ctx context.Context, item *itemRow, err error) error {
-	for _, later := range []error{ledger.ErrTenantLimit, tablestore.ErrUnavailable, tablestore.ErrUnknown, ctx.Err()} {
-		if later != nil && errors.Is(err, later) {
-			return err
-		}
-	}
-	told := problem.From(ledger.Problem(err))
-	if item.Detail = told.Detail; told.Code == problem.JobNotFound || told.Code == problem.IllegalTransition {
-		item.Outcome = ItemSkipped
-		return nil
-	}
-	w.cfg.Logger.ErrorContext(ctx, "rerun failed", "retry_id", w.op.ID, "jobId", item.JobID, "error", err)
-	if item.Outcome = ItemFailed; told.Code == problem.Internal {
-		item.Detail = "The rerun failed for an internal reason, which is in the log."
-	}
-	return nil
 }
 
 // note takes over an item that has its outcome, or with an error whom to leave alone.
@@ -388,14 +332,14 @@ func (w *bulkWorker) note(ctx context.Context, item *itemRow, err error) {
 	default:
 		w.until = time.Now().Add(patience)
 		if ctx.Err() == nil {
-			w.cfg.Logger.WarnContext(ctx, "rerun put off", "retry_id", w.op.ID, "jobId", item.JobID, "error", err)
+			w.cfg.Logger.WarnContext(ctx, "job of an operation put off", "operation_id", w.op.ID, "jobId", item.JobID, "error", err)
 		}
 	}
 }
 
 // check returns [errLost] unless the operation is running and this runner has the lease.
 func (w *bulkWorker) check(ctx context.Context) error {
-	op, err := w.cfg.Failures.read(ctx, w.op.ID)
+	op, err := w.cfg.Operations.read(ctx, w.op.ID)
 	if err == nil && (op.State != OperationRunning || op.owner != w.name || !time.Now().Before(op.leaseUntil)) {
 		return errLost
 	}
@@ -408,16 +352,16 @@ func (w *bulkWorker) check(ctx context.Context) error {
 func (w *bulkWorker) save(ctx context.Context, leave bool) error {
 	before := w.counts
 	for part := range slices.Chunk(w.fresh, tablestore.MaxBatchOps) {
-		if err := w.cfg.Failures.writeItems(ctx, &w.op, part, tablestore.Replace); err != nil {
+		if err := w.cfg.Operations.writeItems(ctx, &w.op, part, tablestore.Replace); err != nil {
 			return err
 		}
 		for _, item := range part {
 			w.counts.add(item.Outcome)
-			w.cfg.Observe(item.Outcome)
+			w.cfg.Observe(w.op.Kind, item.Outcome)
 		}
 	}
 	w.fresh = nil
-	op, err := w.cfg.Failures.update(ctx, w.op.ID, func(op *Operation) (bool, error) {
+	op, err := w.cfg.Operations.update(ctx, w.op.ID, func(op *Operation) (bool, error) {
 		if op.owner != w.name {
 			return false, errLost
 		}

@@ -1,6 +1,7 @@
 package upkeep_test
 
 import (
+	gocmp "cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,7 +37,7 @@ func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 			if err := w.end(t, statemachine.ResultSucceeded, ""); err != nil {
 				t.Fatal(err)
 			}
-			op, err := w.Failures.Create(ledger.WithCaller(t.Context(), "ops-1"), "", upkeep.BulkRequest{
+			op, err := w.Operations.Create(ledger.WithCaller(t.Context(), "ops-1"), "", upkeep.BulkRequest{
 				JobIDs: []string{failed, repeated, done, "gone"}, Reason: "fixed", Actor: "operator",
 			})
 			if err != nil {
@@ -44,17 +45,17 @@ func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 			}
 			var mu sync.Mutex
 			seen := map[upkeep.ItemOutcome]int{}
-			r := runner(t, w.Failures, func(c *upkeep.BulkConfig) {
-				c.Observe = func(o upkeep.ItemOutcome) { mu.Lock(); defer mu.Unlock(); seen[o]++ }
+			r := runner(t, w.Operations, func(c *upkeep.BulkConfig) {
+				c.Observe = func(_ upkeep.Kind, o upkeep.ItemOutcome) { mu.Lock(); defer mu.Unlock(); seen[o]++ }
 			})
 			runOnce(t, r)
-			page := get(t, w.Failures, op.ID)
+			page := get(t, w.Operations, op.ID)
 			agg, err := w.Job(t.Context(), page.Items[0].NewJobID)
 			if err != nil || agg.Job.RerunOf != failed {
 				t.Fatalf("the rerun is %+v, %v", agg, err)
 			}
 			want := []upkeep.Item{
-				{JobID: failed, Outcome: upkeep.ItemRerun, NewJobID: agg.Job.ID},
+				{JobID: failed, Outcome: upkeep.ItemApplied, NewJobID: agg.Job.ID},
 				{JobID: repeated, Outcome: upkeep.ItemRepeated, NewJobID: there.Job.ID},
 				{JobID: done, Outcome: upkeep.ItemSkipped, Detail: "Only a job that is FAILED_FINAL or CANCELLED is rerun, and this one is SUCCEEDED."},
 				{JobID: "gone", Outcome: upkeep.ItemSkipped, Detail: "There is no such job."},
@@ -62,10 +63,10 @@ func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 			if diff := cmp.Diff(want, page.Items); diff != "" {
 				t.Errorf("items (-want +got):\n%s", diff)
 			}
-			if page.Caller != "ops-1" || page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Rerun: 2, Skipped: 2}) || page.Done() != 4 {
+			if page.Caller != "ops-1" || page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Applied: 2, Skipped: 2}) || page.Done() != 4 {
 				t.Errorf("%+v", page.Operation)
 			}
-			if diff := cmp.Diff(map[upkeep.ItemOutcome]int{upkeep.ItemRerun: 1, upkeep.ItemRepeated: 1, upkeep.ItemSkipped: 2}, seen); diff != "" {
+			if diff := cmp.Diff(map[upkeep.ItemOutcome]int{upkeep.ItemApplied: 1, upkeep.ItemRepeated: 1, upkeep.ItemSkipped: 2}, seen); diff != "" {
 				t.Errorf("observed (-want +got):\n%s", diff)
 			}
 			history, _, err := w.History(t.Context(), agg.Job.ID, 0, 1)
@@ -91,11 +92,11 @@ func TestBulk_ChecksTheJobAgainstTheFilter(t *testing.T) {
 		byFilter, byName := create(t, service, "", upkeep.BulkRequest{}), create(t, service, "", upkeep.BulkRequest{JobIDs: []string{id}})
 		jobs.jobs[id].Job.State = statemachine.JobCancelled
 		runOnce(t, runner(t, service))
-		want := []upkeep.Item{{JobID: id, Outcome: upkeep.ItemSkipped, Detail: "The job is CANCELLED, and only failed ones were asked for."}}
+		want := []upkeep.Item{{JobID: id, Outcome: upkeep.ItemSkipped, Detail: "The job no longer matches: it is CANCELLED."}}
 		if diff := cmp.Diff(want, get(t, service, byFilter.ID).Items); diff != "" {
 			t.Errorf("by filter (-want +got):\n%s", diff)
 		}
-		if page := get(t, service, byName.ID); page.Items[0].Outcome != upkeep.ItemRerun {
+		if page := get(t, service, byName.ID); page.Items[0].Outcome != upkeep.ItemApplied {
 			t.Errorf("by name: %+v", page.Items)
 		}
 	})
@@ -124,7 +125,7 @@ func TestBulk_KeepsThePace(t *testing.T) {
 						t.Errorf("rerun %d began %s after the one before", i+1, start.Sub(jobs.starts[i]))
 					}
 				}
-				if page := get(t, service, op.ID); page.State != upkeep.OperationDone || page.Rerun != 10 {
+				if page := get(t, service, op.ID); page.State != upkeep.OperationDone || page.Applied != 10 {
 					t.Errorf("%+v", page.Operation)
 				}
 			})
@@ -152,7 +153,7 @@ func TestBulk_TenThousand(t *testing.T) {
 		}
 		time.Sleep(6 * time.Second)
 		page := get(t, service, op.ID)
-		if page.State != upkeep.OperationDone || page.Rerun != 10_000 || outcomes(page)[upkeep.ItemRerun] != 10_000 || len(jobs.reruns) != 10_000 {
+		if page.State != upkeep.OperationDone || page.Applied != 10_000 || outcomes(page)[upkeep.ItemApplied] != 10_000 || len(jobs.reruns) != 10_000 {
 			t.Errorf("%+v, %v, %d reruns", page.Operation, outcomes(page), len(jobs.reruns))
 		}
 		cancel()
@@ -172,11 +173,11 @@ func TestBulk_OneRerunOfEachJob(t *testing.T) {
 		w.fail(t, "t", "OCR", "x")
 	}
 	ops := []upkeep.Operation{
-		create(t, w.Failures, "", upkeep.BulkRequest{RatePerSecond: 1000}), create(t, w.Failures, "", upkeep.BulkRequest{RatePerSecond: 1000}),
+		create(t, w.Operations, "", upkeep.BulkRequest{RatePerSecond: 1000}), create(t, w.Operations, "", upkeep.BulkRequest{RatePerSecond: 1000}),
 	}
 	var group sync.WaitGroup
 	for range 2 {
-		r := runner(t, open(t, store).Failures)
+		r := runner(t, open(t, store).Operations)
 		group.Go(func() {
 			if _, err := r.RunOnce(t.Context()); err != nil {
 				t.Error(err)
@@ -184,12 +185,12 @@ func TestBulk_OneRerunOfEachJob(t *testing.T) {
 		})
 	}
 	group.Wait()
-	runOnce(t, runner(t, w.Failures))
+	runOnce(t, runner(t, w.Operations))
 	total := map[upkeep.ItemOutcome]int{}
 	reruns := map[string]bool{}
 	for _, op := range ops {
-		page := get(t, w.Failures, op.ID)
-		if page.State != upkeep.OperationDone || page.Counts.Rerun != 6 {
+		page := get(t, w.Operations, op.ID)
+		if page.State != upkeep.OperationDone || page.Counts.Applied != 6 {
 			t.Errorf("%+v", page.Operation)
 		}
 		for _, item := range page.Items {
@@ -197,7 +198,7 @@ func TestBulk_OneRerunOfEachJob(t *testing.T) {
 			reruns[item.NewJobID] = true
 		}
 	}
-	if diff := cmp.Diff(map[upkeep.ItemOutcome]int{upkeep.ItemRerun: 6, upkeep.ItemRepeated: 6}, total); diff != "" || len(reruns) != 6 {
+	if diff := cmp.Diff(map[upkeep.ItemOutcome]int{upkeep.ItemApplied: 6, upkeep.ItemRepeated: 6}, total); diff != "" || len(reruns) != 6 {
 		t.Errorf("%d reruns (-want +got):\n%s", len(reruns), diff)
 	}
 	if all := w.jobsOf(t, "t"); len(all) != 12 {
@@ -263,7 +264,7 @@ func TestBulk_RestartInTheMiddle(t *testing.T) {
 		time.Sleep(time.Minute)
 		runOnce(t, r)
 		page := get(t, second, op.ID)
-		if page.State != upkeep.OperationDone || page.Rerun != 50 || outcomes(page)[upkeep.ItemRerun] != 50 || len(jobs.reruns) != 50 {
+		if page.State != upkeep.OperationDone || page.Applied != 50 || outcomes(page)[upkeep.ItemApplied] != 50 || len(jobs.reruns) != 50 {
 			t.Errorf("%+v, %v", page.Operation, outcomes(page))
 		}
 		if all := jobs.count(); all <= 50 || all > 50+before {
@@ -307,7 +308,7 @@ func TestBulk_AStopHandsTheOperationOver(t *testing.T) {
 		if err := runner(t, service).Loop().Run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if page := get(t, service, op.ID); page.State != upkeep.OperationRunning || page.Rerun != jobs.count() || page.Rerun != 24 {
+		if page := get(t, service, op.ID); page.State != upkeep.OperationRunning || page.Applied != jobs.count() || page.Applied != 24 {
 			t.Errorf("%d were rerun, %+v", jobs.count(), page.Operation)
 		}
 		if result := runOnce(t, runner(t, service)); result.Done != 1 || jobs.count() != 50 {
@@ -333,7 +334,7 @@ func TestCancel_StopsBetweenItems(t *testing.T) {
 		n := jobs.count()
 		group.Wait()
 		page := get(t, service, op.ID)
-		if jobs.count() != n || page.State != upkeep.OperationCancelled || page.Rerun != n || outcomes(page)[upkeep.ItemWaiting] != 1000-n {
+		if jobs.count() != n || page.State != upkeep.OperationCancelled || page.Applied != n || outcomes(page)[upkeep.ItemWaiting] != 1000-n {
 			t.Errorf("%d were rerun, %d in the end: %+v, %v", n, jobs.count(), page.Operation, outcomes(page))
 		}
 		if again, err := service.Cancel(t.Context(), op.ID); err != nil || again.State != upkeep.OperationCancelled {
@@ -388,11 +389,11 @@ func TestBulk_ATenantAtItsLimitHoldsUpNoOther(t *testing.T) {
 		group.Go(func() { runOnce(t, runner(t, service)) })
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if page := get(t, service, op.ID); page.Rerun != 100 || page.Done() != 100 || page.State != upkeep.OperationRunning {
+		if page := get(t, service, op.ID); page.Applied != 100 || page.Done() != 100 || page.State != upkeep.OperationRunning {
 			t.Errorf("while the tenant is full: %+v", page.Operation)
 		}
 		group.Wait()
-		if page := get(t, service, op.ID); page.Rerun != 200 || page.State != upkeep.OperationDone {
+		if page := get(t, service, op.ID); page.Applied != 200 || page.State != upkeep.OperationDone {
 			t.Errorf("in the end: %+v", page.Operation)
 		}
 		if n := vain.Load(); n > 120 {
@@ -423,12 +424,12 @@ func TestBulk_AnOutageIsNoFailure(t *testing.T) {
 				op := create(t, service, "", upkeep.BulkRequest{})
 				runOnce(t, runner(t, service))
 				page := get(t, service, op.ID)
-				if page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Rerun: 29, Failed: 1}) {
+				if page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Applied: 29, Failed: 1}) {
 					t.Errorf("%+v", page.Operation)
 				}
 				at := slices.IndexFunc(page.Items, func(item upkeep.Item) bool { return item.Outcome == upkeep.ItemFailed })
 				want := upkeep.Item{
-					JobID: all[3], Outcome: upkeep.ItemFailed, Detail: "The rerun failed for an internal reason, which is in the log.",
+					JobID: all[3], Outcome: upkeep.ItemFailed, Detail: "The change failed for an internal reason, which is in the log.",
 				}
 				if diff := cmp.Diff(want, page.Items[at]); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
@@ -459,7 +460,7 @@ func TestBulk_RemovesAfterSevenDays(t *testing.T) {
 		if _, err := service.Get(t.Context(), op.ID, 1, ""); err == nil {
 			t.Error("it is still there")
 		}
-		all, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "retries"})
+		all, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "operations"})
 		if err != nil || len(all.Rows) != 0 {
 			t.Errorf("left %d rows, %v", len(all.Rows), err)
 		}
@@ -475,7 +476,7 @@ func TestBulk_BoundsConcurrentOperations(t *testing.T) {
 		for range 3 {
 			create(t, service, "", upkeep.BulkRequest{RatePerSecond: 1})
 		}
-		r := runner(t, service, func(c *upkeep.BulkConfig) { c.Operations = 2 })
+		r := runner(t, service, func(c *upkeep.BulkConfig) { c.Parallel = 2 })
 		if result := runOnce(t, r); result.Done != 2 {
 			t.Errorf("%+v", result)
 		}
@@ -505,7 +506,7 @@ func TestBulk_AJobThatFailsAgainAndAgainHoldsUpNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 		page := get(t, service, op.ID)
-		if page.State != upkeep.OperationRunning || page.Rerun != 39 || page.Items[0].Outcome != upkeep.ItemWaiting {
+		if page.State != upkeep.OperationRunning || page.Applied != 39 || page.Items[0].Outcome != upkeep.ItemWaiting {
 			t.Errorf("%+v, %+v", page.Operation, page.Items[0])
 		}
 	})
@@ -540,7 +541,7 @@ func TestBulk_AStalledOneChangesNothing(t *testing.T) {
 				before := get(t, service, op.ID)
 				group.Wait()
 				after := get(t, service, op.ID)
-				if after.State != upkeep.OperationDone || after.Rerun != 10 || len(jobs.reruns) != 10 {
+				if after.State != upkeep.OperationDone || after.Applied != 10 || len(jobs.reruns) != 10 {
 					t.Errorf("%+v, %d reruns", after.Operation, len(jobs.reruns))
 				}
 				if diff := cmp.Diff(before.Items, after.Items); diff != "" || !after.UpdatedAt.Equal(before.UpdatedAt) {
@@ -556,22 +557,26 @@ func TestBulk_AStalledOneChangesNothing(t *testing.T) {
 var ownRival = storetest.Fault{Call: storetest.CommitCall, After: true, Err: &tablestore.ConflictError{}}
 
 // Whichever call of the ledger or of this package to the store fails or loses its reply,
-// each job gets one rerun, and the operation ends with the sum of its items.
+// each job gets one rerun, or is cancelled, and the operation ends with the sum of its
+// items.
 func TestBulk_SurvivesAnySingleFault(t *testing.T) {
 	t.Parallel()
-	for _, atomic := range []bool{false, true} {
+	for _, work := range []struct {
+		kind   upkeep.Kind
+		atomic bool
+	}{{upkeep.KindRetry, false}, {upkeep.KindRetry, true}, {upkeep.KindCancel, false}} {
 		for name, fault := range map[string]storetest.Fault{
 			"before": {}, "after": {After: true}, "as its own rival": ownRival,
 		} {
-			t.Run(fmt.Sprintf("atomic %t, %s", atomic, name), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, atomic %t, %s", work.kind, work.atomic, name), func(t *testing.T) {
 				t.Parallel()
-				calls := workOff(t, atomic, storetest.Fault{Nth: 1 << 30})
+				calls := workOff(t, work.kind, work.atomic, storetest.Fault{Nth: 1 << 30})
 				if calls < 40 {
 					t.Fatalf("%d calls are too few to be true", calls)
 				}
 				for nth := 1; nth <= calls; nth++ {
 					fault.Nth = nth
-					workOff(t, atomic, fault)
+					workOff(t, work.kind, work.atomic, fault)
 				}
 			})
 		}
@@ -580,7 +585,7 @@ func TestBulk_SurvivesAnySingleFault(t *testing.T) {
 
 // workOff creates and completes an operation under one fault. It returns how many calls
 // the store got in the first 10 s, in which an operation without a fault ends.
-func workOff(t *testing.T, atomic bool, fault storetest.Fault) int {
+func workOff(t *testing.T, kind upkeep.Kind, atomic bool, fault storetest.Fault) int {
 	t.Helper()
 	calls := 0
 	synctest.Test(t, func(t *testing.T) {
@@ -588,14 +593,19 @@ func workOff(t *testing.T, atomic bool, fault storetest.Fault) int {
 		store, faults := storetest.Faulty(counted)
 		w := open(t, store)
 		for range 3 {
-			w.fail(t, "t", "OCR", "x")
+			if kind == upkeep.KindRetry {
+				w.fail(t, "t", "OCR", "x")
+			} else {
+				w.accept(t, "t", "OCR")
+			}
 		}
-		r := runner(t, w.Failures)
+		r := runner(t, w.Operations)
 		counter.Reset()
 		faults.Plan(fault)
-		op, err := w.Create(t.Context(), "key", upkeep.BulkRequest{RatePerSecond: 2})
+		request := upkeep.BulkRequest{Kind: kind, All: true, RatePerSecond: 2, Reason: "why"}
+		op, err := w.Create(t.Context(), "key", request)
 		if err != nil {
-			op, err = w.Create(t.Context(), "key", upkeep.BulkRequest{RatePerSecond: 2})
+			op, err = w.Create(t.Context(), "key", request)
 		}
 		if err != nil {
 			t.Fatalf("fault %+v: %v", fault, err)
@@ -618,20 +628,26 @@ func workOff(t *testing.T, atomic bool, fault storetest.Fault) int {
 // check checks a completed operation over three jobs of the tenant t.
 func check(t *testing.T, w *world, id string, fault storetest.Fault) {
 	t.Helper()
-	page := get(t, w.Failures, id)
-	if page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Rerun: 3}) || len(page.Items) != 3 {
+	page := get(t, w.Operations, id)
+	if page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Applied: 3}) || len(page.Items) != 3 {
 		t.Errorf("fault %+v: %+v, %v", fault, page.Operation, page.Items)
 	}
 	for _, item := range page.Items {
-		agg, err := w.Job(t.Context(), item.NewJobID)
-		if item.Outcome != upkeep.ItemRerun || err != nil || agg.Job.RerunOf != item.JobID {
+		agg, err := w.Job(t.Context(), gocmp.Or(item.NewJobID, item.JobID))
+		if item.Outcome != upkeep.ItemApplied || err != nil ||
+			page.Kind == upkeep.KindRetry && agg.Job.RerunOf != item.JobID ||
+			page.Kind == upkeep.KindCancel && agg.Job.State != statemachine.JobCancelled {
 			t.Errorf("fault %+v: %+v, %v", fault, item, err)
 		}
 	}
-	if all := w.jobsOf(t, "t"); len(all) != 6 {
-		t.Errorf("fault %+v: %d jobs, want three and their reruns", fault, len(all))
+	want := 3 // And their reruns.
+	if page.Kind == upkeep.KindRetry {
+		want = 6
 	}
-	rows, err := w.store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "retries"})
+	if all := w.jobsOf(t, "t"); len(all) != want {
+		t.Errorf("fault %+v: %d jobs, want %d", fault, len(all), want)
+	}
+	rows, err := w.store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "operations"})
 	if err != nil || len(rows.Rows) > 2 {
 		t.Errorf("fault %+v: %d rows, %v", fault, len(rows.Rows), err)
 	}

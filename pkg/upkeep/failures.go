@@ -13,25 +13,27 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// FailuresLedger is what [Failures] needs of the ledger.
-type FailuresLedger interface {
+// OperationsLedger is what [Operations] needs of the ledger.
+type OperationsLedger interface {
 	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
+	Change(ctx context.Context, jobID string, event statemachine.Event, o ...ledger.Option) (ledger.Result, error)
 	History(ctx context.Context, jobID string, after int64, limit int) ([]ledger.HistoryEntry, int64, error)
 	Rerun(ctx context.Context, rerun ledger.Rerun) (ledger.Accepted, error)
 	Index(ctx context.Context, query ledger.IndexQuery) ([]ledger.IndexEntry, bool, error)
 	Tenants(ctx context.Context, after string, limit int) ([]string, error)
+	Live(ctx context.Context, tenantID string, shard, limit int, from string) ([]string, string, error)
+	Shards() int
 	NewJobID() (string, error)
 }
 
-// FailuresConfig configures a [Failures].
-type FailuresConfig struct {
+// OperationsConfig configures [Operations].
+type OperationsConfig struct {
 	// Ledger holds the jobs. Required.
-	Ledger FailuresLedger
+	Ledger OperationsLedger
 	// Store holds the operations. Required.
 	Store tablestore.Store
 	// Table is the table of the operations. Required.
@@ -41,75 +43,17 @@ type FailuresConfig struct {
 	Random func() float64
 }
 
-// Failures shows failed jobs in groups by step type and error code, and stores the
-// operations that rerun them, which [Bulk] carries out. It is safe for concurrent use,
-// by any number of processes on one store.
-type Failures struct{ cfg FailuresConfig }
+// Operations shows failed jobs in groups, and stores what is done to many jobs at once,
+// which [Bulk] carries out. It is safe for concurrent use, by any number of processes on
+// one store.
+type Operations struct{ cfg OperationsConfig }
 
-// NewFailures returns a service. The error names the fields that are required.
-func NewFailures(cfg FailuresConfig) (*Failures, error) {
+// NewOperations returns the service. The error names the fields that are required.
+func NewOperations(cfg OperationsConfig) (*Operations, error) {
 	if cfg.Ledger == nil || cfg.Store == nil || cfg.Table == "" {
-		return nil, errors.New("failures: Ledger, Store and Table are required")
+		return nil, errors.New("operations: Ledger, Store and Table are required")
 	}
-	return &Failures{cfg: cfg}, nil
-}
-
-// FailureFilter selects failed jobs. Its zero value selects all that were accepted in
-// this month or the two before it.
-type FailureFilter struct {
-	TenantID    string
-	RequestType string
-	Service     string // where the job failed
-	StepType    string // where the job failed
-	ErrorCode   string // why the job failed
-	// The times bound the acceptance and the failure, from and to, unless they are zero. A
-	// job's id holds the time of its acceptance.
-	CreatedAfter, CreatedBefore time.Time
-	FailedAfter, FailedBefore   time.Time
-}
-
-// contradiction names the first two times of which one must be before the other, and is
-// not.
-func (f *FailureFilter) contradiction() (first, second string) {
-	switch {
-	case !f.CreatedAfter.IsZero() && !f.CreatedBefore.IsZero() && !f.CreatedAfter.Before(f.CreatedBefore):
-		return "created_after", "created_before"
-	case !f.FailedAfter.IsZero() && !f.FailedBefore.IsZero() && !f.FailedAfter.Before(f.FailedBefore):
-		return "failed_after", "failed_before"
-	}
-	return "", ""
-}
-
-func (f *FailureFilter) matches(hint *jobs.Hint) bool {
-	for _, pair := range [][2]string{
-		{f.RequestType, hint.RequestType}, {f.Service, hint.Service}, {f.StepType, hint.StepType}, {f.ErrorCode, hint.ErrorCode},
-	} {
-		if pair[0] != "" && pair[0] != pair[1] {
-			return false
-		}
-	}
-	return within(ledger.IDTime(hint.JobID), f.CreatedAfter, f.CreatedBefore) && within(hint.EndedAt, f.FailedAfter, f.FailedBefore)
-}
-
-// list returns the list of jobs to look for failures in.
-func (f *FailureFilter) list() jobs.Filter {
-	list := jobs.Filter{State: statemachine.JobFailedFinal, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore}
-	if end := f.FailedBefore; list.CreatedBefore.IsZero() || !end.IsZero() && end.Before(list.CreatedBefore) {
-		list.CreatedBefore = end // A job fails after its acceptance.
-	}
-	return list
-}
-
-// within reports whether the time is in the bounds, of which each may be zero.
-func within(t, after, before time.Time) bool {
-	return (after.IsZero() || !t.Before(after)) && (before.IsZero() || t.Before(before))
-}
-
-// invalidRequest is the problem of a request with one violation.
-func invalidRequest(pointer, message string) error {
-	return &problem.Error{
-		Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Pointer: pointer, Message: message}},
-	}
+	return &Operations{cfg: cfg}, nil
 }
 
 const (
@@ -134,8 +78,8 @@ type failure struct {
 
 // failureWalk reads the index of failed jobs.
 type failureWalk struct {
-	ledger FailuresLedger
-	filter FailureFilter
+	ledger OperationsLedger
+	filter Filter
 	// truncated says that the walk ended at maxExamined entries.
 	truncated bool
 	young     int // entries whose jobs were read
@@ -195,7 +139,7 @@ func (w *failureWalk) hints(ctx context.Context) iter.Seq2[jobs.Hint, error] {
 					return
 				}
 				examined++
-				if err == nil && !w.filter.matches(&hint) {
+				if err == nil && !w.filter.matchesFailure(&hint) {
 					continue
 				}
 				if !yield(hint, err) || err != nil {
@@ -262,7 +206,7 @@ type tally struct {
 // be under way, and of all samples; it counts other entries unread. An end that lost
 // its race to another, which is rare, may be among those. The errors are
 // [*problem.Error]s.
-func (s *Failures) Groups(ctx context.Context, f FailureFilter, resolved bool) (report FailureReport, err error) {
+func (s *Operations) Groups(ctx context.Context, f Filter, resolved bool) (report FailureReport, err error) {
 	defer func() { err = ledger.Problem(err) }()
 	if first, second := f.contradiction(); first != "" {
 		return report, invalidRequest("", "parameter "+first+" must be before "+second)
@@ -283,7 +227,7 @@ func (s *Failures) Groups(ctx context.Context, f FailureFilter, resolved bool) (
 }
 
 // largest returns the largest groups, without the samples that did not fail.
-func (s *Failures) largest(ctx context.Context, tallies []*tally) ([]FailureGroup, error) {
+func (s *Operations) largest(ctx context.Context, tallies []*tally) ([]FailureGroup, error) {
 	slices.SortFunc(tallies, func(a, b *tally) int { return larger(&a.FailureGroup, &b.FailureGroup) })
 	tallies = tallies[:min(len(tallies), maxGroups)]
 	var samples []*failure
@@ -345,7 +289,7 @@ func larger(a, b *FailureGroup) int {
 
 // verify reads the jobs concurrently, unless they were, and notes which of them did not
 // fail and which reruns do not exist.
-func verify(ctx context.Context, l FailuresLedger, failures []*failure) error {
+func verify(ctx context.Context, l OperationsLedger, failures []*failure) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(readers)
 	for _, f := range failures {

@@ -20,7 +20,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-func groups(t *testing.T, s *upkeep.Failures, f upkeep.FailureFilter) upkeep.FailureReport {
+func groups(t *testing.T, s *upkeep.Operations, f upkeep.Filter) upkeep.FailureReport {
 	t.Helper()
 	report, err := s.Groups(t.Context(), f, false)
 	if err != nil {
@@ -55,36 +55,36 @@ func TestGroups_CountsByStepAndCode(t *testing.T) {
 			StepType: "OCR", Service: "s", ErrorCode: "timeout", Count: 2, FirstAt: begin, LastAt: begin.Add(time.Minute), SampleJobIDs: ocr[5:],
 		}
 		for name, test := range map[string]struct {
-			filter upkeep.FailureFilter
+			filter upkeep.Filter
 			want   []upkeep.FailureGroup
 		}{
-			"all":                  {upkeep.FailureFilter{}, []upkeep.FailureGroup{ocrGroup, otherGroup, brokenGroup}},
-			"of a request type":    {upkeep.FailureFilter{RequestType: "type.NLP"}, []upkeep.FailureGroup{otherGroup}},
-			"before a time":        {upkeep.FailureFilter{CreatedBefore: begin.Add(2 * time.Minute)}, []upkeep.FailureGroup{early}},
-			"after a time":         {upkeep.FailureFilter{CreatedAfter: at}, []upkeep.FailureGroup{otherGroup, brokenGroup}},
-			"failed after a time":  {upkeep.FailureFilter{FailedAfter: at}, []upkeep.FailureGroup{otherGroup, brokenGroup}},
-			"failed before a time": {upkeep.FailureFilter{FailedBefore: begin.Add(2 * time.Minute)}, []upkeep.FailureGroup{early}},
-			"of a step type":       {upkeep.FailureFilter{StepType: "NLP"}, []upkeep.FailureGroup{otherGroup}},
-			"of a code":            {upkeep.FailureFilter{ErrorCode: "broken"}, []upkeep.FailureGroup{brokenGroup}},
-			"of a service":         {upkeep.FailureFilter{Service: "s", ErrorCode: "broken"}, []upkeep.FailureGroup{brokenGroup}},
-			"of another service":   {upkeep.FailureFilter{Service: "q"}, nil},
-			"of an unknown tenant": {upkeep.FailureFilter{TenantID: "t9"}, nil},
+			"all":                  {upkeep.Filter{}, []upkeep.FailureGroup{ocrGroup, otherGroup, brokenGroup}},
+			"of a request type":    {upkeep.Filter{RequestType: "type.NLP"}, []upkeep.FailureGroup{otherGroup}},
+			"before a time":        {upkeep.Filter{CreatedBefore: begin.Add(2 * time.Minute)}, []upkeep.FailureGroup{early}},
+			"after a time":         {upkeep.Filter{CreatedAfter: at}, []upkeep.FailureGroup{otherGroup, brokenGroup}},
+			"failed after a time":  {upkeep.Filter{FailedAfter: at}, []upkeep.FailureGroup{otherGroup, brokenGroup}},
+			"failed before a time": {upkeep.Filter{FailedBefore: begin.Add(2 * time.Minute)}, []upkeep.FailureGroup{early}},
+			"of a step type":       {upkeep.Filter{StepType: "NLP"}, []upkeep.FailureGroup{otherGroup}},
+			"of a code":            {upkeep.Filter{ErrorCode: "broken"}, []upkeep.FailureGroup{brokenGroup}},
+			"of a service":         {upkeep.Filter{Service: "s", ErrorCode: "broken"}, []upkeep.FailureGroup{brokenGroup}},
+			"of another service":   {upkeep.Filter{Service: "q"}, nil},
+			"of an unknown tenant": {upkeep.Filter{TenantID: "t9"}, nil},
 		} {
-			report := groups(t, w.Failures, test.filter)
+			report := groups(t, w.Operations, test.filter)
 			if diff := cmp.Diff(test.want, report.Groups); diff != "" || report.Truncated {
 				t.Errorf("%s: truncated %t (-want +got):\n%s", name, report.Truncated, diff)
 			}
 		}
-		if report := groups(t, w.Failures, upkeep.FailureFilter{TenantID: "t1"}); len(report.Groups) != 2 || report.Groups[0].Count != 3 {
+		if report := groups(t, w.Operations, upkeep.Filter{TenantID: "t1"}); len(report.Groups) != 2 || report.Groups[0].Count != 3 {
 			t.Errorf("of a tenant: %+v", report.Groups)
 		}
 	})
 }
 
 // groupsOf are all groups, also those of jobs that were rerun, by their samples.
-func groupsOf(t *testing.T, s *upkeep.Failures) (open, resolved [][]string) {
+func groupsOf(t *testing.T, s *upkeep.Operations) (open, resolved [][]string) {
 	t.Helper()
-	report, err := s.Groups(t.Context(), upkeep.FailureFilter{}, true)
+	report, err := s.Groups(t.Context(), upkeep.Filter{}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func groupsOf(t *testing.T, s *upkeep.Failures) (open, resolved [][]string) {
 			open = append(open, group.SampleJobIDs)
 		}
 	}
-	for _, group := range groups(t, s, upkeep.FailureFilter{}).Groups {
+	for _, group := range groups(t, s, upkeep.Filter{}).Groups {
 		if group.Resolved || !slices.ContainsFunc(open, func(ids []string) bool { return slices.Equal(ids, group.SampleJobIDs) }) {
 			t.Errorf("without the resolved ones: %+v", group)
 		}
@@ -116,7 +116,7 @@ func TestGroups_ARerunResolvesTheFailure(t *testing.T) {
 		}
 		for _, age := range []time.Duration{0, time.Hour} { // The rerun is read, and is not.
 			time.Sleep(age)
-			open, resolved := groupsOf(t, w.Failures)
+			open, resolved := groupsOf(t, w.Operations)
 			if diff := cmp.Diff([][][]string{{{other}}, {{first}}}, [][][]string{open, resolved}); diff != "" {
 				t.Errorf("the rerun is under way, and %s old (-want +got):\n%s", age, diff)
 			}
@@ -124,7 +124,7 @@ func TestGroups_ARerunResolvesTheFailure(t *testing.T) {
 		if err := w.end(t, statemachine.ResultFailedFinal, "again"); err != nil {
 			t.Fatal(err)
 		}
-		open, resolved := groupsOf(t, w.Failures)
+		open, resolved := groupsOf(t, w.Operations)
 		if diff := cmp.Diff([][][]string{{{again.Job.ID}, {other}}, {{first}}}, [][][]string{open, resolved}); diff != "" {
 			t.Errorf("the rerun failed (-want +got):\n%s", diff)
 		}
@@ -145,16 +145,16 @@ func TestGroups_ARerunThatNeverCameResolvesNothing(t *testing.T) {
 			t.Fatal("the accept was not lost")
 		}
 		store.on = false
-		open, resolved := groupsOf(t, w.Failures)
+		open, resolved := groupsOf(t, w.Operations)
 		if diff := cmp.Diff([][][]string{{{failed}}, nil}, [][][]string{open, resolved}); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
-		op := create(t, w.Failures, "", upkeep.BulkRequest{})
-		runOnce(t, runner(t, w.Failures))
-		if page := get(t, w.Failures, op.ID); page.Rerun != 1 || page.Items[0].JobID != failed {
+		op := create(t, w.Operations, "", upkeep.BulkRequest{})
+		runOnce(t, runner(t, w.Operations))
+		if page := get(t, w.Operations, op.ID); page.Applied != 1 || page.Items[0].JobID != failed {
 			t.Errorf("the retry: %+v", page)
 		}
-		if again := create(t, w.Failures, "", upkeep.BulkRequest{}); again.Matched != 0 {
+		if again := create(t, w.Operations, "", upkeep.BulkRequest{}); again.Matched != 0 {
 			t.Errorf("the job was rerun, and %d match", again.Matched)
 		}
 	})
@@ -178,7 +178,7 @@ func TestGroups_ReadNothingOfJobsThatSucceeded(t *testing.T) {
 				}
 			}
 			counter.Reset()
-			groups(t, w.Failures, upkeep.FailureFilter{})
+			groups(t, w.Operations, upkeep.Filter{})
 			costs = append(costs, counter.Counts())
 		}
 		if costs[0] != costs[1] || costs[0].RowsRead == 0 {
@@ -241,7 +241,7 @@ func TestGroups_LeavesOutAnEndThatNeverCame(t *testing.T) {
 					ended = time.Now().UTC()
 					want = append([]string{w.fail(t, "t", "OCR", "broken")}, want...)
 				}
-				report := groups(t, w.Failures, upkeep.FailureFilter{})
+				report := groups(t, w.Operations, upkeep.Filter{})
 				if diff := cmp.Diff([]upkeep.FailureGroup{{
 					StepType: "OCR", Service: "s", ErrorCode: "broken", Count: test.newer + 1, FirstAt: began, LastAt: ended,
 					SampleJobIDs: want[:test.samples],
@@ -261,12 +261,12 @@ func TestGroups_AreBounded(t *testing.T) {
 			jobs.fail("many", 1, fmt.Sprint("code", n))
 		}
 		service := serve(t, jobs, memstore.New(memstore.Options{}))
-		if report := groups(t, service, upkeep.FailureFilter{}); len(report.Groups) != 500 || !report.Truncated {
+		if report := groups(t, service, upkeep.Filter{}); len(report.Groups) != 500 || !report.Truncated {
 			t.Errorf("%d groups, truncated %t", len(report.Groups), report.Truncated)
 		}
 		// The index of this tenant repeats its entries without end.
 		service = serve(t, &endless{sketch: jobs}, memstore.New(memstore.Options{}))
-		report := groups(t, service, upkeep.FailureFilter{TenantID: "many"})
+		report := groups(t, service, upkeep.Filter{TenantID: "many"})
 		counted := 0
 		for _, group := range report.Groups {
 			counted += group.Count
@@ -291,14 +291,14 @@ func TestGroups_ErrorsAreProblems(t *testing.T) {
 		"job":     {storetest.ScanCall, 5}, // after the index of three months, as a young one
 	} {
 		faults.Plan(storetest.Fault{Call: test.call, Nth: test.nth})
-		_, err := w.Groups(t.Context(), upkeep.FailureFilter{TenantID: ""}, false)
+		_, err := w.Groups(t.Context(), upkeep.Filter{TenantID: ""}, false)
 		if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.StoreUnavailable {
 			t.Errorf("%s: %v", name, err)
 		}
 		faults.Clear()
 	}
 	now := time.Now()
-	_, err := w.Groups(t.Context(), upkeep.FailureFilter{CreatedAfter: now, CreatedBefore: now}, false)
+	_, err := w.Groups(t.Context(), upkeep.Filter{CreatedAfter: now, CreatedBefore: now}, false)
 	if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.InvalidEnvelope {
 		t.Errorf("an impossible filter: %v", err)
 	}

@@ -35,7 +35,7 @@ func (i *inbox) Offer(message ledger.Message) {
 // world is a real ledger, and a service on it.
 type world struct {
 	*ledger.Ledger
-	*upkeep.Failures
+	*upkeep.Operations
 	store tablestore.Store
 	inbox *inbox
 }
@@ -47,12 +47,12 @@ func open(t *testing.T, store tablestore.Store) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{Ledger: l, Failures: serve(t, l, store), store: store, inbox: in}
+	return &world{Ledger: l, Operations: serve(t, l, store), store: store, inbox: in}
 }
 
-func serve(t *testing.T, l upkeep.FailuresLedger, store tablestore.Store) *upkeep.Failures {
+func serve(t *testing.T, l upkeep.OperationsLedger, store tablestore.Store) *upkeep.Operations {
 	t.Helper()
-	service, err := upkeep.NewFailures(upkeep.FailuresConfig{Ledger: l, Store: store, Table: table})
+	service, err := upkeep.NewOperations(upkeep.OperationsConfig{Ledger: l, Store: store, Table: table})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,9 +126,9 @@ func (w *world) jobsOf(t *testing.T, tenant string) []string {
 	return ids
 }
 
-func runner(t *testing.T, service *upkeep.Failures, set ...func(*upkeep.BulkConfig)) *upkeep.Bulk {
+func runner(t *testing.T, service *upkeep.Operations, set ...func(*upkeep.BulkConfig)) *upkeep.Bulk {
 	t.Helper()
-	cfg := upkeep.BulkConfig{Failures: service}
+	cfg := upkeep.BulkConfig{Operations: service}
 	for _, f := range set {
 		f(&cfg)
 	}
@@ -139,8 +139,9 @@ func runner(t *testing.T, service *upkeep.Failures, set ...func(*upkeep.BulkConf
 	return r
 }
 
-func create(t *testing.T, s *upkeep.Failures, key string, r upkeep.BulkRequest) upkeep.Operation {
+func create(t *testing.T, s *upkeep.Operations, key string, r upkeep.BulkRequest) upkeep.Operation {
 	t.Helper()
+	r.All = len(r.JobIDs) == 0 && r.Filter == upkeep.Filter{}
 	op, err := s.Create(t.Context(), key, r)
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +159,7 @@ func runOnce(t *testing.T, r *upkeep.Bulk) upkeep.Pass {
 }
 
 // get reads an operation with all its items, in pages.
-func get(t *testing.T, s *upkeep.Failures, id string) upkeep.OperationPage {
+func get(t *testing.T, s *upkeep.Operations, id string) upkeep.OperationPage {
 	t.Helper()
 	var all upkeep.OperationPage
 	for after := ""; ; {
@@ -184,6 +185,8 @@ func outcomes(page upkeep.OperationPage) map[upkeep.ItemOutcome]int {
 
 // sketch is a ledger in memory, for large numbers of jobs, all of which failed.
 type sketch struct {
+	upkeep.OperationsLedger // nil: there are no live jobs
+
 	mu      sync.Mutex
 	jobs    map[string]*statemachine.Aggregate
 	entries map[string][]ledger.IndexEntry // by tenant, newest first

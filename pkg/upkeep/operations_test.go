@@ -46,15 +46,15 @@ func TestCreate_SelectsItsJobs(t *testing.T) {
 			want    []string
 		}{
 			"the named ones, once":      {upkeep.BulkRequest{JobIDs: []string{"q", old[0], "q", old[1]}}, []string{"q", old[0], old[1]}},
-			"all, newest first":         {upkeep.BulkRequest{}, append(slices.Clone(y), x[:997]...)},
-			"of a code":                 {upkeep.BulkRequest{Filter: upkeep.FailureFilter{ErrorCode: "y"}}, y},
-			"of a tenant":               {upkeep.BulkRequest{Filter: upkeep.FailureFilter{TenantID: "a"}}, append(slices.Clone(y), old...)},
-			"of a tenant, up to four":   {upkeep.BulkRequest{Filter: upkeep.FailureFilter{TenantID: "a"}, Limit: 4}, append(slices.Clone(y), old[0])},
-			"accepted before":           {upkeep.BulkRequest{Filter: upkeep.FailureFilter{CreatedBefore: noon}}, old},
-			"accepted since":            {upkeep.BulkRequest{Filter: upkeep.FailureFilter{CreatedAfter: noon, TenantID: "a"}}, y},
-			"of a step type":            {upkeep.BulkRequest{Filter: upkeep.FailureFilter{StepType: "S", ErrorCode: "y"}}, y},
-			"of no step type":           {upkeep.BulkRequest{Filter: upkeep.FailureFilter{StepType: "T"}}, nil},
-			"of another request type":   {upkeep.BulkRequest{Filter: upkeep.FailureFilter{RequestType: "q"}}, nil},
+			"all, newest first":         {upkeep.BulkRequest{Limit: 1000}, append(slices.Clone(y), x[:997]...)},
+			"of a code":                 {upkeep.BulkRequest{Filter: upkeep.Filter{ErrorCode: "y"}}, y},
+			"of a tenant":               {upkeep.BulkRequest{Filter: upkeep.Filter{TenantID: "a"}}, append(slices.Clone(y), old...)},
+			"of a tenant, up to four":   {upkeep.BulkRequest{Filter: upkeep.Filter{TenantID: "a"}, Limit: 4}, append(slices.Clone(y), old[0])},
+			"accepted before":           {upkeep.BulkRequest{Filter: upkeep.Filter{CreatedBefore: noon}}, old},
+			"accepted since":            {upkeep.BulkRequest{Filter: upkeep.Filter{CreatedAfter: noon, TenantID: "a"}}, y},
+			"of a step type":            {upkeep.BulkRequest{Filter: upkeep.Filter{StepType: "S", ErrorCode: "y"}}, y},
+			"of no step type":           {upkeep.BulkRequest{Filter: upkeep.Filter{StepType: "T"}}, nil},
+			"of another request type":   {upkeep.BulkRequest{Filter: upkeep.Filter{RequestType: "q"}}, nil},
 			"more than are read a time": {upkeep.BulkRequest{Limit: 10_000}, append(append(slices.Clone(y), x...), old...)},
 		} {
 			op := create(t, service, "", test.request)
@@ -78,13 +78,17 @@ func TestCreate_NamesTheInvalidField(t *testing.T) {
 	now := time.Now()
 	for pointer, r := range map[string]upkeep.BulkRequest{
 		"/job_ids":          {JobIDs: slices.Repeat([]string{"a"}, 1001)},
-		"/job_ids ":         {JobIDs: []string{"a"}, Filter: upkeep.FailureFilter{TenantID: "t"}},
-		"/limit":            {Limit: 10_001},
-		"/limit ":           {Limit: -1},
-		"/rate_per_second":  {RatePerSecond: 1001},
-		"/rate_per_second ": {RatePerSecond: -1},
-		"/from":             {From: "middle"},
-		"/created_after":    {Filter: upkeep.FailureFilter{CreatedAfter: now, CreatedBefore: now}},
+		"/job_ids ":         {JobIDs: []string{"a"}, Filter: upkeep.Filter{TenantID: "t"}},
+		"/limit":            {All: true, Limit: 10_001},
+		"/limit ":           {All: true, Limit: -1},
+		"/rate_per_second":  {All: true, RatePerSecond: 1001},
+		"/rate_per_second ": {All: true, RatePerSecond: -1},
+		"/from":             {From: "middle", All: true},
+		"/all":              {},
+		"/all ":             {Kind: upkeep.KindPause, Limit: 7},
+		"/reason":           {Kind: upkeep.KindCancel, All: true},
+		"/failed_after":     {Filter: upkeep.Filter{FailedAfter: now, FailedBefore: now}},
+		"/created_after":    {Filter: upkeep.Filter{CreatedAfter: now, CreatedBefore: now}},
 	} {
 		_, err := service.Create(t.Context(), "", r)
 		told, ok := errors.AsType[*problem.Error](err)
@@ -116,10 +120,10 @@ func TestCreate_AKeyIsOneOperation(t *testing.T) {
 			if page := get(t, service, ops[0].ID); len(page.Items) != 250 {
 				t.Errorf("%d items", len(page.Items))
 			}
-			if rows := scan(t, store, "retries"); len(rows) != 1 {
+			if rows := scan(t, store); len(rows) != 1 {
 				t.Errorf("%d rows, want the HEAD alone", len(rows))
 			}
-			_, err := service.Create(t.Context(), "key", upkeep.BulkRequest{Reason: "another"})
+			_, err := service.Create(t.Context(), "key", upkeep.BulkRequest{All: true, Reason: "another"})
 			if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.IdempotencyMismatch {
 				t.Errorf("another request under the key: %v", err)
 			}
@@ -130,10 +134,10 @@ func TestCreate_AKeyIsOneOperation(t *testing.T) {
 	}
 }
 
-// scan returns all rows of a partition.
-func scan(t *testing.T, store tablestore.Store, partition string) []tablestore.Row {
+// scan returns all rows of the partition of the operations.
+func scan(t *testing.T, store tablestore.Store) []tablestore.Row {
 	t.Helper()
-	page, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: partition})
+	page, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "operations"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +164,7 @@ func TestCreate_CrashesAtAnyCall(t *testing.T) {
 					service := serve(t, jobs, store)
 					fault.Nth = nth
 					faults.Plan(fault)
-					first, err := service.Create(t.Context(), "key", upkeep.BulkRequest{})
+					first, err := service.Create(t.Context(), "key", upkeep.BulkRequest{All: true})
 					faults.Clear()
 					if told, ok := errors.AsType[*problem.Error](err); err != nil && (!ok || told.Code != problem.StoreUnavailable) {
 						t.Errorf("told %v", err)
@@ -173,11 +177,11 @@ func TestCreate_CrashesAtAnyCall(t *testing.T) {
 					runOnce(t, r)
 					time.Sleep(2 * time.Hour)
 					runOnce(t, r)
-					if rows := scan(t, store, "retries"); len(rows) != 1 {
+					if rows := scan(t, store); len(rows) != 1 {
 						t.Errorf("%d rows are left, want the HEAD", len(rows))
 					}
 					page := get(t, service, op.ID)
-					if len(page.Items) != 250 || page.State != upkeep.OperationDone || page.Rerun != 250 {
+					if len(page.Items) != 250 || page.State != upkeep.OperationDone || page.Applied != 250 {
 						t.Errorf("%d items, %+v", len(page.Items), page.Operation)
 					}
 				})
@@ -218,14 +222,14 @@ func TestGet_AndCancelOfNothing(t *testing.T) {
 	}
 }
 
-func TestNewFailures_NamesWhatIsMissing(t *testing.T) {
+func TestNewOperations_NamesWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	if _, err := upkeep.NewFailures(upkeep.FailuresConfig{}); err == nil {
+	if _, err := upkeep.NewOperations(upkeep.OperationsConfig{}); err == nil {
 		t.Error("a service without a ledger and a store was made")
 	}
 	service := serve(t, newSketch(), split())
 	for name, cfg := range map[string]upkeep.BulkConfig{
-		"no service": {}, "operations": {Failures: service, Operations: -1},
+		"no service": {}, "parallel": {Operations: service, Parallel: -1},
 	} {
 		if _, err := upkeep.NewBulk(cfg); err == nil {
 			t.Errorf("%s: a runner was made", name)

@@ -1,0 +1,203 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+// CreateRetry is POST /v1/admin/retries.
+func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params api.CreateRetryParams) {
+	createOperation(e, w, r, params.IdempotencyKey, func(q *api.RetryRequest) (upkeep.BulkRequest, bool) {
+		return upkeep.BulkRequest{
+			Kind: upkeep.KindRetry, JobIDs: q.JobIDs, All: q.All, From: ledger.RerunFrom(q.From),
+			Filter: upkeep.Filter{
+				TenantID: orZero(q.TenantID), RequestType: orZero(q.RequestType),
+				Service: orZero(q.Service), StepType: orZero(q.StepType), ErrorCode: orZero(q.ErrorCode),
+				CreatedAfter: q.CreatedAfter.Time, CreatedBefore: q.CreatedBefore.Time,
+				FailedAfter: q.FailedAfter.Time, FailedBefore: q.FailedBefore.Time,
+			},
+			Limit: int(q.Limit), RatePerSecond: q.RatePerSecond, Reason: q.Reason,
+		}, q.DryRun
+	})
+}
+
+// CreateCancellation is POST /v1/admin/cancellations.
+func (e *endpoints) CreateCancellation(w http.ResponseWriter, r *http.Request, params api.CreateCancellationParams) {
+	createOperation(e, w, r, params.IdempotencyKey, controlling(upkeep.KindCancel))
+}
+
+// CreatePausing is POST /v1/admin/pausings.
+func (e *endpoints) CreatePausing(w http.ResponseWriter, r *http.Request, params api.CreatePausingParams) {
+	createOperation(e, w, r, params.IdempotencyKey, controlling(upkeep.KindPause))
+}
+
+// CreateResumption is POST /v1/admin/resumptions.
+func (e *endpoints) CreateResumption(w http.ResponseWriter, r *http.Request, params api.CreateResumptionParams) {
+	createOperation(e, w, r, params.IdempotencyKey, controlling(upkeep.KindResume))
+}
+
+// controlling returns the translation of a request to control live jobs.
+func controlling(kind upkeep.Kind) func(*api.BulkRequest) (upkeep.BulkRequest, bool) {
+	return func(q *api.BulkRequest) (upkeep.BulkRequest, bool) {
+		return upkeep.BulkRequest{
+			Kind: kind, JobIDs: q.JobIDs, All: q.All,
+			Filter: upkeep.Filter{
+				TenantID: orZero(q.TenantID), RequestType: orZero(q.RequestType), State: statemachine.JobState(orZero(q.State)),
+				Service: orZero(q.Service), StepType: orZero(q.StepType), ErrorCode: orZero(q.ErrorCode),
+				CreatedAfter: q.CreatedAfter.Time, CreatedBefore: q.CreatedBefore.Time,
+			},
+			Limit: int(q.Limit), RatePerSecond: q.RatePerSecond, Reason: q.Reason,
+		}, q.DryRun
+	}
+}
+
+// createOperation begins the operation that a request asks for, or answers what that would
+// do. translate returns it, and whether it is a dry run.
+func createOperation[Body any, Checked interface {
+	*Body
+	checker
+}](e *endpoints, w http.ResponseWriter, r *http.Request, header *api.IdempotencyKey,
+	translate func(*Body) (upkeep.BulkRequest, bool),
+) {
+	var body Body
+	if err := e.decode(w, r, strict, Checked(&body)); err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	ctx := r.Context()
+	request, dryRun := translate(&body)
+	request.Actor = string(api.ActorOperator)
+	tenantID := request.Filter.TenantID
+	key, err := commands.HeaderKey(orZero(header))
+	if denied := e.guard.authorizeTenant(ctx, tenantID); denied != nil {
+		err = denied
+	}
+	switch {
+	case err != nil:
+		e.respond.problem(w, r, err)
+	case dryRun:
+		preview, err := e.Operations.Preview(ctx, request)
+		e.respond.answer(w, r, http.StatusOK, previewOf(request.Kind, &preview), err)
+	default:
+		if key != "" && !e.guard.allows(ctx, "") {
+			// A caller without a role for all tenants can neither collide with the keys of
+			// other callers nor probe them.
+			key = "tenant\x00" + tenantID + "\x00" + key
+		}
+		op, err := e.Operations.Create(ctx, key, request)
+		if err == nil {
+			state := requestStateOf(ctx)
+			state.object = op.ID
+			e.config.Log.InfoContext(ctx, "operation begun", "operation_id", op.ID, "kind", string(op.Kind), "matched", op.Matched,
+				"reason", request.Reason, "request_id", state.id)
+		}
+		e.respond.answer(w, r, http.StatusAccepted, operationOf(&op, nil), err)
+	}
+}
+
+// ListRetries is GET /v1/admin/retries.
+func (e *endpoints) ListRetries(w http.ResponseWriter, r *http.Request, params api.ListRetriesParams) {
+	e.listOperations(w, r, upkeep.KindRetry, api.ListOperationsParams(params))
+}
+
+// ListCancellations is GET /v1/admin/cancellations.
+func (e *endpoints) ListCancellations(w http.ResponseWriter, r *http.Request, params api.ListCancellationsParams) {
+	e.listOperations(w, r, upkeep.KindCancel, api.ListOperationsParams(params))
+}
+
+// ListPausings is GET /v1/admin/pausings.
+func (e *endpoints) ListPausings(w http.ResponseWriter, r *http.Request, params api.ListPausingsParams) {
+	e.listOperations(w, r, upkeep.KindPause, api.ListOperationsParams(params))
+}
+
+// ListResumptions is GET /v1/admin/resumptions.
+func (e *endpoints) ListResumptions(w http.ResponseWriter, r *http.Request, params api.ListResumptionsParams) {
+	e.listOperations(w, r, upkeep.KindResume, api.ListOperationsParams(params))
+}
+
+// ListOperations is GET /v1/admin/operations.
+func (e *endpoints) ListOperations(w http.ResponseWriter, r *http.Request, params api.ListOperationsParams) {
+	e.listOperations(w, r, "", params)
+}
+
+// listOperations answers a page of operations, of all kinds if kind is empty.
+func (e *endpoints) listOperations(w http.ResponseWriter, r *http.Request, kind upkeep.Kind, params api.ListOperationsParams) {
+	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
+		func(ctx context.Context, limit int, at cursor) (any, error) {
+			found, next, err := e.Operations.List(ctx, kind, orZero(params.TenantID), limit, at.after)
+			page := api.OperationPage{Operations: make([]api.Operation, len(found)), NextPageToken: at.token(next)}
+			for i := range found {
+				page.Operations[i] = operationOf(&found[i], nil)
+			}
+			return page, err
+		})
+}
+
+// GetOperation is GET /v1/admin/operations/{operationId}.
+func (e *endpoints) GetOperation(w http.ResponseWriter, r *http.Request, operationID api.OperationID, params api.GetOperationParams) {
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		found, err := e.Operations.Get(ctx, operationID, limit, at.after)
+		op := operationOf(&found.Operation, found.Items)
+		op.NextPageToken = at.token(found.Next)
+		return op, err
+	})
+}
+
+// CancelOperation is POST /v1/admin/operations/{operationId}:cancel.
+func (e *endpoints) CancelOperation(w http.ResponseWriter, r *http.Request, operationID api.OperationID) {
+	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
+		op, err := e.Operations.Cancel(ctx, operationID)
+		if err == nil {
+			e.config.Log.InfoContext(ctx, "operation cancelled", "operation_id", op.ID, "kind", string(op.Kind),
+				"reason", request.Reason, "request_id", requestStateOf(ctx).id)
+		}
+		return operationOf(&op, nil), err
+	})
+}
+
+// operationOf encodes an operation with some of its items.
+func operationOf(op *upkeep.Operation, items []upkeep.Item) api.Operation {
+	f := &op.Filter
+	out := api.Operation{
+		OperationID: op.ID, Kind: api.OperationKind(op.Kind), State: api.OperationState(op.State),
+		Filter: api.OperationFilter{
+			TenantID: f.TenantID, RequestType: f.RequestType, State: api.JobState(f.State),
+			Service: f.Service, StepType: f.StepType, ErrorCode: f.ErrorCode,
+			CreatedAfter: api.NewTime(f.CreatedAfter), CreatedBefore: api.NewTime(f.CreatedBefore),
+			FailedAfter: api.NewTime(f.FailedAfter), FailedBefore: api.NewTime(f.FailedBefore),
+		},
+		From: api.RerunFrom(op.From), Matched: op.Matched, Truncated: op.Truncated,
+		Done: op.Done(), Applied: op.Applied, Skipped: op.Skipped, Failed: op.Failed,
+		RatePerSecond: op.RatePerSecond, Reason: op.Reason, Caller: op.Caller,
+		CreatedAt: api.NewTime(op.CreatedAt), UpdatedAt: api.NewTime(op.UpdatedAt),
+		Items: make([]api.OperationItem, len(items)),
+	}
+	for i, item := range items {
+		out.Items[i] = api.OperationItem{
+			JobID: item.JobID, Outcome: api.OperationItemOutcome(item.Outcome), NewJobID: item.NewJobID, Detail: item.Detail,
+		}
+	}
+	return out
+}
+
+// previewOf encodes what an operation would do.
+func previewOf(kind upkeep.Kind, p *upkeep.Preview) api.OperationPreview {
+	out := api.OperationPreview{
+		DryRun: true, Kind: api.OperationKind(kind), Matched: p.Matched, Truncated: p.Truncated,
+		Sample: make([]api.OperationSample, len(p.Sample)),
+	}
+	for i, agg := range p.Sample {
+		job, step := &agg.Job, &agg.Steps[agg.Job.CurrentStepIndex]
+		out.Sample[i] = api.OperationSample{
+			JobID: job.ID, TenantID: job.TenantID, State: api.JobState(job.State),
+			ErrorCode: step.LastErrorCode, ErrorMessage: step.LastErrorMessage,
+		}
+	}
+	return out
+}

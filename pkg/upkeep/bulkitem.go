@@ -1,0 +1,134 @@
+package upkeep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// apply changes the job of an item, and sets the item's outcome. It returns an error if
+// the job must wait: the store's, [ledger.ErrTenantLimit], or [errLost] if the operation
+// is over.
+func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
+	if err := w.check(ctx); err != nil {
+		return err
+	}
+	agg, err := w.cfg.Operations.cfg.Ledger.Job(ctx, item.JobID)
+	if err != nil {
+		return w.refused(ctx, item, err)
+	}
+	item.tenant = agg.Job.TenantID
+	live := w.op.Kind != KindRetry
+	if live && w.resumed {
+		switch done, err := w.did(ctx, item.JobID); {
+		case err != nil:
+			return err
+		case done:
+			item.Outcome = ItemApplied
+			return nil
+		}
+	}
+	if !w.op.named && (live && !w.op.Filter.matchesLive(agg) || !live && agg.Job.State != statemachine.JobFailedFinal) {
+		item.Outcome = ItemSkipped
+		item.Detail = fmt.Sprintf("The job no longer matches: it is %s.", agg.Job.State)
+		return nil
+	}
+	ctx = ledger.WithCaller(ctx, w.op.Caller)
+	if live {
+		return w.control(ctx, item)
+	}
+	return w.rerun(ctx, item)
+}
+
+// rerun reruns a failed job.
+func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
+	accepted, err := w.cfg.Operations.cfg.Ledger.Rerun(ctx, ledger.Rerun{
+		JobID: item.JobID, From: w.op.From, Actor: w.op.Actor, RequestID: w.op.ID, Reason: w.op.Reason,
+	})
+	if err != nil {
+		return w.refused(ctx, item, err)
+	}
+	item.NewJobID = accepted.Job.ID
+	return w.applied(ctx, item, accepted.Job.ID, accepted.Replayed)
+}
+
+// control cancels, pauses or resumes a live job.
+func (w *bulkWorker) control(ctx context.Context, item *itemRow) error {
+	var event statemachine.Event
+	switch w.op.Kind {
+	case KindCancel:
+		event = statemachine.Cancel{Reason: w.op.Reason}
+	case KindPause:
+		event = statemachine.Pause{Reason: w.op.Reason}
+	default:
+		event = statemachine.Resume{Reason: w.op.Reason}
+	}
+	result, err := w.cfg.Operations.cfg.Ledger.Change(ctx, item.JobID, event, ledger.By(w.op.Actor, w.op.ID))
+	if err == nil {
+		err = result.Problem()
+	}
+	if err != nil {
+		return w.refused(ctx, item, err)
+	}
+	return w.applied(ctx, item, item.JobID, result.Outcome != statemachine.Applied)
+}
+
+// applied sets the outcome of an item that is as requested. If it was so before, this
+// operation may have done it before a crash: then that job's history says so.
+func (w *bulkWorker) applied(ctx context.Context, item *itemRow, jobID string, before bool) error {
+	own := true
+	if before {
+		var err error
+		if own, err = w.did(ctx, jobID); err != nil {
+			return err
+		}
+	}
+	if item.Outcome = ItemApplied; !own {
+		item.Outcome = ItemRepeated
+	}
+	return nil
+}
+
+// did reports whether the job's history names this operation.
+func (w *bulkWorker) did(ctx context.Context, jobID string) (bool, error) {
+	for after := int64(0); ; {
+		entries, next, err := w.cfg.Operations.cfg.Ledger.History(ctx, jobID, after, historyPage)
+		if err != nil || next == 0 {
+			return w.names(entries), err
+		}
+		if w.names(entries) {
+			return true, nil
+		}
+		after = next
+	}
+}
+
+func (w *bulkWorker) names(entries []ledger.HistoryEntry) bool {
+	return slices.ContainsFunc(entries, func(e ledger.HistoryEntry) bool { return e.RequestID == w.op.ID })
+}
+
+// refused sets the outcome of a job that was not changed, or returns err if the job must
+// wait for its tenant or the store.
+func (w *bulkWorker) refused(ctx context.Context, item *itemRow, err error) error {
+	for _, later := range []error{ledger.ErrTenantLimit, tablestore.ErrUnavailable, tablestore.ErrUnknown, ctx.Err()} {
+		if later != nil && errors.Is(err, later) {
+			return err
+		}
+	}
+	told := problem.From(ledger.Problem(err))
+	if item.Detail = told.Detail; told.Code == problem.JobNotFound || told.Code == problem.IllegalTransition {
+		item.Outcome = ItemSkipped
+		return nil
+	}
+	w.cfg.Logger.ErrorContext(ctx, "job of an operation not changed", "operation_id", w.op.ID, "jobId", item.JobID, "error", err)
+	if item.Outcome = ItemFailed; told.Code == problem.Internal {
+		item.Detail = "The change failed for an internal reason, which is in the log."
+	}
+	return nil
+}

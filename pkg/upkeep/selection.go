@@ -1,0 +1,366 @@
+package upkeep
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/pkg/jobs"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// Kind is what an operation does to its jobs.
+type Kind string
+
+// The kinds of operations.
+const (
+	KindRetry  Kind = "retry" // rerun failed jobs
+	KindCancel Kind = "cancel"
+	KindPause  Kind = "pause"
+	KindResume Kind = "resume"
+)
+
+// applies reports whether the kind changes a job in that state. A retry of named jobs
+// also reruns cancelled ones.
+func (k Kind) applies(state statemachine.JobState, named bool) bool {
+	waits := state == statemachine.JobPausing || state == statemachine.JobPaused
+	switch k {
+	case KindRetry:
+		return state == statemachine.JobFailedFinal || named && state == statemachine.JobCancelled
+	case KindCancel:
+		return !state.Terminal() && state != statemachine.JobCancelling
+	case KindPause:
+		return !state.Terminal() && state != statemachine.JobCancelling && !waits
+	default:
+		return waits
+	}
+}
+
+// The limits and defaults of a [BulkRequest].
+const (
+	MaxBulkJobIDs   = 1000   // jobs that it names
+	MaxBulkJobs     = 10_000 // jobs that its filter selects
+	MaxBulkRate     = 1000   // its RatePerSecond
+	DefaultBulkRate = 20     // its RatePerSecond if that is 0 and jobs are dispatched by it
+	DefaultStopRate = 200    // its RatePerSecond if that is 0 and jobs are cancelled or paused
+)
+
+// Filter selects jobs. All its fields that are set must match.
+type Filter struct {
+	TenantID    string                `json:"tenant_id,omitempty"`
+	RequestType string                `json:"request_type,omitempty"`
+	State       statemachine.JobState `json:"state,omitempty"` // of a live job
+	// Service, StepType and ErrorCode are those of the failure, or of the current step of
+	// a live job and its last failure.
+	Service   string `json:"service,omitempty"`
+	StepType  string `json:"step_type,omitempty"`
+	ErrorCode string `json:"error_code,omitempty"`
+	// The times bound the acceptance and, of failed jobs, the failure, from and to. Without
+	// CreatedAfter failed jobs are those accepted in this month or the two before it.
+	CreatedAfter  time.Time `json:"created_after,omitzero"`
+	CreatedBefore time.Time `json:"created_before,omitzero"`
+	FailedAfter   time.Time `json:"failed_after,omitzero"`
+	FailedBefore  time.Time `json:"failed_before,omitzero"`
+}
+
+// contradiction names the first two times of which one must be before the other, and is
+// not.
+func (f *Filter) contradiction() (first, second string) {
+	switch {
+	case !f.CreatedAfter.IsZero() && !f.CreatedBefore.IsZero() && !f.CreatedAfter.Before(f.CreatedBefore):
+		return "created_after", "created_before"
+	case !f.FailedAfter.IsZero() && !f.FailedBefore.IsZero() && !f.FailedAfter.Before(f.FailedBefore):
+		return "failed_after", "failed_before"
+	}
+	return "", ""
+}
+
+// list returns the list of jobs to look for failures in.
+func (f *Filter) list() jobs.Filter {
+	list := jobs.Filter{State: statemachine.JobFailedFinal, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore}
+	if end := f.FailedBefore; list.CreatedBefore.IsZero() || !end.IsZero() && end.Before(list.CreatedBefore) {
+		list.CreatedBefore = end // A job fails after its acceptance.
+	}
+	return list
+}
+
+// matchesFailure reports whether the filter selects a failed job. A job's id holds the time
+// of its acceptance.
+func (f *Filter) matchesFailure(hint *jobs.Hint) bool {
+	return f.fits([][2]string{
+		{f.RequestType, hint.RequestType}, {f.Service, hint.Service}, {f.StepType, hint.StepType}, {f.ErrorCode, hint.ErrorCode},
+	}, ledger.IDTime(hint.JobID)) && within(hint.EndedAt, f.FailedAfter, f.FailedBefore)
+}
+
+// matchesLive reports whether the filter selects a live job.
+func (f *Filter) matchesLive(agg *statemachine.Aggregate) bool {
+	job, step := &agg.Job, &agg.Steps[agg.Job.CurrentStepIndex]
+	return f.fits([][2]string{
+		{f.TenantID, job.TenantID}, {f.RequestType, job.RequestType}, {string(f.State), string(job.State)},
+		{f.Service, step.Service}, {f.StepType, step.Type}, {f.ErrorCode, step.LastErrorCode},
+	}, job.CreatedAt)
+}
+
+// fits reports whether each wanted text is empty or equals the job's, and whether the job
+// was accepted in time.
+func (f *Filter) fits(texts [][2]string, accepted time.Time) bool {
+	return !slices.ContainsFunc(texts, func(pair [2]string) bool { return pair[0] != "" && pair[0] != pair[1] }) &&
+		within(accepted, f.CreatedAfter, f.CreatedBefore)
+}
+
+// within reports whether the time is in the bounds, of which each may be zero.
+func within(t, after, before time.Time) bool {
+	return (after.IsZero() || !t.Before(after)) && (before.IsZero() || t.Before(before))
+}
+
+// BulkRequest says what to do to which jobs.
+type BulkRequest struct {
+	// Kind is what to do. Optional. Defaults to [KindRetry].
+	Kind Kind
+	// JobIDs are the jobs, in the order to be worked on. Without them, the filter selects:
+	// for a retry jobs that are FAILED_FINAL and have no rerun, the newest first; otherwise
+	// live jobs that it would change.
+	JobIDs []string
+	Filter Filter
+	// All must be set if neither of them is.
+	All bool
+	// From is the starting point of reruns. Optional. Defaults to the failed step.
+	From ledger.RerunFrom
+	// Limit is the most jobs that the filter selects. Optional. Defaults to [MaxBulkJobs].
+	Limit int
+	// RatePerSecond is the most jobs that are begun in a second. Optional. Defaults to
+	// [DefaultBulkRate] or [DefaultStopRate].
+	RatePerSecond float64
+	// Reason and Actor are for the history of the jobs. The reason is required to cancel.
+	Reason string
+	Actor  string `json:"-"`
+}
+
+// complete fills in the defaults. The error is the problem of the first invalid field.
+func (r *BulkRequest) complete() error {
+	r.Kind = cmp.Or(r.Kind, KindRetry)
+	if r.Kind == KindRetry {
+		r.From = cmp.Or(r.From, ledger.FromFailed)
+	}
+	r.Limit = cmp.Or(r.Limit, MaxBulkJobs)
+	if r.RatePerSecond == 0 {
+		r.RatePerSecond = DefaultBulkRate
+		if r.Kind == KindCancel || r.Kind == KindPause {
+			r.RatePerSecond = DefaultStopRate
+		}
+	}
+	switch {
+	case len(r.JobIDs) > MaxBulkJobIDs:
+		return invalidRequest("/job_ids", fmt.Sprintf("must hold at most %d", MaxBulkJobIDs))
+	case len(r.JobIDs) > 0 && r.Filter != Filter{}:
+		return invalidRequest("/job_ids", "must not be combined with filters")
+	case len(r.JobIDs) == 0 && r.Filter == Filter{} && !r.All:
+		return invalidRequest("/all", "must be true to select all jobs: name job_ids or filters to select some")
+	case r.Kind == KindRetry && r.From != ledger.FromFailed && r.From != ledger.FromStart:
+		return invalidRequest("/from", "must be failed or start")
+	case r.Limit < 0 || r.Limit > MaxBulkJobs:
+		return invalidRequest("/limit", fmt.Sprintf("must be from 0 to %d", MaxBulkJobs))
+	case !(r.RatePerSecond > 0 && r.RatePerSecond <= MaxBulkRate): // This refuses NaN as well.
+		return invalidRequest("/rate_per_second", fmt.Sprintf("must be from 0 to %d", MaxBulkRate))
+	case r.Kind == KindCancel && r.Reason == "":
+		return invalidRequest("/reason", "is required and must not be empty")
+	}
+	if first, second := r.Filter.contradiction(); first != "" {
+		return invalidRequest("/"+first, "must be before "+second)
+	}
+	seen := map[string]bool{}
+	r.JobIDs = slices.DeleteFunc(slices.Clone(r.JobIDs), func(id string) bool {
+		again := seen[id]
+		seen[id] = true
+		return again
+	})
+	return nil
+}
+
+// digest identifies what a complete request asks for.
+func (r *BulkRequest) digest() string {
+	text, _ := json.Marshal(r) // It never fails: the rate is a finite number.
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// invalidRequest is the problem of a request with one violation.
+func invalidRequest(pointer, message string) error {
+	return &problem.Error{
+		Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Pointer: pointer, Message: message}},
+	}
+}
+
+// candidate is a job that a request selects.
+type candidate struct{ jobID, tenant string }
+
+const (
+	maxLiveRead = 20_000 // live jobs that are read for one request
+	readPage    = 100    // jobs in memory at a time
+)
+
+// selection yields the jobs that a request selects, without its limit.
+type selection struct {
+	ledger  OperationsLedger
+	request *BulkRequest
+	// truncated says that there may be more: the walk ended at its bound.
+	truncated bool
+}
+
+func (s *selection) candidates(ctx context.Context) iter.Seq2[candidate, error] {
+	switch {
+	case len(s.request.JobIDs) > 0:
+		return s.named
+	case s.request.Kind == KindRetry:
+		return func(yield func(candidate, error) bool) { s.failed(ctx, yield) }
+	default:
+		return func(yield func(candidate, error) bool) { s.live(ctx, yield) }
+	}
+}
+
+// named yields the named jobs, which the worker reads when their turn comes.
+func (s *selection) named(yield func(candidate, error) bool) {
+	for _, id := range s.request.JobIDs {
+		if !yield(candidate{jobID: id}, nil) {
+			return
+		}
+	}
+}
+
+// failed yields the failed jobs without a rerun.
+func (s *selection) failed(ctx context.Context, yield func(candidate, error) bool) {
+	walk := &failureWalk{ledger: s.ledger, filter: s.request.Filter}
+	for failed, err := range walk.failures(ctx) {
+		if err != nil {
+			yield(candidate{}, err)
+			return
+		}
+		if failed.SupersededBy == "" && !yield(candidate{jobID: failed.JobID, tenant: failed.TenantID}, nil) {
+			return
+		}
+	}
+	s.truncated = walk.truncated
+}
+
+// live yields the live jobs that the operation would change, in no particular order.
+func (s *selection) live(ctx context.Context, yield func(candidate, error) bool) {
+	read, seen := 0, map[string]bool{} // A job may hold two slots.
+	for ids, err := range s.slots(ctx) {
+		if over := read + len(ids) - maxLiveRead; over > 0 {
+			ids, s.truncated = ids[:len(ids)-over], true
+		}
+		read += len(ids)
+		var found []*statemachine.Aggregate
+		if err == nil {
+			found, err = readAll(ctx, s.ledger, ids)
+		}
+		if err != nil {
+			yield(candidate{}, err)
+			return
+		}
+		for _, agg := range found {
+			if agg == nil || seen[agg.Job.ID] || !s.request.Kind.applies(agg.Job.State, false) || !s.request.Filter.matchesLive(agg) {
+				continue
+			}
+			seen[agg.Job.ID] = true
+			if !yield(candidate{jobID: agg.Job.ID, tenant: agg.Job.TenantID}, nil) {
+				return
+			}
+		}
+		if s.truncated {
+			return
+		}
+	}
+}
+
+// slots yields the ids of the jobs that hold a slot, page by page.
+func (s *selection) slots(ctx context.Context) iter.Seq2[[]string, error] {
+	return func(yield func([]string, error) bool) {
+		for shard := range s.ledger.Shards() {
+			for from, more := "", true; more; more = from != "" {
+				ids, next, err := s.ledger.Live(ctx, s.request.Filter.TenantID, shard, readPage, from)
+				if from = next; !yield(ids, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// readAll reads the jobs concurrently, each nil if it does not exist.
+func readAll(ctx context.Context, l OperationsLedger, ids []string) ([]*statemachine.Aggregate, error) {
+	found := make([]*statemachine.Aggregate, len(ids))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(readers)
+	for i, id := range ids {
+		group.Go(func() error {
+			agg, err := l.Job(ctx, id)
+			if errors.Is(err, ledger.ErrJobNotFound) {
+				return nil
+			}
+			found[i] = agg
+			return err
+		})
+	}
+	return found, group.Wait()
+}
+
+// maxPreview is how many jobs a preview shows.
+const maxPreview = 10
+
+// Preview is what an operation would do.
+type Preview struct {
+	Matched   int  // jobs that are selected, without the limit
+	Truncated bool // there may be more
+	Sample    []*statemachine.Aggregate
+}
+
+// Preview returns what [Operations.Create] would select, and stores nothing. Its errors are
+// the same.
+func (s *Operations) Preview(ctx context.Context, r BulkRequest) (preview Preview, err error) {
+	defer func() { err = ledger.Problem(err) }()
+	if err := r.complete(); err != nil {
+		return preview, err
+	}
+	var sample []string
+	add := func(id string) {
+		if preview.Matched++; len(sample) < maxPreview {
+			sample = append(sample, id)
+		}
+	}
+	for part := range slices.Chunk(r.JobIDs, readPage) {
+		named, err := readAll(ctx, s.cfg.Ledger, part)
+		if err != nil {
+			return preview, err
+		}
+		for _, agg := range named {
+			if agg != nil && r.Kind.applies(agg.Job.State, true) {
+				add(agg.Job.ID)
+			}
+		}
+	}
+	if len(r.JobIDs) == 0 {
+		chosen := &selection{ledger: s.cfg.Ledger, request: &r}
+		for found, err := range chosen.candidates(ctx) {
+			if err != nil {
+				return preview, err
+			}
+			add(found.jobID)
+		}
+		preview.Truncated = chosen.truncated
+	}
+	read, err := readAll(ctx, s.cfg.Ledger, sample)
+	preview.Sample = slices.DeleteFunc(read, func(agg *statemachine.Aggregate) bool { return agg == nil })
+	return preview, err
+}

@@ -1,0 +1,362 @@
+package upkeep_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+// paused is a job that is PAUSED.
+func (w *world) paused(t *testing.T, tenant, stepType string) string {
+	t.Helper()
+	id := w.accept(t, tenant, stepType)
+	if err := w.change(t, id, statemachine.Pause{}); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// state is the job's state.
+func (w *world) state(t *testing.T, jobID string) statemachine.JobState {
+	t.Helper()
+	agg, err := w.Job(t.Context(), jobID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return agg.Job.State
+}
+
+// selected are the jobs that an operation of the request is for, sorted. A preview has
+// the same.
+func selected(t *testing.T, s *upkeep.Operations, r upkeep.BulkRequest) []string {
+	t.Helper()
+	r.All, r.Reason = true, "why"
+	preview, err := s.Preview(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := create(t, s, "", r)
+	all := ids(get(t, s, op.ID))
+	var sample []string
+	for _, agg := range preview.Sample {
+		sample = append(sample, agg.Job.ID)
+	}
+	if slices.Sort(all); op.Matched != len(all) || preview.Matched != len(all) || op.Truncated || preview.Truncated {
+		t.Errorf("%+v: %+v and %+v", r, op, preview)
+	}
+	if slices.Sort(sample); !slices.Equal(sample, all) {
+		t.Errorf("%+v: the preview shows %v of %v", r, sample, all)
+	}
+	return all
+}
+
+func TestSelection_OfLiveJobs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := open(t, split())
+		w.fail(t, "a", "OCR", "broken")
+		old := w.accept(t, "a", "OCR")
+		time.Sleep(time.Hour)
+		noon := time.Now()
+		ocr, nlp := w.accept(t, "a", "OCR"), w.accept(t, "b", "NLP")
+		paused := w.paused(t, "a", "OCR")
+		const cancel, pause, resume = upkeep.KindCancel, upkeep.KindPause, upkeep.KindResume
+		for name, test := range map[string]struct {
+			kind   upkeep.Kind
+			filter upkeep.Filter
+			want   []string
+		}{
+			"cancel all":             {cancel, upkeep.Filter{}, []string{old, ocr, nlp, paused}},
+			"pause all":              {pause, upkeep.Filter{}, []string{old, ocr, nlp}},
+			"resume all":             {resume, upkeep.Filter{}, []string{paused}},
+			"of a tenant":            {cancel, upkeep.Filter{TenantID: "b"}, []string{nlp}},
+			"of a state":             {cancel, upkeep.Filter{State: statemachine.JobPaused}, []string{paused}},
+			"of a state it has":      {resume, upkeep.Filter{State: statemachine.JobDispatching}, nil},
+			"of a request type":      {pause, upkeep.Filter{RequestType: "type.NLP"}, []string{nlp}},
+			"of a step type":         {pause, upkeep.Filter{StepType: "NLP"}, []string{nlp}},
+			"of a service":           {cancel, upkeep.Filter{Service: "s", TenantID: "b"}, []string{nlp}},
+			"of another service":     {cancel, upkeep.Filter{Service: "q"}, nil},
+			"with an error":          {cancel, upkeep.Filter{ErrorCode: "broken"}, nil},
+			"accepted before":        {cancel, upkeep.Filter{CreatedBefore: noon}, []string{old}},
+			"accepted since, and so": {pause, upkeep.Filter{CreatedAfter: noon, TenantID: "a"}, []string{ocr}},
+		} {
+			slices.Sort(test.want)
+			if diff := cmp.Diff(test.want, selected(t, w.Operations, upkeep.BulkRequest{Kind: test.kind, Filter: test.filter})); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
+		}
+	})
+}
+
+func TestPreview_CountsAllAndShowsTen(t *testing.T) {
+	t.Parallel()
+	w := open(t, split())
+	for i := range 12 {
+		w.fail(t, "t", "OCR", fmt.Sprint("x", i%2))
+		w.accept(t, "t", "NLP")
+	}
+	done := w.paused(t, "t", "NLP")
+	rows := len(scan(t, w.store))
+	for kind, want := range map[upkeep.Kind]int{upkeep.KindRetry: 12, upkeep.KindPause: 12, upkeep.KindCancel: 13, upkeep.KindResume: 1} {
+		preview, err := w.Preview(t.Context(), upkeep.BulkRequest{Kind: kind, All: true, Limit: 3, Reason: "why"})
+		if err != nil || preview.Matched != want || len(preview.Sample) != min(want, 10) {
+			t.Errorf("%s: %d matched, %d shown, %v", kind, preview.Matched, len(preview.Sample), err)
+		}
+	}
+	if now := len(scan(t, w.store)); now != rows {
+		t.Errorf("previews made %d operations", now-rows)
+	}
+	named, err := w.Preview(t.Context(), upkeep.BulkRequest{Kind: upkeep.KindPause, JobIDs: []string{"gone", done, w.accept(t, "t", "OCR")}})
+	if err != nil || named.Matched != 1 || len(named.Sample) != 1 {
+		t.Errorf("of named jobs: %+v, %v", named, err)
+	}
+	_, err = w.Preview(t.Context(), upkeep.BulkRequest{Kind: upkeep.KindPause})
+	if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.InvalidEnvelope {
+		t.Errorf("of nothing: %v", err)
+	}
+}
+
+// What an operation leaves out is said, not hidden.
+func TestCreate_SaysWhenThereAreMore(t *testing.T) {
+	t.Parallel()
+	w := open(t, split())
+	for range 3 {
+		w.fail(t, "t", "OCR", "x")
+		w.accept(t, "t", "OCR")
+	}
+	for _, kind := range []upkeep.Kind{upkeep.KindRetry, upkeep.KindPause} {
+		for limit, truncated := range map[int]bool{2: true, 3: false, 0: false} {
+			op := create(t, w.Operations, "", upkeep.BulkRequest{Kind: kind, Limit: limit})
+			if op.Truncated != truncated || get(t, w.Operations, op.ID).Truncated != truncated {
+				t.Errorf("%s of %d: %+v", kind, limit, op)
+			}
+		}
+	}
+	jobs := newSketch()
+	jobs.fail("many", 2000, "x")
+	preview, err := serve(t, &endless{sketch: jobs}, w.store).Preview(t.Context(), upkeep.BulkRequest{Filter: upkeep.Filter{TenantID: "many"}})
+	if err != nil || !preview.Truncated || preview.Matched > 100_000 || preview.Matched < 98_000 {
+		t.Errorf("%d matched, truncated %t, %v", preview.Matched, preview.Truncated, err)
+	}
+}
+
+// flood is a ledger with ever more live jobs.
+type flood struct {
+	*sketch
+	shown int
+}
+
+func (f *flood) Shards() int { return 1 }
+
+func (f *flood) Live(_ context.Context, _ string, _, limit int, _ string) ([]string, string, error) {
+	f.shown += limit
+	return slices.Repeat([]string{"gone"}, limit), "more", nil
+}
+
+func TestPreview_OfLiveJobsIsBounded(t *testing.T) {
+	t.Parallel()
+	jobs := &flood{sketch: newSketch()}
+	preview, err := serve(t, jobs, split()).Preview(t.Context(), upkeep.BulkRequest{Kind: upkeep.KindPause, All: true})
+	if err != nil || !preview.Truncated || jobs.shown > 21_000 {
+		t.Errorf("%+v after %d jobs, %v", preview, jobs.shown, err)
+	}
+}
+
+// A preview costs as much as there are failures or live jobs, however many have ended
+// otherwise.
+func TestPreview_ReadsNothingOfJobsThatSucceeded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, counter := storetest.Counting(split())
+		w := open(t, store)
+		w.fail(t, "t", "OCR", "broken")
+		w.accept(t, "t", "OCR")
+		for _, kind := range []upkeep.Kind{upkeep.KindRetry, upkeep.KindPause} {
+			var costs []storetest.Counts
+			for _, finished := range []int{10, 90} {
+				for range finished {
+					w.accept(t, "t", "OCR")
+					if err := w.end(t, statemachine.ResultSucceeded, ""); err != nil {
+						t.Fatal(err)
+					}
+				}
+				counter.Reset()
+				if preview, err := w.Preview(t.Context(), upkeep.BulkRequest{Kind: kind, All: true}); err != nil || preview.Matched != 1 {
+					t.Fatalf("%+v, %v", preview, err)
+				}
+				costs = append(costs, counter.Counts())
+			}
+			if costs[0] != costs[1] || costs[0].RowsRead == 0 {
+				t.Errorf("%s, with 10 and 100 more jobs that succeeded: %+v", kind, costs)
+			}
+		}
+	})
+}
+
+func TestBulk_ControlsLiveJobs(t *testing.T) {
+	t.Parallel()
+	for kind, test := range map[upkeep.Kind]struct {
+		state    statemachine.JobState // of a job after it
+		repeated statemachine.Event    // makes a job so before it
+	}{
+		upkeep.KindCancel: {statemachine.JobCancelled, statemachine.Cancel{}},
+		upkeep.KindPause:  {statemachine.JobPaused, statemachine.Pause{}},
+		upkeep.KindResume: {statemachine.JobDispatching, statemachine.Resume{}},
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			w := open(t, split())
+			job := func() string {
+				if kind == upkeep.KindResume {
+					return w.paused(t, "t", "OCR")
+				}
+				return w.accept(t, "t", "OCR")
+			}
+			changed, repeated, ended := job(), job(), w.fail(t, "t", "OCR", "x")
+			if err := w.change(t, repeated, test.repeated); err != nil {
+				t.Fatal(err)
+			}
+			op, err := w.Create(ledger.WithCaller(t.Context(), "ops-1"), "", upkeep.BulkRequest{
+				Kind: kind, JobIDs: []string{changed, repeated, ended, "gone"}, Reason: "a storm", Actor: "operator",
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			runOnce(t, runner(t, w.Operations, func(c *upkeep.BulkConfig) {
+				c.Observe = func(k upkeep.Kind, _ upkeep.ItemOutcome) {
+					if k != kind {
+						t.Errorf("an outcome of a %s was observed", k)
+					}
+				}
+			}))
+			page := get(t, w.Operations, op.ID)
+			var got []upkeep.ItemOutcome
+			for _, item := range page.Items {
+				got = append(got, item.Outcome)
+			}
+			want := []upkeep.ItemOutcome{upkeep.ItemApplied, upkeep.ItemRepeated, upkeep.ItemSkipped, upkeep.ItemSkipped}
+			if diff := cmp.Diff(want, got); diff != "" || page.State != upkeep.OperationDone || page.Items[2].Detail == "" {
+				t.Errorf("%+v (-want +got):\n%s", page, diff)
+			}
+			if got := w.state(t, changed); got != test.state {
+				t.Errorf("the job is %s, want %s", got, test.state)
+			}
+			history, _, err := w.History(t.Context(), changed, 0, 100)
+			if last := history[len(history)-1]; err != nil || last.RequestID != op.ID || last.Caller != "ops-1" || last.Actor != "operator" {
+				t.Errorf("history %+v, %v", last, err)
+			}
+		})
+	}
+}
+
+// A job that has moved on since the operation was created is left alone.
+func TestBulk_ChecksALiveJobAgainstTheFilter(t *testing.T) {
+	t.Parallel()
+	w := open(t, split())
+	id := w.paused(t, "t", "OCR")
+	op := create(t, w.Operations, "", upkeep.BulkRequest{
+		Kind: upkeep.KindCancel, Filter: upkeep.Filter{State: statemachine.JobPaused}, Reason: "stale",
+	})
+	if err := w.change(t, id, statemachine.Resume{}); err != nil {
+		t.Fatal(err)
+	}
+	runOnce(t, runner(t, w.Operations))
+	want := []upkeep.Item{{JobID: id, Outcome: upkeep.ItemSkipped, Detail: "The job no longer matches: it is DISPATCHING."}}
+	if diff := cmp.Diff(want, get(t, w.Operations, op.ID).Items); diff != "" || w.state(t, id) != statemachine.JobDispatching {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A process crashes after it has paused a job and before it has stored that; then a user
+// resumes the job. The runner that takes the operation over leaves it so.
+func TestBulk_ATakeOverPausesNoJobAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem := split()
+		dying := &mortal{Store: mem}
+		w := open(t, mem)
+		id := w.accept(t, "t", "OCR")
+		op := create(t, w.Operations, "", upkeep.BulkRequest{Kind: upkeep.KindPause})
+		var once sync.Once
+		l := &telling{Ledger: w.Ledger, changed: func() { once.Do(dying.die) }}
+		runOnce(t, runner(t, serve(t, l, dying)))
+		if got := w.state(t, id); got != statemachine.JobPaused {
+			t.Fatalf("the job is %s", got)
+		}
+		if err := w.change(t, id, statemachine.Resume{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		runOnce(t, runner(t, w.Operations))
+		page := get(t, w.Operations, op.ID)
+		if got := w.state(t, id); got != statemachine.JobDispatching || page.Items[0].Outcome != upkeep.ItemApplied {
+			t.Errorf("the job is %s after %+v", got, page)
+		}
+	})
+}
+
+// telling calls a function after each change of a job.
+type telling struct {
+	*ledger.Ledger
+	changed func()
+}
+
+func (l *telling) Change(ctx context.Context, jobID string, event statemachine.Event, o ...ledger.Option) (ledger.Result, error) {
+	defer l.changed()
+	return l.Ledger.Change(ctx, jobID, event, o...)
+}
+
+func TestList_NewestFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := open(t, split())
+		var want []string
+		for i := range 5 {
+			kind := []upkeep.Kind{upkeep.KindRetry, upkeep.KindPause}[i%2]
+			op := create(t, w.Operations, fmt.Sprint("key", i), upkeep.BulkRequest{
+				Kind: kind, Filter: upkeep.Filter{TenantID: fmt.Sprint("t", i%3)}, Reason: "why",
+			})
+			want = append([]string{op.ID}, want...)
+			time.Sleep(time.Minute)
+		}
+		list := func(kind upkeep.Kind, tenant string) (all []string) {
+			for after := ""; ; {
+				page, next, err := w.List(t.Context(), kind, tenant, 2, after)
+				if err != nil || len(page) > 2 {
+					t.Fatal(page, err)
+				}
+				for i := range page {
+					all = append(all, page[i].ID)
+				}
+				if after = next; after == "" {
+					return all
+				}
+			}
+		}
+		for name, test := range map[string]struct {
+			kind   upkeep.Kind
+			tenant string
+			want   []string
+		}{
+			"all": {"", "", want}, "of a kind": {upkeep.KindPause, "", []string{want[1], want[3]}},
+			"of a tenant": {"", "t0", []string{want[1], want[4]}}, "of both": {upkeep.KindRetry, "t0", []string{want[4]}},
+		} {
+			if diff := cmp.Diff(test.want, list(test.kind, test.tenant)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
+		}
+	})
+}
