@@ -3402,6 +3402,13 @@ type WorkEvent struct {
 	// Example: 1
 	Attempt int `json:"attempt,omitempty,omitzero"`
 
+	// Caller The name of the caller whose request led to it, as in the job's history. Absent
+	// for heartbeats, and if the server did it by itself.
+	//
+	//
+	// Example: ocr-workers
+	Caller string `json:"caller,omitempty,omitzero"`
+
 	// Detail Details.
 	//
 	// Example: The job was cancelled.

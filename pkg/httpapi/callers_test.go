@@ -56,6 +56,17 @@ func TestEventsNameTheirCaller(t *testing.T) {
 	if diff := cmp.Diff(want, g.callers(t, job)); diff != "" {
 		t.Errorf("the history names (-want +got):\n%s", diff)
 	}
+	var moves []string
+	for _, move := range decoded[api.WorkEventPage](t, g.given(t, "GET /v1/work/"+item.WorkID+"/events", "")).Events[:5] {
+		moves = append(moves, string(move.Type)+" by "+move.Actor+" "+move.Caller)
+	}
+	want = []string{
+		"enqueued by relay caller-a", "claimed by operator caller-c", "started by operator caller-c",
+		"stalled by operator caller-b", "requeued by relay ",
+	}
+	if diff := cmp.Diff(want, moves); diff != "" {
+		t.Errorf("the item's history names (-want +got):\n%s", diff)
+	}
 	stream := g.as(t, ops, "GET /v1/jobs/"+job+"/events", "", "Accept: text/event-stream").Body
 	if !strings.Contains(stream, `"caller":"caller-a","cause":"cancel request"`) {
 		t.Errorf("the stream shows\n%s", stream)

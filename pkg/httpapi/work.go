@@ -130,7 +130,8 @@ func (e *endpoints) ListWorkEvents(w http.ResponseWriter, r *http.Request, workI
 		for i, event := range events {
 			found.Events[i] = api.WorkEvent{
 				EventID: fmt.Sprintf("%s-%d", workID, event.Rev), Rev: event.Rev, Type: api.WorkEventType(event.Type),
-				At: api.NewTime(event.At), Actor: event.Actor, From: api.WorkStatus(event.From), To: api.WorkStatus(event.To),
+				At: api.NewTime(event.At), Actor: event.Actor, Caller: event.Caller,
+				From: api.WorkStatus(event.From), To: api.WorkStatus(event.To),
 				RequestID: event.RequestID, Attempt: event.Attempt,
 			}
 		}

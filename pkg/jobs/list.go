@@ -59,7 +59,8 @@ func encodedSize(agg *Shown) int {
 		2*(200+len(agg.Waiting.Detail)) // It is shown with the job and with its step.
 	for i := range agg.Steps {
 		step := &agg.Steps[i]
-		size += names + len(step.InputRef) + len(job.WorkspaceRef) + len(step.OutputRef) + len(step.ResultRef) + len(step.LastErrorMessage)
+		size += names + len(step.InputRef) + len(job.WorkspaceRef) + len(step.OutputRef) + len(step.ResultRef) +
+			len(step.LastErrorMessage) + len(step.WorkID) + len(step.Owner)
 	}
 	return size
 }

@@ -60,7 +60,10 @@ type journalRow struct {
 	HistoryEntry
 }
 
-const columnOperation = "operation"
+const (
+	columnOperation = "operation"
+	columnCaller    = "caller"
+)
 
 var journalCodec = newCodec(slices.Concat([]column[journalRow]{
 	text(columnOperation, func(r *journalRow) *string { return &r.operation }),
@@ -68,7 +71,7 @@ var journalCodec = newCodec(slices.Concat([]column[journalRow]{
 	instant("at", func(r *journalRow) *time.Time { return &r.At }),
 	text("event", func(r *journalRow) *string { return &r.Event }),
 	text("actor", func(r *journalRow) *string { return &r.Actor }),
-	text("caller", func(r *journalRow) *string { return &r.Caller }),
+	text(columnCaller, func(r *journalRow) *string { return &r.Caller }),
 	text("request_id", func(r *journalRow) *string { return &r.RequestID }),
 }, within(func(r *journalRow) *statemachine.Report { return &r.Report }, reportColumns))...)
 
@@ -208,7 +211,7 @@ func (l *Ledger) ItemHistory(ctx context.Context, workID string) ([]lifecycle.Ev
 				events = append(events, lifecycle.Event{
 					WorkID: m.WorkID, Rev: m.Rev, Type: lifecycle.EventType(m.Type), From: lifecycle.Status(m.From),
 					To: lifecycle.Status(m.To), At: time.UnixMilli(m.AtMS).UTC(), Actor: m.Actor, RequestID: m.RequestID,
-					Attempt: m.Attempt,
+					Attempt: m.Attempt, Caller: rows[i].Properties.Get(columnCaller).String(),
 				})
 			}
 		}

@@ -36,6 +36,8 @@ type Event struct {
 	RequestID string
 	// Attempt is the item's after the move.
 	Attempt int
+	// Caller names who sent the request that led to the move, if the queue knows it.
+	Caller string
 }
 
 // Check evaluates a request without making its move: whether it repeats one that
