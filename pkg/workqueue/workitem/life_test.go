@@ -55,7 +55,7 @@ func TestFollow_AnyLifeKeepsTheRules(t *testing.T) {
 		lifecycle.EventSucceeded, lifecycle.EventFailed, lifecycle.EventStalled, lifecycle.EventRequeued,
 		lifecycle.EventRemoved,
 	} {
-		if seen[event] == 0 {
+		if seen[event] == 0 && !testing.Short() { // A fifth of the lives need not see each.
 			t.Errorf("no item was ever %s", event)
 		}
 	}
