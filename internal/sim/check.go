@@ -39,6 +39,8 @@ type checker struct {
 	rows       map[tablestore.Key]tablestore.Properties
 	jobs       map[string]*job
 	violations []string
+	ledger     *ledger.Ledger // see reader
+	waits      map[string]int // how often jobs waited for each reason
 
 	sent    map[string]*ledger.Message // by message id
 	leases  map[string]string          // the attempt of each lease
@@ -76,7 +78,11 @@ type job struct {
 	items      map[string]audit.ItemRow     // open and ended, by row key
 	moves      map[string][]lifecycle.Event // of each work item
 	rejected   audit.RejectedRow            // the callbacks that were refused
-	purged     bool
+	// phase is what it waits for by its rows, since phaseAt; heard is when the attempt
+	// that runs was last reported on.
+	phase          string
+	phaseAt, heard time.Time
+	purged         bool
 }
 
 type attemptKey struct{ step, attempt int }
@@ -85,7 +91,7 @@ func newChecker(w *world) *checker {
 	return &checker{
 		w: w, rows: map[tablestore.Key]tablestore.Properties{}, jobs: map[string]*job{},
 		sent: map[string]*ledger.Message{}, leases: map[string]string{}, holders: map[string]string{},
-		keys: map[string]answered{}, reports: map[string]done{}, outlived: map[string]bool{},
+		keys: map[string]answered{}, reports: map[string]done{}, outlived: map[string]bool{}, waits: map[string]int{},
 	}
 }
 

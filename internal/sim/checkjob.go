@@ -24,7 +24,7 @@ func (c *checker) checkJob(who actor, j *job, writes []write) {
 			head = w
 			c.takeHead(j, w)
 		case "STEP":
-			if index, ok := c.takeStep(j, w); ok {
+			if index, ok := c.takeStep(who, j, w); ok {
 				steps = append(steps, index)
 			}
 		case "OUTBOX":
@@ -59,6 +59,7 @@ func (c *checker) checkJob(who actor, j *job, writes []write) {
 	if head != nil || len(steps) > 0 {
 		c.checkShape(j)
 		c.checkItems(&was, j, moves)
+		c.checkWaiting(j)
 	}
 }
 
@@ -90,7 +91,7 @@ func (c *checker) takeHead(j *job, w *write) {
 }
 
 // takeStep copies a STEP row.
-func (c *checker) takeStep(j *job, w *write) (int, bool) {
+func (c *checker) takeStep(who actor, j *job, w *write) (int, bool) {
 	if w.gone() {
 		return 0, false
 	}
@@ -98,6 +99,7 @@ func (c *checker) takeStep(j *job, w *write) (int, bool) {
 	for len(j.steps) <= step.Index {
 		j.steps = append(j.steps, audit.StepRow{})
 	}
+	j.takeHeard(who, &j.steps[step.Index], &step, w.op.Properties)
 	if old := j.steps[step.Index]; old.Attempt != step.Attempt {
 		j.superseded[attemptKey{step.Index, old.Attempt}] = c.seq
 	}

@@ -32,7 +32,7 @@ func TestSim(t *testing.T) {
 		return
 	}
 	seeds := append(known(t), fresh()...)
-	total := &totals{faults: map[sim.Fault]int{}, ended: map[string]int{}, begin: time.Now()}
+	total := &totals{faults: map[sim.Fault]int{}, ended: map[string]int{}, waits: map[string]int{}, begin: time.Now()}
 	t.Cleanup(func() { t.Log(total) })
 	var failed atomic.Bool
 	for shard := range runtime.GOMAXPROCS(0) {
@@ -111,6 +111,7 @@ type totals struct {
 	virtual time.Duration
 	faults  map[sim.Fault]int
 	ended   map[string]int
+	waits   map[string]int
 }
 
 func (s *totals) add(result *sim.Result) {
@@ -124,6 +125,9 @@ func (s *totals) add(result *sim.Result) {
 	}
 	for state, n := range result.Ended {
 		s.ended[state] += n
+	}
+	for reason, n := range result.Waits {
+		s.waits[reason] += n
 	}
 }
 
@@ -143,6 +147,10 @@ func (s *totals) String() string {
 	fmt.Fprintf(&b, "  %-13s %d\njobs:", "faults", sum)
 	for _, state := range slices.Sorted(maps.Keys(s.ended)) {
 		fmt.Fprintf(&b, " %s %d", state, s.ended[state])
+	}
+	b.WriteString("\nwaits:")
+	for _, reason := range slices.Sorted(maps.Keys(s.waits)) {
+		fmt.Fprintf(&b, " %s %d", reason, s.waits[reason])
 	}
 	return b.String()
 }

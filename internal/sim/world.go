@@ -24,6 +24,8 @@ type Result struct {
 	Virtual time.Duration
 	// Ended is the number of jobs by the state that they ended in.
 	Ended map[string]int
+	// Waits is how often jobs were seen to wait for each reason.
+	Waits map[string]int
 	// Violations are the violated invariants; a correct program has none.
 	Violations []string
 	// Trace is the end of the trace, if there are violations.
@@ -147,7 +149,7 @@ func (w *world) stop() {
 func (w *world) result() Result {
 	r := Result{
 		Seed: w.seed, Hash: w.trace.hash.Sum64(), Calls: w.trace.n, Faults: w.faults,
-		Virtual: time.Since(w.start), Ended: w.check.ended(), Violations: w.violations(),
+		Virtual: time.Since(w.start), Ended: w.check.ended(), Waits: w.check.waits, Violations: w.violations(),
 	}
 	if len(r.Violations) > 0 {
 		r.Trace = w.trace.tail()

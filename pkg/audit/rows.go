@@ -150,7 +150,8 @@ type OutboxRow struct {
 	Raw                   string
 	ID, State, Lease, Bus string
 	Step, Attempt         int
-	Due, Sent             time.Time
+	Due, Sent, Updated    time.Time
+	Rejected              bool
 }
 
 // ReadOutbox reads an OUTBOX row.
@@ -159,6 +160,7 @@ func ReadOutbox(p tablestore.Properties) OutboxRow {
 	return OutboxRow{
 		Raw: Raw(p), ID: c.text("outbox_id"), State: c.text("state"), Lease: c.text("lease_id"), Bus: c.text("bus"),
 		Step: c.int("step_index"), Attempt: c.int("attempt_no"), Due: c.time("next_attempt_at"), Sent: c.time("sent_at"),
+		Updated: c.time("updated_at"), Rejected: c.get("rejected").Bool(),
 	}
 }
 

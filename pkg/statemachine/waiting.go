@@ -84,8 +84,8 @@ type OpenCircuit struct {
 // that waits is a poll for as long as it waits.
 const PollPatience = time.Minute
 
-// stage is what a job waits for by its rows alone, and for which attempt. [Job.StageAt]
-// is when it changed.
+// stage is what a job waits for by its rows alone, and for which attempt unless the whole
+// job is held. [Job.StageAt] is when it changed.
 type stage struct {
 	reason        Reason
 	step, attempt int
@@ -97,16 +97,19 @@ func (a *Aggregate) stage() stage {
 	if !ok || a.Job.State.Terminal() {
 		return stage{}
 	}
+	switch a.Job.State {
+	case JobPaused:
+		return stage{reason: ReasonJobPaused}
+	case JobPausing:
+		return stage{reason: ReasonPausing}
+	case JobCancelling:
+		return stage{reason: ReasonCancelling}
+	default:
+	}
 	step := &a.Steps[i]
 	s := stage{step: i, attempt: step.AttemptNo}
 	_, queued := a.Queued()
 	switch {
-	case a.Job.State == JobPaused:
-		s.reason = ReasonJobPaused
-	case a.Job.State == JobPausing:
-		s.reason = ReasonPausing
-	case a.Job.State == JobCancelling:
-		s.reason = ReasonCancelling
 	case step.State == StepFailedRetry:
 		s.reason = ReasonBackoff
 	case step.State == StepInProgress:
@@ -129,7 +132,8 @@ func (a *Aggregate) Waiting(now time.Time, around *Surroundings) Waiting {
 	if s.reason == "" {
 		return Waiting{}
 	}
-	step := &a.Steps[s.step]
+	i, _ := a.Active()
+	step := &a.Steps[i]
 	switch s.reason {
 	case ReasonJobPaused:
 		w.Detail = "the job is paused, and goes on when it is resumed"

@@ -222,11 +222,19 @@ func TestWaiting_EachReason(t *testing.T) {
 func TestWaiting_SinceIsWhenTheWaitBegan(t *testing.T) {
 	t.Parallel()
 	s := queueStory(t)
-	s.does(statemachine.Pause{})
-	s.later(time.Minute)
+	s.does(s.claimed())
+	s.does(s.ack())
+	s.later(time.Hour)
 	s.does(statemachine.DeadlinePassed{})
-	if got := s.waits(statemachine.Surroundings{}); !got.Since.Equal(start) || !s.agg.Job.UpdatedAt.After(start) {
-		t.Errorf("it waits since %s, and the job was updated at %s", got.Since, s.agg.Job.UpdatedAt)
+	late := s.result(statemachine.ResultSucceeded)
+	s.does(statemachine.Pause{})
+	since := s.now
+	for _, event := range []statemachine.Event{statemachine.DeadlinePassed{}, late} {
+		s.later(time.Minute)
+		s.does(event)
+		if got := s.waits(statemachine.Surroundings{}); !got.Since.Equal(since) || !s.agg.Job.UpdatedAt.After(since) {
+			t.Errorf("%T: it waits since %s, and the job was updated at %s", event, got.Since, s.agg.Job.UpdatedAt)
+		}
 	}
 	s.does(statemachine.Resume{})
 	if got := s.waits(statemachine.Surroundings{}); got.Reason != "queued" || !got.Since.Equal(s.now) {

@@ -102,8 +102,8 @@ func (c *comparison) job(id string, rows map[string]tablestore.Properties) error
 	return nil
 }
 
-// standsFor are the columns of a JOB row that name the job's rows in other
-// partitions.
+// standsFor are the columns of a JOB row that Phase 1 does not have: they name the job's
+// rows in other partitions, and say since when it waits.
 var standsFor = []string{
 	"stage_at", "entry_kind", "entry_due", "entry_nonce", "slot_partition", "slot_row", "slot_numbered", "claim",
 }
