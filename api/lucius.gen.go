@@ -1370,7 +1370,8 @@ type Directive struct {
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Traceparent W3C trace context.
+	// Traceparent W3C trace context. The parent of the worker's spans: this attempt, if the
+	// server reports traces, else the command's.
 	//
 	// Example: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
 	Traceparent *string `json:"traceparent"`

@@ -155,10 +155,13 @@ func (p *program) run(ctx context.Context, args []string) error {
 
 // version prints the version of the module that the binary was built from.
 func (p *program) version(context.Context, []string) error {
-	version := "development build"
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
-		version = info.Main.Version
-	}
-	_, err := fmt.Fprintf(p.stdout, "lucius %s\n", version)
+	_, err := fmt.Fprintf(p.stdout, "lucius %s\n", moduleVersion())
 	return err
+}
+
+func moduleVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "development build"
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
+	"github.com/lucius-project/lucius/pkg/tracing"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/webhook"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -95,8 +96,10 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 	if err != nil {
 		return err
 	}
-	c := &core{cfg: cfg, log: log, metrics: m, store: killableStore(store), writable: writableOf(store)}
-	c.clock = newClockCheck(store, cfg.ClockTolerance, log)
+	c := &core{
+		cfg: cfg, log: log, metrics: m, store: killableStore(store), writable: writableOf(store),
+		clock: newClockCheck(store, cfg.ClockTolerance, log),
+	}
 	if c.local, _ = store.(*pebblestore.Store); c.local != nil {
 		c.metrics.watchDisk(c.local)
 	}
@@ -106,6 +109,7 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 		}
 	}()
 	m.watchStore(store)
+	defer c.closeTracer()
 	if err := c.open(ctx); err != nil {
 		return err
 	}
@@ -138,6 +142,7 @@ type core struct {
 	store    tablestore.Store
 	writable func() error // Why the store takes no writes; see writableOf.
 	clock    *clockCheck
+	tracer   *tracing.Tracer    // nil unless the environment names a place to report to
 	local    *pebblestore.Store // nil without a data directory
 	ledger   *ledger.Ledger
 	inbox    *outbox.Inbox     // directives between a commit and the relay
@@ -153,6 +158,21 @@ type core struct {
 	tenants   *config.Tenants
 }
 
+// tracesGrace is how long a server that stops tries to report its last spans.
+const tracesGrace = 5 * time.Second
+
+// closeTracer reports the last spans.
+func (c *core) closeTracer() {
+	if c.tracer == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tracesGrace)
+	defer cancel()
+	if err := c.tracer.Close(ctx); err != nil {
+		c.log.WarnContext(ctx, "last spans could not be reported", "error", err)
+	}
+}
+
 // inboxSize is how many directives the inbox holds; the dispatch schedule has the rest.
 const inboxSize = 8192
 
@@ -160,6 +180,9 @@ const inboxSize = 8192
 // dispatched.
 func (c *core) open(ctx context.Context) (err error) {
 	c.inbox, c.mirror = outbox.NewInbox(inboxSize), workqueue.NewMirror(0)
+	if c.tracer, err = tracing.FromEnvironment(ctx, moduleVersion(), c.log); err != nil {
+		return err
+	}
 	if c.tenants, err = c.cfg.OpenTenants(); err != nil {
 		return err
 	}
@@ -178,8 +201,14 @@ func (c *core) open(ctx context.Context) (err error) {
 			c.census.Observe(before, after, history)
 			c.metrics.observeTransitions(after, history)
 			logTransitions(c.log, after, history)
+			if c.tracer != nil {
+				c.tracer.Observe(before, after, history)
+			}
 		},
 		Held: func(target statemachine.Target) bool { return c.gate.HoldsNew(target) },
+	}
+	if c.tracer != nil {
+		settings.Sample = c.tracer.Sample
 	}
 	if c.cfg.StorageBackend == config.BackendTable {
 		settings.Projector = ledger.NewProjections(c.store, c.cfg.Tables, nil)
@@ -404,13 +433,20 @@ func newMaintenance(c *core, bus *bus) (*maintenance, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.webhooks, err = upkeep.NewWebhooks(upkeep.WebhooksConfig{
+	webhooks := upkeep.WebhooksConfig{
 		Ledger: c.ledger, Logger: c.log,
 		Dispatcher: &webhook.Dispatcher{Send: m.sender.Send, Gate: gate, Policy: webhook.StandardPolicy()},
-		Observe: func(result webhook.Result) {
+		Observe: func(job *statemachine.Job, began time.Time, result webhook.Result) {
 			c.metrics.webhooks.WithLabelValues(string(result.Outcome)).Inc()
+			if c.tracer != nil && result.Outcome != webhook.Deferred {
+				c.tracer.Webhook(job, began, string(result.Outcome), result.Reason)
+			}
 		},
-	})
+	}
+	if c.tracer != nil {
+		webhooks.Traceparent = tracing.Traceparent
+	}
+	c.webhooks, err = upkeep.NewWebhooks(webhooks)
 	return m, err
 }
 

@@ -356,32 +356,14 @@ func unquote(header string) (string, bool) {
 func (d *decoder) traceparent(header string) string {
 	value, ok := d.present("traceparent", optional)
 	if !ok {
-		if !isTraceparent(header) {
+		if _, ok := statemachine.ParseTrace(header); !ok {
 			return ""
 		}
 		return header
 	}
 	text, _ := value.(string)
-	if !isTraceparent(text) {
+	if _, ok := statemachine.ParseTrace(text); !ok {
 		d.fail(problem.InvalidEnvelope, "/traceparent", "must be a W3C traceparent: version-traceid-parentid-flags, in lower-case hex")
 	}
 	return text
-}
-
-// isTraceparent reports whether text is a traceparent of W3C Trace Context with
-// the four fields of version 00.
-func isTraceparent(text string) bool {
-	fields := strings.Split(text, "-")
-	if len(fields) != 4 {
-		return false
-	}
-	version, traceID, parentID, flags := fields[0], fields[1], fields[2], fields[3]
-	return isHex(version, 2) && version != "ff" && isHex(flags, 2) &&
-		isHex(traceID, 32) && strings.Trim(traceID, "0") != "" &&
-		isHex(parentID, 16) && strings.Trim(parentID, "0") != ""
-}
-
-// isHex reports whether text is exactly n lower-case hexadecimal digits.
-func isHex(text string, digits int) bool {
-	return len(text) == digits && strings.Trim(text, "0123456789abcdef") == ""
 }

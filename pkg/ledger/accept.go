@@ -193,6 +193,9 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	}
 	agg := statemachine.Aggregate{Job: a.cmd.Job, Steps: make([]statemachine.Step, len(a.cmd.Steps))}
 	agg.Job.ID = a.jobID
+	if sample := a.l.cfg.Sample; sample != nil && agg.Job.Traceparent == "" {
+		agg.Job.Traceparent = statemachine.NewTrace(a.jobID, sample).String()
+	}
 	agg.Job.TenantBucket = TenantBucket(agg.Job.TenantID, IDTime(a.jobID))
 	agg.Job.State = statemachine.JobQueued
 	copy(agg.Steps, a.cmd.Steps)

@@ -112,6 +112,10 @@ type Config struct {
 	// Ended is told of each job that this process ended, after the commit and its
 	// announcement. It must not block, nor keep or change the job. Optional.
 	Ended func(job *statemachine.Job)
+	// Sample decides whether the trace of a command that names none is recorded. With it,
+	// directives name the span of their attempt as parent; without it, they hold the
+	// command's traceparent. Optional.
+	Sample func(traceID [16]byte) bool
 	// SpreadIDs makes job ids that begin with random bits, not with the time, so that the
 	// partitions of new jobs are no neighbours in a store that keeps ranges of keys
 	// together. Ids of either kind are read. Optional.

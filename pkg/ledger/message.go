@@ -35,14 +35,18 @@ type Message struct {
 func (m *Message) MessageID() string { return m.OutboxID + "/" + strconv.Itoa(m.AttemptNo) }
 
 // newMessage returns the message of a row, without its directive.
-func newMessage(agg *statemachine.Aggregate, row *statemachine.Outbox) *Message {
+func (l *Ledger) newMessage(agg *statemachine.Aggregate, row *statemachine.Outbox) *Message {
 	step := &agg.Steps[row.StepIndex]
+	traceparent := agg.Job.Traceparent
+	if trace, ok := statemachine.ParseTrace(traceparent); ok && l.cfg.Sample != nil {
+		traceparent = trace.OfAttempt(agg.Job.ID, row.StepIndex, row.AttemptNo).String()
+	}
 	return &Message{
 		Target: statemachine.TargetOf(&agg.Job, step), OutboxID: row.ID, JobID: agg.Job.ID,
 		StepID: step.ID, StepIndex: row.StepIndex,
 		StepType: step.Type, AttemptNo: row.AttemptNo, LeaseID: row.LeaseID,
 		Topic: row.Routing.Topic, AckTimeout: step.Policy.AckTimeout,
-		CorrelationID: agg.Job.CorrelationID, Traceparent: agg.Job.Traceparent,
+		CorrelationID: agg.Job.CorrelationID, Traceparent: traceparent,
 	}
 }
 
@@ -52,7 +56,7 @@ func (l *Ledger) Message(ctx context.Context, agg *statemachine.Aggregate) (*Mes
 	if agg.Outbox == nil {
 		return nil, fmt.Errorf("job %s has no outbox row", agg.Job.ID)
 	}
-	message := newMessage(agg, agg.Outbox)
+	message := l.newMessage(agg, agg.Outbox)
 	directive, err := l.Directive(ctx, agg.Job.ID, message.StepIndex, message.AttemptNo)
 	if err != nil {
 		return nil, err // A message without its directive must never be sent.
@@ -65,8 +69,8 @@ func (l *Ledger) Message(ctx context.Context, agg *statemachine.Aggregate) (*Mes
 func (p *planner) message(payload []byte) (*Message, error) {
 	row := p.d.Dispatch
 	step := &p.d.After.Steps[row.StepIndex]
-	message := newMessage(&p.d.After, row)
-	directive := statemachine.NewDirective(&p.d.After.Job, step, row, StepPayload(payload, step))
+	message := p.l.newMessage(&p.d.After, row)
+	directive := statemachine.NewDirective(&p.d.After.Job, step, row, StepPayload(payload, step), message.Traceparent)
 	var err error
 	if message.Directive, err = directive.Bytes(); err != nil {
 		return nil, fmt.Errorf("compose the directive of %s: %w", row.ID, err)

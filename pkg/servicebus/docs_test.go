@@ -48,7 +48,7 @@ func TestDocs_ShowTheDirectiveAsItIsSent(t *testing.T) {
 		UpdatedAt: time.Date(2026, 1, 27, 10, 2, 0, 0, time.UTC),
 		Routing:   statemachine.Routing{ResolvedMode: "DEFAULT", Lane: 15, RoutingKeyUsed: "tenant_a"},
 	}
-	directive := statemachine.NewDirective(job, step, row, []byte(`{"language":"en"}`))
+	directive := statemachine.NewDirective(job, step, row, []byte(`{"language":"en"}`), job.Traceparent)
 	body, err := directive.Bytes()
 	if err != nil {
 		t.Fatal(err)

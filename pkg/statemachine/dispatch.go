@@ -226,7 +226,9 @@ const wireTime = "2006-01-02T15:04:05.000Z07:00"
 // lease can end: the ACK deadline if the directive were published at once. The deadline
 // itself starts with the publish, and is not known yet: the bytes of an attempt are made
 // once, and each copy has the same. In the pull queue the lease starts with the claim.
-func NewDirective(job *Job, step *Step, row *Outbox, payload json.RawMessage) Directive {
+//
+// traceparent is the place of the attempt in its trace, or the command's.
+func NewDirective(job *Job, step *Step, row *Outbox, payload json.RawMessage, traceparent string) Directive {
 	expires := ""
 	if row.Bus != BusQueue {
 		expires = deadline(row.UpdatedAt, step.Policy.AckTimeout).UTC().Format(wireTime)
@@ -237,7 +239,7 @@ func NewDirective(job *Job, step *Step, row *Outbox, payload json.RawMessage) Di
 		LeaseExpiresAt: orNull(expires),
 		InputRef:       step.InputRef, WorkspaceRef: job.WorkspaceRef, OutputRef: step.OutputRef, Payload: payload,
 		Mode: row.Routing.ResolvedMode, Lane: row.Routing.Lane, RoutingKeyUsed: row.Routing.RoutingKeyUsed,
-		CorrelationID: orNull(job.CorrelationID), Traceparent: orNull(job.Traceparent),
+		CorrelationID: orNull(job.CorrelationID), Traceparent: orNull(traceparent),
 	}
 }
 

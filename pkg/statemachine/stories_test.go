@@ -498,7 +498,7 @@ func TestStory_ErrorTextsAreCut(t *testing.T) {
 func TestDirective_HoldsEveryField(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)
-	d := statemachine.NewDirective(&s.agg.Job, &s.agg.Steps[0], s.agg.Outbox, nil)
+	d := statemachine.NewDirective(&s.agg.Job, &s.agg.Steps[0], s.agg.Outbox, nil, "")
 	body, err := d.Bytes()
 	if err != nil {
 		t.Fatal(err)
@@ -546,7 +546,7 @@ func TestDirective_IsTheOneOfTheSpecification(t *testing.T) {
 		AttemptNo: 1, LeaseID: "9a7c...", Bus: statemachine.BusQueue,
 		Routing: statemachine.Routing{ResolvedMode: statemachine.ModeDefault, Lane: 4, RoutingKeyUsed: "tenant_a"},
 	}
-	directive := statemachine.NewDirective(job, step, row, []byte(`{"language":"en"}`))
+	directive := statemachine.NewDirective(job, step, row, []byte(`{"language":"en"}`), job.Traceparent)
 	body, err := directive.Bytes()
 	if err != nil {
 		t.Fatal(err)
@@ -566,7 +566,7 @@ func TestDirective_IsTheOneOfTheSpecification(t *testing.T) {
 func TestDirective_NamesTheEarliestEndOfItsLease(t *testing.T) {
 	t.Parallel()
 	expires := func(s *story) *string {
-		return statemachine.NewDirective(&s.agg.Job, &s.agg.Steps[0], s.agg.Outbox, nil).LeaseExpiresAt
+		return statemachine.NewDirective(&s.agg.Job, &s.agg.Steps[0], s.agg.Outbox, nil, "").LeaseExpiresAt
 	}
 	is := func(when string, s *story, want time.Time) {
 		t.Helper()

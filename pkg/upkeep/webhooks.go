@@ -44,8 +44,12 @@ type WebhooksConfig struct {
 	Hold time.Duration
 	// Logger logs webhooks whose attempt could not be stored. Optional.
 	Logger *slog.Logger
-	// Observe is called after each attempt, from the workers' goroutines. Optional.
-	Observe func(webhook.Result)
+	// Observe is called after each attempt with the job and when the attempt began, from
+	// the workers' goroutines. Optional.
+	Observe func(job *statemachine.Job, began time.Time, result webhook.Result)
+	// Traceparent returns the place of a job in its trace, which its webhooks carry.
+	// Optional. Defaults to that of the job's command.
+	Traceparent func(job *statemachine.Job) string
 }
 
 // Webhooks tells the URLs of a command how its job ended. Any number may run on one
@@ -82,7 +86,10 @@ func NewWebhooks(cfg WebhooksConfig) (*Webhooks, error) {
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
-		cfg.Observe = func(webhook.Result) {}
+		cfg.Observe = func(*statemachine.Job, time.Time, webhook.Result) {}
+	}
+	if cfg.Traceparent == nil {
+		cfg.Traceparent = func(job *statemachine.Job) string { return job.Traceparent }
 	}
 	w := &Webhooks{
 		cfg: cfg, offered: make(chan ledger.Entry, offeredSize),
@@ -115,13 +122,13 @@ func (w *Webhooks) Run(ctx context.Context) error {
 			}
 			busy.Go(func() {
 				defer w.leave()
-				row, body, err := w.claim(ctx, entry)
+				claimed, err := w.claim(ctx, entry)
 				switch {
 				case err != nil && ctx.Err() == nil:
 					w.cfg.Logger.WarnContext(ctx, "webhook not taken up; the next pass takes it",
 						"jobId", entry.JobID, "error", err)
-				case err == nil && row != nil:
-					w.attempt(ctx, row, body)
+				case err == nil && claimed != nil:
+					w.attempt(ctx, claimed)
 				}
 			})
 		case <-ctx.Done():
@@ -203,27 +210,37 @@ func (w *Webhooks) take(ctx context.Context, entry ledger.Entry) (bool, error) {
 	if !w.enter(ctx) {
 		return false, ctx.Err()
 	}
-	row, body, err := w.claim(ctx, entry)
-	if err != nil || row == nil {
+	claimed, err := w.claim(ctx, entry)
+	if err != nil || claimed == nil {
 		w.leave()
 		return false, err
 	}
 	w.busy.Go(func() {
 		defer w.leave()
-		w.attempt(ctx, row, body)
+		w.attempt(ctx, claimed)
 	})
 	return true, nil
 }
 
-// claim claims a webhook for one attempt, and makes the bytes to send. The row is nil if
+// claimedWebhook is a webhook that this process holds for one attempt.
+type claimedWebhook struct {
+	row  *ledger.WebhookRow
+	job  *statemachine.Job
+	body []byte
+}
+
+// claim claims a webhook for one attempt, and makes the bytes to send. It returns nil if
 // the entry stands for none, or another process has it.
-func (w *Webhooks) claim(ctx context.Context, entry ledger.Entry) (*ledger.WebhookRow, []byte, error) {
+func (w *Webhooks) claim(ctx context.Context, entry ledger.Entry) (*claimedWebhook, error) {
 	row, job, err := w.cfg.Ledger.TakeWebhook(ctx, entry, w.cfg.Hold)
 	if err != nil || row == nil {
-		return nil, nil, err
+		return nil, err
 	}
 	body, err := webhook.Body(&job.Job)
-	return row, body, err
+	if err != nil {
+		return nil, err
+	}
+	return &claimedWebhook{row, &job.Job, body}, nil
 }
 
 // wakeIfFull asks for a pass if the last one left no worker free.
@@ -238,13 +255,16 @@ func (w *Webhooks) wakeIfFull() {
 }
 
 // attempt makes one attempt and stores its result.
-func (w *Webhooks) attempt(ctx context.Context, row *ledger.WebhookRow, body []byte) {
-	message := webhook.Message{ID: row.ID(), TenantID: row.TenantID, URL: row.URL, Body: body}
+func (w *Webhooks) attempt(ctx context.Context, claimed *claimedWebhook) {
+	row, began := claimed.row, time.Now()
+	message := webhook.Message{
+		ID: row.ID(), TenantID: row.TenantID, URL: row.URL, Body: claimed.body, Traceparent: w.cfg.Traceparent(claimed.job),
+	}
 	sent, result := w.cfg.Dispatcher.Attempt(ctx, message, webhook.Delivery{
 		State: webhook.State(row.State), Attempts: row.Attempts, NextAttemptAt: row.NextAttemptAt,
 		LastStatus: row.LastStatus, LastError: row.LastError,
 	})
-	w.cfg.Observe(result)
+	w.cfg.Observe(claimed.job, began, result)
 	next := *row
 	next.State, next.Attempts, next.NextAttemptAt = ledger.WebhookState(sent.State), sent.Attempts, sent.NextAttemptAt
 	next.LastStatus, next.LastError = sent.LastStatus, sent.LastError

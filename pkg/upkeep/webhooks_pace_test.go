@@ -16,6 +16,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
@@ -435,7 +436,7 @@ func TestWebhooks_AClaimThatWasLost(t *testing.T) {
 		var seen []webhook.Outcome
 		var mu sync.Mutex
 		r := sending(t, q, s, func(cfg *upkeep.WebhooksConfig) {
-			cfg.Observe = func(result webhook.Result) {
+			cfg.Observe = func(_ *statemachine.Job, _ time.Time, result webhook.Result) {
 				mu.Lock()
 				defer mu.Unlock()
 				seen = append(seen, result.Outcome)

@@ -97,6 +97,8 @@ type Message struct {
 	URL string
 	// Body is sent unchanged, as application/json.
 	Body []byte
+	// Traceparent is the header of W3C Trace Context. Optional.
+	Traceparent string
 }
 
 // Outcome is the outcome of one attempt to send a webhook.
@@ -162,6 +164,9 @@ func (s *Sender) Send(ctx context.Context, message Message) Result {
 	request.Header.Set("webhook-id", message.ID)
 	request.Header.Set("webhook-timestamp", strconv.FormatInt(now.Unix(), 10))
 	request.Header.Set("webhook-signature", Sign(message.ID, now, message.Body, secrets...))
+	if message.Traceparent != "" {
+		request.Header.Set("traceparent", message.Traceparent)
+	}
 	// A webhook is idempotent by its id. This entry, which is not sent, tells the
 	// transport so: it then retries on a new connection if the receiver has closed
 	// the old one.

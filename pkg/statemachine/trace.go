@@ -1,0 +1,72 @@
+package statemachine
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// Trace is a place in a distributed trace: a span, which need not exist yet. The spans
+// of a job have ids that follow from its own, so that each process knows them and none
+// is stored.
+//
+// Source: Option B spec, 20; W3C Trace Context.
+type Trace struct {
+	ID      [16]byte
+	Span    [8]byte
+	Sampled bool
+}
+
+// ParseTrace reads a traceparent of W3C Trace Context with the four fields of version
+// 00, in lower-case hex.
+func ParseTrace(traceparent string) (t Trace, ok bool) {
+	fields := strings.Split(traceparent, "-")
+	if len(fields) != 4 || strings.Trim(traceparent, "-0123456789abcdef") != "" {
+		return Trace{}, false
+	}
+	var version, flags [1]byte
+	for i, to := range [][]byte{version[:], t.ID[:], t.Span[:], flags[:]} {
+		if len(fields[i]) != 2*len(to) {
+			return Trace{}, false
+		}
+		if _, err := hex.Decode(to, []byte(fields[i])); err != nil {
+			return Trace{}, false
+		}
+	}
+	t.Sampled = flags[0]&1 != 0
+	return t, version[0] != 0xff && t.ID != [16]byte{} && t.Span != [8]byte{}
+}
+
+// NewTrace returns the place of a job that begins a trace: [Trace.OfJob] returns the
+// same. sample decides whether the trace is recorded.
+func NewTrace(jobID string, sample func(id [16]byte) bool) Trace {
+	sum := sha256.Sum256([]byte(jobID))
+	t := Trace{ID: [16]byte(sum[:16])}
+	t.Sampled = sample(t.ID)
+	return t.OfJob(jobID)
+}
+
+// OfJob returns the place of a job in the trace of its command.
+func (t Trace) OfJob(jobID string) Trace { return t.at(jobID) }
+
+// OfAttempt returns the place of an attempt of a step.
+func (t Trace) OfAttempt(jobID string, stepIndex, attemptNo int) Trace {
+	return t.at(fmt.Sprintf("%s.%d.%d", jobID, stepIndex, attemptNo))
+}
+
+func (t Trace) at(name string) Trace {
+	sum := sha256.Sum256([]byte("span " + name))
+	t.Span = [8]byte(sum[:8])
+	t.Span[7] |= 1 // No span has the id 0.
+	return t
+}
+
+// String returns the traceparent.
+func (t Trace) String() string {
+	flags := 0
+	if t.Sampled {
+		flags = 1
+	}
+	return fmt.Sprintf("00-%x-%x-%02x", t.ID, t.Span, flags)
+}
