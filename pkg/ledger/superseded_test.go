@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -138,17 +139,16 @@ func TestRerun_IsListedWhenItIsSentAgain(t *testing.T) {
 	for _, table := range []string{"jobidempotency", "luciusschedule", "luciusjobindex", "luciusledger"} {
 		b := setup(t)
 		old := b.failedAtTwo(t)
-		met := false
+		var met atomic.Bool // The writes before a commit are made concurrently.
 		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			tags, err := commit()
-			if !met && batch[0].Key.Table == table {
-				met = true
+			if batch[0].Key.Table == table && met.CompareAndSwap(false, true) {
 				return nil, tablestore.ErrUnknown
 			}
 			return tags, err
 		})
 		first := b.rerun(t, old, ledger.FromFailed)
-		if by, listed := b.supersededBy(t, old); !met || by != first.ID || listed != first.ID {
+		if by, listed := b.supersededBy(t, old); !met.Load() || by != first.ID || listed != first.ID {
 			t.Errorf("%s: superseded by %q, listed %q, want %s", table, by, listed, first.ID)
 		}
 		if !slices.ContainsFunc(b.entries(t), func(e ledger.Entry) bool { return e.JobID == first.ID }) {

@@ -75,6 +75,6 @@
 // byte, the ETag and the properties in the encoding of package tablestore. The
 // row under \x00h holds how often the directory was opened, when it was made, and
 // the names of properties, which rows have as numbers: a batch that brings a name also
-// writes this row, and only batches that follow it in the log use the number. An ETag is the number of times that the directory was opened, and a
-// count of writes since then.
+// writes this row, and only batches that follow it in the log use the number. An ETag is
+// the number of times that the directory was opened, and a count of writes since then.
 package pebblestore
