@@ -73,10 +73,10 @@ func TestALiveJobSaysWhyItWaits(t *testing.T) {
 		h.given(t, "POST /v1/admin/pauses/service:ocr:resume", `{"ramp_seconds":0}`)
 
 		item := decoded[api.ClaimedWork](t, h.given(t, "POST /v1/work:claim", `{"owner":"w","services":["ocr"],"request_id":"c2"}`)).Items[0]
-		expect(first, "delivered", "attempt 1 was delivered")
+		expect(first, "delivered", "attempt 1 was delivered to w, and its ACK is due by")
 		expect(second, "queued", "the first of its tenant")
 		h.given(t, "POST /v1/work/"+item.WorkID+":start", `{"owner":"w","expected_rev":2,"request_id":"s"}`)
-		expect(first, "running", "last heard of at")
+		expect(first, "running", "w runs attempt 1 and was last heard of at")
 		if by := h.waits(t, first).BlockedBy; by == nil || *by != (api.Blocker{Type: api.BlockerTypeWorkItem, ID: item.WorkID}) {
 			t.Errorf("it is blocked by %+v", by)
 		}

@@ -77,7 +77,7 @@ func (s *Service) surroundings(ctx context.Context, agg *statemachine.Aggregate)
 	if s.around.Pause != nil {
 		around.Pause = s.around.Pause(statemachine.TargetOf(&agg.Job, step))
 	}
-	if s.around.LastPoll != nil {
+	if _, queued := agg.Queued(); queued && s.around.LastPoll != nil {
 		around.Polled, _ = s.around.LastPoll(ledger.WorkKind{Service: step.Service, StepType: step.Type}, agg.Job.TenantID)
 	}
 	if s.around.Circuit != nil && step.State == statemachine.StepDispatching {

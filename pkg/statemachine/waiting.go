@@ -1,6 +1,7 @@
 package statemachine
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -184,7 +185,7 @@ func (w *Waiting) queued(step *Step, now time.Time, around *Surroundings) {
 
 // held refines the wait for a worker that has the directive.
 func (w *Waiting) held(step *Step, now time.Time) {
-	end, heard := step.attemptEnd(), step.UpdatedAt
+	end, heard, worker := step.attemptEnd(), step.UpdatedAt, cmp.Or(step.Owner, "a worker")
 	w.Until = end
 	if step.Owner != "" {
 		w.BlockedBy = Blocker{BlockerWork, step.WorkID}
@@ -192,16 +193,17 @@ func (w *Waiting) held(step *Step, now time.Time) {
 	silent := heard.Add(step.Policy.Lease / 2)
 	switch {
 	case w.Reason == ReasonDelivered:
-		w.Detail = fmt.Sprintf("attempt %d was delivered, and its ACK is due by %s", step.AttemptNo, stamp(end))
+		w.Detail = fmt.Sprintf("attempt %d was delivered to %s, and its ACK is due by %s", step.AttemptNo, worker, stamp(end))
 	case w.Reason == ReasonCancelling:
-		w.Detail = fmt.Sprintf("the job is cancelled once attempt %d ends, by %s at the latest", step.AttemptNo, stamp(end))
+		w.Detail = fmt.Sprintf("the job is cancelled once %s ends attempt %d; the lease ends at %s", worker, step.AttemptNo, stamp(end))
 	case w.Reason == ReasonPausing:
-		w.Detail = fmt.Sprintf("the job is paused once attempt %d ends", step.AttemptNo)
+		w.Detail = fmt.Sprintf("the job is paused once %s ends attempt %d; the lease ends at %s", worker, step.AttemptNo, stamp(end))
 	case now.After(silent):
 		w.Reason, w.Since = ReasonSilent, silent
-		w.Detail = fmt.Sprintf("attempt %d has sent no heartbeat since %s; its lease ends at %s", step.AttemptNo, stamp(heard), stamp(end))
+		w.Detail = fmt.Sprintf("%s runs attempt %d and has sent no heartbeat since %s; the lease ends at %s",
+			worker, step.AttemptNo, stamp(heard), stamp(end))
 	default:
-		w.Detail = fmt.Sprintf("attempt %d runs, last heard of at %s", step.AttemptNo, stamp(heard))
+		w.Detail = fmt.Sprintf("%s runs attempt %d and was last heard of at %s", worker, step.AttemptNo, stamp(heard))
 	}
 }
 

@@ -68,7 +68,7 @@ func TestWaiting_EachReason(t *testing.T) {
 			bus: statemachine.BusQueue, tell: running, around: statemachine.Surroundings{Pause: paused},
 			want: statemachine.Waiting{
 				Reason: "silent", Since: at(8*minute + 30*time.Second), Until: at(16 * minute), BlockedBy: held,
-				Detail: "attempt 1 has sent no heartbeat since 2026-01-02T03:05:05.000Z; its lease ends at 2026-01-02T03:20:05.000Z",
+				Detail: "worker-1 runs attempt 1 and has sent no heartbeat since 2026-01-02T03:05:05.000Z; the lease ends at 2026-01-02T03:20:05.000Z",
 			},
 		},
 		"a row of a topic that is out of service": {
@@ -120,7 +120,7 @@ func TestWaiting_EachReason(t *testing.T) {
 			},
 			want: statemachine.Waiting{
 				Reason: "delivered", Since: at(9*minute + 40*time.Second), Until: at(10*minute + 10*time.Second), BlockedBy: held,
-				Detail: "attempt 1 was delivered, and its ACK is due by 2026-01-02T03:14:15.000Z",
+				Detail: "attempt 1 was delivered to worker-1, and its ACK is due by 2026-01-02T03:14:15.000Z",
 			},
 		},
 		"published": {
@@ -131,7 +131,7 @@ func TestWaiting_EachReason(t *testing.T) {
 			around: statemachine.Surroundings{Pause: paused, Circuit: circuit},
 			want: statemachine.Waiting{
 				Reason: "delivered", Since: at(9*minute + 40*time.Second), Until: at(10*minute + 10*time.Second),
-				Detail: "attempt 1 was delivered, and its ACK is due by 2026-01-02T03:14:15.000Z",
+				Detail: "attempt 1 was delivered to a worker, and its ACK is due by 2026-01-02T03:14:15.000Z",
 			},
 		},
 		"running": {
@@ -142,7 +142,7 @@ func TestWaiting_EachReason(t *testing.T) {
 			},
 			want: statemachine.Waiting{
 				Reason: "running", Since: at(minute), Until: at(17*minute + 30*time.Second),
-				Detail: "attempt 1 runs, last heard of at 2026-01-02T03:06:35.000Z",
+				Detail: "a worker runs attempt 1 and was last heard of at 2026-01-02T03:06:35.000Z",
 			},
 		},
 		"silent, after an outage": {
@@ -154,7 +154,7 @@ func TestWaiting_EachReason(t *testing.T) {
 			},
 			want: statemachine.Waiting{
 				Reason: "silent", Since: at(4 * minute), Until: at(10*minute + time.Second),
-				Detail: "attempt 1 has sent no heartbeat since 2026-01-02T03:05:05.000Z; its lease ends at 2026-01-02T03:14:06.000Z",
+				Detail: "a worker runs attempt 1 and has sent no heartbeat since 2026-01-02T03:05:05.000Z; the lease ends at 2026-01-02T03:14:06.000Z",
 			},
 		},
 		"before the next attempt": {
@@ -180,7 +180,7 @@ func TestWaiting_EachReason(t *testing.T) {
 			around: statemachine.Surroundings{Pause: paused},
 			want: statemachine.Waiting{
 				Reason: "cancelling", Since: at(2 * minute), Until: at(16 * minute), BlockedBy: held,
-				Detail: "the job is cancelled once attempt 1 ends, by 2026-01-02T03:20:05.000Z at the latest",
+				Detail: "the job is cancelled once worker-1 ends attempt 1; the lease ends at 2026-01-02T03:20:05.000Z",
 			},
 		},
 		"being paused": {
@@ -190,7 +190,7 @@ func TestWaiting_EachReason(t *testing.T) {
 				s.later(minute)
 				s.does(s.ack()) // The job is pausing all the same.
 			},
-			want: statemachine.Waiting{Reason: "pausing", Until: at(16 * minute), Detail: "the job is paused once attempt 1 ends"},
+			want: statemachine.Waiting{Reason: "pausing", Until: at(16 * minute), Detail: "the job is paused once a worker ends attempt 1; the lease ends at 2026-01-02T03:20:05.000Z"},
 		},
 		"ended": {bus: statemachine.BusQueue, tell: func(s *story) { s.does(statemachine.Cancel{}) }},
 	} {
