@@ -70,6 +70,24 @@ func (e BlockerType) Valid() bool {
 	}
 }
 
+// Defines values for CircuitState.
+const (
+	CircuitStateHalfOpen CircuitState = "half-open"
+	CircuitStateOpen     CircuitState = "open"
+)
+
+// Valid indicates whether the value is a known member of the CircuitState enum.
+func (e CircuitState) Valid() bool {
+	switch e {
+	case CircuitStateHalfOpen:
+		return true
+	case CircuitStateOpen:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for DeadLetterOutcome.
 const (
 	DeadLetterOutcomeAbsent    DeadLetterOutcome = "absent"
@@ -989,6 +1007,39 @@ type CallbackOutcome struct {
 // Example: ops-1
 type Caller = string
 
+// Circuit A circuit that is not closed.
+type Circuit struct {
+	// Name The topic, or `bus` for all of them.
+	//
+	// Example: global-bus-p3
+	Name string `json:"name"`
+
+	// Reason What failed.
+	//
+	// Example: the entity was not found
+	Reason string `json:"reason"`
+
+	// Since When it opened.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	Since Time `json:"since"`
+
+	// State Whether publishing is suspended, or being tried again.
+	//
+	// Example: open
+	State CircuitState `json:"state"`
+
+	// Until When publishing is tried again.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	Until Time `json:"until"`
+}
+
+// CircuitState Whether publishing is suspended, or being tried again.
+//
+// Example: open
+type CircuitState string
+
 // ClaimRequest Which items a worker wants. Without both lists any item matches.
 //
 // Example: {"max":10,"owner":"worker-7","request_id":"3f1d2c","services":["ocr"],"wait_seconds":20}
@@ -1890,6 +1941,29 @@ type Mode string
 // NullableRef A reference, see `Ref` and `ReportedRef`, or null.
 type NullableRef = json.RawMessage
 
+// OldestWaiting A directive that waits.
+type OldestWaiting struct {
+	// At When it was published.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	At Time `json:"at"`
+
+	// Seconds How long it has waited.
+	//
+	// Example: 251
+	Seconds float64 `json:"seconds"`
+
+	// Service Its service.
+	//
+	// Example: ocr
+	Service string `json:"service"`
+
+	// StepType Its step type.
+	//
+	// Example: OCR
+	StepType string `json:"step_type"`
+}
+
 // Operation An operation on many jobs.
 type Operation struct {
 	// Applied How many are as requested.
@@ -2318,6 +2392,68 @@ type OutboxState string
 // Example: applied
 type Outcome string
 
+// Overview How the whole server does.
+type Overview struct {
+	// Accepted Accepted jobs.
+	Accepted Rates `json:"accepted"`
+
+	// AsOf The time of the oldest count in this answer.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	AsOf Time `json:"as_of"`
+
+	// Backlog Directives that wait for a worker, of all services.
+	//
+	// Example: 3000
+	Backlog int `json:"backlog"`
+
+	// Circuits The circuits of this process that are not closed. The pull queue has none.
+	Circuits []Circuit `json:"circuits"`
+
+	// Ended Ended jobs by state. FAILED_FINAL is a failure.
+	//
+	// Example: {"SUCCEEDED":{"last_hour":{"count":73,"error_rate":0,"failed":0,"over_seconds":3640,"per_second":0.02},"last_minute":{"count":2,"error_rate":0,"failed":0,"over_seconds":100,"per_second":0.02},"total":4711}}
+	Ended map[string]Rates `json:"ended"`
+
+	// Exact Whether the numbers of jobs and steps are those of `as_of` to the last one.
+	// That is so if one process serves the store; not right after a crash, until
+	// it has counted once. Of several processes each knows what the others stored
+	// up to ten seconds ago.
+	//
+	//
+	// Example: true
+	Exact bool `json:"exact"`
+
+	// Jobs Live jobs by state.
+	//
+	// Example: {"CANCELLING":0,"DISPATCHING":3000,"IN_PROGRESS":12,"PAUSED":4,"PAUSING":0,"QUEUED":0}
+	Jobs map[string]int `json:"jobs"`
+
+	// OldestPendingSeconds How long the oldest due outbox row has waited to be published.
+	//
+	// Example: 0.2
+	OldestPendingSeconds float64 `json:"oldest_pending_seconds"`
+
+	// OldestWaiting The service whose directive has waited the longest for a worker.
+	OldestWaiting OldestWaiting `json:"oldest_waiting,omitempty,omitzero"`
+
+	// Pauses The pauses that hold back or slow down dispatch, by id.
+	Pauses []Pause `json:"pauses"`
+
+	// Running Steps that a worker has started, of all services.
+	//
+	// Example: 8
+	Running int `json:"running"`
+
+	// Since When the counting began. An orderly restart keeps the counts; a crash loses those of up to ten seconds.
+	//
+	// Example: 2026-01-20T08:00:00.000Z
+	Since Time `json:"since"`
+
+	// Stuck What the last round of the reconciler found. `/v1/admin/stuck` lists the jobs.
+	Stuck StuckCount `json:"stuck"`
+}
+
 // Pause A pause of one scope.
 type Pause struct {
 	// Actor The name of the caller who paused it; `system` if it was the setting at the start.
@@ -2428,6 +2564,29 @@ type PauseRequest struct {
 //
 // Example: {"language":"en"}
 type Payload = json.RawMessage
+
+// Percentiles Percentiles of the durations in the last hour, each to a tenth of itself.
+type Percentiles struct {
+	// Count How many durations.
+	//
+	// Example: 117
+	Count int `json:"count"`
+
+	// P50 The median, in seconds.
+	//
+	// Example: 2.3
+	P50 float64 `json:"p50"`
+
+	// P95 The 95th percentile, in seconds.
+	//
+	// Example: 9.2
+	P95 float64 `json:"p95"`
+
+	// P99 The 99th percentile, in seconds.
+	//
+	// Example: 15.5
+	P99 float64 `json:"p99"`
+}
 
 // Problem Why a request failed (RFC 9457).
 //
@@ -2554,6 +2713,48 @@ type ProtocolStep struct {
 	//
 	// Example: OCR
 	StepType string `json:"step_type"`
+}
+
+// Rate How often something happened in a window of time.
+type Rate struct {
+	// Count How often it happened.
+	//
+	// Example: 120
+	Count int `json:"count"`
+
+	// ErrorRate The share that failed.
+	//
+	// Example: 0.025
+	ErrorRate float64 `json:"error_rate"`
+
+	// Failed How often it was a failure.
+	//
+	// Example: 3
+	Failed int `json:"failed"`
+
+	// OverSeconds The length of the window.
+	//
+	// Example: 3625.5
+	OverSeconds float64 `json:"over_seconds"`
+
+	// PerSecond The count divided by the length.
+	//
+	// Example: 0.0331
+	PerSecond float64 `json:"per_second"`
+}
+
+// Rates How often something happened.
+type Rates struct {
+	// LastHour In the present minute and the 60 before.
+	LastHour Rate `json:"last_hour"`
+
+	// LastMinute In the present minute and the one before.
+	LastMinute Rate `json:"last_minute"`
+
+	// Total How often since the counting began.
+	//
+	// Example: 4711
+	Total int `json:"total"`
 }
 
 // Readiness The process is ready for requests.
@@ -2906,6 +3107,114 @@ type Root struct {
 	Openapi string `json:"openapi"`
 }
 
+// Service The work of one service and step type.
+type Service struct {
+	// Attempts Attempts that ended with a RESULT or a deadline. What was withdrawn or cancelled does not count.
+	Attempts Rates `json:"attempts"`
+
+	// Backlog Steps whose directive waits for a worker; on Service Bus, for its ACK.
+	//
+	// Example: 3000
+	Backlog int `json:"backlog"`
+
+	// Backoff Steps that wait for their next attempt.
+	//
+	// Example: 2
+	Backoff int `json:"backoff"`
+
+	// Claimed Steps that a worker has claimed from the pull queue and not started.
+	//
+	// Example: 1
+	Claimed int `json:"claimed"`
+
+	// Dispatching Steps whose directive is not published yet; a pause may hold it back.
+	//
+	// Example: 0
+	Dispatching int `json:"dispatching"`
+
+	// DurationSeconds From the start of an attempt to its RESULT.
+	DurationSeconds Percentiles `json:"duration_seconds"`
+
+	// OldestWaitingAt When the first of these was published.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	OldestWaitingAt Time `json:"oldest_waiting_at,omitempty,omitzero"`
+
+	// OldestWaitingSeconds How long that one has waited.
+	//
+	// Example: 251
+	OldestWaitingSeconds float64 `json:"oldest_waiting_seconds,omitempty,omitzero"`
+
+	// QueueWaitSeconds From the publish of a directive to its claim; on Service Bus, to its ACK.
+	QueueWaitSeconds Percentiles `json:"queue_wait_seconds"`
+
+	// Running Steps that a worker has started.
+	//
+	// Example: 8
+	Running int `json:"running"`
+
+	// Service The service.
+	//
+	// Example: ocr
+	Service string `json:"service"`
+
+	// StepType The step type.
+	//
+	// Example: OCR
+	StepType string `json:"step_type"`
+
+	// Workers The workers that asked for such work, the latest first.
+	Workers []ServiceWorker `json:"workers"`
+
+	// WorkersTotal How many workers that is.
+	//
+	// Example: 4
+	WorkersTotal int `json:"workers_total"`
+}
+
+// ServiceList What each service has to do, and how it does it.
+type ServiceList struct {
+	// AsOf The time of the oldest count in this answer.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	AsOf Time `json:"as_of"`
+
+	// Exact Whether the numbers of jobs and steps are those of `as_of` to the last one.
+	// That is so if one process serves the store; not right after a crash, until
+	// it has counted once. Of several processes each knows what the others stored
+	// up to ten seconds ago.
+	//
+	//
+	// Example: true
+	Exact bool `json:"exact"`
+
+	// Services The services.
+	Services []Service `json:"services"`
+
+	// Since When the counting began. An orderly restart keeps the counts; a crash loses those of up to ten seconds.
+	//
+	// Example: 2026-01-20T08:00:00.000Z
+	Since Time `json:"since"`
+}
+
+// ServiceWorker A worker that asked for work.
+type ServiceWorker struct {
+	// LastPollAt When its last claim ended; the present if one waits.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	LastPollAt Time `json:"last_poll_at"`
+
+	// Owner The name that it claims with.
+	//
+	// Example: worker-7
+	Owner string `json:"owner"`
+
+	// Polling Whether a claim of it waits for work.
+	//
+	// Example: true
+	Polling bool `json:"polling"`
+}
+
 // Step A step of a job.
 type Step struct {
 	// AttemptNo Number of the latest attempt; 0 before the first dispatch.
@@ -3097,6 +3406,29 @@ type StepPayload = json.RawMessage
 //
 // Example: IN_PROGRESS
 type StepState string
+
+// StuckCount What the last round of the reconciler found. `/v1/admin/stuck` lists the jobs.
+type StuckCount struct {
+	// Checked Live jobs that it checked.
+	//
+	// Example: 4711
+	Checked int `json:"checked"`
+
+	// Count Live jobs without a way forward, at most 1000.
+	//
+	// Example: 0
+	Count int `json:"count"`
+
+	// Repaired Defects that were repaired since the process began.
+	//
+	// Example: 0
+	Repaired int `json:"repaired"`
+
+	// RoundEndedAt When it ended.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	RoundEndedAt Time `json:"round_ended_at,omitempty,omitzero"`
+}
 
 // StuckJob A live job without a way forward.
 type StuckJob struct {
@@ -4428,6 +4760,15 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/admin/outbox/retry (the `RetryOutbox` operationId).
 	RetryOutbox(ctx context.Context, body RetryOutboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetOverview Read how the whole server does
+	//
+	// Live jobs by state, how often jobs are accepted and end, how many directives wait
+	// for workers, pauses, open circuits, and stuck jobs. The counts are those of
+	// `/v1/admin/services`.
+	//
+	// Corresponds with GET /v1/admin/overview (the `GetOverview` operationId).
+	GetOverview(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListPauses Read the pauses
 	//
 	// The scopes whose dispatch is paused or still ramping up.
@@ -4563,6 +4904,18 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
 	CreateRetry(ctx context.Context, params *CreateRetryParams, body CreateRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListServices Read what each service has to do, and how it does it
+	//
+	// For each service and step type: how many steps wait and since when, how many are
+	// under way, how often attempts end and fail, how long they take, and which workers
+	// ask for work. Also those of loaded protocols that never had a step. The counts are
+	// maintained, never made by a scan: see `exact` and `as_of`. They are not divided by
+	// tenant, so this takes the role for all tenants. At most 100 kinds of work are counted
+	// apart; further ones count as service `other`.
+	//
+	// Corresponds with GET /v1/admin/services (the `ListServices` operationId).
+	ListServices(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListStuck Read stuck jobs
 	//
@@ -5466,6 +5819,25 @@ func (c *Client) RetryOutbox(ctx context.Context, body RetryOutboxJSONRequestBod
 	return c.Client.Do(req)
 }
 
+// GetOverview Read how the whole server does
+//
+// Live jobs by state, how often jobs are accepted and end, how many directives wait
+// for workers, pauses, open circuits, and stuck jobs. The counts are those of
+// `/v1/admin/services`.
+//
+// Corresponds with GET /v1/admin/overview (the `GetOverview` operationId).
+func (c *Client) GetOverview(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetOverviewRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListPauses Read the pauses
 //
 // The scopes whose dispatch is paused or still ramping up.
@@ -5732,6 +6104,28 @@ func (c *Client) CreateRetryWithBody(ctx context.Context, params *CreateRetryPar
 // Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
 func (c *Client) CreateRetry(ctx context.Context, params *CreateRetryParams, body CreateRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewCreateRetryRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListServices Read what each service has to do, and how it does it
+//
+// For each service and step type: how many steps wait and since when, how many are
+// under way, how often attempts end and fail, how long they take, and which workers
+// ask for work. Also those of loaded protocols that never had a step. The counts are
+// maintained, never made by a scan: see `exact` and `as_of`. They are not divided by
+// tenant, so this takes the role for all tenants. At most 100 kinds of work are counted
+// apart; further ones count as service `other`.
+//
+// Corresponds with GET /v1/admin/services (the `ListServices` operationId).
+func (c *Client) ListServices(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListServicesRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -7658,6 +8052,33 @@ func NewRetryOutboxRequestWithBody(server string, contentType string, body io.Re
 	return req, nil
 }
 
+// NewGetOverviewRequest constructs an http.Request for the GetOverview method
+func NewGetOverviewRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/overview")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListPausesRequest constructs an http.Request for the ListPauses method
 func NewListPausesRequest(server string) (*http.Request, error) {
 	var err error
@@ -8166,6 +8587,33 @@ func NewCreateRetryRequestWithBody(server string, params *CreateRetryParams, con
 			req.Header.Set("Idempotency-Key", headerParam0)
 		}
 
+	}
+
+	return req, nil
+}
+
+// NewListServicesRequest constructs an http.Request for the ListServices method
+func NewListServicesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/services")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
 	}
 
 	return req, nil
@@ -9954,6 +10402,17 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/admin/outbox/retry (the `RetryOutbox` operationId).
 	RetryOutboxWithResponse(ctx context.Context, body RetryOutboxJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryOutboxResponse, error)
 
+	// GetOverviewWithResponse Read how the whole server does
+	//
+	// Live jobs by state, how often jobs are accepted and end, how many directives wait
+	// for workers, pauses, open circuits, and stuck jobs. The counts are those of
+	// `/v1/admin/services`.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/overview (the `GetOverview` operationId).
+	GetOverviewWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetOverviewResponse, error)
+
 	// ListPausesWithResponse Read the pauses
 	//
 	// The scopes whose dispatch is paused or still ramping up.
@@ -10097,6 +10556,20 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
 	CreateRetryWithResponse(ctx context.Context, params *CreateRetryParams, body CreateRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateRetryResponse, error)
+
+	// ListServicesWithResponse Read what each service has to do, and how it does it
+	//
+	// For each service and step type: how many steps wait and since when, how many are
+	// under way, how often attempts end and fail, how long they take, and which workers
+	// ask for work. Also those of loaded protocols that never had a step. The counts are
+	// maintained, never made by a scan: see `exact` and `as_of`. They are not divided by
+	// tenant, so this takes the role for all tenants. At most 100 kinds of work are counted
+	// apart; further ones count as service `other`.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/services (the `ListServices` operationId).
+	ListServicesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListServicesResponse, error)
 
 	// ListStuckWithResponse Read stuck jobs
 	//
@@ -11442,6 +11915,62 @@ func (r RetryOutboxResponse) StatusCode() int {
 	return 0
 }
 
+// GetOverviewResponse401Headers the declared response headers of an HTTP 401 response for GetOverview
+type GetOverviewResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// GetOverviewResponse429Headers the declared response headers of an HTTP 429 response for GetOverview
+type GetOverviewResponse429Headers struct {
+	RetryAfter int32
+}
+
+// GetOverviewResponse503Headers the declared response headers of an HTTP 503 response for GetOverview
+type GetOverviewResponse503Headers struct {
+	RetryAfter int32
+}
+
+type GetOverviewResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Overview
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *GetOverviewResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *GetOverviewResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *GetOverviewResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r GetOverviewResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetOverviewResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // ListPausesResponse401Headers the declared response headers of an HTTP 401 response for ListPauses
 type ListPausesResponse401Headers struct {
 	WWWAuthenticate string
@@ -11974,6 +12503,62 @@ func (r CreateRetryResponse) Status() string {
 
 // StatusCode returns HTTPResponse.StatusCode
 func (r CreateRetryResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListServicesResponse401Headers the declared response headers of an HTTP 401 response for ListServices
+type ListServicesResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListServicesResponse429Headers the declared response headers of an HTTP 429 response for ListServices
+type ListServicesResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListServicesResponse503Headers the declared response headers of an HTTP 503 response for ListServices
+type ListServicesResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListServicesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ServiceList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListServicesResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListServicesResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListServicesResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListServicesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListServicesResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -14195,6 +14780,23 @@ func (c *ClientWithResponses) RetryOutboxWithResponse(ctx context.Context, body 
 	return ParseRetryOutboxResponse(rsp)
 }
 
+// GetOverviewWithResponse Read how the whole server does
+//
+// Live jobs by state, how often jobs are accepted and end, how many directives wait
+// for workers, pauses, open circuits, and stuck jobs. The counts are those of
+// `/v1/admin/services`.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/overview (the `GetOverview` operationId).
+func (c *ClientWithResponses) GetOverviewWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetOverviewResponse, error) {
+	rsp, err := c.GetOverview(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetOverviewResponse(rsp)
+}
+
 // ListPausesWithResponse Read the pauses
 //
 // The scopes whose dispatch is paused or still ramping up.
@@ -14421,6 +15023,26 @@ func (c *ClientWithResponses) CreateRetryWithResponse(ctx context.Context, param
 		return nil, err
 	}
 	return ParseCreateRetryResponse(rsp)
+}
+
+// ListServicesWithResponse Read what each service has to do, and how it does it
+//
+// For each service and step type: how many steps wait and since when, how many are
+// under way, how often attempts end and fail, how long they take, and which workers
+// ask for work. Also those of loaded protocols that never had a step. The counts are
+// maintained, never made by a scan: see `exact` and `as_of`. They are not divided by
+// tenant, so this takes the role for all tenants. At most 100 kinds of work are counted
+// apart; further ones count as service `other`.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/services (the `ListServices` operationId).
+func (c *ClientWithResponses) ListServicesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListServicesResponse, error) {
+	rsp, err := c.ListServices(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListServicesResponse(rsp)
 }
 
 // ListStuckWithResponse Read stuck jobs
@@ -16705,6 +17327,107 @@ func ParseRetryOutboxResponse(rsp *http.Response) (*RetryOutboxResponse, error) 
 	return response, nil
 }
 
+// ParseGetOverviewResponse parses an HTTP response from a GetOverviewWithResponse call
+func ParseGetOverviewResponse(rsp *http.Response) (*GetOverviewResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetOverviewResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Overview
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers GetOverviewResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers GetOverviewResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers GetOverviewResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseListPausesResponse parses an HTTP response from a ListPausesWithResponse call
 func ParseListPausesResponse(rsp *http.Response) (*ListPausesResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -17720,6 +18443,107 @@ func ParseCreateRetryResponse(rsp *http.Response) (*CreateRetryResponse, error) 
 		response.Headers429 = &headers
 	case rsp.StatusCode == 503:
 		var headers CreateRetryResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListServicesResponse parses an HTTP response from a ListServicesWithResponse call
+func ParseListServicesResponse(rsp *http.Response) (*ListServicesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListServicesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ServiceList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListServicesResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListServicesResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListServicesResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int32
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
@@ -21409,6 +22233,9 @@ type ServerInterface interface {
 	// RetryOutbox Publish waiting directives now
 	// (POST /v1/admin/outbox/retry)
 	RetryOutbox(w http.ResponseWriter, r *http.Request)
+	// GetOverview Read how the whole server does
+	// (GET /v1/admin/overview)
+	GetOverview(w http.ResponseWriter, r *http.Request)
 	// ListPauses Read the pauses
 	// (GET /v1/admin/pauses)
 	ListPauses(w http.ResponseWriter, r *http.Request)
@@ -21436,6 +22263,9 @@ type ServerInterface interface {
 	// CreateRetry Rerun failed jobs
 	// (POST /v1/admin/retries)
 	CreateRetry(w http.ResponseWriter, r *http.Request, params CreateRetryParams)
+	// ListServices Read what each service has to do, and how it does it
+	// (GET /v1/admin/services)
+	ListServices(w http.ResponseWriter, r *http.Request)
 	// ListStuck Read stuck jobs
 	// (GET /v1/admin/stuck)
 	ListStuck(w http.ResponseWriter, r *http.Request)
@@ -22184,6 +23014,20 @@ func (siw *ServerInterfaceWrapper) RetryOutbox(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// GetOverview operation middleware
+func (siw *ServerInterfaceWrapper) GetOverview(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetOverview(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListPauses operation middleware
 func (siw *ServerInterfaceWrapper) ListPauses(w http.ResponseWriter, r *http.Request) {
 
@@ -22529,6 +23373,20 @@ func (siw *ServerInterfaceWrapper) CreateRetry(w http.ResponseWriter, r *http.Re
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.CreateRetry(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListServices operation middleware
+func (siw *ServerInterfaceWrapper) ListServices(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListServices(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -23714,6 +24572,10 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/admin/webhooks", wrapper.ListWebhooks).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/webhooks/{webhookId}:replay", wrapper.ReplayWebhook).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/services", wrapper.ListServices).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/overview", wrapper.GetOverview).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/stuck", wrapper.ListStuck).Methods(http.MethodGet)
 

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/commands"
@@ -316,10 +317,7 @@ func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols 
 		ledger: c.ledger, writable: c.writable, local: c.local, bus: bus, gate: c.gate,
 		reconciler: maintenance.reconciler, watchers: watchers,
 	}
-	around := jobs.Surroundings{Pause: c.gate.Covering}
-	if c.ledger.Exclusive() { // Else workers may poll another replica.
-		around.LastPoll = c.queue.LastPoll
-	}
+	around := jobs.Surroundings{Pause: c.gate.Covering, LastPoll: c.queue.LastPoll}
 	if bus.outages != nil {
 		around.Circuit = bus.outages.Circuit
 	}
@@ -327,6 +325,7 @@ func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols 
 	useCases := httpapi.UseCases{
 		Ledger: c.ledger, Commands: commands, Jobs: jobs.New(c.ledger, &c.ended, around),
 		Callbacks: c.callbacks, Queue: c.queue, Operator: outbox.NewOperator(c.ledger), Reconciler: maintenance.reconciler,
+		Census: c.census, Circuits: func() []breaker.Circuit { return bus.circuits.Open(time.Now()) },
 		Operations: maintenance.operations, Pauses: c.pauses, Gate: c.gate, Protocols: protocols,
 	}
 	if bus.deadLetters != nil {

@@ -1,12 +1,14 @@
 package sim
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -17,6 +19,9 @@ const (
 	// cleanupTime is how long leftover rows may then exist: the grace of an orphaned
 	// entry, twice, and a round of the reconciler.
 	cleanupTime = 15 * time.Minute
+	// countTime is how long the replicas then have to agree on the number of jobs: two
+	// rounds of the reconciler, and two passes of the census.
+	countTime = 4 * time.Minute
 	// idleTime is how long the idle world is observed.
 	idleTime = 2 * time.Minute
 )
@@ -51,6 +56,8 @@ func (w *world) tailPhase() {
 	w.requireNone("left over", left())
 	w.requireNone("projection", stale())
 	w.checkAccepted()
+	w.until(time.Now().Add(countTime), func() bool { return len(w.miscounted()) == 0 })
+	w.requireNone("counts", w.miscounted())
 	w.audit()
 }
 
@@ -150,6 +157,37 @@ func (w *world) surplus(key tablestore.Key) string {
 		return "hint"
 	}
 	return ""
+}
+
+// miscounted returns the replicas whose census does not agree with the rows: no step has
+// anything to do any more, and the jobs that have not ended are paused.
+func (w *world) miscounted() []string {
+	paused := 0
+	for _, j := range w.check.all() {
+		if j.exists && j.row.State == string(statemachine.JobPaused) {
+			paused++
+		}
+	}
+	var list []string
+	for _, r := range w.replicas {
+		up := r.now.up()
+		if up == nil {
+			continue
+		}
+		report := up.census.Report()
+		for state, n := range report.Jobs {
+			if want := map[bool]int{true: paused}[state == statemachine.JobPaused]; n != want {
+				list = append(list, fmt.Sprintf("%s counts %d jobs that are %s, there are %d", r.now.name, n, state, want))
+			}
+		}
+		for _, s := range report.Services {
+			if s.Dispatching+s.Queued+s.Claimed+s.Running+s.Backoff != 0 {
+				list = append(list, fmt.Sprintf("%s counts steps of a service that has nothing to do: %+v", r.now.name, s))
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
 }
 
 // checkAccepted checks that every accepted command has its job.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
@@ -53,6 +54,7 @@ type parts struct {
 	pauses     bool            // operators pause dispatch; otherwise the gate is not asked
 	outages    *outbox.Outages // nil if replicas do not share them
 	ended      jobs.Ended
+	census     *census.Census
 	handler    http.Handler
 	loops      []loop
 }
@@ -123,6 +125,9 @@ func (p *process) open(w *world) (*parts, error) {
 		Retention: w.scenario.retention, KeyTTL: w.scenario.retention,
 		Entropy: random, Random: random.float, SpreadIDs: w.scenario.spread, Ended: made.ended.Tell,
 		Limit: func(string) int { return w.scenario.limit },
+		Observe: func(before, after *statemachine.Aggregate, history []statemachine.Transition) {
+			made.census.Observe(before, after, history)
+		},
 	}
 	if !w.scenario.cold || p.replica != w.replicas[0] {
 		cfg.Handoff = inbox
@@ -151,6 +156,9 @@ func (p *process) open(w *world) (*parts, error) {
 	}); err != nil {
 		return nil, err
 	}
+	if err := made.count(ctx, w, store); err != nil {
+		return nil, err
+	}
 	var publisher outbox.Publisher = &busPort{w: w, p: p}
 	if p.pull {
 		publisher = made.queue
@@ -165,6 +173,21 @@ func (p *process) open(w *world) (*parts, error) {
 		made.every(time.Second, upkeep.Loop{Name: "gate", Pass: made.gate.Refresh})
 	}
 	return made, nil
+}
+
+// censusInterval is longer than in the program, because each pass is several calls.
+const censusInterval = time.Minute
+
+// count opens the census.
+func (m *parts) count(ctx context.Context, w *world, store *port) (err error) {
+	random := &randomSource{rng: w.source(store.p.name + "/census")}
+	m.census, err = census.New(census.Config{
+		Store: store, Table: tableQueue, Replica: store.p.name, Queue: m.queue, Random: random.float,
+	})
+	if err != nil {
+		return err
+	}
+	return m.census.Open(ctx)
 }
 
 // every adds a loop that runs a pass at each interval.
@@ -243,7 +266,9 @@ func (m *parts) addOutages(store *port, breakers *breaker.Set, swept *upkeep.Swe
 
 // addKeepers adds the loops that finish work that others left.
 func (m *parts) addCleanup(w *world) error {
-	reconciler, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: m.ledger, Page: 8, Rest: reconcileInterval})
+	reconciler, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{
+		Ledger: m.ledger, Page: 8, Rest: reconcileInterval, Census: m.census,
+	})
 	if err != nil {
 		return err
 	}

@@ -83,6 +83,7 @@ func (m *parts) serve(ctx context.Context, w *world, store *port) error {
 	}
 	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger, Parallel: 1})
 	m.every(sweepInterval, upkeep.Loop{Name: "rejected callbacks", Pass: m.callbacks.RunOnce})
+	m.every(censusInterval, upkeep.Loop{Name: "census", Pass: m.census.RunOnce})
 	around := jobs.Surroundings{Pause: m.gate.Covering}
 	if m.outages != nil {
 		around.Circuit = m.outages.Circuit
@@ -91,6 +92,7 @@ func (m *parts) serve(ctx context.Context, w *world, store *port) error {
 		UseCases: httpapi.UseCases{
 			Ledger: m.ledger, Commands: accepting, Jobs: jobs.New(m.ledger, &m.ended, around),
 			Callbacks: m.callbacks, Queue: m.queue, Operator: outbox.NewOperator(m.ledger), Reconciler: m.reconciler,
+			Census:     m.census,
 			Operations: operations, Pauses: held, Gate: m.gate, Protocols: holder,
 		},
 		Ready: func(context.Context) ([]string, error) { return nil, nil }, // No visitor calls it.

@@ -161,6 +161,8 @@ var rules = []Rule{
 	{"resumePause", post, "/v1/admin/pauses/{pauseId}:resume", []Role{Admin}, Owned, true},
 	{"listWebhooks", get, "/v1/admin/webhooks", []Role{Read}, Named, false},
 	{"replayWebhook", post, "/v1/admin/webhooks/{webhookId}:replay", []Role{Admin}, Owned, true},
+	{"listServices", get, "/v1/admin/services", []Role{Read, Admin}, Everywhere, false},
+	{"getOverview", get, "/v1/admin/overview", []Role{Read, Admin}, Everywhere, false},
 	{"listStuck", get, "/v1/admin/stuck", []Role{Admin}, Everywhere, false},
 	{"listDeadLetters", get, "/v1/admin/dead-letters", []Role{Admin}, Everywhere, false},
 	{"replayDeadLetters", post, "/v1/admin/dead-letters:replay", []Role{Admin}, Everywhere, true},

@@ -139,6 +139,8 @@ func TestRule_ByScope(t *testing.T) {
 		{"getMetrics", bound, false, false, false, false},
 		{"getMetrics", all, true, true, true, true},
 		{"listStuck", bound, false, false, false, false},
+		{"listServices", bound, false, false, false, false},
+		{"getOverview", all, true, true, true, true},
 	} {
 		rule := ruleOf(t, test.operation)
 		if err := rule.Admit(test.caller); test.admitted != (err == nil) || err != nil && problem.From(err).Code != problem.Forbidden {

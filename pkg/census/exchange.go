@@ -54,11 +54,19 @@ func (c *Census) Open(ctx context.Context) error {
 	return c.store(ctx, false)
 }
 
+// pollers are those who poll this process, the latest first.
+func (c *Census) pollers() []workqueue.Poller {
+	if c.cfg.Queue == nil {
+		return nil
+	}
+	return c.cfg.Queue.Pollers()
+}
+
 // RunOnce stores the own sheet if it has changed, and reads those of other processes.
-// One pass runs at a time.
 func (c *Census) RunOnce(ctx context.Context) error {
+	pollers := c.pollers()
 	c.mu.Lock()
-	dirty := c.dirty || !c.cfg.Exclusive && c.cfg.Queue != nil && len(c.cfg.Queue.Pollers()) > 0
+	dirty := c.dirty || !c.cfg.Exclusive && len(pollers) > 0 && pollers[0].LastPoll.After(c.own.AsOf)
 	c.mu.Unlock()
 	if dirty {
 		if err := c.store(ctx, false); err != nil {
@@ -75,28 +83,26 @@ func (c *Census) RunOnce(ctx context.Context) error {
 // process changes a job from now on.
 func (c *Census) Close(ctx context.Context, orderly bool) error { return c.store(ctx, orderly) }
 
-// store writes the own sheet. complete says that it will count all live jobs until the
-// next start.
+// store writes the own sheet, under its ETag: an earlier write that lands late changes
+// nothing. complete says that the sheet will count all live jobs until the next start.
 func (c *Census) store(ctx context.Context, complete bool) error {
 	var pollers []workqueue.Poller
-	if c.cfg.Queue != nil && !c.cfg.Exclusive {
-		pollers = c.cfg.Queue.Pollers()
+	if !c.cfg.Exclusive {
+		pollers = c.pollers()
 	}
-	c.mu.Lock()
-	c.own.AsOf, c.own.Complete = tablestore.Now(), complete && c.exact
-	c.own.Pollers = pollers[:min(len(pollers), maxPollers)]
-	data, err := encode(c.own)
-	c.dirty = false
-	c.mu.Unlock()
-	if err == nil {
-		_, err = c.cfg.Store.Commit(ctx, tablestore.Batch{{
-			Verb: tablestore.Put, Key: c.key(rowReplica, c.cfg.Replica), Properties: data,
-		}})
-	}
+	pollers = pollers[:min(len(pollers), maxPollers)]
+	key := c.key(rowReplica, c.cfg.Replica)
+	err := tablestore.Update(ctx, c.cfg.Store, key, c.cfg.Random, func(*tablestore.Row) (tablestore.Properties, error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.dirty = false
+		c.own.AsOf, c.own.Complete, c.own.Pollers = tablestore.Now(), complete && c.exact, pollers
+		return encode(c.own)
+	})
 	if err != nil {
 		c.mu.Lock()
+		defer c.mu.Unlock()
 		c.dirty = true
-		c.mu.Unlock()
 		return fmt.Errorf("store the census: %w", err)
 	}
 	return nil

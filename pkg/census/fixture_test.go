@@ -65,6 +65,7 @@ func alone(t testing.TB) *process {
 	t.Helper()
 	p := start(t, memstore.New(memstore.Options{}), "")
 	p.walk(nil)
+	p.walk(nil) // From now on every commit counts by itself.
 	return p
 }
 

@@ -50,13 +50,10 @@ type Service struct {
 	Workers []workqueue.Poller
 }
 
-// Report returns what the census knows, without a read.
-func (c *Census) Report() *Report {
-	now := tablestore.Now()
-	var pollers []workqueue.Poller
-	if c.cfg.Queue != nil {
-		pollers = c.cfg.Queue.Pollers()
-	}
+// Report returns what the census knows, without a read. Its services include these
+// kinds of work, if nothing is known of them.
+func (c *Census) Report(kinds ...ledger.WorkKind) *Report {
+	now, pollers := tablestore.Now(), c.pollers()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sum := newSheet(now)
@@ -85,6 +82,9 @@ func (c *Census) Report() *Report {
 		} else {
 			out.Ended[state] = new(window).rates(now, sum.Since)
 		}
+	}
+	for _, known := range kinds {
+		entry(sum.Live.Steps, kind(known))
 	}
 	out.Services = sum.services(now, pollers)
 	return out

@@ -164,7 +164,8 @@ func (d *durations) percentiles(now time.Time) Percentiles {
 		rank := int64(math.Ceil(share * float64(total)))
 		for _, bucket := range slices.Sorted(maps.Keys(sum)) {
 			if rank -= sum[bucket]; rank <= 0 {
-				return time.Duration(float64(firstBucket) * math.Exp2((float64(bucket)-halfOfBucket)/perDoubling))
+				middle := float64(firstBucket) * math.Exp2((float64(bucket)-halfOfBucket)/perDoubling)
+				return time.Duration(middle).Round(time.Millisecond)
 			}
 		}
 		return 0

@@ -117,6 +117,8 @@ var asks = map[string]ask{
 	"resumePause":           {"POST /v1/admin/pauses/$pause:resume", ""},
 	"listWebhooks":          {"GET /v1/admin/webhooks?tenant_id=t", ""},
 	"replayWebhook":         {"POST /v1/admin/webhooks/$exhausted:replay", ""},
+	"listServices":          {"GET /v1/admin/services", ""},
+	"getOverview":           {"GET /v1/admin/overview", ""},
 	"listStuck":             {"GET /v1/admin/stuck", ""},
 	"listDeadLetters":       {"GET /v1/admin/dead-letters", ""},
 	"replayDeadLetters":     {"POST /v1/admin/dead-letters:replay", `{"all":true}`},

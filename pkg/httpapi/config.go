@@ -10,7 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -28,7 +30,8 @@ const (
 	DefaultMaxWaits     = 5000
 )
 
-// UseCases are the use cases that the handlers call. All but DeadLetters are required.
+// UseCases are the use cases that the handlers call. All but DeadLetters and Circuits are
+// required.
 type UseCases struct {
 	// Ledger looks up webhooks and the owners of objects.
 	Ledger     *ledger.Ledger
@@ -38,11 +41,15 @@ type UseCases struct {
 	Queue      *workqueue.Queue
 	Operator   *outbox.Operator
 	Reconciler *upkeep.Reconciler
+	Census     *census.Census
 	Operations *upkeep.Operations
 	Pauses     *pauses.Service
 	// Gate is this process's view of the pauses.
 	Gate      *pauses.Gate
 	Protocols *protocol.Holder
+	// Circuits returns the circuits of the bus that are not closed. It must be safe for
+	// concurrent use.
+	Circuits func() []breaker.Circuit
 	// DeadLetters are those of the reply topics. It is nil if replies come over HTTP.
 	DeadLetters callbacks.DeadLetters
 }
@@ -101,6 +108,7 @@ func (c Config) Validate() error {
 		{"Queue", c.Queue == nil},
 		{"Operator", c.Operator == nil},
 		{"Reconciler", c.Reconciler == nil},
+		{"Census", c.Census == nil},
 		{"Operations", c.Operations == nil},
 		{"Pauses", c.Pauses == nil},
 		{"Gate", c.Gate == nil},

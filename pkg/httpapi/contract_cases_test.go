@@ -47,7 +47,7 @@ func accepting(t *testing.T, g *guarded, operation string) question {
 		}
 	case "listOutbox":
 		g.submitted(t)
-	case "claimWork":
+	case "claimWork", "listServices", "getOverview":
 		g.submitted(t)
 		_, err := g.relay.RunOnce(t.Context())
 		must(t, err)
@@ -105,6 +105,8 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "submitBatch", Status: 500}:       defective("submitBatch"),
 	{Operation: "completeWorkBatch", Status: 500}: defective("completeWorkBatch"),
 	{Operation: "listProtocols", Status: 500}:     defective("listProtocols"),
+	{Operation: "listServices", Status: 500}:      defective("listServices"),
+	{Operation: "getOverview", Status: 500}:       defective("getOverview"),
 	{Operation: "listStuck", Status: 500}:         defective("listStuck"),
 
 	{Operation: "listDeadLetters", Status: 404}:   withoutTopics("listDeadLetters"),
@@ -120,6 +122,8 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "submitBatch", Status: 503}:       draining("submitBatch"),
 	{Operation: "completeWorkBatch", Status: 503}: draining("completeWorkBatch"),
 	{Operation: "listProtocols", Status: 503}:     draining("listProtocols"),
+	{Operation: "listServices", Status: 503}:      draining("listServices"),
+	{Operation: "getOverview", Status: 503}:       draining("getOverview"),
 	{Operation: "listStuck", Status: 503}:         draining("listStuck"),
 	{Operation: "getMetrics", Status: 503}:        withoutIssuer,
 }

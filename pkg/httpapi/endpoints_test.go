@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -54,6 +55,38 @@ func TestEmptyListsAreWrittenAsLists(t *testing.T) {
 	})
 	if got := h.do(t, http.MethodGet, "/readyz", "").Body; got != `{"status":"ready","warnings":[]}`+"\n" {
 		t.Errorf("without a warning: %s", got)
+	}
+}
+
+// What operators look at all the time costs no read, however many jobs have ended.
+func TestCounts_AreAnsweredWithoutAReadOfTheStore(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, func(c *httpapi.Config) {
+		c.Circuits = func() []breaker.Circuit {
+			return []breaker.Circuit{{Name: "topic-1", State: breaker.HalfOpen, Reason: "away"}}
+		}
+	})
+	for _, finished := range []int{100, 1000} {
+		for range finished {
+			h.controlled(t, ":cancel")
+		}
+		h.submitted(t)
+		for _, path := range []string{"/v1/admin/services", "/v1/admin/overview"} {
+			h.store.reset()
+			if got := h.do(t, http.MethodGet, path, ""); got.Status != http.StatusOK {
+				t.Fatalf("%s: %d %s", path, got.Status, got.Body)
+			}
+			h.store.untouched(t, path)
+		}
+	}
+	services := decoded[api.ServiceList](t, h.do(t, http.MethodGet, "/v1/admin/services", ""))
+	if !services.Exact || len(services.Services) != 2 || services.Services[1].Backlog != 2 || services.Services[0].Service != "embed" {
+		t.Errorf("%+v", services)
+	}
+	overview := decoded[api.Overview](t, h.do(t, http.MethodGet, "/v1/admin/overview", ""))
+	if overview.Ended["CANCELLED"].Total != 1100 || overview.Jobs["DISPATCHING"] != 2 || overview.Backlog != 2 ||
+		len(overview.Circuits) != 1 || overview.Circuits[0].Name != "topic-1" || overview.Circuits[0].State != "half-open" {
+		t.Errorf("%+v", overview)
 	}
 }
 

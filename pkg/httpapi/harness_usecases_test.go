@@ -14,6 +14,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/jobs"
@@ -50,6 +51,9 @@ func (h *harness) assemble(ctx context.Context) error {
 	var err error
 	if h.ledger, err = ledger.Open(ctx, ledger.Config{
 		Store: h.store, Ready: mirror.Ready, Ended: ended.Tell, Held: h.paused,
+		Observe: func(before, after *statemachine.Aggregate, history []statemachine.Transition) {
+			h.useCases.Census.Observe(before, after, history)
+		},
 	}); err != nil {
 		return err
 	}
@@ -118,6 +122,15 @@ func (h *harness) operate(ctx context.Context) error {
 	}
 	u.Pauses = pauses.New(h.store, table, nil)
 	if u.Gate, err = pauses.NewGate(ctx, u.Pauses); err != nil {
+		return err
+	}
+	if u.Census, err = census.New(census.Config{
+		Store: h.store, Table: h.ledger.Tables().Queue, Exclusive: true, Queue: u.Queue,
+	}); err != nil {
+		return err
+	}
+	u.Census.Begin()
+	if err := u.Census.End(ctx); err != nil { // No job is left of another process.
 		return err
 	}
 	u.Reconciler, err = upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: h.ledger})

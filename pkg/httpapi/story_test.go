@@ -236,6 +236,8 @@ func (s *story) tellOfOperators(t *testing.T) {
 	s.ask(t, "GET /v1/admin/pauses", "")
 	s.ask(t, "POST /v1/admin/pauses/lane:3:resume", `{"ramp_seconds":2.5,"reason":"mended"}`)
 	s.ask(t, "GET /v1/admin/webhooks?tenant_id=t", "")
+	s.ask(t, "GET /v1/admin/services", "")
+	s.ask(t, "GET /v1/admin/overview", "")
 	s.ask(t, "GET /v1/admin/stuck", "")
 	s.ask(t, "GET /v1/admin/dead-letters", "")
 	s.ask(t, "POST /v1/admin/dead-letters:replay", `{"dead_letter_ids":["0-1","0-2"],"reason":"mended"}`)

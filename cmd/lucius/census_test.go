@@ -1,0 +1,91 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// services returns what the server says of its services, once it has counted its jobs.
+func (s *server) services(t *testing.T) *api.ServiceList {
+	t.Helper()
+	for {
+		response, err := s.client.ListServicesWithResponse(t.Context())
+		if err != nil || response.JSON200 == nil {
+			t.Fatalf("services: %v, %s", err, response.Body)
+		}
+		if response.JSON200.Exact {
+			return response.JSON200
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// service returns the service of that name.
+func service(t *testing.T, list *api.ServiceList, name string) *api.Service {
+	t.Helper()
+	for i := range list.Services {
+		if list.Services[i].Service == name {
+			return &list.Services[i]
+		}
+	}
+	t.Fatalf("there is no service %s", name)
+	return nil
+}
+
+// A backlog without a worker is counted to the last job, also by the next process, and so
+// is what workers do.
+func TestServe_CountsABacklogOfAnySize(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	s := serveOn(t, dir, patient...)
+	const jobs = 3000
+	for n := 0; n < jobs; n += 100 {
+		var batch api.BatchRequest
+		for m := range 100 {
+			batch.Commands = append(batch.Commands, api.Command{
+				TenantID: "tenant_a", RequestType: "doc.ingest", SchemaVersion: "1", Payload: json.RawMessage(`{"language":"en"}`),
+				InputRef: json.RawMessage(`{"uri":"s3://in"}`), OutputRef: json.RawMessage(`{"uri":"s3://out"}`),
+				IdempotencyKey: fmt.Sprint("k", n+m),
+			})
+		}
+		response, err := s.client.SubmitBatchWithResponse(t.Context(), batch)
+		if err != nil || response.JSON200 == nil {
+			t.Fatalf("submit: %v, %s", err, response.Body)
+		}
+	}
+	check := func(backlog, running int) {
+		t.Helper()
+		extract := service(t, s.services(t), "extract")
+		if extract.Backlog != backlog || extract.Running != running || extract.OldestWaitingAt.IsZero() {
+			t.Errorf("want %d waiting and %d running: %+v", backlog, running, extract)
+		}
+		if text := scrape(t, s); !strings.Contains(text, fmt.Sprintf("\nlucius_queue_ready %d\n", backlog)) {
+			t.Errorf("the metrics have no backlog of %d", backlog)
+		}
+		overview, err := s.client.GetOverviewWithResponse(t.Context())
+		if err != nil || overview.JSON200 == nil || overview.JSON200.Backlog != backlog || overview.JSON200.Jobs["IN_PROGRESS"] != running ||
+			overview.JSON200.Accepted.Total != jobs || overview.JSON200.OldestWaiting.Service != "extract" {
+			t.Errorf("overview: %v, %s", err, overview.Body)
+		}
+	}
+	check(jobs, 0)
+	if workers := service(t, s.services(t), "embed").Workers; len(workers) > 0 {
+		t.Errorf("a service that nobody asked for has workers: %+v", workers)
+	}
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	s = serveOn(t, dir, patient...)
+	check(jobs, 0)
+	s.claim(t, "c1", true)
+	check(jobs-1, 1)
+	if workers := service(t, s.services(t), "extract").Workers; len(workers) != 1 || workers[0].Owner != "w" {
+		t.Errorf("%+v", workers)
+	}
+}

@@ -1,0 +1,120 @@
+package httpapi
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/census"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/pauses"
+)
+
+// maxWorkers bounds the workers that are listed for each service.
+const maxWorkers = 100
+
+// ListServices is GET /v1/admin/services.
+func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request) {
+	var kinds []ledger.WorkKind
+	for _, p := range e.Protocols.Current().Protocols() {
+		for i := range p.Steps {
+			kinds = append(kinds, ledger.WorkKind{Service: p.Steps[i].Service, StepType: p.Steps[i].Type})
+		}
+	}
+	report := e.Census.Report(kinds...)
+	out := api.ServiceList{
+		Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since), Services: []api.Service{},
+	}
+	now := time.Now()
+	for i := range report.Services {
+		out.Services = append(out.Services, serviceOf(&report.Services[i], now))
+	}
+	e.respond.answer(w, r, http.StatusOK, out, nil)
+}
+
+// serviceOf encodes what is known of one kind of work.
+func serviceOf(s *census.Service, now time.Time) api.Service {
+	out := api.Service{
+		Service: s.Service, StepType: s.StepType, Backlog: s.Queued, Dispatching: s.Dispatching, Claimed: s.Claimed,
+		Running: s.Running, Backoff: s.Backoff, Attempts: ratesOf(s.Attempts),
+		DurationSeconds: percentilesOf(s.Took), QueueWaitSeconds: percentilesOf(s.Waited), Workers: []api.ServiceWorker{},
+	}
+	if !s.Oldest.IsZero() {
+		out.OldestWaitingAt, out.OldestWaitingSeconds = api.NewTime(s.Oldest), now.Sub(s.Oldest).Seconds()
+	}
+	known := map[string]bool{}
+	for i := range s.Workers {
+		worker := &s.Workers[i]
+		if known[worker.Owner] {
+			continue // It polls with several filters.
+		}
+		known[worker.Owner] = true
+		if len(out.Workers) < maxWorkers {
+			out.Workers = append(out.Workers, api.ServiceWorker{
+				Owner: worker.Owner, LastPollAt: api.NewTime(worker.LastPoll), Polling: worker.Waiting,
+			})
+		}
+	}
+	out.WorkersTotal = len(known)
+	return out
+}
+
+func ratesOf(r census.Rates) api.Rates {
+	return api.Rates{LastMinute: rateOf(r.Minute), LastHour: rateOf(r.Hour), Total: int(r.Total)}
+}
+
+func rateOf(r census.Rate) api.Rate {
+	return api.Rate{
+		Count: int(r.Count), Failed: int(r.Failed), OverSeconds: r.Over.Seconds(), PerSecond: r.PerSecond(), ErrorRate: r.ErrorRate(),
+	}
+}
+
+func percentilesOf(p census.Percentiles) api.Percentiles {
+	return api.Percentiles{Count: int(p.Count), P50: p.P50.Seconds(), P95: p.P95.Seconds(), P99: p.P99.Seconds()}
+}
+
+// GetOverview is GET /v1/admin/overview.
+func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request) {
+	report, found := e.Census.Report(), e.Reconciler.Report()
+	out := api.Overview{
+		Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since), Jobs: map[string]int{},
+		Accepted: ratesOf(report.Accepted), Ended: map[string]api.Rates{}, Pauses: []api.Pause{}, Circuits: []api.Circuit{},
+		OldestPendingSeconds: found.OldestPending.Seconds(),
+		Stuck: api.StuckCount{
+			Count: len(found.Stuck), Checked: found.Checked, Repaired: found.Repaired, RoundEndedAt: api.NewTime(found.RoundEnded),
+		},
+	}
+	for state, n := range report.Jobs {
+		out.Jobs[string(state)] = n
+	}
+	for state, rates := range report.Ended {
+		out.Ended[string(state)] = ratesOf(rates)
+	}
+	now := time.Now()
+	for i := range report.Services {
+		service := &report.Services[i]
+		out.Backlog += service.Queued
+		out.Running += service.Running
+		if at := service.Oldest; !at.IsZero() && (out.OldestWaiting.At.IsZero() || at.Before(out.OldestWaiting.At.Time)) {
+			out.OldestWaiting = api.OldestWaiting{
+				Service: service.Service, StepType: service.StepType, At: api.NewTime(at), Seconds: now.Sub(at).Seconds(),
+			}
+		}
+	}
+	active := e.Gate.Active()
+	slices.SortFunc(active, func(a, b pauses.Pause) int { return strings.Compare(a.ID(), b.ID()) })
+	for i := range active {
+		out.Pauses = append(out.Pauses, pauseOf(&active[i]))
+	}
+	if e.Circuits != nil {
+		for _, circuit := range e.Circuits() {
+			out.Circuits = append(out.Circuits, api.Circuit{
+				Name: circuit.Name, State: api.CircuitState(circuit.State.String()), Since: api.NewTime(circuit.Since),
+				Until: api.NewTime(circuit.Until), Reason: circuit.Reason,
+			})
+		}
+	}
+	e.respond.answer(w, r, http.StatusOK, out, nil)
+}
