@@ -300,19 +300,19 @@ func (e Mode) Valid() bool {
 
 // Defines values for OperationState.
 const (
-	OperationStateOperationCancelled OperationState = "CANCELLED"
-	OperationStateOperationDone      OperationState = "DONE"
-	OperationStateOperationRunning   OperationState = "RUNNING"
+	OperationStateCancelled OperationState = "CANCELLED"
+	OperationStateDone      OperationState = "DONE"
+	OperationStateRunning   OperationState = "RUNNING"
 )
 
 // Valid indicates whether the value is a known member of the OperationState enum.
 func (e OperationState) Valid() bool {
 	switch e {
-	case OperationStateOperationCancelled:
+	case OperationStateCancelled:
 		return true
-	case OperationStateOperationDone:
+	case OperationStateDone:
 		return true
-	case OperationStateOperationRunning:
+	case OperationStateRunning:
 		return true
 	default:
 		return false
@@ -321,25 +321,25 @@ func (e OperationState) Valid() bool {
 
 // Defines values for OperationItemOutcome.
 const (
-	OperationItemOutcomeItemApplied  OperationItemOutcome = "applied"
-	OperationItemOutcomeItemFailed   OperationItemOutcome = "failed"
-	OperationItemOutcomeItemRepeated OperationItemOutcome = "repeated"
-	OperationItemOutcomeItemSkipped  OperationItemOutcome = "skipped"
-	OperationItemOutcomeItemWaiting  OperationItemOutcome = "waiting"
+	OperationItemOutcomeApplied  OperationItemOutcome = "applied"
+	OperationItemOutcomeFailed   OperationItemOutcome = "failed"
+	OperationItemOutcomeRepeated OperationItemOutcome = "repeated"
+	OperationItemOutcomeSkipped  OperationItemOutcome = "skipped"
+	OperationItemOutcomeWaiting  OperationItemOutcome = "waiting"
 )
 
 // Valid indicates whether the value is a known member of the OperationItemOutcome enum.
 func (e OperationItemOutcome) Valid() bool {
 	switch e {
-	case OperationItemOutcomeItemApplied:
+	case OperationItemOutcomeApplied:
 		return true
-	case OperationItemOutcomeItemFailed:
+	case OperationItemOutcomeFailed:
 		return true
-	case OperationItemOutcomeItemRepeated:
+	case OperationItemOutcomeRepeated:
 		return true
-	case OperationItemOutcomeItemSkipped:
+	case OperationItemOutcomeSkipped:
 		return true
-	case OperationItemOutcomeItemWaiting:
+	case OperationItemOutcomeWaiting:
 		return true
 	default:
 		return false
@@ -348,22 +348,22 @@ func (e OperationItemOutcome) Valid() bool {
 
 // Defines values for OperationKind.
 const (
-	OperationKindOperationCancel OperationKind = "cancel"
-	OperationKindOperationPause  OperationKind = "pause"
-	OperationKindOperationResume OperationKind = "resume"
-	OperationKindOperationRetry  OperationKind = "retry"
+	OperationKindCancel OperationKind = "cancel"
+	OperationKindPause  OperationKind = "pause"
+	OperationKindResume OperationKind = "resume"
+	OperationKindRetry  OperationKind = "retry"
 )
 
 // Valid indicates whether the value is a known member of the OperationKind enum.
 func (e OperationKind) Valid() bool {
 	switch e {
-	case OperationKindOperationCancel:
+	case OperationKindCancel:
 		return true
-	case OperationKindOperationPause:
+	case OperationKindPause:
 		return true
-	case OperationKindOperationResume:
+	case OperationKindResume:
 		return true
-	case OperationKindOperationRetry:
+	case OperationKindRetry:
 		return true
 	default:
 		return false
@@ -672,13 +672,13 @@ func (e WorkStatus) Valid() bool {
 
 // Defines values for ListFailuresParamsInclude.
 const (
-	ListFailuresParamsIncludeFailuresResolved ListFailuresParamsInclude = "resolved"
+	ListFailuresParamsIncludeResolved ListFailuresParamsInclude = "resolved"
 )
 
 // Valid indicates whether the value is a known member of the ListFailuresParamsInclude enum.
 func (e ListFailuresParamsInclude) Valid() bool {
 	switch e {
-	case ListFailuresParamsIncludeFailuresResolved:
+	case ListFailuresParamsIncludeResolved:
 		return true
 	default:
 		return false

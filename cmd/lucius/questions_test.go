@@ -1,0 +1,265 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// Of the jobs of a bureau, each sort has this many, and OCR fails for these.
+const (
+	bureauJobs   = 1000
+	bureauFails  = 400 // at first
+	bureauBroken = 10  // of their reruns
+	badScan      = "bad_scan"
+)
+
+// bureau is a server with 3,000 jobs: a third is for the service embed, which has no
+// worker, a third is of a paused tenant, and a third is for ocr, whose worker fails.
+type bureau struct {
+	t *testing.T
+	// client submits, ops asks, and worker does the work of ocr.
+	client, ops, worker *caller
+
+	embed, paused, ocr []string
+	failed             []string // of ocr, at first
+
+	claims   int
+	attempts int // that ocr ended
+	// shortest and longest bound the durations of its attempts, as the worker saw them.
+	shortest, longest []time.Duration
+}
+
+// newBureau starts the server as it is shipped, and submits the jobs.
+func newBureau(t *testing.T) *bureau {
+	t.Helper()
+	s, dir := newSite(t), t.TempDir()
+	for _, service := range []string{"ocr", "embed"} {
+		text := fmt.Sprintf("protocol_id: %s\nrequest_types: [doc.%[1]s]\nsteps:\n  - {step_id: %[1]s, step_type: %s, service: %[1]s}\n",
+			service, strings.ToUpper(service))
+		if err := os.WriteFile(filepath.Join(dir, service+".yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tokens := filepath.Join(t.TempDir(), "tokens.yaml")
+	b := &bureau{t: t}
+	for name, by := range map[string]struct {
+		caller **caller
+		grants []string
+	}{
+		"client-1": {&b.client, []string{"submit:*"}},
+		"ops-1":    {&b.ops, []string{"submit:*", "read:*", "admin:*"}},
+		"worker-1": {&b.worker, []string{"platform:*"}},
+	} {
+		*by.caller = &caller{url: "http://localhost", token: addCaller(t, tokens, name, by.grants...), http: s.http}
+	}
+	s.start("--protocols-dir", dir, "--auth-file", tokens, "--ack-timeout", "5m", "--lease-duration", "5m")
+	b.ask(http.StatusOK, "POST /v1/admin/pauses", `{"tenant_id":"tenant_p","reason":"the invoice is open"}`, nil)
+	b.embed = b.submit("tenant_a", "embed", bureauJobs)
+	b.paused = b.submit("tenant_p", "ocr", bureauJobs)
+	b.ocr = b.submit("tenant_a", "ocr", bureauJobs)
+	b.failed = b.ocr[:bureauFails]
+	b.work(b.failed)
+	return b
+}
+
+// ask sends one request of the operator, and decodes the answer.
+func (b *bureau) ask(status int, target, body string, into any) {
+	b.t.Helper()
+	method, path, _ := strings.Cut(target, " ")
+	got := b.ops.want(b.t, status, method, path, body)
+	if into == nil {
+		return
+	}
+	if err := json.Unmarshal([]byte(got.body), into); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// submit submits n commands of the tenant, each a job for the service.
+func (b *bureau) submit(tenant, service string, n int) (ids []string) {
+	b.t.Helper()
+	all := slices.Repeat([]int{0}, n)
+	for part := range slices.Chunk(all, api.MaxBatch) {
+		var commands []string
+		for range part {
+			command := strings.Replace(ingestFor(tenant, fmt.Sprint(service, len(ids)+len(commands))), "doc.ingest", "doc."+service, 1)
+			commands = append(commands, command)
+		}
+		got := b.client.want(b.t, http.StatusOK, "POST", "/v1/commands:batch", `{"commands":[`+strings.Join(commands, ",")+`]}`)
+		var result api.BatchResult
+		if err := json.Unmarshal([]byte(got.body), &result); err != nil {
+			b.t.Fatal(err)
+		}
+		for _, one := range result.Results {
+			if one.Status != http.StatusAccepted {
+				b.t.Fatalf("a command was answered %+v", one)
+			}
+			ids = append(ids, one.JobID)
+		}
+	}
+	return ids
+}
+
+// work has the worker of ocr carry out all that waits. It fails for these jobs, or reruns.
+func (b *bureau) work(failing []string) {
+	b.t.Helper()
+	for {
+		b.claims++
+		asked := time.Now()
+		got := b.worker.want(b.t, http.StatusOK, "POST", "/v1/work:claim",
+			fmt.Sprintf(`{"owner":"worker-1","request_id":"c%d","services":["ocr"],"max":100,"start":true}`, b.claims))
+		begun := time.Now()
+		var claimed api.ClaimedWork
+		if err := json.Unmarshal([]byte(got.body), &claimed); err != nil {
+			b.t.Fatal(err)
+		}
+		if len(claimed.Items) == 0 {
+			return
+		}
+		for _, item := range claimed.Items {
+			var directive api.Directive
+			if err := json.Unmarshal(item.Directive, &directive); err != nil {
+				b.t.Fatal(err)
+			}
+			verb := fmt.Sprintf(`"owner":"worker-1","expected_rev":%d,"request_id":"r%d"`, item.Rev, b.attempts)
+			path, body := ":complete", `{`+verb+`}`
+			if slices.Contains(failing, directive.JobID) {
+				path, body = ":fail", `{`+verb+`,"error":{"code":"`+badScan+`","message":"The page is blank."}}`
+			}
+			ending := time.Now()
+			b.worker.want(b.t, http.StatusOK, "POST", "/v1/work/"+item.WorkID+path, body)
+			b.attempts++
+			b.shortest, b.longest = append(b.shortest, ending.Sub(begun)), append(b.longest, time.Since(asked))
+		}
+	}
+}
+
+// await asks again and again, until the answer is yes.
+func (b *bureau) await(what string, answer func() bool) {
+	b.t.Helper()
+	for end := time.Now().Add(5 * time.Minute); !answer(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			b.t.Fatalf("timeout before %s", what)
+		}
+	}
+}
+
+// job reads one job.
+func (b *bureau) job(id string) (job api.Job) {
+	b.t.Helper()
+	b.ask(http.StatusOK, "GET /v1/jobs/"+id, "", &job)
+	return job
+}
+
+// failures reads the failed jobs since yesterday in groups.
+func (b *bureau) failures(more string) []api.FailureGroup {
+	b.t.Helper()
+	var list api.FailureList
+	yesterday := time.Now().AddDate(0, 0, -1).UTC().Format(time.RFC3339)
+	b.ask(http.StatusOK, "GET /v1/admin/failures?failed_after="+yesterday+more, "", &list)
+	if list.Truncated {
+		b.t.Errorf("the failures are truncated")
+	}
+	return list.Groups
+}
+
+// Whoever is on call asks seven questions. Each has one request whose answer is the truth.
+func TestQuestions_OfAnOperatorOnCall(t *testing.T) {
+	t.Parallel()
+	b := newBureau(t)
+
+	// Where is X, and why does it wait?
+	x := b.job(b.paused[7])
+	if w := x.Waiting; x.State != api.JobStateDispatching || w == nil || w.Reason != "scope_paused" || w.BlockedBy == nil ||
+		w.BlockedBy.ID != "tenant:tenant_p" || w.Detail != "paused by ops-1: the invoice is open" {
+		t.Errorf("a job of the paused tenant is %s and waits for %+v", x.State, w)
+	}
+
+	// What failed since yesterday, and why?
+	groups := b.failures("")
+	if len(groups) != 1 || groups[0].Service != "ocr" || groups[0].ErrorCode != badScan || groups[0].Count != bureauFails || groups[0].Resolved {
+		t.Errorf("the failures are %+v", groups)
+	}
+	for _, id := range groups[0].SampleJobIds {
+		if !slices.Contains(b.failed, id) {
+			t.Errorf("job %s is said to have failed", id)
+		}
+	}
+
+	b.retryAndSee()
+
+	// Pause OCR.
+	b.ask(http.StatusOK, "POST /v1/admin/pauses", `{"service":"ocr","reason":"OCR is down"}`, nil)
+	held := b.job(b.submit("tenant_b", "ocr", 1)[0])
+	if w := held.Waiting; w == nil || w.Reason != "scope_paused" || w.BlockedBy == nil || w.BlockedBy.ID != "service:ocr" {
+		t.Errorf("a job for the paused service waits for %+v", w)
+	}
+	attempts := b.attempts
+	if b.work(nil); b.attempts != attempts {
+		t.Errorf("the paused service got %d directives", b.attempts-attempts)
+	}
+
+	// Who cancelled job Y?
+	y := b.embed[3]
+	b.ask(http.StatusAccepted, "POST /v1/jobs/"+y+":cancel", `{"reason":"wrong file"}`, nil)
+	var events api.EventPage
+	b.ask(http.StatusOK, "GET /v1/jobs/"+y+"/events", "", &events)
+	cancelled := slices.IndexFunc(events.Events, func(e api.Event) bool { return e.Type == "job.cancelling" })
+	if e := events.Events; cancelled < 0 || e[cancelled].Caller != "ops-1" || e[cancelled].Cause != "wrong file" || e[0].Caller != "client-1" {
+		t.Errorf("the history is %+v", e)
+	}
+
+	// Where is X, and why does it wait? A minute without a poll tells that there is no worker.
+	var why api.Waiting
+	b.await("a minute without a poll", func() bool {
+		why = *b.job(b.embed[7]).Waiting
+		return why.Reason == "no_worker"
+	})
+	if !strings.Contains(why.Detail, "no worker has polled for service embed, step type EMBED") {
+		t.Errorf("a job without a worker waits because %s", why.Detail)
+	}
+}
+
+// retryAndSee asks: retry it; did it help?
+func (b *bureau) retryAndSee() {
+	b.t.Helper()
+	var preview api.OperationPreview
+	const selection = `"service":"ocr","error_code":"bad_scan"`
+	b.ask(http.StatusOK, "POST /v1/admin/retries", `{`+selection+`,"dry_run":true}`, &preview)
+	if preview.Matched != bureauFails || len(preview.Sample) != 10 || preview.Truncated || preview.Sample[0].ErrorCode != badScan {
+		b.t.Errorf("a dry run shows %+v", preview)
+	}
+	var op api.Operation
+	b.ask(http.StatusAccepted, "POST /v1/admin/retries", `{`+selection+`,"rate_per_second":1000,"reason":"the scanner is clean"}`, &op)
+	path := "GET /v1/admin/operations/" + op.OperationID
+	b.await("the end of the retry", func() bool {
+		b.ask(http.StatusOK, path+"?limit=1000", "", &op)
+		return op.State == api.OperationStateDone
+	})
+	if op.Matched != bureauFails || op.Applied != bureauFails || op.Caller != "ops-1" {
+		b.t.Errorf("the retry is %+v", op)
+	}
+	var broken []string
+	for _, item := range op.Items[:bureauBroken] {
+		broken = append(broken, item.NewJobID)
+	}
+	b.work(broken)
+
+	groups := b.failures("&include=resolved")
+	open := slices.DeleteFunc(slices.Clone(groups), func(g api.FailureGroup) bool { return g.Resolved })
+	if len(groups) != 2 || len(open) != 1 || open[0].Count != bureauBroken || groups[0].Count != bureauFails {
+		b.t.Errorf("after the retry the failures are %+v", groups)
+	}
+	if old := b.job(op.Items[0].JobID); old.SupersededBy != broken[0] {
+		b.t.Errorf("a failed job is superseded by %q, its rerun is %s", old.SupersededBy, broken[0])
+	}
+}
