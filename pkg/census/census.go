@@ -1,7 +1,10 @@
 package census
 
 import (
+	"crypto/sha256"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,7 +45,8 @@ type Census struct {
 	dirty bool // own has changed since it was stored
 	// exact says that own has counted every live job; only if the store is exclusive.
 	exact bool
-	count *recount // the walk under way, or the last one
+	asOf  time.Time // if it is not: when the last process stored it
+	count *recount  // the walk under way, or the last one
 	// Of the last exchange:
 	others []*sheet
 	base   *sheet
@@ -98,26 +102,43 @@ func (s *sheet) add(other *sheet) {
 // recount is a count of the live jobs by a walk.
 type recount struct {
 	live    tally
-	seen    map[string]seen // by job
-	before  *tally          // the other processes' counts as the walk began
-	adopted bool            // live is that of the own sheet
+	seen    map[[16]byte]seen // by the digest of the job's id
+	kinds   []kind
+	before  *tally // the other processes' counts as the walk began
+	adopted bool   // live is that of the own sheet
 }
 
-// seen is the standing of a job at that revision.
+// seen is the standing of a job at that revision. There is one for each live job, so it
+// is small, and refers to no row.
 type seen struct {
-	rev int64
-	standing
+	rev, since   int64
+	state, phase uint8
+	kind         uint16 // its index in kinds
 }
 
 // saw counts a job as it is at its revision, unless a later one was counted.
 func (r *recount) saw(agg *statemachine.Aggregate, is standing) {
-	last := r.seen[agg.Job.ID]
+	digest := sha256.Sum256([]byte(agg.Job.ID))
+	key := [16]byte(digest[:])
+	last, known := r.seen[key]
 	if last.rev >= agg.Job.Rev {
 		return
 	}
-	r.live.move(last.standing, -1, true)
+	if known && last.state < uint8(len(statemachine.JobStates)) {
+		r.live.move(standing{
+			state: statemachine.JobStates[last.state], phase: phase(last.phase), kind: r.kinds[last.kind],
+			since: time.UnixMilli(last.since),
+		}, -1, true)
+	}
 	r.live.move(is, 1, true)
-	r.seen[agg.Job.ID] = seen{agg.Job.Rev, is}
+	at := slices.Index(r.kinds, is.kind)
+	if at < 0 {
+		at, r.kinds = len(r.kinds), append(r.kinds, kind{strings.Clone(is.kind.Service), strings.Clone(is.kind.StepType)})
+	}
+	r.seen[key] = seen{
+		rev: agg.Job.Rev, since: is.since.UnixMilli(), phase: uint8(is.phase), kind: uint16(at),
+		state: uint8(slices.Index(statemachine.JobStates, is.state)), // 255 for one that has ended.
+	}
 }
 
 // New returns a census that has counted nothing: [Census.Open] it. The error names the
@@ -208,7 +229,7 @@ func (c *Census) Begin() {
 		c.count = nil
 		return
 	}
-	c.count = &recount{live: newTally(), seen: map[string]seen{}, before: c.elsewhere()}
+	c.count = &recount{live: newTally(), seen: map[[16]byte]seen{}, before: c.elsewhere()}
 }
 
 // Walked says that the walk has read a live job.

@@ -175,11 +175,38 @@ func TestRestart_InGoodOrderKeepsAllCounts(t *testing.T) {
 			t.Errorf("exact %v, %+v", after.Exact, ocr)
 		}
 		same(t, p, "after the restart")
-		p = start(t, p.store, "") // It crashed at once.
-		if report := p.Report(); report.Exact || p.service("ocr").Queued != 3 || report.AsOf.IsZero() {
+		crashed := time.Now()
+		p = start(t, p.store, "")
+		time.Sleep(time.Minute)
+		p.serial = 1000
+		p.submit("ocr")
+		must(t, p.RunOnce(t.Context()))
+		if report := p.Report(); report.Exact || p.service("ocr").Queued != 4 || !report.AsOf.Equal(crashed.Truncate(time.Millisecond)) {
 			t.Errorf("after a crash: %+v", report)
 		}
 	})
+}
+
+// It is called with every commit, so it makes no garbage.
+func TestObserve_DoesNotAllocate(t *testing.T) { //nolint:paralleltest // It counts all allocations of the process.
+	p := start(t, memstore.New(memstore.Options{}), "")
+	p.walk(nil)
+	p.walk(nil)
+	job := p.submit("ocr")
+	before, err := p.ledger.Job(t.Context(), job)
+	must(t, err)
+	p.claim("ocr", 1, true)
+	after, err := p.ledger.Job(t.Context(), job)
+	must(t, err)
+	history, _, err := p.ledger.History(t.Context(), job, 1, 10)
+	must(t, err)
+	forth := []statemachine.Transition{history[0].Transition, history[1].Transition}
+	if got := testing.AllocsPerRun(1000, func() {
+		p.Observe(before, after, forth)
+		p.Observe(after, before, forth)
+	}); got >= 1 {
+		t.Errorf("%g allocations", got)
+	}
 }
 
 // What one process queues another may claim: none of their counts makes sense alone.

@@ -47,7 +47,7 @@ func (c *Census) Open(ctx context.Context) error {
 		return fmt.Errorf("open the census: %w", err)
 	}
 	c.mu.Lock()
-	c.own, c.exact = stored, stored.Complete
+	c.own, c.exact, c.asOf = stored, stored.Complete, stored.AsOf
 	c.own.Pollers = nil
 	c.mu.Unlock()
 	// From now on the row would be wrong after a crash.

@@ -71,7 +71,7 @@ func (c *Census) Report(kinds ...ledger.WorkKind) *Report {
 			}
 		}
 	case !c.exact:
-		out.AsOf = cmp.Or(c.own.AsOf, c.own.Since)
+		out.AsOf = cmp.Or(c.asOf, c.own.Since)
 	}
 	out.Since, out.Accepted = sum.Since, sum.Accepted.rates(now, sum.Since)
 	for _, state := range statemachine.JobStates {

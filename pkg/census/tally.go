@@ -165,7 +165,10 @@ const maxAges = 1000
 // move counts steps of that Unix time.
 func (a *ages) move(at int64, by int) {
 	if len(a.Counts) == 0 {
-		a.Unit, a.Counts = 1, map[int64]int{}
+		a.Unit = 1
+	}
+	if a.Counts == nil {
+		a.Counts = map[int64]int{}
 	}
 	at /= a.Unit
 	if a.Counts[at] += by; a.Counts[at] == 0 {
