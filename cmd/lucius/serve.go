@@ -317,7 +317,7 @@ func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols 
 		ledger: c.ledger, writable: c.writable, local: c.local, bus: bus, gate: c.gate,
 		reconciler: maintenance.reconciler, watchers: watchers,
 	}
-	around := jobs.Surroundings{Pause: c.gate.Covering, LastPoll: c.queue.LastPoll}
+	around := jobs.Surroundings{Pause: c.gate.Covering, LastPoll: c.queue.LastPoll, EndRate: c.census.EndRate}
 	if bus.outages != nil {
 		around.Circuit = bus.outages.Circuit
 	}

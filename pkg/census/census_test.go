@@ -236,6 +236,9 @@ func TestReplicas_AddUp(t *testing.T) {
 				ocr.Attempts.Hour.Count != 2 || ocr.Attempts.Hour.Failed != 1 || len(ocr.Workers) != 1 || ocr.Workers[0].Owner != "worker" {
 				t.Errorf("%s: %+v", p.name, report)
 			}
+			if got, want := p.EndRate(ocrKind), ocr.Attempts.Minute.PerSecond(); got != want || got == 0 || p.EndRate(census.Other) != 0 {
+				t.Errorf("%s: %g attempts end a second, %g by the report", p.name, got, want)
+			}
 		}
 		if at, ok := a.queue.LastPoll(census.Other, "tenant"); ok {
 			t.Errorf("b was polled for anything at %s", at)

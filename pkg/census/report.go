@@ -95,6 +95,24 @@ func (w *window) rates(now, since time.Time) Rates {
 	return Rates{Minute: w.rate(now, since, 1), Hour: w.rate(now, since, keepMinutes), Total: w.Total.All}
 }
 
+// EndRate returns how many attempts of the kind end per second, by the present minute and
+// the one before.
+func (c *Census) EndRate(of ledger.WorkKind) float64 {
+	now := tablestore.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ended, since := new(window), now
+	for _, s := range append([]*sheet{c.own, c.base}, c.others...) {
+		if s.Since.Before(since) {
+			since = s.Since
+		}
+		if a := s.Attempts[kind(of)]; a != nil {
+			ended.add(&a.window)
+		}
+	}
+	return ended.rate(now, since, 1).PerSecond()
+}
+
 // services returns what the sheet says of each kind of work.
 func (s *sheet) services(now time.Time, pollers []workqueue.Poller) []Service {
 	for kind := range s.Attempts {

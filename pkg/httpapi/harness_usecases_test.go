@@ -77,6 +77,7 @@ func (h *harness) assemble(ctx context.Context) error {
 		Jobs: jobs.New(h.ledger, &ended, jobs.Surroundings{
 			Pause:    func(target statemachine.Target) *statemachine.ActivePause { return h.useCases.Gate.Covering(target) },
 			LastPoll: queue.LastPoll,
+			EndRate:  func(kind ledger.WorkKind) float64 { return h.useCases.Census.EndRate(kind) },
 		}),
 		Operator: outbox.NewOperator(h.ledger), DeadLetters: newDeadLetters("0-1", "0-2"),
 	}

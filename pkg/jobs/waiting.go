@@ -19,6 +19,8 @@ type Surroundings struct {
 	// LastPoll returns when a worker last asked for such work; if none has, the time
 	// since which that is known.
 	LastPoll func(kind ledger.WorkKind, tenantID string) (at time.Time, polled bool)
+	// EndRate returns how many attempts of such work have ended per second of late.
+	EndRate func(kind ledger.WorkKind) float64
 }
 
 // maxBefore bounds the directives that are counted before a queued one.
@@ -44,13 +46,18 @@ func (s *Service) Show(ctx context.Context, agg *statemachine.Aggregate) (*Shown
 	if err != nil {
 		return nil, ledger.Problem(err)
 	}
+	detail := &shown.Waiting.Detail
 	switch {
 	case before == 0:
-		shown.Waiting.Detail += ", the first of its tenant"
+		*detail += ", the first of its tenant"
 	case before < maxBefore:
-		shown.Waiting.Detail += fmt.Sprintf(", with %d of its tenant before it", before)
+		*detail += fmt.Sprintf(", with %d of its tenant before it", before)
 	default:
-		shown.Waiting.Detail += fmt.Sprintf(", with %d or more of its tenant before it", before)
+		*detail += fmt.Sprintf(", with %d or more of its tenant before it", before)
+	}
+	if s.around.EndRate != nil {
+		step := &agg.Steps[agg.Outbox.StepIndex]
+		*detail += fmt.Sprintf("; %.1f such attempts of all tenants end a minute", 60*s.around.EndRate(kindOf(step)))
 	}
 	return &shown, nil
 }
@@ -78,7 +85,7 @@ func (s *Service) surroundings(ctx context.Context, agg *statemachine.Aggregate)
 		around.Pause = s.around.Pause(statemachine.TargetOf(&agg.Job, step))
 	}
 	if _, queued := agg.Queued(); queued && s.around.LastPoll != nil {
-		around.Polled, _ = s.around.LastPoll(ledger.WorkKind{Service: step.Service, StepType: step.Type}, agg.Job.TenantID)
+		around.Polled, _ = s.around.LastPoll(kindOf(step), agg.Job.TenantID)
 	}
 	if s.around.Circuit != nil && step.State == statemachine.StepDispatching {
 		var err error
@@ -87,4 +94,9 @@ func (s *Service) surroundings(ctx context.Context, agg *statemachine.Aggregate)
 		}
 	}
 	return around, nil
+}
+
+// kindOf returns by what workers choose the step.
+func kindOf(step *statemachine.Step) ledger.WorkKind {
+	return ledger.WorkKind{Service: step.Service, StepType: step.Type}
 }

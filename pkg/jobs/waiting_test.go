@@ -1,0 +1,153 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/jobs"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+)
+
+// accepted accepts so many jobs on the bus, with a step of the service ocr and the topic
+// t1, and returns their ids, the oldest first.
+func accepted(t *testing.T, bus statemachine.Bus, n int) (l *ledger.Ledger, ids []string) {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{}), Bus: bus})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		job, err := l.Accept(t.Context(), ledger.Command{
+			Job: statemachine.Job{TenantID: "t", ProtocolID: "p", IdempotencyHash: fmt.Sprint(i)},
+			Steps: []statemachine.Step{{
+				ID: "one", Service: "ocr", Type: "OCR", Routing: statemachine.Routing{Lane: 1, Topic: "t1"},
+			}},
+			Payload: []byte(`{}`),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, job.Job.ID)
+	}
+	return l, ids
+}
+
+// shows returns what the job waits for, by itself and in the list.
+func shows(t *testing.T, s *jobs.Service, id string) (alone, listed statemachine.Waiting) {
+	t.Helper()
+	job, err := s.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := s.Show(t.Context(), job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, _, err := s.List(t.Context(), jobs.Filter{}, 2000, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range found {
+		if found[i].Job.ID == id {
+			listed = found[i].Waiting
+		}
+	}
+	return shown.Waiting, listed
+}
+
+func TestShow_CountsTheDirectivesBeforeAQueuedOneUpToABound(t *testing.T) {
+	t.Parallel()
+	l, ids := accepted(t, statemachine.BusQueue, 1002)
+	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{EndRate: func(kind ledger.WorkKind) float64 {
+		if kind != (ledger.WorkKind{Service: "ocr", StepType: "OCR"}) {
+			t.Errorf("asked for the rate of %v", kind)
+		}
+		return 1.2345
+	}})
+	for i, want := range map[int]string{
+		0:    ", the first of its tenant; 74.1 such attempts of all tenants end a minute",
+		1:    ", with 1 of its tenant before it; ",
+		999:  ", with 999 of its tenant before it; ",
+		1001: ", with 1000 or more of its tenant before it; ",
+	} {
+		alone, listed := shows(t, s, ids[i])
+		if alone.Reason != "queued" || !strings.Contains(alone.Detail, want) {
+			t.Errorf("job %d waits for %+v, want %q", i, alone, want)
+		}
+		if listed.Reason != "queued" || strings.Contains(listed.Detail, "of its tenant") {
+			t.Errorf("in the list job %d waits for %+v", i, listed)
+		}
+	}
+}
+
+// What surrounds a job is asked for by its active step.
+func TestShow_AsksForTheSurroundingsOfTheActiveStep(t *testing.T) {
+	t.Parallel()
+	target := statemachine.Target{TenantID: "t", ProtocolID: "p", Lane: 1, Service: "ocr"}
+	pausing := func(asked statemachine.Target) *statemachine.ActivePause {
+		if asked != target {
+			t.Errorf("asked for pauses of %+v", asked)
+		}
+		return &statemachine.ActivePause{ID: "service:ocr"}
+	}
+	polled := func(kind ledger.WorkKind, tenant string) (time.Time, bool) {
+		if kind != (ledger.WorkKind{Service: "ocr", StepType: "OCR"}) || tenant != "t" {
+			t.Errorf("asked for polls of %v by %s", kind, tenant)
+		}
+		return time.Now().Add(-time.Hour), true
+	}
+	broken := func(_ context.Context, topic string) (*statemachine.OpenCircuit, error) {
+		if topic != "t1" {
+			t.Errorf("asked for the circuit of %s", topic)
+		}
+		return &statemachine.OpenCircuit{Name: topic, Until: time.Now().Add(time.Hour)}, nil
+	}
+	away := func(context.Context, string) (*statemachine.OpenCircuit, error) {
+		return nil, fmt.Errorf("read: %w", tablestore.ErrUnavailable)
+	}
+	for name, test := range map[string]struct {
+		bus    statemachine.Bus
+		around jobs.Surroundings
+		want   statemachine.Reason
+	}{
+		"a pause":                    {statemachine.BusQueue, jobs.Surroundings{Pause: pausing}, "scope_paused"},
+		"a poll long ago":            {statemachine.BusQueue, jobs.Surroundings{LastPoll: polled}, "no_worker"},
+		"nothing is known of polls":  {statemachine.BusQueue, jobs.Surroundings{}, "queued"},
+		"no circuit of the queue":    {statemachine.BusQueue, jobs.Surroundings{Circuit: away}, "queued"},
+		"an open circuit":            {statemachine.BusServiceBus, jobs.Surroundings{Circuit: broken, LastPoll: polled}, "circuit_open"},
+		"nothing known of circuits":  {statemachine.BusServiceBus, jobs.Surroundings{LastPoll: polled}, "publishing"},
+		"circuits cannot be read":    {statemachine.BusServiceBus, jobs.Surroundings{Circuit: away}, ""},
+		"a pause before the circuit": {statemachine.BusServiceBus, jobs.Surroundings{Pause: pausing, Circuit: broken}, "scope_paused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, ids := accepted(t, test.bus, 1)
+			s := jobs.New(l, &jobs.Ended{}, test.around)
+			if test.want != "" {
+				if alone, listed := shows(t, s, ids[0]); alone.Reason != test.want || listed.Reason != test.want {
+					t.Errorf("it waits for %+v, and in the list for %+v", alone, listed)
+				}
+				return
+			}
+			job, err := s.Get(t.Context(), ids[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, one := s.Show(t.Context(), job)
+			_, _, list := s.List(t.Context(), jobs.Filter{}, 10, "")
+			for _, err := range []error{one, list} {
+				if refused, ok := errors.AsType[*problem.Error](err); !ok || refused.Code != problem.StoreUnavailable {
+					t.Errorf("a store that is away: %v", err)
+				}
+			}
+		})
+	}
+}
