@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -156,7 +157,28 @@ func doAJob(t *testing.T, account *azurite.Server, layout string) *server {
 	if code != 0 || !strings.Contains(out, "1 jobs, 1 SUCCEEDED") {
 		t.Errorf("the audit ends with %d: %s", code, out)
 	}
+	assertAddsUp(t, two)
 	return two
+}
+
+// assertAddsUp checks that the replica has its own counts, and those of the one that
+// accepted the job and stopped.
+func assertAddsUp(t *testing.T, s *server) {
+	t.Helper()
+	var last *api.Overview
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		response, err := s.client.GetOverviewWithResponse(t.Context())
+		if err != nil || response.JSON200 == nil {
+			t.Fatalf("overview: %v, %s", err, response.Body)
+		}
+		if last = response.JSON200; last.Accepted.Total == 1 && last.Jobs["DISPATCHING"]+last.Jobs["IN_PROGRESS"] == 0 {
+			break
+		}
+	}
+	if last.Exact || last.Accepted.Total != 1 || last.Ended["SUCCEEDED"].Total != 1 || last.Backlog != 0 ||
+		last.Jobs["DISPATCHING"]+last.Jobs["IN_PROGRESS"] != 0 {
+		t.Errorf("the counts do not add up: %+v", last)
+	}
 }
 
 // assertIDsAreSpread checks that the ids of jobs, which are their partition keys, are
