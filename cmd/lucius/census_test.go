@@ -65,8 +65,15 @@ func TestServe_CountsABacklogOfAnySize(t *testing.T) {
 		if extract.Backlog != backlog || extract.Running != running || extract.OldestWaitingAt.IsZero() {
 			t.Errorf("want %d waiting and %d running: %+v", backlog, running, extract)
 		}
-		if text := scrape(t, s); !strings.Contains(text, fmt.Sprintf("\nlucius_queue_ready %d\n", backlog)) {
-			t.Errorf("the metrics have no backlog of %d", backlog)
+		text := scrape(t, s)
+		for _, want := range []string{
+			fmt.Sprintf(`lucius_work_items{service="extract",state="queued",step_type="%s"} %d`, extract.StepType, backlog),
+			fmt.Sprintf(`lucius_work_items{service="extract",state="running",step_type="%s"} %d`, extract.StepType, running),
+			fmt.Sprintf(`lucius_jobs{state="in_progress"} %d`, running), `lucius_work_oldest_seconds{service="extract"`,
+		} {
+			if !strings.Contains(text, "\n"+want) {
+				t.Errorf("the metrics have no %s", want)
+			}
 		}
 		overview, err := s.client.GetOverviewWithResponse(t.Context())
 		if err != nil || overview.JSON200 == nil || overview.JSON200.Backlog != backlog || overview.JSON200.Jobs["IN_PROGRESS"] != running ||

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -239,11 +241,51 @@ func (m *metrics) watchJobs(c *core, reconciler *upkeep.Reconciler) {
 		func() float64 { return float64(reconciler.Report().Repaired) + float64(c.ledger.Restored()) })
 	m.gauge("lucius_outbox_oldest_pending_seconds", "Time that the oldest due outbox row has waited to be published.",
 		func() float64 { return reconciler.Report().OldestPending.Seconds() })
-	m.gauge("lucius_queue_ready", "Directives that wait for a worker.", func() float64 {
-		total := 0
-		for _, service := range c.census.Report().Services {
-			total += service.Queued
-		}
-		return float64(total)
+	m.registry.MustRegister(&counted{
+		census: c.census,
+		jobs:   prometheus.NewDesc("lucius_jobs", "Live jobs, by state.", []string{"state"}, nil),
+		items: prometheus.NewDesc("lucius_work_items", "Steps that are dispatched or under way, by what they wait for.",
+			[]string{"service", "step_type", "state"}, nil),
+		oldest: prometheus.NewDesc("lucius_work_oldest_seconds",
+			"Time that the oldest directive of a service has waited for a worker, or 0.",
+			[]string{"service", "step_type"}, nil),
 	})
+}
+
+// counted collects what the census knows. Its labels are bounded as the census is: 100
+// kinds of work, and one for all others.
+type counted struct {
+	census              *census.Census
+	jobs, items, oldest *prometheus.Desc
+}
+
+// Describe implements [prometheus.Collector].
+func (c *counted) Describe(descs chan<- *prometheus.Desc) {
+	descs <- c.jobs
+	descs <- c.items
+	descs <- c.oldest
+}
+
+// Collect implements [prometheus.Collector].
+func (c *counted) Collect(metrics chan<- prometheus.Metric) {
+	report := c.census.Report()
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		metrics <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	for state, n := range report.Jobs {
+		gauge(c.jobs, float64(n), strings.ToLower(string(state)))
+	}
+	for i := range report.Services {
+		s := &report.Services[i]
+		for state, n := range map[string]int{
+			"dispatching": s.Dispatching, "queued": s.Queued, "claimed": s.Claimed, "running": s.Running, "backoff": s.Backoff,
+		} {
+			gauge(c.items, float64(n), s.Service, s.StepType, state)
+		}
+		waits := 0.0
+		if !s.Oldest.IsZero() {
+			waits = time.Since(s.Oldest).Seconds()
+		}
+		gauge(c.oldest, waits, s.Service, s.StepType)
+	}
 }
