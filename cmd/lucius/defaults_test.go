@@ -409,10 +409,14 @@ func TestObserve_TimeoutsAreCountedAndLogged(t *testing.T) {
 					}
 				}
 				for attempt := range 3 {
-					line := fmt.Sprintf(`"event":"step.failed_retry","jobId":%q,"tenant_id":"tenant_a","stepId":"extract","attempt_no":%d,`, id, attempt+1)
+					line := fmt.Sprintf(`"msg":"transition","jobId":%q,"tenant_id":"tenant_a","stepId":"extract","attempt_no":%d,"lease_digest":"`, id, attempt+1)
 					if !strings.Contains(s.logged.String(), line) || !strings.Contains(s.logged.String(), `"correlation_id":"`+job.CorrelationID) {
 						t.Errorf("the log has no %s", line)
 					}
+				}
+				failed := fmt.Sprintf(`"level":"INFO","msg":"job failed","jobId":%q,"tenant_id":"tenant_a","stepId":"extract","attempt_no":4,`, id)
+				if strings.Count(s.logged.String(), failed) != 1 {
+					t.Errorf("the log has not one line with %s", failed)
 				}
 			})
 		})

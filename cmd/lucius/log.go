@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -33,23 +34,35 @@ func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	return slog.New(newStoreSummary(handler)), nil
 }
 
-// logTransitions logs each transition of a committed change at debug. It logs the
-// attempt number and not the lease id, which is a capability.
+// logTransitions logs that a job failed for good, and each transition of a committed
+// change at debug.
 //
 // Source: Option B spec, 20.
 func logTransitions(log *slog.Logger, after *statemachine.Aggregate, history []statemachine.Transition) {
-	if !log.Enabled(context.Background(), slog.LevelDebug) {
-		return
-	}
-	job := &after.Job
+	job, ctx := &after.Job, context.Background()
+	details := log.Enabled(ctx, slog.LevelDebug)
 	for i := range history {
 		t := &history[i]
-		stepID := job.CurrentStepID // An outbox row belongs to the current step.
-		if t.Object == statemachine.ObjectStep {
-			stepID = t.ID
+		failed := t.Object == statemachine.ObjectJob && t.From != t.To && t.To == string(statemachine.JobFailedFinal)
+		if !details && !failed {
+			continue
 		}
-		log.Debug("transition", "event", t.Type, "jobId", job.ID, "tenant_id", job.TenantID,
-			"stepId", stepID, "attempt_no", t.AttemptNo, "from", t.From, "to", t.To, "cause", t.Cause,
-			"rev", job.Rev, "correlation_id", job.CorrelationID, "traceparent", job.Traceparent)
+		step := &after.Steps[job.CurrentStepIndex] // An outbox row belongs to the current step.
+		if at := slices.IndexFunc(after.Steps, func(s statemachine.Step) bool { return s.ID == t.ID }); at >= 0 {
+			step = &after.Steps[at]
+		}
+		attemptNo := step.AttemptNo
+		if t.Object != statemachine.ObjectJob {
+			attemptNo = t.AttemptNo
+		}
+		about := statemachine.FieldsOf(job, step, attemptNo)
+		if failed {
+			log.InfoContext(ctx, "job failed", about.With("request_type", job.RequestType, "attempts_total", job.AttemptsTotal,
+				"error_code", job.ErrorCode, "error_message", job.ErrorMessage)...)
+		}
+		if details {
+			log.DebugContext(ctx, "transition",
+				about.With("event", t.Type, "from", t.From, "to", t.To, "cause", t.Cause, "rev", job.Rev)...)
+		}
 	}
 }

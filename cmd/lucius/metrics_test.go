@@ -78,7 +78,8 @@ func TestChanged_LogsWithIdentity(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	after := &statemachine.Aggregate{
-		Job:   statemachine.Job{ID: "job", TenantID: "tenant", CurrentStepID: "ocr", CorrelationID: "c", Traceparent: "00-t", Rev: 7},
+		Job: statemachine.Job{ID: "job", TenantID: "tenant", CurrentStepID: "ocr", CorrelationID: "c",
+			Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Rev: 7},
 		Steps: []statemachine.Step{{ID: "ocr", LeaseID: "capability", LastErrorCode: statemachine.ErrorAckTimeout}},
 	}
 	logTransitions(log, after, []statemachine.Transition{
@@ -86,8 +87,8 @@ func TestChanged_LogsWithIdentity(t *testing.T) {
 		{Object: statemachine.ObjectOutbox, ID: "row", Type: "outbox.failed_final", From: "SENT", To: "FAILED_FINAL", AttemptNo: 2},
 	})
 	for _, want := range []string{
-		`"event":"step.failed_retry","jobId":"job","tenant_id":"tenant","stepId":"ocr","attempt_no":2`, `"cause":"ACK timeout"`,
-		`"correlation_id":"c","traceparent":"00-t"`, `"event":"outbox.failed_final","jobId":"job","tenant_id":"tenant","stepId":"ocr"`,
+		`"jobId":"job","tenant_id":"tenant","stepId":"ocr","attempt_no":2,"correlation_id":"c","trace_id":"4bf92f3577b34da6a3ce929d0e0e4736"`,
+		`"event":"step.failed_retry"`, `"cause":"ACK timeout"`, `"event":"outbox.failed_final"`,
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log has no %s:\n%s", want, out.String())

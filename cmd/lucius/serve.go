@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"sync"
@@ -77,12 +78,12 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 			log.InfoContext(ctx, "stopped")
 		}
 	}()
+	tuneCollector()
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.ListenAddr)
 	if err != nil {
 		return fmt.Errorf("LUCIUS_LISTEN_ADDR %s: %w", cfg.ListenAddr, err)
 	}
 	defer func() { _ = listener.Close() }() // The HTTP server has closed it if it served.
-	tuneCollector()
 	registry, err := protocol.Load(cfg.ProtocolsDir)
 	if err != nil {
 		return fmt.Errorf("LUCIUS_PROTOCOLS_DIR %s: %w", cfg.ProtocolsDir, err)
@@ -92,25 +93,16 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 		return err
 	}
 	defer func() { err = errors.Join(err, access.close()) }()
-	m := newMetrics()
-	store, err := openStore(ctx, cfg, log, m.observeStore)
+	c, err := newCore(ctx, cfg, log)
 	if err != nil {
 		return err
-	}
-	c := &core{
-		cfg: cfg, log: log, metrics: m, store: killableStore(store), writable: writableOf(store),
-		clock: newClockCheck(store, cfg.ClockTolerance, log),
-	}
-	if c.local, _ = store.(*pebblestore.Store); c.local != nil {
-		c.metrics.watchDisk(c.local)
 	}
 	defer func() {
 		if closing := c.store.Close(); closing != nil {
 			err = errors.Join(err, fmt.Errorf("close the store: %w", closing))
 		}
 	}()
-	m.watchStore(store)
-	defer c.closeTracer()
+	defer c.closeObservers()
 	if err := c.open(ctx); err != nil {
 		return err
 	}
@@ -132,6 +124,8 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 		return err
 	}
 	serves = true
+	log.InfoContext(ctx, "serving", "url", scheme+"://"+listener.Addr().String(), "version", moduleVersion(),
+		"store", cfg.StorageBackend, "bus", cfg.Bus, "roles", cfg.Roles, "traces", c.tracer != nil)
 	return s.run(ctx, listener, p.hangups)
 }
 
@@ -143,6 +137,7 @@ type core struct {
 	store    tablestore.Store
 	writable func() error // Why the store takes no writes; see writableOf.
 	clock    *clockCheck
+	profiles *http.Server       // nil without LUCIUS_DEBUG_ADDR
 	tracer   *tracing.Tracer    // nil unless the environment names a place to report to
 	local    *pebblestore.Store // nil without a data directory
 	ledger   *ledger.Ledger
@@ -162,8 +157,11 @@ type core struct {
 // tracesGrace is how long a server that stops tries to report its last spans.
 const tracesGrace = 5 * time.Second
 
-// closeTracer reports the last spans.
-func (c *core) closeTracer() {
+// closeObservers reports the last spans, and ends the profiles.
+func (c *core) closeObservers() {
+	if c.profiles != nil {
+		_ = c.profiles.Close()
+	}
 	if c.tracer == nil {
 		return
 	}
@@ -172,6 +170,24 @@ func (c *core) closeTracer() {
 	if err := c.tracer.Close(ctx); err != nil {
 		c.log.WarnContext(ctx, "last spans could not be reported", "error", err)
 	}
+}
+
+// newCore opens the store.
+func newCore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*core, error) {
+	m := newMetrics()
+	store, err := openStore(ctx, cfg, log, m.observeStore)
+	if err != nil {
+		return nil, err
+	}
+	local, _ := store.(*pebblestore.Store)
+	if local != nil {
+		m.watchDisk(local)
+	}
+	m.watchStore(store)
+	return &core{
+		cfg: cfg, log: log, metrics: m, store: killableStore(store), writable: writableOf(store), local: local,
+		clock: newClockCheck(store, cfg.ClockTolerance, log),
+	}, nil
 }
 
 // inboxSize is how many directives the inbox holds; the dispatch schedule has the rest.
@@ -183,6 +199,11 @@ func (c *core) open(ctx context.Context) (err error) {
 	c.inbox, c.mirror = outbox.NewInbox(inboxSize), workqueue.NewMirror(0)
 	if c.tracer, err = tracing.FromEnvironment(ctx, moduleVersion(), c.log); err != nil {
 		return err
+	}
+	if c.cfg.DebugAddr != "" {
+		if c.profiles, err = serveProfiles(ctx, c.cfg.DebugAddr); err != nil {
+			return err
+		}
 	}
 	if c.tenants, err = c.cfg.OpenTenants(); err != nil {
 		return err

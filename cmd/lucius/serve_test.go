@@ -52,7 +52,7 @@ type server struct {
 // short are settings under which a whole schedule passes within seconds.
 var short = []string{
 	"--ack-timeout", "50ms", "--lease-duration", "300ms", "--sweep-interval", "10ms", "--outbox-retry-interval", "10ms",
-	"--ack-backoff", "20ms,20ms", "--execution-backoff", "20ms,20ms", "--dispatch-backoff", "20ms", "--log-level", "error",
+	"--ack-backoff", "20ms,20ms", "--execution-backoff", "20ms,20ms", "--dispatch-backoff", "20ms", "--log-level", "debug",
 }
 
 // patient are settings under which nothing expires while a test looks.
@@ -71,7 +71,8 @@ func serveOn(t *testing.T, dir string, more ...string) *server {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	urls, done := make(chan string, 1), make(chan error, 1)
-	p := &program{stdout: &output{}, stderr: &output{}}
+	log := &output{}
+	p := &program{stdout: &output{}, stderr: log}
 	go func() { done <- p.runServer(ctx, &loaded.Config, func(url string) error { urls <- url; return nil }) }()
 	select {
 	case url := <-urls:
@@ -85,6 +86,7 @@ func serveOn(t *testing.T, dir string, more ...string) *server {
 			if err := s.stop(); err != nil {
 				t.Errorf("the server did not end well: %v", err)
 			}
+			expectFields(t, log.String())
 			if loaded.StorageBackend == config.BackendLocal && !t.Failed() {
 				auditFolder(t, dir)
 			}
@@ -94,6 +96,32 @@ func serveOn(t *testing.T, dir string, more ...string) *server {
 		cancel()
 		t.Fatalf("the server did not start: %v", err)
 		return nil
+	}
+}
+
+// expectFields fails unless each line of the log that is about a job says which one, and
+// which attempt if it is about a step, and none has a lease id.
+func expectFields(t *testing.T, log string) {
+	t.Helper()
+	for line := range strings.Lines(log) {
+		var fields map[string]any
+		if err := json.Unmarshal([]byte(line), &fields); err != nil {
+			continue // The audit log has lines of its own.
+		}
+		if _, ok := fields["lease_id"]; ok {
+			t.Errorf("a line of the log has a lease id: %s", line)
+		}
+		needs := map[string][]string{"jobId": {"tenant_id"}, "stepId": {"jobId", "attempt_no"}, "correlation_id": {"jobId"}, "trace_id": {"jobId"}}
+		for field, others := range needs {
+			if _, ok := fields[field]; !ok || fields["msg"] == "audit" {
+				continue
+			}
+			for _, other := range others {
+				if _, ok := fields[other]; !ok {
+					t.Errorf("a line of the log has %s, and no %s: %s", field, other, line)
+				}
+			}
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -51,8 +52,13 @@ func collectSpans(t *testing.T) *spans {
 	return s
 }
 
-// tree draws the spans below the one with that id.
+// tree draws the spans below the one with that id, in the order of their begins. Commits
+// that follow each other closely may be reported in another order.
 func (s *spans) tree(parent, indent string) string {
+	ranks := []string{"run", "deliver", "publish", "accept"} // the other way round, of spans that begin in one millisecond
+	slices.SortStableFunc(s.all, func(a, b *otlp.Span) int {
+		return cmp.Or(cmp.Compare(a.StartTimeUnixNano, b.StartTimeUnixNano), slices.Index(ranks, b.Name)-slices.Index(ranks, a.Name))
+	})
 	var out strings.Builder
 	for _, span := range s.all {
 		if hex.EncodeToString(span.ParentSpanId) == parent {

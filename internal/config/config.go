@@ -16,6 +16,7 @@ import (
 // Config is the configuration of one server process.
 type Config struct {
 	ListenAddr      string
+	DebugAddr       string
 	StorageBackend  string
 	DataDir         string
 	TableConnection string

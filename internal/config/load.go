@@ -101,6 +101,8 @@ func (c *Config) crossCheck() []error {
 
 	err := auth.CheckListen(c.ListenAddr, c.Configured())
 	refuse(err != nil, "LUCIUS_LISTEN_ADDR is %q, %w: set LUCIUS_AUTH_FILE or LUCIUS_OIDC_ISSUER", c.ListenAddr, err)
+	err = auth.CheckListen(c.DebugAddr, false)
+	refuse(c.DebugAddr != "" && err != nil, "LUCIUS_DEBUG_ADDR is %q, must be a loopback address as host:port", c.DebugAddr)
 	refuse(c.OIDCIssuer != "" && c.OIDCAudience == "",
 		"LUCIUS_OIDC_ISSUER needs LUCIUS_OIDC_AUDIENCE: otherwise its tokens for other services would be accepted")
 	refuse(c.OIDCIssuer == "" && c.OIDCAudience != "", "LUCIUS_OIDC_AUDIENCE needs LUCIUS_OIDC_ISSUER")

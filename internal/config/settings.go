@@ -97,6 +97,8 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 			into(&c.MaxInflight, integer(0, maxInflight))},
 		{"LUCIUS_TENANTS_FILE", "", "file of tenants with another such limit, reloaded when it changes", into(&c.TenantsFile, text)},
 		{"LUCIUS_REF_PREFIXES", "", "schemes or prefixes that reference URIs must have; empty takes any", into(&c.RefPrefixes, list)},
+		{"LUCIUS_DEBUG_ADDR", "", "loopback address that serves Go's profiles under /debug/pprof/; empty serves none",
+			into(&c.DebugAddr, text)},
 		{"LUCIUS_LOG_LEVEL", "info", "debug, info, warn or error", into(&c.LogLevel, oneOf("debug", "info", "warn", "error"))},
 		{"LUCIUS_LOG_FORMAT", "json", "json or text", into(&c.LogFormat, oneOf("json", "text"))},
 

@@ -59,10 +59,12 @@ func (s *Service) reject(ctx context.Context, c *Callback, job *statemachine.Job
 	if !s.collect(c.JobID, &one) {
 		return
 	}
-	s.cfg.Logger.InfoContext(ctx, "callback refused", slog.String("jobId", c.JobID), slog.String("stepId", c.StepID),
-		slog.String("tenant_id", c.TenantID), slog.String("type", kind), slog.Int("attempt_no", one.AttemptNo),
-		slog.String("cause", string(one.Cause)), slog.String("caller", one.Caller), slog.String("request_id", one.RequestID),
-		slog.String("correlation_id", job.CorrelationID), slog.String("traceparent", job.Traceparent))
+	about := statemachine.LogFields{
+		JobID: c.JobID, TenantID: c.TenantID, StepID: c.StepID, AttemptNo: one.AttemptNo, LeaseDigest: one.LeaseDigest,
+		CorrelationID: job.CorrelationID, Traceparent: job.Traceparent,
+	}
+	s.cfg.Logger.InfoContext(ctx, "callback refused",
+		about.With("type", kind, "cause", one.Cause, "caller", one.Caller, "request_id", one.RequestID)...)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
 	_ = s.record(ctx, c.JobID, &ledger.Rejections{Kept: []ledger.Rejection{one}}) // It is counted.

@@ -25,6 +25,14 @@ type Finding struct {
 	Stuck string
 }
 
+// Fields returns what lines of a log about the finding say of its job.
+func (f *Finding) Fields() statemachine.LogFields {
+	if f.Job == nil {
+		return statemachine.LogFields{JobID: f.JobID}
+	}
+	return statemachine.FieldsOf(&f.Job.Job, nil, 0)
+}
+
 // Inspect checks one page of the slots of a shard: each slot must have a live job,
 // and each live job a way forward. It repairs what it can, and returns the start of
 // the next page.

@@ -30,6 +30,14 @@ type Message struct {
 	Directive []byte
 }
 
+// Fields returns what lines of a log about the message say of its job.
+func (m *Message) Fields() statemachine.LogFields {
+	return statemachine.LogFields{
+		JobID: m.JobID, TenantID: m.TenantID, StepID: m.StepID, AttemptNo: m.AttemptNo,
+		LeaseDigest: statemachine.LeaseDigest(m.LeaseID), CorrelationID: m.CorrelationID, Traceparent: m.Traceparent,
+	}
+}
+
 // MessageID is the id by which the bus and the workers drop duplicates: the
 // same for each publish of one attempt, another for each attempt.
 func (m *Message) MessageID() string { return m.OutboxID + "/" + strconv.Itoa(m.AttemptNo) }

@@ -47,6 +47,11 @@ type Entry struct {
 	reserved reservation
 }
 
+// Fields returns what lines of a log about the entry say of its job.
+func (e *Entry) Fields() statemachine.LogFields {
+	return statemachine.LogFields{JobID: e.JobID, TenantID: e.TenantID}
+}
+
 // reservation is what an accept writes before its commit, or what names it.
 type reservation struct {
 	claim       string

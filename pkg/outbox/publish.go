@@ -312,13 +312,13 @@ func (r *Relay) settle(ctx context.Context, f *flight, cause error) error {
 	case Rejected:
 		var rejected *RejectedError
 		errors.As(cause, &rejected)
-		r.cfg.Logger.WarnContext(ctx, "message refused by the bus", "jobId", f.message.JobID, "topic", f.message.Topic, "error", cause)
+		r.cfg.Logger.WarnContext(ctx, "message refused by the bus", f.message.Fields().With("topic", f.message.Topic, "error", cause)...)
 		outcome = r.applyEvent(ctx, f, outcome, statemachine.PublishRejected{
 			OutboxID: f.message.OutboxID, AttemptNo: f.message.AttemptNo,
 			Permanent: rejected.Permanent, Reason: rejected.Reason,
 		})
 	default:
-		r.cfg.Logger.WarnContext(ctx, "row not published", "jobId", f.message.JobID, "topic", f.message.Topic, "error", cause)
+		r.cfg.Logger.WarnContext(ctx, "row not published", f.message.Fields().With("topic", f.message.Topic, "error", cause)...)
 	}
 	r.cfg.Observe(outcome)
 	if _, err := r.window.Commit(f.seq, time.Now()); err != nil {
@@ -332,7 +332,7 @@ func (r *Relay) applyEvent(ctx context.Context, f *flight, outcome Outcome, even
 	result, err := r.cfg.Ledger.Change(ctx, f.message.JobID, event, ledger.By(actor, ""))
 	switch {
 	case err != nil:
-		r.cfg.Logger.WarnContext(ctx, "row not settled", "jobId", f.message.JobID, "stepId", f.message.StepID, "error", err)
+		r.cfg.Logger.WarnContext(ctx, "row not settled", f.message.Fields().With("error", err)...)
 		return Unmarked
 	case result.Outcome != statemachine.Applied:
 		return Settled

@@ -284,7 +284,7 @@ func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 		group.Go(func() error {
 			message, err := r.claim(ctx, entry)
 			if err != nil {
-				r.cfg.Logger.WarnContext(ctx, "row not taken up", "jobId", entry.JobID, "error", err)
+				r.cfg.Logger.WarnContext(ctx, "row not taken up", entry.Fields().With("error", err)...)
 			}
 			if message == nil {
 				r.cfg.Breakers.Report(grant, breaker.Outcome{Verdict: breaker.NoVerdict}, time.Now())

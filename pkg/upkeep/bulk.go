@@ -332,7 +332,7 @@ func (w *bulkWorker) note(ctx context.Context, item *itemRow, err error) {
 	default:
 		w.until = time.Now().Add(patience)
 		if ctx.Err() == nil {
-			w.cfg.Logger.WarnContext(ctx, "job of an operation put off", "operation_id", w.op.ID, "jobId", item.JobID, "error", err)
+			w.cfg.Logger.WarnContext(ctx, "job of an operation put off", item.fields().With("operation_id", w.op.ID, "error", err)...)
 		}
 	}
 }

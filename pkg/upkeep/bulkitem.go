@@ -126,7 +126,7 @@ func (w *bulkWorker) refused(ctx context.Context, item *itemRow, err error) erro
 		item.Outcome = ItemSkipped
 		return nil
 	}
-	w.cfg.Logger.ErrorContext(ctx, "job of an operation not changed", "operation_id", w.op.ID, "jobId", item.JobID, "error", err)
+	w.cfg.Logger.ErrorContext(ctx, "job of an operation not changed", item.fields().With("operation_id", w.op.ID, "error", err)...)
 	if item.Outcome = ItemFailed; told.Code == problem.Internal {
 		item.Detail = "The change failed for an internal reason, which is in the log."
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -49,6 +50,10 @@ type itemRow struct {
 	tenant string // empty until the job is read
 	tag    tablestore.ETag
 	loaded tablestore.Properties
+}
+
+func (i *itemRow) fields() statemachine.LogFields {
+	return statemachine.LogFields{JobID: i.JobID, TenantID: i.tenant}
 }
 
 func (o *Operation) encode() tablestore.Properties {

@@ -191,10 +191,10 @@ func (r *Reconciler) checkJobs(ctx context.Context) (pass Pass, repaired int, er
 		}
 		switch {
 		case found.Repaired != "":
-			r.cfg.Logger.WarnContext(ctx, "defect repaired", "jobId", found.JobID, "defect", found.Repaired)
+			r.cfg.Logger.WarnContext(ctx, "defect repaired", found.Fields().With("defect", found.Repaired)...)
 			repaired++
 		case found.Stuck != "" && len(r.round.Stuck) < maxStuck:
-			r.cfg.Logger.ErrorContext(ctx, "job is stuck", "jobId", found.JobID, "reason", found.Stuck)
+			r.cfg.Logger.ErrorContext(ctx, "job is stuck", found.Fields().With("reason", found.Stuck)...)
 			r.round.Stuck = append(r.round.Stuck, Stuck{
 				JobID: found.JobID, State: found.Job.Job.State, Reason: found.Stuck, FoundAt: time.Now(),
 			})
@@ -242,7 +242,7 @@ func (r *Reconciler) oldestPending(ctx context.Context) (time.Duration, error) {
 		case errors.Is(err, tablestore.ErrUnavailable):
 			return 0, err
 		case err != nil: // A job that cannot be read must not hide the others.
-			r.cfg.Logger.ErrorContext(ctx, "age of a pending row not known", "jobId", entries[0].JobID, "error", err)
+			r.cfg.Logger.ErrorContext(ctx, "age of a pending row not known", entries[0].Fields().With("error", err)...)
 		case job.Outbox != nil && job.Outbox.State == statemachine.OutboxPending:
 			oldest = max(oldest, now.Sub(job.Outbox.CreatedAt))
 		}

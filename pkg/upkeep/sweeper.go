@@ -197,7 +197,7 @@ func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 			err = fmt.Errorf("after the commit: %w", result.PostErr)
 		}
 		if err != nil && ctx.Err() == nil { // When the process stops, the next one fires it.
-			s.cfg.Logger.WarnContext(ctx, "deadline not handled", "jobId", entry.JobID, "error", err)
+			s.cfg.Logger.WarnContext(ctx, "deadline not handled", entry.Fields().With("error", err)...)
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -315,7 +315,7 @@ func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
 		pass.Done++
 		outcome, err := r.cfg.Ledger.Purge(ctx, entry)
 		if err != nil {
-			r.cfg.Logger.WarnContext(ctx, "job not purged", "jobId", entry.JobID, "error", err)
+			r.cfg.Logger.WarnContext(ctx, "job not purged", entry.Fields().With("error", err)...)
 			return
 		}
 		r.cfg.Observe(outcome)

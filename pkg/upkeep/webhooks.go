@@ -125,8 +125,7 @@ func (w *Webhooks) Run(ctx context.Context) error {
 				claimed, err := w.claim(ctx, entry)
 				switch {
 				case err != nil && ctx.Err() == nil:
-					w.cfg.Logger.WarnContext(ctx, "webhook not taken up; the next pass takes it",
-						"jobId", entry.JobID, "error", err)
+					w.cfg.Logger.WarnContext(ctx, "webhook not taken up; the next pass takes it", entry.Fields().With("error", err)...)
 				case err == nil && claimed != nil:
 					w.attempt(ctx, claimed)
 				}
@@ -272,13 +271,13 @@ func (w *Webhooks) attempt(ctx context.Context, claimed *claimedWebhook) {
 	settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	moved, err := w.cfg.Ledger.RecordWebhookAttempt(settle, row, &next)
+	about := statemachine.FieldsOf(claimed.job, nil, 0).With("webhook_id", row.ID(), "outcome", result.Outcome)
 	switch {
 	case errors.Is(err, ledger.ErrJobNotFound):
-		w.cfg.Logger.InfoContext(ctx, "webhook not settled: its job has been purged", "webhook_id", row.ID(), "outcome", result.Outcome)
+		w.cfg.Logger.InfoContext(ctx, "webhook not settled: its job has been purged", about...)
 	case err != nil:
-		w.cfg.Logger.WarnContext(ctx, "webhook not settled; it will be sent again",
-			"webhook_id", row.ID(), "outcome", result.Outcome, "error", err)
+		w.cfg.Logger.WarnContext(ctx, "webhook not settled; it will be sent again", append(about, "error", err)...)
 	case !moved:
-		w.cfg.Logger.WarnContext(ctx, "webhook settled by another process", "webhook_id", row.ID(), "outcome", result.Outcome)
+		w.cfg.Logger.WarnContext(ctx, "webhook settled by another process", about...)
 	}
 }
