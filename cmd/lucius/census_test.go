@@ -96,3 +96,25 @@ func TestServe_CountsABacklogOfAnySize(t *testing.T) {
 		t.Errorf("%+v", workers)
 	}
 }
+
+// A process that is killed stores nothing. The next one counts the jobs that it finds.
+func TestCrash_JobsAreCountedAgain(t *testing.T) {
+	t.Parallel()
+	site := newSite(t)
+	s := &server{client: site.client}
+	p := site.start(patient...)
+	const jobs = 40
+	for n := range jobs {
+		s.submitAs(t, fmt.Sprint(n))
+	}
+	for n := range 3 {
+		s.claim(t, fmt.Sprint("c", n), true)
+	}
+	p.kill()
+	p = site.start(patient...)
+	list := s.services(t) // It waits until the counts are exact.
+	if extract := service(t, list, "extract"); extract.Backlog != jobs-3 || extract.Running != 3 || extract.OldestWaitingAt.IsZero() {
+		t.Errorf("%+v", extract)
+	}
+	p.terminate()
+}
