@@ -3329,6 +3329,11 @@ type Step struct {
 	// Example: ocr
 	Service string `json:"service"`
 
+	// StartedAt When a worker started the latest attempt that was started.
+	//
+	// Example: 2026-01-27T10:02:04.000Z
+	StartedAt Time `json:"started_at,omitempty,omitzero"`
+
 	// State State of a step. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
 	// never change.
 	//

@@ -256,7 +256,7 @@ func stepsOf(v *jobs.Shown) []api.Step {
 		s := &v.Steps[i]
 		steps[i] = api.Step{
 			StepID: s.ID, StepIndex: s.Index, StepType: s.Type, Service: s.Service, State: api.StepState(s.State),
-			AttemptNo: s.AttemptNo, LeaseExpiresAt: api.NewTime(s.LeaseExpiresAt),
+			AttemptNo: s.AttemptNo, StartedAt: api.NewTime(s.StartedAt), LeaseExpiresAt: api.NewTime(s.LeaseExpiresAt),
 			NextAttemptAt: api.NewTime(s.NextAttemptAt), InputRef: s.InputRef, WorkspaceRef: v.Job.WorkspaceRef,
 			OutputRef: s.OutputRef, ResultRef: s.ResultRef,
 			ResolvedMode: api.Mode(s.Routing.ResolvedMode), Lane: s.Routing.Lane, RoutingKeyUsed: s.Routing.RoutingKeyUsed,
