@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -218,6 +219,8 @@ func TestQuestions_OfAnOperatorOnCall(t *testing.T) {
 		t.Errorf("the history is %+v", e)
 	}
 
+	b.countAll()
+
 	// Where is X, and why does it wait? A minute without a poll tells that there is no worker.
 	var why api.Waiting
 	b.await("a minute without a poll", func() bool {
@@ -261,5 +264,40 @@ func (b *bureau) retryAndSee() {
 	}
 	if old := b.job(op.Items[0].JobID); old.SupersededBy != broken[0] {
 		b.t.Errorf("a failed job is superseded by %q, its rerun is %s", old.SupersededBy, broken[0])
+	}
+}
+
+// countAll asks: how many are stuck? What is the error rate of OCR, and its p95? By then
+// one job of embed is cancelled, and one of ocr is held by a pause.
+func (b *bureau) countAll() {
+	b.t.Helper()
+	var all api.Overview
+	b.await("the first count", func() bool {
+		b.ask(http.StatusOK, "GET /v1/admin/overview", "", &all)
+		return all.Exact && !all.Stuck.RoundEndedAt.IsZero()
+	})
+	if all.Stuck.Count != 0 || all.Stuck.Repaired != 0 || all.Jobs["DISPATCHING"] != 2*bureauJobs || all.Backlog != bureauJobs-1 ||
+		all.OldestWaiting.Service != "embed" || len(all.Pauses) != 2 || all.Ended["FAILED_FINAL"].Total != bureauFails+bureauBroken {
+		b.t.Errorf("the overview is %+v", all)
+	}
+
+	var list api.ServiceList
+	b.ask(http.StatusOK, "GET /v1/admin/services", "", &list)
+	ocr, embed := service(b.t, &list, "ocr"), service(b.t, &list, "embed")
+	const failed = bureauFails + bureauBroken
+	rate := ocr.Attempts.LastHour
+	if rate.Count != b.attempts || rate.Failed != failed || math.Abs(rate.ErrorRate-float64(failed)/float64(b.attempts)) > 0.001 ||
+		ocr.WorkersTotal != 1 || ocr.Workers[0].Owner != "worker-1" {
+		b.t.Errorf("ocr ended %d attempts, %d of them as failures: %+v", b.attempts, failed, ocr)
+	}
+	// A bucket of the histogram is a tenth wide either way, and the server's clock has milliseconds.
+	slices.Sort(b.shortest)
+	slices.Sort(b.longest)
+	low, high := b.shortest[b.attempts*94/100].Seconds()*0.85-0.003, b.longest[b.attempts*96/100].Seconds()*1.15+0.003
+	if p95 := ocr.DurationSeconds.P95; p95 < low || p95 > high || ocr.DurationSeconds.Count != b.attempts {
+		b.t.Errorf("the p95 of ocr is %g s, and its worker saw %g to %g", p95, low, high)
+	}
+	if embed.Backlog != bureauJobs-1 || embed.WorkersTotal != 0 || embed.Attempts.Total != 0 {
+		b.t.Errorf("embed has no worker: %+v", embed)
 	}
 }
