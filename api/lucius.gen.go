@@ -1994,7 +1994,7 @@ type Operation struct {
 	// Example: 0
 	Failed int `json:"failed"`
 
-	// Filter The filters of the request; empty if it named the jobs, or asked for all.
+	// Filter The filters of the request; none if it named the jobs, or asked for all.
 	Filter OperationFilter `json:"filter"`
 
 	// From Where a rerun starts, from the failed step or from the first one.
@@ -2014,6 +2014,11 @@ type Operation struct {
 	//
 	// Example: 12
 	Matched int `json:"matched"`
+
+	// Named The request named the jobs. Otherwise `filter` selected them.
+	//
+	// Example: false
+	Named bool `json:"named"`
 
 	// NextPageToken For the next page; absent on the last.
 	//
@@ -2061,7 +2066,7 @@ type Operation struct {
 // Example: RUNNING
 type OperationState string
 
-// OperationFilter The filters of the request; empty if it named the jobs, or asked for all.
+// OperationFilter The filters of the request; none if it named the jobs, or asked for all.
 type OperationFilter struct {
 	// CreatedAfter Jobs accepted at this time or later.
 	//

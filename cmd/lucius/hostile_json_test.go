@@ -46,6 +46,7 @@ func TestHostile_JSON(t *testing.T) {
 			for _, path := range []string{
 				"/v1/commands", "/v1/commands:batch", "/v1/callbacks/ack", "/v1/callbacks/result", "/v1/work:claim",
 				"/v1/work/x:complete", "/v1/jobs/x:cancel", "/v1/admin/pauses", "/v1/admin/retries",
+				"/v1/admin/cancellations",
 			} {
 				got := f.do(t, http.MethodPost, path, body)
 				code := got.field(t, "code")

@@ -166,6 +166,7 @@ func operationOf(op *upkeep.Operation, items []upkeep.Item) api.Operation {
 	f := &op.Filter
 	out := api.Operation{
 		OperationID: op.ID, Kind: api.OperationKind(op.Kind), State: api.OperationState(op.State),
+		Named: op.Named,
 		Filter: api.OperationFilter{
 			TenantID: f.TenantID, RequestType: f.RequestType, State: api.JobState(f.State),
 			Service: f.Service, StepType: f.StepType, ErrorCode: f.ErrorCode,

@@ -171,12 +171,7 @@ func TestGroups_ReadNothingOfJobsThatSucceeded(t *testing.T) {
 		}
 		var costs []storetest.Counts
 		for _, finished := range []int{10, 90} {
-			for range finished {
-				w.accept(t, "t", "OCR")
-				if err := w.end(t, statemachine.ResultSucceeded, ""); err != nil {
-					t.Fatal(err)
-				}
-			}
+			w.succeed(t, finished)
 			counter.Reset()
 			groups(t, w.Operations, upkeep.Filter{})
 			costs = append(costs, counter.Counts())

@@ -100,6 +100,17 @@ func (w *world) end(t *testing.T, status statemachine.ResultStatus, code string)
 	})
 }
 
+// succeed makes n jobs that succeeded.
+func (w *world) succeed(t *testing.T, n int) {
+	t.Helper()
+	for range n {
+		w.accept(t, "t", "OCR")
+		if err := w.end(t, statemachine.ResultSucceeded, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // fail makes a job that failed.
 func (w *world) fail(t *testing.T, tenant, stepType, code string) string {
 	t.Helper()

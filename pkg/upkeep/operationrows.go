@@ -77,7 +77,7 @@ func (o *Operation) encode() tablestore.Properties {
 		{Name: "created_at", Value: tablestore.Time(o.CreatedAt)},
 		{Name: "updated_at", Value: tablestore.Time(o.UpdatedAt)},
 		{Name: "digest", Value: tablestore.String(o.digest)},
-		{Name: "named", Value: tablestore.Bool(o.named)},
+		{Name: "named", Value: tablestore.Bool(o.Named)},
 		{Name: "item_set", Value: tablestore.String(o.set)},
 		{Name: "owner", Value: tablestore.String(o.owner)},
 		{Name: "lease_until", Value: tablestore.Time(o.leaseUntil)},
@@ -105,7 +105,7 @@ func decodeOperation(row *tablestore.Row) (Operation, error) {
 		RatePerSecond: rate, Reason: p.Get("reason").String(), Actor: p.Get("actor").String(),
 		Caller:    p.Get("caller").String(),
 		CreatedAt: p.Get("created_at").Time(), UpdatedAt: p.Get("updated_at").Time(),
-		digest: p.Get("digest").String(), named: p.Get("named").Bool(), set: p.Get("item_set").String(),
+		digest: p.Get("digest").String(), Named: p.Get("named").Bool(), set: p.Get("item_set").String(),
 		owner: p.Get("owner").String(), leaseUntil: p.Get("lease_until").Time(), loaded: p,
 	}, nil
 }

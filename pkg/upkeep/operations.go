@@ -69,7 +69,8 @@ type Operation struct {
 	ID        string
 	Kind      Kind
 	State     OperationState
-	Filter    Filter // that selected the jobs; empty if they were named, or all
+	Named     bool   // the request named the jobs
+	Filter    Filter // otherwise; empty for all jobs
 	From      ledger.RerunFrom
 	Matched   int  // jobs that it is for
 	Truncated bool // more were selected than its limit, or than are examined
@@ -82,7 +83,6 @@ type Operation struct {
 	UpdatedAt     time.Time
 
 	digest     string // of the request
-	named      bool   // the request named the jobs
 	set        string // names the partition of its items
 	owner      string // the runner that works on it until leaseUntil; empty for none
 	leaseUntil time.Time
@@ -134,7 +134,7 @@ func (s *Operations) Create(ctx context.Context, key string, r BulkRequest) (Ope
 		ID: fresh, Kind: r.Kind, State: operationDraft, From: r.From, Filter: r.Filter,
 		RatePerSecond: r.RatePerSecond, Reason: r.Reason, Actor: r.Actor, Caller: ledger.CallerOf(ctx),
 		CreatedAt: now, UpdatedAt: now,
-		digest: r.digest(), named: len(r.JobIDs) > 0, set: fresh, leaseUntil: now,
+		digest: r.digest(), Named: len(r.JobIDs) > 0, set: fresh, leaseUntil: now,
 	}
 	if key != "" {
 		op.ID = uuid.NewHash(sha256.New(), uuid.Nil, []byte(string(r.Kind)+" "+key), 8).String()

@@ -187,12 +187,7 @@ func TestPreview_ReadsNothingOfJobsThatSucceeded(t *testing.T) {
 		for _, kind := range []upkeep.Kind{upkeep.KindRetry, upkeep.KindPause} {
 			var costs []storetest.Counts
 			for _, finished := range []int{10, 90} {
-				for range finished {
-					w.accept(t, "t", "OCR")
-					if err := w.end(t, statemachine.ResultSucceeded, ""); err != nil {
-						t.Fatal(err)
-					}
-				}
+				w.succeed(t, finished)
 				counter.Reset()
 				if preview, err := w.Preview(t.Context(), upkeep.BulkRequest{Kind: kind, All: true}); err != nil || preview.Matched != 1 {
 					t.Fatalf("%+v, %v", preview, err)
