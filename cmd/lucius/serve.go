@@ -227,7 +227,8 @@ func (c *core) open(ctx context.Context) (err error) {
 				c.tracer.Observe(before, after, history)
 			}
 		},
-		Held: func(target statemachine.Target) bool { return c.gate.HoldsNew(target) },
+		Unsure: func() { c.census.Unsure() },
+		Held:   func(target statemachine.Target) bool { return c.gate.HoldsNew(target) },
 	}
 	if c.tracer != nil {
 		settings.Sample = c.tracer.Sample

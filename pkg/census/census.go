@@ -45,7 +45,7 @@ type Census struct {
 	dirty bool // own has changed since it was stored
 	// exact says that own has counted every live job; only if the store is exclusive.
 	exact bool
-	asOf  time.Time // if it is not: when the last process stored it
+	asOf  time.Time // if it is not: when it last was, or was stored by the last process
 	count *recount  // the walk under way, or the last one
 	// Of the last exchange:
 	others []*sheet
@@ -106,6 +106,7 @@ type recount struct {
 	kinds   []kind
 	before  *tally // the other processes' counts as the walk began
 	adopted bool   // live is that of the own sheet
+	unsure  bool   // a commit may be missing
 }
 
 // seen is the standing of a job at that revision. There is one for each live job, so it
@@ -221,15 +222,30 @@ func (c *Census) stepped(before, after *statemachine.Aggregate, t *statemachine.
 	}
 }
 
-// Begin says that a walk over the live jobs begins.
-func (c *Census) Begin() {
+// Unsure says that this process may have committed a change that it does not know of, so
+// that the next walk has to count again.
+func (c *Census) Unsure() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.exact {
+		c.exact, c.asOf = false, tablestore.Now()
+	}
+	if c.count != nil {
+		c.count.unsure = true
+	}
+}
+
+// Begin says that a walk over the live jobs begins. It reports whether the walk should
+// make haste: it is needed to make the count exact.
+func (c *Census) Begin() (haste bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.exact { // What the last walk has seen may be forgotten: no commit is as old.
 		c.count = nil
-		return
+		return false
 	}
 	c.count = &recount{live: newTally(), seen: map[[16]byte]seen{}, before: c.elsewhere()}
+	return c.cfg.Exclusive
 }
 
 // Walked says that the walk has read a live job.

@@ -187,6 +187,46 @@ func TestRestart_InGoodOrderKeepsAllCounts(t *testing.T) {
 	})
 }
 
+// A commit whose outcome the process never learns is found by the next walk.
+func TestUnsure_TheNextWalkCountsAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := alone(t)
+		var lost []func()
+		p.submit("ocr")
+		p.late = &lost
+		p.submit("ocr")
+		p.late = nil
+		same := func(want int, exact bool) {
+			t.Helper()
+			if report := p.Report(); report.Exact != exact || p.service("ocr").Queued != want {
+				t.Errorf("%d are queued, exact %t", p.service("ocr").Queued, report.Exact)
+			}
+		}
+		p.Unsure()
+		unsure := time.Now()
+		time.Sleep(time.Minute)
+		same(1, false)
+		if at := p.Report().AsOf; !at.Equal(unsure) {
+			t.Errorf("as of %s, want %s", at, unsure)
+		}
+		if !p.Begin() {
+			t.Error("the walk need not make haste")
+		}
+		p.Unsure() // Again, so that this walk may miss a commit.
+		for _, job := range p.live() {
+			p.Walked(job)
+		}
+		must(t, p.End(t.Context()))
+		same(2, false)
+		p.walk(nil)
+		same(2, true)
+		if p.Begin() {
+			t.Error("the walk makes haste for nothing")
+		}
+	})
+}
+
 // It is called with every commit, so it makes no garbage.
 func TestObserve_DoesNotAllocate(t *testing.T) { //nolint:paralleltest // It counts all allocations of the process.
 	p := start(t, memstore.New(memstore.Options{}), "")

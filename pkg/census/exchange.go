@@ -181,7 +181,7 @@ func (c *Census) End(ctx context.Context) error {
 	c.mu.Lock()
 	if c.count == nil || c.cfg.Exclusive {
 		if c.count != nil {
-			c.own.Live, c.exact, c.count.adopted, c.dirty = c.count.live, true, true, true
+			c.own.Live, c.exact, c.count.adopted, c.dirty = c.count.live, !c.count.unsure, true, true
 		}
 		c.mu.Unlock()
 		return nil

@@ -40,6 +40,7 @@ func start(t testing.TB, store tablestore.Store, name string) *process {
 	var err error
 	p.ledger, err = ledger.Open(t.Context(), ledger.Config{
 		Store: store, Shards: 2, Ready: mirror.Ready, Held: func(statemachine.Target) bool { return p.held },
+		Unsure: func() { p.Unsure() },
 		Observe: func(before, after *statemachine.Aggregate, history []statemachine.Transition) {
 			if p.late == nil {
 				p.Observe(before, after, history)

@@ -171,6 +171,9 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	if err == nil {
 		return a.accepted(ctx, plan, applied), nil
 	}
+	if errors.Is(err, tablestore.ErrUnknown) {
+		a.l.cfg.Unsure() // The next try may find the job, as if another process had accepted it.
+	}
 	conflict, lost := errors.AsType[*tablestore.ConflictError](err)
 	switch {
 	case lost && conflict.Key == a.claim:

@@ -191,10 +191,14 @@ const maxSubmits = 50
 // outcome the journal row of the change's rev tells which change was committed.
 // While that row is absent, the first submission may still arrive, so the identical
 // batch is submitted again.
-func (l *Ledger) submit(ctx context.Context, plan *plan) (tablestore.Applied, error) {
+func (l *Ledger) submit(ctx context.Context, plan *plan) (applied tablestore.Applied, err error) {
+	defer func() {
+		if errors.Is(err, tablestore.ErrUnknown) && !plan.light {
+			l.cfg.Unsure()
+		}
+	}()
 	for range maxSubmits {
-		applied, err := tablestore.Apply(ctx, l.store, plan.change)
-		if err == nil {
+		if applied, err = tablestore.Apply(ctx, l.store, plan.change); err == nil {
 			return applied, nil
 		}
 		conflict := errors.Is(err, tablestore.ErrConflict)

@@ -301,6 +301,9 @@ func (l *Ledger) claimTogether(ctx context.Context, open []*candidate, memory ta
 		}
 		return err
 	})
+	if errors.Is(err, tablestore.ErrUnknown) {
+		l.cfg.Unsure()
+	}
 	if err != nil && !errors.Is(err, ErrClaimKnown) {
 		return fmt.Errorf("claim: %w", err)
 	}

@@ -109,6 +109,9 @@ type Config struct {
 	//
 	// Source: Option B spec, 20.
 	Observe func(before, after *statemachine.Aggregate, history []statemachine.Transition)
+	// Unsure is told when a change may have been committed of which Observe is not told:
+	// its outcome is not known. It must not block. Optional.
+	Unsure func()
 	// Ended is told of each job that this process ended, after the commit and its
 	// announcement. It must not block, nor keep or change the job. Optional.
 	Ended func(job *statemachine.Job)
@@ -182,6 +185,9 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	}
 	if cfg.Observe == nil {
 		cfg.Observe = func(_, _ *statemachine.Aggregate, _ []statemachine.Transition) {}
+	}
+	if cfg.Unsure == nil {
+		cfg.Unsure = func() {}
 	}
 	if cfg.Ended == nil {
 		cfg.Ended = func(*statemachine.Job) {}

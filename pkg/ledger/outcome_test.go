@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // A write has three outcomes. These tests lose the reply to a commit: the change must
@@ -208,4 +210,75 @@ func TestAccept_TheLoserLeavesTheSlotThatTheJobHolds(t *testing.T) {
 			t.Errorf("a second job of the tenant: %v, want ErrTenantLimit", err)
 		}
 	})
+}
+
+// unknowing is an atomic store that applies writes and loses the reply, from when it is
+// told to.
+type unknowing struct {
+	tablestore.AtomicStore
+	lost atomic.Bool
+}
+
+func (s *unknowing) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+	etags, err := s.AtomicStore.CommitAll(ctx, batches)
+	if s.lost.Load() {
+		return nil, errors.Join(tablestore.ErrUnknown, err)
+	}
+	return etags, err
+}
+
+func (s *unknowing) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
+	if s.lost.Load() {
+		return tablestore.Row{}, tablestore.ErrUnavailable
+	}
+	return s.AtomicStore.Get(ctx, key)
+}
+
+// Of each commit Observe is told, or Unsure that it may not have been told.
+func TestUnsure_IsToldOfACommitThatMayNotBeObserved(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(l *ledger.Ledger, jobID string, hints []ledger.Hint) error{
+		"accept": func(l *ledger.Ledger, _ string, _ []ledger.Hint) error {
+			_, err := l.Accept(t.Context(), command("another"))
+			return err
+		},
+		"change": func(l *ledger.Ledger, jobID string, _ []ledger.Hint) error {
+			_, err := l.Change(t.Context(), jobID, statemachine.Cancel{})
+			return err
+		},
+		"claim": func(l *ledger.Ledger, _ string, hints []ledger.Hint) error {
+			_, err := l.Claim(t.Context(), hints, &ledger.Claim{Owner: "o", RequestID: "r"})
+			return err
+		},
+	} {
+		for _, lost := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " lost ", lost), func(t *testing.T) {
+				t.Parallel()
+				store := &unknowing{AtomicStore: memstore.New(memstore.Options{}).(tablestore.AtomicStore)}
+				observed, unsure := 0, 0
+				l, err := ledger.Open(t.Context(), ledger.Config{
+					Store: store, Shards: 1, Unsure: func() { unsure++ },
+					Observe: func(_, _ *statemachine.Aggregate, _ []statemachine.Transition) { observed++ },
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				accepted, err := l.Accept(t.Context(), command("one"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				hints, _, _, err := l.ReadyHints(t.Context(), hintKinds[0], 0, "", "", 10)
+				if err != nil || len(hints) != 1 {
+					t.Fatal(hints, err)
+				}
+				store.lost.Store(lost)
+				if err := change(l, accepted.Job.ID, hints); (err != nil) != lost {
+					t.Errorf("error %v", err)
+				}
+				if (observed == 2) == lost || (unsure > 0) != lost {
+					t.Errorf("observed %d times, unsure %d times", observed, unsure)
+				}
+			})
+		}
+	}
 }

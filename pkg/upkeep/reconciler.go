@@ -26,7 +26,8 @@ type ReconcilerLedger interface {
 
 // Census counts the live jobs of a round.
 type Census interface {
-	Begin()
+	// Begin reports whether the round should make haste.
+	Begin() (haste bool)
 	Walked(job *statemachine.Aggregate)
 	End(ctx context.Context) error
 }
@@ -34,9 +35,9 @@ type Census interface {
 const (
 	// maxStuck bounds the stuck jobs of a report.
 	maxStuck = 1000
-	// firstJobs is how many jobs a pass of the first round checks in an exclusive store,
-	// at a twentieth of a core, so that the census is soon exact.
-	firstJobs = 1000
+	// hastyPage is how many jobs a pass checks of a round in haste, at a twentieth of a
+	// core.
+	hastyPage = 1000
 )
 
 // ReconcilerConfig configures a [Reconciler].
@@ -92,7 +93,7 @@ type Reconciler struct {
 	inReady bool
 	ready   ledger.ReadyWalk
 	round   ReconcilerReport // of the round under way
-	first   bool             // it is the first one, and the store exclusive: there is a count to make
+	haste   bool             // it is to end soon
 
 	mu   sync.Mutex
 	last ReconcilerReport
@@ -112,7 +113,7 @@ func NewReconciler(cfg ReconcilerConfig) (*Reconciler, error) {
 		return nil, errors.New("reconciler: Page and Rest must be positive")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	return &Reconciler{cfg: cfg, first: cfg.Ledger.Exclusive()}, nil
+	return &Reconciler{cfg: cfg}, nil
 }
 
 // Report returns what the reconciler knows. It is safe for concurrent use.
@@ -145,15 +146,12 @@ func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	if err != nil {
 		return Pass{More: true}, fmt.Errorf("reconcile: %w", err)
 	}
-	check, most := r.checkJobs, 0
-	switch {
-	case r.inReady:
+	inReady, check := r.inReady, r.checkJobs
+	if inReady {
 		check = r.checkReady
-	case r.first:
-		most = firstJobs
 	}
 	pass, repaired, err := check(ctx)
-	for err == nil && !r.inReady && pass.Done < most {
+	for err == nil && r.haste && !inReady && !r.inReady && pass.Done < hastyPage {
 		var more Pass
 		var fixed int
 		more, fixed, err = check(ctx)
@@ -166,7 +164,7 @@ func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	if !pass.More {
 		r.last.Stuck, r.last.Checked = r.round.Stuck, r.round.Checked
 		r.last.RoundEnded = time.Now()
-		r.round, r.first = ReconcilerReport{}, false
+		r.round = ReconcilerReport{}
 	}
 	if err != nil {
 		return pass, fmt.Errorf("reconcile: %w", err)
@@ -178,7 +176,7 @@ func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 func (r *Reconciler) checkJobs(ctx context.Context) (pass Pass, repaired int, err error) {
 	census := r.cfg.Census
 	if census != nil && r.shard == 0 && r.from == "" {
-		census.Begin()
+		r.haste = census.Begin()
 	}
 	findings, next, err := r.cfg.Ledger.Inspect(ctx, r.shard, r.cfg.Page, r.from)
 	if err != nil {

@@ -3,6 +3,7 @@ package upkeep_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,6 +107,58 @@ func TestReconciler_ARound(t *testing.T) {
 	}
 }
 
+// counting is a census that notes what it is told.
+type counting struct {
+	told  []string
+	haste bool
+	err   error
+}
+
+func (c *counting) Begin() bool {
+	c.told = append(c.told, "begin")
+	return c.haste
+}
+
+func (c *counting) Walked(job *statemachine.Aggregate) { c.told = append(c.told, job.Job.ID) }
+
+func (c *counting) End(context.Context) error {
+	c.told = append(c.told, "end")
+	return c.err
+}
+
+// The census is told of each live job between the beginning and the end of the walk,
+// which makes haste if the census asks for it.
+func TestReconciler_TellsTheCensusOfEachRound(t *testing.T) {
+	t.Parallel()
+	for haste, passes := range map[bool]int{false: 3, true: 1} {
+		w := &ward{findings: [2][]ledger.Finding{
+			{{JobID: "one", Job: job("one")}, {JobID: "gone"}}, {{JobID: "two", Job: job("two")}},
+		}}
+		told := &counting{haste: haste, err: errors.New("away")}
+		c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: w, Census: told})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := 1; err == nil && n <= 10; n++ {
+			if _, err = c.RunOnce(t.Context()); err != nil && n != passes {
+				t.Errorf("haste %t: the walk took %d passes", haste, n)
+			}
+		}
+		if !errors.Is(err, told.err) {
+			t.Errorf("the error of the census is %v", err)
+		}
+		told.err = nil
+		round(t, c)
+		if want := []string{"begin", "one", "two", "end"}; !slices.Equal(told.told, want) {
+			t.Errorf("haste %t: the census was told %q", haste, told.told)
+		}
+		round(t, c)
+		if n := len(told.told); n != 8 {
+			t.Errorf("of two rounds the census was told %q", told.told)
+		}
+	}
+}
+
 func TestReconciler_ChecksThePageAgainAfterAnError(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
@@ -200,7 +253,6 @@ func TestCost_OfAReconcilersPass(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		round(t, reconciler) // The first one is made in haste.
 		counter.Reset()
 		if pass, err := reconciler.RunOnce(t.Context()); err != nil || int64(pass.Done) != test.jobs || !pass.More {
 			t.Error(pass, err)
