@@ -57,7 +57,11 @@ func (s *Service) Show(ctx context.Context, agg *statemachine.Aggregate) (*Shown
 	}
 	if s.around.EndRate != nil {
 		step := &agg.Steps[agg.Outbox.StepIndex]
-		*detail += fmt.Sprintf("; %.1f such attempts of all tenants end a minute", 60*s.around.EndRate(kindOf(step)))
+		if rate := 60 * s.around.EndRate(kindOf(step)); rate > 0 {
+			*detail += fmt.Sprintf("; over all tenants %.1f such attempts end a minute", rate)
+		} else {
+			*detail += "; no such attempt has ended lately"
+		}
 	}
 	return &shown, nil
 }

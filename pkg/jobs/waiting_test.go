@@ -73,7 +73,7 @@ func TestShow_CountsTheDirectivesBeforeAQueuedOneUpToABound(t *testing.T) {
 		return 1.2345
 	}})
 	for i, want := range map[int]string{
-		0:    ", the first of its tenant; 74.1 such attempts of all tenants end a minute",
+		0:    ", the first of its tenant; over all tenants 74.1 such attempts end a minute",
 		1:    ", with 1 of its tenant before it; ",
 		999:  ", with 999 of its tenant before it; ",
 		1001: ", with 1000 or more of its tenant before it; ",
