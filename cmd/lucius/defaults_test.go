@@ -399,8 +399,8 @@ func TestObserve_TimeoutsAreCountedAndLogged(t *testing.T) {
 				request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/metrics", nil)
 				s.handler.ServeHTTP(recorder, request)
 				for _, line := range []string{
-					fmt.Sprintf(`lucius_step_failures_total{cause=%q,retried="yes"} 3`, cause),
-					fmt.Sprintf(`lucius_step_failures_total{cause=%q,retried="no"} 1`, cause),
+					fmt.Sprintf(`lucius_step_failures_total{cause=%q,retried="yes",service="extract"} 3`, cause),
+					fmt.Sprintf(`lucius_step_failures_total{cause=%q,retried="no",service="extract"} 1`, cause),
 					`lucius_transitions_total{event="job.accepted"} 1`, `lucius_transitions_total{event="job.failed_final"} 1`,
 					`lucius_transitions_total{event="step.failed_retry"} 3`, `lucius_transitions_total{event="step.failed_final"} 1`,
 				} {

@@ -31,14 +31,27 @@ func TestServe_CountsWhatBecomesOfJobs(t *testing.T) {
 	text := scrape(t, s)
 	for _, want := range []string{
 		`lucius_transitions_total{event="job.accepted"} 1`, `lucius_transitions_total{event="job.succeeded"} 1`,
-		`lucius_transitions_total{event="step.succeeded"} 3`, `lucius_step_failures_total{cause="reported",retried="yes"} 1`,
-		"lucius_store_reserve_bytes 2.68435456e+08",
+		`lucius_transitions_total{event="step.succeeded"} 3`, `lucius_step_failures_total{cause="reported",retried="yes",service="extract"} 1`,
+		`lucius_step_failures_total{cause="lease_expired",retried="no",service="index"} 0`,
+		`lucius_step_duration_seconds_count{outcome="failed_retry",service="extract",step_type="EXTRACT"} 1`,
+		`lucius_step_duration_seconds_count{outcome="succeeded",service="extract",step_type="EXTRACT"} 1`,
+		`lucius_queue_wait_seconds_count{service="extract",step_type="EXTRACT"} 2`,
+		`lucius_job_duration_seconds_count{outcome="succeeded",request_type="doc.ingest"} 1`,
+		`lucius_jobs{state="in_progress"} 0`, `lucius_work_items{service="embed",state="running",step_type="EMBED"} 0`,
+		`lucius_work_oldest_seconds{service="index",step_type="INDEX"} 0`, `lucius_relay_rows_total{outcome="rejected"} 0`,
+		`lucius_publish_duration_seconds_count{answer="outage"} 0`, `lucius_callbacks_rejected_total{cause="stale_attempt",type="ACK"} 0`,
+		`lucius_store_requests_total{operation="commit",outcome="unreachable"} 0`,
+		"lucius_store_reserve_bytes 2.68435456e+08", "lucius_store_write_stalls_total 0",
 	} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("the metrics have no %s", want)
 		}
 	}
-	for _, name := range []string{"lucius_store_bytes", "lucius_store_free_bytes", "lucius_store_commits_total", "lucius_store_reads_total"} {
+	for _, name := range []string{
+		"lucius_store_bytes", "lucius_store_free_bytes", "lucius_store_commits_total", "lucius_store_reads_total",
+		"lucius_store_log_written_bytes_total", `lucius_store_request_seconds_count{operation="scan"}`,
+		`lucius_store_requests_total{operation="commit",outcome="succeeded"}`,
+	} {
 		var size float64
 		_, rest, _ := strings.Cut(text, "\n"+name+" ")
 		if _, err := fmt.Sscan(rest, &size); err != nil || size <= 0 {

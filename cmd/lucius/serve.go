@@ -175,14 +175,11 @@ func (c *core) closeObservers() {
 // newCore opens the store.
 func newCore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*core, error) {
 	m := newMetrics()
-	store, err := openStore(ctx, cfg, log, m.observeStore)
+	store, err := openStore(ctx, cfg, log, m)
 	if err != nil {
 		return nil, err
 	}
 	local, _ := store.(*pebblestore.Store)
-	if local != nil {
-		m.watchDisk(local)
-	}
 	m.watchStore(store)
 	return &core{
 		cfg: cfg, log: log, metrics: m, store: killableStore(store), writable: writableOf(store), local: local,
@@ -278,6 +275,7 @@ func (c *core) open(ctx context.Context) (err error) {
 func (c *core) openCensus(ctx context.Context) (err error) {
 	c.census, err = census.New(census.Config{
 		Store: c.store, Table: c.ledger.Tables().Queue, Exclusive: c.ledger.Exclusive(), Queue: c.queue, Replica: rand.Text(),
+		Waited: c.metrics.waited, Took: c.metrics.took,
 	})
 	if err != nil {
 		return err
@@ -312,7 +310,10 @@ func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols 
 		Ledger: c.ledger, Publisher: bus.publisher, Inbox: c.inbox, Breakers: bus.circuits,
 		Deadline: c.cfg.PublishTimeout, Logger: c.log, Replica: fmt.Sprintf("%s:%d", host, os.Getpid()),
 		Observe: func(outcome outbox.Outcome) { c.metrics.relayed.WithLabelValues(string(outcome)).Inc() },
-		Admit:   c.gate.Admit, Held: c.gate.HoldsQueued, // A ramp counts what it admitted no second time.
+		Sent: func(answer outbox.Outcome, took time.Duration) {
+			c.metrics.published.WithLabelValues(string(answer)).Observe(took.Seconds())
+		},
+		Admit: c.gate.Admit, Held: c.gate.HoldsQueued, // A ramp counts what it admitted no second time.
 		Fatal: func(defect *seqledger.IllegalTransitionError) {
 			c.log.ErrorContext(ctx, "illegal transition in the relay's window", slog.Any("transition", defect))
 			time.AfterFunc(defectGrace, func() { os.Exit(exitDefect) }) //nolint:revive // It cannot wait for main.
@@ -328,7 +329,9 @@ func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols 
 		return nil, err
 	}
 	c.metrics.watchRelay(c.inbox, relay, bus.circuits)
-	c.metrics.watchJobs(c, maintenance.reconciler)
+	c.metrics.watchUpkeep(c, maintenance.reconciler)
+	c.metrics.registry.MustRegister(newCounted(c.census, protocols))
+	c.metrics.know(protocols.Current())
 	watchers := watchFiles(c, protocols, access)
 	commands, err := newCommands(c.cfg, c.ledger, protocols, maintenance.guard)
 	if err != nil {
@@ -476,7 +479,11 @@ func watchFiles(c *core, protocols *protocol.Holder, access *access) []*upkeep.W
 	m := c.metrics
 	attempts := m.counter("lucius_protocol_reloads_total", "Attempts to reload the protocol files, by outcome.", "outcome")
 	folder := protocol.Folder{Dir: c.cfg.ProtocolsDir, Holder: protocols}
-	watcher := upkeep.NewWatcher("protocol files", folder, c.log, observeReloads(attempts))
+	reloaded := observeReloads(attempts)
+	watcher := upkeep.NewWatcher("protocol files", folder, c.log, func(outcome upkeep.ReloadOutcome) {
+		m.know(protocols.Current())
+		reloaded(outcome)
+	})
 	m.gauge("lucius_protocols_loaded_timestamp_seconds", "When the protocols in use were loaded, in Unix time.",
 		func() float64 { return float64(protocols.LoadedAt().UnixMilli()) / 1000 })
 	m.watchRefusals("lucius_protocols_refused", "1 while the protocol files on disk are refused and older ones in use, else 0.",

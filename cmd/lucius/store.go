@@ -22,23 +22,28 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
-// openStore opens the configured backend. It calls observe, unless that is nil, with each
-// request to a storage account.
-func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, observe func(aztablestore.Sample),
-) (tablestore.Store, error) {
+// openStore opens the configured backend. Its requests are counted in the metrics, unless
+// those are nil.
+func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, m *metrics) (tablestore.Store, error) {
 	switch cfg.StorageBackend {
 	case config.BackendMemory:
 		return memstore.New(memstore.Options{}), nil
 	case config.BackendLedger, config.BackendTable:
 		options := tableOptions(cfg, log)
-		options.Observe = observe
+		if m != nil {
+			options.Observe = m.observeAccount
+		}
 		store, err := aztablestore.Open(ctx, options)
 		if err != nil {
 			return nil, fmt.Errorf("LUCIUS_STORAGE_BACKEND %s: %w", cfg.StorageBackend, err)
 		}
 		return store, nil
 	}
-	store, err := pebblestore.Open(pebblestore.Options{Dir: cfg.DataDir, Logger: log})
+	options := pebblestore.Options{Dir: cfg.DataDir, Logger: log}
+	if m != nil {
+		options.Observe = m.observeLocal
+	}
+	store, err := pebblestore.Open(options)
 	if err != nil {
 		return nil, fmt.Errorf("LUCIUS_DATA_DIR %s: %w", cfg.DataDir, err)
 	}

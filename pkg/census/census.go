@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -28,6 +29,11 @@ type Config struct {
 	// Random returns numbers in [0, 1), for the delays after lost races; nil means
 	// math/rand/v2. It must be safe for concurrent use. Optional.
 	Random func() float64
+	// Waited is told how long an attempt waited for its worker, and Took how long one ran
+	// until its RESULT, and the state to which that moved the step. They must not block,
+	// and not call the census. Optional.
+	Waited func(of ledger.WorkKind, waited time.Duration)
+	Took   func(of ledger.WorkKind, to statemachine.StepState, took time.Duration)
 }
 
 // Queue is what a census needs of the pull queue.
@@ -151,6 +157,12 @@ func New(cfg Config) (*Census, error) {
 	if cfg.Exclusive {
 		cfg.Replica = "local"
 	}
+	if cfg.Waited == nil {
+		cfg.Waited = func(ledger.WorkKind, time.Duration) {}
+	}
+	if cfg.Took == nil {
+		cfg.Took = func(ledger.WorkKind, statemachine.StepState, time.Duration) {}
+	}
 	return &Census{cfg: cfg, own: newSheet(tablestore.Now()), base: newSheet(tablestore.Now())}, nil
 }
 
@@ -204,6 +216,7 @@ func (c *Census) stepped(before, after *statemachine.Aggregate, t *statemachine.
 	from, to := statemachine.StepState(t.From), statemachine.StepState(t.To)
 	if was.phase == phaseQueued && (t.Type == statemachine.EventStepClaimed || to == statemachine.StepInProgress) {
 		entry(c.own.Attempts, kindOf(step)).Waited.took(now, now.Sub(was.since))
+		c.cfg.Waited(ledger.WorkKind(kindOf(step)), now.Sub(was.since))
 	}
 	failed := (to == statemachine.StepFailedRetry || to == statemachine.StepFailedFinal) && t.Detail != ""
 	offered := from == statemachine.StepAwaitingAck || from == statemachine.StepInProgress
@@ -212,14 +225,16 @@ func (c *Census) stepped(before, after *statemachine.Aggregate, t *statemachine.
 	}
 	of := entry(c.own.Attempts, kindOf(step))
 	of.happened(now, failed)
-	held := &before.Steps[i]
-	switch {
-	case step.Result(t.AttemptNo) == "" || was.phase == phaseDispatching: // A deadline ended it, or its start is not known.
-	case held.State == statemachine.StepInProgress:
-		of.Took.took(now, now.Sub(held.StartedAt))
-	default: // It reported its RESULT without an ACK: it began when it got the directive.
-		of.Took.took(now, now.Sub(held.UpdatedAt))
+	if step.Result(t.AttemptNo) == "" || was.phase == phaseDispatching {
+		return // A deadline ended it, or its start is not known.
 	}
+	held := &before.Steps[i]
+	began := held.StartedAt
+	if held.State != statemachine.StepInProgress { // It reported its RESULT without an ACK: it began when it got the directive.
+		began = held.UpdatedAt
+	}
+	of.Took.took(now, now.Sub(began))
+	c.cfg.Took(ledger.WorkKind(kindOf(step)), to, now.Sub(began))
 }
 
 // Unsure says that this process may have committed a change that it does not know of, so

@@ -30,6 +30,8 @@ type process struct {
 	held   bool // new directives wait, as under a pause
 	// late, unless it is nil, holds back what the census is told of commits.
 	late *[]func()
+	// timed, unless it is nil, gets what the census tells of durations.
+	timed *[]string
 }
 
 // start starts a process.
@@ -55,6 +57,16 @@ func start(t testing.TB, store tablestore.Store, name string) *process {
 	must(t, err)
 	p.Census, err = census.New(census.Config{
 		Store: store, Table: p.ledger.Tables().Queue, Replica: name, Exclusive: p.ledger.Exclusive(), Queue: p.queue,
+		Waited: func(of ledger.WorkKind, waited time.Duration) {
+			if p.timed != nil {
+				*p.timed = append(*p.timed, fmt.Sprint(of.Service, " waited ", waited))
+			}
+		},
+		Took: func(of ledger.WorkKind, to statemachine.StepState, took time.Duration) {
+			if p.timed != nil {
+				*p.timed = append(*p.timed, fmt.Sprint(of.Service, " ", to, " after ", took))
+			}
+		},
 	})
 	must(t, err)
 	must(t, p.Open(t.Context()))

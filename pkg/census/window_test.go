@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -23,6 +25,8 @@ func TestWindows_HaveTheRatesAndDurationsOfTheLastHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := alone(t)
+		var timed []string
+		p.timed = &timed
 		// One each second for 100 s waits 500 ms and runs for 1 s to 100 s. Every fourth
 		// fails.
 		for n := 1; n <= 100; n++ {
@@ -35,6 +39,10 @@ func TestWindows_HaveTheRatesAndDurationsOfTheLastHour(t *testing.T) {
 			} else {
 				p.complete(item)
 			}
+		}
+		want := []string{"ocr waited 500ms", "ocr SUCCEEDED after 3s", "ocr waited 500ms", "ocr FAILED_FINAL after 4s"}
+		if diff := cmp.Diff(want, timed[4:8]); diff != "" || len(timed) != 200 {
+			t.Errorf("%d were timed (-want +timed):\n%s", len(timed), diff)
 		}
 		end := time.Now()
 		ocr := p.service("ocr")

@@ -51,7 +51,9 @@ func waiting[Value any](ctx context.Context, e *endpoints, limit time.Duration,
 	if limit <= 0 {
 		return call(0, e.ended)
 	}
-	requestStateOf(ctx).drop() // The body is decoded.
+	state := requestStateOf(ctx)
+	state.drop() // The body is decoded.
+	state.long = true
 	slot, err := e.waits.acquire(ctx, auth.CallerOf(ctx).Name(), 1, nil)
 	if err != nil {
 		var none Value

@@ -46,6 +46,7 @@ type requestState struct {
 
 	conn *trackedConn
 	kept bool  // The request keeps its connection, see LimitConnections.
+	long bool  // The request is a long poll or a stream.
 	held *slot // The request's share of memory, of Server.bodies or Server.reads, or nil.
 }
 
@@ -130,7 +131,11 @@ func (s *Server) end(state *requestState, r *http.Request) {
 		method = "other"
 	}
 	s.metrics.requests.WithLabelValues(state.route, method, strconv.Itoa(state.status)).Inc()
-	s.metrics.seconds.WithLabelValues(state.route, method).Observe(took.Seconds())
+	seconds := s.metrics.seconds
+	if state.long {
+		seconds = s.metrics.longSeconds
+	}
+	seconds.WithLabelValues(state.route, method).Observe(took.Seconds())
 	ctx := r.Context()
 	if s.config.Audit != nil && state.rule.Audited {
 		// The headers of proxies are ignored: any client could send them.
@@ -161,10 +166,11 @@ func (s *Server) end(state *requestState, r *http.Request) {
 // metrics are the server's own metrics. Their labels are bounded: routes are
 // templates, and all methods unknown to HTTP share one label.
 type metrics struct {
-	requests *prometheus.CounterVec
-	seconds  *prometheus.HistogramVec
-	inFlight prometheus.Gauge
-	unknown  *prometheus.CounterVec
+	requests    *prometheus.CounterVec
+	seconds     *prometheus.HistogramVec // of all but long polls and streams
+	longSeconds *prometheus.HistogramVec
+	inFlight    prometheus.Gauge
+	unknown     *prometheus.CounterVec
 }
 
 // newMetrics creates and registers the metrics.
@@ -176,8 +182,13 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		}, []string{"route", "method", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "lucius_http_request_duration_seconds",
-			Help:    "Time from a request's header to the end of its answer, including waits.",
+			Help:    "Time from a request's header to the end of its answer, without long polls and streams.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}, []string{"route", "method"}),
+		longSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "lucius_http_wait_duration_seconds",
+			Help:    "Time from a request's header to the end of its answer, of long polls and streams.",
+			Buckets: []float64{.01, .1, 1, 5, 10, 30, 60, 300, 3600},
 		}, []string{"route", "method"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "lucius_http_requests_in_flight",
@@ -188,7 +199,7 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 			Help: "Bodies with a field that is not in the contract and was ignored.",
 		}, []string{"route"}),
 	}
-	for _, collector := range []prometheus.Collector{m.requests, m.seconds, m.inFlight, m.unknown} {
+	for _, collector := range []prometheus.Collector{m.requests, m.seconds, m.longSeconds, m.inFlight, m.unknown} {
 		if err := registry.Register(collector); err != nil {
 			return nil, fmt.Errorf("httpapi: register metrics: %w", err)
 		}

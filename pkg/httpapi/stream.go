@@ -53,6 +53,7 @@ type stream struct {
 // streamEvents sends new entries of a job's history and signs of life, until the job
 // ends, the server drains, the client goes away or another stream preempts it.
 func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, last string) {
+	requestStateOf(r.Context()).long = true
 	slot, err := e.streams.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), 1, nil)
 	if err != nil {
 		e.respond.problem(w, r, err)

@@ -145,6 +145,7 @@ func TestAStreamEndsWithTheServerAndWithItsClient(t *testing.T) {
 				t.Fatalf("%s: the stream goes on", name)
 			}
 		}
+		h.measures(t, `lucius_http_wait_duration_seconds_count{method="GET",route="/v1/jobs/{jobId}/events"} 1`)
 	}
 }
 

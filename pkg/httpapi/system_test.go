@@ -55,6 +55,8 @@ func TestRequestsAreMeasuredByRouteMethodAndCode(t *testing.T) {
 	h.do(t, http.MethodGet, "/v1/work/$claimed/events", "")
 	h.do(t, "BREW", "/teapot", "")
 	h.do(t, "BREW", "/v1/commands", "")
+	h.do(t, http.MethodGet, "/v1/jobs/$job?wait=1ms", "")
+	h.do(t, http.MethodGet, "/v1/jobs/$job", "")
 	h.measures(t,
 		`lucius_http_requests_total{code="202",method="POST",route="/v1/jobs/{jobId}:cancel"} 2`,
 		`lucius_http_requests_total{code="400",method="POST",route="/v1/jobs/{jobId}:cancel"} 1`,
@@ -62,6 +64,8 @@ func TestRequestsAreMeasuredByRouteMethodAndCode(t *testing.T) {
 		`lucius_http_requests_total{code="404",method="other",route="unmatched"} 1`,
 		`lucius_http_requests_total{code="405",method="other",route="unmatched"} 1`,
 		`lucius_http_request_duration_seconds_count{method="POST",route="/v1/jobs/{jobId}:cancel"} 3`,
+		`lucius_http_request_duration_seconds_count{method="GET",route="/v1/jobs/{jobId}"} 1`,
+		`lucius_http_wait_duration_seconds_count{method="GET",route="/v1/jobs/{jobId}"} 1`,
 		`lucius_http_requests_in_flight 1`,
 	)
 }

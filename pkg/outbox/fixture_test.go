@@ -86,6 +86,7 @@ type bundle struct {
 	inbox    *outbox.Inbox
 	bus      *bus
 	outcomes map[outbox.Outcome]int
+	sent     []string    // The answers of the bus, and how long each took.
 	held     atomic.Bool // Dispatch is paused, as the relay sees it.
 	known    atomic.Bool // The same as the ledger sees it.
 	mu       sync.Mutex
@@ -124,7 +125,7 @@ func setupOn(t *testing.T, store tablestore.Store, to statemachine.Bus) *bundle 
 	b.Relay, err = outbox.NewRelay(outbox.Config{
 		Ledger: b.ledger, Publisher: b.bus, Inbox: b.inbox, Breakers: breakers, Workers: 1,
 		Fatal:   func(illegal *seqledger.IllegalTransitionError) { t.Errorf("illegal transition: %v", illegal) },
-		Observe: b.observe, PassLimit: 4, Replica: "replica-7", Logger: slog.New(slog.NewTextHandler(&b.log, nil)),
+		Observe: b.observe, Sent: b.answered, PassLimit: 4, Replica: "replica-7", Logger: slog.New(slog.NewTextHandler(&b.log, nil)),
 		Admit: func(target statemachine.Target) bool {
 			return !b.held.Load() || !covers(target)
 		},
@@ -140,6 +141,12 @@ func (b *bundle) observe(outcome outbox.Outcome) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.outcomes[outcome]++
+}
+
+func (b *bundle) answered(answer outbox.Outcome, took time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sent = append(b.sent, fmt.Sprint(answer, " ", took))
 }
 
 func (b *bundle) saw(outcome outbox.Outcome) int {

@@ -248,7 +248,9 @@ func (r *Relay) beat(flights []flight) (left int, err error) {
 // round publishes once and settles each flight by its own outcome. It returns
 // those whose outcome is not known.
 func (r *Relay) round(ctx context.Context, flights []flight) ([]flight, error) {
+	began := time.Now()
 	outcomes, err := r.send(ctx, flights)
+	took := time.Since(began)
 	if err != nil {
 		return nil, err
 	}
@@ -261,6 +263,7 @@ func (r *Relay) round(ctx context.Context, flights []flight) ([]flight, error) {
 			continue
 		}
 		outcome, _ := judge(outcomes[i])
+		r.cfg.Sent(outcome, took)
 		terminal := seqledger.TerminalFail
 		if outcome == Marked {
 			terminal = seqledger.TerminalSuccess

@@ -64,6 +64,10 @@ type Config struct {
 	Logger *slog.Logger
 	// Observe is called with each outcome. Optional.
 	Observe func(Outcome)
+	// Sent is called with the bus's answer for each message, [Marked], [Rejected],
+	// [Uncertain] or [Outage], and the time that its batch took. It is not called if a
+	// mark publishes. Optional.
+	Sent func(answer Outcome, took time.Duration)
 }
 
 // Outcome is the result of taking up one row.
@@ -126,6 +130,9 @@ func NewRelay(cfg Config) (*Relay, error) {
 	}
 	if cfg.Observe == nil {
 		cfg.Observe = func(Outcome) {}
+	}
+	if cfg.Sent == nil || cfg.Publisher.PublishedByMark() {
+		cfg.Sent = func(Outcome, time.Duration) {}
 	}
 	window, err := seqledger.New(seqledger.Config{
 		LeaseDuration: 2 * cfg.Deadline / beats,

@@ -25,8 +25,12 @@ func TestRelay_PublishesWhatIsCommittedAndMarksIt(t *testing.T) {
 		if agg := b.job(t, ids[0]); agg.Steps[0].State != statemachine.StepDispatching || agg.Outbox.State != statemachine.OutboxPending {
 			t.Errorf("during the publish step is %s, row %s", agg.Steps[0].State, agg.Outbox.State)
 		}
+		time.Sleep(2 * time.Second)
 		release()
 		time.Sleep(time.Second) // Its projections may get in each other's way.
+		if diff := cmp.Diff([]string{"marked 2s"}, b.sent); diff != "" {
+			t.Errorf("(-want +answers):\n%s", diff)
+		}
 		agg := b.job(t, ids[0])
 		if agg.Steps[0].State != statemachine.StepAwaitingAck || agg.Outbox.State != statemachine.OutboxSent {
 			t.Errorf("step is %s, row %s", agg.Steps[0].State, agg.Outbox.State)

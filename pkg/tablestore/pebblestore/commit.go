@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -25,6 +26,13 @@ func (s *Store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestor
 // CommitAll implements [tablestore.AtomicStore]. It returns once the write is
 // durable. If the caller gives up first, the write goes on.
 func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+	began := time.Now()
+	etags, err := s.commitAll(ctx, batches)
+	s.observe("commit", time.Since(began), err)
+	return etags, err
+}
+
+func (s *Store) commitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
 	if err := tablestore.ValidateAll(batches); err != nil {
 		return nil, err
 	}

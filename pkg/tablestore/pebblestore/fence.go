@@ -328,6 +328,7 @@ type background struct {
 	space   *space
 	latch   *latch
 	flushed atomic.Pointer[error] // The outcome of the last flush.
+	stalls  atomic.Int64
 }
 
 // listener returns the hooks for the engine.
@@ -340,6 +341,7 @@ func (b *background) listener() *pebble.EventListener {
 			b.space.full.Store(false)
 		},
 		BackgroundError: b.failed,
+		WriteStallBegin: func(pebble.WriteStallBeginInfo) { b.stalls.Add(1) },
 		// It is unknown which other parts of the file can be read.
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
 			what := filepath.Base(info.Path) + " is damaged (" + firstLine(info.Details) + ")"

@@ -37,6 +37,9 @@ func Open(options Options) (*Store, error) {
 	if options.FS == nil {
 		options.FS = vfs.Default
 	}
+	if options.Observe == nil {
+		options.Observe = func(string, time.Duration, error) {}
+	}
 	path, err := makeAndResolve(&options)
 	if err != nil {
 		return nil, err
@@ -145,11 +148,12 @@ func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error)
 		folder.add(found...)
 	}
 	latch := newLatch(options.Logger.With("dir", options.Dir), folder)
+	background := &background{space: space, latch: latch}
 	var db *pebble.DB
 	var header header
 	mark, err := markOpen(options, folder, fresh)
 	if err == nil {
-		db, header, err = openEngine(options, fresh, latch, space, lock)
+		db, header, err = openEngine(options, fresh, background, lock)
 	}
 	if errors.Is(err, ErrDamaged) && mark.copied {
 		return nil, fmt.Errorf("%w; it is a copy that was made while a store had the directory open, and no such copy is a backup", err)
@@ -172,8 +176,8 @@ func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error)
 	}
 	store := &Store{
 		db: db, lock: lock, latch: latch, space: space, folder: folder, stripes: newStripes(),
-		header: header, isNew: fresh, readOnly: options.ReadOnly,
-		applied: make(chan *pending, maxUnsynced), closing: make(chan struct{}),
+		header: header, isNew: fresh, readOnly: options.ReadOnly, observe: options.Observe,
+		applied: make(chan *pending, maxUnsynced), closing: make(chan struct{}), stalls: &background.stalls,
 	}
 	store.names.known.Store(header.names)
 	go store.awaitSyncs()
@@ -267,13 +271,14 @@ const lowerBlockBytes = 32 << 10
 // write, have large blocks: a job's rows repeat each other, so it takes half the space
 // of the usual 4 KiB, and compactions less time. In return a row that is not cached takes
 // twice as long to read. Zstandard would save another quarter, for a tenth more CPU a job.
-func openEngine(options Options, fresh bool, latch *latch, space *space, lock *pebble.Lock) (
+func openEngine(options Options, fresh bool, background *background, lock *pebble.Lock) (
 	db *pebble.DB, header header, err error,
 ) {
+	latch := background.latch
 	fence := &fence{FS: options.FS, latch: latch}
 	engine := &pebble.Options{
 		FS: fence, Lock: lock, Logger: engineLogger{latch},
-		EventListener: (&background{space: space, latch: latch}).listener(),
+		EventListener: background.listener(),
 		ReadOnly:      options.ReadOnly, ErrorIfNotExists: options.ReadOnly,
 		CacheSize:                   cacheBytes,
 		FormatMajorVersion:          pebble.FormatNewest,

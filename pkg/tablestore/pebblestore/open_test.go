@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -258,7 +259,13 @@ func TestReadOnly_NeedsAnExistingStore(t *testing.T) {
 // A batch of several partitions is one commit, and what writes nothing is none.
 func TestCountsCommitsAndReads(t *testing.T) {
 	t.Parallel()
-	store := open(t, pebblestore.Options{Dir: t.TempDir()})
+	var seen []string
+	store := open(t, pebblestore.Options{Dir: t.TempDir(), Observe: func(operation string, took time.Duration, err error) {
+		if took <= 0 {
+			t.Errorf("%s took %s", operation, took)
+		}
+		seen = append(seen, fmt.Sprint(operation, " ", err == nil))
+	}})
 	defer closeStore(t, store)
 	row := func(verb tablestore.Verb, partition string) tablestore.Batch {
 		return tablestore.Batch{{Verb: verb, Key: tablestore.Key{Table: "table", Partition: partition, Row: "r"}}}
@@ -277,5 +284,12 @@ func TestCountsCommitsAndReads(t *testing.T) {
 	}
 	if commits, reads := store.Counts(); commits != 1 || reads != 2 {
 		t.Errorf("%d commits and %d reads, want 1 and 2", commits, reads)
+	}
+	if diff := cmp.Diff([]string{"commit true", "commit false", "get true", "scan true"}, seen); diff != "" {
+		t.Errorf("(-want +observed):\n%s", diff)
+	}
+	stats := store.EngineStats()
+	if stats.LogBytes == 0 || stats.Bytes == 0 || stats.Stalls != 0 {
+		t.Errorf("%+v", stats)
 	}
 }

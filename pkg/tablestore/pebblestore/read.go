@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -23,7 +24,9 @@ const (
 // readDurable runs a read and then waits until the writes that were pending on
 // its stripes are durable. read loads these writes once it has its snapshot: a
 // write is announced before it becomes visible.
-func (s *Store) readDurable(ctx context.Context, read func() (seen []*pending, err error)) error {
+func (s *Store) readDurable(ctx context.Context, operation string, read func() (seen []*pending, err error)) (err error) {
+	began := time.Now()
+	defer func() { s.observe(operation, time.Since(began), err) }()
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
@@ -38,7 +41,7 @@ func (s *Store) Get(ctx context.Context, key tablestore.Key) (row tablestore.Row
 	if err := key.Validate(); err != nil {
 		return tablestore.Row{}, err
 	}
-	err = s.readDurable(ctx, func() ([]*pending, error) {
+	err = s.readDurable(ctx, "get", func() ([]*pending, error) {
 		data, closer, err := s.lookUp(key)
 		switch {
 		case err != nil:
@@ -75,7 +78,7 @@ func (s *Store) Scan(ctx context.Context, query tablestore.Query) (page tablesto
 	if err := query.Validate(); err != nil {
 		return tablestore.Page{}, err
 	}
-	err = s.readDurable(ctx, func() (seen []*pending, err error) {
+	err = s.readDurable(ctx, "scan", func() (seen []*pending, err error) {
 		if page, seen, err = s.scan(query); err != nil {
 			err = fmt.Errorf("scan of %s/%s: %w", query.Table, query.Partition, err)
 		}
@@ -132,7 +135,7 @@ func (s *Store) Walk(ctx context.Context, walk tablestore.Walk) (rows []tablesto
 		key := tablestore.Key{Table: walk.Table, Partition: walk.Partition, Row: walk.Row}
 		lower = append(storedKey(key), divider) // Right after that key, before any other.
 	}
-	err = s.readDurable(ctx, func() ([]*pending, error) {
+	err = s.readDurable(ctx, "walk", func() ([]*pending, error) {
 		iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 		if err != nil {
 			return nil, fmt.Errorf("walk of %s: %w: %w", walk.Table, tablestore.ErrUnavailable, err)

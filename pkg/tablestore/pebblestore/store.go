@@ -72,6 +72,10 @@ type Options struct {
 	// system's.
 	FS vfs.FS
 
+	// Observe is told of each get, scan, walk and commit: how long it took, and its error.
+	// It must not block. Optional.
+	Observe func(operation string, took time.Duration, err error)
+
 	// memTable is the size of the engine's memtables. Tests make it small so
 	// that tables are written soon.
 	memTable uint64
@@ -100,7 +104,9 @@ type Store struct {
 	readOnly bool
 	writes   atomic.Uint64
 
+	observe        func(operation string, took time.Duration, err error)
 	commits, reads atomic.Uint64 // See Counts.
+	stalls         *atomic.Int64 // how often the engine made writes wait
 
 	gate    sync.RWMutex // Guards closed against requests that enter during Close.
 	closed  bool
@@ -221,6 +227,26 @@ func (s *Store) Info() Info {
 // Counts returns how many commits the store has written and how many reads it was asked
 // for (Get, Scan and Walk) since it was opened. It is safe for concurrent use.
 func (s *Store) Counts() (commits, reads uint64) { return s.commits.Load(), s.reads.Load() }
+
+// EngineStats are counters of the storage engine since the store was opened, and its
+// present state.
+type EngineStats struct {
+	Compactions            int64
+	CompactionDebt         uint64 // bytes that compactions have yet to rewrite
+	Stalls                 int64  // how often writes had to wait for flushes or compactions
+	CacheHits, CacheMisses int64  // of blocks of tables
+	LogBytes               uint64 // written to the log
+	Bytes                  uint64 // of all files on disk
+}
+
+// EngineStats describes the storage engine. It is safe for concurrent use.
+func (s *Store) EngineStats() EngineStats {
+	m := s.db.Metrics()
+	return EngineStats{
+		Compactions: m.Compact.Count, CompactionDebt: m.Compact.EstimatedDebt, Stalls: s.stalls.Load(),
+		CacheHits: m.BlockCache.Hits, CacheMisses: m.BlockCache.Misses, LogBytes: m.WAL.BytesWritten, Bytes: m.DiskSpaceUsage(),
+	}
+}
 
 // Compact moves all rows to the last level, where replaced and deleted ones take no space,
 // and returns the size of the tables. It reads and writes the whole store.

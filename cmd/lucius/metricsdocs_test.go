@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/lucius-project/lucius/internal/azurite"
+	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// allMetrics returns the metric families of a local server, and of one that has all that
+// is optional.
+func allMetrics(t *testing.T) map[string]*dto.MetricFamily {
+	t.Helper()
+	dir := t.TempDir()
+	ca := newAuthority(t)
+	ca.issue(t, dir, "server", "cert.pem", "key.pem")
+	tenants := filepath.Join(dir, "tenants.yaml")
+	if err := os.WriteFile(tenants, []byte("version: 1\nmax_inflight: {tenant_a: 5}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	account, err := azurite.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(account.Stop)
+	optional := serveOn(t, t.TempDir(), append([]string{
+		"--storage-backend", config.BackendLedger, "--table-connection", account.ConnectionString(), "--tenants-file", tenants,
+		"--tls-cert", filepath.Join(dir, "cert.pem"), "--tls-key", filepath.Join(dir, "key.pem"),
+	}, onBus(newNamespace(t))...)...)
+	local := serveOn(t, t.TempDir())
+	local.submit(t)
+	local.claim(t, "c", false) // It waits.
+	plain := &caller{url: local.url, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	plain.do(t, http.MethodPost, "/v1/work:claim", `{"owner":"w","request_id":"r","max":1,"unknown":1}`)
+	families := map[string]*dto.MetricFamily{}
+	for _, s := range []*caller{plain, {url: optional.url, http: ca.client()}} {
+		s.want(t, http.StatusOK, http.MethodGet, "/metrics", "") // The first counts no request.
+		text := s.want(t, http.StatusOK, http.MethodGet, "/metrics", "").body
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		found, err := parser.TextToMetricFamilies(strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		maps.Copy(families, found)
+	}
+	maps.DeleteFunc(families, func(name string, _ *dto.MetricFamily) bool { return !strings.HasPrefix(name, "lucius_") })
+	return families
+}
+
+// A metric name as queries and the documentation have it.
+var metricName = regexp.MustCompile(`\blucius_[a-z_]*[a-z]`)
+
+// Every metric is documented and keeps Prometheus' conventions, and what the
+// documentation, the alerts and the dashboard name exists.
+func TestMetrics_AreThoseOfTheDocumentation(t *testing.T) {
+	t.Parallel()
+	families := allMetrics(t)
+	problems, err := promlint.NewWithMetricFamilies(slices.Collect(maps.Values(families))).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	page, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "| metric | act when |\n|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	documented := map[string]bool{}
+	for _, name := range metricName.FindAllString(table, -1) {
+		documented[name] = true
+	}
+	existing := slices.Sorted(maps.Keys(families))
+	if diff := cmp.Diff(existing, slices.Sorted(maps.Keys(documented))); diff != "" {
+		t.Errorf("(-existing +documented):\n%s", diff)
+	}
+}
+
+// Tenants are no label, and the number of series is bounded, as docs/operations.md says.
+func TestMetrics_AreBounded(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ services, most int }{{50, 7_000}, {2_000, 25_000}} {
+		m := newMetrics()
+		tenants := 10_000
+		for i := range tenants {
+			n := i % test.services
+			step := statemachine.Step{
+				ID: "s", Service: fmt.Sprint("service", n), Type: fmt.Sprint("TYPE", n), LastErrorCode: fmt.Sprint("error", i),
+			}
+			job := statemachine.Job{TenantID: fmt.Sprint("tenant", i), RequestType: fmt.Sprint("request.", n)}
+			kind := ledger.WorkKind{Service: step.Service, StepType: step.Type}
+			if i < test.services {
+				m.createKind(kind)
+				m.createRequestType(job.RequestType)
+			}
+			m.waited(kind, 1)
+			m.took(kind, statemachine.StepSucceeded, 1)
+			m.observeTransitions(&statemachine.Aggregate{Job: job, Steps: []statemachine.Step{step}}, []statemachine.Transition{
+				{Object: statemachine.ObjectStep, ID: "s", Type: "step.failed_final", From: "IN_PROGRESS", To: "FAILED_FINAL", Detail: "error"},
+				{Object: statemachine.ObjectJob, Type: "job.failed_final", From: "IN_PROGRESS", To: "FAILED_FINAL"},
+			})
+		}
+		families, err := m.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		series := 0
+		for _, family := range families {
+			for _, metric := range family.Metric {
+				series++
+				if h := metric.Histogram; h != nil {
+					series += len(h.Bucket) + 2 // And +Inf, the sum and the count.
+				}
+			}
+		}
+		t.Logf("%d services: %d series", test.services, series)
+		if series > test.most {
+			t.Errorf("%d series of %d services, and %d are documented at most", series, test.services, test.most)
+		}
+	}
+}

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lucius-project/lucius/pkg/census"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// jobMetrics say what becomes of jobs and their steps.
+type jobMetrics struct {
+	transitions, stepFailures             *prometheus.CounterVec
+	stepSeconds, queueSeconds, jobSeconds *prometheus.HistogramVec
+
+	kinds        *bounded[ledger.WorkKind]
+	requestTypes *bounded[string]
+}
+
+// The buckets of durations, in seconds.
+var (
+	stepBuckets = []float64{.01, .05, .1, .5, 1, 5, 15, 60, 300, 900, 3600}
+	jobBuckets  = []float64{.1, .5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
+)
+
+func newJobMetrics(m *metrics) jobMetrics {
+	j := jobMetrics{
+		transitions: m.counter("lucius_transitions_total",
+			"Committed changes of jobs, steps and outbox rows, by event type.", "event"),
+		stepFailures: m.counter("lucius_step_failures_total",
+			"Failed attempts of steps, by service, cause and whether the step is retried.", "service", "cause", "retried"),
+		stepSeconds: m.histogram("lucius_step_duration_seconds",
+			"Time from the start of an attempt to its RESULT, by the state to which that moved the step.",
+			stepBuckets, "service", "step_type", "outcome"),
+		queueSeconds: m.histogram("lucius_queue_wait_seconds",
+			"Time from the publish of a directive to its claim, or to its ACK.", stepBuckets, "service", "step_type"),
+		jobSeconds: m.histogram("lucius_job_duration_seconds",
+			"Time from the acceptance of a job to its end, by its state.", jobBuckets, "request_type", "outcome"),
+		kinds:        &bounded[ledger.WorkKind]{other: census.Other},
+		requestTypes: &bounded[string]{other: census.Other.Service},
+	}
+	create(j.transitions, statemachine.EventTypes())
+	return j
+}
+
+// maxValues is how many kinds of work, and how many request types, have series of their
+// own: protocol files could name any number.
+const maxValues = 200
+
+// bounded keeps the first values of a label.
+type bounded[K comparable] struct {
+	mu    sync.Mutex
+	known map[K]bool
+	other K
+}
+
+// label returns the value, or other if there are too many.
+func (b *bounded[K]) label(value K) K {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.known[value] {
+		return value
+	}
+	if len(b.known) >= maxValues {
+		return b.other
+	}
+	if b.known == nil {
+		b.known = map[K]bool{}
+	}
+	b.known[value] = true
+	return value
+}
+
+// outcomes returns states as values of the label outcome.
+func outcomes[S ~string](states ...S) []string {
+	texts := names(states...)
+	for i := range texts {
+		texts[i] = strings.ToLower(texts[i])
+	}
+	return texts
+}
+
+// kindsOf returns the kinds of work of the protocols.
+func kindsOf(protocols *protocol.Registry) (kinds []ledger.WorkKind) {
+	for _, p := range protocols.Protocols() {
+		for i := range p.Steps {
+			kinds = append(kinds, ledger.WorkKind{Service: p.Steps[i].Service, StepType: p.Steps[i].Type})
+		}
+	}
+	return kinds
+}
+
+// know creates the series of the protocols' services and request types.
+func (j *jobMetrics) know(protocols *protocol.Registry) {
+	for _, kind := range kindsOf(protocols) {
+		j.createKind(kind)
+	}
+	for _, p := range protocols.Protocols() {
+		for _, requestType := range p.RequestTypes {
+			j.createRequestType(requestType)
+		}
+	}
+}
+
+func (j *jobMetrics) createKind(of ledger.WorkKind) {
+	of = j.kinds.label(of)
+	create(j.stepSeconds, []string{of.Service}, []string{of.StepType},
+		outcomes(statemachine.StepSucceeded, statemachine.StepFailedRetry, statemachine.StepFailedFinal))
+	create(j.queueSeconds, []string{of.Service}, []string{of.StepType})
+	create(j.stepFailures, []string{of.Service}, causes, []string{"yes", "no"})
+}
+
+func (j *jobMetrics) createRequestType(requestType string) {
+	create(j.jobSeconds, []string{j.requestTypes.label(requestType)},
+		outcomes(statemachine.JobSucceeded, statemachine.JobFailedFinal, statemachine.JobCancelled))
+}
+
+// waited observes how long an attempt waited for a worker.
+func (j *jobMetrics) waited(of ledger.WorkKind, waited time.Duration) {
+	of = j.kinds.label(of)
+	j.queueSeconds.WithLabelValues(of.Service, of.StepType).Observe(waited.Seconds())
+}
+
+// took observes how long an attempt ran.
+func (j *jobMetrics) took(of ledger.WorkKind, to statemachine.StepState, took time.Duration) {
+	of = j.kinds.label(of)
+	j.stepSeconds.WithLabelValues(of.Service, of.StepType, strings.ToLower(string(to))).Observe(took.Seconds())
+}
+
+// observeTransitions counts the transitions of a committed change.
+//
+// Source: Option B spec, 20.
+func (j *jobMetrics) observeTransitions(after *statemachine.Aggregate, history []statemachine.Transition) {
+	for i := range history {
+		t := &history[i]
+		j.transitions.WithLabelValues(t.Type).Inc()
+		switch to := statemachine.JobState(t.To); {
+		case t.Object == statemachine.ObjectStep && t.From != t.To:
+			j.observeFailure(after, t)
+		case t.Object == statemachine.ObjectJob && t.From != t.To && to.Terminal():
+			job := &after.Job
+			j.jobSeconds.WithLabelValues(j.requestTypes.label(job.RequestType), strings.ToLower(string(to))).
+				Observe(job.UpdatedAt.Sub(job.CreatedAt).Seconds())
+		}
+	}
+}
+
+// observeFailure counts the transition of a step if its attempt failed. An attempt that
+// was withdrawn has no error code.
+func (j *jobMetrics) observeFailure(after *statemachine.Aggregate, t *statemachine.Transition) {
+	retried := t.To == string(statemachine.StepFailedRetry)
+	if t.Detail == "" || !retried && t.To != string(statemachine.StepFailedFinal) {
+		return
+	}
+	for i := range after.Steps {
+		if step := &after.Steps[i]; step.ID == t.ID {
+			of := j.kinds.label(ledger.WorkKind{Service: step.Service, StepType: step.Type})
+			label := map[bool]string{true: "yes", false: "no"}[retried]
+			j.stepFailures.WithLabelValues(of.Service, causeOf(step.LastErrorCode), label).Inc()
+		}
+	}
+}
+
+// causes are the values of the label cause. Workers choose their error codes freely, so
+// that all of theirs are one.
+var causes = []string{
+	statemachine.ErrorAckTimeout, statemachine.ErrorLeaseExpired, statemachine.ErrorStepTimeout,
+	statemachine.ErrorPublishRejected, statemachine.ErrorDispatchExhausted, statemachine.ErrorCancelled, causeReported,
+}
+
+const causeReported = "reported"
+
+// causeOf returns the error code if it is one of Lucius' own.
+func causeOf(code string) string {
+	if slices.Contains(causes, code) {
+		return code
+	}
+	return causeReported
+}
+
+// newCounted returns a collector of what the census knows, which includes the kinds of
+// work of the protocols.
+func newCounted(counts *census.Census, protocols *protocol.Holder) *counted {
+	return &counted{
+		census: counts, protocols: protocols,
+		jobs: prometheus.NewDesc("lucius_jobs", "Live jobs, by state.", []string{"state"}, nil),
+		items: prometheus.NewDesc("lucius_work_items", "Steps that are dispatched or under way, by what they wait for.",
+			[]string{"service", "step_type", "state"}, nil),
+		oldest: prometheus.NewDesc("lucius_work_oldest_seconds",
+			"Time that the oldest directive of a service has waited for a worker, or 0.",
+			[]string{"service", "step_type"}, nil),
+	}
+}
+
+// counted collects what the census knows. Its labels are bounded as the census is: 100
+// kinds of work, and one for all others.
+type counted struct {
+	census              *census.Census
+	protocols           *protocol.Holder
+	jobs, items, oldest *prometheus.Desc
+}
+
+// Describe implements [prometheus.Collector].
+func (c *counted) Describe(to chan<- *prometheus.Desc) {
+	to <- c.jobs
+	to <- c.items
+	to <- c.oldest
+}
+
+// Collect implements [prometheus.Collector].
+func (c *counted) Collect(to chan<- prometheus.Metric) {
+	report := c.census.Report(kindsOf(c.protocols.Current())...)
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	for state, n := range report.Jobs {
+		gauge(c.jobs, float64(n), strings.ToLower(string(state)))
+	}
+	for i := range report.Services {
+		s := &report.Services[i]
+		for state, n := range map[string]int{
+			"dispatching": s.Dispatching, "queued": s.Queued, "claimed": s.Claimed, "running": s.Running, "backoff": s.Backoff,
+		} {
+			gauge(c.items, float64(n), s.Service, s.StepType, state)
+		}
+		waits := 0.0
+		if !s.Oldest.IsZero() {
+			waits = time.Since(s.Oldest).Seconds()
+		}
+		gauge(c.oldest, waits, s.Service, s.StepType)
+	}
+}
