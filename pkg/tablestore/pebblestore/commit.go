@@ -86,19 +86,27 @@ func (s *Store) commitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 		s.applied <- p
 	}()
 
-	select {
-	case <-p.done:
-		if !s.latch.tripped() {
-			return etags, nil
+	ended, over := ctx.Done(), (<-chan time.Time)(nil)
+	for {
+		select {
+		case <-p.done:
+			if !s.latch.tripped() {
+				return etags, nil
+			}
+			return nil, fmt.Errorf("%w: %w", tablestore.ErrUnknown, s.latch.failure())
+		case <-s.latch.failed:
+			return nil, fmt.Errorf("%w: %w", tablestore.ErrUnknown, s.latch.failure())
+		case <-ended: // The write goes on, and its outcome is seldom far.
+			ended, over = nil, time.After(outcomeGrace)
+		case <-over:
+			return nil, fmt.Errorf("%w: %w", tablestore.ErrUnknown, ctx.Err())
 		}
-		err = s.latch.failure()
-	case <-s.latch.failed:
-		err = s.latch.failure()
-	case <-ctx.Done():
-		err = ctx.Err()
 	}
-	return nil, fmt.Errorf("%w: %w", tablestore.ErrUnknown, err)
 }
+
+// outcomeGrace is how long a commit whose context has ended waits for its outcome, which
+// others would have to find out by reading.
+const outcomeGrace = time.Second
 
 // current returns the ETag of the row as the next write will find it. The lock of the
 // row's stripe is held.

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -152,6 +153,28 @@ func TestCallerGivesUpWhileTheDiskIsSlow(t *testing.T) {
 			t.Errorf("get: %v, want ErrUnavailable and context.Canceled", err)
 		}
 		resume()
+		expectThere(t, store, 1)
+	})
+}
+
+// The outcome of a commit whose caller leaves is known as long as the disk is not slow.
+func TestACommitWhoseCallerLeavesHasAnOutcome(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDisk()
+		store := open(t, d.options())
+		defer closeStore(t, store)
+		resume := stall(d)
+		ctx, cancel := context.WithCancel(t.Context())
+		commit := started(func() error { _, err := store.Commit(ctx, rowOf(1, 10)); return err })
+		synctest.Wait()
+		cancel()
+		time.Sleep(100 * time.Millisecond)
+		expectWaiting(t, "commit", commit)
+		resume()
+		if err := <-commit; err != nil {
+			t.Errorf("commit: %v", err)
+		}
 		expectThere(t, store, 1)
 	})
 }
