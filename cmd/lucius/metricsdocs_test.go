@@ -89,6 +89,21 @@ func TestMetrics_AreThoseOfTheDocumentation(t *testing.T) {
 	if diff := cmp.Diff(existing, slices.Sorted(maps.Keys(documented))); diff != "" {
 		t.Errorf("(-existing +documented):\n%s", diff)
 	}
+	for _, file := range []string{"alerts.yaml", "dashboard.json"} {
+		text, err := os.ReadFile("../../deploy/observability/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range metricName.FindAllString(string(text), -1) {
+			base := name
+			for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+				base = strings.TrimSuffix(base, suffix)
+			}
+			if !documented[name] && !documented[base] {
+				t.Errorf("%s names %s, which does not exist", file, name)
+			}
+		}
+	}
 }
 
 // Tenants are no label, and the number of series is bounded, as docs/operations.md says.
