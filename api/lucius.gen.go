@@ -4895,7 +4895,8 @@ type ClientInterface interface {
 	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
 	// have no rerun, the newest first. The request fixes the set of jobs. A repeat
 	// with the same `Idempotency-Key` answers with the same operation, and no job
-	// gets more than one rerun from one starting point however often it is requested.
+	// gets more than one rerun from one starting point however often it is requested. A job
+	// that the filters selected and that was rerun since is skipped.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -4908,7 +4909,8 @@ type ClientInterface interface {
 	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
 	// have no rerun, the newest first. The request fixes the set of jobs. A repeat
 	// with the same `Idempotency-Key` answers with the same operation, and no job
-	// gets more than one rerun from one starting point however often it is requested.
+	// gets more than one rerun from one starting point however often it is requested. A job
+	// that the filters selected and that was rerun since is skipped.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -6084,7 +6086,8 @@ func (c *Client) ListRetries(ctx context.Context, params *ListRetriesParams, req
 // no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
 // have no rerun, the newest first. The request fixes the set of jobs. A repeat
 // with the same `Idempotency-Key` answers with the same operation, and no job
-// gets more than one rerun from one starting point however often it is requested.
+// gets more than one rerun from one starting point however often it is requested. A job
+// that the filters selected and that was rerun since is skipped.
 //
 // Takes any type of body and a specified content type.
 //
@@ -6107,7 +6110,8 @@ func (c *Client) CreateRetryWithBody(ctx context.Context, params *CreateRetryPar
 // no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
 // have no rerun, the newest first. The request fixes the set of jobs. A repeat
 // with the same `Idempotency-Key` answers with the same operation, and no job
-// gets more than one rerun from one starting point however often it is requested.
+// gets more than one rerun from one starting point however often it is requested. A job
+// that the filters selected and that was rerun since is skipped.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -10547,7 +10551,8 @@ type ClientWithResponsesInterface interface {
 	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
 	// have no rerun, the newest first. The request fixes the set of jobs. A repeat
 	// with the same `Idempotency-Key` answers with the same operation, and no job
-	// gets more than one rerun from one starting point however often it is requested.
+	// gets more than one rerun from one starting point however often it is requested. A job
+	// that the filters selected and that was rerun since is skipped.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -10560,7 +10565,8 @@ type ClientWithResponsesInterface interface {
 	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
 	// have no rerun, the newest first. The request fixes the set of jobs. A repeat
 	// with the same `Idempotency-Key` answers with the same operation, and no job
-	// gets more than one rerun from one starting point however often it is requested.
+	// gets more than one rerun from one starting point however often it is requested. A job
+	// that the filters selected and that was rerun since is skipped.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -15003,7 +15009,8 @@ func (c *ClientWithResponses) ListRetriesWithResponse(ctx context.Context, param
 // no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
 // have no rerun, the newest first. The request fixes the set of jobs. A repeat
 // with the same `Idempotency-Key` answers with the same operation, and no job
-// gets more than one rerun from one starting point however often it is requested.
+// gets more than one rerun from one starting point however often it is requested. A job
+// that the filters selected and that was rerun since is skipped.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -15022,7 +15029,8 @@ func (c *ClientWithResponses) CreateRetryWithBodyWithResponse(ctx context.Contex
 // no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
 // have no rerun, the newest first. The request fixes the set of jobs. A repeat
 // with the same `Idempotency-Key` answers with the same operation, and no job
-// gets more than one rerun from one starting point however often it is requested.
+// gets more than one rerun from one starting point however often it is requested. A job
+// that the filters selected and that was rerun since is skipped.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

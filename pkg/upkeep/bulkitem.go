@@ -43,7 +43,29 @@ func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 	if live {
 		return w.control(ctx, item)
 	}
+	if !w.op.Named {
+		if err := w.superseded(ctx, item, &agg.Job); err != nil || item.Outcome != ItemWaiting {
+			return err
+		}
+	}
 	return w.rerun(ctx, item)
+}
+
+// superseded sets the outcome if the job has a rerun. One of the other starting point is
+// no replay to the ledger: a second rerun would write to the same output.
+func (w *bulkWorker) superseded(ctx context.Context, item *itemRow, job *statemachine.Job) error {
+	by, err := w.cfg.Operations.cfg.Ledger.SupersededBy(ctx, job)
+	if err != nil || by == "" {
+		return err
+	}
+	own, err := w.did(ctx, by)
+	if err != nil {
+		return err
+	}
+	if item.Outcome, item.NewJobID = ItemApplied, by; !own {
+		item.Outcome, item.Detail = ItemSkipped, "The job no longer matches: it was rerun."
+	}
+	return nil
 }
 
 // rerun reruns a failed job.

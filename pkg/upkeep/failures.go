@@ -23,6 +23,7 @@ type OperationsLedger interface {
 	Change(ctx context.Context, jobID string, event statemachine.Event, o ...ledger.Option) (ledger.Result, error)
 	History(ctx context.Context, jobID string, after int64, limit int) ([]ledger.HistoryEntry, int64, error)
 	Rerun(ctx context.Context, rerun ledger.Rerun) (ledger.Accepted, error)
+	SupersededBy(ctx context.Context, job *statemachine.Job) (string, error)
 	Index(ctx context.Context, query ledger.IndexQuery) ([]ledger.IndexEntry, bool, error)
 	Tenants(ctx context.Context, after string, limit int) ([]string, error)
 	Live(ctx context.Context, tenantID string, shard, limit int, from string) ([]string, string, error)

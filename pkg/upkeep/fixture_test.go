@@ -298,6 +298,9 @@ func (s *sketch) Rerun(ctx context.Context, r ledger.Rerun) (ledger.Accepted, er
 	return ledger.Accepted{Job: statemachine.Job{ID: id}, Replayed: replayed}, nil
 }
 
+// SupersededBy leaves it to Rerun to know the job's rerun.
+func (s *sketch) SupersededBy(context.Context, *statemachine.Job) (string, error) { return "", nil }
+
 // newID returns a job id of that time. Package uuid remembers the latest time of the
 // process, which mixes up the clocks of tests.
 func newID(at time.Time) string {
