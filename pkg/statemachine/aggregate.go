@@ -70,8 +70,7 @@ type Job struct {
 	ErrorMessage    string
 	CreatedAt       time.Time
 	UpdatedAt       time.Time
-	// StageAt is when that began for which the job waits by its rows; see
-	// [Aggregate.Waiting].
+	// StageAt is when the job's stage last changed.
 	StageAt     time.Time
 	CompletedAt time.Time
 }

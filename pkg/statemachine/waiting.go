@@ -18,7 +18,7 @@ const (
 	ReasonPublishing  Reason = "publishing"   // a relay is to publish the directive
 	ReasonNoWorker    Reason = "no_worker"    // queued, and no worker asks for such work
 	ReasonQueued      Reason = "queued"       // until a worker claims the directive
-	ReasonDelivered   Reason = "delivered"    // a worker has the directive and has not acknowledged it
+	ReasonDelivered   Reason = "delivered"    // a worker claimed the directive, or a relay sent it; no ACK yet
 	ReasonRunning     Reason = "running"      // a worker runs the attempt
 	ReasonSilent      Reason = "silent"       // … and has not reported for half of its lease
 	ReasonBackoff     Reason = "backoff"      // until the delay before the next attempt is over
@@ -47,7 +47,7 @@ type Waiting struct {
 	Reason Reason
 	// Since is when the reason began to hold.
 	Since time.Time
-	// Until is when Lucius acts if nothing happens before, or the zero time.
+	// Until is the deadline at which Lucius acts on its own, or the zero time.
 	Until time.Time
 	// Detail is a sentence for people.
 	Detail    string
@@ -146,6 +146,10 @@ func (a *Aggregate) Waiting(now time.Time, around *Surroundings) Waiting {
 		w.queued(step, now, around)
 	default:
 		w.held(step, now)
+		if s.reason == ReasonDelivered && step.Owner == "" && a.Outbox != nil && a.Outbox.Bus == BusServiceBus {
+			w.Detail = fmt.Sprintf("attempt %d was sent to topic %s; whether a worker has it is not known; its ACK is due by %s",
+				step.AttemptNo, step.Routing.Topic, stamp(w.Until))
+		}
 	}
 	return w
 }

@@ -131,7 +131,7 @@ func TestWaiting_EachReason(t *testing.T) {
 			around: statemachine.Surroundings{Pause: paused, Circuit: circuit},
 			want: statemachine.Waiting{
 				Reason: "delivered", Since: at(9*minute + 40*time.Second), Until: at(10*minute + 10*time.Second),
-				Detail: "attempt 1 was delivered to a worker, and its ACK is due by 2026-01-02T03:14:15.000Z",
+				Detail: "attempt 1 was sent to topic topic-1; whether a worker has it is not known; its ACK is due by 2026-01-02T03:14:15.000Z",
 			},
 		},
 		"running": {
@@ -198,6 +198,7 @@ func TestWaiting_EachReason(t *testing.T) {
 			t.Parallel()
 			s := untold(t, test.bus)
 			s.agg.Steps[0].Service, s.agg.Steps[0].Type = "ocr", "OCR"
+			s.agg.Steps[0].Routing.Topic = "topic-1"
 			s.held = test.held
 			s.does(statemachine.Accept{})
 			if test.tell != nil {
