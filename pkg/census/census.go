@@ -237,8 +237,8 @@ func (c *Census) stepped(before, after *statemachine.Aggregate, t *statemachine.
 	c.cfg.Took(ledger.WorkKind(kindOf(step)), to, now.Sub(began))
 }
 
-// Unsure says that this process may have committed a change that it does not know of, so
-// that the next walk has to count again.
+// Unsure says that a commit's outcome is unknown: the count may be off by one job until
+// the next walk.
 func (c *Census) Unsure() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

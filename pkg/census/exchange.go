@@ -30,7 +30,7 @@ func (c *Census) key(parts ...string) tablestore.Key {
 }
 
 // Open reads what was counted before. In an exclusive store that is what the last
-// process stored: it is exact if that stopped in good order. The error is the store's.
+// process stored: it is exact after an orderly stop. The error is the store's.
 func (c *Census) Open(ctx context.Context) error {
 	if !c.cfg.Exclusive {
 		return c.read(ctx)
@@ -108,8 +108,8 @@ func (c *Census) store(ctx context.Context, complete bool) error {
 	return nil
 }
 
-// read reads the base and the sheets of the other processes, and adds those to the base
-// that have been silent for long.
+// read reads the base and the sheets of the other processes. It merges sheets that were
+// not stored for two hours into the base; their events are outside the windows by then.
 func (c *Census) read(ctx context.Context) error {
 	rows, err := tablestore.ScanAll(ctx, c.cfg.Store, tablestore.Query{Table: c.cfg.Table, Partition: partition})
 	if err != nil {

@@ -30,7 +30,7 @@ type Tracer struct {
 
 // FromEnvironment returns a tracer that the variables OTEL_* of OpenTelemetry configure,
 // or nil if they name no place to report to, or OTEL_SDK_DISABLED is true. The error
-// names the variable that makes no sense. log gets what the exporter complains of.
+// names the variable whose value is invalid. log gets what the exporter complains of.
 func FromEnvironment(ctx context.Context, version string, log *slog.Logger) (*Tracer, error) {
 	exporter := os.Getenv("OTEL_TRACES_EXPORTER")
 	named := exporter != "" || os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""

@@ -9,8 +9,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
-// Bounds of what is remembered of workers that poll. If there are more filters, or more
-// owners, those that polled the longest ago are forgotten, except for waiting ones.
+// Bounds of what is remembered of workers that poll. A further filter or owner evicts the
+// least recently polled; claims in progress stay.
 const (
 	maxPollFilters = 256
 	maxPollOwners  = 2048
