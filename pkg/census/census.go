@@ -46,9 +46,13 @@ type Queue interface {
 type Census struct {
 	cfg Config
 
+	storing sync.Mutex // held while the own sheet is stored
+
 	mu    sync.Mutex
 	own   *sheet
 	dirty bool // own has changed since it was stored
+	// stored is own's row as it is known to be stored, nil before the first time.
+	stored *tablestore.Row
 	// exact says that own has counted every live job; only if the store is exclusive.
 	exact bool
 	asOf  time.Time // if it is not: when it last was, or was stored by the last process
@@ -102,6 +106,36 @@ func (s *sheet) add(other *sheet) {
 		sum.window.add(&a.window)
 		sum.Took.add(a.Took)
 		sum.Waited.add(a.Waited)
+	}
+}
+
+// less takes away what the other has counted, whose events are out of the windows.
+func (s *sheet) less(other *sheet) {
+	less := func(of, by *window) {
+		of.Total.add(count{All: -by.Total.All, Failed: -by.Total.Failed})
+	}
+	s.Since = other.AsOf
+	s.Live.add(&other.Live, -1, 1)
+	less(&s.Accepted, &other.Accepted)
+	for state, w := range other.Ended {
+		less(s.Ended[state], w)
+	}
+	for kind, a := range other.Attempts {
+		less(&s.Attempts[kind].window, &a.window)
+	}
+	s.prune(tablestore.Now())
+}
+
+// prune forgets what is out of the windows.
+func (s *sheet) prune(now time.Time) {
+	s.Accepted.prune(now)
+	for _, w := range s.Ended {
+		w.prune(now)
+	}
+	for _, a := range s.Attempts {
+		a.window.prune(now)
+		a.Took.prune(now)
+		a.Waited.prune(now)
 	}
 }
 

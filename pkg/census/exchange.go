@@ -21,8 +21,9 @@ const (
 	silence = 2 * time.Hour
 	// maxPollers bounds the pollers on a stored sheet.
 	maxPollers = 500
-	// largeSheet is how long a stored sheet may be. A longer one loses its durations.
-	largeSheet = 900 << 10
+	// largeSheet is how many characters a stored sheet may have, of two bytes each. A
+	// longer one loses its durations, then its pollers.
+	largeSheet = tablestore.MaxRowBytes/2 - 16<<10
 )
 
 func (c *Census) key(parts ...string) tablestore.Key {
@@ -62,11 +63,13 @@ func (c *Census) pollers() []workqueue.Poller {
 	return c.cfg.Queue.Pollers()
 }
 
-// RunOnce stores the own sheet if it has changed, and reads those of other processes.
+// RunOnce stores the own sheet if it has changed, and reads those of other processes. It
+// also stores a sheet before the others take this process for dead.
 func (c *Census) RunOnce(ctx context.Context) error {
 	pollers := c.pollers()
 	c.mu.Lock()
-	dirty := c.dirty || !c.cfg.Exclusive && len(pollers) > 0 && pollers[0].LastPoll.After(c.own.AsOf)
+	dirty := c.dirty || !c.cfg.Exclusive && (len(pollers) > 0 && pollers[0].LastPoll.After(c.own.AsOf) ||
+		c.stored != nil && time.Since(c.own.AsOf) > silence/4)
 	c.mu.Unlock()
 	if dirty {
 		if err := c.store(ctx, false); err != nil {
@@ -84,27 +87,45 @@ func (c *Census) RunOnce(ctx context.Context) error {
 func (c *Census) Close(ctx context.Context, orderly bool) error { return c.store(ctx, orderly) }
 
 // store writes the own sheet, under its ETag: an earlier write that lands late changes
-// nothing. complete says that the sheet will count all live jobs until the next start.
+// nothing. complete says that the sheet will count all live jobs until the next start. If
+// the row is gone, another process has merged it into the base, while this one was
+// suspended: what it held is not stored again.
 func (c *Census) store(ctx context.Context, complete bool) error {
 	var pollers []workqueue.Poller
 	if !c.cfg.Exclusive {
 		pollers = c.pollers()
 	}
 	pollers = pollers[:min(len(pollers), maxPollers)]
+	c.storing.Lock()
+	defer c.storing.Unlock()
 	key := c.key(rowReplica, c.cfg.Replica)
-	err := tablestore.Update(ctx, c.cfg.Store, key, c.cfg.Random, func(*tablestore.Row) (tablestore.Properties, error) {
+	var data tablestore.Properties
+	err := tablestore.Update(ctx, c.cfg.Store, key, c.cfg.Random, func(row *tablestore.Row) (_ tablestore.Properties, err error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		if row.ETag != "" {
+			c.stored = row
+		} else if c.stored != nil {
+			merged, err := decode(c.stored)
+			if err != nil {
+				return nil, err
+			}
+			c.own.less(merged)
+			c.stored = nil
+		}
 		c.dirty = false
 		c.own.AsOf, c.own.Complete, c.own.Pollers = tablestore.Now(), complete && c.exact, pollers
-		return encode(c.own)
+		c.own.prune(c.own.AsOf)
+		data, err = encode(c.own)
+		return data, err
 	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if err != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
 		c.dirty = true
 		return fmt.Errorf("store the census: %w", err)
 	}
+	c.stored = &tablestore.Row{Key: key, Properties: data}
 	return nil
 }
 
@@ -138,9 +159,8 @@ func (c *Census) read(ctx context.Context) error {
 		for _, one := range silent {
 			base.add(one)
 		}
-		if err := c.fold(ctx, base, &kept, gone); err != nil {
-			return err
-		}
+		base.prune(tablestore.Now())
+		err = c.fold(ctx, base, &kept, gone)
 	}
 	var pollers []workqueue.Poller
 	for _, other := range others {
@@ -152,7 +172,7 @@ func (c *Census) read(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.base, c.others = base, others
-	return nil
+	return err
 }
 
 // fold stores the base with the silent sheets in it, and deletes their rows, unless
@@ -227,7 +247,10 @@ func encode(s *sheet) (tablestore.Properties, error) {
 		for kind, a := range s.Attempts {
 			short.Attempts[kind] = &attempts{window: a.window}
 		}
-		data, err = json.Marshal(&short)
+		if data, err = json.Marshal(&short); err == nil && len(data) > largeSheet {
+			short.Pollers = nil
+			data, err = json.Marshal(&short)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("encode the census: %w", err)

@@ -50,9 +50,14 @@ func (w *window) happened(at time.Time, failed bool) {
 	now := at.UnixNano() / int64(minute)
 	of, known := w.Minutes[now]
 	if of.add(one); !known {
-		maps.DeleteFunc(w.Minutes, func(at int64, _ count) bool { return at < now-keepMinutes })
+		w.prune(at)
 	}
 	w.Minutes[now] = of
+}
+
+// prune forgets what is out of the window.
+func (w *window) prune(now time.Time) {
+	maps.DeleteFunc(w.Minutes, func(at int64, _ count) bool { return at < now.UnixNano()/int64(minute)-keepMinutes })
 }
 
 // add adds what the other has counted.
@@ -121,10 +126,15 @@ func (d *durations) took(at time.Time, duration time.Duration) {
 	}
 	now := at.UnixNano() / int64(span)
 	if (*d)[now] == nil {
-		maps.DeleteFunc(*d, func(at int64, _ histogram) bool { return at < now-keepSpans })
+		d.prune(at)
 		(*d)[now] = histogram{}
 	}
 	(*d)[now][bucketOf(duration)]++
+}
+
+// prune forgets what is out of the window.
+func (d *durations) prune(now time.Time) {
+	maps.DeleteFunc(*d, func(at int64, _ histogram) bool { return at < now.UnixNano()/int64(span)-keepSpans })
 }
 
 func bucketOf(duration time.Duration) uint8 {

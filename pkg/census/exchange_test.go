@@ -1,0 +1,150 @@
+package census_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/census"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+)
+
+// A process that is idle, or suspended, for longer than its sheet is kept counts nothing
+// twice.
+func TestReplicas_ThatWereSilentCountOnce(t *testing.T) {
+	t.Parallel()
+	for name, suspended := range map[string]bool{"idle": false, "suspended": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := memstore.New(memstore.Options{Split: true})
+				a, b := start(t, store, "a"), start(t, store, "b")
+				for range 3 {
+					a.submit("ocr")
+				}
+				a.complete(a.claim("ocr", 1, true)[0])
+				must(t, a.RunOnce(t.Context()))
+				for range 30 {
+					time.Sleep(10 * time.Minute)
+					if !suspended {
+						must(t, a.RunOnce(t.Context()))
+					}
+					b.held = !b.held // It has something to store.
+					b.submit("embed")
+					must(t, b.RunOnce(t.Context()))
+				}
+				row := tablestore.Key{Table: a.ledger.Tables().Queue, Partition: "census", Row: tablestore.Join("replica", "a")}
+				if _, err := store.Get(t.Context(), row); errors.Is(err, tablestore.ErrNotFound) != suspended {
+					t.Errorf("the row of a: %v", err)
+				}
+				a.submit("ocr")
+				for range 2 {
+					for _, p := range []*process{a, b} {
+						must(t, p.RunOnce(t.Context()))
+					}
+				}
+				for _, p := range []*process{a, b} {
+					same(t, p, p.name)
+					if ocr := p.service("ocr"); p.Report().Accepted.Total != 34 || ocr.Attempts.Total != 1 {
+						t.Errorf("%s: %d were accepted, %d attempts ended", p.name, p.Report().Accepted.Total, ocr.Attempts.Total)
+					}
+				}
+			})
+		})
+	}
+}
+
+// The base keeps no more than the windows, however many processes it has outlived.
+func TestBase_DoesNotGrow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Options{Split: true})
+		reader := start(t, store, "reader")
+		size := func() (size int) {
+			rows, err := tablestore.ScanAll(t.Context(), store, tablestore.Query{Table: reader.ledger.Tables().Queue, Partition: "census"})
+			must(t, err)
+			for i := range rows {
+				if rows[i].Key.Row == "base" {
+					size = tablestore.RowBytes(rows[i].Properties)
+				}
+			}
+			return size
+		}
+		first := 0
+		for n := range 20 {
+			p := start(t, store, fmt.Sprint("p", n))
+			p.submit("ocr")
+			p.complete(p.claim("ocr", 1, true)[0])
+			must(t, p.RunOnce(t.Context()))
+			time.Sleep(3 * time.Hour)
+			must(t, reader.RunOnce(t.Context()))
+			if n == 0 {
+				first = size()
+			}
+		}
+		if last := size(); first == 0 || last > first+20 {
+			t.Errorf("the base grew from %d to %d bytes", first, last)
+		}
+		if got := reader.Report().Accepted.Total; got != 20 {
+			t.Errorf("%d were accepted", got)
+		}
+	})
+}
+
+// noDelete is a store that deletes nothing.
+type noDelete struct{ tablestore.Store }
+
+func (s noDelete) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if batch[0].Verb == tablestore.Delete {
+		return nil, tablestore.ErrUnavailable
+	}
+	return s.Store.Commit(ctx, batch)
+}
+
+// A base that cannot be written does not freeze what is read.
+func TestRead_KnowsTheOthersThoughTheBaseCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Options{Split: true})
+		a := start(t, store, "a")
+		b, err := census.New(census.Config{Store: noDelete{store}, Table: a.ledger.Tables().Queue, Replica: "b"})
+		must(t, err)
+		a.submit("ocr")
+		must(t, a.RunOnce(t.Context()))
+		time.Sleep(3 * time.Hour)
+		if err := b.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) {
+			t.Fatalf("the base was written: %v", err)
+		}
+		if got := b.Report().Accepted.Total; got != 1 {
+			t.Errorf("%d were accepted", got)
+		}
+	})
+}
+
+// crowd is a queue that such workers poll.
+type crowd []workqueue.Poller
+
+func (c crowd) Pollers() []workqueue.Poller      { return c }
+func (crowd) PolledElsewhere([]workqueue.Poller) {}
+
+// A sheet that does not fit in a row loses its workers, not its counts.
+func TestStore_FitsInARow(t *testing.T) {
+	t.Parallel()
+	store := memstore.New(memstore.Options{Split: true})
+	p := start(t, store, "p")
+	var workers crowd
+	for n := range 500 {
+		workers = append(workers, workqueue.Poller{
+			Owner: fmt.Sprint(n, strings.Repeat("x", 1500)), LastPoll: time.Now().Add(time.Hour),
+		})
+	}
+	crowded, err := census.New(census.Config{Store: store, Table: p.ledger.Tables().Queue, Replica: "crowded", Queue: workers})
+	must(t, err)
+	must(t, crowded.RunOnce(t.Context()))
+}
