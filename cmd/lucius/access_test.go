@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -306,9 +307,10 @@ func TestAccess_TokensAreTakenUpAndWithdrawnWhileTheServerRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := strings.Replace(string(text), auth.HashToken(leaver.token), auth.HashToken(auth.NewToken()), 1)
-	replace := func(text string) {
+	replace := func(text string) { // At once: a part of it would be refused.
 		t.Helper()
-		if err := os.WriteFile(e.file, []byte(text), 0o600); err != nil {
+		next := e.file + ".next"
+		if err := errors.Join(os.WriteFile(next, []byte(text), 0o600), os.Rename(next, e.file)); err != nil {
 			t.Fatal(err)
 		}
 	}
