@@ -57,13 +57,13 @@ func (p *program) deadLetters(ctx context.Context, args []string) (err error) {
 		}
 		service = c.callbacks
 		err = p.handleDeadLetters(ctx, ids, letters.Replay)
-		return errors.Join(err, service.RunOnce(ctx), c.store.Close()) // It records those that were refused.
+		return errors.Join(err, service.RunOnce(ctx), c.closeCommand()) // It records those that were refused.
 	}
 	return errDeadLetterUsage
 }
 
 // openCore opens the ledger for a command that runs next to the servers: it hands no work
-// to a relay and pauses nothing.
+// to a relay and pauses nothing. [core.closeCommand] closes it.
 func (p *program) openCore(ctx context.Context, cfg *config.Config) (*core, error) {
 	roleless := *cfg
 	roleless.Roles, roleless.StartPaused = nil, false
@@ -77,9 +77,17 @@ func (p *program) openCore(ctx context.Context, cfg *config.Config) (*core, erro
 	}
 	c := &core{cfg: &roleless, log: log, metrics: newMetrics(), store: store, writable: writableOf(store)}
 	if err := c.open(ctx); err != nil {
+		c.closeTracer()
 		return nil, errors.Join(err, store.Close())
 	}
 	return c, nil
+}
+
+// closeCommand stores and reports what the command did, and closes the store.
+func (c *core) closeCommand() error {
+	c.closeCensus(false)
+	c.closeTracer()
+	return c.store.Close()
 }
 
 // listDeadLetters returns the ids of all dead letters, and prints the dead letters if

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -141,6 +142,39 @@ func deadLettersCommand(t *testing.T, flags []string) {
 	}
 	if out, err := run("list"); err != nil || out != "" {
 		t.Errorf("list of none: %v, %s", err, out)
+	}
+}
+
+// TestOpenCore_RunsNextToAServer opens the ledger while a server has the address of the
+// profiles, and keeps what it counted.
+func TestOpenCore_RunsNextToAServer(t *testing.T) {
+	t.Parallel()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }() // The test is over.
+	loaded, _, err := config.Load([]string{
+		"--data-dir", filepath.Join(t.TempDir(), "data"), "--debug-addr", listener.Addr().String(),
+	}, nil, &output{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for accepted := range int64(2) {
+		c, err := (&program{stderr: &output{}}).openCore(t.Context(), &loaded.Config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.census.Report().Accepted.Total; got != accepted {
+			t.Errorf("%d jobs are counted, want %d", got, accepted)
+		}
+		_, err = c.ledger.Accept(t.Context(), ledger.Command{
+			Job:     statemachine.Job{TenantID: "tenant", IdempotencyHash: fmt.Sprint(accepted)},
+			Payload: []byte(`{}`), Steps: []statemachine.Step{{ID: "s", Type: "T", Service: "ocr"}},
+		})
+		if err := errors.Join(err, c.closeCommand()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -10,11 +10,14 @@ import (
 )
 
 // serveProfiles serves Go's profiles on a loopback address, which has no access control.
-// The caller closes the server.
-func serveProfiles(ctx context.Context, address string) (*http.Server, error) {
+// Without an address it serves nothing. The caller calls stop.
+func serveProfiles(ctx context.Context, address string) (at string, stop func(), err error) {
+	if address == "" {
+		return "", func() {}, nil
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("LUCIUS_DEBUG_ADDR %s: %w", address, err)
+		return "", nil, fmt.Errorf("LUCIUS_DEBUG_ADDR %s: %w", address, err)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -22,7 +25,7 @@ func serveProfiles(ctx context.Context, address string) (*http.Server, error) {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, Addr: listener.Addr().String()}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = server.Serve(listener) }() // It ends with the server's Close.
-	return server, nil
+	return listener.Addr().String(), func() { _ = server.Close() }, nil
 }

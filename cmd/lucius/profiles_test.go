@@ -12,12 +12,12 @@ import (
 // Profiles are served at their own address and at no other.
 func TestProfiles_AreServedOnLoopbackAlone(t *testing.T) {
 	t.Parallel()
-	server, err := serveProfiles(t.Context(), "127.0.0.1:0")
+	address, stop, err := serveProfiles(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = server.Close() }()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+server.Addr+"/debug/pprof/goroutine?debug=1", nil)
+	defer stop()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/debug/pprof/goroutine?debug=1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,13 +31,13 @@ func TestProfiles_AreServedOnLoopbackAlone(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(body), "goroutine profile:") {
 		t.Errorf("%d %.80s, %v", response.StatusCode, body, err)
 	}
-	if _, err := serveProfiles(t.Context(), server.Addr); err == nil || !strings.Contains(err.Error(), "LUCIUS_DEBUG_ADDR") {
+	if _, _, err := serveProfiles(t.Context(), address); err == nil || !strings.Contains(err.Error(), "LUCIUS_DEBUG_ADDR") {
 		t.Errorf("an address in use: %v", err)
 	}
-	for _, address := range []string{"0.0.0.0:6060", "6060"} {
-		_, _, err := config.Load([]string{"--debug-addr", address}, nil, io.Discard)
+	for _, bad := range []string{"0.0.0.0:6060", "6060"} {
+		_, _, err := config.Load([]string{"--debug-addr", bad}, nil, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), "LUCIUS_DEBUG_ADDR") {
-			t.Errorf("%s: %v", address, err)
+			t.Errorf("%s: %v", bad, err)
 		}
 	}
 }

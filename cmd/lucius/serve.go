@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"sync"
@@ -102,7 +101,12 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 			err = errors.Join(err, fmt.Errorf("close the store: %w", closing))
 		}
 	}()
-	defer c.closeObservers()
+	defer c.closeTracer()
+	_, stopProfiles, err := serveProfiles(ctx, cfg.DebugAddr)
+	if err != nil {
+		return err
+	}
+	defer stopProfiles()
 	if err := c.open(ctx); err != nil {
 		return err
 	}
@@ -137,7 +141,6 @@ type core struct {
 	store    tablestore.Store
 	writable func() error // Why the store takes no writes; see writableOf.
 	clock    *clockCheck
-	profiles *http.Server       // nil without LUCIUS_DEBUG_ADDR
 	tracer   *tracing.Tracer    // nil unless the environment names a place to report to
 	local    *pebblestore.Store // nil without a data directory
 	ledger   *ledger.Ledger
@@ -157,11 +160,8 @@ type core struct {
 // tracesGrace is how long a server that stops tries to report its last spans.
 const tracesGrace = 5 * time.Second
 
-// closeObservers reports the last spans, and ends the profiles.
-func (c *core) closeObservers() {
-	if c.profiles != nil {
-		_ = c.profiles.Close()
-	}
+// closeTracer reports the last spans.
+func (c *core) closeTracer() {
 	if c.tracer == nil {
 		return
 	}
@@ -196,11 +196,6 @@ func (c *core) open(ctx context.Context) (err error) {
 	c.inbox, c.mirror = outbox.NewInbox(inboxSize), workqueue.NewMirror(0)
 	if c.tracer, err = tracing.FromEnvironment(ctx, moduleVersion(), c.log); err != nil {
 		return err
-	}
-	if c.cfg.DebugAddr != "" {
-		if c.profiles, err = serveProfiles(ctx, c.cfg.DebugAddr); err != nil {
-			return err
-		}
 	}
 	if c.tenants, err = c.cfg.OpenTenants(); err != nil {
 		return err
@@ -567,11 +562,11 @@ func (s *system) run(ctx context.Context, listener net.Listener, hangups <-chan 
 }
 
 // closeCensus stores what was counted. Without it, the next process counts again.
-func (s *system) closeCensus(orderly bool) {
+func (c *core) closeCensus(orderly bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	if err := s.census.Close(ctx, orderly); err != nil {
-		s.log.WarnContext(ctx, "the census is not stored", "error", err)
+	if err := c.census.Close(ctx, orderly); err != nil {
+		c.log.WarnContext(ctx, "the census is not stored", "error", err)
 	}
 }
 
