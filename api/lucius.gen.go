@@ -2402,7 +2402,7 @@ type Overview struct {
 	// Accepted Accepted jobs.
 	Accepted Rates `json:"accepted"`
 
-	// AsOf The time of the oldest count in this answer.
+	// AsOf The time of the oldest count in this answer, but for those of processes that have counted nothing since.
 	//
 	// Example: 2026-01-27T10:02:30.000Z
 	AsOf Time `json:"as_of"`
@@ -3168,7 +3168,7 @@ type Service struct {
 	// Example: OCR
 	StepType string `json:"step_type"`
 
-	// Workers The workers that asked for such work, the latest first.
+	// Workers The workers that asked for such work in the last hour, the latest first.
 	Workers []ServiceWorker `json:"workers"`
 
 	// WorkersTotal How many workers that is.
@@ -3179,7 +3179,7 @@ type Service struct {
 
 // ServiceList What each service has to do, and how it does it.
 type ServiceList struct {
-	// AsOf The time of the oldest count in this answer.
+	// AsOf The time of the oldest count in this answer, but for those of processes that have counted nothing since.
 	//
 	// Example: 2026-01-27T10:02:30.000Z
 	AsOf Time `json:"as_of"`

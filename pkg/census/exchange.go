@@ -19,6 +19,9 @@ const (
 	// silence is after what time the sheet of a process that has stopped storing it
 	// becomes a part of the base: what happened is then out of the windows.
 	silence = 2 * time.Hour
+	// recently is how old a sheet may be of a process whose workers still wait: a process
+	// that is polled stores its sheet at each interval.
+	recently = 30 * time.Second
 	// maxPollers bounds the pollers on a stored sheet.
 	maxPollers = 500
 	// largeSheet is how many characters a stored sheet may have, of two bytes each. A

@@ -148,3 +148,34 @@ func TestStore_FitsInARow(t *testing.T) {
 	must(t, err)
 	must(t, crowded.RunOnce(t.Context()))
 }
+
+// What a crashed process has stored says nothing of the present.
+func TestReplicas_ACrashedOneHasNoWorkers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Options{Split: true})
+		a := start(t, store, "a")
+		b, err := census.New(census.Config{
+			Store: store, Table: a.ledger.Tables().Queue, Replica: "b",
+			Queue: crowd{{Owner: "worker", LastPoll: time.Now().Add(time.Millisecond), Waiting: true}},
+		})
+		must(t, err)
+		must(t, b.RunOnce(t.Context()))
+		stored := time.Now()
+		report := func(workers int, waits bool, asOf time.Time) {
+			t.Helper()
+			a.walk(nil)
+			report := a.Report(ocrKind)
+			found := report.Services[0].Workers
+			if len(found) != workers || workers > 0 && found[0].Waiting != waits || !report.AsOf.Equal(asOf) {
+				t.Errorf("as of %s, want %s: %+v", report.AsOf, asOf, found)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		report(1, true, stored)
+		time.Sleep(time.Minute)
+		report(1, false, time.Now())
+		time.Sleep(time.Hour)
+		report(0, false, time.Now())
+	})
+}

@@ -46,7 +46,7 @@ type Service struct {
 	// Took is the time from the start to the RESULT, Waited that from the publish to the
 	// claim; without one, to the ACK.
 	Took, Waited Percentiles
-	// Workers are those that polled for such work, the latest first.
+	// Workers are those that polled for such work in the last hour, the latest first.
 	Workers []workqueue.Poller
 }
 
@@ -65,8 +65,12 @@ func (c *Census) Report(kinds ...ledger.WorkKind) *Report {
 		out.AsOf = cmp.Or(c.base.AsOf, c.own.Since)
 		for _, other := range c.others {
 			sum.add(other)
-			pollers = append(pollers, other.Pollers...)
-			if other.AsOf.Before(out.AsOf) {
+			recent := now.Sub(other.AsOf) <= recently
+			for _, poller := range other.Pollers {
+				poller.Waiting = poller.Waiting && recent
+				pollers = append(pollers, poller)
+			}
+			if recent && other.AsOf.Before(out.AsOf) { // Otherwise it has counted nothing since, or ended.
 				out.AsOf = other.AsOf
 			}
 		}
@@ -83,6 +87,7 @@ func (c *Census) Report(kinds ...ledger.WorkKind) *Report {
 			out.Ended[state] = new(window).rates(now, sum.Since)
 		}
 	}
+	pollers = slices.DeleteFunc(pollers, func(p workqueue.Poller) bool { return now.Sub(p.LastPoll) > hour })
 	for _, known := range kinds {
 		entry(sum.Live.Steps, kind(known))
 	}
