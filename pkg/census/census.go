@@ -39,7 +39,8 @@ type Config struct {
 // Queue is what a census needs of the pull queue.
 type Queue interface {
 	Pollers() []workqueue.Poller
-	PolledElsewhere(pollers []workqueue.Poller)
+	LastPolls() []workqueue.Poller
+	PolledElsewhere(polls []workqueue.Poller)
 }
 
 // Census counts. It is safe for concurrent use.
@@ -71,7 +72,8 @@ type sheet struct {
 	Accepted window                            `json:"accepted"`
 	Ended    map[statemachine.JobState]*window `json:"ended,omitempty"`
 	Attempts map[kind]*attempts                `json:"attempts,omitempty"`
-	Pollers  []workqueue.Poller                `json:"pollers,omitempty"`
+	Pollers  []workqueue.Poller                `json:"pollers,omitempty"` // the latest
+	Polls    []workqueue.Poller                `json:"polls,omitempty"`   // by filter
 }
 
 // attempts counts the ended attempts of one kind.

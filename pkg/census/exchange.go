@@ -94,9 +94,9 @@ func (c *Census) Close(ctx context.Context, orderly bool) error { return c.store
 // the row is gone, another process has merged it into the base, while this one was
 // suspended: what it held is not stored again.
 func (c *Census) store(ctx context.Context, complete bool) error {
-	var pollers []workqueue.Poller
-	if !c.cfg.Exclusive {
-		pollers = c.pollers()
+	var pollers, polls []workqueue.Poller
+	if !c.cfg.Exclusive && c.cfg.Queue != nil {
+		pollers, polls = c.pollers(), c.cfg.Queue.LastPolls()
 	}
 	pollers = pollers[:min(len(pollers), maxPollers)]
 	c.storing.Lock()
@@ -118,6 +118,7 @@ func (c *Census) store(ctx context.Context, complete bool) error {
 		}
 		c.dirty = false
 		c.own.AsOf, c.own.Complete, c.own.Pollers = tablestore.Now(), complete && c.exact, pollers
+		c.own.Polls = polls
 		c.own.prune(c.own.AsOf)
 		data, err = encode(c.own)
 		return data, err
@@ -165,12 +166,12 @@ func (c *Census) read(ctx context.Context) error {
 		base.prune(tablestore.Now())
 		err = c.fold(ctx, base, &kept, gone)
 	}
-	var pollers []workqueue.Poller
+	var polls []workqueue.Poller
 	for _, other := range others {
-		pollers = append(pollers, other.Pollers...)
+		polls = append(polls, other.Polls...)
 	}
 	if c.cfg.Queue != nil {
-		c.cfg.Queue.PolledElsewhere(pollers)
+		c.cfg.Queue.PolledElsewhere(polls)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,7 +251,11 @@ func encode(s *sheet) (tablestore.Properties, error) {
 		for kind, a := range s.Attempts {
 			short.Attempts[kind] = &attempts{window: a.window}
 		}
-		if data, err = json.Marshal(&short); err == nil && len(data) > largeSheet {
+		data, err = json.Marshal(&short)
+		for err == nil && len(data) > largeSheet && len(short.Pollers)+len(short.Polls) > 0 {
+			if short.Pollers == nil {
+				short.Polls = short.Polls[:len(short.Polls)/2]
+			}
 			short.Pollers = nil
 			data, err = json.Marshal(&short)
 		}

@@ -127,10 +127,30 @@ func TestRead_KnowsTheOthersThoughTheBaseCannotBeWritten(t *testing.T) {
 	})
 }
 
+// One process has more workers than are listed. The others know for which work.
+func TestReplicas_KnowAllPolls(t *testing.T) {
+	t.Parallel()
+	store := memstore.New(memstore.Options{Split: true})
+	a, b := start(t, store, "a"), start(t, store, "b")
+	a.claim("ocr", 1, false)
+	for n := range 600 {
+		_, err := a.queue.Claim(t.Context(), workqueue.ClaimRequest{
+			Owner: fmt.Sprint("worker", n), RequestID: "1", Max: 1, Services: []string{"embed"},
+		})
+		must(t, err)
+	}
+	must(t, a.RunOnce(t.Context()))
+	must(t, b.RunOnce(t.Context()))
+	if at, ok := b.queue.LastPoll(ocrKind, "tenant"); !ok {
+		t.Errorf("nobody has polled since %s", at)
+	}
+}
+
 // crowd is a queue that such workers poll.
 type crowd []workqueue.Poller
 
 func (c crowd) Pollers() []workqueue.Poller      { return c }
+func (c crowd) LastPolls() []workqueue.Poller    { return c }
 func (crowd) PolledElsewhere([]workqueue.Poller) {}
 
 // A sheet that does not fit in a row loses its workers, not its counts.

@@ -34,11 +34,11 @@ func (f *PollFilter) CoversKind(kind ledger.WorkKind) bool {
 	return listed(f.Services, kind.Service) && listed(f.StepTypes, kind.StepType)
 }
 
-// Poller is a worker that polls, with one filter.
+// Poller is a worker that polls, with one filter; without Owner, all that do.
 type Poller struct {
 	PollFilter
 
-	Owner string `json:"owner"`
+	Owner string `json:"owner,omitempty"`
 	// LastPoll is when its last claim ended; now, if one waits.
 	LastPoll time.Time `json:"last_poll"`
 	Waiting  bool      `json:"waiting,omitempty"`
@@ -188,12 +188,27 @@ func (q *Queue) LastPoll(kind ledger.WorkKind, tenant string) (at time.Time, ok 
 	return at, true
 }
 
-// PolledElsewhere tells the queue who polls the other processes. The queue keeps the
-// slice.
+// PolledElsewhere tells the queue of the last polls of other processes, as of
+// [Queue.LastPolls]. The queue keeps the slice.
 func (q *Queue) PolledElsewhere(pollers []Poller) {
 	q.pollers.mu.Lock()
 	defer q.pollers.mu.Unlock()
 	q.pollers.others = pollers
+}
+
+// LastPolls returns the last poll of this process with each filter, the latest first, of
+// at most 256 filters. It names no owners.
+func (q *Queue) LastPolls() []Poller {
+	p := q.pollers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	found := make([]Poller, 0, len(p.filters))
+	for _, f := range p.filters {
+		found = append(found, Poller{PollFilter: f.PollFilter, LastPoll: f.at(now), Waiting: f.waiting > 0})
+	}
+	slices.SortFunc(found, func(a, b Poller) int { return b.LastPoll.Compare(a.LastPoll) })
+	return found[:min(len(found), maxPollFilters)]
 }
 
 // Pollers returns the workers that have polled this process, the latest first.

@@ -95,6 +95,9 @@ func TestLastPoll_IsNowWhileAClaimWaits(t *testing.T) {
 		if diff := cmp.Diff(want, b.Pollers()); diff != "" {
 			t.Error(diff)
 		}
+		if diff := cmp.Diff([]workqueue.Poller{{PollFilter: filter, LastPoll: end}}, b.LastPolls()); diff != "" {
+			t.Error(diff)
+		}
 	})
 }
 
