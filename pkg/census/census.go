@@ -286,17 +286,18 @@ func (c *Census) Unsure() {
 	}
 }
 
-// Begin says that a walk over the live jobs begins. It reports whether the walk should
+// Begin says that a walk over the live jobs begins. The walk counts if the count is not
+// exact, or if ages are known less exactly than they can be by now. It reports whether the walk should
 // make haste: it is needed to make the count exact.
 func (c *Census) Begin() (haste bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.exact { // What the last walk has seen may be forgotten: no commit is as old.
+	if c.exact && !c.own.Live.blurred() { // What the last walk has seen may be forgotten: no commit is as old.
 		c.count = nil
 		return false
 	}
 	c.count = &recount{live: newTally(), seen: map[[16]byte]seen{}, before: c.elsewhere()}
-	return c.cfg.Exclusive
+	return c.cfg.Exclusive && !c.exact
 }
 
 // Walked says that the walk has read a live job.

@@ -151,6 +151,17 @@ func (t *tally) add(other *tally, numerator, denominator int) {
 	}
 }
 
+// blurred reports whether a new count would tell exactly how old the queued steps of some
+// kind are: a longer backlog has made their unit longer, and they fit in seconds again.
+func (t *tally) blurred() bool {
+	for _, of := range t.Steps {
+		if n := of.Phases[phaseQueued]; of.Queued.Unit > 1 && n > 0 && n <= maxAges {
+			return true
+		}
+	}
+	return false
+}
+
 // ages counts queued steps by the second in which they were published, or by a longer
 // unit if they were in too many different seconds.
 type ages struct {
@@ -159,7 +170,7 @@ type ages struct {
 }
 
 // maxAges bounds the units that are counted apart, so that an age is known to a 500th
-// of the oldest.
+// of the highest one since no more were queued.
 const maxAges = 1000
 
 // move counts steps of that Unix time.
