@@ -1877,7 +1877,8 @@ type Job struct {
 	Steps []Step `json:"steps"`
 
 	// SupersededBy The job that reruns this one, which FAILED_FINAL or was CANCELLED. This one is then
-	// no longer an open failure: its rerun is under way, or shows how it ended. Several
+	// no longer an open failure: its rerun is under way, or shows how it ended. A rerun
+	// that was cancelled is left out, and its own rerun takes its place. Several
 	// reruns form a chain, in which each names the next and only the last can be open.
 	//
 	//
@@ -4694,7 +4695,8 @@ type ClientInterface interface {
 	//
 	// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, the
 	// largest group first. A job that was rerun is left out: its rerun is under way, has
-	// succeeded, or failed and is counted itself. Without `created_after` these are the
+	// succeeded, or failed and is counted itself. After the cancellation of its rerun it
+	// is counted again. Without `created_after` these are the
 	// jobs accepted in this month or the two before it. At most 100,000 jobs are counted;
 	// `truncated` is true if there are more.
 	//
@@ -4893,7 +4895,7 @@ type ClientInterface interface {
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and
 	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-	// have no rerun, the newest first. The request fixes the set of jobs. A repeat
+	// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
 	// with the same `Idempotency-Key` answers with the same operation, and no job
 	// gets more than one rerun from one starting point however often it is requested. A job
 	// that the filters selected and that was rerun since is skipped.
@@ -4907,7 +4909,7 @@ type ClientInterface interface {
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and
 	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-	// have no rerun, the newest first. The request fixes the set of jobs. A repeat
+	// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
 	// with the same `Idempotency-Key` answers with the same operation, and no job
 	// gets more than one rerun from one starting point however often it is requested. A job
 	// that the filters selected and that was rerun since is skipped.
@@ -5675,7 +5677,8 @@ func (c *Client) ReplayDeadLetters(ctx context.Context, body ReplayDeadLettersJS
 //
 // Jobs that ended FAILED_FINAL, grouped by step type, service and error code, the
 // largest group first. A job that was rerun is left out: its rerun is under way, has
-// succeeded, or failed and is counted itself. Without `created_after` these are the
+// succeeded, or failed and is counted itself. After the cancellation of its rerun it
+// is counted again. Without `created_after` these are the
 // jobs accepted in this month or the two before it. At most 100,000 jobs are counted;
 // `truncated` is true if there are more.
 //
@@ -6084,7 +6087,7 @@ func (c *Client) ListRetries(ctx context.Context, params *ListRetriesParams, req
 //
 // Reruns the named jobs, or those that the filters select, in the background and
 // no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-// have no rerun, the newest first. The request fixes the set of jobs. A repeat
+// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
 // with the same `Idempotency-Key` answers with the same operation, and no job
 // gets more than one rerun from one starting point however often it is requested. A job
 // that the filters selected and that was rerun since is skipped.
@@ -6108,7 +6111,7 @@ func (c *Client) CreateRetryWithBody(ctx context.Context, params *CreateRetryPar
 //
 // Reruns the named jobs, or those that the filters select, in the background and
 // no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-// have no rerun, the newest first. The request fixes the set of jobs. A repeat
+// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
 // with the same `Idempotency-Key` answers with the same operation, and no job
 // gets more than one rerun from one starting point however often it is requested. A job
 // that the filters selected and that was rerun since is skipped.
@@ -10332,7 +10335,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, the
 	// largest group first. A job that was rerun is left out: its rerun is under way, has
-	// succeeded, or failed and is counted itself. Without `created_after` these are the
+	// succeeded, or failed and is counted itself. After the cancellation of its rerun it
+	// is counted again. Without `created_after` these are the
 	// jobs accepted in this month or the two before it. At most 100,000 jobs are counted;
 	// `truncated` is true if there are more.
 	//
@@ -10549,7 +10553,7 @@ type ClientWithResponsesInterface interface {
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and
 	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-	// have no rerun, the newest first. The request fixes the set of jobs. A repeat
+	// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
 	// with the same `Idempotency-Key` answers with the same operation, and no job
 	// gets more than one rerun from one starting point however often it is requested. A job
 	// that the filters selected and that was rerun since is skipped.
@@ -10563,7 +10567,7 @@ type ClientWithResponsesInterface interface {
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and
 	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-	// have no rerun, the newest first. The request fixes the set of jobs. A repeat
+	// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
 	// with the same `Idempotency-Key` answers with the same operation, and no job
 	// gets more than one rerun from one starting point however often it is requested. A job
 	// that the filters selected and that was rerun since is skipped.
@@ -14664,7 +14668,8 @@ func (c *ClientWithResponses) ReplayDeadLettersWithResponse(ctx context.Context,
 //
 // Jobs that ended FAILED_FINAL, grouped by step type, service and error code, the
 // largest group first. A job that was rerun is left out: its rerun is under way, has
-// succeeded, or failed and is counted itself. Without `created_after` these are the
+// succeeded, or failed and is counted itself. After the cancellation of its rerun it
+// is counted again. Without `created_after` these are the
 // jobs accepted in this month or the two before it. At most 100,000 jobs are counted;
 // `truncated` is true if there are more.
 //
@@ -15007,7 +15012,7 @@ func (c *ClientWithResponses) ListRetriesWithResponse(ctx context.Context, param
 //
 // Reruns the named jobs, or those that the filters select, in the background and
 // no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-// have no rerun, the newest first. The request fixes the set of jobs. A repeat
+// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
 // with the same `Idempotency-Key` answers with the same operation, and no job
 // gets more than one rerun from one starting point however often it is requested. A job
 // that the filters selected and that was rerun since is skipped.
@@ -15027,7 +15032,7 @@ func (c *ClientWithResponses) CreateRetryWithBodyWithResponse(ctx context.Contex
 //
 // Reruns the named jobs, or those that the filters select, in the background and
 // no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-// have no rerun, the newest first. The request fixes the set of jobs. A repeat
+// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
 // with the same `Idempotency-Key` answers with the same operation, and no job
 // gets more than one rerun from one starting point however often it is requested. A job
 // that the filters selected and that was rerun since is skipped.

@@ -20,7 +20,8 @@ const (
 	indexCorrelation = "correlation" // by correlation id, in it by tenant
 	indexTenants     = "tenants"     // one row for each tenant
 	// indexReruns has a row for each rerun, by tenant, month of acceptance of the job that
-	// it supersedes, and that job. The purge of the rerun deletes it.
+	// it supersedes, and that job. The row is marked before the commit of the rerun's
+	// cancellation, and deleted by its purge.
 	indexReruns = "reruns"
 )
 
@@ -52,6 +53,7 @@ const RerunGrace = 4 * orphanGrace
 const (
 	columnTenant     = "tenant_id"
 	columnSuperseded = "supersedes"
+	columnCancelled  = "cancelled" // the rerun may be
 )
 
 var (
@@ -120,8 +122,17 @@ func (l *Ledger) markSuperseded(ctx context.Context, tenantID string, entries []
 	reruns := make(map[string]string, len(rows))
 	for i := range rows {
 		row := rows[i].Properties
-		if old := row.Get(columnSuperseded).String(); reruns[old] == "" { // The newest is the first.
-			reruns[old] = row.Get(columnJob).String()
+		old, id := row.Get(columnSuperseded).String(), row.Get(columnJob).String()
+		if reruns[old] != "" { // The newest is the first.
+			continue
+		}
+		if row.Get(columnCancelled).Bool() {
+			if id, err = l.standing(ctx, tenantID, id); err != nil {
+				return err
+			}
+		}
+		if id != "" {
+			reruns[old] = id
 		}
 	}
 	for i := range entries {
@@ -130,24 +141,53 @@ func (l *Ledger) markSuperseded(ctx context.Context, tenantID string, entries []
 	return nil
 }
 
-// SupersededBy returns the newest job that was made to rerun this one, empty if there is
-// none.
-func (l *Ledger) SupersededBy(ctx context.Context, job *statemachine.Job) (string, error) {
-	if job.State != statemachine.JobFailedFinal && job.State != statemachine.JobCancelled {
+// standing returns a listed rerun, or, if it was cancelled, the one that was made of it;
+// empty if there is none.
+func (l *Ledger) standing(ctx context.Context, tenantID, id string) (string, error) {
+	agg, err := l.Job(ctx, id)
+	switch {
+	case errors.Is(err, ErrJobNotFound):
 		return "", nil
+	case err != nil || agg.Job.State != statemachine.JobCancelled:
+		return id, err
 	}
-	rows, err := tablestore.ScanAll(ctx, l.store, l.rerunsOf(job.TenantID, job.ID))
+	return l.newestRerun(ctx, tenantID, id)
+}
+
+// newestRerun returns the newest rerun that is listed under a job and stands.
+func (l *Ledger) newestRerun(ctx context.Context, tenantID, jobID string) (string, error) {
+	rows, err := tablestore.ScanAll(ctx, l.store, l.rerunsOf(tenantID, jobID))
 	if err != nil {
-		return "", fmt.Errorf("read the reruns of job %s: %w", job.ID, err)
+		return "", fmt.Errorf("read the reruns of job %s: %w", jobID, err)
 	}
 	for i := range rows {
-		id := rows[i].Properties.Get(columnJob).String()
-		_, err := l.Job(ctx, id)
-		if !errors.Is(err, ErrJobNotFound) {
+		if id, err := l.standing(ctx, tenantID, rows[i].Properties.Get(columnJob).String()); id != "" || err != nil {
 			return id, err
 		}
 	}
 	return "", nil
+}
+
+// SupersededBy returns the newest job that was made to rerun this one and was not
+// cancelled, empty if there is none.
+func (l *Ledger) SupersededBy(ctx context.Context, job *statemachine.Job) (string, error) {
+	if job.State != statemachine.JobFailedFinal && job.State != statemachine.JobCancelled {
+		return "", nil
+	}
+	id, err := l.newestRerun(ctx, job.TenantID, job.ID)
+	if over := supersedable(job); id == "" && err == nil && over != job.ID {
+		return l.newestRerun(ctx, job.TenantID, over)
+	}
+	return id, err
+}
+
+// supersedable is the job under which the reruns of this one are listed: a cancelled rerun
+// leaves the chain, and its own rerun takes its place.
+func supersedable(job *statemachine.Job) string {
+	if job.State == statemachine.JobCancelled && job.Supersedes != "" {
+		return job.Supersedes
+	}
+	return job.ID
 }
 
 // rerunsOf selects the rows of a job's reruns, the newest first.
@@ -165,11 +205,12 @@ func (l *Ledger) rerunKey(job *statemachine.Job) tablestore.Key {
 	return tablestore.Key{Table: query.Table, Partition: query.Partition, Row: query.From + ListOrder(job.ID)}
 }
 
-// indexRerun lists a rerun.
+// indexRerun lists a rerun, or marks it if it is being cancelled.
 func (l *Ledger) indexRerun(job *statemachine.Job) tablestore.Batch {
 	return tablestore.Batch{{Verb: tablestore.Put, Key: l.rerunKey(job), Properties: tablestore.Properties{
 		{Name: columnJob, Value: tablestore.String(job.ID)},
 		{Name: columnSuperseded, Value: tablestore.String(job.Supersedes)},
+		{Name: columnCancelled, Value: tablestore.Bool(job.State == statemachine.JobCancelled)},
 	}}}
 }
 
@@ -267,8 +308,8 @@ func (l *Ledger) indexAccepted(job *statemachine.Job) tablestore.Stage {
 	return stage
 }
 
-// indexEndedJob lists an ended job by its end.
-func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Batch {
+// indexEndedJob lists an ended job by its end, and marks the row of a cancelled rerun.
+func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Stage {
 	job := &agg.Job
 	keys := l.indexKeys(job)
 	entry := IndexRow{JobID: job.ID, RequestType: job.RequestType, EndedAt: job.CompletedAt}
@@ -276,7 +317,11 @@ func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Batch {
 		step := &agg.Steps[job.CurrentStepIndex]
 		entry.StepType, entry.Service, entry.ErrorCode = step.Type, step.Service, job.ErrorCode
 	}
-	return tablestore.Batch{{Verb: tablestore.Put, Key: keys[len(keys)-1], Properties: indexCodec.encode(&entry, nil)}}
+	stage := tablestore.Stage{{{Verb: tablestore.Put, Key: keys[len(keys)-1], Properties: indexCodec.encode(&entry, nil)}}}
+	if job.Supersedes != "" && job.State == statemachine.JobCancelled {
+		stage = append(stage, l.indexRerun(job))
+	}
+	return stage
 }
 
 // Tenants returns one page of the names of all tenants that ever had a job, after

@@ -127,7 +127,7 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 			out.change.Pre = append(out.change.Pre, tablestore.Stage{p.l.indexRerun(job)})
 		}
 	case p.d.Ended:
-		out.beforeCommit(tablestore.Stage{p.l.indexEndedJob(&p.d.After)})
+		out.beforeCommit(p.l.indexEndedJob(&p.d.After))
 	}
 	if err := p.rows(out, entry, payload); err != nil {
 		return nil, err

@@ -105,7 +105,7 @@ func (l *Ledger) lastRerun(ctx context.Context, job *statemachine.Job) (string, 
 	for {
 		next, err := l.SupersededBy(ctx, job)
 		if err != nil || next == "" {
-			return job.ID, err
+			return supersedable(job), err
 		}
 		agg, err := l.Job(ctx, next)
 		if err != nil {

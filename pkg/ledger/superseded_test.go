@@ -79,6 +79,65 @@ func TestRerun_TheLastOfAChainIsOpen(t *testing.T) {
 	}
 }
 
+// A cancelled rerun supersedes nothing, and its own rerun takes its place.
+func TestRerun_ACancelledOneLeavesTheFailureOpen(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old := b.failedAtTwo(t)
+	first := b.rerun(t, old, ledger.FromFailed)
+	b.mustChange(t, first.ID, statemachine.Cancel{})
+	if by, listed := b.supersededBy(t, old); by != "" || listed != "" {
+		t.Errorf("the job is superseded by %q, listed %q, and its rerun was cancelled", by, listed)
+	}
+	second := b.rerun(t, first.ID, ledger.FromFailed)
+	if by, listed := b.supersededBy(t, old); by != second.ID || listed != second.ID || second.Supersedes != old {
+		t.Errorf("the job is superseded by %q, listed %q, want %s", by, listed, second.ID)
+	}
+	if by, _ := b.supersededBy(t, first.ID); by != second.ID {
+		t.Errorf("the cancelled rerun is superseded by %q, want %s", by, second.ID)
+	}
+	b.failFinal(t)
+	third := b.rerun(t, old, ledger.FromStart)
+	if by, listed := b.supersededBy(t, second.ID); by != third.ID || listed != third.ID {
+		t.Errorf("the second rerun is superseded by %q, listed %q, want %s", by, listed, third.ID)
+	}
+}
+
+// A rerun that was made beside a cancelled one, from another point, still counts.
+func TestRerun_OneBesideACancelledOneStands(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old := b.failedAtTwo(t)
+	first := b.rerun(t, old, ledger.FromFailed)
+	second := b.rerun(t, old, ledger.FromStart)
+	b.mustChange(t, first.ID, statemachine.Cancel{})
+	for _, id := range []string{old, first.ID} {
+		if by, _ := b.supersededBy(t, id); by != second.ID {
+			t.Errorf("%s is superseded by %q, want %s", id, by, second.ID)
+		}
+	}
+	if _, listed := b.supersededBy(t, old); listed != second.ID {
+		t.Errorf("the list says %q, want %s", listed, second.ID)
+	}
+}
+
+// The row is marked before the cancellation is committed: without that commit the rerun
+// still supersedes its job.
+func TestRerun_ACancellationThatCrashedLeavesItUnderWay(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old := b.failedAtTwo(t)
+	first := b.rerun(t, old, ledger.FromFailed)
+	b.lose(t, func() {
+		if _, err := b.Change(t.Context(), first.ID, statemachine.Cancel{}); err == nil {
+			t.Fatal("the cancellation was meant to fail")
+		}
+	})
+	if by, listed := b.supersededBy(t, old); by != first.ID || listed != first.ID {
+		t.Errorf("the job is superseded by %q, listed %q, want %s", by, listed, first.ID)
+	}
+}
+
 // A rerun whose accept crashed before its commit supersedes nothing. The next rerun rolls
 // the accept forward; without one, its schedule entry deletes the row that lists it.
 func TestRerun_AnAcceptThatCrashedSupersedesNothing(t *testing.T) {

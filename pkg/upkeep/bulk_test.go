@@ -125,6 +125,30 @@ func TestBulk_AFilterRerunsNoJobTwice(t *testing.T) {
 	}
 }
 
+// A failure whose rerun was cancelled is open again, and a filter reruns it.
+func TestBulk_AFilterRerunsWhatWasCancelled(t *testing.T) {
+	t.Parallel()
+	w := open(t, split())
+	id := w.fail(t, "t", "OCR", "x")
+	there, err := w.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromFailed})
+	if err == nil {
+		_, err = w.Change(t.Context(), there.Job.ID, statemachine.Cancel{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := create(t, w.Operations, "", upkeep.BulkRequest{})
+	runOnce(t, runner(t, w.Operations))
+	page := get(t, w.Operations, op.ID)
+	if len(page.Items) != 1 || page.Items[0].Outcome != upkeep.ItemApplied {
+		t.Fatalf("items %+v", page.Items)
+	}
+	agg, err := w.Job(t.Context(), page.Items[0].NewJobID)
+	if err != nil || agg.Job.State.Terminal() || agg.Job.RerunOf != there.Job.ID {
+		t.Errorf("the rerun is %+v, %v", agg, err)
+	}
+}
+
 func TestBulk_KeepsThePace(t *testing.T) {
 	t.Parallel()
 	for rate, want := range map[float64]time.Duration{

@@ -68,16 +68,22 @@ func (w *bulkWorker) superseded(ctx context.Context, item *itemRow, job *statema
 	return nil
 }
 
-// rerun reruns a failed job.
+// rerun reruns a failed job. If a filter selected it although it has a rerun from that
+// starting point, that one was cancelled, and is rerun in its place.
 func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
-	accepted, err := w.cfg.Operations.cfg.Ledger.Rerun(ctx, ledger.Rerun{
-		JobID: item.JobID, From: w.op.From, Actor: w.op.Actor, RequestID: w.op.ID, Reason: w.op.Reason,
-	})
-	if err != nil {
-		return w.refused(ctx, item, err)
+	for id := item.JobID; ; id = item.NewJobID {
+		accepted, err := w.cfg.Operations.cfg.Ledger.Rerun(ctx, ledger.Rerun{
+			JobID: id, From: w.op.From, Actor: w.op.Actor, RequestID: w.op.ID, Reason: w.op.Reason,
+		})
+		if err != nil {
+			return w.refused(ctx, item, err)
+		}
+		item.NewJobID = accepted.Job.ID
+		err = w.applied(ctx, item, accepted.Job.ID, accepted.Replayed)
+		if err != nil || w.op.Named || item.Outcome == ItemApplied || accepted.Job.State != statemachine.JobCancelled {
+			return err
+		}
 	}
-	item.NewJobID = accepted.Job.ID
-	return w.applied(ctx, item, accepted.Job.ID, accepted.Replayed)
 }
 
 // control cancels, pauses or resumes a live job.
