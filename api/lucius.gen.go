@@ -874,7 +874,7 @@ type BulkRequest struct {
 	// Example: 100
 	Limit int32 `json:"limit,omitempty,omitzero"`
 
-	// RatePerSecond The most jobs a second; absent or 0 is 200, and 20 to resume.
+	// RatePerSecond The most jobs a second, from 0.01; absent or 0 is 200, and 20 to resume.
 	//
 	// Example: 20
 	RatePerSecond float64 `json:"rate_per_second,omitempty,omitzero"`
@@ -3069,7 +3069,7 @@ type RetryRequest struct {
 	// Example: 100
 	Limit int32 `json:"limit,omitempty,omitzero"`
 
-	// RatePerSecond The most reruns a second; absent or 0 is 20.
+	// RatePerSecond The most reruns a second, from 0.01; absent or 0 is 20.
 	//
 	// Example: 20
 	RatePerSecond float64 `json:"rate_per_second,omitempty,omitzero"`

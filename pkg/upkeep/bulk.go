@@ -26,7 +26,7 @@ const (
 	patience      = time.Second        // the wait after a store's error, and for a tenant at its limit
 	leaveTime     = 5 * time.Second    // bounds a worker's last writes when the process stops
 	historyPage   = 100
-	maxGap        = 24 * time.Hour // between two jobs, however low the rate
+	rest          = 3 * time.Second // a worker with nothing to do for longer leaves its place to others
 )
 
 // BulkConfig configures a [Bulk].
@@ -59,6 +59,10 @@ type BulkConfig struct {
 // is called, and because the history of a changed job, or of a rerun, names the
 // operation as its request id: so an operation recognises its own work after a crash, and
 // does not pause a job again that was resumed since.
+//
+// A worker leaves its place to other operations if its next job is more than a few seconds
+// away, or if no job got an outcome for that time. The HEAD then has no owner, and its
+// lease says when the work goes on.
 //
 // Before each item the HEAD is read: once Cancel has answered, no further job is begun,
 // except those being changed at that moment. A tenant at its limit of jobs in flight is
@@ -103,7 +107,7 @@ func (b *Bulk) Loop() Loop {
 }
 
 // RunOnce works on the operations that no other runner works on, each to its
-// end, or until its lease is lost or the context ends. An error of one operation is
+// end, or until it rests, its lease is lost or the context ends. An error of one operation is
 // logged, and the next pass tries again; the error is that of reading the operations.
 func (b *Bulk) RunOnce(ctx context.Context) (Pass, error) {
 	var work sync.WaitGroup
@@ -156,7 +160,7 @@ func (o *Operation) over() bool {
 
 // free reports whether that runner may take the operation.
 func (o *Operation) free(name string, now time.Time) bool {
-	return o.owner == "" || o.owner == name || !now.Before(o.leaseUntil)
+	return o.owner == name || !now.Before(o.leaseUntil)
 }
 
 // reserve reports whether this runner may begin with the operation.
@@ -182,12 +186,14 @@ type bulkWorker struct {
 	waiting []*itemRow // without an outcome, in the order of their turns
 	counts  Counts     // the sum of the items that are stored with an outcome
 	gap     time.Duration
-	next    time.Time // the earliest start of a job: gap after the last one
+	next    time.Time     // the earliest start of a job: gap after the last one
+	rest    time.Duration // until the work goes on, if it leaves its place
 
 	mu      sync.Mutex
 	fresh   []*itemRow           // items with an outcome that is not stored yet
 	blocked map[string]time.Time // when a tenant at its limit is tried again
 	until   time.Time            // the store is not asked before
+	worked  time.Time            // when a job last got an outcome
 	stopped bool                 // the operation is over or lost
 }
 
@@ -212,8 +218,8 @@ func (b *Bulk) work(ctx context.Context, id string) error {
 		return fmt.Errorf("read the items of operation %s: %w", id, err)
 	}
 	w := &bulkWorker{
-		Bulk: b, op: op, resumed: resumed, gap: time.Duration(min(float64(time.Second)/op.RatePerSecond, float64(maxGap))),
-		blocked: map[string]time.Time{}, stopped: op.State != OperationRunning,
+		Bulk: b, op: op, resumed: resumed, gap: time.Duration(float64(time.Second) / op.RatePerSecond),
+		blocked: map[string]time.Time{}, worked: time.Now(), stopped: op.State != OperationRunning,
 	}
 	for i := range rows {
 		item := decodeItem(&rows[i])
@@ -229,7 +235,14 @@ func (b *Bulk) work(ctx context.Context, id string) error {
 // gives up the lease, if it can.
 func (w *bulkWorker) run(ctx context.Context) error {
 	for !w.over() && ctx.Err() == nil {
-		if turn, wait := w.pick(time.Now()); wait > 0 {
+		turn, wait := w.pick(time.Now())
+		if time.Since(w.worked) > rest+w.gap {
+			wait = max(wait, 2*rest) // Nothing succeeds: the tenants are at their limit, or the store fails.
+		}
+		if w.rest = wait; wait > rest {
+			break
+		}
+		if w.rest = 0; wait > 0 {
 			sleep(ctx, min(wait, beat))
 		} else {
 			w.changeAll(ctx, turn)
@@ -324,7 +337,7 @@ func (w *bulkWorker) note(ctx context.Context, item *itemRow, err error) {
 	defer w.mu.Unlock()
 	switch {
 	case err == nil:
-		w.fresh = append(w.fresh, item)
+		w.fresh, w.worked = append(w.fresh, item), time.Now()
 	case errors.Is(err, errLost) || errors.Is(err, errNoOperation):
 		w.stopped = true
 	case errors.Is(err, ledger.ErrTenantLimit):
@@ -375,7 +388,7 @@ func (w *bulkWorker) save(ctx context.Context, leave bool) error {
 		}
 		op.leaseUntil = at.Add(bulkLease)
 		if leave || op.State != OperationRunning {
-			op.owner, op.leaseUntil = "", at
+			op.owner, op.leaseUntil = "", at.Add(w.rest)
 		}
 		return true, nil
 	})

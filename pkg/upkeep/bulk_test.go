@@ -81,78 +81,10 @@ func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 	}
 }
 
-// A filter selects failed jobs, whatever the index says; a cancelled job is rerun only
-// if the request names it.
-func TestBulk_ChecksTheJobAgainstTheFilter(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
-		id := jobs.fail("t", 1, "x")[0]
-		service := serve(t, jobs, split())
-		byFilter, byName := create(t, service, "", upkeep.BulkRequest{}), create(t, service, "", upkeep.BulkRequest{JobIDs: []string{id}})
-		jobs.jobs[id].Job.State = statemachine.JobCancelled
-		runOnce(t, runner(t, service))
-		want := []upkeep.Item{{JobID: id, Outcome: upkeep.ItemSkipped, Detail: "The job no longer matches: it is CANCELLED."}}
-		if diff := cmp.Diff(want, get(t, service, byFilter.ID).Items); diff != "" {
-			t.Errorf("by filter (-want +got):\n%s", diff)
-		}
-		if page := get(t, service, byName.ID); page.Items[0].Outcome != upkeep.ItemApplied {
-			t.Errorf("by name: %+v", page.Items)
-		}
-	})
-}
-
-// A job that was rerun since the selection, from the other starting point, gets no second
-// rerun; a request that names the job asks for that one.
-func TestBulk_AFilterRerunsNoJobTwice(t *testing.T) {
-	t.Parallel()
-	w := open(t, split())
-	id := w.fail(t, "t", "OCR", "x")
-	byFilter, byName := create(t, w.Operations, "", upkeep.BulkRequest{}), create(t, w.Operations, "", upkeep.BulkRequest{JobIDs: []string{id}})
-	there, err := w.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromStart})
-	if err != nil {
-		t.Fatal(err)
-	}
-	runOnce(t, runner(t, w.Operations))
-	want := []upkeep.Item{{
-		JobID: id, Outcome: upkeep.ItemSkipped, NewJobID: there.Job.ID, Detail: "The job no longer matches: it was rerun.",
-	}}
-	if diff := cmp.Diff(want, get(t, w.Operations, byFilter.ID).Items); diff != "" {
-		t.Errorf("by filter (-want +got):\n%s", diff)
-	}
-	if page := get(t, w.Operations, byName.ID); page.Items[0].Outcome != upkeep.ItemApplied {
-		t.Errorf("by name: %+v", page.Items)
-	}
-}
-
-// A failure whose rerun was cancelled is open again, and a filter reruns it.
-func TestBulk_AFilterRerunsWhatWasCancelled(t *testing.T) {
-	t.Parallel()
-	w := open(t, split())
-	id := w.fail(t, "t", "OCR", "x")
-	there, err := w.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromFailed})
-	if err == nil {
-		_, err = w.Change(t.Context(), there.Job.ID, statemachine.Cancel{})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	op := create(t, w.Operations, "", upkeep.BulkRequest{})
-	runOnce(t, runner(t, w.Operations))
-	page := get(t, w.Operations, op.ID)
-	if len(page.Items) != 1 || page.Items[0].Outcome != upkeep.ItemApplied {
-		t.Fatalf("items %+v", page.Items)
-	}
-	agg, err := w.Job(t.Context(), page.Items[0].NewJobID)
-	if err != nil || agg.Job.State.Terminal() || agg.Job.RerunOf != there.Job.ID {
-		t.Errorf("the rerun is %+v, %v", agg, err)
-	}
-}
-
 func TestBulk_KeepsThePace(t *testing.T) {
 	t.Parallel()
 	for rate, want := range map[float64]time.Duration{
-		0.2: 9 * 5 * time.Second, 1: 9 * time.Second, 20: 9 * 50 * time.Millisecond, 1000: 9 * time.Millisecond,
+		0.4: 9 * 2500 * time.Millisecond, 1: 9 * time.Second, 20: 9 * 50 * time.Millisecond, 1000: 9 * time.Millisecond,
 	} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
 			t.Parallel()
@@ -399,17 +331,15 @@ func TestCancel_WhileNothingHappens(t *testing.T) {
 		jobs := newSketch()
 		jobs.fail("t", 2, "x")
 		service := serve(t, jobs, split())
-		op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: 0.001})
-		began := time.Now()
-		var group sync.WaitGroup
-		group.Go(func() { runOnce(t, runner(t, service)) })
-		time.Sleep(5 * time.Minute)
+		op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: 0.01})
+		r := runner(t, service)
+		runOnce(t, r)
 		if _, err := service.Cancel(t.Context(), op.ID); err != nil {
 			t.Fatal(err)
 		}
-		group.Wait()
-		if took := time.Since(began); took > 5*time.Minute+2*time.Second || jobs.count() != 1 {
-			t.Errorf("it ended after %s, with %d reruns", took, jobs.count())
+		time.Sleep(5 * time.Minute)
+		if result := runOnce(t, r); result.Done != 0 || jobs.count() != 1 {
+			t.Errorf("%+v, with %d reruns", result, jobs.count())
 		}
 	})
 }
@@ -433,7 +363,7 @@ func TestBulk_ATenantAtItsLimitHoldsUpNoOther(t *testing.T) {
 		service := serve(t, jobs, split())
 		op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: 50})
 		var group sync.WaitGroup
-		group.Go(func() { runOnce(t, runner(t, service)) })
+		group.Go(func() { runOn(t, service, op.ID) })
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if page := get(t, service, op.ID); page.Applied != 100 || page.Done() != 100 || page.State != upkeep.OperationRunning {
@@ -469,7 +399,7 @@ func TestBulk_AnOutageIsNoFailure(t *testing.T) {
 				}
 				service := serve(t, jobs, split())
 				op := create(t, service, "", upkeep.BulkRequest{})
-				runOnce(t, runner(t, service))
+				runOn(t, service, op.ID)
 				page := get(t, service, op.ID)
 				if page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Applied: 29, Failed: 1}) {
 					t.Errorf("%+v", page.Operation)
@@ -531,6 +461,71 @@ func TestBulk_BoundsConcurrentOperations(t *testing.T) {
 			t.Errorf("%+v", result)
 		}
 	})
+}
+
+// runOn makes a pass each second for at most two minutes, until the operation is over.
+func runOn(t *testing.T, service *upkeep.Operations, id string) {
+	t.Helper()
+	r := runner(t, service)
+	for range 120 {
+		if runOnce(t, r); get(t, service, id).State != upkeep.OperationRunning {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// Operations that wait for their rate or for a tenant at its limit leave their places to
+// others, and go on later at their rate.
+func TestBulk_WhatWaitsLeavesItsPlace(t *testing.T) {
+	t.Parallel()
+	for name, full := range map[string]bool{"rate": false, "tenant": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				jobs := newSketch()
+				slow := jobs.fail("t", 2, "x")
+				time.Sleep(time.Second)
+				other := jobs.fail("other", 1, "x")
+				until := time.Now().Add(30 * time.Second)
+				jobs.veto = func(agg *statemachine.Aggregate) error {
+					if full && agg.Job.TenantID == "t" && time.Now().Before(until) {
+						return ledger.ErrTenantLimit
+					}
+					return nil
+				}
+				rate := 0.1
+				if full {
+					rate = 20
+				}
+				service := serve(t, jobs, split())
+				first := create(t, service, "", upkeep.BulkRequest{JobIDs: slow, RatePerSecond: rate})
+				ctx, cancel := context.WithCancel(t.Context())
+				var group sync.WaitGroup
+				r := runner(t, service, func(c *upkeep.BulkConfig) { c.Parallel = 1 })
+				group.Go(func() { _ = r.Loop().Run(ctx) })
+				time.Sleep(time.Second)
+				second := create(t, service, "", upkeep.BulkRequest{JobIDs: other})
+				time.Sleep(7 * time.Second)
+				synctest.Wait()
+				if page := get(t, service, second.ID); page.State != upkeep.OperationDone {
+					t.Errorf("the other operation waits: %+v", page.Operation)
+				}
+				if page := get(t, service, first.ID); page.State != upkeep.OperationRunning {
+					t.Errorf("the slow one: %+v", page.Operation)
+				}
+				time.Sleep(time.Minute)
+				if page := get(t, service, first.ID); page.State != upkeep.OperationDone || page.Applied != 2 {
+					t.Errorf("the slow one in the end: %+v", page.Operation)
+				}
+				if n := len(jobs.starts); !full && jobs.starts[n-1].Sub(jobs.starts[0]) < 10*time.Second-time.Millisecond {
+					t.Errorf("reruns at %v", jobs.starts)
+				}
+				cancel()
+				group.Wait()
+			})
+		})
+	}
 }
 
 // A job for which the store keeps failing holds up no other.

@@ -77,18 +77,19 @@ func TestCreate_NamesTheInvalidField(t *testing.T) {
 	service := serve(t, newSketch(), memstore.New(memstore.Options{}))
 	now := time.Now()
 	for pointer, r := range map[string]upkeep.BulkRequest{
-		"/job_ids":          {JobIDs: slices.Repeat([]string{"a"}, 1001)},
-		"/job_ids ":         {JobIDs: []string{"a"}, Filter: upkeep.Filter{TenantID: "t"}},
-		"/limit":            {All: true, Limit: 10_001},
-		"/limit ":           {All: true, Limit: -1},
-		"/rate_per_second":  {All: true, RatePerSecond: 1001},
-		"/rate_per_second ": {All: true, RatePerSecond: -1},
-		"/from":             {From: "middle", All: true},
-		"/all":              {},
-		"/all ":             {Kind: upkeep.KindPause, Limit: 7},
-		"/reason":           {Kind: upkeep.KindCancel, All: true},
-		"/failed_after":     {Filter: upkeep.Filter{FailedAfter: now, FailedBefore: now}},
-		"/created_after":    {Filter: upkeep.Filter{CreatedAfter: now, CreatedBefore: now}},
+		"/job_ids":           {JobIDs: slices.Repeat([]string{"a"}, 1001)},
+		"/job_ids ":          {JobIDs: []string{"a"}, Filter: upkeep.Filter{TenantID: "t"}},
+		"/limit":             {All: true, Limit: 10_001},
+		"/limit ":            {All: true, Limit: -1},
+		"/rate_per_second":   {All: true, RatePerSecond: 1001},
+		"/rate_per_second ":  {All: true, RatePerSecond: -1},
+		"/rate_per_second  ": {All: true, RatePerSecond: 0.009},
+		"/from":              {From: "middle", All: true},
+		"/all":               {},
+		"/all ":              {Kind: upkeep.KindPause, Limit: 7},
+		"/reason":            {Kind: upkeep.KindCancel, All: true},
+		"/failed_after":      {Filter: upkeep.Filter{FailedAfter: now, FailedBefore: now}},
+		"/created_after":     {Filter: upkeep.Filter{CreatedAfter: now, CreatedBefore: now}},
 	} {
 		_, err := service.Create(t.Context(), "", r)
 		told, ok := errors.AsType[*problem.Error](err)

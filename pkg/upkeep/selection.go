@@ -51,6 +51,7 @@ func (k Kind) applies(state statemachine.JobState, named bool) bool {
 const (
 	MaxBulkJobIDs   = 1000   // jobs that it names
 	MaxBulkJobs     = 10_000 // jobs that its filter selects
+	MinBulkRate     = 0.01   // its RatePerSecond
 	MaxBulkRate     = 1000   // its RatePerSecond
 	DefaultBulkRate = 20     // its RatePerSecond if that is 0 and jobs are dispatched by it
 	DefaultStopRate = 200    // its RatePerSecond if that is 0 and jobs are cancelled or paused
@@ -171,8 +172,8 @@ func (r *BulkRequest) complete() error {
 		return invalidRequest("/from", "must be failed or start")
 	case r.Limit < 0 || r.Limit > MaxBulkJobs:
 		return invalidRequest("/limit", fmt.Sprintf("must be from 0 to %d", MaxBulkJobs))
-	case !(r.RatePerSecond > 0 && r.RatePerSecond <= MaxBulkRate): // This refuses NaN as well.
-		return invalidRequest("/rate_per_second", fmt.Sprintf("must be from 0 to %d", MaxBulkRate))
+	case !(r.RatePerSecond >= MinBulkRate && r.RatePerSecond <= MaxBulkRate): // This refuses NaN as well.
+		return invalidRequest("/rate_per_second", fmt.Sprintf("must be 0 or from %v to %d", MinBulkRate, MaxBulkRate))
 	case r.Kind == KindCancel && r.Reason == "":
 		return invalidRequest("/reason", "is required and must not be empty")
 	}

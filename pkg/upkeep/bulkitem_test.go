@@ -1,0 +1,80 @@
+package upkeep_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+// A filter selects failed jobs, whatever the index says; a cancelled job is rerun only
+// if the request names it.
+func TestBulk_ChecksTheJobAgainstTheFilter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		id := jobs.fail("t", 1, "x")[0]
+		service := serve(t, jobs, split())
+		byFilter, byName := create(t, service, "", upkeep.BulkRequest{}), create(t, service, "", upkeep.BulkRequest{JobIDs: []string{id}})
+		jobs.jobs[id].Job.State = statemachine.JobCancelled
+		runOnce(t, runner(t, service))
+		want := []upkeep.Item{{JobID: id, Outcome: upkeep.ItemSkipped, Detail: "The job no longer matches: it is CANCELLED."}}
+		if diff := cmp.Diff(want, get(t, service, byFilter.ID).Items); diff != "" {
+			t.Errorf("by filter (-want +got):\n%s", diff)
+		}
+		if page := get(t, service, byName.ID); page.Items[0].Outcome != upkeep.ItemApplied {
+			t.Errorf("by name: %+v", page.Items)
+		}
+	})
+}
+
+// A job that was rerun since the selection, from the other starting point, gets no second
+// rerun; a request that names the job asks for that one.
+func TestBulk_AFilterRerunsNoJobTwice(t *testing.T) {
+	t.Parallel()
+	w := open(t, split())
+	id := w.fail(t, "t", "OCR", "x")
+	byFilter, byName := create(t, w.Operations, "", upkeep.BulkRequest{}), create(t, w.Operations, "", upkeep.BulkRequest{JobIDs: []string{id}})
+	there, err := w.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromStart})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runOnce(t, runner(t, w.Operations))
+	want := []upkeep.Item{{
+		JobID: id, Outcome: upkeep.ItemSkipped, NewJobID: there.Job.ID, Detail: "The job no longer matches: it was rerun.",
+	}}
+	if diff := cmp.Diff(want, get(t, w.Operations, byFilter.ID).Items); diff != "" {
+		t.Errorf("by filter (-want +got):\n%s", diff)
+	}
+	if page := get(t, w.Operations, byName.ID); page.Items[0].Outcome != upkeep.ItemApplied {
+		t.Errorf("by name: %+v", page.Items)
+	}
+}
+
+// A failure whose rerun was cancelled is open again, and a filter reruns it.
+func TestBulk_AFilterRerunsWhatWasCancelled(t *testing.T) {
+	t.Parallel()
+	w := open(t, split())
+	id := w.fail(t, "t", "OCR", "x")
+	there, err := w.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromFailed})
+	if err == nil {
+		_, err = w.Change(t.Context(), there.Job.ID, statemachine.Cancel{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := create(t, w.Operations, "", upkeep.BulkRequest{})
+	runOnce(t, runner(t, w.Operations))
+	page := get(t, w.Operations, op.ID)
+	if len(page.Items) != 1 || page.Items[0].Outcome != upkeep.ItemApplied {
+		t.Fatalf("items %+v", page.Items)
+	}
+	agg, err := w.Job(t.Context(), page.Items[0].NewJobID)
+	if err != nil || agg.Job.State.Terminal() || agg.Job.RerunOf != there.Job.ID {
+		t.Errorf("the rerun is %+v, %v", agg, err)
+	}
+}
