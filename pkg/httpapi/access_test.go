@@ -236,3 +236,47 @@ func TestObjectsWithoutATenantAreHiddenFromCallersOfOne(t *testing.T) {
 		}
 	}
 }
+
+// A caller of one tenant learns that a pause of several tenants holds its job, and neither
+// who made it and why, nor how fast attempts of all tenants end.
+func TestWaiting_TellsACallerOfOneTenantNothingOfTheOthers(t *testing.T) {
+	t.Parallel()
+	const own, all = "read:t submit:t", "read:* submit:*"
+	g := newGuarded(t, []string{own, all})
+	details := func(grants, job string, want string) {
+		t.Helper()
+		for _, target := range []string{"GET /v1/jobs/" + job, "GET /v1/jobs/" + job + "/steps", "GET /v1/jobs?tenant_id=t"} {
+			got := g.as(t, grants, target, "")
+			if _, list := split(target); strings.Contains(list, "?") && strings.HasPrefix(want, ", ") {
+				continue // A list does not count the queue.
+			}
+			if !strings.Contains(got.Body, want+`"`) {
+				t.Errorf("%s is told by %s %s, want %s", grants, target, got.Body, want)
+			}
+		}
+	}
+	job := g.submitted(t)
+	_, err := g.relay.RunOnce(t.Context())
+	must(t, err)
+	details(own, job, ", the first of its tenant")
+	details(all, job, ", the first of its tenant; no such attempt has ended lately")
+
+	g.given(t, "POST /v1/admin/pauses", `{"tenant_id":"t","reason":"their own"}`)
+	details(own, job, "paused by loopback: their own")
+	g.given(t, "POST /v1/admin/pauses/tenant:t:resume", `{"ramp_seconds":0}`)
+	pause := decoded[api.Pause](t, g.given(t, "POST /v1/admin/pauses", `{"service":"ocr","reason":"o is noisy"}`)).PauseID
+	details(own, job, "paused")
+	details(all, job, "paused by loopback: o is noisy")
+	if got := decoded[api.Job](t, g.as(t, own, "GET /v1/jobs/"+job, "")); got.Waiting.BlockedBy.ID != pause {
+		t.Errorf("it is blocked by %+v", got.Waiting.BlockedBy)
+	}
+	for _, verb := range []string{":pause", ":resume"} {
+		if got := g.as(t, own, "POST /v1/jobs/"+job+verb, ""); got.Status != http.StatusAccepted || strings.Contains(got.Body, "noisy") {
+			t.Errorf("%s: %d %s", verb, got.Status, got.Body)
+		}
+	}
+	g.given(t, "POST /v1/admin/pauses/"+pause+":resume", `{"ramp_seconds":3600}`)
+	if got := g.as(t, own, "GET /v1/jobs/"+job, ""); !strings.Contains(got.Body, "the pause ramps up until") {
+		t.Error(got.Body)
+	}
+}

@@ -46,7 +46,16 @@ func (e *endpoints) job(ctx context.Context, jobID string) (*jobs.Shown, error) 
 	if err != nil {
 		return nil, err
 	}
-	return e.Jobs.Show(ctx, job)
+	return e.jobsFor(ctx).Show(ctx, job)
+}
+
+// jobsFor returns the use case that tells the caller no more of other tenants than it may
+// see.
+func (e *endpoints) jobsFor(ctx context.Context) *jobs.Service {
+	if e.guard.allows(ctx, "") {
+		return e.Jobs
+	}
+	return e.Jobs.ForOneTenant()
 }
 
 // ListJobSteps is GET /v1/jobs/{jobId}/steps.
@@ -78,7 +87,7 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 	}
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
 		func(ctx context.Context, limit int, at cursor) (any, error) {
-			found, next, err := e.Jobs.List(ctx, filter, limit, at.after)
+			found, next, err := e.jobsFor(ctx).List(ctx, filter, limit, at.after)
 			list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: at.token(next)}
 			for i := range found {
 				list.Jobs[i] = JobOf(&found[i])
@@ -162,7 +171,7 @@ func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string
 	}
 	var shown *jobs.Shown
 	if err == nil {
-		shown, err = e.Jobs.Show(r.Context(), job)
+		shown, err = e.jobsFor(r.Context()).Show(r.Context(), job)
 	}
 	e.answerJob(w, r, status, shown, err)
 }

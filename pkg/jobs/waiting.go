@@ -26,6 +26,37 @@ type Surroundings struct {
 // maxBefore bounds the directives that are counted before a queued one.
 const maxBefore = 1000
 
+// ForOneTenant returns the service for a caller who may not see what concerns all tenants:
+// it does not say who made a pause of more than one tenant and why, what failed on the bus,
+// and how fast attempts end.
+func (s *Service) ForOneTenant() *Service {
+	own := *s
+	own.around.EndRate = nil
+	if pause := s.around.Pause; pause != nil {
+		own.around.Pause = func(target statemachine.Target) *statemachine.ActivePause {
+			found := pause(target)
+			if found != nil && found.TenantID == "" {
+				shown := *found
+				shown.Actor, shown.Reason = "", ""
+				found = &shown
+			}
+			return found
+		}
+	}
+	if circuit := s.around.Circuit; circuit != nil {
+		own.around.Circuit = func(ctx context.Context, topic string) (*statemachine.OpenCircuit, error) {
+			found, err := circuit(ctx, topic)
+			if found != nil {
+				shown := *found
+				shown.Reason = ""
+				found = &shown
+			}
+			return found, err
+		}
+	}
+	return &own
+}
+
 // Shown is a job with what its rows do not hold.
 type Shown struct {
 	*statemachine.Aggregate

@@ -151,3 +151,21 @@ func TestShow_AsksForTheSurroundingsOfTheActiveStep(t *testing.T) {
 		})
 	}
 }
+
+// What failed on the bus is for callers who may see all tenants.
+func TestForOneTenant_HidesTheErrorOfACircuit(t *testing.T) {
+	t.Parallel()
+	l, ids := accepted(t, statemachine.BusServiceBus, 1)
+	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{Circuit: func(context.Context, string) (*statemachine.OpenCircuit, error) {
+		return &statemachine.OpenCircuit{Name: "t1", Reason: "dial 10.0.0.7", Until: time.Now().Add(time.Hour)}, nil
+	}})
+	alone, listed := shows(t, s.ForOneTenant(), ids[0])
+	for _, got := range []statemachine.Waiting{alone, listed} {
+		if got.Reason != "circuit_open" || !strings.HasPrefix(got.Detail, "circuit t1 is open; a relay tries again at ") {
+			t.Errorf("a caller of one tenant is told %+v", got)
+		}
+	}
+	if alone, _ = shows(t, s, ids[0]); !strings.HasPrefix(alone.Detail, "circuit t1 is open: dial 10.0.0.7; a relay") {
+		t.Errorf("a caller for all is told %+v", alone)
+	}
+}

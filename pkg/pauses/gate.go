@@ -196,7 +196,9 @@ func (g *Gate) Covering(target statemachine.Target) *statemachine.ActivePause {
 	if found == nil {
 		return nil
 	}
-	shown := &statemachine.ActivePause{ID: found.ID(), Actor: found.Actor, Reason: found.Reason, Since: found.CreatedAt}
+	shown := &statemachine.ActivePause{
+		ID: found.ID(), TenantID: found.TenantID, Actor: found.Actor, Reason: found.Reason, Since: found.CreatedAt,
+	}
 	if found.State == Ramping {
 		shown.Ramping, shown.Until = true, found.ResumedAt.Add(found.Ramp)
 	}

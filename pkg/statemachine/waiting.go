@@ -68,13 +68,15 @@ type Surroundings struct {
 // ActivePause is a pause by scope. While it ramps up, until the time Until, it holds
 // back only directives that are not published.
 type ActivePause struct {
-	ID, Actor, Reason string
-	Since             time.Time
-	Ramping           bool
-	Until             time.Time
+	ID, TenantID  string // TenantID is empty if it covers several tenants.
+	Actor, Reason string // Empty if they are not to be shown.
+	Since         time.Time
+	Ramping       bool
+	Until         time.Time
 }
 
-// OpenCircuit is an open circuit of the bus; at Until a relay tries again.
+// OpenCircuit is an open circuit of the bus; at Until a relay tries again. The reason is
+// empty if it is not to be shown.
 type OpenCircuit struct {
 	Name, Reason string
 	Since, Until time.Time
@@ -167,7 +169,7 @@ func (w *Waiting) publishing(a *Aggregate, step *Step, now time.Time, around *Su
 		c := around.Circuit
 		w.Reason, w.Since, w.Until = ReasonCircuitOpen, latest(w.Since, c.Since), c.Until
 		w.BlockedBy = Blocker{BlockerCircuit, c.Name}
-		w.Detail = fmt.Sprintf("circuit %s is open: %s; a relay tries again at %s", c.Name, c.Reason, stamp(c.Until))
+		w.Detail = fmt.Sprintf("circuit %s is open%s; a relay tries again at %s", c.Name, prefixed(": ", c.Reason), stamp(c.Until))
 	default:
 		w.Detail = fmt.Sprintf("attempt %d is to be published", step.AttemptNo)
 	}
@@ -215,10 +217,19 @@ func (w *Waiting) held(step *Step, now time.Time) {
 func (w *Waiting) paused(p *ActivePause) {
 	w.Reason, w.Since, w.Until = ReasonScopePaused, latest(w.Since, p.Since), p.Until
 	w.BlockedBy = Blocker{BlockerPause, p.ID}
-	w.Detail = fmt.Sprintf("paused by %s: %s", p.Actor, p.Reason)
+	by := prefixed(" by ", p.Actor)
+	w.Detail = "paused" + by + prefixed(": ", p.Reason)
 	if p.Ramping {
-		w.Detail = fmt.Sprintf("the pause by %s ramps up until %s", p.Actor, stamp(p.Until))
+		w.Detail = fmt.Sprintf("the pause%s ramps up until %s", by, stamp(p.Until))
 	}
+}
+
+// prefixed returns the text after the prefix, or nothing if there is no text.
+func prefixed(prefix, text string) string {
+	if text == "" {
+		return ""
+	}
+	return prefix + text
 }
 
 // backoff completes the wait for the delay before an attempt.
