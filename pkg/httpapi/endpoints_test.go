@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -393,5 +394,46 @@ func TestTheKeyOfARetryOperation(t *testing.T) {
 		h := newHarness(t)
 		wantProblem(t, create(h, key), want.Code, want.Detail)
 		h.store.untouched(t, key)
+	}
+}
+
+// Whatever cannot be read after a control has committed, the answer says that it was applied.
+func TestAControlThatWasAppliedIsAnswered(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []string{":cancel", ":pause", ":resume"} {
+		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
+			for calls, lost := 0, 0; ; calls++ {
+				h := newHarness(t)
+				job := h.submitted(t)
+				if verb == ":resume" {
+					h.given(t, "POST /v1/jobs/"+job+":pause", "")
+				}
+				before := decoded[api.Job](t, h.given(t, "GET /v1/jobs/"+job, "")).Rev
+				var made atomic.Int32
+				h.store.on(func(context.Context) error {
+					if int(made.Add(1)) > calls {
+						return tablestore.ErrUnavailable
+					}
+					return nil
+				})
+				got := h.do(t, http.MethodPost, "/v1/jobs/"+job+verb, "")
+				all := int(made.Load()) <= calls
+				h.store.fail(nil)
+				applied := decoded[api.Job](t, h.given(t, "GET /v1/jobs/"+job, "")).Rev > before
+				if applied != (got.Status == http.StatusAccepted) {
+					t.Errorf("applied: %t; after %d calls of the store it is answered %d %s", applied, calls, got.Status, got.Body)
+				}
+				if applied && !all {
+					lost++
+				}
+				if all {
+					if lost == 0 {
+						t.Error("nothing was read after the commit")
+					}
+					return
+				}
+			}
+		})
 	}
 }

@@ -34,7 +34,11 @@ func (e *endpoints) GetJob(w http.ResponseWriter, r *http.Request, jobID api.Job
 		}
 	}
 	job, err := e.job(r.Context(), jobID)
-	e.answerJob(w, r, http.StatusOK, job, err)
+	if err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	e.answerJob(w, r, http.StatusOK, job)
 }
 
 // job returns a job to be answered.
@@ -169,11 +173,11 @@ func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string
 	if applied {
 		status = http.StatusAccepted
 	}
-	var shown *jobs.Shown
-	if err == nil {
-		shown, err = e.jobsFor(r.Context()).Show(r.Context(), job)
+	if err != nil {
+		e.respond.problem(w, r, err)
+		return
 	}
-	e.answerJob(w, r, status, shown, err)
+	e.answerJob(w, r, status, e.jobsFor(r.Context()).Changed(r.Context(), job))
 }
 
 // controlOf returns a client's control request for a job.
@@ -184,11 +188,7 @@ func controlOf(ctx context.Context, jobID, reason string) jobs.Control {
 }
 
 // answerJob answers with the job and its steps' payloads.
-func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int, job *jobs.Shown, err error) {
-	if err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
+func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int, job *jobs.Shown) {
 	e.answerSteps(w, r, status, struct {
 		api.Job
 
@@ -199,7 +199,15 @@ func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int
 // answerSteps answers with the head, an object, to which it adds the job's steps with
 // their payloads.
 func (e *endpoints) answerSteps(w http.ResponseWriter, r *http.Request, status int, head any, job *jobs.Shown) {
-	parts, held, err := e.encodeSteps(r.Context(), head, job)
+	payload, err := e.Jobs.Payload(r.Context(), job.Job.ID)
+	if status == http.StatusAccepted {
+		err = nil // What was applied is answered, even without the payload.
+	}
+	if err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	parts, held, err := encodeSteps(head, job, payload)
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return
@@ -210,11 +218,7 @@ func (e *endpoints) answerSteps(w http.ResponseWriter, r *http.Request, status i
 // encodeSteps encodes the head and the job's steps in parts, and returns how many bytes
 // they hold: the steps share the bytes of the payload, which may be large and is often
 // the same for all. Only a few requests do this at a time.
-func (e *endpoints) encodeSteps(ctx context.Context, head any, job *jobs.Shown) (parts [][]byte, held int, err error) {
-	payload, err := e.Jobs.Payload(ctx, job.Job.ID)
-	if err != nil {
-		return nil, 0, err
-	}
+func encodeSteps(head any, job *jobs.Shown, payload []byte) (parts [][]byte, held int, err error) {
 	text, err := encode(head)
 	text = bytes.TrimSuffix(text, []byte("}\n"))
 	if len(text) > len("{") {

@@ -97,6 +97,16 @@ func (s *Service) Show(ctx context.Context, agg *statemachine.Aggregate) (*Shown
 	return &shown, nil
 }
 
+// Changed is [Service.Show] of a job that a request has just changed: the answer has no
+// place in the queue, and says nothing of the wait if that cannot be read.
+func (s *Service) Changed(ctx context.Context, agg *statemachine.Aggregate) *Shown {
+	shown, err := s.listed(ctx, agg)
+	if err != nil {
+		return &Shown{Aggregate: agg}
+	}
+	return &shown
+}
+
 // listed is [Service.Show] without a read for a live job.
 func (s *Service) listed(ctx context.Context, agg *statemachine.Aggregate) (Shown, error) {
 	around, err := s.surroundings(ctx, agg)
