@@ -2413,7 +2413,7 @@ type Overview struct {
 	// Example: 3000
 	Backlog int `json:"backlog"`
 
-	// Circuits The circuits of this process that are not closed. The pull queue has none.
+	// Circuits The open circuits of all processes, and those of this process that are half-open. The pull queue has none.
 	Circuits []Circuit `json:"circuits"`
 
 	// Ended Ended jobs by state. FAILED_FINAL is a failure.
@@ -2435,10 +2435,13 @@ type Overview struct {
 	// Example: {"CANCELLING":0,"DISPATCHING":3000,"IN_PROGRESS":12,"PAUSED":4,"PAUSING":0,"QUEUED":0}
 	Jobs map[string]int `json:"jobs"`
 
-	// OldestPendingSeconds How long the oldest due outbox row has waited to be published.
+	// OldestPendingSeconds How long the oldest due outbox row has waited to be published. Absent until this
+	// process has ended a round of the reconciler: one without the role `sweeper` never
+	// does.
+	//
 	//
 	// Example: 0.2
-	OldestPendingSeconds float64 `json:"oldest_pending_seconds"`
+	OldestPendingSeconds *float64 `json:"oldest_pending_seconds,omitempty"`
 
 	// OldestWaiting The service whose directive has waited the longest for a worker.
 	OldestWaiting OldestWaiting `json:"oldest_waiting,omitempty,omitzero"`
@@ -2456,8 +2459,9 @@ type Overview struct {
 	// Example: 2026-01-20T08:00:00.000Z
 	Since Time `json:"since"`
 
-	// Stuck What the last round of the reconciler found. `/v1/admin/stuck` lists the jobs.
-	Stuck StuckCount `json:"stuck"`
+	// Stuck What the last round of the reconciler found. Absent until this process has ended
+	// one: one without the role `sweeper` never does.
+	Stuck StuckCount `json:"stuck,omitempty,omitzero"`
 }
 
 // Pause A pause of one scope.

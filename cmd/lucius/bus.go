@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/lucius-project/lucius/internal/config"
@@ -132,6 +133,25 @@ func (b *bus) outOfService(now time.Time) []outbox.PartOutage {
 		outages = append(outages, outbox.PartOutage{Part: outbox.PartReplies})
 	}
 	return outages
+}
+
+// notClosed returns the open circuits of all replicas, and this replica's that are half
+// open.
+func (b *bus) notClosed(ctx context.Context) ([]breaker.Circuit, error) {
+	own := b.circuits.Open(time.Now())
+	if b.outages == nil {
+		return own, nil
+	}
+	open, err := b.outages.Circuits(ctx)
+	var found []breaker.Circuit
+	for i := range open {
+		circuit := &open[i]
+		found = append(found, breaker.Circuit{
+			Name: circuit.Name, State: breaker.Open, Since: circuit.Since, Until: circuit.Until, Reason: circuit.Reason,
+		})
+		own = slices.DeleteFunc(own, func(c breaker.Circuit) bool { return c.Name == circuit.Name })
+	}
+	return append(found, own...), err
 }
 
 // outagesForSweeper returns the sweeper's source of outages, or nil on the pull queue.

@@ -100,3 +100,25 @@ func TestOutages_OfThePullQueueAreNone(t *testing.T) {
 		t.Error("the sweeper is to ask about outages")
 	}
 }
+
+// A process without a relay shows what another's relay met.
+func TestCircuits_OfAllProcessesAreShown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		relay, api := busWithOutages(t), busWithOutages(t)
+		api.outages = relay.outages
+		relay.fails("topic1", breaker.EntityFailed)
+		relay.noted(t, "topic1")
+		api.fails("topic2", breaker.EntityFailed)
+		for b, want := range map[*bus][]string{relay: {"topic1"}, api: {"topic1", "topic2"}} {
+			circuits, err := b.notClosed(t.Context())
+			var names []string
+			for i := range circuits {
+				names = append(names, circuits[i].Name)
+			}
+			if err != nil || !slices.Equal(names, want) || circuits[0].State != breaker.Open || circuits[0].Until.IsZero() {
+				t.Errorf("shown are %+v, %v, want %q", circuits, err, want)
+			}
+		}
+	})
+}

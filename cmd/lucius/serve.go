@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/commands"
@@ -345,7 +344,7 @@ func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols 
 	useCases := httpapi.UseCases{
 		Ledger: c.ledger, Commands: commands, Jobs: jobs.New(c.ledger, &c.ended, around),
 		Callbacks: c.callbacks, Queue: c.queue, Operator: outbox.NewOperator(c.ledger), Reconciler: maintenance.reconciler,
-		Census: c.census, Circuits: func() []breaker.Circuit { return bus.circuits.Open(time.Now()) },
+		Census: c.census, Circuits: bus.notClosed,
 		Operations: maintenance.operations, Pauses: c.pauses, Gate: c.gate, Protocols: protocols,
 	}
 	if bus.deadLetters != nil {

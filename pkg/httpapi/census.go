@@ -81,10 +81,13 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request) {
 	out := api.Overview{
 		Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since), Jobs: map[string]int{},
 		Accepted: ratesOf(report.Accepted), Ended: map[string]api.Rates{}, Pauses: []api.Pause{}, Circuits: []api.Circuit{},
-		OldestPendingSeconds: found.OldestPending.Seconds(),
-		Stuck: api.StuckCount{
+	}
+	if !found.RoundEnded.IsZero() { // Else this process does not know.
+		pending := found.OldestPending.Seconds()
+		out.OldestPendingSeconds = &pending
+		out.Stuck = api.StuckCount{
 			Count: len(found.Stuck), Checked: found.Checked, Repaired: found.Repaired, RoundEndedAt: api.NewTime(found.RoundEnded),
-		},
+		}
 	}
 	for state, n := range report.Jobs {
 		out.Jobs[string(state)] = n
@@ -109,7 +112,12 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request) {
 		out.Pauses = append(out.Pauses, pauseOf(&active[i]))
 	}
 	if e.Circuits != nil {
-		for _, circuit := range e.Circuits() {
+		circuits, err := e.Circuits(r.Context())
+		if err != nil {
+			e.respond.problem(w, r, ledger.Problem(err))
+			return
+		}
+		for _, circuit := range circuits {
 			out.Circuits = append(out.Circuits, api.Circuit{
 				Name: circuit.Name, State: api.CircuitState(circuit.State.String()), Since: api.NewTime(circuit.Since),
 				Until: api.NewTime(circuit.Until), Reason: circuit.Reason,

@@ -48,8 +48,8 @@ type UseCases struct {
 	Gate      *pauses.Gate
 	Protocols *protocol.Holder
 	// Circuits returns the circuits of the bus that are not closed. It must be safe for
-	// concurrent use.
-	Circuits func() []breaker.Circuit
+	// concurrent use. The error is the store's.
+	Circuits func(ctx context.Context) ([]breaker.Circuit, error)
 	// DeadLetters are those of the reply topics. It is nil if replies come over HTTP.
 	DeadLetters callbacks.DeadLetters
 }

@@ -63,8 +63,8 @@ func TestEmptyListsAreWrittenAsLists(t *testing.T) {
 func TestCounts_AreAnsweredWithoutAReadOfTheStore(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, func(c *httpapi.Config) {
-		c.Circuits = func() []breaker.Circuit {
-			return []breaker.Circuit{{Name: "topic-1", State: breaker.HalfOpen, Reason: "away"}}
+		c.Circuits = func(context.Context) ([]breaker.Circuit, error) {
+			return []breaker.Circuit{{Name: "topic-1", State: breaker.HalfOpen, Reason: "away"}}, nil
 		}
 	})
 	for _, finished := range []int{100, 1000} {
@@ -84,7 +84,21 @@ func TestCounts_AreAnsweredWithoutAReadOfTheStore(t *testing.T) {
 	if !services.Exact || len(services.Services) != 2 || services.Services[1].Backlog != 2 || services.Services[0].Service != "embed" {
 		t.Errorf("%+v", services)
 	}
+	text := h.do(t, http.MethodGet, "/v1/admin/overview", "")
+	if strings.Contains(text.Body, "stuck") || strings.Contains(text.Body, "oldest_pending") {
+		t.Errorf("before a round of the reconciler: %s", text.Body)
+	}
+	for range 100 {
+		pass, err := h.useCases.Reconciler.RunOnce(t.Context())
+		must(t, err)
+		if !pass.More {
+			break
+		}
+	}
 	overview := decoded[api.Overview](t, h.do(t, http.MethodGet, "/v1/admin/overview", ""))
+	if overview.Stuck.Checked != 2 || overview.OldestPendingSeconds == nil {
+		t.Errorf("after a round of the reconciler: %+v", overview)
+	}
 	if overview.Ended["CANCELLED"].Total != 1100 || overview.Jobs["DISPATCHING"] != 2 || overview.Backlog != 2 ||
 		len(overview.Circuits) != 1 || overview.Circuits[0].Name != "topic-1" || overview.Circuits[0].State != "half-open" {
 		t.Errorf("%+v", overview)

@@ -164,8 +164,20 @@ func (o *Outages) read(ctx context.Context) ([]outageRow, error) {
 const circuitAge = time.Second
 
 // Circuit returns the open circuit of the topic or of the whole bus, at any replica, or
-// nil. It reads the store at most once a second, whose error it returns.
+// nil. The error is that of [Outages.Circuits].
 func (o *Outages) Circuit(ctx context.Context, topic string) (*statemachine.OpenCircuit, error) {
+	open, err := o.Circuits(ctx)
+	for i := range open {
+		if name := open[i].Name; name == breaker.Bus || name == topic {
+			return &open[i], nil
+		}
+	}
+	return nil, err
+}
+
+// Circuits returns the open circuits of all replicas. It reads the store at most once a
+// second, whose error it returns.
+func (o *Outages) Circuits(ctx context.Context) ([]statemachine.OpenCircuit, error) {
 	now := time.Now()
 	o.mu.Lock()
 	rows, fresh := o.seen, now.Sub(o.readAt) < circuitAge
@@ -179,13 +191,16 @@ func (o *Outages) Circuit(ctx context.Context, topic string) (*statemachine.Open
 		o.seen, o.readAt = rows, now
 		o.mu.Unlock()
 	}
+	var open []statemachine.OpenCircuit
 	for i := range rows {
 		row := &rows[i]
-		if (row.Part == PartBus || row.Part == Part(topic)) && row.Until.After(now) && row.seenAt.Add(o.margin).After(now) {
-			return &statemachine.OpenCircuit{Name: string(row.Part), Reason: row.Reason, Since: row.Since, Until: row.Until}, nil
+		if row.Until.After(now) && row.seenAt.Add(o.margin).After(now) {
+			open = append(open, statemachine.OpenCircuit{
+				Name: string(row.Part), Reason: row.Reason, Since: row.Since, Until: row.Until,
+			})
 		}
 	}
-	return nil, nil
+	return open, nil
 }
 
 // OpenCircuits returns the outages that open circuits stand for. A half-open circuit is
