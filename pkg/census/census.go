@@ -47,7 +47,7 @@ type Queue interface {
 type Census struct {
 	cfg Config
 
-	storing sync.Mutex // held while the own sheet is stored
+	storing chan struct{} // holds one token while the own sheet is stored
 
 	mu    sync.Mutex
 	own   *sheet
@@ -199,7 +199,7 @@ func New(cfg Config) (*Census, error) {
 	if cfg.Took == nil {
 		cfg.Took = func(ledger.WorkKind, statemachine.StepState, time.Duration) {}
 	}
-	return &Census{cfg: cfg, own: newSheet(tablestore.Now()), base: newSheet(tablestore.Now())}, nil
+	return &Census{storing: make(chan struct{}, 1), cfg: cfg, own: newSheet(tablestore.Now()), base: newSheet(tablestore.Now())}, nil
 }
 
 // Observe counts a change that this process committed. See [ledger.Config].

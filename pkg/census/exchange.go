@@ -99,8 +99,12 @@ func (c *Census) store(ctx context.Context, complete bool) error {
 		pollers, polls = c.pollers(), c.cfg.Queue.LastPolls()
 	}
 	pollers = pollers[:min(len(pollers), maxPollers)]
-	c.storing.Lock()
-	defer c.storing.Unlock()
+	select {
+	case c.storing <- struct{}{}:
+		defer func() { <-c.storing }()
+	case <-ctx.Done():
+		return fmt.Errorf("store the census: %w", ctx.Err())
+	}
 	key := c.key(rowReplica, c.cfg.Replica)
 	var data tablestore.Properties
 	err := tablestore.Update(ctx, c.cfg.Store, key, c.cfg.Random, func(row *tablestore.Row) (_ tablestore.Properties, err error) {
