@@ -173,7 +173,7 @@ func (b *bureau) failures(more string) []api.FailureGroup {
 	return list.Groups
 }
 
-// Whoever is on call asks seven questions. Each has one request whose answer is the truth.
+// An operator on call asks seven questions. Each has one request whose answer is the truth.
 func TestQuestions_OfAnOperatorOnCall(t *testing.T) {
 	t.Parallel()
 	b := newBureau(t)
