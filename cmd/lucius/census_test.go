@@ -83,7 +83,7 @@ func TestServe_CountsABacklogOfAnySize(t *testing.T) {
 	}
 	check(jobs, 0)
 	if workers := service(t, s.services(t), "embed").Workers; len(workers) > 0 {
-		t.Errorf("a service that nobody asked for has workers: %+v", workers)
+		t.Errorf("a service without claims has workers: %+v", workers)
 	}
 	if err := s.stop(); err != nil {
 		t.Fatal(err)

@@ -284,7 +284,7 @@ func TestReplicas_AddUp(t *testing.T) {
 			t.Errorf("b was polled for anything at %s", at)
 		}
 		if at, ok := a.queue.LastPoll(ocrKind, "tenant"); !ok {
-			t.Errorf("nobody has polled since %s", at)
+			t.Errorf("no worker is known to have polled since %s", at)
 		}
 
 		b.complete(items[2]) // b crashes before it stores this.

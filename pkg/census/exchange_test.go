@@ -142,7 +142,7 @@ func TestReplicas_KnowAllPolls(t *testing.T) {
 	must(t, a.RunOnce(t.Context()))
 	must(t, b.RunOnce(t.Context()))
 	if at, ok := b.queue.LastPoll(ocrKind, "tenant"); !ok {
-		t.Errorf("nobody has polled since %s", at)
+		t.Errorf("no worker is known to have polled since %s", at)
 	}
 }
 

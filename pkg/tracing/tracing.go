@@ -166,7 +166,9 @@ func (t *Tracer) stepped(
 	switch statemachine.StepState(h.To) {
 	case statemachine.StepSucceeded, statemachine.StepCancelled:
 	case statemachine.StepFailedRetry, statemachine.StepFailedFinal:
-		failure = step.LastErrorCode + " " + step.LastErrorMessage
+		if h.Detail != "" { // Otherwise the attempt was withdrawn, and is no failure.
+			failure = step.LastErrorCode + " " + step.LastErrorMessage
+		}
 	default:
 		return
 	}

@@ -198,6 +198,26 @@ func TestAJobIsOneTrace(t *testing.T) {
 	}
 }
 
+// An attempt that a pause withdraws ends without a failure.
+func TestAWithdrawnAttemptIsNoFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		collector := tracetest.NewInMemoryExporter()
+		r := start(t, memstore.New(memstore.Options{}), collector, sdktrace.AlwaysSample())
+		id := r.submit("", "ocr")
+		for _, event := range []statemachine.Event{statemachine.Pause{}, statemachine.Resume{}} {
+			if _, err := r.ledger.Change(t.Context(), id, event); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.work("r", "")
+		got := tree(collector.GetSpans(), trace.SpanID{}, "")
+		if strings.Contains(got, "failed") || !strings.Contains(got, "step OCR 0s\n") || !strings.Contains(got, "step OCR 2s after step OCR of 0s\n") {
+			t.Errorf("the trace is\n%s", got)
+		}
+	})
+}
+
 // A trace that is not recorded has no spans, and its directives say so.
 func TestATraceThatIsNotRecorded(t *testing.T) {
 	t.Parallel()
