@@ -61,8 +61,10 @@ func openBus(c *core) (*bus, error) {
 	b.outages = outbox.NewOutages(c.store, c.ledger.Tables().Schedule, margin)
 	if c.cfg.ServiceBus.Replies {
 		replies := repliesConfig(c.cfg, c.callbacks.Apply)
-		replies.Logger, replies.Observe = c.log, func(d servicebus.Delivery) {
+		replies.Received, replies.Logger = c.tracer.Received, c.log
+		replies.Observe = func(d servicebus.Delivery) {
 			c.metrics.replies.WithLabelValues(string(d.Type), string(d.Outcome)).Inc()
+			c.metrics.replySeconds.WithLabelValues(string(d.Type)).Observe(d.Took.Seconds())
 		}
 		if b.replies, err = servicebus.NewReplies(replies); err == nil {
 			b.deadLetters, err = servicebus.NewDeadLetters(replies)

@@ -34,7 +34,7 @@ type metrics struct {
 	sweepLate                   prometheus.Gauge
 	loopPasses                  *prometheus.SummaryVec
 	loopFailures                *prometheus.CounterVec
-	published                   *prometheus.HistogramVec
+	published, replySeconds     *prometheus.HistogramVec
 	storeRequests               *prometheus.CounterVec
 	storeSeconds                *prometheus.HistogramVec
 }
@@ -64,6 +64,9 @@ func newMetrics() *metrics {
 	create(m.replies, append(replyTypes, string(servicebus.ReplyUnknown)), names(servicebus.ReplyApplied,
 		servicebus.ReplyDuplicate, servicebus.ReplyRefused, servicebus.ReplyDeadLettered, servicebus.ReplyAbandoned,
 		servicebus.ReplyLockLost, servicebus.ReplyUnsettled))
+	m.replySeconds = m.histogram("lucius_bus_reply_duration_seconds",
+		"Time from the receipt of a reply until it was applied and settled, by type.", latencies, "type")
+	create(m.replySeconds, append(replyTypes, string(servicebus.ReplyUnknown)))
 	m.rejected = m.counter("lucius_callbacks_rejected_total", "Callbacks that were refused, by type and cause.", "type", "cause")
 	create(m.rejected, replyTypes, names(problem.JobNotFound, problem.StepNotFound, problem.StaleAttempt,
 		problem.ContradictoryResult, problem.IllegalTransition))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"sync"
@@ -171,6 +172,16 @@ func (c *core) closeTracer() {
 	}
 }
 
+// linked returns the handler, whose requests are linked to the callers' spans.
+func (c *core) linked(handler http.Handler) http.Handler {
+	if c.tracer == nil {
+		return handler
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handler.ServeHTTP(w, r.WithContext(c.tracer.Received(r.Context(), r.Header.Get("traceparent"))))
+	})
+}
+
 // newCore opens the store.
 func newCore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*core, error) {
 	m := newMetrics()
@@ -210,13 +221,11 @@ func (c *core) open(ctx context.Context) (err error) {
 			}
 		},
 		Retention: c.cfg.Retention, KeyTTL: c.cfg.KeyTTL, Limit: c.tenants.MaxInflight,
-		Observe: func(before, after *statemachine.Aggregate, history []statemachine.Transition) {
+		Observe: func(ctx context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
 			c.census.Observe(before, after, history)
 			c.metrics.observeTransitions(after, history)
 			logTransitions(c.log, after, history)
-			if c.tracer != nil {
-				c.tracer.Observe(before, after, history)
-			}
+			c.tracer.Observe(ctx, before, after, history)
 		},
 		Unsure: func() { c.census.Unsure() },
 		Held:   func(target statemachine.Target) bool { return c.gate.HoldsNew(target) },
@@ -456,7 +465,7 @@ func newMaintenance(c *core, bus *bus) (*maintenance, error) {
 		Dispatcher: &webhook.Dispatcher{Send: m.sender.Send, Gate: gate, Policy: webhook.StandardPolicy()},
 		Observe: func(job *statemachine.Job, began time.Time, result webhook.Result) {
 			c.metrics.webhooks.WithLabelValues(string(result.Outcome)).Inc()
-			if c.tracer != nil && result.Outcome != webhook.Deferred {
+			if result.Outcome != webhook.Deferred {
 				c.tracer.Webhook(job, began, string(result.Outcome), result.Reason)
 			}
 		},
@@ -523,7 +532,7 @@ func (s *system) run(ctx context.Context, listener net.Listener, hangups <-chan 
 	if s.bus.replies != nil && s.cfg.Has(config.RoleAPI) { // Replies are callbacks over the bus.
 		replies.Go(func() { _ = s.bus.replies.Run(reading) }) // It logs topics that it cannot read.
 	}
-	server := httpapi.NewHTTPServer(killableAnswers(s.handler), s.log)
+	server := httpapi.NewHTTPServer(killableAnswers(s.core.linked(s.handler)), s.log)
 	limited := httpapi.LimitConnections(server, listener, s.connections)
 	served := make(chan error, 1)
 	go func() {

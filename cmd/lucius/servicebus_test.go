@@ -93,7 +93,7 @@ func workOnBus(t *testing.T, namespace *fakeservicebus.Server, handle handler) (
 	for _, service := range busServices {
 		w, err := busworker.New(busworker.Config{
 			Connection: namespace.ConnectionString(), Lanes: busLanes, Subscription: service, Handle: handle,
-			Heartbeat: 500 * time.Millisecond, Parallel: 16,
+			Heartbeat: 500 * time.Millisecond, Parallel: 16, Traceparent: workerSpan,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -63,8 +63,11 @@ func (s *spans) tree(parent, indent string) string {
 	for _, span := range s.all {
 		if hex.EncodeToString(span.ParentSpanId) == parent {
 			links := ""
-			for range span.Links {
+			for _, link := range span.Links {
 				links += " linked"
+				if hex.EncodeToString(link.SpanId) == workersSpan && hex.EncodeToString(link.TraceId) == clientTrace {
+					links += " to the worker"
+				}
 			}
 			fmt.Fprintf(&out, "%s%s%s\n%s", indent, span.Name, links, s.tree(hex.EncodeToString(span.SpanId), indent+"  "))
 		}
@@ -75,7 +78,17 @@ func (s *spans) tree(parent, indent string) string {
 const (
 	clientTrace = "4bf92f3577b34da6a3ce929d0e0e4736"
 	clientSpan  = "00f067aa0ba902b7"
+	workersSpan = "b7ad6b7169203331"
 )
+
+// workerSpan returns the traceparent of a worker's span below that of its directive, or
+// an empty one if the directive names none.
+func workerSpan(d api.Directive) string {
+	if d.Traceparent == nil {
+		return ""
+	}
+	return "00-" + strings.Split(*d.Traceparent, "-")[1] + "-" + workersSpan + "-01"
+}
 
 // A job over HTTP, with a retry and a webhook, and one over Service Bus with replies: each
 // is one connected trace below its client's span.
@@ -83,6 +96,7 @@ func TestTraces_AJobIsOneConnectedTrace(t *testing.T) { //nolint:paralleltest //
 	attempt := func(step string) string {
 		return "  step " + step + "\n    publish\n    deliver\n    run\n"
 	}
+	const linked = " linked to the worker\n"
 	t.Run("over HTTP", func(t *testing.T) {
 		collected := collectSpans(t)
 		url, hooks := receive(t)
@@ -96,6 +110,9 @@ func TestTraces_AJobIsOneConnectedTrace(t *testing.T) { //nolint:paralleltest //
 		}
 		failed, err := s.client.FailWorkWithResponse(t.Context(), item.WorkID, api.WorkFailure{
 			Owner: "w", ExpectedRev: item.Rev, RequestID: "f", Retryable: true, Error: api.ReportedError{Code: "BUSY", Message: "m"},
+		}, func(_ context.Context, r *http.Request) error {
+			r.Header.Set("traceparent", "00-"+clientTrace+"-"+workersSpan+"-01")
+			return nil
 		})
 		if err != nil || failed.JSON200 == nil {
 			t.Fatalf("fail: %v, %s", err, failed.Body)
@@ -105,7 +122,8 @@ func TestTraces_AJobIsOneConnectedTrace(t *testing.T) { //nolint:paralleltest //
 		if err := s.stop(); err != nil {
 			t.Fatal(err)
 		}
-		want := "job doc.ingest\n  accept\n" + attempt("EXTRACT") + strings.Replace(attempt("EXTRACT"), "\n", " linked\n", 1) +
+		want := "job doc.ingest\n  accept\n" + strings.Replace(attempt("EXTRACT"), "run\n", "run"+linked, 1) +
+			strings.Replace(attempt("EXTRACT"), "\n", " linked\n", 1) +
 			attempt("EMBED") + attempt("INDEX") + "  webhook\n"
 		if got := collected.tree(clientSpan, ""); got != want {
 			t.Errorf("the trace is\n%s, want\n%s", got, want)
@@ -126,6 +144,7 @@ func TestTraces_AJobIsOneConnectedTrace(t *testing.T) { //nolint:paralleltest //
 			t.Fatal(err)
 		}
 		want := "job doc.ingest\n  accept\n" + attempt("EXTRACT") + attempt("EMBED") + attempt("INDEX")
+		want = strings.NewReplacer("deliver\n", "deliver"+linked, "run\n", "run"+linked).Replace(want)
 		if got := collected.tree(clientSpan, ""); got != want {
 			t.Errorf("the trace is\n%s, want\n%s", got, want)
 		}

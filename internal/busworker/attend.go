@@ -33,7 +33,7 @@ func (l *lane) attend(ctx context.Context, m *azservicebus.ReceivedMessage) {
 		l.settle(ctx, m, func(ctx context.Context) error { return l.from.DeadLetterMessage(ctx, m, nil) })
 		return
 	}
-	if !l.reply(ctx, typeAck, api.AckCallback{
+	if !l.reply(ctx, &d, typeAck, api.AckCallback{
 		Type: typeAck, JobID: d.JobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: d.AttemptNo, LeaseID: d.LeaseID,
 		Timestamp: api.Time{Time: time.Now()},
 	}) {
@@ -55,7 +55,7 @@ func (l *lane) attend(ctx context.Context, m *azservicebus.ReceivedMessage) {
 			answer.Status = api.ResultStatusFailedFinal
 		}
 	}
-	if l.reply(ctx, typeResult, answer) {
+	if l.reply(ctx, &d, typeResult, answer) {
 		l.settle(ctx, m, func(ctx context.Context) error { return l.from.CompleteMessage(ctx, m, nil) })
 	}
 }
@@ -83,7 +83,7 @@ func (l *lane) beat(ctx context.Context, m *azservicebus.ReceivedMessage, d *api
 	var beating sync.WaitGroup
 	beating.Go(func() {
 		for sleep(ctx, l.cfg.Heartbeat) {
-			l.reply(ctx, typeHeartbeat, api.HeartbeatCallback{
+			l.reply(ctx, d, typeHeartbeat, api.HeartbeatCallback{
 				Type: typeHeartbeat, JobID: d.JobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: d.AttemptNo, LeaseID: d.LeaseID,
 				Timestamp: api.Time{Time: time.Now()},
 			})
@@ -98,7 +98,7 @@ func (l *lane) beat(ctx context.Context, m *azservicebus.ReceivedMessage, d *api
 
 // reply sends a callback and retries until the bus has it. It reports false if the
 // context ends first.
-func (l *lane) reply(ctx context.Context, kind string, callback any) bool {
+func (l *lane) reply(ctx context.Context, d *api.Directive, kind string, callback any) bool {
 	body, err := json.Marshal(callback)
 	if err != nil {
 		l.cfg.Log.ErrorContext(ctx, "reply not encoded", "type", kind, "error", err)
@@ -106,6 +106,9 @@ func (l *lane) reply(ctx context.Context, kind string, callback any) bool {
 	}
 	message := &azservicebus.Message{
 		MessageID: new(uuid.NewString()), Subject: new(kind), ContentType: new("application/json"), Body: body,
+	}
+	if traceparent := l.cfg.Traceparent(*d); traceparent != "" {
+		message.ApplicationProperties = map[string]any{"traceparent": traceparent}
 	}
 	for {
 		once, cancel := context.WithTimeout(ctx, 5*time.Second)

@@ -34,6 +34,9 @@ type Config struct {
 	// Permanent reports whether no other attempt can succeed after this error.
 	// Optional. Defaults to never.
 	Permanent func(error) bool
+	// Traceparent returns the traceparent of the worker's span for a directive, which its
+	// replies name, or an empty one. Optional. Defaults to none.
+	Traceparent func(directive api.Directive) string
 	// Heartbeat is the time between two heartbeats of one attempt; each also renews
 	// the message's lock. It must be well within the lease and the lock duration of
 	// the subscription. Optional. Defaults to 10 s.
@@ -76,6 +79,9 @@ func (c Config) withDefaults() Config {
 	c.Grace = cmp.Or(c.Grace, 10*time.Second)
 	if c.Permanent == nil {
 		c.Permanent = func(error) bool { return false }
+	}
+	if c.Traceparent == nil {
+		c.Traceparent = func(api.Directive) string { return "" }
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -125,7 +125,7 @@ func (p *process) open(w *world) (*parts, error) {
 		Retention: w.scenario.retention, KeyTTL: w.scenario.retention,
 		Entropy: random, Random: random.float, SpreadIDs: w.scenario.spread, Ended: made.ended.Tell,
 		Limit: func(string) int { return w.scenario.limit },
-		Observe: func(before, after *statemachine.Aggregate, history []statemachine.Transition) {
+		Observe: func(_ context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
 			made.census.Observe(before, after, history)
 		},
 	}

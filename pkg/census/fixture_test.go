@@ -1,6 +1,7 @@
 package census_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -43,7 +44,7 @@ func start(t testing.TB, store tablestore.Store, name string) *process {
 	p.ledger, err = ledger.Open(t.Context(), ledger.Config{
 		Store: store, Shards: 2, Ready: mirror.Ready, Held: func(statemachine.Target) bool { return p.held },
 		Unsure: func() { p.Unsure() },
-		Observe: func(before, after *statemachine.Aggregate, history []statemachine.Transition) {
+		Observe: func(_ context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
 			if p.late == nil {
 				p.Observe(before, after, history)
 				return

@@ -51,7 +51,7 @@ func (h *harness) assemble(ctx context.Context) error {
 	var err error
 	if h.ledger, err = ledger.Open(ctx, ledger.Config{
 		Store: h.store, Ready: mirror.Ready, Ended: ended.Tell, Held: h.paused,
-		Observe: func(before, after *statemachine.Aggregate, history []statemachine.Transition) {
+		Observe: func(_ context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
 			h.useCases.Census.Observe(before, after, history)
 		},
 	}); err != nil {

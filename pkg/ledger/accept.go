@@ -261,7 +261,7 @@ func (a *acceptance) claimRow(state string, now time.Time) tablestore.Properties
 // accepted runs the post-commit work and returns the answer.
 func (a *acceptance) accepted(ctx context.Context, plan *plan, applied tablestore.Applied) *Accepted {
 	a.l.tenants.Store(plan.after.Job.TenantID, true)
-	a.l.committed(plan, applied)
+	a.l.committed(ctx, plan, applied)
 	return &Accepted{Job: plan.after.Job, PostErr: a.l.finish(ctx, plan, applied.PostErr)}
 }
 

@@ -105,7 +105,7 @@ func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, eve
 		if err != nil {
 			return err
 		}
-		l.committed(plan, applied)
+		l.committed(ctx, plan, applied)
 		if plan.ended {
 			l.cfg.Ended(&plan.after.Job)
 		}
@@ -265,9 +265,9 @@ func (l *Ledger) commitEach(ctx context.Context, stage tablestore.Stage) error {
 // committed remembers the job as the plan left it, reports the change to
 // observers and to the mirror of the ready index, and hands a hot message to this
 // process's relay.
-func (l *Ledger) committed(plan *plan, applied tablestore.Applied) {
+func (l *Ledger) committed(ctx context.Context, plan *plan, applied tablestore.Applied) {
 	l.recent.committed(plan, applied.ETags)
-	l.cfg.Observe(&plan.base.agg, &plan.after, plan.history)
+	l.cfg.Observe(ctx, &plan.base.agg, &plan.after, plan.history)
 	if plan.taken != nil {
 		l.cfg.Ready(*plan.taken, false)
 	}

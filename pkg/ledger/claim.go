@@ -329,7 +329,7 @@ func together(open []*candidate, memory tablestore.Batch) tablestore.Change {
 
 // claimed runs the post-commit work of a claim.
 func (l *Ledger) claimed(ctx context.Context, one *candidate, applied tablestore.Applied) {
-	l.committed(one.plan, applied)
+	l.committed(ctx, one.plan, applied)
 	one.outcome.PostErr = l.finish(ctx, one.plan, applied.PostErr)
 }
 

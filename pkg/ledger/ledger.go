@@ -103,12 +103,13 @@ type Config struct {
 	// the next pass tries again. Optional.
 	Archive func(ctx context.Context, job *Archived) error
 	// Observe is told of each change that this process committed, with the job before
-	// and after it, for metrics and logs. Before its accept a job has no steps. It must
-	// not block, nor keep or change its arguments.
+	// and after it, for metrics, logs and traces; the context is that of the request for
+	// it. Before its accept a job has no steps. It must not block, nor keep or change its
+	// arguments.
 	// A change whose process crashes right after the commit is not reported. Optional.
 	//
 	// Source: Option B spec, 20.
-	Observe func(before, after *statemachine.Aggregate, history []statemachine.Transition)
+	Observe func(ctx context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition)
 	// Unsure is told when a change may have been committed of which Observe is not told:
 	// its outcome is not known. It must not block. Optional.
 	Unsure func()
@@ -184,7 +185,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 		cfg.Limit = func(string) int { return 0 }
 	}
 	if cfg.Observe == nil {
-		cfg.Observe = func(_, _ *statemachine.Aggregate, _ []statemachine.Transition) {}
+		cfg.Observe = func(_ context.Context, _, _ *statemachine.Aggregate, _ []statemachine.Transition) {}
 	}
 	if cfg.Unsure == nil {
 		cfg.Unsure = func() {}

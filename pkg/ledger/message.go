@@ -46,8 +46,10 @@ func (m *Message) MessageID() string { return m.OutboxID + "/" + strconv.Itoa(m.
 func (l *Ledger) newMessage(agg *statemachine.Aggregate, row *statemachine.Outbox) *Message {
 	step := &agg.Steps[row.StepIndex]
 	traceparent := agg.Job.Traceparent
-	if trace, ok := statemachine.ParseTrace(traceparent); ok && l.cfg.Sample != nil {
-		traceparent = trace.OfAttempt(agg.Job.ID, row.StepIndex, row.AttemptNo).String()
+	if l.cfg.Sample != nil {
+		if trace, ok := statemachine.ParseTrace(traceparent); ok {
+			traceparent = trace.OfAttempt(agg.Job.ID, row.StepIndex, row.AttemptNo).String()
+		}
 	}
 	return &Message{
 		Target: statemachine.TargetOf(&agg.Job, step), OutboxID: row.ID, JobID: agg.Job.ID,

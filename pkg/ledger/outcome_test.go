@@ -258,7 +258,7 @@ func TestUnsure_IsToldOfACommitThatMayNotBeObserved(t *testing.T) {
 				observed, unsure := 0, 0
 				l, err := ledger.Open(t.Context(), ledger.Config{
 					Store: store, Shards: 1, Unsure: func() { unsure++ },
-					Observe: func(_, _ *statemachine.Aggregate, _ []statemachine.Transition) { observed++ },
+					Observe: func(_ context.Context, _, _ *statemachine.Aggregate, _ []statemachine.Transition) { observed++ },
 				})
 				if err != nil {
 					t.Fatal(err)

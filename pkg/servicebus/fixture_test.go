@@ -203,7 +203,8 @@ type consumer struct {
 	over chan struct{}      // closed when it has returned
 
 	mu        sync.Mutex
-	delivered []servicebus.Delivery
+	delivered []servicebus.Delivery // without their times
+	took      []time.Duration
 }
 
 // consume runs a consumer in the test's bubble and stops it when the test ends.
@@ -216,6 +217,8 @@ func consume(t *testing.T, from *topic, to applier, change ...func(*servicebus.R
 		Observe: func(d servicebus.Delivery) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
+			c.took = append(c.took, d.Took)
+			d.Took = 0
 			c.delivered = append(c.delivered, d)
 		},
 	}

@@ -23,6 +23,9 @@ type RepliesConfig struct {
 	// Apply applies a reply to its job, as [callbacks.Service] does. Its errors are
 	// [*problem.Error]s. It must be safe for concurrent use. Required.
 	Apply func(ctx context.Context, callback callbacks.Callback) (callbacks.Answer, error)
+	// Received returns the context in which a reply is applied, whose sender names the
+	// traceparent, possibly empty. Optional. It must be safe for concurrent use.
+	Received func(ctx context.Context, traceparent string) context.Context
 	// Prefix is a reply topic without its number. Required.
 	Prefix string
 	// Subscription is the subscription to read on each reply topic. Required.
@@ -57,6 +60,8 @@ type Delivery struct {
 	Outcome DeliveryOutcome
 	// UnknownFields is true if the body had fields that were ignored.
 	UnknownFields bool
+	// Took is the time from the receipt of the reply until it was settled.
+	Took time.Duration
 }
 
 // DeliveryOutcome is the outcome of a delivery.
@@ -109,6 +114,9 @@ func (c *RepliesConfig) withDefaults() error {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Received == nil {
+		c.Received = func(ctx context.Context, _ string) context.Context { return ctx }
 	}
 	if c.Observe == nil {
 		c.Observe = func(Delivery) {}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/callbacks"
@@ -89,6 +90,39 @@ func TestReplies_OnALedger(t *testing.T) {
 			t.Errorf("settled (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// A reply is applied in the context of its sender, and is timed until it is settled.
+func TestReplies_NameTheirSenders(t *testing.T) {
+	t.Parallel()
+	for name, properties := range map[string]map[string]any{
+		"00-a": {"traceparent": "00-a", "Diagnostic-Id": "00-b"}, "00-b": {"Diagnostic-Id": "00-b", "traceparent": 1}, "": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				type sender struct{}
+				from := newTopic()
+				from.replies = make(chan *azservicebus.ReceivedMessage, 1)
+				from.replies <- &azservicebus.ReceivedMessage{MessageID: "m0", Body: []byte(ack(nil)), ApplicationProperties: properties}
+				to := &useCase{answer: func(ctx context.Context, _ int) (callbacks.Answer, error) {
+					if got := ctx.Value(sender{}); got != name {
+						t.Errorf("the sender is %q, want %q", got, name)
+					}
+					time.Sleep(time.Second)
+					return callbacks.Answer{}, nil
+				}}
+				c := consume(t, from, to, func(cfg *servicebus.RepliesConfig) {
+					cfg.Received = func(ctx context.Context, at string) context.Context { return context.WithValue(ctx, sender{}, at) }
+				})
+				pass(time.Minute)
+				want := []servicebus.Delivery{{Type: servicebus.ReplyAck, Outcome: servicebus.ReplyApplied}}
+				if diff := cmp.Diff(want, c.deliveries()); diff != "" || c.took[0] != time.Second {
+					t.Errorf("took %s; deliveries (-want +got):\n%s", c.took, diff)
+				}
+			})
+		})
+	}
 }
 
 // Each lane has its reply topic, and a broken one does not block the others.

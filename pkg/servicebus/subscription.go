@@ -103,10 +103,24 @@ func (s *subscription) receive(ctx context.Context, from receiver) (readable boo
 		s.slots <- struct{}{}
 		s.inHand.Go(func() {
 			defer func() { <-s.slots }()
-			s.cfg.Observe(s.handle(ctx, from, m))
+			began := time.Now()
+			delivery := s.handle(s.cfg.Received(ctx, senderOf(m)), from, m)
+			delivery.Took = time.Since(began)
+			s.cfg.Observe(delivery)
 		})
 	}
 	return len(messages) > 0 || errors.Is(err, context.DeadlineExceeded), err
+}
+
+// senderOf returns the traceparent of a reply's sender, possibly empty: the property of
+// W3C Trace Context for AMQP, or the older one of the Azure SDKs, in the same format.
+func senderOf(m *azservicebus.ReceivedMessage) string {
+	for _, name := range []string{"traceparent", "Diagnostic-Id"} {
+		if traceparent, ok := m.ApplicationProperties[name].(string); ok {
+			return traceparent
+		}
+	}
+	return ""
 }
 
 // pause waits for the delay after that many earlier failures, or until the context

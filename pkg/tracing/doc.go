@@ -5,8 +5,8 @@
 //	    ├ accept
 //	    ├ step OCR                       an attempt: row made … RESULT or deadline
 //	    │  ├ publish                     row made … SENT
-//	    │  ├ deliver                     SENT … ACK
-//	    │  ├ run                         ACK … RESULT
+//	    │  ├ deliver                     SENT … ACK, linked to the span that sent it
+//	    │  ├ run                         ACK … RESULT, linked likewise
 //	    │  └ the worker's spans          by the directive's traceparent
 //	    ├ step OCR                       the next attempt, linked to the one before
 //	    └ webhook                        one for each attempt

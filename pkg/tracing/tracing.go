@@ -21,7 +21,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// Tracer reports the spans of jobs. It is safe for concurrent use.
+// Tracer reports the spans of jobs. It is safe for concurrent use. A nil one reports
+// nothing, and costs nothing.
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
@@ -107,15 +108,35 @@ func (t *Tracer) Sample(id [16]byte) bool {
 	return t.sampler.ShouldSample(sdktrace.SamplingParameters{TraceID: id}).Decision == sdktrace.RecordAndSample
 }
 
+// senderKey is the key of the span of a context's sender, a [statemachine.Trace].
+type senderKey struct{}
+
+// Received returns the context for handling what a sender asks for: the spans that end by
+// it are linked to the sender's, which the traceparent names. It returns ctx if that
+// names none.
+//
+// Source: Option B spec, 20.
+func (t *Tracer) Received(ctx context.Context, traceparent string) context.Context {
+	if t == nil || traceparent == "" {
+		return ctx
+	}
+	if from, ok := statemachine.ParseTrace(traceparent); ok {
+		return context.WithValue(ctx, senderKey{}, from)
+	}
+	return ctx
+}
+
 // Observe reports the spans that a committed change ended. It does not block, and is
 // for ledger.Config.
-func (t *Tracer) Observe(before, after *statemachine.Aggregate, history []statemachine.Transition) {
+func (t *Tracer) Observe(ctx context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
+	if t == nil {
+		return
+	}
 	from, ok := statemachine.ParseTrace(after.Job.Traceparent)
 	if !ok || !from.Sampled {
 		return
 	}
 	job := from.OfJob(after.Job.ID)
-	now := after.Job.UpdatedAt
 	for i := range history {
 		h := &history[i]
 		switch {
@@ -133,28 +154,33 @@ func (t *Tracer) Observe(before, after *statemachine.Aggregate, history []statem
 		case h.Object == statemachine.ObjectStep:
 			for index := range after.Steps {
 				if after.Steps[index].ID == h.ID {
-					t.stepped(from, before, after, index, h, now)
+					sender, _ := ctx.Value(senderKey{}).(statemachine.Trace)
+					t.stepped(from, sender, before, after, index, h)
 				}
 			}
 		}
 	}
 }
 
-// stepped reports what the transition of a step ended.
+// stepped reports what the transition of a step ended, by a message of the sender if
+// that is not the zero value.
 func (t *Tracer) stepped(
-	from statemachine.Trace, before, after *statemachine.Aggregate, index int, h *statemachine.Transition, now time.Time,
+	from, sender statemachine.Trace, before, after *statemachine.Aggregate, index int, h *statemachine.Transition,
 ) {
 	if index >= len(before.Steps) {
 		return // The job is new: nothing has ended.
 	}
 	was, step := &before.Steps[index], &after.Steps[index]
-	attempt := from.OfAttempt(after.Job.ID, index, was.AttemptNo)
+	attempt, now := from.OfAttempt(after.Job.ID, index, was.AttemptNo), after.Job.UpdatedAt
+	if sender.Span == attempt.Span {
+		sender = statemachine.Trace{} // The worker repeats what its directive names, and has no span of its own.
+	}
 	about := ofStep(&after.Job, step, was.AttemptNo)
 	begin := was.UpdatedAt
 	if row := before.Outbox; row != nil && row.StepIndex == index {
 		begin = row.CreatedAt
 		if h.To == string(statemachine.StepInProgress) && h.From != h.To {
-			t.report(span{name: "deliver", kind: trace.SpanKindConsumer, parent: attempt, begin: row.SentAt, end: now}, about)
+			t.report(span{name: "deliver", kind: trace.SpanKindConsumer, parent: attempt, link: sender, begin: row.SentAt, end: now}, about)
 		}
 	}
 	switch statemachine.StepState(h.From) {
@@ -174,7 +200,7 @@ func (t *Tracer) stepped(
 	}
 	about = append(about, attribute.String("lucius.outcome", h.To), attribute.String("lucius.cause", h.Cause))
 	if h.From == string(statemachine.StepInProgress) { // A RESULT without an ACK starts the step as well.
-		t.report(span{name: "run", parent: attempt, begin: step.StartedAt, end: now, failure: failure}, about)
+		t.report(span{name: "run", parent: attempt, link: sender, begin: step.StartedAt, end: now, failure: failure}, about)
 	}
 	whole := span{name: "step " + step.Type, id: attempt, parent: from.OfJob(after.Job.ID), begin: begin, end: now, failure: failure}
 	if was.AttemptNo > 1 {
@@ -198,6 +224,9 @@ func (t *Tracer) ended(from statemachine.Trace, job *statemachine.Job) {
 
 // Webhook reports an attempt to tell a receiver how a job ended.
 func (t *Tracer) Webhook(job *statemachine.Job, begin time.Time, outcome, failure string) {
+	if t == nil {
+		return
+	}
 	if from, ok := statemachine.ParseTrace(job.Traceparent); ok && from.Sampled {
 		sent := span{name: "webhook", kind: trace.SpanKindClient, parent: from.OfJob(job.ID), begin: begin, end: time.Now()}
 		sent.failure = failure
@@ -236,7 +265,7 @@ type span struct {
 	kind       trace.SpanKind
 	id         statemachine.Trace // the zero value draws one
 	parent     statemachine.Trace // without a span it begins the trace
-	link       statemachine.Trace // the attempt before, else the zero value
+	link       statemachine.Trace // the attempt before, or the sender of what ended the span, else the zero value
 	begin, end time.Time
 	failure    string
 }
@@ -258,7 +287,9 @@ func (t *Tracer) report(s span, about []attribute.KeyValue) {
 }
 
 func contextOf(at statemachine.Trace) trace.SpanContext {
-	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: at.ID, SpanID: at.Span, TraceFlags: trace.FlagsSampled, Remote: true})
+	return trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: at.ID, SpanID: at.Span, TraceFlags: trace.TraceFlags(0).WithSampled(at.Sampled), Remote: true,
+	})
 }
 
 // idKey is the key of the ids in a context: of the parent, and of the span.

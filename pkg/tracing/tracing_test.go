@@ -1,6 +1,7 @@
 package tracing_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -31,8 +32,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // replica is a process that reports its spans to a collector.
 type replica struct {
 	t      *testing.T
+	tracer *tracing.Tracer
 	ledger *ledger.Ledger
 	queue  *workqueue.Queue
+	sender string // the traceparent that its worker sends, if any
 }
 
 func start(t *testing.T, store tablestore.Store, collector *tracetest.InMemoryExporter, sampler sdktrace.Sampler) *replica {
@@ -41,8 +44,8 @@ func start(t *testing.T, store tablestore.Store, collector *tracetest.InMemoryEx
 	mirror := workqueue.NewMirror(0)
 	l, err := ledger.Open(t.Context(), ledger.Config{
 		Store: store, Ready: mirror.Ready, Sample: tracer.Sample,
-		Observe: func(before, after *statemachine.Aggregate, history []statemachine.Transition) {
-			tracer.Observe(before, after, history)
+		Observe: func(ctx context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
+			tracer.Observe(ctx, before, after, history)
 			if after.Job.State.Terminal() {
 				tracer.Webhook(&after.Job, time.Now(), "delivered", "")
 			}
@@ -55,7 +58,7 @@ func start(t *testing.T, store tablestore.Store, collector *tracetest.InMemoryEx
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &replica{t, l, queue}
+	return &replica{t: t, tracer: tracer, ledger: l, queue: queue}
 }
 
 func (r *replica) submit(traceparent string, steps ...string) string {
@@ -82,22 +85,23 @@ func (r *replica) submit(traceparent string, steps ...string) string {
 func (r *replica) work(request, failure string) string {
 	r.t.Helper()
 	time.Sleep(time.Second)
-	claimed, err := r.queue.Claim(r.t.Context(), workqueue.ClaimRequest{Owner: "w", RequestID: request, Max: 1, Wait: time.Minute})
+	ctx := r.tracer.Received(r.t.Context(), r.sender)
+	claimed, err := r.queue.Claim(ctx, workqueue.ClaimRequest{Owner: "w", RequestID: request, Max: 1, Wait: time.Minute})
 	if err != nil || len(claimed) != 1 {
 		r.t.Fatalf("claimed %d items: %v", len(claimed), err)
 	}
 	item := claimed[0].Item
 	by := lifecycle.Request{Actor: "w", ID: request + "-start", ExpectedRev: item.Rev}
-	view, err := r.queue.Start(r.t.Context(), item.WorkID, by)
+	view, err := r.queue.Start(ctx, item.WorkID, by)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	time.Sleep(time.Second)
 	by = lifecycle.Request{Actor: "w", ID: request + "-end", ExpectedRev: view.Item.Rev}
 	if failure == "" {
-		_, err = r.queue.Complete(r.t.Context(), item.WorkID, by, nil, nil)
+		_, err = r.queue.Complete(ctx, item.WorkID, by, nil, nil)
 	} else {
-		_, err = r.queue.Fail(r.t.Context(), item.WorkID, by, workqueue.Failure{
+		_, err = r.queue.Fail(ctx, item.WorkID, by, workqueue.Failure{
 			Retryable: true, Code: failure, Message: "try again",
 		})
 	}
@@ -216,6 +220,73 @@ func TestAWithdrawnAttemptIsNoFailure(t *testing.T) {
 			t.Errorf("the trace is\n%s", got)
 		}
 	})
+}
+
+// What ends by a request of a worker is linked to the worker's span, unless the worker
+// only repeats the traceparent of its directive.
+func TestWhatAWorkerEndsIsLinkedToItsSpan(t *testing.T) {
+	t.Parallel()
+	const worker = "00-4bf92f3577b34da6a3ce929d0e0e4736-b7ad6b7169203331-00"
+	for _, c := range []struct {
+		name   string
+		sender func(directive string) string
+		linked string
+	}{
+		{"its own span", func(string) string { return worker }, worker},
+		{"the directive's", func(directive string) string { return directive }, ""},
+		{"no traceparent", func(string) string { return "mine" }, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				collector := tracetest.NewInMemoryExporter()
+				r := start(t, memstore.New(memstore.Options{}), collector, sdktrace.AlwaysSample())
+				id := r.submit("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "ocr")
+				job, err := r.ledger.Job(t.Context(), id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				at, _ := statemachine.ParseTrace(job.Job.Traceparent)
+				r.sender = c.sender(at.OfAttempt(id, 0, 1).String())
+				r.work("r", "")
+				for _, s := range collector.GetSpans() {
+					got := ""
+					for _, link := range s.Links {
+						got += (statemachine.Trace{
+							ID: link.SpanContext.TraceID(), Span: link.SpanContext.SpanID(), Sampled: link.SpanContext.IsSampled(),
+						}).String()
+					}
+					want := ""
+					if s.Name == "deliver" || s.Name == "run" {
+						want = c.linked
+					}
+					if got != want {
+						t.Errorf("%s is linked to %q, want %q", s.Name, got, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Nothing is allocated for traces when there are none.
+func TestOffCostsNothing(t *testing.T) { //nolint:paralleltest // Allocations of others would count.
+	var off *tracing.Tracer
+	after := &statemachine.Aggregate{
+		Job:   statemachine.Job{ID: "job", State: statemachine.JobSucceeded, Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+		Steps: []statemachine.Step{{ID: "ocr", State: statemachine.StepSucceeded, AttemptNo: 1}},
+	}
+	history := []statemachine.Transition{
+		{Object: statemachine.ObjectStep, ID: "ocr", From: string(statemachine.StepInProgress), To: string(statemachine.StepSucceeded)},
+		{Object: statemachine.ObjectJob, From: string(statemachine.JobInProgress), To: string(statemachine.JobSucceeded)},
+	}
+	ctx, now := t.Context(), time.Now()
+	if got := testing.AllocsPerRun(1000, func() {
+		off.Observe(off.Received(ctx, after.Job.Traceparent), after, after, history)
+		off.Webhook(&after.Job, now, "delivered", "")
+	}); got > 0 {
+		t.Errorf("%g allocations", got)
+	}
 }
 
 // A trace that is not recorded has no spans, and its directives say so.
