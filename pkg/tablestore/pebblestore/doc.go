@@ -62,6 +62,14 @@
 // its last sync, for the start after a crash, and its own inode, which shows that a
 // directory is a copy of one that was open.
 //
+// # Backups
+//
+// A backup is a checkpoint of the engine in the directory BACKUP, which a stream then
+// empties: links to the tables, and copies of the logs up to where they were written. It
+// has the list FILES of an orderly stop. A restore unpacks it into the directory RESTORE,
+// checks it, and moves the files to their place, the manifest marker last: until then a
+// start is refused. A start removes what a crash left of a backup.
+//
 // # Queues
 //
 // Rows that are added at one end of a partition and removed at the other leave

@@ -92,6 +92,7 @@ type fence struct {
 	vfs.FS
 	latch *latch
 	read  atomic.Pointer[string] // The store file that was last opened for reading.
+	logs  sync.Map               // The *atomic.Int64 of how much was written to each log, by name.
 }
 
 // down reports whether all further writes are dropped.
@@ -135,8 +136,14 @@ func (f *fence) report(name, doing string, err error) error {
 // returns a file that discards what the engine writes.
 func (f *fence) open(name, doing string, opener func() (vfs.File, error)) (vfs.File, error) {
 	discarding := &fencedFile{File: vfs.NewMemFile(nil), fence: f}
-	if f.lost() {
+	inBackup := f.latch.folder.inBackup(name)
+	switch {
+	case f.lost() && inBackup:
+		return nil, f.latch.failure()
+	case f.down():
 		return discarding, nil
+	case inBackup: // Its failures are those of the backup alone.
+		return opener()
 	}
 	file, err := opener()
 	var opened fs.FileInfo
@@ -148,7 +155,12 @@ func (f *fence) open(name, doing string, opener func() (vfs.File, error)) (vfs.F
 	}
 	switch {
 	case err == nil:
-		return &fencedFile{File: file, name: name, opened: opened, fence: f}, nil
+		fenced := &fencedFile{File: file, name: name, opened: opened, fence: f}
+		if isLog(name) {
+			fenced.written = new(atomic.Int64)
+			f.logs.Store(name, fenced.written)
+		}
+		return fenced, nil
 	case f.report(name, doing, err) != nil:
 		return nil, err
 	default:
@@ -158,8 +170,14 @@ func (f *fence) open(name, doing string, opener func() (vfs.File, error)) (vfs.F
 
 // change runs an operation that changes the directory.
 func (f *fence) change(name, doing string, operation func() error) error {
-	if f.lost() {
+	inBackup := f.latch.folder.inBackup(name)
+	switch {
+	case f.lost() && inBackup:
+		return f.latch.failure()
+	case f.down():
 		return nil
+	case inBackup:
+		return operation()
 	}
 	err := operation()
 	if err == nil {
@@ -173,7 +191,16 @@ func (f *fence) Open(name string, options ...vfs.OpenOption) (vfs.File, error) {
 		f.read.Store(&base)
 	}
 	f.lost() // If the directory was replaced, the latch trips: no caller sees the wrong file's content.
-	return f.FS.Open(name, options...)
+	written, inUse := f.logs.Load(name)
+	if !inUse {
+		return f.FS.Open(name, options...)
+	}
+	left := written.(*atomic.Int64).Load()
+	file, err := f.FS.Open(name, options...)
+	if err != nil {
+		return nil, err
+	}
+	return &logReader{File: file, left: left}, nil
 }
 
 func (f *fence) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
@@ -189,6 +216,7 @@ func (f *fence) OpenReadWrite(
 func (f *fence) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	return f.open(newname, "reuse", func() (vfs.File, error) {
 		f.latch.folder.drop(oldname)
+		f.logs.Delete(oldname)
 		return f.FS.ReuseForWrite(oldname, newname, category)
 	})
 }
@@ -215,6 +243,7 @@ func (f *fence) Remove(name string) error {
 		return nil
 	}
 	f.latch.folder.drop(name)
+	f.logs.Delete(name)
 	return f.FS.Remove(name)
 }
 
@@ -239,6 +268,9 @@ type fencedFile struct {
 	name   string
 	opened fs.FileInfo // The file at that name when it was opened.
 	fence  *fence
+	// written is how many bytes of a log were written, nil for other files. The engine
+	// writes logs from their beginning to their end.
+	written *atomic.Int64
 }
 
 func (f *fencedFile) Write(p []byte) (int, error) {
@@ -254,6 +286,9 @@ func (f *fencedFile) write(length int, write func() (int, error)) (int, error) {
 		return length, nil
 	}
 	n, err := write()
+	if f.written != nil {
+		f.written.Add(int64(n))
+	}
 	if err = f.fence.report(f.name, "write", err); err == nil {
 		n = length
 	}

@@ -107,9 +107,12 @@ func checkList(files vfs.FS, dir string) error {
 	return nil
 }
 
+// newSuffix is at the end of the name of a file that is being written.
+const newSuffix = ".new"
+
 // writeFile writes or replaces a file at once and durably. content gets its description.
 func writeFile(files vfs.FS, name string, content func(fs.FileInfo) []byte) error {
-	file, err := files.Create(name+".new", vfs.WriteCategoryUnspecified)
+	file, err := files.Create(name+newSuffix, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
@@ -120,7 +123,7 @@ func writeFile(files vfs.FS, name string, content func(fs.FileInfo) []byte) erro
 	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return err
 	}
-	return errors.Join(files.Rename(name+".new", name), syncDir(files, files.PathDir(name)))
+	return errors.Join(files.Rename(name+newSuffix, name), syncDir(files, files.PathDir(name)))
 }
 
 // readFile returns a file's content.

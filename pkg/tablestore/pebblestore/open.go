@@ -123,6 +123,9 @@ func syncDir(files vfs.FS, dir string) error {
 
 // openLocked opens the locked directory.
 func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error) {
+	if err := removeLeftovers(&options); err != nil { // They take space.
+		return nil, fmt.Errorf("data directory %q cannot be opened: %w", options.Dir, err)
+	}
 	space := &space{fs: options.FS, dir: options.Dir, reserve: uint64(options.Reserve)}
 	if err := space.measure(); err != nil {
 		return nil, fmt.Errorf("data directory %q: free disk space is not known: %w", options.Dir, err)
@@ -188,6 +191,24 @@ func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error)
 	return store, nil
 }
 
+// removeLeftovers removes what a backup and a completed restore leave if a crash ends them.
+func removeLeftovers(options *Options) error {
+	names, err := options.FS.List(options.Dir)
+	if err != nil || options.ReadOnly {
+		return err
+	}
+	for _, name := range []string{backupName, restoreName} {
+		if !slices.Contains(names, name) || name == restoreName && isInterruptedRestore(names) {
+			continue
+		}
+		// A directory of that name that holds other files is left.
+		if err := removeCopy(options.FS, options.FS.PathJoin(options.Dir, name)); err != nil {
+			options.Logger.Warn("remains of a backup or restore cannot be removed", "dir", options.Dir, "name", name, "error", err)
+		}
+	}
+	return nil
+}
+
 // Prefixes of the two marker files that the engine makes before a new store
 // takes its first write; the content of each is the rest of its name. If the
 // first is missing, the engine treats the directory as empty and deletes the
@@ -219,6 +240,9 @@ func inspect(files vfs.FS, dir string) (found []string, fresh bool, err error) {
 		return nil, false, fmt.Errorf("data directory %q cannot be listed: %w", dir, err)
 	}
 	slices.Sort(names)
+	if isInterruptedRestore(names) {
+		return nil, false, damaged(dir, "a restore into it was interrupted")
+	}
 	for _, name := range names {
 		if isStoreFile(name) {
 			found = append(found, files.PathJoin(dir, name))

@@ -106,6 +106,7 @@ type Store struct {
 
 	observe        func(operation string, took time.Duration, err error)
 	commits, reads atomic.Uint64 // See Counts.
+	backingUp      atomic.Bool   // A backup is open.
 	stalls         *atomic.Int64 // how often the engine made writes wait
 
 	gate    sync.RWMutex // Guards closed against requests that enter during Close.

@@ -1,0 +1,228 @@
+package pebblestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// backupName is the directory, in that of the store, that holds the files of the backup
+// under way. A start removes what a crash left.
+const backupName = "BACKUP"
+
+// ErrBackupRunning is returned by Backup while another backup of the store is open.
+var ErrBackupRunning = errors.New("another backup of this store is under way")
+
+// BackupNote is what the manifest of a backup says besides what the store knows.
+type BackupNote struct {
+	Version string         // of the program
+	Jobs    map[string]int // live jobs by state
+}
+
+// Backup is a consistent copy of an open store: its files as of one moment, as links if the
+// file system has them. It keeps the store from closing and disk space from being freed,
+// so close it soon. It is not safe for concurrent use.
+type Backup struct {
+	manifest BackupManifest
+	store    *Store
+	dir      string
+}
+
+// Backup takes a copy that has every write that was acknowledged before the call. Writes go
+// on. The caller closes the backup. It returns [ErrBackupRunning] while the store has
+// another one open, and [tablestore.ErrUnavailable] when the store takes no writes, as the
+// copy takes disk space.
+func (s *Store) Backup(ctx context.Context, note BackupNote) (_ *Backup, err error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			s.running.Done()
+		}
+	}()
+	if err := s.Writable(); err != nil {
+		return nil, err
+	}
+	if !s.backingUp.CompareAndSwap(false, true) {
+		return nil, ErrBackupRunning
+	}
+	b := &Backup{store: s, dir: s.folder.backupDir(), manifest: BackupManifest{
+		Format: backupFormat, Layout: layoutVersion, Version: note.Version, Jobs: note.Jobs, TakenAt: time.Now().UTC(),
+		StoreCreated: s.header.created.UTC(), StoreOpened: s.header.epoch,
+	}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("backup of the local store: %w", err), b.remove())
+			s.backingUp.Store(false)
+		}
+	}()
+	if err := b.remove(); err != nil { // An earlier backup may have failed to.
+		return nil, err
+	}
+	if err := b.copy(); err != nil {
+		return nil, err
+	}
+	return b, b.list()
+}
+
+// copy makes the copy. The engine panics if a sync of its directory fails.
+func (b *Backup) copy() (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("%v", cause)
+			if failed, ok := cause.(error); ok {
+				err = failed
+			}
+		}
+	}()
+	if err := b.store.db.Checkpoint(b.dir, pebble.WithFlushedWAL()); err != nil {
+		return err
+	}
+	return b.store.healthy() // The engine was told of no error.
+}
+
+// list notes the files of the copy, as an orderly stop does: a restored store is checked by
+// that list when it is opened.
+func (b *Backup) list() error {
+	files := b.store.space.fs
+	if err := writeList(files, b.dir); err != nil {
+		return err
+	}
+	names, err := files.List(b.dir)
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		info, err := files.Stat(files.PathJoin(b.dir, name))
+		if err != nil {
+			return err
+		}
+		b.manifest.Files = append(b.manifest.Files, BackupFile{Name: name, Bytes: info.Size()})
+	}
+	return nil
+}
+
+// Stream writes the backup in the format that [VerifyBackup] and [Unpack] read. Only its
+// end makes it valid: after an error, what was written is no backup. It removes each file
+// from the copy once it is written, so it can be called once. It fails when the store does,
+// and when the free disk space falls below the reserve.
+func (b *Backup) Stream(ctx context.Context, w io.Writer) error {
+	files := b.store.space.fs
+	out, err := newBackupWriter(w, &b.manifest)
+	if err != nil {
+		return err
+	}
+	for _, file := range b.manifest.Files {
+		name := files.PathJoin(b.dir, file.Name)
+		content, err := files.Open(name, vfs.SequentialReadsOption)
+		if err != nil {
+			return fmt.Errorf("backup of the local store: %w", err)
+		}
+		err = out.add(file, readerFunc(func(p []byte) (int, error) {
+			if err := b.mayGoOn(ctx); err != nil {
+				return 0, err
+			}
+			return content.Read(p)
+		}))
+		if err = errors.Join(err, content.Close()); err != nil {
+			return fmt.Errorf("backup of the local store: %s: %w", file.Name, err)
+		}
+		if b.store.folder.check() == nil {
+			_ = files.Remove(name) // Close removes the directory.
+		}
+	}
+	return out.close()
+}
+
+// mayGoOn returns why the backup must end early, or nil: it must not be what stops the
+// server from taking writes.
+func (b *Backup) mayGoOn(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := b.store.healthy(); err != nil {
+		return err
+	}
+	return b.store.admit(b.store.space.reserve)
+}
+
+// Close removes the copy. Call it once.
+func (b *Backup) Close() error {
+	err := b.remove()
+	b.store.backingUp.Store(false)
+	b.store.running.Done()
+	return err
+}
+
+// remove removes the copy unless another directory is at the store's path.
+func (b *Backup) remove() error {
+	if err := b.store.folder.check(); err != nil {
+		return err
+	}
+	if err := removeCopy(b.store.space.fs, b.dir); err != nil {
+		return fmt.Errorf("remove the copy of the local store: %w", err)
+	}
+	return nil
+}
+
+// removeCopy removes a directory with files of a store, unless it is missing. It leaves
+// other files, with which removing the directory fails.
+func removeCopy(files vfs.FS, dir string) error {
+	names, err := files.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, name := range names {
+		if own := strings.TrimSuffix(name, newSuffix); isStoreFile(own) || name == lockName {
+			err = errors.Join(err, files.Remove(files.PathJoin(dir, name)))
+		}
+	}
+	return errors.Join(err, files.Remove(dir))
+}
+
+// backupDir returns the path of the directory of the backup under way.
+func (d *folder) backupDir() string { return d.files.PathJoin(d.dir, backupName) }
+
+// inBackup reports whether that is the directory of the backup, or a file in it.
+func (d *folder) inBackup(name string) bool {
+	dir := d.backupDir()
+	return name == dir || d.files.PathDir(name) == dir
+}
+
+// logReader reads a log that may be in use up to the end of what was written to it when it
+// was opened. The engine reuses logs: after its end, the file holds an older log, over
+// which the engine writes while it is read. A copy could have a later record without
+// those before it, and the engine takes that for damage.
+type logReader struct {
+	vfs.File
+	left int64
+}
+
+// Read implements [io.Reader].
+func (r *logReader) Read(p []byte) (int, error) {
+	if r.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := r.File.Read(p[:min(int64(len(p)), r.left)])
+	r.left -= int64(n)
+	return n, err
+}
+
+// isLog reports whether the name is that of a log of the engine.
+func isLog(name string) bool { return strings.HasSuffix(name, ".log") }
+
+// readerFunc is a function as an [io.Reader].
+type readerFunc func(p []byte) (int, error)
+
+// Read implements [io.Reader].
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

@@ -1,0 +1,392 @@
+package pebblestore_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
+)
+
+// backUp takes a backup that must succeed.
+func backUp(t *testing.T, store *pebblestore.Store) []byte {
+	t.Helper()
+	backup, err := store.Backup(t.Context(), pebblestore.BackupNote{Version: "v1.2.3", Jobs: map[string]int{"RUNNING": 7}})
+	if err != nil {
+		t.Fatalf("backup: %v", err)
+	}
+	var stream bytes.Buffer
+	if err := errors.Join(backup.Stream(t.Context(), &stream), backup.Close()); err != nil {
+		t.Fatalf("backup: %v", err)
+	}
+	return stream.Bytes()
+}
+
+// restore restores a backup that must be good into the directory.
+func restore(t *testing.T, backup []byte, options pebblestore.RestoreOptions) *pebblestore.BackupManifest {
+	t.Helper()
+	unpacked, err := pebblestore.Unpack(bytes.NewReader(backup), options)
+	if err != nil {
+		t.Fatalf("restore: %v", err)
+	}
+	if err := errors.Join(unpacked.Commit(), unpacked.Close()); err != nil {
+		t.Fatalf("restore: %v", err)
+	}
+	return unpacked.Manifest
+}
+
+// racing is a file system that calls the hook once a reader of a log has come to the end of
+// what is written, before it reads on.
+type racing struct {
+	vfs.FS
+	heads sync.Map // of each log that was written, by name
+	hook  atomic.Pointer[func()]
+}
+
+func (r *racing) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	return r.count(name)(r.FS.Create(name, category))
+}
+
+func (r *racing) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	return r.count(newname)(r.FS.ReuseForWrite(oldname, newname, category))
+}
+
+// count makes a file count what is written.
+func (r *racing) count(name string) func(file vfs.File, err error) (vfs.File, error) {
+	return func(file vfs.File, err error) (vfs.File, error) {
+		head := new(atomic.Int64)
+		r.heads.Store(name, head)
+		return &counting{File: file, head: head}, err
+	}
+}
+
+func (r *racing) Open(name string, options ...vfs.OpenOption) (vfs.File, error) {
+	file, err := r.FS.Open(name, options...)
+	hook, head := r.hook.Load(), (*atomic.Int64)(nil)
+	if found, ok := r.heads.Load(name); ok {
+		head = found.(*atomic.Int64)
+	}
+	if err == nil && hook != nil && strings.HasSuffix(name, ".log") && !strings.Contains(name, "BACKUP") {
+		return &overtaken{File: file, head: head, hook: sync.OnceFunc(*hook)}, nil
+	}
+	return file, err
+}
+
+// counting is a file that counts what is written to it.
+type counting struct {
+	vfs.File
+	head *atomic.Int64
+}
+
+func (c *counting) Write(p []byte) (int, error) {
+	n, err := c.File.Write(p)
+	c.head.Add(int64(n))
+	return n, err
+}
+
+// overtaken is a log that is written once its reader is at the head.
+type overtaken struct {
+	vfs.File
+	head *atomic.Int64
+	read int64
+	hook func()
+}
+
+func (o *overtaken) Read(p []byte) (int, error) {
+	n, err := o.File.Read(p)
+	if o.read += int64(n); o.read >= o.head.Load() {
+		o.hook()
+	}
+	return n, err
+}
+
+// TestBackup_HasWhatWasAcknowledged takes backups while writers fill logs, which the engine
+// reuses, and write on while it copies the end of a log.
+func TestBackup_HasWhatWasAcknowledged(t *testing.T) {
+	t.Parallel()
+	disk := &racing{FS: vfs.Default}
+	options := pebblestore.Options{Dir: filepath.Join(t.TempDir(), "data"), FS: disk}.WithMemTable(512 << 10)
+	store := open(t, options)
+	known := &knownRows{}
+	var next atomic.Int64
+	more := func() { write(t, store, &next, known) }
+	for range 20 { // Then there are logs to reuse.
+		more()
+	}
+	for round := range 6 {
+		rows := known.all()
+		disk.hook.Store(&more)
+		var group sync.WaitGroup
+		group.Go(more)
+		backup := backUp(t, store)
+		group.Wait()
+		disk.hook.Store(nil)
+		dir := filepath.Join(t.TempDir(), "restored")
+		manifest := restore(t, backup, pebblestore.RestoreOptions{Dir: dir})
+		if manifest.Version != "v1.2.3" || manifest.Jobs["RUNNING"] != 7 || manifest.StoreOpened != 1 ||
+			!manifest.StoreCreated.Equal(store.Info().Created) || time.Since(manifest.TakenAt) > time.Hour {
+			t.Errorf("the manifest is %+v", manifest)
+		}
+		restored := open(t, pebblestore.Options{Dir: dir})
+		if info := restored.Info(); info.New || info.Opened != 2 {
+			t.Errorf("round %d: the restored store is %+v", round, info)
+		}
+		expectThere(t, restored, rows...)
+		if err := commitOne(t, restored, rowOf(1_000_000, 10)); err != nil {
+			t.Errorf("commit to the restored store: %v", err)
+		}
+		closeStore(t, restored)
+	}
+	expectThere(t, store, known.all()...)
+	closeStore(t, store)
+	store = open(t, options)
+	expectThere(t, store, known.all()...)
+	closeStore(t, store)
+}
+
+// TestBackup_IsOneAtATime shows also that the store goes on meanwhile, and waits with its end.
+func TestBackup_IsOneAtATime(t *testing.T) {
+	t.Parallel()
+	options := pebblestore.Options{Dir: filepath.Join(t.TempDir(), "data")}
+	store := open(t, options)
+	backup, err := store.Backup(t.Context(), pebblestore.BackupNote{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Backup(t.Context(), pebblestore.BackupNote{}); !errors.Is(err, pebblestore.ErrBackupRunning) {
+		t.Errorf("a second backup: %v, want ErrBackupRunning", err)
+	}
+	if err := commitOne(t, store, rowOf(1, 10)); err != nil {
+		t.Errorf("commit during a backup: %v", err)
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if err := backup.Stream(gone, io.Discard); !errors.Is(err, context.Canceled) {
+		t.Errorf("a backup whose client left: %v, want context.Canceled", err)
+	}
+	closed := started(store.Close)
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline) && store.Writable() == nil; {
+		if _, err := store.Get(t.Context(), rowKey(1)); errors.Is(err, tablestore.ErrUnavailable) {
+			break
+		}
+	}
+	select {
+	case err := <-closed:
+		t.Errorf("the store closes while it has a backup: %v", err)
+	default:
+	}
+	if err := backup.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(options.Dir, "BACKUP")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the copy is still there: %v", err)
+	}
+	if _, err := store.Backup(t.Context(), pebblestore.BackupNote{}); !errors.Is(err, tablestore.ErrUnavailable) {
+		t.Errorf("a backup of a closed store: %v, want ErrUnavailable", err)
+	}
+}
+
+// TestBackup_FailsAlone lets each operation on the copy's files fail in turn: the store takes
+// writes, also after a crash, and the next backup succeeds.
+func TestBackup_FailsAlone(t *testing.T) {
+	t.Parallel()
+	d := newDisk()
+	store := open(t, d.options())
+	rows, err := fill(t, store, 0, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failures := 0
+	for fails := 1; ; fails++ {
+		var left atomic.Int64
+		left.Store(int64(fails))
+		judge := func(op errorfs.Op) error {
+			changes := slices.Contains(slices.Concat(makes, writes, syncs, []errorfs.OpKind{errorfs.OpMkdirAll}), op.Kind)
+			if strings.Contains(op.Path, "BACKUP") && changes && left.Add(-1) == 0 {
+				return errDisk
+			}
+			return nil
+		}
+		d.rule.Store(&judge)
+		backup, err := store.Backup(t.Context(), pebblestore.BackupNote{})
+		d.heal()
+		if err == nil {
+			err = backup.Close()
+			if left.Load() > 0 { // Nothing is left to fail.
+				break
+			}
+		} else if !errors.Is(err, errDisk) {
+			t.Errorf("backup with failure %d: %v", fails, err)
+		}
+		failures++
+		if err != nil && !errors.Is(err, errDisk) {
+			t.Error(err)
+		}
+		if err := commitOne(t, store, rowOf(1_000+fails, 10)); err != nil {
+			t.Fatalf("commit after failure %d: %v", fails, err)
+		}
+		rows = append(rows, 1_000+fails)
+	}
+	if failures < 20 {
+		t.Errorf("a backup has only %d operations", failures)
+	}
+	expectThere(t, d.crashed(t), rows...)
+	backUp(t, store)
+	closeStore(t, store)
+}
+
+// TestBackup_CrashLeavesNothing loses power before each operation of a backup.
+func TestBackup_CrashLeavesNothing(t *testing.T) {
+	t.Parallel()
+	d := newDisk()
+	store := open(t, d.options())
+	rows, err := fill(t, store, 0, 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := 0
+	for _, memory := range crashes(d, func() { backUp(t, store) }, 0, 100) {
+		if _, err := memory.Stat("data/BACKUP"); err == nil {
+			left++
+		}
+		after := open(t, diskOf(memory).options())
+		expectThere(t, after, rows...)
+		closeStore(t, after)
+		if _, err := memory.Stat("data/BACKUP"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the copy is still there: %v", err)
+		}
+	}
+	if left == 0 {
+		t.Error("no crash left a copy")
+	}
+	closeStore(t, store)
+}
+
+// A directory of the name that no backup made is left alone.
+func TestBackup_RemovesNoForeignFiles(t *testing.T) {
+	t.Parallel()
+	options := pebblestore.Options{Dir: t.TempDir()}
+	photo := filepath.Join(options.Dir, "BACKUP", "photo.jpg")
+	if err := errors.Join(os.Mkdir(filepath.Dir(photo), 0o700), os.WriteFile(photo, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	store := open(t, options)
+	if _, err := store.Backup(t.Context(), pebblestore.BackupNote{}); err == nil || !strings.Contains(err.Error(), "BACKUP") {
+		t.Errorf("backup: %v, want an error that names the directory", err)
+	}
+	closeStore(t, store)
+	if _, err := os.Stat(photo); err != nil {
+		t.Error(err)
+	}
+}
+
+// A backup keeps deleted tables on the disk. It ends before the store refuses writes for it.
+func TestBackup_EndsBeforeTheDiskIsFull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDisk()
+		usage := func(free uint64) { d.memory.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 40}) }
+		usage(pebblestore.DefaultReserve)
+		store := open(t, d.options())
+		defer closeStore(t, store)
+		backup, err := store.Backup(t.Context(), pebblestore.BackupNote{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		usage(pebblestore.DefaultReserve - 1)
+		time.Sleep(2 * time.Second)
+		if err := backup.Stream(t.Context(), io.Discard); !errors.Is(err, tablestore.ErrNoSpace) {
+			t.Errorf("a backup below the reserve: %v, want ErrNoSpace", err)
+		}
+		if err := backup.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := store.Backup(t.Context(), pebblestore.BackupNote{}); !errors.Is(err, tablestore.ErrNoSpace) {
+			t.Errorf("the next backup: %v, want ErrNoSpace", err)
+		}
+	})
+}
+
+// TestBackup_DamageIsNamed cuts a backup at many lengths, and flips bytes of it.
+func TestBackup_DamageIsNamed(t *testing.T) {
+	t.Parallel()
+	store := open(t, newDisk().options())
+	random := rand.New(rand.NewPCG(1, 2))
+	for n := range 60 {
+		data := make([]byte, 10_000)
+		for i := range data {
+			data[i] = byte(random.Uint32())
+		}
+		batch := rowOf(n, 0)
+		batch[0].Properties = tablestore.Properties{{Name: "data", Value: tablestore.Bytes(data)}}
+		if err := commitOne(t, store, batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	backup := backUp(t, store)
+	closeStore(t, store)
+	var read, total int64
+	if _, err := pebblestore.VerifyBackup(bytes.NewReader(backup), func(done, all int64) { read, total = done, all }); err != nil {
+		t.Fatal(err)
+	}
+	if read != total || total < 60*10_000 {
+		t.Errorf("progress ends at %d of %d bytes", read, total)
+	}
+	harmless := 0
+	expectBad := func(what string, at int, damaged []byte) {
+		t.Helper()
+		_, verified := pebblestore.VerifyBackup(bytes.NewReader(damaged), nil)
+		d := newDisk()
+		unpacked, err := pebblestore.Unpack(bytes.NewReader(damaged), pebblestore.RestoreOptions{Dir: "data", FS: d})
+		if verified == nil && err == nil && what == "flip" { // Some bits of the compression mean nothing.
+			if err := errors.Join(unpacked.Commit(), unpacked.Close()); err != nil {
+				t.Error(err)
+			}
+			harmless++
+			return
+		}
+		for _, err := range []error{verified, err} {
+			if !errors.Is(err, pebblestore.ErrBackup) {
+				t.Errorf("%s at %d of %d: %v, want ErrBackup", what, at, len(backup), err)
+			} else if !strings.ContainsAny(strings.TrimPrefix(err.Error(), pebblestore.ErrBackup.Error()), ".-") {
+				t.Errorf("%s at %d of %d: %v names no file", what, at, len(backup), err)
+			}
+		}
+		if _, err := d.Stat("data"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s at %d of %d leaves a directory: %v", what, at, len(backup), err)
+		}
+	}
+	step := len(backup) / 60
+	for at := 0; at < len(backup); at += step {
+		expectBad("cut", at, backup[:at])
+		expectBad("flip", at, flip(at)(slices.Clone(backup)))
+	}
+	for at := len(backup) - 12; at < len(backup); at++ {
+		expectBad("cut", at, backup[:at])
+		expectBad("flip", at, flip(at)(slices.Clone(backup)))
+	}
+	if harmless > 3 {
+		t.Errorf("%d flips are not found", harmless)
+	}
+	expectBad("addition", len(backup), append(slices.Clone(backup), 0))
+	expectBad("a second backup", len(backup), append(slices.Clone(backup), backup...))
+}

@@ -1,0 +1,153 @@
+package pebblestore
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// restoreName is the directory, in that of the store, into which a backup is unpacked. It
+// is on the same file system, even if the store's directory is a mount.
+//
+// invariant: it exists and there is no manifest marker ⇒ a restore is not complete
+const restoreName = "RESTORE"
+
+// RestoreOptions configures [Unpack].
+type RestoreOptions struct {
+	// Dir is the directory of the new store. It must be missing or empty. Required.
+	Dir string
+	// FS is the file system that holds Dir. Optional. Defaults to the operating system's.
+	FS vfs.FS
+	// Progress is told how many bytes were unpacked, and how many there are. Optional.
+	Progress func(done, total int64)
+}
+
+// Unpacked is a restore under way: a store that was unpacked and verified. Close it.
+type Unpacked struct {
+	Manifest *BackupManifest
+	// Dir is where the store can be opened, read-only, until Commit moves it to its place.
+	Dir string
+
+	files vfs.FS
+	place string
+	lock  *pebble.Lock
+	made  bool // The place was missing.
+}
+
+// Unpack unpacks and verifies a backup in a directory within options.Dir. It returns
+// [ErrBackup] for a bad backup, [ErrLocked] if another process uses the directory, and an
+// error that wraps [fs.ErrExist] if that is not empty. The remains of a restore that was
+// interrupted are replaced.
+func Unpack(r io.Reader, options RestoreOptions) (_ *Unpacked, err error) {
+	if options.Dir == "" {
+		return nil, errors.New("pebblestore: RestoreOptions.Dir is required")
+	}
+	options.FS = cmp.Or(options.FS, vfs.Default)
+	u := &Unpacked{files: options.FS, place: options.Dir, Dir: options.FS.PathJoin(options.Dir, restoreName)}
+	if _, err := u.files.Stat(u.place); errors.Is(err, fs.ErrNotExist) {
+		u.made = true
+	}
+	if err := makeDir(u.files, u.place); err != nil {
+		return nil, fmt.Errorf("data directory %q cannot be made: %w", u.place, err)
+	}
+	if u.lock, err = pebble.LockDirectory(u.place, u.files); err != nil {
+		return nil, fmt.Errorf("%w: %q: %w", ErrLocked, u.place, err)
+	}
+	if err := u.clear(); err != nil {
+		return nil, errors.Join(err, u.lock.Close())
+	}
+	if err := u.unpack(r, options.Progress); err != nil {
+		return nil, errors.Join(err, u.Close())
+	}
+	return u, nil
+}
+
+// clear removes what an interrupted restore left, and checks that the place is empty but
+// for the lock, and for what file systems have at their root.
+func (u *Unpacked) clear() error {
+	names, err := u.files.List(u.place)
+	if err != nil {
+		return fmt.Errorf("data directory %q cannot be listed: %w", u.place, err)
+	}
+	interrupted := isInterruptedRestore(names)
+	for _, name := range names {
+		switch path := u.files.PathJoin(u.place, name); {
+		case name == lockName || name == "lost+found":
+		case interrupted && name == restoreName:
+			if err := removeCopy(u.files, path); err != nil {
+				return err
+			}
+		case interrupted && isStoreFile(name):
+			if err := u.files.Remove(path); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("data directory %q is not empty, it holds %s: restore into another, or move its content away: %w",
+				u.place, name, fs.ErrExist)
+		}
+	}
+	return nil
+}
+
+// isInterruptedRestore reports whether a directory with those files is that of a restore
+// that was not completed.
+func isInterruptedRestore(names []string) bool {
+	return slices.Contains(names, restoreName) &&
+		!slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, manifestMarker) })
+}
+
+func (u *Unpacked) unpack(r io.Reader, progress func(done, total int64)) (err error) {
+	if err := u.files.MkdirAll(u.Dir, 0o700); err != nil {
+		return err
+	}
+	if err := syncDir(u.files, u.place); err != nil {
+		return err
+	}
+	u.Manifest, err = readBackup(r, progress, func(file *BackupFile, content io.Reader) error {
+		made, err := u.files.Create(u.files.PathJoin(u.Dir, file.Name), vfs.WriteCategoryUnspecified)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(made, content)
+		return errors.Join(err, made.Sync(), made.Close())
+	})
+	return errors.Join(err, syncDir(u.files, u.Dir))
+}
+
+// Commit moves the store to its place, the manifest marker last: without it, no start takes
+// the directory for a store, or for an empty one.
+func (u *Unpacked) Commit() error {
+	move := func(markers bool) error {
+		for _, file := range u.Manifest.Files {
+			if strings.HasPrefix(file.Name, manifestMarker) != markers {
+				continue
+			}
+			if err := u.files.Rename(u.files.PathJoin(u.Dir, file.Name), u.files.PathJoin(u.place, file.Name)); err != nil {
+				return fmt.Errorf("data directory %q: %w", u.place, err)
+			}
+		}
+		return errors.Join(syncDir(u.files, u.place), syncDir(u.files, u.Dir))
+	}
+	if err := move(false); err != nil {
+		return err
+	}
+	u.made = false
+	return move(true)
+}
+
+// Close removes what was unpacked, unless Commit has moved it, and releases the directory.
+func (u *Unpacked) Close() error {
+	err := errors.Join(removeCopy(u.files, u.Dir), u.lock.Close())
+	if u.made { // By this restore, and for nothing.
+		_ = u.files.Remove(u.files.PathJoin(u.place, lockName)) // What is left is an empty directory.
+		_ = u.files.Remove(u.place)
+	}
+	return err
+}

@@ -1,0 +1,142 @@
+package pebblestore_test
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
+)
+
+// sample returns a backup of a store with those rows.
+func sample(t *testing.T, rows int) []byte {
+	t.Helper()
+	store := open(t, newDisk().options())
+	if _, err := fill(t, store, 0, rows); err != nil {
+		t.Fatal(err)
+	}
+	backup := backUp(t, store)
+	closeStore(t, store)
+	return backup
+}
+
+// TestRestore_InterruptedIsNoStore loses power before each operation of a restore: a start
+// finds the whole store or nothing, or is refused, and the restore can be repeated.
+func TestRestore_InterruptedIsNoStore(t *testing.T) {
+	t.Parallel()
+	backup := sample(t, 60)
+	d := newDisk()
+	options := pebblestore.RestoreOptions{Dir: "data", FS: d}
+	refused, whole := 0, 0
+	for n, memory := range crashes(d, func() { restore(t, backup, options) }, 0, 100) {
+		crashed := diskOf(memory)
+		readOnly := crashed.options()
+		readOnly.ReadOnly = true
+		store, err := pebblestore.Open(readOnly)
+		switch {
+		case err == nil:
+			whole++
+			expectThere(t, store, 0, 59)
+			closeStore(t, store)
+			continue
+		case errors.Is(err, pebblestore.ErrDamaged) && strings.Contains(err.Error(), "a restore into it was interrupted"):
+			refused++
+			expectOpenError(t, crashed.options(), pebblestore.ErrDamaged, "a restore into it was interrupted")
+		case !errors.Is(err, pebblestore.ErrNoStore):
+			t.Errorf("open after crash %d: %v", n, err)
+		}
+		restore(t, backup, pebblestore.RestoreOptions{Dir: "data", FS: crashed})
+		store = open(t, crashed.options())
+		expectThere(t, store, 0, 59)
+		closeStore(t, store)
+	}
+	if refused < 10 || whole == 0 {
+		t.Errorf("after %d crashes the start is refused, after %d the store is there", refused, whole)
+	}
+	store := open(t, d.options())
+	expectThere(t, store, 0, 59)
+	closeStore(t, store)
+}
+
+// The unpacked store can be read before it is in its place, and is dropped without Commit.
+func TestRestore_CanBeReadFirst(t *testing.T) {
+	t.Parallel()
+	d := newDisk()
+	unpacked, err := pebblestore.Unpack(bytes.NewReader(sample(t, 60)), pebblestore.RestoreOptions{Dir: "data", FS: d})
+	if err != nil {
+		t.Fatal(err)
+	}
+	readOnly := d.options()
+	readOnly.Dir, readOnly.ReadOnly = unpacked.Dir, true
+	store := open(t, readOnly)
+	expectThere(t, store, 0, 59)
+	closeStore(t, store)
+	if err := unpacked.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := d.Stat("data"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory is still there: %v", err)
+	}
+}
+
+func TestRestore_NeedsAnEmptyDirectory(t *testing.T) {
+	t.Parallel()
+	backup := sample(t, 1)
+	if _, err := pebblestore.Unpack(bytes.NewReader(backup), pebblestore.RestoreOptions{}); err == nil {
+		t.Error("a restore without a directory succeeds")
+	}
+	refuse := func(dir string, want error, text string) {
+		t.Helper()
+		before := files(t, dir)
+		_, err := pebblestore.Unpack(bytes.NewReader(backup), pebblestore.RestoreOptions{Dir: dir})
+		if !errors.Is(err, want) || !strings.Contains(err.Error(), text) || !strings.Contains(err.Error(), dir) {
+			t.Errorf("restore: %v, want %v and %q", err, want, text)
+		}
+		if after := files(t, dir); len(after) != len(before) {
+			t.Errorf("it held %d files, and now %d", len(before), len(after))
+		}
+	}
+	options, _ := filled(t)
+	refuse(options.Dir, fs.ErrExist, "is not empty")
+	unused := filepath.Join(t.TempDir(), "data")
+	leave := occupy(t, unused)
+	if _, err := pebblestore.Unpack(bytes.NewReader(backup), pebblestore.RestoreOptions{Dir: unused}); !errors.Is(err, pebblestore.ErrLocked) {
+		t.Errorf("restore into the directory of another process: %v, want ErrLocked", err)
+	}
+	leave()
+	foreign := t.TempDir()
+	if err := os.WriteFile(filepath.Join(foreign, "letter.txt"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refuse(foreign, fs.ErrExist, "it holds letter.txt")
+
+	// The root of a file system of its own.
+	mount := t.TempDir()
+	if err := os.Mkdir(filepath.Join(mount, "lost+found"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	restore(t, backup, pebblestore.RestoreOptions{Dir: mount})
+	restored := open(t, pebblestore.Options{Dir: mount})
+	expectThere(t, restored, 0)
+	closeStore(t, restored)
+}
+
+// A failing disk is no fault of the backup.
+func TestRestore_TellsAFailingDiskFromABadBackup(t *testing.T) {
+	t.Parallel()
+	backup := sample(t, 60)
+	for _, kinds := range [][]errorfs.OpKind{makes, writes, syncs} {
+		d := newDisk()
+		d.inject("", func() error { return errDisk }, kinds...)
+		if _, err := pebblestore.Unpack(bytes.NewReader(backup), pebblestore.RestoreOptions{Dir: "data", FS: d}); !errors.Is(err, errDisk) ||
+			errors.Is(err, pebblestore.ErrBackup) {
+			t.Errorf("restore to a failing disk: %v", err)
+		}
+	}
+}
