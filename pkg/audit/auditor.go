@@ -323,11 +323,11 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 	late, gone := past(r.since), !there || job.tombstone
 	ahead := !gone && r.rev > job.rev
 	switch table, since := row.Key.Table, stamp(r.since); {
-	case table == a.o.Tables.Idempotency && !there && row.Properties.Get("state").String() == "committed":
-		return finding(Accepted, false, "its idempotency key was confirmed, and it is missing")
+	case table == a.o.Tables.Idempotency && !there && (late || !a.o.Split):
+		return finding(Accepted, a.o.Split, "its idempotency key is claimed since %s, and it is missing", since)
 	case !late, row.Key == job.entry, row.Key == job.slot, row.Key == job.hint: // They are judged with the job.
 	case table == a.o.Tables.Idempotency && gone:
-		return finding(Claim, true, "its idempotency key is claimed since %s, and it was never committed", since)
+		return finding(Claim, true, "its idempotency key is claimed since %s, and it was abandoned", since)
 	case table == a.o.Tables.Inflight:
 		return finding(Slot, true, "slot %s is taken for it since %s, and it does not hold it", row.Key.Row, since)
 	case table == a.o.Tables.Index && !there:

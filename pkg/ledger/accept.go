@@ -41,21 +41,15 @@ type Accepted struct {
 	PostErr  error
 }
 
-// The states of a claim. Only a claimed one is rolled forward: if the job of a
-// committed one is missing, it was purged.
-const (
-	claimClaimed   = "claimed"
-	claimCommitted = "committed"
-)
-
-// claim is the content of an idempotency key's row.
+// claim is the content of an idempotency key's row. Whether its command was accepted is
+// what the job's rows say. If there are none, the accept is under way or has crashed: a
+// purge deletes the claim before the job.
 //
 // Source: Option B spec, 12.4.
 type claim struct {
 	jobID     string
 	key       string
 	hash      string
-	state     string
 	createdAt time.Time
 }
 
@@ -63,7 +57,6 @@ var claimCodec = newCodec(
 	text(columnJob, func(c *claim) *string { return &c.jobID }),
 	text("idempotency_key", func(c *claim) *string { return &c.key }),
 	text("idempotency_hash", func(c *claim) *string { return &c.hash }),
-	text("state", func(c *claim) *string { return &c.state }),
 	instant("created_at", func(c *claim) *time.Time { return &c.createdAt }),
 )
 
@@ -76,7 +69,13 @@ type acceptance struct {
 	jobID   string
 	claim   tablestore.Key
 	claimed tablestore.ETag // our version of the claim, once it is written
-	adopted bool            // jobID comes from the claim of another accept, which may still commit
+	found   tablestore.ETag // the version of another accept's claim, which this one replaces
+	// adopted says that jobID comes from the claim of another accept, which may still
+	// commit. It is used only over that claim: once the claim is gone, the job may have
+	// been purged, and its id is never used again.
+	//
+	//	invariant: adopted ⇒ claimed ≠ "" ∨ found is a version that named jobID
+	adopted bool
 	slot    slotRef
 	slotTag tablestore.ETag // our version of a numbered slot, once it is taken
 	guessed bool            // slot was chosen without a look at the taken ones
@@ -187,7 +186,7 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 }
 
 // plan makes the writes of the accept: the claim and the slot before those of the
-// decision, the payload in the commit, and the claim's confirmation after it.
+// decision, and the payload in the commit.
 func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	now := tablestore.Now()
 	f, err := a.l.fresh()
@@ -230,15 +229,8 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	}
 
 	pre := []tablestore.Stage(nil)
-	confirm := tablestore.Op{
-		Verb: tablestore.Replace, Key: a.claim, ETag: tablestore.Own, Properties: a.claimRow(claimCommitted, now),
-	}
 	if a.claimed == "" {
-		pre = append(pre, tablestore.Stage{{{
-			Verb: tablestore.Insert, Key: a.claim, Properties: a.claimRow(claimClaimed, now),
-		}}})
-	} else {
-		confirm.ETag = a.claimed
+		pre = append(pre, tablestore.Stage{{a.takeClaim(now)}})
 	}
 	if a.slotTag == "" || !a.slot.Numbered {
 		pre = append(pre, tablestore.Stage{{a.l.takeSlot(a.slot, a.jobID, now)}})
@@ -248,14 +240,19 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	plan.change.Commit = append(plan.change.Commit, tablestore.Op{
 		Verb: tablestore.Insert, Key: a.l.jobKey(a.jobID, rowCommand), Properties: largeRow("payload", a.cmd.Payload),
 	})
-	plan.change.Post = append(plan.change.Post, tablestore.Stage{{confirm}})
 	return plan, nil
 }
 
-func (a *acceptance) claimRow(state string, now time.Time) tablestore.Properties {
-	return claimCodec.encode(&claim{
-		jobID: a.jobID, key: a.cmd.Job.IdempotencyKey, hash: a.cmd.Job.IdempotencyHash, state: state, createdAt: now,
+// takeClaim writes the claim, over that of another accept if there is one.
+func (a *acceptance) takeClaim(now time.Time) tablestore.Op {
+	op := tablestore.Op{Verb: tablestore.Insert, Key: a.claim}
+	if a.found != "" {
+		op.Verb, op.ETag = tablestore.Replace, a.found
+	}
+	op.Properties = claimCodec.encode(&claim{
+		jobID: a.jobID, key: a.cmd.Job.IdempotencyKey, hash: a.cmd.Job.IdempotencyHash, createdAt: now,
 	}, nil)
+	return op
 }
 
 // accepted runs the post-commit work and returns the answer.
@@ -309,8 +306,7 @@ func (a *acceptance) replay(ctx context.Context) (*Accepted, error) {
 func (a *acceptance) resolveClaimConflict(ctx context.Context) (*Accepted, error) {
 	c, row, err := a.readClaim(ctx)
 	if errors.Is(err, tablestore.ErrNotFound) {
-		a.claimed = ""
-		return nil, nil
+		return nil, a.claimGone(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -328,10 +324,6 @@ func (a *acceptance) resolveClaimConflict(ctx context.Context) (*Accepted, error
 		return &Accepted{Job: s.agg.Job, Replayed: true}, nil
 	case err != nil && !errors.Is(err, ErrJobNotFound):
 		return nil, fmt.Errorf("accept: %w", err)
-	case c.state == claimCommitted:
-		// A purge since the claim was read deleted the claim before the job: then the
-		// key is free. If the claim is still there, its job is lost.
-		return nil, a.refuseIfUnchanged(ctx, &row, fmt.Errorf("accept: the key's job %s is gone", c.jobID))
 	}
 	return nil, a.rollForward(ctx, row, err == nil)
 }
@@ -342,43 +334,46 @@ func (a *acceptance) refuseIfUnchanged(ctx context.Context, claim *tablestore.Ro
 	now, err := a.l.store.Get(ctx, claim.Key)
 	switch {
 	case errors.Is(err, tablestore.ErrNotFound), err == nil && now.ETag != claim.ETag:
-		a.claimed = ""
-		return nil
+		return a.claimGone(ctx)
 	case err != nil:
 		return fmt.Errorf("accept: read the claim: %w", err)
 	}
 	return refusal
 }
 
-// rollForward takes an orphaned claim over by rewriting it under its version. It
-// keeps the claimed job id unless that is used: by a tombstone, or by a job whose
-// key has expired.
-func (a *acceptance) rollForward(ctx context.Context, row tablestore.Row, used bool) error {
+// claimGone makes the next try write a claim where there is none.
+func (a *acceptance) claimGone(ctx context.Context) error {
+	a.claimed, a.found = "", ""
+	if !a.adopted {
+		return nil
+	}
+	return a.startOver(ctx)
+}
+
+// startOver gives up the job id and the slot that was taken for it.
+func (a *acceptance) startOver(ctx context.Context) error {
+	a.claimed, a.found = "", ""
 	if err := a.freeOwnSlot(ctx); err != nil {
 		return err
 	}
+	return a.newJob()
+}
+
+// rollForward makes the next try take an orphaned claim over by rewriting it under its
+// version. It keeps the claimed job id unless that is used: by a tombstone, or by a job
+// whose key has expired.
+func (a *acceptance) rollForward(ctx context.Context, row tablestore.Row, used bool) error {
+	var err error
 	if used {
-		if err := a.newJob(); err != nil {
-			return err
-		}
-	} else {
+		err = a.startOver(ctx)
+	} else if err = a.freeOwnSlot(ctx); err == nil {
 		a.jobID, a.adopted = row.Properties.Get(columnJob).String(), true
 		if a.limit == 0 {
 			a.slot = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID)
 		}
 	}
-	tags, err := a.l.store.Commit(ctx, tablestore.Batch{{
-		Verb: tablestore.Replace, Key: a.claim, ETag: row.ETag, Properties: a.claimRow(claimClaimed, tablestore.Now()),
-	}})
-	switch {
-	case err == nil:
-		a.claimed = tags[0]
-	case errors.Is(err, tablestore.ErrConflict), errors.Is(err, tablestore.ErrUnknown):
-		a.claimed = ""
-	default:
-		return fmt.Errorf("accept: take the claim over: %w", err)
-	}
-	return nil
+	a.claimed, a.found = "", row.ETag
+	return err
 }
 
 // resolveSlotConflict chooses another slot. If there is none, it refuses the command
@@ -431,11 +426,7 @@ func (a *acceptance) resolveOutcome(ctx context.Context, plan *plan, cause error
 	case winner != "":
 		return a.adoptWinner(ctx)
 	case errors.Is(cause, tablestore.ErrConflict): // The job id has a tombstone.
-		if err := a.freeOwnSlot(ctx); err != nil {
-			return nil, err
-		}
-		a.claimed = ""
-		return nil, a.newJob()
+		return nil, a.startOver(ctx)
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("accept: %w", cause)
 	}
@@ -445,6 +436,9 @@ func (a *acceptance) resolveOutcome(ctx context.Context, plan *plan, cause error
 // resubmit sends the identical change again after an unknown outcome. The first
 // submission may have written the claim and a numbered slot: then they are ours.
 func (a *acceptance) resubmit(ctx context.Context, plan *plan) (*Accepted, error) {
+	if a.adopted && a.claimed == "" {
+		return a.resolveClaimConflict(ctx) // The claim names the job with and without our write.
+	}
 	row, err := a.l.ownRow(ctx, a.claim, a.jobID)
 	if err != nil {
 		return nil, err

@@ -63,7 +63,7 @@ func TestCost(t *testing.T) {
 	}{
 		// The entry of a new timer and that of the unfinished projection are in
 		// one partition.
-		{"accept", spent{Before: 5, Commit: 1, Shown: 3, After: 2}},
+		{"accept", spent{Before: 5, Commit: 1, Shown: 3, After: 1}},
 		{"published", spent{Before: 1, Commit: 1, Shown: 3, After: 1, Reads: 2}},
 		{"ack", spent{Before: 1, Commit: 1, Shown: 2, After: 1, Reads: 1}},
 		{"heartbeat", spent{Commit: 1}},
