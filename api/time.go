@@ -13,6 +13,9 @@ const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 // Time is a point in time on the wire: written in UTC with milliseconds,
 // smaller units cut off, and read in any RFC 3339 form.
 type Time struct { //nolint:recvcheck // Reading fills it in, writing copies it.
+	// The field keeps the type from being convertible to the runtime's Date: the client
+	// would send only the day of a time in a query.
+	_ struct{}
 	time.Time
 }
 
@@ -21,6 +24,9 @@ func NewTime(t time.Time) Time { return Time{Time: t} }
 
 // String returns the wire form.
 func (t Time) String() string { return t.UTC().Format(timeLayout) }
+
+// MarshalText writes the wire form, in queries.
+func (t Time) MarshalText() ([]byte, error) { return t.UTC().AppendFormat(nil, timeLayout), nil }
 
 // MarshalJSON writes the time in UTC with milliseconds.
 func (t Time) MarshalJSON() ([]byte, error) {

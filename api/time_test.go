@@ -94,3 +94,18 @@ func ExampleTime() {
 	fmt.Println(api.NewTime(time.Date(2026, 1, 27, 10, 2, 0, 1_500_000, time.UTC)))
 	// Output: 2026-01-27T10:02:00.001Z
 }
+
+// The server reads back the whole time that the client sent in a query, not its day.
+func TestTimeIsSentWholeInQueries(t *testing.T) {
+	t.Parallel()
+	berlin := time.FixedZone("CET", 3600)
+	after := api.NewTime(time.Date(2026, 1, 27, 11, 2, 3, 4_000_000, berlin))
+	request, err := api.NewListJobsRequest("http://localhost", &api.ListJobsParams{CreatedAfter: &after})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got api.Time
+	if err := got.Bind(request.URL.Query().Get("created_after")); err != nil || !got.Equal(after.Time) {
+		t.Errorf("%s is sent: %v", request.URL.RawQuery, err)
+	}
+}
