@@ -67,7 +67,7 @@ func openAccess(ctx context.Context, cfg *config.Config, log *slog.Logger) (*acc
 // warnIfExposed warns of a file or folder that users who are neither its owner nor in its
 // group can read or change. Windows has no such permissions.
 func warnIfExposed(ctx context.Context, log *slog.Logger, setting, path string) {
-	info, err := os.Stat(path) //nolint:gosec // An operator names it.
+	info, err := os.Stat(path)
 	if err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o007 != 0 {
 		log.WarnContext(ctx, "other users of this host have access: run chmod o-rwx on the path",
 			"setting", setting, "path", path, "mode", info.Mode().Perm().String())
@@ -95,7 +95,7 @@ func (a *access) openAudit(destination string) error {
 		return nil
 	case config.AuditStderr:
 	default:
-		file, err := os.OpenFile(destination, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600) //nolint:gosec // An operator names it.
+		file, err := os.OpenFile(destination, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
 			return fmt.Errorf("LUCIUS_AUDIT_LOG %s: %w", destination, err)
 		}

@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lucius-project/lucius/internal/cli"
 )
 
 // authority signs certificates.
@@ -235,7 +237,7 @@ func TestAccess_WhatDoesNotFitStopsTheStart(t *testing.T) {
 			args := append([]string{
 				"serve", "--listen-addr", "127.0.0.1:0", "--storage-backend", "memory", "--protocols-dir", "../../protocols", "--log-level", "error",
 			}, test.args...)
-			p := &program{stdout: &output{}, stderr: &output{}}
+			p := &program{Env: cli.Env{Stdout: &output{}, Stderr: &output{}}}
 			if err := p.run(t.Context(), args); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("answered %v, want %s", err, test.want)
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,49 +11,52 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
-// audit checks a store against the invariants and prints a report.
-func (p *program) audit(ctx context.Context, args []string) (err error) {
-	defer func() { err = checkError(err) }()
-	flags := flag.NewFlagSet("audit", flag.ContinueOnError)
-	flags.SetOutput(p.stderr)
+// audit returns lucius audit, which checks a store against the invariants and prints a report.
+func (p *program) audit() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "audit", GroupID: cli.GroupOperate, Short: "Hold a store against the invariants", Args: cli.Takes(0, 0),
+		Example: "  lucius audit --data-dir ./lucius-data\n  lucius audit --quiescent --json",
+	}
+	flags := cmd.Flags()
 	dataDir := flags.String("data-dir", "", "audit the local store in this folder, which no server may have open;\n"+
 		"without it, the store that the LUCIUS_ variables name")
-	quiescent := flags.Bool("quiescent", false, "expect that every job has ended and nothing is left to do")
-	slack := flags.Duration("slack", 0, "how long work may be overdue (default 10m)")
+	var options audit.Options
+	flags.BoolVar(&options.Quiescent, "quiescent", false, "expect that every job has ended and nothing is left to do")
+	flags.DurationVar(&options.Slack, "slack", 0, "how long work may be overdue (default 10m)")
 	asJSON := flags.Bool("json", false, "print the report as JSON")
-	if err := flags.Parse(args); err != nil {
-		return err
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var local []string
+		if *dataDir != "" {
+			local = []string{"--storage-backend", config.BackendLocal, "--data-dir", *dataDir}
+		}
+		loaded, err := config.LoadArgs(local, p.Environment)
+		if err != nil {
+			return checkError(err)
+		}
+		report, err := runAudit(cmd.Context(), &loaded.Config, options)
+		if err != nil {
+			return checkError(err)
+		}
+		if err := printAudit(p.Stdout, report, *asJSON); err != nil {
+			return checkError(fmt.Errorf("print the report: %w", err))
+		}
+		if bad := report.Violations(); bad > 0 {
+			return found("%d violations", bad)
+		}
+		if options.Quiescent && report.Late() > 0 {
+			return found("%d things are left to do", report.Late())
+		}
+		return nil
 	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("audit takes no argument, and was given %q", flags.Arg(0))
-	}
-	var local []string
-	if *dataDir != "" {
-		local = []string{"--storage-backend", config.BackendLocal, "--data-dir", *dataDir}
-	}
-	loaded, _, err := config.Load(local, p.environment, p.stderr)
-	if err != nil {
-		return err
-	}
-	report, err := runAudit(ctx, &loaded.Config, audit.Options{Slack: *slack, Quiescent: *quiescent})
-	if err != nil {
-		return err
-	}
-	if err := printAudit(p.stdout, report, *asJSON); err != nil {
-		return fmt.Errorf("print the report: %w", err)
-	}
-	if bad := report.Violations(); bad > 0 {
-		return &exitError{exitFindings, fmt.Errorf("%d violations", bad)}
-	}
-	if *quiescent && report.Late() > 0 {
-		return &exitError{exitFindings, fmt.Errorf("%d things are left to do", report.Late())}
-	}
-	return nil
+	return cmd
 }
 
 // auditStore is a store that an audit can read.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
@@ -27,7 +28,7 @@ func auditCommand(t *testing.T, args ...string) (stdout string, code int) {
 func auditIn(t *testing.T, variables map[string]string, args ...string) (stdout string, code int) {
 	t.Helper()
 	out, notes := &output{}, &output{}
-	p := &program{stdout: out, stderr: notes, environment: entries(variables)}
+	p := &program{Env: cli.Env{Stdout: out, Stderr: notes, Environment: entries(variables)}}
 	err := p.run(context.WithoutCancel(t.Context()), append([]string{"audit"}, args...))
 	if err == nil {
 		return out.String(), 0
@@ -66,7 +67,7 @@ func TestAudit_OfACleanFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	s := serveOn(t, dir, patient...)
 	finish(t, s, s.submit(t))
-	if out, code := auditCommand(t, "--data-dir", dir); code != exitUnchecked || !strings.Contains(out, "in use by another process") {
+	if out, code := auditCommand(t, "--data-dir", dir); code != cli.ExitUsage || !strings.Contains(out, "in use by another process") {
 		t.Errorf("beside a server the audit ends with %d: %s", code, out)
 	}
 	if err := s.stop(); err != nil {
@@ -89,7 +90,7 @@ func TestAudit_OfOneThatIsNot(t *testing.T) {
 	if out, code := auditCommand(t, "--data-dir", dir); code != 0 {
 		t.Errorf("with a job under way the audit ends with %d: %s", code, out)
 	}
-	if out, code := auditCommand(t, "--data-dir", dir, "--quiescent"); code != exitFindings || !strings.Contains(out, "it is DISPATCHING") {
+	if out, code := auditCommand(t, "--data-dir", dir, "--quiescent"); code != cli.ExitFailed || !strings.Contains(out, "it is DISPATCHING") {
 		t.Errorf("when nothing should be left the audit ends with %d: %s", code, out)
 	}
 	damaged := t.TempDir()
@@ -106,7 +107,7 @@ func TestAudit_OfOneThatIsNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, code := auditCommand(t, "--data-dir", damaged)
-	if code != exitFindings || !strings.Contains(out, "violation journal: job "+jobID) || !strings.HasSuffix(out, "1 violations") {
+	if code != cli.ExitFailed || !strings.Contains(out, "violation journal: job "+jobID) || !strings.HasSuffix(out, "1 violations") {
 		t.Errorf("with a change missing the audit ends with %d: %s", code, out)
 	}
 	out, _ = auditCommand(t, "--data-dir", damaged, "--json")
@@ -121,13 +122,13 @@ func TestAudit_SaysWhyItCannotBeDone(t *testing.T) {
 	for want, args := range map[string][]string{
 		"no data directory":                {"--data-dir", filepath.Join(t.TempDir(), "none")},
 		`takes no argument, and was given`: {"what"},
-		"flag provided but not defined":    {"--what"},
+		"unknown flag: --what":             {"--what"},
 	} {
-		if out, code := auditCommand(t, args...); code != exitUnchecked || !strings.Contains(out, want) {
+		if out, code := auditCommand(t, args...); code != cli.ExitUsage || !strings.Contains(out, want) {
 			t.Errorf("%v ends with %d: %s", args, code, out)
 		}
 	}
-	if out, code := auditIn(t, map[string]string{"LUCIUS_STORAGE_BACKEND": "memory"}); code != exitUnchecked {
+	if out, code := auditIn(t, map[string]string{"LUCIUS_STORAGE_BACKEND": "memory"}); code != cli.ExitUsage {
 		t.Errorf("the memory store was audited: %s", out)
 	}
 	if out, code := auditCommand(t, "-h"); code != 0 {

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/servicebus"
@@ -16,39 +18,54 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
-// azure checks what a server needs on Azure; provision first creates what is missing,
-// and emulator-config writes the configuration of Microsoft's emulator.
-func (p *program) azure(ctx context.Context, args []string) (err error) {
-	defer func() { err = checkError(err) }()
-	if len(args) > 0 && args[0] == "dead-letters" {
-		return p.deadLetters(ctx, args[1:])
+// azure returns lucius azure. Its commands take the settings of a server.
+func (p *program) azure() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "azure", GroupID: cli.GroupOperate, Short: "Check or create what a server needs on Azure",
+		Example: "  lucius azure check\n  lucius azure dead-letters list",
 	}
-	if len(args) == 0 || !slices.Contains([]string{"check", "provision", "emulator-config"}, args[0]) {
-		return errors.New("usage: lucius azure check, lucius azure provision, lucius azure emulator-config, or lucius azure dead-letters")
+	config.Flags(cmd.PersistentFlags())
+	verb := func(use, short string, run func(ctx context.Context, cfg *config.Config, args []string) error) *cobra.Command {
+		sub := &cobra.Command{Use: use, Short: short, Example: "  lucius azure " + use, Args: cli.Takes(0, 0)}
+		sub.RunE = func(sub *cobra.Command, args []string) error {
+			loaded, err := config.Load(sub.Flags(), p.Environment)
+			if err != nil {
+				return checkError(err)
+			}
+			return checkError(run(sub.Context(), &loaded.Config, args))
+		}
+		return sub
 	}
-	loaded, flags, err := config.Load(args[1:], p.environment, p.stderr)
-	if err != nil {
-		return err
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("azure %s takes no argument, and was given %q", args[0], flags.Arg(0))
-	}
-	if args[0] == "emulator-config" {
-		return p.emulatorConfig(&loaded.Config)
-	}
-	needs, err := p.azureNeeds(&loaded.Config)
+	cmd.AddCommand(
+		verb("check", "Check tables, topics and rights", func(ctx context.Context, cfg *config.Config, _ []string) error {
+			return p.checkAzure(ctx, cfg, false)
+		}),
+		verb("provision", "Create what is missing, and check", func(ctx context.Context, cfg *config.Config, _ []string) error {
+			return p.checkAzure(ctx, cfg, true)
+		}),
+		verb("emulator-config", "Print the configuration of Microsoft's Service Bus emulator",
+			func(_ context.Context, cfg *config.Config, _ []string) error { return p.emulatorConfig(cfg) }),
+		p.deadLetters(verb),
+	)
+	return cmd
+}
+
+// checkAzure checks what a server needs on Azure, and first creates what is missing if
+// provision is set.
+func (p *program) checkAzure(ctx context.Context, cfg *config.Config, provision bool) error {
+	needs, err := p.azureNeeds(cfg)
 	if err != nil {
 		return err
 	}
 	// The tables and the topics are independent: a fault of the ones does not hide the
 	// findings about the others.
-	wrong, failed := needs.doTables(ctx, args[0] == "provision")
-	more, alsoFailed := needs.doTopics(ctx, args[0] == "provision")
+	wrong, failed := needs.doTables(ctx, provision)
+	more, alsoFailed := needs.doTopics(ctx, provision)
 	if err := errors.Join(failed, alsoFailed); err != nil {
 		return err
 	}
 	if wrong += more; wrong > 0 {
-		return &exitError{exitFindings, fmt.Errorf("%d findings to fix", wrong)}
+		return found("%d findings to fix", wrong)
 	}
 	return nil
 }
@@ -63,7 +80,7 @@ func (p *program) emulatorConfig(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	_, err = p.stdout.Write(text)
+	_, err = p.Stdout.Write(text)
 	return err
 }
 
@@ -81,7 +98,7 @@ type azureNeeds struct {
 
 // azureNeeds returns what the configuration needs.
 func (p *program) azureNeeds(cfg *config.Config) (*azureNeeds, error) {
-	n := &azureNeeds{out: p.stdout}
+	n := &azureNeeds{out: p.Stdout}
 	if cfg.OnAzure() {
 		options := tableOptions(cfg, slog.New(slog.DiscardHandler))
 		n.tables = &options

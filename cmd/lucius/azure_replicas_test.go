@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/azurite"
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
@@ -212,9 +212,8 @@ func assertIDsAreSpread(t *testing.T, s *server) {
 // assertShown checks that the tables of Phase 1 show the finished job.
 func assertShown(t *testing.T, account *azurite.Server) {
 	t.Helper()
-	loaded, _, err := config.Load(
-		[]string{"--storage-backend", config.BackendTable, "--table-connection", account.ConnectionString()},
-		nil, &bytes.Buffer{})
+	loaded, err := config.LoadArgs(
+		[]string{"--storage-backend", config.BackendTable, "--table-connection", account.ConnectionString()}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +239,7 @@ func assertShown(t *testing.T, account *azurite.Server) {
 func assertLayoutStays(t *testing.T, account *azurite.Server, layout string) {
 	t.Helper()
 	other := map[string]string{config.BackendLedger: config.BackendTable, config.BackendTable: config.BackendLedger}[layout]
-	p := &program{stdout: &output{}, stderr: &output{}}
+	p := &program{Env: cli.Env{Stdout: &output{}, Stderr: &output{}}}
 	err := p.run(t.Context(), []string{
 		"serve", "--storage-backend", other, "--table-connection", account.ConnectionString(), "--listen-addr", "127.0.0.1:0",
 		"--protocols-dir", "../../protocols",

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/azurite"
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
 	"github.com/lucius-project/lucius/pkg/servicebus/topology"
@@ -40,7 +41,7 @@ func newManaged(t *testing.T) (*fakeservicebus.Server, map[string]string) {
 func azureCommand(t *testing.T, variables map[string]string, args ...string) (out string, code int) {
 	t.Helper()
 	stdout := &output{}
-	p := &program{stdout: stdout, stderr: &output{}, environment: entries(variables)}
+	p := &program{Env: cli.Env{Stdout: stdout, Stderr: &output{}, Environment: entries(variables)}}
 	err := p.run(t.Context(), append([]string{"azure"}, args...))
 	if err == nil {
 		return stdout.String(), 0
@@ -87,7 +88,7 @@ func TestAzure_ProvisionsWhatCheckMisses(t *testing.T) {
 	peer, variables := newManaged(t)
 	onAccount(t, variables, config.BackendTable)
 
-	expectAzure(t, variables, "check", exitFindings,
+	expectAzure(t, variables, "check", cli.ExitFailed,
 		"wrong: table luciussteps: the table is missing; provision creates it\n", "tables: 9 checked, 9 wrong\n",
 		"wrong: global-bus-p1: the topic is missing; provision creates it\n", "topics: 4 checked, 4 wrong\n",
 		"13 findings to fix",
@@ -133,11 +134,11 @@ func TestAzure_ChecksWithAServersCredential(t *testing.T) {
 		return nil
 	}
 	peer.SetHooks(hooks)
-	expectAzure(t, variables, "check", exitFindings, "wrong: global-bus-p1: the credential does not let it be used\n")
+	expectAzure(t, variables, "check", cli.ExitFailed, "wrong: global-bus-p1: the credential does not let it be used\n")
 	peer.SetHooks(fakeservicebus.Hooks{})
 	variables["LUCIUS_SERVICEBUS_ADMIN_CONNECTION"] = ""
 	expectAzure(t, variables, "check", 0, "set LUCIUS_SERVICEBUS_ADMIN_CONNECTION", "topics: 4 checked, 0 wrong\n")
-	expectAzure(t, variables, "provision", exitUnchecked, "set LUCIUS_SERVICEBUS_ADMIN_CONNECTION")
+	expectAzure(t, variables, "provision", cli.ExitUsage, "set LUCIUS_SERVICEBUS_ADMIN_CONNECTION")
 }
 
 // Whatever loses directives is named: a service of the protocols without a subscription
@@ -157,7 +158,7 @@ func TestAzure_NamesServicesWithoutASubscription(t *testing.T) {
 		}
 	}
 	variables["LUCIUS_SERVICEBUS_REPLIES"] = "false"
-	expectAzure(t, variables, "check", exitFindings,
+	expectAzure(t, variables, "check", cli.ExitFailed,
 		"wrong: global-bus-p1/index: no subscription takes the directives of service index (step types INDEX), so each is lost silently; "+
 			"add a subscription with the correlation filter service = 'index'; provision creates it\n",
 		"warning: global-bus-p0/extract: its locks last 1s, less than the ACK timeout of 30s",
@@ -172,7 +173,7 @@ func TestAzure_ChecksTablesInAnyCase(t *testing.T) {
 	onAccount(t, variables, config.BackendLedger)
 	peer.SetHooks(fakeservicebus.Hooks{OnManage: func(string, string) int { return http.StatusNotFound }})
 	variables["LUCIUS_SERVICEBUS_TOPIC_PREFIX"] = "nowhere"
-	expectAzure(t, variables, "provision", exitUnchecked,
+	expectAzure(t, variables, "provision", cli.ExitUsage,
 		"created: table luciusledger\n", "tables: 6 checked, 0 wrong\n", "create topic nowhere0: the namespace answers 404")
 }
 
@@ -209,7 +210,7 @@ func TestAzure_WritesTheEmulatorsConfiguration(t *testing.T) {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	out, code = azureCommand(t, onServiceBus(map[string]string{"LUCIUS_SERVICEBUS_LANES": "26"}), "emulator-config")
-	if code != exitUnchecked || !strings.Contains(out, "lower LUCIUS_SERVICEBUS_LANES") {
+	if code != cli.ExitUsage || !strings.Contains(out, "lower LUCIUS_SERVICEBUS_LANES") {
 		t.Errorf("with too many lanes it ends with %d: %s", code, out)
 	}
 }
@@ -245,7 +246,7 @@ func TestAzure_CannotBeChecked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			out, code := azureCommand(t, test.variables, test.args...)
-			if code != exitUnchecked || !strings.Contains(out, test.want) || strings.Contains(out, "hunter2") {
+			if code != cli.ExitUsage || !strings.Contains(out, test.want) || strings.Contains(out, "hunter2") {
 				t.Errorf("it ends with %d: %s", code, out)
 			}
 		})

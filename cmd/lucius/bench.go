@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,20 +12,24 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/lucius-project/lucius/internal/bench"
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
-// bench measures servers that it starts as processes of their own, so that what a server
-// uses is separate from what the clients use.
-func (p *program) bench(ctx context.Context, args []string) (err error) {
-	options := bench.Options{Start: p.startServer, DiskBytes: diskBytes, Progress: p.stderr}
-	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	flags.SetOutput(p.stderr)
-	flags.Func("load", "one load to measure, repeatable: "+strings.Join(bench.Loads(), ", ")+"; default is all", func(name string) error {
-		options.Loads = append(options.Loads, name)
-		return nil
-	})
+// bench returns lucius bench, which measures servers that it starts as processes of their
+// own, so that what a server uses is separate from what the clients use.
+func (p *program) bench() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "bench", GroupID: cli.GroupServer, Short: "Measure jobs per second on this machine", Args: cli.Takes(0, 0),
+		Example: "  lucius bench\n  lucius bench --load closed --duration 20s -o json",
+	}
+	options := bench.Options{Start: p.startServer, DiskBytes: diskBytes, Progress: p.Stderr}
+	flags := cmd.Flags()
+	flags.StringArrayVar(&options.Loads, "load", nil,
+		"one load to measure, repeatable: "+strings.Join(bench.Loads(), ", ")+"; default is all")
 	flags.IntVar(&options.Submitters, "submitters", 64, "clients, and so jobs in flight in a closed loop")
 	flags.IntVar(&options.Pullers, "pullers", 4, "claims that wait for work side by side")
 	flags.IntVar(&options.PayloadBytes, "payload-bytes", 256, "size of a command's payload")
@@ -37,15 +40,14 @@ func (p *program) bench(ctx context.Context, args []string) (err error) {
 	flags.DurationVar(&options.Duration, "duration", 5*time.Second, "how long each row is measured")
 	flags.DurationVar(&options.WarmUp, "warm-up", time.Second, "how long each load goes on before that")
 	flags.StringVar(&options.Dir, "dir", "", "folder on the disk to measure; default is a temporary one")
-	output := "text"
-	for _, name := range []string{"o", "output"} {
-		flags.StringVar(&output, name, output, "text or json")
-	}
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
+	output := flags.StringP("output", "o", "text", "text or json")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.runBench(cmd.Context(), options, *output) }
+	return cmd
+}
+
+func (p *program) runBench(ctx context.Context, options bench.Options, output string) (err error) {
 	if output != "text" && output != "json" {
-		return fmt.Errorf("output is %q, it must be text or json", output)
+		return &cli.Error{Code: cli.ExitUsage, Err: fmt.Errorf("output is %q, it must be text or json", output)}
 	}
 	if options.Dir == "" {
 		if options.Dir, err = os.MkdirTemp("", "lucius-bench-"); err != nil {
@@ -64,7 +66,7 @@ func (p *program) bench(ctx context.Context, args []string) (err error) {
 		}
 		text = append(text, '\n')
 	}
-	if _, err := p.stdout.Write(text); err != nil {
+	if _, err := p.Stdout.Write(text); err != nil {
 		return fmt.Errorf("write the results: %w", err)
 	}
 	return nil
@@ -78,7 +80,7 @@ func (p *program) startServer(ctx context.Context, dataDir, protocolsDir string)
 	}
 	server := exec.CommandContext(context.WithoutCancel(ctx), self, "serve", //nolint:gosec // It is this program.
 		"--listen-addr", "127.0.0.1:0", "--data-dir", dataDir, "--protocols-dir", protocolsDir, "--log-level", "warn")
-	server.Stderr = p.stderr
+	server.Stderr = p.Stderr
 	out, err := server.StdoutPipe()
 	if err == nil {
 		err = server.Start()

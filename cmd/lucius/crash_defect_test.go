@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lucius-project/lucius/internal/cli"
 )
 
 // TestCrash_AnIllegalTransitionStopsTheServer breaks the window of a server's relay while
@@ -37,7 +39,7 @@ func TestCrash_AnIllegalTransitionStopsTheServer(t *testing.T) {
 	}
 	l := startLoad(s, 20*time.Millisecond)
 	server.wait(30 * time.Second)
-	if code := server.cmd.ProcessState.ExitCode(); code != exitDefect {
+	if code := server.cmd.ProcessState.ExitCode(); code != cli.ExitDefect {
 		t.Errorf("it exits with %d: %s", code, server.ending())
 	}
 	for _, fact := range []string{`"seq":18446744073709551615`, `"from":"UNSEEN"`, `"to":"COMMITTED"`, `"owner":""`, `"at":"`} {

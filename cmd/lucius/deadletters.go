@@ -5,25 +5,46 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
-var errDeadLetterUsage = errors.New(
-	"usage: lucius azure dead-letters [flags] list, or replay or purge with the ids of dead letters, or with all")
-
-// deadLetters lists the dead letters of the reply topics as lines of JSON, or replays or
-// purges them, with the rights of a server.
-func (p *program) deadLetters(ctx context.Context, args []string) (err error) {
-	loaded, flags, err := config.Load(args, p.environment, p.stderr)
-	if err != nil {
-		return err
+// deadLetters returns lucius azure dead-letters, which lists the dead letters of the reply
+// topics as lines of JSON, or replays or purges them, with the rights of a server.
+func (p *program) deadLetters(verb func(use, short string, run func(context.Context, *config.Config, []string) error) *cobra.Command,
+) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "dead-letters", Short: "List, replay or purge replies that could not be handled",
+		Example: "  lucius azure dead-letters list\n  lucius azure dead-letters replay all",
 	}
-	cfg := &loaded.Config
+	for use, short := range map[string]string{
+		"list": "List the dead letters as lines of JSON", "replay ID...|all": "Handle dead letters again",
+		"purge ID...|all": "Delete dead letters",
+	} {
+		name, _, takesIDs := strings.Cut(use, " ")
+		sub := verb(use, short, func(ctx context.Context, cfg *config.Config, ids []string) error {
+			return p.runDeadLetters(ctx, cfg, name, ids)
+		})
+		if sub.Example = "  lucius azure dead-letters " + name; takesIDs {
+			sub.Example += " all"
+			sub.Args = cli.Takes(1, math.MaxInt)
+		}
+		cmd.AddCommand(sub)
+	}
+	return cmd
+}
+
+// runDeadLetters lists, replays or purges the dead letters with these ids, or all.
+func (p *program) runDeadLetters(ctx context.Context, cfg *config.Config, verb string, ids []string) error {
 	if cfg.Bus != config.BusServiceBus || !cfg.ServiceBus.Replies {
 		return errors.New("there are no dead letters: set LUCIUS_BUS=servicebus and LUCIUS_SERVICEBUS_REPLIES=true")
 	}
@@ -39,27 +60,21 @@ func (p *program) deadLetters(ctx context.Context, args []string) (err error) {
 		defer cancel()
 		_ = letters.Close(closing) // Nothing depends on it.
 	}()
-	verb, ids := flags.Arg(0), flags.Args()[min(1, flags.NArg()):]
-	if all := slices.Equal(ids, []string{"all"}); verb == "list" && len(ids) == 0 || all {
+	if all := slices.Equal(ids, []string{"all"}); verb == "list" || all {
 		if ids, err = p.listDeadLetters(ctx, letters, !all); err != nil || !all {
 			return err
 		}
-	} else if len(ids) == 0 {
-		return errDeadLetterUsage
 	}
-	switch verb {
-	case "purge":
+	if verb == "purge" {
 		return p.handleDeadLetters(ctx, ids, letters.Purge)
-	case "replay":
-		c, err := p.openCore(ctx, cfg)
-		if err != nil {
-			return err
-		}
-		service = c.callbacks
-		err = p.handleDeadLetters(ctx, ids, letters.Replay)
-		return errors.Join(err, service.RunOnce(ctx), c.closeCommand()) // It records those that were refused.
 	}
-	return errDeadLetterUsage
+	c, err := p.openCore(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	service = c.callbacks
+	err = p.handleDeadLetters(ctx, ids, letters.Replay)
+	return errors.Join(err, service.RunOnce(ctx), c.closeCommand()) // It records those that were refused.
 }
 
 // openCore opens the ledger for a command that runs next to the servers: it hands no work
@@ -67,7 +82,7 @@ func (p *program) deadLetters(ctx context.Context, args []string) (err error) {
 func (p *program) openCore(ctx context.Context, cfg *config.Config) (*core, error) {
 	roleless := *cfg
 	roleless.Roles, roleless.StartPaused = nil, false
-	log, err := newLogger(p.stderr, cfg.LogLevel, cfg.LogFormat)
+	log, err := newLogger(p.Stderr, cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +108,7 @@ func (c *core) closeCommand() error {
 // listDeadLetters returns the ids of all dead letters, and prints the dead letters if
 // show is set.
 func (p *program) listDeadLetters(ctx context.Context, letters callbacks.DeadLetters, show bool) (ids []string, err error) {
-	out := json.NewEncoder(p.stdout)
+	out := json.NewEncoder(p.Stdout)
 	out.SetEscapeHTML(false)
 	for after := ""; ; {
 		page, next, err := letters.List(ctx, callbacks.MaxDeadLetters, after)
@@ -125,7 +140,7 @@ func (p *program) handleDeadLetters(ctx context.Context, ids []string,
 			if letter.Cause != nil {
 				line += ": " + letter.Cause.Error()
 			}
-			fmt.Fprintln(p.stdout, line)
+			fmt.Fprintln(p.Stdout, line)
 			if letter.Outcome == callbacks.DeadLetterKept {
 				kept++
 			}
@@ -135,7 +150,7 @@ func (p *program) handleDeadLetters(ctx context.Context, ids []string,
 		}
 	}
 	if kept > 0 {
-		return &exitError{exitFindings, fmt.Errorf("%d dead letters stay", kept)}
+		return found("%d dead letters stay", kept)
 	}
 	return nil
 }

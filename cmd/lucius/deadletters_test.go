@@ -14,6 +14,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
 	"github.com/lucius-project/lucius/pkg/commands"
@@ -119,12 +120,12 @@ func deadLettersCommand(t *testing.T, flags []string) {
 	t.Helper()
 	run := func(arguments ...string) (string, error) {
 		out := &output{}
-		p := &program{stdout: out, stderr: &output{}}
+		p := &program{Env: cli.Env{Stdout: out, Stderr: &output{}}}
 		err := p.run(t.Context(), append(append([]string{"azure", "dead-letters"}, flags...), arguments...))
 		return out.String(), err
 	}
-	for _, arguments := range [][]string{nil, {"replay"}, {"list", "0-1"}, {"bury", "all"}} {
-		if _, err := run(arguments...); err == nil || !strings.Contains(err.Error(), "usage") {
+	for _, arguments := range [][]string{{"replay"}, {"list", "0-1"}, {"bury", "all"}} {
+		if _, err := run(arguments...); exitCode(err) != cli.ExitUsage {
 			t.Errorf("%v: %v", arguments, err)
 		}
 	}
@@ -134,7 +135,7 @@ func deadLettersCommand(t *testing.T, flags []string) {
 		t.Fatalf("list: %v, %s", err, listed)
 	}
 	out, err := run("replay", "all")
-	if exitCode(err) != exitFindings || !strings.HasPrefix(out, letter.DeadLetterID+" kept: ") || !strings.Contains(fmt.Sprint(err), "1 dead letters stay") {
+	if exitCode(err) != cli.ExitFailed || !strings.HasPrefix(out, letter.DeadLetterID+" kept: ") || !strings.Contains(fmt.Sprint(err), "1 dead letters stay") {
 		t.Errorf("replay: %v, %s", err, out)
 	}
 	if out, err := run("purge", letter.DeadLetterID); err != nil || out != letter.DeadLetterID+" purged\n" {
@@ -154,14 +155,14 @@ func TestOpenCore_RunsNextToAServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }() // The test is over.
-	loaded, _, err := config.Load([]string{
+	loaded, err := config.LoadArgs([]string{
 		"--data-dir", filepath.Join(t.TempDir(), "data"), "--debug-addr", listener.Addr().String(),
-	}, nil, &output{})
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for accepted := range int64(2) {
-		c, err := (&program{stderr: &output{}}).openCore(t.Context(), &loaded.Config)
+		c, err := (&program{Env: cli.Env{Stderr: &output{}}}).openCore(t.Context(), &loaded.Config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,11 +183,11 @@ func TestOpenCore_RunsNextToAServer(t *testing.T) {
 // the servers.
 func TestOpenCore_EndsAJobWithWebhooks(t *testing.T) {
 	t.Parallel()
-	loaded, _, err := config.Load([]string{"--storage-backend", "memory", "--protocols-dir", "../../protocols"}, nil, &output{})
+	loaded, err := config.LoadArgs([]string{"--storage-backend", "memory", "--protocols-dir", "../../protocols"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := (&program{stderr: &output{}}).openCore(t.Context(), &loaded.Config)
+	c, err := (&program{Env: cli.Env{Stderr: &output{}}}).openCore(t.Context(), &loaded.Config)
 	if err != nil {
 		t.Fatal(err)
 	}

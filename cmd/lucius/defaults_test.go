@@ -69,7 +69,7 @@ func (b *topics) PublishedByMark() bool { return false }
 // test.
 func serveStandard(t *testing.T, overBus bool, rejects int, more ...string) *standardServer {
 	t.Helper()
-	loaded, _, err := config.Load(append([]string{"--protocols-dir", "../../protocols"}, more...), nil, &output{})
+	loaded, err := config.LoadArgs(append([]string{"--protocols-dir", "../../protocols"}, more...), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

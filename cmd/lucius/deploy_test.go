@@ -36,11 +36,11 @@ func TestDeploy_CreatesWhatTheProgramExpects(t *testing.T) {
 	text := templates(t)
 	var expected []string
 	for _, layout := range []string{config.BackendLedger, config.BackendTable} {
-		loaded, _, err := config.Load([]string{
+		loaded, err := config.LoadArgs([]string{
 			"--storage-backend", layout, "--table-endpoint", "https://example.table.core.windows.net", "--bus", config.BusServiceBus,
 			"--servicebus-namespace", "example.servicebus.windows.net", "--servicebus-replies", "true",
 			"--protocols-dir", "../../protocols",
-		}, nil, &output{})
+		}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func TestDeploy_StartsReplicasThatMayListen(t *testing.T) {
 	}
 	delete(variables, "LUCIUS_LEASE_DURATION") // An example of a further one.
 	load := func() (*config.Loaded, error) {
-		loaded, _, err := config.Load(nil, entries(variables), &output{})
+		loaded, err := config.Load(nil, entries(variables))
 		return loaded, err
 	}
 	loaded, err := load()

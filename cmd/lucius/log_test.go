@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/lucius-project/lucius/internal/cli"
 )
 
 // A stop leaves two lines, and none that would alarm an operator.
@@ -33,10 +35,10 @@ func serveAndStop(t *testing.T, args ...string) string {
 	t.Helper()
 	ctx, stop := context.WithCancelCause(t.Context())
 	log := &output{}
-	p := &program{stdout: writerFunc(func(text []byte) (int, error) {
+	p := &program{Env: cli.Env{Stdout: writerFunc(func(text []byte) (int, error) {
 		stop(errors.New("the operator stops it"))
 		return len(text), nil
-	}), stderr: log}
+	}), Stderr: log}}
 	args = append([]string{"serve", "--listen-addr", "127.0.0.1:0", "--protocols-dir", "../../protocols"}, args...)
 	if err := p.run(ctx, args); err != nil {
 		t.Fatal(err)

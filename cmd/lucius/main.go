@@ -5,9 +5,7 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -15,40 +13,27 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 )
 
-// program holds what a command line uses of the process, so that tests can replace it.
+// program is a command line under way.
 type program struct {
-	stdout io.Writer
-	stderr io.Writer
-	// environment has entries NAME=value, as os.Environ has them.
-	environment []string
+	cli.Env
+
 	// hangups makes the server reload its files at each value. Optional: without it
 	// they are reloaded only when they change.
 	hangups <-chan os.Signal
 }
 
-// command is a subcommand.
-type command struct {
-	name string
-	help string
-	run  func(p *program, ctx context.Context, args []string) error
-}
-
-// subcommands is a function because a variable would refer to itself through the help.
-func subcommands() []command {
-	return []command{
-		{"serve", "run the server", (*program).serve},
-		{"demo", "watch documents go through a three-step pipeline", (*program).demo},
-		{"bench", "measure jobs per second on this machine", (*program).bench},
-		{"protocols", "check protocol files", (*program).protocols},
-		{"audit", "hold a store against the invariants", (*program).audit},
-		{"azure", "check or create what a server needs on Azure", (*program).azure},
-		{"token", "make a bearer token", (*program).token},
-		{"webhook-secret", "print the secret that a tenant's receivers verify with", (*program).webhookSecret},
-		{"version", "print the version", (*program).version},
+// commands returns the commands of the program itself: those that run a server, and those
+// that read what a server has.
+func (p *program) commands() []*cobra.Command {
+	return []*cobra.Command{
+		p.serve(), p.demo(), p.bench(), p.audit(), p.azure(), p.token(), p.webhookSecret(), p.protocols(), p.version(),
 	}
 }
 
@@ -58,7 +43,7 @@ func main() {
 	if name, err := os.Executable(); err == nil && strings.Contains(name, "go-build") { // By go run, in Go's build cache.
 		ctx = withParent(ctx, time.Second)
 	}
-	p := &program{stdout: os.Stdout, stderr: os.Stderr, environment: os.Environ()}
+	p := &program{Env: cli.ProcessEnv("http://" + config.DefaultListenAddr)}
 	if err := p.run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "lucius:", config.Mask(err.Error()))
 		stop()
@@ -88,75 +73,43 @@ func withParent(ctx context.Context, interval time.Duration) context.Context {
 	return ctx
 }
 
-// The exit codes of a check: it found something, or could not be done.
-const (
-	exitFindings  = 1
-	exitUnchecked = 2
-)
-
-// exitDefect is the exit code of a server that found a defect of its own, and stopped
-// with no regard to what it had in hand.
-const exitDefect = 70
-
-// exitError is an error with an exit code of its own.
-type exitError struct {
-	code int
-	error
-}
-
-// Unwrap returns the cause.
-func (e *exitError) Unwrap() error { return e.error }
-
-// checkError gives the error of a check the code exitUnchecked, unless it has one.
+// checkError gives the error of a check that could not be done the code [cli.ExitUsage]:
+// [cli.ExitFailed] would say that the check found something.
 func checkError(err error) error {
-	if _, ok := errors.AsType[*exitError](err); ok || err == nil || errors.Is(err, flag.ErrHelp) {
+	if _, ok := errors.AsType[*cli.Error](err); ok || err == nil {
 		return err
 	}
-	return &exitError{exitUnchecked, err}
+	return &cli.Error{Code: cli.ExitUsage, Err: err}
+}
+
+// found returns the error of a check that found something.
+func found(format string, args ...any) error {
+	return &cli.Error{Code: cli.ExitFailed, Err: fmt.Errorf(format, args...)}
 }
 
 // exitCode returns the program's exit code after an error.
 func exitCode(err error) int {
-	if exit, ok := errors.AsType[*exitError](err); ok {
-		return exit.code
-	}
 	if _, ok := errors.AsType[*seqledger.IllegalTransitionError](err); ok {
-		return exitDefect
+		return cli.ExitDefect
 	}
-	return 1
+	return cli.ExitCode(err)
 }
-
-// errUsage is returned for a command line without a known subcommand.
-var errUsage = errors.New("name one of the commands above")
 
 // run runs one command line.
 func (p *program) run(ctx context.Context, args []string) error {
-	for _, c := range subcommands() {
-		if len(args) > 0 && c.name == args[0] {
-			err := c.run(p, ctx, args[1:])
-			if errors.Is(err, flag.ErrHelp) {
-				return nil
-			}
-			return err
-		}
-	}
-	fmt.Fprintln(p.stderr, "usage: lucius <command> [flags]")
-	for _, c := range subcommands() {
-		fmt.Fprintf(p.stderr, "  %-9s %s\n", c.name, c.help)
-	}
-	switch {
-	case len(args) == 0:
-		return errUsage
-	case args[0] == "help" || args[0] == "-h" || args[0] == "--help":
-		return nil
-	}
-	return fmt.Errorf("%q is no command: %w", args[0], errUsage)
+	return cli.Run(ctx, cli.Root(&p.Env, p.commands()...), args)
 }
 
-// version prints the version of the module that the binary was built from.
-func (p *program) version(context.Context, []string) error {
-	_, err := fmt.Fprintf(p.stdout, "lucius %s\n", moduleVersion())
-	return err
+// version returns lucius version, which prints the version of the module that the binary
+// was built from.
+func (p *program) version() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", GroupID: cli.GroupSetUp, Short: "Print the version", Example: "  lucius version", Args: cli.Takes(0, 0),
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintf(p.Stdout, "lucius %s\n", moduleVersion())
+			return err
+		},
+	}
 }
 
 func moduleVersion() string {

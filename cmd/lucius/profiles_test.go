@@ -35,7 +35,7 @@ func TestProfiles_AreServedOnLoopbackAlone(t *testing.T) {
 		t.Errorf("an address in use: %v", err)
 	}
 	for _, bad := range []string{"0.0.0.0:6060", "6060"} {
-		_, _, err := config.Load([]string{"--debug-addr", bad}, nil, io.Discard)
+		_, err := config.LoadArgs([]string{"--debug-addr", bad}, nil)
 		if err == nil || !strings.Contains(err.Error(), "LUCIUS_DEBUG_ADDR") {
 			t.Errorf("%s: %v", bad, err)
 		}

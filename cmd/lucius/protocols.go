@@ -1,14 +1,15 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"strings"
 
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/configfile"
 	"github.com/lucius-project/lucius/pkg/protocol"
@@ -17,36 +18,37 @@ import (
 // errInvalidProtocols is returned when the checked files are invalid.
 var errInvalidProtocols = errors.New("the protocol files are not valid")
 
-// protocols checks protocol files as one set, as the server does when it loads them.
-func (p *program) protocols(_ context.Context, args []string) error {
-	if len(args) == 0 || args[0] != "validate" {
-		return errors.New("usage: lucius protocols validate [--format text|json] [DIR|FILE...]")
+// protocols returns lucius protocols.
+func (p *program) protocols() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "protocols", GroupID: cli.GroupSetUp, Short: "Check protocol files", Example: "  lucius protocols validate ./protocols",
 	}
-	flags := flag.NewFlagSet("protocols validate", flag.ContinueOnError)
-	flags.SetOutput(p.stderr)
-	format := flags.String("format", "text", "text or json")
-	var paths []string
-	for args = args[1:]; ; args = flags.Args()[1:] { // Flags may also follow a path.
-		if err := flags.Parse(args); err != nil {
-			return err
-		}
-		if flags.NArg() == 0 {
-			break
-		}
-		paths = append(paths, flags.Arg(0))
+	var format string
+	check := &cobra.Command{
+		Use: "validate [DIR|FILE...]", Short: "Check protocol files as one set, as the server does when it loads them",
+		Long:    "Checks files and folders of protocols as one set; without any, the folder of the server.",
+		Example: "  lucius protocols validate\n  lucius protocols validate ./protocols new.yaml --format json",
+		RunE:    func(_ *cobra.Command, paths []string) error { return p.validateProtocols(paths, format) },
 	}
-	if *format != "text" && *format != "json" {
-		return fmt.Errorf("--format is %q, must be text or json", *format)
+	check.Flags().StringVar(&format, "format", "text", "text or json")
+	cmd.AddCommand(check)
+	return cmd
+}
+
+// validateProtocols checks protocol files as one set.
+func (p *program) validateProtocols(paths []string, format string) error {
+	if format != "text" && format != "json" {
+		return &cli.Error{Code: cli.ExitUsage, Err: fmt.Errorf("--format is %q, must be text or json", format)}
 	}
 	if len(paths) == 0 {
-		loaded, _, err := config.Load(nil, p.environment, p.stderr)
+		loaded, err := config.Load(nil, p.Environment)
 		if err != nil {
 			return err
 		}
 		paths = []string{loaded.ProtocolsDir}
 	}
 	report := validate(paths)
-	if err := report.write(p.stdout, *format); err != nil {
+	if err := report.write(p.Stdout, format); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
 	if !report.Valid {

@@ -8,13 +8,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/internal/cli"
 )
 
 // protocolsCommand runs lucius protocols with an environment.
 func protocolsCommand(t *testing.T, env map[string]string, args ...string) (stdout string, err error) {
 	t.Helper()
 	out := &output{}
-	p := &program{stdout: out, stderr: &output{}, environment: entries(env)}
+	p := &program{Env: cli.Env{Stdout: out, Stderr: &output{}, Environment: entries(env)}}
 	err = p.run(t.Context(), append([]string{"protocols"}, args...))
 	return out.String(), err
 }
@@ -133,8 +135,7 @@ func TestProtocols_RefusesWhatItDoesNotKnow(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		{nil, nil, "lucius protocols validate"},
-		{[]string{"invalidate"}, nil, "lucius protocols validate"},
+		{[]string{"invalidate"}, nil, "did you mean validate?"},
 		{[]string{"validate", "--format", "xml"}, nil, "--format"},
 		{[]string{"validate", "--loud"}, nil, "-loud"},
 		{[]string{"validate"}, map[string]string{"LUCIUS_PROTOCOLS_DIR": ""}, "LUCIUS_PROTOCOLS_DIR"},

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
 )
 
 // ingest is a protocol for doc.ingest of the version, with steps that are named
@@ -213,7 +214,7 @@ func TestReload_OnSIGHUP(t *testing.T) {
 	put(t, protocols, ingest("1", "read"))
 	ctx, cancel := context.WithCancel(t.Context())
 	out, done := &output{}, make(chan error, 1)
-	p := &program{stdout: out, stderr: out}
+	p := &program{Env: cli.Env{Stdout: out, Stderr: out}}
 	go func() {
 		done <- p.run(ctx, []string{
 			"serve", "--listen-addr", "127.0.0.1:0", "--storage-backend", "memory", "--protocols-dir", protocols,

@@ -16,8 +16,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/census"
@@ -39,35 +41,42 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
-// serve runs the server until it is told to stop.
-func (p *program) serve(ctx context.Context, args []string) error {
-	loaded, flags, err := config.Load(args, p.environment, p.stderr)
-	if err != nil {
-		return err
+// serve returns lucius serve, which runs the server until it is told to stop.
+func (p *program) serve() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "serve", GroupID: cli.GroupServer, Short: "Run the server", Args: cli.Takes(0, 0),
+		Long:    "Runs the server. Each flag has a variable, named behind it; flags win over variables.",
+		Example: "  lucius serve\n  lucius serve --listen-addr 127.0.0.1:9090 --data-dir /var/lib/lucius",
 	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("serve takes no argument, got %q", flags.Arg(0))
-	}
-	if printing := flags.Lookup("print-config"); printing != nil && printing.Value.String() == "true" {
-		return loaded.Print(p.stdout)
-	}
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
-	p.hangups = hangups
-	return p.runServer(ctx, &loaded.Config, func(baseURL string) error {
-		if _, err := fmt.Fprintf(p.stdout, "lucius serves %s\n", baseURL); err != nil {
-			return fmt.Errorf("print the server's URL: %w", err)
+	config.Flags(cmd.Flags())
+	printing := cmd.Flags().Bool("print-config", false, "print the configuration and exit")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		loaded, err := config.Load(cmd.Flags(), p.Environment)
+		if err != nil {
+			return err
 		}
-		return nil
-	})
+		if *printing {
+			return loaded.Print(p.Stdout)
+		}
+		hangups := make(chan os.Signal, 1)
+		signal.Notify(hangups, syscall.SIGHUP)
+		defer signal.Stop(hangups)
+		p.hangups = hangups
+		return p.runServer(cmd.Context(), &loaded.Config, func(baseURL string) error {
+			if _, err := fmt.Fprintf(p.Stdout, "lucius serves %s\n", baseURL); err != nil {
+				return fmt.Errorf("print the server's URL: %w", err)
+			}
+			return nil
+		})
+	}
+	return cmd
 }
 
 // runServer runs one server until the context ends: it builds the parts from the store
 // outwards, serves, and closes them in reverse. It calls ready with the base URL once
 // the server accepts connections.
 func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(baseURL string) error) (err error) {
-	log, err := newLogger(p.stderr, cfg.LogLevel, cfg.LogFormat)
+	log, err := newLogger(p.Stderr, cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return err
 	}
@@ -319,8 +328,8 @@ func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols 
 		Admit: c.gate.Admit, Held: c.gate.HoldsQueued, // A ramp counts what it admitted no second time.
 		Fatal: func(defect *seqledger.IllegalTransitionError) {
 			c.log.ErrorContext(ctx, "illegal transition in the relay's window", slog.Any("transition", defect))
-			time.AfterFunc(defectGrace, func() { os.Exit(exitDefect) }) //nolint:revive // It cannot wait for main.
-			illegal <- defect                                           // It is called once.
+			time.AfterFunc(defectGrace, func() { os.Exit(cli.ExitDefect) }) //nolint:revive // It cannot wait for main.
+			illegal <- defect                                               // It is called once.
 		},
 	})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 )
 
@@ -65,14 +66,14 @@ func serveOn(t *testing.T, dir string, more ...string) *server {
 	args := append([]string{
 		"--listen-addr", "127.0.0.1:0", "--data-dir", dir, "--protocols-dir", "../../protocols",
 	}, short...)
-	loaded, _, err := config.Load(append(args, more...), nil, &output{})
+	loaded, err := config.LoadArgs(append(args, more...), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	urls, done := make(chan string, 1), make(chan error, 1)
 	log := &output{}
-	p := &program{stdout: &output{}, stderr: log}
+	p := &program{Env: cli.Env{Stdout: &output{}, Stderr: log}}
 	go func() { done <- p.runServer(ctx, &loaded.Config, func(url string) error { urls <- url; return nil }) }()
 	select {
 	case url := <-urls:
@@ -258,7 +259,7 @@ func TestServe_RefusesToStartWithASentence(t *testing.T) {
 			if !strings.Contains(strings.Join(args, " "), "--listen-addr") && test.name != "an argument" {
 				args = append(args, "--listen-addr", "127.0.0.1:0")
 			}
-			p := &program{stdout: &output{}, stderr: &output{}}
+			p := &program{Env: cli.Env{Stdout: &output{}, Stderr: &output{}}}
 			err := p.run(t.Context(), args)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("answered %v, want a word of %s", err, test.want)
@@ -269,8 +270,6 @@ func TestServe_RefusesToStartWithASentence(t *testing.T) {
 
 func TestRun_PrintsConfigurationAndHelp(t *testing.T) {
 	t.Parallel()
-	out := &output{}
-	p := &program{stdout: out, stderr: out}
 	for _, test := range []struct {
 		args []string
 		want string
@@ -280,11 +279,14 @@ func TestRun_PrintsConfigurationAndHelp(t *testing.T) {
 		{[]string{"version"}, "lucius", true},
 		{[]string{"help"}, "demo", true},
 		{[]string{"serve", "--help"}, "sweep-interval", true},
-		{[]string{"dance"}, "usage", false},
-		{nil, "usage", false},
+		{[]string{"dance"}, "", false},
+		{nil, "Run a server:", true},
+		{[]string{"jobs"}, "get", true},
 	} {
+		out := &output{}
+		p := &program{Env: cli.Env{Stdout: out, Stderr: out}}
 		if err := p.run(t.Context(), test.args); (err == nil) != test.ok || !strings.Contains(out.String(), test.want) {
-			t.Errorf("%v: %v", test.args, err)
+			t.Errorf("%v: %v\n%s", test.args, err, out)
 		}
 	}
 }
@@ -304,7 +306,7 @@ func TestDemo_RunsToItsEndAndAgain(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 {
 		out := &output{}
-		p := &program{stdout: out, stderr: out}
+		p := &program{Env: cli.Env{Stdout: out, Stderr: out}}
 		err := p.run(t.Context(), []string{
 			"demo", "--data-dir", dir, "--protocols-dir", "../../protocols", "--documents-dir", "../../testdata/documents",
 		})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/busworker"
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
 )
@@ -65,7 +66,7 @@ func TestServe_NamesTheVariableOfABadNamespace(t *testing.T) {
 	} {
 		t.Run(flag, func(t *testing.T) {
 			t.Parallel()
-			p := &program{stdout: &output{}, stderr: &output{}}
+			p := &program{Env: cli.Env{Stdout: &output{}, Stderr: &output{}}}
 			err := p.run(t.Context(), []string{
 				"serve", "--storage-backend", config.BackendMemory, "--listen-addr", "127.0.0.1:0", "--protocols-dir", "../../protocols",
 				"--bus", config.BusServiceBus, flag, test.value,

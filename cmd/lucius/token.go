@@ -1,83 +1,96 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"flag"
 	"fmt"
 
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
-// errTokenUsage is returned for a malformed command line.
-var errTokenUsage = errors.New("usage: lucius token new --name NAME [--role ROLE:TENANTS[:SERVICES]]... [--file FILE]")
+// token returns lucius token, which makes a token and prints it, and adds its hash to a
+// token file or prints what to add.
+func (p *program) token() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "token", GroupID: cli.GroupSetUp, Short: "Make a bearer token",
+		Example: "  lucius token new --name ci --role submit:tenant_a --file tokens.yaml",
+	}
+	var name, file string
+	var roles []string
+	create := &cobra.Command{
+		Use: "new", Short: "Make a token for a caller", Args: cli.Takes(0, 0), Example: cmd.Example,
+		RunE: func(*cobra.Command, []string) error { return p.newToken(name, file, roles) },
+	}
+	flags := create.Flags()
+	flags.StringVar(&name, "name", "", "the caller's name (required)")
+	flags.StringVar(&file, "file", "", "add the token's hash to this file; without it, what to add is printed")
+	flags.StringArrayVar(&roles, "role", nil, "ROLE:TENANTS[:SERVICES], such as submit:tenant_a or platform:*:ocr,embed;\n"+
+		"may be repeated, and is left out for one more token of a caller that the file has")
+	cmd.AddCommand(create)
+	return cmd
+}
 
-// token makes a token and prints it, and adds its hash to a token file or prints what
-// to add.
-func (p *program) token(_ context.Context, args []string) error {
-	if len(args) == 0 || args[0] != "new" {
-		return errTokenUsage
+func (p *program) newToken(name, file string, roles []string) error {
+	entry := auth.Entry{Name: name}
+	if name == "" {
+		return &cli.Error{Code: cli.ExitUsage, Err: errors.New("name the caller with --name")}
 	}
-	var entry auth.Entry
-	flags := flag.NewFlagSet("token new", flag.ContinueOnError)
-	flags.SetOutput(p.stderr)
-	flags.StringVar(&entry.Name, "name", "", "the caller's name (required)")
-	file := flags.String("file", "", "add the token's hash to this file; without it, what to add is printed")
-	flags.Func("role", "ROLE:TENANTS[:SERVICES], such as submit:tenant_a or platform:*:ocr,embed; may be repeated,\n"+
-		"and is left out for one more token of a caller that the file has", func(text string) error {
-		grant, err := auth.ParseGrant(text)
+	for _, role := range roles {
+		grant, err := auth.ParseGrant(role)
+		if err != nil {
+			return &cli.Error{Code: cli.ExitUsage, Err: err}
+		}
 		entry.Grants = append(entry.Grants, grant)
-		return err
-	})
-	if err := flags.Parse(args[1:]); err != nil {
-		return err
-	}
-	if flags.NArg() > 0 || entry.Name == "" {
-		return errTokenUsage
 	}
 	token := auth.NewToken()
 	entry.TokenHash = auth.HashToken(token)
 	text := token + "\n"
-	if *file == "" {
+	if file == "" {
 		stanza, err := entry.Stanza()
 		if err != nil {
 			return err
 		}
 		text += "\n" + stanza
-		fmt.Fprintln(p.stderr, "The token, which is not shown again, and what to add to the token file by hand:")
+		fmt.Fprintln(p.Stderr, "The token, which is not shown again, and what to add to the token file by hand:")
 	} else { // A token is printed only once the file has it, so that every printed token works.
-		err := auth.AppendFile(*file, entry)
+		err := auth.AppendFile(file, entry)
 		if errors.Is(err, auth.ErrEdit) {
 			return fmt.Errorf("%w; without --file a token comes with what to add by hand", err)
 		}
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(p.stderr, "Added to %s. The token, which is not shown again:\n", *file)
+		fmt.Fprintf(p.Stderr, "Added to %s. The token, which is not shown again:\n", file)
 	}
-	if _, err := fmt.Fprint(p.stdout, text); err != nil {
+	if _, err := fmt.Fprint(p.Stdout, text); err != nil {
 		return fmt.Errorf("print the token: %w", err)
 	}
 	return nil
 }
 
-// webhookSecret prints the secrets that a tenant's receivers verify with.
-func (p *program) webhookSecret(_ context.Context, args []string) error {
-	if len(args) != 1 || args[0] == "" {
-		return errors.New("webhook-secret takes one argument, the tenant's id")
+// webhookSecret returns lucius webhook-secret, which prints the secrets that a tenant's
+// receivers verify with.
+func (p *program) webhookSecret() *cobra.Command {
+	return &cobra.Command{
+		Use: "webhook-secret TENANT", GroupID: cli.GroupSetUp, Short: "Print the secret that a tenant's receivers verify with",
+		Example: "  lucius webhook-secret tenant_a", Args: cli.Takes(1, 1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			loaded, err := config.Load(nil, p.Environment)
+			if err != nil {
+				return err
+			}
+			if len(loaded.WebhookSecrets) == 0 {
+				return errors.New("LUCIUS_WEBHOOK_SECRETS is not set, so no receiver can verify a webhook")
+			}
+			for _, secret := range loaded.WebhookSecrets {
+				if _, err := fmt.Fprintln(p.Stdout, secret.ForTenant(args[0]).Reveal()); err != nil {
+					return fmt.Errorf("print the secret: %w", err)
+				}
+			}
+			return nil
+		},
 	}
-	loaded, _, err := config.Load(nil, p.environment, p.stderr)
-	if err != nil {
-		return err
-	}
-	if len(loaded.WebhookSecrets) == 0 {
-		return errors.New("LUCIUS_WEBHOOK_SECRETS is not set, so no receiver can verify a webhook")
-	}
-	for _, secret := range loaded.WebhookSecrets {
-		if _, err := fmt.Fprintln(p.stdout, secret.ForTenant(args[0]).Reveal()); err != nil {
-			return fmt.Errorf("print the secret: %w", err)
-		}
-	}
-	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
@@ -16,7 +17,7 @@ import (
 func tokenCommand(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	out, notes := &output{}, &output{}
-	p := &program{stdout: out, stderr: notes}
+	p := &program{Env: cli.Env{Stdout: out, Stderr: notes}}
 	err = p.run(t.Context(), append([]string{"token"}, args...))
 	return out.String(), notes.String(), err
 }
@@ -90,14 +91,14 @@ func TestTokenNew_AddsToTheFile(t *testing.T) {
 
 func TestToken_SaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{}, {"old"}, {"new"}, {"new", "--name", "ci", "more"}} {
-		if _, _, err := tokenCommand(t, args...); !errors.Is(err, errTokenUsage) {
+	for _, args := range [][]string{{"old"}, {"new"}, {"new", "--name", "ci", "more"}, {"new", "--name", "ci", "--role", "chef:*"}} {
+		if _, _, err := tokenCommand(t, args...); exitCode(err) != cli.ExitUsage {
 			t.Errorf("%v answered %v", args, err)
 		}
 	}
 	for want, args := range map[string][]string{
 		`role is "chef"`:         {"new", "--name", "ci", "--role", "chef:*"},
-		"flag provided but not":  {"new", "--what"},
+		"unknown flag: --what":   {"new", "--what"},
 		`name is "c i"`:          {"new", "--name", "c i", "--role", "read:*"},
 		"at least one role":      {"new", "--name", "ci", "--file", filepath.Join(t.TempDir(), "tokens.yaml")},
 		"write the token file: ": {"new", "--name", "ci", "--role", "read:*", "--file", filepath.Join(t.TempDir(), "none", "tokens.yaml")},

@@ -13,6 +13,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -101,7 +102,7 @@ func TestWebhooks_AnAddressThatIsNotAllowedIsRefusedAtTheDoor(t *testing.T) {
 func TestWebhookSecret_IsTheTenantsOwn(t *testing.T) {
 	t.Parallel()
 	var out output
-	p := &program{stdout: &out, stderr: &output{}, environment: []string{"LUCIUS_WEBHOOK_SECRETS=" + testSecret}}
+	p := &program{Env: cli.Env{Stdout: &out, Stderr: &output{}, Environment: []string{"LUCIUS_WEBHOOK_SECRETS=" + testSecret}}}
 	if err := p.run(t.Context(), []string{"webhook-secret", "tenant_a"}); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,7 @@ func TestWebhookSecret_IsTheTenantsOwn(t *testing.T) {
 	if _, err := webhook.ParseSecret(shown); err != nil || shown == testSecret {
 		t.Errorf("shown %q, %v", shown, err)
 	}
-	p.environment = nil
+	p.Environment = nil
 	for _, args := range [][]string{{"webhook-secret"}, {"webhook-secret", "tenant_a"}} {
 		if err := p.run(t.Context(), args); err == nil {
 			t.Errorf("%v: no error", args)

@@ -18,8 +18,7 @@ func load(t *testing.T, args []string, vars map[string]string) (*config.Loaded, 
 	for name, value := range vars {
 		environment = append(environment, name+"="+value)
 	}
-	loaded, _, err := config.Load(args, environment, &bytes.Buffer{})
-	return loaded, err
+	return config.LoadArgs(args, environment)
 }
 
 func TestLoad_FlagsThenEnvironmentThenDefaults(t *testing.T) {

@@ -2,13 +2,14 @@ package config
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/lucius-project/lucius/pkg/auth"
 )
@@ -22,10 +23,19 @@ type Loaded struct {
 	texts map[string]string
 }
 
-// Load reads flags, then the environment, which has entries NAME=value of which the last
-// one counts, then the defaults. The error names every invalid value and its source, and
-// every variable that is no setting.
-func Load(args, environment []string, usage io.Writer) (*Loaded, *flag.FlagSet, error) {
+// Flags registers the flag of each setting, in the order of the table.
+func Flags(flags *pflag.FlagSet) {
+	flags.SortFlags = false
+	for _, s := range new(Config).settings() {
+		flags.String(flagName(s.variable), s.standard, s.help+" ("+s.variable+")")
+	}
+}
+
+// Load reads the flags that [Flags] registered, then the environment, which has entries
+// NAME=value of which the last one counts, then the defaults. Flags may be nil: then it
+// reads none. The error names every invalid value and its source, and every variable
+// that is no setting.
+func Load(flags *pflag.FlagSet, environment []string) (*Loaded, error) {
 	loaded := &Loaded{texts: map[string]string{}}
 	variables := map[string]string{}
 	for _, entry := range environment {
@@ -33,23 +43,11 @@ func Load(args, environment []string, usage io.Writer) (*Loaded, *flag.FlagSet, 
 			variables[name] = value
 		}
 	}
-	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
-	flags.SetOutput(usage)
 	all := loaded.settings()
-	values := make([]*string, len(all))
-	for i, s := range all {
-		values[i] = flags.String(flagName(s.variable), "", fmt.Sprintf("%s (%s, default %q)", s.help, s.variable, s.standard))
-	}
-	flags.Bool("print-config", false, "print the configuration and exit")
-	if err := flags.Parse(args); err != nil {
-		return nil, flags, err
-	}
-	given := map[string]bool{}
-	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
-
 	problems := unknownVariables(variables, all)
-	for i, s := range all {
-		text, from := s.text(*values[i], given[flagName(s.variable)], variables)
+	for i := range all {
+		s := &all[i]
+		text, from := s.text(flags, variables)
 		loaded.texts[s.variable] = text
 		if err := s.set(text); err != nil {
 			problems = append(problems, fmt.Errorf("%s is %q, %s", from, s.shown(text), Mask(err.Error())))
@@ -58,13 +56,23 @@ func Load(args, environment []string, usage io.Writer) (*Loaded, *flag.FlagSet, 
 	if len(problems) == 0 {
 		problems = loaded.crossCheck()
 	}
-	return loaded, flags, errors.Join(problems...)
+	return loaded, errors.Join(problems...)
+}
+
+// LoadArgs parses arguments that are flags of settings, and loads them as [Load] does.
+func LoadArgs(args, environment []string) (*Loaded, error) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	Flags(flags)
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	return Load(flags, environment)
 }
 
 // text returns the setting's text and its source.
-func (s *setting) text(flagValue string, given bool, variables map[string]string) (text, from string) {
-	if given {
-		return flagValue, "--" + flagName(s.variable)
+func (s *setting) text(flags *pflag.FlagSet, variables map[string]string) (text, from string) {
+	if name := flagName(s.variable); flags != nil && flags.Changed(name) {
+		return flags.Lookup(name).Value.String(), "--" + name
 	}
 	if value, ok := variables[s.variable]; ok {
 		return value, s.variable

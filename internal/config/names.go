@@ -10,9 +10,10 @@ import (
 
 // unknownVariables returns an error for each LUCIUS_ variable that is not a setting:
 // a misspelled one would silently leave its setting at the default. Variables of the
-// tests, LUCIUS_TEST_, and those that Kubernetes makes for Services are ignored.
+// commands that call a server, those of the tests, LUCIUS_TEST_, and those that Kubernetes
+// makes for Services are ignored.
 func unknownVariables(variables map[string]string, all []setting) []error {
-	names := []string{stepTimeoutSeconds}
+	names := append([]string{stepTimeoutSeconds}, clientVariables...)
 	for i := range all {
 		names = append(names, all[i].variable)
 	}
@@ -28,6 +29,12 @@ func unknownVariables(variables map[string]string, all []setting) []error {
 		problems = append(problems, fmt.Errorf("%s is not a setting: the closest one is %s; lucius serve --help lists all", name, closest))
 	}
 	return problems
+}
+
+// clientVariables are those of package cli, by which commands find their server.
+var clientVariables = []string{
+	"LUCIUS_URL", "LUCIUS_TOKEN", "LUCIUS_TOKEN_FILE", "LUCIUS_CA_FILE", "LUCIUS_CLIENT_CERT", "LUCIUS_CLIENT_KEY",
+	"LUCIUS_CONTEXT", "LUCIUS_CONFIG",
 }
 
 // addressLike matches what other servers call the address that they listen on.

@@ -17,11 +17,14 @@ type setting struct {
 	set func(text string) error
 }
 
+// DefaultListenAddr is the default of LUCIUS_LISTEN_ADDR.
+const DefaultListenAddr = "127.0.0.1:8080"
+
 // settings lists all settings in the order of --print-config. They set c's fields.
 func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 	return []setting{
 		// The address, the store and the roles.
-		{"LUCIUS_LISTEN_ADDR", "127.0.0.1:8080", "address to serve on; loopback if all may call", into(&c.ListenAddr, address)},
+		{"LUCIUS_LISTEN_ADDR", DefaultListenAddr, "address to serve on; loopback if all may call", into(&c.ListenAddr, address)},
 		{"LUCIUS_STORAGE_BACKEND", BackendLocal, "local (durable), memory, ledger or table (both Azure)",
 			into(&c.StorageBackend, oneOf(BackendLocal, BackendMemory, BackendLedger, BackendTable))},
 		{"LUCIUS_DATA_DIR", "./lucius-data", "folder of the local store", into(&c.DataDir, required)},

@@ -1,0 +1,243 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// place is a server and how to call it: an entry of the contexts file, flags, or variables.
+type place struct {
+	Server     string `json:"server,omitempty" yaml:"server,omitempty"`
+	Token      string `json:"-" yaml:"token,omitempty"` // It is stored, and never shown.
+	TokenFile  string `json:"token_file,omitempty" yaml:"token_file,omitempty"`
+	CAFile     string `json:"ca_file,omitempty" yaml:"ca_file,omitempty"`
+	ClientCert string `json:"client_cert,omitempty" yaml:"client_cert,omitempty"`
+	ClientKey  string `json:"client_key,omitempty" yaml:"client_key,omitempty"`
+}
+
+// register registers a flag for each part of the place.
+func (w *place) register(flags *pflag.FlagSet) {
+	flags.StringVar(&w.Server, "server", "", "URL of the server (LUCIUS_URL)")
+	flags.StringVar(&w.Token, "token", "", "bearer token; other users of the host can see it: prefer a file (LUCIUS_TOKEN)")
+	flags.StringVar(&w.TokenFile, "token-file", "", "file of the bearer token (LUCIUS_TOKEN_FILE)")
+	flags.StringVar(&w.CAFile, "ca-file", "", "authorities of the server's certificate, in PEM (LUCIUS_CA_FILE)")
+	flags.StringVar(&w.ClientCert, "client-cert", "", "certificate of the caller, in PEM (LUCIUS_CLIENT_CERT)")
+	flags.StringVar(&w.ClientKey, "client-key", "", "its key, in PEM (LUCIUS_CLIENT_KEY)")
+}
+
+// fields returns the parts by the names of their flags.
+func (w *place) fields() map[string]*string {
+	return map[string]*string{
+		"server": &w.Server, "token": &w.Token, "token-file": &w.TokenFile, "ca-file": &w.CAFile,
+		"client-cert": &w.ClientCert, "client-key": &w.ClientKey,
+	}
+}
+
+// where returns the server to call: flags win over the context that a flag names, that over
+// the environment, and that over the current context. What a context holds is sent only to
+// the context's own server.
+func (t *tool) where() (place, error) {
+	contexts, err := t.readContexts()
+	if err != nil {
+		return place{}, err
+	}
+	variables := place{
+		Server: t.get("LUCIUS_URL"), Token: t.get("LUCIUS_TOKEN"), TokenFile: t.get("LUCIUS_TOKEN_FILE"),
+		CAFile: t.get("LUCIUS_CA_FILE"), ClientCert: t.get("LUCIUS_CLIENT_CERT"), ClientKey: t.get("LUCIUS_CLIENT_KEY"),
+	}
+	sources := []place{t.flags, variables}
+	if name := cmp.Or(t.context, t.get("LUCIUS_CONTEXT"), contexts.Current); name != "" {
+		stored, err := contexts.named(name)
+		if err != nil {
+			return place{}, err
+		}
+		switch other := cmp.Or(t.flags.Server, variables.Server); {
+		case t.context != "" && (t.flags.Server == "" || t.flags.Server == stored.Server):
+			sources = []place{t.flags, stored, variables}
+		case other == "" || other == stored.Server:
+			sources = append(sources, stored)
+		}
+	}
+	found := place{}
+	for _, source := range sources {
+		if found.Token != "" || found.TokenFile != "" { // A token wins over the file of another source.
+			source.Token, source.TokenFile = "", ""
+		}
+		into := found.fields()
+		for name, value := range source.fields() {
+			if *into[name] == "" {
+				*into[name] = *value
+			}
+		}
+	}
+	found.Server = cmp.Or(found.Server, t.DefaultURL)
+	return found, nil
+}
+
+// open begins a session. Close it.
+func (t *tool) open(cmd *cobra.Command) (*session, error) {
+	if t.output != "table" && t.output != "json" && t.output != "yaml" {
+		return nil, usagef("--output is %q, it must be table, json or yaml", t.output)
+	}
+	at, err := t.where()
+	if err != nil {
+		return nil, err
+	}
+	server, err := parseServer(at.Server)
+	if err != nil {
+		return nil, err
+	}
+	token, err := at.token()
+	if err != nil {
+		return nil, err
+	}
+	secure, err := at.tls()
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{
+		Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true,
+			DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, TLSHandshakeTimeout: 10 * time.Second,
+			ResponseHeaderTimeout: 2 * time.Minute, // An answer may wait for a minute.
+			IdleConnTimeout:       time.Minute,
+		},
+		// A redirect could send the token elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	s := &session{tool: t, cmd: cmd}
+	s.Client, err = api.NewClient(server, api.WithHTTPClient(&patient{client}), api.WithRequestEditorFn(
+		func(_ context.Context, r *http.Request) error {
+			r.Header.Set("User-Agent", "lucius-cli")
+			if token != "" {
+				r.Header.Set("Authorization", "Bearer "+token)
+			}
+			return nil
+		}))
+	if err != nil {
+		return nil, usagef("the server's URL is not valid: %w", err)
+	}
+	return s, nil
+}
+
+// close closes the connections of the session.
+func (s *session) close() {
+	if doer, ok := s.Client.Client.(*patient); ok {
+		doer.CloseIdleConnections()
+	}
+}
+
+// parseServer checks the URL of a server.
+func parseServer(text string) (string, error) {
+	parsed, err := url.Parse(text)
+	switch {
+	case text == "":
+		return "", usagef("name the server with --server")
+	case err != nil || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "":
+		return "", usagef("the server is %q, it must be a URL such as http://127.0.0.1:8080", text)
+	case parsed.User != nil:
+		return "", usagef("the server's URL has a user: give a token with --token-file")
+	}
+	return text, nil
+}
+
+// token returns the bearer token, "" without one.
+func (w *place) token() (string, error) {
+	token := w.Token
+	if token == "" && w.TokenFile != "" {
+		text, err := os.ReadFile(w.TokenFile)
+		if err != nil {
+			return "", usagef("read the token file: %w", err)
+		}
+		if token = strings.TrimSpace(string(text)); token == "" {
+			return "", usagef("the token file %s is empty", w.TokenFile)
+		}
+	}
+	for _, c := range []byte(token) {
+		if c <= ' ' || c > '~' {
+			return "", usagef("the token has a space or another character that no token has")
+		}
+	}
+	return token, nil
+}
+
+// tls returns the settings of TLS.
+func (w *place) tls() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if w.CAFile != "" {
+		text, err := os.ReadFile(w.CAFile)
+		if err != nil {
+			return nil, usagef("read the CA file: %w", err)
+		}
+		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, usagef("the CA file %s holds no certificate in PEM", w.CAFile)
+		}
+	}
+	if (w.ClientCert == "") != (w.ClientKey == "") {
+		return nil, usagef("--client-cert and --client-key are needed together")
+	}
+	if w.ClientCert != "" {
+		pair, err := tls.LoadX509KeyPair(w.ClientCert, w.ClientKey)
+		if err != nil {
+			return nil, usagef("the client certificate cannot be used: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// patient repeats requests that the server was too busy for.
+type patient struct{ *http.Client }
+
+// attempts is how often a request is sent at most, and longestPause the most that a
+// server may ask to wait between two.
+const (
+	attempts     = 4
+	longestPause = 30 * time.Second
+)
+
+// Do sends the request. 429 says that it was not handled, so it is repeated; 503 does not,
+// so only a request that changes nothing is.
+func (p *patient) Do(request *http.Request) (*http.Response, error) {
+	for attempt := 1; ; attempt++ {
+		response, err := p.Client.Do(request) //nolint:gosec // The caller names the server.
+		if err != nil {
+			return nil, err
+		}
+		again := response.StatusCode == http.StatusTooManyRequests ||
+			response.StatusCode == http.StatusServiceUnavailable && request.Method == http.MethodGet
+		pause := time.Duration(attempt) * time.Second
+		if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil {
+			pause = time.Duration(seconds) * time.Second
+		}
+		if !again || attempt == attempts || pause > longestPause {
+			return response, nil
+		}
+		if request.GetBody != nil {
+			if request.Body, err = request.GetBody(); err != nil {
+				return response, nil //nolint:nilerr // It cannot be repeated.
+			}
+		}
+		_ = response.Body.Close() // Its connection is not used again.
+		select {
+		case <-request.Context().Done():
+			return nil, fmt.Errorf("wait for the server: %w", request.Context().Err())
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,0 +1,244 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// contexts is the contexts file.
+type contexts struct {
+	Current  string           `yaml:"current,omitempty"`
+	Contexts map[string]place `yaml:"contexts"`
+}
+
+// contextsPath returns the path of the contexts file.
+func (e *Env) contextsPath() (string, error) {
+	if path := e.get("LUCIUS_CONFIG"); path != "" {
+		return path, nil
+	}
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", usagef("there is no folder of the user's configuration: set LUCIUS_CONFIG to the path of the contexts file")
+	}
+	return filepath.Join(dir, "lucius", "contexts.yaml"), nil
+}
+
+// readContexts reads the contexts file. Without a file there are no contexts.
+func (e *Env) readContexts() (*contexts, error) {
+	c := &contexts{Contexts: map[string]place{}}
+	path, err := e.contextsPath()
+	if err != nil {
+		if e.get("HOME") == "" { // As in a container, whose variables or flags say all.
+			return c, nil
+		}
+		return nil, err
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err == nil && len(text) > 0 {
+		err = yaml.UnmarshalWithOptions(text, c, yaml.Strict())
+	}
+	if err != nil {
+		return nil, usagef("the contexts file %s cannot be read: %w", path, err)
+	}
+	return c, nil
+}
+
+// write replaces the contexts file, which only its owner may read because it can hold tokens.
+func (c *contexts) write(e *Env) error {
+	path, err := e.contextsPath()
+	if err != nil {
+		return err
+	}
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("encode the contexts: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("make the folder of the contexts file: %w", err)
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), ".contexts-*") // With mode 0600.
+	if err != nil {
+		return fmt.Errorf("write the contexts file: %w", err)
+	}
+	_, err = file.Write(text)
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write the contexts file: %w", errors.Join(err, os.Remove(file.Name())))
+	}
+	return nil
+}
+
+// named returns the context of that name.
+func (c *contexts) named(name string) (place, error) {
+	found, ok := c.Contexts[name]
+	if !ok {
+		return place{}, &Error{Code: ExitNotFound, Err: fmt.Errorf(
+			"there is no context %q: lucius context list shows those that there are", name)}
+	}
+	return found, nil
+}
+
+// contextCommands returns lucius context.
+func (t *tool) contextCommands() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "context", GroupID: GroupSetUp, Short: "Keep the servers that you call",
+		Long: "A context is a server with the way to call it. The contexts are kept in contexts.yaml in the folder\n" +
+			"lucius of your configuration, or in the file that LUCIUS_CONFIG names; only you may read it.",
+		Example: "  lucius context set prod --server https://lucius.example.com --token-file ~/.lucius-token\n  lucius context use prod",
+	}
+	cmd.AddCommand(t.contextList(), t.contextSet(), t.contextUse(), t.contextDelete())
+	return cmd
+}
+
+// listedContext is a context as it is shown: without its token.
+type listedContext struct {
+	Name    string `json:"name"`
+	Current bool   `json:"current"`
+	place
+	HasToken bool `json:"has_token"`
+}
+
+func (t *tool) contextList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "list", Short: "List the contexts", Example: "  lucius context list", Args: Takes(0, 0),
+		RunE: func(*cobra.Command, []string) error {
+			all, err := t.readContexts()
+			if err != nil {
+				return err
+			}
+			list := []listedContext{}
+			for _, name := range slices.Sorted(maps.Keys(all.Contexts)) {
+				entry := all.Contexts[name]
+				list = append(list, listedContext{name, name == all.Current, entry, entry.Token+entry.TokenFile != ""})
+			}
+			return show(&session{tool: t}, list, func(p *page, list []listedContext) {
+				rows := [][]string{}
+				for _, c := range list {
+					current, token := "", "no token"
+					if c.Current {
+						current = "*"
+					}
+					if c.HasToken {
+						token = "with a token"
+					}
+					rows = append(rows, []string{current, c.Name, c.Server, token})
+				}
+				p.table([]string{"", "NAME", "SERVER", "CREDENTIAL"}, rows)
+			})
+		},
+	}
+	t.registerOutput(cmd)
+	return cmd
+}
+
+func (t *tool) contextSet() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "set NAME", Short: "Add a context, or change the given parts of one", Args: Takes(1, 1),
+		Example: "  lucius context set prod --server https://lucius.example.com --token-file ~/.lucius-token",
+	}
+	var set place
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		all, err := t.readContexts()
+		if err != nil {
+			return err
+		}
+		entry := all.Contexts[args[0]]
+		if err := entry.change(&set, cmd.Flags()); err != nil {
+			return err
+		}
+		if all.Contexts[args[0]] = entry; all.Current == "" {
+			all.Current = args[0]
+		}
+		return all.write(&t.Env)
+	}
+	set.register(cmd.Flags())
+	return cmd
+}
+
+// change takes over the parts that flags give. A token replaces a token file, and the
+// other way round.
+func (w *place) change(to *place, flags *pflag.FlagSet) (err error) {
+	switch token, file := flags.Changed("token"), flags.Changed("token-file"); {
+	case token && file:
+		return usagef("a context has a token or a token file, not both")
+	case token:
+		w.TokenFile = ""
+	case file:
+		w.Token = ""
+	}
+	stored := w.fields()
+	for name, value := range to.fields() {
+		if !flags.Changed(name) {
+			continue
+		}
+		*stored[name] = *value
+		if name != "server" && name != "token" && *value != "" { // A file, for commands that run in any folder.
+			if *stored[name], err = filepath.Abs(*value); err != nil {
+				return usagef("--%s: %w", name, err)
+			}
+		}
+	}
+	_, err = parseServer(w.Server)
+	return err
+}
+
+func (t *tool) contextUse() *cobra.Command {
+	return &cobra.Command{
+		Use: "use NAME", Short: "Use a context from now on", Example: "  lucius context use prod", Args: Takes(1, 1),
+		ValidArgsFunction: t.completeContexts,
+		RunE: func(_ *cobra.Command, args []string) error {
+			all, err := t.readContexts()
+			if err != nil {
+				return err
+			}
+			if _, err := all.named(args[0]); err != nil {
+				return err
+			}
+			all.Current = args[0]
+			return all.write(&t.Env)
+		},
+	}
+}
+
+func (t *tool) contextDelete() *cobra.Command {
+	return &cobra.Command{
+		Use: "delete NAME", Short: "Delete a context", Example: "  lucius context delete prod", Args: Takes(1, 1),
+		ValidArgsFunction: t.completeContexts,
+		RunE: func(_ *cobra.Command, args []string) error {
+			all, err := t.readContexts()
+			if err != nil {
+				return err
+			}
+			if _, err := all.named(args[0]); err != nil {
+				return err
+			}
+			if delete(all.Contexts, args[0]); all.Current == args[0] {
+				all.Current = ""
+			}
+			return all.write(&t.Env)
+		},
+	}
+}
+
+// completeContexts completes the name of a context.
+func (t *tool) completeContexts(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	all, err := t.readContexts()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return slices.Sorted(maps.Keys(all.Contexts)), cobra.ShellCompDirectiveNoFileComp
+}

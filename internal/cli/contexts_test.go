@@ -1,0 +1,110 @@
+package cli_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lucius-project/lucius/internal/cli"
+)
+
+// who is a server that answers with the token that it was given, as a problem.
+func who(t *testing.T, name string) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprintf(w, `{"code":"invalid_envelope","detail":"%s got %s"}`, name, r.Header.Get("Authorization"))
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// Flags win over the context that a flag names, that over variables, and these over the
+// current context. What a context holds goes to its own server alone.
+func TestContexts_WhichServerAndToken(t *testing.T) {
+	t.Parallel()
+	a, b := who(t, "A"), who(t, "B")
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("of-file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := newLine(t, a)
+	for _, args := range [][]string{
+		{"context", "set", "a", "--server", a, "--token", "of-a"}, {"context", "set", "b", "--server", b, "--token-file", file},
+	} {
+		if out, err := l.run(t, args...); err != nil || out != "" {
+			t.Fatalf("%v: %v, %s", args, err, out)
+		}
+	}
+	path := l.Environment
+	for _, test := range []struct {
+		variables, flags []string
+		want             string
+	}{
+		{nil, nil, "A got Bearer of-a"}, // The first one is current.
+		{nil, []string{"--context", "b"}, "B got Bearer of-file"},
+		{[]string{"LUCIUS_CONTEXT=b"}, nil, "B got Bearer of-file"},
+		{[]string{"LUCIUS_CONTEXT=b"}, []string{"--context", "a"}, "A got Bearer of-a"},
+		{[]string{"LUCIUS_URL=" + b}, nil, "B got "}, // Not the token of A.
+		{nil, []string{"--server", b}, "B got "},
+		{nil, []string{"--context", "a", "--server", b}, "B got "},
+		{[]string{"LUCIUS_URL=" + b, "LUCIUS_TOKEN=of-env"}, nil, "B got Bearer of-env"},
+		{[]string{"LUCIUS_TOKEN=of-env"}, nil, "A got Bearer of-env"},
+		{[]string{"LUCIUS_URL=" + b, "LUCIUS_TOKEN=of-env"}, []string{"--context", "a"}, "A got Bearer of-a"},
+		{[]string{"LUCIUS_URL=" + a}, nil, "A got Bearer of-a"}, // It is the context's server.
+		{[]string{"LUCIUS_TOKEN=of-env"}, []string{"--token-file", file}, "A got Bearer of-file"},
+		{[]string{"LUCIUS_TOKEN=of-env"}, []string{"--token", "of-flag"}, "A got Bearer of-flag"},
+		{[]string{"LUCIUS_TOKEN=old", "LUCIUS_TOKEN=new"}, []string{"--server", b}, "B got Bearer new"},
+	} {
+		l.Environment = append(slices.Clip(path), test.variables...)
+		_, err := l.run(t, append([]string{"jobs", "get", "x"}, test.flags...)...)
+		if fmt.Sprint(err) != test.want {
+			t.Errorf("%v %v: %v, want %s", test.variables, test.flags, err, test.want)
+		}
+	}
+}
+
+func TestContexts_AreKeptInAFileOfTheOwner(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, "")
+	path := strings.TrimPrefix(l.Environment[0], "LUCIUS_CONFIG=")
+	run := func(code int, want string, args ...string) {
+		t.Helper()
+		out, err := l.run(t, append([]string{"context"}, args...)...)
+		if cli.ExitCode(err) != code || !strings.Contains(out+fmt.Sprint(err), want) || strings.Contains(out, "geheim") {
+			t.Errorf("%v: %v, %s", args, err, out)
+		}
+	}
+	run(2, "name the server with --server", "set", "prod")
+	run(0, "", "set", "prod", "--server", "https://lucius.example.com", "--token", "geheim")
+	run(0, "", "set", "dev", "--server", "http://127.0.0.1:8080")
+	run(0, "", "set", "prod", "--ca-file", "ca.pem") // The rest stays.
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file: %v, %v", info, err)
+	}
+	out, err := l.run(t, "context", "list")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "context-list.txt", out)
+	run(0, `"ca_file": "/`, "list", "-o", "json")
+	run(3, `there is no context "test"`, "use", "test")
+	run(0, "", "use", "dev")
+	run(0, "", "delete", "dev")
+	run(3, `there is no context "dev"`, "delete", "dev")
+	run(2, "a context has a token or a token file, not both", "set", "prod", "--token", "a", "--token-file", "b")
+	run(0, "", "set", "prod", "--token-file", "b") // Instead of the token.
+	if text, err := os.ReadFile(path); err != nil || strings.Contains(string(text), "geheim") || !strings.Contains(string(text), "current: prod") {
+		t.Errorf("the file: %v\n%s", err, text)
+	}
+	if err := os.WriteFile(path, []byte("contexts: {a: {url: x}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(2, "contexts.yaml cannot be read", "list")
+}

@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// Env holds what a command line uses of the process, so that tests can replace it.
+type Env struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Environment has entries NAME=value, as os.Environ has them; the last one counts.
+	Environment []string
+	// Terminal says that Stdout is a terminal, which shows colours and live views.
+	Terminal bool
+	// Interactive says that a person reads Stderr and types into Stdin, and so can be asked.
+	Interactive bool
+	// DefaultURL is the server's URL if the caller names none.
+	DefaultURL string
+	// Now is the clock of relative times. Optional. Defaults to time.Now.
+	Now func() time.Time
+}
+
+// ProcessEnv returns the Env of this process.
+func ProcessEnv(defaultURL string) Env {
+	terminal := func(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+	return Env{
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environment: os.Environ(), DefaultURL: defaultURL,
+		Terminal: terminal(os.Stdout), Interactive: terminal(os.Stdin) && terminal(os.Stderr),
+	}
+}
+
+// get returns the value of a variable, "" if it is not set.
+func (e *Env) get(name string) (value string) {
+	for _, entry := range e.Environment {
+		if text, ok := strings.CutPrefix(entry, name+"="); ok {
+			value = text
+		}
+	}
+	return value
+}
+
+// colours reports whether output may have colours: see no-color.org.
+func (e *Env) colours() bool {
+	return e.Terminal && e.get("NO_COLOR") == "" && e.get("TERM") != "dumb"
+}
+
+func (e *Env) now() time.Time {
+	if e.Now != nil {
+		return e.Now()
+	}
+	return time.Now()
+}

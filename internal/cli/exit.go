@@ -1,0 +1,206 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// The exit codes of all commands. ExitDefect is that of a server which found a defect of
+// its own and stopped with no regard to what it had in hand.
+const (
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitNotFound    = 3
+	ExitForbidden   = 4
+	ExitUnavailable = 5
+	ExitRefused     = 6
+	ExitDefect      = 70
+	ExitInterrupted = 130
+)
+
+// exitCodesHelp documents them. docs/cli.md has the same table.
+const exitCodesHelp = `Every command ends with one of these codes:
+
+    0  done
+    1  what was asked did not succeed: a job failed under --wait, an audit or a check found
+       something, a server could not start
+    2  the command line is wrong, the server calls the request invalid, or an audit or a
+       check could not be done
+    3  not found
+    4  not allowed: no valid token, or one that does not cover this
+    5  the server cannot be reached, is unavailable or overloaded, or failed
+    6  refused by the state of things: a conflict, or a command that no protocol accepts
+   70  the server found a defect of its own and stopped
+  130  interrupted`
+
+// Error is a sentence for people with an exit code.
+type Error struct {
+	Code int
+	Err  error
+	// Problem is what the server answered. Optional.
+	Problem *api.Problem
+}
+
+// Error returns the sentence.
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// ExitCode returns the exit code of a command that ended with err.
+func ExitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	if exit, ok := errors.AsType[*Error](err); ok {
+		return exit.Code
+	}
+	return ExitFailed
+}
+
+// usagef returns the error of a wrong command line.
+func usagef(format string, args ...any) error {
+	return &Error{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
+}
+
+// maxAnswer is the most bytes of an answer that are read. Answers are pages.
+const maxAnswer = 256 << 20
+
+// call decodes an answer of the API. Its error is an [*Error].
+func call[T any](response *http.Response, err error) (answer T, _ error) {
+	if err != nil {
+		return answer, unreachable(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return answer, unreachable(err)
+	}
+	if response.StatusCode/100 != 2 {
+		return answer, refusal(response, body)
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return answer, strange(response)
+	}
+	return answer, nil
+}
+
+// refusal returns the error of an answer that is a problem.
+func refusal(response *http.Response, body []byte) error {
+	var p api.Problem
+	mediaType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	if err := json.Unmarshal(body, &p); err != nil || mediaType != "application/problem+json" || p.Code == "" {
+		return strange(response)
+	}
+	return problemError(&p)
+}
+
+// strange returns the error of an answer that no Lucius server gives.
+func strange(response *http.Response) error {
+	return &Error{Code: ExitUnavailable, Err: fmt.Errorf(
+		"%s answered %d, but not as a Lucius server does: check --server, or a proxy before it",
+		origin(response.Request.URL), response.StatusCode)}
+}
+
+// problemError returns the error of a problem: what it says, and what to do.
+func problemError(p *api.Problem) error {
+	text := cmp.Or(p.Detail, p.Title)
+	if len(p.Errors) > 1 { // The detail has the first one and their number.
+		all := make([]string, len(p.Errors))
+		for i, violation := range p.Errors {
+			all[i] = strings.TrimSpace(violation.Pointer + " " + violation.Message)
+		}
+		text = strings.Join(all, "; ")
+	}
+	if hint := hints[p.Code]; hint != "" {
+		text = strings.TrimSuffix(text, ".") + ": " + hint
+	}
+	return &Error{Code: exitCodeOf(p.Status), Err: errors.New(plain(strings.TrimSuffix(text, "."))), Problem: p}
+}
+
+// exitCodeOf returns the exit code of an HTTP status.
+func exitCodeOf(status int32) int {
+	switch {
+	case status == http.StatusNotFound:
+		return ExitNotFound
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return ExitForbidden
+	case status == http.StatusConflict, status == http.StatusUnprocessableEntity:
+		return ExitRefused
+	case status == http.StatusTooManyRequests, status >= http.StatusInternalServerError:
+		return ExitUnavailable
+	}
+	return ExitUsage
+}
+
+// hints say what to do about a problem that does not say it itself.
+var hints = map[problem.Code]string{
+	problem.Unauthenticated:   "give a token with --token-file, LUCIUS_TOKEN or a context",
+	problem.Forbidden:         "ask for a token with the role that this needs",
+	problem.JobNotFound:       "check the id; lucius jobs list shows the jobs that you may read",
+	problem.RateLimited:       "wait a little and repeat the command",
+	problem.TenantLimit:       "wait until jobs of the tenant have ended, and repeat the command",
+	problem.StoreUnavailable:  "repeat the command when it is back",
+	problem.BusUnavailable:    "repeat the command when it is back",
+	problem.IssuerUnavailable: "repeat the command when it is back",
+	problem.ShuttingDown:      "repeat the command",
+	problem.Conflict:          "repeat the command",
+	problem.Internal:          "the server's log says more",
+}
+
+// unreachable returns the error of a request without an answer.
+func unreachable(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return &Error{Code: ExitInterrupted, Err: errors.New("interrupted")}
+	}
+	server, cause := "the server", "the connection broke"
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		if parsed, err := url.Parse(failed.URL); err == nil {
+			server = origin(parsed)
+		}
+	}
+	todo := "start one with lucius serve, or name another with --server, LUCIUS_URL or --context"
+	var authority x509.UnknownAuthorityError
+	var verification *tls.CertificateVerificationError
+	var lookup *net.DNSError
+	switch {
+	case errors.As(err, &authority):
+		cause, todo = "its certificate is signed by an unknown authority", "give the authority with --ca-file"
+	case errors.As(err, &verification):
+		cause, todo = verification.Err.Error(), "check the host name in --server"
+	case strings.Contains(err.Error(), "HTTP response to HTTPS client"):
+		cause, todo = "it does not speak TLS", "use http:// in --server"
+	case strings.Contains(err.Error(), "remote error: tls"):
+		cause, todo = "it refuses the TLS connection", "give a certificate with --client-cert and --client-key"
+	case errors.As(err, &lookup):
+		cause = "there is no host " + lookup.Name
+	case errors.Is(err, syscall.ECONNREFUSED):
+		cause = "the connection was refused"
+	case isTimeout(err):
+		cause, todo = "it does not answer in time", "repeat the command, or look at the server"
+	}
+	return &Error{Code: ExitUnavailable, Err: fmt.Errorf("cannot reach %s: %s: %s", server, cause, todo)}
+}
+
+func isTimeout(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded)
+}
+
+// origin returns the server's part of a URL, without what may be secret.
+func origin(u *url.URL) string { return u.Scheme + "://" + u.Host }

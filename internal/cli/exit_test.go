@@ -1,0 +1,110 @@
+package cli_test
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// Each code of the contract has a sentence and an exit code.
+func TestErrors_OfTheServer(t *testing.T) {
+	t.Parallel()
+	var table strings.Builder
+	for _, code := range problem.Codes() {
+		if status := code.Status(); status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+			continue // They are repeated: see below.
+		}
+		l := newLine(t, answers(t, map[string]any{"GET /v1/jobs/x": code}))
+		_, err := l.run(t, "jobs", "get", "x")
+		fmt.Fprintf(&table, "%-26s %d  %v\n", code, cli.ExitCode(err), err)
+	}
+	golden(t, "errors.txt", table.String())
+}
+
+// An overloaded server is asked again, when it says.
+func TestErrors_AreRepeatedWhileTheServerIsBusy(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
+		var asked atomic.Int32
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "0")
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(status)
+			fmt.Fprintf(w, `{"code":"rate_limited","title":"Too many requests","status":%d}`, status)
+			asked.Add(1)
+		}))
+		_, err := newLine(t, server.URL).run(t, "jobs", "get", "x")
+		if cli.ExitCode(err) != cli.ExitUnavailable || asked.Load() != 4 || !strings.Contains(fmt.Sprint(err), "Too many requests: wait") {
+			t.Errorf("%d: %v after %d requests", status, err, asked.Load())
+		}
+		server.Close()
+	}
+}
+
+func TestErrors_WithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	closed, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = closed.Close() // Its port is not listened on.
+	foreign := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(foreign.Close)
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	for server, want := range map[string]string{
+		"http://" + closed.Addr().String():               "the connection was refused: start one with lucius serve",
+		foreign.URL:                                      "answered 404, but not as a Lucius server does",
+		strings.Replace(foreign.URL, "http", "https", 1): "it does not speak TLS: use http://",
+		secure.URL:                       "signed by an unknown authority: give the authority with --ca-file",
+		"http://no-such-host.invalid:80": "there is no host no-such-host.invalid",
+	} {
+		_, err := newLine(t, server, "LUCIUS_TOKEN=geheim").run(t, "jobs", "get", "x?secret=1")
+		if cli.ExitCode(err) != cli.ExitUnavailable || !strings.Contains(fmt.Sprint(err), want) || strings.Contains(fmt.Sprint(err), "geheim") ||
+			strings.Contains(fmt.Sprint(err), "/v1/") {
+			t.Errorf("%s: %v, want %s", server, err, want)
+		}
+	}
+}
+
+func TestErrors_OfTheCommandLine(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args string
+		want string
+	}{
+		{"dance", `lucius has no command "dance": see lucius --help`},
+		{"jobs gt", `lucius jobs has no command "gt", did you mean get?: see lucius jobs --help`},
+		{"jobs get", "usage: lucius jobs get JOB"},
+		{"jobs get x y", "usage: lucius jobs get JOB"},
+		{"jobs get x --loud", "unknown flag: --loud: see lucius jobs get --help"},
+		{"jobs get x -o xml", `--output is "xml", it must be table, json or yaml`},
+		{"jobs get x --server localhost:8080", `the server is "localhost:8080", it must be a URL such as`},
+		{"jobs get x --server http://me:pw@localhost", "the server's URL has a user"},
+		{"jobs get x --token a\tb", "the token has a space"},
+		{"jobs get x --token-file none", "read the token file"},
+		{"jobs get x --ca-file exit_test.go", "holds no certificate"},
+		{"jobs get x --client-cert c", "--client-cert and --client-key are needed together"},
+		{"context list more", `lucius context list takes no argument, and was given "more"`},
+	} {
+		_, err := newLine(t, "http://127.0.0.1:1").run(t, strings.Split(test.args, " ")...)
+		if cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(fmt.Sprint(err), test.want) {
+			t.Errorf("%s: %v, want %s", test.args, err, test.want)
+		}
+	}
+	for _, args := range [][]string{nil, {"jobs"}, {"help", "exit-codes"}, {"jobs", "get", "-h"}} {
+		if out, err := newLine(t, "").run(t, args...); err != nil || out == "" {
+			t.Errorf("%v: %v, %q", args, err, out)
+		}
+	}
+}

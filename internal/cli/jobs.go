@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// jobs returns lucius jobs.
+func (t *tool) jobs() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "jobs", GroupID: GroupJobs, Short: "Read and control jobs",
+		Example: "  lucius jobs list --state FAILED_FINAL\n  lucius jobs get JOB",
+	}
+	cmd.AddCommand(t.jobsList(), t.jobsGet(),
+		t.jobsControl("cancel", "Cancel jobs", "Cancelled", (*api.Client).CancelJob),
+		t.jobsControl("pause", "Pause jobs", "Paused", (*api.Client).PauseJob),
+		t.jobsControl("resume", "Resume paused jobs", "Resumed", (*api.Client).ResumeJob),
+	)
+	return t.calls(cmd)
+}
+
+func (t *tool) jobsList() *cobra.Command {
+	var tenant, state, requestType, correlation, after, before string
+	var limit int
+	cmd := t.command(spec{
+		use: "list", short: "List jobs, newest first",
+		long:    "Lists jobs, newest first. Ended jobs are listed for the last three months, unless --created-after\nsays otherwise.",
+		example: "  lucius jobs list --state FAILED_FINAL --created-after 24h\n  lucius jobs list --tenant tenant_a --limit 1000 -o json",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		params := &api.ListJobsParams{
+			TenantID: optional(tenant), State: optional(api.JobState(strings.ToUpper(state))),
+			RequestType: optional(requestType), CorrelationID: optional(correlation),
+		}
+		var err error
+		if params.CreatedAfter, err = s.moment("created-after", after); err != nil {
+			return err
+		}
+		if params.CreatedBefore, err = s.moment("created-before", before); err != nil {
+			return err
+		}
+		list, err := pages(limit, func(size api.Limit, token *api.PageToken) (api.JobPage, []api.Job, string, error) {
+			params.Limit, params.PageToken = &size, token
+			page, err := call[api.JobPage](s.ListJobs(ctx, params))
+			return page, page.Jobs, page.NextPageToken, err
+		}, func(page *api.JobPage, jobs []api.Job) { page.Jobs = jobs })
+		if err != nil {
+			return err
+		}
+		return show(s, list, showJobs)
+	})
+	flags := cmd.Flags()
+	flags.StringVar(&tenant, "tenant", "", "only jobs of this tenant")
+	flags.StringVar(&state, "state", "", "only jobs in this state, such as IN_PROGRESS or FAILED_FINAL")
+	flags.StringVar(&requestType, "request-type", "", "only jobs of this request type")
+	flags.StringVar(&correlation, "correlation-id", "", "only jobs with this correlation id, however old they are")
+	flags.StringVar(&after, "created-after", "", "only jobs accepted since then: "+momentHelp)
+	flags.StringVar(&before, "created-before", "", "only jobs accepted before then: "+momentHelp)
+	flags.IntVar(&limit, "limit", 50, "the most jobs to list")
+	completeWords(cmd, "state", jobStates...)
+	t.completeFlag(cmd, "request-type", requestTypes)
+	return cmd
+}
+
+// jobStates are the states of jobs.
+var jobStates = []string{
+	string(api.JobStateQueued), string(api.JobStateDispatching), string(api.JobStateInProgress), string(api.JobStatePausing),
+	string(api.JobStatePaused), string(api.JobStateCancelling), string(api.JobStateCancelled), string(api.JobStateSucceeded),
+	string(api.JobStateFailedFinal),
+}
+
+// requestTypes completes the request types that protocols take.
+func requestTypes(ctx context.Context, s *session) (words []cobra.Completion) {
+	list, err := call[api.ProtocolList](s.ListProtocols(ctx))
+	if err != nil {
+		return nil
+	}
+	for i := range list.Protocols {
+		for _, name := range list.Protocols[i].RequestTypes {
+			words = append(words, plain(name))
+		}
+	}
+	return words
+}
+
+// showJobs writes a list of jobs.
+func showJobs(p *page, list api.JobPage) {
+	rows := make([][]string, len(list.Jobs))
+	for i := range list.Jobs {
+		job := &list.Jobs[i]
+		about := job.ErrorCode
+		if job.Waiting != nil {
+			about = string(job.Waiting.Reason)
+		}
+		rows[i] = []string{
+			job.JobID, p.state(string(job.State)), job.TenantID, job.RequestType, job.CurrentStepID, p.ago(job.CreatedAt.Time), about,
+		}
+	}
+	p.table([]string{"JOB", "STATE", "TENANT", "REQUEST", "STEP", "ACCEPTED", "ABOUT"}, rows)
+	if list.NextPageToken != "" {
+		p.line("%s", p.style(faint, fmt.Sprintf("There are more than these %d: see --limit.", len(list.Jobs))))
+	}
+}
+
+// jobsControl returns a command that steers each of the jobs.
+func (t *tool) jobsControl(verb, short, done string,
+	control func(*api.Client, context.Context, api.JobID, api.ControlRequest, ...api.RequestEditorFn) (*http.Response, error),
+) *cobra.Command {
+	var reason string
+	cmd := t.command(spec{
+		use: verb + " JOB...", short: short, args: 1, more: true, completes: jobIDs,
+		long:    short + ". More than one must be confirmed. Each answer is a document of its own with -o json or yaml.",
+		example: "  lucius jobs " + verb + " JOB --reason \"wrong file\"",
+	}, func(ctx context.Context, s *session, ids []string) error {
+		if len(ids) > 1 {
+			if err := s.confirm(fmt.Sprintf("%s %d jobs?", strings.ToUpper(verb[:1])+verb[1:], len(ids))); err != nil {
+				return err
+			}
+		}
+		return s.each(ids, func(id string) error {
+			job, err := call[api.Job](control(s.Client, ctx, id, api.ControlRequest{Reason: reason}))
+			if err != nil {
+				return err
+			}
+			return show(s, job, func(p *page, job api.Job) { p.line("%s job %s: it is %s", done, job.JobID, p.state(string(job.State))) })
+		})
+	})
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the job's history")
+	return asks(cmd)
+}
+
+func (t *tool) jobsGet() *cobra.Command {
+	return t.command(spec{
+		use: "get JOB", short: "Show a job with its steps", args: 1, completes: jobIDs,
+		example: "  lucius jobs get 0198c5f2-4a00-7c3e-9d2a-5b1f0e6d7c8b\n  lucius jobs get JOB -o json | jq .steps",
+	}, func(ctx context.Context, s *session, args []string) error {
+		job, err := call[api.Job](s.GetJob(ctx, args[0], nil))
+		if err != nil {
+			return err
+		}
+		return show(s, job, showJob)
+	})
+}
+
+// jobIDs completes the ids of the newest jobs.
+func jobIDs(ctx context.Context, s *session) (words []cobra.Completion) {
+	page, err := call[api.JobPage](s.ListJobs(ctx, &api.ListJobsParams{Limit: new(api.Limit(50))}))
+	if err != nil {
+		return nil
+	}
+	for i := range page.Jobs {
+		job := &page.Jobs[i]
+		about := plain(fmt.Sprintf("%s of %s, %s", job.RequestType, job.TenantID, job.State))
+		words = append(words, cobra.CompletionWithDesc(job.JobID, about))
+	}
+	return words
+}
+
+// showJob writes a job and its steps.
+func showJob(p *page, job api.Job) {
+	p.fields(
+		"job", job.JobID,
+		"state", p.state(string(job.State)),
+		"tenant", job.TenantID,
+		"request", job.RequestType,
+		"protocol", strings.TrimSpace(job.ProtocolID+" "+job.ProtocolVersion),
+		"document", job.DocID,
+		"correlation", job.CorrelationID,
+		"key", job.IdempotencyKey,
+		"accepted", p.ago(job.CreatedAt.Time),
+		"ended", p.ago(job.CompletedAt.Time),
+		"attempts", strconv.Itoa(job.AttemptsTotal),
+		"error", strings.TrimSuffix(strings.TrimSpace(job.ErrorCode+": "+job.ErrorMessage), ":"),
+		"rerun of", job.RerunOf,
+		"rerun as", job.SupersededBy,
+	)
+	if job.Waiting != nil {
+		p.fields("waits", job.Waiting.Detail)
+	}
+	p.line("")
+	rows := make([][]string, len(job.Steps))
+	for i := range job.Steps {
+		step := &job.Steps[i]
+		rows[i] = []string{
+			strconv.Itoa(step.StepIndex), step.StepID, p.state(string(step.State)), step.Service, strconv.Itoa(step.AttemptNo),
+			step.Owner, p.ago(step.UpdatedAt.Time), p.until(step.NextAttemptAt.Time), step.LastErrorCode,
+		}
+	}
+	p.table([]string{"#", "STEP", "STATE", "SERVICE", "ATTEMPT", "OWNER", "CHANGED", "NEXT", "ERROR"}, rows)
+}

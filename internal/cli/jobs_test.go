@@ -1,0 +1,157 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+const jobID = "0198c5f2-4a00-7c3e-9d2a-5b1f0e6d7c8b"
+
+func at(before time.Duration) api.Time { return api.NewTime(now.Add(-before)) }
+
+// failedJob is a job whose second step failed with a message that tries to clear the screen.
+func failedJob() api.Job {
+	return api.Job{
+		JobID: jobID, State: api.JobStateFailedFinal, TenantID: "tenant_a", RequestType: "doc.ingest", ProtocolID: "doc_ingest_v1",
+		ProtocolVersion: "1", DocID: "doc-1", CorrelationID: "corr-1", CreatedAt: at(3 * time.Hour), CompletedAt: at(90 * time.Second),
+		AttemptsTotal: 5, ErrorCode: "bad_scan", ErrorMessage: "The page\nis blank.\x1b[2J", InputRef: json.RawMessage(`{"uri":"s3://in"}`), OutputRef: json.RawMessage(`{"uri":"s3://out"}`),
+		Steps: []api.Step{
+			{StepID: "extract", StepIndex: 0, Service: "extract", State: api.StepStateSucceeded, AttemptNo: 1, UpdatedAt: at(2 * time.Hour)},
+			{
+				StepID: "embed", StepIndex: 1, Service: "embed", State: api.StepStateFailedFinal, AttemptNo: 4, UpdatedAt: at(90 * time.Second),
+				LastErrorCode: "bad_scan", Owner: "worker-1",
+			},
+			{StepID: "index", StepIndex: 2, Service: "index", State: api.StepStatePending, UpdatedAt: at(3 * time.Hour)},
+		},
+	}
+}
+
+func TestJobsGet(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, answers(t, map[string]any{"GET /v1/jobs/" + jobID: failedJob()}))
+	out, err := l.run(t, "jobs", "get", jobID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "jobs-get.txt", out)
+	l.Terminal = true
+	if out, _ = l.run(t, "jobs", "get", jobID); !strings.Contains(out, "\x1b[31mFAILED_FINAL\x1b[0m") || strings.Contains(out, "\x1b[2J") {
+		t.Errorf("on a terminal: %q", out)
+	}
+	l.Environment = append(l.Environment, "NO_COLOR=1")
+	if out, _ = l.run(t, "jobs", "get", jobID); strings.Contains(out, "\x1b") {
+		t.Errorf("without colours: %q", out)
+	}
+}
+
+func TestJobsGet_ForPrograms(t *testing.T) {
+	t.Parallel()
+	forPrograms(t, newLine(t, answers(t, map[string]any{"GET /v1/jobs/" + jobID: failedJob()})), failedJob(), "jobs", "get", jobID)
+}
+
+// paged is a server that lists three jobs, at most two at a time, and returns the queries.
+func paged(t *testing.T) (string, *[]string) {
+	t.Helper()
+	var queries []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		queries = append(queries, r.URL.RawQuery)
+		page := api.JobPage{Jobs: []api.Job{failedJob(), failedJob()}, NextPageToken: "next"}
+		if r.URL.Query().Get("page_token") != "" {
+			waiting := failedJob()
+			waiting.State, waiting.ErrorCode, waiting.CurrentStepID = api.JobStateDispatching, "", "embed"
+			waiting.Waiting = &api.Waiting{Reason: api.WaitingReasonBackoff}
+			page = api.JobPage{Jobs: []api.Job{waiting}}
+		} else if r.URL.Query().Get("limit") == "1" {
+			page.Jobs = page.Jobs[:1]
+		}
+		fmt.Fprint(w, encode(t, page))
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, &queries
+}
+
+func TestJobsList(t *testing.T) {
+	t.Parallel()
+	url, queries := paged(t)
+	l := newLine(t, url)
+	all, err := l.run(t, "jobs", "list")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, err := l.run(t, "jobs", "list", "--limit", "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "jobs-list.txt", all+"\n"+one)
+	waiting := failedJob()
+	waiting.State, waiting.ErrorCode, waiting.CurrentStepID = api.JobStateDispatching, "", "embed"
+	waiting.Waiting = &api.Waiting{Reason: api.WaitingReasonBackoff}
+	forPrograms(t, l, api.JobPage{Jobs: []api.Job{failedJob(), failedJob(), waiting}}, "jobs", "list")
+
+	*queries = nil
+	_, err = l.run(t, "jobs", "list", "--tenant", "tenant_a", "--state", "failed_final", "--request-type", "doc.ingest",
+		"--correlation-id", "corr-1", "--created-after", "7d", "--created-before", "2026-01-27T10:00:00+01:00", "--limit", "2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"tenant_id=tenant_a&state=FAILED_FINAL&request_type=doc.ingest&correlation_id=corr-1&" +
+			"created_after=2026-01-20T12%3A00%3A00.000Z&created_before=2026-01-27T09%3A00%3A00.000Z&limit=2",
+	}
+	if diff := cmp.Diff(want, *queries); diff != "" {
+		t.Errorf("queries (-want +got):\n%s", diff)
+	}
+	for _, bad := range []string{"soon", "-1h", "xd"} {
+		if _, err := l.run(t, "jobs", "list", "--created-after", bad); cli.ExitCode(err) != cli.ExitUsage {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+func TestJobsControl(t *testing.T) {
+	t.Parallel()
+	cancelled := failedJob()
+	cancelled.State = api.JobStateCancelled
+	l := newLine(t, answers(t, map[string]any{
+		"POST /v1/jobs/a:cancel": cancelled, "POST /v1/jobs/b:cancel": problem.IllegalTransition, "POST /v1/jobs/c:cancel": cancelled,
+		"POST /v1/jobs/a:pause": cancelled, "POST /v1/jobs/a:resume": cancelled,
+	}))
+	const done = " job " + jobID + ": it is CANCELLED\n"
+	for _, test := range []struct {
+		args, stdin string
+		interactive bool
+		code        int
+		out, notes  string
+	}{
+		{"cancel a", "", false, 0, "Cancelled" + done, ""},
+		{"pause a", "", false, 0, "Paused" + done, ""},
+		{"resume a", "", false, 0, "Resumed" + done, ""},
+		{"cancel b", "", false, cli.ExitRefused, "", ""},
+		{"cancel a c", "y\n", false, cli.ExitUsage, "", ""},
+		{"cancel a c", "yes\n", true, 0, "Cancelled" + done + "Cancelled" + done, "Cancel 2 jobs? [y/N] "},
+		{"cancel a c", "\n", true, cli.ExitFailed, "", "Cancel 2 jobs? [y/N] "},
+		{"cancel a c", "", true, cli.ExitFailed, "", "Cancel 2 jobs? [y/N] "},
+		{
+			"cancel a b c -y", "", false, cli.ExitRefused, "Cancelled" + done + "Cancelled" + done,
+			"b: The present state does not allow this\n",
+		},
+	} {
+		l.Stdin, l.Interactive = strings.NewReader(test.stdin), test.interactive
+		out, err := l.run(t, append([]string{"jobs"}, strings.Split(test.args, " ")...)...)
+		if cli.ExitCode(err) != test.code || out != test.out || l.notes.String() != test.notes {
+			t.Errorf("%s %q: %v, %q, %q", test.args, test.stdin, err, out, l.notes.String())
+		}
+	}
+	forPrograms(t, l, cancelled, "jobs", "cancel", "a")
+}

@@ -1,0 +1,240 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+)
+
+// show prints what the server answered: as JSON or YAML in the API's own form, or as text
+// that render writes.
+func show[T any](s *session, answer T, render func(p *page, answer T)) error {
+	if s.output != "table" {
+		return s.encode(answer)
+	}
+	harmless(reflect.ValueOf(&answer).Elem())
+	p := s.page()
+	render(p, answer)
+	return s.write(p.String())
+}
+
+// encode prints the value as JSON or YAML.
+func (s *session) encode(value any) error {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(value); err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	if s.output == "json" {
+		return s.write(text.String())
+	}
+	out, err := yaml.JSONToYAML(text.Bytes())
+	if err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	return s.write(string(out))
+}
+
+// write prints text.
+func (s *session) write(text string) error {
+	if _, err := io.WriteString(s.Stdout, text); err != nil {
+		return fmt.Errorf("print the answer: %w", err)
+	}
+	return nil
+}
+
+// page is text for people.
+type page struct {
+	strings.Builder
+
+	now     time.Time
+	colours bool
+}
+
+func (s *session) page() *page { return &page{now: s.now(), colours: s.colours()} }
+
+// line writes a line.
+func (p *page) line(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
+
+// fields writes names and values alternately, a pair a line, without pairs whose value is
+// empty.
+func (p *page) fields(pairs ...string) {
+	var rows [][]string
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			rows = append(rows, []string{pairs[i], pairs[i+1]})
+		}
+	}
+	p.table(nil, rows)
+}
+
+// table writes rows in columns of equal width, after a header if there is one.
+func (p *page) table(header []string, rows [][]string) {
+	if header != nil {
+		rows = append([][]string{header}, rows...)
+	}
+	var widths []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], width(cell))
+		}
+	}
+	for n, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			padding := strings.Repeat(" ", widths[i]-width(cell)+2)
+			if n == 0 && header != nil {
+				cell = p.style(bold, cell)
+			}
+			line.WriteString(cell + padding)
+		}
+		p.line("%s", strings.TrimRight(line.String(), " "))
+	}
+}
+
+// style is a colour or weight: the parameter of ECMA-48's SGR.
+type style string
+
+const (
+	bold   style = "1"
+	faint  style = "2"
+	red    style = "31"
+	green  style = "32"
+	yellow style = "33"
+	cyan   style = "36"
+)
+
+// style returns the text in the style, if colours are shown.
+func (p *page) style(as style, text string) string {
+	if !p.colours || text == "" {
+		return text
+	}
+	return "\x1b[" + string(as) + "m" + text + "\x1b[0m"
+}
+
+// state returns the state of a job or a step in its colour.
+func (p *page) state(state string) string {
+	switch state {
+	case "SUCCEEDED":
+		return p.style(green, state)
+	case "FAILED_FINAL":
+		return p.style(red, state)
+	case "FAILED_RETRY", "PAUSED", "PAUSING", "CANCELLING":
+		return p.style(yellow, state)
+	case "CANCELLED", "PENDING":
+		return p.style(faint, state)
+	}
+	return p.style(cyan, state)
+}
+
+// styled matches what [page.style] adds.
+var styled = regexp.MustCompile("\x1b\\[[0-9]+m")
+
+// width returns how many columns of a terminal the text takes.
+func width(text string) int { return utf8.RuneCountInString(styled.ReplaceAllString(text, "")) }
+
+// ago returns how long ago a time was, "" for none.
+func (p *page) ago(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	if past := p.now.Sub(at); past >= time.Second {
+		return short(past) + " ago"
+	}
+	return p.until(at)
+}
+
+// until returns how far a time ahead is, "" for none, and "now" for one that has passed.
+func (p *page) until(at time.Time) string {
+	switch left := at.Sub(p.now); {
+	case at.IsZero():
+		return ""
+	case left < time.Second:
+		return "now"
+	default:
+		return "in " + short(left)
+	}
+}
+
+// short returns a duration in its largest unit, and the next one if that is small.
+func short(d time.Duration) string {
+	second, minute, hour, day := time.Second, time.Minute, time.Hour, 24*time.Hour
+	switch {
+	case d < minute:
+		return fmt.Sprintf("%ds", d/second)
+	case d < 10*minute && d%minute >= second:
+		return fmt.Sprintf("%dm %ds", d/minute, d%minute/second)
+	case d < hour:
+		return fmt.Sprintf("%dm", d/minute)
+	case d < 10*hour && d%hour >= minute:
+		return fmt.Sprintf("%dh %dm", d/hour, d%hour/minute)
+	case d < 2*day:
+		return fmt.Sprintf("%dh", d/hour)
+	}
+	return fmt.Sprintf("%dd", d/day)
+}
+
+// harmless replaces control characters in all texts of a value: a worker's error message
+// could otherwise move the cursor, and one with several lines would break a table.
+func harmless(v reflect.Value) {
+	if !v.CanInterface() { // Part of a time.
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		if v.CanSet() {
+			v.SetString(plain(v.String()))
+		}
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			harmless(v.Elem())
+		}
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			harmless(field)
+		}
+	case reflect.Slice:
+		if text, ok := reflect.TypeAssert[json.RawMessage](v); ok && v.CanSet() {
+			v.SetBytes([]byte(plain(string(text))))
+			return
+		}
+		for i := range v.Len() {
+			harmless(v.Index(i))
+		}
+	case reflect.Map:
+		for _, key := range v.MapKeys() {
+			value := reflect.New(v.Type().Elem()).Elem()
+			value.Set(v.MapIndex(key))
+			harmless(value)
+			v.SetMapIndex(key, value)
+		}
+	default: // Numbers and truth values.
+	}
+}
+
+// plain returns the text on one line, without control characters.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			return ' '
+		case unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r):
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
+}

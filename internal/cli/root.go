@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+// The groups of the root's help. A command names its group in GroupID.
+const (
+	GroupServer  = "server"
+	GroupJobs    = "jobs"
+	GroupOperate = "operate"
+	GroupSetUp   = "setup"
+)
+
+// Root returns the program's command: the program's own ones and those of this package.
+// [Run] runs it.
+func Root(env *Env, own ...*cobra.Command) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "lucius",
+		Short: "Carry commands through their steps",
+		Long: "Lucius carries the commands of a document pipeline through their steps. Commands about jobs\n" +
+			"and operations call a server; lucius help exit-codes lists how they end.",
+		Example: "  lucius demo\n  lucius serve\n  lucius jobs list --state FAILED_FINAL",
+		Args:    cobra.ArbitraryArgs,
+	}
+	root.AddGroup(
+		&cobra.Group{ID: GroupServer, Title: "Run a server:"},
+		&cobra.Group{ID: GroupJobs, Title: "Jobs:"},
+		&cobra.Group{ID: GroupOperate, Title: "Operate:"},
+		&cobra.Group{ID: GroupSetUp, Title: "Set up:"},
+	)
+	root.SetHelpCommandGroupID(GroupSetUp)
+	root.SetCompletionCommandGroupID(GroupSetUp)
+	root.AddCommand(own...)
+	root.AddCommand((&tool{Env: *env}).commands()...)
+	root.AddCommand(manPages(), &cobra.Command{Use: "exit-codes", Short: "How commands end", Long: exitCodesHelp})
+	root.SetIn(env.Stdin)
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	return root
+}
+
+// Run runs the command line args on the root. Its error has an exit code: see [ExitCode].
+// What is wrong with the line itself, before a command has begun, is [ExitUsage].
+func Run(ctx context.Context, root *cobra.Command, args []string) error {
+	root.SilenceErrors, root.SilenceUsage = true, true
+	begun := false
+	prepare(root, &begun)
+	root.SetArgs(append([]string{}, args...)) // Without arguments cobra would take those of the process.
+	cmd, err := root.ExecuteContextC(ctx)
+	if err != nil && !begun {
+		return usagef("%w: see %s --help", err, cmd.CommandPath())
+	}
+	return err
+}
+
+// prepare notes in begun that a command has begun, gives help to commands that only have
+// subcommands, and keeps flags in the order in which they were registered.
+func prepare(cmd *cobra.Command, begun *bool) {
+	cmd.Flags().SortFlags, cmd.PersistentFlags().SortFlags, cmd.LocalFlags().SortFlags = false, false, false
+	cmd.DisableFlagsInUseLine = true
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			*begun = true
+			return run(cmd, args)
+		}
+	} else if cmd.HasSubCommands() {
+		cmd.Args = cobra.ArbitraryArgs
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				*begun = true
+				return cmd.Help()
+			}
+			cmd.SuggestionsMinimumDistance = 2
+			text := cmd.CommandPath() + " has no command " + strconv.Quote(args[0])
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				text += ", did you mean " + strings.Join(near, " or ") + "?"
+			}
+			return usagef("%s", text)
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		prepare(sub, begun)
+	}
+}
+
+// Takes returns a check of the number of arguments, which the command's use line names.
+func Takes(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) > most && most == 0:
+			return usagef("%s takes no argument, and was given %q", cmd.CommandPath(), args[0])
+		case len(args) < least || len(args) > most:
+			return usagef("usage: %s", cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+// manPages returns the command that writes the manual, for those who package the program.
+func manPages() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use: "man", Short: "Write the manual as man pages", Hidden: true, Args: Takes(0, 0),
+		Example: "  lucius man --dir /usr/local/share/man/man1",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			root := cmd.Root()
+			root.DisableAutoGenTag = true
+			if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "lucius"}, dir); err != nil {
+				return usagef("write the man pages: %w", err)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", ".", "existing folder of the pages")
+	return cmd
+}
+
+// completeWords completes a flag with fixed words.
+func completeWords(cmd *cobra.Command, flag string, words ...string) {
+	complete := func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return words, cobra.ShellCompDirectiveNoFileComp
+	}
+	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
+		panic(err) // The flag is registered twice, or not at all.
+	}
+}

@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// tool makes the commands. It holds the flags that they share, and is used for one line.
+type tool struct {
+	Env
+
+	flags   place
+	context string
+	output  string
+}
+
+// commands returns the commands of this package, each with its group.
+func (t *tool) commands() []*cobra.Command {
+	return []*cobra.Command{t.jobs(), t.contextCommands()}
+}
+
+// session is a command under way.
+type session struct {
+	*api.Client
+	*tool
+
+	// cmd is the command with its flags.
+	cmd *cobra.Command
+}
+
+// spec describes a command that calls the server. See the package's comment.
+type spec struct {
+	use, short, long, example string
+	// args is the number of arguments, and more says that it is the least.
+	args int
+	more bool
+	// completes completes the arguments with the server's help. Optional.
+	completes func(context.Context, *session) []cobra.Completion
+}
+
+// command returns a command that calls the server.
+func (t *tool) command(is spec, run func(ctx context.Context, s *session, args []string) error) *cobra.Command {
+	cmd := &cobra.Command{Use: is.use, Short: is.short, Long: is.long, Example: is.example, Args: Takes(is.args, is.args)}
+	if is.more {
+		cmd.Args = Takes(is.args, math.MaxInt)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s, err := t.open(cmd)
+		if err != nil {
+			return err
+		}
+		defer s.close()
+		return run(cmd.Context(), s, args)
+	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if is.completes == nil || len(args) >= is.args && !is.more {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return t.complete(cmd, is.completes)
+	}
+	return cmd
+}
+
+// completionTimeout is how long a completion may ask the server.
+const completionTimeout = 2 * time.Second
+
+// complete asks the server for completions; without one there are none.
+func (t *tool) complete(cmd *cobra.Command, words func(context.Context, *session) []cobra.Completion) (
+	[]cobra.Completion, cobra.ShellCompDirective,
+) {
+	s, err := t.open(cmd)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer s.close()
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	return words(ctx, s), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeFlag completes a flag with words that the server knows.
+func (t *tool) completeFlag(cmd *cobra.Command, flag string, words func(context.Context, *session) []cobra.Completion) {
+	complete := func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return t.complete(cmd, words)
+	}
+	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
+		panic(err) // The flag is registered twice, or not at all.
+	}
+}
+
+// calls registers the flags that say where the server is, and the output's form, on the
+// command and those below it.
+func (t *tool) calls(cmd *cobra.Command) *cobra.Command {
+	flags := cmd.PersistentFlags()
+	t.flags.register(flags)
+	flags.StringVar(&t.context, "context", "", "context to use, see lucius context (LUCIUS_CONTEXT)")
+	if err := cmd.RegisterFlagCompletionFunc("context", t.completeContexts); err != nil {
+		panic(err)
+	}
+	t.registerOutput(cmd)
+	return cmd
+}
+
+func (t *tool) registerOutput(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringVarP(&t.output, "output", "o", "table", "table, json or yaml")
+	completeWords(cmd, "output", "table", "json", "yaml")
+}
+
+// confirm asks whether to go on. Without a person to ask, --yes must have been given.
+func (s *session) confirm(question string) error {
+	if yes := s.cmd.Flags().Lookup("yes"); yes != nil && yes.Value.String() == "true" {
+		return nil
+	}
+	if !s.Interactive {
+		return usagef("%s Nobody can be asked here: add --yes", question)
+	}
+	fmt.Fprintf(s.Stderr, "%s [y/N] ", question)
+	answer, _ := bufio.NewReader(s.Stdin).ReadString('\n') // The end of the input is a no.
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return &Error{Code: ExitFailed, Err: errors.New("nothing was changed")}
+	}
+	return nil
+}
+
+// asks registers --yes on a command that uses [session.confirm].
+func asks(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().BoolP("yes", "y", false, "do not ask")
+	return cmd
+}
+
+// each does something with each id. It goes on after an error, prints it, and returns the
+// last one.
+func (s *session) each(ids []string, do func(id string) error) (err error) {
+	for _, id := range ids {
+		failed := do(id)
+		if failed == nil {
+			continue
+		}
+		if len(ids) == 1 || ExitCode(failed) == ExitInterrupted || ExitCode(failed) == ExitUnavailable {
+			return failed
+		}
+		fmt.Fprintf(s.Stderr, "%s: %v\n", plain(id), failed)
+		err = &Error{Code: ExitCode(failed), Err: errors.New("not all of them were changed: see above")}
+	}
+	return err
+}
+
+// largestPage is the most entries of a page of the API.
+const largestPage = 1000
+
+// pages reads pages until there are limit entries or no more. It returns the last page with
+// the entries of all.
+func pages[P, E any](limit int, read func(size api.Limit, token *api.PageToken) (P, []E, string, error), set func(*P, []E)) (P, error) {
+	var all []E
+	var token *api.PageToken
+	for {
+		page, some, next, err := read(api.Limit(max(1, min(largestPage, limit-len(all)))), token)
+		if err != nil {
+			return page, err
+		}
+		all = append(all, some...)
+		if next == "" || len(all) >= limit {
+			set(&page, all)
+			return page, nil
+		}
+		token = &next
+	}
+}
+
+// momentHelp says what [session.moment] reads.
+const momentHelp = "a time such as 2026-01-27T08:00:00Z or 2026-01-27, or how long ago, such as 24h or 7d"
+
+// moment reads the value of a flag that is a point in time; nil if it is empty.
+func (s *session) moment(flag, text string) (*api.Time, error) {
+	if text == "" {
+		return nil, nil
+	}
+	for _, layout := range []string{time.RFC3339, time.DateOnly} {
+		if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			return new(api.NewTime(at)), nil
+		}
+	}
+	ago, err := time.ParseDuration(text)
+	if count, found := strings.CutSuffix(text, "d"); found {
+		var days int
+		days, err = strconv.Atoi(count)
+		ago = time.Duration(days) * 24 * time.Hour
+	}
+	if err != nil || ago < 0 {
+		return nil, usagef("--%s is %q, it must be %s", flag, text, momentHelp)
+	}
+	return new(api.NewTime(s.now().Add(-ago))), nil
+}
+
+// optional returns the value for a parameter, nil if it is empty.
+func optional[T comparable](value T) *T {
+	if value == *new(T) {
+		return nil
+	}
+	return &value
+}
