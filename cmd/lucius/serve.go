@@ -368,6 +368,9 @@ func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols 
 	if bus.deadLetters != nil {
 		useCases.DeadLetters = bus.deadLetters
 	}
+	if c.local != nil {
+		useCases.Backup = c.backup
+	}
 	handler, err := httpapi.New(httpapi.Config{
 		UseCases: useCases,
 		Ready:    ready.Ready, Registry: c.metrics.registry, Log: c.log, Lanes: c.cfg.Lanes, MaxBodyBytes: int64(c.cfg.MaxBodyBytes),

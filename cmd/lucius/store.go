@@ -16,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -56,6 +57,22 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, m *met
 			"age", time.Since(info.Created).Round(time.Second).String(), "opened", info.Opened, "bytes", info.Bytes)
 	}
 	return store, nil
+}
+
+// backup takes a backup of the local store.
+func (c *core) backup(ctx context.Context) (httpapi.Backup, error) {
+	live := map[string]int{}
+	for state, jobs := range c.census.Report().Jobs {
+		live[string(state)] = jobs
+	}
+	backup, err := c.local.Backup(ctx, pebblestore.BackupNote{Version: moduleVersion(), Jobs: live})
+	if errors.Is(err, pebblestore.ErrBackupRunning) {
+		return nil, problem.Newf(problem.RateLimited, "Another backup is under way, and one is taken at a time.")
+	}
+	if err != nil {
+		return nil, err // Otherwise the interface would hold nil.
+	}
+	return backup, nil
 }
 
 // tableOptions returns the options of the tables on Azure.

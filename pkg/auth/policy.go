@@ -163,6 +163,7 @@ var rules = []Rule{
 	{"replayWebhook", post, "/v1/admin/webhooks/{webhookId}:replay", []Role{Admin}, Owned, true},
 	{"listServices", get, "/v1/admin/services", []Role{Read, Admin}, Everywhere, false},
 	{"getOverview", get, "/v1/admin/overview", []Role{Read, Admin}, Everywhere, false},
+	{"createBackup", post, "/v1/admin/backup", []Role{Admin}, Everywhere, true},
 	{"listStuck", get, "/v1/admin/stuck", []Role{Admin}, Everywhere, false},
 	{"listDeadLetters", get, "/v1/admin/dead-letters", []Role{Admin}, Everywhere, false},
 	{"replayDeadLetters", post, "/v1/admin/dead-letters:replay", []Role{Admin}, Everywhere, true},

@@ -119,6 +119,7 @@ var asks = map[string]ask{
 	"replayWebhook":         {"POST /v1/admin/webhooks/$exhausted:replay", ""},
 	"listServices":          {"GET /v1/admin/services", ""},
 	"getOverview":           {"GET /v1/admin/overview", ""},
+	"createBackup":          {"POST /v1/admin/backup", ""},
 	"listStuck":             {"GET /v1/admin/stuck", ""},
 	"listDeadLetters":       {"GET /v1/admin/dead-letters", ""},
 	"replayDeadLetters":     {"POST /v1/admin/dead-letters:replay", `{"all":true}`},

@@ -30,8 +30,8 @@ const (
 	DefaultMaxWaits     = 5000
 )
 
-// UseCases are the use cases that the handlers call. All but DeadLetters and Circuits are
-// required.
+// UseCases are the use cases that the handlers call. All but DeadLetters, Circuits and
+// Backup are required.
 type UseCases struct {
 	// Ledger looks up webhooks and the owners of objects.
 	Ledger     *ledger.Ledger
@@ -52,6 +52,9 @@ type UseCases struct {
 	Circuits func(ctx context.Context) ([]breaker.Circuit, error)
 	// DeadLetters are those of the reply topics. It is nil if replies come over HTTP.
 	DeadLetters callbacks.DeadLetters
+	// Backup takes a backup of the store. It must be safe for concurrent use. It is nil if
+	// the store has none.
+	Backup func(ctx context.Context) (Backup, error)
 }
 
 // Config is what a [Server] is made of.

@@ -109,6 +109,11 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "getOverview", Status: 500}:       defective("getOverview"),
 	{Operation: "listStuck", Status: 500}:         defective("listStuck"),
 
+	{Operation: "createBackup", Status: 404}: func(t *testing.T, g *guarded) question {
+		t.Helper()
+		g.Server = g.serve(t, func(c *httpapi.Config) { c.Backup = nil })
+		return question{target: "POST /v1/admin/backup"}
+	},
 	{Operation: "listDeadLetters", Status: 404}:   withoutTopics("listDeadLetters"),
 	{Operation: "replayDeadLetters", Status: 404}: withoutTopics("replayDeadLetters"),
 	{Operation: "purgeDeadLetters", Status: 404}:  withoutTopics("purgeDeadLetters"),

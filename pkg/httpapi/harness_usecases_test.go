@@ -80,6 +80,7 @@ func (h *harness) assemble(ctx context.Context) error {
 			EndRate:  func(kind ledger.WorkKind) float64 { return h.useCases.Census.EndRate(kind) },
 		}),
 		Operator: outbox.NewOperator(h.ledger), DeadLetters: newDeadLetters("0-1", "0-2"),
+		Backup: newBackups().take(func(ctx context.Context) error { _, err := h.store.asked(ctx, ""); return err }),
 	}
 	if err := h.accept(); err != nil {
 		return err

@@ -1,0 +1,112 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// Backup is a copy of the store as of one moment, until it is closed.
+type Backup interface {
+	// Stream writes the copy until ctx ends. After an error, what was written is no backup.
+	Stream(ctx context.Context, w io.Writer) error
+	Close() error
+}
+
+// backupWrite is how long a client may take to read a part of a backup, of at most 128 KiB.
+// It is shorter than the grace of a server that stops.
+const backupWrite = 15 * time.Second
+
+// errNoBackups is returned if the store has no backups.
+var errNoBackups = problem.Newf(problem.NotFound,
+	"Only a store in a data folder has backups. Back up a storage account of Azure by its own means: see docs/operations.md.")
+
+// CreateBackup is POST /v1/admin/backup. An answer that cannot be completed ends with its
+// connection, so that no client takes it for whole.
+func (e *endpoints) CreateBackup(w http.ResponseWriter, r *http.Request) {
+	if e.Backup == nil {
+		e.respond.problem(w, r, errNoBackups)
+		return
+	}
+	var request api.ControlRequest
+	if err := e.decode(w, r, optional, &request); err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	state := requestStateOf(r.Context())
+	state.drop()
+	state.long = true
+	slot, err := e.streams.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), 1, nil)
+	if err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
+	defer slot.release()
+	backup, err := e.Backup(r.Context())
+	if err != nil {
+		e.respond.problem(w, r, ledger.Problem(err))
+		return
+	}
+	defer func() {
+		if err := backup.Close(); err != nil {
+			e.config.Log.ErrorContext(r.Context(), "backup could not be removed", "error", err, "request_id", state.id)
+		}
+	}()
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	out := &backupAnswer{endpoints: e, w: w, r: r, control: http.NewResponseController(w), slot: slot, checked: time.Now()}
+	err = ledger.Problem(backup.Stream(r.Context(), out))
+	switch {
+	case err == nil:
+		e.config.Log.InfoContext(r.Context(), "backup sent", "bytes", state.bytes, "took", time.Since(state.begun).String(),
+			"reason", request.Reason, "request_id", state.id)
+	case state.status == 0:
+		e.respond.problem(w, r, err)
+	default:
+		fault := problem.From(err)
+		state.status = fault.Code.Status() // For the records: the client has seen another.
+		if out.broken || r.Context().Err() != nil {
+			state.status = statusClientGone
+		} else {
+			e.respond.logFault(r, fault)
+		}
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// backupAnswer is the body of an answer with a backup.
+type backupAnswer struct {
+	endpoints *endpoints
+	w         http.ResponseWriter
+	r         *http.Request
+	control   *http.ResponseController
+	slot      *slot
+	checked   time.Time // When the caller's rights were checked last.
+	broken    bool      // The client does not read.
+}
+
+// Write writes a part, unless the server drains or the caller may no longer have it.
+func (a *backupAnswer) Write(p []byte) (int, error) {
+	select {
+	case <-a.slot.ended:
+		return 0, errDraining
+	default:
+	}
+	if time.Since(a.checked) > streamRecheck {
+		a.checked = time.Now()
+		if !a.endpoints.guard.stillAuthorized(a.r) {
+			return 0, problem.Newf(problem.Forbidden, "The caller's rights were withdrawn.")
+		}
+	}
+	// A writer without a connection has no deadlines, and needs none.
+	_ = a.control.SetWriteDeadline(time.Now().Add(backupWrite))
+	n, err := a.w.Write(p)
+	a.broken = err != nil
+	return n, err
+}
