@@ -61,12 +61,18 @@ func (a *authority) sign(t *testing.T, template *x509.Certificate, key *ecdsa.Pr
 // issue writes a certificate of that common name, and its key, and returns them.
 func (a *authority) issue(t *testing.T, dir, name, certFile, keyFile string) tls.Certificate {
 	t.Helper()
+	return a.issueFor(t, time.Hour, dir, name, certFile, keyFile)
+}
+
+// issueFor is issue for a certificate that expires after that time.
+func (a *authority) issueFor(t *testing.T, valid time.Duration, dir, name, certFile, keyFile string) tls.Certificate {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	leaf := a.sign(t, &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(valid),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, key)

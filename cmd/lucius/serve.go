@@ -198,12 +198,17 @@ func newCore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*core, 
 	if err != nil {
 		return nil, err
 	}
+	return newCoreOn(cfg, log, m, store), nil
+}
+
+// newCoreOn returns the core on an open store.
+func newCoreOn(cfg *config.Config, log *slog.Logger, m *metrics, store tablestore.Store) *core {
 	local, _ := store.(*pebblestore.Store)
 	m.watchStore(store)
 	return &core{
 		cfg: cfg, log: log, metrics: m, store: killableStore(store), writable: writableOf(store), local: local,
 		clock: newClockCheck(store, cfg.ClockTolerance, log),
-	}, nil
+	}
 }
 
 // inboxSize is how many directives the inbox holds; the dispatch schedule has the rest.

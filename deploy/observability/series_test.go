@@ -1,7 +1,6 @@
 package observability
 
 import (
-	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -15,39 +14,24 @@ import (
 )
 
 // scrape is what one scrape has read, by series as PromQL writes them.
-type scrape map[string]value
+type scrape struct {
+	at     time.Time
+	values map[string]value
+}
 
 type value struct {
 	metric model.Metric
 	is     float64
 }
 
-// with returns the scrape with other values of the series. A series that is missing is
-// new: it must be a name without labels.
-func (s scrape) with(values map[string]float64) scrape {
-	changed := maps.Clone(s)
-	for name, is := range values {
-		of, known := s[name]
-		if !known {
-			of.metric = model.Metric{model.MetricNameLabel: model.LabelValue(name)}
-		}
-		of.is = is
-		changed[name] = of
-	}
-	return changed
-}
-
-// interval is the time between two scrapes of a history.
+// interval is the time between two scrapes of a history, and two evaluations.
 const interval = 30 * time.Second
-
-// began is when the histories begin.
-var began = time.Date(2026, 1, 27, 10, 0, 0, 0, time.UTC)
 
 // history are scrapes at regular intervals.
 type history []scrape
 
 // end is the time of the last scrape.
-func (h history) end() time.Time { return began.Add(time.Duration(len(h)-1) * interval) }
+func (h history) end() time.Time { return h[len(h)-1].at }
 
 // query evaluates the expression at each scrape.
 func (h history) query(t *testing.T, expression string) promql.Matrix {
@@ -56,7 +40,7 @@ func (h history) query(t *testing.T, expression string) promql.Matrix {
 		MaxSamples: 50_000_000, Timeout: 10 * time.Minute, Parser: parser.NewParser(parser.Options{}),
 	})
 	defer func() { _ = engine.Close() }()
-	query, err := engine.NewRangeQuery(t.Context(), h, nil, expression, began, h.end(), interval)
+	query, err := engine.NewRangeQuery(t.Context(), h, nil, expression, h[0].at, h.end(), interval)
 	if err != nil {
 		t.Fatalf("%s: %v", expression, err)
 	}
@@ -75,15 +59,15 @@ func (h history) Querier(int64, int64) (storage.Querier, error) {
 
 func (h history) selectSeries(_ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	found := map[string]*promql.Series{}
-	for i, scrape := range h {
-		for name, of := range scrape {
+	for _, scrape := range h {
+		for name, of := range scrape.values {
 			series, known := found[name]
 			if !known {
 				series = of.series(matchers)
 				found[name] = series
 			}
 			if series != nil {
-				series.Floats = append(series.Floats, promql.FPoint{T: began.Add(time.Duration(i) * interval).UnixMilli(), F: of.is})
+				series.Floats = append(series.Floats, promql.FPoint{T: scrape.at.UnixMilli(), F: of.is})
 			}
 		}
 	}
