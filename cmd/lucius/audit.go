@@ -91,7 +91,7 @@ func runAudit(ctx context.Context, cfg *config.Config, options audit.Options) (r
 	defer func() { err = errors.Join(err, store.Close()) }()
 	options.KeyTTL, options.Retention = cfg.KeyTTL, cfg.Retention
 	options.Tables = audit.Tables{
-		Ledger: ledgerTables(cfg).Ledger, Schedule: cfg.Tables.Schedule, Inflight: cfg.Tables.Inflight,
+		Ledger: ledgerTables(cfg).Ledger, Schedule: cfg.Tables.Schedule,
 		Idempotency: cfg.Tables.Idempotency, Index: cfg.Tables.Index, Queue: cfg.Tables.Queue,
 	}
 	return audit.Run(ctx, audit.Config{Store: store, Confirm: confirm, Options: options})

@@ -30,12 +30,11 @@ func TestCrash_AtNamedPoints(t *testing.T) {
 	t.Parallel()
 	for name, points := range map[string][]string{
 		"an accept, write by write": around(
-			"jobidempotency.insert", "luciusinflight.put", "luciusqueue.put", "luciusjobindex.put", "luciusschedule.put",
-			"commit.accept", "jobidempotency.replace"),
+			"jobidempotency.insert", "luciusqueue.put", "luciusjobindex.put", "luciusschedule.put", "commit.accept"),
 		"a step's work, write by write": around(
 			"luciusqueue.insert", "commit.ack", "luciusqueue.discard", "luciusledger.replace", "commit.result"),
 		"what ends an attempt or a job, write by write": around(
-			"commit.deadline_passed", "luciusschedule.discard", "luciusinflight.discard"),
+			"commit.deadline_passed", "luciusschedule.discard"),
 		"changes in one write": around(
 			"whole.accept", "whole.ack", "whole", "whole.result", "whole.deadline_passed"),
 		"answers that are not sent": {

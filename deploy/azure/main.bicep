@@ -118,7 +118,6 @@ var tables = [
   'luciusevents'
   'jobidempotency'
   'luciusjobindex'
-  'luciusinflight'
   'luciusschedule'
   'luciusqueue'
 ]

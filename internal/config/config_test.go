@@ -42,7 +42,7 @@ func TestLoad_TakesTheVariablesOfTheSources(t *testing.T) {
 	variables := map[string]string{
 		"LUCIUS_STORAGE_BACKEND": "table", "LUCIUS_TABLE_CONNECTION": "account", "LUCIUS_JOBS_TABLE": "jobs",
 		"LUCIUS_STEPS_TABLE": "steps", "LUCIUS_LEDGER_TABLE": "ledger", "LUCIUS_IDEMPOTENCY_TABLE": "keys",
-		"LUCIUS_JOB_INDEX_TABLE": "lists", "LUCIUS_INFLIGHT_TABLE": "live", "LUCIUS_MAX_INFLIGHT_PER_TENANT": "7",
+		"LUCIUS_JOB_INDEX_TABLE": "lists", "LUCIUS_MAX_INFLIGHT_PER_TENANT": "7",
 		"LUCIUS_SERVICEBUS_CONNECTION": "namespace", "LUCIUS_SERVICEBUS_REPLY_PREFIX": "replies-",
 		"LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION": "me", "LUCIUS_SERVICEBUS_LANES": "4", "LUCIUS_MAX_ATTEMPTS": "3",
 		"LUCIUS_STEP_RESULT_TIMEOUT_SECONDS": "90", "LUCIUS_OUTBOX_RETRY_INTERVAL": "5s",
@@ -55,7 +55,7 @@ func TestLoad_TakesTheVariablesOfTheSources(t *testing.T) {
 	got := map[string]string{
 		"LUCIUS_STORAGE_BACKEND": c.StorageBackend, "LUCIUS_TABLE_CONNECTION": c.TableConnection, "LUCIUS_JOBS_TABLE": c.Tables.Jobs,
 		"LUCIUS_STEPS_TABLE": c.StepsTable, "LUCIUS_LEDGER_TABLE": c.Tables.Ledger, "LUCIUS_IDEMPOTENCY_TABLE": c.Tables.Idempotency,
-		"LUCIUS_JOB_INDEX_TABLE": c.Tables.Index, "LUCIUS_INFLIGHT_TABLE": c.Tables.Inflight,
+		"LUCIUS_JOB_INDEX_TABLE":         c.Tables.Index,
 		"LUCIUS_MAX_INFLIGHT_PER_TENANT": fmt.Sprint(c.MaxInflight), "LUCIUS_SERVICEBUS_CONNECTION": c.ServiceBus.Connection,
 		"LUCIUS_SERVICEBUS_REPLY_PREFIX": c.ServiceBus.ReplyPrefix, "LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION": c.ServiceBus.ReplySubscription,
 		"LUCIUS_SERVICEBUS_LANES": fmt.Sprint(c.Lanes), "LUCIUS_MAX_ATTEMPTS": fmt.Sprint(c.MaxAttempts),

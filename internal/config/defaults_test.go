@@ -29,7 +29,7 @@ func TestLoad_TheDefaultsAreTheDocumentedOnes(t *testing.T) {
 		StepsTable: "luciussteps",
 		Tables: ledger.Tables{
 			Ledger: "luciusledger", Jobs: "luciusjobs", Outbox: "luciusoutbox", Events: "luciusevents",
-			Idempotency: "jobidempotency", Index: "luciusjobindex", Inflight: "luciusinflight", Schedule: "luciusschedule",
+			Idempotency: "jobidempotency", Index: "luciusjobindex", Schedule: "luciusschedule",
 			Queue: "luciusqueue",
 		},
 		Bus: "queue", TopicPrefix: "global-bus-p", Lanes: 16,

@@ -70,8 +70,7 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 		{"LUCIUS_EVENTS_TABLE", "luciusevents", "table that shows the history (table)", into(&c.Tables.Events, tableName)},
 		{"LUCIUS_IDEMPOTENCY_TABLE", "jobidempotency", "table of the keys", into(&c.Tables.Idempotency, tableName)},
 		{"LUCIUS_JOB_INDEX_TABLE", "luciusjobindex", "table of the lists", into(&c.Tables.Index, tableName)},
-		{"LUCIUS_INFLIGHT_TABLE", "luciusinflight", "table of the live jobs", into(&c.Tables.Inflight, tableName)},
-		{"LUCIUS_SCHEDULE_TABLE", "luciusschedule", "table of the schedule", into(&c.Tables.Schedule, tableName)},
+		{"LUCIUS_SCHEDULE_TABLE", "luciusschedule", "table of the schedule and the live jobs", into(&c.Tables.Schedule, tableName)},
 		{"LUCIUS_QUEUE_TABLE", "luciusqueue", "table of the pull queue", into(&c.Tables.Queue, tableName)},
 
 		// Deadlines and budgets.

@@ -18,13 +18,12 @@ import (
 const (
 	tableLedger   = "luciusledger"
 	tableSchedule = "luciusschedule"
-	tableInflight = "luciusinflight"
 	tableQueue    = "luciusqueue"
 )
 
 // tables holds all of them, for the audit.
 var tables = audit.Tables{
-	Ledger: tableLedger, Schedule: tableSchedule, Inflight: tableInflight, Queue: tableQueue,
+	Ledger: tableLedger, Schedule: tableSchedule, Queue: tableQueue,
 	Idempotency: "jobidempotency", Index: "luciusjobindex",
 }
 

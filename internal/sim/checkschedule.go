@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/audit"
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -68,14 +69,13 @@ func (c *checker) checkSchedule(writes []write) {
 	for i := range writes {
 		w := &writes[i]
 		parts := strings.Split(w.op.Key.Row, ":")
-		if !w.gone() || !w.was || len(parts) != 3 {
+		if !w.gone() || !w.was || !timed(parts) {
 			continue
 		}
-		j := c.job(parts[1])
+		j := c.job(parts[2])
 		named := j.exists && c.entryKey(j) == w.op.Key
-		timed := strings.HasPrefix(w.op.Key.Partition, "timer") || strings.HasPrefix(w.op.Key.Partition, "dispatch")
 		switch rev := w.old.Get("rev").Int(); {
-		case !timed || j.purged || j.row.Tombstone:
+		case j.purged || j.row.Tombstone:
 		case j.row.Rev < rev:
 			c.violate("schedule", "an entry of job %s for rev %d was deleted at rev %d", j.id, rev, j.row.Rev)
 		case named && !j.row.Terminal():
@@ -86,10 +86,16 @@ func (c *checker) checkSchedule(writes []write) {
 	}
 }
 
+// timed reports whether the row key of a shard is that of an entry that may stand for a
+// deadline.
+func timed(parts []string) bool {
+	return len(parts) == 4 && (parts[0] == string(ledger.Timer) || parts[0] == string(ledger.Dispatch))
+}
+
 // checkEnd checks that the post work of a job's end is done when the last entry that
 // could remember it is deleted.
 func (c *checker) checkEnd(j *job) {
-	slot := c.rows[tablestore.Key{Table: tableInflight, Partition: j.row.SlotPartition, Row: j.row.SlotRow}]
+	slot := c.rows[tablestore.Key{Table: tableSchedule, Partition: j.row.SlotPartition, Row: j.row.SlotRow}]
 	if slot.Get("job_id").String() == j.id && !c.remembered(j) {
 		c.violate("slot", "job %s has ended, its slot is taken, and no entry remembers it", j.id)
 	}

@@ -143,9 +143,9 @@ func stepsOf(j *job) string {
 func (w *world) surplus(key tablestore.Key) string {
 	row := w.check.rows[key]
 	switch {
-	case key.Table == tableSchedule && (strings.HasPrefix(key.Partition, "timer") || strings.HasPrefix(key.Partition, "dispatch")):
+	case key.Table == tableSchedule && timed(strings.Split(key.Row, ":")):
 		return "entry"
-	case key.Table == tableInflight:
+	case key.Table == tableSchedule && strings.HasPrefix(key.Row, "live:"):
 		if j := w.check.job(row.Get("job_id").String()); j.row.State != "PAUSED" {
 			return "slot of a job that is " + j.row.State + ":"
 		}

@@ -189,18 +189,18 @@ var damages = map[string]damage{
 	"no worker can continue the work": {rule: audit.Forward, says: "neither a worker nor", do: func(f *fixture) {
 		f.drop(f.key("queued", "OPENITEM:0000:000001"))
 	}},
-	"the slot is free while the job runs": {rule: audit.Slot, do: func(f *fixture) { f.drop(f.find(tables.Inflight, "running", "").Key) }},
+	"the slot is free while the job runs": {rule: audit.Slot, do: func(f *fixture) { f.drop(f.find(tables.Schedule, "running", "live").Key) }},
 	"the slot is taken after the end": {rule: audit.Slot, do: func(f *fixture) {
 		row, err := f.store.Get(f.t.Context(), f.key("done", "JOB"))
 		if err != nil {
 			f.t.Fatal(err)
 		}
 		f.write(tablestore.Op{Verb: tablestore.Put, Key: tablestore.Key{
-			Table: tables.Inflight, Partition: row.Properties.Get("slot_partition").String(), Row: row.Properties.Get("slot_row").String(),
+			Table: tables.Schedule, Partition: row.Properties.Get("slot_partition").String(), Row: row.Properties.Get("slot_row").String(),
 		}, Properties: tablestore.Properties{{Name: "job_id", Value: text(f.jobs["done"])}}})
 	}},
 	"a second slot is kept": {rule: audit.Slot, late: true, wait: time.Hour, do: func(f *fixture) {
-		slot := f.find(tables.Inflight, "running", "")
+		slot := f.find(tables.Schedule, "running", "live")
 		slot.Key.Row += "2"
 		f.write(tablestore.Op{Verb: tablestore.Put, Key: slot.Key, Properties: slot.Properties})
 	}},
@@ -214,8 +214,7 @@ var damages = map[string]damage{
 			f.t.Fatal(err)
 		}
 		entry := f.find(tables.Schedule, "done", "retention")
-		entry.Key.Partition = "timer" + entry.Key.Partition[len("retention"):]
-		entry.Key.Row = tablestore.Join(tablestore.Pad(row.Properties.Get("entry_due").Time().UnixMilli(), 13), f.jobs["done"],
+		entry.Key.Row = tablestore.Join("timer", tablestore.Pad(row.Properties.Get("entry_due").Time().UnixMilli(), 13), f.jobs["done"],
 			row.Properties.Get("entry_nonce").String())
 		f.write(tablestore.Op{Verb: tablestore.Put, Key: entry.Key, Properties: entry.Properties})
 	}},
@@ -244,7 +243,7 @@ func (f *fixture) postpone(name string) {
 	}
 	due := row.Properties.Get("entry_due").Time().Add(time.Hour)
 	f.set(f.key(name, "JOB"), "entry_due", tablestore.Time(due))
-	entry.Key.Row = tablestore.Join(tablestore.Pad(due.UnixMilli(), 13), parts[1], parts[2])
+	entry.Key.Row = tablestore.Join(parts[0], tablestore.Pad(due.UnixMilli(), 13), parts[2], parts[3])
 	f.write(tablestore.Op{Verb: tablestore.Put, Key: entry.Key, Properties: entry.Properties})
 }
 

@@ -219,7 +219,7 @@ func (a *auditor) fact(ctx context.Context, jobID string) (fact, bool, error) {
 // strays judges the rows of the other tables, which must each belong to a job.
 func (a *auditor) strays(ctx context.Context) error {
 	t := &a.o.Tables
-	return a.walk(ctx, []string{t.Schedule, t.Inflight, t.Idempotency, t.Index, t.Queue}, func(row tablestore.Row) error {
+	return a.walk(ctx, []string{t.Schedule, t.Idempotency, t.Index, t.Queue}, func(row tablestore.Row) error {
 		findings, err := a.stray(ctx, &row)
 		if err != nil || len(findings) == 0 {
 			return err
@@ -238,6 +238,9 @@ func (a *auditor) strays(ctx context.Context) error {
 	})
 }
 
+// slotRow begins the rows of the live set, which lie between the schedule's.
+const slotRow = "live"
+
 // reference is a row outside of the ledger's table that belongs to a job.
 type reference struct {
 	jobID string    // Empty if the row belongs to no job.
@@ -252,11 +255,14 @@ func (a *auditor) refer(row *tablestore.Row) (r reference, err error) {
 	parts, err := tablestore.Split(row.Key.Row)
 	switch row.Key.Table {
 	case a.o.Tables.Schedule:
-		if len(parts) != 3 || !slices.Contains([]string{"timer", "dispatch", "webhook", "retention"}, area) {
+		switch {
+		case area == "shard" && len(parts) == 3 && parts[0] == slotRow:
+		case area == "shard" && len(parts) == 4 && slices.Contains([]string{"timer", "dispatch", "webhook", "retention"}, parts[0]):
+			ms, err := strconv.ParseInt(parts[1], 10, 64)
+			return reference{parts[2], parts[0], time.UnixMilli(ms), row.Properties.Get("rev").Int()}, err
+		default:
 			return r, nil
 		}
-		ms, err := strconv.ParseInt(parts[0], 10, 64)
-		return reference{parts[1], area, time.UnixMilli(ms), row.Properties.Get("rev").Int()}, err
 	case a.o.Tables.Queue:
 		if area != "ready" {
 			return r, nil
@@ -328,7 +334,7 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 	case !late, row.Key == job.entry, row.Key == job.slot, row.Key == job.hint: // They are judged with the job.
 	case table == a.o.Tables.Idempotency && gone:
 		return finding(Claim, true, "its idempotency key is claimed since %s, and it was abandoned", since)
-	case table == a.o.Tables.Inflight:
+	case table == a.o.Tables.Schedule && r.kind == "":
 		return finding(Slot, true, "slot %s is taken for it since %s, and it does not hold it", row.Key.Row, since)
 	case table == a.o.Tables.Index && !there:
 		return finding(Listed, true, "it is in the list %s, and not there", row.Key.Partition)

@@ -12,7 +12,7 @@ import (
 
 // Tables are the names of the tables.
 type Tables struct {
-	Ledger, Schedule, Inflight, Idempotency, Index, Queue string
+	Ledger, Schedule, Idempotency, Index, Queue string
 }
 
 // Options are the facts about a store that its jobs are judged by.
@@ -114,13 +114,13 @@ func (e *Evidence) wants(o *Options) []tablestore.Key {
 // schedule's table and the shards of the options.
 func (e *Evidence) EntryKey(o *Options) tablestore.Key {
 	return tablestore.Key{
-		Table: o.Tables.Schedule, Partition: e.Job.EntryKind + ":" + tablestore.Pad(int64(shard(e.JobID, o.Shards)), 3),
-		Row: tablestore.Join(tablestore.Pad(e.Job.EntryDue.UnixMilli(), 13), e.JobID, e.Job.EntryNonce),
+		Table: o.Tables.Schedule, Partition: tablestore.Join("shard", tablestore.Pad(int64(shard(e.JobID, o.Shards)), 3)),
+		Row: tablestore.Join(e.Job.EntryKind, tablestore.Pad(e.Job.EntryDue.UnixMilli(), 13), e.JobID, e.Job.EntryNonce),
 	}
 }
 
 func (e *Evidence) slotKey(o *Options) tablestore.Key {
-	return tablestore.Key{Table: o.Tables.Inflight, Partition: e.Job.SlotPartition, Row: e.Job.SlotRow}
+	return tablestore.Key{Table: o.Tables.Schedule, Partition: e.Job.SlotPartition, Row: e.Job.SlotRow}
 }
 
 func (e *Evidence) claimKey(o *Options) tablestore.Key {

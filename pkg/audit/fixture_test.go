@@ -24,7 +24,7 @@ const (
 )
 
 var tables = audit.Tables{
-	Ledger: "luciusledger", Schedule: "luciusschedule", Inflight: "luciusinflight", Idempotency: "jobidempotency",
+	Ledger: "luciusledger", Schedule: "luciusschedule", Idempotency: "jobidempotency",
 	Index: "luciusjobindex", Queue: "luciusqueue",
 }
 
@@ -190,7 +190,7 @@ func (f *fixture) key(name, row string) tablestore.Key {
 }
 
 // find returns the only row of a table that belongs to a job, in a partition with that prefix.
-func (f *fixture) find(table, name, partition string) tablestore.Row {
+func (f *fixture) find(table, name, begins string) tablestore.Row {
 	f.t.Helper()
 	rows, err := f.store.(tablestore.Walker).Walk(f.t.Context(), tablestore.Walk{Table: table})
 	if err != nil {
@@ -200,16 +200,16 @@ func (f *fixture) find(table, name, partition string) tablestore.Row {
 		mine := row.Properties.Get("job_id").String() == f.jobs[name]
 		switch parts, err := tablestore.Split(row.Key.Row); {
 		case err != nil:
-		case len(parts) == 3:
-			mine = mine || parts[1] == f.jobs[name]
+		case len(parts) == 4:
+			mine = mine || parts[2] == f.jobs[name]
 		case len(parts) == 5:
 			mine = mine || strings.HasPrefix(parts[2], f.jobs[name]+".")
 		}
-		if mine && strings.HasPrefix(row.Key.Partition, partition) {
+		if mine && (strings.HasPrefix(row.Key.Partition, begins) || strings.HasPrefix(row.Key.Row, begins)) {
 			return row
 		}
 	}
-	f.t.Fatalf("%s has no row of %s in %s", table, name, partition)
+	f.t.Fatalf("%s has no row of %s in %s", table, name, begins)
 	return tablestore.Row{}
 }
 

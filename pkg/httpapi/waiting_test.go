@@ -105,7 +105,7 @@ func TestAListReadsEachJobOnce(t *testing.T) {
 		h.submitted(t)
 	}
 	h.do(t, http.MethodGet, "/v1/jobs?tenant_id=t&state=DISPATCHING", "")
-	got := slices.DeleteFunc(h.store.read(), func(partition string) bool { return strings.HasPrefix(partition, "live:") })
+	got := slices.DeleteFunc(h.store.read(), func(partition string) bool { return strings.HasPrefix(partition, "shard:") })
 	if len(got) != 5 {
 		t.Errorf("a list of 5 jobs reads %q", got)
 	}

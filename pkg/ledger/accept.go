@@ -82,9 +82,10 @@ type acceptance struct {
 }
 
 // Accept makes a job of a command. It writes the claim of the idempotency key, then
-// the in-flight slot, then the schedule entry that makes the job findable, then
-// commits. It returns [ErrIdempotencyMismatch], [ErrTenantLimit], and the store's
-// errors; a command whose outcome is unknown may be sent again.
+// the in-flight slot with the schedule entry that makes the job findable, then commits. A
+// numbered slot may be taken, so it comes before whatever names the job. It returns
+// [ErrIdempotencyMismatch], [ErrTenantLimit], and the store's errors; a command whose
+// outcome is unknown may be sent again.
 //
 // Source: Ledger and state model, Idempotency strategy; Option B spec, 15.1.
 func (l *Ledger) Accept(ctx context.Context, cmd Command) (Accepted, error) {
@@ -232,7 +233,7 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	if a.claimed == "" {
 		pre = append(pre, tablestore.Stage{{a.takeClaim(now)}})
 	}
-	if a.slotTag == "" || !a.slot.Numbered {
+	if a.slot.Numbered && a.slotTag == "" {
 		pre = append(pre, tablestore.Stage{{a.l.takeSlot(a.slot, a.jobID, now)}})
 	}
 	plan.reserving = len(pre)
@@ -451,11 +452,6 @@ func (a *acceptance) resubmit(ctx context.Context, plan *plan) (*Accepted, error
 		a.slotTag = row.ETag
 	}
 	plan.change.Pre = plan.change.Pre[plan.reserving:]
-	if !a.slot.Numbered {
-		// It is unknown whether the slot was taken, and safe to take it twice.
-		plan.change.Pre = append([]tablestore.Stage{{{a.l.takeSlot(a.slot, a.jobID, time.Now())}}}, plan.change.Pre...)
-	}
-	plan.change.Post = nil
 	if a.claimed == "" || a.slot.Numbered && a.slotTag == "" {
 		return nil, nil
 	}

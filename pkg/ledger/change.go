@@ -127,11 +127,7 @@ func (l *Ledger) forgetLost(ctx context.Context, job *statemachine.Job, o *optio
 	if job.Rev < o.lostRev {
 		return nil // A heartbeat won, which makes no revision.
 	}
-	var stage tablestore.Stage
-	for _, ref := range o.lost {
-		stage = inBatches(stage, l.discardEntry(job.ID, ref))
-	}
-	return l.commitEach(ctx, stage)
+	return l.commitEach(ctx, l.discardEntries(job.ID, o.lost))
 }
 
 // prepare decides the event for the loaded job and plans the writes of the decision.

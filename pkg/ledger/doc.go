@@ -30,7 +30,7 @@
 // # The schedule
 //
 // No pass scans for work. Each job with work left has an entry at or before its next
-// deadline: a hint in the partition of its kind and shard, written before the commit
+// deadline: a hint in the partition of its shard, by kind, written before the commit
 // that needs it. Below the entry's rev that commit may still land, so the sweeper
 // leaves the entry alone. Only the job's rows say what is due.
 //

@@ -42,10 +42,7 @@ func TestFire_AnEntryThatTheJobDoesNotNameIsDeleted(t *testing.T) {
 		id := b.mustAccept(t, command("h")).Job.ID
 		old := b.entries(t)
 		b.mustChange(t, id, statemachine.Retry{})
-		if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Put, Key: tablestore.Key{
-			Table: "luciusschedule", Partition: tablestore.Join("timer", tablestore.Pad(int64(old[0].Shard), 3)),
-			Row: tablestore.Join(tablestore.Pad(old[0].Due.UnixMilli(), 13), id, old[0].Nonce),
-		}}}); err != nil {
+		if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Put, Key: entryKey(&old[0])}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Minute)

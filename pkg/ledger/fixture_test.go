@@ -222,6 +222,19 @@ func (b *bundle) live(t *testing.T) []string {
 	return all
 }
 
+// takesSlot reports whether the batch takes a slot.
+func takesSlot(batch tablestore.Batch) bool {
+	return strings.HasPrefix(batch[0].Key.Row, "live:") && batch[0].Verb != tablestore.Discard && batch[0].Verb != tablestore.Delete
+}
+
+// entryKey addresses the row of a schedule entry.
+func entryKey(entry *ledger.Entry) tablestore.Key {
+	return tablestore.Key{
+		Table: "luciusschedule", Partition: tablestore.Join("shard", tablestore.Pad(int64(entry.Shard), 3)),
+		Row: tablestore.Join(string(entry.Kind), tablestore.Pad(entry.Due.UnixMilli(), 13), entry.JobID, entry.Nonce),
+	}
+}
+
 // commits reports whether the batch is the commit of a job's change.
 func commits(batch tablestore.Batch) bool { return batch[0].Key.Table == "luciusledger" }
 

@@ -139,7 +139,7 @@ func TestLiveJobs_OfATenantTellsNothingOfOthers(t *testing.T) {
 			if from = next; from == "" {
 				break
 			}
-			if !strings.HasPrefix(from, "tenant_a:"+got[len(got)-1]) {
+			if !strings.HasPrefix(from, "live:tenant_a:"+got[len(got)-1]) {
 				t.Errorf("the page ends at %q", from)
 			}
 		}

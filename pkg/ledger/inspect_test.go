@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,10 +30,7 @@ func TestInspect_AMissingEntryIsWrittenAgain(t *testing.T) {
 	b.mustAccept(t, command("a"))
 	before := b.entries(t)
 	for _, entry := range before {
-		b.discard(t, tablestore.Key{
-			Table: "luciusschedule", Partition: tablestore.Join(string(entry.Kind), tablestore.Pad(int64(entry.Shard), 3)),
-			Row: tablestore.Join(tablestore.Pad(entry.Due.UnixMilli(), 13), entry.JobID, entry.Nonce),
-		})
+		b.discard(t, entryKey(&entry))
 	}
 	if found := b.inspected(t); len(found) != 1 || found[0].Repaired == "" {
 		t.Errorf("%+v", found)
@@ -51,7 +49,7 @@ func TestInspect_FinishesTheEndOfAJob(t *testing.T) {
 		b := setup(t)
 		id := b.mustAccept(t, command("a")).Job.ID
 		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
-			if batch[0].Key.Table == "luciusinflight" {
+			if strings.HasPrefix(batch[0].Key.Row, "live:") {
 				return nil, tablestore.ErrUnavailable
 			}
 			return commit()
@@ -98,10 +96,7 @@ func TestInspect_ReturnsTheStoresErrors(t *testing.T) {
 		return nil, tablestore.ErrUnavailable
 	})
 	for _, entry := range b.entries(t) {
-		key := tablestore.Key{
-			Table: "luciusschedule", Partition: tablestore.Join(string(entry.Kind), tablestore.Pad(int64(entry.Shard), 3)),
-			Row: tablestore.Join(tablestore.Pad(entry.Due.UnixMilli(), 13), entry.JobID, entry.Nonce),
-		}
+		key := entryKey(&entry)
 		if _, err := b.store.Store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {
 			t.Fatal(err)
 		}

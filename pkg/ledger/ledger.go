@@ -22,7 +22,6 @@ import (
 type Tables struct {
 	Ledger      string // Optional. Defaults to "luciusledger".
 	Idempotency string // Optional. Defaults to "jobidempotency".
-	Inflight    string // Optional. Defaults to "luciusinflight".
 	Schedule    string // Optional. Defaults to "luciusschedule".
 	Index       string // Optional. Defaults to "luciusjobindex".
 	Queue       string // Optional. Defaults to "luciusqueue".
@@ -38,7 +37,6 @@ func (t Tables) withDefaults() Tables {
 	return Tables{
 		Ledger:      cmp.Or(t.Ledger, "luciusledger"),
 		Idempotency: cmp.Or(t.Idempotency, "jobidempotency"),
-		Inflight:    cmp.Or(t.Inflight, "luciusinflight"),
 		Schedule:    cmp.Or(t.Schedule, "luciusschedule"),
 		Index:       cmp.Or(t.Index, "luciusjobindex"),
 		Queue:       cmp.Or(t.Queue, "luciusqueue"),
@@ -51,7 +49,7 @@ func (t Tables) withDefaults() Tables {
 // All returns the names without those of the projected tables, so that a driver can
 // create the tables.
 func (t Tables) All() []string {
-	return []string{t.Ledger, t.Idempotency, t.Inflight, t.Schedule, t.Index, t.Queue}
+	return []string{t.Ledger, t.Idempotency, t.Schedule, t.Index, t.Queue}
 }
 
 // Projected returns the names of the projected tables.
@@ -63,7 +61,7 @@ type Config struct {
 	Store tablestore.Store
 	// Tables are the table names. Optional.
 	Tables Tables
-	// Shards is the number of partitions of each kind of schedule entry. The first
+	// Shards is the number of partitions of the schedule and of the live set. The first
 	// process writes it to the store; later ones use the stored number. Optional.
 	// Defaults to 16.
 	Shards int
@@ -256,7 +254,7 @@ func (l *Ledger) adoptSettings(ctx context.Context) error {
 	return nil
 }
 
-// Shards is the number of partitions of each kind of schedule entry.
+// Shards is the number of partitions of the schedule and of the live set.
 func (l *Ledger) Shards() int { return l.cfg.Shards }
 
 // ReadyShards is the number of partitions of the ready index for each kind of work.

@@ -50,8 +50,8 @@ func TestInspect_FreesASlotThatAnEndedJobDoesNotHold(t *testing.T) {
 			_, err := b.store.Commit(t.Context(), tablestore.Batch{{
 				Verb: tablestore.Insert,
 				Key: tablestore.Key{
-					Table: "luciusinflight", Partition: tablestore.Join("live", tablestore.Pad(k, 3)),
-					Row: tablestore.Join("tenant_a", tablestore.Pad(k, 7)),
+					Table: "luciusschedule", Partition: tablestore.Join("shard", tablestore.Pad(k, 3)),
+					Row: tablestore.Join("live", "tenant_a", tablestore.Pad(k, 7)),
 				},
 				Properties: tablestore.Properties{{Name: "job_id", Value: tablestore.String(id)}},
 			}})
@@ -75,7 +75,7 @@ func TestFire_ASlotThatIsTakenAfterTheEndIsFreed(t *testing.T) {
 		b := setup(t)
 		met := false
 		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
-			if batch[0].Key.Table == "luciusinflight" && !met {
+			if takesSlot(batch) && !met {
 				met = true
 				id := b.mustAccept(t, command("h")).Job.ID
 				b.mustChange(t, id, statemachine.Cancel{})

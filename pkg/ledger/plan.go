@@ -107,17 +107,10 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 	}
 
 	entry, isNew := p.entry()
-	var puts tablestore.Stage
 	if isNew {
 		out.entries = append(out.entries, entry)
 	}
-	if timer := p.postTimer(); timer.Kind != "" {
-		out.entries = append(out.entries, timer)
-	}
-	for _, ref := range out.entries {
-		puts = inBatches(puts, p.l.putEntry(&p.d.After, ref, p.options.reserved))
-	}
-	out.change.Pre = stages(puts)
+	p.entries(out)
 	p.hints(out)
 	switch {
 	case p.isAccept():
@@ -248,6 +241,21 @@ func (p *planner) entry() (ref entryRef, isNew bool) {
 	return want, true
 }
 
+// entries writes the schedule entries of the change, and with them the slot of a new job.
+func (p *planner) entries(out *plan) {
+	if timer := p.postTimer(); timer.Kind != "" {
+		out.entries = append(out.entries, timer)
+	}
+	var batch tablestore.Batch
+	if slot := p.s.head.slot; p.isAccept() && !slot.Numbered {
+		batch = append(batch, p.l.takeSlot(slot, p.d.After.Job.ID, p.now))
+	}
+	for _, ref := range out.entries {
+		batch = append(batch, p.l.putEntry(&p.d.After, ref, p.options.reserved))
+	}
+	out.change.Pre = stages(stageOf(batch))
+}
+
 // postTimer returns the timer that re-runs unfinished post-commit work; empty if
 // there is none, or if the entry of an ended job does it.
 func (p *planner) postTimer() entryRef {
@@ -347,29 +355,44 @@ func (p *planner) journalRow() *journalRow {
 func (p *planner) post(out *plan, entry entryRef) {
 	job := &p.d.After.Job
 	var clean tablestore.Stage
-	if out.taken != nil { // No entry is needed: a void hint is deleted on sight.
-		clean = append(clean, tablestore.Batch{p.l.discardHint(out.taken)})
-	}
 	obsolete := slices.Clone(p.options.lost)
 	if old := p.s.head.entry; old.Kind != "" && old != entry {
 		obsolete = append(obsolete, old)
 	}
 	if p.d.Ended {
 		rows, entries := p.l.announce(job)
-		clean = append(clean, p.release...)
-		clean = append(clean, append(p.l.retain(job), append(entries, rows...)...)...)
+		clean = merged(slices.Concat(p.release, p.l.retain(job), entries, rows))
 		obsolete = append(obsolete, entry)
 	}
 	if timer := p.postTimer(); timer.Kind != "" {
 		obsolete = append(obsolete, timer)
 	}
-	for _, ref := range obsolete {
-		out.forget = inBatches(out.forget, p.l.discardEntry(job.ID, ref))
-	}
-	out.change.Post = stages(clean)
+	out.forget = p.l.discardEntries(job.ID, obsolete)
+	var last []tablestore.Stage
 	if p.l.cfg.Projector == nil {
-		out.change.Post = append(out.change.Post, stages(out.forget)...)
+		if all := merged(slices.Concat(clean, out.forget)); len(all) == 1 {
+			clean = all // One batch does both.
+		} else {
+			last = stages(out.forget)
+		}
 	}
+	if out.taken != nil { // No entry is needed: a void hint is deleted on sight.
+		clean = append(clean, tablestore.Batch{p.l.discardHint(out.taken)})
+	}
+	out.change.Post = append(stages(clean), last...)
+}
+
+// merged returns the stage with neighbouring batches of one partition made one.
+func merged(stage tablestore.Stage) tablestore.Stage {
+	var out tablestore.Stage
+	for _, batch := range stage {
+		if n := len(out); n > 0 && out[n-1][0].Key.Table == batch[0].Key.Table && out[n-1][0].Key.Partition == batch[0].Key.Partition {
+			out[n-1] = slices.Concat(out[n-1], batch)
+		} else {
+			out = append(out, batch)
+		}
+	}
+	return out
 }
 
 // beforeCommit adds batches to the last stage before the commit.
@@ -380,6 +403,14 @@ func (out *plan) beforeCommit(stage tablestore.Stage) {
 		return
 	}
 	pre[len(pre)-1] = append(pre[len(pre)-1], stage...)
+}
+
+// stageOf returns a stage of the batch, or none if that is empty.
+func stageOf(batch tablestore.Batch) tablestore.Stage {
+	if len(batch) == 0 {
+		return nil
+	}
+	return tablestore.Stage{batch}
 }
 
 // stages returns one stage of the batches, or none if there are no batches.

@@ -85,8 +85,7 @@ func TestPurge_LeavesNothingOfTheJob(t *testing.T) {
 		id := b.ended(t)
 		month := time.Now().Format("200601")
 		where := map[string][]string{
-			"luciusledger": {id}, "jobidempotency": {"tenant_a"}, "luciusinflight": {"live:000"},
-			"luciusschedule": {"retention:000", "timer:000", "dispatch:000"},
+			"luciusledger": {id}, "jobidempotency": {"tenant_a"}, "luciusschedule": {"shard:000"},
 			"luciusjobindex": {
 				"jobs:tenant_a:" + month, "ended:tenant_a:" + month + ":CANCELLED", "undelivered", "undelivered:tenant_a",
 			},

@@ -12,8 +12,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// Kind is a kind of schedule entry. Each kind has separate partitions, so that a
-// backlog of one does not delay another.
+// Kind is a kind of schedule entry. Each kind is a range of its own in each shard, so
+// that a backlog of one does not delay another.
 type Kind string
 
 // The kinds.
@@ -98,11 +98,7 @@ func (r entryRef) serves(wake entryRef) bool {
 
 // entryKey addresses an entry's row.
 func (l *Ledger) entryKey(jobID string, ref entryRef) tablestore.Key {
-	return tablestore.Key{
-		Table:     l.tables.Schedule,
-		Partition: tablestore.Join(string(ref.Kind), tablestore.Pad(l.shard(jobID), 3)),
-		Row:       tablestore.Join(tablestore.Pad(ref.Due.UnixMilli(), 13), jobID, ref.Nonce),
-	}
+	return l.shardKey(l.shard(jobID), tablestore.Join(string(ref.Kind), tablestore.Pad(ref.Due.UnixMilli(), 13), jobID, ref.Nonce))
 }
 
 // putEntry writes an entry for the aggregate.
@@ -121,26 +117,23 @@ func (l *Ledger) discardEntry(jobID string, ref entryRef) tablestore.Op {
 	return tablestore.Op{Verb: tablestore.Discard, Key: l.entryKey(jobID, ref)}
 }
 
-// inBatches adds an op to the last batch of the stage, or to a new one if its
-// partition is another.
-func inBatches(stage tablestore.Stage, op tablestore.Op) tablestore.Stage {
-	if n := len(stage); n > 0 && stage[n-1][0].Key.Partition == op.Key.Partition {
-		stage[n-1] = append(stage[n-1], op)
-		return stage
+// discardEntries deletes entries of one job.
+func (l *Ledger) discardEntries(jobID string, refs []entryRef) tablestore.Stage {
+	var batch tablestore.Batch
+	for _, ref := range refs {
+		batch = append(batch, l.discardEntry(jobID, ref))
 	}
-	return append(stage, tablestore.Batch{op})
+	return stageOf(batch)
 }
 
 // Due returns one page of entries of that kind and shard that are due at now,
 // oldest first, and the start of the next page.
 func (l *Ledger) Due(ctx context.Context, kind Kind, shard int, now time.Time, limit int, from string,
 ) ([]Entry, string, error) {
+	first := l.shardKey(shard, tablestore.Join(string(kind), ""))
 	page, err := l.store.Scan(ctx, tablestore.Query{
-		Table:     l.tables.Schedule,
-		Partition: tablestore.Join(string(kind), tablestore.Pad(shard, 3)),
-		To:        tablestore.Pad(now.UnixMilli()+1, 13),
-		Limit:     limit,
-		Continue:  from,
+		Table: first.Table, Partition: first.Partition, From: first.Row,
+		To: first.Row + tablestore.Pad(now.UnixMilli()+1, 13), Limit: limit, Continue: from,
 	})
 	if err != nil {
 		return nil, "", fmt.Errorf("read the schedule of %s %d: %w", kind, shard, err)
@@ -156,14 +149,14 @@ func (l *Ledger) Due(ctx context.Context, kind Kind, shard int, now time.Time, l
 
 func decodeEntry(kind Kind, shard int, row *tablestore.Row) (Entry, error) {
 	parts, err := tablestore.Split(row.Key.Row)
-	if err != nil || len(parts) != 3 {
+	if err != nil || len(parts) != 4 {
 		return Entry{}, fmt.Errorf("bad key %q in the schedule", row.Key.Row)
 	}
-	ms, err := strconv.ParseInt(parts[0], 10, 64)
+	ms, err := strconv.ParseInt(parts[1], 10, 64)
 	if err != nil {
 		return Entry{}, fmt.Errorf("bad key %q in the schedule", row.Key.Row)
 	}
-	entry := Entry{Kind: kind, Shard: shard, Due: time.UnixMilli(ms).UTC(), JobID: parts[1], Nonce: parts[2]}
+	entry := Entry{Kind: kind, Shard: shard, Due: time.UnixMilli(ms).UTC(), JobID: parts[2], Nonce: parts[3]}
 	return entry, entryCodec.decode(row, &entry)
 }
 

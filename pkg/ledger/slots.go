@@ -53,20 +53,26 @@ func (l *Ledger) mayGuess(tenantID string, limit int) bool {
 
 // ownSlot is the slot of a job whose tenant has no limit.
 func (l *Ledger) ownSlot(tenantID, jobID string) slotRef {
-	return slotRef{Partition: livePartition(l.shard(jobID)), Row: tablestore.Join(tenantID, jobID)}
+	return l.slotOf(l.shard(jobID), tenantID, jobID)
 }
 
 // numberedSlot is slot k of a tenant with a limit.
 func (l *Ledger) numberedSlot(tenantID string, k int) slotRef {
-	return slotRef{
-		Partition: livePartition(k % l.cfg.Shards), Row: tablestore.Join(tenantID, tablestore.Pad(k, 7)), Numbered: true,
-	}
+	slot := l.slotOf(k%l.cfg.Shards, tenantID, tablestore.Pad(k, 7))
+	slot.Numbered = true
+	return slot
 }
 
-func livePartition(shard int) string { return tablestore.Join("live", tablestore.Pad(shard, 3)) }
+// rowLive begins the rows of the live set.
+const rowLive = "live"
+
+func (l *Ledger) slotOf(shard int, tenantID, name string) slotRef {
+	key := l.shardKey(shard, tablestore.Join(rowLive, tenantID, name))
+	return slotRef{Partition: key.Partition, Row: key.Row}
+}
 
 func (l *Ledger) slotKey(slot slotRef) tablestore.Key {
-	return tablestore.Key{Table: l.tables.Inflight, Partition: slot.Partition, Row: slot.Row}
+	return tablestore.Key{Table: l.tables.Schedule, Partition: slot.Partition, Row: slot.Row}
 }
 
 // slotRow is the content of a slot's row.
@@ -182,12 +188,14 @@ func (l *Ledger) slotBound(tenantID string, limit int, taken map[string]tablesto
 // slotsOf selects the slots in one shard of the live set, of one tenant or, if
 // tenantID is empty, of all.
 func (l *Ledger) slotsOf(tenantID string, shard int) tablestore.Query {
-	query := tablestore.Query{Table: l.tables.Inflight, Partition: livePartition(shard)}
+	prefix := tablestore.Join(rowLive, "")
 	if tenantID != "" {
-		query.From = tablestore.Join(tenantID) + ":"
-		query.To = tablestore.PrefixEnd(query.From)
+		prefix = tablestore.Join(rowLive, tenantID, "")
 	}
-	return query
+	first := l.shardKey(shard, prefix)
+	return tablestore.Query{
+		Table: first.Table, Partition: first.Partition, From: first.Row, To: tablestore.PrefixEnd(first.Row),
+	}
 }
 
 // reclaimSlot frees a slot whose job has ended, was abandoned, or holds another

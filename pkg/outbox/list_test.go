@@ -115,7 +115,7 @@ func TestOperator_ListOfATenantTellsNothingOfOthers(t *testing.T) {
 			break
 		}
 		_, from, _ := strings.Cut(after, "/")
-		if from != "" && !strings.HasPrefix(from, "u:") && !strings.HasPrefix(after, "ended/u/") {
+		if from != "" && !strings.HasPrefix(from, "live:u:") && !strings.HasPrefix(after, "ended/u/") {
 			t.Errorf("a page ends at %q", after)
 		}
 	}
