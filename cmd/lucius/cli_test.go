@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -80,6 +82,90 @@ func TestCLI_CallsTheServerAsTheCaller(t *testing.T) {
 	c.want(cli.ExitNotFound, "lucius jobs list shows", "jobs", "get", "0198c5f2-4a00-7c3e-9d2a-5b1f0e6d7c8b")
 	terminalOf(t, s.url, "").want(cli.ExitForbidden, "--token-file", "jobs", "get", accepted.JobID)
 	terminalOf(t, s.url, stranger).want(cli.ExitForbidden, "ask for a token", "jobs", "get", accepted.JobID)
+}
+
+// commandFor is the text of a command of the document.
+func commandFor(document string) string {
+	return `{"tenant_id":"tenant_a","request_type":"doc.ingest","schema_version":"1","doc_id":"` + document + `",` +
+		`"input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"},"payload":{"language":"en"}}`
+}
+
+// A person submits commands, sees why one waits and why it failed, and runs it again.
+func TestCLI_TellsOfAJobFromItsCommandToItsEnd(t *testing.T) {
+	t.Parallel()
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), patient...)
+	c := terminalOf(t, s.url, "")
+	c.stdin = commandFor("1")
+	accepted := decode[api.CommandAccepted](c, "submit", "-")
+	id := accepted.JobID
+	if again := decode[api.CommandAccepted](c, "submit", "-"); again.JobID != id || !again.Replayed {
+		t.Errorf("the same command again: %+v", again)
+	}
+	c.want(0, "waits in the queue for a worker of extract", "why", id)
+	c.want(0, "Paused job "+id, "jobs", "pause", id, "--reason", "wrong file")
+	c.want(0, "The job is paused by loopback", "why", id)
+	c.want(0, ": wrong file.", "why", id)
+	c.want(cli.ExitRefused, "", "jobs", "rerun", id)
+	c.want(0, "Resumed job "+id, "jobs", "resume", id)
+
+	item := s.claim(t, "claim", true)
+	c.want(0, "w runs extract", "why", id)
+	response, err := s.client.FailWorkWithResponse(t.Context(), item.WorkID, api.WorkFailure{
+		Owner: "w", ExpectedRev: item.Rev, RequestID: "failed", Error: api.ReportedError{Code: "bad_scan", Message: "The page is blank."},
+	})
+	if err != nil || response.JSON200 == nil {
+		t.Fatalf("fail: %v, %s", err, response.Body)
+	}
+	c.want(0, "extract failed for good", "why", id)
+	c.want(0, "after 1 attempt: bad_scan: The page is blank.", "why", id)
+	if page := decode[api.JobPage](c, "jobs", "list", "--state", "failed_final", "--created-after", "1h"); len(page.Jobs) != 1 || page.Jobs[0].JobID != id {
+		t.Errorf("the failed jobs are %+v", page.Jobs)
+	}
+	if page := decode[api.JobPage](c, "jobs", "list", "--created-before", "1h"); len(page.Jobs) != 0 {
+		t.Errorf("jobs of an hour ago are %+v", page.Jobs)
+	}
+	c.want(cli.ExitFailed, "FAILED_FINAL", "jobs", "watch", id)
+
+	rerun := decode[api.CommandAccepted](c, "jobs", "rerun", id).JobID
+	c.want(0, "lucius why "+rerun, "why", id)
+	finish(t, s, rerun)
+	c.want(0, "job.succeeded", "jobs", "watch", rerun)
+	c.want(0, "The job succeeded", "why", rerun)
+	if history := decode[api.EventPage](c, "jobs", "events", rerun); len(history.Events) < 10 {
+		t.Errorf("the history has %d entries", len(history.Events))
+	}
+	c.want(0, "SUCCEEDED", "jobs", "rerun", id, "--wait") // There is one rerun.
+}
+
+// Many commands are one file, and who stopped a job is one command.
+func TestCLI_SubmitsManyAndStopsThem(t *testing.T) {
+	t.Parallel()
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), patient...)
+	c := terminalOf(t, s.url, "")
+	path := filepath.Join(t.TempDir(), "commands.jsonl")
+	lines := []string{strings.Replace(commandFor("bad"), "doc.ingest", "doc.burn", 1)}
+	for i := range 150 {
+		lines = append(lines, commandFor(fmt.Sprint(i)))
+	}
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.want(cli.ExitRefused, "150 accepted, 0 accepted before, 1 refused\n\nLINE  CODE                  WHY\n1 ", "submit", path)
+	c.want(cli.ExitRefused, "0 accepted, 150 accepted before, 1 refused", "submit", path)
+	page := decode[api.JobPage](c, "jobs", "list", "--limit", "120", "--tenant", "tenant_a")
+	if len(page.Jobs) != 120 || page.NextPageToken == "" {
+		t.Errorf("%d jobs are listed, and the next page is %q", len(page.Jobs), page.NextPageToken)
+	}
+	a, b := page.Jobs[0].JobID, page.Jobs[1].JobID
+	c.want(cli.ExitUsage, "add --yes", "jobs", "cancel", a, b)
+	c.want(0, "Cancelled job "+b, "jobs", "cancel", a, b, "--yes", "--reason", "not needed")
+	c.want(0, "The job was cancelled by loopback", "why", b)
+	c.want(0, ": not needed.", "why", b)
+	until(t, "the overview has counted", func() bool {
+		all := decode[api.Overview](c, "overview")
+		return all.Jobs["DISPATCHING"] == 148 && all.Backlog == 148
+	})
+	c.want(0, "148 DISPATCHING", "overview")
 }
 
 // A server's environment may hold the variables of the commands that call it.

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"net/http"
@@ -43,6 +44,7 @@ func newLine(t *testing.T, server string, variables ...string) *line {
 	l := &line{}
 	l.Env = cli.Env{
 		Stdin: strings.NewReader(""), Stdout: &l.out, Stderr: &l.notes, DefaultURL: server, Now: func() time.Time { return now },
+		Sleep:       func(context.Context, time.Duration) {},
 		Environment: append([]string{"LUCIUS_CONFIG=" + filepath.Join(t.TempDir(), "lucius", "contexts.yaml")}, variables...),
 	}
 	return l

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -121,7 +120,7 @@ func (t *tool) open(cmd *cobra.Command) (*session, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	s := &session{tool: t, cmd: cmd}
-	s.Client, err = api.NewClient(server, api.WithHTTPClient(&patient{client}), api.WithRequestEditorFn(
+	s.Client, err = api.NewClient(server, api.WithHTTPClient(&patient{client, &t.Env}), api.WithRequestEditorFn(
 		func(_ context.Context, r *http.Request) error {
 			r.Header.Set("User-Agent", "lucius-cli")
 			if token != "" {
@@ -202,7 +201,11 @@ func (w *place) tls() (*tls.Config, error) {
 }
 
 // patient repeats requests that the server was too busy for.
-type patient struct{ *http.Client }
+type patient struct {
+	*http.Client
+
+	env *Env
+}
 
 // attempts is how often a request is sent at most, and longestPause the most that a
 // server may ask to wait between two.
@@ -234,10 +237,8 @@ func (p *patient) Do(request *http.Request) (*http.Response, error) {
 			}
 		}
 		_ = response.Body.Close() // Its connection is not used again.
-		select {
-		case <-request.Context().Done():
-			return nil, fmt.Errorf("wait for the server: %w", request.Context().Err())
-		case <-time.After(pause):
+		if err := p.env.pause(request.Context(), pause); err != nil {
+			return nil, err
 		}
 	}
 }

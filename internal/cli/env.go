@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"io"
 	"os"
 	"strings"
@@ -17,12 +18,16 @@ type Env struct {
 	Environment []string
 	// Terminal says that Stdout is a terminal, which shows colours and live views.
 	Terminal bool
+	// Size returns the columns and rows of the terminal. Optional. Defaults to 80 and 24.
+	Size func() (columns, rows int)
 	// Interactive says that a person reads Stderr and types into Stdin, and so can be asked.
 	Interactive bool
 	// DefaultURL is the server's URL if the caller names none.
 	DefaultURL string
 	// Now is the clock of relative times. Optional. Defaults to time.Now.
 	Now func() time.Time
+	// Sleep waits for that long, or until the context ends. Optional. Defaults to real time.
+	Sleep func(context.Context, time.Duration)
 }
 
 // ProcessEnv returns the Env of this process.
@@ -30,6 +35,13 @@ func ProcessEnv(defaultURL string) Env {
 	terminal := func(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 	return Env{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environment: os.Environ(), DefaultURL: defaultURL,
+		Size: func() (int, int) {
+			columns, rows, err := term.GetSize(int(os.Stdout.Fd()))
+			if err != nil || columns < 1 || rows < 1 { // Some terminals do not say.
+				return 80, 24
+			}
+			return columns, rows
+		},
 		Terminal: terminal(os.Stdout), Interactive: terminal(os.Stdin) && terminal(os.Stderr),
 	}
 }
@@ -47,6 +59,22 @@ func (e *Env) get(name string) (value string) {
 // colours reports whether output may have colours: see no-color.org.
 func (e *Env) colours() bool {
 	return e.Terminal && e.get("NO_COLOR") == "" && e.get("TERM") != "dumb"
+}
+
+// pause waits. Its error says that the command was interrupted.
+func (e *Env) pause(ctx context.Context, d time.Duration) error {
+	if e.Sleep != nil {
+		e.Sleep(ctx, d)
+	} else {
+		select {
+		case <-ctx.Done():
+		case <-time.After(d):
+		}
+	}
+	if ctx.Err() != nil {
+		return unreachable(context.Canceled)
+	}
+	return nil
 }
 
 func (e *Env) now() time.Time {

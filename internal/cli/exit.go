@@ -165,6 +165,9 @@ var hints = map[problem.Code]string{
 
 // unreachable returns the error of a request without an answer.
 func unreachable(err error) error {
+	if known, ok := errors.AsType[*Error](err); ok {
+		return known
+	}
 	if errors.Is(err, context.Canceled) {
 		return &Error{Code: ExitInterrupted, Err: errors.New("interrupted")}
 	}

@@ -18,7 +18,7 @@ func (t *tool) jobs() *cobra.Command {
 		Use: "jobs", GroupID: GroupJobs, Short: "Read and control jobs",
 		Example: "  lucius jobs list --state FAILED_FINAL\n  lucius jobs get JOB",
 	}
-	cmd.AddCommand(t.jobsList(), t.jobsGet(),
+	cmd.AddCommand(t.jobsList(), t.jobsGet(), t.jobsWatch(), t.jobsEvents(), t.jobsRerun(),
 		t.jobsControl("cancel", "Cancel jobs", "Cancelled", (*api.Client).CancelJob),
 		t.jobsControl("pause", "Pause jobs", "Paused", (*api.Client).PauseJob),
 		t.jobsControl("resume", "Resume paused jobs", "Resumed", (*api.Client).ResumeJob),

@@ -16,15 +16,20 @@ import (
 )
 
 // show prints what the server answered: as JSON or YAML in the API's own form, or as text
-// that render writes.
-func show[T any](s *session, answer T, render func(p *page, answer T)) error {
+// that the function writes for people.
+func show[T any](s *session, answer T, people func(p *page, answer T)) error {
 	if s.output != "table" {
 		return s.encode(answer)
 	}
+	return s.write(render(s, answer, people))
+}
+
+// render returns the text of an answer for people.
+func render[T any](s *session, answer T, people func(p *page, answer T)) string {
 	harmless(reflect.ValueOf(&answer).Elem())
 	p := s.page()
-	render(p, answer)
-	return s.write(p.String())
+	people(p, answer)
+	return p.String()
 }
 
 // encode prints the value as JSON or YAML.
@@ -154,6 +159,8 @@ func (p *page) ago(at time.Time) string {
 	}
 	if past := p.now.Sub(at); past >= time.Second {
 		return short(past) + " ago"
+	} else if past > -time.Second {
+		return "just now"
 	}
 	return p.until(at)
 }

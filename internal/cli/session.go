@@ -26,7 +26,7 @@ type tool struct {
 
 // commands returns the commands of this package, each with its group.
 func (t *tool) commands() []*cobra.Command {
-	return []*cobra.Command{t.jobs(), t.contextCommands()}
+	return []*cobra.Command{t.why(), t.jobs(), t.submit(), t.overview(), t.contextCommands()}
 }
 
 // session is a command under way.

@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// state is what the overview shows.
+type state struct {
+	Overview api.Overview
+	Services []api.Service
+}
+
+// overview returns lucius overview, which shows how the whole server does.
+func (t *tool) overview() *cobra.Command {
+	var once bool
+	var interval time.Duration
+	cmd := t.command(spec{
+		use: "overview", short: "Show how the server does, live",
+		long: "Shows the jobs, services, pauses and circuits of the server: live on a terminal until Ctrl-C, once\n" +
+			"elsewhere. With -o json or yaml it prints the overview of the API once.",
+		example: "  lucius overview\n  lucius overview --once",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		if interval < 100*time.Millisecond {
+			return usagef("--interval is %s, it must be at least 100ms", interval)
+		}
+		if s.output != "table" {
+			all, err := call[api.Overview](s.GetOverview(ctx))
+			if err != nil {
+				return err
+			}
+			return s.encode(all)
+		}
+		view := s.live()
+		for {
+			now, err := s.state(ctx)
+			switch {
+			case view != nil && ExitCode(err) == ExitInterrupted:
+				return nil //nolint:nilerr // Ctrl-C is the way to end it.
+			case err != nil:
+				return err
+			case once || view == nil:
+				return show(s, now, showState)
+			}
+			view.draw(render(s, now, showState))
+			if s.pause(ctx, interval) != nil {
+				return nil
+			}
+		}
+	})
+	cmd.Flags().BoolVar(&once, "once", false, "show it once, also on a terminal")
+	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time between two looks")
+	cmd.GroupID = GroupOperate
+	return t.calls(cmd)
+}
+
+func (s *session) state(ctx context.Context) (now state, err error) {
+	if now.Overview, err = call[api.Overview](s.GetOverview(ctx)); err != nil {
+		return now, err
+	}
+	list, err := call[api.ServiceList](s.ListServices(ctx))
+	now.Services = list.Services
+	return now, err
+}
+
+// showState writes one screen about the server.
+func showState(p *page, now state) {
+	all := &now.Overview
+	exact := "exact"
+	if !all.Exact {
+		exact = "estimated"
+	}
+	p.line("%s  %s, as of %s", p.style(bold, "Lucius"), exact, p.ago(all.AsOf.Time))
+	p.line("")
+	var live []string
+	for _, name := range jobStates {
+		if n := all.Jobs[name]; n > 0 {
+			live = append(live, fmt.Sprintf("%d %s", n, p.state(name)))
+		}
+	}
+	if live == nil {
+		live = []string{"none"}
+	}
+	oldest := ""
+	if w := &all.OldestWaiting; w.Service != "" {
+		oldest = fmt.Sprintf(", the oldest for %s since %s", w.Service, short(seconds(w.Seconds)))
+	}
+	stuck := ""
+	if n := all.Stuck.Count; n > 0 {
+		stuck = p.style(red, fmt.Sprintf("%d: see GET /v1/admin/stuck", n))
+	}
+	pending := ""
+	if late := all.OldestPendingSeconds; late != nil && *late >= 1 {
+		pending = "the oldest due directive for " + short(seconds(*late))
+	}
+	p.fields("live jobs", strings.Join(live, ", "), "waiting", strconv.Itoa(all.Backlog)+oldest, "running", strconv.Itoa(all.Running),
+		"unpublished", pending, "stuck", stuck)
+	p.line("")
+	rows := [][]string{rateRow("accepted", &all.Accepted)}
+	for _, name := range []string{"SUCCEEDED", "FAILED_FINAL", "CANCELLED"} {
+		if rates, ok := all.Ended[name]; ok {
+			rows = append(rows, rateRow(p.state(name), &rates))
+		}
+	}
+	p.table([]string{"JOBS", "LAST MINUTE", "PER SECOND", "LAST HOUR", "TOTAL"}, rows)
+	if len(now.Services) > 0 {
+		p.line("")
+		showServices(p, api.ServiceList{Services: now.Services})
+	}
+	if len(all.Pauses)+len(all.Circuits) > 0 {
+		p.line("")
+	}
+	for i := range all.Pauses {
+		pause := &all.Pauses[i]
+		text := fmt.Sprintf("pause %s by %s %s: %s", pause.PauseID, pause.Actor, p.ago(pause.CreatedAt.Time), pause.Reason)
+		p.line("%s", p.style(yellow, text))
+	}
+	for i := range all.Circuits {
+		c := &all.Circuits[i]
+		p.line("%s", p.style(red, fmt.Sprintf("circuit %s is %s, next try %s: %s", c.Name, c.State, p.until(c.Until.Time), c.Reason)))
+	}
+}
+
+func rateRow(name string, r *api.Rates) []string {
+	return []string{
+		name, strconv.Itoa(r.LastMinute.Count), fmt.Sprintf("%.1f", r.LastMinute.PerSecond), strconv.Itoa(r.LastHour.Count),
+		strconv.Itoa(r.Total),
+	}
+}
+
+// showServices writes a table of services.
+func showServices(p *page, list api.ServiceList) {
+	rows := make([][]string, len(list.Services))
+	for i := range list.Services {
+		one := &list.Services[i]
+		rate, p95 := "", ""
+		if hour := &one.Attempts.LastHour; hour.Count > 0 {
+			rate = fmt.Sprintf("%.1f %%", 100*hour.ErrorRate)
+		}
+		if one.DurationSeconds.Count > 0 {
+			p95 = fmt.Sprintf("%.3gs", one.DurationSeconds.P95)
+		}
+		workers := strconv.Itoa(one.WorkersTotal)
+		if one.WorkersTotal == 0 && one.Backlog > 0 {
+			workers = p.style(red, workers)
+		}
+		oldest := ""
+		if one.OldestWaitingSeconds > 0 {
+			oldest = short(seconds(one.OldestWaitingSeconds))
+		}
+		rows[i] = []string{
+			one.Service, one.StepType, strconv.Itoa(one.Backlog), oldest, strconv.Itoa(one.Claimed), strconv.Itoa(one.Running),
+			strconv.Itoa(one.Backoff), workers, strconv.Itoa(one.Attempts.LastMinute.Count), rate, p95,
+		}
+	}
+	p.table([]string{
+		"SERVICE", "STEP TYPE", "WAITING", "OLDEST", "CLAIMED", "RUNNING", "BACKOFF", "WORKERS", "ENDED/MIN", "ERRORS/H", "P95",
+	}, rows)
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -1,0 +1,82 @@
+package cli_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
+)
+
+// busy is how a server does that has all that the overview shows.
+func busy() (api.Overview, api.ServiceList) {
+	rates := func(minute, hour, total int) api.Rates {
+		return api.Rates{
+			LastMinute: api.Rate{Count: minute, PerSecond: float64(minute) / 60}, LastHour: api.Rate{Count: hour, ErrorRate: 0.125}, Total: total,
+		}
+	}
+	all := api.Overview{
+		Exact: true, AsOf: at(2 * time.Second), Since: at(time.Hour), Jobs: map[string]int{"DISPATCHING": 12, "PAUSED": 1}, Backlog: 11, Running: 2,
+		Accepted: rates(30, 400, 5000), Ended: map[string]api.Rates{"SUCCEEDED": rates(28, 390, 4900), "FAILED_FINAL": rates(1, 3, 9)},
+		OldestWaiting: api.OldestWaiting{Service: "embed", StepType: "EMBED", At: at(90 * time.Second), Seconds: 90}, OldestPendingSeconds: new(4.2),
+		Stuck:    api.StuckCount{Count: 1, RoundEndedAt: at(time.Minute)},
+		Pauses:   []api.Pause{{PauseID: "service:ocr", Actor: "ops-1", CreatedAt: at(time.Hour), Reason: "OCR is down", State: "active", Service: "ocr"}},
+		Circuits: []api.Circuit{{Name: "global-bus-p1", State: "open", Since: at(time.Minute), Until: api.NewTime(now.Add(9 * time.Second)), Reason: "timeout"}},
+	}
+	return all, api.ServiceList{Services: []api.Service{
+		{Service: "embed", StepType: "EMBED", Backlog: 11, OldestWaitingSeconds: 90, Attempts: rates(0, 0, 0), Workers: []api.ServiceWorker{}},
+		{
+			Service: "extract", StepType: "EXTRACT", Running: 2, Claimed: 1, Backoff: 3, WorkersTotal: 4, Attempts: rates(28, 390, 4900),
+			DurationSeconds: api.Percentiles{Count: 390, P95: 1.2345}, Workers: []api.ServiceWorker{},
+		},
+	}}
+}
+
+func TestOverview(t *testing.T) {
+	t.Parallel()
+	all, services := busy()
+	l := newLine(t, answers(t, map[string]any{"GET /v1/admin/overview": all, "GET /v1/admin/services": services}))
+	out, err := l.run(t, "overview")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "overview.txt", out)
+	l.Terminal = true
+	l.Environment = append(l.Environment, "NO_COLOR=1")
+	if once, err := l.run(t, "overview", "--once"); err != nil || once != out {
+		t.Errorf("once on a terminal: %v\n%s", err, once)
+	}
+	forPrograms(t, l, all, "overview")
+	if _, err := l.run(t, "overview", "--interval", "1ms"); cli.ExitCode(err) != cli.ExitUsage {
+		t.Errorf("an interval too short: %v", err)
+	}
+}
+
+// On a terminal the overview is drawn again and again, over the one before, until Ctrl-C.
+func TestOverview_IsLive(t *testing.T) {
+	t.Parallel()
+	all, services := busy()
+	ctx, cancel := context.WithCancel(t.Context())
+	looks := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/admin/services" {
+			_, _ = w.Write([]byte(encode(t, services)))
+			return
+		}
+		if looks++; looks == 3 {
+			cancel()
+		}
+		_, _ = w.Write([]byte(encode(t, all)))
+	}))
+	t.Cleanup(server.Close)
+	l := newLine(t, server.URL)
+	l.Terminal = true
+	err := cli.Run(ctx, cli.Root(&l.Env), []string{"overview", "--interval", "100ms"})
+	if out := l.out.String(); err != nil || strings.Count(out, "Lucius") < 2 || !strings.Contains(out, "\x1b[19F\x1b[1mLucius") {
+		t.Errorf("%v\n%q", err, out)
+	}
+}

@@ -1,0 +1,342 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// submission is a lucius submit under way.
+type submission struct {
+	again, wait bool
+	timeout     time.Duration
+}
+
+// submit returns lucius submit.
+func (t *tool) submit() *cobra.Command {
+	var o submission
+	cmd := t.command(spec{
+		use: "submit FILE", short: "Submit a command, or a file of many", args: 1,
+		long: "Submits the commands of a file, or of the standard input if FILE is -: one JSON object, an array, or\n" +
+			"objects one after another, such as JSON lines. A command without an idempotency_key gets one that is\n" +
+			"made of its text, so a repeated submit makes no second job, unless with --again.\n\n" +
+			"With -o json or yaml one command is answered by its receipt and many by the results of the batch; with\n" +
+			"--wait it is the job or a page of jobs.",
+		example: "  lucius submit command.json --wait\n  lucius submit commands.jsonl\n  generate | lucius submit - -o json",
+	}, func(ctx context.Context, s *session, args []string) error {
+		commands, err := s.readCommands(args[0], o.again)
+		if err != nil {
+			return err
+		}
+		if len(commands) == 1 {
+			receipt, err := s.submitOne(ctx, commands[0].text)
+			if err != nil {
+				return err
+			}
+			return s.accepted(ctx, &receipt, o.wait, o.timeout)
+		}
+		return s.submitMany(ctx, commands, &o)
+	})
+	cmd.ValidArgsFunction = nil // It completes files.
+	flags := cmd.Flags()
+	flags.BoolVar(&o.again, "again", false, "make new jobs, also of commands that were submitted before")
+	flags.BoolVar(&o.wait, "wait", false, "wait for the end of the jobs; ends with 1 if one does not succeed")
+	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait for each job; 0 is for ever")
+	cmd.GroupID = GroupJobs
+	return t.calls(cmd)
+}
+
+// command is a command of the input.
+type command struct {
+	line int
+	text json.RawMessage
+}
+
+// readCommands reads the input, and gives each command an idempotency key. Nothing is sent
+// of an input with a fault.
+func (s *session) readCommands(name string, again bool) ([]command, error) {
+	var input []byte
+	var err error
+	if name == "-" {
+		input, err = io.ReadAll(s.Stdin)
+	} else {
+		input, err = os.ReadFile(name)
+	}
+	if err != nil {
+		return nil, usagef("read the commands: %w", err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(input))
+	if trimmed := bytes.TrimSpace(input); len(trimmed) > 0 && trimmed[0] == '[' {
+		_, _ = decoder.Token() // It is the bracket.
+	}
+	at := func(offset int64) int { return 1 + bytes.Count(input[:offset], []byte("\n")) }
+	var all []command
+	copies := map[[sha256.Size]byte]int{}
+	for decoder.More() {
+		var text json.RawMessage
+		if err := decoder.Decode(&text); err != nil {
+			return nil, usagef("line %d: the input is not JSON: %w", at(decoder.InputOffset()), err)
+		}
+		line := at(decoder.InputOffset() - int64(len(text)))
+		if text, err = withKey(text, copies, again); err != nil {
+			return nil, usagef("line %d: a command must be a JSON object", line)
+		}
+		all = append(all, command{line, text})
+	}
+	if len(all) == 0 {
+		return nil, usagef("the input has no command")
+	}
+	return all, nil
+}
+
+// withKey adds an idempotency key to a command that has none: a hash of its text and of how
+// often the same text came before, or a new one.
+func withKey(text json.RawMessage, copies map[[sha256.Size]byte]int, again bool) (json.RawMessage, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil || fields == nil {
+		return nil, errors.New("not an object")
+	}
+	if _, ok := fields["idempotency_key"]; ok {
+		return text, nil
+	}
+	key := uuid.NewString()
+	if !again {
+		plain, err := json.Marshal(fields) // With sorted names and without spaces.
+		if err != nil {
+			return nil, err
+		}
+		hash := sha256.Sum256(plain)
+		key = "cli-" + hex.EncodeToString(hash[:])
+		if copies[hash]++; copies[hash] > 1 {
+			key += "-" + strconv.Itoa(copies[hash])
+		}
+	}
+	fields["idempotency_key"] = json.RawMessage(strconv.Quote(key))
+	return json.Marshal(fields)
+}
+
+// submitOne submits a command. It repeats what may not have arrived, which is harmless with
+// a key.
+func (s *session) submitOne(ctx context.Context, text []byte) (receipt api.CommandAccepted, err error) {
+	err = s.repeat(ctx, func() (err error) {
+		receipt, err = call[api.CommandAccepted](s.SubmitCommandWithBody(ctx, nil, "application/json", bytes.NewReader(text)))
+		return err
+	})
+	return receipt, err
+}
+
+// repeat does something again that failed because the server was unavailable.
+func (s *session) repeat(ctx context.Context, do func() error) error {
+	for failures := 1; ; failures++ {
+		err := do()
+		if ExitCode(err) != ExitUnavailable || failures > reconnects {
+			return err
+		}
+		if err := s.pause(ctx, time.Duration(failures)*time.Second); err != nil {
+			return err
+		}
+	}
+}
+
+// The largest batch: MaxBatch commands, and bytes well below the server's default limit of
+// a body. Several batches are under way at once.
+const (
+	batchBytes  = 512 << 10
+	parallelism = 4
+)
+
+// submitMany submits the commands in batches, and prints what became of them.
+func (s *session) submitMany(ctx context.Context, commands []command, o *submission) error {
+	results := make([]api.BatchItem, len(commands))
+	progress := s.progress("submitted", len(commands))
+	sending, within := errgroup.WithContext(ctx)
+	sending.SetLimit(parallelism)
+	for from, to := 0, 0; from < len(commands); from = to {
+		size := 0
+		for to < len(commands) && to-from < api.MaxBatch && (to == from || size+len(commands[to].text) <= batchBytes) {
+			size += len(commands[to].text)
+			to++
+		}
+		first, end := from, to
+		sending.Go(func() error {
+			defer progress.add(end - first)
+			return s.repeat(within, func() error { return s.submitBatch(within, commands[first:end], results[first:end]) })
+		})
+	}
+	err := sending.Wait()
+	progress.end()
+	if err != nil {
+		return &Error{Code: ExitCode(err), Err: fmt.Errorf(
+			"%w; some commands were not submitted: repeating lucius submit makes no second job", err)}
+	}
+	if o.wait {
+		return s.awaitMany(ctx, commands, results, o.timeout)
+	}
+	batch := api.BatchResult{Results: results}
+	err = show(s, batch, func(p *page, batch api.BatchResult) { showBatch(p, commands, batch.Results) })
+	return cmp.Or(err, refusedError(results))
+}
+
+// submitBatch submits those commands that have no final result yet. Its error is
+// ExitUnavailable if the server was too busy for some of them.
+func (s *session) submitBatch(ctx context.Context, commands []command, results []api.BatchItem) error {
+	var open []int
+	var body bytes.Buffer
+	body.WriteString(`{"commands":[`)
+	for i := range commands {
+		if again(results[i].Status) {
+			if len(open) > 0 {
+				body.WriteByte(',')
+			}
+			body.Write(commands[i].text)
+			open = append(open, i)
+		}
+	}
+	body.WriteString("]}")
+	answer, err := call[api.BatchResult](s.SubmitBatchWithBody(ctx, "application/json", &body))
+	if fault, ok := errors.AsType[*Error](err); ok && fault.Problem != nil && fault.Problem.Code == problem.TooLarge && len(commands) > 1 {
+		half := len(commands) / 2 // The server's limit is below the default.
+		return errors.Join(s.submitBatch(ctx, commands[:half], results[:half]), s.submitBatch(ctx, commands[half:], results[half:]))
+	}
+	if err != nil {
+		return err
+	}
+	if len(answer.Results) != len(open) {
+		return &Error{Code: ExitUnavailable, Err: errors.New("the server answered another number of commands than it was sent")}
+	}
+	for i, result := range answer.Results {
+		if results[open[i]] = result; again(result.Status) && result.Error != nil {
+			err = problemError(result.Error)
+		}
+	}
+	return err
+}
+
+// again reports whether a command is to be sent that has this status: 0 before it was sent.
+func again(status int32) bool {
+	return status == 0 || status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
+}
+
+// showBatch writes how many commands were accepted, and the refused ones.
+func showBatch(p *page, commands []command, results []api.BatchItem) {
+	accepted, before := 0, 0
+	var rows [][]string
+	for i := range results {
+		switch r := &results[i]; {
+		case r.Error != nil:
+			rows = append(rows, []string{strconv.Itoa(commands[i].line), string(r.Error.Code), problemError(r.Error).Error()})
+		case r.Replayed != nil && *r.Replayed:
+			before++
+		default:
+			accepted++
+		}
+	}
+	p.line("%d accepted, %d accepted before, %d refused", accepted, before, len(rows))
+	if len(rows) > 0 {
+		p.line("")
+		p.table([]string{"LINE", "CODE", "WHY"}, rows)
+	}
+}
+
+// refusedError returns the error of a batch with refused commands.
+func refusedError(results []api.BatchItem) error {
+	refused, code := 0, 0
+	for i := range results {
+		if p := results[i].Error; p != nil {
+			refused, code = refused+1, ExitCode(problemError(p))
+		}
+	}
+	if refused == 0 {
+		return nil
+	}
+	return &Error{Code: code, Err: fmt.Errorf("%d of %d commands were refused", refused, len(results))}
+}
+
+// awaitMany waits for the end of all accepted jobs, and prints how they ended.
+func (s *session) awaitMany(ctx context.Context, commands []command, results []api.BatchItem, timeout time.Duration) error {
+	jobs := make([]api.Job, len(results))
+	progress := s.progress("ended", len(results))
+	waiting, within := errgroup.WithContext(ctx)
+	waiting.SetLimit(parallelism)
+	for i := range results {
+		waiting.Go(func() error {
+			defer progress.add(1)
+			if results[i].JobID == "" {
+				return nil
+			}
+			job, err := s.end(within, results[i].JobID, timeout)
+			if err == nil {
+				jobs[i] = *job
+			}
+			return err
+		})
+	}
+	err := waiting.Wait()
+	progress.end()
+	if err != nil {
+		return err
+	}
+	jobs = slices.DeleteFunc(jobs, func(job api.Job) bool { return job.JobID == "" })
+	failed := slices.DeleteFunc(slices.Clone(jobs), func(job api.Job) bool { return job.State == api.JobStateSucceeded })
+	err = show(s, api.JobPage{Jobs: jobs}, func(p *page, list api.JobPage) {
+		showBatch(p, commands, results)
+		p.line("%d succeeded, %d did not", len(list.Jobs)-len(failed), len(failed))
+		if len(failed) > 0 {
+			p.line("")
+			showJobs(p, api.JobPage{Jobs: failed})
+		}
+	})
+	if err == nil && len(failed) > 0 {
+		return &Error{Code: ExitFailed, Err: fmt.Errorf("%d of %d jobs did not succeed", len(failed), len(jobs))}
+	}
+	return cmp.Or(err, refusedError(results))
+}
+
+// progress is a bar on a terminal, and nothing elsewhere.
+type progress struct {
+	bars *mpb.Progress
+	bar  *mpb.Bar
+}
+
+func (s *session) progress(what string, total int) *progress {
+	if s.live() == nil || s.output != "table" {
+		return &progress{}
+	}
+	bars := mpb.New(mpb.WithOutput(s.Stderr), mpb.WithWidth(40), mpb.WithAutoRefresh())
+	return &progress{bars, bars.AddBar(int64(total), mpb.BarRemoveOnComplete(),
+		mpb.PrependDecorators(decor.Name(what+" "), decor.CountersNoUnit("%d of %d")),
+		mpb.AppendDecorators(decor.AverageETA(decor.ET_STYLE_GO)))}
+}
+
+func (p *progress) add(n int) {
+	if p.bar != nil {
+		p.bar.IncrBy(n)
+	}
+}
+
+func (p *progress) end() {
+	if p.bar != nil {
+		p.bar.Abort(true)
+		p.bars.Wait()
+	}
+}

@@ -1,0 +1,239 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// intake is a server that takes commands once for each key, and whose jobs have ended.
+type intake struct {
+	t  *testing.T
+	mu sync.Mutex
+	// jobs has the keys of accepted commands, and bodies the requests.
+	jobs   map[string]int
+	bodies []string
+	// busy is how many commands are answered that the store is unavailable.
+	busy int
+	// limit is the most bytes of a body.
+	limit int
+}
+
+func (s *intake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id, ok := strings.CutPrefix(r.URL.Path, "/v1/jobs/"); ok {
+		job := failedJob()
+		if job.JobID = id; id != "job-2" {
+			job.State, job.ErrorCode = api.JobStateSucceeded, ""
+		}
+		_ = json.NewEncoder(w).Encode(job)
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		s.t.Error(err)
+	}
+	s.bodies = append(s.bodies, string(body))
+	answer := func(status int, value any) {
+		w.Header().Set("Content-Type", "application/json")
+		if status >= 400 {
+			w.Header().Set("Content-Type", "application/problem+json")
+		}
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(value)
+	}
+	if len(body) > s.limit {
+		answer(problem.TooLarge.Status(), api.Problem{Code: problem.TooLarge, Title: "t", Status: int32(problem.TooLarge.Status())})
+		return
+	}
+	if r.URL.Path == "/v1/commands" {
+		one := s.take(body)
+		if one.Error != nil {
+			answer(int(one.Status), one.Error)
+			return
+		}
+		answer(http.StatusAccepted, api.CommandAccepted{JobID: one.JobID, State: one.State, Replayed: *one.Replayed})
+		return
+	}
+	var batch struct{ Commands []json.RawMessage }
+	if err := json.Unmarshal(body, &batch); err != nil {
+		s.t.Error(err)
+	}
+	var result api.BatchResult
+	for _, text := range batch.Commands {
+		result.Results = append(result.Results, s.take(text))
+	}
+	answer(http.StatusOK, result)
+}
+
+func (s *intake) take(text []byte) api.BatchItem {
+	refuse := func(code problem.Code, detail string) api.BatchItem {
+		status := int32(code.Status())
+		return api.BatchItem{Status: status, Error: &api.Problem{Code: code, Title: code.Title(), Detail: detail, Status: status}}
+	}
+	var c api.Command
+	if err := json.Unmarshal(text, &c); err != nil {
+		s.t.Error(err)
+	}
+	switch {
+	case s.busy > 0:
+		s.busy--
+		return refuse(problem.StoreUnavailable, "")
+	case c.RequestType != "doc.ingest":
+		return refuse(problem.UnknownRequestType, "No protocol takes "+c.RequestType+".")
+	case len(c.IdempotencyKey) == 0:
+		s.t.Errorf("a command without a key: %s", text)
+	}
+	number, replayed := s.jobs[c.IdempotencyKey]
+	if !replayed {
+		number = len(s.jobs) + 1
+		s.jobs[c.IdempotencyKey] = number
+	}
+	return api.BatchItem{Status: http.StatusAccepted, JobID: fmt.Sprint("job-", number), State: api.JobStateDispatching, Replayed: &replayed}
+}
+
+func newIntake(t *testing.T) (*intake, *line) {
+	t.Helper()
+	s := &intake{t: t, jobs: map[string]int{}, limit: 1 << 20}
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	return s, newLine(t, server.URL)
+}
+
+// input writes a file of commands.
+func input(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "commands.jsonl")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestSubmit_One(t *testing.T) {
+	t.Parallel()
+	s, l := newIntake(t)
+	run := func(stdin string, code int, want string, args ...string) {
+		t.Helper()
+		l.Stdin = strings.NewReader(stdin)
+		out, err := l.run(t, append([]string{"submit", "-"}, args...)...)
+		if cli.ExitCode(err) != code || !strings.Contains(out+fmt.Sprint(err), want) {
+			t.Errorf("%s: %v, %s", stdin, err, out)
+		}
+	}
+	run(`{"request_type": "doc.ingest", "doc_id": "1"}`, 0, "Accepted: job job-1 is DISPATCHING\n")
+	run(`{"doc_id":"1","request_type":"doc.ingest"}`, 0, "Accepted before: job job-1") // The same command.
+	run(`{"doc_id":"1","request_type":"doc.ingest"}`, 0, "Accepted: job job-2", "--again")
+	run(`{"doc_id":"1","request_type":"doc.ingest","idempotency_key":"mine"}`, 0, "Accepted: job job-3")
+	if s.jobs["mine"] != 3 || !strings.Contains(s.bodies[0], `"idempotency_key":"cli-`) {
+		t.Errorf("the keys are %v", s.jobs)
+	}
+	run(`{"request_type":"doc.burn"}`, cli.ExitRefused, "No protocol takes doc.burn")
+	run(`{"doc_id":"1","request_type":"doc.ingest"}`, 0, "SUCCEEDED", "--wait")
+	run(`{"doc_id":"2","request_type":"doc.ingest","idempotency_key":"mine"}`, 0, `"replayed": true`, "-o", "json")
+	s.busy = 1
+	run(`{"doc_id":"1","request_type":"doc.ingest"}`, 0, "Accepted before: job job-1") // At the second attempt.
+	for text, want := range map[string]string{
+		"": "has no command", "[]": "has no command", "{}\n{]": "line 2: the input is not JSON", "{}\n\n7": "line 3: a command must be a JSON object",
+	} {
+		run(text, cli.ExitUsage, want)
+	}
+}
+
+func TestSubmit_Many(t *testing.T) {
+	t.Parallel()
+	s, l := newIntake(t)
+	var lines strings.Builder
+	for i := range 250 {
+		fmt.Fprintf(&lines, `{"request_type":"doc.ingest","doc_id":"%d"}`+"\n", i)
+	}
+	lines.WriteString(`{"request_type":"doc.burn"}` + "\n" + `{"request_type":"doc.ingest","doc_id":"0"}` + "\n")
+	file := input(t, lines.String())
+	out, err := l.run(t, "submit", file)
+	if cli.ExitCode(err) != cli.ExitRefused || fmt.Sprint(err) != "1 of 252 commands were refused" {
+		t.Errorf("answered %v", err)
+	}
+	golden(t, "submit-many.txt", out)
+	if len(s.bodies) != 3 || len(s.jobs) != 251 { // A copy in one file is a command of its own.
+		t.Errorf("%d requests, %d jobs", len(s.bodies), len(s.jobs))
+	}
+	out, err = l.run(t, "submit", file, "-o", "json")
+	var batch api.BatchResult
+	if err := json.Unmarshal([]byte(out), &batch); err != nil || len(batch.Results) != 252 || len(s.jobs) != 251 ||
+		batch.Results[250].Error == nil || batch.Results[251].JobID == "" {
+		t.Errorf("a repeat: %v, %d results, %d jobs", err, len(batch.Results), len(s.jobs))
+	}
+	if cli.ExitCode(err) != cli.ExitRefused {
+		t.Errorf("a repeat: %v", err)
+	}
+}
+
+// Commands are sent again while the server is busy, and in smaller batches if it takes only
+// such.
+func TestSubmit_ManyToAServerInTrouble(t *testing.T) {
+	t.Parallel()
+	s, l := newIntake(t)
+	s.busy, s.limit = 3, 1000
+	var commands []string
+	for i := range 40 {
+		commands = append(commands, fmt.Sprintf(`{"request_type":"doc.ingest","doc_id":"%d"}`, i))
+	}
+	l.Terminal = true
+	out, err := l.run(t, "submit", input(t, "[\n"+strings.Join(commands, ",\n")+"\n]"))
+	if err != nil || !strings.Contains(out, "40 accepted, 0 accepted before, 0 refused") || len(s.jobs) != 40 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	s.busy = 1 << 20
+	l.Stdin = strings.NewReader(commands[0] + commands[1])
+	if _, err := l.run(t, "submit", "-"); cli.ExitCode(err) != cli.ExitUnavailable || !strings.Contains(fmt.Sprint(err), "makes no second job") {
+		t.Errorf("answered %v", err)
+	}
+}
+
+func TestSubmit_ManyAndWait(t *testing.T) {
+	t.Parallel()
+	_, l := newIntake(t)
+	file := input(t, `{"request_type":"doc.ingest","doc_id":"1"} {"request_type":"doc.ingest","doc_id":"2"}`)
+	out, err := l.run(t, "submit", file, "--wait")
+	if cli.ExitCode(err) != cli.ExitFailed || fmt.Sprint(err) != "1 of 2 jobs did not succeed" {
+		t.Errorf("answered %v", err)
+	}
+	golden(t, "submit-wait.txt", out)
+	out, _ = l.run(t, "submit", file, "--wait", "-o", "json")
+	var list api.JobPage
+	decoder := json.NewDecoder(strings.NewReader(out))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&list); err != nil || len(list.Jobs) != 2 || list.Jobs[1].State != api.JobStateFailedFinal {
+		t.Errorf("as JSON: %v\n%s", err, out)
+	}
+}
+
+func TestSubmit_WaitsNoLongerThanItWasTold(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			fmt.Fprint(w, encode(t, api.CommandAccepted{JobID: "slow", State: api.JobStateDispatching}))
+			return
+		}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	l := newLine(t, server.URL)
+	l.Stdin = strings.NewReader("{}")
+	_, err := l.run(t, "submit", "-", "--wait", "--timeout", "50ms")
+	if cli.ExitCode(err) != cli.ExitFailed || !strings.Contains(fmt.Sprint(err), "job slow has not ended within 50ms: lucius why slow") {
+		t.Errorf("answered %v", err)
+	}
+}

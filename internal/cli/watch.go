@@ -1,0 +1,268 @@
+package cli
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+func (t *tool) jobsEvents() *cobra.Command {
+	var limit int
+	cmd := t.command(spec{
+		use: "events JOB", short: "Show the history of a job", args: 1, completes: jobIDs,
+		example: "  lucius jobs events JOB\n  lucius jobs events JOB -o json | jq '.events[] | select(.caller)'",
+	}, func(ctx context.Context, s *session, args []string) error {
+		history, err := s.history(ctx, args[0], limit)
+		if err != nil {
+			return err
+		}
+		return show(s, history, showEvents)
+	})
+	cmd.Flags().IntVar(&limit, "limit", 1000, "the most entries to show, beginning with the first")
+	return cmd
+}
+
+// showEvents writes entries of a history.
+func showEvents(p *page, history api.EventPage) {
+	rows := make([][]string, len(history.Events))
+	for i := range history.Events {
+		rows[i] = p.event(&history.Events[i])
+	}
+	p.table([]string{"AT", "EVENT", "OF", "STATE", "ATTEMPT", "BY", "CAUSE"}, rows)
+	if history.NextPageToken != "" {
+		p.line("%s", p.style(faint, fmt.Sprintf("There are more than these %d: see --limit.", len(rows))))
+	}
+}
+
+// event returns the cells of an entry.
+func (p *page) event(e *api.Event) []string {
+	by, attempt := cmp.Or(e.Caller, string(e.Actor)), ""
+	if e.AttemptNo > 0 {
+		attempt = fmt.Sprint(e.AttemptNo)
+	}
+	cause := strings.TrimSuffix(e.Cause+": "+e.Detail, ": ")
+	return []string{p.ago(e.At.Time), string(e.Type), e.ObjectID, p.state(e.To), attempt, by, strings.TrimPrefix(cause, ": ")}
+}
+
+func (t *tool) jobsWatch() *cobra.Command {
+	return t.command(spec{
+		use: "watch JOB", short: "Follow a job until it ends", args: 1, completes: jobIDs,
+		long: "Follows a job until it ends: as a live view on a terminal, elsewhere a line for each event, and\n" +
+			"with -o json each event as a line of JSON. Ends with 1 if the job does not succeed.",
+		example: "  lucius jobs watch JOB",
+	}, func(ctx context.Context, s *session, args []string) error { return s.watch(ctx, args[0]) })
+}
+
+// reconnects is how often in a row a stream is opened again that tells nothing new.
+const reconnects = 5
+
+// watch follows a job until it ends.
+func (s *session) watch(ctx context.Context, jobID string) error {
+	job, err := call[api.Job](s.GetJob(ctx, jobID, nil))
+	if err != nil {
+		return err
+	}
+	handle, view := s.printEvent, s.live()
+	if s.output != "table" {
+		view = nil
+	}
+	if view != nil {
+		view.draw(render(s, job, showJob))
+		handle = func(e *api.Event) (err error) {
+			if e.Rev <= job.Rev { // It is drawn.
+				return nil
+			}
+			if job, err = call[api.Job](s.GetJob(ctx, jobID, nil)); err == nil {
+				view.draw(render(s, job, showJob))
+			}
+			return err
+		}
+	}
+	if job, err = s.followToEnd(ctx, jobID, handle); err != nil {
+		return err
+	}
+	if view != nil {
+		view.draw(render(s, job, showJob))
+	}
+	return outcome(&job)
+}
+
+// followToEnd hands on each event of a job until it has ended, and returns the job. A stream
+// that ends before, as when its server stops, is opened again.
+func (s *session) followToEnd(ctx context.Context, jobID string, handle func(*api.Event) error) (job api.Job, err error) {
+	last := ""
+	for failures := 0; ; {
+		before := last
+		if err = s.follow(ctx, jobID, &last, handle); err == nil {
+			job, err = call[api.Job](s.GetJob(ctx, jobID, nil))
+		}
+		if failures++; last != before {
+			failures = 0
+		}
+		switch {
+		case err == nil && !job.CompletedAt.IsZero():
+			return job, nil
+		case err != nil && (ExitCode(err) != ExitUnavailable || failures > reconnects):
+			return job, err
+		}
+		if err := s.pause(ctx, time.Duration(failures)*time.Second); err != nil {
+			return job, err
+		}
+	}
+}
+
+// outcome returns the error of a job that ended, and did not succeed.
+func outcome(job *api.Job) error {
+	if job.State == api.JobStateSucceeded {
+		return nil
+	}
+	return &Error{Code: ExitFailed, Err: fmt.Errorf("job %s is %s: lucius why %s", job.JobID, job.State, job.JobID)}
+}
+
+// printEvent prints an entry on a line of its own.
+func (s *session) printEvent(e *api.Event) error {
+	if s.output == "json" {
+		text, err := json.Marshal(e)
+		if err != nil {
+			return fmt.Errorf("encode the event: %w", err)
+		}
+		return s.write(string(text) + "\n")
+	}
+	if s.output == "yaml" {
+		return s.encode([]api.Event{*e})
+	}
+	harmless(reflect.ValueOf(e).Elem())
+	p := s.page()
+	cells := p.event(e)
+	cells[0] = e.At.Local().Format(time.TimeOnly)
+	p.line("%s", strings.Join(strings.Fields(strings.Join(cells, " ")), " "))
+	return s.write(p.String())
+}
+
+// longestEvent is the most bytes of an event.
+const longestEvent = 4 << 20
+
+// follow reads a job's stream after the event last until it ends, and hands on each event.
+func (s *session) follow(ctx context.Context, jobID string, last *string, handle func(*api.Event) error) error {
+	params := &api.ListJobEventsParams{LastEventID: optional(*last)}
+	response, err := s.ListJobEvents(ctx, jobID, params, func(_ context.Context, r *http.Request) error {
+		r.Header.Set("Accept", "text/event-stream")
+		return nil
+	})
+	if err != nil {
+		return unreachable(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+		return errors.Join(refusal(response, body), err)
+	}
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, longestEvent)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		var e api.Event
+		if err := json.Unmarshal([]byte(data), &e); err != nil {
+			return strange(response)
+		}
+		*last = e.EventID
+		if err := handle(&e); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return unreachable(err)
+	}
+	return nil
+}
+
+func (t *tool) jobsRerun() *cobra.Command {
+	var from, reason string
+	var wait bool
+	cmd := t.command(spec{
+		use: "rerun JOB", short: "Run a failed or cancelled job again, as a new job", args: 1, completes: jobIDs,
+		long:    "Runs a job again that failed or was cancelled. A repeated rerun from the same step gives the same job.",
+		example: "  lucius jobs rerun JOB --reason \"the scanner is clean\"\n  lucius jobs rerun JOB --from start --wait",
+	}, func(ctx context.Context, s *session, args []string) error {
+		if from != string(api.RerunFromFailed) && from != string(api.RerunFromStart) {
+			return usagef("--from is %q, it must be failed or start", from)
+		}
+		accepted, err := call[api.CommandAccepted](s.RerunJob(ctx, args[0], api.RerunRequest{From: api.RerunFrom(from), Reason: reason}))
+		if err != nil {
+			return err
+		}
+		return s.accepted(ctx, &accepted, wait, 0)
+	})
+	flags := cmd.Flags()
+	flags.StringVar(&from, "from", string(api.RerunFromFailed), "failed, which keeps the results before the failed step, or start")
+	flags.StringVar(&reason, "reason", "", "why, for the job's history")
+	flags.BoolVar(&wait, "wait", false, "wait for the end of the job; ends with 1 if it does not succeed")
+	completeWords(cmd, "from", string(api.RerunFromFailed), string(api.RerunFromStart))
+	return cmd
+}
+
+// accepted prints the receipt of a command or, if the caller waits, the job at its end.
+func (s *session) accepted(ctx context.Context, receipt *api.CommandAccepted, wait bool, timeout time.Duration) error {
+	if !wait {
+		return show(s, *receipt, func(p *page, r api.CommandAccepted) {
+			verb := "Accepted"
+			if r.Replayed {
+				verb = "Accepted before"
+			}
+			p.line("%s: job %s is %s", verb, r.JobID, p.state(string(r.State)))
+		})
+	}
+	job, err := s.end(ctx, receipt.JobID, timeout)
+	if err != nil {
+		return err
+	}
+	return cmp.Or(show(s, *job, showJob), outcome(job))
+}
+
+// end waits for the end of a job, for at most that time if it is not 0.
+func (s *session) end(ctx context.Context, jobID string, timeout time.Duration) (*api.Job, error) {
+	late := func() error {
+		return &Error{Code: ExitFailed, Err: fmt.Errorf("job %s has not ended within %s: lucius why %s", jobID, timeout, jobID)}
+	}
+	if timeout > 0 {
+		waiting, cancel := context.WithTimeoutCause(ctx, timeout, errLate)
+		defer cancel()
+		ctx = waiting
+	}
+	for failures := 0; ; {
+		job, err := call[api.Job](s.GetJob(ctx, jobID, &api.GetJobParams{Wait: new("30s")}))
+		switch {
+		case errors.Is(context.Cause(ctx), errLate):
+			return nil, late()
+		case err == nil && !job.CompletedAt.IsZero():
+			return &job, nil
+		case err == nil:
+			failures = 0
+			continue
+		}
+		if failures++; ExitCode(err) != ExitUnavailable || failures > reconnects {
+			return nil, err
+		}
+		if err := s.pause(ctx, time.Duration(failures)*time.Second); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// errLate says that a job has not ended in time.
+var errLate = errors.New("late")
