@@ -340,6 +340,7 @@ func TestDefaults_GiveWayToSettings(t *testing.T) {
 		if response, err := s.client.GetJobWithResponse(t.Context(), id, nil); err != nil || response.StatusCode() != http.StatusNotFound {
 			t.Errorf("after the retention the job is answered %d, %v", response.StatusCode(), err)
 		}
+		terminalOf(t, "", "").want(0, id+"  FAILED_FINAL  tenant_a", "archive", "read", dir)
 		text, err := os.ReadFile(filepath.Join(dir, "jobs-2000-01.jsonl"))
 		var line struct {
 			JobID, State string

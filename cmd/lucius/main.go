@@ -33,7 +33,7 @@ type program struct {
 // that read what a server has.
 func (p *program) commands() []*cobra.Command {
 	return []*cobra.Command{
-		p.serve(), p.demo(), p.bench(), p.audit(), p.azure(), p.token(), p.webhookSecret(), p.protocols(), p.version(),
+		p.serve(), p.demo(), p.bench(), p.audit(), p.azure(), p.token(), p.webhookSecret(), p.protocols(), p.restore(), p.version(),
 	}
 }
 
@@ -97,6 +97,7 @@ func exitCode(err error) int {
 
 // run runs one command line.
 func (p *program) run(ctx context.Context, args []string) error {
+	p.CheckBackup = checkBackup
 	return cli.Run(ctx, cli.Root(&p.Env, p.commands()...), args)
 }
 

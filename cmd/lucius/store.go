@@ -127,11 +127,24 @@ func (a *archive) add(_ context.Context, job *ledger.Archived) (err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	path := filepath.Join(a.dir, "jobs-"+job.Job.CreatedAt.Format("2006-01")+".jsonl")
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the archive: %w", err)
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
+	info, err := file.Stat()
+	if err != nil {
+		return fmt.Errorf("open the archive: %w", err)
+	}
+	if size := info.Size(); size > 0 { // A crash or a full disk may have cut the last line short.
+		end := make([]byte, 1)
+		if _, err := file.ReadAt(end, size-1); err != nil {
+			return fmt.Errorf("read the archive: %w", err)
+		}
+		if end[0] != '\n' {
+			line = append([]byte{'\n'}, line...)
+		}
+	}
 	if _, err := file.Write(append(line, '\n')); err != nil {
 		return fmt.Errorf("write to the archive: %w", err)
 	}

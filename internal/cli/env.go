@@ -24,6 +24,10 @@ type Env struct {
 	Interactive bool
 	// DefaultURL is the server's URL if the caller names none.
 	DefaultURL string
+	// CheckBackup reads a backup to its end, tells progress how much of the store it has read,
+	// and returns what the backup says of itself, or what is wrong with it. Required for
+	// lucius backup.
+	CheckBackup func(r io.Reader, progress func(done, total int64)) (CheckedBackup, error)
 	// Now is the clock of relative times. Optional. Defaults to time.Now.
 	Now func() time.Time
 	// Sleep waits for that long, or until the context ends. Optional. Defaults to real time.

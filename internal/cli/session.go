@@ -26,7 +26,9 @@ type tool struct {
 
 // commands returns the commands of this package, each with its group.
 func (t *tool) commands() []*cobra.Command {
-	return []*cobra.Command{t.why(), t.jobs(), t.submit(), t.overview(), t.contextCommands()}
+	return []*cobra.Command{
+		t.why(), t.jobs(), t.submit(), t.overview(), t.backup(), t.archive(), t.contextCommands(),
+	}
 }
 
 // session is a command under way.

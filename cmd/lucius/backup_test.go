@@ -1,0 +1,162 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+func TestBackup_IsRestored(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	data, file, restored := filepath.Join(dir, "data"), filepath.Join(dir, "lucius.backup"), filepath.Join(dir, "restored")
+	tokens := filepath.Join(dir, "tokens.yaml")
+	admin := addCaller(t, tokens, "admin", "admin:*", "submit:*", "read:*", "platform:*")
+	tenant := addCaller(t, tokens, "tenant", "admin:tenant_a")
+	s := serveOn(t, data, append(patient, "--auth-file", tokens)...)
+	by := &caller{url: s.url, token: admin, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	command := strings.Replace(ingestFor("tenant_a", "k"), `{}}`, `{"language":"en"}}`, 1)
+	accepted := by.want(t, http.StatusAccepted, "POST", "/v1/commands", command).body
+	c := terminalOf(t, s.url, admin)
+	terminalOf(t, s.url, tenant).want(cli.ExitForbidden, "admin for all tenants", "backup", "--to", file)
+	c.want(0, file+" holds the store as of ", "backup", "--to", file)
+	c.want(cli.ExitUsage, "is there already", "backup", "--to", file)
+	c.want(0, file+" is whole: a store made ", "restore", file, "--check")
+
+	out := c.want(0, "restored "+restored+": a store made ", "restore", file, "--data-dir", restored)
+	if !strings.Contains(out, "\n1 jobs, 1 ") || !strings.Contains(out, " 0 violations, ") {
+		t.Errorf("lucius restore says\n%s", out)
+	}
+	c.want(cli.ExitRefused, "is not empty", "restore", file, "--data-dir", restored)
+	c.want(cli.ExitRefused, "is in use", "restore", file, "--data-dir", data)
+	c.want(cli.ExitUsage, "--data-dir", "restore", file)
+	c.want(cli.ExitUsage, "no such file", "restore", file+".none", "--data-dir", restored)
+
+	// The command is known, and the job goes on, as in the first server.
+	other := serveOn(t, restored, append(patient, "--auth-file", tokens)...)
+	again := *by
+	again.url = other.url
+	if got := again.want(t, http.StatusAccepted, "POST", "/v1/commands", command).body; jobOf(t, got) != jobOf(t, accepted) {
+		t.Errorf("the command is accepted as %s, and was as %s", got, accepted)
+	}
+	again.want(t, http.StatusOK, "POST", "/v1/work:claim", `{"owner":"o","request_id":"r","wait_seconds":60}`)
+
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	altered := filepath.Join(dir, "altered.backup")
+	whole[len(whole)/2] ^= 0x10
+	for _, content := range [][]byte{whole, whole[:len(whole)/2], nil} {
+		if err := os.WriteFile(altered, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c.want(cli.ExitFailed, altered+": backup cannot be used: ", "restore", altered, "--check")
+		c.want(cli.ExitFailed, altered+": backup cannot be used: ", "restore", altered, "--data-dir", filepath.Join(dir, "altered"))
+		if _, err := os.Stat(filepath.Join(dir, "altered")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a bad backup leaves a folder: %v", err)
+		}
+	}
+}
+
+// jobOf returns the job of an accepted command.
+func jobOf(t *testing.T, body string) string {
+	t.Helper()
+	var accepted api.CommandAccepted
+	if err := json.Unmarshal([]byte(body), &accepted); err != nil {
+		t.Fatal(err)
+	}
+	return accepted.JobID
+}
+
+func TestBackup_IsOfADataFolder(t *testing.T) {
+	t.Parallel()
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(patient, "--storage-backend", "memory")...)
+	terminalOf(t, s.url, "").want(cli.ExitNotFound, "Only a store in a data folder has backups", "backup", "--to", filepath.Join(t.TempDir(), "b"))
+}
+
+// The server accepts commands while a client reads a backup slowly, takes no second one, and
+// frees the disk when the client leaves.
+func TestBackup_OfASlowClient(t *testing.T) {
+	t.Parallel()
+	data := filepath.Join(t.TempDir(), "data")
+	s := serveOn(t, data, patient...)
+	large := func(n int) {
+		noise := make([]byte, 90_000)
+		_, _ = rand.Read(noise) // It never fails.
+		payload, _ := json.Marshal(map[string]string{"language": "en", "noise": base64.StdEncoding.EncodeToString(noise)})
+		response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, api.Command{
+			TenantID: "tenant_a", RequestType: "doc.ingest", SchemaVersion: "1", IdempotencyKey: fmt.Sprint("k", n),
+			InputRef: json.RawMessage(`{"uri":"s3://in"}`), OutputRef: json.RawMessage(`{"uri":"s3://out"}`), Payload: payload,
+		})
+		if err != nil || response.JSON202 == nil {
+			t.Fatalf("submit: %v, %s", err, response.Body)
+		}
+	}
+	for n := range 90 { // More than the buffers of a connection hold.
+		large(n)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	begun, err := client.Post(s.url+"/v1/admin/backup", "", http.NoBody)
+	if err != nil || begun.StatusCode != http.StatusOK {
+		t.Fatalf("backup: %v, %v", begun, err)
+	}
+	defer func() { _ = begun.Body.Close() }()
+	if _, err := os.Stat(filepath.Join(data, "BACKUP")); err != nil {
+		t.Errorf("the backup is over: %v", err)
+	}
+	large(1000)
+	second, err := client.Post(s.url+"/v1/admin/backup", "", http.NoBody)
+	if err != nil || second.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("a second backup: %v, %v", second, err)
+	}
+	_ = second.Body.Close()
+	if err := begun.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(data, "BACKUP")); errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the copy is still there")
+		}
+	}
+}
+
+// A line that a crash cut short does not spoil the next one.
+func TestArchive_GoesOnAfterATornLine(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	torn := filepath.Join(dir, "jobs-2026-01.jsonl")
+	if err := os.WriteFile(torn, []byte(`{"jobId":"j0","sta`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Date(2026, 1, 27, 12, 0, 0, 0, time.UTC)
+	a := &archive{dir: dir}
+	for _, id := range []string{"j1", "j2"} {
+		job := &ledger.Archived{History: []ledger.HistoryEntry{{Transition: statemachine.Transition{Type: "job.accepted"}, Rev: 1, At: at}}}
+		job.Job = statemachine.Job{ID: id, TenantID: "t", State: statemachine.JobSucceeded, CreatedAt: at, CompletedAt: at, Rev: 1}
+		if err := a.add(t.Context(), job); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := terminalOf(t, "", "").want(cli.ExitFailed, "1 lines of the archive are damaged", "archive", "read", dir)
+	if !strings.Contains(out, "\nj1 ") || !strings.Contains(out, "\nj2 ") {
+		t.Errorf("the archive holds\n%s", out)
+	}
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// backups is how often a server under load is backed up and killed.
+const backups = 2
+
+// TestCrash_ABackupUnderLoadIsWhole backs up a server while clients submit commands and
+// workers carry them out, and kills it right after. The restored store is sound, has every
+// command that was acknowledged before the backup began, and can carry them to their ends.
+func TestCrash_ABackupUnderLoadIsWhole(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	server := s.start()
+	l := startLoad(s, 5*time.Millisecond)
+	for n := range backups {
+		time.Sleep(400 * time.Millisecond)
+		before := l.jobs()
+		file := filepath.Join(t.TempDir(), fmt.Sprint(n, ".backup"))
+		lucius(t, "backup", "--server", "http://"+s.address.Load().(string), "--to", file)
+		server.kill()
+
+		other := newSite(t)
+		said := lucius(t, "restore", file, "--data-dir", other.data)
+		if !strings.Contains(said, " 0 violations, ") {
+			t.Errorf("lucius restore says\n%s", said)
+		}
+		restored := other.start()
+		rest := startLoad(other, 5*time.Millisecond)
+		for name, id := range before {
+			rest.await(name, id)
+		}
+		jobs := rest.drain() // Its commands have the keys of those in the backup.
+		for name, id := range before {
+			if found, sent := jobs[name]; sent && found != id {
+				t.Errorf("command %s was accepted as %s and, after the restore, as %s", name, id, found)
+			}
+		}
+		restored.terminate()
+		auditRows(t, other)
+		t.Logf("backup %d has %d commands", n, len(before))
+		server = s.start()
+	}
+	jobs := l.drain()
+	server.terminate()
+	auditClean(t, s.data, jobs)
+}
+
+// lucius runs a command of the binary, which must succeed, and returns what it printed.
+func lucius(t *testing.T, args ...string) string {
+	t.Helper()
+	binary, err := buildPlain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := exec.Command(binary, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("lucius %s: %v\n%s", strings.Join(args, " "), err, said)
+	}
+	return string(said)
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/audit"
+	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
+)
+
+// checkBackup reads a backup to its end for lucius backup.
+func checkBackup(r io.Reader, progress func(done, total int64)) (cli.CheckedBackup, error) {
+	manifest, err := pebblestore.VerifyBackup(r, progress)
+	if err != nil {
+		return cli.CheckedBackup{}, err
+	}
+	return cli.CheckedBackup{
+		Version: manifest.Version, TakenAt: api.NewTime(manifest.TakenAt), Files: len(manifest.Files), Bytes: manifest.Bytes(),
+	}, nil
+}
+
+// restore returns lucius restore, which makes a data folder of a backup.
+func (p *program) restore() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "restore FILE", GroupID: cli.GroupOperate, Short: "Make a data folder of a backup", Args: cli.Takes(1, 1),
+		Long: "Makes a data folder of a backup that lucius backup has taken; FILE - is standard input. It checks the backup,\n" +
+			"opens the store in it, holds it against the invariants, and says what it holds. Until all of that is done\n" +
+			"no server starts on the folder, which must be missing or empty. What was acknowledged after the backup is\n" +
+			"not in it: read \"Back up and restore\" in docs/operations.md before a server works on the result.",
+		Example: "  lucius restore lucius-monday.backup --data-dir /var/lib/lucius\n  lucius restore lucius-monday.backup --check",
+	}
+	dir := cmd.Flags().String("data-dir", "", "folder to make")
+	check := cmd.Flags().Bool("check", false, "check the file, and restore nothing")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if (*dir == "") != *check {
+			return checkError(errors.New("name the folder to make with --data-dir, or check the file with --check"))
+		}
+		file := p.Stdin
+		if args[0] != "-" {
+			opened, err := os.Open(args[0])
+			if err != nil {
+				return checkError(fmt.Errorf("read the backup: %w", err))
+			}
+			defer func() { _ = opened.Close() }() // It was only read.
+			file = opened
+		}
+		if *check {
+			return p.checkFile(args[0], file)
+		}
+		return p.runRestore(cmd.Context(), args[0], file, *dir)
+	}
+	return cmd
+}
+
+// checkFile checks a backup and says what it holds.
+func (p *program) checkFile(name string, file io.Reader) error {
+	progress, end := p.Progress("check")
+	manifest, err := pebblestore.VerifyBackup(file, progress)
+	end()
+	if err != nil {
+		return found("%s: %w", name, err)
+	}
+	return p.describe(name+" is whole", manifest)
+}
+
+// describe prints what a backup says of itself.
+func (p *program) describe(what string, m *pebblestore.BackupManifest) error {
+	_, err := fmt.Fprintf(p.Stdout, "%s: a store made %s, as of %s, %d files with %s, backed up by Lucius %s\n",
+		what, m.StoreCreated.Format(time.RFC3339), m.TakenAt.Format(time.RFC3339), len(m.Files), cli.Size(m.Bytes()), m.Version)
+	return err
+}
+
+// runRestore restores a backup, unless the store in it cannot be read.
+func (p *program) runRestore(ctx context.Context, name string, file io.Reader, dir string) (err error) {
+	loaded, err := config.LoadArgs([]string{"--storage-backend", config.BackendLocal, "--data-dir", dir}, p.Environment)
+	if err != nil {
+		return checkError(err)
+	}
+	progress, end := p.Progress("restore")
+	unpacked, err := pebblestore.Unpack(file, pebblestore.RestoreOptions{Dir: dir, Progress: progress})
+	end()
+	switch {
+	case errors.Is(err, fs.ErrExist), errors.Is(err, pebblestore.ErrLocked):
+		return &cli.Error{Code: cli.ExitRefused, Err: err}
+	case err != nil:
+		return found("%s: %w", name, err)
+	}
+	defer func() {
+		if unpacked != nil {
+			err = errors.Join(err, unpacked.Close())
+		}
+	}()
+	cfg := loaded.Config
+	cfg.DataDir = unpacked.Dir
+	report, err := runAudit(ctx, &cfg, audit.Options{})
+	if err != nil {
+		return found("%s: the store in it cannot be read, and nothing was restored: %w", name, err)
+	}
+	manifest := unpacked.Manifest
+	err = errors.Join(unpacked.Commit(), unpacked.Close())
+	if unpacked = nil; err != nil {
+		return fmt.Errorf("restore %s: %w", name, err)
+	}
+	if err := errors.Join(p.describe("restored "+dir, manifest), printAudit(p.Stdout, report, false)); err != nil {
+		return fmt.Errorf("print the report: %w", err)
+	}
+	if bad := report.Violations(); bad > 0 {
+		return found("the store was restored as it was backed up, with %d violations", bad)
+	}
+	return nil
+}

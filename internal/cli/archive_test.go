@@ -1,0 +1,114 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
+)
+
+// archived returns the line of a job that ended that many hours ago, with two changes.
+func archived(t *testing.T, id, tenant string, hours int) string {
+	t.Helper()
+	ended := api.NewTime(now.Add(-time.Duration(hours) * time.Hour))
+	text := encode(t, api.Job{
+		JobID: id, TenantID: tenant, RequestType: "doc.ingest", State: api.JobStateSucceeded, Rev: 2,
+		CreatedAt: api.NewTime(ended.Add(-time.Hour)), CompletedAt: ended, UpdatedAt: ended,
+	})
+	events := encode(t, []api.Event{{Rev: 1, Type: "job.accepted"}, {Rev: 2, Type: "step.succeeded"}, {Rev: 2, Type: "job.succeeded"}})
+	return strings.TrimSuffix(text, "}") + `,"payload":{"n":1e2},"events":` + events + "}\n"
+}
+
+func writeArchive(t *testing.T, dir, name string, lines ...string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestArchive_ListsEachJobOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first, second, third := archived(t, "j1", "a", 300), archived(t, "j2", "b", 48), archived(t, "j3", "a", 2)
+	writeArchive(t, dir, "jobs-2026-01.jsonl", second, third, third)
+	january := writeArchive(t, dir, "jobs-2025-12.jsonl", first, second)
+	writeArchive(t, dir, "notes.jsonl", "nothing")
+	l := newLine(t, "")
+	out, err := l.run(t, "archive", "read", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "archive.txt", out)
+	for want, args := range map[string][]string{
+		first + third:          {"--tenant", "a"},
+		second:                 {"--job", "j2"},
+		second + third:         {"--since", "3d"},
+		"":                     {"--job", "j4"},
+		first + second + third: nil,
+	} {
+		if out, err := l.run(t, append([]string{"archive", "read", dir, "-o", "json"}, args...)...); err != nil || out != want {
+			t.Errorf("%v prints %q, %v, want %q", args, out, err, want)
+		}
+	}
+	if out, err := l.run(t, "archive", "read", january, "-o", "json"); err != nil || out != first+second {
+		t.Errorf("one file prints %q, %v", out, err)
+	}
+}
+
+func TestArchive_NamesWhatIsDamaged(t *testing.T) {
+	t.Parallel()
+	good := archived(t, "j1", "a", 1)
+	var job map[string]any
+	if err := json.Unmarshal([]byte(good), &job); err != nil {
+		t.Fatal(err)
+	}
+	with := func(field string, value any) string {
+		changed := maps.Clone(job)
+		changed[field] = value
+		return encode(t, changed) + "\n"
+	}
+	for name, test := range map[string]struct{ line, says string }{
+		"cut short":       {good[:len(good)/2], "it is cut short"},
+		"without its end": {strings.TrimSuffix(good, "\n"), "it is cut short"},
+		"merged":          {good[:len(good)/2] + good, "invalid character"},
+		"live":            {with("state", "IN_PROGRESS"), "it is not that of a job that has ended"},
+		"no history":      {with("events", []any{}), "it is not that of a job that has ended"},
+		"a gap":           {with("events", []api.Event{{Rev: 1}, {Rev: 3}}), "the history of job j1 jumps from rev 1 to 3"},
+		"less history":    {with("events", []api.Event{{Rev: 1}}), "the history of job j1 ends with rev 1, and the job has rev 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			other := archived(t, "j2", "a", 1)
+			path := writeArchive(t, t.TempDir(), "jobs-2026-01.jsonl", other, test.line)
+			l := newLine(t, "")
+			out, err := l.run(t, "archive", "read", path, "-o", "json")
+			if out != other || cli.ExitCode(err) != cli.ExitFailed || !strings.HasPrefix(l.notes.String(), path+": line 2 is left out: ") ||
+				!strings.Contains(l.notes.String(), test.says) {
+				t.Errorf("%q %v, and says %q, want %q", out, err, l.notes.String(), test.says)
+			}
+		})
+	}
+	l := newLine(t, "")
+	for want, args := range map[int][]string{
+		cli.ExitNotFound: {"archive", "read", filepath.Join(t.TempDir(), "none")},
+		cli.ExitUsage:    {"archive", "read", t.TempDir(), "-o", "yaml"},
+	} {
+		if _, err := l.run(t, args...); cli.ExitCode(err) != want {
+			t.Errorf("%v: %v, want %d", args, err, want)
+		}
+	}
+	if _, err := l.run(t, "archive", "read", t.TempDir()); cli.ExitCode(err) != cli.ExitNotFound || !strings.Contains(err.Error(), "holds no file jobs-*.jsonl") {
+		t.Errorf("an empty folder: %v", err)
+	}
+	if _, err := l.run(t, "archive", "read", t.TempDir(), "--since", "soon"); cli.ExitCode(err) != cli.ExitUsage {
+		t.Errorf("a time that is none: %v", err)
+	}
+}

@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// CheckedBackup is what a backup says of itself.
+type CheckedBackup struct {
+	Version string   `json:"version"`
+	TakenAt api.Time `json:"taken_at"`
+	Files   int      `json:"files"`
+	Bytes   int64    `json:"bytes"` // of the store
+}
+
+// backup returns lucius backup.
+func (t *tool) backup() *cobra.Command {
+	var to, reason string
+	var force bool
+	cmd := t.command(spec{
+		use: "backup", short: "Take a backup of a server's data folder",
+		long: "Takes a consistent copy of the store in a running server's data folder, with everything that was\n" +
+			"acknowledged before. The server goes on. The copy is checked as it arrives, and has its name once it is\n" +
+			"whole; lucius restore makes a store of it. It needs the role admin for all tenants, and holds the data of\n" +
+			"all of them: keep it as you keep the data folder.",
+		example: "  lucius backup --to lucius-monday.backup\n  lucius backup --to - | ssh host 'cat > lucius.backup'",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		if to == "" {
+			return usagef("name the file of the backup with --to, or - for standard output")
+		}
+		out, err := s.backupFile(to, force)
+		if err != nil {
+			return err
+		}
+		defer out.discard()
+		checked, err := s.receiveBackup(ctx, out, reason)
+		if err != nil {
+			return err
+		}
+		if err := out.keep(); err != nil {
+			return err
+		}
+		if to == "-" {
+			return nil
+		}
+		return show(s, checked, func(p *page, checked CheckedBackup) {
+			p.line("%s holds the store as of %s: %d files with %s, from Lucius %s", to,
+				checked.TakenAt.UTC().Format(time.RFC3339), checked.Files, Size(checked.Bytes), checked.Version)
+		})
+	})
+	cmd.GroupID = GroupOperate
+	flags := cmd.Flags()
+	flags.StringVar(&to, "to", "", "file of the backup, or - for standard output")
+	flags.BoolVar(&force, "force", false, "replace the file if it is there")
+	flags.StringVar(&reason, "reason", "", "why, for the server's log")
+	return t.calls(cmd)
+}
+
+// receiveBackup has the server send a backup, writes it and checks it.
+func (s *session) receiveBackup(ctx context.Context, out io.Writer, reason string) (CheckedBackup, error) {
+	response, err := s.CreateBackup(ctx, api.ControlRequest{Reason: reason})
+	if err != nil {
+		return CheckedBackup{}, unreachable(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+		if err != nil {
+			return CheckedBackup{}, unreachable(err)
+		}
+		return CheckedBackup{}, refusal(response, body)
+	}
+	received := &receiver{from: response.Body, to: out}
+	progress, end := s.Progress("backup")
+	checked, err := s.CheckBackup(received, progress)
+	end()
+	switch {
+	case received.failed != nil:
+		return checked, fmt.Errorf("write the backup: %w", received.failed)
+	case received.broke != nil:
+		if errors.Is(received.broke, context.Canceled) {
+			return checked, unreachable(received.broke)
+		}
+		return checked, &Error{Code: ExitUnavailable, Err: errors.New(
+			"the server broke off the backup, and nothing was kept: its log says why; then repeat the command")}
+	case err != nil:
+		return checked, &Error{Code: ExitFailed, Err: fmt.Errorf("what arrived is not kept: %w", err)}
+	}
+	return checked, nil
+}
+
+// receiver writes what is read from a server.
+type receiver struct {
+	from   io.Reader
+	to     io.Writer
+	broke  error // of reading
+	failed error // of writing
+}
+
+// Read implements [io.Reader].
+func (r *receiver) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.broke = err
+	}
+	if _, failed := r.to.Write(p[:n]); failed != nil {
+		r.failed = failed
+		return n, failed
+	}
+	return n, err
+}
+
+// partial is at the end of the name of a backup that is not whole.
+const partial = ".partial"
+
+// backupFile is where a backup goes.
+type backupFile struct {
+	io.Writer
+	file *os.File // nil for standard output
+	name string
+}
+
+// backupFile opens the file of a backup.
+func (s *session) backupFile(name string, force bool) (*backupFile, error) {
+	if name == "-" {
+		if s.Terminal {
+			return nil, usagef("a backup is no text for a terminal: name a file with --to, or send the output to one")
+		}
+		return &backupFile{Writer: s.Stdout}, nil
+	}
+	if info, err := os.Stat(name); err == nil && (!force || !info.Mode().IsRegular()) {
+		return nil, usagef("%s is there already: name another file, or replace it with --force", name)
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, usagef("the backup cannot be written: %w", err)
+	}
+	file, err := os.OpenFile(name+partial, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, usagef("the backup cannot be written: %w", err)
+	}
+	return &backupFile{Writer: file, file: file, name: name}, nil
+}
+
+// keep gives the file its name, durably.
+func (b *backupFile) keep() error {
+	if b.file == nil {
+		return nil
+	}
+	err := errors.Join(b.file.Sync(), b.file.Close())
+	if err == nil {
+		err = os.Rename(b.name+partial, b.name)
+	}
+	if err != nil {
+		return fmt.Errorf("write the backup: %w", err)
+	}
+	b.file = nil
+	if dir, err := os.Open(filepath.Dir(b.name)); err == nil { // Not every system can sync a folder.
+		_, _ = dir.Sync(), dir.Close()
+	}
+	return nil
+}
+
+// discard removes the file unless it was kept.
+func (b *backupFile) discard() {
+	if b.file != nil {
+		_ = b.file.Close()
+		_ = os.Remove(b.name + partial)
+	}
+}

@@ -1,0 +1,149 @@
+package cli_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// backupLine returns a line whose backups are whole if they say so.
+func backupLine(t *testing.T, server string) *line {
+	t.Helper()
+	l := newLine(t, server)
+	l.CheckBackup = func(r io.Reader, progress func(done, total int64)) (cli.CheckedBackup, error) {
+		text, err := io.ReadAll(r)
+		progress(int64(len(text)), int64(len(text)))
+		if err == nil && !strings.HasSuffix(string(text), "whole") {
+			err = errors.New("000004.sst: its content was altered")
+		}
+		return cli.CheckedBackup{Version: "v1.2.3\x1b[2J", TakenAt: api.NewTime(now), Files: 3, Bytes: 5 << 20}, err
+	}
+	return l
+}
+
+// sends is a server that sends that as a backup; it breaks off if the text says so.
+func sends(t *testing.T, text string) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if r.Method+r.URL.Path != "POST/v1/admin/backup" || err != nil {
+			t.Errorf("%s %s %s", r.Method, r.URL, body)
+		}
+		_, _ = io.WriteString(w, text)
+		if strings.HasSuffix(text, "broken off") {
+			http.NewResponseController(w).Flush() //nolint:errcheck // The connection ends anyway.
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// expectFile fails unless the file holds that text, or is not there if it is empty, and no
+// half of a backup is next to it.
+func expectFile(t *testing.T, name, want string) {
+	t.Helper()
+	got, err := os.ReadFile(name)
+	if string(got) != want || (want == "") != errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file holds %q, %v, want %q", got, err, want)
+	}
+	if _, err := os.Stat(name + ".partial"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("half of a backup is left: %v", err)
+	}
+}
+
+func TestBackup_IsKeptOnceItIsWhole(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "lucius.backup")
+	l := backupLine(t, sends(t, "this is whole"))
+	out, err := l.run(t, "backup", "--to", file, "--reason", "monday")
+	if want := file + " holds the store as of 2026-01-27T12:00:00Z: 3 files with 5.0 MiB, from Lucius v1.2.3\uFFFD[2J\n"; err != nil || out != want {
+		t.Errorf("%v: %q, want %q", err, out, want)
+	}
+	expectFile(t, file, "this is whole")
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("others can read it: %v, %v", info.Mode(), err)
+	}
+	for _, args := range [][]string{{"backup", "--to", file}, {"backup", "--to", filepath.Dir(file), "--force"}} {
+		if _, err := l.run(t, args...); cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), "is there already") {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	if _, err := l.run(t, "backup", "--to", file, "--force"); err != nil {
+		t.Error(err)
+	}
+	forPrograms(t, l, cli.CheckedBackup{Version: "v1.2.3\x1b[2J", TakenAt: api.NewTime(now), Files: 3, Bytes: 5 << 20}, "backup", "--force", "--to", file)
+	if out, err = l.run(t, "backup", "--to", "-"); err != nil || out != "this is whole" {
+		t.Errorf("to standard output: %q, %v", out, err)
+	}
+	l.Interactive = true
+	if _, err := l.run(t, "backup", "--to", file, "--force"); err != nil || !strings.Contains(l.notes.String(), "\rbackup: 100 % of 13 B") {
+		t.Errorf("the progress is %q, %v", l.notes.String(), err)
+	}
+}
+
+func TestBackup_ThatFailsLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		server, to string
+		code       int
+		says       string
+	}{
+		"no file named": {sends(t, ""), "", cli.ExitUsage, "--to"},
+		"no folder":     {sends(t, ""), "none/lucius.backup", cli.ExitUsage, "cannot be written"},
+		"broken off":    {sends(t, "this is broken off"), "lucius.backup", cli.ExitUnavailable, "the server broke off the backup"},
+		"altered":       {sends(t, "this is altered"), "lucius.backup", cli.ExitFailed, "not kept: 000004.sst: its content was altered"},
+		"not allowed":   {answers(t, map[string]any{"POST /v1/admin/backup": problem.Forbidden}), "lucius.backup", cli.ExitForbidden, "ask for a token"},
+		"no data folder": {answers(t, map[string]any{"POST /v1/admin/backup": problem.NotFound}), "lucius.backup", cli.ExitNotFound,
+			"No such resource"},
+		"no server": {"http://127.0.0.1:1", "lucius.backup", cli.ExitUnavailable, "cannot reach"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			to := test.to
+			if to != "" {
+				to = filepath.Join(t.TempDir(), to)
+			}
+			_, err := backupLine(t, test.server).run(t, "backup", "--to", to)
+			if cli.ExitCode(err) != test.code || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%d %v, want %d %q", cli.ExitCode(err), err, test.code, test.says)
+			}
+			if to != "" {
+				expectFile(t, to, "")
+			}
+		})
+	}
+	l := backupLine(t, sends(t, "whole"))
+	l.Terminal = true
+	if _, err := l.run(t, "backup", "--to", "-"); cli.ExitCode(err) != cli.ExitUsage {
+		t.Errorf("to a terminal: %v", err)
+	}
+	l = backupLine(t, sends(t, "whole"))
+	l.Stdout = full{}
+	if _, err := l.run(t, "backup", "--to", "-"); cli.ExitCode(err) != cli.ExitFailed || !strings.Contains(err.Error(), "write the backup: no space") {
+		t.Errorf("to a full disk: %v", err)
+	}
+}
+
+// full takes nothing.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space") }
+
+func TestSize(t *testing.T) {
+	t.Parallel()
+	for bytes, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 150 << 10: "150 KiB", 3 << 29: "1.5 GiB", 5 << 50: "5120 TiB"} {
+		if got := cli.Size(bytes); got != want {
+			t.Errorf("%d bytes are %q, want %q", bytes, got, want)
+		}
+	}
+}
