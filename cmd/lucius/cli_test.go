@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -9,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
@@ -166,6 +170,48 @@ func TestCLI_SubmitsManyAndStopsThem(t *testing.T) {
 		return all.Jobs["DISPATCHING"] == 148 && all.Backlog == 148
 	})
 	c.want(0, "148 DISPATCHING", "overview")
+}
+
+func TestCLI_SpeaksTLSWithACertificateOfTheCaller(t *testing.T) {
+	t.Parallel()
+	dir, ca := t.TempDir(), newAuthority(t)
+	at := func(name string) string { return filepath.Join(dir, name) }
+	ca.issue(t, dir, "lucius", "cert.pem", "key.pem")
+	ca.issue(t, dir, "reader", "reader.pem", "reader.key")
+	callers := "version: 1\ncallers:\n  - name: reader\n    certificates: ['cn:reader']\n    roles: [{role: read, tenants: [tenant_a]}]\n"
+	authorities := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.certificate.Raw})
+	err := errors.Join(os.WriteFile(at("ca.pem"), authorities, 0o600), os.WriteFile(at("callers.yaml"), []byte(callers), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serveOn(t, at("data"), append(patient, "--auth-file", at("callers.yaml"), "--tls-cert", at("cert.pem"), "--tls-key", at("key.pem"),
+		"--tls-client-ca", at("ca.pem"))...)
+	c := terminalOf(t, s.url, "")
+	c.want(cli.ExitUnavailable, "give the authority with --ca-file", "jobs", "list")
+	c.want(cli.ExitForbidden, "Authentication is required", "jobs", "list", "--ca-file", at("ca.pem"))
+	c.want(0, "", "context", "set", "prod", "--server", s.url, "--ca-file", at("ca.pem"), "--client-cert", at("reader.pem"), "--client-key", at("reader.key"))
+	c.want(0, "JOB", "jobs", "list", "--tenant", "tenant_a")
+	c.want(cli.ExitForbidden, "ask for a token", "jobs", "list", "--tenant", "tenant_b")
+}
+
+// Each command of the program has a group in its help, and an example.
+func TestCLI_ShowsHowToUseEachCommand(t *testing.T) {
+	t.Parallel()
+	p := &program{Env: cli.Env{Stdout: &output{}, Stderr: &output{}}}
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		if cmd.Example == "" {
+			t.Errorf("%s has no example", cmd.CommandPath())
+		}
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	for _, cmd := range p.commands() {
+		if walk(cmd); cmd.GroupID == "" {
+			t.Errorf("%s has no group", cmd.Name())
+		}
+	}
 }
 
 // A server's environment may hold the variables of the commands that call it.

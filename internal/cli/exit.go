@@ -107,6 +107,9 @@ func refusal(response *http.Response, body []byte) error {
 	if err := json.Unmarshal(body, &p); err != nil || mediaType != "application/problem+json" || p.Code == "" {
 		return strange(response)
 	}
+	if p.Code == problem.Unauthenticated && response.Request.Header.Get("Authorization") == "" {
+		p.Detail = "" // It is about headers, which is for programs.
+	}
 	return problemError(&p)
 }
 
@@ -151,7 +154,7 @@ func exitCodeOf(status int32) int {
 // hints say what to do about a problem that does not say it itself.
 var hints = map[problem.Code]string{
 	problem.Unauthenticated:   "give a token with --token-file, LUCIUS_TOKEN or a context",
-	problem.Forbidden:         "ask for a token with the role that this needs",
+	problem.Forbidden:         "ask for a token that covers this",
 	problem.JobNotFound:       "check the id; lucius jobs list shows the jobs that you may read",
 	problem.RateLimited:       "wait a little and repeat the command",
 	problem.TenantLimit:       "wait until jobs of the tenant have ended, and repeat the command",

@@ -6,9 +6,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -27,6 +31,29 @@ func TestErrors_OfTheServer(t *testing.T) {
 		fmt.Fprintf(&table, "%-26s %d  %v\n", code, cli.ExitCode(err), err)
 	}
 	golden(t, "errors.txt", table.String())
+}
+
+// The page of the command line lists the exit codes that the help lists.
+func TestExitCodes_AreOnThePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	help, err := newLine(t, "").run(t, "help", "exit-codes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed, helped []string
+	for _, row := range regexp.MustCompile(`(?m)^\| (\d+) \|`).FindAllStringSubmatch(string(page), -1) {
+		listed = append(listed, row[1])
+	}
+	for _, row := range regexp.MustCompile(`(?m)^ +(\d+)  `).FindAllStringSubmatch(help, -1) {
+		helped = append(helped, row[1])
+	}
+	if diff := cmp.Diff(helped, listed); diff != "" || len(helped) != 9 {
+		t.Errorf("(-help +page):\n%s", diff)
+	}
 }
 
 // An overloaded server is asked again, when it says.

@@ -43,15 +43,15 @@ func (t *tool) overview() *cobra.Command {
 			now, err := s.state(ctx)
 			switch {
 			case view != nil && ExitCode(err) == ExitInterrupted:
-				return nil //nolint:nilerr // Ctrl-C is the way to end it.
+				return nil // Ctrl-C is the way to end it.
 			case err != nil:
 				return err
 			case once || view == nil:
 				return show(s, now, showState)
 			}
 			view.draw(render(s, now, showState))
-			if s.pause(ctx, interval) != nil {
-				return nil
+			if err := s.pause(ctx, interval); err != nil {
+				return nil //nolint:nilerr // It is Ctrl-C, too.
 			}
 		}
 	})
