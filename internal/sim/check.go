@@ -47,6 +47,7 @@ type checker struct {
 	keys    map[string]answered        // by the command's name
 	reports map[string]done            // the reports that were answered as done, by name
 
+	partial  bool            // the write changes the job again, and the store shows that already
 	landing  bool            // a write lands that was lost for its caller
 	outlived map[string]bool // projected rows that landed so after their job was purged
 }

@@ -14,7 +14,7 @@ import (
 func (c *checker) checkForward(j *job) {
 	evidence, due := j.evidence(), j.due()
 	queued := evidence.Queued()
-	if queued != nil {
+	if queued != nil && !c.partial {
 		if key := evidence.HintKey(queued, auditOptions); c.rows[key] == nil {
 			c.violate("queue", "job %s waits for a worker, and its ready hint %s is missing", j.id, key.Row)
 		}
@@ -27,7 +27,7 @@ func (c *checker) checkForward(j *job) {
 	case named || j.row.State == "PAUSED":
 	case queued == nil:
 		c.violate("schedule", "job %s is %s and has no entry", j.id, j.row.State)
-	case j.row.Rev == 1:
+	case j.row.Rev == 1 && !c.w.scenario.atomic:
 		c.violate("schedule", "job %s was accepted, and no entry would free what the accept reserved", j.id)
 	}
 }

@@ -176,6 +176,9 @@ func (c *checker) checkWaiting(j *job) {
 	if phase := m.phase(); phase != j.phase {
 		j.phase, j.phaseAt = phase, j.row.Updated
 	}
+	if c.partial {
+		return
+	}
 	agg, err := c.reader().Job(context.Background(), j.id)
 	if err != nil {
 		c.violate("waiting", "job %s cannot be read: %v", j.id, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -116,7 +117,11 @@ func (p *process) up() *parts {
 
 // open builds the server, as the program does.
 func (p *process) open(w *world) (*parts, error) {
-	store := &port{w: w, p: p}
+	port := &port{w: w, p: p}
+	var store tablestore.Store = port
+	if whole, ok := w.store.(tablestore.AtomicStore); ok {
+		store = atomicPort{port, whole}
+	}
 	inbox := outbox.NewInbox(w.scenario.inbox)
 	made := &parts{}
 	random := &randomSource{rng: w.source(p.name + "/ledger")}
@@ -133,7 +138,7 @@ func (p *process) open(w *world) (*parts, error) {
 		cfg.Handoff = inbox
 	}
 	mirror := workqueue.NewMirror(mirrorLimit)
-	cfg.Bus, cfg.Ready = statemachine.BusServiceBus, mirror.Ready
+	cfg.Bus, cfg.Ready, cfg.Taker = statemachine.BusServiceBus, mirror.Ready, mirror.Taker
 	if p.pull {
 		cfg.Bus = statemachine.BusQueue
 	}
@@ -156,7 +161,7 @@ func (p *process) open(w *world) (*parts, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if err := made.count(ctx, w, store); err != nil {
+	if err := made.count(ctx, w, p, store); err != nil {
 		return nil, err
 	}
 	var publisher outbox.Publisher = &busPort{w: w, p: p}
@@ -166,7 +171,7 @@ func (p *process) open(w *world) (*parts, error) {
 	if err := made.addLoops(w, p, store, inbox, publisher); err != nil {
 		return nil, err
 	}
-	if err := made.serve(ctx, w, store); err != nil {
+	if err := made.serve(ctx, w, p, store); err != nil {
 		return nil, err
 	}
 	if w.scenario.pauses {
@@ -179,10 +184,10 @@ func (p *process) open(w *world) (*parts, error) {
 const censusInterval = time.Minute
 
 // count opens the census.
-func (m *parts) count(ctx context.Context, w *world, store *port) (err error) {
-	random := &randomSource{rng: w.source(store.p.name + "/census")}
+func (m *parts) count(ctx context.Context, w *world, p *process, store tablestore.Store) (err error) {
+	random := &randomSource{rng: w.source(p.name + "/census")}
 	m.census, err = census.New(census.Config{
-		Store: store, Table: tableQueue, Replica: store.p.name, Queue: m.queue, Random: random.float,
+		Store: store, Table: tableQueue, Replica: p.name, Queue: m.queue, Random: random.float,
 	})
 	if err != nil {
 		return err
@@ -212,7 +217,7 @@ func (m *parts) heldTenant(tenantID string) bool { return m.pauses && m.gate.Hol
 const mirrorLimit = 4
 
 // addLoops adds the background loops.
-func (m *parts) addLoops(w *world, p *process, store *port, inbox *outbox.Inbox, publisher outbox.Publisher) error {
+func (m *parts) addLoops(w *world, p *process, store tablestore.Store, inbox *outbox.Inbox, publisher outbox.Publisher) error {
 	breakers, err := breaker.NewSet(breaker.Config{})
 	if err != nil {
 		return err
@@ -253,7 +258,7 @@ func (m *parts) addLoops(w *world, p *process, store *port, inbox *outbox.Inbox,
 }
 
 // addOutages lets replicas share which topics are down, for the sweeper.
-func (m *parts) addOutages(store *port, breakers *breaker.Set, swept *upkeep.SweeperConfig) {
+func (m *parts) addOutages(store tablestore.Store, breakers *breaker.Set, swept *upkeep.SweeperConfig) {
 	m.outages = outbox.NewOutages(store, m.ledger.Tables().Schedule, publishDeadline+2*relayInterval)
 	swept.Outages = func(ctx context.Context) (upkeep.Outages, error) {
 		ends, err := m.outages.Ends(ctx)

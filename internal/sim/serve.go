@@ -19,6 +19,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
@@ -56,7 +57,7 @@ func (s *scenario) protocols() (*protocol.Holder, error) {
 }
 
 // serve builds the HTTP API of the parts, as the program does.
-func (m *parts) serve(ctx context.Context, w *world, store *port) error {
+func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestore.Store) error {
 	holder, err := w.scenario.protocols()
 	if err != nil {
 		return err
@@ -72,7 +73,7 @@ func (m *parts) serve(ctx context.Context, w *world, store *port) error {
 		return err
 	}
 	log := slog.New(slog.DiscardHandler)
-	random, table := (&randomSource{rng: w.source(store.p.name + "/operator")}).float, m.ledger.Tables().Schedule
+	random, table := (&randomSource{rng: w.source(p.name + "/operator")}).float, m.ledger.Tables().Schedule
 	operations, err := upkeep.NewOperations(upkeep.OperationsConfig{Ledger: m.ledger, Store: store, Table: table, Random: random})
 	if err != nil {
 		return err

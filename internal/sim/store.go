@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +16,35 @@ import (
 type port struct {
 	w *world
 	p *process
+}
+
+// atomicPort is a port to a store that applies all batches of a change in one call.
+type atomicPort struct {
+	*port
+
+	store tablestore.AtomicStore
+}
+
+// CommitAll implements [tablestore.AtomicStore].
+func (s atomicPort) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+	who := actorOf(ctx)
+	r := s.park(ctx, verbCommit, describe(slices.Concat(batches...)), func() reply {
+		etags, err := s.store.CommitAll(context.Background(), batches)
+		if err == nil {
+			for i, batch := range batches {
+				s.w.check.partial = slices.ContainsFunc(batches[i+1:], func(later tablestore.Batch) bool {
+					return later[0].Key.Table == tableLedger && later[0].Key.Partition == batch[0].Key.Partition
+				})
+				s.w.check.committed(who, batch, s.w.check.before(batch))
+				if batch[0].Key.Table == tableLedger {
+					who.op = nil // The claim by a worker that waited is not the report's doing.
+				}
+			}
+		}
+		return reply{etags, err}
+	})
+	etags, _ := r.value.([][]tablestore.ETag)
+	return etags, r.err
 }
 
 // Get implements [tablestore.Store].

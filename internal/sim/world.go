@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -90,7 +91,7 @@ func Run(t *testing.T, seed uint64, log func(string)) Result {
 func newWorld(seed uint64) *world {
 	rng := rand.New(rand.NewPCG(seed, 0x6c7563697573)) //nolint:gosec // A simulation must be repeatable.
 	w := &world{
-		seed: seed, rng: rng, gate: newGate(), store: memstore.New(memstore.Options{Split: true}),
+		seed: seed, rng: rng, gate: newGate(),
 		trace: newTrace(), start: time.Now(), stopping: make(chan struct{}), served: make(chan func()),
 		faults: map[Fault]int{}, cut: map[string]time.Time{}, faulty: true, alarm: time.NewTimer(0),
 	}
@@ -101,6 +102,10 @@ func newWorld(seed uint64) *world {
 	w.scenario.pauses = seed%8 == 3 || seed%8 == 5
 	w.scenario.sharesOutages = w.scenario.pauses && !w.scenario.pull
 	w.scenario.mixed = seed%8 == 4 || seed%16 == 11
+	if w.scenario.pull && slices.Contains([]uint64{3, 10, 14}, seed%16) { // With pauses and without.
+		w.scenario.atomic, w.scenario.replicas = true, 1
+	}
+	w.store = memstore.New(memstore.Options{Split: !w.scenario.atomic})
 	w.check = newChecker(w)
 	w.bus = newBus(w)
 	return w

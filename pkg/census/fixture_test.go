@@ -42,7 +42,7 @@ func start(t testing.TB, store tablestore.Store, name string) *process {
 	mirror := workqueue.NewMirror(0)
 	var err error
 	p.ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: store, Shards: 2, Ready: mirror.Ready, Held: func(statemachine.Target) bool { return p.held },
+		Store: store, Shards: 2, Ready: mirror.Ready, Taker: mirror.Taker, Held: func(statemachine.Target) bool { return p.held },
 		Unsure: func() { p.Unsure() },
 		Observe: func(_ context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
 			if p.late == nil {

@@ -50,7 +50,7 @@ func (h *harness) assemble(ctx context.Context) error {
 	var ended jobs.Ended
 	var err error
 	if h.ledger, err = ledger.Open(ctx, ledger.Config{
-		Store: h.store, Ready: mirror.Ready, Ended: ended.Tell, Held: h.paused,
+		Store: h.store, Ready: mirror.Ready, Taker: mirror.Taker, Ended: ended.Tell, Held: h.paused,
 		Observe: func(_ context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
 			h.useCases.Census.Observe(before, after, history)
 		},

@@ -89,6 +89,8 @@ type acceptance struct {
 //
 // Source: Ledger and state model, Idempotency strategy; Option B spec, 15.1.
 func (l *Ledger) Accept(ctx context.Context, cmd Command) (Accepted, error) {
+	l.changing.Add(1)
+	defer l.changing.Add(-1)
 	a := l.newAcceptance(&cmd)
 	if err := a.newJob(); err != nil {
 		return Accepted{}, err
@@ -159,6 +161,8 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	if err != nil {
 		return nil, fmt.Errorf("accept: %w", err)
 	}
+	a.l.hand(plan)
+	defer plan.release()
 	applied, err := tablestore.Apply(ctx, a.l.store, plan.change)
 	// Remember which reservations are ours, so that the next try does not write them
 	// again. A failed write to an atomic store leaves none.

@@ -77,6 +77,8 @@ func (l *Ledger) Change(ctx context.Context, jobID string, event statemachine.Ev
 
 // change is Change. Its first try uses the loaded job, if that is not nil.
 func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, event statemachine.Event, o *options) (Result, error) {
+	l.changing.Add(1)
+	defer l.changing.Add(-1)
 	var result Result
 	err := tablestore.Retry(ctx, l.cfg.Random, func() (err error) {
 		var plan *plan
@@ -98,6 +100,8 @@ func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, eve
 			result.PostErr = l.forgetLost(ctx, &result.Job.Job, o)
 			return nil
 		}
+		l.hand(plan)
+		defer plan.release()
 		applied, err := l.submit(ctx, plan)
 		if errors.Is(err, tablestore.ErrConflict) && l.atomic == nil {
 			o.lost, o.lostRev = append(o.lost, plan.entries...), plan.after.Job.Rev
@@ -262,12 +266,17 @@ func (l *Ledger) commitEach(ctx context.Context, stage tablestore.Stage) error {
 // observers and to the mirror of the ready index, and hands a hot message to this
 // process's relay.
 func (l *Ledger) committed(ctx context.Context, plan *plan, applied tablestore.Applied) {
-	l.recent.committed(plan, applied.ETags)
+	if plan.takeover == nil {
+		l.recent.committed(plan, applied.ETags)
+	}
 	l.cfg.Observe(ctx, &plan.base.agg, &plan.after, plan.history)
 	if plan.taken != nil {
 		l.cfg.Ready(*plan.taken, false)
 	}
-	if plan.queued != nil {
+	switch {
+	case plan.takeover != nil:
+		l.taken(plan, applied)
+	case plan.queued != nil:
 		l.cfg.Ready(*plan.queued, true)
 	}
 	if plan.hot && plan.message != nil {

@@ -106,20 +106,9 @@ func (l *Ledger) Claim(ctx context.Context, hints []Hint, c *Claim) ([]Claimed, 
 		return outcomes, nil
 	}
 
-	var memory tablestore.Batch
-	if c.Memory != nil {
-		var until time.Time
-		candidates := make([]Candidate, len(open))
-		for i, one := range open {
-			candidates[i] = Candidate{WorkID: one.outcome.Hint.WorkID, AttemptNo: one.outcome.Hint.AttemptNo}
-			if lease := one.outcome.Item.LeaseExpiresAt; lease.After(until) {
-				until = lease
-			}
-		}
-		var err error
-		if memory, err = c.Memory(candidates, until); err != nil {
-			return nil, err
-		}
+	memory, err := memoryOf(open, c)
+	if err != nil {
+		return nil, err
 	}
 	if l.atomic != nil {
 		return outcomes, l.claimTogether(ctx, open, memory, c)
@@ -141,6 +130,22 @@ func (l *Ledger) Claim(ctx context.Context, hints []Hint, c *Claim) ([]Claimed, 
 	}
 	_ = group.Wait()
 	return outcomes, nil
+}
+
+// memoryOf returns the write of the claim's row, none if the claim has none.
+func memoryOf(open []*candidate, c *Claim) (tablestore.Batch, error) {
+	if c.Memory == nil {
+		return nil, nil
+	}
+	var until time.Time
+	candidates := make([]Candidate, len(open))
+	for i, one := range open {
+		candidates[i] = Candidate{WorkID: one.outcome.Hint.WorkID, AttemptNo: one.outcome.Hint.AttemptNo}
+		if lease := one.outcome.Item.LeaseExpiresAt; lease.After(until) {
+			until = lease
+		}
+	}
+	return c.Memory(candidates, until)
 }
 
 // planRemembered plans the claim of a hint whose job and directive this process
@@ -274,7 +279,11 @@ func (l *Ledger) claimTogether(ctx context.Context, open []*candidate, memory ta
 		if len(open) == 0 {
 			return nil
 		}
-		applied, err := tablestore.Apply(ctx, l.store, together(open, memory))
+		plans := make([]*plan, len(open))
+		for i, one := range open {
+			plans[i] = one.plan
+		}
+		applied, err := tablestore.Apply(ctx, l.store, together(plans, memory))
 		if err == nil {
 			for _, one := range open {
 				l.claimed(ctx, one, applied)
@@ -310,19 +319,21 @@ func (l *Ledger) claimTogether(ctx context.Context, open []*candidate, memory ta
 	return err
 }
 
-// together returns one change for all candidates and the claim's row. Only one batch
-// can be the commit; an atomic store applies the stages before it in the same write.
-func together(open []*candidate, memory tablestore.Batch) tablestore.Change {
-	change := tablestore.Change{Commit: open[0].plan.change.Commit}
-	if len(memory) > 0 {
-		change.Pre = append(change.Pre, tablestore.Stage{memory})
-	}
-	for i, one := range open {
-		change.Pre = append(change.Pre, one.plan.change.Pre...)
-		if i > 0 {
-			change.Pre = append(change.Pre, tablestore.Stage{one.plan.change.Commit})
+// together returns one change for all plans and the claim's row, for an atomic store:
+// only one batch can be the commit, and the store applies the stages before it in the
+// same write. A plan may be made for what the one before it writes.
+func together(plans []*plan, memory tablestore.Batch) tablestore.Change {
+	last := len(plans) - 1
+	change := tablestore.Change{Commit: plans[last].change.Commit}
+	for i, one := range plans {
+		change.Pre = append(change.Pre, one.change.Pre...)
+		if i == 0 && len(memory) > 0 {
+			change.Pre = append(change.Pre, tablestore.Stage{memory})
 		}
-		change.Post = append(change.Post, one.plan.change.Post...)
+		if i < last {
+			change.Pre = append(change.Pre, tablestore.Stage{one.change.Commit})
+		}
+		change.Post = append(change.Post, one.change.Post...)
 	}
 	return change
 }

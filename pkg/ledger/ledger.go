@@ -86,6 +86,10 @@ type Config struct {
 	// Ready is told of each ready hint that a commit of this process makes valid
 	// (queued) or void. It must not block. Optional.
 	Ready func(hint Hint, queued bool)
+	// Taker returns a claim that waits for such an item, nil if there is none. The change
+	// that queues the item then claims it too. It is asked on an atomic store only, and
+	// must not block. Optional.
+	Taker func(hint *Hint) *Taker
 	// Projector copies the jobs to the tables of another layout. Optional.
 	Projector Projector
 	// Retention is how long an ended job is kept. Optional. 0 keeps it for ever.
@@ -152,6 +156,7 @@ type Ledger struct {
 	reclaims sync.Map // by tenant, when its slots were last searched for ended jobs
 	quotas   sync.Map // by tenant, its quota
 	restored atomic.Int64
+	changing atomic.Int64 // accepts and changes that are being made
 }
 
 // Open returns a ledger on the store. Its errors are the store's, or say which

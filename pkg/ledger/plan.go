@@ -39,6 +39,8 @@ type plan struct {
 	forget tablestore.Stage
 	// reserving is how many stages before the commit take the claim and the slot.
 	reserving int
+	// takeover is the claim of the queued item in the same write, nil if there is none.
+	takeover *takeover
 }
 
 // planner builds the plan of one decision.

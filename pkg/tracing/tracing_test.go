@@ -43,7 +43,7 @@ func start(t *testing.T, store tablestore.Store, collector *tracetest.InMemoryEx
 	tracer := tracing.New(sdktrace.NewSimpleSpanProcessor(collector), resource.Empty(), sampler)
 	mirror := workqueue.NewMirror(0)
 	l, err := ledger.Open(t.Context(), ledger.Config{
-		Store: store, Ready: mirror.Ready, Sample: tracer.Sample,
+		Store: store, Ready: mirror.Ready, Taker: mirror.Taker, Sample: tracer.Sample,
 		Observe: func(ctx context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
 			tracer.Observe(ctx, before, after, history)
 			if after.Job.State.Terminal() {

@@ -80,10 +80,10 @@ func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
 		return nil, asProblem(err)
 	}
 	defer q.pollers.begin(&r, &q.caller)()
-	c := q.newClaim(&r)
+	c := q.newClaim(ctx, &r)
 	deadline := time.NewTimer(r.Wait)
 	defer deadline.Stop()
-	signal, leave := q.mirror.wait(c)
+	waiter, leave := q.mirror.wait(c)
 	defer leave()
 	for {
 		views, done, err := c.try(ctx)
@@ -94,24 +94,48 @@ func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
 			return nil, asProblem(err)
 		}
 		select {
-		case <-signal:
+		case <-waiter.signal:
 			continue // Prefer work over the end of the wait.
 		default:
 		}
-		poll := time.NewTimer(pollInterval)
-		select {
-		case <-signal:
-		case <-poll.C:
-			q.expire(ctx, 0)
-		case <-deadline.C:
-			return nil, nil
-		case <-r.Ended:
-			return nil, nil
-		case <-ctx.Done():
+		given, over := c.wait(ctx, waiter, deadline.C)
+		switch {
+		case given != nil:
+			views, err := c.given(ctx, given)
+			return views, asProblem(err)
+		case over:
 			return nil, nil
 		}
-		poll.Stop()
 	}
+}
+
+// wait waits for a wake-up, or for a change that claims an item for the claim. over
+// says that the claim's time is.
+func (c *claim) wait(ctx context.Context, w *waiter, deadline <-chan time.Time) (given *ledger.Claimed, over bool) {
+	poll := time.NewTimer(pollInterval)
+	defer poll.Stop()
+	w.park()
+	select {
+	case <-w.signal:
+	case <-poll.C:
+		c.q.expire(ctx, 0)
+	case <-deadline:
+		over = true
+	case <-c.Ended:
+		over = true
+	case <-ctx.Done():
+		over = true
+	}
+	return w.unpark(), over
+}
+
+// given answers with the item that the change which queued it claimed for the claim.
+func (c *claim) given(ctx context.Context, item *ledger.Claimed) ([]View, error) {
+	c.q.expire(ctx, 1)
+	if err := c.reserve(ctx, 1); err != nil {
+		return nil, err
+	}
+	return []View{{Item: item.Item, Directive: item.Directive}}, nil
 }
 
 // claim is one claim under way.
@@ -122,10 +146,13 @@ type claim struct {
 	digest string
 	memory *memory // as it was last read, nil if there is none
 	looked bool    // a try has seen the whole index
+	// ctx is the request's, but does not end. A change that claims an item for the claim
+	// uses it.
+	ctx context.Context //nolint:containedctx // The change is made by another request.
 }
 
-func (q *Queue) newClaim(r *ClaimRequest) *claim {
-	return &claim{ClaimRequest: r, q: q, digest: r.digest(&q.caller)}
+func (q *Queue) newClaim(ctx context.Context, r *ClaimRequest) *claim {
+	return &claim{ClaimRequest: r, q: q, digest: r.digest(&q.caller), ctx: context.WithoutCancel(ctx)}
 }
 
 // wants reports whether the claim takes work of that kind.

@@ -34,6 +34,9 @@
 //	  ▲            │ too few
 //	  └─ read ahead ◀┘
 //
+// A claim that waits may be given an item by the change that queues it: see
+// [Mirror.Taker].
+//
 // # Repeats
 //
 // The item remembers the request ids of its verbs. A row for each owner and request

@@ -9,7 +9,7 @@ import (
 
 // Take picks the hints that a claim would claim the items of.
 func (q *Queue) Take(ctx context.Context, r ClaimRequest) ([]ledger.Hint, error) {
-	c := q.newClaim(&r)
+	c := q.newClaim(ctx, &r)
 	return q.take(ctx, c, r.Max, time.Now())
 }
 

@@ -60,7 +60,7 @@ func reopenWith(t testing.TB, store tablestore.Store, cfg ledger.Config, limit i
 	b := &bundle{ctx: t.Context(), store: store, mirror: workqueue.NewMirror(limit)}
 	b.heldTenant.Store("")
 	b.heldProtocol.Store("")
-	cfg.Store, cfg.Shards, cfg.Hold, cfg.Ready = store, 2, time.Minute, b.mirror.Ready
+	cfg.Store, cfg.Shards, cfg.Hold, cfg.Ready, cfg.Taker = store, 2, time.Minute, b.mirror.Ready, b.mirror.Taker
 	cfg.Held = func(statemachine.Target) bool { return b.pending.Load() }
 	var err error
 	if b.ledger, err = ledger.Open(t.Context(), cfg); err != nil {

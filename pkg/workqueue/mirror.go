@@ -266,17 +266,26 @@ func (m *Mirror) stepAside(hint *ledger.Hint, failed bool) {
 // waiter is a claim that waits for work.
 type waiter struct {
 	claim  *claim
-	signal chan struct{} // one wake-up; only the holder of the mirror's lock sends
+	mirror *Mirror
+	// signal is one wake-up. Only the holder of the mirror's lock sends, and only while
+	// there is none.
+	signal chan struct{}
+	// parked says that the claim does nothing but wait, and reserved that a change is
+	// about to claim an item for it; then given is the outcome.
+	//
+	//	invariant: reserved ⇒ parked ∧ signal is empty
+	parked, reserved bool
+	given            *ledger.Claimed
 }
 
 // wait registers a claim; leave ends that, and hands a wake-up that came too late
 // for it to the next.
-func (m *Mirror) wait(c *claim) (signal <-chan struct{}, leave func()) {
-	w := &waiter{claim: c, signal: make(chan struct{}, 1)}
+func (m *Mirror) wait(c *claim) (w *waiter, leave func()) {
+	w = &waiter{claim: c, mirror: m, signal: make(chan struct{}, 1)}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.waiting = append(m.waiting, w)
-	return w.signal, func() {
+	return w, func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.waiting = slices.DeleteFunc(m.waiting, func(other *waiter) bool { return other == w })
@@ -293,14 +302,61 @@ func (m *Mirror) wait(c *claim) (signal <-chan struct{}, leave func()) {
 	}
 }
 
+// park lets changes claim an item for the waiting claim until unpark.
+func (w *waiter) park() {
+	w.mirror.mu.Lock()
+	defer w.mirror.mu.Unlock()
+	w.parked = true
+}
+
+// unpark ends that. If a change is about to claim an item, it waits for the outcome. It
+// returns the item, or nil.
+func (w *waiter) unpark() *ledger.Claimed {
+	for {
+		w.mirror.mu.Lock()
+		if !w.reserved {
+			defer w.mirror.mu.Unlock()
+			w.parked = false
+			given := w.given
+			w.given = nil
+			return given
+		}
+		w.mirror.mu.Unlock()
+		<-w.signal
+	}
+}
+
 // wake wakes the first waiting claim that may take the hint's item, unless it was
 // woken before. The lock is held.
 func (m *Mirror) wake(hint *ledger.Hint) bool {
 	for _, w := range m.waiting {
-		if len(w.signal) == 0 && w.claim.fits(hint) {
+		if !w.reserved && len(w.signal) == 0 && w.claim.fits(hint) {
 			w.signal <- struct{}{}
 			return true
 		}
 	}
 	return false
+}
+
+// Taker returns the first waiting claim that may take the hint's item, for the change
+// that is about to queue the item; nil if there is none. A claim waits only when there
+// is nothing older for it.
+func (m *Mirror) Taker(hint *ledger.Hint) *ledger.Taker {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, w := range m.waiting {
+		if !w.parked || w.reserved || len(w.signal) > 0 || !w.claim.fits(hint) {
+			continue
+		}
+		w.reserved = true
+		asked := w.claim.asked()
+		asked.Memory = w.claim.remember
+		return &ledger.Taker{Claim: asked, Context: w.claim.ctx, Done: func(item *ledger.Claimed) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			w.reserved, w.given = false, item
+			w.signal <- struct{}{}
+		}}
+	}
+	return nil
 }

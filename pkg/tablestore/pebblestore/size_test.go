@@ -26,7 +26,7 @@ func TestSize_OfAFinishedJob(t *testing.T) {
 	store := open(t, pebblestore.Options{Dir: "data", FS: vfs.NewMem()}.WithMemTable(1<<20))
 	defer func() { _ = store.Close() }()
 	mirror := workqueue.NewMirror(0)
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Ready: mirror.Ready, Retention: time.Hour, KeyTTL: time.Hour})
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Ready: mirror.Ready, Taker: mirror.Taker, Retention: time.Hour, KeyTTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

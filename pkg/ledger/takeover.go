@@ -1,0 +1,100 @@
+package ledger
+
+import (
+	"context"
+	"slices"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// Taker is a worker's claim that waits for an item.
+type Taker struct {
+	*Claim
+
+	// Context holds the caller of the claim, for the history, and its trace.
+	Context context.Context //nolint:containedctx // It is another request's than that of the change.
+	// Done ends the wait. It is called once: with the item once the claim is committed,
+	// and with nil if it is not known to be, so that the claim looks for itself. It must
+	// not block.
+	Done func(item *Claimed)
+}
+
+// takeover is the claim of the item that a change queues, by a worker that waits for
+// it. An atomic store commits both in one write, so that an item passes from one
+// worker to the next, or from the client to a worker, without a commit of its own.
+// They stay two changes with a revision and a journal row each: whoever reads the
+// job cannot tell them from two writes.
+type takeover struct {
+	taker   *Taker
+	plan    *plan // made for the job as the change leaves it
+	claimed Claimed
+	// commit is that of the change alone.
+	commit tablestore.Batch
+}
+
+// hand gives the item that the plan queues to a waiting worker: the plan's change
+// then claims it as well. It does so only while no other change is being made in
+// this process. A claim that waits a moment longer gets the items of all changes that
+// are, which takes fewer requests than one for each item.
+func (l *Ledger) hand(out *plan) {
+	if out.queued == nil || l.atomic == nil || l.cfg.Projector != nil || l.cfg.Taker == nil || l.changing.Load() > 1 {
+		return
+	}
+	id, err := ParseOutboxID(out.queued.WorkID)
+	if err != nil {
+		return
+	}
+	taker := l.cfg.Taker(out.queued)
+	if taker == nil {
+		return
+	}
+	t := &takeover{taker: taker, claimed: Claimed{Hint: *out.queued}, commit: out.change.Commit}
+	own := make(map[tablestore.Key]tablestore.ETag, len(out.change.Commit))
+	for i := range out.change.Commit {
+		own[out.change.Commit[i].Key] = tablestore.Own
+	}
+	// An item that cannot be claimed now is queued as usual; its claim reports the error.
+	if t.plan, err = l.decideClaim(taker.Context, out.snapshot(own), out.queued, id, taker.Claim, &t.claimed); err == nil && t.plan != nil {
+		var memory tablestore.Batch
+		if memory, err = memoryOf([]*candidate{{&t.claimed, t.plan}}, taker.Claim); err == nil {
+			// The hint would be written and deleted by the same write.
+			hint := l.hintKey(out.queued)
+			out.change.Pre, t.plan.change.Post = without(out.change.Pre, hint), without(t.plan.change.Post, hint)
+			out.change = together([]*plan{out, t.plan}, memory)
+			out.takeover = t
+			return
+		}
+	}
+	taker.Done(nil)
+}
+
+// without removes the ops on a row from the stages.
+func without(stages []tablestore.Stage, key tablestore.Key) []tablestore.Stage {
+	for i := range stages {
+		for j := range stages[i] {
+			stages[i][j] = slices.DeleteFunc(stages[i][j], func(op tablestore.Op) bool { return op.Key == key })
+		}
+		stages[i] = slices.DeleteFunc(stages[i], func(batch tablestore.Batch) bool { return len(batch) == 0 })
+	}
+	return stages
+}
+
+// taken reports the claim that was committed with the plan.
+func (l *Ledger) taken(out *plan, applied tablestore.Applied) {
+	t := out.takeover
+	out.takeover = nil
+	out.change.Commit = t.commit
+	t.plan.base = out.snapshot(applied.ETags)
+	t.plan.taken = nil // The mirror was not told of the hint.
+	l.committed(t.taker.Context, t.plan, applied)
+	t.taker.Done(&t.claimed)
+}
+
+// release lets the worker look for itself to whom the plan hands its item, unless the
+// plan is known to be committed.
+func (out *plan) release() {
+	if t := out.takeover; t != nil {
+		out.takeover = nil
+		t.taker.Done(nil)
+	}
+}
