@@ -238,8 +238,7 @@ func TestAzure_CannotBeChecked(t *testing.T) {
 		},
 		"nothing on Azure": {nil, []string{"check"}, "nothing is on Azure"},
 		"no protocols":     {onServiceBus(map[string]string{"LUCIUS_PROTOCOLS_DIR": "nowhere"}), []string{"check"}, "LUCIUS_PROTOCOLS_DIR nowhere"},
-		"no such word":     {nil, []string{"mend"}, "lucius azure emulator-config, or lucius azure dead-letters"},
-		"no word":          {nil, nil, "lucius azure emulator-config, or lucius azure dead-letters"},
+		"no such word":     {nil, []string{"mend"}, `lucius azure has no command "mend"`},
 		"an argument":      {nil, []string{"check", "topics"}, `was given "topics"`},
 		"a bad variable":   {onServiceBus(map[string]string{"LUCIUS_SERVICEBUS_LANES": "many"}), []string{"check"}, "LUCIUS_SERVICEBUS_LANES"},
 	} {
