@@ -2,40 +2,57 @@ package cli
 
 import (
 	"fmt"
-	"time"
+	"io"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
 )
 
-// progressPause is the time between two changes of what is shown of a progress.
-const progressPause = 100 * time.Millisecond
+// progress is a bar on a terminal, and nothing elsewhere.
+type progress struct {
+	bars *mpb.Progress
+	bar  *mpb.Bar
+}
 
-// Progress shows a person how many bytes of something are done, on a line that the second
-// function removes. Without a person both do nothing.
+// newProgress shows a bar.
+func newProgress(out io.Writer, what string, total int64, counters decor.Decorator) *progress {
+	bars := mpb.New(mpb.WithOutput(out), mpb.WithWidth(40), mpb.WithAutoRefresh())
+	return &progress{bars, bars.AddBar(total, mpb.BarRemoveOnComplete(),
+		mpb.PrependDecorators(decor.Name(what+" "), counters), mpb.AppendDecorators(decor.AverageETA(decor.ET_STYLE_GO)))}
+}
+
+func (s *session) progress(what string, total int) *progress {
+	if s.live() == nil || s.output != "table" {
+		return &progress{}
+	}
+	return newProgress(s.Stderr, what, int64(total), decor.CountersNoUnit("%d of %d"))
+}
+
+func (p *progress) add(n int) {
+	if p.bar != nil {
+		p.bar.IncrBy(n)
+	}
+}
+
+func (p *progress) end() {
+	if p.bar != nil {
+		p.bar.Abort(true)
+		p.bars.Wait()
+	}
+}
+
+// Progress shows a person how many bytes of something are done, until the second function is
+// called. Without a person both do nothing.
 func (e *Env) Progress(what string) (set func(done, total int64), end func()) {
-	var shown time.Time
-	set = func(done, total int64) {
-		if now := time.Now(); e.Interactive && now.Sub(shown) >= progressPause {
-			shown = now
-			fmt.Fprintf(e.Stderr, "\r%s: %d %% of %s\x1b[K", what, 100*done/max(total, 1), Size(total))
-		}
+	if !e.Interactive {
+		return func(int64, int64) {}, func() {}
 	}
-	return set, func() {
-		if !shown.IsZero() {
-			fmt.Fprint(e.Stderr, "\r\x1b[K")
-		}
-	}
+	p := newProgress(e.Stderr, what, 0, decor.CountersKibiByte("% .1f of % .1f"))
+	return func(done, total int64) {
+		p.bar.SetTotal(total, false)
+		p.bar.SetCurrent(done)
+	}, p.end
 }
 
 // Size returns a number of bytes for people.
-func Size(bytes int64) string {
-	value, unit := float64(bytes), "B"
-	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if value < 1024 {
-			break
-		}
-		value, unit = value/1024, larger
-	}
-	if unit == "B" || value >= 100 {
-		return fmt.Sprintf("%.0f %s", value, unit)
-	}
-	return fmt.Sprintf("%.1f %s", value, unit)
-}
+func Size(bytes int64) string { return fmt.Sprintf("% .1f", decor.SizeB1024(bytes)) }

@@ -18,8 +18,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/api"
@@ -310,33 +308,4 @@ func (s *session) awaitMany(ctx context.Context, commands []command, results []a
 		return &Error{Code: ExitFailed, Err: fmt.Errorf("%d of %d jobs did not succeed", len(failed), len(jobs))}
 	}
 	return cmp.Or(err, refusedError(results))
-}
-
-// progress is a bar on a terminal, and nothing elsewhere.
-type progress struct {
-	bars *mpb.Progress
-	bar  *mpb.Bar
-}
-
-func (s *session) progress(what string, total int) *progress {
-	if s.live() == nil || s.output != "table" {
-		return &progress{}
-	}
-	bars := mpb.New(mpb.WithOutput(s.Stderr), mpb.WithWidth(40), mpb.WithAutoRefresh())
-	return &progress{bars, bars.AddBar(int64(total), mpb.BarRemoveOnComplete(),
-		mpb.PrependDecorators(decor.Name(what+" "), decor.CountersNoUnit("%d of %d")),
-		mpb.AppendDecorators(decor.AverageETA(decor.ET_STYLE_GO)))}
-}
-
-func (p *progress) add(n int) {
-	if p.bar != nil {
-		p.bar.IncrBy(n)
-	}
-}
-
-func (p *progress) end() {
-	if p.bar != nil {
-		p.bar.Abort(true)
-		p.bars.Wait()
-	}
 }

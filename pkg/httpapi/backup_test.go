@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -161,6 +162,33 @@ func TestBackup_EndsEarly(t *testing.T) {
 		}
 		<-backups.closed
 	})
+}
+
+// A backup may take longer than any other answer, as long as the client reads.
+func TestBackup_MayTakeLong(t *testing.T) {
+	t.Parallel()
+	backups := newBackups()
+	backups.write = func(_ context.Context, w io.Writer) error {
+		for range 30 {
+			if _, err := io.WriteString(w, strings.Repeat("part", 2_000)); err != nil {
+				return err
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		return nil
+	}
+	h := newHarness(t, withBackups(backups))
+	server := httptest.NewUnstartedServer(h)
+	server.Config = httpapi.NewHTTPServer(h, quiet())
+	server.Config.WriteTimeout = 100 * time.Millisecond
+	server.Start()
+	defer server.Close()
+	response, err := server.Client().Post(server.URL+"/v1/admin/backup", "", http.NoBody)
+	must(t, err)
+	defer func() { _ = response.Body.Close() }()
+	if got, err := io.Copy(io.Discard, response.Body); err != nil || got != 30*8_000 {
+		t.Errorf("%d bytes arrive: %v", got, err)
+	}
 }
 
 // The caller's rights are checked again and again.
