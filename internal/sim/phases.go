@@ -56,7 +56,8 @@ func (w *world) tailPhase() {
 	w.requireNone("left over", left())
 	w.requireNone("projection", stale())
 	w.checkAccepted()
-	w.until(time.Now().Add(countTime), func() bool { return len(w.miscounted()) == 0 })
+	counted := eachSecond(func() bool { return len(w.miscounted()) == 0 })
+	w.until(time.Now().Add(countTime), counted)
 	w.requireNone("counts", w.miscounted())
 	w.audit()
 }
@@ -70,6 +71,19 @@ func (w *world) afterCommits(list func() []string) func() []string {
 			seen, last = w.check.seq, list()
 		}
 		return last
+	}
+}
+
+// eachSecond returns a function that calls done once a second, and not at each step of the
+// driver; it is false in between.
+func eachSecond(done func() bool) func() bool {
+	var next time.Time
+	return func() bool {
+		if time.Now().Before(next) {
+			return false
+		}
+		next = time.Now().Add(time.Second)
+		return done()
 	}
 }
 
