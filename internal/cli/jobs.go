@@ -19,9 +19,9 @@ func (t *tool) jobs() *cobra.Command {
 		Example: "  lucius jobs list --state FAILED_FINAL\n  lucius jobs get JOB",
 	}
 	cmd.AddCommand(t.jobsList(), t.jobsGet(), t.jobsWatch(), t.jobsEvents(), t.jobsRerun(),
-		t.jobsControl("cancel", "Cancel jobs", "Cancelled", (*api.Client).CancelJob),
-		t.jobsControl("pause", "Pause jobs", "Paused", (*api.Client).PauseJob),
-		t.jobsControl("resume", "Resume paused jobs", "Resumed", (*api.Client).ResumeJob),
+		t.jobsControl("cancel", "Cancel jobs", "Cancelled", (*api.Client).CancelJob, createCancellation),
+		t.jobsControl("pause", "Pause jobs", "Paused", (*api.Client).PauseJob, createPausing),
+		t.jobsControl("resume", "Resume paused jobs", "Resumed", (*api.Client).ResumeJob, createResumption),
 	)
 	return t.calls(cmd)
 }
@@ -103,36 +103,47 @@ func showJobs(p *page, list api.JobPage) {
 		}
 	}
 	p.table([]string{"JOB", "STATE", "TENANT", "REQUEST", "STEP", "ACCEPTED", "ABOUT"}, rows)
-	if list.NextPageToken != "" {
-		p.line("%s", p.style(faint, fmt.Sprintf("There are more than these %d: see --limit.", len(list.Jobs))))
-	}
+	p.more(list.NextPageToken, len(rows))
 }
 
-// jobsControl returns a command that steers each of the jobs.
+// jobsControl returns a command that steers each of the named jobs, or begins an operation
+// on those that its flags select.
 func (t *tool) jobsControl(verb, short, done string,
 	control func(*api.Client, context.Context, api.JobID, api.ControlRequest, ...api.RequestEditorFn) (*http.Response, error),
+	create begin,
 ) *cobra.Command {
-	var reason string
+	var b bulk
 	cmd := t.command(spec{
-		use: verb + " JOB...", short: short, args: 1, more: true, completes: jobIDs,
-		long:    short + ". More than one must be confirmed. Each answer is a document of its own with -o json or yaml.",
-		example: "  lucius jobs " + verb + " JOB --reason \"wrong file\"",
+		use: verb + " [JOB...]", short: short, more: true, completes: jobIDs,
+		long: short + ": the named ones, each answered by a document of its own with -o json or yaml; or, without\n" +
+			"names, those that the flags select, by an operation of the server. More than one must be confirmed.",
+		example: fmt.Sprintf("  lucius jobs %s JOB --reason \"wrong file\"\n  lucius jobs %[1]s --tenant tenant_a --dry-run", verb),
 	}, func(ctx context.Context, s *session, ids []string) error {
+		if len(ids) == 0 {
+			return s.operate(ctx, &b, ids, create)
+		}
+		if _, err := b.request(s, ids); err != nil {
+			return err
+		}
+		if b.dryRun || b.detach {
+			return usagef("--dry-run and --detach are for flags that select jobs")
+		}
 		if len(ids) > 1 {
 			if err := s.confirm(fmt.Sprintf("%s %d jobs?", strings.ToUpper(verb[:1])+verb[1:], len(ids))); err != nil {
 				return err
 			}
 		}
 		return s.each(ids, func(id string) error {
-			job, err := call[api.Job](control(s.Client, ctx, id, api.ControlRequest{Reason: reason}))
+			job, err := call[api.Job](control(s.Client, ctx, id, api.ControlRequest{Reason: b.reason}))
 			if err != nil {
 				return err
 			}
 			return show(s, job, func(p *page, job api.Job) { p.line("%s job %s: it is %s", done, job.JobID, p.state(string(job.State))) })
 		})
 	})
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the job's history")
-	return asks(cmd)
+	b.register(t, cmd)
+	b.registerLive(cmd)
+	return cmd
 }
 
 func (t *tool) jobsGet() *cobra.Command {

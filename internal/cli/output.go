@@ -111,6 +111,13 @@ func (p *page) table(header []string, rows [][]string) {
 	}
 }
 
+// more says that a list was cut at --limit: its next page is not shown.
+func (p *page) more(nextPage string, shown int) {
+	if nextPage != "" {
+		p.line("%s", p.style(faint, fmt.Sprintf("There are more than these %d: see --limit.", shown)))
+	}
+}
+
 // style is a colour or weight: the parameter of ECMA-48's SGR.
 type style string
 

@@ -27,7 +27,7 @@ type tool struct {
 // commands returns the commands of this package, each with its group.
 func (t *tool) commands() []*cobra.Command {
 	return []*cobra.Command{
-		t.why(), t.jobs(), t.submit(), t.overview(), t.backup(), t.archive(), t.contextCommands(),
+		t.why(), t.jobs(), t.submit(), t.overview(), t.failures(), t.retry(), t.operations(), t.backup(), t.archive(), t.contextCommands(),
 	}
 }
 
@@ -118,9 +118,15 @@ func (t *tool) registerOutput(cmd *cobra.Command) {
 	completeWords(cmd, "output", "table", "json", "yaml")
 }
 
+// agreed reports whether --yes was given.
+func (s *session) agreed() bool {
+	yes := s.cmd.Flags().Lookup("yes")
+	return yes != nil && yes.Value.String() == "true"
+}
+
 // confirm asks whether to go on. Without a person to ask, --yes must have been given.
 func (s *session) confirm(question string) error {
-	if yes := s.cmd.Flags().Lookup("yes"); yes != nil && yes.Value.String() == "true" {
+	if s.agreed() {
 		return nil
 	}
 	if !s.Interactive {

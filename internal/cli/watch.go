@@ -41,9 +41,7 @@ func showEvents(p *page, history api.EventPage) {
 		rows[i] = p.event(&history.Events[i])
 	}
 	p.table([]string{"AT", "EVENT", "OF", "STATE", "ATTEMPT", "BY", "CAUSE"}, rows)
-	if history.NextPageToken != "" {
-		p.line("%s", p.style(faint, fmt.Sprintf("There are more than these %d: see --limit.", len(rows))))
-	}
+	p.more(history.NextPageToken, len(rows))
 }
 
 // event returns the cells of an entry.
@@ -199,8 +197,8 @@ func (t *tool) jobsRerun() *cobra.Command {
 		long:    "Runs a job again that failed or was cancelled. A repeated rerun from the same step gives the same job.",
 		example: "  lucius jobs rerun JOB --reason \"the scanner is clean\"\n  lucius jobs rerun JOB --from start --wait",
 	}, func(ctx context.Context, s *session, args []string) error {
-		if from != string(api.RerunFromFailed) && from != string(api.RerunFromStart) {
-			return usagef("--from is %q, it must be failed or start", from)
+		if err := checkFrom(from); err != nil {
+			return err
 		}
 		accepted, err := call[api.CommandAccepted](s.RerunJob(ctx, args[0], api.RerunRequest{From: api.RerunFrom(from), Reason: reason}))
 		if err != nil {
@@ -209,10 +207,9 @@ func (t *tool) jobsRerun() *cobra.Command {
 		return s.accepted(ctx, &accepted, wait, 0)
 	})
 	flags := cmd.Flags()
-	flags.StringVar(&from, "from", string(api.RerunFromFailed), "failed, which keeps the results before the failed step, or start")
+	registerFrom(cmd, &from)
 	flags.StringVar(&reason, "reason", "", "why, for the job's history")
 	flags.BoolVar(&wait, "wait", false, "wait for the end of the job; ends with 1 if it does not succeed")
-	completeWords(cmd, "from", string(api.RerunFromFailed), string(api.RerunFromStart))
 	return cmd
 }
 

@@ -1,0 +1,281 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// scripted is a server that answers the requests of each "METHOD /path" with one value
+// after another, the last one again and again, and records requests.
+type scripted struct {
+	url string
+
+	mu      sync.Mutex
+	answers map[string][]any
+	asked   []string // method, path, query and body
+	keys    []string // Idempotency-Key
+}
+
+func newScripted(t *testing.T, answers map[string][]any) *scripted {
+	t.Helper()
+	s := &scripted{answers: answers}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		target := r.Method + " " + r.URL.Path
+		left := s.answers[target]
+		if len(left) == 0 {
+			t.Errorf("%s is not expected", target)
+			return
+		}
+		if len(left) > 1 {
+			s.answers[target] = left[1:]
+		}
+		s.asked = append(s.asked, strings.Join(strings.Fields(target+" "+r.URL.RawQuery+" "+string(body)), " "))
+		s.keys = append(s.keys, r.Header.Get("Idempotency-Key"))
+		status, mediaType, value := http.StatusOK, "application/json", left[0]
+		if code, ok := value.(problem.Code); ok {
+			status, mediaType = code.Status(), "application/problem+json"
+			value = api.Problem{Code: code, Status: int32(status), Title: code.Title(), Type: code.Type()}
+		}
+		w.Header().Set("Content-Type", mediaType)
+		w.WriteHeader(status)
+		if err := json.NewEncoder(w).Encode(value); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	s.url = server.URL
+	return s
+}
+
+// wantAsked compares the requests since the last call.
+func (s *scripted) wantAsked(t *testing.T, want ...string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if diff := cmp.Diff(want, s.asked); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+	s.asked = nil
+}
+
+const operationID = "0198c5f2-4a00-7c3e-9d2a-5b1f0e6d7c00"
+
+// operation is a retry of three jobs that have been tried so far, one of them in vain.
+func operation(state api.OperationState, done int) api.Operation {
+	op := api.Operation{
+		OperationID: operationID, Kind: api.OperationKindRetry, State: state, Matched: 3, Done: done, Caller: "ops-1", RatePerSecond: 20,
+		Reason: "the scanner is clean", CreatedAt: at(time.Minute), UpdatedAt: at(2 * time.Second), From: api.RerunFromFailed,
+		Filter: api.OperationFilter{Service: "ocr"}, Items: []api.OperationItem{},
+	}
+	if op.Applied = done; done == 3 {
+		op.Applied, op.Failed = 1, 1
+		op.Skipped = 1
+		op.Items = []api.OperationItem{
+			{JobID: jobID, Outcome: api.OperationItemOutcomeApplied, NewJobID: "0198c5f2-4a00-7c3e-9d2a-5b1f0e6d7caa"},
+			{JobID: "b", Outcome: api.OperationItemOutcomeSkipped, Detail: "The job was rerun since."},
+			{JobID: "c", Outcome: api.OperationItemOutcomeFailed, Detail: "The tenant's limit is reached.\x1b[2J"},
+		}
+	}
+	return op
+}
+
+func preview(matched int) api.OperationPreview {
+	p := api.OperationPreview{Kind: api.OperationKindRetry, DryRun: true, Matched: matched, Sample: []api.OperationSample{}}
+	if matched > 0 {
+		p.Sample = []api.OperationSample{{
+			JobID: jobID, State: api.JobStateFailedFinal, TenantID: "tenant_a", ErrorCode: "bad_scan", ErrorMessage: "The page is blank.",
+		}}
+	}
+	return p
+}
+
+const retries = "POST /v1/admin/retries"
+
+func TestRetry_AsksAndFollows(t *testing.T) {
+	t.Parallel()
+	server := newScripted(t, map[string][]any{
+		retries: {preview(3), operation(api.OperationStateRunning, 0)},
+		"GET /v1/admin/operations/" + operationID: {problem.ShuttingDown, operation(api.OperationStateRunning, 2), operation(api.OperationStateDone, 3)},
+	})
+	l := newLine(t, server.url)
+	l.Interactive, l.Stdin = true, strings.NewReader("y\n")
+	out, err := l.run(t, "retry", "--service", "ocr", "--code", "bad_scan", "--since", "24h", "--failed-before", "1h",
+		"--created-after", "7d", "--tenant", "tenant_a", "--rate", "100", "--limit", "7", "--from", "start", "--reason", "the scanner is clean")
+	if cli.ExitCode(err) != cli.ExitFailed || fmt.Sprint(err) != "1 of 3 jobs could not be changed" {
+		t.Errorf("the retry ends with %v", err)
+	}
+	golden(t, "retry.txt", l.notes.String()+"\n"+out)
+	request := strings.NewReplacer("\t", "", "\n", "").Replace(`{
+		"created_after":"2026-01-20T12:00:00.000Z",%s"error_code":"bad_scan","failed_after":"2026-01-26T12:00:00.000Z",
+		"failed_before":"2026-01-27T11:00:00.000Z","from":"start","limit":7,"rate_per_second":100,"reason":"the scanner is clean",
+		"service":"ocr","tenant_id":"tenant_a"}`)
+	server.wantAsked(t, retries+" "+fmt.Sprintf(request, `"dry_run":true,`), retries+" "+fmt.Sprintf(request, ""),
+		"GET /v1/admin/operations/"+operationID+" limit=1", "GET /v1/admin/operations/"+operationID+" limit=1",
+		"GET /v1/admin/operations/"+operationID+" limit=1", "GET /v1/admin/operations/"+operationID+" limit=1000")
+	if server.keys[0] == "" || server.keys[0] != server.keys[1] {
+		t.Errorf("the keys are %q", server.keys[:2])
+	}
+}
+
+func TestRetry_ChangesNothingUnlessAgreed(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args, stdin string
+		interactive bool
+		matched     int
+		code        int
+		says        string
+	}{
+		{"retry --all --dry-run", "", false, 12, 0, "and 11 more\n\n12 jobs would be changed; nothing was.\n"},
+		{"retry --all --dry-run --yes", "", false, 12, 0, "12 jobs would be changed"},
+		{"retry --all --dry-run", "", false, 0, 0, "No job matches: nothing was changed.\n"},
+		{"retry --all", "", true, 0, 0, "No job matches: nothing was changed.\n"},
+		{"retry --all", "\n", true, 12, cli.ExitFailed, "nothing was changed"},
+		{"retry --all", "y\n", false, 12, cli.ExitUsage, "Rerun 12 jobs? Nobody can be asked here: add --yes"},
+	} {
+		server := newScripted(t, map[string][]any{retries: {preview(test.matched)}})
+		l := newLine(t, server.url)
+		l.Interactive, l.Stdin = test.interactive, strings.NewReader(test.stdin)
+		out, err := l.run(t, strings.Split(test.args, " ")...)
+		if err != nil {
+			out += err.Error()
+		}
+		if cli.ExitCode(err) != test.code || !strings.Contains(out, test.says) {
+			t.Errorf("%s: %v, %q", test.args, err, out)
+		}
+		server.wantAsked(t, retries+` {"all":true,"dry_run":true,"from":"failed"}`)
+	}
+	for args, want := range map[string]string{
+		"retry":                        "say which jobs",
+		"retry a --service ocr":        "not both",
+		"retry a --from middle":        "--from is",
+		"retry --failed-after soon":    "--failed-after is",
+		"jobs cancel":                  "say which jobs",
+		"jobs pause a --state queued":  "not both",
+		"jobs resume a --dry-run":      "--dry-run and --detach",
+		"operations":                   "",
+		"operations get":               "usage: lucius operations get OPERATION",
+		"failures list --since x":      "--failed-after is",
+		"failures --created-before -1": "--created-before is",
+	} {
+		_, err := newLine(t, "http://127.0.0.1:1").run(t, strings.Split(args, " ")...)
+		if want != "" && (cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
+
+func TestRetry_OfNamedJobs(t *testing.T) {
+	t.Parallel()
+	server := newScripted(t, map[string][]any{retries: {operation(api.OperationStateRunning, 0)}})
+	l := newLine(t, server.url)
+	forPrograms(t, l, operation(api.OperationStateRunning, 0), "retry", "a", "b", "--yes", "--detach")
+	server.wantAsked(t, retries+` {"from":"failed","job_ids":["a","b"]}`, retries+` {"from":"failed","job_ids":["a","b"]}`)
+	server.answers[retries] = []any{preview(2)}
+	forPrograms(t, l, preview(2), "retry", "a", "b", "--dry-run")
+}
+
+// Ctrl-C leaves the operation running, and says how to see and stop it.
+func TestRetry_Interrupted(t *testing.T) {
+	t.Parallel()
+	for _, begun := range []bool{true, false} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.Method == http.MethodPost && begun:
+				fmt.Fprint(w, encode(t, operation(api.OperationStateRunning, 0)))
+			default:
+				_, _ = io.Copy(io.Discard, r.Body) // Only then the server sees that the client leaves.
+				interrupt()
+				<-r.Context().Done()
+			}
+		}))
+		l := newLine(t, server.URL)
+		err := cli.Run(ctx, cli.Root(&l.Env), []string{"retry", "--all", "--yes"})
+		want := "interrupted; the operation goes on: lucius operations get " + operationID + " --watch shows it, lucius operations cancel " +
+			operationID + " stops it"
+		if !begun {
+			want = "interrupted: lucius operations list shows whether the operation began"
+		}
+		if cli.ExitCode(err) != cli.ExitInterrupted || fmt.Sprint(err) != want {
+			t.Errorf("begun %t: %v", begun, err)
+		}
+		server.Close()
+	}
+}
+
+func TestJobsControl_OfSelectedJobs(t *testing.T) {
+	t.Parallel()
+	for verb, path := range map[string]string{"cancel": "cancellations", "pause": "pausings", "resume": "resumptions"} {
+		done := operation(api.OperationStateDone, 0)
+		server := newScripted(t, map[string][]any{
+			"POST /v1/admin/" + path: {done}, "GET /v1/admin/operations/" + operationID: {done},
+		})
+		_, err := newLine(t, server.url).run(t, "jobs", verb, "--service", "ocr", "--state", "paused", "--step-type", "OCR",
+			"--request-type", "doc.ingest", "--created-before", "1h", "--reason", "late", "--yes")
+		if err != nil {
+			t.Error(err)
+		}
+		server.wantAsked(t, "POST /v1/admin/"+path+` {"created_before":"2026-01-27T11:00:00.000Z","reason":"late","request_type":"doc.ingest",`+
+			`"service":"ocr","state":"PAUSED","step_type":"OCR"}`, "GET /v1/admin/operations/"+operationID+" limit=1000")
+	}
+}
+
+func TestOperations(t *testing.T) {
+	t.Parallel()
+	one, running := operation(api.OperationStateDone, 3), operation(api.OperationStateRunning, 0)
+	cancelled := operation(api.OperationStateCancelled, 2)
+	list := api.OperationPage{Operations: []api.Operation{running, cancelled, one}}
+	path := "GET /v1/admin/operations/" + operationID
+	server := newScripted(t, map[string][]any{
+		"GET /v1/admin/operations": {list}, path: {one}, "POST /v1/admin/operations/" + operationID + ":cancel": {cancelled},
+	})
+	l := newLine(t, server.url)
+	var text strings.Builder
+	for _, args := range []string{"list --tenant tenant_a", "get " + operationID, "cancel " + operationID + " --reason late"} {
+		out, err := l.run(t, append([]string{"operations"}, strings.Split(args, " ")...)...)
+		if err != nil {
+			t.Error(err)
+		}
+		text.WriteString(out + "\n")
+	}
+	golden(t, "operations.txt", strings.TrimSuffix(text.String(), "\n"))
+	server.wantAsked(t, "GET /v1/admin/operations tenant_id=tenant_a&limit=50", path+" limit=50",
+		"POST /v1/admin/operations/"+operationID+`:cancel {"reason":"late"}`)
+	forPrograms(t, l, list, "operations", "list")
+	forPrograms(t, l, one, "operations", "get", operationID)
+	forPrograms(t, l, cancelled, "operations", "cancel", operationID)
+
+	server.answers[path] = []any{running, cancelled}
+	if _, err := l.run(t, "operations", "get", operationID, "--watch"); cli.ExitCode(err) != cli.ExitFailed ||
+		!strings.Contains(err.Error(), "cancelled after 2 of 3 jobs") {
+		t.Errorf("an operation that is cancelled: %v", err)
+	}
+	server.answers[path] = []any{problem.NotFound}
+	if _, err := l.run(t, "operations", "get", operationID); cli.ExitCode(err) != cli.ExitNotFound {
+		t.Errorf("an operation that is not there: %v", err)
+	}
+	if out, err := l.run(t, "__complete", "--server", server.url, "operations", "get", ""); err != nil || !strings.Contains(out, operationID+"\tretry of 3 jobs") {
+		t.Errorf("completion: %v, %q", err, out)
+	}
+}

@@ -1,0 +1,172 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// failures returns lucius failures.
+func (t *tool) failures() *cobra.Command {
+	var by selection
+	var resolved bool
+	cmd := t.command(spec{
+		use: "failures", short: "Show what failed, and why",
+		long: "Shows the jobs that failed for good, in groups of the same step type, service and error code, with\n" +
+			"the message of the newest job. Jobs that were rerun are left out, unless --include-resolved is given.\n" +
+			"Without a time these are jobs accepted in this month or the two before it.",
+		example: "  lucius failures --since 24h\n  lucius failures --service ocr --include-resolved\n" +
+			"  lucius failures list --service ocr --code bad_scan",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		f, err := by.parse(s)
+		if err != nil {
+			return err
+		}
+		params := &api.ListFailuresParams{
+			TenantID: optional(f.TenantID), RequestType: optional(f.RequestType), Service: optional(f.Service),
+			StepType: optional(f.StepType), ErrorCode: optional(f.ErrorCode),
+			CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
+			FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),
+		}
+		if resolved {
+			params.Include = new(api.ListFailuresParamsIncludeResolved)
+		}
+		list, err := call[api.FailureList](s.ListFailures(ctx, params))
+		if err != nil {
+			return err
+		}
+		if s.output != "table" {
+			return s.encode(list)
+		}
+		return show(s, failed{list, s.messages(ctx, list.Groups)}, showFailures)
+	})
+	by.register(t, cmd)
+	by.registerFailed(cmd)
+	cmd.Flags().BoolVar(&resolved, "include-resolved", false, "also show jobs that were rerun, in groups of their own")
+	cmd.AddCommand(t.failuresList())
+	cmd.GroupID = GroupOperate
+	return t.calls(cmd)
+}
+
+// failed is the failed jobs in groups, each with the message of its newest job.
+type failed struct {
+	api.FailureList
+
+	Messages []string
+}
+
+// mostMessages is for how many groups, the largest ones, a message is read.
+const mostMessages = 20
+
+// messages reads the message of each group's newest job.
+func (s *session) messages(ctx context.Context, groups []api.FailureGroup) []string {
+	all := make([]string, len(groups))
+	for i := range groups[:min(len(groups), mostMessages)] {
+		if ids := groups[i].SampleJobIds; len(ids) > 0 {
+			if job, err := call[api.Job](s.GetJob(ctx, ids[0], nil)); err == nil { // It may be purged by now.
+				all[i] = job.ErrorMessage
+			}
+		}
+	}
+	return all
+}
+
+// showFailures writes a table of groups.
+func showFailures(p *page, list failed) {
+	if len(list.Groups) == 0 {
+		p.line("No job that matches has failed.")
+		return
+	}
+	rows := make([][]string, len(list.Groups))
+	for i := range list.Groups {
+		g := &list.Groups[i]
+		jobs := p.style(red, strconv.Itoa(g.Count))
+		if g.Resolved {
+			jobs = fmt.Sprintf("%d rerun", g.Count)
+		}
+		rows[i] = []string{jobs, g.Service, g.StepType, g.ErrorCode, p.ago(g.FirstAt.Time), p.ago(g.LastAt.Time), list.Messages[i]}
+	}
+	p.table([]string{"JOBS", "SERVICE", "STEP TYPE", "ERROR", "FIRST", "LAST", "NEWEST MESSAGE"}, rows)
+	if list.Truncated {
+		p.line("%s", p.style(faint, "There are more: only the newest 100,000 failed jobs are counted. Narrow the time."))
+	}
+}
+
+func (t *tool) failuresList() *cobra.Command {
+	var by selection
+	var resolved bool
+	var limit int
+	cmd := t.command(spec{
+		use: "list", short: "List the jobs of a group of failures",
+		long: "Lists the jobs that failed for good and match, newest first. Jobs that were rerun are left out, unless\n" +
+			"--include-resolved is given.",
+		example: "  lucius failures list --service ocr --code bad_scan --since 24h",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		f, err := by.parse(s)
+		if err != nil {
+			return err
+		}
+		params := &api.ListJobsParams{
+			State: new(api.JobStateFailedFinal), TenantID: optional(f.TenantID), RequestType: optional(f.RequestType),
+			CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
+		}
+		list, err := pages(limit, func(size api.Limit, token *api.PageToken) (api.JobPage, []api.Job, string, error) {
+			params.Limit, params.PageToken = &size, token
+			page, err := call[api.JobPage](s.ListJobs(ctx, params))
+			jobs := slices.DeleteFunc(page.Jobs, func(job api.Job) bool {
+				return !failedSo(&job, f) || !resolved && job.SupersededBy != ""
+			})
+			return page, jobs, page.NextPageToken, err
+		}, func(page *api.JobPage, jobs []api.Job) { page.Jobs = jobs })
+		if err != nil {
+			return err
+		}
+		return show(s, list, showFailedJobs)
+	})
+	by.register(t, cmd)
+	by.registerFailed(cmd)
+	cmd.Flags().BoolVar(&resolved, "include-resolved", false, "also list jobs that were rerun")
+	cmd.Flags().IntVar(&limit, "limit", 50, "the most jobs to list")
+	return cmd
+}
+
+// failedSo reports whether a failed job matches those filters that lists of jobs lack. Its
+// code and the time are the job's, service and step type those of the step that failed.
+func failedSo(job *api.Job, f *api.OperationFilter) bool {
+	at := job.CompletedAt
+	if f.ErrorCode != "" && job.ErrorCode != f.ErrorCode ||
+		!f.FailedAfter.IsZero() && at.Before(f.FailedAfter.Time) || !f.FailedBefore.IsZero() && !at.Before(f.FailedBefore.Time) {
+		return false
+	}
+	step := failedStep(job)
+	return (f.Service == "" || step.Service == f.Service) && (f.StepType == "" || step.StepType == f.StepType)
+}
+
+// failedStep returns the step at which a job failed; an empty one if there is none.
+func failedStep(job *api.Job) *api.Step {
+	i := slices.IndexFunc(job.Steps, func(step api.Step) bool { return step.State == api.StepStateFailedFinal })
+	if i < 0 {
+		return &api.Step{}
+	}
+	return &job.Steps[i]
+}
+
+// showFailedJobs writes a table of failed jobs.
+func showFailedJobs(p *page, list api.JobPage) {
+	rows := make([][]string, len(list.Jobs))
+	for i := range list.Jobs {
+		job := &list.Jobs[i]
+		step := failedStep(job)
+		rows[i] = []string{
+			job.JobID, job.TenantID, step.Service, step.StepID, strconv.Itoa(step.AttemptNo), p.ago(job.CompletedAt.Time),
+			job.ErrorCode, job.ErrorMessage,
+		}
+	}
+	p.table([]string{"JOB", "TENANT", "SERVICE", "STEP", "ATTEMPT", "FAILED", "ERROR", "MESSAGE"}, rows)
+	p.more(list.NextPageToken, len(rows))
+}

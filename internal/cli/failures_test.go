@@ -1,0 +1,83 @@
+package cli_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	list := api.FailureList{Truncated: true, Groups: []api.FailureGroup{
+		{
+			Service: "ocr", StepType: "OCR", ErrorCode: "bad_scan", Count: 400, FirstAt: at(20 * time.Hour), LastAt: at(time.Minute),
+			SampleJobIds: []string{jobID, "older"},
+		},
+		{Service: "embed", StepType: "EMBED", ErrorCode: "ack_timeout", Count: 2, FirstAt: at(time.Hour), LastAt: at(time.Hour), SampleJobIds: []string{"purged"}},
+		{Service: "ocr", StepType: "OCR", ErrorCode: "bad_scan", Count: 1, Resolved: true, FirstAt: at(time.Hour), LastAt: at(time.Hour), SampleJobIds: []string{jobID}},
+	}}
+	server := newScripted(t, map[string][]any{
+		"GET /v1/admin/failures": {list}, "GET /v1/jobs/" + jobID: {failedJob()}, "GET /v1/jobs/purged": {problem.JobNotFound},
+	})
+	l := newLine(t, server.url)
+	out, err := l.run(t, "failures", "--service", "ocr", "--code", "bad_scan", "--tenant", "tenant_a", "--step-type", "OCR",
+		"--request-type", "doc.ingest", "--since", "24h", "--failed-before", "1h", "--created-after", "7d", "--created-before", "2h", "--include-resolved")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "failures.txt", out)
+	server.wantAsked(t, "GET /v1/admin/failures tenant_id=tenant_a&request_type=doc.ingest&service=ocr&step_type=OCR&error_code=bad_scan"+
+		"&created_after=2026-01-20T12%3A00%3A00.000Z&created_before=2026-01-27T10%3A00%3A00.000Z"+
+		"&failed_after=2026-01-26T12%3A00%3A00.000Z&failed_before=2026-01-27T11%3A00%3A00.000Z&include=resolved",
+		"GET /v1/jobs/"+jobID, "GET /v1/jobs/purged", "GET /v1/jobs/"+jobID)
+	forPrograms(t, l, list, "failures")
+
+	server.answers["GET /v1/admin/failures"] = []any{api.FailureList{Groups: []api.FailureGroup{}}}
+	if out, err := l.run(t, "failures"); err != nil || out != "No job that matches has failed.\n" {
+		t.Errorf("without failures: %v, %q", err, out)
+	}
+}
+
+// The API lists failed jobs, and the command those of one group among them.
+func TestFailuresList(t *testing.T) {
+	t.Parallel()
+	job := func(id string, change func(*api.Job)) api.Job {
+		one := failedJob()
+		one.JobID = id
+		change(&one)
+		return one
+	}
+	matching := failedJob()
+	all := []api.Job{
+		matching,
+		job("another code", func(j *api.Job) { j.ErrorCode = "ack_timeout" }),
+		job("another service", func(j *api.Job) { j.Steps[1].Service = "ocr" }),
+		job("another step type", func(j *api.Job) { j.Steps[1].StepType = "OCR" }),
+		job("too early", func(j *api.Job) { j.CompletedAt = at(2 * time.Hour) }),
+		job("too late", func(j *api.Job) { j.CompletedAt = at(time.Minute) }),
+		job("rerun", func(j *api.Job) { j.SupersededBy = "x" }),
+		job("without steps", func(j *api.Job) { j.Steps = nil }),
+	}
+	server := newScripted(t, map[string][]any{
+		"GET /v1/jobs": {api.JobPage{Jobs: all, NextPageToken: "next"}, api.JobPage{Jobs: []api.Job{}}},
+	})
+	l := newLine(t, server.url)
+	args := []string{"failures", "list", "--service", "embed", "--code", "bad_scan", "--since", "1h", "--failed-before", "80s", "--step-type", "EMBED"}
+	for i := range all {
+		if len(all[i].Steps) > 0 && all[i].Steps[1].StepType == "" {
+			all[i].Steps[1].StepType = "EMBED"
+		}
+	}
+	out, err := l.run(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "failures-list.txt", out)
+	server.wantAsked(t, "GET /v1/jobs state=FAILED_FINAL&limit=50", "GET /v1/jobs state=FAILED_FINAL&limit=49&page_token=next")
+	server.answers["GET /v1/jobs"] = []any{api.JobPage{Jobs: all}}
+	forPrograms(t, l, api.JobPage{Jobs: all[:1]}, args...)
+	server.answers["GET /v1/jobs"] = []any{api.JobPage{Jobs: all}}
+	forPrograms(t, l, api.JobPage{Jobs: []api.Job{all[0], all[6]}}, append(args, "--include-resolved")...)
+}

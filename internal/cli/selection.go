@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// selection is the flags that select jobs, as the API's filters do.
+type selection struct {
+	api.OperationFilter
+
+	state                                                  string
+	createdAfter, createdBefore, failedAfter, failedBefore string
+}
+
+// register registers the filters that all selections have.
+func (f *selection) register(t *tool, cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.Service, "service", "", "only jobs whose failed or current step is of this service")
+	flags.StringVar(&f.ErrorCode, "code", "", "only jobs with this error code")
+	flags.StringVar(&f.TenantID, "tenant", "", "only jobs of this tenant")
+	flags.StringVar(&f.RequestType, "request-type", "", "only jobs of this request type")
+	flags.StringVar(&f.StepType, "step-type", "", "only jobs whose failed or current step is of this type")
+	flags.StringVar(&f.createdAfter, "created-after", "", "only jobs accepted since then: "+momentHelp)
+	flags.StringVar(&f.createdBefore, "created-before", "", "only jobs accepted before then: "+momentHelp)
+	t.completeFlag(cmd, "service", serviceNames)
+	t.completeFlag(cmd, "request-type", requestTypes)
+}
+
+// registerFailed registers the filters of failed jobs.
+func (f *selection) registerFailed(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.failedAfter, "failed-after", "", "only jobs that failed since then; --since is the same: "+momentHelp)
+	flags.StringVar(&f.failedBefore, "failed-before", "", "only jobs that failed before then: "+momentHelp)
+	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "since" {
+			name = "failed-after"
+		}
+		return pflag.NormalizedName(name)
+	})
+}
+
+// registerLive registers the filter of live jobs.
+func (f *selection) registerLive(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.state, "state", "", "only jobs in this state, such as IN_PROGRESS")
+	completeWords(cmd, "state", jobStates...)
+}
+
+// parse sets the filters whose flags are text, and returns all.
+func (f *selection) parse(s *session) (*api.OperationFilter, error) {
+	f.State = api.JobState(strings.ToUpper(f.state))
+	for _, moment := range []struct {
+		flag, text string
+		into       *api.Time
+	}{
+		{"created-after", f.createdAfter, &f.CreatedAfter}, {"created-before", f.createdBefore, &f.CreatedBefore},
+		{"failed-after", f.failedAfter, &f.FailedAfter}, {"failed-before", f.failedBefore, &f.FailedBefore},
+	} {
+		at, err := s.moment(moment.flag, moment.text)
+		if err != nil {
+			return nil, err
+		}
+		if at != nil {
+			*moment.into = *at
+		}
+	}
+	return &f.OperationFilter, nil
+}
+
+// serviceNames completes the services that protocols name.
+func serviceNames(ctx context.Context, s *session) (words []cobra.Completion) {
+	list, err := call[api.ProtocolList](s.ListProtocols(ctx))
+	if err != nil {
+		return nil
+	}
+	known := map[string]bool{}
+	for i := range list.Protocols {
+		for _, step := range list.Protocols[i].Steps {
+			if !known[step.Service] {
+				known[step.Service] = true
+				words = append(words, plain(step.Service))
+			}
+		}
+	}
+	return words
+}
