@@ -70,19 +70,19 @@ var virtually = map[string]struct {
 			s.workers.Store(&workers{
 				takes: normal.takes, fails: func(n int64) bool { return n%10 == 0 }, failure: normal.failure, // Retries are due.
 			})
-			s.meddle("luciusschedule", "timer:", func(context.Context) error { time.Sleep(10 * time.Second); return nil })
+			s.meddle("timer:", func(context.Context) error { time.Sleep(10 * time.Second); return nil })
 		},
 		shows: `lucius_sweeper_late_seconds ([3-9]\d|\d\d\d)`,
 	},
 	"StoreThatHangs": { // It answers nothing to the reconciler.
 		begin: func(s *situation) {
-			s.meddle("luciusinflight", "", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+			s.meddle("live:", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 		},
 		shows: `lucius_loop_pass_seconds_count{loop="reconciler"} `,
 	},
 	"StoreThatFails": { // It answers errors to the reconciler.
 		begin: func(s *situation) {
-			s.meddle("luciusinflight", "", func(context.Context) error { return fmt.Errorf("broken: %w", tablestore.ErrUnavailable) })
+			s.meddle("live:", func(context.Context) error { return fmt.Errorf("broken: %w", tablestore.ErrUnavailable) })
 		},
 		shows: `lucius_loop_failures_total{loop="reconciler"} \d\d+\n`,
 	},
@@ -183,10 +183,10 @@ func TestSituation_Held(t *testing.T) {
 	})
 }
 
-// meddle has something happen before each scan of such a partition of the table.
-func (s *situation) meddle(table, prefix string, before func(context.Context) error) {
+// meddle has something happen before each scan of such rows of the schedule.
+func (s *situation) meddle(prefix string, before func(context.Context) error) {
 	s.store.scans.Store(new(func(ctx context.Context, query tablestore.Query) error {
-		if query.Table == table && strings.HasPrefix(query.Partition, prefix) {
+		if query.Table == "luciusschedule" && strings.HasPrefix(query.From, prefix) {
 			return before(ctx)
 		}
 		return nil

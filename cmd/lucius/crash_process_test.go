@@ -142,7 +142,10 @@ func (s *site) launch(cmd *exec.Cmd) (*process, bool) {
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(func() { p.kill() })
+	s.t.Cleanup(func() {
+		p.kill()
+		expectFields(s.t, p.said.String())
+	})
 	lines := bufio.NewReader(out)
 	line, _ := lines.ReadString('\n') // A process that ends says nothing.
 	_, address, serves := strings.Cut(strings.TrimSpace(line), "lucius serves http://")

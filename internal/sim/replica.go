@@ -157,7 +157,7 @@ func (p *process) open(w *world) (*parts, error) {
 	made.ledger = l
 	queueLots := &randomSource{rng: w.source(p.name + "/queue")}
 	if made.queue, err = workqueue.New(workqueue.Config{
-		Ledger: l, Store: store, Mirror: mirror, Random: queueLots.float, Held: made.held, HeldTenant: made.heldTenant,
+		Ledger: l, Store: store, Mirror: mirror, Random: queueLots.float, Held: made.held, HeldTenant: made.heldTenant, Logger: w.log,
 	}); err != nil {
 		return nil, err
 	}
@@ -232,7 +232,7 @@ func (m *parts) addLoops(w *world, p *process, store tablestore.Store, inbox *ou
 	relay, err := outbox.NewRelay(outbox.Config{
 		Ledger: m.ledger, Publisher: publisher, Inbox: inbox, Breakers: breakers, Random: relayLots.float,
 		Fatal:    func(e *seqledger.IllegalTransitionError) { w.defect("%s: illegal transition: %v", p.name, e) },
-		Deadline: publishDeadline, Batch: 4, Workers: workers,
+		Deadline: publishDeadline, Batch: 4, Workers: workers, Logger: w.log,
 		// One at a time: the first calls for rows of one job in one pass are equal, so the
 		// Go scheduler would choose which of them draws which id.
 		Marks: 1, PassLimit: 16, Admit: m.admit, Held: m.held,
@@ -240,7 +240,7 @@ func (m *parts) addLoops(w *world, p *process, store tablestore.Store, inbox *ou
 	if err != nil {
 		return err
 	}
-	swept := upkeep.SweeperConfig{Ledger: m.ledger, Page: 8, Parallel: 1, Random: sweepLots.float}
+	swept := upkeep.SweeperConfig{Ledger: m.ledger, Page: 8, Parallel: 1, Random: sweepLots.float, Logger: w.log}
 	m.loops = []loop{{"relay", relay.Run}}
 	m.every(relayInterval, upkeep.Loop{Name: "relay passes", Pass: func(ctx context.Context) error {
 		_, err := relay.RunOnce(ctx)
@@ -272,7 +272,7 @@ func (m *parts) addOutages(store tablestore.Store, breakers *breaker.Set, swept 
 // addKeepers adds the loops that finish work that others left.
 func (m *parts) addCleanup(w *world) error {
 	reconciler, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{
-		Ledger: m.ledger, Page: 8, Rest: reconcileInterval, Census: m.census,
+		Ledger: m.ledger, Page: 8, Rest: reconcileInterval, Census: m.census, Logger: w.log,
 	})
 	if err != nil {
 		return err
@@ -288,7 +288,9 @@ func (m *parts) addCleanup(w *world) error {
 	}
 	m.every(reconcileInterval, walk)
 	if w.scenario.retention > 0 {
-		retention, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: m.ledger, Random: func() float64 { return 0 }})
+		retention, err := upkeep.NewRetention(upkeep.RetentionConfig{
+			Ledger: m.ledger, Random: func() float64 { return 0 }, Logger: w.log,
+		})
 		if err != nil {
 			return err
 		}

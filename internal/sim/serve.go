@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing/fstest"
@@ -72,7 +71,6 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 	if err != nil {
 		return err
 	}
-	log := slog.New(slog.DiscardHandler)
 	random, table := (&randomSource{rng: w.source(p.name + "/operator")}).float, m.ledger.Tables().Schedule
 	operations, err := upkeep.NewOperations(upkeep.OperationsConfig{Ledger: m.ledger, Store: store, Table: table, Random: random})
 	if err != nil {
@@ -82,7 +80,7 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 	if m.gate, err = pauses.NewGate(ctx, held); err != nil {
 		return err
 	}
-	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger, Parallel: 1})
+	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger, Parallel: 1, Logger: w.log})
 	m.every(sweepInterval, upkeep.Loop{Name: "rejected callbacks", Pass: m.callbacks.RunOnce})
 	m.every(censusInterval, upkeep.Loop{Name: "census", Pass: m.census.RunOnce})
 	around := jobs.Surroundings{Pause: m.gate.Covering}
@@ -97,7 +95,7 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 			Operations: operations, Pauses: held, Gate: m.gate, Protocols: holder,
 		},
 		Ready: func(context.Context) ([]string, error) { return nil, nil }, // No visitor calls it.
-		Auth:  auth.New(auth.Config{}), Registry: prometheus.NewRegistry(), Log: log,
+		Auth:  auth.New(auth.Config{}), Registry: prometheus.NewRegistry(), Log: w.log,
 	})
 	return err
 }

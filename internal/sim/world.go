@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -62,6 +63,8 @@ type world struct {
 	tail      bool
 	shortPage bool // the scan that is executed returns a short page
 
+	log *slog.Logger // checks the lines of all parts
+
 	mu        sync.Mutex
 	defects   []string // reported by the parts themselves
 	calm      bool     // visitors do not crash or misbehave any more
@@ -95,6 +98,7 @@ func newWorld(seed uint64) *world {
 		trace: newTrace(), start: time.Now(), stopping: make(chan struct{}), served: make(chan func()),
 		faults: map[Fault]int{}, cut: map[string]time.Time{}, faulty: true, alarm: time.NewTimer(0),
 	}
+	w.log = slog.New(&logCheck{report: w.defect})
 	w.scenario = newScenario(rng)
 	// These are not drawn: a draw would change the meaning of all recorded seeds.
 	w.scenario.table = seed%4 == 1

@@ -16,7 +16,8 @@ const endGrace = time.Minute
 
 // Finding is the result of inspecting one in-flight slot.
 type Finding struct {
-	JobID string
+	JobID    string
+	TenantID string // empty if the slot does not say
 	// Job is the job, nil if it is missing or has ended.
 	Job *statemachine.Aggregate
 	// Repaired names a defect that was repaired; empty if there was none.
@@ -28,7 +29,7 @@ type Finding struct {
 // Fields returns what lines of a log about the finding say of its job.
 func (f *Finding) Fields() statemachine.LogFields {
 	if f.Job == nil {
-		return statemachine.LogFields{JobID: f.JobID}
+		return statemachine.LogFields{JobID: f.JobID, TenantID: f.TenantID}
 	}
 	return statemachine.FieldsOf(&f.Job.Job, nil, 0)
 }
@@ -55,6 +56,9 @@ func (l *Ledger) Inspect(ctx context.Context, shard, limit int, from string) ([]
 // inspect checks one slot and its job.
 func (l *Ledger) inspect(ctx context.Context, slot tablestore.Row) (Finding, error) {
 	found := Finding{JobID: slot.Properties.Get(columnJob).String()}
+	if parts, err := tablestore.Split(slot.Key.Row); err == nil && len(parts) == 3 { // See [Ledger.slotOf].
+		found.TenantID = parts[1]
+	}
 	s, err := l.load(ctx, found.JobID)
 	switch {
 	case errors.Is(err, ErrJobNotFound):

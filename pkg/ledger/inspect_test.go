@@ -79,7 +79,7 @@ func TestInspect_GivesUpOnASlotThatNamesNoJob(t *testing.T) {
 			t.Errorf("at once: %+v", found)
 		}
 		time.Sleep(6 * time.Minute)
-		if found := b.inspected(t); found[0].Repaired == "" || len(b.live(t)) != 0 {
+		if found := b.inspected(t); found[0].Repaired == "" || len(b.live(t)) != 0 || found[0].Fields().TenantID != command("a").Job.TenantID {
 			t.Errorf("later: %+v", found)
 		}
 		if err := late(); !errors.Is(err, tablestore.ErrConflict) {

@@ -1,0 +1,79 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"regexp"
+)
+
+// jobID matches the ids of jobs. Of others, only those of operations on many jobs are of
+// these versions of UUIDs.
+var jobID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[78][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+
+// LogFault returns what is wrong with the fields of a line of the log, empty if nothing is:
+// a line about a job names the job and its tenant, one about a step the attempt as well,
+// and no line has a lease id.
+//
+// Source: Option B spec, 20.
+func LogFault(fields map[string]any) string {
+	if _, ok := fields["lease_id"]; ok {
+		return "has a lease id"
+	}
+	for field, others := range map[string][]string{
+		"jobId": {"tenant_id"}, "stepId": {"jobId", "attempt_no"}, "correlation_id": {"jobId"}, "trace_id": {"jobId"},
+	} {
+		for _, other := range others {
+			if fields[field] != nil && fields[other] == nil {
+				return "has " + field + ", and no " + other
+			}
+		}
+	}
+	for field, value := range fields {
+		if text, ok := value.(string); ok && jobID.MatchString(text) && field != "operation_id" && fields["jobId"] == nil {
+			return "names a job as " + field + ", and has no jobId"
+		}
+	}
+	return ""
+}
+
+// logCheck is a log handler that reports lines with a fault.
+type logCheck struct {
+	report func(format string, args ...any)
+	given  map[string]any
+}
+
+// Enabled implements [slog.Handler].
+func (c *logCheck) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle implements [slog.Handler].
+func (c *logCheck) Handle(_ context.Context, line slog.Record) error {
+	fields := maps.Clone(c.given)
+	if fields == nil {
+		fields = map[string]any{}
+	}
+	line.Attrs(func(a slog.Attr) bool {
+		fields[a.Key] = a.Value.Resolve().Any()
+		return true
+	})
+	if fault := LogFault(fields); fault != "" {
+		c.report("the line %q of the log %s: %s", line.Message, fault, fmt.Sprint(fields))
+	}
+	return nil
+}
+
+// WithAttrs implements [slog.Handler].
+func (c *logCheck) WithAttrs(attrs []slog.Attr) slog.Handler {
+	given := maps.Clone(c.given)
+	if given == nil {
+		given = map[string]any{}
+	}
+	for _, a := range attrs {
+		given[a.Key] = a.Value.Resolve().Any()
+	}
+	return &logCheck{c.report, given}
+}
+
+// WithGroup implements [slog.Handler].
+func (c *logCheck) WithGroup(string) slog.Handler { return c }
