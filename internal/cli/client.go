@@ -90,8 +90,8 @@ func (t *tool) where() (place, error) {
 
 // open begins a session. Close it.
 func (t *tool) open(cmd *cobra.Command) (*session, error) {
-	if t.output != "table" && t.output != "json" && t.output != "yaml" {
-		return nil, usagef("--output is %q, it must be table, json or yaml", t.output)
+	if err := t.checkOutput(); err != nil {
+		return nil, err
 	}
 	at, err := t.where()
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 
 	"github.com/goccy/go-yaml"
@@ -42,6 +43,9 @@ func (e *Env) readContexts() (*contexts, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, nil
+	}
+	if info, err := os.Stat(path); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
+		fmt.Fprintf(e.Stderr, "Other users of this host can read your tokens: chmod 600 %s\n", path)
 	}
 	if err == nil && len(text) > 0 {
 		err = yaml.UnmarshalWithOptions(text, c, yaml.Strict())
@@ -113,6 +117,9 @@ func (t *tool) contextList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the contexts", Example: "  lucius context list", Args: Takes(0, 0),
 		RunE: func(*cobra.Command, []string) error {
+			if err := t.checkOutput(); err != nil {
+				return err
+			}
 			all, err := t.readContexts()
 			if err != nil {
 				return err

@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -107,4 +108,14 @@ func TestContexts_AreKeptInAFileOfTheOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(2, "contexts.yaml cannot be read", "list")
+	if l.notes.Len() > 0 {
+		t.Errorf("of a file of the owner it says %s", &l.notes)
+	}
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chmod(path, 0o640)); err != nil {
+		t.Fatal(err)
+	}
+	run(2, `--output is "xml"`, "list", "-o", "xml")
+	if run(0, "NAME", "list"); !strings.Contains(l.notes.String(), "chmod 600 "+path) {
+		t.Errorf("of a file that others can read it says %s", &l.notes)
+	}
 }

@@ -122,6 +122,8 @@ func TestErrors_OfTheCommandLine(t *testing.T) {
 		{"jobs get x --token-file none", "read the token file"},
 		{"jobs get x --ca-file exit_test.go", "holds no certificate"},
 		{"jobs get x --client-cert c", "--client-cert and --client-key are needed together"},
+		{"jobs list --limit 0", "--limit is 0, it must be at least 1"},
+		{"submit - --timeout 1s", "--timeout needs --wait"},
 		{"context list more", `lucius context list takes no argument, and was given "more"`},
 	} {
 		_, err := newLine(t, "http://127.0.0.1:1").run(t, strings.Split(test.args, " ")...)

@@ -15,6 +15,14 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
+// checkOutput returns an error if there is no such form of output.
+func (t *tool) checkOutput() error {
+	if t.output != "table" && t.output != "json" && t.output != "yaml" {
+		return usagef("--output is %q, it must be table, json or yaml", t.output)
+	}
+	return nil
+}
+
 // show prints what the server answered: as JSON or YAML in the API's own form, or as text
 // that the function writes for people.
 func show[T any](s *session, answer T, people func(p *page, answer T)) error {

@@ -171,6 +171,9 @@ const largestPage = 1000
 func pages[P, E any](limit int, read func(size api.Limit, token *api.PageToken) (P, []E, string, error), set func(*P, []E)) (P, error) {
 	var all []E
 	var token *api.PageToken
+	if limit < 1 {
+		return *new(P), usagef("--limit is %d, it must be at least 1", limit)
+	}
 	for {
 		page, some, next, err := read(api.Limit(max(1, min(largestPage, limit-len(all)))), token)
 		if err != nil {

@@ -42,6 +42,9 @@ func (t *tool) submit() *cobra.Command {
 			"--wait it is the job or a page of jobs.",
 		example: "  lucius submit command.json --wait\n  lucius submit commands.jsonl\n  generate | lucius submit - -o json",
 	}, func(ctx context.Context, s *session, args []string) error {
+		if o.timeout != 0 && !o.wait {
+			return usagef("--timeout needs --wait")
+		}
 		commands, err := s.readCommands(args[0], o.again)
 		if err != nil {
 			return err
