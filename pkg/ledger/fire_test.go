@@ -35,6 +35,45 @@ func TestFire_ADeadlineIsActedOnOnce(t *testing.T) {
 	})
 }
 
+// The entry of a short job serves it to its end; one that is due much later does not.
+func TestFire_FinishesAnEndWithinHalfAMinuteOfACrash(t *testing.T) {
+	t.Parallel()
+	for name, waited := range map[string]time.Duration{"of a short job": 0, "of a long one": 2 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := open(t, split(), ledger.Config{Bus: statemachine.BusServiceBus, Hold: 15 * time.Second})
+				id := b.mustAccept(t, ordinary("h")).Job.ID
+				m := b.inbox.last()
+				b.mustChange(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+				b.mustChange(t, id, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
+				time.Sleep(waited)
+				b.fireAll(t) // A timer that is due early becomes that of the lease.
+				b.mustChange(t, id, statemachine.Cancel{})
+				var committed atomic.Bool // The batches of a stage come side by side.
+				b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+					if committed.Load() {
+						return nil, tablestore.ErrUnavailable
+					}
+					if commits(batch) {
+						committed.Store(true)
+					}
+					return commit()
+				})
+				end := statemachine.Result{StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultSucceeded}
+				if result := b.mustChange(t, id, end); result.PostErr == nil {
+					t.Fatal("the end was meant to be left undone")
+				}
+				b.store.set(nil)
+				time.Sleep(31 * time.Second)
+				if got := b.fireAll(t); got[ledger.Finished] != 1 || len(b.live(t)) != 0 {
+					t.Errorf("fired %v, the live set is %v", got, b.live(t))
+				}
+			})
+		})
+	}
+}
+
 func TestFire_AnEntryThatTheJobDoesNotNameIsDeleted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

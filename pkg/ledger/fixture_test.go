@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -97,7 +98,7 @@ func split() *hooked { return &hooked{Store: memstore.New(memstore.Options{Split
 func open(t *testing.T, store *hooked, cfg ledger.Config) *bundle {
 	t.Helper()
 	b := &bundle{store: store, inbox: &inbox{}}
-	cfg.Store, cfg.Handoff, cfg.Hold = store, b.inbox, time.Minute
+	cfg.Store, cfg.Handoff, cfg.Hold = store, b.inbox, cmp.Or(cfg.Hold, time.Minute)
 	if cfg.Limit == nil {
 		cfg.Limit = func(string) int { return int(store.limit.Load()) }
 	}

@@ -13,8 +13,13 @@ import (
 )
 
 // postDelay is how soon the sweeper looks at a job whose post-commit work is not
-// known to be done. It bounds how long an ended job can hold a slot after a crash.
+// known to be done.
 const postDelay = 5 * time.Second
+
+// endDelay is how late that may be after the end of a job whose timer entry is due by
+// then: the entry stays. It is the default ACK timeout and longer than a relay's hold, so
+// the entry of its accept serves a short job to its end.
+const endDelay = 30 * time.Second
 
 // plan holds the writes of one decision.
 type plan struct {
@@ -225,6 +230,8 @@ func (p *planner) entry() (ref entryRef, isNew bool) {
 	}
 	i, queued := p.d.After.Queued()
 	switch {
+	case p.d.Ended && !fired && old.serves(p.timerAfter(endDelay, "")):
+		return old, false
 	case p.d.Ended:
 		want = p.timerAfter(postDelay, p.fresh.nonce())
 	case queued && p.l.atomic == nil && p.isAccept():
