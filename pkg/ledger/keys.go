@@ -187,9 +187,7 @@ func ParseJobID(text string) error {
 // shardKey addresses a row of a shard: a schedule entry or a slot. They share a partition,
 // so that one batch writes both.
 func (l *Ledger) shardKey(shard int, row string) tablestore.Key {
-	return tablestore.Key{
-		Table: l.tables.Schedule, Partition: tablestore.Join("shard", tablestore.Pad(shard, 3)), Row: row,
-	}
+	return tablestore.Key{Table: l.tables.Schedule, Partition: l.shards[shard], Row: row}
 }
 
 // shard spreads jobs over the partitions of the schedule and of the live set.

@@ -147,6 +147,7 @@ type Ledger struct {
 	cfg    Config // with its defaults, and the numbers of shards from the store
 	store  tablestore.Store
 	tables Tables
+	shards []string               // the partitions of the schedule and of the live set
 	atomic tablestore.AtomicStore // the store if it is one, else nil
 
 	recent   *recent
@@ -256,6 +257,9 @@ func (l *Ledger) adoptSettings(ctx context.Context) error {
 			cmp.Or(kept.layout, "ledger"), cmp.Or(own.layout, "ledger"))
 	}
 	l.cfg.Shards, l.cfg.ReadyShards = kept.shards, kept.readyShards
+	for shard := range kept.shards {
+		l.shards = append(l.shards, tablestore.Join("shard", tablestore.Pad(shard, 3)))
+	}
 	return nil
 }
 
