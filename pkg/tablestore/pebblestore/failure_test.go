@@ -274,9 +274,9 @@ func TestAFullDiskIsNoDeadEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := &small{disk: newDisk()}
-		d.size.Store(40 << 20)
+		d.size.Store(16 << 20)
 		options := d.options()
-		options.FS, options.Reserve = d, 16<<20
+		options.FS, options.Reserve = d, 8<<20
 		store := open(t, options)
 		content := rand.New(rand.NewPCG(1, 2))
 		row := func(n int) tablestore.Batch {
@@ -293,7 +293,7 @@ func TestAFullDiskIsNoDeadEnd(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		closeStore(t, store)
-		if free := d.free(t); n < 1000 || free >= 16<<20 || free < 4<<20 {
+		if free := d.free(t); n < 300 || free >= 8<<20 || free < 2<<20 {
 			t.Fatalf("%d rows were taken, and %d MiB are free", n, free>>20)
 		}
 
