@@ -21,7 +21,8 @@ var errInvalidProtocols = errors.New("the protocol files are not valid")
 // protocols returns lucius protocols.
 func (p *program) protocols() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "protocols", GroupID: cli.GroupSetUp, Short: "Check protocol files", Example: "  lucius protocols validate ./protocols",
+		Use: "protocols", GroupID: cli.GroupSetUp, Short: "Check protocol files, and show the protocols of a server",
+		Example: "  lucius protocols validate ./protocols\n  lucius protocols list",
 	}
 	var format string
 	check := &cobra.Command{

@@ -28,6 +28,9 @@ type Env struct {
 	// and returns what the backup says of itself, or what is wrong with it. Required for
 	// lucius backup.
 	CheckBackup func(r io.Reader, progress func(done, total int64)) (CheckedBackup, error)
+	// CheckFiles checks the protocol files and the data folder of a server on this host, each
+	// if it is not empty. Required for these flags of lucius doctor.
+	CheckFiles func(protocolsDir, dataDir string) []Check
 	// Now is the clock of relative times. Optional. Defaults to time.Now.
 	Now func() time.Time
 	// Sleep waits for that long, or until the context ends. Optional. Defaults to real time.

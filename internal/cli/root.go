@@ -37,7 +37,13 @@ func Root(env *Env, own ...*cobra.Command) *cobra.Command {
 	root.SetHelpCommandGroupID(GroupSetUp)
 	root.SetCompletionCommandGroupID(GroupSetUp)
 	root.AddCommand(own...)
-	root.AddCommand((&tool{Env: *env}).commands()...)
+	for _, cmd := range (&tool{Env: *env}).commands() {
+		if both, _, err := root.Find([]string{cmd.Name()}); err == nil && both != root { // Such as protocols.
+			both.AddCommand(cmd.Commands()...)
+			continue
+		}
+		root.AddCommand(cmd)
+	}
 	root.AddCommand(manPages(), &cobra.Command{Use: "exit-codes", Short: "How commands end", Long: exitCodesHelp})
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)

@@ -27,7 +27,10 @@ type tool struct {
 // commands returns the commands of this package, each with its group.
 func (t *tool) commands() []*cobra.Command {
 	return []*cobra.Command{
-		t.why(), t.jobs(), t.submit(), t.overview(), t.failures(), t.retry(), t.operations(), t.backup(), t.archive(), t.contextCommands(),
+		t.why(), t.jobs(), t.submit(),
+		t.overview(), t.failures(), t.retry(), t.operations(), t.services(), t.stuck(), t.pauseDispatch(), t.resumeDispatch(), t.pauses(),
+		t.outbox(), t.work(), t.webhooks(), t.deadLetters(), t.backup(), t.archive(),
+		t.doctor(), t.protocolCommands(), t.contextCommands(),
 	}
 }
 
@@ -169,7 +172,7 @@ const largestPage = 1000
 // pages reads pages until there are limit entries or no more. It returns the last page with
 // the entries of all.
 func pages[P, E any](limit int, read func(size api.Limit, token *api.PageToken) (P, []E, string, error), set func(*P, []E)) (P, error) {
-	var all []E
+	all := []E{} // An empty list is printed as one.
 	var token *api.PageToken
 	if limit < 1 {
 		return *new(P), usagef("--limit is %d, it must be at least 1", limit)

@@ -334,6 +334,15 @@ func (s *space) measure() error {
 	return err
 }
 
+// FreeSpace returns the free space, in bytes, of the disk that has the folder.
+func FreeSpace(dir string) (uint64, error) {
+	usage, err := vfs.Default.GetDiskUsage(dir)
+	if err != nil {
+		return 0, fmt.Errorf("free disk space of %q is not known: %w", dir, err)
+	}
+	return usage.AvailBytes, nil
+}
+
 // shortage returns an error while less space is free than needed.
 func (s *space) shortage(needed uint64) error {
 	if free := s.free.Load(); free < needed {

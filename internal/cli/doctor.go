@@ -1,0 +1,226 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// Check is what lucius doctor found out about one thing.
+type Check struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"`
+	// Todo says what to do about a fault. Optional.
+	Todo string `json:"todo,omitempty"`
+}
+
+// diagnosis is the output of lucius doctor for programs.
+type diagnosis struct {
+	OK     bool    `json:"ok"`
+	Checks []Check `json:"checks"`
+}
+
+// doctor returns lucius doctor.
+func (t *tool) doctor() *cobra.Command {
+	var protocols, dataDir string
+	cmd := t.command(spec{
+		use: "doctor", short: "Check the server, the token, and files of a server on this host",
+		long: "Checks that the server can be reached and is ready, what the token may do, and how far the clocks are\n" +
+			"apart; with --protocols-dir and --data-dir also files on this host. Says what to do about each fault, and\n" +
+			"ends with 1 if there is one.",
+		example: "  lucius doctor\n  lucius doctor --protocols-dir ./protocols --data-dir ./lucius-data",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		checks := s.examine(ctx)
+		if s.CheckFiles != nil {
+			checks = append(checks, s.CheckFiles(protocols, dataDir)...)
+		}
+		if ctx.Err() != nil {
+			return unreachable(context.Canceled)
+		}
+		faults := 0
+		for _, check := range checks {
+			if !check.OK {
+				faults++
+			}
+		}
+		if err := show(s, diagnosis{faults == 0, checks}, showDiagnosis); err != nil || faults == 0 {
+			return err
+		}
+		return &Error{Code: ExitFailed, Err: errors.New(count(faults, "check") + " failed")}
+	})
+	flags := cmd.Flags()
+	flags.StringVar(&protocols, "protocols-dir", "", "also check the protocol files of this folder")
+	flags.StringVar(&dataDir, "data-dir", "", "also check this data folder of a server: its permissions and free space")
+	cmd.GroupID = GroupSetUp
+	return t.calls(cmd)
+}
+
+// showDiagnosis writes a line for each check, and what to do about faults.
+func showDiagnosis(p *page, all diagnosis) {
+	widest := 0
+	for _, check := range all.Checks {
+		widest = max(widest, width(check.Name))
+	}
+	for _, check := range all.Checks {
+		mark := p.style(green, "✓")
+		if !check.OK {
+			mark = p.style(red, "✗")
+		}
+		p.line("%s %-*s  %s", mark, widest, check.Name, check.Detail)
+		if check.Todo != "" {
+			p.line("  %s  %s", strings.Repeat(" ", widest), p.style(bold, "→ "+check.Todo))
+		}
+	}
+}
+
+// examine checks the server and the token.
+func (s *session) examine(ctx context.Context) []Check {
+	var date string
+	asked := s.now()
+	_, err := call[api.Health](noted(&date)(s.GetHealth(ctx)))
+	if err != nil {
+		return []Check{failedCheck("server", err)}
+	}
+	at, _ := s.where() // It was read to open the session.
+	checks := []Check{{Name: "server", OK: true, Detail: at.Server + " answers"}}
+	return append(append(checks, s.checkReady(ctx)...), append([]Check{clocks(asked, s.now(), date)}, s.checkToken(ctx)...)...)
+}
+
+// noted notes the Date of an answer.
+func noted(date *string) func(*http.Response, error) (*http.Response, error) {
+	return func(response *http.Response, err error) (*http.Response, error) {
+		if err == nil {
+			*date = response.Header.Get("Date")
+		}
+		return response, err
+	}
+}
+
+// failedCheck returns a check that failed with an error: after its last colon it says what
+// to do.
+func failedCheck(name string, err error) Check {
+	text := plain(err.Error())
+	if i := strings.LastIndex(text, ": "); i > 0 {
+		return Check{Name: name, Detail: text[:i], Todo: text[i+2:]}
+	}
+	return Check{Name: name, Detail: text}
+}
+
+// checkReady checks that the server is ready. Each thing that is degraded is a check.
+func (s *session) checkReady(ctx context.Context) []Check {
+	ready, err := call[api.Readiness](s.GetReadiness(ctx))
+	if err != nil {
+		return []Check{failedCheck("ready", err)}
+	}
+	checks := []Check{{Name: "ready", OK: true, Detail: "the store can be read and takes writes"}}
+	for _, warning := range ready.Warnings {
+		checks = append(checks, Check{Name: "degraded", Detail: warning, Todo: "see Trouble in docs/operations.md"})
+	}
+	return checks
+}
+
+// mostSkew is how far the clocks may be apart. Dates in HTTP have seconds.
+const mostSkew = 5 * time.Second
+
+// clocks compares the server's clock with that of this host, which sent the request and
+// got the answer at these times.
+func clocks(sent, got time.Time, date string) Check {
+	at, err := http.ParseTime(date)
+	if err != nil {
+		return Check{Name: "clock", OK: true, Detail: "the server does not tell its time"}
+	}
+	ahead := max(at.Sub(got), 0)
+	behind := max(sent.Sub(at.Add(time.Second)), 0) // The Date is rounded down.
+	if off := max(ahead, behind); off > mostSkew {
+		order := "ahead of"
+		if behind > 0 {
+			order = "behind"
+		}
+		return Check{
+			Name: "clock", Detail: fmt.Sprintf("the server's clock is %s %s that of this host", short(off), order),
+			Todo: "synchronise both clocks: deadlines and tokens depend on them",
+		}
+	}
+	return Check{Name: "clock", OK: true, Detail: "within " + short(mostSkew) + " of this host's"}
+}
+
+// rights are the roles with a request that takes each. None of them changes anything: the
+// empty object is neither a command nor a claim.
+var rights = []struct {
+	role string
+	ask  func(context.Context, *session) (*http.Response, error)
+}{
+	{"read", func(ctx context.Context, s *session) (*http.Response, error) {
+		return s.ListJobs(ctx, &api.ListJobsParams{Limit: new(api.Limit(1))})
+	}},
+	{"submit", func(ctx context.Context, s *session) (*http.Response, error) {
+		return s.SubmitCommandWithBody(ctx, nil, "application/json", strings.NewReader("{}"))
+	}},
+	{"platform", func(ctx context.Context, s *session) (*http.Response, error) {
+		return s.ClaimWorkWithBody(ctx, "application/json", strings.NewReader("{}"))
+	}},
+	{"admin", func(ctx context.Context, s *session) (*http.Response, error) {
+		return s.ListOutbox(ctx, &api.ListOutboxParams{Limit: new(api.Limit(1))})
+	}},
+}
+
+// checkToken checks that the token is valid, and finds out its roles and the server's version.
+func (s *session) checkToken(ctx context.Context) []Check {
+	var roles []string
+	for _, right := range rights {
+		_, err := call[any](right.ask(ctx, s))
+		fault, answered := errors.AsType[*Error](err)
+		switch {
+		case err == nil:
+			roles = append(roles, right.role)
+		case !answered || fault.Problem == nil || fault.Code == ExitUnavailable:
+			return []Check{failedCheck("token", err)}
+		case fault.Problem.Code == problem.Unauthenticated:
+			return []Check{failedCheck("token", err)}
+		case fault.Problem.Code != problem.Forbidden:
+			roles = append(roles, right.role)
+		case strings.Contains(fault.Problem.Detail, "for all tenants"):
+			roles = append(roles, right.role+" (of some tenants)")
+		}
+	}
+	if len(roles) == 0 {
+		return []Check{{Name: "token", Detail: "it is valid, but has no role", Todo: "ask for a token with a role: see docs/access.md"}}
+	}
+	detail := "valid; its roles are "
+	if at, _ := s.where(); at.Token+at.TokenFile+at.ClientCert == "" {
+		detail = "none is needed; without one the roles are "
+	}
+	return []Check{{Name: "token", OK: true, Detail: detail + strings.Join(roles, ", ")}, s.checkVersion(ctx)}
+}
+
+// buildInfo matches the version in the metrics.
+var buildInfo = regexp.MustCompile(`(?m)^lucius_build_info\{[^}]*version="([^"]*)"`)
+
+// checkVersion reads the server's version from its metrics.
+func (s *session) checkVersion(ctx context.Context) Check {
+	response, err := s.GetMetrics(ctx)
+	if err != nil {
+		return failedCheck("version", unreachable(err))
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return failedCheck("version", unreachable(err))
+	}
+	version := "not shown to this token"
+	if found := buildInfo.FindSubmatch(text); found != nil && response.StatusCode == http.StatusOK {
+		version = string(found[1])
+	}
+	return Check{Name: "version", OK: true, Detail: plain(version)}
+}

@@ -1,0 +1,297 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// shows runs a command line whose only request, the target, is answered so. It compares the
+// text for people with a file, and what programs get with the answer.
+func shows[T any](t *testing.T, name, target string, answer T, commandLine string) {
+	t.Helper()
+	path, _, _ := strings.Cut(target, "?")
+	path, _, _ = strings.Cut(path, " {")
+	server := newScripted(t, map[string][]any{path: {answer}})
+	l := newLine(t, server.url)
+	args := strings.Split(commandLine, " ")
+	out, err := l.run(t, args...)
+	if err != nil {
+		t.Errorf("%s: %v", commandLine, err)
+	}
+	server.wantAsked(t, strings.Replace(target, "?", " ", 1))
+	golden(t, name+".txt", out)
+	forPrograms(t, l, answer, args...)
+}
+
+func serviceList() api.ServiceList {
+	return api.ServiceList{Exact: true, AsOf: at(time.Second), Since: at(time.Hour), Services: []api.Service{
+		{Service: "embed", StepType: "EMBED", Backlog: 999, OldestWaitingAt: at(time.Hour), OldestWaitingSeconds: 3600, Workers: []api.ServiceWorker{}},
+		{
+			Service: "ocr", StepType: "OCR", Backlog: 3, Running: 2, Claimed: 1, Backoff: 4, Dispatching: 5, WorkersTotal: 3,
+			OldestWaitingSeconds: 61, OldestWaitingAt: at(61 * time.Second),
+			Attempts: api.Rates{
+				Total: 2000, LastMinute: api.Rate{Count: 12, Failed: 3, ErrorRate: 0.25, PerSecond: 0.2, OverSeconds: 60},
+				LastHour: api.Rate{Count: 1410, Failed: 410, ErrorRate: 0.2908, PerSecond: 0.4, OverSeconds: 3600},
+			},
+			DurationSeconds:  api.Percentiles{Count: 1410, P50: 0.00042, P95: 2.3456, P99: 1234},
+			QueueWaitSeconds: api.Percentiles{Count: 1410, P50: 1, P95: 59.9, P99: 90061},
+			Workers: []api.ServiceWorker{
+				{Owner: "worker-1", Polling: true, LastPollAt: at(0)}, {Owner: "worker-2\x1b[2J", LastPollAt: at(90 * time.Second)},
+			},
+		},
+	}}
+}
+
+func TestServices(t *testing.T) {
+	t.Parallel()
+	shows(t, "services", "GET /v1/admin/services", serviceList(), "services")
+	server := newScripted(t, map[string][]any{"GET /v1/admin/services": {serviceList()}})
+	l := newLine(t, server.url)
+	var text []string
+	for i, name := range []string{"embed", "ocr"} {
+		out, err := l.run(t, "services", "--service", name)
+		if err != nil {
+			t.Error(err)
+		}
+		text = append(text, out)
+		one := serviceList()
+		one.Services = one.Services[i : i+1]
+		forPrograms(t, l, one, "services", "--service", name)
+	}
+	golden(t, "service.txt", strings.Join(text, "\n"))
+	if _, err := l.run(t, "services", "--service", "none"); cli.ExitCode(err) != cli.ExitNotFound {
+		t.Errorf("a service that is not there: %v", err)
+	}
+}
+
+func TestStuck(t *testing.T) {
+	t.Parallel()
+	list := api.StuckList{Checked: 4711, Repaired: 1, RoundEndedAt: at(30 * time.Second), Stuck: []api.StuckJob{
+		{JobID: jobID, State: api.JobStateInProgress, FoundAt: at(time.Hour), Reason: "no schedule entry"},
+	}}
+	shows(t, "stuck", "GET /v1/admin/stuck", list, "stuck")
+	list.Stuck = []api.StuckJob{}
+	shows(t, "stuck-none", "GET /v1/admin/stuck", list, "stuck")
+	shows(t, "stuck-unknown", "GET /v1/admin/stuck", api.StuckList{Stuck: []api.StuckJob{}}, "stuck")
+}
+
+func TestProtocols(t *testing.T) {
+	t.Parallel()
+	one := api.Protocol{
+		ProtocolID: "doc_ingest_v1", Version: "2", RequestTypes: []string{"doc.ingest", "doc.scan"}, SchemaVersions: []string{"1"},
+		File: "doc.yaml", Digest: "sha256:abc", Steps: []api.ProtocolStep{
+			{StepID: "ocr", StepType: "OCR", Service: "ocr"}, {StepID: "embed", StepType: "EMBED", Service: "embed"},
+		},
+	}
+	list := api.ProtocolList{LoadedAt: at(time.Hour), Protocols: []api.Protocol{one}}
+	shows(t, "protocols", "GET /v1/protocols", list, "protocols list")
+	l := newLine(t, newScripted(t, map[string][]any{"GET /v1/protocols": {list}}).url)
+	out, err := l.run(t, "protocols", "show", "doc_ingest_v1")
+	if err != nil {
+		t.Error(err)
+	}
+	golden(t, "protocol.txt", out)
+	forPrograms(t, l, one, "protocols", "show", "doc_ingest_v1")
+	if _, err := l.run(t, "protocols", "show", "none"); cli.ExitCode(err) != cli.ExitNotFound {
+		t.Errorf("a protocol that is not there: %v", err)
+	}
+	l.Environment = append(l.Environment, "LUCIUS_URL="+l.DefaultURL)
+	for line, want := range map[string]string{
+		"protocols show ": "doc_ingest_v1\tdoc.ingest, doc.scan\n", "services --service ": "ocr\nembed\n", "failures --service ": "ocr\nembed\n",
+	} {
+		if out, err := l.run(t, append([]string{"__complete"}, strings.Split(line, " ")...)...); err != nil || !strings.HasPrefix(out, want) {
+			t.Errorf("%q: %v, %q", line, err, out)
+		}
+	}
+}
+
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	ocr := api.Pause{PauseID: "service:ocr", Service: "ocr", State: api.PauseStatePaused, Actor: "ops-1", Reason: "OCR is down", CreatedAt: at(time.Hour)}
+	everything := api.Pause{PauseID: "all", State: api.PauseStatePaused, Actor: "system", Reason: "start", CreatedAt: at(time.Minute)}
+	lane := api.Pause{PauseID: "lane:3", Lane: new(int32(3)), State: api.PauseStateRamping, Actor: "ops-1", CreatedAt: at(time.Minute)}
+	shows(t, "pauses", "GET /v1/admin/pauses", api.PauseList{Pauses: []api.Pause{ocr, everything, lane}}, "pauses list")
+	shows(t, "pauses-none", "GET /v1/admin/pauses", api.PauseList{Pauses: []api.Pause{}}, "pauses list")
+	for flags, body := range map[string]string{
+		"--service ocr":                 `"reason":"why","service":"ocr"`,
+		"--tenant tenant_a":             `"reason":"why","tenant_id":"tenant_a"`,
+		"--protocol p --allow-unknown":  `"allow_unknown":true,"protocol_id":"p","reason":"why"`,
+		"--lane 0":                      `"lane":0,"reason":"why"`,
+		"--all --yes":                   `"all":true,"reason":"why"`,
+		"--service ocr -y --tenant= -y": `"reason":"why","service":"ocr"`,
+	} {
+		shows(t, "pause", "POST /v1/admin/pauses {"+body+"}", ocr, "pause --reason why "+flags)
+	}
+	shows(t, "resume", "POST /v1/admin/pauses/service:ocr:resume {}", ocr, "resume service:ocr")
+	shows(t, "resume", `POST /v1/admin/pauses/service:ocr:resume {"ramp_seconds":0,"reason":"mended"}`, ocr, "resume service:ocr --ramp 0 --reason mended")
+	list := "GET /v1/admin/pauses"
+	for flags, id := range map[string]string{"--service ocr": "service:ocr", "--all": "all", "--lane 3 --ramp 90s": "lane:3"} {
+		path, body := "POST /v1/admin/pauses/"+id+":resume", "{}"
+		server := newScripted(t, map[string][]any{list: {api.PauseList{Pauses: []api.Pause{ocr, everything, lane}}}, path: {ocr}})
+		if _, err := newLine(t, server.url).run(t, append([]string{"resume"}, strings.Split(flags, " ")...)...); err != nil {
+			t.Error(err)
+		}
+		if strings.Contains(flags, "ramp") {
+			body = `{"ramp_seconds":90}`
+		}
+		server.wantAsked(t, list, path+" "+body)
+	}
+	l := newLine(t, newScripted(t, map[string][]any{list: {api.PauseList{Pauses: []api.Pause{lane}}}}).url)
+	for line, code := range map[string]int{
+		"pause --reason x":                           cli.ExitUsage,
+		"pause --service ocr":                        cli.ExitUsage,
+		"pause --service ocr --all --reason x":       cli.ExitUsage,
+		"pause --all --reason x":                     cli.ExitUsage, // Nobody can be asked.
+		"resume":                                     cli.ExitUsage,
+		"resume lane:3 --lane 3":                     cli.ExitUsage,
+		"resume --service ocr":                       cli.ExitNotFound,
+		"resume --all":                               cli.ExitNotFound,
+		"outbox retry":                               cli.ExitUsage,
+		"outbox retry a --job b":                     cli.ExitUsage,
+		"outbox retry --all":                         cli.ExitUsage,
+		"outbox retry --lane 3":                      cli.ExitUsage,
+		"work stall a b":                             cli.ExitUsage,
+		"webhooks replay a b":                        cli.ExitUsage,
+		"webhooks list --job a --tenant t":           cli.ExitUsage,
+		"dead-letters purge a":                       cli.ExitUsage,
+		"dead-letters replay":                        cli.ExitUsage,
+		"dead-letters replay a --all":                cli.ExitUsage,
+		"dead-letters replay a b --reason corrected": cli.ExitUsage,
+	} {
+		if _, err := l.run(t, strings.Split(line, " ")...); cli.ExitCode(err) != code {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
+func TestOutbox(t *testing.T) {
+	t.Parallel()
+	page := api.OutboxPage{Outbox: []api.OutboxRow{
+		{
+			OutboxID: jobID + ".0.1", JobID: jobID, TenantID: "tenant_a", StepID: "ocr", AttemptNo: 2, Lane: 15, Topic: "global-bus-p15",
+			State: api.OutboxStatePending, CreatedAt: at(time.Hour), UpdatedAt: at(time.Minute), NextAttemptAt: at(-time.Minute),
+			LastErrorCode: "rejected", LastErrorMessage: "the message is too large",
+		},
+		{OutboxID: jobID + ".1.1", JobID: jobID, TenantID: "tenant_a", StepID: "embed", AttemptNo: 1, State: api.OutboxStateSent, UpdatedAt: at(time.Minute)},
+	}}
+	shows(t, "outbox", "GET /v1/admin/outbox?state=PENDING&tenant_id=tenant_a&lane=0&limit=7", page, "outbox list --state pending --tenant tenant_a --lane 0 --limit 7")
+	const retry = "POST /v1/admin/outbox/retry"
+	result := api.OutboxRetryResult{Matched: 3, Retried: 2, Skipped: []api.OutboxSkip{{OutboxID: "a", Reason: "The row is SENT."}}}
+	for flags, body := range map[string]string{
+		"a b":                                `{"outbox_ids":["a","b"]}`,
+		"--job j":                            `{"jobId":"j"}`,
+		"--all --yes":                        `{}`,
+		"--tenant t --older-than 1m --yes":   `{"older_than_seconds":60,"tenant_id":"t"}`,
+		"--lane 0 --limit 5 --yes":           `{"lane":0,"limit":5}`,
+		"--job j --tenant t --older-than 1s": `{"jobId":"j","older_than_seconds":1,"tenant_id":"t"}`,
+	} {
+		shows(t, "outbox-retry", retry+" "+body, result, "outbox retry "+flags)
+	}
+}
+
+func TestWork(t *testing.T) {
+	t.Parallel()
+	directive, err := json.Marshal(map[string]any{"jobId": jobID, "stepId": "ocr", "service": "ocr", "tenant_id": "tenant_a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	item := api.WorkItem{
+		WorkID: "w1", Status: api.WorkStatusRunning, Attempt: 2, Rev: 5, Owner: "worker-1\x1b[2J", Directive: directive,
+		Lease: &api.WorkLease{ExpiresAt: at(-time.Minute)}, Error: &api.ReportedError{Code: "bad_scan", Message: "The page is blank."},
+		CreatedAt: at(time.Hour), UpdatedAt: at(time.Minute),
+	}
+	shows(t, "work", "GET /v1/work/w1", item, "work get w1")
+	events := api.WorkEventPage{Events: []api.WorkEvent{
+		{EventID: "1", At: at(time.Hour), Type: "created", Actor: "lucius", To: api.WorkStatusQueued, Rev: 1},
+		{EventID: "2", At: at(time.Minute), Type: "claimed", Actor: "worker-1", Caller: "ocr-workers", From: api.WorkStatusQueued, To: api.WorkStatusClaimed, Attempt: 1, Rev: 2, Detail: "x"},
+	}}
+	shows(t, "work-events", "GET /v1/work/w1/events?limit=1000", events, "work events w1")
+
+	for _, verb := range []string{"stall", "requeue"} {
+		path := "POST /v1/admin/work/w1:" + verb
+		server := newScripted(t, map[string][]any{path: {item}})
+		l := newLine(t, server.url)
+		out, err := l.run(t, "work", verb, "w1", "--reason", "it hangs")
+		if err != nil || out != "Item w1 is running\n" {
+			t.Errorf("%v, %q", err, out)
+		}
+		var body api.AdminWorkRequest
+		if err := json.Unmarshal([]byte(strings.TrimPrefix(server.asked[0], path)), &body); err != nil || body.RequestID == "" || body.Reason != "it hangs" {
+			t.Errorf("%v, %+v", err, body)
+		}
+		forPrograms(t, l, item, "work", verb, "w1")
+	}
+}
+
+func TestWebhooks(t *testing.T) {
+	t.Parallel()
+	hook := api.Webhook{
+		WebhookID: "wh1", JobID: jobID, TenantID: "tenant_a", Event: "job.failed_final", State: api.WebhookStateExhausted, Attempts: 8,
+		LastStatus: 503, LastError: "circuit open\x1b[2J", URL: "https://example.com/hook", CreatedAt: at(time.Hour), UpdatedAt: at(time.Minute),
+	}
+	page := api.WebhookPage{Webhooks: []api.Webhook{hook, {WebhookID: "wh2", State: api.WebhookStatePending, NextAttemptAt: at(-time.Minute)}}}
+	shows(t, "webhooks", "GET /v1/admin/webhooks?tenant_id=tenant_a&limit=50", page, "webhooks list --tenant tenant_a")
+	shows(t, "webhooks", "GET /v1/jobs/"+jobID+"/webhooks", page, "webhooks list --job "+jobID)
+	shows(t, "webhooks-replay", `POST /v1/admin/webhooks/wh1:replay {"reason":"mended"}`, hook, "webhooks replay wh1 --reason mended")
+}
+
+func TestDeadLetters(t *testing.T) {
+	t.Parallel()
+	letter := func(id string) api.DeadLetter {
+		return api.DeadLetter{
+			DeadLetterID: id, Topic: "global-bus-replies-p3", Lane: 3, MessageID: "ocr-7\x1b[2J", Reason: "job_not_found",
+			Description: "There is no such job.", Body: `{"type":"ACK"}`, SentAt: at(time.Hour),
+		}
+	}
+	shows(t, "dead-letters", "GET /v1/admin/dead-letters?limit=100", api.DeadLetterPage{DeadLetters: []api.DeadLetter{letter("3-1"), letter("3-2")}}, "dead-letters list")
+	shows(t, "dead-letters-none", "GET /v1/admin/dead-letters?limit=5", api.DeadLetterPage{DeadLetters: []api.DeadLetter{}}, "dead-letters list --limit 5")
+	result := api.DeadLetterResult{Handled: []api.HandledDeadLetter{
+		{DeadLetterID: "3-1", Outcome: api.DeadLetterOutcomeApplied},
+		{DeadLetterID: "3-2", Outcome: api.DeadLetterOutcomeRefused, Code: "stale_attempt", Detail: "The attempt is not the current one."},
+	}}
+	shows(t, "dead-letters-replay", `POST /v1/admin/dead-letters:replay {"dead_letter_ids":["3-1","3-2"],"reason":"x"}`, result, "dead-letters replay 3-1 3-2 --reason x --yes")
+	shows(t, "dead-letters-replay", `POST /v1/admin/dead-letters:purge {"dead_letter_ids":["3-1"]}`, result, "dead-letters purge 3-1 --yes")
+
+	// All that are there: 101 in two requests, of which the second stays.
+	var letters []api.DeadLetter
+	var ids []string
+	for i := range api.MaxDeadLetters + 1 {
+		letters = append(letters, letter(fmt.Sprint(i)))
+		ids = append(ids, fmt.Sprint(i))
+	}
+	kept := api.DeadLetterResult{Handled: []api.HandledDeadLetter{{DeadLetterID: "100", Outcome: api.DeadLetterOutcomeKept, Code: "store_unavailable"}}}
+	const list, replay = "GET /v1/admin/dead-letters", "POST /v1/admin/dead-letters:replay"
+	server := newScripted(t, map[string][]any{
+		list:   {api.DeadLetterPage{DeadLetters: letters[:100], NextPageToken: "next"}, api.DeadLetterPage{DeadLetters: letters[100:]}},
+		replay: {result, kept},
+	})
+	l := newLine(t, server.url)
+	l.Interactive, l.Stdin = true, strings.NewReader("y\n")
+	out, err := l.run(t, "dead-letters", "replay", "--all")
+	if cli.ExitCode(err) != cli.ExitFailed || !strings.Contains(out, "100          kept     store_unavailable") ||
+		l.notes.String() != "Replay 101 dead letters? [y/N] " {
+		t.Errorf("%v, %q, %q", err, out, l.notes.String())
+	}
+	server.wantAsked(t, list+" limit=100", list+" limit=100&page_token=next",
+		replay+` {"dead_letter_ids":`+encode(t, ids[:100])+`}`, replay+` {"dead_letter_ids":["100"]}`)
+
+	// The bus fails in between: what was done is shown.
+	failing := result
+	failing.Error = &api.Problem{Code: problem.BusUnavailable, Status: 503, Title: "The bus is unavailable"}
+	server.answers[replay] = []any{failing}
+	out, err = l.run(t, "dead-letters", "replay", "3-1", "3-2", "3-3", "--yes")
+	if cli.ExitCode(err) != cli.ExitUnavailable || !strings.Contains(out, "applied") {
+		t.Errorf("%v, %q", err, out)
+	}
+	server.answers[replay] = []any{problem.NotFound}
+	if _, err = l.run(t, "dead-letters", "replay", "3-1"); cli.ExitCode(err) != cli.ExitNotFound {
+		t.Errorf("without Service Bus: %v", err)
+	}
+}

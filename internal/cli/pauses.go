@@ -1,0 +1,303 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// scope is the flags that name the scope of a pause of dispatch.
+type scope struct {
+	tenant, protocol, service string
+	lane                      int32
+	all                       bool
+}
+
+func (c *scope) register(t *tool, cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&c.service, "service", "", "the steps of this service")
+	flags.StringVar(&c.tenant, "tenant", "", "the jobs of this tenant")
+	flags.StringVar(&c.protocol, "protocol", "", "the jobs of this protocol")
+	flags.Int32Var(&c.lane, "lane", -1, "the directives of this lane of Service Bus")
+	flags.BoolVar(&c.all, "all", false, "all dispatch")
+	t.completeFlag(cmd, "service", serviceNames)
+	t.completeFlag(cmd, "protocol", protocolIDs)
+}
+
+// check returns an error unless exactly one scope is named.
+func (c *scope) check() error {
+	named := 0
+	for _, given := range []bool{c.tenant != "", c.protocol != "", c.service != "", c.lane >= 0, c.all} {
+		if given {
+			named++
+		}
+	}
+	if named != 1 {
+		return usagef("name one scope: --service, --tenant, --protocol, --lane or --all")
+	}
+	return nil
+}
+
+// paused reports whether a pause has the scope.
+func (c *scope) paused(pause *api.Pause) bool {
+	lane := int32(-1)
+	if pause.Lane != nil {
+		lane = *pause.Lane
+	}
+	return pause.TenantID == c.tenant && pause.ProtocolID == c.protocol && pause.Service == c.service && lane == c.lane
+}
+
+// pauseDispatch returns lucius pause.
+func (t *tool) pauseDispatch() *cobra.Command {
+	var over scope
+	var reason string
+	var unknown bool
+	cmd := t.command(spec{
+		use: "pause", short: "Pause the dispatch to a service, a tenant, a protocol or a lane",
+		long: "Dispatches nothing new within the scope until lucius resume. Commands are still accepted, and workers\n" +
+			"finish what they have. To pause jobs one by one, see lucius jobs pause.",
+		example: "  lucius pause --service ocr --reason \"OCR is down\"\n  lucius pauses list\n  lucius resume --service ocr",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		if err := over.check(); err != nil {
+			return err
+		}
+		if reason == "" {
+			return usagef("say why with --reason: it is shown with the pause")
+		}
+		request := api.PauseRequest{
+			TenantID: optional(over.tenant), ProtocolID: optional(over.protocol), Service: optional(over.service), All: over.all,
+			Reason: reason, AllowUnknown: unknown,
+		}
+		if over.lane >= 0 {
+			request.Lane = &over.lane
+		}
+		if over.all {
+			if err := s.confirm("Pause all dispatch?"); err != nil {
+				return err
+			}
+		}
+		pause, err := call[api.Pause](s.CreatePause(ctx, request))
+		if err != nil {
+			return err
+		}
+		return show(s, pause, func(p *page, pause api.Pause) {
+			p.line("Paused %s: lucius resume %s resumes it", pause.PauseID, pause.PauseID)
+		})
+	})
+	over.register(t, cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&reason, "reason", "", "why; shown with the pause")
+	flags.BoolVar(&unknown, "allow-unknown", false, "also a service, protocol or lane that the server does not know")
+	cmd.GroupID = GroupOperate
+	return t.calls(asks(cmd))
+}
+
+// resumeDispatch returns lucius resume.
+func (t *tool) resumeDispatch() *cobra.Command {
+	var over scope
+	var reason string
+	var ramp time.Duration
+	cmd := t.command(spec{
+		use: "resume [PAUSE...]", short: "Resume dispatch that was paused", more: true, completes: pauseIDs,
+		long: "Resumes the named pauses, or that of the scope. Waiting directives are dispatched at a rate that\n" +
+			"doubles every second, until the ramp is over.",
+		example: "  lucius resume service:ocr\n  lucius resume --service ocr --ramp 1m",
+	}, func(ctx context.Context, s *session, ids []string) error {
+		if len(ids) == 0 {
+			id, err := s.pauseOf(ctx, &over)
+			if err != nil {
+				return err
+			}
+			ids = []string{id}
+		} else if over != (scope{lane: -1}) {
+			return usagef("name pauses, or a scope by flags, not both")
+		}
+		request := api.ResumeRequest{Reason: reason}
+		if s.cmd.Flags().Changed("ramp") {
+			request.RampSeconds = new(ramp.Seconds())
+		}
+		return s.each(ids, func(id string) error {
+			pause, err := call[api.Pause](s.ResumePause(ctx, id, request))
+			if err != nil {
+				return err
+			}
+			return show(s, pause, func(p *page, pause api.Pause) { p.line("Resumed %s: it is %s", pause.PauseID, pause.State) })
+		})
+	})
+	over.register(t, cmd)
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
+	cmd.Flags().DurationVar(&ramp, "ramp", 0, "length of the ramp; 0 dispatches everything at once (default: the server's)")
+	cmd.GroupID = GroupOperate
+	return t.calls(cmd)
+}
+
+// pauseOf returns the id of the pause with that scope.
+func (s *session) pauseOf(ctx context.Context, over *scope) (string, error) {
+	if err := over.check(); err != nil {
+		return "", err
+	}
+	list, err := call[api.PauseList](s.ListPauses(ctx))
+	if err != nil {
+		return "", err
+	}
+	i := slices.IndexFunc(list.Pauses, func(pause api.Pause) bool { return over.paused(&pause) })
+	if i < 0 {
+		return "", &Error{Code: ExitNotFound, Err: errors.New("this is not paused: lucius pauses list shows what is")}
+	}
+	return list.Pauses[i].PauseID, nil
+}
+
+// pauses returns lucius pauses.
+func (t *tool) pauses() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "pauses", GroupID: GroupOperate, Short: "Show what is paused", Example: "  lucius pauses list",
+	}
+	cmd.AddCommand(t.command(spec{
+		use: "list", short: "List the pauses of dispatch", example: "  lucius pauses list",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		list, err := call[api.PauseList](s.ListPauses(ctx))
+		if err != nil {
+			return err
+		}
+		return show(s, list, func(p *page, list api.PauseList) {
+			if len(list.Pauses) == 0 {
+				p.line("Nothing is paused.")
+				return
+			}
+			rows := make([][]string, len(list.Pauses))
+			for i := range list.Pauses {
+				one := &list.Pauses[i]
+				rows[i] = []string{one.PauseID, p.style(yellow, string(one.State)), one.Actor, p.ago(one.CreatedAt.Time), one.Reason}
+			}
+			p.table([]string{"PAUSE", "STATE", "BY", "SINCE", "REASON"}, rows)
+		})
+	}))
+	return t.calls(cmd)
+}
+
+// pauseIDs completes the ids of pauses.
+func pauseIDs(ctx context.Context, s *session) (words []cobra.Completion) {
+	list, err := call[api.PauseList](s.ListPauses(ctx))
+	if err != nil {
+		return nil
+	}
+	for i := range list.Pauses {
+		words = append(words, cobra.CompletionWithDesc(plain(list.Pauses[i].PauseID), plain(list.Pauses[i].Reason)))
+	}
+	return words
+}
+
+// outbox returns lucius outbox.
+func (t *tool) outbox() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "outbox", GroupID: GroupOperate, Short: "Look at directives that wait to be published, and publish them now",
+		Example: "  lucius outbox list --state PENDING\n  lucius outbox retry --job JOB",
+	}
+	cmd.AddCommand(t.outboxList(), t.outboxRetry())
+	return t.calls(cmd)
+}
+
+func (t *tool) outboxList() *cobra.Command {
+	var tenant, state string
+	var lane int32
+	var limit int
+	cmd := t.command(spec{
+		use: "list", short: "List the outbox rows of the latest attempts", example: "  lucius outbox list --state PENDING",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		params := &api.ListOutboxParams{TenantID: optional(tenant), State: optional(api.OutboxState(strings.ToUpper(state)))}
+		if lane >= 0 {
+			params.Lane = &lane
+		}
+		list, err := pages(limit, func(size api.Limit, token *api.PageToken) (api.OutboxPage, []api.OutboxRow, string, error) {
+			params.Limit, params.PageToken = &size, token
+			page, err := call[api.OutboxPage](s.ListOutbox(ctx, params))
+			return page, page.Outbox, page.NextPageToken, err
+		}, func(page *api.OutboxPage, rows []api.OutboxRow) { page.Outbox = rows })
+		if err != nil {
+			return err
+		}
+		return show(s, list, showOutbox)
+	})
+	flags := cmd.Flags()
+	flags.StringVar(&state, "state", "", "only rows in this state: PENDING, SENT or FAILED_FINAL")
+	flags.StringVar(&tenant, "tenant", "", "only rows of this tenant")
+	flags.Int32Var(&lane, "lane", -1, "only rows of this lane")
+	flags.IntVar(&limit, "limit", 50, "the most rows to list")
+	completeWords(cmd, "state", string(api.OutboxStatePending), string(api.OutboxStateSent), string(api.OutboxStateFailedFinal))
+	return cmd
+}
+
+// showOutbox writes a table of outbox rows.
+func showOutbox(p *page, list api.OutboxPage) {
+	rows := make([][]string, len(list.Outbox))
+	for i := range list.Outbox {
+		row := &list.Outbox[i]
+		rows[i] = []string{
+			row.OutboxID, p.state(string(row.State)), row.TenantID, row.StepID, strconv.Itoa(row.AttemptNo), row.Topic,
+			p.ago(row.UpdatedAt.Time), p.until(row.NextAttemptAt.Time), sentence(row.LastErrorCode, row.LastErrorMessage),
+		}
+	}
+	p.table([]string{"ROW", "STATE", "TENANT", "STEP", "ATTEMPT", "TOPIC", "CHANGED", "DUE", "ERROR"}, rows)
+	p.more(list.NextPageToken, len(rows))
+}
+
+func (t *tool) outboxRetry() *cobra.Command {
+	var job, tenant string
+	var lane, limit int32
+	var older time.Duration
+	var all bool
+	cmd := t.command(spec{
+		use: "retry [ROW...]", short: "Publish waiting directives now", more: true,
+		long: "Publishes the named rows now, or those that the flags select; steps that wait for their next attempt\n" +
+			"get it now. This spends no attempt. What may be many rows must be confirmed.",
+		example: "  lucius outbox retry --job JOB\n  lucius outbox retry --tenant tenant_a --older-than 1m",
+	}, func(ctx context.Context, s *session, ids []string) error {
+		filters := tenant != "" || lane >= 0 || older > 0
+		switch {
+		case len(ids) > 0 && (filters || all || job != ""):
+			return usagef("name rows, or select them by flags, not both")
+		case len(ids) == 0 && !filters && !all && job == "":
+			return usagef("say which rows: their ids, flags such as --job or --tenant, or --all")
+		case all || filters && job == "":
+			if err := s.confirm("Publish all waiting directives that match?"); err != nil {
+				return err
+			}
+		}
+		request := api.OutboxRetryRequest{
+			OutboxIDs: ids, JobID: optional(job), TenantID: optional(tenant), OlderThanSeconds: older.Seconds(), Limit: limit,
+		}
+		if lane >= 0 {
+			request.Lane = &lane
+		}
+		result, err := call[api.OutboxRetryResult](s.RetryOutbox(ctx, request))
+		if err != nil {
+			return err
+		}
+		return show(s, result, func(p *page, result api.OutboxRetryResult) {
+			p.line("%s: %d retried, %d skipped", count(result.Matched, "row"), result.Retried, len(result.Skipped))
+			rows := make([][]string, len(result.Skipped))
+			for i, skip := range result.Skipped {
+				rows[i] = []string{skip.OutboxID, skip.Reason}
+			}
+			if len(rows) > 0 {
+				p.line("")
+				p.table([]string{"SKIPPED", "WHY"}, rows)
+			}
+		})
+	})
+	flags := cmd.Flags()
+	flags.StringVar(&job, "job", "", "the row of this job")
+	flags.StringVar(&tenant, "tenant", "", "only rows of this tenant")
+	flags.Int32Var(&lane, "lane", -1, "only rows of this lane")
+	flags.DurationVar(&older, "older-than", 0, "only rows that have not changed for so long, such as 1m")
+	flags.Int32Var(&limit, "limit", 0, "the most rows to retry; 0 is all")
+	flags.BoolVar(&all, "all", false, "all rows that are due or wait")
+	return asks(cmd)
+}

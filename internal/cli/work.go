@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// work returns lucius work.
+func (t *tool) work() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "work", GroupID: GroupOperate, Short: "Look at items of the pull queue, and take them from workers",
+		Long:    "Work items are the steps of jobs in the pull queue: lucius jobs get -o json shows the work_id of a step.",
+		Example: "  lucius work get WORK\n  lucius work stall WORK --reason \"the worker hangs\"",
+	}
+	cmd.AddCommand(t.workGet(), t.workEvents(),
+		t.workControl("stall", "Take an item from its worker; the step waits for its next attempt", (*api.Client).StallWork),
+		t.workControl("requeue", "Offer a stalled item again, now", (*api.Client).RequeueWork),
+	)
+	return t.calls(cmd)
+}
+
+func (t *tool) workGet() *cobra.Command {
+	return t.command(spec{
+		use: "get WORK", short: "Show a work item", args: 1, example: "  lucius work get WORK",
+	}, func(ctx context.Context, s *session, args []string) error {
+		item, err := call[api.WorkItem](s.GetWork(ctx, args[0]))
+		if err != nil {
+			return err
+		}
+		return show(s, item, showWork)
+	})
+}
+
+// showWork writes a work item.
+func showWork(p *page, item api.WorkItem) {
+	var directive api.Directive
+	_ = json.Unmarshal(item.Directive, &directive) // Without it the fields stay out.
+	lease, failure := "", ""
+	if item.Lease != nil {
+		lease = p.until(item.Lease.ExpiresAt.Time)
+	}
+	if item.Error != nil {
+		failure = sentence(item.Error.Code, item.Error.Message)
+	}
+	p.fields("work", item.WorkID, "status", p.work(item.Status), "job", directive.JobID, "step", directive.StepID,
+		"service", directive.Service, "tenant", directive.TenantID, "attempt", strconv.Itoa(item.Attempt), "worker", item.Owner,
+		"lease ends", lease, "error", failure, "created", p.ago(item.CreatedAt.Time), "changed", p.ago(item.UpdatedAt.Time))
+}
+
+// work returns the status of a work item in its colour.
+func (p *page) work(status api.WorkStatus) string {
+	colour := map[api.WorkStatus]style{
+		api.WorkStatusSucceeded: green, api.WorkStatusFailed: red, api.WorkStatusStalled: yellow,
+		api.WorkStatusClaimed: cyan, api.WorkStatusRunning: cyan, api.WorkStatusQueued: faint,
+	}[status]
+	if colour == "" {
+		return string(status)
+	}
+	return p.style(colour, string(status))
+}
+
+func (t *tool) workEvents() *cobra.Command {
+	var limit int
+	cmd := t.command(spec{
+		use: "events WORK", short: "Show the history of a work item", args: 1, example: "  lucius work events WORK",
+	}, func(ctx context.Context, s *session, args []string) error {
+		list, err := pages(limit, func(size api.Limit, token *api.PageToken) (api.WorkEventPage, []api.WorkEvent, string, error) {
+			page, err := call[api.WorkEventPage](s.ListWorkEvents(ctx, args[0], &api.ListWorkEventsParams{Limit: &size, PageToken: token}))
+			return page, page.Events, page.NextPageToken, err
+		}, func(page *api.WorkEventPage, events []api.WorkEvent) { page.Events = events })
+		if err != nil {
+			return err
+		}
+		return show(s, list, func(p *page, list api.WorkEventPage) {
+			rows := make([][]string, len(list.Events))
+			for i := range list.Events {
+				e := &list.Events[i]
+				rows[i] = []string{p.ago(e.At.Time), string(e.Type), p.work(e.To), strconv.Itoa(e.Attempt), e.Actor, e.Caller, e.Detail}
+			}
+			p.table([]string{"AT", "EVENT", "STATUS", "ATTEMPT", "BY", "CALLER", "DETAIL"}, rows)
+			p.more(list.NextPageToken, len(rows))
+		})
+	})
+	cmd.Flags().IntVar(&limit, "limit", 1000, "the most entries to show, beginning with the first")
+	return cmd
+}
+
+// workControl returns a command that changes each of the items.
+func (t *tool) workControl(verb, short string,
+	control func(*api.Client, context.Context, api.WorkID, api.AdminWorkRequest, ...api.RequestEditorFn) (*http.Response, error),
+) *cobra.Command {
+	var reason string
+	cmd := t.command(spec{
+		use: verb + " WORK...", short: short, args: 1, more: true,
+		example: "  lucius work " + verb + " WORK --reason \"the worker hangs\"",
+	}, func(ctx context.Context, s *session, ids []string) error {
+		if len(ids) > 1 {
+			if err := s.confirm(fmt.Sprintf("%s %d items?", strings.ToUpper(verb[:1])+verb[1:], len(ids))); err != nil {
+				return err
+			}
+		}
+		return s.each(ids, func(id string) error {
+			item, err := call[api.WorkItem](control(s.Client, ctx, id, api.AdminWorkRequest{Reason: reason, RequestID: uuid.NewString()}))
+			if err != nil {
+				return err
+			}
+			return show(s, item, func(p *page, item api.WorkItem) { p.line("Item %s is %s", item.WorkID, p.work(item.Status)) })
+		})
+	})
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the history")
+	return asks(cmd)
+}
+
+// webhooks returns lucius webhooks.
+func (t *tool) webhooks() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "webhooks", GroupID: GroupOperate, Short: "Look at webhooks that were not delivered, and send them again",
+		Example: "  lucius webhooks list --tenant tenant_a\n  lucius webhooks replay WEBHOOK",
+	}
+	cmd.AddCommand(t.webhooksList(), t.webhooksReplay())
+	return t.calls(cmd)
+}
+
+func (t *tool) webhooksList() *cobra.Command {
+	var tenant, job string
+	var limit int
+	cmd := t.command(spec{
+		use: "list", short: "List webhooks that were not delivered, newest first; or all of a job",
+		example: "  lucius webhooks list\n  lucius webhooks list --job JOB",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		if job != "" && tenant != "" {
+			return usagef("--job and --tenant exclude each other")
+		}
+		read := func(size api.Limit, token *api.PageToken) (api.WebhookPage, []api.Webhook, string, error) {
+			page, err := call[api.WebhookPage](s.ListWebhooks(ctx, &api.ListWebhooksParams{
+				TenantID: optional(tenant), Limit: &size, PageToken: token,
+			}))
+			return page, page.Webhooks, page.NextPageToken, err
+		}
+		if job != "" {
+			read = func(api.Limit, *api.PageToken) (api.WebhookPage, []api.Webhook, string, error) {
+				page, err := call[api.WebhookPage](s.ListJobWebhooks(ctx, job))
+				return page, page.Webhooks, "", err
+			}
+		}
+		list, err := pages(limit, read, func(page *api.WebhookPage, all []api.Webhook) { page.Webhooks = all })
+		if err != nil {
+			return err
+		}
+		return show(s, list, showWebhooks)
+	})
+	flags := cmd.Flags()
+	flags.StringVar(&job, "job", "", "the webhooks of this job, also those that were delivered")
+	flags.StringVar(&tenant, "tenant", "", "only webhooks of this tenant")
+	flags.IntVar(&limit, "limit", 50, "the most webhooks to list")
+	t.completeFlag(cmd, "job", jobIDs)
+	return cmd
+}
+
+// showWebhooks writes a table of webhooks.
+func showWebhooks(p *page, list api.WebhookPage) {
+	rows := make([][]string, len(list.Webhooks))
+	for i := range list.Webhooks {
+		hook := &list.Webhooks[i]
+		status := ""
+		if hook.LastStatus != 0 {
+			status = strconv.Itoa(int(hook.LastStatus))
+		}
+		rows[i] = []string{
+			hook.WebhookID, string(hook.State), hook.JobID, hook.Event, strconv.Itoa(hook.Attempts), p.ago(hook.UpdatedAt.Time),
+			p.until(hook.NextAttemptAt.Time), status, hook.LastError, hook.URL,
+		}
+	}
+	p.table([]string{"WEBHOOK", "STATE", "JOB", "EVENT", "ATTEMPTS", "CHANGED", "NEXT", "STATUS", "ERROR", "URL"}, rows)
+	p.more(list.NextPageToken, len(rows))
+}
+
+func (t *tool) webhooksReplay() *cobra.Command {
+	var reason string
+	cmd := t.command(spec{
+		use: "replay WEBHOOK...", short: "Send webhooks again", args: 1, more: true, example: "  lucius webhooks replay WEBHOOK",
+	}, func(ctx context.Context, s *session, ids []string) error {
+		if len(ids) > 1 {
+			if err := s.confirm(fmt.Sprintf("Send %d webhooks again?", len(ids))); err != nil {
+				return err
+			}
+		}
+		return s.each(ids, func(id string) error {
+			hook, err := call[api.Webhook](s.ReplayWebhook(ctx, id, api.ControlRequest{Reason: reason}))
+			if err != nil {
+				return err
+			}
+			return show(s, hook, func(p *page, hook api.Webhook) { p.line("Webhook %s is %s", hook.WebhookID, hook.State) })
+		})
+	})
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
+	return asks(cmd)
+}
