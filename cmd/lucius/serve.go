@@ -94,7 +94,7 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 	defer func() { _ = listener.Close() }() // The HTTP server has closed it if it served.
 	registry, err := protocol.Load(cfg.ProtocolsDir)
 	if err != nil {
-		return fmt.Errorf("LUCIUS_PROTOCOLS_DIR %s: %w", cfg.ProtocolsDir, err)
+		return protocolsError(cfg.ProtocolsDir, err)
 	}
 	access, err := openAccess(ctx, cfg, log)
 	if err != nil {
@@ -140,6 +140,14 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 	log.InfoContext(ctx, "serving", "url", scheme+"://"+listener.Addr().String(), "version", moduleVersion(),
 		"store", cfg.StorageBackend, "bus", cfg.Bus, "roles", cfg.Roles, "traces", c.tracer != nil)
 	return s.run(ctx, listener, p.hangups)
+}
+
+// protocolsError returns the error of a start, by that of [protocol.Load].
+func protocolsError(dir string, err error) error {
+	if missing(err) {
+		err = fmt.Errorf("%w: name the folder of your protocols, or begin with lucius init", err)
+	}
+	return fmt.Errorf("LUCIUS_PROTOCOLS_DIR %s: %w", dir, err)
 }
 
 // core is the state of the jobs, on which all other parts work.

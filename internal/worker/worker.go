@@ -41,7 +41,7 @@ type Config struct {
 	Client *api.ClientWithResponses
 	// Owner is the worker's name, unique among the running workers. Required.
 	Owner string
-	// Services are the services whose steps the worker does. Required.
+	// Services are the services whose steps the worker does. Optional. Defaults to all.
 	Services []string
 	// Handle does the work of one directive and returns the reference of its
 	// result, a JSON object, or nil for none. It is called from many goroutines.
@@ -71,8 +71,6 @@ func (c *Config) Validate() error {
 		return errors.New("Client is required")
 	case c.Owner == "":
 		return errors.New("Owner is required")
-	case len(c.Services) == 0:
-		return errors.New("Services is required")
 	case c.Handle == nil:
 		return errors.New("Handle is required")
 	case c.Parallel < 0 || c.Parallel > api.MaxClaim:

@@ -267,7 +267,6 @@ func TestConfigNamesTheFieldThatMakesNoSense(t *testing.T) {
 	for name, change := range map[string]func(*worker.Config){
 		"Client":    func(c *worker.Config) { c.Client = nil },
 		"Owner":     func(c *worker.Config) { c.Owner = "" },
-		"Services":  func(c *worker.Config) { c.Services = nil },
 		"Handle":    func(c *worker.Config) { c.Handle = nil },
 		"Parallel":  func(c *worker.Config) { c.Parallel = 101 },
 		"ClaimWait": func(c *worker.Config) { c.ClaimWait = 2 * time.Minute },

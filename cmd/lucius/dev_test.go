@@ -1,0 +1,216 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/pkg/protocol"
+)
+
+// In an empty folder, two commands show a job that runs to its end. Nothing is edited.
+func TestInitAndDev_RunAJobToItsEnd(t *testing.T) {
+	t.Parallel()
+	binary, err := buildPlain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write := exec.CommandContext(t.Context(), binary, "init")
+	write.Dir = dir
+	if out, err := write.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "lucius dev   # see a job go through it\n") {
+		t.Fatalf("init: %v, %s", err, out)
+	}
+	dev := startDev(t, binary, dir)
+	dev.until("  job ", " SUCCEEDED\n")
+	dev.until("the server stays up at ")
+	dev.end()
+
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		return // The worker is for those who have it.
+	}
+	dev = startDev(t, binary, dir, "--workers=false")
+	url := strings.Fields(dev.until("lucius serves "))[2]
+	worker := exec.CommandContext(t.Context(), python, "worker.py")
+	worker.Dir, worker.Env = dir, append(os.Environ(), "LUCIUS_URL="+url)
+	if err := worker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	dev.until("  job ", " SUCCEEDED\n")
+	_ = worker.Process.Kill()
+	_ = worker.Wait()
+	dev.end()
+}
+
+// devRun is a lucius dev under way.
+type devRun struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	lines *bufio.Reader
+	said  strings.Builder
+}
+
+func startDev(t *testing.T, binary, dir string, flags ...string) *devRun {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), binary, append([]string{"dev"}, flags...)...)
+	cmd.Dir, cmd.Stderr = dir, os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return &devRun{t: t, cmd: cmd, lines: bufio.NewReader(out)}
+}
+
+// until reads up to a line that has these parts, and returns it.
+func (d *devRun) until(parts ...string) string {
+	d.t.Helper()
+	for {
+		line, err := d.lines.ReadString('\n')
+		d.said.WriteString(line)
+		if err != nil {
+			_ = d.cmd.Wait()
+			d.t.Fatalf("no line with %q: %v\n%s", parts, err, d.said.String())
+		}
+		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+			return line
+		}
+	}
+}
+
+// end stops it as Ctrl-C does.
+func (d *devRun) end() {
+	d.t.Helper()
+	if err := d.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		d.t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, d.lines)
+	if err := d.cmd.Wait(); err != nil {
+		d.t.Errorf("it does not end well: %v", err)
+	}
+}
+
+// Without protocol files there is an example; with the default port taken there is another
+// port; a command that is refused does not end the server.
+func TestDev_ShowsAnExampleAndTakesAFreePort(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() }) // No one has called it.
+	dir, empty := t.TempDir(), t.TempDir()
+	bad := filepath.Join(dir, "bad.json")
+	if err := os.WriteFile(bad, []byte(`{"tenant_id":"a"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		options devOptions
+		anyPort bool
+		says    []string
+		ends    string // the end of the output after which the server is stopped
+		err     error
+	}{
+		"an example": {
+			options: devOptions{listen: taken.Addr().String(), protocols: empty, workers: true}, anyPort: true,
+			says: []string{empty + " has no protocol files", "another program has " + taken.Addr().String(), "job.succeeded", " SUCCEEDED\n"},
+			ends: "Ctrl-C ends it\n",
+		},
+		"a refused command": {
+			options: devOptions{listen: "127.0.0.1:0", protocols: "../../protocols", commands: dir, workers: true},
+			says:    []string{"bad.json\n  ", "request_type"}, ends: "Ctrl-C ends it\n",
+		},
+		"no command": {
+			options: devOptions{listen: "127.0.0.1:0", protocols: "../../protocols", commands: empty},
+			says:    []string{"yours, which claim", "has no commands: lucius submit FILE --wait"}, ends: "Ctrl-C ends it\n",
+		},
+		"a port that was asked for": {
+			options: devOptions{listen: taken.Addr().String(), protocols: "../../protocols"}, err: syscall.EADDRINUSE,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, stop := context.WithCancel(t.Context())
+			out := &output{}
+			p := &program{Env: cli.Env{Stdout: writerFunc(func(text []byte) (int, error) {
+				n, err := out.Write(text)
+				if test.ends != "" && strings.HasSuffix(out.String(), test.ends) {
+					stop()
+				}
+				return n, err
+			}), Stderr: out}}
+			if err := p.runDev(ctx, &test.options, test.anyPort); !errors.Is(err, test.err) {
+				t.Errorf("error %v, want %v", err, test.err)
+			}
+			for _, want := range test.says {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("it does not say %q:\n%s", want, out)
+				}
+			}
+		})
+	}
+}
+
+func TestInit_OverwritesNothing(t *testing.T) {
+	t.Parallel()
+	c := terminalOf(t, "", "")
+	dir := filepath.Join(t.TempDir(), "pipeline")
+	c.want(0, filepath.Join(dir, "protocols", "summarize.yaml"), "init", dir)
+	worker := filepath.Join(dir, "worker.py")
+	if err := os.WriteFile(worker, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"README.md", "compose.yaml", "commands/summarize.json", "protocols/summarize.yaml"} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.want(cli.ExitRefused, worker+" exists: nothing was written", "init", dir)
+	if _, err := os.Stat(filepath.Join(dir, "compose.yaml")); err == nil {
+		t.Error("it wrote other files")
+	}
+	c.want(0, "cd "+dir, "init", dir, "--force")
+	if text, err := os.ReadFile(worker); err != nil || string(text) == "mine" {
+		t.Errorf("with --force: %v, %s", err, text)
+	}
+	if _, err := protocol.Load(filepath.Join(dir, "protocols")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServe_WithoutProtocolsSaysHowToBegin(t *testing.T) {
+	t.Parallel()
+	for _, dir := range []string{t.TempDir(), filepath.Join(t.TempDir(), "none")} {
+		terminalOf(t, "", "").want(cli.ExitFailed, "begin with lucius init", "serve", "--listen-addr", "127.0.0.1:0", "--protocols-dir", dir)
+	}
+}
+
+func TestBrowser(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		system    string
+		variables map[string]string
+		want      string
+	}{
+		{"darwin", nil, "open"}, {"windows", nil, "rundll32"}, {"linux", nil, ""},
+		{"linux", map[string]string{"DISPLAY": ":0"}, "xdg-open"}, {"linux", map[string]string{"WAYLAND_DISPLAY": "w"}, "xdg-open"},
+		{"linux", map[string]string{"DISPLAY": ":10", "SSH_CONNECTION": "c"}, ""},
+	} {
+		if got, _ := browser(test.system, func(name string) string { return test.variables[name] }); got != test.want {
+			t.Errorf("%s with %v: %q, want %q", test.system, test.variables, got, test.want)
+		}
+	}
+}

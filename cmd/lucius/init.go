@@ -1,0 +1,87 @@
+package main
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/internal/cli"
+)
+
+// projectFiles are what lucius init writes. A name loses the ending .txt.
+//
+//go:embed project
+var projectFiles embed.FS
+
+// initialize returns lucius init, which writes a folder to begin with.
+func (p *program) initialize() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use: "init [DIR]", GroupID: cli.GroupSetUp, Short: "Write a folder to begin with", Args: cli.Takes(0, 1),
+		Long: "Writes a protocol, a command, a worker in Python, a compose file and a README into the folder, by\n" +
+			"default the present one. It overwrites no file, unless with --force.",
+		Example: "  lucius init && lucius dev\n  lucius init pipeline",
+		RunE: func(_ *cobra.Command, args []string) error {
+			dir := "."
+			if len(args) > 0 {
+				dir = args[0]
+			}
+			written, err := writeProject(dir, force)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(p.Stdout, "wrote %s\n\n", strings.Join(written, "\n      "))
+			if dir != "." {
+				fmt.Fprintf(p.Stdout, "cd %s\n", dir)
+			}
+			_, err = fmt.Fprintln(p.Stdout, "lucius dev   # see a job go through it")
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "overwrite files")
+	return cmd
+}
+
+// writeProject writes the files into the folder and returns their paths. It writes
+// nothing if it would overwrite a file, unless by force.
+func writeProject(dir string, force bool) (written []string, err error) {
+	root, err := fs.Sub(projectFiles, "project")
+	if err != nil {
+		return nil, err
+	}
+	contents := map[string][]byte{}
+	err = fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		path := filepath.Join(dir, filepath.FromSlash(strings.TrimSuffix(name, ".txt")))
+		if _, err := os.Lstat(path); !force && !errors.Is(err, fs.ErrNotExist) {
+			return &cli.Error{Code: cli.ExitRefused, Err: fmt.Errorf("%s exists: nothing was written. --force overwrites it", path)}
+		}
+		written = append(written, path)
+		contents[path], err = fs.ReadFile(root, name)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range written {
+		mode := fs.FileMode(0o644)
+		if filepath.Ext(path) == ".py" {
+			mode = 0o755
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(path, contents[path], mode); err != nil {
+			return nil, err
+		}
+	}
+	return written, nil
+}
