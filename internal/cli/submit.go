@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -86,11 +87,26 @@ func (s *session) readCommands(name string, again bool) ([]command, error) {
 	if err != nil {
 		return nil, usagef("read the commands: %w", err)
 	}
+	return parseCommands(input, again)
+}
+
+// parseCommands reads commands that are in an array, or one after another.
+func parseCommands(input []byte, again bool) ([]command, error) {
+	input = bytes.TrimPrefix(input, []byte("\ufeff")) // Some editors begin a text with it.
+	at := func(offset int64) int { return 1 + bytes.Count(input[:offset], []byte("\n")) }
+	for offset := 0; offset < len(input); {
+		r, size := utf8.DecodeRune(input[offset:])
+		if r == utf8.RuneError && size == 1 {
+			return nil, usagef("line %d: the input is not UTF-8", at(int64(offset)))
+		}
+		offset += size
+	}
 	decoder := json.NewDecoder(bytes.NewReader(input))
+	end := ""
 	if trimmed := bytes.TrimSpace(input); len(trimmed) > 0 && trimmed[0] == '[' {
 		_, _ = decoder.Token() // It is the bracket.
+		end = "]"
 	}
-	at := func(offset int64) int { return 1 + bytes.Count(input[:offset], []byte("\n")) }
 	var all []command
 	copies := map[[sha256.Size]byte]int{}
 	for decoder.More() {
@@ -99,10 +115,20 @@ func (s *session) readCommands(name string, again bool) ([]command, error) {
 			return nil, usagef("line %d: the input is not JSON: %w", at(decoder.InputOffset()), err)
 		}
 		line := at(decoder.InputOffset() - int64(len(text)))
-		if text, err = withKey(text, copies, again); err != nil {
+		keyed, err := withKey(text, copies, again)
+		if err != nil {
 			return nil, usagef("line %d: a command must be a JSON object", line)
 		}
-		all = append(all, command{line, text})
+		all = append(all, command{line, keyed})
+	}
+	// The decoder sees no more commands at any closing bracket, and if that of the array is missing.
+	switch rest := input[decoder.InputOffset():]; {
+	case string(bytes.TrimSpace(rest)) == end:
+	case len(bytes.TrimSpace(rest)) == 0:
+		return nil, usagef("line %d: the input is cut short: its array has no end", at(int64(len(input))))
+	default:
+		next := int64(len(input) - len(bytes.TrimLeft(rest[len(end):], " \t\r\n")))
+		return nil, usagef("line %d: the input is not JSON: it goes on after the end of the commands", at(next))
 	}
 	if len(all) == 0 {
 		return nil, usagef("the input has no command")
@@ -132,8 +158,12 @@ func withKey(text json.RawMessage, copies map[[sha256.Size]byte]int, again bool)
 			key += "-" + strconv.Itoa(copies[hash])
 		}
 	}
-	fields["idempotency_key"] = json.RawMessage(strconv.Quote(key))
-	return json.Marshal(fields)
+	// The rest stays as it is: the server refuses a name that is there twice, and says in which column.
+	keyed := bytes.TrimSpace(bytes.TrimSuffix(text, []byte("}")))
+	if len(fields) > 0 {
+		keyed = append(keyed, ',')
+	}
+	return append(keyed, fmt.Sprintf(`"idempotency_key":%q}`, key)...), nil
 }
 
 // submitOne submits a command. It repeats what may not have arrived, which is harmless with
@@ -180,15 +210,21 @@ func (s *session) submitMany(ctx context.Context, commands []command, o *submiss
 		}
 		first, end := from, to
 		sending.Go(func() error {
-			defer progress.add(end - first)
-			return s.repeat(within, func() error { return s.submitBatch(within, commands[first:end], results[first:end]) })
+			err := s.repeat(within, func() error { return s.submitBatch(within, commands[first:end], results[first:end]) })
+			if err == nil {
+				progress.add(end - first)
+			}
+			return err
 		})
 	}
 	err := sending.Wait()
 	progress.end()
 	if err != nil {
-		return &Error{Code: ExitCode(err), Err: fmt.Errorf(
-			"%w; some commands were not submitted: repeating lucius submit makes no second job", err)}
+		todo := "repeating lucius submit makes no second job"
+		if o.again {
+			todo = "repeating lucius submit with --again makes second jobs of the others, see lucius jobs list"
+		}
+		return &Error{Code: ExitCode(err), Err: fmt.Errorf("%w; some commands were not submitted: %s", err, todo)}
 	}
 	if o.wait {
 		return s.awaitMany(ctx, commands, results, o.timeout)
@@ -213,10 +249,17 @@ func (s *session) submitBatch(ctx context.Context, commands []command, results [
 			open = append(open, i)
 		}
 	}
+	if len(open) == 0 {
+		return nil
+	}
 	body.WriteString("]}")
 	answer, err := call[api.BatchResult](s.SubmitBatchWithBody(ctx, "application/json", &body))
-	if fault, ok := errors.AsType[*Error](err); ok && fault.Problem != nil && fault.Problem.Code == problem.TooLarge && len(commands) > 1 {
-		half := len(commands) / 2 // The server's limit is below the default.
+	if isRefused(err, problem.TooLarge, problem.InvalidJSON) { // The batch, be it for one command in it.
+		if len(commands) == 1 {
+			results[0], err = s.submitAlone(ctx, commands[0].text)
+			return err
+		}
+		half := len(commands) / 2
 		return errors.Join(s.submitBatch(ctx, commands[:half], results[:half]), s.submitBatch(ctx, commands[half:], results[half:]))
 	}
 	if err != nil {
@@ -231,6 +274,26 @@ func (s *session) submitBatch(ctx context.Context, commands []command, results [
 		}
 	}
 	return err
+}
+
+// isRefused reports whether an error is a problem with one of the codes.
+func isRefused(err error, codes ...problem.Code) bool {
+	fault, ok := errors.AsType[*Error](err)
+	return ok && fault.Problem != nil && slices.Contains(codes, fault.Problem.Code)
+}
+
+// submitAlone submits a command for which its batch was refused.
+func (s *session) submitAlone(ctx context.Context, text []byte) (api.BatchItem, error) {
+	receipt, err := call[api.CommandAccepted](s.SubmitCommandWithBody(ctx, nil, "application/json", bytes.NewReader(text)))
+	if fault, ok := errors.AsType[*Error](err); ok && fault.Problem != nil && !again(fault.Problem.Status) {
+		return api.BatchItem{Status: fault.Problem.Status, Error: fault.Problem}, nil
+	} else if err != nil {
+		return api.BatchItem{}, err
+	}
+	return api.BatchItem{
+		Status: http.StatusAccepted, JobID: receipt.JobID, CorrelationID: receipt.CorrelationID, State: receipt.State,
+		Replayed: &receipt.Replayed,
+	}, nil
 }
 
 // again reports whether a command is to be sent that has this status: 0 before it was sent.
@@ -281,20 +344,22 @@ func (s *session) awaitMany(ctx context.Context, commands []command, results []a
 	waiting.SetLimit(parallelism)
 	for i := range results {
 		waiting.Go(func() error {
-			defer progress.add(1)
-			if results[i].JobID == "" {
-				return nil
-			}
-			job, err := s.end(within, results[i].JobID, timeout)
-			if err == nil {
+			if results[i].JobID != "" {
+				job, err := s.end(within, results[i].JobID, timeout)
+				if err != nil {
+					return err
+				}
 				jobs[i] = *job
 			}
-			return err
+			progress.add(1)
+			return nil
 		})
 	}
 	err := waiting.Wait()
 	progress.end()
-	if err != nil {
+	if ExitCode(err) == ExitInterrupted {
+		return &Error{Code: ExitInterrupted, Err: fmt.Errorf("%w; the jobs go on: lucius jobs list", err)}
+	} else if err != nil {
 		return err
 	}
 	jobs = slices.DeleteFunc(jobs, func(job api.Job) bool { return job.JobID == "" })

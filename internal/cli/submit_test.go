@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -54,9 +55,13 @@ func (s *intake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(status)
 		_ = json.NewEncoder(w).Encode(value)
 	}
-	if len(body) > s.limit {
-		answer(problem.TooLarge.Status(), api.Problem{Code: problem.TooLarge, Title: "t", Status: int32(problem.TooLarge.Status())})
-		return
+	for code, refused := range map[problem.Code]bool{
+		problem.TooLarge: len(body) > s.limit, problem.InvalidJSON: strings.Contains(string(body), `"doc_id":"a","doc_id":"b"`),
+	} {
+		if refused {
+			answer(code.Status(), api.Problem{Code: code, Title: code.Title(), Status: int32(code.Status())})
+			return
+		}
 	}
 	if r.URL.Path == "/v1/commands" {
 		one := s.take(body)
@@ -140,6 +145,7 @@ func TestSubmit_One(t *testing.T) {
 	if s.jobs["mine"] != 3 || !strings.Contains(s.bodies[0], `"idempotency_key":"cli-`) {
 		t.Errorf("the keys are %v", s.jobs)
 	}
+	run("\ufeff"+`{"doc_id":"4","request_type":"doc.ingest"}`+"\r\n", 0, "Accepted: job job-4")
 	run(`{"request_type":"doc.burn"}`, cli.ExitRefused, "No protocol takes doc.burn")
 	run(`{"doc_id":"1","request_type":"doc.ingest"}`, 0, "SUCCEEDED", "--wait")
 	run(`{"doc_id":"2","request_type":"doc.ingest","idempotency_key":"mine"}`, 0, `"replayed": true`, "-o", "json")
@@ -147,6 +153,8 @@ func TestSubmit_One(t *testing.T) {
 	run(`{"doc_id":"1","request_type":"doc.ingest"}`, 0, "Accepted before: job job-1") // At the second attempt.
 	for text, want := range map[string]string{
 		"": "has no command", "[]": "has no command", "{}\n{]": "line 2: the input is not JSON", "{}\n\n7": "line 3: a command must be a JSON object",
+		"[{}\n,{}\n": "line 3: the input is cut short", "[{}]\n{}": "line 2: the input is not JSON: it goes on", "{}\n}\n{}": "line 2: the input is not JSON",
+		"{}\n{\"doc_id\":\"\xff\"}": "line 2: the input is not UTF-8", "[{},]": "line 1: the input is not JSON",
 	} {
 		run(text, cli.ExitUsage, want)
 	}
@@ -199,6 +207,59 @@ func TestSubmit_ManyToAServerInTrouble(t *testing.T) {
 	l.Stdin = strings.NewReader(commands[0] + commands[1])
 	if _, err := l.run(t, "submit", "-"); cli.ExitCode(err) != cli.ExitUnavailable || !strings.Contains(fmt.Sprint(err), "makes no second job") {
 		t.Errorf("answered %v", err)
+	}
+}
+
+// A command that spoils its batch is refused by itself.
+func TestSubmit_ManyWithOnesThatSpoilTheirBatch(t *testing.T) {
+	t.Parallel()
+	s, l := newIntake(t)
+	s.limit = 2000
+	file := input(t, `{"request_type":"doc.ingest","doc_id":"1"}`+"\n"+
+		`{"request_type":"doc.ingest","doc_id":"a","doc_id":"b"}`+"\n"+
+		`{"request_type":"doc.ingest","doc_id":"`+strings.Repeat("x", 3000)+`"}`+"\n"+
+		`{"request_type":"doc.ingest","doc_id":"2"}`+"\n")
+	out, err := l.run(t, "submit", file)
+	if cli.ExitCode(err) != cli.ExitUsage || fmt.Sprint(err) != "2 of 4 commands were refused" || len(s.jobs) != 2 {
+		t.Errorf("answered %v, %d jobs", err, len(s.jobs))
+	}
+	golden(t, "submit-spoilt.txt", out)
+}
+
+// Who repeats lucius submit --again must not be told that it makes no second job.
+func TestSubmit_BrokenOffWithAgain(t *testing.T) {
+	t.Parallel()
+	s, l := newIntake(t)
+	s.busy = 1 << 20
+	_, err := l.run(t, "submit", "--again", input(t, "{} {}"))
+	if cli.ExitCode(err) != cli.ExitUnavailable || !strings.Contains(fmt.Sprint(err), "makes second jobs") {
+		t.Errorf("answered %v", err)
+	}
+}
+
+func TestSubmit_InterruptedSaysThatTheJobsGoOn(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"{}": "lucius jobs watch slow", "{} {}": "the jobs go on"} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body) // Until then the server does not notice that the caller has gone.
+			switch one := (api.BatchItem{Status: http.StatusAccepted, JobID: "slow"}); r.URL.Path {
+			case "/v1/commands":
+				fmt.Fprint(w, encode(t, api.CommandAccepted{JobID: "slow"}))
+			case "/v1/commands:batch":
+				fmt.Fprint(w, encode(t, api.BatchResult{Results: []api.BatchItem{one, one}}))
+			default:
+				interrupt()
+				<-r.Context().Done()
+			}
+		}))
+		t.Cleanup(server.Close)
+		l := newLine(t, server.URL)
+		l.Stdin = strings.NewReader(text)
+		err := cli.Run(ctx, cli.Root(&l.Env), []string{"submit", "-", "--wait"})
+		if cli.ExitCode(err) != cli.ExitInterrupted || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%s: answered %v", text, err)
+		}
 	}
 }
 

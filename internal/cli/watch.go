@@ -225,7 +225,9 @@ func (s *session) accepted(ctx context.Context, receipt *api.CommandAccepted, wa
 		})
 	}
 	job, err := s.end(ctx, receipt.JobID, timeout)
-	if err != nil {
+	if ExitCode(err) == ExitInterrupted {
+		return &Error{Code: ExitInterrupted, Err: fmt.Errorf("%w; the job goes on: lucius jobs watch %s", err, receipt.JobID)}
+	} else if err != nil {
 		return err
 	}
 	return cmp.Or(show(s, *job, showJob), outcome(job))
