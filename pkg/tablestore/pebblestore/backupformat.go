@@ -3,6 +3,7 @@ package pebblestore
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -213,18 +214,21 @@ func (b *backupReader) checkSums(rest io.Reader) error {
 		}
 	}
 	if _, err := b.tar.Next(); !errors.Is(err, io.EOF) {
-		return badBackup(checksumsEntry, errors.Join(errors.New("more data after it"), err))
+		return badBackup(checksumsEntry, cmp.Or(err, errors.New("more data after it")))
 	}
 	if n, err := io.Copy(io.Discard, rest); n > 0 || err != nil { // The end of the compression has a checksum.
-		return badBackup(checksumsEntry, errors.Join(fmt.Errorf("%d bytes after it", n), err))
+		return badBackup(checksumsEntry, cmp.Or(err, fmt.Errorf("%d bytes after it", n)))
 	}
 	return nil
 }
 
 // badBackup returns the error about an entry of a backup.
 func badBackup(name string, err error) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) {
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
 		err = fmt.Errorf("it ends early: %w", err)
+	case errors.Is(err, zstd.ErrMagicMismatch) && name == manifestEntry:
+		err = fmt.Errorf("it is no file of lucius backup: %w", err)
 	}
 	return fmt.Errorf("%w: %s: %w", ErrBackup, name, err)
 }

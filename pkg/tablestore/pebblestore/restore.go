@@ -51,8 +51,11 @@ func Unpack(r io.Reader, options RestoreOptions) (_ *Unpacked, err error) {
 	}
 	options.FS = cmp.Or(options.FS, vfs.Default)
 	u := &Unpacked{files: options.FS, place: options.Dir, Dir: options.FS.PathJoin(options.Dir, restoreName)}
-	if _, err := u.files.Stat(u.place); errors.Is(err, fs.ErrNotExist) {
+	switch info, err := u.files.Stat(u.place); {
+	case errors.Is(err, fs.ErrNotExist):
 		u.made = true
+	case err == nil && !info.IsDir():
+		return nil, fmt.Errorf("data directory %q is not a directory: %w", u.place, fs.ErrExist)
 	}
 	if err := makeDir(u.files, u.place); err != nil {
 		return nil, fmt.Errorf("data directory %q cannot be made: %w", u.place, err)
