@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -44,6 +46,9 @@ func TestBackup_IsRestored(t *testing.T) {
 	c.want(cli.ExitRefused, "is not empty", "restore", file, "--data-dir", restored)
 	c.want(cli.ExitRefused, "is in use", "restore", file, "--data-dir", data)
 	c.want(cli.ExitUsage, "--data-dir", "restore", file)
+	c.want(cli.ExitRefused, "is not a directory", "restore", file, "--data-dir", tokens)
+	c.want(cli.ExitFailed, tokens+": backup cannot be used: manifest.json: it is no file of lucius backup", "restore", tokens, "--check")
+	c.want(cli.ExitUsage, "is a folder", "restore", data, "--check")
 	c.want(cli.ExitUsage, "no such file", "restore", file+".none", "--data-dir", restored)
 
 	// The command is known, and the job goes on, as in the first server.
@@ -70,6 +75,25 @@ func TestBackup_IsRestored(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, "altered")); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("a bad backup leaves a folder: %v", err)
 		}
+	}
+}
+
+// Ctrl-C ends a restore that waits for its input, and leaves no folder.
+func TestRestore_Interrupted(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "restored")
+	for _, args := range [][]string{{"restore", "-", "--check"}, {"restore", "-", "--data-dir", dir}} {
+		input, sender := io.Pipe()
+		ctx, interrupt := context.WithCancel(t.Context())
+		p := &program{Env: cli.Env{Stdin: input, Stdout: io.Discard, Stderr: io.Discard}}
+		time.AfterFunc(10*time.Millisecond, interrupt)
+		if err := p.run(ctx, args); exitCode(err) != cli.ExitInterrupted {
+			t.Errorf("%v ends with %v", args, err)
+		}
+		_ = sender.Close()
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder is left: %v", err)
 	}
 }
 

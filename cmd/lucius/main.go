@@ -98,6 +98,7 @@ func exitCode(err error) int {
 
 // run runs one command line.
 func (p *program) run(ctx context.Context, args []string) error {
+	p.Stdin = cli.Interruptible(ctx, p.Stdin)
 	p.CheckBackup, p.CheckFiles = checkBackup, checkFiles
 	return cli.Run(ctx, cli.Root(&p.Env, p.commands()...), args)
 }

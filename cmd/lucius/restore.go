@@ -52,7 +52,10 @@ func (p *program) restore() *cobra.Command {
 				return checkError(fmt.Errorf("read the backup: %w", err))
 			}
 			defer func() { _ = opened.Close() }() // It was only read.
-			file = opened
+			if info, err := opened.Stat(); err == nil && info.IsDir() {
+				return checkError(fmt.Errorf("read the backup: %s is a folder, name a file that lucius backup has written", args[0]))
+			}
+			file = cli.Interruptible(cmd.Context(), opened)
 		}
 		if *check {
 			return p.checkFile(args[0], file)
@@ -67,7 +70,9 @@ func (p *program) checkFile(name string, file io.Reader) error {
 	progress, end := p.Progress("check")
 	manifest, err := pebblestore.VerifyBackup(file, progress)
 	end()
-	if err != nil {
+	if cli.ExitCode(err) == cli.ExitInterrupted {
+		return err
+	} else if err != nil {
 		return found("%s: %w", name, err)
 	}
 	return p.describe(name+" is whole", manifest)
@@ -90,6 +95,8 @@ func (p *program) runRestore(ctx context.Context, name string, file io.Reader, d
 	unpacked, err := pebblestore.Unpack(file, pebblestore.RestoreOptions{Dir: dir, Progress: progress})
 	end()
 	switch {
+	case cli.ExitCode(err) == cli.ExitInterrupted:
+		return err
 	case errors.Is(err, fs.ErrExist), errors.Is(err, pebblestore.ErrLocked):
 		return &cli.Error{Code: cli.ExitRefused, Err: err}
 	case err != nil:

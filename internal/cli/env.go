@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"strings"
@@ -50,6 +51,42 @@ func ProcessEnv(defaultURL string) Env {
 			return columns, rows
 		},
 		Terminal: terminal(os.Stdout), Interactive: terminal(os.Stdin) && terminal(os.Stderr),
+	}
+}
+
+// errInterrupted is part of every error of a command that was interrupted.
+var errInterrupted = errors.New("interrupted")
+
+// interruptible is a reader whose reads end with its context, as those of a terminal do not.
+type interruptible struct {
+	ctx  context.Context //nolint:containedctx // Read takes none.
+	from io.Reader
+}
+
+// Interruptible returns a reader whose Read ends with [ExitInterrupted] when the context
+// ends. It may then still take one more piece of the input, which is lost.
+func Interruptible(ctx context.Context, from io.Reader) io.Reader { return &interruptible{ctx, from} }
+
+// Read implements [io.Reader].
+func (r *interruptible) Read(p []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, errInterrupted
+	}
+	type result struct {
+		data []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		data := make([]byte, len(p))
+		n, err := r.from.Read(data)
+		done <- result{data[:n], err}
+	}()
+	select {
+	case <-r.ctx.Done():
+		return 0, errInterrupted
+	case read := <-done:
+		return copy(p, read.data), read.err
 	}
 }
 

@@ -67,6 +67,9 @@ func ExitCode(err error) int {
 	if err == nil {
 		return 0
 	}
+	if errors.Is(err, errInterrupted) {
+		return ExitInterrupted
+	}
 	if exit, ok := errors.AsType[*Error](err); ok {
 		return exit.Code
 	}
@@ -172,7 +175,7 @@ func unreachable(err error) error {
 		return known
 	}
 	if errors.Is(err, context.Canceled) {
-		return &Error{Code: ExitInterrupted, Err: errors.New("interrupted")}
+		return &Error{Code: ExitInterrupted, Err: errInterrupted}
 	}
 	server, cause := "the server", "the connection broke"
 	if failed, ok := errors.AsType[*url.Error](err); ok {

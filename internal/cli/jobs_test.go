@@ -1,8 +1,10 @@
 package cli_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -154,4 +156,21 @@ func TestJobsControl(t *testing.T) {
 		}
 	}
 	forPrograms(t, l, cancelled, "jobs", "cancel", "a")
+}
+
+// A terminal's read does not end by Ctrl-C, which only ends the context.
+func TestCtrlC_EndsACommandThatReadsItsInput(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"jobs", "cancel", "a", "b"}, {"submit", "-"}} {
+		input, typist := io.Pipe()
+		ctx, interrupt := context.WithCancel(t.Context())
+		l := newLine(t, "http://127.0.0.1:1")
+		l.Interactive, l.Stdin = true, cli.Interruptible(ctx, input)
+		time.AfterFunc(10*time.Millisecond, interrupt)
+		err := cli.Run(ctx, cli.Root(&l.Env), args)
+		if cli.ExitCode(err) != cli.ExitInterrupted || !strings.Contains(fmt.Sprint(err), "interrupted") {
+			t.Errorf("%v: %v", args, err)
+		}
+		_ = typist.Close()
+	}
 }

@@ -136,7 +136,12 @@ func (s *session) confirm(question string) error {
 		return usagef("%s Nobody can be asked here: add --yes", question)
 	}
 	fmt.Fprintf(s.Stderr, "%s [y/N] ", question)
-	answer, _ := bufio.NewReader(s.Stdin).ReadString('\n') // The end of the input is a no.
+	answer, err := bufio.NewReader(s.Stdin).ReadString('\n')
+	if errors.Is(err, errInterrupted) {
+		fmt.Fprintln(s.Stderr)
+		return unreachable(context.Canceled)
+	}
+	// The end of the input is a no.
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
 		return &Error{Code: ExitFailed, Err: errors.New("nothing was changed")}
 	}
