@@ -147,10 +147,10 @@ func parseServer(text string) (string, error) {
 	switch {
 	case text == "":
 		return "", usagef("name the server with --server")
+	case strings.Contains(text, "@"): // It is not repeated, as it may have a password.
+		return "", usagef("the server's URL has a user: give a token with --token-file")
 	case err != nil || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "":
 		return "", usagef("the server is %q, it must be a URL such as http://127.0.0.1:8080", text)
-	case parsed.User != nil:
-		return "", usagef("the server's URL has a user: give a token with --token-file")
 	}
 	return text, nil
 }

@@ -133,7 +133,9 @@ func problemError(p *api.Problem) error {
 		}
 		text = strings.Join(all, "; ")
 	}
-	if hint := hints[p.Code]; hint != "" {
+	if needs, found := strings.CutSuffix(strings.TrimSuffix(text, "."), "; name a tenant_id of yours"); found {
+		text = needs + ": name one of your tenants with --tenant, or ask for a token that covers all"
+	} else if hint := hints[p.Code]; hint != "" {
 		text = strings.TrimSuffix(text, ".") + ": " + hint
 	}
 	return &Error{Code: exitCodeOf(p.Status), Err: errors.New(plain(strings.TrimSuffix(text, "."))), Problem: p}

@@ -33,6 +33,47 @@ func TestErrors_OfTheServer(t *testing.T) {
 	golden(t, "errors.txt", table.String())
 }
 
+func TestErrors_NameFlagsInsteadOfFields(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"code":"forbidden","status":403,"detail":"This takes the role read for all tenants; name a tenant_id of yours."}`)
+	}))
+	t.Cleanup(server.Close)
+	_, err := newLine(t, server.URL).run(t, "jobs", "list")
+	want := "This takes the role read for all tenants: name one of your tenants with --tenant, or ask for a token that covers all"
+	if cli.ExitCode(err) != cli.ExitForbidden || fmt.Sprint(err) != want {
+		t.Errorf("answered %v", err)
+	}
+}
+
+func TestErrors_OfTheServersURLHoldNoPassword(t *testing.T) {
+	t.Parallel()
+	for _, server := range []string{"http://user:secret@host", "ftp://user:secret@host", "user:secret@host", "http://user:secret%zz@host"} {
+		_, err := newLine(t, server).run(t, "jobs", "list")
+		if cli.ExitCode(err) != cli.ExitUsage || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", server, err)
+		}
+	}
+}
+
+func TestHelp_OfNoCommand(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"help", "nonsense"}, {"help", "jobs", "nonsense"}} {
+		if out, err := newLine(t, "").run(t, args...); cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), "there is no command") {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+	for _, args := range [][]string{{"help"}, {"help", "jobs", "get"}} {
+		other := append(append([]string{}, args[1:]...), "--help")
+		out, err := newLine(t, "").run(t, args...)
+		if same, _ := newLine(t, "").run(t, other...); err != nil || out == "" || out != same {
+			t.Errorf("%v: %v\n%s", args, err, cmp.Diff(same, out))
+		}
+	}
+}
+
 // The page of the command line lists the exit codes that the help lists.
 func TestExitCodes_AreOnThePage(t *testing.T) {
 	t.Parallel()

@@ -114,7 +114,7 @@ func TestJobsList(t *testing.T) {
 	if diff := cmp.Diff(want, *queries); diff != "" {
 		t.Errorf("queries (-want +got):\n%s", diff)
 	}
-	for _, bad := range []string{"soon", "-1h", "xd"} {
+	for _, bad := range []string{"soon", "-1h", "xd", "999999d", "213504d"} {
 		if _, err := l.run(t, "jobs", "list", "--created-after", bad); cli.ExitCode(err) != cli.ExitUsage {
 			t.Errorf("%s: %v", bad, err)
 		}
@@ -172,5 +172,18 @@ func TestCtrlC_EndsACommandThatReadsItsInput(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 		}
 		_ = typist.Close()
+	}
+}
+
+// The path of a request for such an id would lead elsewhere.
+func TestJobsGet_OfNoID(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, "http://127.0.0.1:1")
+	for _, id := range []string{"", ".", "..", "../admin/pauses"} {
+		for _, args := range [][]string{{"jobs", "get", id}, {"jobs", "cancel", "a", id}, {"operations", "cancel", id}} {
+			if _, err := l.run(t, args...); cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), fmt.Sprintf("%q is no id", id)) {
+				t.Errorf("%q: %v", args, err)
+			}
+		}
 	}
 }

@@ -194,7 +194,7 @@ func (p *page) until(at time.Time) string {
 
 // short returns a duration in its largest unit, and the next one if that is small.
 func short(d time.Duration) string {
-	second, minute, hour, day := time.Second, time.Minute, time.Hour, 24*time.Hour
+	second, minute, hour := time.Second, time.Minute, time.Hour
 	switch {
 	case d < minute:
 		return fmt.Sprintf("%ds", d/second)

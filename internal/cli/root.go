@@ -34,7 +34,9 @@ func Root(env *Env, own ...*cobra.Command) *cobra.Command {
 		&cobra.Group{ID: GroupOperate, Title: "Operate:"},
 		&cobra.Group{ID: GroupSetUp, Title: "Set up:"},
 	)
-	root.SetHelpCommandGroupID(GroupSetUp)
+	about := help()
+	root.SetHelpCommand(about)
+	root.AddCommand(about)
 	root.SetCompletionCommandGroupID(GroupSetUp)
 	root.AddCommand(own...)
 	for _, cmd := range (&tool{Env: *env}).commands() {
@@ -63,6 +65,31 @@ func Run(ctx context.Context, root *cobra.Command, args []string) error {
 		return usagef("%w: see %s --help", err, cmd.CommandPath())
 	}
 	return err
+}
+
+// help returns lucius help, which is cobra's, but for an error if there is no such command.
+func help() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", GroupID: GroupSetUp, Short: "Help about any command", Example: "  lucius help jobs list",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (words []cobra.Completion, _ cobra.ShellCompDirective) {
+			if about, rest, err := cmd.Root().Find(args); err == nil && len(rest) == 0 {
+				for _, sub := range about.Commands() {
+					if sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand() {
+						words = append(words, cobra.CompletionWithDesc(sub.Name(), sub.Short))
+					}
+				}
+			}
+			return words, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return usagef("there is no command %q: see lucius --help", strings.Join(args, " "))
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
 }
 
 // prepare notes in begun that a command has begun, gives help to commands that only have

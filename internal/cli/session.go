@@ -60,6 +60,11 @@ func (t *tool) command(is spec, run func(ctx context.Context, s *session, args [
 		cmd.Args = Takes(is.args, math.MaxInt)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for _, arg := range args { // As by an empty variable. The path of a request would lead elsewhere.
+			if is.completes != nil && (strings.Trim(arg, ".") == "" || strings.Contains(arg, "/")) {
+				return usagef("%q is no id: see %s --help", arg, cmd.CommandPath())
+			}
+		}
 		s, err := t.open(cmd)
 		if err != nil {
 			return err
@@ -199,6 +204,8 @@ func pages[P, E any](limit int, read func(size api.Limit, token *api.PageToken) 
 // momentHelp says what [session.moment] reads.
 const momentHelp = "a time such as 2026-01-27T08:00:00Z or 2026-01-27, or how long ago, such as 24h or 7d"
 
+const day = 24 * time.Hour
+
 // moment reads the value of a flag that is a point in time; nil if it is empty.
 func (s *session) moment(flag, text string) (*api.Time, error) {
 	if text == "" {
@@ -213,7 +220,9 @@ func (s *session) moment(flag, text string) (*api.Time, error) {
 	if count, found := strings.CutSuffix(text, "d"); found {
 		var days int
 		days, err = strconv.Atoi(count)
-		ago = time.Duration(days) * 24 * time.Hour
+		if ago = time.Duration(days) * day; ago/day != time.Duration(days) {
+			err = strconv.ErrRange
+		}
 	}
 	if err != nil || ago < 0 {
 		return nil, usagef("--%s is %q, it must be %s", flag, text, momentHelp)
