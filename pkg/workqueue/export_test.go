@@ -47,3 +47,19 @@ func (m *Mirror) Inside() (inside, kept, tenants int) {
 	}
 	return inside, kept, tenants
 }
+
+// Parked is a claim that waits for work, without its goroutine.
+type Parked struct{ w *waiter }
+
+// Park begins the wait of a claim.
+func (q *Queue) Park(ctx context.Context, r ClaimRequest) (p *Parked, leave func()) {
+	w, leave := q.mirror.wait(q.newClaim(ctx, &r))
+	w.park()
+	return &Parked{w}, leave
+}
+
+// Signal receives the wake-up of the claim, as the first thing after its wait.
+func (p *Parked) Signal() { <-p.w.signal }
+
+// Unpark ends the wait.
+func (p *Parked) Unpark() *ledger.Claimed { return p.w.unpark() }

@@ -270,10 +270,12 @@ type waiter struct {
 	// signal is one wake-up. Only the holder of the mirror's lock sends, and only while
 	// there is none.
 	signal chan struct{}
-	// parked says that the claim does nothing but wait, and reserved that a change is
-	// about to claim an item for it; then given is the outcome.
+	// parked says that the claim does nothing but wait, and that nothing has happened to
+	// it since: a claim that was woken goes for what it was woken for. reserved says that a
+	// change is about to claim an item for it; then given is the outcome.
 	//
-	//	invariant: reserved ⇒ parked ∧ signal is empty
+	//	invariant: parked ⇒ ¬reserved ∧ given = nil ∧ no wake-up is pending
+	//	invariant: reserved ⇒ signal is empty
 	parked, reserved bool
 	given            *ledger.Claimed
 }
@@ -302,11 +304,11 @@ func (m *Mirror) wait(c *claim) (w *waiter, leave func()) {
 	}
 }
 
-// park lets changes claim an item for the waiting claim until unpark.
+// park lets a change claim an item for the waiting claim until unpark.
 func (w *waiter) park() {
 	w.mirror.mu.Lock()
 	defer w.mirror.mu.Unlock()
-	w.parked = true
+	w.parked = len(w.signal) == 0
 }
 
 // unpark ends that. If a change is about to claim an item, it waits for the outcome. It
@@ -331,6 +333,7 @@ func (w *waiter) unpark() *ledger.Claimed {
 func (m *Mirror) wake(hint *ledger.Hint) bool {
 	for _, w := range m.waiting {
 		if !w.reserved && len(w.signal) == 0 && w.claim.fits(hint) {
+			w.parked = false
 			w.signal <- struct{}{}
 			return true
 		}
@@ -345,10 +348,10 @@ func (m *Mirror) Taker(hint *ledger.Hint) *ledger.Taker {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, w := range m.waiting {
-		if !w.parked || w.reserved || len(w.signal) > 0 || !w.claim.fits(hint) {
+		if !w.parked || !w.claim.fits(hint) {
 			continue
 		}
-		w.reserved = true
+		w.parked, w.reserved = false, true
 		asked := w.claim.asked()
 		asked.Memory = w.claim.remember
 		return &ledger.Taker{Claim: asked, Context: w.claim.ctx, Done: func(item *ledger.Claimed) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
@@ -262,4 +263,41 @@ func TestTakeover_AWorkerThatLeft(t *testing.T) {
 			t.Errorf("got %v, and again %v", workIDs(got), workIDs(again))
 		}
 	})
+}
+
+// A claim that has received its wake-up, but not acted on it yet, is given no other item:
+// it would leave with that, and the work that it was woken for would wait for the next poll.
+func TestTakeover_NoneForAClaimThatIsWoken(t *testing.T) {
+	t.Parallel()
+	b := setup(t, false)
+	of := statemachine.Target{TenantID: "tenant_a"}
+	hint, next := ledger.Hint{Target: of, WorkID: "older"}, ledger.Hint{Target: of, WorkID: "newer"}
+	claim, leave := b.Park(t.Context(), workqueue.ClaimRequest{Owner: "w1", RequestID: "c", Max: 1})
+	defer leave()
+	b.mirror.Ready(hint, true)
+	claim.Signal()
+	if b.mirror.Taker(&next) != nil {
+		t.Fatal("a claim that was woken for one item is given another")
+	}
+	if claim.Unpark() != nil {
+		t.Error("the claim was given an item")
+	}
+}
+
+// A claim that was given an item, but does not run yet, is given no second one.
+func TestTakeover_OneForEachClaim(t *testing.T) {
+	t.Parallel()
+	b := setup(t, false)
+	hint := ledger.Hint{Target: statemachine.Target{TenantID: "tenant_a"}, WorkID: "one"}
+	claim, leave := b.Park(t.Context(), workqueue.ClaimRequest{Owner: "w1", RequestID: "c", Max: 1})
+	defer leave()
+	item := &ledger.Claimed{Hint: hint}
+	b.mirror.Taker(&hint).Done(item)
+	claim.Signal()
+	if b.mirror.Taker(&hint) != nil {
+		t.Fatal("the claim is given a second item")
+	}
+	if given := claim.Unpark(); given != item {
+		t.Errorf("the claim was given %v", given)
+	}
 }
