@@ -79,6 +79,7 @@ type acceptance struct {
 	slot    slotRef
 	slotTag tablestore.ETag // our version of a numbered slot, once it is taken
 	guessed bool            // slot was chosen without a look at the taken ones
+	handed  bool            // a try gave the item to a waiting worker
 }
 
 // Accept makes a job of a command. It writes the claim of the idempotency key, then
@@ -161,7 +162,7 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	if err != nil {
 		return nil, fmt.Errorf("accept: %w", err)
 	}
-	a.l.hand(plan)
+	a.l.hand(plan, &a.handed)
 	defer plan.release()
 	applied, err := tablestore.Apply(ctx, a.l.store, plan.change)
 	// Remember which reservations are ours, so that the next try does not write them

@@ -80,6 +80,7 @@ func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, eve
 	l.changing.Add(1)
 	defer l.changing.Add(-1)
 	var result Result
+	handed := false
 	err := tablestore.Retry(ctx, l.cfg.Random, func() (err error) {
 		var plan *plan
 		if s := l.recent.take(jobID); s != nil && loaded == nil {
@@ -100,7 +101,7 @@ func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, eve
 			result.PostErr = l.forgetLost(ctx, &result.Job.Job, o)
 			return nil
 		}
-		l.hand(plan)
+		l.hand(plan, &handed)
 		defer plan.release()
 		applied, err := l.submit(ctx, plan)
 		if errors.Is(err, tablestore.ErrConflict) && l.atomic == nil {

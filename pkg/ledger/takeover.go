@@ -36,8 +36,12 @@ type takeover struct {
 // then claims it as well. It does so only while no other change is being made in
 // this process. A claim that waits a moment longer gets the items of all changes that
 // are, which takes fewer requests than one for each item.
-func (l *Ledger) hand(out *plan) {
-	if out.queued == nil || l.atomic == nil || l.cfg.Projector != nil || l.cfg.Taker == nil || l.changing.Load() > 1 {
+//
+// It does so in one try of the change: handed says that it was. The write may conflict
+// with the memory of the claim, whose request was answered since, and the next waiting
+// claim may be another repeat of that request.
+func (l *Ledger) hand(out *plan, handed *bool) {
+	if *handed || out.queued == nil || l.atomic == nil || l.cfg.Projector != nil || l.cfg.Taker == nil || l.changing.Load() > 1 {
 		return
 	}
 	id, err := ParseOutboxID(out.queued.WorkID)
@@ -48,6 +52,7 @@ func (l *Ledger) hand(out *plan) {
 	if taker == nil {
 		return
 	}
+	*handed = true
 	t := &takeover{taker: taker, claimed: Claimed{Hint: *out.queued}, commit: out.change.Commit}
 	own := make(map[tablestore.Key]tablestore.ETag, len(out.change.Commit))
 	for i := range out.change.Commit {

@@ -241,6 +241,28 @@ func TestTakeover_ARequestThatWaitsTwice(t *testing.T) {
 	})
 }
 
+// A worker that repeats its claim again and again while the first try waits costs the
+// changes of others one lost race, however many repeats wait.
+func TestTakeover_RepeatsDoNotHoldUpChanges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, false)
+		var answers []func() []workqueue.View
+		for range 30 {
+			answers = append(answers, b.waiting(t, "claim"))
+		}
+		b.work(t)
+		began := time.Now()
+		b.work(t)
+		if took := time.Since(began); took > 5*time.Millisecond { // The pause after one lost race is 1.5 ms at most.
+			t.Errorf("an accept took %v", took)
+		}
+		for _, answer := range answers {
+			answer()
+		}
+	})
+}
+
 // A client that has left while the item was being claimed for it finds the item when it
 // sends the request again.
 func TestTakeover_AWorkerThatLeft(t *testing.T) {
