@@ -81,22 +81,33 @@ func (u *Unpacked) clear() error {
 	}
 	interrupted := isInterruptedRestore(names)
 	for _, name := range names {
-		switch path := u.files.PathJoin(u.place, name); {
-		case name == lockName || name == "lost+found":
-		case interrupted && name == restoreName:
-			if err := removeCopy(u.files, path); err != nil {
-				return err
-			}
-		case interrupted && isStoreFile(name):
-			if err := u.files.Remove(path); err != nil {
-				return err
-			}
-		default:
+		if name != lockName && name != "lost+found" && !(interrupted && (name == restoreName || isStoreFile(name))) {
 			return fmt.Errorf("data directory %q is not empty, it holds %s: restore into another, or move its content away: %w",
 				u.place, name, fs.ErrExist)
 		}
 	}
-	return nil
+	return u.discard()
+}
+
+// discard removes what was unpacked, and what of it was moved unless the store is complete.
+// The directory goes last and after a sync: a store without it and without its marker would
+// be taken for a damaged one.
+func (u *Unpacked) discard() error {
+	names, err := u.files.List(u.place)
+	if err != nil {
+		return err
+	}
+	if isInterruptedRestore(names) {
+		for _, name := range names {
+			if isStoreFile(name) {
+				err = errors.Join(err, u.files.Remove(u.files.PathJoin(u.place, name)))
+			}
+		}
+		if err = errors.Join(err, syncDir(u.files, u.place)); err != nil {
+			return err
+		}
+	}
+	return removeCopy(u.files, u.Dir)
 }
 
 // isInterruptedRestore reports whether a directory with those files is that of a restore
@@ -145,9 +156,10 @@ func (u *Unpacked) Commit() error {
 	return move(true)
 }
 
-// Close removes what was unpacked, unless Commit has moved it, and releases the directory.
+// Close removes what was unpacked, unless Commit has moved all of it, and releases the
+// directory.
 func (u *Unpacked) Close() error {
-	err := errors.Join(removeCopy(u.files, u.Dir), u.lock.Close())
+	err := errors.Join(u.discard(), u.lock.Close())
 	if u.made { // By this restore, and for nothing.
 		_ = u.files.Remove(u.files.PathJoin(u.place, lockName)) // What is left is an empty directory.
 		_ = u.files.Remove(u.place)

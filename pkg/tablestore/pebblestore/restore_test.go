@@ -64,6 +64,49 @@ func TestRestore_InterruptedIsNoStore(t *testing.T) {
 	closeStore(t, store)
 }
 
+// A restore whose Commit fails leaves the whole store, or a directory into which it can be
+// repeated.
+func TestRestore_FailedCommitCanBeRepeated(t *testing.T) {
+	t.Parallel()
+	backup := sample(t, 60)
+	for left := 0; ; left++ {
+		d := newDisk()
+		unpacked, err := pebblestore.Unpack(bytes.NewReader(backup), pebblestore.RestoreOptions{Dir: "data", FS: d})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops := 0
+		d.inject("", func() error {
+			if ops++; ops > left {
+				return errDisk
+			}
+			return nil
+		}, errorfs.OpRename, errorfs.OpFileSync)
+		err = unpacked.Commit()
+		if err == nil {
+			break
+		}
+		d.heal()
+		if err := unpacked.Close(); err != nil {
+			t.Errorf("close after %d operations: %v", left, err)
+		}
+		again, err := pebblestore.Unpack(bytes.NewReader(backup), pebblestore.RestoreOptions{Dir: "data", FS: d})
+		if err == nil {
+			err = errors.Join(again.Commit(), again.Close())
+		}
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Errorf("restore after %d operations: %v", left, err)
+		}
+		store, err := pebblestore.Open(d.options())
+		if err != nil {
+			t.Errorf("open after %d operations: %v", left, err)
+			continue
+		}
+		expectThere(t, store, 0, 59)
+		closeStore(t, store)
+	}
+}
+
 // The unpacked store can be read before it is in its place, and is dropped without Commit.
 func TestRestore_CanBeReadFirst(t *testing.T) {
 	t.Parallel()
