@@ -139,12 +139,15 @@ func (s *session) backupFile(name string, force bool) (*backupFile, error) {
 		}
 		return &backupFile{Writer: s.Stdout}, nil
 	}
-	if info, err := os.Stat(name); err == nil && (!force || !info.Mode().IsRegular()) {
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		return nil, usagef("%s is no file that a backup can replace: name another", name)
+	} else if err == nil && !force {
 		return nil, usagef("%s is there already: name another file, or replace it with --force", name)
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, usagef("the backup cannot be written: %w", err)
 	}
-	file, err := os.OpenFile(name+partial, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	// With a name of its own: another backup to the same file would write into it.
+	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*"+partial)
 	if err != nil {
 		return nil, usagef("the backup cannot be written: %w", err)
 	}
@@ -158,7 +161,7 @@ func (b *backupFile) keep() error {
 	}
 	err := errors.Join(b.file.Sync(), b.file.Close())
 	if err == nil {
-		err = os.Rename(b.name+partial, b.name)
+		err = os.Rename(b.file.Name(), b.name)
 	}
 	if err != nil {
 		return fmt.Errorf("write the backup: %w", err)
@@ -174,6 +177,6 @@ func (b *backupFile) keep() error {
 func (b *backupFile) discard() {
 	if b.file != nil {
 		_ = b.file.Close()
-		_ = os.Remove(b.name + partial)
+		_ = os.Remove(b.file.Name())
 	}
 }

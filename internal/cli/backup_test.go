@@ -56,8 +56,8 @@ func expectFile(t *testing.T, name, want string) {
 	if string(got) != want || (want == "") != errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the file holds %q, %v, want %q", got, err, want)
 	}
-	if _, err := os.Stat(name + ".partial"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("half of a backup is left: %v", err)
+	if left, err := filepath.Glob(name + ".*"); len(left) > 0 || err != nil {
+		t.Errorf("half of a backup is left: %v, %v", left, err)
 	}
 }
 
@@ -73,8 +73,10 @@ func TestBackup_IsKeptOnceItIsWhole(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("others can read it: %v, %v", info.Mode(), err)
 	}
-	for _, args := range [][]string{{"backup", "--to", file}, {"backup", "--to", filepath.Dir(file), "--force"}} {
-		if _, err := l.run(t, args...); cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), "is there already") {
+	for want, args := range map[string][]string{
+		"is there already": {"backup", "--to", file}, "name another": {"backup", "--to", filepath.Dir(file), "--force"},
+	} {
+		if _, err := l.run(t, args...); cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
@@ -132,6 +134,25 @@ func TestBackup_ThatFailsLeavesNothing(t *testing.T) {
 	if _, err := l.run(t, "backup", "--to", "-"); cli.ExitCode(err) != cli.ExitFailed || !strings.Contains(err.Error(), "write the backup: no space") {
 		t.Errorf("to a full disk: %v", err)
 	}
+}
+
+// Two backups to one file, as by a cron job that overlaps itself, do not write into each other.
+func TestBackup_TwiceToTheSameFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "lucius.backup")
+	first := backupLine(t, sends(t, "the first is whole"))
+	check := first.CheckBackup
+	first.CheckBackup = func(r io.Reader, progress func(done, total int64)) (cli.CheckedBackup, error) {
+		checked, err := check(r, progress)
+		if _, err := backupLine(t, sends(t, "the second is broken off")).run(t, "backup", "--to", file); err == nil {
+			t.Error("the second is kept")
+		}
+		return checked, err
+	}
+	if _, err := first.run(t, "backup", "--to", file); err != nil {
+		t.Error(err)
+	}
+	expectFile(t, file, "the first is whole")
 }
 
 // full takes nothing.
