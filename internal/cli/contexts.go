@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 
@@ -49,6 +50,9 @@ func (e *Env) readContexts() (*contexts, error) {
 	}
 	if err == nil && len(text) > 0 {
 		err = yaml.UnmarshalWithOptions(text, c, yaml.Strict())
+	}
+	if _, ok := errors.AsType[yaml.Error](err); ok {
+		err = errors.New(yaml.FormatError(err, false, false)) // Without the lines around, which may have a token.
 	}
 	if err != nil {
 		return nil, usagef("the contexts file %s cannot be read: %w", path, err)
@@ -149,6 +153,9 @@ func (t *tool) contextList() *cobra.Command {
 	return cmd
 }
 
+// contextName matches names of contexts, which a shell and YAML take as they are.
+var contextName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
 func (t *tool) contextSet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "set NAME", Short: "Add a context, or change the given parts of one", Args: Takes(1, 1),
@@ -156,6 +163,9 @@ func (t *tool) contextSet() *cobra.Command {
 	}
 	var set place
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !contextName.MatchString(args[0]) {
+			return usagef("the context's name is %q, it must be letters, digits, '.', '_' or '-', and begin with a letter or digit", args[0])
+		}
 		all, err := t.readContexts()
 		if err != nil {
 			return err

@@ -78,7 +78,7 @@ func TestContexts_AreKeptInAFileOfTheOwner(t *testing.T) {
 	run := func(code int, want string, args ...string) {
 		t.Helper()
 		out, err := l.run(t, append([]string{"context"}, args...)...)
-		if cli.ExitCode(err) != code || !strings.Contains(out+fmt.Sprint(err), want) || strings.Contains(out, "geheim") {
+		if cli.ExitCode(err) != code || !strings.Contains(out+fmt.Sprint(err), want) || strings.Contains(out+fmt.Sprint(err), "geheim") {
 			t.Errorf("%v: %v, %s", args, err, out)
 		}
 	}
@@ -108,6 +108,13 @@ func TestContexts_AreKeptInAFileOfTheOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(2, "contexts.yaml cannot be read", "list")
+	if err := os.WriteFile(path, []byte("contexts:\n  a:\n    token: geheim\n  b: [\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(2, "contexts.yaml cannot be read: [4:6]", "list") // And nothing of the line before, which has a token.
+	for _, name := range []string{"", "a b", "a\nb", "-a", "a: b"} {
+		run(2, "the context's name is", "set", "--server", "http://x", "--", name)
+	}
 	if l.notes.Len() > 0 {
 		t.Errorf("of a file of the owner it says %s", &l.notes)
 	}
