@@ -122,7 +122,7 @@ func (p *page) table(header []string, rows [][]string) {
 // more says that a list was cut at --limit: its next page is not shown.
 func (p *page) more(nextPage string, shown int) {
 	if nextPage != "" {
-		p.line("%s", p.style(faint, fmt.Sprintf("There are more than these %d: see --limit.", shown)))
+		p.line("%s", p.style(faint, fmt.Sprintf("There may be more than these %d: see --limit.", shown)))
 	}
 }
 
