@@ -211,41 +211,34 @@ func (w *place) change(to *place, flags *pflag.FlagSet) (err error) {
 }
 
 func (t *tool) contextUse() *cobra.Command {
-	return &cobra.Command{
-		Use: "use NAME", Short: "Use a context from now on", Example: "  lucius context use prod", Args: Takes(1, 1),
-		ValidArgsFunction: t.completeContexts,
-		RunE: func(_ *cobra.Command, args []string) error {
-			all, err := t.readContexts()
-			if err != nil {
-				return err
-			}
-			if _, err := all.named(args[0]); err != nil {
-				return err
-			}
-			all.Current = args[0]
-			return all.write(&t.Env)
-		},
-	}
+	return t.edits(&cobra.Command{Use: "use NAME", Short: "Use a context from now on", Example: "  lucius context use prod"},
+		func(all *contexts, name string) { all.Current = name })
 }
 
 func (t *tool) contextDelete() *cobra.Command {
-	return &cobra.Command{
-		Use: "delete NAME", Short: "Delete a context", Example: "  lucius context delete prod", Args: Takes(1, 1),
-		ValidArgsFunction: t.completeContexts,
-		RunE: func(_ *cobra.Command, args []string) error {
-			all, err := t.readContexts()
-			if err != nil {
-				return err
-			}
-			if _, err := all.named(args[0]); err != nil {
-				return err
-			}
-			if delete(all.Contexts, args[0]); all.Current == args[0] {
+	return t.edits(&cobra.Command{Use: "delete NAME", Short: "Delete a context", Example: "  lucius context delete prod"},
+		func(all *contexts, name string) {
+			if delete(all.Contexts, name); all.Current == name {
 				all.Current = ""
 			}
-			return all.write(&t.Env)
-		},
+		})
+}
+
+// edits makes cmd change the contexts by a function that gets the name of an existing one.
+func (t *tool) edits(cmd *cobra.Command, edit func(all *contexts, name string)) *cobra.Command {
+	cmd.Args, cmd.ValidArgsFunction = Takes(1, 1), t.completeContexts
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		all, err := t.readContexts()
+		if err != nil {
+			return err
+		}
+		if _, err := all.named(args[0]); err != nil {
+			return err
+		}
+		edit(all, args[0])
+		return all.write(&t.Env)
 	}
+	return cmd
 }
 
 // completeContexts completes the name of a context.
