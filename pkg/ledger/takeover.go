@@ -22,8 +22,8 @@ type Taker struct {
 // takeover is the claim of the item that a change queues, by a worker that waits for
 // it. An atomic store commits both in one write, so that an item passes from one
 // worker to the next, or from the client to a worker, without a commit of its own.
-// They stay two changes with a revision and a journal row each: whoever reads the
-// job cannot tell them from two writes.
+// They stay two changes with a revision and a journal row each: a reader of the job
+// cannot tell them from two writes.
 type takeover struct {
 	taker   *Taker
 	plan    *plan // made for the job as the change leaves it
@@ -32,14 +32,13 @@ type takeover struct {
 	commit tablestore.Batch
 }
 
-// hand gives the item that the plan queues to a waiting worker: the plan's change
-// then claims it as well. It does so only while no other change is being made in
-// this process. A claim that waits a moment longer gets the items of all changes that
-// are, which takes fewer requests than one for each item.
+// hand gives the item that the plan queues to a waiting worker: the plan's change then
+// claims it as well. It does so only while this process makes no other change: under load,
+// a claim that waits a moment longer takes the items of several changes in one request.
 //
-// It does so in one try of the change: handed says that it was. The write may conflict
-// with the memory of the claim, whose request was answered since, and the next waiting
-// claim may be another repeat of that request.
+// A change hands its item in one try at most, and handed says that it did: the write may
+// conflict with the memory of the claim, whose request another try has answered, and the
+// next waiting claim may be one more repeat of that request.
 func (l *Ledger) hand(out *plan, handed *bool) {
 	if *handed || out.queued == nil || l.atomic == nil || l.cfg.Projector != nil || l.cfg.Taker == nil || l.changing.Load() > 1 {
 		return
@@ -95,8 +94,8 @@ func (l *Ledger) taken(out *plan, applied tablestore.Applied) {
 	t.taker.Done(&t.claimed)
 }
 
-// release lets the worker look for itself to whom the plan hands its item, unless the
-// plan is known to be committed.
+// release tells the worker that was to get the item to look for work itself. It does
+// nothing once the plan is known to be committed.
 func (out *plan) release() {
 	if t := out.takeover; t != nil {
 		out.takeover = nil
