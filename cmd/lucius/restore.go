@@ -71,7 +71,7 @@ func (p *program) checkFile(name string, file io.Reader) error {
 	manifest, err := pebblestore.VerifyBackup(file, progress)
 	end()
 	if cli.ExitCode(err) == cli.ExitInterrupted {
-		return err
+		return &cli.Error{Code: cli.ExitInterrupted, Err: errors.New("interrupted")}
 	} else if err != nil {
 		return found("%s: %w", name, err)
 	}
@@ -96,7 +96,7 @@ func (p *program) runRestore(ctx context.Context, name string, file io.Reader, d
 	end()
 	switch {
 	case cli.ExitCode(err) == cli.ExitInterrupted:
-		return err
+		return &cli.Error{Code: cli.ExitInterrupted, Err: errors.New("interrupted, and nothing was restored")}
 	case errors.Is(err, fs.ErrExist), errors.Is(err, pebblestore.ErrLocked):
 		return &cli.Error{Code: cli.ExitRefused, Err: err}
 	case err != nil:
