@@ -138,6 +138,9 @@ func (r *archiveReader) file(name string) error {
 		fault := errors.New("it is cut short")
 		if err == nil {
 			fault = json.Unmarshal(line, &job)
+			if wrong, ok := errors.AsType[*json.UnmarshalTypeError](fault); ok {
+				fault = fmt.Errorf("it has %s where a job has something else", wrong.Value)
+			}
 		}
 		if fault == nil {
 			fault = job.check()

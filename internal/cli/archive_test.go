@@ -79,6 +79,7 @@ func TestArchive_NamesWhatIsDamaged(t *testing.T) {
 		"cut short":       {good[:len(good)/2], "it is cut short"},
 		"without its end": {strings.TrimSuffix(good, "\n"), "it is cut short"},
 		"merged":          {good[:len(good)/2] + good, "invalid character"},
+		"no job":          {"[]\n", "left out: it has array where a job has something else"},
 		"live":            {with("state", "IN_PROGRESS"), "it is not that of a job that has ended"},
 		"no history":      {with("events", []any{}), "it is not that of a job that has ended"},
 		"a gap":           {with("events", []api.Event{{Rev: 1}, {Rev: 3}}), "the history of job j1 jumps from rev 1 to 3"},
