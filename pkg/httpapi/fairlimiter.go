@@ -122,8 +122,12 @@ func (l *fairLimiter) acquire(ctx context.Context, caller string, weight int64, 
 	return acquired, nil
 }
 
-// await waits until the limiter has room for the slot.
+// await waits until the limiter has room for the slot. A request whose time is over gets
+// none, whether or not there is room.
 func (s *slot) await(ctx context.Context) error {
+	if ctx.Err() != nil { // Of two ready cases, select picks one at random.
+		return context.Cause(ctx)
+	}
 	l := s.limiter
 	l.mu.Lock()
 	own := l.waiting[s.caller]

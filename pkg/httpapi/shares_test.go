@@ -431,3 +431,20 @@ func TestASentAnswerIsNotCut(t *testing.T) {
 		t.Error("the connection is cut after the answer was sent")
 	}
 }
+
+// A request whose time is over takes no room, even if there is some: what it does next
+// must not depend on chance.
+func TestFairLimiter_GivesNothingToARequestThatIsOver(t *testing.T) {
+	t.Parallel()
+	l := httpapi.NewFairLimiter(10, httpapi.Queues)
+	over, end := context.WithCancel(t.Context())
+	end()
+	for range 100 {
+		if _, err := l.Acquire(over, "anna", 1, nil); !errors.Is(err, context.Canceled) {
+			t.Fatalf("a request that is over got %v", err)
+		}
+	}
+	if _, err := l.Acquire(t.Context(), "bert", 10, nil); err != nil {
+		t.Errorf("there is no room for another: %v", err)
+	}
+}
