@@ -29,6 +29,9 @@ type bureau struct {
 	t *testing.T
 	// client submits, ops asks, and worker does the work of ocr.
 	client, ops, worker *caller
+	// terminal is that of the operator, and asked the command lines that ran on it.
+	terminal *terminal
+	asked    []string
 
 	embed, paused, ocr []string
 	failed             []string // of ocr, at first
@@ -63,6 +66,7 @@ func newBureau(t *testing.T) *bureau {
 		*by.caller = &caller{url: "http://localhost", token: addCaller(t, tokens, name, by.grants...), http: s.http}
 	}
 	s.start("--protocols-dir", dir, "--auth-file", tokens, "--ack-timeout", "5m", "--lease-duration", "5m")
+	b.terminal = terminalOf(t, "http://"+s.address.Load().(string), b.ops.token)
 	b.ask(http.StatusOK, "POST /v1/admin/pauses", `{"tenant_id":"tenant_p","reason":"the invoice is open"}`, nil)
 	b.embed = b.submit("tenant_a", "embed", bureauJobs)
 	b.paused = b.submit("tenant_p", "ocr", bureauJobs)
@@ -83,6 +87,35 @@ func (b *bureau) ask(status int, target, body string, into any) {
 	if err := json.Unmarshal([]byte(got.body), into); err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+// types runs a command line, which must be short and print all of that, whatever the width
+// of its columns.
+func (b *bureau) types(line string, says ...string) {
+	b.t.Helper()
+	const longest = 60
+	if b.asked = append(b.asked, line); len(line) > longest {
+		b.t.Errorf("%q has %d characters", line, len(line))
+	}
+	out := strings.Join(strings.Fields(b.terminal.want(0, "", words(line)...)), " ")
+	for _, text := range says {
+		if !strings.Contains(out, text) {
+			b.t.Errorf("%s does not say %q:\n%s", line, text, out)
+		}
+	}
+}
+
+// words splits a command line, as a shell does at spaces and double quotes, and removes
+// the program's name.
+func words(line string) (all []string) {
+	for i, part := range strings.Split(line, `"`) {
+		if i%2 == 0 {
+			all = append(all, strings.Fields(part)...)
+		} else {
+			all = append(all, part)
+		}
+	}
+	return all[1:]
 }
 
 // submit submits n commands of the tenant, each a job for the service.
@@ -173,7 +206,8 @@ func (b *bureau) failures(more string) []api.FailureGroup {
 	return list.Groups
 }
 
-// An operator on call asks seven questions. Each has one request whose answer is the truth.
+// An operator on call asks seven questions. Each has one request whose answer is the truth,
+// and one command line that says so.
 func TestQuestions_OfAnOperatorOnCall(t *testing.T) {
 	t.Parallel()
 	b := newBureau(t)
@@ -184,6 +218,7 @@ func TestQuestions_OfAnOperatorOnCall(t *testing.T) {
 		w.BlockedBy.ID != "tenant:tenant_p" || w.Detail != "paused by ops-1: the invoice is open" {
 		t.Errorf("a job of the paused tenant is %s and waits for %+v", x.State, w)
 	}
+	b.types("lucius why "+x.JobID, "paused by ops-1: the invoice is open", "tenant:tenant_p")
 
 	// What failed since yesterday, and why?
 	groups := b.failures("")
@@ -195,11 +230,14 @@ func TestQuestions_OfAnOperatorOnCall(t *testing.T) {
 			t.Errorf("job %s is said to have failed", id)
 		}
 	}
+	b.types("lucius failures --since 24h", "400 ocr OCR bad_scan", "The page is blank.")
+	b.types("lucius failures list --service ocr --limit 5", badScan, "There are more than these 5")
 
 	b.retryAndSee()
 
 	// Pause OCR.
-	b.ask(http.StatusOK, "POST /v1/admin/pauses", `{"service":"ocr","reason":"OCR is down"}`, nil)
+	b.types(`lucius pause --service ocr --reason "OCR is down"`, "Paused service:ocr")
+	b.types("lucius pauses list", "OCR is down", "the invoice is open")
 	held := b.job(b.submit("tenant_b", "ocr", 1)[0])
 	if w := held.Waiting; w == nil || w.Reason != "scope_paused" || w.BlockedBy == nil || w.BlockedBy.ID != "service:ocr" {
 		t.Errorf("a job for the paused service waits for %+v", w)
@@ -218,6 +256,7 @@ func TestQuestions_OfAnOperatorOnCall(t *testing.T) {
 	if e := events.Events; cancelled < 0 || e[cancelled].Caller != "ops-1" || e[cancelled].Cause != "wrong file" || e[0].Caller != "client-1" {
 		t.Errorf("the history is %+v", e)
 	}
+	b.types("lucius jobs events "+y, "job.cancelling", "ops-1 wrong file")
 
 	b.countAll()
 
@@ -230,6 +269,20 @@ func TestQuestions_OfAnOperatorOnCall(t *testing.T) {
 	if !strings.Contains(why.Detail, "no worker has polled for service embed, step type EMBED") {
 		t.Errorf("a job without a worker waits because %s", why.Detail)
 	}
+	b.types("lucius why "+b.embed[7], "No worker asks for work of service embed, step type EMBED.")
+
+	guide, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range b.asked {
+		for _, id := range []string{x.JobID, y, b.embed[7]} {
+			line = strings.ReplaceAll(line, id, "JOB")
+		}
+		if !strings.Contains(string(guide), "`"+line+"`") {
+			t.Errorf("docs/cli.md does not show %s", line)
+		}
+	}
 }
 
 // retryAndSee asks: retry it; did it help?
@@ -241,13 +294,10 @@ func (b *bureau) retryAndSee() {
 	if preview.Matched != bureauFails || len(preview.Sample) != 10 || preview.Truncated || preview.Sample[0].ErrorCode != badScan {
 		b.t.Errorf("a dry run shows %+v", preview)
 	}
-	var op api.Operation
-	b.ask(http.StatusAccepted, "POST /v1/admin/retries", `{`+selection+`,"rate_per_second":1000,"reason":"the scanner is clean"}`, &op)
-	path := "GET /v1/admin/operations/" + op.OperationID
-	b.await("the end of the retry", func() bool {
-		b.ask(http.StatusOK, path+"?limit=1000", "", &op)
-		return op.State == api.OperationStateDone
-	})
+	b.types("lucius retry --service ocr --code bad_scan --dry-run", "400 jobs would be changed; nothing was")
+	line := "lucius retry --service ocr --code bad_scan -y --rate 1000"
+	op := decode[api.Operation](b.terminal, words(line)...)
+	b.asked = append(b.asked, line)
 	if op.Matched != bureauFails || op.Applied != bureauFails || op.Caller != "ops-1" {
 		b.t.Errorf("the retry is %+v", op)
 	}
@@ -262,6 +312,7 @@ func (b *bureau) retryAndSee() {
 	if len(groups) != 2 || len(open) != 1 || open[0].Count != bureauBroken || groups[0].Count != bureauFails {
 		b.t.Errorf("after the retry the failures are %+v", groups)
 	}
+	b.types("lucius failures --service ocr --include-resolved", "400 rerun ocr", "10 ocr")
 	if old := b.job(op.Items[0].JobID); old.SupersededBy != broken[0] {
 		b.t.Errorf("a failed job is superseded by %q, its rerun is %s", old.SupersededBy, broken[0])
 	}
@@ -280,6 +331,8 @@ func (b *bureau) countAll() {
 		all.OldestWaiting.Service != "embed" || len(all.Pauses) != 2 || all.Ended["FAILED_FINAL"].Total != bureauFails+bureauBroken {
 		b.t.Errorf("the overview is %+v", all)
 	}
+	b.types("lucius stuck", "0 stuck of")
+	b.types("lucius overview --once", "2000 DISPATCHING", "999, the oldest for embed", "OCR is down")
 
 	var list api.ServiceList
 	b.ask(http.StatusOK, "GET /v1/admin/services", "", &list)
@@ -290,6 +343,8 @@ func (b *bureau) countAll() {
 		ocr.WorkersTotal != 1 || ocr.Workers[0].Owner != "worker-1" {
 		b.t.Errorf("ocr ended %d attempts, %d of them as failures: %+v", b.attempts, failed, ocr)
 	}
+	ended := fmt.Sprintf("%d attempts ended, %d failed (%.1f %%)", b.attempts, failed, 100*float64(failed)/float64(b.attempts))
+	b.types("lucius services --service ocr", ended, "p95 ", "worker-1")
 	// A bucket of the histogram is a tenth wide either way, and the server's clock has milliseconds.
 	slices.Sort(b.shortest)
 	slices.Sort(b.longest)

@@ -94,7 +94,7 @@ func showState(p *page, now state) {
 	}
 	stuck := ""
 	if n := all.Stuck.Count; n > 0 {
-		stuck = p.style(red, fmt.Sprintf("%d: see GET /v1/admin/stuck", n))
+		stuck = p.style(red, fmt.Sprintf("%d: lucius stuck", n))
 	}
 	pending := ""
 	if late := all.OldestPendingSeconds; late != nil && *late >= 1 {
