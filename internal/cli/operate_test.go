@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -193,6 +195,61 @@ func TestOutbox(t *testing.T) {
 		"--job j --tenant t --older-than 1s": `{"jobId":"j","older_than_seconds":1,"tenant_id":"t"}`,
 	} {
 		shows(t, "outbox-retry", retry+" "+body, result, "outbox retry "+flags)
+	}
+}
+
+// Only jobs with an item are listed, of all states in which a job may have one.
+func TestWork_List(t *testing.T) {
+	t.Parallel()
+	running := api.Step{
+		StepID: "ocr", Service: "ocr", WorkID: "w1", Owner: "worker-1\x1b[2J", State: api.StepStateInProgress, UpdatedAt: at(time.Minute),
+		Progress: &api.Progress{Fraction: 0.4, Message: "page 4"},
+	}
+	ended := api.Step{StepID: "split", Service: "ocr", WorkID: "w0", Owner: "worker-1", State: api.StepStateSucceeded, CompletedAt: at(time.Hour)}
+	queued := api.Step{StepID: "ocr", Service: "ocr", WorkID: "w2", State: api.StepStateAwaitingAck, UpdatedAt: at(time.Hour)}
+	elsewhere := api.Step{StepID: "embed", Service: "embed", WorkID: "w3", State: api.StepStateAwaitingAck, UpdatedAt: at(time.Hour)}
+	first := api.Job{
+		JobID: jobID, TenantID: "tenant_a", State: api.JobStateInProgress, Steps: []api.Step{ended, running},
+		Waiting: &api.Waiting{Reason: api.WaitingReasonRunning},
+	}
+	second := api.Job{
+		JobID: "other", TenantID: "tenant_a", State: api.JobStateDispatching, Steps: []api.Step{queued},
+		Waiting: &api.Waiting{Reason: api.WaitingReasonQueued},
+	}
+	between := api.Job{JobID: "between", State: api.JobStateInProgress, Steps: []api.Step{ended, {StepID: "ocr", Service: "ocr"}}}
+	answers := func() map[string][]any {
+		return map[string][]any{"GET /v1/jobs": {
+			api.JobPage{Jobs: []api.Job{first, between}},
+			api.JobPage{Jobs: []api.Job{second, {JobID: "embedding", Steps: []api.Step{elsewhere}}}}, api.JobPage{Jobs: []api.Job{}},
+		}}
+	}
+	server := newScripted(t, answers())
+	l := newLine(t, server.url)
+	out, err := l.run(t, "work", "list", "--service", "ocr", "--tenant", "tenant_a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "work-list.txt", out)
+	var states []string
+	for _, asked := range server.asked {
+		states = append(states, strings.TrimPrefix(asked, "GET /v1/jobs tenant_id=tenant_a&"))
+	}
+	want := []string{
+		"state=IN_PROGRESS&limit=50", "state=DISPATCHING&limit=49", "state=PAUSING&limit=48", "state=CANCELLING&limit=48", "state=PAUSED&limit=48",
+	}
+	if diff := cmp.Diff(want, states); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+	for _, owner := range []string{"worker-1\x1b[2J", "worker-2"} {
+		l := newLine(t, newScripted(t, answers()).url)
+		out, err := l.run(t, "work", "list", "--owner", owner, "-o", "json")
+		var list api.JobPage
+		if err != nil || json.Unmarshal([]byte(out), &list) != nil {
+			t.Fatalf("%v, %s", err, out)
+		}
+		if n := map[bool]int{true: 1}[owner == running.Owner]; len(list.Jobs) != n {
+			t.Errorf("%q has %d items, want %d", owner, len(list.Jobs), n)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,14 +19,84 @@ import (
 func (t *tool) work() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "work", GroupID: GroupOperate, Short: "Look at items of the pull queue, and take them from workers",
-		Long:    "Work items are the steps of jobs in the pull queue: lucius jobs get -o json shows the work_id of a step.",
-		Example: "  lucius work get WORK\n  lucius work stall WORK --reason \"the worker hangs\"",
+		Long:    "Work items are the steps of jobs in the pull queue: those that wait for a worker, and those that one has.",
+		Example: "  lucius work list --service ocr\n  lucius work stall WORK --reason \"the worker hangs\"",
 	}
-	cmd.AddCommand(t.workGet(), t.workEvents(),
+	cmd.AddCommand(t.workList(), t.workGet(), t.workEvents(),
 		t.workControl("stall", "Take an item from its worker; the step waits for its next attempt", (*api.Client).StallWork),
 		t.workControl("requeue", "Offer a stalled item again, now", (*api.Client).RequeueWork),
 	)
 	return t.calls(cmd)
+}
+
+// withWork are the states of jobs that may have a work item.
+var withWork = []api.JobState{
+	api.JobStateInProgress, api.JobStateDispatching, api.JobStatePausing, api.JobStateCancelling, api.JobStatePaused,
+}
+
+func (t *tool) workList() *cobra.Command {
+	var service, tenant, owner string
+	var limit int
+	cmd := t.command(spec{
+		use: "list", short: "List the work items of live jobs",
+		long: "Lists the items that wait for a worker, that a worker has, or that were taken from one. -o json prints\n" +
+			"their jobs.",
+		example: "  lucius work list --service ocr --owner worker-1",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		list := api.JobPage{Jobs: []api.Job{}}
+		for _, state := range withWork {
+			if len(list.Jobs) >= limit && limit > 0 {
+				break
+			}
+			params := &api.ListJobsParams{State: &state, TenantID: optional(tenant)}
+			some, err := pages(limit-len(list.Jobs), func(size api.Limit, token *api.PageToken) (api.JobPage, []api.Job, string, error) {
+				params.Limit, params.PageToken = &size, token
+				page, err := call[api.JobPage](s.ListJobs(ctx, params))
+				jobs := slices.DeleteFunc(page.Jobs, func(job api.Job) bool {
+					step := openWork(&job)
+					return step == nil || service != "" && step.Service != service || owner != "" && step.Owner != owner
+				})
+				return page, jobs, page.NextPageToken, err
+			}, func(page *api.JobPage, jobs []api.Job) { page.Jobs = jobs })
+			if err != nil {
+				return err
+			}
+			list.Jobs, list.NextPageToken = append(list.Jobs, some.Jobs...), some.NextPageToken
+		}
+		return show(s, list, showWorkList)
+	})
+	cmd.Flags().StringVar(&service, "service", "", "only items of this service")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "only items of this tenant")
+	cmd.Flags().StringVar(&owner, "owner", "", "only items that this worker has")
+	cmd.Flags().IntVar(&limit, "limit", 50, "the most items to list")
+	return cmd
+}
+
+// openWork returns the step of the job that is in the pull queue, nil if there is none.
+func openWork(job *api.Job) *api.Step {
+	i := slices.IndexFunc(job.Steps, func(step api.Step) bool { return step.WorkID != "" && step.CompletedAt.IsZero() })
+	if i < 0 {
+		return nil
+	}
+	return &job.Steps[i]
+}
+
+// showWorkList writes a table of work items.
+func showWorkList(p *page, list api.JobPage) {
+	rows := make([][]string, len(list.Jobs))
+	for i := range list.Jobs {
+		job := &list.Jobs[i]
+		step, reason := openWork(job), ""
+		if job.Waiting != nil {
+			reason = string(job.Waiting.Reason)
+		}
+		rows[i] = []string{
+			step.WorkID, p.state(string(step.State)), reason, step.Service, job.TenantID, step.Owner, p.ago(step.UpdatedAt.Time),
+			strings.TrimPrefix(progressed(step), ", "), job.JobID,
+		}
+	}
+	p.table([]string{"WORK", "STATE", "WAITS FOR", "SERVICE", "TENANT", "WORKER", "SINCE", "PROGRESS", "JOB"}, rows)
+	p.more(list.NextPageToken, len(rows))
 }
 
 func (t *tool) workGet() *cobra.Command {
