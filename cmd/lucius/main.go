@@ -100,7 +100,10 @@ func exitCode(err error) int {
 func (p *program) run(ctx context.Context, args []string) error {
 	p.Stdin = cli.Interruptible(ctx, p.Stdin)
 	p.CheckBackup, p.CheckFiles = checkBackup, checkFiles
-	return cli.Run(ctx, cli.Root(&p.Env, p.commands()...), args)
+	root := cli.Root(&p.Env, p.commands()...)
+	root.Version = moduleVersion()
+	root.SetVersionTemplate("lucius {{.Version}}\n")
+	return cli.Run(ctx, root, args)
 }
 
 // version returns lucius version, which prints the version of the module that the binary

@@ -267,6 +267,7 @@ func TestRun_PrintsConfigurationAndHelp(t *testing.T) {
 	}{
 		{[]string{"serve", "--print-config"}, "LUCIUS_ACK_TIMEOUT=30s", true},
 		{[]string{"version"}, "lucius", true},
+		{[]string{"--version"}, "lucius", true},
 		{[]string{"help"}, "demo", true},
 		{[]string{"serve", "--help"}, "sweep-interval", true},
 		{[]string{"dance"}, "", false},
