@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -239,14 +238,11 @@ func (l *Ledger) committedBy(ctx context.Context, plan *plan) (string, error) {
 	return row.Properties.Get(columnOperation).String(), nil
 }
 
-// applyPost applies the post stages after an unknown outcome. The commit is known to
-// have succeeded. Ops that need ETags we never saw are skipped; readers tolerate that.
+// applyPost applies the post stages after an unknown outcome: the commit is known to
+// have succeeded.
 func (l *Ledger) applyPost(ctx context.Context, plan *plan) error {
 	for _, stage := range plan.change.Post {
-		known := slices.DeleteFunc(slices.Clone(stage), func(batch tablestore.Batch) bool {
-			return slices.ContainsFunc(batch, func(op tablestore.Op) bool { return op.ETag == tablestore.Own })
-		})
-		if err := l.commitEach(ctx, known); err != nil {
+		if err := l.commitEach(ctx, stage); err != nil {
 			return err
 		}
 	}

@@ -52,24 +52,30 @@ func (l *Ledger) hand(out *plan, handed *bool) {
 		return
 	}
 	*handed = true
+	// An item that cannot be claimed now is queued as usual; its claim reports the error.
+	defer func() {
+		if out.takeover == nil {
+			taker.Done(nil)
+		}
+	}()
 	t := &takeover{taker: taker, claimed: Claimed{Hint: *out.queued}, commit: out.change.Commit}
 	own := make(map[tablestore.Key]tablestore.ETag, len(out.change.Commit))
 	for i := range out.change.Commit {
 		own[out.change.Commit[i].Key] = tablestore.Own
 	}
-	// An item that cannot be claimed now is queued as usual; its claim reports the error.
-	if t.plan, err = l.decideClaim(taker.Context, out.snapshot(own), out.queued, id, taker.Claim, &t.claimed); err == nil && t.plan != nil {
-		var memory tablestore.Batch
-		if memory, err = memoryOf([]*candidate{{&t.claimed, t.plan}}, taker.Claim); err == nil {
-			// The hint would be written and deleted by the same write.
-			hint := l.hintKey(out.queued)
-			out.change.Pre, t.plan.change.Post = without(out.change.Pre, hint), without(t.plan.change.Post, hint)
-			out.change = together([]*plan{out, t.plan}, memory)
-			out.takeover = t
-			return
-		}
+	t.plan, err = l.decideClaim(taker.Context, out.snapshot(own), out.queued, id, taker.Claim, &t.claimed)
+	if err != nil || t.plan == nil {
+		return
 	}
-	taker.Done(nil)
+	memory, err := memoryOf([]*candidate{{&t.claimed, t.plan}}, taker.Claim)
+	if err != nil {
+		return
+	}
+	// The hint would be written and deleted by the same write.
+	hint := l.hintKey(out.queued)
+	out.change.Pre, t.plan.change.Post = without(out.change.Pre, hint), without(t.plan.change.Post, hint)
+	out.change = together([]*plan{out, t.plan}, memory)
+	out.takeover = t
 }
 
 // without removes the ops on a row from the stages.
