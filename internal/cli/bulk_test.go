@@ -151,7 +151,7 @@ func TestRetry_ChangesNothingUnlessAgreed(t *testing.T) {
 		{"retry --all --dry-run", "", false, 0, 0, "No job matches: nothing was changed.\n"},
 		{"retry --all", "", true, 0, 0, "No job matches: nothing was changed.\n"},
 		{"retry --all", "\n", true, 12, cli.ExitFailed, "nothing was changed"},
-		{"retry --all", "y\n", false, 12, cli.ExitUsage, "Rerun 12 jobs? Nobody can be asked here: add --yes"},
+		{"retry --all", "y\n", false, 12, cli.ExitUsage, "Rerun 12 jobs? There is no terminal to ask on: add --yes"},
 	} {
 		server := newScripted(t, map[string][]any{retries: {preview(test.matched)}})
 		l := newLine(t, server.url)

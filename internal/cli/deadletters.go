@@ -61,7 +61,7 @@ func (t *tool) deadLettersList() *cobra.Command {
 				}
 			}
 			p.table([]string{"DEAD LETTER", "TOPIC", "MESSAGE", "SENT", "REASON", "DESCRIPTION", "BYTES"}, rows)
-			p.more(list.NextPageToken, len(rows))
+			p.more(list.NextPageToken != "", len(rows))
 		})
 	})
 	cmd.Flags().IntVar(&limit, "limit", 100, "the most dead letters to list; their bodies are shown with -o json")

@@ -103,7 +103,7 @@ func showJobs(p *page, list api.JobPage) {
 		}
 	}
 	p.table([]string{"JOB", "STATE", "TENANT", "REQUEST", "STEP", "ACCEPTED", "ABOUT"}, rows)
-	p.more(list.NextPageToken, len(rows))
+	p.more(list.NextPageToken != "", len(rows))
 }
 
 // jobsControl returns a command that steers each of the named jobs, or begins an operation
@@ -128,12 +128,8 @@ func (t *tool) jobsControl(verb, short, done string,
 		if b.dryRun || b.detach {
 			return usagef("--dry-run and --detach are for flags that select jobs")
 		}
-		if len(ids) > 1 {
-			if err := s.confirm(fmt.Sprintf("%s %d jobs?", strings.ToUpper(verb[:1])+verb[1:], len(ids))); err != nil {
-				return err
-			}
-		}
-		return s.each(ids, func(id string) error {
+		question := fmt.Sprintf("%s %d jobs?", strings.ToUpper(verb[:1])+verb[1:], len(ids))
+		return s.each(question, ids, func(id string) error {
 			job, err := call[api.Job](control(s.Client, ctx, id, api.ControlRequest{Reason: b.reason}))
 			if err != nil {
 				return err

@@ -150,7 +150,7 @@ func TestPauses(t *testing.T) {
 		"pause --reason x":                           cli.ExitUsage,
 		"pause --service ocr":                        cli.ExitUsage,
 		"pause --service ocr --all --reason x":       cli.ExitUsage,
-		"pause --all --reason x":                     cli.ExitUsage, // Nobody can be asked.
+		"pause --all --reason x":                     cli.ExitUsage, // There is no terminal.
 		"resume":                                     cli.ExitUsage,
 		"resume lane:3 --lane 3":                     cli.ExitUsage,
 		"resume --service ocr":                       cli.ExitNotFound,
@@ -239,6 +239,10 @@ func TestWork_List(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, states); diff != "" {
 		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+	out, err = newLine(t, newScripted(t, answers()).url).run(t, "work", "list", "--limit", "1")
+	if err != nil || !strings.Contains(out, "w1") || strings.Contains(out, "w2") || !strings.Contains(out, "more than these 1") {
+		t.Errorf("a list that is cut: %v\n%s", err, out)
 	}
 	for _, owner := range []string{"worker-1\x1b[2J", "worker-2"} {
 		l := newLine(t, newScripted(t, answers()).url)

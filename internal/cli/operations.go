@@ -57,7 +57,7 @@ func showOperations(p *page, list api.OperationPage) {
 		}
 	}
 	p.table([]string{"OPERATION", "KIND", "STATE", "DONE", "FAILED", "BY", "BEGUN", "REASON"}, rows)
-	p.more(list.NextPageToken, len(rows))
+	p.more(list.NextPageToken != "", len(rows))
 }
 
 func (p *page) operationState(op *api.Operation) string {
@@ -177,7 +177,7 @@ func showOperation(p *page, op api.Operation) {
 	if len(op.Items) > 0 {
 		p.line("")
 		showItems(p, op.Items)
-		p.more(op.NextPageToken, len(op.Items))
+		p.more(op.NextPageToken != "", len(op.Items))
 	}
 	if len(op.Items) == 0 && op.State == api.OperationStateRunning {
 		p.line("")

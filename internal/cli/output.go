@@ -119,9 +119,9 @@ func (p *page) table(header []string, rows [][]string) {
 	}
 }
 
-// more says that a list was cut at --limit: its next page is not shown.
-func (p *page) more(nextPage string, shown int) {
-	if nextPage != "" {
+// more says that a list was cut at --limit, if it was.
+func (p *page) more(cut bool, shown int) {
+	if cut {
 		p.line("%s", p.style(faint, fmt.Sprintf("There may be more than these %d: see --limit.", shown)))
 	}
 }

@@ -132,13 +132,13 @@ func (s *session) agreed() bool {
 	return yes != nil && yes.Value.String() == "true"
 }
 
-// confirm asks whether to go on. Without a person to ask, --yes must have been given.
+// confirm asks whether to go on. Without a terminal, --yes must have been given.
 func (s *session) confirm(question string) error {
 	if s.agreed() {
 		return nil
 	}
 	if !s.Interactive {
-		return usagef("%s Nobody can be asked here: add --yes", question)
+		return usagef("%s There is no terminal to ask on: add --yes", question)
 	}
 	fmt.Fprintf(s.Stderr, "%s [y/N] ", question)
 	answer, err := bufio.NewReader(s.Stdin).ReadString('\n')
@@ -159,9 +159,15 @@ func asks(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// each does something with each id. It goes on after an error, prints it, and returns the
-// last one.
-func (s *session) each(ids []string, do func(id string) error) (err error) {
+// each does something with each id. It asks the question before it does so with several,
+// unless the question is empty. It goes on after an error, prints it, and returns the last
+// one.
+func (s *session) each(question string, ids []string, do func(id string) error) (err error) {
+	if question != "" && len(ids) > 1 {
+		if err := s.confirm(question); err != nil {
+			return err
+		}
+	}
 	for _, id := range ids {
 		failed := do(id)
 		if failed == nil {

@@ -41,7 +41,7 @@ func showEvents(p *page, history api.EventPage) {
 		rows[i] = p.event(&history.Events[i])
 	}
 	p.table([]string{"AT", "EVENT", "OF", "STATE", "ATTEMPT", "BY", "CAUSE"}, rows)
-	p.more(history.NextPageToken, len(rows))
+	p.more(history.NextPageToken != "", len(rows))
 }
 
 // event returns the cells of an entry.

@@ -45,7 +45,7 @@ func (t *tool) workList() *cobra.Command {
 	}, func(ctx context.Context, s *session, _ []string) error {
 		list := api.JobPage{Jobs: []api.Job{}}
 		for _, state := range withWork {
-			if len(list.Jobs) >= limit && limit > 0 {
+			if len(list.Jobs) > 0 && len(list.Jobs) >= limit {
 				break
 			}
 			params := &api.ListJobsParams{State: &state, TenantID: optional(tenant)}
@@ -61,9 +61,12 @@ func (t *tool) workList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list.Jobs, list.NextPageToken = append(list.Jobs, some.Jobs...), some.NextPageToken
+			list.Jobs = append(list.Jobs, some.Jobs...) // A token would be for the jobs of one state.
 		}
-		return show(s, list, showWorkList)
+		return show(s, list, func(p *page, list api.JobPage) {
+			showWorkList(p, list)
+			p.more(len(list.Jobs) >= limit, len(list.Jobs))
+		})
 	})
 	cmd.Flags().StringVar(&service, "service", "", "only items of this service")
 	cmd.Flags().StringVar(&tenant, "tenant", "", "only items of this tenant")
@@ -96,7 +99,6 @@ func showWorkList(p *page, list api.JobPage) {
 		}
 	}
 	p.table([]string{"WORK", "STATE", "WAITS FOR", "SERVICE", "TENANT", "WORKER", "SINCE", "PROGRESS", "JOB"}, rows)
-	p.more(list.NextPageToken, len(rows))
 }
 
 func (t *tool) workGet() *cobra.Command {
@@ -158,7 +160,7 @@ func (t *tool) workEvents() *cobra.Command {
 				rows[i] = []string{p.ago(e.At.Time), string(e.Type), p.work(e.To), strconv.Itoa(e.Attempt), e.Actor, e.Caller, e.Detail}
 			}
 			p.table([]string{"AT", "EVENT", "STATUS", "ATTEMPT", "BY", "CALLER", "DETAIL"}, rows)
-			p.more(list.NextPageToken, len(rows))
+			p.more(list.NextPageToken != "", len(rows))
 		})
 	})
 	cmd.Flags().IntVar(&limit, "limit", 1000, "the most entries to show, beginning with the first")
@@ -174,12 +176,8 @@ func (t *tool) workControl(verb, short string,
 		use: verb + " WORK...", short: short, args: 1, more: true,
 		example: "  lucius work " + verb + " WORK --reason \"the worker hangs\"",
 	}, func(ctx context.Context, s *session, ids []string) error {
-		if len(ids) > 1 {
-			if err := s.confirm(fmt.Sprintf("%s %d items?", strings.ToUpper(verb[:1])+verb[1:], len(ids))); err != nil {
-				return err
-			}
-		}
-		return s.each(ids, func(id string) error {
+		question := fmt.Sprintf("%s %d items?", strings.ToUpper(verb[:1])+verb[1:], len(ids))
+		return s.each(question, ids, func(id string) error {
 			item, err := call[api.WorkItem](control(s.Client, ctx, id, api.AdminWorkRequest{Reason: reason, RequestID: uuid.NewString()}))
 			if err != nil {
 				return err
@@ -188,91 +186,5 @@ func (t *tool) workControl(verb, short string,
 		})
 	})
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the history")
-	return asks(cmd)
-}
-
-// webhooks returns lucius webhooks.
-func (t *tool) webhooks() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "webhooks", GroupID: GroupOperate, Short: "Look at webhooks that were not delivered, and send them again",
-		Example: "  lucius webhooks list --tenant tenant_a\n  lucius webhooks replay WEBHOOK",
-	}
-	cmd.AddCommand(t.webhooksList(), t.webhooksReplay())
-	return t.calls(cmd)
-}
-
-func (t *tool) webhooksList() *cobra.Command {
-	var tenant, job string
-	var limit int
-	cmd := t.command(spec{
-		use: "list", short: "List webhooks that were not delivered, newest first; or all of a job",
-		example: "  lucius webhooks list\n  lucius webhooks list --job JOB",
-	}, func(ctx context.Context, s *session, _ []string) error {
-		if job != "" && tenant != "" {
-			return usagef("--job and --tenant exclude each other")
-		}
-		read := func(size api.Limit, token *api.PageToken) (api.WebhookPage, []api.Webhook, string, error) {
-			page, err := call[api.WebhookPage](s.ListWebhooks(ctx, &api.ListWebhooksParams{
-				TenantID: optional(tenant), Limit: &size, PageToken: token,
-			}))
-			return page, page.Webhooks, page.NextPageToken, err
-		}
-		if job != "" {
-			read = func(api.Limit, *api.PageToken) (api.WebhookPage, []api.Webhook, string, error) {
-				page, err := call[api.WebhookPage](s.ListJobWebhooks(ctx, job))
-				return page, page.Webhooks, "", err
-			}
-		}
-		list, err := pages(limit, read, func(page *api.WebhookPage, all []api.Webhook) { page.Webhooks = all })
-		if err != nil {
-			return err
-		}
-		return show(s, list, showWebhooks)
-	})
-	flags := cmd.Flags()
-	flags.StringVar(&job, "job", "", "the webhooks of this job, also those that were delivered")
-	flags.StringVar(&tenant, "tenant", "", "only webhooks of this tenant")
-	flags.IntVar(&limit, "limit", 50, "the most webhooks to list")
-	t.completeFlag(cmd, "job", jobIDs)
-	return cmd
-}
-
-// showWebhooks writes a table of webhooks.
-func showWebhooks(p *page, list api.WebhookPage) {
-	rows := make([][]string, len(list.Webhooks))
-	for i := range list.Webhooks {
-		hook := &list.Webhooks[i]
-		status := ""
-		if hook.LastStatus != 0 {
-			status = strconv.Itoa(int(hook.LastStatus))
-		}
-		rows[i] = []string{
-			hook.WebhookID, string(hook.State), hook.JobID, hook.Event, strconv.Itoa(hook.Attempts), p.ago(hook.UpdatedAt.Time),
-			p.until(hook.NextAttemptAt.Time), status, hook.LastError, hook.URL,
-		}
-	}
-	p.table([]string{"WEBHOOK", "STATE", "JOB", "EVENT", "ATTEMPTS", "CHANGED", "NEXT", "STATUS", "ERROR", "URL"}, rows)
-	p.more(list.NextPageToken, len(rows))
-}
-
-func (t *tool) webhooksReplay() *cobra.Command {
-	var reason string
-	cmd := t.command(spec{
-		use: "replay WEBHOOK...", short: "Send webhooks again", args: 1, more: true, example: "  lucius webhooks replay WEBHOOK",
-	}, func(ctx context.Context, s *session, ids []string) error {
-		if len(ids) > 1 {
-			if err := s.confirm(fmt.Sprintf("Send %d webhooks again?", len(ids))); err != nil {
-				return err
-			}
-		}
-		return s.each(ids, func(id string) error {
-			hook, err := call[api.Webhook](s.ReplayWebhook(ctx, id, api.ControlRequest{Reason: reason}))
-			if err != nil {
-				return err
-			}
-			return show(s, hook, func(p *page, hook api.Webhook) { p.line("Webhook %s is %s", hook.WebhookID, hook.State) })
-		})
-	})
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
 	return asks(cmd)
 }
