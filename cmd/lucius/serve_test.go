@@ -178,12 +178,13 @@ func TestServe_AckTimeoutsGoThroughAllAttempts(t *testing.T) {
 
 func TestServe_LeasesExpireAndHeartbeatsKeepThem(t *testing.T) {
 	t.Parallel()
-	s := serveOn(t, t.TempDir())
+	// Long enough that a busy machine is not late with a heartbeat.
+	s := serveOn(t, t.TempDir(), "--lease-duration", "3s")
 	id := s.submit(t)
 	item := s.claim(t, "c1", true)
 	rev := item.Rev
 	for i := range 8 { // Longer than two leases.
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(800 * time.Millisecond)
 		response, err := s.client.HeartbeatWorkWithResponse(t.Context(), item.WorkID, api.WorkHeartbeat{
 			Owner: "w", ExpectedRev: rev, RequestID: "h" + string(rune('0'+i)),
 		})
