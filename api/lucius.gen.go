@@ -241,6 +241,54 @@ func (e EventType) Valid() bool {
 	}
 }
 
+// Defines values for GrantRole.
+const (
+	GrantRoleAdmin    GrantRole = "admin"
+	GrantRolePlatform GrantRole = "platform"
+	GrantRoleRead     GrantRole = "read"
+	GrantRoleSubmit   GrantRole = "submit"
+)
+
+// Valid indicates whether the value is a known member of the GrantRole enum.
+func (e GrantRole) Valid() bool {
+	switch e {
+	case GrantRoleAdmin:
+		return true
+	case GrantRolePlatform:
+		return true
+	case GrantRoleRead:
+		return true
+	case GrantRoleSubmit:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for IdentityOrigin.
+const (
+	IdentityOriginCertificate IdentityOrigin = "certificate"
+	IdentityOriginJwt         IdentityOrigin = "jwt"
+	IdentityOriginLoopback    IdentityOrigin = "loopback"
+	IdentityOriginToken       IdentityOrigin = "token"
+)
+
+// Valid indicates whether the value is a known member of the IdentityOrigin enum.
+func (e IdentityOrigin) Valid() bool {
+	switch e {
+	case IdentityOriginCertificate:
+		return true
+	case IdentityOriginJwt:
+		return true
+	case IdentityOriginLoopback:
+		return true
+	case IdentityOriginToken:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for JobState.
 const (
 	JobStateCancelled   JobState = "CANCELLED"
@@ -1607,6 +1655,29 @@ type FailureList struct {
 	Truncated bool `json:"truncated"`
 }
 
+// Grant A role for some tenants.
+type Grant struct {
+	// Role What it allows.
+	//
+	// Example: admin
+	Role GrantRole `json:"role"`
+
+	// Services The services to which the role `platform` is limited; absent if it is not.
+	//
+	// Example: ["ocr"]
+	Services []string `json:"services,omitempty,omitzero"`
+
+	// Tenants The tenants; `*` stands for all.
+	//
+	// Example: ["*"]
+	Tenants []string `json:"tenants"`
+}
+
+// GrantRole What it allows.
+//
+// Example: admin
+type GrantRole string
+
 // HandledDeadLetter A dead letter with its outcome.
 type HandledDeadLetter struct {
 	// Code Why it was refused or kept; a problem's code, or `unknown_type`.
@@ -1687,6 +1758,27 @@ type HeartbeatCallback struct {
 	// Example: HEARTBEAT
 	Type string `json:"type,omitempty,omitzero"`
 }
+
+// Identity Who sends the request, and what it may do.
+type Identity struct {
+	// Grants What the caller may do.
+	Grants []Grant `json:"grants"`
+
+	// Name The caller's name in histories, logs and audit records.
+	//
+	// Example: ops-1
+	Name string `json:"name"`
+
+	// Origin How the caller proved its identity; `loopback` is a server that asks for no proof.
+	//
+	// Example: token
+	Origin IdentityOrigin `json:"origin"`
+}
+
+// IdentityOrigin How the caller proved its identity; `loopback` is a server that asks for no proof.
+//
+// Example: token
+type IdentityOrigin string
 
 // ItemCompletion The worker is done with an item.
 type ItemCompletion struct {
@@ -4582,7 +4674,7 @@ type ClientInterface interface {
 
 	// GetRoot Find the documentation
 	//
-	// Sends a browser, which accepts HTML, to `/docs`.
+	// Sends a browser, which accepts HTML, to the console at `/ui/`.
 	//
 	// Corresponds with GET / (the `GetRoot` operationId).
 	GetRoot(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -5313,6 +5405,14 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/protocols (the `ListProtocols` operationId).
 	ListProtocols(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetIdentity Read who you are
+	//
+	// The caller that the server sees behind the credential, and what it may do. A server
+	// that asks for no credential lets everybody do everything.
+	//
+	// Corresponds with GET /v1/whoami (the `GetIdentity` operationId).
+	GetIdentity(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetWork Read an item
 	//
 	// Corresponds with GET /v1/work/{workId} (the `GetWork` operationId).
@@ -5452,7 +5552,7 @@ type ClientInterface interface {
 
 // GetRoot Find the documentation
 //
-// Sends a browser, which accepts HTML, to `/docs`.
+// Sends a browser, which accepts HTML, to the console at `/ui/`.
 //
 // Corresponds with GET / (the `GetRoot` operationId).
 func (c *Client) GetRoot(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6923,6 +7023,24 @@ func (c *Client) Orchestrate(ctx context.Context, params *OrchestrateParams, bod
 // Corresponds with GET /v1/protocols (the `ListProtocols` operationId).
 func (c *Client) ListProtocols(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListProtocolsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetIdentity Read who you are
+//
+// The caller that the server sees behind the credential, and what it may do. A server
+// that asks for no credential lets everybody do everything.
+//
+// Corresponds with GET /v1/whoami (the `GetIdentity` operationId).
+func (c *Client) GetIdentity(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetIdentityRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -9901,6 +10019,33 @@ func NewListProtocolsRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewGetIdentityRequest constructs an http.Request for the GetIdentity method
+func NewGetIdentityRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/whoami")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetWorkRequest constructs an http.Request for the GetWork method
 func NewGetWorkRequest(server string, workID WorkID) (*http.Request, error) {
 	var err error
@@ -10322,7 +10467,7 @@ type ClientWithResponsesInterface interface {
 
 	// GetRootWithResponse Find the documentation
 	//
-	// Sends a browser, which accepts HTML, to `/docs`.
+	// Sends a browser, which accepts HTML, to the console at `/ui/`.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11106,6 +11251,16 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/protocols (the `ListProtocols` operationId).
 	ListProtocolsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListProtocolsResponse, error)
+
+	// GetIdentityWithResponse Read who you are
+	//
+	// The caller that the server sees behind the credential, and what it may do. A server
+	// that asks for no credential lets everybody do everything.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/whoami (the `GetIdentity` operationId).
+	GetIdentityWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetIdentityResponse, error)
 
 	// GetWorkWithResponse Read an item
 	//
@@ -14163,6 +14318,62 @@ func (r ListProtocolsResponse) StatusCode() int {
 	return 0
 }
 
+// GetIdentityResponse401Headers the declared response headers of an HTTP 401 response for GetIdentity
+type GetIdentityResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// GetIdentityResponse429Headers the declared response headers of an HTTP 429 response for GetIdentity
+type GetIdentityResponse429Headers struct {
+	RetryAfter int32
+}
+
+// GetIdentityResponse503Headers the declared response headers of an HTTP 503 response for GetIdentity
+type GetIdentityResponse503Headers struct {
+	RetryAfter int32
+}
+
+type GetIdentityResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Identity
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *GetIdentityResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *GetIdentityResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *GetIdentityResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r GetIdentityResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetIdentityResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // GetWorkResponse401Headers the declared response headers of an HTTP 401 response for GetWork
 type GetWorkResponse401Headers struct {
 	WWWAuthenticate string
@@ -14659,7 +14870,7 @@ func (r CompleteWorkBatchResponse) StatusCode() int {
 
 // GetRootWithResponse Find the documentation
 //
-// Sends a browser, which accepts HTML, to `/docs`.
+// Sends a browser, which accepts HTML, to the console at `/ui/`.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -15892,6 +16103,22 @@ func (c *ClientWithResponses) ListProtocolsWithResponse(ctx context.Context, req
 		return nil, err
 	}
 	return ParseListProtocolsResponse(rsp)
+}
+
+// GetIdentityWithResponse Read who you are
+//
+// The caller that the server sees behind the credential, and what it may do. A server
+// that asks for no credential lets everybody do everything.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/whoami (the `GetIdentity` operationId).
+func (c *ClientWithResponses) GetIdentityWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetIdentityResponse, error) {
+	rsp, err := c.GetIdentity(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetIdentityResponse(rsp)
 }
 
 // GetWorkWithResponse Read an item
@@ -21600,6 +21827,107 @@ func ParseListProtocolsResponse(rsp *http.Response) (*ListProtocolsResponse, err
 	return response, nil
 }
 
+// ParseGetIdentityResponse parses an HTTP response from a GetIdentityWithResponse call
+func ParseGetIdentityResponse(rsp *http.Response) (*GetIdentityResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetIdentityResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Identity
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers GetIdentityResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers GetIdentityResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers GetIdentityResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseGetWorkResponse parses an HTTP response from a GetWorkWithResponse call
 func ParseGetWorkResponse(rsp *http.Response) (*GetWorkResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -22724,6 +23052,9 @@ type ServerInterface interface {
 	// ListProtocols Read the protocols
 	// (GET /v1/protocols)
 	ListProtocols(w http.ResponseWriter, r *http.Request)
+	// GetIdentity Read who you are
+	// (GET /v1/whoami)
+	GetIdentity(w http.ResponseWriter, r *http.Request)
 	// GetWork Read an item
 	// (GET /v1/work/{workId})
 	GetWork(w http.ResponseWriter, r *http.Request, workID WorkID)
@@ -24567,6 +24898,20 @@ func (siw *ServerInterfaceWrapper) ListProtocols(w http.ResponseWriter, r *http.
 	handler.ServeHTTP(w, r)
 }
 
+// GetIdentity operation middleware
+func (siw *ServerInterfaceWrapper) GetIdentity(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetIdentity(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetWork operation middleware
 func (siw *ServerInterfaceWrapper) GetWork(w http.ResponseWriter, r *http.Request) {
 
@@ -24998,6 +25343,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/admin/work/{workId}:requeue", wrapper.RequeueWork).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/protocols", wrapper.ListProtocols).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/whoami", wrapper.GetIdentity).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/", wrapper.GetRoot).Methods(http.MethodGet)
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/console"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/commands"
@@ -390,6 +391,9 @@ func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols 
 		MaxWaits:   max(1, connections/2), // Callers that wait leave connections for the others.
 		ProbesOnly: !c.cfg.Has(config.RoleAPI),
 		Auth:       access.authenticator, CallerLimit: access.callers, TenantLimit: access.tenants, Audit: access.audit,
+		Console: func(api http.Handler, ended <-chan struct{}) (http.Handler, error) {
+			return console.New(console.Config{API: api, Ended: ended, Log: c.log})
+		},
 	})
 	return &system{
 		core: c, access: access, bus: bus, relay: relay, illegal: illegal, maintenance: maintenance, watchers: watchers,

@@ -162,6 +162,10 @@ func (c Caller) Name() string { return c.name }
 // Origin returns how the caller proved its identity.
 func (c Caller) Origin() Origin { return c.origin }
 
+// Grants returns what the caller may do. The caller of the method owns the slice, but not
+// the lists in it.
+func (c Caller) Grants() []Grant { return slices.Clone(c.grants) }
+
 // May reports whether the caller has the role for the tenant. The empty tenant means
 // all tenants: only a caller with the role for all of them has it.
 func (c Caller) May(role Role, tenant string) bool {

@@ -173,6 +173,7 @@ var rules = []Rule{
 
 	// Protocols are the same for all tenants.
 	{"listProtocols", get, "/v1/protocols", []Role{Read}, Anywhere, false},
+	{"getIdentity", get, "/v1/whoami", Roles(), Anywhere, false},
 
 	// Probes have no credential. Metrics show every tenant's load.
 	{"getRoot", get, "/", nil, Public, false},

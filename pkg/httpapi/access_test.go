@@ -127,6 +127,7 @@ var asks = map[string]ask{
 	"stallWork":             {"POST /v1/admin/work/$claimed:stall", ""},
 	"requeueWork":           {"POST /v1/admin/work/$stalled:requeue", ""},
 	"listProtocols":         {"GET /v1/protocols", ""},
+	"getIdentity":           {"GET /v1/whoami", ""},
 	"getHealth":             {"GET /healthz", ""},
 	"getReadiness":          {"GET /readyz", ""},
 	"getMetrics":            {"GET /metrics", ""},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -93,6 +94,9 @@ type Config struct {
 	// fairly: when all are taken, the oldest request of the caller with the most is
 	// answered to make room. Optional. Defaults to [DefaultMaxWaits].
 	MaxWaits int
+	// Console makes what serves the pages under /ui/, which call the API as clients do. It
+	// must end their streams when ended is closed. Optional. Defaults to no pages.
+	Console func(api http.Handler, ended <-chan struct{}) (http.Handler, error)
 	// ProbesOnly serves only /healthz, /readyz and /metrics, for a process without
 	// the API. Optional. Defaults to false.
 	ProbesOnly bool

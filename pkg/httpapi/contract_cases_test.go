@@ -105,10 +105,17 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "submitBatch", Status: 500}:       defective("submitBatch"),
 	{Operation: "completeWorkBatch", Status: 500}: defective("completeWorkBatch"),
 	{Operation: "listProtocols", Status: 500}:     defective("listProtocols"),
+	{Operation: "getIdentity", Status: 500}:       defective("getIdentity"),
 	{Operation: "listServices", Status: 500}:      defective("listServices"),
 	{Operation: "getOverview", Status: 500}:       defective("getOverview"),
 	{Operation: "listStuck", Status: 500}:         defective("listStuck"),
 
+	// Whoever has any role may ask; but not a page whose server's name leads to loopback.
+	{Operation: "getIdentity", Status: 403}: func(t *testing.T, g *guarded) question {
+		t.Helper()
+		g.Server = g.serve(t, func(c *httpapi.Config) { c.Auth = auth.New(auth.Config{}) })
+		return question{target: "GET /v1/whoami", caller: anonymous}
+	},
 	{Operation: "createBackup", Status: 404}: func(t *testing.T, g *guarded) question {
 		t.Helper()
 		g.Server = g.serve(t, func(c *httpapi.Config) { c.Backup = nil })
@@ -127,6 +134,7 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "submitBatch", Status: 503}:       draining("submitBatch"),
 	{Operation: "completeWorkBatch", Status: 503}: draining("completeWorkBatch"),
 	{Operation: "listProtocols", Status: 503}:     draining("listProtocols"),
+	{Operation: "getIdentity", Status: 503}:       draining("getIdentity"),
 	{Operation: "listServices", Status: 503}:      draining("listServices"),
 	{Operation: "getOverview", Status: 503}:       draining("getOverview"),
 	{Operation: "listStuck", Status: 503}:         draining("listStuck"),

@@ -54,6 +54,7 @@ import (
 type Server struct {
 	config  Config
 	router  *mux.Router
+	console http.Handler // nil without one
 	metrics *metrics
 	respond *responder
 
@@ -111,6 +112,11 @@ func New(config Config) (*Server, error) {
 	if err := guard.loadRules(s.router); err != nil {
 		return nil, err
 	}
+	if config.Console != nil {
+		if s.console, err = config.Console(s, s.ended); err != nil {
+			return nil, err
+		}
+	}
 	return s, nil
 }
 
@@ -138,6 +144,9 @@ var errDraining = &problem.Error{Code: problem.ShuttingDown, Detail: "This proce
 
 // probes are the paths of a process that does not serve the API, for its operator.
 var probes = []string{"/healthz", "/readyz", "/metrics"}
+
+// consolePath is where the console is, and its label in metrics.
+const consolePath = "/ui/"
 
 // errNoAPI says that the request reached the wrong process. Nothing was done.
 var errNoAPI = &problem.Error{
@@ -179,6 +188,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case s.draining() && strings.HasPrefix(r.URL.Path, "/v1/"):
 		w.Header().Set("Connection", "close")
 		s.respond.problem(state, r, errDraining)
+	case s.console != nil && strings.HasPrefix(r.URL.Path+"/", consolePath):
+		state.route = consolePath
+		state.long = accepts(r, eventStream)
+		s.console.ServeHTTP(state, r)
 	default:
 		s.router.ServeHTTP(state, r)
 	}

@@ -246,6 +246,7 @@ func (s *story) tellOfOperators(t *testing.T) {
 	s.ask(t, "POST /v1/admin/dead-letters:replay", `{"dead_letter_ids":["0-1","0-2"],"reason":"mended"}`)
 	s.ask(t, "POST /v1/admin/dead-letters:purge", `{"all":true}`)
 	s.ask(t, "GET /v1/protocols", "")
+	s.ask(t, "GET /v1/whoami", "")
 	s.ask(t, "GET /readyz", "")
 	s.ask(t, "GET /healthz", "")
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/auth"
 )
 
 // GetRoot is GET /.
@@ -16,7 +17,11 @@ func (e *endpoints) GetRoot(w http.ResponseWriter, r *http.Request) {
 	const docs = "/docs"
 	w.Header().Set("Vary", "Accept")
 	if accepts(r, "text/html") {
-		w.Header().Set("Location", docs)
+		page := docs
+		if e.console != nil {
+			page = consolePath
+		}
+		w.Header().Set("Location", page)
 		w.WriteHeader(http.StatusFound)
 		return
 	}
@@ -73,6 +78,20 @@ func (e *endpoints) GetDocs(w http.ResponseWriter, _ *http.Request) {
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "no-cache")
 	send(w, http.StatusOK, "text/html; charset=utf-8", page)
+}
+
+// GetIdentity is GET /v1/whoami.
+func (e *endpoints) GetIdentity(w http.ResponseWriter, r *http.Request) {
+	caller := auth.CallerOf(r.Context())
+	out := api.Identity{Name: caller.Name(), Origin: api.IdentityOrigin(caller.Origin()), Grants: []api.Grant{}}
+	for _, grant := range caller.Grants() {
+		tenants := grant.Tenants
+		if grant.All {
+			tenants = []string{auth.Everyone}
+		}
+		out.Grants = append(out.Grants, api.Grant{Role: api.GrantRole(grant.Role), Tenants: tenants, Services: grant.Services})
+	}
+	e.respond.answer(w, r, http.StatusOK, out, nil)
 }
 
 // ListProtocols is GET /v1/protocols.

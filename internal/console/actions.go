@@ -1,0 +1,116 @@
+package console
+
+import (
+	"context"
+	"strings"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// action is something that a user can do: it is asked for by a form, which is a dialog if
+// the browser has script, and else a page.
+type action struct {
+	// prepare returns what would be done, by the parameters of the request. The form
+	// sends them again.
+	prepare func(*request) (deed, error)
+}
+
+// deed is what an action would do.
+type deed struct {
+	Title string // A question.
+	Text  string // What follows from it.
+	// Button is the text of the button that does it. Danger says that it cannot be undone.
+	Button string
+	Danger bool
+	// Preview says which jobs would be changed, if the server selects them.
+	Preview *api.OperationPreview
+	// Fields are asked for beside the reason. They are parameters of the command.
+	Fields []field
+	// NeedsReason says that the reason must not be empty, and NoReason that none is kept.
+	NeedsReason, NoReason bool
+	// Command does the same on the command line.
+	Command string
+	// do does it, and returns where the browser goes then.
+	do func(ctx context.Context, reason string) (location string, err error)
+}
+
+// field is an input of a form.
+type field struct {
+	Name, Label, Value, Hint string
+	Options                  []string // Those of a list; else it is a line of text.
+}
+
+// actions returns all actions, by the name in their URL.
+func actions() map[string]*action {
+	return map[string]*action{
+		"job-cancel": {prepare: cancelJob},
+	}
+}
+
+// actionForm is what the form shows.
+type actionForm struct {
+	deed
+
+	Values map[string]string // The parameters that the form sends again.
+	Reason string
+	Fault  string
+}
+
+// form shows what would be done.
+func (a *action) form(r *request) (view, error) {
+	would, err := a.prepare(r)
+	if err != nil {
+		return view{}, err
+	}
+	return formOf(r, &would, "", nil), nil
+}
+
+// carryOut does it. What the server refuses is shown in the form.
+func (a *action) carryOut(r *request) (view, error) {
+	would, err := a.prepare(r)
+	if err != nil {
+		return view{}, err
+	}
+	reason := strings.TrimSpace(r.PostFormValue("reason"))
+	if would.NeedsReason && reason == "" {
+		return formOf(r, &would, reason, errNoReason), nil
+	}
+	location, err := would.do(r.Context(), reason)
+	if err != nil {
+		return formOf(r, &would, reason, err), nil
+	}
+	return view{Location: location}, nil
+}
+
+var errNoReason = &refusal{Problem: api.Problem{Detail: "Say why: others will read it."}}
+
+// formOf returns the view of a form.
+func formOf(r *request, would *deed, reason string, fault error) view {
+	form := actionForm{deed: *would, Values: map[string]string{}, Reason: reason}
+	for name := range r.Form {
+		form.Values[name] = r.Form.Get(name)
+	}
+	delete(form.Values, "reason")
+	for _, input := range would.Fields {
+		delete(form.Values, input.Name)
+	}
+	if fault != nil {
+		form.Fault = fault.Error()
+	}
+	return view{Title: would.Title, Template: "action", Data: form}
+}
+
+// cancelJob cancels one job.
+func cancelJob(r *request) (deed, error) {
+	id := r.FormValue("job")
+	return deed{
+		Title: "Cancel job " + shortID(id) + "?", Button: "Cancel the job", Danger: true,
+		Text: "Steps that have ended keep their results. A worker that runs a step is told to stop, " +
+			"and what it still reports changes nothing.",
+		Command: "lucius jobs cancel " + id,
+		do: func(ctx context.Context, reason string) (string, error) {
+			_, err := call[api.Job](r.api.CancelJob(ctx, id, api.ControlRequest{Reason: reason}))
+			return link("jobs/" + id), err
+		},
+	}, nil
+}

@@ -1,0 +1,80 @@
+// What the pages do by themselves: ages that go on, copying, dialogs, and the search key.
+// All else is links and forms, which htmx swaps in.
+(() => {
+  "use strict";
+
+  const two = (s, large, name, small, smallName) => {
+    const rest = Math.floor((s % large) / small);
+    return Math.floor(s / large) + " " + name + (rest > 0 ? " " + rest + " " + smallName : "");
+  };
+  // The same words as duration() in render.go, from one second on.
+  const duration = (s) => {
+    if (s < 60) return Math.max(0, Math.floor(s)) + " s";
+    if (s < 3600) return two(s, 60, "min", 1, "s");
+    if (s < 48 * 3600) return two(s, 3600, "h", 60, "min");
+    return two(s, 86400, "d", 3600, "h");
+  };
+  // The server's clock counts: the browser's may be wrong.
+  let ahead = 0;
+  const tick = () => {
+    const now = Date.now() - ahead;
+    for (const time of document.querySelectorAll("time.since, time.until")) {
+      const at = Date.parse(time.dateTime);
+      const left = (time.className === "since" ? now - at : at - now) / 1000;
+      const text = time.className === "until" && left <= 0 ? "now" : duration(left);
+      if (time.textContent !== text) time.textContent = text;
+    }
+  };
+  const live = (text, bad) => {
+    const sign = document.getElementById("live");
+    if (!sign) return;
+    sign.textContent = text;
+    sign.classList.toggle("bad", bad);
+  };
+
+  const dialog = () => document.getElementById("dialog");
+  document.addEventListener("htmx:afterSwap", (event) => {
+    if (event.detail.target === dialog() && !dialog().open) dialog().showModal();
+    tick();
+  });
+  // A refusal is shown where the form was.
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.detail.xhr && event.detail.xhr.status >= 400) {
+      event.detail.shouldSwap = true;
+      event.detail.isError = false;
+    }
+  });
+  document.addEventListener("htmx:sseOpen", () => live("live", false));
+  document.addEventListener("htmx:sseError", () => live("not connected", true));
+
+  document.addEventListener("click", async (event) => {
+    const copy = event.target.closest("[data-copy]");
+    if (copy) {
+      event.preventDefault();
+      const before = copy.textContent;
+      try {
+        await navigator.clipboard.writeText(copy.dataset.copy);
+        copy.textContent = "✓";
+      } catch {
+        copy.textContent = "✗";
+      }
+      setTimeout(() => { copy.textContent = before; }, 1200);
+    } else if (event.target.closest("dialog .close")) {
+      dialog().close();
+    } else if (event.target.closest(".close")) {
+      history.back();
+    }
+  });
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest("input, textarea, select");
+    if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
+      const search = document.querySelector(".search input");
+      if (search) { event.preventDefault(); search.focus(); }
+    }
+  });
+
+  document.addEventListener("DOMContentLoaded", () => {
+    tick();
+    setInterval(tick, 1000);
+  });
+})();

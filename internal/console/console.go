@@ -1,0 +1,235 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// Path is where the console is served. Every URL of it begins with it.
+const Path = "/ui/"
+
+// Config is what a [Console] is made of.
+type Config struct {
+	// API serves the public API, in this process. Required.
+	API http.Handler
+	// Ended is closed when the server drains: pages that are live end then. Required.
+	Ended <-chan struct{}
+	// Log gets faults of the console itself. Required.
+	Log *slog.Logger
+	// Now is the clock. Optional. Defaults to [time.Now].
+	Now func() time.Time
+}
+
+// Console serves the pages. It is safe for concurrent use.
+type Console struct {
+	config    Config
+	mux       *http.ServeMux
+	origins   *http.CrossOriginProtection
+	templates *template.Template
+	feeds     *feeds
+}
+
+// New returns a console.
+func New(config Config) (*Console, error) {
+	if config.API == nil || config.Ended == nil || config.Log == nil {
+		return nil, errors.New("console: API, Ended and Log are required")
+	}
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+	c := &Console{config: config, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(), feeds: newFeeds()}
+	var err error
+	if c.templates, err = parseTemplates(config.Now); err != nil {
+		return nil, err
+	}
+	c.mux.HandleFunc("GET "+Path+"assets/", serveAsset)
+	c.mux.HandleFunc("GET "+Path+"sign-in", c.signIn)
+	c.mux.HandleFunc("POST "+Path+"sign-in", c.signIn)
+	c.mux.HandleFunc("POST "+Path+"sign-out", c.signOut)
+	for _, p := range pages() {
+		c.mux.Handle("GET "+Path+p.pattern, c.serve(&p))
+	}
+	for name, a := range actions() {
+		c.mux.Handle("GET "+Path+"do/"+name, c.serve(&page{show: a.form}))
+		c.mux.Handle("POST "+Path+"do/"+name, c.serve(&page{show: a.carryOut}))
+	}
+	c.mux.Handle(Path, c.serve(&page{show: func(*request) (view, error) { return view{}, errNoPage }}))
+	return c, nil
+}
+
+// maxForm bounds what a form sends, in bytes.
+const maxForm = 256 << 10
+
+// errNoPage is the answer for a path without a page.
+var errNoPage = &refusal{Status: http.StatusNotFound, Problem: api.Problem{Detail: "There is no such page."}}
+
+// ServeHTTP serves one request.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "+
+		"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+	header.Set("Referrer-Policy", "same-origin")
+	header.Set("Cache-Control", "no-store")
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if err := c.origins.Check(r); err != nil {
+		http.Error(w, "A page of another origin may not send this request.", http.StatusForbidden)
+		return
+	}
+	c.mux.ServeHTTP(w, r)
+}
+
+// page is a page, or what an action shows.
+type page struct {
+	pattern string // behind [Path]
+	title   string // in the navigation; empty for none
+	// live pages are sent again when they change.
+	live bool
+	show func(*request) (view, error)
+}
+
+// view is what a page shows.
+type view struct {
+	Title    string
+	Template string
+	Data     any
+	// Nav is the entry of the navigation that the page belongs to, if it is not its own.
+	Nav string
+	// Location is where to send the browser instead of an answer.
+	Location string
+	// Status is that of the answer. It defaults to 200.
+	Status int
+}
+
+// request is one request for a page, with what its user may see.
+type request struct {
+	*http.Request
+
+	api  *api.Client
+	Who  api.Identity
+	now  time.Time
+	live bool // It is rendered for a stream.
+}
+
+// May reports whether the user has the role for the tenant; the empty tenant means all.
+func (r *request) May(role api.GrantRole, tenant string) bool {
+	for i := range r.Who.Grants {
+		grant := &r.Who.Grants[i]
+		for _, covered := range grant.Tenants {
+			if grant.Role == role && (covered == "*" || tenant != "" && covered == tenant) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// client returns a client of the API with the browser's rights, those of the token if
+// there is one.
+func (c *Console) client(r *http.Request, token string) (*api.Client, error) {
+	client, err := api.NewClient("http://"+r.Host, api.WithHTTPClient(&http.Client{Transport: inProcess{c.config.API, r}}),
+		api.WithRequestEditorFn(func(_ context.Context, inner *http.Request) error {
+			inner.Header.Set("User-Agent", "lucius-console")
+			if token != "" {
+				inner.Header.Set("Authorization", "Bearer "+token)
+			}
+			return nil
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	return client, nil
+}
+
+// request identifies the user. The error is that of the API.
+func (c *Console) request(r *http.Request) (*request, error) {
+	client, err := c.client(r, token(r))
+	if err != nil {
+		return nil, err
+	}
+	who, err := call[api.Identity](client.GetIdentity(r.Context()))
+	return &request{Request: r, api: client, Who: who, now: c.config.Now()}, err
+}
+
+// serve returns the handler of a page.
+func (c *Console) serve(p *page) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, err := c.request(r)
+		if refused, ok := errors.AsType[*refusal](err); ok && refused.Status == http.StatusUnauthorized {
+			if token(r) != "" {
+				setToken(w, r, "")
+			}
+			redirect(w, r, Path+"sign-in?"+url.Values{"next": {r.URL.RequestURI()}}.Encode())
+			return
+		}
+		if err == nil && p.live && r.Header.Get("Accept") == eventStream {
+			c.stream(w, user, p)
+			return
+		}
+		f := &frame{Live: p.live, request: user}
+		if err == nil {
+			f.View, err = p.show(user)
+		}
+		if err != nil {
+			f.View, f.Live = c.fault(r, err), false
+		}
+		if f.View.Location != "" {
+			redirect(w, r, f.View.Location)
+			return
+		}
+		c.render(w, r, f.View.Status, f)
+	})
+}
+
+// redirect sends the browser to another page; htmx follows a header of its own, since it
+// cannot see other redirects.
+func redirect(w http.ResponseWriter, r *http.Request, location string) {
+	if r.Header.Get("HX-Request") != "" {
+		w.Header().Set("HX-Redirect", location)
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	http.Redirect(w, r, location, http.StatusSeeOther)
+}
+
+// fault returns the page that says why there is no other.
+func (c *Console) fault(r *http.Request, err error) view {
+	refused, ok := errors.AsType[*refusal](err)
+	if !ok {
+		if r.Context().Err() == nil {
+			c.config.Log.ErrorContext(r.Context(), "page of the console", "path", r.URL.Path, "error", err)
+		}
+		refused = &refusal{Status: http.StatusInternalServerError}
+		refused.Problem.Detail = "The page could not be made. The server's log says why."
+	}
+	return view{Title: http.StatusText(refused.Status), Template: "fault", Data: refused, Status: refused.Status}
+}
+
+// render answers with the view in its frame.
+func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, f *frame) {
+	if f.request == nil {
+		f.request = &request{Request: r, now: c.config.Now()}
+	}
+	f.Nav = c.navigation(f)
+	var out bytes.Buffer
+	name := "frame"
+	if r.Header.Get("HX-Target") == "dialog" {
+		name = "dialog"
+	}
+	if err := c.templates.ExecuteTemplate(&out, name, f); err != nil {
+		c.config.Log.ErrorContext(r.Context(), "render a page of the console", "path", r.URL.Path, "error", err)
+		http.Error(w, "The page could not be rendered. The server's log says why.", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(max(status, http.StatusOK))
+	_, _ = out.WriteTo(w) // The browser went away.
+}

@@ -1,0 +1,156 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"regexp"
+	"sync"
+	"time"
+)
+
+const (
+	eventStream = "text/event-stream"
+	// liveInterval is how often a page that is looked at is rendered again, and
+	// liveComment how often a stream that has nothing to send shows a sign of life.
+	liveInterval = time.Second
+	liveComment  = 15 * time.Second
+	// liveWrite is how long a browser may take to read one rendering.
+	liveWrite = 10 * time.Second
+)
+
+// feeds are the live pages that somebody looks at, by caller and URL.
+type feeds struct {
+	mu   sync.Mutex
+	open map[feedKey]*feed
+}
+
+type feedKey struct{ caller, token, url string }
+
+// feed renders one page for all who look at it.
+type feed struct {
+	viewers int
+	cancel  context.CancelFunc
+	changed chan struct{} // Closed, and made anew, when latest changes.
+	latest  []byte
+}
+
+func newFeeds() *feeds { return &feeds{open: map[feedKey]*feed{}} }
+
+// stream sends the page's content each time it changes, until the browser goes away or
+// the server drains.
+func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
+	key := feedKey{r.Who.Name, token(r.Request), r.URL.RequestURI()}
+	f := c.join(key, r, p)
+	defer c.leave(key, f)
+	w.Header().Set("Content-Type", eventStream)
+	w.WriteHeader(http.StatusOK)
+	control := http.NewResponseController(w)
+	var sent []byte
+	for {
+		c.feeds.mu.Lock()
+		latest, changed := f.latest, f.changed
+		c.feeds.mu.Unlock()
+		// A writer without a connection has no deadlines, and needs none.
+		_ = control.SetWriteDeadline(time.Now().Add(liveWrite))
+		var err error
+		if bytes.Equal(latest, sent) {
+			_, err = w.Write([]byte(": waiting\n\n"))
+		} else {
+			sent = latest
+			_, err = fmt.Fprintf(w, "event: view\ndata: %s\n\n", bytes.ReplaceAll(latest, []byte("\n"), []byte("\ndata: ")))
+		}
+		if err != nil || control.Flush() != nil {
+			return
+		}
+		comment := time.NewTimer(liveComment)
+		select {
+		case <-changed:
+		case <-comment.C:
+		case <-c.config.Ended:
+			comment.Stop()
+			return
+		case <-r.Context().Done():
+			comment.Stop()
+			return
+		}
+		comment.Stop()
+	}
+}
+
+// join returns the page's feed, which it begins for the first viewer.
+func (c *Console) join(key feedKey, r *request, p *page) *feed {
+	c.feeds.mu.Lock()
+	defer c.feeds.mu.Unlock()
+	f := c.feeds.open[key]
+	if f == nil {
+		// The feed ends with its last viewer, which need not be the first.
+		ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+		f = &feed{cancel: cancel, changed: make(chan struct{})}
+		c.feeds.open[key] = f
+		go c.feed(ctx, f, r.Request.WithContext(ctx), p)
+	}
+	f.viewers++
+	return f
+}
+
+// leave ends the feed with its last viewer.
+func (c *Console) leave(key feedKey, f *feed) {
+	c.feeds.mu.Lock()
+	defer c.feeds.mu.Unlock()
+	if f.viewers--; f.viewers == 0 {
+		f.cancel()
+		delete(c.feeds.open, key)
+	}
+}
+
+// times matches what is inside of the elements that script keeps up to date by itself.
+var times = regexp.MustCompile(`(<time [^>]*>)[^<]*`)
+
+// feed renders the page until the context ends, and tells the viewers when it has changed.
+func (c *Console) feed(ctx context.Context, f *feed, r *http.Request, p *page) {
+	ticker := time.NewTicker(liveInterval)
+	defer ticker.Stop()
+	var last []byte
+	for {
+		if out, ok := c.renderLive(r, p); ok {
+			if bare := times.ReplaceAll(out, []byte("$1")); !bytes.Equal(bare, last) {
+				last = bare
+				c.feeds.mu.Lock()
+				f.latest = out
+				close(f.changed)
+				f.changed = make(chan struct{})
+				c.feeds.mu.Unlock()
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-c.config.Ended:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// renderLive renders the content of the page. It reports false if the browser should keep
+// what it has, since the user is unknown by now or the server does not answer.
+func (c *Console) renderLive(r *http.Request, p *page) ([]byte, bool) {
+	user, err := c.request(r)
+	if err != nil {
+		return nil, false
+	}
+	user.live = true
+	f := &frame{Live: true, Oob: true, request: user}
+	if f.View, err = p.show(user); err != nil || f.View.Location != "" {
+		return nil, false
+	}
+	f.Nav = c.navigation(f)
+	var out bytes.Buffer
+	if err := c.templates.ExecuteTemplate(&out, "content", f); err != nil {
+		c.config.Log.ErrorContext(r.Context(), "render a page of the console", "path", r.URL.Path, "error", err)
+		return nil, false
+	}
+	return out.Bytes(), true
+}

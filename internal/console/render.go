@@ -1,0 +1,240 @@
+package console
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"math"
+	"net/http"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+//go:embed templates assets
+var files embed.FS
+
+// frame is what the templates see: a page, its user, and the navigation around it.
+type frame struct {
+	*request
+
+	View view
+	Live bool
+	Oob  bool // It is sent to a page that is shown already.
+	Nav  []navEntry
+}
+
+// navEntry is an entry of the navigation.
+type navEntry struct {
+	Title, Path string
+	Here        bool
+	// Count is shown if it is not empty, and Hot if it needs somebody.
+	Count string
+	Hot   bool
+}
+
+// parseTemplates parses the templates. Each page's is a file of its own.
+func parseTemplates(now func() time.Time) (*template.Template, error) {
+	t := template.New("")
+	t.Funcs(template.FuncMap{
+		"since": func(at api.Time) template.HTML { return since(now(), at.Time) },
+		"until": func(at api.Time) template.HTML { return until(now(), at.Time) },
+		"num":   number, "pct": percent, "dur": func(s float64) string { return duration(seconds(s)) },
+		"short": shortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "dict": dict,
+		"words": func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "_", " ") },
+		// view renders the template of a page.
+		"view": func(f *frame) (template.HTML, error) {
+			var out bytes.Buffer
+			err := t.ExecuteTemplate(&out, f.View.Template, f)
+			return template.HTML(out.String()), err //nolint:gosec // A template has escaped it.
+		},
+	})
+	if _, err := t.ParseFS(files, "templates/*.html"); err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	return t, nil
+}
+
+// since is how long ago a time is, which script keeps up to date; the whole time is shown
+// on hover.
+func since(now, at time.Time) template.HTML {
+	return timeTag("since", at, duration(now.Sub(at)))
+}
+
+// until is how long it is until a time, or "now".
+func until(now, at time.Time) template.HTML {
+	text := "now"
+	if at.After(now) {
+		text = duration(at.Sub(now))
+	}
+	return timeTag("until", at, text)
+}
+
+func timeTag(class string, at time.Time, text string) template.HTML {
+	if at.IsZero() {
+		return "–"
+	}
+	stamp := at.UTC().Format("2006-01-02T15:04:05.000Z")
+	tag := fmt.Sprintf(`<time class=%q datetime=%q title=%q>%s</time>`, class, stamp, stamp, text)
+	return template.HTML(tag) //nolint:gosec // All of it is made here.
+}
+
+// duration writes a time span as people say it: its two largest units.
+func duration(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < time.Second:
+		return strconv.FormatInt(d.Milliseconds(), 10) + " ms"
+	case d < 10*time.Second:
+		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s"
+	case d < time.Minute:
+		return strconv.Itoa(int(d.Seconds())) + " s"
+	case d < time.Hour:
+		return two(d, time.Minute, "min", time.Second, "s")
+	case d < 48*time.Hour:
+		return two(d, time.Hour, "h", time.Minute, "min")
+	default:
+		return two(d, 24*time.Hour, "d", time.Hour, "h")
+	}
+}
+
+func two(d, large time.Duration, name string, small time.Duration, smallName string) string {
+	text := fmt.Sprintf("%d %s", d/large, name)
+	if rest := d % large / small; rest > 0 {
+		text += fmt.Sprintf(" %d %s", rest, smallName)
+	}
+	return text
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// number writes a number with a separator for thousands; one below ten may have a
+// fraction.
+func number(value any) string {
+	if f, ok := value.(float64); ok {
+		if f < 10 && f != math.Trunc(f) {
+			return strconv.FormatFloat(f, 'f', 1, 64)
+		}
+		value = int64(math.Round(f))
+	}
+	digits := fmt.Sprint(value)
+	sign := ""
+	if strings.HasPrefix(digits, "-") {
+		sign, digits = "-", digits[1:]
+	}
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return sign + digits
+}
+
+// percent writes a share of 1.
+func percent(share float64) string {
+	if share > 0 && share < 0.1 {
+		return strconv.FormatFloat(100*share, 'f', 1, 64) + " %"
+	}
+	return strconv.Itoa(int(math.Round(100*share))) + " %"
+}
+
+// shortID is the recognizable part of an id: its begin and its end.
+func shortID(id string) string {
+	if len(id) <= 16 {
+		return id
+	}
+	return id[:8] + "…" + id[len(id)-4:]
+}
+
+// stateClass is the colour of a state: bad needs a person, warn will, run moves, ok is
+// done, and idle waits.
+func stateClass(state any) string {
+	switch fmt.Sprint(state) {
+	case "FAILED_FINAL", "EXHAUSTED", "REJECTED", "open", "failed", "denied":
+		return "bad"
+	case "PAUSED", "PAUSING", "CANCELLING", "FAILED_RETRY", "PUBLISH_FAILED", "half-open", "stalled":
+		return "warn"
+	case "IN_PROGRESS", "RUNNING", "running", "claimed":
+		return "run"
+	case "SUCCEEDED", "DELIVERED", "done", "completed":
+		return "ok"
+	default:
+		return "idle"
+	}
+}
+
+// pretty indents JSON.
+func pretty(text json.RawMessage) string {
+	var out bytes.Buffer
+	if json.Indent(&out, text, "", "  ") != nil {
+		return string(text)
+	}
+	return out.String()
+}
+
+// link returns the URL of a path of the console with these query parameters; empty ones
+// are left out.
+func link(to string, pairs ...any) string {
+	query := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if value := fmt.Sprint(pairs[i+1]); value != "" {
+			query.Set(fmt.Sprint(pairs[i]), value)
+		}
+	}
+	if len(query) == 0 {
+		return Path + to
+	}
+	return Path + to + "?" + query.Encode()
+}
+
+// dict makes the data of a template of several values.
+func dict(pairs ...any) map[string]any {
+	values := map[string]any{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		values[fmt.Sprint(pairs[i])] = pairs[i+1]
+	}
+	return values
+}
+
+// assetTags are the versions of the assets: digests of their content.
+var assetTags = sync.OnceValue(func() map[string]string {
+	tags := map[string]string{}
+	_ = fs.WalkDir(files, "assets", func(name string, entry fs.DirEntry, err error) error { // They are embedded.
+		if err == nil && !entry.IsDir() {
+			data, _ := files.ReadFile(name)
+			sum := sha256.Sum256(data)
+			tags[name] = base64.RawURLEncoding.EncodeToString(sum[:9])
+		}
+		return err
+	})
+	return tags
+})
+
+// assetURL returns the URL of an asset, which changes with its content.
+func assetURL(name string) string {
+	return Path + "assets/" + name + "?v=" + assetTags()["assets/"+name]
+}
+
+// serveAsset serves a script or a style.
+func serveAsset(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimPrefix(r.URL.Path, Path)
+	tag, known := assetTags()[name]
+	if !known {
+		http.NotFound(w, r)
+		return
+	}
+	data, _ := files.ReadFile(name)
+	w.Header().Set("Cache-Control", "no-cache")
+	if r.URL.Query().Get("v") == tag {
+		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	w.Header().Set("ETag", `"`+tag+`"`)
+	http.ServeContent(w, r, path.Base(name), time.Time{}, bytes.NewReader(data))
+}

@@ -1,0 +1,103 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// cookieName names the cookie that holds the user's token. It is only for the console's
+// own pages, and scripts cannot read it. The token itself is in it, so that every replica
+// knows the user without keeping sessions, and a revoked token ends at once.
+const cookieName = "lucius_console"
+
+// maxCookie is the longest token that fits into a cookie, in bytes.
+const maxCookie = 3800
+
+// token returns the browser's token, empty without one.
+func token(r *http.Request) string {
+	cookie, err := r.Cookie(cookieName)
+	if err != nil {
+		return ""
+	}
+	return cookie.Value
+}
+
+// setToken sets or, if it is empty, removes the browser's token.
+func setToken(w http.ResponseWriter, r *http.Request, token string) {
+	cookie := &http.Cookie{ //nolint:gosec // On loopback there is no TLS.
+		Name: cookieName, Value: token, Path: Path, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: secure(r),
+	}
+	if token == "" {
+		cookie.MaxAge = -1
+	}
+	http.SetCookie(w, cookie)
+}
+
+// secure reports whether the browser speaks TLS, to this server or to a proxy before it.
+func secure(r *http.Request) bool {
+	return r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
+}
+
+// signInForm is what the page of the sign-in shows.
+type signInForm struct {
+	Next  string
+	Fault string
+	// Issuer says that the user can sign in at the identity provider.
+	Issuer bool
+}
+
+// signIn shows the form, and takes the token that it sends.
+func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
+	form := signInForm{Next: local(r.FormValue("next"))}
+	status := http.StatusOK
+	if r.Method == http.MethodPost {
+		err := c.tryToken(w, r, strings.TrimSpace(r.PostFormValue("token")))
+		if err == nil {
+			http.Redirect(w, r, form.Next, http.StatusSeeOther)
+			return
+		}
+		form.Fault, status = err.Error(), http.StatusUnauthorized
+	}
+	c.render(w, r, status, &frame{View: view{Template: "signin", Title: "Sign in", Data: form}})
+}
+
+// tryToken keeps the token if a caller has it. The error says what is wrong.
+func (c *Console) tryToken(w http.ResponseWriter, r *http.Request, token string) error {
+	switch {
+	case token == "":
+		return errors.New("Enter a token.") //nolint:revive,staticcheck // It is a sentence for the page.
+	case len(token) > maxCookie:
+		return errors.New("This token does not fit into a cookie.") //nolint:revive,staticcheck // The same.
+	}
+	client, err := c.client(r, token)
+	if err != nil {
+		return err
+	}
+	if _, err := call[api.Identity](client.GetIdentity(r.Context())); err != nil {
+		if refused, ok := errors.AsType[*refusal](err); ok && refused.Status == http.StatusUnauthorized {
+			return errors.New("No caller has this token.") //nolint:revive,staticcheck // The same.
+		}
+		return err
+	}
+	setToken(w, r, token)
+	return nil
+}
+
+// signOut removes the token.
+func (c *Console) signOut(w http.ResponseWriter, r *http.Request) {
+	setToken(w, r, "")
+	http.Redirect(w, r, Path+"sign-in", http.StatusSeeOther)
+}
+
+// local returns the URL if it is one of the console, else that of the first page.
+func local(next string) string {
+	parsed, err := url.Parse(next)
+	if err != nil || parsed.Scheme != "" || parsed.Host != "" || !strings.HasPrefix(parsed.Path, Path) || strings.Contains(next, `\`) {
+		return Path
+	}
+	return next
+}
