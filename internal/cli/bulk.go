@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/explain"
 )
 
 // bulk is the flags of a command that changes many jobs by an operation of the server.
@@ -146,7 +147,7 @@ func question(preview *api.OperationPreview) string {
 		api.OperationKindRetry: "Rerun", api.OperationKindCancel: "Cancel",
 		api.OperationKindPause: "Pause", api.OperationKindResume: "Resume",
 	}[preview.Kind]
-	jobs := count(preview.Matched, "job")
+	jobs := explain.Count(preview.Matched, "job")
 	if preview.Truncated {
 		jobs = "the newest " + jobs + " of more"
 	}
@@ -172,7 +173,7 @@ func showPreview(p *page, preview api.OperationPreview) {
 	if preview.Truncated {
 		text = ", and there may be more than one operation takes"
 	}
-	p.line("%s would be changed%s; nothing was.", p.style(bold, count(preview.Matched, "job")), text)
+	p.line("%s would be changed%s; nothing was.", p.style(bold, explain.Count(preview.Matched, "job")), text)
 }
 
 // checkFrom checks the flag of [registerFrom].

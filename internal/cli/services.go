@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/explain"
 )
 
 // services returns lucius services.
@@ -87,7 +88,7 @@ func showService(p *page, list api.ServiceList) {
 
 // ended says how many attempts ended and failed.
 func ended(r *api.Rate) string {
-	return fmt.Sprintf("%s ended, %d failed (%.1f %%)", count(r.Count, "attempt"), r.Failed, 100*r.ErrorRate)
+	return fmt.Sprintf("%s ended, %d failed (%.1f %%)", explain.Count(r.Count, "attempt"), r.Failed, 100*r.ErrorRate)
 }
 
 // percentiles says how long something takes, "" if that is not known.
@@ -125,7 +126,8 @@ func (t *tool) stuck() *cobra.Command {
 				return
 			}
 			p.line("%s stuck of %d live jobs checked %s; %s repaired since the start",
-				p.style(bold, strconv.Itoa(len(list.Stuck))), list.Checked, p.ago(list.RoundEndedAt.Time), count(list.Repaired, "defect"))
+				p.style(bold, strconv.Itoa(len(list.Stuck))), list.Checked, p.ago(list.RoundEndedAt.Time),
+				explain.Count(list.Repaired, "defect"))
 			if len(list.Stuck) == 0 {
 				return
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/explain"
 )
 
 // work returns lucius work.
@@ -95,7 +96,7 @@ func showWorkList(p *page, list api.JobPage) {
 		}
 		rows[i] = []string{
 			step.WorkID, p.state(string(step.State)), reason, step.Service, job.TenantID, step.Owner, p.ago(step.UpdatedAt.Time),
-			strings.TrimPrefix(progressed(step), ", "), job.JobID,
+			explain.Progress(step), job.JobID,
 		}
 	}
 	p.table([]string{"WORK", "STATE", "WAITS FOR", "SERVICE", "TENANT", "WORKER", "SINCE", "PROGRESS", "JOB"}, rows)
@@ -122,7 +123,7 @@ func showWork(p *page, item api.WorkItem) {
 		lease = p.until(item.Lease.ExpiresAt.Time)
 	}
 	if item.Error != nil {
-		failure = sentence(item.Error.Code, item.Error.Message)
+		failure = explain.Fault(item.Error.Code, item.Error.Message)
 	}
 	p.fields("work", item.WorkID, "status", p.work(item.Status), "job", directive.JobID, "step", directive.StepID,
 		"service", directive.Service, "tenant", directive.TenantID, "attempt", strconv.Itoa(item.Attempt), "worker", item.Owner,

@@ -1,0 +1,119 @@
+package explain_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/explain"
+)
+
+var now = time.Date(2026, 1, 27, 10, 2, 30, 0, time.UTC)
+
+// words says a time as its form and its distance in seconds.
+func words(form explain.Form, at time.Time) string {
+	name := map[explain.Form]string{explain.Ago: "ago", explain.In: "in", explain.For: "for", explain.Within: "within"}[form]
+	return "<" + name + " " + at.Sub(now).String() + ">"
+}
+
+func TestRelative_FindsTimes(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                "",
+		"nothing of that": "nothing of that",
+		"silent since 2026-01-27T10:02:00.000Z; the lease ends at 2026-01-27T10:03:00Z": "silent <for -30s>; the lease ends <ago 30s>",
+		"due by 2026-01-27T10:03:00.5Z.":                                                "due <within 30.5s>.",
+		"was due by 2026-01-27T10:02:00Z":                                               "was due by <ago -30s>",
+		"2026-01-27T10:02:30Z":                                                          "<ago 0s>",
+		"at 2026-99-27T10:02:30Z":                                                       "at 2026-99-27T10:02:30Z",
+	} {
+		if got := explain.Relative(text, now).With(words); got != want {
+			t.Errorf("%q is %q, not %q", text, got, want)
+		}
+	}
+}
+
+// job is one at its second step, which waits for that.
+func job(reason api.WaitingReason, detail string) *api.Job {
+	w := &api.Waiting{Reason: reason, Detail: detail, Until: api.NewTime(now.Add(9 * time.Second))}
+	return &api.Job{
+		JobID: "j1", State: api.JobStateInProgress, Waiting: w,
+		Steps: []api.Step{
+			{StepID: "ocr", State: api.StepStateSucceeded},
+			{StepID: "embed", StepIndex: 1, Service: "embedder", StepType: "EMBED", Owner: "w-1", Waiting: w, Progress: &api.Progress{Fraction: 0.5, Message: "half"}},
+		},
+	}
+}
+
+func TestJob_SaysWhatALiveOneWaitsFor(t *testing.T) {
+	t.Parallel()
+	events := []api.Event{
+		{Type: api.EventTypeStepFailedRetry, ObjectID: "embed", Detail: "timeout", AttemptNo: 1},
+		{Type: api.EventTypeStepFailedRetry, ObjectID: "embed", AttemptNo: 2}, // It was withdrawn.
+		{Type: api.EventTypeJobPausing, Caller: "ops-1", Cause: "wrong file.", At: api.NewTime(now.Add(-time.Minute))},
+	}
+	for reason, want := range map[api.WaitingReason][2]string{
+		api.WaitingReasonBackoff:     {"embed failed 1 time, last with timeout; the next attempt starts <in 9s>."},
+		api.WaitingReasonJobPaused:   {"The job is paused by ops-1 <ago -1m0s>: wrong file.", "lucius jobs resume j1"},
+		api.WaitingReasonScopePaused: {"Dispatch to embedder is held.", "it goes on when the pause is resumed"},
+		api.WaitingReasonCircuitOpen: {"The bus is out of service for embed; the next try is <in 9s>."},
+		api.WaitingReasonPublishing:  {"The directive of embed is about to be published."},
+		api.WaitingReasonNoWorker:    {"No worker asks for work of service embedder, step type EMBED.", "start a worker of embedder"},
+		api.WaitingReasonQueued:      {"embed waits in the queue for a worker of embedder."},
+		api.WaitingReasonDelivered:   {"embed was handed to w-1, which has to begin <in 9s>."},
+		api.WaitingReasonRunning:     {"w-1 runs embed, 50 % done (half); its lease ends <in 9s>."},
+		api.WaitingReasonSilent:      {"w-1 runs embed, but is silent; without a sign of life the attempt fails <in 9s>.", "look at w-1"},
+		api.WaitingReasonCancelling:  {"The job is cancelled when w-1 ends its attempt, at the latest <in 9s>."},
+		api.WaitingReasonPausing:     {"The job is paused when w-1 ends its attempt, at the latest <in 9s>."},
+		"moon":                       {"held."},
+	} {
+		got := explain.Job(job(reason, "held"), events, now)
+		if said := got.Headline.With(words); said != want[0] || got.Next.String() != want[1] || got.Step == nil {
+			t.Errorf("%s: %q, next %q of step %v", reason, said, got.Next, got.Step)
+		}
+	}
+}
+
+// What the headline says is not said again.
+func TestJob_LeavesOutADetailThatIsSaid(t *testing.T) {
+	t.Parallel()
+	held := job(api.WaitingReasonScopePaused, "paused since 2026-01-27T10:02:00Z")
+	held.Waiting.BlockedBy = &api.Blocker{Type: api.BlockerTypeWorkItem, ID: "j1.1.1"}
+	if got := explain.Job(held, nil, now); got.Detail != nil || got.HeldBy != "work item j1.1.1" {
+		t.Errorf("the detail is %q, held by %q", got.Detail.With(words), got.HeldBy)
+	}
+	queued := explain.Job(job(api.WaitingReasonQueued, "attempt 1 waits since 2026-01-27T10:02:00Z"), nil, now)
+	if got := queued.Detail.With(words); got != "attempt 1 waits <for -30s>" {
+		t.Errorf("the detail is %q", got)
+	}
+}
+
+func TestJob_SaysHowAnEndedOneEnded(t *testing.T) {
+	t.Parallel()
+	failedStep := api.Step{StepID: "embed", State: api.StepStateFailedFinal}
+	for name, test := range map[string]struct {
+		job        api.Job
+		want, next string
+	}{
+		"succeeded": {api.Job{State: api.JobStateSucceeded, AttemptsTotal: 3}, "The job succeeded <ago -5s>, after 3 attempts.", ""},
+		"cancelled": {api.Job{State: api.JobStateCancelled}, "The job was cancelled by client <ago -1m0s>.", "lucius jobs rerun j1"},
+		"failed": {
+			api.Job{State: api.JobStateFailedFinal, ErrorCode: "bad_scan", ErrorMessage: "page 3 is black.", Steps: []api.Step{failedStep}},
+			"embed failed for good <ago -5s>, after 1 attempt: bad_scan: page 3 is black.", "lucius jobs rerun j1",
+		},
+		"failed without a step": {api.Job{State: api.JobStateFailedFinal, ErrorCode: "odd"}, "The job failed <ago -5s>: odd.", "lucius jobs rerun j1"},
+		"rerun": {
+			api.Job{State: api.JobStateFailedFinal, ErrorCode: "odd", SupersededBy: "j2"}, "The job failed <ago -5s>: odd.", "lucius why j2",
+		},
+		"unknown": {api.Job{State: api.JobStateQueued}, "The job is QUEUED.", ""},
+	} {
+		test.job.JobID, test.job.CompletedAt = "j1", api.NewTime(now.Add(-5*time.Second))
+		got := explain.Job(&test.job, []api.Event{
+			{Type: api.EventTypeStepFailedFinal, ObjectID: "embed", Detail: "bad_scan"},
+			{Type: api.EventTypeJobCancelling, Actor: api.ActorClient, At: api.NewTime(now.Add(-time.Minute))},
+		}, now)
+		if said := got.Headline.With(words); said != test.want || got.Next.String() != test.next {
+			t.Errorf("%s: %q, next %q", name, said, got.Next)
+		}
+	}
+}
