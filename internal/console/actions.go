@@ -2,7 +2,9 @@ package console
 
 import (
 	"context"
+	"net/http"
 	"strings"
+	"unicode"
 
 	"github.com/lucius-project/lucius/api"
 )
@@ -43,7 +45,17 @@ type field struct {
 // actions returns all actions, by the name in their URL.
 func actions() map[string]*action {
 	return map[string]*action{
-		"job-cancel": {prepare: cancelJob},
+		"dead-letters-purge":  {prepare: purgeLetters},
+		"dead-letters-replay": {prepare: replayLetters},
+		"dispatch-pause":      {prepare: pauseDispatch},
+		"dispatch-resume":     {prepare: resumeDispatch},
+		"job-cancel":          {prepare: cancelJob},
+		"operation-cancel":    {prepare: cancelOperation},
+		"outbox-retry":        {prepare: retryOutbox},
+		"retry":               {prepare: retryJobs},
+		"webhook-replay":      {prepare: replayWebhook},
+		"work-requeue":        {prepare: requeueWork},
+		"work-stall":          {prepare: stallWork},
 	}
 }
 
@@ -82,7 +94,37 @@ func (a *action) carryOut(r *request) (view, error) {
 	return view{Location: location}, nil
 }
 
-var errNoReason = &refusal{Problem: api.Problem{Detail: "Say why: others will read it."}}
+var errNoReason = badInput("Say why: others will read it.")
+
+// badInput is the refusal of what somebody entered, as a sentence.
+func badInput(sentence string) *refusal {
+	return &refusal{Status: http.StatusBadRequest, Problem: api.Problem{Detail: sentence}}
+}
+
+// command is a command line of the program, with what a shell would read otherwise in
+// quotation marks.
+func command(verb string, args ...string) string {
+	words := []string{"lucius", verb}
+	for _, arg := range args {
+		if arg == "" || strings.ContainsFunc(arg, needsQuotes) {
+			arg = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+		}
+		words = append(words, arg)
+	}
+	return strings.Join(words, " ")
+}
+
+func needsQuotes(r rune) bool {
+	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_.:/,@", r)
+}
+
+// flag returns a flag and its value, nothing if that is empty.
+func flag(name, value string) []string {
+	if value == "" {
+		return nil
+	}
+	return []string{"--" + name, value}
+}
 
 // formOf returns the view of a form.
 func formOf(r *request, would *deed, reason string, fault error) view {
@@ -107,7 +149,7 @@ func cancelJob(r *request) (deed, error) {
 		Title: "Cancel job " + shortID(id) + "?", Button: "Cancel the job", Danger: true,
 		Text: "Steps that have ended keep their results. A worker that runs a step is told to stop, " +
 			"and what it still reports changes nothing.",
-		Command: "lucius jobs cancel " + id,
+		Command: command("jobs cancel", id),
 		do: func(ctx context.Context, reason string) (string, error) {
 			_, err := call[api.Job](r.api.CancelJob(ctx, id, api.ControlRequest{Reason: reason}))
 			return link("jobs/" + id), err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -105,6 +106,12 @@ type refusal struct {
 
 func (r *refusal) Error() string {
 	return cmp.Or(r.Problem.Detail, r.Problem.Title, http.StatusText(r.Status))
+}
+
+// hasStatus reports whether the API refused a request with this status.
+func hasStatus(err error, status int) bool {
+	refused, ok := errors.AsType[*refusal](err)
+	return ok && refused.Status == status
 }
 
 // maxAnswer bounds what is read of an answer, in bytes.

@@ -91,6 +91,9 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type page struct {
 	pattern string // behind [Path]
 	title   string // in the navigation; empty for none
+	// role is what a user must have for some tenant; any will do if it is empty. Others do
+	// not see the page in the navigation.
+	role api.GrantRole
 	// live pages are sent again when they change.
 	live bool
 	show func(*request) (view, error)
@@ -163,11 +166,15 @@ func (c *Console) request(r *http.Request) (*request, error) {
 func (c *Console) serve(p *page) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, err := c.request(r)
-		if refused, ok := errors.AsType[*refusal](err); ok && refused.Status == http.StatusUnauthorized {
+		if hasStatus(err, http.StatusUnauthorized) {
 			if token(r) != "" {
 				setToken(w, r, "")
 			}
 			redirect(w, r, Path+"sign-in?"+url.Values{"next": {r.URL.RequestURI()}}.Encode())
+			return
+		}
+		if err == nil && p.role != "" && len(user.tenants(p.role)) == 0 {
+			c.render(w, r, http.StatusOK, &frame{request: user, View: missingRole(p.title, p.role)})
 			return
 		}
 		if err == nil && p.live && r.Header.Get("Accept") == eventStream {

@@ -3,12 +3,21 @@ package console
 import (
 	"cmp"
 	"strings"
+
+	"github.com/lucius-project/lucius/api"
 )
 
 // pages returns all pages, in the order of the navigation.
 func pages() []page {
 	return []page{
 		{pattern: "{$}", title: "Attention", live: true, show: attention},
+		{pattern: "failures", title: "Failures", role: api.GrantRoleRead, show: failures},
+		{pattern: "outbox", title: "Outbox", role: api.GrantRoleAdmin, show: outbox},
+		{pattern: "dead-letters", role: api.GrantRoleAdmin, show: deadLetters},
+		{pattern: "pauses", title: "Pauses", role: api.GrantRoleAdmin, live: true, show: pauses},
+		{pattern: "webhooks", title: "Webhooks", role: api.GrantRoleRead, show: webhooks},
+		{pattern: "operations", title: "Operations", role: api.GrantRoleAdmin, live: true, show: operations},
+		{pattern: "operations/{id}", role: api.GrantRoleAdmin, live: true, show: operation},
 	}
 }
 
@@ -18,7 +27,7 @@ func (c *Console) navigation(f *frame) (entries []navEntry) {
 		return nil // Nobody is signed in.
 	}
 	for _, p := range pages() {
-		if p.title != "" {
+		if p.title != "" && (p.role == "" || len(f.tenants(p.role)) > 0) {
 			to := Path + strings.TrimSuffix(p.pattern, "{$}")
 			entries = append(entries, navEntry{Title: p.title, Path: to, Here: cmp.Or(f.View.Nav, f.View.Title) == p.title})
 		}

@@ -49,8 +49,9 @@ func parseTemplates(now func() time.Time) (*template.Template, error) {
 	t.Funcs(template.FuncMap{
 		"since": func(at api.Time) template.HTML { return since(now(), at.Time) },
 		"until": func(at api.Time) template.HTML { return until(now(), at.Time) },
-		"num":   number, "pct": percent, "dur": func(s float64) string { return duration(seconds(s)) },
+		"num":   number, "counted": counted, "pct": percent, "dur": func(s float64) string { return duration(seconds(s)) },
 		"short": shortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "dict": dict,
+		"list": func(values ...string) []string { return values }, "selects": func(op api.Operation) string { return selects(&op) },
 		"words": func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "_", " ") },
 		// view renders the template of a page.
 		"view": func(f *frame) (template.HTML, error) {
@@ -137,6 +138,14 @@ func number(value any) string {
 	return sign + digits
 }
 
+// counted writes a number with what it counts.
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return number(n) + " " + many
+}
+
 // percent writes a share of 1.
 func percent(share float64) string {
 	if share > 0 && share < 0.1 {
@@ -157,13 +166,13 @@ func shortID(id string) string {
 // done, and idle waits.
 func stateClass(state any) string {
 	switch fmt.Sprint(state) {
-	case "FAILED_FINAL", "EXHAUSTED", "REJECTED", "open", "failed", "denied":
+	case "FAILED_FINAL", "EXHAUSTED", "REJECTED", "REFUSED", "GONE", "open", "failed", "denied":
 		return "bad"
-	case "PAUSED", "PAUSING", "CANCELLING", "FAILED_RETRY", "PUBLISH_FAILED", "half-open", "stalled":
+	case "PAUSED", "PAUSING", "CANCELLING", "FAILED_RETRY", "PUBLISH_FAILED", "half-open", "stalled", "skipped":
 		return "warn"
-	case "IN_PROGRESS", "RUNNING", "running", "claimed":
+	case "IN_PROGRESS", "RUNNING", "RAMPING", "running", "claimed":
 		return "run"
-	case "SUCCEEDED", "DELIVERED", "done", "completed":
+	case "SUCCEEDED", "DELIVERED", "DONE", "SENT", "done", "completed", "applied", "repeated":
 		return "ok"
 	default:
 		return "idle"

@@ -78,7 +78,7 @@ func (c *Console) tryToken(w http.ResponseWriter, r *http.Request, token string)
 		return err
 	}
 	if _, err := call[api.Identity](client.GetIdentity(r.Context())); err != nil {
-		if refused, ok := errors.AsType[*refusal](err); ok && refused.Status == http.StatusUnauthorized {
+		if hasStatus(err, http.StatusUnauthorized) {
 			return errors.New("No caller has this token.") //nolint:revive,staticcheck // The same.
 		}
 		return err

@@ -73,6 +73,9 @@
     }
   });
 
+  // A page that is live leaves alone what somebody is typing.
+  if (window.Idiomorph) window.Idiomorph.defaults.ignoreActiveValue = true;
+
   document.addEventListener("DOMContentLoaded", () => {
     tick();
     setInterval(tick, 1000);

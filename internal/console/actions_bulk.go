@@ -1,0 +1,108 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// selection is the jobs that an action on many of them is for: by their ids, or by the
+// filters of the API under the same names.
+type selection struct {
+	api.OperationFilter
+
+	JobIDs []string
+}
+
+// selectionOf reads the selection from the request's parameters.
+func selectionOf(r *request) (s selection, err error) {
+	for _, ids := range r.Form["job"] {
+		s.JobIDs = append(s.JobIDs, strings.Fields(strings.ReplaceAll(ids, ",", " "))...)
+	}
+	s.TenantID, s.RequestType, s.Service = r.FormValue("tenant_id"), r.FormValue("request_type"), r.FormValue("service")
+	s.StepType, s.ErrorCode, s.State = r.FormValue("step_type"), r.FormValue("error_code"), api.JobState(r.FormValue("state"))
+	for name, at := range map[string]*api.Time{
+		"created_after": &s.CreatedAfter, "created_before": &s.CreatedBefore,
+		"failed_after": &s.FailedAfter, "failed_before": &s.FailedBefore,
+	} {
+		if text := r.FormValue(name); text != "" && at.Bind(text) != nil {
+			return s, badInput(fmt.Sprintf("The time %q is not like 2026-01-27T10:00:00Z.", text))
+		}
+	}
+	return s, nil
+}
+
+// empty reports whether it selects all jobs.
+func (s *selection) empty() bool {
+	return len(s.JobIDs) == 0 && s.OperationFilter == api.OperationFilter{}
+}
+
+// args is the selection on the command line.
+func (s *selection) args() []string {
+	if s.empty() {
+		return []string{"--all"}
+	}
+	return slices.Concat(s.JobIDs, flag("tenant", s.TenantID), flag("request-type", s.RequestType), flag("service", s.Service),
+		flag("step-type", s.StepType), flag("code", s.ErrorCode), flag("state", string(s.State)),
+		flagAt("created-after", s.CreatedAfter), flagAt("created-before", s.CreatedBefore),
+		flagAt("failed-after", s.FailedAfter), flagAt("failed-before", s.FailedBefore))
+}
+
+func flagAt(name string, at api.Time) []string {
+	if at.IsZero() {
+		return nil
+	}
+	return flag(name, at.String())
+}
+
+// bulk completes a deed that is an operation on many jobs: begin asks for it, or with
+// dryRun for what it would do.
+func bulk(r *request, would deed, begin func(ctx context.Context, dryRun bool, reason string) (*http.Response, error)) (deed, error) {
+	preview, err := call[api.OperationPreview](begin(r.Context(), true, ""))
+	if err != nil {
+		return deed{}, err
+	}
+	would.Preview = &preview
+	would.do = func(ctx context.Context, reason string) (string, error) {
+		op, err := call[api.Operation](begin(ctx, false, reason))
+		return link("operations/" + op.OperationID), err
+	}
+	return would, nil
+}
+
+// retryJobs reruns failed jobs.
+func retryJobs(r *request) (deed, error) {
+	from := cmp.Or(r.FormValue("from"), string(api.RerunFromFailed)) // It parses the form as well.
+	chosen, err := selectionOf(r)
+	if err != nil {
+		return deed{}, err
+	}
+	args := chosen.args()
+	if from != string(api.RerunFromFailed) {
+		args = append(args, "--from", from)
+	}
+	would := deed{
+		Title: "Retry the failed jobs?", Button: "Retry",
+		Text: "Each job is run again as a new job, 20 of them a second. A job that was rerun already, or has not failed, " +
+			"is left out.",
+		Command: command("retry", args...),
+		Fields: []field{{
+			Name: "from", Label: "From", Value: from, Options: []string{string(api.RerunFromFailed), string(api.RerunFromStart)},
+			Hint: "The step that failed, which keeps the results of the steps before it, or the first step.",
+		}},
+	}
+	return bulk(r, would, func(ctx context.Context, dryRun bool, reason string) (*http.Response, error) {
+		return r.api.CreateRetry(ctx, nil, api.RetryRequest{
+			JobIDs: chosen.JobIDs, All: chosen.empty(), From: api.RerunFrom(from), DryRun: dryRun, Reason: reason,
+			TenantID: optional(chosen.TenantID), RequestType: optional(chosen.RequestType), Service: optional(chosen.Service),
+			StepType: optional(chosen.StepType), ErrorCode: optional(chosen.ErrorCode),
+			CreatedAfter: chosen.CreatedAfter, CreatedBefore: chosen.CreatedBefore,
+			FailedAfter: chosen.FailedAfter, FailedBefore: chosen.FailedBefore,
+		})
+	})
+}

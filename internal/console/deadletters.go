@@ -1,0 +1,87 @@
+package console
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// deadLettersPage is the replies that could not be handled.
+type deadLettersPage struct {
+	Letters []api.DeadLetter
+	More    string
+	// None says that this server takes no replies from topics, and Everywhere that the
+	// user may see them.
+	None, Everywhere bool
+}
+
+func deadLetters(r *request) (view, error) {
+	v := view{Title: "Dead letters", Template: "deadletters", Nav: "Outbox", Data: deadLettersPage{}}
+	if !r.May(api.GrantRoleAdmin, "") {
+		return v, nil
+	}
+	list, err := call[api.DeadLetterPage](r.api.ListDeadLetters(r.Context(), &api.ListDeadLettersParams{
+		PageToken: r.pageToken(),
+	}))
+	if isMissing(err) {
+		v.Data = deadLettersPage{Everywhere: true, None: true}
+		return v, nil
+	}
+	v.Data = deadLettersPage{Everywhere: true, Letters: list.DeadLetters, More: r.more(list.NextPageToken)}
+	return v, err
+}
+
+// replayLetters handles dead letters again, and purgeLetters deletes them.
+func replayLetters(r *request) (deed, error) {
+	request, what, args := lettersOf(r)
+	return deed{
+		Title: "Handle " + what + " again?", Button: "Handle again",
+		Text: "Each reply is applied as if it came now. One that the ledger has, or will never take, is deleted; another " +
+			"stays with its cause. A reply counts at most once.",
+		Command: command("dead-letters replay", args...),
+		do: func(ctx context.Context, reason string) (string, error) {
+			request.Reason = reason
+			done, err := call[api.DeadLetterResult](r.api.ReplayDeadLetters(ctx, request))
+			return handled(&done, err)
+		},
+	}, nil
+}
+
+func purgeLetters(r *request) (deed, error) {
+	request, what, args := lettersOf(r)
+	return deed{
+		Title: "Delete " + what + "?", Button: "Delete", Danger: true, NeedsReason: true,
+		Text:    "They are not applied. A step whose only result is among them waits until its lease ends, and then tries again.",
+		Command: command("dead-letters purge", args...),
+		do: func(ctx context.Context, reason string) (string, error) {
+			request.Reason = reason
+			done, err := call[api.DeadLetterResult](r.api.PurgeDeadLetters(ctx, request))
+			return handled(&done, err)
+		},
+	}, nil
+}
+
+// lettersOf returns what the request selects, in words and as arguments as well.
+func lettersOf(r *request) (request api.DeadLetterRequest, what string, args []string) {
+	if id := r.FormValue("letter"); id != "" {
+		return api.DeadLetterRequest{DeadLetterIDs: []string{id}}, "dead letter " + shortID(id), []string{id}
+	}
+	return api.DeadLetterRequest{All: true}, "all dead letters", []string{"--all"}
+}
+
+// handled returns where to go on. What the server could not do with a letter is an error.
+func handled(done *api.DeadLetterResult, err error) (string, error) {
+	switch {
+	case err != nil:
+		return "", err
+	case done.Error != nil:
+		return "", &refusal{Problem: *done.Error}
+	}
+	for i := range done.Handled {
+		if h := &done.Handled[i]; h.Outcome == api.DeadLetterOutcomeKept {
+			return "", badInput(fmt.Sprintf("Dead letter %s stays: %s", h.DeadLetterID, h.Detail))
+		}
+	}
+	return link("dead-letters"), nil
+}

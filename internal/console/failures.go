@@ -1,0 +1,110 @@
+package console
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// failuresPage is what failed and why, in groups.
+type failuresPage struct {
+	Tenant tenantFilter
+	// Filter is what the jobs are selected by, under the names of the API, and Since the
+	// time span of the failures, one of failureSpans.
+	Filter selection
+	Since  string
+	Spans  []string
+	// IncludeResolved shows the jobs that were rerun as well, in Resolved.
+	IncludeResolved bool
+	Open, Resolved  []failureGroup
+	Jobs            int // those of Open
+	Truncated       bool
+	MayRetry        bool
+}
+
+// failureGroup is a group with the message of its newest job, and links to its jobs.
+type failureGroup struct {
+	api.FailureGroup
+
+	Message     string
+	Jobs, Retry string
+}
+
+// failureSpans are the time spans that the page offers.
+var failureSpans = []string{"1 h", "24 h", "7 d", "30 d", "any time"}
+
+var failureSpanLengths = map[string]time.Duration{
+	"1 h": time.Hour, "24 h": 24 * time.Hour, "7 d": 7 * 24 * time.Hour, "30 d": 30 * 24 * time.Hour,
+}
+
+// mostMessages is for how many groups, the largest ones, a message is read.
+const mostMessages = 20
+
+func failures(r *request) (view, error) {
+	data := failuresPage{
+		Tenant: r.tenant(api.GrantRoleRead), Since: cmp.Or(r.FormValue("since"), "any time"), Spans: failureSpans,
+		IncludeResolved: r.FormValue("include") == "resolved",
+	}
+	var err error
+	if data.Filter, err = selectionOf(r); err != nil {
+		return view{}, err
+	}
+	data.Filter.TenantID = data.Tenant.Value
+	data.MayRetry = r.May(api.GrantRoleAdmin, data.Tenant.Value)
+	if span := failureSpanLengths[data.Since]; span > 0 {
+		data.Filter.FailedAfter = api.NewTime(r.now.Add(-span).Truncate(time.Second))
+	}
+	f := &data.Filter
+	params := &api.ListFailuresParams{
+		TenantID: optional(f.TenantID), RequestType: optional(f.RequestType), Service: optional(f.Service),
+		StepType: optional(f.StepType), ErrorCode: optional(f.ErrorCode),
+		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
+		FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),
+	}
+	if data.IncludeResolved {
+		params.Include = new(api.ListFailuresParamsIncludeResolved)
+	}
+	list, err := call[api.FailureList](r.api.ListFailures(r.Context(), params))
+	if err != nil {
+		return view{}, err
+	}
+	data.Truncated = list.Truncated
+	for i := range list.Groups {
+		group := failureGroupOf(f, &list.Groups[i])
+		if i < mostMessages && len(group.SampleJobIds) > 0 {
+			if job, err := call[api.Job](r.api.GetJob(r.Context(), group.SampleJobIds[0], nil)); err == nil { // It may be purged by now.
+				group.Message = job.ErrorMessage
+			}
+		}
+		if group.Resolved {
+			data.Resolved = append(data.Resolved, group)
+			continue
+		}
+		data.Jobs += group.Count
+		data.Open = append(data.Open, group)
+	}
+	return view{Title: "Failures", Template: "failures", Data: data}, nil
+}
+
+// failureGroupOf adds the links of a group of jobs that match the filter.
+func failureGroupOf(f *selection, group *api.FailureGroup) failureGroup {
+	filter := []any{
+		"tenant_id", f.TenantID, "request_type", f.RequestType, "service", group.Service, "error_code", group.ErrorCode,
+		"created_after", stamp(f.CreatedAfter), "created_before", stamp(f.CreatedBefore),
+	}
+	return failureGroup{
+		FailureGroup: *group,
+		Jobs:         link("jobs", append(filter, "state", api.JobStateFailedFinal)...),
+		Retry: link("do/retry", append(filter, "step_type", group.StepType,
+			"failed_after", stamp(f.FailedAfter), "failed_before", stamp(f.FailedBefore))...),
+	}
+}
+
+// stamp is a time as a parameter, empty for none.
+func stamp(at api.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.String()
+}

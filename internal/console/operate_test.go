@@ -1,0 +1,307 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+const hostile = "<script>alert(1)</script>"
+
+func ago(d time.Duration) api.Time { return api.NewTime(now.Add(-d)) }
+
+// submits sends the form of an action, which must be carried out, and returns where the
+// browser goes then.
+func (b *browser) submits(t *testing.T, name string, form url.Values) string {
+	t.Helper()
+	w := b.send(http.MethodPost, "/ui/do/"+name, form)
+	if w.Code != http.StatusSeeOther {
+		t.Fatalf("%s answers %d: %s", name, w.Code, w.Body)
+	}
+	return w.Header().Get("Location")
+}
+
+// asks fails unless the last request of the API is this one.
+func (b *browser) asks(t *testing.T, want string) {
+	t.Helper()
+	asked := b.requests()
+	if len(asked) == 0 || asked[len(asked)-1] != want {
+		t.Errorf("the API was asked %q, want %s", asked, want)
+	}
+}
+
+func TestFailures_ShowsGroupsWithWhatHelps(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{
+		"GET /v1/admin/failures": api.FailureList{Truncated: true, Groups: []api.FailureGroup{
+			{
+				Service: "ocr", StepType: "OCR", ErrorCode: hostile, Count: 1214, FirstAt: ago(2 * time.Hour), LastAt: ago(time.Minute),
+				SampleJobIds: []string{"j1", "j2"},
+			},
+			{Service: "embed", ErrorCode: "TIMEOUT", Count: 1, Resolved: true, FirstAt: ago(time.Hour), LastAt: ago(time.Hour), SampleJobIds: []string{"j3"}},
+		}},
+		"GET /v1/jobs/j1": api.Job{JobID: "j1", ErrorMessage: "page 3 " + hostile},
+	})
+	page := b.get(t, "/ui/failures?service=ocr&since=24+h&include=resolved")
+	if asked := b.requests()[0]; asked != "GET /v1/admin/failures?service=ocr&failed_after=2026-01-26T10%3A02%3A30.000Z&include=resolved" {
+		t.Errorf("the API was asked %s", asked)
+	}
+	has(t, page, "1,214 jobs have failed for good, and there are more", "page 3 &lt;script&gt;", "Retry 1,214…", "Rerun since",
+		"/ui/do/retry?error_code=%3Cscript%3Ealert%281%29%3C%2Fscript%3E&amp;failed_after=2026-01-26T10%3A02%3A30.000Z&amp;service=ocr&amp;step_type=OCR",
+		`<option selected>24 h</option>`, `value="resolved" checked`, "/ui/jobs/j2")
+	hasNot(t, page, hostile, "Retry 1…")
+	b.set("GET /v1/admin/failures", api.FailureList{})
+	has(t, b.get(t, "/ui/failures"), "No job that matches has failed for good.")
+	if w := b.send(http.MethodGet, "/ui/failures?failed_after=yesterday", nil); w.Code != http.StatusBadRequest {
+		t.Errorf("a time that is none is answered %d", w.Code)
+	}
+}
+
+func TestLists_OfAUserOfOneTenant(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{
+		"GET /v1/admin/failures":   api.FailureList{},
+		"GET /v1/admin/outbox":     api.OutboxPage{},
+		"GET /v1/admin/webhooks":   api.WebhookPage{},
+		"GET /v1/admin/operations": api.OperationPage{},
+		"GET /v1/admin/pauses":     api.PauseList{Pauses: []api.Pause{{PauseID: "tenant:tenant_a", TenantID: "tenant_a"}}},
+	})
+	b.token = "bound"
+	for _, page := range []string{"failures", "outbox", "webhooks", "operations"} {
+		before := len(b.requests())
+		has(t, b.get(t, "/ui/"+page), `<option selected>tenant_a</option>`)
+		for _, asked := range b.requests()[before:] {
+			if !strings.Contains(asked, "tenant_id=tenant_a") {
+				t.Errorf("%s asks %s", page, asked)
+			}
+		}
+	}
+	has(t, b.get(t, "/ui/outbox"), "this takes the role <code>admin</code> for all of them")
+	has(t, b.get(t, "/ui/dead-letters"), "belong to no tenant")
+	has(t, b.get(t, "/ui/pauses"), "tenant tenant_a")
+	form := b.get(t, "/ui/do/dispatch-pause")
+	has(t, form, "<option selected>tenant</option>")
+	hasNot(t, form, "<option>all</option>", "<option>service</option>")
+	b.token = "reader"
+	page := b.get(t, "/ui/pauses")
+	has(t, page, "needs the role <code>admin</code>")
+	hasNot(t, page, `href="/ui/operations"`)
+	has(t, page, `href="/ui/failures"`)
+}
+
+func TestRetry_CountsFirstAndThenBegins(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"POST /v1/admin/retries": api.OperationPreview{
+		Matched: 1214, Sample: []api.OperationSample{{JobID: "j1", TenantID: hostile, State: api.JobStateFailedFinal, ErrorCode: "BAD"}},
+	}})
+	form := b.get(t, "/ui/do/retry?service=ocr&error_code=BAD+SCAN&failed_after=2026-01-26T00:00:00Z&from=start")
+	b.asks(t, `POST /v1/admin/retries {"dry_run":true,"error_code":"BAD SCAN","failed_after":"2026-01-26T00:00:00.000Z","from":"start","service":"ocr"}`)
+	has(t, form, "1,214 jobs", "&lt;script&gt;", "<option selected>start</option>",
+		"lucius retry --service ocr --code &#39;BAD SCAN&#39; --failed-after 2026-01-26T00:00:00.000Z --from start")
+	hasNot(t, form, hostile)
+	b.set("POST /v1/admin/retries", api.Operation{OperationID: "op1"})
+	to := b.submits(t, "retry", url.Values{"job": {"j1, j2"}, "from": {"failed"}, "reason": {"fixed"}})
+	b.asks(t, `POST /v1/admin/retries {"from":"failed","job_ids":["j1","j2"],"reason":"fixed"}`)
+	if to != "/ui/operations/op1" {
+		t.Errorf("it leads to %s", to)
+	}
+	b.submits(t, "retry", url.Values{})
+	b.asks(t, `POST /v1/admin/retries {"all":true,"from":"failed"}`)
+}
+
+func TestOperations_ShowsHowFarTheyAre(t *testing.T) {
+	t.Parallel()
+	op := api.Operation{
+		OperationID: "op1", Kind: api.OperationKindRetry, State: api.OperationStateRunning, Matched: 1200, Done: 300, Applied: 297, Skipped: 2, Failed: 1,
+		Filter: api.OperationFilter{Service: "ocr", FailedAfter: ago(time.Hour)}, Caller: "ops-1", Reason: hostile, RatePerSecond: 20,
+		CreatedAt: ago(time.Minute), UpdatedAt: ago(time.Second), NextPageToken: "t2",
+		Items: []api.OperationItem{
+			{JobID: "j1", Outcome: api.OperationItemOutcomeSkipped, Detail: "It was rerun " + hostile},
+			{JobID: "j2", Outcome: api.OperationItemOutcomeApplied, NewJobID: "j9"},
+		},
+	}
+	b := newBrowser(t, map[string]any{
+		"GET /v1/admin/operations":             api.OperationPage{Operations: []api.Operation{op}, NextPageToken: "n1"},
+		"GET /v1/admin/operations/op1":         op,
+		"POST /v1/admin/operations/op1:cancel": op,
+	})
+	list := b.get(t, "/ui/operations?tenant_id=a")
+	has(t, list, "service ocr, failed since 2026-01-27 09:02:30 UTC", "300 of 1,200", "1 failed", "2 skipped", `aria-current="page">Operations`,
+		"/ui/operations?page_token=n1&amp;tenant_id=a", "/ui/operations/op1")
+	hasNot(t, list, hostile)
+	page := b.get(t, "/ui/operations/op1")
+	has(t, page, `<progress value="300" max="1200"`, "It was rerun &lt;script&gt;", "/ui/jobs/j9", "Stop…", "/ui/operations/op1?page_token=t2",
+		`aria-current="page">Operations`)
+	hasNot(t, page, hostile)
+	if to := b.submits(t, "operation-cancel", url.Values{"operation": {"op1"}, "reason": {"enough"}}); to != "/ui/operations/op1" {
+		t.Errorf("it leads to %s", to)
+	}
+	b.asks(t, `POST /v1/admin/operations/op1:cancel {"reason":"enough"}`)
+	op.State, op.Named, op.Filter = api.OperationStateDone, true, api.OperationFilter{}
+	b.set("GET /v1/admin/operations/op1", op)
+	page = b.get(t, "/ui/operations/op1")
+	has(t, page, "jobs that were named", "1,200 jobs were tried.")
+	hasNot(t, page, "Stop…")
+}
+
+func TestPauses_SaysWhoAndWhyAndWhatWaits(t *testing.T) {
+	t.Parallel()
+	lane := int32(7)
+	b := newBrowser(t, map[string]any{
+		"GET /v1/admin/pauses": api.PauseList{Pauses: []api.Pause{
+			{PauseID: "service:ocr", Service: "ocr", State: api.PauseStatePaused, Actor: "ops-1", Reason: hostile, CreatedAt: ago(2 * time.Hour)},
+			{PauseID: "lane:7", Lane: &lane, State: api.PauseStateRamping, Actor: "ops-2", ResumedAt: ago(time.Second)},
+		}},
+		"GET /v1/admin/services": api.ServiceList{Services: []api.Service{
+			{Service: "ocr", StepType: "OCR", Backlog: 1200}, {Service: "ocr", StepType: "SCAN", Backlog: 14}, {Service: "embed", Backlog: 5},
+		}},
+	})
+	page := b.get(t, "/ui/pauses")
+	has(t, page, "<b>service ocr</b> is paused: 1,214 directives wait", "2 h</time>", "&lt;script&gt;", "/ui/do/dispatch-resume?pause=service%3Aocr",
+		"<b>lane 7</b> is resumed and ramps up")
+	hasNot(t, page, hostile, "lane 7</b> is resumed and ramps up:")
+	b.set("GET /v1/admin/pauses", api.PauseList{})
+	has(t, b.get(t, "/ui/pauses"), "Nothing is paused.")
+}
+
+func TestDispatch_IsPausedAndResumed(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"POST /v1/admin/pauses": api.Pause{}})
+	has(t, b.get(t, "/ui/do/dispatch-pause"), "<option selected>service</option>", "<option>lane</option>", "lucius pause --service NAME --reason WHY")
+	form := b.get(t, "/ui/do/dispatch-pause?service=ocr")
+	has(t, form, "Pause the dispatch to service ocr?", `name="service" value="ocr"`, " required")
+	hasNot(t, form, `name="kind"`)
+	for _, one := range []struct {
+		form url.Values
+		body string
+	}{
+		{url.Values{"service": {"ocr"}}, `"service":"ocr"`},
+		{url.Values{"kind": {"tenant"}, "name": {"acme"}}, `"tenant_id":"acme"`},
+		{url.Values{"kind": {"protocol"}, "name": {"p1"}}, `"protocol_id":"p1"`},
+		{url.Values{"pause": {"lane:7"}}, `"lane":7`},
+		{url.Values{"kind": {"all"}}, `"all":true`},
+	} {
+		one.form.Set("reason", "down")
+		if to := b.submits(t, "dispatch-pause", one.form); to != "/ui/pauses" {
+			t.Errorf("it leads to %s", to)
+		}
+		asked := b.requests()
+		if last := asked[len(asked)-1]; !strings.HasPrefix(last, "POST /v1/admin/pauses {") || !strings.Contains(last, one.body) {
+			t.Errorf("%v asks %s", one.form, last)
+		}
+	}
+	asked := len(b.requests())
+	for says, form := range map[string]url.Values{
+		"Name what is to be paused.": {"kind": {"service"}, "reason": {"x"}},
+		"A lane is a number.":        {"kind": {"lane"}, "name": {"seven"}, "reason": {"x"}},
+		"Say why":                    {"service": {"ocr"}},
+	} {
+		has(t, b.send(http.MethodPost, "/ui/do/dispatch-pause", form).Body.String(), says)
+	}
+	if len(b.requests()) != asked {
+		t.Errorf("a form with a mistake was sent: %q", b.requests()[asked:])
+	}
+	b.set("POST /v1/admin/pauses/service:ocr:resume", api.Pause{})
+	has(t, b.get(t, "/ui/do/dispatch-resume?pause=service:ocr"), "Resume the dispatch to service ocr?", "lucius resume --service ocr")
+	b.submits(t, "dispatch-resume", url.Values{"service": {"ocr"}, "ramp": {"30"}, "reason": {"up"}})
+	b.asks(t, `POST /v1/admin/pauses/service:ocr:resume {"ramp_seconds":30,"reason":"up"}`)
+	has(t, b.send(http.MethodPost, "/ui/do/dispatch-resume", url.Values{"service": {"ocr"}, "ramp": {"soon"}}).Body.String(), "a number of seconds")
+}
+
+func TestOutbox_ShowsWhatWaitsAndWhatIsStuck(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{
+		"GET /v1/admin/outbox": api.OutboxPage{NextPageToken: "n1", Outbox: []api.OutboxRow{{
+			OutboxID: "j1.0.2", JobID: "j1", TenantID: "acme", StepID: "ocr", State: api.OutboxStatePending, AttemptNo: 2, Lane: 7,
+			LastErrorCode: "rejected", LastErrorMessage: hostile, CreatedAt: ago(time.Hour), NextAttemptAt: api.NewTime(now.Add(time.Minute)),
+		}}},
+		"GET /v1/admin/stuck": api.StuckList{Stuck: []api.StuckJob{{JobID: "j2", State: api.JobStateInProgress, Reason: "no timer", FoundAt: ago(time.Minute)}}},
+	})
+	page := b.get(t, "/ui/outbox?lane=7")
+	if asked := b.requests()[0]; asked != "GET /v1/admin/outbox?state=PENDING&lane=7" {
+		t.Errorf("the API was asked %s", asked)
+	}
+	has(t, page, "1 h</time>", "1 min</time>", "&lt;script&gt;", "/ui/do/outbox-retry?job=j1&amp;tenant_id=acme", "no timer", "/ui/jobs/j2",
+		"/ui/outbox?lane=7&amp;page_token=n1", "/ui/do/outbox-retry?lane=7")
+	hasNot(t, page, hostile, "dead-letters") // The API has none.
+	b.set("GET /v1/admin/dead-letters", api.DeadLetterPage{})
+	has(t, b.get(t, "/ui/outbox?state=ALL"), "/ui/dead-letters", "<option selected>ALL</option>")
+	if w := b.send(http.MethodGet, "/ui/outbox?lane=x", nil); w.Code != http.StatusBadRequest {
+		t.Errorf("a lane that is none is answered %d", w.Code)
+	}
+	b.set("GET /v1/admin/outbox", api.OutboxPage{})
+	b.set("GET /v1/admin/stuck", api.StuckList{Checked: 1204, RoundEndedAt: ago(time.Minute), Repaired: 2})
+	has(t, b.get(t, "/ui/outbox"), "Nothing waits to be published", "looked at 1,204 jobs", "repaired 2")
+}
+
+func TestOutbox_ActsOnRowsAndWork(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{
+		"POST /v1/admin/outbox/retry":    api.OutboxRetryResult{Matched: 1, Retried: 1},
+		"POST /v1/admin/work/w1:stall":   api.WorkItem{},
+		"POST /v1/admin/work/w1:requeue": api.WorkItem{},
+	})
+	has(t, b.get(t, "/ui/do/outbox-retry"), "lucius outbox retry --all")
+	has(t, b.get(t, "/ui/do/outbox-retry?lane=7&tenant_id=acme"), "lucius outbox retry --tenant acme --lane 7")
+	b.submits(t, "outbox-retry", url.Values{"job": {"j1"}, "tenant_id": {"acme"}})
+	b.asks(t, `POST /v1/admin/outbox/retry {"jobId":"j1","tenant_id":"acme"}`)
+	b.set("POST /v1/admin/outbox/retry", api.OutboxRetryResult{Matched: 1, Skipped: []api.OutboxSkip{{Reason: "it was sent"}}})
+	has(t, b.send(http.MethodPost, "/ui/do/outbox-retry", url.Values{"job": {"j1"}}).Body.String(), "None of 1 became due: it was sent")
+	has(t, b.get(t, "/ui/do/work-stall?work=w1"), "lucius work stall w1")
+	if to := b.submits(t, "work-stall", url.Values{"work": {"w1"}, "job": {"j1"}, "reason": {"lost"}}); to != "/ui/jobs/j1" {
+		t.Errorf("it leads to %s", to)
+	}
+	b.asks(t, `POST /v1/admin/work/w1:stall {"reason":"lost"}`)
+	if to := b.submits(t, "work-requeue", url.Values{"work": {"w1"}}); to != "/ui/outbox" {
+		t.Errorf("it leads to %s", to)
+	}
+	b.asks(t, `POST /v1/admin/work/w1:requeue {}`)
+}
+
+func TestDeadLetters_AreHandledOrDeleted(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, nil)
+	has(t, b.get(t, "/ui/dead-letters"), "takes no replies from topics")
+	b.set("GET /v1/admin/dead-letters", api.DeadLetterPage{DeadLetters: []api.DeadLetter{{
+		DeadLetterID: "7/1", Reason: "malformed", Description: hostile, Body: "{" + hostile, SentAt: ago(time.Hour),
+	}}})
+	page := b.get(t, "/ui/dead-letters")
+	has(t, page, "malformed", "{&lt;script&gt;", "letter=7%2F1")
+	hasNot(t, page, hostile)
+	b.set("POST /v1/admin/dead-letters:replay", api.DeadLetterResult{Handled: []api.HandledDeadLetter{
+		{DeadLetterID: "7/1", Outcome: api.DeadLetterOutcomeKept, Detail: "no such job"},
+	}})
+	has(t, b.send(http.MethodPost, "/ui/do/dead-letters-replay", url.Values{"letter": {"7/1"}}).Body.String(), "Dead letter 7/1 stays: no such job")
+	b.asks(t, `POST /v1/admin/dead-letters:replay {"dead_letter_ids":["7/1"]}`)
+	b.set("POST /v1/admin/dead-letters:purge", api.DeadLetterResult{})
+	b.submits(t, "dead-letters-purge", url.Values{"reason": {"old"}})
+	b.asks(t, `POST /v1/admin/dead-letters:purge {"all":true,"reason":"old"}`)
+	b.set("POST /v1/admin/dead-letters:purge", api.DeadLetterResult{Error: &api.Problem{Detail: "The bus is down."}})
+	has(t, b.send(http.MethodPost, "/ui/do/dead-letters-purge", url.Values{"reason": {"old"}}).Body.String(), "The bus is down.")
+}
+
+func TestWebhooks_AreSentAgain(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{
+		"GET /v1/admin/webhooks": api.WebhookPage{Webhooks: []api.Webhook{{
+			WebhookID: "j1.0", JobID: "j1", TenantID: "tenant_b", URL: "https://a.example/?" + hostile, Event: "job.failed",
+			State: api.WebhookStateExhausted, Attempts: 8, LastStatus: 503, LastError: hostile, UpdatedAt: ago(time.Hour),
+		}}},
+		"POST /v1/admin/webhooks/j1.0:replay": api.Webhook{JobID: "j1"},
+	})
+	page := b.get(t, "/ui/webhooks")
+	has(t, page, "EXHAUSTED", "503", "&lt;script&gt;", "/ui/do/webhook-replay?webhook=j1.0")
+	hasNot(t, page, hostile)
+	if to := b.submits(t, "webhook-replay", url.Values{"webhook": {"j1.0"}, "reason": {"it is up"}}); to != "/ui/jobs/j1" {
+		t.Errorf("it leads to %s", to)
+	}
+	b.asks(t, `POST /v1/admin/webhooks/j1.0:replay {"reason":"it is up"}`)
+	b.token = "reader"
+	hasNot(t, b.get(t, "/ui/webhooks"), "webhook-replay")
+	b.set("GET /v1/admin/webhooks", api.WebhookPage{})
+	has(t, b.get(t, "/ui/webhooks"), "Every webhook was delivered")
+}

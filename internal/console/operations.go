@@ -1,0 +1,94 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// operationsPage is the operations on many jobs.
+type operationsPage struct {
+	Tenant     tenantFilter
+	Operations []api.Operation
+	More       string
+}
+
+func operations(r *request) (view, error) {
+	tenant := r.tenant(api.GrantRoleAdmin)
+	list, err := call[api.OperationPage](r.api.ListOperations(r.Context(), &api.ListOperationsParams{
+		TenantID: optional(tenant.Value), PageToken: r.pageToken(),
+	}))
+	return view{Title: "Operations", Template: "operations", Data: operationsPage{
+		Tenant: tenant, Operations: list.Operations, More: r.more(list.NextPageToken),
+	}}, err
+}
+
+// operationPage is one operation and a page of its jobs.
+type operationPage struct {
+	api.Operation
+
+	More string
+}
+
+func operation(r *request) (view, error) {
+	op, err := call[api.Operation](r.api.GetOperation(r.Context(), r.PathValue("id"), &api.GetOperationParams{
+		PageToken: r.pageToken(),
+	}))
+	return view{Title: "Operation " + shortID(op.OperationID), Template: "operation", Nav: "Operations", Data: operationPage{
+		Operation: op, More: r.more(op.NextPageToken),
+	}}, err
+}
+
+// selects says in words which jobs an operation is for.
+func selects(op *api.Operation) string {
+	f := &op.Filter
+	var words []string
+	add := func(format, value string) {
+		if value != "" {
+			words = append(words, fmt.Sprintf(format, value))
+		}
+	}
+	add("service %s", f.Service)
+	add("step type %s", f.StepType)
+	add("error %s", f.ErrorCode)
+	add("state %s", string(f.State))
+	add("request type %s", f.RequestType)
+	add("tenant %s", f.TenantID)
+	for _, bound := range []struct {
+		format string
+		at     api.Time
+	}{
+		{"accepted since %s", f.CreatedAfter},
+		{"accepted before %s", f.CreatedBefore},
+		{"failed since %s", f.FailedAfter},
+		{"failed before %s", f.FailedBefore},
+	} {
+		if !bound.at.IsZero() {
+			words = append(words, fmt.Sprintf(bound.format, bound.at.UTC().Format("2006-01-02 15:04:05 UTC")))
+		}
+	}
+	switch {
+	case op.Named:
+		return "jobs that were named"
+	case len(words) == 0:
+		return "all jobs"
+	default:
+		return strings.Join(words, ", ")
+	}
+}
+
+// cancelOperation stops an operation.
+func cancelOperation(r *request) (deed, error) {
+	id := r.FormValue("operation")
+	return deed{
+		Title: "Stop operation " + shortID(id) + "?", Button: "Stop the operation",
+		Text:    "It begins no further job. Jobs that it has changed stay changed.",
+		Command: command("operations cancel", id),
+		do: func(ctx context.Context, reason string) (string, error) {
+			_, err := call[api.Operation](r.api.CancelOperation(ctx, id, api.ControlRequest{Reason: reason}))
+			return link("operations/" + id), err
+		},
+	}, nil
+}

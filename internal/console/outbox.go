@@ -1,0 +1,137 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// outboxPage is the directives on their way to the bus, and jobs without a way forward.
+type outboxPage struct {
+	Tenant tenantFilter
+	State  string
+	Lane   string
+	Rows   []api.OutboxRow
+	More   string
+	// Everywhere says that the user may see what belongs to no tenant.
+	Everywhere bool
+	Stuck      api.StuckList
+	// DeadLetters says that replies come over topics.
+	DeadLetters bool
+}
+
+// everyState shows the rows of all states.
+const everyState = "ALL"
+
+func outbox(r *request) (view, error) {
+	data := outboxPage{
+		Tenant: r.tenant(api.GrantRoleAdmin), State: cmp.Or(r.FormValue("state"), string(api.OutboxStatePending)),
+		Lane: r.FormValue("lane"), Everywhere: r.May(api.GrantRoleAdmin, ""),
+	}
+	params := &api.ListOutboxParams{TenantID: optional(data.Tenant.Value), PageToken: r.pageToken()}
+	if data.State != everyState {
+		params.State = new(api.OutboxState(data.State))
+	}
+	var err error
+	if params.Lane, err = laneOf(data.Lane); err != nil {
+		return view{}, err
+	}
+	list, err := call[api.OutboxPage](r.api.ListOutbox(r.Context(), params))
+	if err != nil {
+		return view{}, err
+	}
+	data.Rows, data.More = list.Outbox, r.more(list.NextPageToken)
+	if data.Everywhere {
+		if data.Stuck, err = call[api.StuckList](r.api.ListStuck(r.Context())); err != nil {
+			return view{}, err
+		}
+		_, err = call[api.DeadLetterPage](r.api.ListDeadLetters(r.Context(), &api.ListDeadLettersParams{Limit: new(api.Limit(1))}))
+		data.DeadLetters = !isMissing(err) // Their page shows any other fault.
+	}
+	return view{Title: "Outbox", Template: "outbox", Data: data}, nil
+}
+
+// laneOf reads the number of a lane, nil if there is none.
+func laneOf(text string) (*int32, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // There is no lane, and nothing is wrong.
+	}
+	number, err := strconv.ParseInt(text, 10, 32)
+	if err != nil {
+		return nil, badInput("A lane is a number.")
+	}
+	return new(int32(number)), nil
+}
+
+// retryOutbox publishes waiting directives now.
+func retryOutbox(r *request) (deed, error) {
+	job, tenant, lane := r.FormValue("job"), r.FormValue("tenant_id"), r.FormValue("lane")
+	request := api.OutboxRetryRequest{JobID: optional(job), TenantID: optional(tenant)}
+	var err error
+	if request.Lane, err = laneOf(lane); err != nil {
+		return deed{}, err
+	}
+	args := slices.Concat(flag("job", job), flag("tenant", tenant), flag("lane", lane))
+	if len(args) == 0 {
+		args = []string{"--all"}
+	}
+	would := deed{
+		Title: "Publish the waiting directives now?", Button: "Publish now", NoReason: true,
+		Text: "What is pending, and what waits for its next dispatch, becomes due now. No attempt is spent. " +
+			"What is paused stays paused.",
+		Command: command("outbox retry", args...),
+	}
+	if job != "" {
+		would.Title = "Publish the directive of job " + shortID(job) + " now?"
+	}
+	would.do = func(ctx context.Context, _ string) (string, error) {
+		done, err := call[api.OutboxRetryResult](r.api.RetryOutbox(ctx, request))
+		if err == nil && len(done.Skipped) > 0 && done.Retried == 0 {
+			return "", badInput(fmt.Sprintf("None of %d became due: %s", done.Matched, done.Skipped[0].Reason))
+		}
+		return link("outbox"), err
+	}
+	return would, nil
+}
+
+// stallWork takes an item from its worker.
+func stallWork(r *request) (deed, error) {
+	id := r.FormValue("work")
+	return deed{
+		Title: "Take the work from its worker?", Button: "Take it away",
+		Text: "The item is stalled: what its worker still reports about this attempt counts no more, and the step waits " +
+			"for its next attempt. No attempt of its budget is spent.",
+		Command: command("work stall", id),
+		do: func(ctx context.Context, reason string) (string, error) {
+			_, err := call[api.WorkItem](r.api.StallWork(ctx, id, api.AdminWorkRequest{Reason: reason}))
+			return r.back("outbox"), err
+		},
+	}, nil
+}
+
+// requeueWork offers a stalled item again.
+func requeueWork(r *request) (deed, error) {
+	id := r.FormValue("work")
+	return deed{
+		Title: "Offer the stalled work again?", Button: "Offer it now",
+		Text: "The item is queued with the directive of a new attempt, now and not after the backoff. " +
+			"No attempt of its budget is spent.",
+		Command: command("work requeue", id),
+		do: func(ctx context.Context, reason string) (string, error) {
+			_, err := call[api.WorkItem](r.api.RequeueWork(ctx, id, api.AdminWorkRequest{Reason: reason}))
+			return r.back("outbox"), err
+		},
+	}, nil
+}
+
+// back returns the URL of the job that a form was opened for, or of the page.
+func (r *request) back(page string) string {
+	if job := r.FormValue("job"); job != "" {
+		return link("jobs/" + job)
+	}
+	return link(page)
+}

@@ -1,0 +1,204 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// pausesPage is what is paused.
+type pausesPage struct {
+	Pauses []pauseRow
+}
+
+// pauseRow is a pause with what waits for its end.
+type pauseRow struct {
+	api.Pause
+
+	What string
+	// Waiting says how many directives wait, empty if that is not known.
+	Waiting string
+}
+
+func pauses(r *request) (view, error) {
+	list, err := call[api.PauseList](r.api.ListPauses(r.Context()))
+	if err != nil {
+		return view{}, err
+	}
+	var services api.ServiceList
+	known := len(list.Pauses) > 0 && (r.May(api.GrantRoleRead, "") || r.May(api.GrantRoleAdmin, ""))
+	if known {
+		if services, err = call[api.ServiceList](r.api.ListServices(r.Context())); err != nil {
+			return view{}, err
+		}
+	}
+	data := pausesPage{}
+	for i := range list.Pauses {
+		p := &list.Pauses[i]
+		row := pauseRow{Pause: *p, What: pausedScope(p)}
+		if known && (p.Service != "" || p.PauseID == "all") {
+			waiting := 0
+			for j := range services.Services {
+				if s := &services.Services[j]; p.Service == "" || s.Service == p.Service {
+					waiting += s.Backlog
+				}
+			}
+			row.Waiting = counted(waiting, "directive waits", "directives wait")
+		}
+		data.Pauses = append(data.Pauses, row)
+	}
+	slices.SortStableFunc(data.Pauses, func(a, b pauseRow) int {
+		return cmp.Or(strings.Compare(string(a.State), string(b.State)), a.CreatedAt.Compare(b.CreatedAt.Time))
+	})
+	return view{Title: "Pauses", Template: "pauses", Data: data}, nil
+}
+
+// pausedScope says in words what a pause stops.
+func pausedScope(p *api.Pause) string {
+	switch {
+	case p.TenantID != "":
+		return "tenant " + p.TenantID
+	case p.ProtocolID != "":
+		return "protocol " + p.ProtocolID
+	case p.Service != "":
+		return "service " + p.Service
+	case p.Lane != nil:
+		return "lane " + strconv.Itoa(int(*p.Lane))
+	default:
+		return "everything"
+	}
+}
+
+// scopeKinds are what a pause can be of, as parameters of the forms and, but for the
+// first, as flags of the command line.
+var scopeKinds = []string{"all", "service", "tenant", "protocol", "lane"}
+
+// scope is the kind and the name of what a form pauses or resumes.
+type scope struct{ Kind, Name string }
+
+// scopeOf returns the scope that the request's parameters name: by its id, by a parameter
+// of its kind, or by what was entered into the form. It is empty if there is none yet.
+func scopeOf(r *request) scope {
+	if kind, name, _ := strings.Cut(r.FormValue("pause"), ":"); kind != "" {
+		return scope{kind, name}
+	}
+	for _, kind := range scopeKinds {
+		if name := r.FormValue(kind); name != "" {
+			return scope{kind, name}
+		}
+	}
+	return scope{r.FormValue("kind"), strings.TrimSpace(r.FormValue("name"))}
+}
+
+// words says what the scope is.
+func (s scope) words() string {
+	if s.Kind == "all" {
+		return "everything"
+	}
+	return s.Kind + " " + s.Name
+}
+
+// id is the id of the pause of the scope.
+func (s scope) id() string {
+	if s.Kind == "all" {
+		return "all"
+	}
+	return s.Kind + ":" + s.Name
+}
+
+// command is a command on the scope.
+func (s scope) command(verb string, rest ...string) string {
+	if s.Kind == "all" {
+		return command(verb, append([]string{"--all"}, rest...)...)
+	}
+	return command(verb, append([]string{"--" + s.Kind, cmp.Or(s.Name, "NAME")}, rest...)...)
+}
+
+// pauseDispatch stops the dispatch within a scope.
+func pauseDispatch(r *request) (deed, error) {
+	at := scopeOf(r)
+	asked := at.Kind == "" || r.FormValue("kind") != "" // The form asks for the scope.
+	kinds := scopeKinds
+	if !r.May(api.GrantRoleAdmin, "") {
+		kinds = []string{"tenant"} // The other scopes belong to no tenant.
+	}
+	at.Kind = cmp.Or(at.Kind, kinds[min(1, len(kinds)-1)])
+	would := deed{
+		Title: "Pause the dispatch to " + at.words() + "?", Button: "Pause", NeedsReason: true,
+		Text: "Nothing new goes to workers within the scope until it is resumed. " +
+			"Commands are still accepted, and workers finish what they hold.",
+		Command: at.command("pause", "--reason", "WHY"),
+	}
+	if asked {
+		would.Title = "Pause the dispatch?"
+		would.Fields = []field{
+			{Name: "kind", Label: "Scope", Value: at.Kind, Options: kinds},
+			{Name: "name", Label: "Name", Value: at.Name, Hint: "The service, tenant, protocol or lane; empty for all."},
+		}
+	}
+	would.do = func(ctx context.Context, reason string) (string, error) {
+		request := api.PauseRequest{Reason: reason}
+		if err := at.fill(&request); err != nil {
+			return "", err
+		}
+		_, err := call[api.Pause](r.api.CreatePause(ctx, request))
+		return link("pauses"), err
+	}
+	return would, nil
+}
+
+// fill sets what the request pauses.
+func (s scope) fill(request *api.PauseRequest) error {
+	if s.Kind != "all" && s.Name == "" {
+		return badInput("Name what is to be paused.")
+	}
+	switch s.Kind {
+	case "service":
+		request.Service = &s.Name
+	case "tenant":
+		request.TenantID = &s.Name
+	case "protocol":
+		request.ProtocolID = &s.Name
+	case "lane":
+		var err error
+		request.Lane, err = laneOf(s.Name)
+		return err
+	default:
+		request.All = true
+	}
+	return nil
+}
+
+// resumeDispatch ends a pause.
+func resumeDispatch(r *request) (deed, error) {
+	at := scopeOf(r)
+	ramp := r.FormValue("ramp")
+	rest := []string{}
+	if ramp != "" {
+		rest = []string{"--ramp", ramp + "s"}
+	}
+	return deed{
+		Title: "Resume the dispatch to " + at.words() + "?", Button: "Resume",
+		Text:    "What waits goes out at a rate that doubles every second, so that the workers are not flooded.",
+		Command: at.command("resume", rest...),
+		Fields: []field{{
+			Name: "ramp", Label: "Ramp, in seconds", Value: ramp, Hint: "Empty is the server's 15 s; 0 dispatches everything at once.",
+		}},
+		do: func(ctx context.Context, reason string) (string, error) {
+			request := api.ResumeRequest{Reason: reason}
+			if ramp != "" {
+				seconds, err := strconv.ParseFloat(ramp, 64)
+				if err != nil {
+					return "", badInput("The ramp is a number of seconds.")
+				}
+				request.RampSeconds = &seconds
+			}
+			_, err := call[api.Pause](r.api.ResumePause(ctx, at.id(), request))
+			return link("pauses"), err
+		},
+	}, nil
+}

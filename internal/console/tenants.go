@@ -1,0 +1,69 @@
+package console
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// tenants returns the tenants that the user has the role for; "*" is all.
+func (r *request) tenants(role api.GrantRole) (names []string) {
+	for i := range r.Who.Grants {
+		if r.Who.Grants[i].Role == role {
+			names = append(names, r.Who.Grants[i].Tenants...)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// tenantFilter is of which tenant a list is.
+type tenantFilter struct {
+	// Value is empty for all tenants.
+	Value string
+	// Choices are those of a user who must choose one; empty if the user may see all.
+	Choices []string
+}
+
+// tenant returns the tenant whose list is asked for. A user who may not see all tenants
+// gets the first one of theirs unless the request names one.
+func (r *request) tenant(role api.GrantRole) tenantFilter {
+	f := tenantFilter{Value: r.FormValue("tenant_id")}
+	if !r.May(role, "") {
+		if f.Choices = r.tenants(role); f.Value == "" && len(f.Choices) > 0 {
+			f.Value = f.Choices[0]
+		}
+	}
+	return f
+}
+
+// missingRole is what a page shows to a user who has not the role for it.
+func missingRole(title string, role api.GrantRole) view {
+	return view{Title: title, Template: "missingrole", Data: role}
+}
+
+// more is the URL of the next page of a list, empty on the last.
+func (r *request) more(token string) string {
+	if token == "" {
+		return ""
+	}
+	query := r.URL.Query()
+	query.Set("page_token", token)
+	return r.URL.Path + "?" + query.Encode()
+}
+
+// pageToken is the page of a list that is asked for, nil for the first one.
+func (r *request) pageToken() *api.PageToken { return optional(r.FormValue("page_token")) }
+
+// optional returns a parameter for the API, nil for the zero value.
+func optional[T comparable](value T) *T {
+	var zero T
+	if value == zero {
+		return nil
+	}
+	return &value
+}
+
+// isMissing reports whether the API has no such thing.
+func isMissing(err error) bool { return hasStatus(err, http.StatusNotFound) }
