@@ -19,7 +19,7 @@ ROUNDS        ?= 10
 TIME          ?= 30s
 # The modules with code, and all. The tests of bench/compare are no part of `make test`:
 # they start a PostgreSQL.
-CODE          := . bench/compare deploy/observability
+CODE          := . bench/compare deploy/observability deploy/packaging
 MODULES       := $(CODE) tools/golangci-lint tools/oapi-codegen
 
 # Everything is built without C, as in the container image: with it, the arenas of the
@@ -69,7 +69,7 @@ build: ## Build bin/lucius
 ##@ Check
 
 .PHONY: test
-test: verify mutants-build costs observability test-race ## Check everything, the same way each time: quickest failures first, tests last
+test: verify mutants-build costs observability packaging test-race ## Check everything, the same way each time: quickest failures first, tests last
 
 .PHONY: fresh
 fresh: sim-fresh properties-fresh ## Try seeds that were never run before, for some minutes: CI does, after make test
@@ -112,6 +112,10 @@ costs: ## Hold allocations and commits of operations to their bounds (testdata/c
 .PHONY: observability
 observability: ## Evaluate the alerts and the dashboard on what a server measures
 	$(call stage,$(GO) -C deploy/observability test -count=1 ./...)
+
+.PHONY: packaging
+packaging: ## Hold the chart, the compose file, the unit and the release against the tools that read them
+	$(call stage,$(GO) -C deploy/packaging test -count=1 ./...)
 
 .PHONY: mutants
 mutants: ## Break the code on purpose, and expect the simulation to see it

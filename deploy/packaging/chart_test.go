@@ -1,0 +1,180 @@
+package packaging
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// minimal are values that the chart cannot do without.
+const minimal = `
+auth: {tokensSecret: tokens}
+protocols: {doc.yaml: "id: doc"}
+`
+
+// onAzure are values of replicas that share a storage account.
+const onAzure = `
+storage: azure
+replicas: 3
+azure: {tableEndpoint: "https://a.table.core.windows.net", serviceBusNamespace: a.servicebus.windows.net}
+auth: {oidcIssuer: "https://issuer.example", oidcAudience: lucius}
+protocolsConfigMap: mine
+tlsSecret: tls
+env: {LUCIUS_RETENTION: 24h, LUCIUS_LISTEN_ADDR: ":8080"}
+envFromSecrets: [more]
+serviceMonitor: {enabled: true, tokenSecret: scrape}
+ingress: {enabled: true, host: lucius.example, tlsSecret: web}
+serviceAccount: {annotations: {azure.workload.identity/client-id: "1"}}
+podLabels: {azure.workload.identity/use: "true"}
+image: {pullSecrets: [pull]}
+`
+
+func load(t *testing.T) *chart.Chart {
+	t.Helper()
+	found, err := loader.Load("../helm/lucius")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// render returns the manifests by the names of their templates.
+func render(t *testing.T, text string) (map[string]string, error) {
+	t.Helper()
+	var values chartutil.Values
+	if err := yaml.UnmarshalStrict([]byte(text), &values); err != nil {
+		t.Fatal(err)
+	}
+	lucius := load(t)
+	all, err := chartutil.ToRenderValues(lucius, values, chartutil.ReleaseOptions{Name: "prod", Namespace: "docs"}, nil)
+	if err != nil {
+		return nil, err
+	}
+	out, err := engine.Render(lucius, all)
+	found := map[string]string{}
+	for name, manifest := range out {
+		if strings.TrimSpace(manifest) != "" {
+			found[path.Base(name)] = manifest
+		}
+	}
+	return found, err
+}
+
+// manifest decodes a manifest, which must have no field that Kubernetes does not know.
+func manifest[T any](t *testing.T, manifests map[string]string, name string) (object T) {
+	t.Helper()
+	if manifests[name] == "" {
+		t.Fatalf("the chart makes no %s", name)
+	}
+	if err := yaml.UnmarshalStrict([]byte(manifests[name]), &object); err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, manifests[name])
+	}
+	return object
+}
+
+func variables(pod *corev1.PodSpec) map[string]string {
+	found := map[string]string{}
+	for _, variable := range pod.Containers[0].Env {
+		found[variable.Name] = variable.Value
+	}
+	return found
+}
+
+func TestChart_KeepsJobsOnAVolumeOfOneReplica(t *testing.T) {
+	t.Parallel()
+	made, err := render(t, minimal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names := slices.Sorted(maps.Keys(made)); !slices.Equal(names, []string{
+		"NOTES.txt", "protocols.yaml", "service.yaml", "serviceaccount.yaml", "statefulset.yaml",
+	}) {
+		t.Errorf("it makes %v", names)
+	}
+	set := manifest[appsv1.StatefulSet](t, made, "statefulset.yaml")
+	if *set.Spec.Replicas != 1 || len(set.Spec.VolumeClaimTemplates) != 1 {
+		t.Errorf("the set is %+v", set.Spec)
+	}
+	pod := &set.Spec.Template.Spec
+	if got := variables(pod); got["LUCIUS_DATA_DIR"] != "/var/lib/lucius" || got["LUCIUS_AUTH_FILE"] == "" || got["LUCIUS_STORAGE_BACKEND"] != "" {
+		t.Errorf("the variables are %v", got)
+	}
+	if *pod.TerminationGracePeriodSeconds < 30 || pod.Containers[0].ReadinessProbe.HTTPGet.Path != "/readyz" {
+		t.Errorf("the pod is %+v", pod)
+	}
+	service := manifest[corev1.Service](t, made, "service.yaml")
+	for name, value := range service.Spec.Selector {
+		if set.Spec.Template.Labels[name] != value {
+			t.Errorf("the service selects %s=%s, the pods have %v", name, value, set.Spec.Template.Labels)
+		}
+	}
+	if protocols := manifest[corev1.ConfigMap](t, made, "protocols.yaml"); protocols.Data["doc.yaml"] != "id: doc" {
+		t.Errorf("the protocols are %v", protocols.Data)
+	}
+}
+
+func TestChart_RunsReplicasOnAzure(t *testing.T) {
+	t.Parallel()
+	made, err := render(t, onAzure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployment := manifest[appsv1.Deployment](t, made, "deployment.yaml")
+	pod := &deployment.Spec.Template.Spec
+	for name, want := range map[string]string{
+		"LUCIUS_STORAGE_BACKEND": "ledger", "LUCIUS_TABLE_ENDPOINT": "https://a.table.core.windows.net", "LUCIUS_BUS": "servicebus",
+		"LUCIUS_OIDC_AUDIENCE": "lucius", "LUCIUS_RETENTION": "24h", "LUCIUS_TLS_CERT": "/etc/lucius/tls/tls.crt",
+	} {
+		if got := variables(pod)[name]; got != want {
+			t.Errorf("%s is %q", name, got)
+		}
+	}
+	if *deployment.Spec.Replicas != 3 || variables(pod)["LUCIUS_DATA_DIR"] != "" || made["statefulset.yaml"] != "" || made["protocols.yaml"] != "" {
+		t.Errorf("it is not of replicas without a volume: %v", made)
+	}
+	if pod.Containers[0].LivenessProbe.HTTPGet.Scheme != corev1.URISchemeHTTPS {
+		t.Error("the probes do not speak TLS")
+	}
+	if budget := manifest[policyv1.PodDisruptionBudget](t, made, "disruption.yaml"); budget.Spec.MaxUnavailable.IntValue() != 1 {
+		t.Errorf("the budget is %+v", budget.Spec)
+	}
+	manifest[networkingv1.Ingress](t, made, "ingress.yaml")
+	manifest[corev1.ServiceAccount](t, made, "serviceaccount.yaml")
+	monitor := manifest[map[string]any](t, made, "servicemonitor.yaml")
+	if !strings.Contains(made["servicemonitor.yaml"], "scheme: https") || monitor["kind"] != "ServiceMonitor" {
+		t.Errorf("the monitor is %v", monitor)
+	}
+}
+
+// TestChart_RefusesWhatWouldNotStart gives values with which a pod would not start, or
+// which the chart does not know.
+func TestChart_RefusesWhatWouldNotStart(t *testing.T) {
+	t.Parallel()
+	for text, says := range map[string]string{
+		`protocols: {doc.yaml: x}`:                                  "auth.tokensSecret or auth.oidcIssuer",
+		`auth: {tokensSecret: t}`:                                   "protocols or protocolsConfigMap",
+		minimal + "storage: azure":                                  "azure.tableEndpoint is required",
+		minimal + "storage: postgresql":                             "storage",
+		minimal + "replica: 3":                                      "replica",
+		minimal + "env: {PATH: /}":                                  "PATH",
+		minimal + "ingress: {enabled: true}":                        "ingress.host is required",
+		minimal + "serviceMonitor: {enabled: true}":                 "serviceMonitor.tokenSecret is required",
+		`{auth: {oidcIssuer: "https://i"}, protocols: {a.yaml: x}}`: "auth.oidcAudience is required",
+	} {
+		if _, err := render(t, text); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s is answered %v", text, err)
+		}
+	}
+}
