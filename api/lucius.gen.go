@@ -4447,6 +4447,12 @@ type ListJobsParams struct {
 	// of all tenants, for a caller who may read all.
 	CorrelationID *string `form:"correlation_id,omitempty" json:"correlation_id,omitempty"`
 
+	// Service Only jobs whose failed or current step is of this service, the last one of a job that succeeded.
+	Service *string `form:"service,omitempty" json:"service,omitempty"`
+
+	// ErrorCode Only jobs that failed with this code, and live ones whose current step last failed with it.
+	ErrorCode *string `form:"error_code,omitempty" json:"error_code,omitempty"`
+
 	// CreatedAfter Only jobs accepted at this time or later.
 	CreatedAfter *Time `form:"created_after,omitempty" json:"created_after,omitempty"`
 
@@ -5248,7 +5254,8 @@ type ClientInterface interface {
 	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
 	// few jobs match, or if they are large, a page may hold fewer than asked for and
 	// still have a next one: continue until there is no `next_page_token`. A page is empty and has a next one
-	// only if 50,000 jobs were read for it, or 10 seconds have passed, without a match.
+	// only if 50,000 jobs were examined for it, or 10 seconds have passed, without a match.
+	// With a terminal `state`, or an `error_code`, other jobs are passed over unread.
 	// Jobs in a state that is not final are found however old they are; otherwise the
 	// last three months are listed unless `created_after` says otherwise.
 	//
@@ -6706,7 +6713,8 @@ func (c *Client) SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBod
 // it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
 // few jobs match, or if they are large, a page may hold fewer than asked for and
 // still have a next one: continue until there is no `next_page_token`. A page is empty and has a next one
-// only if 50,000 jobs were read for it, or 10 seconds have passed, without a match.
+// only if 50,000 jobs were examined for it, or 10 seconds have passed, without a match.
+// With a terminal `state`, or an `error_code`, other jobs are passed over unread.
 // Jobs in a state that is not final are found however old they are; otherwise the
 // last three months are listed unless `created_after` says otherwise.
 //
@@ -9425,6 +9433,30 @@ func NewListJobsRequest(server string, params *ListJobsParams) (*http.Request, e
 
 		}
 
+		if params.Service != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "service", *params.Service, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.ErrorCode != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "error_code", *params.ErrorCode, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if params.CreatedAfter != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "created_after", *params.CreatedAfter, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
@@ -11081,7 +11113,8 @@ type ClientWithResponsesInterface interface {
 	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
 	// few jobs match, or if they are large, a page may hold fewer than asked for and
 	// still have a next one: continue until there is no `next_page_token`. A page is empty and has a next one
-	// only if 50,000 jobs were read for it, or 10 seconds have passed, without a match.
+	// only if 50,000 jobs were examined for it, or 10 seconds have passed, without a match.
+	// With a terminal `state`, or an `error_code`, other jobs are passed over unread.
 	// Jobs in a state that is not final are found however old they are; otherwise the
 	// last three months are listed unless `created_after` says otherwise.
 	//
@@ -15832,7 +15865,8 @@ func (c *ClientWithResponses) SubmitBatchWithResponse(ctx context.Context, body 
 // it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
 // few jobs match, or if they are large, a page may hold fewer than asked for and
 // still have a next one: continue until there is no `next_page_token`. A page is empty and has a next one
-// only if 50,000 jobs were read for it, or 10 seconds have passed, without a match.
+// only if 50,000 jobs were examined for it, or 10 seconds have passed, without a match.
+// With a terminal `state`, or an `error_code`, other jobs are passed over unread.
 // Jobs in a state that is not final are found however old they are; otherwise the
 // last three months are listed unless `created_after` says otherwise.
 //
@@ -24457,6 +24491,32 @@ func (siw *ServerInterfaceWrapper) ListJobs(w http.ResponseWriter, r *http.Reque
 			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "correlation_id"})
 		} else {
 			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "correlation_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "service" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "service", r.URL.Query(), &params.Service, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "service"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "service", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "error_code" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "error_code", r.URL.Query(), &params.ErrorCode, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "error_code"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "error_code", Err: err})
 		}
 		return
 	}

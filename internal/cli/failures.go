@@ -113,6 +113,7 @@ func (t *tool) failuresList() *cobra.Command {
 		}
 		params := &api.ListJobsParams{
 			State: new(api.JobStateFailedFinal), TenantID: optional(f.TenantID), RequestType: optional(f.RequestType),
+			Service: optional(f.Service), ErrorCode: optional(f.ErrorCode),
 			CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
 		}
 		list, err := pages(limit, func(size api.Limit, token *api.PageToken) (api.JobPage, []api.Job, string, error) {
@@ -135,16 +136,14 @@ func (t *tool) failuresList() *cobra.Command {
 	return cmd
 }
 
-// failedSo reports whether a failed job matches those filters that lists of jobs lack. Its
-// code and the time are the job's, service and step type those of the step that failed.
+// failedSo reports whether a failed job matches those filters that lists of jobs lack: the
+// time of the failure, and the type of the step that failed.
 func failedSo(job *api.Job, f *api.OperationFilter) bool {
 	at := job.CompletedAt
-	if f.ErrorCode != "" && job.ErrorCode != f.ErrorCode ||
-		!f.FailedAfter.IsZero() && at.Before(f.FailedAfter.Time) || !f.FailedBefore.IsZero() && !at.Before(f.FailedBefore.Time) {
+	if !f.FailedAfter.IsZero() && at.Before(f.FailedAfter.Time) || !f.FailedBefore.IsZero() && !at.Before(f.FailedBefore.Time) {
 		return false
 	}
-	step := failedStep(job)
-	return (f.Service == "" || step.Service == f.Service) && (f.StepType == "" || step.StepType == f.StepType)
+	return f.StepType == "" || failedStep(job).StepType == f.StepType
 }
 
 // failedStep returns the step at which a job failed; an empty one if there is none.

@@ -40,7 +40,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// The API lists failed jobs, and the command those of one group among them.
+// The API lists failed jobs of a service and code, and the command those of one group among them.
 func TestFailuresList(t *testing.T) {
 	t.Parallel()
 	job := func(id string, change func(*api.Job)) api.Job {
@@ -52,8 +52,6 @@ func TestFailuresList(t *testing.T) {
 	matching := failedJob()
 	all := []api.Job{
 		matching,
-		job("another code", func(j *api.Job) { j.ErrorCode = "ack_timeout" }),
-		job("another service", func(j *api.Job) { j.Steps[1].Service = "ocr" }),
 		job("another step type", func(j *api.Job) { j.Steps[1].StepType = "OCR" }),
 		job("too early", func(j *api.Job) { j.CompletedAt = at(2 * time.Hour) }),
 		job("too late", func(j *api.Job) { j.CompletedAt = at(time.Minute) }),
@@ -75,9 +73,10 @@ func TestFailuresList(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "failures-list.txt", out)
-	server.wantAsked(t, "GET /v1/jobs state=FAILED_FINAL&limit=50", "GET /v1/jobs state=FAILED_FINAL&limit=49&page_token=next")
+	server.wantAsked(t, "GET /v1/jobs state=FAILED_FINAL&service=embed&error_code=bad_scan&limit=50",
+		"GET /v1/jobs state=FAILED_FINAL&service=embed&error_code=bad_scan&limit=49&page_token=next")
 	server.answers["GET /v1/jobs"] = []any{api.JobPage{Jobs: all}}
 	forPrograms(t, l, api.JobPage{Jobs: all[:1]}, args...)
 	server.answers["GET /v1/jobs"] = []any{api.JobPage{Jobs: all}}
-	forPrograms(t, l, api.JobPage{Jobs: []api.Job{all[0], all[6]}}, append(args, "--include-resolved")...)
+	forPrograms(t, l, api.JobPage{Jobs: []api.Job{all[0], all[4]}}, append(args, "--include-resolved")...)
 }

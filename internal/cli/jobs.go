@@ -27,7 +27,7 @@ func (t *tool) jobs() *cobra.Command {
 }
 
 func (t *tool) jobsList() *cobra.Command {
-	var tenant, state, requestType, correlation, after, before string
+	var tenant, state, requestType, service, code, correlation, after, before string
 	var limit int
 	cmd := t.command(spec{
 		use: "list", short: "List jobs, newest first",
@@ -37,6 +37,7 @@ func (t *tool) jobsList() *cobra.Command {
 		params := &api.ListJobsParams{
 			TenantID: optional(tenant), State: optional(api.JobState(strings.ToUpper(state))),
 			RequestType: optional(requestType), CorrelationID: optional(correlation),
+			Service: optional(service), ErrorCode: optional(code),
 		}
 		var err error
 		if params.CreatedAfter, err = s.moment("created-after", after); err != nil {
@@ -59,12 +60,15 @@ func (t *tool) jobsList() *cobra.Command {
 	flags.StringVar(&tenant, "tenant", "", "only jobs of this tenant")
 	flags.StringVar(&state, "state", "", "only jobs in this state, such as IN_PROGRESS or FAILED_FINAL")
 	flags.StringVar(&requestType, "request-type", "", "only jobs of this request type")
+	flags.StringVar(&service, "service", "", "only jobs whose failed or current step is of this service")
+	flags.StringVar(&code, "code", "", "only jobs that failed with this error code, or that try again after it")
 	flags.StringVar(&correlation, "correlation-id", "", "only jobs with this correlation id, however old they are")
 	flags.StringVar(&after, "created-after", "", "only jobs accepted since then: "+momentHelp)
 	flags.StringVar(&before, "created-before", "", "only jobs accepted before then: "+momentHelp)
 	flags.IntVar(&limit, "limit", 50, "the most jobs to list")
 	completeWords(cmd, "state", jobStates...)
 	t.completeFlag(cmd, "request-type", requestTypes)
+	t.completeFlag(cmd, "service", serviceNames)
 	return cmd
 }
 

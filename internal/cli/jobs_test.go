@@ -103,12 +103,12 @@ func TestJobsList(t *testing.T) {
 
 	*queries = nil
 	_, err = l.run(t, "jobs", "list", "--tenant", "tenant_a", "--state", "failed_final", "--request-type", "doc.ingest",
-		"--correlation-id", "corr-1", "--created-after", "7d", "--created-before", "2026-01-27T10:00:00+01:00", "--limit", "2")
+		"--correlation-id", "corr-1", "--service", "ocr", "--code", "bad_scan", "--created-after", "7d", "--created-before", "2026-01-27T10:00:00+01:00", "--limit", "2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		"tenant_id=tenant_a&state=FAILED_FINAL&request_type=doc.ingest&correlation_id=corr-1&" +
+		"tenant_id=tenant_a&state=FAILED_FINAL&request_type=doc.ingest&correlation_id=corr-1&service=ocr&error_code=bad_scan&" +
 			"created_after=2026-01-20T12%3A00%3A00.000Z&created_before=2026-01-27T09%3A00%3A00.000Z&limit=2",
 	}
 	if diff := cmp.Diff(want, *queries); diff != "" {

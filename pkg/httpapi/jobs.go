@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,14 +80,16 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 		e.respond.problem(w, r, invalid("parameter state must be one of "+states, nil))
 		return
 	}
-	if max(len(orZero(params.CorrelationID)), len(orZero(params.RequestType))) > api.MaxName {
-		message := fmt.Sprintf("parameters correlation_id and request_type must be at most %d bytes", api.MaxName)
+	names := []*string{params.CorrelationID, params.RequestType, params.Service, params.ErrorCode}
+	if slices.ContainsFunc(names, func(name *string) bool { return len(orZero(name)) > api.MaxName }) {
+		message := fmt.Sprintf("parameters correlation_id, request_type, service and error_code must be at most %d bytes", api.MaxName)
 		e.respond.problem(w, r, invalid(message, nil))
 		return
 	}
 	filter := jobs.Filter{
 		TenantID: orZero(params.TenantID), State: statemachine.JobState(orZero(params.State)),
 		RequestType: orZero(params.RequestType), CorrelationID: orZero(params.CorrelationID),
+		Service: orZero(params.Service), ErrorCode: orZero(params.ErrorCode),
 		CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
 	}
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,

@@ -183,7 +183,7 @@ func (s *story) tellOfControls(t *testing.T) {
 	s.ask(t, "GET /v1/jobs/ID1/events?limit=1000&page_token=TOKEN", "")
 	s.ask(t, "GET /v1/jobs/ID1/webhooks", "")
 	s.ask(t, "POST /v1/commands:batch", `{"commands":[`+strings.Replace(command, `"t"`, `"o"`, 1)+`,{"tenant_id":"t"}]}`)
-	s.ask(t, "GET /v1/jobs?tenant_id=t&state=CANCELLED&request_type=doc.ingest&correlation_id=corr&created_before=2100-01-01T00:00:00Z", "")
+	s.ask(t, "GET /v1/jobs?tenant_id=t&state=CANCELLED&request_type=doc.ingest&correlation_id=corr&service=embed&created_before=2100-01-01T00:00:00Z", "")
 	s.ask(t, "GET /v1/jobs?tenant_id=t&state=SUCCEEDED", "")
 	s.ask(t, "GET /v1/jobs?tenant_id=t&correlation_id=none", "")
 	s.ask(t, "GET /v1/jobs?tenant_id=t&request_type=none", "")

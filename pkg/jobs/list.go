@@ -19,6 +19,10 @@ type Filter struct {
 	TenantID    string
 	State       statemachine.JobState
 	RequestType string
+	// Service is that of the failed or current step. ErrorCode is that of the failure, or of
+	// the last failure of a live job's current step: other ended jobs have none.
+	Service   string
+	ErrorCode string
 	// CorrelationID selects jobs however old they are.
 	CorrelationID string
 	// CreatedAfter and CreatedBefore, if not zero, bound the time of acceptance:
@@ -32,9 +36,10 @@ const (
 	defaultMonths = 3
 	// maxMonths bounds how far back a list may go.
 	maxMonths = 120
-	// maxExamined bounds the jobs that are read for one page, and maxSearched and
-	// searchTime those for a page that has none yet.
-	maxExamined = 2000
+	// maxRead bounds the jobs that are read for one page unless it has none yet.
+	// maxSearched bounds the index rows that are looked at for one page, and searchTime
+	// the time.
+	maxRead     = 2000
 	maxSearched = 50_000
 	searchTime  = 10 * time.Second
 	// bytesPerJob times its limit bounds a page, but maxPageBytes at most.
@@ -74,70 +79,114 @@ func (s *Service) List(ctx context.Context, f Filter, limit int, after string) (
 		return nil, "", err
 	}
 	var found []Shown
-	begun, examined, size := time.Now(), 0, 0
-	for jobID, err := range s.candidates(ctx, &f, limit, after) {
+	begun, searched, read, size := time.Now(), 0, 0, 0
+	for hint, err := range s.candidates(ctx, &f, limit, after) {
 		if err != nil {
 			return nil, "", ledger.Problem(err)
 		}
-		examined++
-		agg, err := s.ledger.Job(ctx, jobID)
-		switch {
-		case errors.Is(err, ledger.ErrJobNotFound): // Its accept never committed, or it is purged.
-		case err != nil:
-			return nil, "", ledger.Problem(err)
-		case f.matches(&agg.Job):
-			shown, err := s.listed(ctx, agg)
+		searched++
+		if f.mayMatch(&hint.IndexRow) {
+			read++
+			shown, err := s.match(ctx, &f, hint.JobID)
 			if err != nil {
 				return nil, "", err
 			}
-			found = append(found, shown)
-			size += encodedSize(&shown)
+			if shown != nil {
+				found = append(found, *shown)
+				size += encodedSize(shown)
+			}
 		}
-		if len(found) == limit || size >= PageBytes(limit) || examined >= maxSearched || time.Since(begun) >= searchTime ||
-			len(found) > 0 && examined >= maxExamined {
-			return found, jobID, nil
+		if len(found) == limit || size >= PageBytes(limit) || searched >= maxSearched || time.Since(begun) >= searchTime ||
+			len(found) > 0 && read >= maxRead {
+			return found, hint.JobID, nil
 		}
 	}
 	return found, "", nil
 }
 
-// candidates yields the ids of all jobs that may match the filter, the newest first. An
-// error of the store is yielded last.
-func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after string) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		ids, all, err := s.live(ctx, f, after)
-		for _, id := range ids {
-			if !yield(id, nil) {
-				return
-			}
-		}
-		tenants := []string{f.TenantID}
-		switch {
-		case err != nil || all || f.TenantID != "":
-		case f.CorrelationID != "":
-			tenants, err = s.ledger.CorrelatedTenants(ctx, f.CorrelationID, maxTenants)
-		default:
-			tenants, err = s.ledger.Tenants(ctx, "", maxTenants)
-		}
+// match returns the job if it exists and matches the filter, else nil.
+func (s *Service) match(ctx context.Context, f *Filter, jobID string) (*Shown, error) {
+	agg, err := s.ledger.Job(ctx, jobID)
+	switch {
+	case errors.Is(err, ledger.ErrJobNotFound): // Its accept never committed, or it is purged.
+		return nil, nil
+	case err != nil:
+		return nil, ledger.Problem(err)
+	case !f.matches(agg):
+		return nil, nil
+	}
+	shown, err := s.listed(ctx, agg)
+	return &shown, err
+}
+
+// candidates yields all jobs that may match the filter, the newest first. An error of the
+// store is yielded last.
+func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after string) iter.Seq2[Hint, error] {
+	return func(yield func(Hint, error) bool) {
+		live, listed, err := s.live(ctx, f, after)
 		if err != nil {
-			yield("", err)
-		}
-		if err != nil || all {
+			yield(Hint{}, err)
 			return
 		}
-		for hint, err := range f.Hints(ctx, s.ledger, HintQuery{Tenants: tenants, After: after, Page: limit}) {
-			if !yield(hint.JobID, err) {
+		next := func() bool {
+			id := live[0]
+			live = live[1:]
+			return yield(Hint{IndexEntry: ledger.IndexEntry{IndexRow: ledger.IndexRow{JobID: id}}}, nil)
+		}
+		for hint, err := range s.indexed(ctx, f, listed, HintQuery{After: after, Page: limit}) {
+			if err != nil {
+				yield(Hint{}, err)
 				return
 			}
+			place, twice := ledger.ListOrder(hint.JobID), false
+			for len(live) > 0 && !twice && ledger.ListOrder(live[0]) <= place {
+				twice = live[0] == hint.JobID // It has just ended, or is about to.
+				if !next() {
+					return
+				}
+			}
+			if !twice && !yield(hint, nil) {
+				return
+			}
+		}
+		for more := true; more && len(live) > 0; {
+			more = next()
 		}
 	}
 }
 
+// indexed yields those candidates that the index lists, if all live ones are listed without
+// those.
+func (s *Service) indexed(ctx context.Context, f *Filter, liveListed bool, q HintQuery) iter.Seq2[Hint, error] {
+	return func(yield func(Hint, error) bool) {
+		ended := *f
+		if liveListed {
+			if f.State != "" {
+				return
+			}
+			ended.State = statemachine.JobFailedFinal // Only live and failed jobs have an error code.
+		}
+		var err error
+		switch q.Tenants = []string{f.TenantID}; {
+		case f.TenantID != "":
+		case f.CorrelationID != "":
+			q.Tenants, err = s.ledger.CorrelatedTenants(ctx, f.CorrelationID, maxTenants)
+		default:
+			q.Tenants, err = s.ledger.Tenants(ctx, "", maxTenants)
+		}
+		if err != nil {
+			yield(Hint{}, err)
+			return
+		}
+		ended.Hints(ctx, s.ledger, q)(yield)
+	}
+}
+
 // live returns the ids of the live jobs that may match, the newest first, however old
-// they are. If jobs that are not live may match too, or if the live ones are too many to
-// be sorted, all is false and there are none.
-func (s *Service) live(ctx context.Context, f *Filter, after string) (ids []string, all bool, err error) {
-	if f.State == "" || f.State.Terminal() || f.CorrelationID != "" {
+// they are. If the index has to be read for them, since jobs in other states than these and
+// FAILED_FINAL may match too, or since they are too many to be sorted, listed is false.
+func (s *Service) live(ctx context.Context, f *Filter, after string) (ids []string, listed bool, err error) {
+	if f.State == "" && f.ErrorCode == "" || f.State.Terminal() || f.CorrelationID != "" {
 		return nil, false, nil
 	}
 	total, last := 0, ""
@@ -181,9 +230,26 @@ func (f *Filter) check(after string) error {
 	return &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: message}}}
 }
 
+// mayMatch reports whether the filter may select the job of an index row. Only the rows of
+// ended jobs say more than its id.
+func (f *Filter) mayMatch(row *ledger.IndexRow) bool {
+	return row.EndedAt.IsZero() || (f.RequestType == "" || row.RequestType == f.RequestType) &&
+		(f.Service == "" || row.Service == "" || row.Service == f.Service) &&
+		(f.ErrorCode == "" || row.ErrorCode == f.ErrorCode)
+}
+
 // matches applies the filter to the job itself.
-func (f *Filter) matches(job *statemachine.Job) bool {
-	return (f.TenantID == "" || job.TenantID == f.TenantID) &&
+func (f *Filter) matches(agg *statemachine.Aggregate) bool {
+	job := &agg.Job
+	step := &agg.Steps[job.CurrentStepIndex]
+	code := step.LastErrorCode
+	if job.State == statemachine.JobFailedFinal {
+		code = job.ErrorCode
+	} else if job.State.Terminal() {
+		code = ""
+	}
+	return (f.Service == "" || step.Service == f.Service) && (f.ErrorCode == "" || code == f.ErrorCode) &&
+		(f.TenantID == "" || job.TenantID == f.TenantID) &&
 		(f.State == "" || job.State == f.State) &&
 		(f.RequestType == "" || job.RequestType == f.RequestType) &&
 		(f.CorrelationID == "" || job.CorrelationID == f.CorrelationID) &&
