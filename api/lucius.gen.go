@@ -1617,6 +1617,13 @@ type FailureGroup struct {
 	// Example: 2026-01-27T10:02:00.000Z
 	FirstAt Time `json:"first_at"`
 
+	// Histogram How many of them failed in each of 30 equal parts of the time from `from` to
+	// `to` of the list.
+	//
+	//
+	// Example: [5,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,4,3]
+	Histogram []int `json:"histogram"`
+
 	// LastAt When the last of them failed.
 	//
 	// Example: 2026-01-27T11:40:00.000Z
@@ -1642,17 +1649,51 @@ type FailureGroup struct {
 	//
 	// Example: OCR
 	StepType string `json:"step_type"`
+
+	// TenantCount How many tenants have some of them.
+	//
+	// Example: 1
+	TenantCount int `json:"tenant_count"`
+
+	// Tenants The tenants with the most of them.
+	Tenants []FailureTenant `json:"tenants"`
 }
 
 // FailureList Groups of failed jobs.
 type FailureList struct {
+	// From When the histograms begin: `failed_after`, or the first failure; absent if
+	// there are no groups.
+	//
+	//
+	// Example: 2026-01-27T10:02:00.000Z
+	From Time `json:"from,omitempty,omitzero"`
+
 	// Groups The groups, the largest first.
 	Groups []FailureGroup `json:"groups"`
+
+	// To When the histograms end, `failed_before` or now; absent if there are no groups.
+	//
+	//
+	// Example: 2026-01-27T12:00:00.000Z
+	To Time `json:"to,omitempty,omitzero"`
 
 	// Truncated There are more jobs than were counted.
 	//
 	// Example: false
 	Truncated bool `json:"truncated"`
+}
+
+// FailureTenant How many jobs of a group are of one tenant.
+type FailureTenant struct {
+	// Count How many jobs.
+	//
+	// Example: 12
+	Count int `json:"count"`
+
+	// TenantID The tenant.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id"`
 }
 
 // Grant A role for some tenants.
@@ -4303,6 +4344,9 @@ type ListOperationsParams struct {
 
 // GetOperationParams defines parameters for GetOperation.
 type GetOperationParams struct {
+	// Outcome Only the items with this outcome.
+	Outcome *OperationItemOutcome `form:"outcome,omitempty" json:"outcome,omitempty"`
+
 	// Limit How many entries a page holds. Entries of one change are never split, so
 	// a page of a job's history may hold a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
@@ -8090,6 +8134,18 @@ func NewGetOperationRequest(server string, operationID OperationID, params *GetO
 		// styled parameters, preserving literal commas as delimiters
 		// per the OpenAPI spec (e.g. "color=blue,black,brown").
 		var rawQueryFragments []string
+
+		if params.Outcome != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "outcome", *params.Outcome, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
 
 		if params.Limit != nil {
 
@@ -23622,6 +23678,19 @@ func (siw *ServerInterfaceWrapper) GetOperation(w http.ResponseWriter, r *http.R
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params GetOperationParams
+
+	// ------------- Optional query parameter "outcome" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "outcome", r.URL.Query(), &params.Outcome, runtime.BindQueryParameterOptions{Type: "", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "outcome"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "outcome", Err: err})
+		}
+		return
+	}
 
 	// ------------- Optional query parameter "limit" -------------
 

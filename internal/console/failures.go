@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
@@ -29,6 +30,42 @@ type failureGroup struct {
 
 	Message     string
 	Jobs, Retry string
+	// Spark is the histogram as a picture, From when it begins, and To when it ends, zero
+	// if that is the present.
+	Spark    sparkline
+	From, To api.Time
+}
+
+// sparkline is a histogram as bars in a box of sparkWidth by sparkHeight.
+type sparkline struct {
+	Bars  []sparkBar
+	Label string
+}
+
+type sparkBar struct{ X, Y, Width, Height int }
+
+const (
+	sparkWidth  = 150
+	sparkHeight = 36
+)
+
+// sparklineOf draws counts, the largest at full height. A bar of few among many is still
+// seen.
+func sparklineOf(counts []int) (s sparkline) {
+	most, last := 0, 0
+	for _, n := range counts {
+		most, last = max(most, n), n
+	}
+	for i, n := range counts {
+		if n == 0 {
+			continue
+		}
+		left, right := i*sparkWidth/len(counts), (i+1)*sparkWidth/len(counts)
+		height := max(n*sparkHeight/most, 2)
+		s.Bars = append(s.Bars, sparkBar{X: left, Y: sparkHeight - height, Width: max(right-left-1, 1), Height: height})
+	}
+	s.Label = fmt.Sprintf("At most %d in one of %d equal parts of the time; %d in the last part.", most, len(counts), last)
+	return s
 }
 
 // failureSpans are the time spans that the page offers.
@@ -72,6 +109,7 @@ func failures(r *request) (view, error) {
 	data.Truncated = list.Truncated
 	for i := range list.Groups {
 		group := failureGroupOf(f, &list.Groups[i])
+		group.Spark, group.From, group.To = sparklineOf(group.Histogram), list.From, f.FailedBefore
 		if i < mostMessages && len(group.SampleJobIds) > 0 {
 			if job, err := call[api.Job](r.api.GetJob(r.Context(), group.SampleJobIds[0], nil)); err == nil { // It may be purged by now.
 				group.Message = job.ErrorMessage

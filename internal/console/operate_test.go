@@ -37,10 +37,11 @@ func (b *browser) asks(t *testing.T, want string) {
 func TestFailures_ShowsGroupsWithWhatHelps(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{
-		"GET /v1/admin/failures": api.FailureList{Truncated: true, Groups: []api.FailureGroup{
+		"GET /v1/admin/failures": api.FailureList{Truncated: true, From: ago(3 * time.Hour), Groups: []api.FailureGroup{
 			{
 				Service: "ocr", StepType: "OCR", ErrorCode: hostile, Count: 1214, FirstAt: ago(2 * time.Hour), LastAt: ago(time.Minute),
-				SampleJobIds: []string{"j1", "j2"},
+				SampleJobIds: []string{"j1", "j2"}, Histogram: append(make([]int, 28), 1000, 214), TenantCount: 7,
+				Tenants: []api.FailureTenant{{TenantID: "acme", Count: 1200}, {TenantID: hostile, Count: 2}},
 			},
 			{Service: "embed", ErrorCode: "TIMEOUT", Count: 1, Resolved: true, FirstAt: ago(time.Hour), LastAt: ago(time.Hour), SampleJobIds: []string{"j3"}},
 		}},
@@ -51,6 +52,7 @@ func TestFailures_ShowsGroupsWithWhatHelps(t *testing.T) {
 		t.Errorf("the API was asked %s", asked)
 	}
 	has(t, page, "1,214 jobs have failed for good, and there are more", "page 3 &lt;script&gt;", "Retry 1,214…", "Rerun since",
+		"acme 1,200, &lt;script&gt;", "of 7 tenants", `<rect x="140" y="0" width="4" height="36"/>`, "214 in the last part", "3 h</time> ago",
 		"/ui/do/retry?error_code=%3Cscript%3Ealert%281%29%3C%2Fscript%3E&amp;failed_after=2026-01-26T10%3A02%3A30.000Z&amp;service=ocr&amp;step_type=OCR",
 		`<option selected>24 h</option>`, `value="resolved" checked`, "/ui/jobs/j2")
 	hasNot(t, page, hostile, "Retry 1…")
@@ -134,6 +136,8 @@ func TestOperations_ShowsHowFarTheyAre(t *testing.T) {
 		"/ui/operations?page_token=n1&amp;tenant_id=a", "/ui/operations/op1")
 	hasNot(t, list, hostile)
 	page := b.get(t, "/ui/operations/op1")
+	has(t, b.get(t, "/ui/operations/op1?outcome=failed"), `<a href="/ui/operations/op1?outcome=failed" aria-current="true">failed</a>`)
+	b.asks(t, "GET /v1/admin/operations/op1?outcome=failed")
 	has(t, page, `<progress value="300" max="1200"`, "It was rerun &lt;script&gt;", "/ui/jobs/j9", "Stop…", "/ui/operations/op1?page_token=t2",
 		`aria-current="page">Operations`)
 	hasNot(t, page, hostile)

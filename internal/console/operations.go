@@ -29,15 +29,24 @@ func operations(r *request) (view, error) {
 type operationPage struct {
 	api.Operation
 
-	More string
+	// Outcome is that of the jobs which are shown, empty for all, and Outcomes are all
+	// that there are.
+	Outcome  api.OperationItemOutcome
+	Outcomes []api.OperationItemOutcome
+	More     string
 }
 
 func operation(r *request) (view, error) {
+	outcome := api.OperationItemOutcome(r.FormValue("outcome"))
 	op, err := call[api.Operation](r.api.GetOperation(r.Context(), r.PathValue("id"), &api.GetOperationParams{
-		PageToken: r.pageToken(),
+		Outcome: optional(outcome), PageToken: r.pageToken(),
 	}))
 	return view{Title: "Operation " + shortID(op.OperationID), Template: "operation", Nav: "Operations", Data: operationPage{
-		Operation: op, More: r.more(op.NextPageToken),
+		Operation: op, Outcome: outcome, More: r.more(op.NextPageToken),
+		Outcomes: []api.OperationItemOutcome{
+			"", api.OperationItemOutcomeFailed, api.OperationItemOutcomeSkipped, api.OperationItemOutcomeApplied,
+			api.OperationItemOutcomeRepeated, api.OperationItemOutcomeWaiting,
+		},
 	}}, err
 }
 

@@ -182,13 +182,20 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 		CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
 		FailedAfter: orZero(params.FailedAfter).Time, FailedBefore: orZero(params.FailedBefore).Time,
 	}, params.Include != nil)
-	found := api.FailureList{Groups: make([]api.FailureGroup, len(report.Groups)), Truncated: report.Truncated}
+	found := api.FailureList{
+		Groups: make([]api.FailureGroup, len(report.Groups)), Truncated: report.Truncated,
+		From: api.NewTime(report.From), To: api.NewTime(report.To),
+	}
 	for i := range report.Groups {
 		group := &report.Groups[i]
 		found.Groups[i] = api.FailureGroup{
 			StepType: group.StepType, Service: group.Service, ErrorCode: group.ErrorCode, Resolved: group.Resolved, Count: group.Count,
 			FirstAt: api.NewTime(group.FirstAt), LastAt: api.NewTime(group.LastAt),
 			SampleJobIds: append([]string{}, group.SampleJobIDs...),
+			Tenants:      make([]api.FailureTenant, len(group.Tenants)), TenantCount: group.TenantCount, Histogram: group.Histogram,
+		}
+		for j, tenant := range group.Tenants {
+			found.Groups[i].Tenants[j] = api.FailureTenant{TenantID: tenant.TenantID, Count: tenant.Count}
 		}
 	}
 	e.respond.answer(w, r, http.StatusOK, found, err)

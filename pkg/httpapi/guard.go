@@ -74,7 +74,7 @@ func newGuard(config Config, respond *responder) *guard {
 				return owner{TenantID: view.Item.TenantID, Service: view.Item.Service}, err
 			}},
 		{"operationId", missing("operation"), func(ctx context.Context, id string) (owner, error) {
-			found, err := config.Operations.Get(ctx, id, 1, "")
+			found, err := config.Operations.Get(ctx, id, "", 1, "")
 			return owner{TenantID: found.Filter.TenantID}, err
 		}},
 		{"pauseId", missing("pause"), func(_ context.Context, id string) (owner, error) {

@@ -141,8 +141,12 @@ func (e *endpoints) listOperations(w http.ResponseWriter, r *http.Request, kind 
 
 // GetOperation is GET /v1/admin/operations/{operationId}.
 func (e *endpoints) GetOperation(w http.ResponseWriter, r *http.Request, operationID api.OperationID, params api.GetOperationParams) {
+	if params.Outcome != nil && !params.Outcome.Valid() {
+		e.respond.problem(w, r, invalid("parameter outcome must be waiting, applied, repeated, skipped or failed", nil))
+		return
+	}
 	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
-		found, err := e.Operations.Get(ctx, operationID, limit, at.after)
+		found, err := e.Operations.Get(ctx, operationID, upkeep.ItemOutcome(orZero(params.Outcome)), limit, at.after)
 		op := operationOf(&found.Operation, found.Items)
 		op.NextPageToken = at.token(found.Next)
 		return op, err

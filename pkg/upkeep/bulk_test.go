@@ -434,7 +434,7 @@ func TestBulk_RemovesAfterSevenDays(t *testing.T) {
 		if result := runOnce(t, r); result.Removed != 1 {
 			t.Fatalf("not removed: %+v", result)
 		}
-		if _, err := service.Get(t.Context(), op.ID, 1, ""); err == nil {
+		if _, err := service.Get(t.Context(), op.ID, "", 1, ""); err == nil {
 			t.Error("it is still there")
 		}
 		all, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "operations"})

@@ -180,12 +180,30 @@ type FailureGroup struct {
 	FirstAt      time.Time // when the first of them failed
 	LastAt       time.Time // when the last of them failed
 	SampleJobIDs []string  // the newest of them, at most 5
+	// Tenants are those with the most of them, at most 5, of TenantCount.
+	Tenants     []FailureTenant
+	TenantCount int
+	// Histogram counts how many failed in each of [FailureBuckets] equal parts of the
+	// report's time span.
+	Histogram []int
 }
+
+// FailureTenant is how many jobs of a group are of one tenant.
+type FailureTenant struct {
+	TenantID string
+	Count    int
+}
+
+// FailureBuckets is the length of a histogram of failures.
+const FailureBuckets = 30
 
 // FailureReport is the failed jobs in groups.
 type FailureReport struct {
 	Groups    []FailureGroup // the largest ones, the largest first; at most 500
 	Truncated bool           // there are more jobs or groups
+	// From and To are the time span of the histograms: that of the filter, else from the
+	// first failure until now. They are zero without groups.
+	From, To time.Time
 }
 
 type groupKey struct {
@@ -196,7 +214,9 @@ type groupKey struct {
 // tally is a group in the making, with its newest jobs.
 type tally struct {
 	FailureGroup
-	newest []*failure
+	newest  []*failure
+	tenants map[string]int
+	ended   []time.Time
 }
 
 // Groups returns the failed jobs in groups: those without a rerun, and with resolved also
@@ -223,12 +243,25 @@ func (s *Operations) Groups(ctx context.Context, f Filter, resolved bool) (repor
 		}
 	}
 	report.Truncated = walk.truncated || len(tallies) > maxGroups
-	report.Groups, err = s.largest(ctx, slices.Collect(maps.Values(tallies)))
+	if len(tallies) == 0 {
+		return report, nil
+	}
+	report.From, report.To = f.FailedAfter, f.FailedBefore
+	if now := time.Now(); report.To.IsZero() || report.To.After(now) {
+		report.To = now
+	}
+	for _, group := range tallies {
+		if f.FailedAfter.IsZero() && (report.From.IsZero() || group.FirstAt.Before(report.From)) {
+			report.From = group.FirstAt
+		}
+	}
+	report.Groups, err = s.largest(ctx, slices.Collect(maps.Values(tallies)), report.From, report.To)
 	return report, err
 }
 
-// largest returns the largest groups, without the samples that did not fail.
-func (s *Operations) largest(ctx context.Context, tallies []*tally) ([]FailureGroup, error) {
+// largest returns the largest groups, without the samples that did not fail, with
+// histograms over that time span.
+func (s *Operations) largest(ctx context.Context, tallies []*tally, from, to time.Time) ([]FailureGroup, error) {
 	slices.SortFunc(tallies, func(a, b *tally) int { return larger(&a.FailureGroup, &b.FailureGroup) })
 	tallies = tallies[:min(len(tallies), maxGroups)]
 	var samples []*failure
@@ -243,6 +276,9 @@ func (s *Operations) largest(ctx context.Context, tallies []*tally) ([]FailureGr
 		for _, sample := range group.newest {
 			if sample.wrong {
 				group.Count--
+				group.tenants[sample.TenantID]--
+				at := slices.Index(group.ended, sample.EndedAt)
+				group.ended = slices.Delete(group.ended, at, at+1)
 				continue
 			}
 			if len(group.SampleJobIDs) == 0 {
@@ -251,6 +287,7 @@ func (s *Operations) largest(ctx context.Context, tallies []*tally) ([]FailureGr
 			group.SampleJobIDs = append(group.SampleJobIDs, sample.JobID)
 		}
 		if group.Count > 0 {
+			group.complete(from, to)
 			groups = append(groups, group.FailureGroup)
 		}
 	}
@@ -265,10 +302,12 @@ func count(tallies map[groupKey]*tally, failed *failure) {
 	if !ok {
 		group = &tally{FailureGroup: FailureGroup{
 			StepType: key.stepType, Service: key.service, ErrorCode: key.errorCode, Resolved: key.resolved, FirstAt: failed.EndedAt,
-		}}
+		}, tenants: map[string]int{}}
 		tallies[key] = group
 	}
 	group.Count++
+	group.tenants[failed.TenantID]++
+	group.ended = append(group.ended, failed.EndedAt)
 	if failed.EndedAt.Before(group.FirstAt) {
 		group.FirstAt = failed.EndedAt
 	}
@@ -279,6 +318,25 @@ func count(tallies map[groupKey]*tally, failed *failure) {
 	if at < maxSamples {
 		group.newest = slices.Insert(group.newest, at, failed)
 		group.newest = group.newest[:min(len(group.newest), maxSamples)]
+	}
+}
+
+// complete sets the tenants and the histogram of the group over that time span.
+func (t *tally) complete(from, to time.Time) {
+	for tenantID, count := range t.tenants {
+		if count > 0 {
+			t.Tenants = append(t.Tenants, FailureTenant{TenantID: tenantID, Count: count})
+		}
+	}
+	t.TenantCount = len(t.Tenants)
+	slices.SortFunc(t.Tenants, func(a, b FailureTenant) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.TenantID, b.TenantID))
+	})
+	t.Tenants = t.Tenants[:min(len(t.Tenants), maxSamples)]
+	t.Histogram = make([]int, FailureBuckets)
+	for _, at := range t.ended {
+		part := float64(at.Sub(from)) / float64(max(to.Sub(from), 1))
+		t.Histogram[min(max(int(part*FailureBuckets), 0), FailureBuckets-1)]++ // A replica's clock may be ahead.
 	}
 }
 

@@ -174,7 +174,7 @@ func get(t *testing.T, s *upkeep.Operations, id string) upkeep.OperationPage {
 	t.Helper()
 	var all upkeep.OperationPage
 	for after := ""; ; {
-		page, err := s.Get(t.Context(), id, 700, after)
+		page, err := s.Get(t.Context(), id, "", 700, after)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -234,10 +234,13 @@ func (s *Operations) discard(ctx context.Context, op *Operation, row tablestore.
 	return nil
 }
 
+// itemPage is how many items are read at once to find those with an outcome.
+const itemPage = 1000
+
 // Get returns an operation with at most limit items, from the first one or, with a
-// page's Next, after that page. The errors are [*problem.Error]s, not_found if
-// there is no such operation.
-func (s *Operations) Get(ctx context.Context, id string, limit int, after string) (OperationPage, error) {
+// page's Next, after that page; with an outcome, only the items that have it. The errors
+// are [*problem.Error]s, not_found if there is no such operation.
+func (s *Operations) Get(ctx context.Context, id string, outcome ItemOutcome, limit int, after string) (OperationPage, error) {
 	from := 0
 	if after != "" {
 		last, err := strconv.Atoi(after)
@@ -251,21 +254,29 @@ func (s *Operations) Get(ctx context.Context, id string, limit int, after string
 		return OperationPage{}, ledger.Problem(err)
 	}
 	page := OperationPage{Operation: op, Items: []Item{}}
+	last := from
 	query := s.itemQuery(&op, from)
 	for {
-		query.Limit = limit - len(page.Items)
+		query.Limit = itemPage
+		if outcome == "" {
+			query.Limit = min(itemPage, limit+1-len(page.Items)) // One more shows that there is a next page.
+		}
 		stored, err := s.cfg.Store.Scan(ctx, query)
 		if err != nil {
 			return OperationPage{}, ledger.Problem(fmt.Errorf("read the items of operation %s: %w", op.ID, err))
 		}
 		for i := range stored.Rows {
-			page.Items = append(page.Items, decodeItem(&stored.Rows[i]).Item)
+			item := decodeItem(&stored.Rows[i])
+			if outcome != "" && item.Outcome != outcome {
+				continue
+			}
+			if len(page.Items) == limit {
+				page.Next = strconv.Itoa(last)
+				return page, nil
+			}
+			page.Items, last = append(page.Items, item.Item), item.index
 		}
 		if query.Continue = stored.Next; query.Continue == "" {
-			return page, nil
-		}
-		if len(page.Items) >= limit {
-			page.Next = strconv.Itoa(from + len(page.Items) - 1)
 			return page, nil
 		}
 	}

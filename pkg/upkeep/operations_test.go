@@ -14,6 +14,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
@@ -195,7 +196,7 @@ func TestGet_AndCancelOfNothing(t *testing.T) {
 	t.Parallel()
 	store, faults := storetest.Faulty(split())
 	service := serve(t, newSketch(), store)
-	get := func(id, after string) error { _, err := service.Get(t.Context(), id, 10, after); return err }
+	get := func(id, after string) error { _, err := service.Get(t.Context(), id, "", 10, after); return err }
 	stop := func() error { _, err := service.Cancel(t.Context(), "no such/one"); return err }
 	op := create(t, service, "", upkeep.BulkRequest{JobIDs: []string{"a"}})
 	for name, test := range map[string]struct {
@@ -218,9 +219,42 @@ func TestGet_AndCancelOfNothing(t *testing.T) {
 			t.Errorf("get without the store: %v", told)
 		}
 	}
-	if page, err := service.Get(t.Context(), op.ID, 10, "9999"); err != nil || len(page.Items) != 0 || page.Next != "" {
+	if page, err := service.Get(t.Context(), op.ID, "", 10, "9999"); err != nil || len(page.Items) != 0 || page.Next != "" {
 		t.Errorf("after the end: %+v, %v", page, err)
 	}
+}
+
+func TestGet_SelectsItemsByTheirOutcome(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch()
+		all := jobs.fail("t", 30, "x")
+		jobs.veto = func(agg *statemachine.Aggregate) error {
+			if agg.Job.ID == all[3] {
+				return errors.New("it cannot be read")
+			}
+			return nil
+		}
+		service := serve(t, jobs, split())
+		op := create(t, service, "", upkeep.BulkRequest{})
+		runOn(t, service, op.ID)
+		var pages []int
+		for after, more := "", true; more; more = after != "" {
+			page, err := service.Get(t.Context(), op.ID, upkeep.ItemApplied, 10, after)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, item := range page.Items {
+				if item.Outcome != upkeep.ItemApplied {
+					t.Errorf("%+v is listed", item)
+				}
+			}
+			pages, after = append(pages, len(page.Items)), page.Next
+		}
+		if !slices.Equal(pages, []int{10, 10, 9}) {
+			t.Errorf("the pages have %d items", pages)
+		}
+	})
 }
 
 func TestNewOperations_NamesWhatIsMissing(t *testing.T) {
