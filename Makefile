@@ -19,7 +19,8 @@ ROUNDS        ?= 10
 TIME          ?= 30s
 # The modules with code, and all. The tests of bench/compare are no part of `make test`:
 # they start a PostgreSQL.
-CODE          := . bench/compare deploy/observability deploy/packaging
+SDK           := sdk/go
+CODE          := . $(SDK) bench/compare deploy/observability deploy/packaging
 MODULES       := $(CODE) tools/golangci-lint tools/oapi-codegen
 
 # Everything is built without C, as in the container image: with it, the arenas of the
@@ -83,7 +84,7 @@ test-short: ## Run the tests without the race detector, long ones cut short
 
 .PHONY: test-race
 test-race: ## Run all tests under the race detector, in random order
-	$(call stage,CGO_ENABLED=1 $(GO) test $(RACE_FLAGS) ./...)
+	$(call stage,for module in . $(SDK); do CGO_ENABLED=1 $(GO) -C $$module test $(RACE_FLAGS) ./...; done)
 
 .PHONY: sim
 sim: ## Simulate many seeds (SEEDS=1000 FROM=1), and print what was survived
@@ -198,7 +199,7 @@ fmt: ## Format the source and group its imports
 	for module in $(CODE); do $(GO) -C $$module $(GOLANGCI_LINT) fmt ./...; done
 
 .PHONY: generate
-generate: ## Make the generated files again (api/*.gen.* from api/openapi.yaml)
+generate: ## Make the generated files again (*.gen.*, most of them from api/openapi.yaml)
 	$(GO) generate ./...
 
 .PHONY: tidy

@@ -1,0 +1,180 @@
+package lucius
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+)
+
+// ClientConfig configures a [Client]. Its zero value takes all from the environment.
+type ClientConfig struct {
+	// URL is the server's. Optional. Defaults to the variable LUCIUS_URL, else to
+	// http://127.0.0.1:8080.
+	URL string
+	// Token is the bearer token. Optional. Defaults to the variable LUCIUS_TOKEN, else
+	// to none.
+	Token string
+	// HTTPClient makes the requests. Its Timeout must be longer than the longest wait of
+	// a call, a minute. Optional. Defaults to one that keeps its connections.
+	HTTPClient *http.Client
+	// RetryFor is how long a call of the client is repeated without success. Optional.
+	// Defaults to a minute; below 0 no call is repeated. A call ends with its context in
+	// any case.
+	RetryFor time.Duration
+}
+
+// Client calls the server. Create it with [NewClient]. It is safe for concurrent use.
+type Client struct {
+	base, token string
+	http        *http.Client
+	retryFor    time.Duration
+}
+
+// NewClient returns a client. It does not connect yet. The error says what is wrong with
+// the URL.
+func NewClient(cfg ClientConfig) (*Client, error) {
+	base := strings.TrimSuffix(cmp.Or(cfg.URL, os.Getenv("LUCIUS_URL"), "http://127.0.0.1:8080"), "/")
+	parsed, err := url.Parse(base)
+	if err != nil {
+		return nil, errors.New("lucius: the URL of the server cannot be read") // It may hold a password.
+	}
+	if parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "" {
+		return nil, fmt.Errorf("lucius: the URL of the server is %q, it must begin with http:// or https:// and a host", parsed.Redacted())
+	}
+	c := &Client{
+		base: base, token: cmp.Or(cfg.Token, os.Getenv("LUCIUS_TOKEN")), http: cfg.HTTPClient,
+		retryFor: cmp.Or(cfg.RetryFor, time.Minute),
+	}
+	if c.http == nil {
+		c.http = &http.Client{Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+			MaxIdleConnsPerHost: 100, IdleConnTimeout: time.Minute,
+		}}
+	}
+	return c, nil
+}
+
+// Close closes the connections that are not in use.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// callTimeout is how long one try of a call may take, in addition to its wait: a server
+// that received the request and then crashed never answers.
+const callTimeout = 30 * time.Second
+
+// call is one call of the server, which may be repeated.
+type call struct {
+	method, path string
+	// body is encoded as JSON. Optional.
+	body any
+	// header is sent as well. Optional.
+	header http.Header
+	// wait is how long the server may take to answer because the call asks it to wait.
+	wait time.Duration
+	// answer receives the decoded body. Optional.
+	answer any
+}
+
+// do makes the call, and repeats it for at most the client's time.
+func (c *Client) do(ctx context.Context, what call) error {
+	return c.repeat(ctx, func(ctx context.Context) error { return c.try(ctx, what) })
+}
+
+// repeat repeats the call for at most the client's time.
+func (c *Client) repeat(ctx context.Context, try func(context.Context) error) error {
+	begun := time.Now()
+	return retry(ctx, try, func(_ int, wait time.Duration, _ error) bool { return time.Since(begun)+wait <= c.retryFor })
+}
+
+// The delays between the tries of one call: the first is so short that a restart of
+// the server costs little, and the longest limits the calls during an outage.
+const (
+	firstDelay = 50 * time.Millisecond
+	lastDelay  = 2 * time.Second
+)
+
+// retry repeats the call until it succeeds or its error is not one that passes, for as
+// long as again, which gets the number of the try, from 1, and its error, agrees to wait.
+func retry(ctx context.Context, try func(context.Context) error, again func(n int, wait time.Duration, err error) bool) error {
+	delay := firstDelay
+	for n := 1; ; n++ {
+		err := try(ctx)
+		if err == nil || ctx.Err() == nil && !mayPass(err) {
+			return err
+		}
+		wait := delay/2 + rand.N(delay/2) //nolint:gosec // Jitter is not a secret.
+		if refused, ok := errors.AsType[*Error](err); ok {
+			wait = max(wait, refused.RetryAfter)
+		}
+		if ctx.Err() == nil && !again(n, wait, err) {
+			return err
+		}
+		if !pause(ctx, wait) {
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+		delay = min(2*delay, lastDelay)
+	}
+}
+
+// try makes one try of a call. The error is an [*Error] if the server answered.
+func (c *Client) try(ctx context.Context, what call) error {
+	ctx, cancel := context.WithTimeout(ctx, what.wait+callTimeout)
+	defer cancel()
+	response, err := c.send(ctx, what)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }() // It was only read from.
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return fmt.Errorf("%s %s: read the answer: %w", what.method, what.path, err)
+	}
+	if response.StatusCode/100 != 2 {
+		return errorOf(response.StatusCode, response.Header, text)
+	}
+	if what.answer == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, what.answer); err != nil {
+		// It would be the same again: this is no server of ours, or a newer one.
+		return &Error{Problem: Problem{Status: int32(response.StatusCode), Detail: "its answer cannot be decoded: " + err.Error()}}
+	}
+	return nil
+}
+
+// send sends the call. The caller closes the answer's body.
+func (c *Client) send(ctx context.Context, what call) (*http.Response, error) {
+	var body bytes.Buffer
+	if what.body != nil {
+		if err := json.NewEncoder(&body).Encode(what.body); err != nil {
+			return nil, &Error{Problem: Problem{Detail: "the request cannot be encoded: " + err.Error()}}
+		}
+	}
+	request, err := http.NewRequestWithContext(ctx, what.method, c.base+what.path, &body)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(request.Header, what.header)
+	request.Header.Set("User-Agent", "lucius-go")
+	if what.body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if parent := Traceparent(ctx); parent != "" {
+		request.Header.Set("Traceparent", parent)
+	}
+	return c.http.Do(request)
+}

@@ -1,0 +1,402 @@
+package lucius_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	lucius "github.com/lucius-project/lucius/sdk/go"
+)
+
+// scripted answers requests in turn, without a network.
+type scripted struct {
+	t       *testing.T
+	answers []answer
+
+	mu   sync.Mutex
+	seen []seen
+}
+
+// answer is one answer. Without a status there is none.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// seen is one request.
+type seen struct{ Request, Body string }
+
+func (s *scripted) RoundTrip(r *http.Request) (*http.Response, error) {
+	var body []byte
+	if r.Body != nil {
+		body, _ = io.ReadAll(r.Body) // It is in memory.
+		_ = r.Body.Close()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = append(s.seen, seen{r.Method + " " + r.URL.RequestURI(), strings.TrimSpace(string(body))})
+	if len(s.seen) > len(s.answers) {
+		s.t.Errorf("a request more than there are answers: %+v", s.seen)
+		return nil, errNoAnswer
+	}
+	a := s.answers[len(s.seen)-1]
+	if a.status == 0 {
+		return nil, errNoAnswer
+	}
+	header := http.Header{"Content-Type": {"application/json"}}
+	if a.status >= 400 {
+		header.Set("Content-Type", "application/problem+json")
+	}
+	maps.Copy(header, a.header)
+	return &http.Response{StatusCode: a.status, Header: header, Body: io.NopCloser(strings.NewReader(a.body))}, nil
+}
+
+const accepted = `{"jobId":"j1","state":"DISPATCHING","replayed":false,"correlation_id":"c1"}`
+
+var command = lucius.Command{
+	TenantID: "tenant_a", RequestType: "doc.ingest", SchemaVersion: "1",
+	InputRef: lucius.URI("s3://b/in.pdf"), OutputRef: lucius.URI("s3://b/out.json"),
+}
+
+// The same bytes again: so the server sees the same command.
+func TestASubmitIsRepeatedUntilItIsAnswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{t: t, answers: []answer{
+			{}, {status: 500}, {status: 429, header: http.Header{"Retry-After": {"7"}}}, {status: 202, body: accepted},
+		}}
+		begun := time.Now()
+		receipt, err := client(t, s).Submit(t.Context(), command)
+		if err != nil || receipt.JobID != "j1" || receipt.State != lucius.JobStateDispatching {
+			t.Fatalf("%+v, %v", receipt, err)
+		}
+		want := seen{"POST /v1/commands", `{"input_ref":{"uri":"s3://b/in.pdf"},"output_ref":{"uri":"s3://b/out.json"},"payload":{},` +
+			`"request_type":"doc.ingest","schema_version":"1","tenant_id":"tenant_a"}`}
+		if diff := cmp.Diff([]seen{want, want, want, want}, s.seen); diff != "" {
+			t.Errorf("requests (-want +got):\n%s", diff)
+		}
+		if took := time.Since(begun); took < 7*time.Second || took > 8*time.Second {
+			t.Errorf("it took %s, and the server asked for 7s", took)
+		}
+	})
+}
+
+func TestARefusalSaysWhatIsWrongAndWhere(t *testing.T) {
+	t.Parallel()
+	s := &scripted{t: t, answers: []answer{{status: 422, body: `{"type":"urn:lucius:problem:payload_invalid","title":"t","status":422,` +
+		`"code":"payload_invalid","detail":"One field is not valid.","errors":[{"pointer":"/payload/language","message":"must be one of en, de"}]}`}}}
+	_, err := client(t, s).Submit(t.Context(), command)
+	refused, ok := errors.AsType[*lucius.Error](err)
+	if !ok || refused.Code != lucius.ProblemCodePayloadInvalid || refused.Errors[0].Pointer != "/payload/language" {
+		t.Fatalf("error %v", err)
+	}
+	const want = "submit: the server answered 422 payload_invalid: One field is not valid.; /payload/language: must be one of en, de"
+	if err.Error() != want {
+		t.Errorf("error %q", err)
+	}
+}
+
+func TestACallEnds(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		retryFor, deadline time.Duration
+		least, most        time.Duration
+		want               error
+	}{
+		"after the client's time":  {0, time.Hour, 57 * time.Second, time.Minute, errNoAnswer},
+		"at once if it asks so":    {-1, time.Hour, 0, 0, errNoAnswer},
+		"with its context":         {0, 10 * time.Second, 10 * time.Second, 10 * time.Second, context.DeadlineExceeded},
+		"with what went wrong too": {0, 10 * time.Second, 10 * time.Second, 10 * time.Second, errNoAnswer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := &scripted{t: t, answers: make([]answer, 100)}
+				c, err := lucius.NewClient(lucius.ClientConfig{
+					URL: "http://server.test", HTTPClient: &http.Client{Transport: s}, RetryFor: test.retryFor,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), test.deadline)
+				defer cancel()
+				begun := time.Now()
+				_, err = c.Get(ctx, "j1")
+				if took := time.Since(begun); !errors.Is(err, test.want) || took < test.least || took > test.most {
+					t.Errorf("after %s: %v", took, err)
+				}
+			})
+		})
+	}
+}
+
+// Each command is answered by itself; those that the server could not decide on are
+// submitted again, and no others.
+func TestABatchRepeatsTheCommandsWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{t: t, answers: []answer{
+			{status: 200, body: `{"results":[{"status":202,"jobId":"j1"},{"status":503,"error":{"status":503,"code":"store_unavailable"}},` +
+				`{"status":422,"error":{"status":422,"code":"ref_invalid"}}]}`},
+			{status: 200, body: `{"results":[{"status":202,"jobId":"j2"}]}`},
+		}}
+		results, err := client(t, s).SubmitBatch(t.Context(), []lucius.Command{{TenantID: "a"}, {TenantID: "b"}, {TenantID: "c"}})
+		if err != nil || len(results) != 3 || results[0].JobID != "j1" || results[1].JobID != "j2" || results[2].Status != 422 {
+			t.Errorf("%+v, %v", results, err)
+		}
+		if again := s.seen[1].Body; strings.Count(again, "tenant_id") != 1 || !strings.Contains(again, `"tenant_id":"b"`) {
+			t.Errorf("submitted again: %s", again)
+		}
+	})
+}
+
+func TestALargeBatchIsSplit(t *testing.T) {
+	t.Parallel()
+	results := `{"results":[` + strings.TrimSuffix(strings.Repeat(`{"status":202},`, 100), ",") + `]}`
+	s := &scripted{t: t, answers: []answer{{status: 200, body: results}, {status: 200, body: `{"results":[{"status":202}]}`}}}
+	got, err := client(t, s).SubmitBatch(t.Context(), make([]lucius.Command, 101))
+	if err != nil || len(got) != 101 || got[100].Status != 202 || len(s.seen) != 2 {
+		t.Errorf("%d results of %d requests, %v", len(got), len(s.seen), err)
+	}
+}
+
+func TestWaitAsksUntilTheJobHasEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{t: t, answers: []answer{
+			{status: 200, body: `{"jobId":"j1","state":"IN_PROGRESS"}`}, {},
+			{status: 200, body: `{"jobId":"j1","state":"FAILED_FINAL","error_code":"NO_LANGUAGE","error_message":"None is named."}`},
+		}}
+		job, err := client(t, s).Wait(t.Context(), "j1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		failed, ok := errors.AsType[*lucius.JobError](job.Err())
+		if !ok || failed.Code != "NO_LANGUAGE" || failed.Error() != "job j1 is FAILED_FINAL: NO_LANGUAGE: None is named." {
+			t.Errorf("job error %v", job.Err())
+		}
+		if s.seen[0].Request != "GET /v1/jobs/j1?wait=30s" {
+			t.Errorf("%s", s.seen[0].Request)
+		}
+	})
+}
+
+func TestListReadsPageAfterPage(t *testing.T) {
+	t.Parallel()
+	s := &scripted{t: t, answers: []answer{
+		{status: 200, body: `{"jobs":[{"jobId":"j3"},{"jobId":"j2"}],"next_page_token":"t2"}`},
+		{status: 200, body: `{"jobs":[{"jobId":"j1"}]}`},
+		{status: 200, body: `{"jobs":[{"jobId":"j3"},{"jobId":"j2"}],"next_page_token":"t2"}`},
+	}}
+	c := client(t, s)
+	var ids []string
+	for job, err := range c.List(t.Context(), lucius.JobFilter{TenantID: "a", State: lucius.JobStatePaused, CreatedAfter: time.Unix(0, 0)}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, job.JobID)
+	}
+	const query = "GET /v1/jobs?created_after=1970-01-01T00%3A00%3A00.000Z"
+	if fmt.Sprint(ids) != "[j3 j2 j1]" || s.seen[0].Request != query+"&state=PAUSED&tenant_id=a" ||
+		s.seen[1].Request != query+"&page_token=t2&state=PAUSED&tenant_id=a" {
+		t.Errorf("%s by %+v", ids, s.seen)
+	}
+	for _, err := range c.List(t.Context(), lucius.JobFilter{}) {
+		if err != nil {
+			t.Error(err)
+		}
+		break // Nothing more is read.
+	}
+}
+
+func TestAListThatFailsEndsWithTheError(t *testing.T) {
+	t.Parallel()
+	s := &scripted{t: t, answers: []answer{{status: 403, body: `{"status":403,"code":"forbidden"}`}}}
+	n := 0
+	for _, err := range client(t, s).List(t.Context(), lucius.JobFilter{}) {
+		if n++; !lucius.HasCode(err, lucius.ProblemCodeForbidden) {
+			t.Errorf("error %v", err)
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d values", n)
+	}
+}
+
+func TestControl(t *testing.T) {
+	t.Parallel()
+	s := &scripted{t: t, answers: []answer{
+		{status: 202, body: `{"state":"CANCELLING"}`}, {status: 202, body: `{"state":"PAUSED"}`}, {status: 200, body: `{"state":"IN_PROGRESS"}`},
+		{status: 202, body: accepted}, {status: 409, body: `{"status":409,"code":"illegal_transition"}`},
+	}}
+	c, ctx := client(t, s), t.Context()
+	var states []lucius.JobState
+	for _, verb := range []func(context.Context, string, string) (*lucius.Job, error){c.Cancel, c.Pause, c.Resume} {
+		job, err := verb(ctx, "j/1", "why")
+		if err != nil {
+			t.Fatal(err)
+		}
+		states = append(states, job.State)
+	}
+	receipt, err := c.Rerun(ctx, "j1", lucius.RerunRequest{From: lucius.RerunFromStart})
+	if err != nil || receipt.JobID != "j1" || fmt.Sprint(states) != "[CANCELLING PAUSED IN_PROGRESS]" {
+		t.Errorf("%+v, %v, %v", receipt, err, states)
+	}
+	want := []seen{
+		{"POST /v1/jobs/j%2F1:cancel", `{"reason":"why"}`}, {"POST /v1/jobs/j%2F1:pause", `{"reason":"why"}`},
+		{"POST /v1/jobs/j%2F1:resume", `{"reason":"why"}`}, {"POST /v1/jobs/j1:rerun", `{"from":"start"}`},
+	}
+	if diff := cmp.Diff(want, s.seen); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+	if _, err := c.Cancel(ctx, "j1", ""); !lucius.HasCode(err, lucius.ProblemCodeIllegalTransition) ||
+		err.Error() != "cancel job j1: the server answered 409 illegal_transition" {
+		t.Errorf("error %v", err)
+	}
+}
+
+// entry is an entry of a stream.
+func entry(id, object, to string) string {
+	text, _ := json.Marshal(map[string]string{"event_id": id, "object": object, "to": to}) // Strings always encode.
+	return fmt.Sprintf("id: %s\nevent: x\ndata: %s\n\n", id, text)
+}
+
+// watched returns the entries of a job that the streams show.
+func watched(t *testing.T, streams ...answer) (ids []string, lastIDs []string, err error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{t: t, answers: streams}
+		c := client(t, roundTripper(func(r *http.Request) (*http.Response, error) {
+			lastIDs = append(lastIDs, r.Header.Get("Last-Event-ID"))
+			return s.RoundTrip(r)
+		}))
+		for event, failed := range c.Watch(t.Context(), "j1") {
+			if err = failed; err == nil {
+				ids = append(ids, event.EventID)
+			}
+		}
+	})
+	return ids, lastIDs, err
+}
+
+// roundTripper is a function as a transport.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestWatchGoesOnAfterTheLastEntry(t *testing.T) {
+	t.Parallel()
+	ids, lastIDs, err := watched(t,
+		answer{status: 200, body: entry("1", "job", "QUEUED") + ": still here\n\n" + entry("2", "step", "SUCCEEDED") + "id: 3\ndata: {\"ev"},
+		answer{}, answer{status: 503}, answer{status: 200},
+		answer{status: 200, body: entry("3", "job", "SUCCEEDED") + entry("4", "outbox", "SENT")},
+	)
+	if err != nil || fmt.Sprint(ids) != "[1 2 3 4]" || fmt.Sprintf("%q", lastIDs) != `["" "2" "2" "2" "2"]` {
+		t.Errorf("entries %v after %q, %v", ids, lastIDs, err)
+	}
+}
+
+func TestWatchEndsWithARefusal(t *testing.T) {
+	t.Parallel()
+	ids, _, err := watched(t, answer{status: 200, body: entry("1", "job", "QUEUED")},
+		answer{status: 404, body: `{"status":404,"code":"job_not_found"}`})
+	if fmt.Sprint(ids) != "[1]" || !lucius.HasCode(err, lucius.ProblemCodeJobNotFound) {
+		t.Errorf("entries %v, %v", ids, err)
+	}
+}
+
+func TestALoopOverEntriesMayEndEarly(t *testing.T) {
+	t.Parallel()
+	s := &scripted{t: t, answers: []answer{{status: 200, body: entry("1", "job", "QUEUED") + entry("2", "job", "SUCCEEDED")}}}
+	n := 0
+	for _, err := range client(t, s).Watch(t.Context(), "j1") {
+		if n++; err != nil {
+			t.Error(err)
+		}
+		break
+	}
+	if n != 1 || len(s.seen) != 1 {
+		t.Errorf("%d entries of %d streams", n, len(s.seen))
+	}
+}
+
+// A handler that calls the server does so as part of the trace of its step.
+func TestACallSendsTheTokenAndTheTraceContext(t *testing.T) {
+	t.Parallel()
+	var got http.Header
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header
+		_, _ = io.WriteString(w, `{}`)
+	}))
+	defer server.Close()
+	c, err := lucius.NewClient(lucius.ClientConfig{URL: server.URL + "/", Token: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	if _, err := c.Get(lucius.WithTraceparent(t.Context(), parent), "j1"); err != nil {
+		t.Fatal(err)
+	}
+	if got.Get("Authorization") != "Bearer secret" || got.Get("Traceparent") != parent {
+		t.Errorf("headers %v", got)
+	}
+}
+
+// A proxy, or another program: repeating the call would not help.
+func TestAnAnswerThatIsNotTheServersIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		answer answer
+		want   string
+	}{
+		"a page":        {answer{status: 200, body: "<html>"}, "job j1: the server answered 200: its answer cannot be decoded: invalid character '<' looking for beginning of value"},
+		"a plain error": {answer{status: 404, header: http.Header{"Content-Type": {"text/html"}}, body: `{"code":"x"}`}, "job j1: the server answered 404"},
+	} {
+		_, err := client(t, &scripted{t: t, answers: []answer{test.answer}}).Get(t.Context(), "j1")
+		if err == nil || err.Error() != test.want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestNewClientSaysWhatIsWrongWithTheURL(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"server:8080":              `the URL of the server is "server:8080", it must begin with http:// or https:// and a host`,
+		"ftp://u:hunter2@server":   `the URL of the server is "ftp://u:xxxxx@server", it must begin`,
+		"http://u:hunter2@[server": "the URL of the server cannot be read",
+	} {
+		if _, err := lucius.NewClient(lucius.ClientConfig{URL: address}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
+func TestReferences(t *testing.T) {
+	t.Parallel()
+	ref := lucius.Reference(`{"uri":"s3://b/x","pages":3}`)
+	var whole struct{ Pages int }
+	if err := ref.Decode(&whole); err != nil || whole.Pages != 3 || ref.URI() != "s3://b/x" {
+		t.Errorf("%+v, %q, %v", whole, ref.URI(), err)
+	}
+	var none lucius.Reference
+	if err := none.Decode(&whole); err == nil || none.URI() != "" {
+		t.Errorf("no reference: %q, %v", none.URI(), err)
+	}
+	var task lucius.Task
+	task.Progress(0.5, "A task of a test shows no progress.")
+}

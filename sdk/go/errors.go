@@ -1,0 +1,163 @@
+package lucius
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Error is an answer of the server that is not the expected one.
+type Error struct {
+	// Problem is what the server said. Of an answer that is no problem, such as one of a
+	// proxy, it has the Status alone.
+	Problem
+
+	// RetryAfter is how long the server asks to wait, 0 if it does not.
+	RetryAfter time.Duration
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "the server answered %d", e.Status)
+	if e.Code != "" {
+		text.WriteString(" " + string(e.Code))
+	}
+	if e.Detail != "" {
+		text.WriteString(": " + e.Detail)
+	}
+	for _, violation := range e.Errors {
+		fmt.Fprintf(&text, "; %s: %s", violation.Pointer, violation.Message)
+	}
+	return text.String()
+}
+
+// HasCode reports whether the error is an [Error] with the code.
+func HasCode(err error, code ProblemCode) bool {
+	refused, ok := errors.AsType[*Error](err)
+	return ok && refused.Code == code
+}
+
+// errorOf returns the [Error] of an answer with this body.
+func errorOf(status int, header http.Header, body []byte) *Error {
+	refused := &Error{}
+	if !strings.HasPrefix(header.Get("Content-Type"), "application/problem+json") || json.Unmarshal(body, &refused.Problem) != nil {
+		refused.Problem = Problem{}
+	}
+	refused.Status = int32(status)
+	if seconds, err := strconv.Atoi(header.Get("Retry-After")); err == nil {
+		refused.RetryAfter = time.Duration(seconds) * time.Second
+	}
+	return refused
+}
+
+// mayPass reports whether a call that ended with the error may succeed if it is repeated:
+// there was no answer, or one that the server's state explains.
+func mayPass(err error) bool {
+	refused, answered := errors.AsType[*Error](err)
+	if !answered {
+		return true
+	}
+	return refused.Status >= 500 || refused.Status == http.StatusTooManyRequests || refused.Status == http.StatusRequestTimeout
+}
+
+// StepError is the error of a handler that says what becomes of its step. [Final], [Retry]
+// and [RetryAfter] make one.
+type StepError struct {
+	// Code is for machines, up to 128 bytes: the step and its job show it.
+	Code string
+	// Retryable is true if another attempt may succeed.
+	Retryable bool
+	// After replaces the delay of the protocol before the next attempt. 0 keeps it.
+	After time.Duration
+	// Err is the reason. Its text is reported.
+	Err error
+}
+
+// Error implements error.
+func (f *StepError) Error() string { return f.Err.Error() }
+
+// Unwrap returns the reason.
+func (f *StepError) Unwrap() error { return f.Err }
+
+// Final returns the error of work that no further attempt can do: the job fails.
+func Final(code, format string, args ...any) error {
+	return &StepError{Code: code, Err: fmt.Errorf(format, args...)}
+}
+
+// Retry returns the error of work that another attempt may do, after the delay of the
+// protocol. An error that is no [StepError] is treated so too, with the code work_failed.
+func Retry(code, format string, args ...any) error {
+	return &StepError{Code: code, Retryable: true, Err: fmt.Errorf(format, args...)}
+}
+
+// RetryAfter returns the error of work that another attempt may do, after the delay, which
+// is at most a week.
+func RetryAfter(delay time.Duration, code, format string, args ...any) error {
+	return &StepError{Code: code, Retryable: true, After: delay, Err: fmt.Errorf(format, args...)}
+}
+
+// The causes with which a handler's context ends, see [context.Cause].
+var (
+	// ErrCancelled is the cause when the job is being cancelled: no result is needed.
+	ErrCancelled = errors.New("the job is being cancelled")
+	// ErrPaused is the cause when the job is being paused. An error that the handler then
+	// returns has the step tried again after the job is resumed.
+	ErrPaused = errors.New("the job is being paused")
+	// ErrLeaseLost is the cause when the attempt no longer belongs to this worker. Its
+	// result is not reported.
+	ErrLeaseLost = errors.New("the lease is lost")
+	// ErrStopped is the cause when the grace after the worker's stop is over. An error
+	// that the handler then returns gives the step to another worker at once.
+	ErrStopped = errors.New("the worker has stopped")
+)
+
+// The codes of failures that are not the handler's own.
+const (
+	codeFailed        = "work_failed"
+	codePanicked      = "handler_panicked"
+	codeMalformed     = "directive_malformed"
+	codeUnknownStep   = "step_type_unknown"
+	codeInvalidInput  = "payload_invalid"
+	codeInvalidResult = "result_invalid"
+	codeLargeResult   = "result_too_large"
+	codeRefused       = "result_refused"
+	codeCancelled     = "cancelled"
+	codePaused        = "paused"
+	codeStopped       = "worker_stopped"
+)
+
+// failureOf returns what to report of a handler's error, by the cause with which its
+// context ended.
+func failureOf(err, cause error) *StepError {
+	switch {
+	case errors.Is(cause, ErrCancelled):
+		return &StepError{Code: codeCancelled, Err: err}
+	case errors.Is(cause, ErrPaused):
+		return &StepError{Code: codePaused, Retryable: true, Err: err}
+	case errors.Is(cause, ErrStopped):
+		return &StepError{Code: codeStopped, Retryable: true, After: time.Second, Err: err}
+	}
+	if failure, ok := errors.AsType[*StepError](err); ok {
+		// What wraps the failure says more than the failure.
+		return &StepError{Code: failure.Code, Retryable: failure.Retryable, After: failure.After, Err: err}
+	}
+	return &StepError{Code: codeFailed, Retryable: true, Err: err}
+}
+
+// pause waits, and reports false if the context ends first.
+func pause(ctx context.Context, delay time.Duration) bool {
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,73 @@
+package lucius_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	lucius "github.com/lucius-project/lucius/sdk/go"
+)
+
+// A handler's error decides what becomes of its step.
+func ExampleHandler() {
+	convert := func(context.Context, lucius.Reference) (string, error) { return "s3://bucket/page.png", nil }
+	handler := lucius.Handler(func(ctx context.Context, task *lucius.Task) (any, error) {
+		var payload struct{ Language string }
+		if err := task.Decode(&payload); err != nil {
+			return nil, err // final, with the code payload_invalid
+		}
+		if payload.Language == "" {
+			return nil, lucius.Final("NO_LANGUAGE", "the payload names no language")
+		}
+		uri, err := convert(ctx, task.InputRef)
+		switch {
+		case errors.Is(context.Cause(ctx), lucius.ErrCancelled):
+			return nil, err // No result is needed.
+		case errors.Is(err, context.DeadlineExceeded):
+			return nil, lucius.RetryAfter(time.Minute, "OVERLOADED", "convert: %w", err)
+		case err != nil:
+			return nil, err // tried again after the delay of the protocol
+		}
+		return lucius.URI(uri), nil
+	})
+	task := &lucius.Task{Directive: lucius.Directive{Payload: []byte(`{"language":"en"}`)}}
+	result, err := handler(context.Background(), task)
+	fmt.Printf("%s %v\n", result, err)
+	_, err = handler(context.Background(), &lucius.Task{Directive: lucius.Directive{Payload: []byte(`{}`)}})
+	fmt.Println(err)
+	// Output:
+	// {"uri":"s3://bucket/page.png"} <nil>
+	// the payload names no language
+}
+
+// Middleware sees every task of a worker.
+func ExampleWorker_Use() {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	w := lucius.NewWorker(lucius.WorkerConfig{Service: "ocr", Log: log})
+	w.Use(func(next lucius.Handler) lucius.Handler {
+		return func(ctx context.Context, task *lucius.Task) (any, error) {
+			begun := time.Now()
+			result, err := next(ctx, task)
+			log.InfoContext(ctx, "task done", "step", task.StepID, "took", time.Since(begun), "error", err)
+			return result, err
+		}
+	})
+	w.Handle(lucius.AnyStep, func(context.Context, *lucius.Task) (any, error) { return nil, nil })
+	fmt.Println("Run does the work.")
+	// Output: Run does the work.
+}
+
+// The code of a refusal is stable, its text is for people.
+func ExampleHasCode() {
+	err := fmt.Errorf("submit: %w", &lucius.Error{Problem: lucius.Problem{
+		Status: 422, Code: lucius.ProblemCodePayloadInvalid,
+		Errors: []lucius.Violation{{Pointer: "/payload/language", Message: "must be one of en, de"}},
+	}})
+	if lucius.HasCode(err, lucius.ProblemCodePayloadInvalid) {
+		fmt.Println(err)
+	}
+	// Output: submit: the server answered 422 payload_invalid; /payload/language: must be one of en, de
+}

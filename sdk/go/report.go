@@ -1,0 +1,139 @@
+package lucius
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// completion is the end of one item, on its way to a batch.
+type completion struct {
+	item ItemCompletion
+	// answer receives the error of one try. It has room for it.
+	answer chan error
+}
+
+// complete reports success. The completions of items that end at the same time share a
+// request. A result that the server does not take fails the step.
+func (r *run) complete(ctx context.Context, item *WorkItem, result Result) {
+	err := r.report(ctx, item, func(_ context.Context, rev int64, requestID string) error {
+		c := &completion{
+			item: ItemCompletion{
+				WorkID: item.WorkID, Owner: r.Owner, ExpectedRev: rev, RequestID: requestID,
+				OutputRef: result.Output, ResultRef: result.Ref,
+			},
+			answer: make(chan error, 1),
+		}
+		r.completions <- c // The loop reads until all items have ended.
+		return <-c.answer
+	})
+	if refused, ok := errors.AsType[*Error](err); ok &&
+		(refused.Status == http.StatusUnprocessableEntity || refused.Status == http.StatusRequestEntityTooLarge) {
+		r.fail(ctx, item, &StepError{Code: codeRefused, Err: err})
+		return
+	}
+	r.logDropped(ctx, item, err)
+}
+
+// maxDelay is the longest delay before another attempt that a report can ask for.
+const maxDelay = 7 * 24 * time.Hour
+
+// fail reports a failure.
+func (r *run) fail(ctx context.Context, item *WorkItem, failure *StepError) {
+	err := r.report(ctx, item, func(ctx context.Context, rev int64, requestID string) error {
+		return r.Client.try(ctx, call{
+			method: http.MethodPost, path: workPath(item.WorkID, ":fail"),
+			body: WorkFailure{
+				Owner: r.Owner, ExpectedRev: rev, RequestID: requestID,
+				Retryable: failure.Retryable, RetryAfterSeconds: min(max(failure.After, 0), maxDelay).Seconds(),
+				Error: ReportedError{Code: cut(failure.Code, maxCode), Message: cut(failure.Error(), maxMessage)},
+			},
+		})
+	})
+	r.logDropped(ctx, item, err)
+}
+
+// logDropped logs the error of a report, unless it is nil.
+func (r *run) logDropped(ctx context.Context, item *WorkItem, err error) {
+	if err != nil {
+		r.Log.WarnContext(ctx, "report dropped", "work_id", item.WorkID, "error", err)
+	}
+}
+
+// The longest code and message of a reported error, in bytes.
+const (
+	maxCode    = 128
+	maxMessage = 1000
+)
+
+// cut returns the text, cut between characters to the length.
+func cut(text string, length int) string {
+	return strings.ToValidUTF8(text[:min(len(text), length)], "")
+}
+
+// report reports the end of an item, and repeats the report under one request id until it
+// is answered. If the item is at another rev, which the server tells its owner alone, it
+// reports again at that rev. Any other refusal is returned: the attempt has ended otherwise.
+func (r *run) report(ctx context.Context, item *WorkItem, send func(ctx context.Context, rev int64, requestID string) error) error {
+	for {
+		requestID := rand.Text()
+		err := r.persist(ctx, "report", func(ctx context.Context) error { return send(ctx, item.Rev, requestID) })
+		refused, answered := errors.AsType[*Error](err)
+		if !answered || refused.Code != ProblemCodeRevConflict || refused.CurrentRev <= item.Rev {
+			return err
+		}
+		item.Rev = refused.CurrentRev
+	}
+}
+
+// maxBatchBytes is how many bytes of references a batch holds before it is sent.
+const maxBatchBytes = 256 << 10
+
+// completeBatches sends the completions, those that wait for one request together with the
+// next, until their channel is closed.
+func (r *run) completeBatches(ctx context.Context) {
+	for first := range r.completions {
+		batch := []*completion{first}
+		size := len(first.item.OutputRef) + len(first.item.ResultRef)
+	collect:
+		for len(batch) < maxBatch && size < maxBatchBytes {
+			select {
+			case next, open := <-r.completions:
+				if !open {
+					break collect
+				}
+				batch = append(batch, next)
+				size += len(next.item.OutputRef) + len(next.item.ResultRef)
+			default:
+				break collect
+			}
+		}
+		r.completeBatch(ctx, batch)
+	}
+}
+
+// completeBatch makes one try to complete the batch, and tells each completion its answer.
+func (r *run) completeBatch(ctx context.Context, batch []*completion) {
+	request := WorkCompletionBatch{}
+	for _, c := range batch {
+		request.Items = append(request.Items, c.item)
+	}
+	var answer WorkCompletionResults
+	err := r.Client.try(ctx, call{method: http.MethodPost, path: "/v1/work:complete", body: request, answer: &answer})
+	if err == nil && len(answer.Results) != len(batch) {
+		err = &Error{Problem: Problem{Status: http.StatusOK, Detail: "it answered another number of completions"}}
+	}
+	for i, c := range batch {
+		switch {
+		case err != nil:
+			c.answer <- err
+		case answer.Results[i].Error != nil:
+			c.answer <- &Error{Problem: *answer.Results[i].Error}
+		default:
+			c.answer <- nil
+		}
+	}
+}

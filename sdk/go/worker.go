@@ -1,0 +1,285 @@
+package lucius
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+// WorkerConfig configures a [Worker]. Its zero value is valid.
+type WorkerConfig struct {
+	// Client calls the server. Optional. Defaults to one with the zero [ClientConfig],
+	// which takes the variables LUCIUS_URL and LUCIUS_TOKEN.
+	Client *Client
+	// Service is the service whose steps the worker does. Optional. Defaults to all.
+	Service string
+	// Owner is the worker's name, unique among the running workers, up to 128 bytes.
+	// Optional. Defaults to the names of the host and the process, and a random part.
+	Owner string
+	// Parallel limits the handlers that run at once. Optional. Defaults to 4.
+	Parallel int
+	// ClaimWait is how long a claim waits for work, up to a minute. Optional. Defaults to
+	// 20s.
+	ClaimWait time.Duration
+	// Grace is how long handlers may still run after a stop, before their contexts end.
+	// Optional. Defaults to 10s.
+	Grace time.Duration
+	// Log receives what fails. Optional. Defaults to [slog.Default].
+	Log *slog.Logger
+}
+
+// validate returns an error that names the first invalid field.
+func (c *WorkerConfig) validate() error {
+	switch {
+	case c.Parallel < 0:
+		return fmt.Errorf("Parallel is %d, it must not be negative", c.Parallel)
+	case c.ClaimWait < 0 || c.ClaimWait > time.Minute:
+		return fmt.Errorf("ClaimWait is %s, it must be at most a minute", c.ClaimWait)
+	case c.Grace < 0:
+		return fmt.Errorf("Grace is %s, it must not be negative", c.Grace)
+	}
+	return nil
+}
+
+// Handler does the work of one step. It returns a reference to its result: nil for none,
+// a [Reference] such as [URI] returns, any other value that encodes to a JSON object with
+// a uri, or a [Result]. An error is a [StepError], or has the step tried again.
+//
+// Delivery is at least once: a handler may see a step again, and must be idempotent. Its
+// context ends with [ErrCancelled], [ErrPaused], [ErrLeaseLost] or [ErrStopped] as its
+// cause; it should return soon then, and must return some time.
+type Handler func(ctx context.Context, task *Task) (any, error)
+
+// AnyStep stands for all step types, see [Worker.Handle].
+const AnyStep = "*"
+
+// Worker pulls steps and does them by its handlers:
+//
+//	       ┌──────────── free slots ◀───────────┐
+//	       ▼                                    │
+//	claim (long poll, many at once, started)    │
+//	       │                                    │
+//	       ├──▶ handler ──▶ complete or fail ───┤
+//	       │       ┆ heartbeats                 │
+//	       ├──▶ handler ──▶ complete or fail ───┤
+//	       ┆                                    ┆
+//
+// It survives restarts of the server: it repeats a claim for as long as it runs, and a
+// report or heartbeat until the server says that the attempt belongs to another worker.
+// Create it with [NewWorker].
+type Worker struct {
+	cfg        WorkerConfig
+	handlers   map[string]Handler
+	middleware []func(Handler) Handler
+}
+
+// NewWorker returns a worker without handlers. [Worker.Run] returns what is wrong with the
+// configuration.
+func NewWorker(cfg WorkerConfig) *Worker {
+	return &Worker{cfg: cfg, handlers: map[string]Handler{}}
+}
+
+// Handle has the handler do the steps of a type, or with [AnyStep] those of all types that
+// have no handler of their own. The handler is called from many goroutines. Handle must not
+// be called after Run, and panics if the type has a handler.
+func (w *Worker) Handle(stepType string, handler Handler) {
+	if _, exists := w.handlers[stepType]; exists {
+		panic(fmt.Sprintf("lucius: the step type %q has two handlers", stepType))
+	}
+	w.handlers[stepType] = handler
+}
+
+// Use puts the middleware around all handlers, the first one outermost. It must not be
+// called after Run.
+func (w *Worker) Use(middleware ...func(Handler) Handler) {
+	w.middleware = append(w.middleware, middleware...)
+}
+
+// Run works until the context ends. Then it claims no more, lets its handlers finish
+// within the grace, and returns nil once all have returned. It returns an error only if the
+// configuration is invalid or the server refuses a claim, which it would refuse again.
+func (w *Worker) Run(ctx context.Context) error {
+	r, err := w.newRun()
+	if err == nil {
+		err = r.run(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("lucius worker: %w", err)
+	}
+	return nil
+}
+
+// run is one run of a worker.
+type run struct {
+	WorkerConfig
+
+	handlers map[string]Handler
+	// claim is the worker's claim, without its number of items and request id.
+	claim       ClaimRequest
+	completions chan *completion
+}
+
+// newRun returns a run, with the defaults filled in and the middleware around the handlers.
+func (w *Worker) newRun() (r *run, err error) {
+	if err := w.cfg.validate(); err != nil {
+		return nil, err
+	}
+	if len(w.handlers) == 0 {
+		return nil, errors.New("it has no handler: call Handle before Run")
+	}
+	r = &run{WorkerConfig: w.cfg, handlers: maps.Clone(w.handlers), completions: make(chan *completion)}
+	if r.Client == nil {
+		if r.Client, err = NewClient(ClientConfig{}); err != nil {
+			return nil, err
+		}
+	}
+	if r.Owner == "" {
+		host, _ := os.Hostname() // Without it the rest is unique enough.
+		r.Owner = fmt.Sprintf("%.64s-%d-%.8s", cmp.Or(host, "worker"), os.Getpid(), rand.Text())
+	}
+	r.Parallel = cmp.Or(r.Parallel, 4)
+	r.ClaimWait = cmp.Or(r.ClaimWait, 20*time.Second)
+	r.Grace = cmp.Or(r.Grace, 10*time.Second)
+	r.Log = cmp.Or(r.Log, slog.Default()).With("owner", r.Owner)
+	for _, around := range slices.Backward(w.middleware) {
+		for stepType, handler := range r.handlers {
+			r.handlers[stepType] = around(handler)
+		}
+	}
+	r.claim = ClaimRequest{Owner: r.Owner, WaitSeconds: r.ClaimWait.Seconds(), Start: true}
+	if r.Service != "" {
+		r.claim.Services = []string{r.Service}
+	}
+	if r.handlers[AnyStep] == nil {
+		r.claim.StepTypes = slices.Sorted(maps.Keys(r.handlers))
+	}
+	return r, nil
+}
+
+// lastCalls is how long the calls after the grace may take: those that give unfinished
+// work to other workers.
+const lastCalls = 2 * time.Second
+
+// run claims and attends to items until the context ends.
+func (r *run) run(ctx context.Context) error {
+	// Handlers run within handling, their reports are made within reporting.
+	reporting, stopReporting := afterwards(ctx, r.Grace+lastCalls)
+	defer stopReporting()
+	handling, stopHandling := afterwards(ctx, r.Grace)
+	defer stopHandling()
+	var completer, inHand sync.WaitGroup
+	completer.Go(func() { r.completeBatches(reporting) })
+	defer completer.Wait()
+	defer close(r.completions)
+	defer inHand.Wait() // before the rest
+	slots := make(chan struct{}, r.Parallel)
+	for {
+		free := takeSlots(ctx, slots)
+		if free == 0 {
+			return nil
+		}
+		items, err := r.claimItems(ctx, reporting, free)
+		for range free - len(items) {
+			<-slots
+		}
+		if err != nil {
+			return err
+		}
+		for i := range items {
+			inHand.Go(func() {
+				r.attend(handling, reporting, &items[i])
+				<-slots
+			})
+		}
+	}
+}
+
+// takeSlots takes all free slots that one claim can fill, and waits for the first. It takes
+// none once the context has ended.
+func takeSlots(ctx context.Context, slots chan struct{}) int {
+	select {
+	case slots <- struct{}{}:
+	case <-ctx.Done():
+		return 0
+	}
+	if ctx.Err() != nil {
+		<-slots
+		return 0
+	}
+	for free := 1; free < maxBatch; free++ {
+		select {
+		case slots <- struct{}{}:
+		default:
+			return free
+		}
+	}
+	return maxBatch
+}
+
+// claimItems claims and starts up to most items, and waits for the first. A claim that is
+// interrupted by the context's end may have succeeded, so it is repeated once with the
+// same request id and no wait; otherwise its items would stay claimed.
+func (r *run) claimItems(ctx, reporting context.Context, most int) ([]WorkItem, error) {
+	request := r.claim
+	request.Max, request.RequestID = int32(most), rand.Text()
+	begun := time.Now()
+	items, err := r.claimOnce(ctx, request)
+	if ctx.Err() == nil || err == nil {
+		if err == nil && len(items) == 0 { // The server may answer at once, while it shuts down.
+			pause(ctx, min(minPoll, r.ClaimWait)-time.Since(begun))
+		}
+		return items, err
+	}
+	request.WaitSeconds = 0
+	again, cancel := context.WithTimeout(reporting, lastCalls)
+	defer cancel()
+	if items, err = r.claimOnce(again, request); err != nil {
+		r.Log.WarnContext(ctx, "items may stay claimed: the last claim was not answered", "error", err)
+	}
+	return items, nil
+}
+
+// claimOnce makes one claim and repeats it until it is answered.
+func (r *run) claimOnce(ctx context.Context, request ClaimRequest) ([]WorkItem, error) {
+	var claimed ClaimedWork
+	err := r.persist(ctx, "claim", func(ctx context.Context) error {
+		return r.Client.try(ctx, call{
+			method: http.MethodPost, path: "/v1/work:claim", body: request, wait: r.ClaimWait, answer: &claimed,
+		})
+	})
+	return claimed.Items, err
+}
+
+// persist repeats a call until it is answered, or until the context ends.
+func (r *run) persist(ctx context.Context, name string, try func(context.Context) error) error {
+	return retry(ctx, try, func(n int, wait time.Duration, err error) bool {
+		if n&(n-1) == 0 { // The first, and then ever fewer.
+			r.Log.WarnContext(ctx, "the call is repeated until it is answered", "call", name, "tries", n, "next", wait, "error", err)
+		}
+		return true
+	})
+}
+
+// afterwards returns a context that ends with [ErrStopped] when the time after the given
+// context's end is over.
+func afterwards(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	later, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if pause(later, grace) {
+			cancel(ErrStopped)
+		}
+	})
+	return later, func() {
+		stop()
+		cancel(ErrStopped)
+	}
+}
