@@ -1,6 +1,6 @@
 # Every target works on a fresh machine with Go; the race detector also needs a C
-# compiler, and Azurite and the linters of the OpenAPI document need Node with npm. Tools
-# are pinned under tools/ and built or installed on first use.
+# compiler, and Azurite, the linters of the OpenAPI document and the tests in a browser
+# need Node with npm. Tools are pinned under tools/ and built or installed on first use.
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -70,7 +70,7 @@ build: ## Build bin/lucius
 ##@ Check
 
 .PHONY: test
-test: verify mutants-build costs observability packaging test-race ## Check everything, the same way each time: quickest failures first, tests last
+test: verify mutants-build costs observability packaging console test-race ## Check everything, the same way each time: quickest failures first, tests last
 
 .PHONY: fresh
 fresh: sim-fresh properties-fresh ## Try seeds that were never run before, for some minutes: CI does, after make test
@@ -117,6 +117,10 @@ observability: ## Evaluate the alerts and the dashboard on what a server measure
 .PHONY: packaging
 packaging: ## Hold the chart, the compose file, the unit and the release against the tools that read them
 	$(call stage,$(GO) -C deploy/packaging test -count=1 ./...)
+
+.PHONY: console
+console: ## Use the console in a real browser (e2e; needs Linux on x86-64, or Chromium)
+	$(call stage,GO=$(GO) e2e/run test)
 
 .PHONY: mutants
 mutants: ## Break the code on purpose, and expect the simulation to see it

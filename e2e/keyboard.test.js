@@ -1,0 +1,34 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { openPage } from "./browser.js";
+import { serve } from "./server.js";
+
+const focused = (page) => page.evaluate(() => document.activeElement.getAttribute("name") ?? document.activeElement.textContent.trim());
+
+test("the keyboard is enough", async (t) => {
+  const server = await serve(t);
+  const page = await openPage(server);
+  await page.goto("/ui/pauses");
+  await page.keyboard.press("Tab");
+  assert.equal(await focused(page), "Skip to the content");
+  await page.keyboard.press("Enter");
+  await page.keyboard.press("/");
+  assert.equal(await focused(page), "q", "the search has the focus");
+  await page.keyboard.type("/no-such");
+  assert.equal(await page.getByRole("searchbox").inputValue(), "/no-such", "a slash in a field is a slash");
+
+  const opener = page.getByRole("link", { name: "Pause dispatch…" });
+  await opener.focus();
+  await page.keyboard.press("Enter");
+  const dialog = page.getByRole("dialog");
+  await dialog.waitFor();
+  assert.ok(await page.evaluate(() => document.activeElement.closest("dialog") !== null), "the dialog has the focus");
+  for (let n = 0; n < 20; n++) { // Round and round: the focus stays in the dialog, or goes to the browser.
+    await page.keyboard.press("Tab");
+    assert.ok(await page.evaluate(() => document.activeElement === document.body || document.activeElement.closest("dialog")));
+  }
+  await page.keyboard.press("Escape");
+  await dialog.waitFor({ state: "hidden" });
+  assert.equal(await focused(page), "Pause dispatch…", "the focus is where it was");
+});

@@ -1,0 +1,23 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { openPage } from "./browser.js";
+import { seed, seeded } from "./seed.js";
+import { serve } from "./server.js";
+
+test("without script, pages are read and actions are plain forms", async (t) => {
+  const server = await serve(t, ...seeded);
+  const jobs = await seed(server);
+  const page = await openPage(server, { javaScriptEnabled: false, expected: /404/ });
+  await page.goto("/ui/");
+  for (const link of await page.getByRole("navigation", { name: "Pages" }).getByRole("link").all()) {
+    assert.ok((await page.request.get(await link.getAttribute("href"))).ok());
+  }
+  await page.goto("/ui/failures");
+  await page.getByText("TIMEOUT").first().waitFor();
+  await page.goto(`/ui/do/job-cancel?job=${jobs.waiting}`);
+  await page.getByLabel("Reason").fill("entered by hand");
+  await page.getByRole("button", { name: "Cancel the job" }).click();
+  await page.waitForURL(`**/ui/jobs/${jobs.waiting}`);
+  assert.equal((await server.client().job(jobs.waiting)).state, "CANCELLED");
+});

@@ -1,0 +1,61 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { openPage } from "./browser.js";
+import { eventually, serve } from "./server.js";
+
+// act fills the reason of the dialog that is open, and presses its button.
+async function act(page, reason, button) {
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("Reason").fill(reason);
+  await dialog.getByRole("button", { name: button }).click();
+  await dialog.waitFor({ state: "hidden" });
+}
+
+const visit = (page, name) => page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name }).click();
+
+test("a failure is found, read and retried", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  const job = await api.submit();
+  await api.work("extract");
+  await api.fail(await api.claim("ocr"), { code: "corrupt_pdf", message: "Page 3 cannot be read." });
+
+  const page = await openPage(server);
+  await page.goto("/ui/");
+  await visit(page, "Failures");
+  const group = page.getByRole("article").filter({ hasText: "corrupt_pdf" });
+  await group.getByText("Page 3 cannot be read.").waitFor();
+  await group.getByRole("link", { name: "Retry 1…" }).click();
+  await act(page, "the file was replaced", /Retry/);
+  await page.getByText(/1 .*as requested|DONE/).first().waitFor();
+  assert.match(new URL(page.url()).pathname, /^\/ui\/operations\/./);
+
+  await api.work("ocr", "index");
+  await visit(page, "Failures");
+  await page.getByText("No job that matches has failed for good.").waitFor();
+  const rerun = (await api.job(job)).superseded_by;
+  await eventually("the new job has ended", async () => (await api.job(rerun)).state === "SUCCEEDED");
+});
+
+test("a service is paused with a reason, and resumed", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  await api.submit();
+  const page = await openPage(server);
+  await page.goto("/ui/pauses");
+  await page.getByRole("link", { name: "Pause dispatch…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("Scope").selectOption("service");
+  await dialog.getByLabel("Name").fill("extract");
+  await act(page, "the disk is full", "Pause");
+  const pause = page.getByRole("article").filter({ hasText: "the disk is full" });
+  await pause.getByText("extract").first().waitFor();
+  const claim = { owner: "extract-1", services: ["extract"], max: 1, start: true, request_id: "while-paused" };
+  assert.deepEqual((await api.call("POST", "/v1/work:claim", claim)).items, [], "nothing is given out");
+
+  await pause.getByRole("link", { name: "Resume…" }).click();
+  await act(page, "there is room again", "Resume");
+  await pause.getByText("is paused").waitFor({ state: "hidden" });
+  await api.work("extract");
+});

@@ -1,0 +1,55 @@
+// A server with something on every page: jobs in each state, failures of several kinds,
+// pauses, an operation, and a webhook that was not delivered.
+
+import { eventually } from "./server.js";
+
+export const timeout = { code: "TIMEOUT", message: "embedding-v3 did not answer within 30 s (gateway eu-west-1b)" };
+const corrupt = { code: "corrupt_pdf", message: "Page 3 cannot be read: the cross-reference table ends early." };
+
+// invoice is a command for the second protocol.
+export const invoice = (tenant, number, more) => ({
+  tenant_id: tenant, request_type: "invoice.extract", schema_version: "2",
+  input_ref: { uri: `s3://${tenant}/invoices/${number}.pdf` }, output_ref: { uri: `s3://${tenant}/fields/${number}.json` },
+  payload: { pages: 3, currency: "EUR" }, correlation_id: `${tenant}-invoice-${number}`, ...more,
+});
+
+// seeded are the flags of a server that is to be filled.
+export const seeded = ["--webhook-networks", "127.0.0.0/8"];
+
+// seed fills the server, which serves without access control. It returns the ids of jobs by
+// what became of them.
+export async function seed(server) {
+  const api = server.client();
+  const jobs = {};
+  jobs.succeeded = await api.submit({ correlation_id: "acme-contract-1" });
+  await api.work("extract", "ocr", "index");
+
+  jobs.failed = await api.submit({ tenant_id: "globex", callback_urls: ["https://127.0.0.1:9/lucius"] });
+  await api.work("extract");
+  await api.fail(await api.claim("ocr"), corrupt);
+  for (const [tenant, number] of [["acme", 4711], ["globex", 17], ["globex", 18]]) {
+    await api.submit(invoice(tenant, number));
+    await api.work("classify", "ocr");
+    await api.fail(await api.claim("fields"), timeout);
+  }
+
+  jobs.retried = await api.submit(invoice("acme", 4712));
+  await api.work("classify");
+  await api.fail(await api.claim("ocr", "ocr-7"), timeout, true);
+
+  jobs.cancelled = await api.submit({ tenant_id: "initech" });
+  await api.call("POST", `/v1/jobs/${jobs.cancelled}:cancel`, { reason: "sent twice" });
+  jobs.paused = await api.submit({ tenant_id: "initech" });
+  await api.call("POST", `/v1/jobs/${jobs.paused}:pause`, { reason: "the customer asked us to wait" });
+
+  jobs.running = await api.submit(invoice("globex", 19));
+  await api.claim("classify", "classify-2");
+  for (let n = 0; n < 6; n++) jobs.waiting = await api.submit({ doc_id: `doc-${n}` });
+
+  await api.call("POST", "/v1/admin/pauses", { service: "validate", reason: "the ledger of the tax office is down" });
+  const retry = await api.call("POST", "/v1/admin/retries",
+    { service: "ocr", error_code: corrupt.code, reason: "a new version of the reader" });
+  await eventually("the retry has ended", async () =>
+    (await api.call("GET", `/v1/admin/operations/${retry.operation_id}`)).state === "DONE");
+  return jobs;
+}
