@@ -9,6 +9,7 @@ import (
 	"runtime"
 
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/console"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
@@ -17,8 +18,9 @@ type access struct {
 	tokens           *auth.File         // nil without a token file
 	certificates     *auth.Certificates // nil without TLS
 	authenticator    *auth.Authenticator
-	callers, tenants *auth.Limiter // nil without a limit
-	audit            *auth.Audit   // nil if it is off
+	signIn           console.Issuer // nil if nobody can sign in at the issuer
+	callers, tenants *auth.Limiter  // nil without a limit
+	audit            *auth.Audit    // nil if it is off
 	auditFile        io.Closer
 }
 
@@ -40,6 +42,14 @@ func openAccess(ctx context.Context, cfg *config.Config, log *slog.Logger) (*acc
 		})
 		if err != nil {
 			return nil, fmt.Errorf("LUCIUS_OIDC_ISSUER %s: %w", cfg.OIDCIssuer, err)
+		}
+		if cfg.OIDCClientID != "" {
+			a.signIn, err = auth.NewSignIn(auth.SignInConfig{
+				Issuer: credentials.Issuer, ClientID: cfg.OIDCClientID, SecretFile: cfg.OIDCClientSecretFile, Scopes: cfg.OIDCScopes,
+			})
+			if err != nil {
+				return nil, fmt.Errorf("LUCIUS_OIDC_CLIENT_ID: %w", err)
+			}
 		}
 	}
 	a.authenticator = auth.New(credentials)

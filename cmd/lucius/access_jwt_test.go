@@ -3,11 +3,15 @@ package main
 import (
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"io"
 	"maps"
 	"net/http"
+	"net/http/cookiejar"
 	"net/http/httptest"
+	neturl "net/url"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +31,10 @@ func issuer(t *testing.T) (url string, sign func(claims map[string]any) string) 
 	answer := func(path string, value any) {
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(value) })
 	}
-	answer("/.well-known/openid-configuration", map[string]string{"issuer": server.URL, "jwks_uri": server.URL + "/keys"})
+	answer("/.well-known/openid-configuration", map[string]string{
+		"issuer": server.URL, "jwks_uri": server.URL + "/keys",
+		"authorization_endpoint": server.URL + "/authorize", "token_endpoint": server.URL + "/token",
+	})
 	answer("/keys", map[string]any{"keys": []map[string]string{{
 		"kty": "OKP", "crv": "Ed25519", "kid": "k", "alg": "EdDSA", "use": "sig", "x": base64.RawURLEncoding.EncodeToString(public),
 	}}})
@@ -35,11 +42,63 @@ func issuer(t *testing.T) (url string, sign func(claims map[string]any) string) 
 		text, _ := json.Marshal(value) // Texts, lists and numbers: it can not fail.
 		return base64.RawURLEncoding.EncodeToString(text)
 	}
-	return server.URL, func(claims map[string]any) string {
+	sign = func(claims map[string]any) string {
 		all := map[string]any{"iss": server.URL, "aud": "lucius", "sub": "alice", "exp": time.Now().Add(time.Hour).Unix()}
 		maps.Copy(all, claims)
 		signed := part(map[string]string{"alg": "EdDSA", "kid": "k", "typ": "JWT"}) + "." + part(all)
 		return signed + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(private, []byte(signed)))
+	}
+	// Everyone is signed in at once, as alice, who may read; the code is the challenge.
+	mux.HandleFunc("/authorize", func(w http.ResponseWriter, r *http.Request) {
+		back := r.FormValue("redirect_uri") + "?" + neturl.Values{"state": {r.FormValue("state")}, "code": {r.FormValue("code_challenge")}}.Encode()
+		http.Redirect(w, r, back, http.StatusFound)
+	})
+	mux.HandleFunc("/token", func(w http.ResponseWriter, r *http.Request) {
+		verified := sha256.Sum256([]byte(r.FormValue("code_verifier")))
+		if r.FormValue("client_id") != "console" || r.FormValue("code") != base64.RawURLEncoding.EncodeToString(verified[:]) {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error":"invalid_grant"}`)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(map[string]string{
+			"access_token": "opaque", "id_token": sign(map[string]any{"lucius_roles": "read:*"}),
+		})
+	})
+	return server.URL, sign
+}
+
+// A browser signs in to the console at the issuer.
+func TestAccess_ConsoleSignsInAtTheIssuer(t *testing.T) {
+	t.Parallel()
+	url, _ := issuer(t)
+	s := serveOn(t, t.TempDir(), "--storage-backend", "memory",
+		"--oidc-issuer", url, "--oidc-audience", "lucius", "--oidc-client-id", "console")
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	browser := &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
+	open := func(path string) (landed, page string) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := browser.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = response.Body.Close() }()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.Request.URL.RequestURI(), string(body)
+	}
+	if landed, page := open("/ui/failures"); landed != "/ui/sign-in?next=%2Fui%2Ffailures" || !strings.Contains(page, "/ui/sign-in/issuer") {
+		t.Errorf("a stranger lands at %s: %s", landed, page)
+	}
+	if landed, page := open("/ui/sign-in/issuer?next=/ui/failures"); landed != "/ui/failures" || !strings.Contains(page, "oidc:alice") {
+		t.Errorf("alice lands at %s: %s", landed, page)
 	}
 }
 

@@ -392,7 +392,9 @@ func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols 
 		ProbesOnly: !c.cfg.Has(config.RoleAPI),
 		Auth:       access.authenticator, CallerLimit: access.callers, TenantLimit: access.tenants, Audit: access.audit,
 		Console: func(api http.Handler, ended <-chan struct{}) (http.Handler, error) {
-			return console.New(console.Config{API: api, Ended: ended, Log: c.log})
+			return console.New(console.Config{
+				API: api, Ended: ended, Log: c.log, Issuer: access.signIn, PublicURL: c.cfg.PublicURL,
+			})
 		},
 	})
 	return &system{

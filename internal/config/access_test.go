@@ -16,7 +16,9 @@ func TestLoad_Access(t *testing.T) {
 	loaded, err := load(t, nil, map[string]string{
 		"LUCIUS_LISTEN_ADDR": "0.0.0.0:443", "LUCIUS_AUTH_FILE": "tokens.yaml",
 		"LUCIUS_OIDC_ISSUER": "https://issuer.example", "LUCIUS_OIDC_AUDIENCE": "lucius", "LUCIUS_OIDC_ROLES_CLAIM": "roles",
-		"LUCIUS_TLS_CERT": "cert.pem", "LUCIUS_TLS_KEY": "key.pem", "LUCIUS_TLS_CLIENT_CA": "ca.pem",
+		"LUCIUS_OIDC_CLIENT_ID": "console", "LUCIUS_OIDC_CLIENT_SECRET_FILE": "secret", "LUCIUS_OIDC_SCOPES": "openid api",
+		"LUCIUS_PUBLIC_URL": "https://lucius.example/",
+		"LUCIUS_TLS_CERT":   "cert.pem", "LUCIUS_TLS_KEY": "key.pem", "LUCIUS_TLS_CLIENT_CA": "ca.pem",
 		"LUCIUS_RATE_LIMIT_CALLER": "0.5", "LUCIUS_RATE_LIMIT_TENANT": "100:250", "LUCIUS_AUDIT_LOG": "audit.log",
 	})
 	if err != nil {
@@ -24,6 +26,7 @@ func TestLoad_Access(t *testing.T) {
 	}
 	want := config.Access{
 		AuthFile: "tokens.yaml", OIDCIssuer: "https://issuer.example", OIDCAudience: "lucius", OIDCRolesClaim: "roles",
+		OIDCClientID: "console", OIDCClientSecretFile: "secret", OIDCScopes: "openid api", PublicURL: "https://lucius.example",
 		TLSCert: "cert.pem", TLSKey: "key.pem", TLSClientCA: "ca.pem",
 		CallerLimit: auth.LimitConfig{Rate: 0.5}, TenantLimit: auth.LimitConfig{Rate: 100, Burst: 250}, AuditLog: "audit.log",
 	}
@@ -38,7 +41,7 @@ func TestLoad_WithNothingConfiguredNobodyIsAsked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := config.Access{OIDCRolesClaim: auth.DefaultRolesClaim, AuditLog: config.AuditStderr}
+	want := config.Access{OIDCRolesClaim: auth.DefaultRolesClaim, OIDCScopes: auth.DefaultScopes, AuditLog: config.AuditStderr}
 	if diff := cmp.Diff(want, loaded.Access); diff != "" || loaded.Configured() {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -60,6 +63,10 @@ func TestLoad_SaysWhatIsWrongWithAccess(t *testing.T) {
 		{map[string]string{"LUCIUS_OIDC_ISSUER": "https://issuer.example"}, "LUCIUS_OIDC_ISSUER needs LUCIUS_OIDC_AUDIENCE"},
 		{map[string]string{"LUCIUS_OIDC_AUDIENCE": "lucius"}, "LUCIUS_OIDC_AUDIENCE needs LUCIUS_OIDC_ISSUER"},
 		{map[string]string{"LUCIUS_OIDC_ROLES_CLAIM": ""}, "LUCIUS_OIDC_ROLES_CLAIM"},
+		{map[string]string{"LUCIUS_OIDC_CLIENT_ID": "console"}, "LUCIUS_OIDC_CLIENT_ID needs LUCIUS_OIDC_ISSUER"},
+		{map[string]string{"LUCIUS_OIDC_CLIENT_SECRET_FILE": "s"}, "LUCIUS_OIDC_CLIENT_SECRET_FILE needs LUCIUS_OIDC_CLIENT_ID"},
+		{map[string]string{"LUCIUS_PUBLIC_URL": "https://lucius.example/ui/"}, "LUCIUS_PUBLIC_URL"},
+		{map[string]string{"LUCIUS_PUBLIC_URL": "lucius.example"}, "LUCIUS_PUBLIC_URL"},
 		{map[string]string{"LUCIUS_TLS_CERT": "c"}, "LUCIUS_TLS_CERT and LUCIUS_TLS_KEY are needed together"},
 		{map[string]string{"LUCIUS_TLS_KEY": "k"}, "LUCIUS_TLS_CERT and LUCIUS_TLS_KEY are needed together"},
 		{map[string]string{"LUCIUS_TLS_CLIENT_CA": "a", "LUCIUS_AUTH_FILE": "f"}, "LUCIUS_TLS_CLIENT_CA needs LUCIUS_TLS_CERT"},

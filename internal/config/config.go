@@ -121,9 +121,15 @@ type Access struct {
 	OIDCIssuer     string
 	OIDCAudience   string
 	OIDCRolesClaim string
-	TLSCert        string
-	TLSKey         string
-	TLSClientCA    string
+	// The console's sign-in at the issuer. There is none without OIDCClientID.
+	OIDCClientID         string
+	OIDCClientSecretFile string
+	OIDCScopes           string
+	// PublicURL is the server's URL for browsers; empty if it is that of their requests.
+	PublicURL   string
+	TLSCert     string
+	TLSKey      string
+	TLSClientCA string
 	// CallerLimit and TenantLimit have a Rate of 0 if there is no limit.
 	CallerLimit auth.LimitConfig
 	TenantLimit auth.LimitConfig

@@ -45,7 +45,7 @@ func TestLoad_TheDefaultsAreTheDocumentedOnes(t *testing.T) {
 		MaxConnections: 10_000, MaxBodyBytes: 1_048_576, MaxPayloadBytes: 131_072,
 		Retention: 720 * time.Hour, KeyTTL: 168 * time.Hour,
 
-		Access:   config.Access{OIDCRolesClaim: "lucius_roles", AuditLog: "stderr"},
+		Access:   config.Access{OIDCRolesClaim: "lucius_roles", OIDCScopes: "openid", AuditLog: "stderr"},
 		LogLevel: "info", LogFormat: "json",
 	}
 	if diff := cmp.Diff(want, loaded.Config); diff != "" {

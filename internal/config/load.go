@@ -114,6 +114,8 @@ func (c *Config) crossCheck() []error {
 	refuse(c.OIDCIssuer != "" && c.OIDCAudience == "",
 		"LUCIUS_OIDC_ISSUER needs LUCIUS_OIDC_AUDIENCE: otherwise its tokens for other services would be accepted")
 	refuse(c.OIDCIssuer == "" && c.OIDCAudience != "", "LUCIUS_OIDC_AUDIENCE needs LUCIUS_OIDC_ISSUER")
+	refuse(c.OIDCIssuer == "" && c.OIDCClientID != "", "LUCIUS_OIDC_CLIENT_ID needs LUCIUS_OIDC_ISSUER")
+	refuse(c.OIDCClientID == "" && c.OIDCClientSecretFile != "", "LUCIUS_OIDC_CLIENT_SECRET_FILE needs LUCIUS_OIDC_CLIENT_ID")
 	refuse((c.TLSCert == "") != (c.TLSKey == ""), "LUCIUS_TLS_CERT and LUCIUS_TLS_KEY are needed together")
 	refuse(c.TLSClientCA != "" && c.TLSCert == "",
 		"LUCIUS_TLS_CLIENT_CA needs LUCIUS_TLS_CERT and LUCIUS_TLS_KEY: clients show certificates only over TLS")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -196,6 +197,20 @@ func issuer(s string) (string, error) {
 		return "", nil
 	}
 	return s, auth.CheckIssuerURL(s)
+}
+
+// publicURL accepts the URL of a server without a path, and drops a slash at its end.
+func publicURL(s string) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	s = strings.TrimSuffix(s, "/")
+	parsed, err := url.Parse(s)
+	if err != nil || parsed.Scheme != "https" && parsed.Scheme != "http" || parsed.Host == "" ||
+		parsed.User != nil || parsed.Path != "" || parsed.RawQuery != "" || parsed.Fragment != "" {
+		return "", errors.New("must be an http or https URL of a host, without a path")
+	}
+	return s, nil
 }
 
 // maxRate is the highest limit, in requests a second, that still has an effect.

@@ -25,6 +25,12 @@ type Config struct {
 	Ended <-chan struct{}
 	// Log gets faults of the console itself. Required.
 	Log *slog.Logger
+	// Issuer lets people sign in at an identity provider. Optional: without one they enter a
+	// token.
+	Issuer Issuer
+	// PublicURL is the URL of the server for browsers, without a slash at its end. Optional.
+	// Defaults to that of each request.
+	PublicURL string
 	// Now is the clock. Optional. Defaults to [time.Now].
 	Now func() time.Time
 }
@@ -55,6 +61,10 @@ func New(config Config) (*Console, error) {
 	c.mux.HandleFunc("GET "+Path+"sign-in", c.signIn)
 	c.mux.HandleFunc("POST "+Path+"sign-in", c.signIn)
 	c.mux.HandleFunc("POST "+Path+"sign-out", c.signOut)
+	if config.Issuer != nil {
+		c.mux.HandleFunc("GET "+signInPath+"/issuer", c.signInAtIssuer)
+		c.mux.HandleFunc("GET "+signInPath+"/callback", c.signedInAtIssuer)
+	}
 	for _, p := range pages() {
 		c.mux.Handle("GET "+Path+p.pattern, c.serve(&p))
 	}

@@ -52,17 +52,16 @@ type signInForm struct {
 
 // signIn shows the form, and takes the token that it sends.
 func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
-	form := signInForm{Next: local(r.FormValue("next"))}
-	status := http.StatusOK
+	next, fault := local(r.FormValue("next")), ""
 	if r.Method == http.MethodPost {
 		err := c.tryToken(w, r, strings.TrimSpace(r.PostFormValue("token")))
 		if err == nil {
-			http.Redirect(w, r, form.Next, http.StatusSeeOther)
+			http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // It is a path of the console.
 			return
 		}
-		form.Fault, status = err.Error(), http.StatusUnauthorized
+		fault = err.Error()
 	}
-	c.render(w, r, status, &frame{View: view{Template: "signin", Title: "Sign in", Data: form}})
+	c.showSignIn(w, r, next, fault)
 }
 
 // tryToken keeps the token if a caller has it. The error says what is wrong.

@@ -226,27 +226,48 @@ func (i *Issuer) refresh(done chan struct{}) {
 	close(done)
 }
 
+// discovery is what an issuer says about itself.
+type discovery struct {
+	Issuer           string `json:"issuer"`
+	KeysURL          string `json:"jwks_uri"`
+	AuthorizationURL string `json:"authorization_endpoint"`
+	TokenURL         string `json:"token_endpoint"`
+}
+
+// discover asks the issuer about itself. The URLs in the answer are not checked yet.
+//
+// Source: OpenID Connect Discovery 1.0, section 4.
+func (i *Issuer) discover(ctx context.Context) (found discovery, err error) {
+	if err := i.get(ctx, strings.TrimSuffix(i.cfg.URL, "/")+"/.well-known/openid-configuration", &found); err != nil {
+		return found, fmt.Errorf("discover the issuer: %w", err)
+	}
+	if found.Issuer != i.cfg.URL {
+		return found, fmt.Errorf("discover the issuer: it calls itself %.256q", found.Issuer)
+	}
+	return found, nil
+}
+
+// checkEndpoint says what is wrong with a URL that the issuer gives under that name.
+func (i *Issuer) checkEndpoint(name, endpoint string) error {
+	if strings.HasPrefix(i.cfg.URL, "https:") && !strings.HasPrefix(endpoint, "https:") {
+		return fmt.Errorf("discover the issuer: %s must be https", name)
+	}
+	if err := CheckIssuerURL(endpoint); err != nil {
+		return fmt.Errorf("discover the issuer: %s %w", name, err)
+	}
+	return nil
+}
+
 // fetch asks the issuer for its keys, and returns by their ids the public keys for
 // signatures that are long enough. It skips the others: an issuer may have keys for
 // other purposes.
-//
-// Source: OpenID Connect Discovery 1.0, section 4.
 func (i *Issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error) {
-	var discovery struct {
-		Issuer  string `json:"issuer"`
-		KeysURL string `json:"jwks_uri"`
+	discovery, err := i.discover(ctx)
+	if err != nil {
+		return nil, err
 	}
-	if err := i.get(ctx, strings.TrimSuffix(i.cfg.URL, "/")+"/.well-known/openid-configuration", &discovery); err != nil {
-		return nil, fmt.Errorf("discover the issuer: %w", err)
-	}
-	if discovery.Issuer != i.cfg.URL {
-		return nil, fmt.Errorf("discover the issuer: it calls itself %.256q", discovery.Issuer)
-	}
-	if strings.HasPrefix(i.cfg.URL, "https:") && !strings.HasPrefix(discovery.KeysURL, "https:") {
-		return nil, errors.New("discover the issuer: jwks_uri must be https")
-	}
-	if err := CheckIssuerURL(discovery.KeysURL); err != nil {
-		return nil, fmt.Errorf("discover the issuer: jwks_uri %w", err)
+	if err := i.checkEndpoint("jwks_uri", discovery.KeysURL); err != nil {
+		return nil, err
 	}
 	var listed struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -280,21 +301,27 @@ func (i *Issuer) get(ctx context.Context, url string, into any) error {
 	if err != nil {
 		return err
 	}
+	status, answer, err := i.send(request)
+	switch {
+	case err != nil:
+		return err
+	case status != http.StatusOK:
+		return fmt.Errorf("%s answered %d", url, status)
+	}
+	return json.Unmarshal(answer, into)
+}
+
+// send sends a request to the issuer, and returns an answer of limited size.
+func (i *Issuer) send(request *http.Request) (status int, answer []byte, err error) {
 	request.Header.Set("Accept", "application/json")
 	response, err := i.client.Do(request)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	defer func() { _ = response.Body.Close() }() // It was only read.
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answered %s", url, response.Status)
+	answer, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	if err == nil && len(answer) > maxAnswer {
+		err = fmt.Errorf("%s answered more than %d bytes", request.URL, maxAnswer)
 	}
-	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
-	if err != nil {
-		return err
-	}
-	if len(answer) > maxAnswer {
-		return fmt.Errorf("%s answered more than %d bytes", url, maxAnswer)
-	}
-	return json.Unmarshal(answer, into)
+	return response.StatusCode, answer, err
 }
