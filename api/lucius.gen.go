@@ -70,6 +70,24 @@ func (e BlockerType) Valid() bool {
 	}
 }
 
+// Defines values for Bus.
+const (
+	BusQueue      Bus = "queue"
+	BusServiceBus Bus = "servicebus"
+)
+
+// Valid indicates whether the value is a known member of the Bus enum.
+func (e Bus) Valid() bool {
+	switch e {
+	case BusQueue:
+		return true
+	case BusServiceBus:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for CircuitState.
 const (
 	CircuitStateHalfOpen CircuitState = "half-open"
@@ -957,6 +975,12 @@ type BulkRequest struct {
 	// Example: tenant_a
 	TenantID *string `json:"tenant_id,omitempty"`
 }
+
+// Bus How directives reach the workers: `queue` is the pull queue, which knows who asks it for
+// work; on `servicebus` workers are not known before they report.
+//
+// Example: queue
+type Bus string
 
 // CallbackIdentity Which attempt of which step reports.
 type CallbackIdentity struct {
@@ -2066,6 +2090,19 @@ type JobPage struct {
 // Example: IN_PROGRESS
 type JobState string
 
+// MinuteCounts How often something happened in each of the last minutes, the present one last.
+type MinuteCounts struct {
+	// Counts How often it happened.
+	//
+	// Example: [41,38,12]
+	Counts []int `json:"counts"`
+
+	// Failed How often it was a failure.
+	//
+	// Example: [0,3,1]
+	Failed []int `json:"failed"`
+}
+
 // Mode What the routing key is made from: the tenant or, with BURST, tenant and
 // document.
 //
@@ -2546,6 +2583,13 @@ type Overview struct {
 	// Example: 3000
 	Backlog int `json:"backlog"`
 
+	// Bus How directives reach the workers: `queue` is the pull queue, which knows who asks it for
+	// work; on `servicebus` workers are not known before they report.
+	//
+	//
+	// Example: queue
+	Bus Bus `json:"bus"`
+
 	// Circuits The open circuits of all processes, and those of this process that are half-open. The pull queue has none.
 	Circuits []Circuit `json:"circuits"`
 
@@ -2888,6 +2932,9 @@ type Rate struct {
 
 // Rates How often something happened.
 type Rates struct {
+	// ByMinute Minute by minute, if `minutes` asks for them.
+	ByMinute *MinuteCounts `json:"by_minute,omitempty"`
+
 	// LastHour In the present minute and the 60 before.
 	LastHour Rate `json:"last_hour"`
 
@@ -3260,6 +3307,13 @@ type Service struct {
 	// Example: 3000
 	Backlog int `json:"backlog"`
 
+	// BacklogByMinute `backlog` at the end of each of the last minutes, the present one last, if
+	// `minutes` asks for them.
+	//
+	//
+	// Example: [0,1200,3000]
+	BacklogByMinute []int `json:"backlog_by_minute,omitempty,omitzero"`
+
 	// Backoff Steps that wait for their next attempt.
 	//
 	// Example: 2
@@ -3321,6 +3375,13 @@ type ServiceList struct {
 	//
 	// Example: 2026-01-27T10:02:30.000Z
 	AsOf Time `json:"as_of"`
+
+	// Bus How directives reach the workers: `queue` is the pull queue, which knows who asks it for
+	// work; on `servicebus` workers are not known before they report.
+	//
+	//
+	// Example: queue
+	Bus Bus `json:"bus"`
 
 	// Exact Whether the numbers of jobs and steps are those of `as_of` to the last one.
 	// That is so if one process serves the store; not right after a crash, until
@@ -4166,6 +4227,9 @@ type JobID = string
 // Limit defines model for Limit.
 type Limit = int32
 
+// Minutes defines model for Minutes.
+type Minutes = int32
+
 // OperationID defines model for OperationId.
 type OperationID = string
 
@@ -4376,6 +4440,12 @@ type ListOutboxParams struct {
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
+// GetOverviewParams defines parameters for GetOverview.
+type GetOverviewParams struct {
+	// Minutes How many of the last minutes to show one by one, the present one included.
+	Minutes *Minutes `form:"minutes,omitempty" json:"minutes,omitempty"`
+}
+
 // ListPausingsParams defines parameters for ListPausings.
 type ListPausingsParams struct {
 	// TenantID Only operations whose filter names this tenant.
@@ -4446,6 +4516,12 @@ type CreateRetryParams struct {
 	// `invalid_envelope`. For a command it replaces the body's
 	// `idempotency_key`; if both are present and differ, that is 400 as well.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListServicesParams defines parameters for ListServices.
+type ListServicesParams struct {
+	// Minutes How many of the last minutes to show one by one, the present one included.
+	Minutes *Minutes `form:"minutes,omitempty" json:"minutes,omitempty"`
 }
 
 // ListWebhooksParams defines parameters for ListWebhooks.
@@ -4956,7 +5032,7 @@ type ClientInterface interface {
 	// `/v1/admin/services`.
 	//
 	// Corresponds with GET /v1/admin/overview (the `GetOverview` operationId).
-	GetOverview(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+	GetOverview(ctx context.Context, params *GetOverviewParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListPauses Read the pauses
 	//
@@ -5106,7 +5182,7 @@ type ClientInterface interface {
 	// apart; further ones count as service `other`.
 	//
 	// Corresponds with GET /v1/admin/services (the `ListServices` operationId).
-	ListServices(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+	ListServices(ctx context.Context, params *ListServicesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListStuck Read stuck jobs
 	//
@@ -6075,8 +6151,8 @@ func (c *Client) RetryOutbox(ctx context.Context, body RetryOutboxJSONRequestBod
 // `/v1/admin/services`.
 //
 // Corresponds with GET /v1/admin/overview (the `GetOverview` operationId).
-func (c *Client) GetOverview(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewGetOverviewRequest(c.Server)
+func (c *Client) GetOverview(ctx context.Context, params *GetOverviewParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetOverviewRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -6375,8 +6451,8 @@ func (c *Client) CreateRetry(ctx context.Context, params *CreateRetryParams, bod
 // apart; further ones count as service `other`.
 //
 // Corresponds with GET /v1/admin/services (the `ListServices` operationId).
-func (c *Client) ListServices(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewListServicesRequest(c.Server)
+func (c *Client) ListServices(ctx context.Context, params *ListServicesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListServicesRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -8375,7 +8451,7 @@ func NewRetryOutboxRequestWithBody(server string, contentType string, body io.Re
 }
 
 // NewGetOverviewRequest constructs an http.Request for the GetOverview method
-func NewGetOverviewRequest(server string) (*http.Request, error) {
+func NewGetOverviewRequest(server string, params *GetOverviewParams) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -8391,6 +8467,33 @@ func NewGetOverviewRequest(server string) (*http.Request, error) {
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Minutes != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "minutes", *params.Minutes, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -8915,7 +9018,7 @@ func NewCreateRetryRequestWithBody(server string, params *CreateRetryParams, con
 }
 
 // NewListServicesRequest constructs an http.Request for the ListServices method
-func NewListServicesRequest(server string) (*http.Request, error) {
+func NewListServicesRequest(server string, params *ListServicesParams) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -8931,6 +9034,33 @@ func NewListServicesRequest(server string) (*http.Request, error) {
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Minutes != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "minutes", *params.Minutes, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -10813,7 +10943,7 @@ type ClientWithResponsesInterface interface {
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/admin/overview (the `GetOverview` operationId).
-	GetOverviewWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetOverviewResponse, error)
+	GetOverviewWithResponse(ctx context.Context, params *GetOverviewParams, reqEditors ...RequestEditorFn) (*GetOverviewResponse, error)
 
 	// ListPausesWithResponse Read the pauses
 	//
@@ -10973,7 +11103,7 @@ type ClientWithResponsesInterface interface {
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/admin/services (the `ListServices` operationId).
-	ListServicesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListServicesResponse, error)
+	ListServicesWithResponse(ctx context.Context, params *ListServicesParams, reqEditors ...RequestEditorFn) (*ListServicesResponse, error)
 
 	// ListStuckWithResponse Read stuck jobs
 	//
@@ -15361,8 +15491,8 @@ func (c *ClientWithResponses) RetryOutboxWithResponse(ctx context.Context, body 
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with GET /v1/admin/overview (the `GetOverview` operationId).
-func (c *ClientWithResponses) GetOverviewWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetOverviewResponse, error) {
-	rsp, err := c.GetOverview(ctx, reqEditors...)
+func (c *ClientWithResponses) GetOverviewWithResponse(ctx context.Context, params *GetOverviewParams, reqEditors ...RequestEditorFn) (*GetOverviewResponse, error) {
+	rsp, err := c.GetOverview(ctx, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -15611,8 +15741,8 @@ func (c *ClientWithResponses) CreateRetryWithResponse(ctx context.Context, param
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with GET /v1/admin/services (the `ListServices` operationId).
-func (c *ClientWithResponses) ListServicesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListServicesResponse, error) {
-	rsp, err := c.ListServices(ctx, reqEditors...)
+func (c *ClientWithResponses) ListServicesWithResponse(ctx context.Context, params *ListServicesParams, reqEditors ...RequestEditorFn) (*ListServicesResponse, error) {
+	rsp, err := c.ListServices(ctx, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -23045,7 +23175,7 @@ type ServerInterface interface {
 	RetryOutbox(w http.ResponseWriter, r *http.Request)
 	// GetOverview Read how the whole server does
 	// (GET /v1/admin/overview)
-	GetOverview(w http.ResponseWriter, r *http.Request)
+	GetOverview(w http.ResponseWriter, r *http.Request, params GetOverviewParams)
 	// ListPauses Read the pauses
 	// (GET /v1/admin/pauses)
 	ListPauses(w http.ResponseWriter, r *http.Request)
@@ -23075,7 +23205,7 @@ type ServerInterface interface {
 	CreateRetry(w http.ResponseWriter, r *http.Request, params CreateRetryParams)
 	// ListServices Read what each service has to do, and how it does it
 	// (GET /v1/admin/services)
-	ListServices(w http.ResponseWriter, r *http.Request)
+	ListServices(w http.ResponseWriter, r *http.Request, params ListServicesParams)
 	// ListStuck Read stuck jobs
 	// (GET /v1/admin/stuck)
 	ListStuck(w http.ResponseWriter, r *http.Request)
@@ -23857,8 +23987,27 @@ func (siw *ServerInterfaceWrapper) RetryOutbox(w http.ResponseWriter, r *http.Re
 // GetOverview operation middleware
 func (siw *ServerInterfaceWrapper) GetOverview(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetOverviewParams
+
+	// ------------- Optional query parameter "minutes" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "minutes", r.URL.Query(), &params.Minutes, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "minutes"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "minutes", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetOverview(w, r)
+		siw.Handler.GetOverview(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -24225,8 +24374,27 @@ func (siw *ServerInterfaceWrapper) CreateRetry(w http.ResponseWriter, r *http.Re
 // ListServices operation middleware
 func (siw *ServerInterfaceWrapper) ListServices(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListServicesParams
+
+	// ------------- Optional query parameter "minutes" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "minutes", r.URL.Query(), &params.Minutes, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "minutes"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "minutes", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListServices(w, r)
+		siw.Handler.ListServices(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {

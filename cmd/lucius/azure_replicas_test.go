@@ -167,7 +167,7 @@ func assertAddsUp(t *testing.T, s *server) {
 	t.Helper()
 	var last *api.Overview
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		response, err := s.client.GetOverviewWithResponse(t.Context())
+		response, err := s.client.GetOverviewWithResponse(t.Context(), nil)
 		if err != nil || response.JSON200 == nil {
 			t.Fatalf("overview: %v, %s", err, response.Body)
 		}

@@ -15,7 +15,7 @@ import (
 func (s *server) services(t *testing.T) *api.ServiceList {
 	t.Helper()
 	for {
-		response, err := s.client.ListServicesWithResponse(t.Context())
+		response, err := s.client.ListServicesWithResponse(t.Context(), nil)
 		if err != nil || response.JSON200 == nil {
 			t.Fatalf("services: %v, %s", err, response.Body)
 		}
@@ -75,7 +75,7 @@ func TestServe_CountsABacklogOfAnySize(t *testing.T) {
 				t.Errorf("the metrics have no %s", want)
 			}
 		}
-		overview, err := s.client.GetOverviewWithResponse(t.Context())
+		overview, err := s.client.GetOverviewWithResponse(t.Context(), nil)
 		if err != nil || overview.JSON200 == nil || overview.JSON200.Backlog != backlog || overview.JSON200.Jobs["IN_PROGRESS"] != running ||
 			overview.JSON200.Accepted.Total != jobs || overview.JSON200.OldestWaiting.Service != "extract" {
 			t.Errorf("overview: %v, %s", err, overview.Body)

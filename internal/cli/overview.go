@@ -32,7 +32,7 @@ func (t *tool) overview() *cobra.Command {
 			return usagef("--interval is %s, it must be at least 100ms", interval)
 		}
 		if s.output != "table" {
-			all, err := call[api.Overview](s.GetOverview(ctx))
+			all, err := call[api.Overview](s.GetOverview(ctx, nil))
 			if err != nil {
 				return err
 			}
@@ -62,10 +62,10 @@ func (t *tool) overview() *cobra.Command {
 }
 
 func (s *session) state(ctx context.Context) (now state, err error) {
-	if now.Overview, err = call[api.Overview](s.GetOverview(ctx)); err != nil {
+	if now.Overview, err = call[api.Overview](s.GetOverview(ctx, nil)); err != nil {
 		return now, err
 	}
-	list, err := call[api.ServiceList](s.ListServices(ctx))
+	list, err := call[api.ServiceList](s.ListServices(ctx, nil))
 	now.Services = list.Services
 	return now, err
 }

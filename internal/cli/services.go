@@ -24,7 +24,7 @@ func (t *tool) services() *cobra.Command {
 			"shows all figures of one service, and its workers.",
 		example: "  lucius services\n  lucius services --service ocr",
 	}, func(ctx context.Context, s *session, _ []string) error {
-		list, err := call[api.ServiceList](s.ListServices(ctx))
+		list, err := call[api.ServiceList](s.ListServices(ctx, nil))
 		if err != nil {
 			return err
 		}

@@ -35,11 +35,11 @@ func attention(r *request) (view, error) {
 	if !r.May(api.GrantRoleRead, "") && !r.May(api.GrantRoleAdmin, "") {
 		return v, nil // The figures are of all tenants.
 	}
-	overview, err := call[api.Overview](r.api.GetOverview(r.Context()))
+	overview, err := call[api.Overview](r.api.GetOverview(r.Context(), nil))
 	if err != nil {
 		return v, err
 	}
-	services, err := call[api.ServiceList](r.api.ListServices(r.Context()))
+	services, err := call[api.ServiceList](r.api.ListServices(r.Context(), nil))
 	if err != nil {
 		return v, err
 	}

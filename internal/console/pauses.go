@@ -32,7 +32,7 @@ func pauses(r *request) (view, error) {
 	var services api.ServiceList
 	known := len(list.Pauses) > 0 && (r.May(api.GrantRoleRead, "") || r.May(api.GrantRoleAdmin, ""))
 	if known {
-		if services, err = call[api.ServiceList](r.api.ListServices(r.Context())); err != nil {
+		if services, err = call[api.ServiceList](r.api.ListServices(r.Context(), nil)); err != nil {
 			return view{}, err
 		}
 	}

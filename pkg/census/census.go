@@ -82,6 +82,7 @@ type attempts struct {
 
 	Took   durations `json:"took,omitempty"`   // from the start to the RESULT
 	Waited durations `json:"waited,omitempty"` // from the publish to the claim, or to the ACK
+	Queued changes   `json:"queued,omitempty"` // of the number of queued steps
 }
 
 func newSheet(since time.Time) *sheet {
@@ -108,6 +109,7 @@ func (s *sheet) add(other *sheet) {
 		sum.window.add(&a.window)
 		sum.Took.add(a.Took)
 		sum.Waited.add(a.Waited)
+		sum.Queued.add(a.Queued)
 	}
 }
 
@@ -138,6 +140,7 @@ func (s *sheet) prune(now time.Time) {
 		a.window.prune(now)
 		a.Took.prune(now)
 		a.Waited.prune(now)
+		a.Queued.prune(now)
 	}
 }
 
@@ -218,8 +221,17 @@ func (c *Census) Observe(before, after *statemachine.Aggregate, history []statem
 		c.own.Live.move(was, -1, c.cfg.Exclusive)
 		c.own.Live.move(is, 1, c.cfg.Exclusive)
 	}
+	c.queued(was, -1, after.Job.UpdatedAt)
+	c.queued(is, 1, after.Job.UpdatedAt)
 	for i := range history {
 		c.happened(before, after, &history[i], was)
+	}
+}
+
+// queued counts that a step is queued, or with by = -1 no longer. The lock is held.
+func (c *Census) queued(s standing, by int, at time.Time) {
+	if s.phase == phaseQueued {
+		entry(c.own.Attempts, s.kind).Queued.by(at, by)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -168,7 +169,7 @@ func TestRestart_InGoodOrderKeepsAllCounts(t *testing.T) {
 				report.Services[i].Workers = nil // Who polled this process is another matter.
 			}
 		}
-		if diff := cmp.Diff(before, after); diff != "" {
+		if diff := cmp.Diff(before, after, cmpopts.IgnoreUnexported(census.Rates{}, census.Service{})); diff != "" {
 			t.Errorf("(-before +after):\n%s", diff)
 		}
 		if ocr := p.service("ocr"); !after.Exact || ocr.Queued != 3 || ocr.Attempts.Hour.Count != 2 || ocr.Oldest.IsZero() {
@@ -275,6 +276,9 @@ func TestReplicas_AddUp(t *testing.T) {
 			if report.Exact || report.Accepted.Total != 10 || report.Ended[statemachine.JobSucceeded].Total != 1 ||
 				ocr.Attempts.Hour.Count != 2 || ocr.Attempts.Hour.Failed != 1 || len(ocr.Workers) != 1 || ocr.Workers[0].Owner != "worker" {
 				t.Errorf("%s: %+v", p.name, report)
+			}
+			if got := ocr.QueuedByMinute(2); got[0] != 0 || got[1] != 6 {
+				t.Errorf("%s: queued by minute: %v", p.name, got)
 			}
 			if got, want := p.EndRate(ocrKind), ocr.Attempts.Minute.PerSecond(); got != want || got == 0 || p.EndRate(census.Other) != 0 {
 				t.Errorf("%s: %g attempts end a second, %g by the report", p.name, got, want)

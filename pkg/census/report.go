@@ -30,7 +30,14 @@ type Rates struct {
 	Minute Rate // the present minute and the one before
 	Hour   Rate // the present minute and the 60 before
 	Total  int64
+
+	window *window
+	now    time.Time
 }
+
+// ByMinute returns how often it happened in each of so many minutes, at most 60, and how
+// often it was a failure. The last of them is the present one, so far.
+func (r Rates) ByMinute(n int) (all, failed []int) { return r.window.minutes(r.now, n) }
 
 // Service is what is known of one kind of work.
 type Service struct {
@@ -48,7 +55,14 @@ type Service struct {
 	Took, Waited Percentiles
 	// Workers are those that polled for such work in the last hour, the latest first.
 	Workers []workqueue.Poller
+
+	queued changes
+	now    time.Time
 }
+
+// QueuedByMinute returns how many steps were queued at the end of so many minutes, at
+// most 60. The last of them is the present one.
+func (s *Service) QueuedByMinute(n int) []int { return s.queued.levels(s.now, n, s.Queued) }
 
 // Report returns what the census knows, without a read. Its services include these
 // kinds of work, if nothing is known of them.
@@ -97,7 +111,7 @@ func (c *Census) Report(kinds ...ledger.WorkKind) *Report {
 
 // rates returns how often it happened.
 func (w *window) rates(now, since time.Time) Rates {
-	return Rates{Minute: w.rate(now, since, 1), Hour: w.rate(now, since, keepMinutes), Total: w.Total.All}
+	return Rates{Minute: w.rate(now, since, 1), Hour: w.rate(now, since, keepMinutes), Total: w.Total.All, window: w, now: now}
 }
 
 // EndRate returns how many attempts of the kind end per second, by the present minute and
@@ -125,7 +139,7 @@ func (s *sheet) services(now time.Time, pollers []workqueue.Poller) []Service {
 	}
 	found := make([]Service, 0, len(s.Live.Steps))
 	for kind, steps := range s.Live.Steps {
-		of := Service{WorkKind: ledger.WorkKind(kind), Attempts: new(window).rates(now, s.Since)}
+		of := Service{WorkKind: ledger.WorkKind(kind), Attempts: new(window).rates(now, s.Since), now: now}
 		for phase, into := range map[phase]*int{
 			phaseDispatching: &of.Dispatching, phaseQueued: &of.Queued, phaseClaimed: &of.Claimed,
 			phaseRunning: &of.Running, phaseBackoff: &of.Backoff,
@@ -136,7 +150,7 @@ func (s *sheet) services(now time.Time, pollers []workqueue.Poller) []Service {
 			of.Oldest = steps.Queued.oldest()
 		}
 		if a := s.Attempts[kind]; a != nil {
-			of.Attempts = a.rates(now, s.Since)
+			of.Attempts, of.queued = a.rates(now, s.Since), a.Queued
 			of.Took, of.Waited = a.Took.percentiles(now), a.Waited.percentiles(now)
 		}
 		found = append(found, of)

@@ -73,6 +73,59 @@ func (w *window) add(other *window) {
 	}
 }
 
+// minutes returns the counts of so many minutes, the last of them the present one.
+func (w *window) minutes(now time.Time, n int) (all, failed []int) {
+	all, failed = make([]int, n), make([]int, n)
+	first := now.UnixNano()/int64(minute) - int64(n) + 1
+	for i := range n {
+		of := w.Minutes[first+int64(i)]
+		all[i], failed[i] = int(of.All), int(of.Failed)
+	}
+	return all, failed
+}
+
+// changes are by how much a number rose or fell in each minute of the last hour.
+type changes map[int64]int
+
+// by counts a change.
+func (c *changes) by(at time.Time, change int) {
+	now := at.UnixNano() / int64(minute)
+	if *c == nil {
+		*c = changes{}
+	}
+	if _, known := (*c)[now]; !known {
+		c.prune(at)
+	}
+	(*c)[now] += change
+}
+
+// prune forgets what is out of the window.
+func (c *changes) prune(now time.Time) {
+	maps.DeleteFunc(*c, func(at int64, _ int) bool { return at < now.UnixNano()/int64(minute)-keepMinutes })
+}
+
+// add adds what the other has counted.
+func (c *changes) add(other changes) {
+	if *c == nil && len(other) > 0 {
+		*c = changes{}
+	}
+	for at, change := range other {
+		(*c)[at] += change
+	}
+}
+
+// levels returns what the number was at the end of so many minutes, the last of them the
+// present one, in which it is present.
+func (c *changes) levels(now time.Time, n, present int) []int {
+	levels := make([]int, n)
+	last := now.UnixNano() / int64(minute)
+	for i := n - 1; i >= 0; i-- {
+		levels[i] = max(present, 0)
+		present -= (*c)[last-int64(n-1-i)]
+	}
+	return levels
+}
+
 // rate returns the count in so many minutes before the present one, and in the present
 // one until now. What happened before since was not counted.
 func (w *window) rate(now, since time.Time, minutes int64) Rate {

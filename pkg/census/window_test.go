@@ -179,3 +179,43 @@ func TestKinds_AreBounded(t *testing.T) {
 		t.Errorf("%+v", other)
 	}
 }
+
+func TestByMinute_IsWhatHappenedInEachMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := alone(t)
+		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
+		for range 3 {
+			p.submit("ocr")
+		}
+		time.Sleep(2 * time.Minute)
+		p.fail(p.claim("ocr", 1, true)[0], false)
+		p.submit("ocr")
+		p.complete(p.claim("ocr", 1, true)[0])
+		time.Sleep(time.Minute)
+		expect := func(p *process) {
+			t.Helper()
+			ocr, report := p.service("ocr"), p.Report()
+			all, failed := ocr.Attempts.ByMinute(5)
+			accepted, _ := report.Accepted.ByMinute(5)
+			ended, lost := report.Ended[statemachine.JobFailedFinal].ByMinute(2)
+			got := [][]int{all, failed, accepted, ended, lost, ocr.QueuedByMinute(5)}
+			want := [][]int{{0, 0, 0, 2, 0}, {0, 0, 0, 1, 0}, {0, 3, 0, 1, 0}, {1, 0}, {1, 0}, {0, 3, 3, 2, 2}}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		}
+		expect(p)
+		must(t, p.Close(t.Context(), true))
+		again := start(t, p.store, "")
+		expect(again)
+		time.Sleep(62 * time.Minute)
+		again.submit("ocr") // It forgets what is out of the window.
+		again.claim("ocr", 1, true)
+		ocr := again.service("ocr")
+		all, _ := ocr.Attempts.ByMinute(60)
+		if diff := cmp.Diff(make([]int, 60), all); diff != "" || ocr.QueuedByMinute(60)[0] != 2 {
+			t.Errorf("after an hour: %v, queued %v", all, ocr.QueuedByMinute(60))
+		}
+	})
+}

@@ -16,7 +16,7 @@ import (
 const maxWorkers = 100
 
 // ListServices is GET /v1/admin/services.
-func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request) {
+func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request, params api.ListServicesParams) {
 	var kinds []ledger.WorkKind
 	for _, p := range e.Protocols.Current().Protocols() {
 		for i := range p.Steps {
@@ -25,21 +25,32 @@ func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request) {
 	}
 	report := e.Census.Report(kinds...)
 	out := api.ServiceList{
-		Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since), Services: []api.Service{},
+		Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since), Services: []api.Service{},
 	}
 	now := time.Now()
 	for i := range report.Services {
-		out.Services = append(out.Services, serviceOf(&report.Services[i], now))
+		out.Services = append(out.Services, serviceOf(&report.Services[i], now, params.Minutes))
 	}
 	e.respond.answer(w, r, http.StatusOK, out, nil)
 }
 
+// bus is how directives reach the workers.
+func (e *endpoints) bus() api.Bus {
+	if e.Circuits != nil { // The pull queue has none.
+		return api.BusServiceBus
+	}
+	return api.BusQueue
+}
+
 // serviceOf encodes what is known of one kind of work.
-func serviceOf(s *census.Service, now time.Time) api.Service {
+func serviceOf(s *census.Service, now time.Time, minutes *int32) api.Service {
 	out := api.Service{
 		Service: s.Service, StepType: s.StepType, Backlog: s.Queued, Dispatching: s.Dispatching, Claimed: s.Claimed,
-		Running: s.Running, Backoff: s.Backoff, Attempts: ratesOf(s.Attempts),
+		Running: s.Running, Backoff: s.Backoff, Attempts: ratesOf(s.Attempts, minutes),
 		DurationSeconds: percentilesOf(s.Took), QueueWaitSeconds: percentilesOf(s.Waited), Workers: []api.ServiceWorker{},
+	}
+	if minutes != nil {
+		out.BacklogByMinute = s.QueuedByMinute(int(*minutes))
 	}
 	if !s.Oldest.IsZero() {
 		out.OldestWaitingAt, out.OldestWaitingSeconds = api.NewTime(s.Oldest), now.Sub(s.Oldest).Seconds()
@@ -61,8 +72,13 @@ func serviceOf(s *census.Service, now time.Time) api.Service {
 	return out
 }
 
-func ratesOf(r census.Rates) api.Rates {
-	return api.Rates{LastMinute: rateOf(r.Minute), LastHour: rateOf(r.Hour), Total: int(r.Total)}
+func ratesOf(r census.Rates, minutes *int32) api.Rates {
+	out := api.Rates{LastMinute: rateOf(r.Minute), LastHour: rateOf(r.Hour), Total: int(r.Total)}
+	if minutes != nil {
+		all, failed := r.ByMinute(int(*minutes))
+		out.ByMinute = &api.MinuteCounts{Counts: all, Failed: failed}
+	}
+	return out
 }
 
 func rateOf(r census.Rate) api.Rate {
@@ -76,11 +92,11 @@ func percentilesOf(p census.Percentiles) api.Percentiles {
 }
 
 // GetOverview is GET /v1/admin/overview.
-func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request) {
+func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params api.GetOverviewParams) {
 	report, found := e.Census.Report(), e.Reconciler.Report()
 	out := api.Overview{
-		Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since), Jobs: map[string]int{},
-		Accepted: ratesOf(report.Accepted), Ended: map[string]api.Rates{}, Pauses: []api.Pause{}, Circuits: []api.Circuit{},
+		Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since), Jobs: map[string]int{},
+		Accepted: ratesOf(report.Accepted, params.Minutes), Ended: map[string]api.Rates{}, Pauses: []api.Pause{}, Circuits: []api.Circuit{},
 	}
 	if !found.RoundEnded.IsZero() { // Else this process does not know.
 		pending := found.OldestPending.Seconds()
@@ -93,7 +109,7 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request) {
 		out.Jobs[string(state)] = n
 	}
 	for state, rates := range report.Ended {
-		out.Ended[string(state)] = ratesOf(rates)
+		out.Ended[string(state)] = ratesOf(rates, params.Minutes)
 	}
 	now := time.Now()
 	for i := range report.Services {

@@ -84,8 +84,23 @@ func TestCounts_AreAnsweredWithoutAReadOfTheStore(t *testing.T) {
 	if !services.Exact || len(services.Services) != 2 || services.Services[1].Backlog != 2 || services.Services[0].Service != "embed" {
 		t.Errorf("%+v", services)
 	}
+	if services.Bus != api.BusServiceBus || services.Services[1].BacklogByMinute != nil || services.Services[1].Attempts.ByMinute != nil {
+		t.Errorf("without minutes: %+v", services)
+	}
+	services = decoded[api.ServiceList](t, h.do(t, http.MethodGet, "/v1/admin/services?minutes=60", ""))
+	if backlog := services.Services[1].BacklogByMinute; len(backlog) != 60 || backlog[59] != 2 || services.Services[0].Attempts.ByMinute == nil {
+		t.Errorf("with minutes: %+v", services)
+	}
+	minutes := decoded[api.Overview](t, h.do(t, http.MethodGet, "/v1/admin/overview?minutes=60", "")).Accepted.ByMinute
+	total := 0
+	for _, n := range minutes.Counts {
+		total += n
+	}
+	if total != 1102 || len(minutes.Counts) != 60 || len(minutes.Failed) != 60 {
+		t.Errorf("%d were accepted: %+v", total, minutes)
+	}
 	text := h.do(t, http.MethodGet, "/v1/admin/overview", "")
-	if strings.Contains(text.Body, "stuck") || strings.Contains(text.Body, "oldest_pending") {
+	if strings.Contains(text.Body, "by_minute") || strings.Contains(text.Body, "stuck") || strings.Contains(text.Body, "oldest_pending") {
 		t.Errorf("before a round of the reconciler: %s", text.Body)
 	}
 	for range 100 {
