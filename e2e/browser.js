@@ -16,13 +16,12 @@ export const patience = 60_000;
 export async function launch() {
   unpack();
   const options = { args: ["--disable-gpu", "--font-render-hinting=none"], chromiumSandbox: false, timeout: patience };
-  const candidates = [
-    {
-      executablePath: path.join(unpacked, "chromium"),
-      env: { ...process.env, LD_LIBRARY_PATH: path.join(unpacked, "lib"), FONTCONFIG_FILE: path.join(unpacked, "fonts.conf") },
-    },
-    { executablePath: "/usr/bin/chromium" },
-  ];
+  const own = {
+    executablePath: path.join(unpacked, "chromium"),
+    env: { ...process.env, LD_LIBRARY_PATH: path.join(unpacked, "lib"), FONTCONFIG_FILE: path.join(unpacked, "fonts.conf") },
+  };
+  // A start in some fifty crashes in getenv, while another thread of Chromium calls setenv.
+  const candidates = [own, own, own, { executablePath: "/usr/bin/chromium" }];
   const faults = [];
   for (const candidate of candidates) {
     try {
