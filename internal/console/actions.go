@@ -49,13 +49,22 @@ func actions() map[string]*action {
 		"dead-letters-replay": {prepare: replayLetters},
 		"dispatch-pause":      {prepare: pauseDispatch},
 		"dispatch-resume":     {prepare: resumeDispatch},
-		"job-cancel":          {prepare: cancelJob},
-		"operation-cancel":    {prepare: cancelOperation},
-		"outbox-retry":        {prepare: retryOutbox},
-		"retry":               {prepare: retryJobs},
-		"webhook-replay":      {prepare: replayWebhook},
-		"work-requeue":        {prepare: requeueWork},
-		"work-stall":          {prepare: stallWork},
+		"job-cancel": jobControl("cancel", "Steps that have ended keep their results. A worker that runs a step is told to stop, "+
+			"and what it still reports changes nothing.", true, (*api.Client).CancelJob),
+		"job-pause": jobControl("pause", "Nothing new of it is dispatched. A worker that runs a step is asked to stop at a good "+
+			"place, and may finish it.", false, (*api.Client).PauseJob),
+		"job-rerun":  {prepare: rerunJob},
+		"job-resume": jobControl("resume", "It goes on where it stopped.", false, (*api.Client).ResumeJob),
+		"jobs-cancel": jobsControl("cancel", "They end without a result. A worker that runs a step is told to stop, and what it "+
+			"still reports changes nothing.", true, cancelMany),
+		"jobs-pause":       jobsControl("pause", "Nothing new of them is dispatched. What runs may finish.", false, pauseMany),
+		"jobs-resume":      jobsControl("resume", "They go on where they stopped, 20 of them a second.", false, resumeMany),
+		"operation-cancel": {prepare: cancelOperation},
+		"outbox-retry":     {prepare: retryOutbox},
+		"retry":            {prepare: retryJobs},
+		"webhook-replay":   {prepare: replayWebhook},
+		"work-requeue":     {prepare: requeueWork},
+		"work-stall":       {prepare: stallWork},
 	}
 }
 
@@ -130,7 +139,7 @@ func flag(name, value string) []string {
 func formOf(r *request, would *deed, reason string, fault error) view {
 	form := actionForm{deed: *would, Values: map[string]string{}, Reason: reason}
 	for name := range r.Form {
-		form.Values[name] = r.Form.Get(name)
+		form.Values[name] = strings.Join(r.Form[name], ",")
 	}
 	delete(form.Values, "reason")
 	for _, input := range would.Fields {
@@ -140,19 +149,4 @@ func formOf(r *request, would *deed, reason string, fault error) view {
 		form.Fault = fault.Error()
 	}
 	return view{Title: would.Title, Template: "action", Data: form}
-}
-
-// cancelJob cancels one job.
-func cancelJob(r *request) (deed, error) {
-	id := r.FormValue("job")
-	return deed{
-		Title: "Cancel job " + shortID(id) + "?", Button: "Cancel the job", Danger: true,
-		Text: "Steps that have ended keep their results. A worker that runs a step is told to stop, " +
-			"and what it still reports changes nothing.",
-		Command: command("jobs cancel", id),
-		do: func(ctx context.Context, reason string) (string, error) {
-			_, err := call[api.Job](r.api.CancelJob(ctx, id, api.ControlRequest{Reason: reason}))
-			return link("jobs/" + id), err
-		},
-	}, nil
 }

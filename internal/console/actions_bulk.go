@@ -21,8 +21,12 @@ type selection struct {
 
 // selectionOf reads the selection from the request's parameters.
 func selectionOf(r *request) (s selection, err error) {
+	ticked := r.FormValue("ticked") != "" // It parses the form as well.
 	for _, ids := range r.Form["job"] {
 		s.JobIDs = append(s.JobIDs, strings.Fields(strings.ReplaceAll(ids, ",", " "))...)
+	}
+	if ticked && len(s.JobIDs) == 0 {
+		return s, badInput("Tick the jobs first.")
 	}
 	s.TenantID, s.RequestType, s.Service = r.FormValue("tenant_id"), r.FormValue("request_type"), r.FormValue("service")
 	s.StepType, s.ErrorCode, s.State = r.FormValue("step_type"), r.FormValue("error_code"), api.JobState(r.FormValue("state"))
@@ -77,7 +81,7 @@ func bulk(r *request, would deed, begin func(ctx context.Context, dryRun bool, r
 
 // retryJobs reruns failed jobs.
 func retryJobs(r *request) (deed, error) {
-	from := cmp.Or(r.FormValue("from"), string(api.RerunFromFailed)) // It parses the form as well.
+	from := cmp.Or(r.FormValue("from"), string(api.RerunFromFailed))
 	chosen, err := selectionOf(r)
 	if err != nil {
 		return deed{}, err
@@ -91,10 +95,7 @@ func retryJobs(r *request) (deed, error) {
 		Text: "Each job is run again as a new job, 20 of them a second. A job that was rerun already, or has not failed, " +
 			"is left out.",
 		Command: command("retry", args...),
-		Fields: []field{{
-			Name: "from", Label: "From", Value: from, Options: []string{string(api.RerunFromFailed), string(api.RerunFromStart)},
-			Hint: "The step that failed, which keeps the results of the steps before it, or the first step.",
-		}},
+		Fields:  []field{rerunFrom(from)},
 	}
 	return bulk(r, would, func(ctx context.Context, dryRun bool, reason string) (*http.Response, error) {
 		return r.api.CreateRetry(ctx, nil, api.RetryRequest{

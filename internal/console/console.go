@@ -106,7 +106,10 @@ type page struct {
 	role api.GrantRole
 	// live pages are sent again when they change.
 	live bool
-	show func(*request) (view, error)
+	// changes of a live page tells when to render it, which otherwise is done rarely. The
+	// channel may be closed at any time, and ends with the request's context. Optional.
+	changes func(*request) <-chan struct{}
+	show    func(*request) (view, error)
 }
 
 // view is what a page shows.
@@ -120,6 +123,8 @@ type view struct {
 	Location string
 	// Status is that of the answer. It defaults to 200.
 	Status int
+	// Still says that a live page changes no more.
+	Still bool
 }
 
 // request is one request for a page, with what its user may see.
@@ -194,6 +199,7 @@ func (c *Console) serve(p *page) http.Handler {
 		f := &frame{Live: p.live, request: user}
 		if err == nil {
 			f.View, err = p.show(user)
+			f.Live = f.Live && !f.View.Still
 		}
 		if err != nil {
 			f.View, f.Live = c.fault(r, err), false

@@ -24,8 +24,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // now is the time of these tests.
 var now = time.Date(2026, 1, 27, 10, 2, 30, 0, time.UTC)
 
-// scripted is an API that answers each request, such as "GET /v1/jobs", with a value or a
-// refusal. It knows the callers "ops-1", by the token "good" or without one, who may do
+// scripted is an API that answers each request, such as "GET /v1/jobs", with a value, a
+// refusal or a handler. It knows the callers "ops-1", by the token "good" or without one, who may do
 // all, and "reader" and "bound", who may read, and operate only for tenant_a.
 type scripted struct {
 	mu      sync.Mutex
@@ -55,6 +55,12 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	value, known := s.answers[r.Method+" "+r.URL.Path]
+	if handler, ok := value.(http.HandlerFunc); ok {
+		s.mu.Unlock()
+		defer s.mu.Lock()
+		handler(w, r)
+		return
+	}
 	if !known {
 		value = refuse(http.StatusNotFound, "There is nothing at this path.")
 	}

@@ -15,7 +15,9 @@ const (
 	// liveInterval is how often a page that is looked at is rendered again, and
 	// liveComment how often a stream that has nothing to send shows a sign of life.
 	liveInterval = time.Second
-	liveComment  = 15 * time.Second
+	// liveRarely is how often a page is that knows when it changes: for what else it shows.
+	liveRarely  = 5 * time.Second
+	liveComment = 15 * time.Second
 	// liveWrite is how long a browser may take to read one rendering.
 	liveWrite = 10 * time.Second
 )
@@ -32,8 +34,9 @@ type feedKey struct{ caller, token, url string }
 type feed struct {
 	viewers int
 	cancel  context.CancelFunc
-	changed chan struct{} // Closed, and made anew, when latest changes.
+	changed chan struct{} // Closed, and made anew, when latest changes, or the feed ends.
 	latest  []byte
+	still   bool // Latest will not change.
 }
 
 func newFeeds() *feeds { return &feeds{open: map[feedKey]*feed{}} }
@@ -50,7 +53,7 @@ func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 	var sent []byte
 	for {
 		c.feeds.mu.Lock()
-		latest, changed := f.latest, f.changed
+		latest, changed, still := f.latest, f.changed, f.still
 		c.feeds.mu.Unlock()
 		// A writer without a connection has no deadlines, and needs none.
 		_ = control.SetWriteDeadline(time.Now().Add(liveWrite))
@@ -61,7 +64,10 @@ func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 			sent = latest
 			_, err = fmt.Fprintf(w, "event: view\ndata: %s\n\n", bytes.ReplaceAll(latest, []byte("\n"), []byte("\ndata: ")))
 		}
-		if err != nil || control.Flush() != nil {
+		if err == nil && still {
+			_, err = w.Write([]byte("event: end\ndata:\n\n"))
+		}
+		if err != nil || control.Flush() != nil || still {
 			return
 		}
 		comment := time.NewTimer(liveComment)
@@ -110,22 +116,37 @@ var times = regexp.MustCompile(`(<time [^>]*>)[^<]*`)
 
 // feed renders the page until the context ends, and tells the viewers when it has changed.
 func (c *Console) feed(ctx context.Context, f *feed, r *http.Request, p *page) {
-	ticker := time.NewTicker(liveInterval)
+	interval := liveInterval
+	if p.changes != nil {
+		interval = liveRarely
+	}
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
+	changes := c.changes(r, p)
 	var last []byte
 	for {
-		if out, ok := c.renderLive(r, p); ok {
-			if bare := times.ReplaceAll(out, []byte("$1")); !bytes.Equal(bare, last) {
+		if out, still, ok := c.renderLive(r, p); ok {
+			if bare := times.ReplaceAll(out, []byte("$1")); still || !bytes.Equal(bare, last) {
 				last = bare
 				c.feeds.mu.Lock()
-				f.latest = out
+				f.latest, f.still = out, still
 				close(f.changed)
 				f.changed = make(chan struct{})
 				c.feeds.mu.Unlock()
 			}
+			if still {
+				return
+			}
 		}
 		select {
 		case <-ticker.C:
+			if changes == nil {
+				changes = c.changes(r, p)
+			}
+		case _, open := <-changes:
+			if !open {
+				changes = nil
+			}
 		case <-c.config.Ended:
 			return
 		case <-ctx.Done():
@@ -134,23 +155,36 @@ func (c *Console) feed(ctx context.Context, f *feed, r *http.Request, p *page) {
 	}
 }
 
-// renderLive renders the content of the page. It reports false if the browser should keep
-// what it has, since the user is unknown by now or the server does not answer.
-func (c *Console) renderLive(r *http.Request, p *page) ([]byte, bool) {
+// changes returns the channel that tells when to render the page, nil if there is none.
+func (c *Console) changes(r *http.Request, p *page) <-chan struct{} {
+	if p.changes == nil {
+		return nil
+	}
 	user, err := c.request(r)
 	if err != nil {
-		return nil, false
+		return nil
+	}
+	return p.changes(user)
+}
+
+// renderLive renders the content of the page, and reports whether that will not change. It
+// reports false for ok if the browser should keep what it has, since the user is unknown
+// by now or the server does not answer.
+func (c *Console) renderLive(r *http.Request, p *page) (content []byte, still, ok bool) {
+	user, err := c.request(r)
+	if err != nil {
+		return nil, false, false
 	}
 	user.live = true
 	f := &frame{Live: true, Oob: true, request: user}
 	if f.View, err = p.show(user); err != nil || f.View.Location != "" {
-		return nil, false
+		return nil, false, false
 	}
 	f.Nav = c.navigation(f)
 	var out bytes.Buffer
 	if err := c.templates.ExecuteTemplate(&out, "content", f); err != nil {
 		c.config.Log.ErrorContext(r.Context(), "render a page of the console", "path", r.URL.Path, "error", err)
-		return nil, false
+		return nil, false, false
 	}
-	return out.Bytes(), true
+	return out.Bytes(), f.View.Still, true
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/explain"
 )
 
 //go:embed templates assets
@@ -47,12 +48,13 @@ type navEntry struct {
 func parseTemplates(now func() time.Time) (*template.Template, error) {
 	t := template.New("")
 	t.Funcs(template.FuncMap{
-		"since": func(at api.Time) template.HTML { return since(now(), at.Time) },
-		"until": func(at api.Time) template.HTML { return until(now(), at.Time) },
-		"num":   number, "counted": counted, "pct": percent, "dur": func(s float64) string { return duration(seconds(s)) },
+		"sentence": func(s explain.Sentence) template.HTML { return sentence(now(), s) },
+		"since":    func(at api.Time) template.HTML { return since(now(), at.Time) },
+		"until":    func(at api.Time) template.HTML { return until(now(), at.Time) },
+		"num":      number, "counted": counted, "pct": percent, "dur": func(s float64) string { return duration(seconds(s)) },
 		"short": shortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "dict": dict,
 		"list": func(values ...string) []string { return values }, "selects": func(op api.Operation) string { return selects(&op) },
-		"words": func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "_", " ") },
+		"words": func(s any) string { return strings.ReplaceAll(strings.ToLower(fmt.Sprint(s)), "_", " ") },
 		// view renders the template of a page.
 		"view": func(f *frame) (template.HTML, error) {
 			var out bytes.Buffer
@@ -79,6 +81,40 @@ func until(now, at time.Time) template.HTML {
 		text = duration(at.Sub(now))
 	}
 	return timeTag("until", at, text)
+}
+
+// sentence is a sentence whose times script keeps up to date.
+func sentence(now time.Time, s explain.Sentence) template.HTML {
+	var out strings.Builder
+	for _, piece := range s {
+		if piece.Form == 0 {
+			out.WriteString(template.HTMLEscapeString(piece.Text))
+			continue
+		}
+		out.WriteString(string(said(now, piece.Form, piece.At)))
+	}
+	return template.HTML(out.String()) //nolint:gosec // The texts are escaped.
+}
+
+// said is a time of a sentence.
+func said(now time.Time, form explain.Form, at time.Time) template.HTML {
+	left := at.Sub(now)
+	switch {
+	case form == explain.For:
+		return "for " + timeTag("since", at, duration(-left))
+	case form == explain.Within && left > 0:
+		return timeTag("within", at, "within "+duration(left))
+	case form != explain.Ago && left <= 0:
+		return timeTag("in", at, "now")
+	case form == explain.In:
+		return timeTag("in", at, "in "+duration(left))
+	case left > 0:
+		return timeTag("ago", at, "in "+duration(left))
+	case left > -time.Second:
+		return timeTag("ago", at, "just now")
+	default:
+		return timeTag("ago", at, duration(-left)+" ago")
+	}
 }
 
 func timeTag(class string, at time.Time, text string) template.HTML {

@@ -14,14 +14,22 @@
     if (s < 48 * 3600) return two(s, 3600, "h", 60, "min");
     return two(s, 86400, "d", 3600, "h");
   };
+  // The same words as said() in render.go.
+  const words = {
+    since: (s) => duration(s),
+    until: (s) => (s <= 0 ? "now" : duration(s)),
+    ago: (s) => (s > -1 && s < 1 ? "just now" : s > 0 ? duration(s) + " ago" : "in " + duration(-s)),
+    in: (s) => (s <= 0 ? "now" : "in " + duration(s)),
+    within: (s) => (s <= 0 ? "now" : "within " + duration(s)),
+  };
   // The server's clock counts: the browser's may be wrong.
   let ahead = 0;
   const tick = () => {
     const now = Date.now() - ahead;
-    for (const time of document.querySelectorAll("time.since, time.until")) {
+    for (const time of document.querySelectorAll("time[class]")) {
       const at = Date.parse(time.dateTime);
-      const left = (time.className === "since" ? now - at : at - now) / 1000;
-      const text = time.className === "until" && left <= 0 ? "now" : duration(left);
+      const left = (time.className === "since" || time.className === "ago" ? now - at : at - now) / 1000;
+      const text = words[time.className](left);
       if (time.textContent !== text) time.textContent = text;
     }
   };
@@ -46,6 +54,10 @@
   });
   document.addEventListener("htmx:sseOpen", () => live("live", false));
   document.addEventListener("htmx:sseError", () => live("not connected", true));
+  // What has ended changes no more.
+  document.addEventListener("htmx:sseClose", (event) => {
+    if (event.detail.type === "message") document.getElementById("live")?.remove();
+  });
 
   document.addEventListener("click", async (event) => {
     const copy = event.target.closest("[data-copy]");
@@ -74,7 +86,11 @@
   });
 
   // A page that is live leaves alone what somebody is typing.
-  if (window.Idiomorph) window.Idiomorph.defaults.ignoreActiveValue = true;
+  // What somebody has unfolded stays so.
+  if (window.Idiomorph) {
+    window.Idiomorph.defaults.ignoreActiveValue = true;
+    window.Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS");
+  }
 
   document.addEventListener("DOMContentLoaded", () => {
     tick();

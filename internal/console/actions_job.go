@@ -1,0 +1,96 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// jobControl returns an action that steers one job.
+func jobControl(verb, text string, danger bool,
+	control func(*api.Client, context.Context, api.JobID, api.ControlRequest, ...api.RequestEditorFn) (*http.Response, error),
+) *action {
+	name := titled(verb)
+	return &action{prepare: func(r *request) (deed, error) {
+		id := r.FormValue("job")
+		return deed{
+			Title: name + " job " + shortID(id) + "?", Button: name + " the job", Danger: danger, Text: text,
+			Command: command("jobs "+verb, id),
+			do: func(ctx context.Context, reason string) (string, error) {
+				_, err := call[api.Job](control(r.api, ctx, id, api.ControlRequest{Reason: reason}))
+				return link("jobs/" + id), err
+			},
+		}, nil
+	}}
+}
+
+// rerunJob runs an ended job again.
+func rerunJob(r *request) (deed, error) {
+	id, from := r.FormValue("job"), cmp.Or(r.FormValue("from"), string(api.RerunFromFailed))
+	return deed{
+		Title: "Rerun job " + shortID(id) + "?", Button: "Rerun the job",
+		Text:    "A new job with the same steps begins. This one stays as it is, and names the new one.",
+		Command: command("jobs rerun", id, "--from", from),
+		Fields:  []field{rerunFrom(from)},
+		do: func(ctx context.Context, reason string) (string, error) {
+			made, err := call[api.CommandAccepted](r.api.RerunJob(ctx, id, api.RerunRequest{From: api.RerunFrom(from), Reason: reason}))
+			return link("jobs/" + made.JobID), err
+		},
+	}, nil
+}
+
+// rerunFrom asks for the step at which reruns begin.
+func rerunFrom(value string) field {
+	return field{
+		Name: "from", Label: "From", Value: value, Options: []string{string(api.RerunFromFailed), string(api.RerunFromStart)},
+		Hint: "The step that failed, which keeps the results of the steps before it, or the first step.",
+	}
+}
+
+// titled is a verb as the begin of a sentence.
+func titled(verb string) string { return strings.ToUpper(verb[:1]) + verb[1:] }
+
+// beginBulk asks the API for an operation on many live jobs, or with DryRun for what it
+// would do.
+type beginBulk func(ctx context.Context, c *api.Client, request *api.BulkRequest) (*http.Response, error)
+
+// jobsControl returns an action that steers many jobs, which the request names or selects.
+func jobsControl(verb, text string, danger bool, begin beginBulk) *action {
+	name := titled(verb)
+	return &action{prepare: func(r *request) (deed, error) {
+		chosen, err := selectionOf(r)
+		if err != nil {
+			return deed{}, err
+		}
+		would := deed{
+			Title: name + " these jobs?", Button: name, Danger: danger, NeedsReason: danger, Text: text,
+			Command: command("jobs "+verb, chosen.args()...),
+		}
+		return bulk(r, would, func(ctx context.Context, dryRun bool, reason string) (*http.Response, error) {
+			if dryRun {
+				reason = "preview" // The API asks for a reason to cancel, even to count.
+			}
+			return begin(ctx, r.api, &api.BulkRequest{
+				JobIDs: chosen.JobIDs, All: chosen.empty(), DryRun: dryRun, Reason: reason,
+				TenantID: optional(chosen.TenantID), RequestType: optional(chosen.RequestType), Service: optional(chosen.Service),
+				StepType: optional(chosen.StepType), ErrorCode: optional(chosen.ErrorCode), State: optional(chosen.State),
+				CreatedAfter: chosen.CreatedAfter, CreatedBefore: chosen.CreatedBefore,
+			})
+		})
+	}}
+}
+
+func cancelMany(ctx context.Context, c *api.Client, request *api.BulkRequest) (*http.Response, error) {
+	return c.CreateCancellation(ctx, nil, *request)
+}
+
+func pauseMany(ctx context.Context, c *api.Client, request *api.BulkRequest) (*http.Response, error) {
+	return c.CreatePausing(ctx, nil, *request)
+}
+
+func resumeMany(ctx context.Context, c *api.Client, request *api.BulkRequest) (*http.Response, error) {
+	return c.CreateResumption(ctx, nil, *request)
+}

@@ -1,0 +1,187 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/explain"
+)
+
+// jobPage is one job: why it waits or how it ended, its course, and what is stored of it.
+type jobPage struct {
+	Job      api.Job
+	Answer   explain.Answer
+	Next     *helpful // What helps it on.
+	Do       []helpful
+	Steps    []stepView
+	Timeline timeline
+	// Events is the history, the newest entry first; Longer says that it has more.
+	Events   []api.Event
+	Longer   bool
+	Rejected api.RejectedCallbacks
+	Webhooks []api.Webhook
+	TraceID  string
+	Command  string
+	// Directive is what the worker of the current step got, if the pull queue holds it.
+	Directive api.DirectiveBytes
+}
+
+// stepView is a step with what the pipeline shows of it.
+type stepView struct {
+	api.Step
+
+	Here bool // The job is at it.
+	// Took is how long it was from its first attempt to its end.
+	Took     string
+	Progress string
+}
+
+// maxHistory is how many entries of a history a page shows.
+const maxHistory = 2000
+
+func job(r *request) (view, error) {
+	id := r.PathValue("id")
+	found, err := call[api.Job](r.api.GetJob(r.Context(), id, nil))
+	if err != nil {
+		return view{}, err
+	}
+	data := jobPage{Job: found, Command: command("why", id)}
+	if data.Events, data.Longer, err = r.history(id); err != nil {
+		return view{}, err
+	}
+	if data.Rejected, err = call[api.RejectedCallbacks](r.api.ListRejectedCallbacks(r.Context(), id)); err != nil {
+		return view{}, err
+	}
+	ended := !found.CompletedAt.IsZero()
+	if ended {
+		hooks, err := call[api.WebhookPage](r.api.ListJobWebhooks(r.Context(), id))
+		if err != nil {
+			return view{}, err
+		}
+		data.Webhooks = hooks.Webhooks
+	}
+	if at := &found.Steps[found.CurrentStepIndex]; at.WorkID != "" {
+		item, err := call[api.WorkItem](r.api.GetWork(r.Context(), at.WorkID))
+		if err != nil && !isMissing(err) {
+			return view{}, err
+		}
+		data.Directive = item.Directive
+	}
+	if parts := strings.Split(found.Traceparent, "-"); len(parts) > 1 {
+		data.TraceID = parts[1]
+	}
+	data.Answer = explain.Job(&found, data.Events, r.now)
+	data.Timeline = timelineOf(&found, data.Events, r.now)
+	data.Steps = stepViews(&found, data.Events)
+	data.Next, data.Do = r.jobActions(&found, data.Answer.Next)
+	slices.Reverse(data.Events)
+	return view{Title: "Job " + shortID(id), Template: "job", Nav: "Jobs", Data: data, Still: ended && settled(data.Webhooks)}, nil
+}
+
+// settled reports whether no webhook is still to be sent.
+func settled(hooks []api.Webhook) bool {
+	return !slices.ContainsFunc(hooks, func(hook api.Webhook) bool { return hook.State == api.WebhookStatePending })
+}
+
+// history reads a job's history, and reports whether it is longer.
+func (r *request) history(id string) (events []api.Event, longer bool, err error) {
+	params := &api.ListJobEventsParams{Limit: new(api.Limit(1000))}
+	for len(events) < maxHistory {
+		page, err := call[api.EventPage](r.api.ListJobEvents(r.Context(), id, params))
+		if err != nil {
+			return nil, false, err
+		}
+		events = append(events, page.Events...)
+		if page.NextPageToken == "" {
+			return events, false, nil
+		}
+		params.PageToken = &page.NextPageToken
+	}
+	return events, true, nil
+}
+
+// jobChanges tells when the job's history grows.
+func jobChanges(r *request) <-chan struct{} {
+	changes := make(chan struct{}, 1)
+	go func() {
+		defer close(changes)
+		response, err := r.api.ListJobEvents(r.Context(), r.PathValue("id"), nil, func(_ context.Context, inner *http.Request) error {
+			inner.Header.Set("Accept", eventStream)
+			return nil
+		})
+		if err != nil {
+			return
+		}
+		defer func() { _ = response.Body.Close() }()
+		if response.StatusCode != http.StatusOK {
+			return
+		}
+		for buffer := make([]byte, 4096); ; {
+			if _, err := response.Body.Read(buffer); err != nil {
+				return
+			}
+			select {
+			case changes <- struct{}{}:
+			default: // It is told already.
+			}
+		}
+	}()
+	return changes
+}
+
+// stepViews adds to the steps what the pipeline shows.
+func stepViews(found *api.Job, events []api.Event) []stepView {
+	steps := make([]stepView, len(found.Steps))
+	for i := range found.Steps {
+		step := &found.Steps[i]
+		steps[i] = stepView{Step: *step, Here: step.Waiting != nil, Progress: explain.Progress(step)}
+		first := slices.IndexFunc(events, func(e api.Event) bool {
+			return e.Type == api.EventTypeStepDispatching && e.ObjectID == step.StepID
+		})
+		if first >= 0 && !step.CompletedAt.IsZero() {
+			steps[i].Took = duration(step.CompletedAt.Sub(events[first].At.Time))
+		}
+	}
+	return steps
+}
+
+// jobActions returns what helps the job on, nil for nothing, and what else the user can do
+// with it.
+func (r *request) jobActions(found *api.Job, next explain.Next) (*helpful, []helpful) {
+	act := func(verb, text string) helpful {
+		return helpful{Text: text, URL: link("do/job-"+verb, "job", found.JobID), Action: true}
+	}
+	var do []helpful
+	if r.May(api.GrantRoleSubmit, found.TenantID) {
+		switch found.State {
+		case api.JobStateFailedFinal, api.JobStateCancelled:
+			do = append(do, act("rerun", "Rerun…"))
+		case api.JobStateSucceeded, api.JobStateCancelling:
+		case api.JobStatePaused, api.JobStatePausing:
+			do = append(do, act("resume", "Resume…"), act("cancel", "Cancel…"))
+		default:
+			do = append(do, act("pause", "Pause…"), act("cancel", "Cancel…"))
+		}
+	}
+	var first *helpful
+	switch next.Do {
+	case explain.ResumeJob, explain.RerunJob:
+		if len(do) > 0 { // It is the first of them.
+			first, do = &do[0], do[1:]
+		}
+	case explain.SeeRerun:
+		first = &helpful{Text: "See its rerun", URL: link("jobs/" + next.Of)}
+	case explain.EndPause:
+		if by := found.Waiting.BlockedBy; by != nil && r.May(api.GrantRoleAdmin, "") {
+			first = &helpful{Text: "Resume the dispatch…", URL: link("do/dispatch-resume", "pause", by.ID), Action: true}
+		}
+	case explain.StartWorker, explain.SeeWorker:
+		if r.May(api.GrantRoleRead, "") {
+			first = &helpful{Text: "See the workers", URL: link("services")}
+		}
+	}
+	return first, do
+}

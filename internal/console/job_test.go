@@ -1,0 +1,226 @@
+package console
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// answersOf is what the API answers about a job with that history.
+func answersOf(found api.Job, events ...api.Event) map[string]any {
+	path := "GET /v1/jobs/" + found.JobID
+	return map[string]any{
+		path: found, path + "/events": api.EventPage{Events: events}, path + "/rejected": api.RejectedCallbacks{},
+		path + "/webhooks": api.WebhookPage{},
+	}
+}
+
+// runningJob is one whose second step runs.
+func runningJob() api.Job {
+	w := &api.Waiting{Reason: api.WaitingReasonRunning, Since: at(13), Until: at(110), Detail: "w-1 runs attempt 1"}
+	return api.Job{
+		JobID: "j1", TenantID: "tenant_a", State: api.JobStateInProgress, CreatedAt: at(0), RequestType: "doc.ingest", CorrelationID: "c & d",
+		CurrentStepIndex: 1, CurrentStepID: "ocr", Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Waiting: w,
+		Steps: []api.Step{
+			{StepID: "extract", State: api.StepStateSucceeded, AttemptNo: 1, CompletedAt: at(10), ResultRef: []byte(`{"uri":"s3://r"}`)},
+			{
+				StepID: "ocr", State: api.StepStateInProgress, AttemptNo: 1, Owner: hostile, WorkID: "j1.1.1", Waiting: w,
+				Progress: &api.Progress{Fraction: 0.4, Message: hostile}, Payload: []byte(`{"language":"</pre>"}`),
+			},
+		},
+	}
+}
+
+func TestJob_SaysWhyItWaitsAndShowsItsCourse(t *testing.T) {
+	t.Parallel()
+	answers := answersOf(runningJob(), append(append(ran(0, "extract", 1), happened(10, api.EventTypeStepSucceeded, "extract", 1, "")), ran(10, "ocr", 1)...)...)
+	answers["GET /v1/jobs/j1/rejected"] = api.RejectedCallbacks{More: 2, Rejected: []api.RejectedCallback{
+		{StepID: "extract", AttemptNo: 1, Type: "RESULT", Cause: "stale_attempt", Caller: hostile, Count: 3, LastAt: at(50)},
+	}}
+	answers["GET /v1/work/j1.1.1"] = api.WorkItem{WorkID: "j1.1.1", Directive: []byte(`{"type":"DIRECTIVE"}`)}
+	b := newBrowser(t, answers)
+	page := b.get(t, "/ui/jobs/j1")
+	has(t, page, "runs ocr, 40 % done", `its lease ends <time class="in"`, `sse-connect="/ui/jobs/j1"`, `aria-current="step"`,
+		"queued 2.0 s, claimed 1.0 s, ran 7.0 s", `<rect class="done" x="2.73%" width="6.36%"`, `class="deadline"`, "stale attempt", "And 2 more",
+		"4bf92f35…4736", "/ui/jobs?correlation_id=c&#43;%26&#43;d", "Pause…", "Cancel…", "lucius why j1", "&#34;type&#34;: &#34;DIRECTIVE&#34;", "&#34;uri&#34;: &#34;s3://r&#34;")
+	hasNot(t, page, hostile, "</pre>\"", "Rerun…", "Resume…")
+	b.token = "reader"
+	hasNot(t, b.get(t, "/ui/jobs/j1"), "Pause…", "Cancel…")
+	if w := b.send(http.MethodGet, "/ui/jobs/j2", nil); w.Code != http.StatusNotFound {
+		t.Errorf("an unknown job is answered %d", w.Code)
+	}
+}
+
+func TestJob_OffersWhatHelps(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		state  api.JobState
+		change func(*api.Job)
+		want   []string
+		not    string
+	}{
+		"paused":     {api.JobStatePaused, func(j *api.Job) { wait(j, api.WaitingReasonJobPaused) }, []string{`primary" href="/ui/do/job-resume?job=j1"`, "Cancel…"}, "Pause…"},
+		"pausing":    {api.JobStatePausing, func(j *api.Job) { wait(j, api.WaitingReasonPausing) }, []string{"Resume…", "Cancel…"}, "primary\""},
+		"cancelling": {api.JobStateCancelling, func(j *api.Job) { wait(j, api.WaitingReasonCancelling) }, nil, "Cancel…"},
+		"held": {api.JobStateDispatching, func(j *api.Job) {
+			wait(j, api.WaitingReasonScopePaused)
+			j.Waiting.BlockedBy = &api.Blocker{Type: api.BlockerTypePause, ID: "service:ocr"}
+		}, []string{"/ui/do/dispatch-resume?pause=service%3Aocr", "Held by pause service:ocr", "Pause…"}, ""},
+		"no worker": {api.JobStateDispatching, func(j *api.Job) { wait(j, api.WaitingReasonNoWorker) }, []string{"/ui/services", "See the workers"}, ""},
+		"failed": {api.JobStateFailedFinal, func(j *api.Job) {
+			j.ErrorCode, j.ErrorMessage = "bad_scan", hostile
+			end(j)
+		}, []string{`primary" href="/ui/do/job-rerun?job=j1"`, "bad_scan: &lt;script&gt;"}, "Cancel…"},
+		"failed and rerun": {api.JobStateFailedFinal, func(j *api.Job) {
+			j.SupersededBy = "j2"
+			end(j)
+		}, []string{`primary" href="/ui/jobs/j2"`, "See its rerun", "Rerun…"}, "Cancel…"},
+		"succeeded": {api.JobStateSucceeded, end, []string{"The job succeeded"}, "Rerun…"},
+	} {
+		found := runningJob()
+		found.State, found.Steps[1].WorkID = test.state, ""
+		test.change(&found)
+		page := newBrowser(t, answersOf(found)).get(t, "/ui/jobs/j1")
+		t.Log(name)
+		has(t, page, test.want...)
+		hasNot(t, page, hostile)
+		if test.not != "" {
+			hasNot(t, page, test.not)
+		}
+		if live := strings.Contains(page, "sse-connect"); live == !found.CompletedAt.IsZero() {
+			t.Errorf("%s: live is %t", name, live)
+		}
+	}
+}
+
+func wait(j *api.Job, reason api.WaitingReason) { j.Waiting.Reason = reason }
+
+func end(j *api.Job) {
+	j.Waiting, j.Steps[1].Waiting, j.CompletedAt = nil, nil, at(100)
+}
+
+// An ended job is live until its webhooks are delivered.
+func TestJob_ShowsItsWebhooks(t *testing.T) {
+	t.Parallel()
+	found := runningJob()
+	found.State, found.Steps[1].WorkID = api.JobStateSucceeded, ""
+	end(&found)
+	answers := answersOf(found)
+	answers["GET /v1/jobs/j1/webhooks"] = api.WebhookPage{Webhooks: []api.Webhook{{URL: "https://a/?" + hostile, State: api.WebhookStatePending, LastError: "503"}}}
+	page := newBrowser(t, answers).get(t, "/ui/jobs/j1")
+	has(t, page, "https://a/?&lt;script&gt;", "PENDING", "sse-connect")
+	hasNot(t, page, hostile)
+}
+
+func TestJob_ReadsALongHistoryInPages(t *testing.T) {
+	t.Parallel()
+	answers := answersOf(runningJob())
+	page := api.EventPage{NextPageToken: "next"}
+	for i := range 1000 {
+		page.Events = append(page.Events, happened(float64(i)/100, api.EventTypeStepExtended, "ocr", 1, fmt.Sprint("entry ", i)))
+	}
+	answers["GET /v1/jobs/j1/events"] = page
+	answers["GET /v1/work/j1.1.1"] = refuse(http.StatusNotFound, "It is purged.")
+	b := newBrowser(t, answers)
+	has(t, b.get(t, "/ui/jobs/j1"), "lucius jobs events j1", "entry 999")
+	if asked := strings.Join(b.requests(), "\n"); strings.Count(asked, "/events?") != 2 || !strings.Contains(asked, "limit=1000&page_token=next") {
+		t.Errorf("the API was asked %s", asked)
+	}
+}
+
+func TestJobChanges_FollowsTheHistory(t *testing.T) {
+	t.Parallel()
+	more := make(chan struct{})
+	b := newBrowser(t, map[string]any{"GET /v1/jobs/j1/events": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept") != eventStream {
+			t.Errorf("it asks for %q", r.Header.Get("Accept"))
+		}
+		for range more {
+			fmt.Fprint(w, "data: {}\n\n")
+		}
+	})})
+	r := httptest.NewRequest(http.MethodGet, "/ui/jobs/j1", nil)
+	r.SetPathValue("id", "j1")
+	user, err := b.console.request(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes := jobChanges(user)
+	for range 3 {
+		more <- struct{}{}
+		if _, open := <-changes; !open {
+			t.Fatal("it ends too early")
+		}
+	}
+	close(more)
+	for range changes { // Until it is closed.
+	}
+	b.set("GET /v1/jobs/j1/events", refuse(http.StatusTooManyRequests, "There are too many streams."))
+	for range jobChanges(user) {
+		t.Error("a refused stream tells of a change")
+	}
+}
+
+// A page that knows when it changes is rendered then, and rarely else, until it is final.
+func TestLive_RendersWhenThePageSaysSo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBrowser(t, quiet())
+		changes, renders := make(chan struct{}), 0
+		p := &page{live: true, changes: func(*request) <-chan struct{} { return changes }, show: func(*request) (view, error) {
+			renders++
+			text := fmt.Sprint("rendered ", renders)
+			return view{Title: "x", Template: "attention", Data: attentionPage{Findings: []finding{{Text: text}}}, Still: renders == 5}, nil
+		}}
+		r := httptest.NewRequest(http.MethodGet, "/ui/x", nil)
+		r.Header.Set("Accept", eventStream)
+		w, done := httptest.NewRecorder(), make(chan struct{})
+		go func() {
+			b.console.serve(p).ServeHTTP(w, r)
+			close(done)
+		}()
+		expect := func(want int) {
+			t.Helper()
+			if synctest.Wait(); renders != want {
+				t.Errorf("it was rendered %d times, not %d", renders, want)
+			}
+		}
+		expect(1)
+		changes <- struct{}{}
+		expect(2)
+		time.Sleep(liveRarely)
+		expect(3)
+		close(changes)
+		expect(4) // Once more, since it may have ended, and not again and again.
+		time.Sleep(liveRarely)
+		<-done
+		if body := w.Body.String(); !strings.Contains(body, "rendered 5") || !strings.HasSuffix(body, "event: end\ndata:\n\n") {
+			t.Errorf("the stream is %s", body)
+		}
+	})
+}
+
+func TestJobActions_AskAndThenDo(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []string{"pause", "resume"} {
+		b := newBrowser(t, map[string]any{"POST /v1/jobs/j1:" + verb: api.Job{JobID: "j1"}})
+		has(t, b.get(t, "/ui/do/job-"+verb+"?job=j1"), titled(verb)+" job j1?", "lucius jobs "+verb+" j1")
+		if to := b.submits(t, "job-"+verb, url.Values{"job": {"j1"}, "reason": {"why"}}); to != "/ui/jobs/j1" {
+			t.Errorf("%s leads to %s", verb, to)
+		}
+		b.asks(t, `POST /v1/jobs/j1:`+verb+` {"reason":"why"}`)
+	}
+	b := newBrowser(t, map[string]any{"POST /v1/jobs/j1:rerun": api.CommandAccepted{JobID: "j2"}})
+	has(t, b.get(t, "/ui/do/job-rerun?job=j1"), "<option selected>failed</option>", "lucius jobs rerun j1 --from failed")
+	if to := b.submits(t, "job-rerun", url.Values{"job": {"j1"}, "from": {"start"}}); to != "/ui/jobs/j2" {
+		t.Errorf("a rerun leads to %s", to)
+	}
+	b.asks(t, `POST /v1/jobs/j1:rerun {"from":"start"}`)
+}
