@@ -70,7 +70,7 @@ build: ## Build bin/lucius
 ##@ Check
 
 .PHONY: test
-test: verify mutants-build costs observability packaging console test-race ## Check everything, the same way each time: quickest failures first, tests last
+test: verify mutants-build costs observability packaging console sdk test-race ## Check everything, the same way each time: quickest failures first, tests last
 
 .PHONY: fresh
 fresh: sim-fresh properties-fresh ## Try seeds that were never run before, for some minutes: CI does, after make test
@@ -121,6 +121,11 @@ packaging: ## Hold the chart, the compose file, the unit and the release against
 .PHONY: console
 console: ## Use the console in a real browser (e2e; needs Linux on x86-64, or Chromium)
 	$(call stage,GO=$(GO) e2e/run test)
+
+.PHONY: sdk
+sdk: ## Test the SDKs, and hold their workers to the same behaviour (needs python3 and node)
+	$(call stage,python3 -B -W error -m unittest discover -s sdk/python -t sdk/python; \
+	$(GO) test -tags sdk -count=1 -timeout 10m ./sdk/conformance)
 
 .PHONY: mutants
 mutants: ## Break the code on purpose, and expect the simulation to see it

@@ -1,0 +1,239 @@
+//go:build sdk
+
+package conformance_test
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// sdk is an SDK with its conformance worker.
+type sdk struct {
+	name, dir string
+	// check is a command that fails if the SDK's language is missing or too old.
+	check   []string
+	command []string
+}
+
+var sdks = []sdk{
+	{
+		name: "python", dir: "../python",
+		check:   []string{"python3", "-c", "import sys; assert sys.version_info >= (3, 9), sys.version"},
+		command: []string{"python3", "conformance_worker.py"},
+	},
+}
+
+// bench is one worker on one server.
+type bench struct {
+	*site
+	worker *worker
+	// jobs are all that were submitted.
+	jobs []string
+}
+
+// TestConformance runs the scenarios of the README on each SDK.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	for _, sdk := range sdks {
+		t.Run(sdk.name, func(t *testing.T) {
+			t.Parallel()
+			sdk.present(t)
+			site := newSite(t)
+			b := &bench{site: site, worker: startWorker(t, sdk, site.proxy.url, 60)}
+			b.tasks(t)
+			b.lostClaim(t)
+			b.crash(t)
+			b.slowNetwork(t)
+			b.drain(t)
+			b.stop(t, sdk)
+			b.oracle(t)
+			b.audit()
+		})
+	}
+}
+
+// present fails if what the SDK needs is not on this machine.
+func (s sdk) present(t *testing.T) {
+	t.Helper()
+	if out, err := exec.Command(s.check[0], s.check[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("the SDK for %s is not tested: %s: %v\n%s", s.name, strings.Join(s.check, " "), err, out)
+	}
+}
+
+// add submits a job.
+func (b *bench) add(payload what) string {
+	b.t.Helper()
+	job := b.submit(payload)
+	b.jobs = append(b.jobs, job)
+	return job
+}
+
+// tasks runs all scenarios of one job at once.
+func (b *bench) tasks(t *testing.T) {
+	t.Helper()
+	jobs := make([]string, len(scenarios))
+	for i, s := range scenarios {
+		for _, f := range s.faults {
+			f.scenario = s.name
+			b.proxy.inject(&f)
+		}
+		payload := what{"scenario": s.name}
+		maps.Copy(payload, s.payload)
+		jobs[i] = b.add(payload)
+	}
+	var all sync.WaitGroup
+	for i, s := range scenarios { // All at once: parallel subtests would wait for processors.
+		all.Go(func() {
+			t.Run(s.name, func(t *testing.T) {
+				b.task(t, &s, jobs[i])
+			})
+		})
+	}
+	all.Wait()
+}
+
+// task plays one scenario.
+func (b *bench) task(t *testing.T, s *scenario, job string) {
+	t.Helper()
+	at := *b.site
+	at.t = t
+	b = &bench{site: &at, worker: b.worker}
+	if s.during != nil {
+		s.during(t, b, job)
+	}
+	j := b.wait(job)
+	if got := j.Steps[0].AttemptNo; j.State != s.state || j.ErrorCode != s.code || got != s.attempt {
+		t.Errorf("the job ended %s %q in attempt %d, not %s %q in %d: %s",
+			j.State, j.ErrorCode, got, s.state, s.code, s.attempt, j.ErrorMessage)
+	}
+	if s.judge != nil {
+		s.judge(t, b, j)
+	}
+}
+
+// lostClaim breaks the connection of a claim that got a task: its repetition gets it.
+func (b *bench) lostClaim(t *testing.T) {
+	t.Helper()
+	before := len(b.proxy.seen(claims))
+	b.proxy.inject(&fault{verb: "claim", times: 1, dropAnswer: true})
+	j := b.wait(b.add(what{"do": "succeed"}))
+	if j.State != "SUCCEEDED" || j.Steps[0].AttemptNo != 1 {
+		t.Errorf("after a lost claim the job ended %s in attempt %d", j.State, j.Steps[0].AttemptNo)
+	}
+	sent := map[string]int{}
+	for _, c := range b.proxy.seen(claims)[max(before-1, 0):] {
+		if sent[c.body.RequestID]++; c.items > 0 && sent[c.body.RequestID] == 2 {
+			return
+		}
+	}
+	t.Errorf("no claim was repeated with the same request id: %v", sent)
+}
+
+func claims(c *call) bool { return c.verb == "claim" }
+
+// crash kills the server while it has tasks, and starts it again on its folder.
+func (b *bench) crash(t *testing.T) {
+	t.Helper()
+	jobs := make([]string, 6)
+	for i := range jobs {
+		jobs[i] = b.add(what{"do": "sleep", "seconds": 1})
+	}
+	b.worker.started(t, jobs[0])
+	b.kill()
+	time.Sleep(300 * time.Millisecond) // Calls fail until the server is back.
+	b.start()
+	for _, job := range jobs {
+		if j := b.wait(job); j.State != "SUCCEEDED" {
+			t.Errorf("after a crash of the server the job ended %s %s", j.State, j.ErrorCode)
+		}
+	}
+}
+
+// slowNetwork delays every request and answer.
+func (b *bench) slowNetwork(t *testing.T) {
+	t.Helper()
+	b.proxy.delay.Store(int64(300 * time.Millisecond))
+	defer b.proxy.delay.Store(0)
+	var jobs []string
+	for range 10 {
+		jobs = append(jobs, b.add(what{"do": "sleep", "seconds": 2}))
+	}
+	for _, job := range jobs {
+		if j := b.wait(job); j.State != "SUCCEEDED" || j.Steps[0].AttemptNo != 1 {
+			t.Errorf("in a slow network the job ended %s in attempt %d", j.State, j.Steps[0].AttemptNo)
+		}
+	}
+}
+
+// drain stops the worker while it has a task: it finishes it, and takes no other.
+func (b *bench) drain(t *testing.T) {
+	t.Helper()
+	job := b.add(what{"do": "sleep", "seconds": 3, "deaf": true})
+	b.worker.started(t, job)
+	b.worker.terminate()
+	b.worker.exits(t)
+	if j := b.job(job); j.State != "SUCCEEDED" || j.Steps[0].AttemptNo != 1 {
+		t.Errorf("the task of a worker that stopped ended its job %s in attempt %d", j.State, j.Steps[0].AttemptNo)
+	}
+	held := b.add(what{"do": "succeed"})
+	if j := b.job(held); j.Steps[0].Owner != "" {
+		t.Errorf("a claim of the worker that stopped lives on: it took %+v", j)
+	}
+	b.call("POST", "/v1/jobs/"+held+":cancel", what{}, nil)
+}
+
+// stop stops a worker whose task outlasts the grace.
+func (b *bench) stop(t *testing.T, sdk sdk) {
+	t.Helper()
+	job := b.add(what{"do": "sleep", "seconds": 600})
+	short := startWorker(t, sdk, b.proxy.url, 1)
+	short.started(t, job)
+	short.terminate()
+	short.exits(t)
+	if want := (line{Event: "cancelled", JobID: job, Attempt: 1, Cause: "stopping"}); !short.wrote(want) {
+		t.Errorf("the worker did not write %+v", want)
+	}
+	reports := b.proxy.seen(func(c *call) bool { return c.jobID == job && c.verb == "fail" })
+	if len(reports) != 1 || reports[0].body.Error.Code != "worker_stopped" || !reports[0].body.Retryable {
+		t.Errorf("the report of a task that outlasted the grace: %+v", reports)
+	}
+	b.call("POST", "/v1/jobs/"+job+":cancel", what{}, nil)
+	b.wait(job)
+}
+
+// oracle holds all jobs against what the proxy saw: each report that was answered is in
+// the history, each success once, and the end is what the last report said.
+func (b *bench) oracle(t *testing.T) {
+	t.Helper()
+	for _, id := range b.jobs {
+		j := b.wait(id)
+		applied := map[string]bool{} // The request ids of completions that the server took.
+		for _, c := range b.proxy.seen(func(c *call) bool { return c.jobID == id && c.verb == "complete" }) {
+			if c.status == http.StatusOK {
+				applied[c.body.RequestID] = true
+			}
+		}
+		succeeded := 0
+		for _, e := range b.history(id) {
+			if e.Type == "step.succeeded" {
+				succeeded++
+				if want := fmt.Sprintf("conformance://%s/%d", id, e.AttemptNo); j.FinalOutput.URI != want {
+					t.Errorf("job %s has the output %q, and attempt %d succeeded", id, j.FinalOutput.URI, e.AttemptNo)
+				}
+			}
+		}
+		want := 0
+		if j.State == "SUCCEEDED" {
+			want = 1
+		}
+		if succeeded != want || len(applied) > want {
+			t.Errorf("job %s is %s: %d successes in its history, completions that were taken: %v", id, j.State, succeeded, applied)
+		}
+	}
+}

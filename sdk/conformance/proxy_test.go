@@ -1,0 +1,246 @@
+//go:build sdk
+
+package conformance_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// call is one request of a worker, with its answer.
+type call struct {
+	// verb is claim, heartbeat, complete or fail.
+	verb, workID string
+	// task is the one of the item.
+	task
+
+	traceparent string
+	body        struct {
+		RequestID  string  `json:"request_id"`
+		Owner      string  `json:"owner"`
+		Rev        int64   `json:"expected_rev"`
+		Retryable  bool    `json:"retryable"`
+		RetryAfter float64 `json:"retry_after_seconds"`
+		Error      struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	// status is the server's answer, 0 if the request did not reach it or had none.
+	status int
+	items  int // that a claim got
+}
+
+// fault is what the proxy does to calls of one verb.
+type fault struct {
+	verb string
+	// scenario and attempt narrow it, unless they are empty.
+	scenario string
+	attempt  int
+	// times is how many calls suffer it.
+	times int
+	// One of these is set. A claim's answer is dropped only if it has tasks.
+	dropAnswer bool // Pass the request on, and break the connection.
+	hold       bool // Answer nothing until the worker gives up.
+	refuse     bool // Answer 503 with Retry-After in the server's place.
+	raiseRev   bool // Extend the lease first in the worker's name, so that its rev is old.
+}
+
+func (f *fault) matches(c *call) bool {
+	return f.times > 0 && c.verb == f.verb && (!f.dropAnswer || c.verb != "claim" || c.items > 0) && (f.scenario == "" || c.scenario == f.scenario) &&
+		(f.attempt == 0 || c.attempt == f.attempt)
+}
+
+// proxy stands between the worker and the server.
+type proxy struct {
+	t      *testing.T
+	url    string
+	target atomic.Value // host:port, empty if the server is away.
+	delay  atomic.Int64 // of each request and of each answer
+	server *http.Client
+
+	mu     sync.Mutex // Guards what follows.
+	calls  []*call
+	faults []*fault
+	tasks  map[string]task // by work id
+}
+
+// task is what a claim handed out.
+type task struct {
+	jobID    string
+	attempt  int
+	scenario string
+}
+
+func newProxy(t *testing.T) *proxy {
+	t.Helper()
+	transport := &http.Transport{MaxIdleConnsPerHost: 64}
+	p := &proxy{t: t, tasks: map[string]task{}, server: &http.Client{Transport: transport}}
+	p.target.Store("")
+	front := httptest.NewServer(p)
+	p.url = front.URL
+	t.Cleanup(func() {
+		front.CloseClientConnections()
+		front.Close()
+		transport.CloseIdleConnections()
+	})
+	return p
+}
+
+func (p *proxy) inject(f *fault) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.faults = append(p.faults, f)
+}
+
+// faultFor returns the fault that the call suffers before or once it is answered, or an
+// empty one.
+func (p *proxy) faultFor(c *call, answered bool) fault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range p.faults {
+		if f.matches(c) && f.dropAnswer == answered {
+			f.times--
+			return *f
+		}
+	}
+	return fault{}
+}
+
+// seen returns the calls that match.
+func (p *proxy) seen(match func(*call) bool) []call {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var found []call
+	for _, c := range p.calls {
+		if match(c) {
+			found = append(found, *c)
+		}
+	}
+	return found
+}
+
+// ServeHTTP implements [http.Handler].
+func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // The worker gave up.
+	}
+	c := p.record(r, body)
+	f := p.faultFor(c, false)
+	switch {
+	case f.hold:
+		<-r.Context().Done()
+		return
+	case f.refuse:
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	case f.raiseRev:
+		p.extend(r, c)
+	}
+	p.wait(r)
+	answer, err := p.forward(r, body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	p.learn(c, answer)
+	if f := p.faultFor(c, true); f.dropAnswer {
+		panic(http.ErrAbortHandler)
+	}
+	p.wait(r)
+	maps.Copy(w.Header(), answer.header)
+	w.WriteHeader(answer.status)
+	_, _ = w.Write(answer.body) // The worker may have given up.
+}
+
+func (p *proxy) wait(r *http.Request) {
+	select {
+	case <-time.After(time.Duration(p.delay.Load())):
+	case <-r.Context().Done():
+	}
+}
+
+// record notes a request before it is passed on.
+func (p *proxy) record(r *http.Request, body []byte) *call {
+	c := &call{traceparent: r.Header.Get("traceparent")}
+	path, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/work"), ":")
+	c.verb, c.workID = verb, strings.TrimPrefix(path, "/")
+	if err := json.Unmarshal(body, &c.body); err != nil && len(body) > 0 {
+		p.t.Errorf("%s %s is no JSON: %v", r.Method, r.URL, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.task = p.tasks[c.workID]
+	p.calls = append(p.calls, c)
+	return c
+}
+
+// extend makes a heartbeat of its own for the call's task.
+func (p *proxy) extend(r *http.Request, c *call) {
+	beat := r.Clone(r.Context())
+	beat.URL.Path = "/v1/work/" + c.workID + ":heartbeat"
+	body := fmt.Sprintf(`{"owner":%q,"expected_rev":%d,"request_id":"of the proxy"}`, c.body.Owner, c.body.Rev)
+	if answer, err := p.forward(beat, []byte(body)); err != nil || answer.status != http.StatusOK {
+		p.t.Errorf("the proxy's heartbeat: %d %v %s", answer.status, err, answer.body)
+	}
+}
+
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (p *proxy) forward(r *http.Request, body []byte) (answer, error) {
+	target := "http://" + p.target.Load().(string) + r.URL.RequestURI()
+	request, err := http.NewRequestWithContext(r.Context(), r.Method, target, bytes.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	request.Header = r.Header.Clone()
+	response, err := p.server.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = response.Body.Close() }() // It is read.
+	content, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, content}, err
+}
+
+// learn notes the server's answer, and which tasks a claim handed out.
+func (p *proxy) learn(c *call, a answer) {
+	var claimed struct {
+		Items []struct {
+			WorkID    string `json:"work_id"`
+			Directive struct {
+				JobID   string `json:"jobId"`
+				Attempt int    `json:"attempt_no"`
+				Payload struct {
+					Scenario string `json:"scenario"`
+				} `json:"payload"`
+			} `json:"directive"`
+		} `json:"items"`
+	}
+	if c.verb == "claim" && a.status == http.StatusOK {
+		if err := json.Unmarshal(a.body, &claimed); err != nil {
+			p.t.Errorf("the answer to a claim: %v", err)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.status, c.items = a.status, len(claimed.Items)
+	for _, item := range claimed.Items {
+		p.tasks[item.WorkID] = task{item.Directive.JobID, item.Directive.Attempt, item.Directive.Payload.Scenario}
+	}
+}

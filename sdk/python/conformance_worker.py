@@ -1,0 +1,66 @@
+"""The conformance worker: sdk/conformance/README.md says what it does."""
+
+import json
+import os
+import threading
+
+from lucius import Final, Retry, RetryAfter, Worker
+
+worker = Worker(service="conformance", parallel=int(os.environ["CONFORMANCE_PARALLEL"]),
+                grace=float(os.environ["CONFORMANCE_GRACE_SECONDS"]))
+printing = threading.Lock()
+
+
+def say(event, task, **more):
+    with printing:
+        print(json.dumps({"event": event, "jobId": task.job_id, "attempt": task.attempt, **more}), flush=True)
+
+
+def result(task):
+    traced = {"traceparent": task.traceparent} if task.traceparent else {}
+    return {"uri": f"conformance://{task.job_id}/{task.attempt}", **traced}
+
+
+def sleep(task):
+    def watch():
+        if task.pause_requested.wait(60):
+            say("pause_requested", task)
+    threading.Thread(target=watch, daemon=True).start()
+    seconds = task.payload["seconds"]
+    if task.payload.get("deaf"):
+        threading.Event().wait(seconds)
+    elif task.cancelled.wait(seconds):
+        say("cancelled", task, cause=task.cancelled.cause)
+        task.raise_if_cancelled()
+
+
+def do(task):
+    what, first = task.payload["do"], task.attempt == 1
+    if what == "final":
+        raise Final("CONFORMANCE_FINAL", "told to fail")
+    if what == "retry_once" and first:
+        raise Retry("CONFORMANCE_RETRY", "told to retry")
+    if what == "retry_after" and first:
+        raise RetryAfter(task.payload["seconds"], "CONFORMANCE_RETRY_AFTER", "told to retry later")
+    if what == "throw" and first:
+        raise RuntimeError("thrown in attempt 1")
+    if what == "too_large":
+        return {**result(task), "filler": "x" * 9000}
+    if what == "progress":
+        task.progress(0.5, "half")
+    if what in ("progress", "sleep"):
+        sleep(task)
+    return result(task)
+
+
+@worker.step("CONFORM")
+def conform(task):
+    say("started", task)
+    try:
+        return do(task)
+    finally:
+        say("ended", task)
+
+
+if __name__ == "__main__":
+    worker.run()

@@ -1,0 +1,26 @@
+"""Workers and clients of Lucius.
+
+    from lucius import Worker, Final
+    worker = Worker(service="ocr", parallel=4)
+
+    @worker.step("OCR")
+    def ocr(task):
+        if not task.payload.get("language"):
+            raise Final("NO_LANGUAGE")
+        return {"uri": read(task.input_ref["uri"], cancelled=task.cancelled)}
+
+    worker.run()
+"""
+
+from .errors import (
+    Cancelled, ConflictError, Final, ForbiddenError, InvalidError, LuciusError, NoAnswerError, NotFoundError,
+    ProblemError, Retry, RetryAfter, TimedOutError, UnauthenticatedError, UnavailableError, Violation,
+)
+from .task import CANCELLED, LEASE_LOST, STOPPING, Cancellation, Task
+from .worker import Worker
+
+__all__ = [
+    "CANCELLED", "Cancellation", "Cancelled", "ConflictError", "Final", "ForbiddenError", "InvalidError",
+    "LEASE_LOST", "LuciusError", "NoAnswerError", "NotFoundError", "ProblemError", "Retry", "RetryAfter",
+    "STOPPING", "Task", "TimedOutError", "UnauthenticatedError", "UnavailableError", "Violation", "Worker",
+]

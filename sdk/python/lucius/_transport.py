@@ -1,0 +1,196 @@
+"""HTTP with the standard library: idle connections are kept, and calls repeated."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import socket
+import ssl
+import threading
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from urllib.parse import quote, urlencode, urlsplit
+
+from .errors import NoAnswerError, ProblemError
+
+Token = Union[str, Callable[[], str], None]
+
+# The first delay is so short that a restart of the server costs little; the longest
+# limits the calls during an outage.
+_FIRST_DELAY = 0.05
+_LONGEST_DELAY = 2.0
+_LONGEST_RETRY_AFTER = 60.0
+_IDLE_CONNECTIONS = 32
+
+_CALL_FAILED = (OSError, http.client.HTTPException)
+
+
+class Interruptible:
+    """Lets another thread end a call that waits for its answer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: Optional[http.client.HTTPConnection] = None
+        self.interrupted = threading.Event()
+
+    def attach(self, connection: Optional[http.client.HTTPConnection]) -> None:
+        with self._lock:
+            self._connection = connection
+            if connection is not None and self.interrupted.is_set():
+                _shut(connection)
+
+    def interrupt(self) -> None:
+        with self._lock:
+            self.interrupted.set()
+            if self._connection is not None:
+                _shut(self._connection)
+
+
+def _shut(connection: http.client.HTTPConnection) -> None:
+    sock = connection.sock
+    if sock is None:
+        return
+    try:
+        # The plain socket's: that of a TLS socket would drop its state under the reader.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    except OSError:
+        pass  # It is closed already.
+
+
+class Transport:
+    """Calls one server. Safe for use by many threads."""
+
+    def __init__(self, url: Optional[str] = None, token: Token = None, *,
+                 tls: Optional[ssl.SSLContext] = None) -> None:
+        url = url or os.environ.get("LUCIUS_URL") or "http://127.0.0.1:8080"
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is no http or https URL")
+        self._https = parts.scheme == "https"
+        self._host, self._port = parts.hostname, parts.port
+        self._base = parts.path.rstrip("/")
+        self._token: Token = token if token is not None else os.environ.get("LUCIUS_TOKEN")
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._idle: List[http.client.HTTPConnection] = []
+        self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
+        self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def redact(self, text: str) -> str:
+        """The text without the token, should a message have quoted it."""
+        token = self._token() if callable(self._token) else self._token
+        return text.replace(token, "[token]") if token else text
+
+    def connect(self, timeout: float) -> http.client.HTTPConnection:
+        if self._https:
+            context = self._tls or ssl.create_default_context()
+            return http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=context)
+        return http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+
+    def send(self, connection: http.client.HTTPConnection, method: str, path: str, body: Optional[bytes],
+             headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        """Send one request and return the answer, of which only the head is read."""
+        all_headers: Dict[str, str] = {"Accept": "application/json", **headers}
+        token = self._token() if callable(self._token) else self._token
+        if token:
+            all_headers["Authorization"] = f"Bearer {token}"
+        if body is not None:
+            all_headers["Content-Type"] = "application/json"
+        connection.request(method, self._base + path, body, all_headers)
+        return connection.getresponse()
+
+    def once(self, method: str, path: str, body: Optional[bytes], headers: Mapping[str, str], timeout: float,
+             interruptible: Optional[Interruptible] = None) -> Tuple[int, Mapping[str, str], bytes]:
+        """Make one try of a call. Raises OSError or HTTPException if it has no answer."""
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        reused = connection is not None
+        connection = connection or self.connect(timeout)
+        connection.timeout = timeout
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout)
+        try:
+            if not reused:
+                connection.connect()
+            if interruptible:
+                interruptible.attach(connection)
+            response = self.send(connection, method, path, body, headers)
+            content = response.read()
+            kept = not response.will_close
+        except BaseException:
+            connection.close()
+            if reused:
+                self._drop_idle()  # The server that they lead to may have restarted.
+            raise
+        finally:
+            if interruptible:
+                interruptible.attach(None)
+        with self._lock:
+            kept = kept and not self._closed and len(self._idle) < _IDLE_CONNECTIONS
+            if kept:
+                self._idle.append(connection)
+        if not kept:
+            connection.close()
+        return response.status, response.headers, content  # type: ignore[return-value]
+
+    def call(self, method: str, path: str, body: Any = None, *, headers: Optional[Mapping[str, str]] = None,
+             timeout: float = 10.0, patience: float = 30.0,
+             stop: Optional[threading.Event] = None, interruptible: Optional[Interruptible] = None) -> Any:
+        """Make a call and return its answer, repeating it while it has none.
+
+        A call is repeated if the server did not answer, or with 408, 429 or 5xx, until
+        ``patience`` seconds have passed or ``stop`` is set. Every call of this package is
+        idempotent. Raises :class:`ProblemError` or :class:`NoAnswerError`.
+        """
+        encoded = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+        give_up = time.monotonic() + patience
+        delay = _FIRST_DELAY
+        stop = stop or (interruptible.interrupted if interruptible else threading.Event())
+        while True:
+            wait = delay * random.uniform(0.5, 1.5)
+            failure: Exception
+            try:
+                status, answer, content = self.once(method, path, encoded, headers or {}, timeout, interruptible)
+                if 200 <= status < 300:
+                    return json.loads(content) if content else None
+                failure = ProblemError.parse(status, content)
+                if status < 500 and status not in (408, 429):
+                    raise failure
+                wait = max(wait, _retry_after(answer))
+            except _CALL_FAILED as error:
+                failure = NoAnswerError(f"{method} {path}: {error or type(error).__name__}")
+                failure.__cause__ = error
+            except ValueError as error:
+                failure = NoAnswerError(f"{method} {path}: the answer is no JSON: {error}")
+            if time.monotonic() + wait > give_up or stop.wait(wait):
+                raise failure
+            delay = min(delay * 2, _LONGEST_DELAY)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    try:
+        return min(max(float(headers.get("Retry-After") or 0), 0.0), _LONGEST_RETRY_AFTER)
+    except ValueError:
+        return 0.0
+
+
+def path_with(path: str, query: Mapping[str, Optional[str]]) -> str:
+    """The path with those parameters that are set."""
+    pairs = {name: value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(pairs)}" if pairs else path
+
+
+def segment(text: str) -> str:
+    """The text as one segment of a path."""
+    return quote(text, safe="")

@@ -1,0 +1,137 @@
+"""What a handler gets: the task, and the news whether it is still wanted."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from .errors import Cancelled
+
+#: The job is being cancelled: the result is not needed any more.
+CANCELLED = "cancelled"
+#: The task belongs to another worker, or ended otherwise: nothing is reported for it.
+LEASE_LOST = "lease_lost"
+#: The worker stops, and its grace is over.
+STOPPING = "stopping"
+
+
+class Cancellation(threading.Event):
+    """An event that is set when the task should end soon, with its :attr:`cause`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cause: Optional[str] = None
+        self._guard = threading.Lock()
+        self._then: List[Callable[[], None]] = []
+
+    def cancel(self, cause: str) -> None:
+        """Set the event. The first cause stays, but a lost lease replaces any."""
+        with self._guard:
+            if self.cause is None or cause == LEASE_LOST:
+                self.cause = cause
+            then, self._then = self._then, []
+        self.set()
+        for call in then:
+            call()
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call this once the event is set, which it may be already."""
+        with self._guard:
+            if not self.is_set() and self.cause is None:
+                self._then.append(call)
+                return
+        call()
+
+
+class Task:
+    """One attempt of a step, in the hands of a handler.
+
+    :attr:`cancelled` is an event: wait on it, or pass it on. :attr:`pause_requested`
+    says that the job is being paused: finish, or raise Retry if a later attempt can
+    continue.
+    """
+
+    def __init__(self, item: Mapping[str, Any]) -> None:
+        directive = item.get("directive")
+        self.directive: Mapping[str, Any] = directive if isinstance(directive, dict) else {}
+        self.work_id = str(item["work_id"])
+        self.cancelled = Cancellation()
+        self.pause_requested = threading.Event()
+        self._progress_guard = threading.Lock()
+        self._progress: Optional[Dict[str, Any]] = None
+        self._progressed: Callable[[], None] = lambda: None
+
+    @property
+    def job_id(self) -> str:
+        return str(self.directive["jobId"])
+
+    @property
+    def step_id(self) -> str:
+        return str(self.directive["stepId"])
+
+    @property
+    def step_type(self) -> str:
+        return str(self.directive["step_type"])
+
+    @property
+    def service(self) -> str:
+        return str(self.directive["service"])
+
+    @property
+    def tenant_id(self) -> str:
+        return str(self.directive["tenant_id"])
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt, from 1."""
+        return int(self.directive["attempt_no"])
+
+    @property
+    def payload(self) -> Mapping[str, Any]:
+        """The step's part of the command's payload."""
+        payload = self.directive.get("payload")
+        return payload if isinstance(payload, dict) else {}
+
+    @property
+    def input_ref(self) -> Mapping[str, Any]:
+        return self.directive.get("input_ref") or {}
+
+    @property
+    def output_ref(self) -> Mapping[str, Any]:
+        return self.directive.get("output_ref") or {}
+
+    @property
+    def workspace_ref(self) -> Mapping[str, Any]:
+        return self.directive.get("workspace_ref") or {}
+
+    @property
+    def traceparent(self) -> Optional[str]:
+        """The W3C trace context: the parent of the handler's spans."""
+        return self.directive.get("traceparent")
+
+    @property
+    def correlation_id(self) -> Optional[str]:
+        return self.directive.get("correlation_id")
+
+    def progress(self, fraction: float, message: str = "") -> None:
+        """Show how far the task is, by a heartbeat that is sent soon."""
+        shown: Dict[str, Any] = {"fraction": min(max(float(fraction), 0.0), 1.0)}
+        if message:
+            shown["message"] = message
+        with self._progress_guard:
+            self._progress = shown
+        self._progressed()
+
+    def raise_if_cancelled(self) -> None:
+        """Raise :class:`Cancelled` if the task should end."""
+        if self.cancelled.is_set():
+            raise Cancelled(self.cancelled.cause or CANCELLED)
+
+    def _take_progress(self) -> Optional[Dict[str, Any]]:
+        with self._progress_guard:
+            shown, self._progress = self._progress, None
+        return shown
+
+
+#: How a task ended: the verb, and the body of its request.
+Report = Tuple[str, Dict[str, Any]]

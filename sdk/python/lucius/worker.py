@@ -1,0 +1,290 @@
+"""A worker pulls tasks over HTTP and hands them to handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import os
+import signal
+import socket
+import ssl
+import threading
+import uuid
+from concurrent.futures import CancelledError as FutureCancelled
+from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, TypeVar
+
+from ._lease import Lease
+from ._transport import Interruptible, Token, Transport
+from .errors import Final, LuciusError, Retry, RetryAfter
+from .task import CANCELLED, STOPPING, Report, Task
+
+log = logging.getLogger("lucius")
+
+#: What a handler returns: the reference of its result, or None; or an awaitable of it.
+Result = Optional[Mapping[str, Any]]
+Handler = Callable[[Task], Any]
+#: Wraps every handler: middleware(task, next) calls next(task), and returns what that does.
+Middleware = Callable[[Task, Handler], Any]
+H = TypeVar("H", bound=Handler)
+
+# The server's limit of a reference, in bytes of JSON.
+_MAX_RESULT = 8 << 10
+_MAX_MESSAGE = 1000
+# What handlers get to end after the cancellation at the end of the grace.
+_LAST_SECONDS = 2.0
+
+
+class Worker:
+    """Does the steps of one service, or of several.
+
+    Register a handler for each step type with :meth:`step`, then call :meth:`run`.
+    Delivery is at least once: a handler may see a step again, and must be idempotent.
+    """
+
+    def __init__(self, service: str, *, services: Sequence[str] = (), parallel: int = 4, url: Optional[str] = None,
+                 token: Token = None, owner: Optional[str] = None, grace: float = 10.0, claim_wait: float = 20.0,
+                 middleware: Sequence[Middleware] = (), tls: Optional[ssl.SSLContext] = None) -> None:
+        """``url`` and ``token`` default to LUCIUS_URL and LUCIUS_TOKEN.
+
+        ``parallel`` (1 to 100) limits the tasks in hand; ``grace`` is how many seconds they
+        may still take after a stop; ``claim_wait`` (up to 60) how many a claim waits for
+        work; ``owner`` names the worker, uniquely among those that run. The first
+        middleware is the outermost.
+        """
+        if not 1 <= parallel <= 100:
+            raise ValueError(f"parallel is {parallel}, it must be from 1 to 100")
+        if not 0 <= claim_wait <= 60:
+            raise ValueError(f"claim_wait is {claim_wait}, it must be from 0 to 60")
+        if grace < 0:
+            raise ValueError(f"grace is {grace}, it must not be negative")
+        self.owner = owner or f"{socket.gethostname()[:64]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._services = [service, *services]
+        self._parallel, self._grace, self._claim_wait = parallel, grace, claim_wait
+        self._transport = Transport(url, token, tls=tls)
+        self._handlers: Dict[str, Handler] = {}
+        self._middleware = list(middleware)
+        self._stopping = Interruptible()
+        self._finished = threading.Event()  # Nothing is reported after it.
+        self._changed = threading.Condition()
+        self._in_hand: Set[Task] = set()  # Guarded by _changed.
+        self._refusal: Optional[Exception] = None
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._loop_guard = threading.Lock()
+
+    def step(self, step_type: str) -> Callable[[H], H]:
+        """Register the decorated function, plain or ``async``, for a step type."""
+        def register(handler: H) -> H:
+            if step_type in self._handlers:
+                raise ValueError(f"step type {step_type!r} has a handler already")
+            self._handlers[step_type] = handler
+            return handler
+        return register
+
+    def stop(self) -> None:
+        """Make :meth:`run` finish what is in hand and return. Any thread may call it."""
+        self._stopping.interrupt()
+        with self._changed:
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        """Work until :meth:`stop`, SIGTERM or SIGINT, then finish what is in hand.
+
+        Raises :class:`ProblemError` if the server refuses a claim, as with a wrong token.
+        A worker runs once.
+        """
+        if not self._handlers:
+            raise ValueError("no handler is registered: decorate a function with @worker.step(…)")
+        restore = self._take_signals()
+        claimer = threading.Thread(target=self._claim_until_stopped, name="claims", daemon=True)
+        claimer.start()
+        try:
+            while not self._stopping.interrupted.wait(3600):
+                pass
+            claimer.join()
+            self._drain()
+        finally:
+            restore()
+            if self._loop:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+            self._transport.close()
+        if self._refusal:
+            raise self._refusal
+
+    def _take_signals(self) -> Callable[[], None]:
+        if threading.current_thread() is not threading.main_thread():
+            return lambda: None
+        def on_signal(*_: object) -> None:
+            # A lock of the interrupted thread may be needed.
+            threading.Thread(target=self.stop, daemon=True).start()
+        before = {sig: signal.signal(sig, on_signal) for sig in (signal.SIGTERM, signal.SIGINT)}
+        def restore() -> None:
+            for sig, handler in before.items():
+                signal.signal(sig, handler)
+        return restore
+
+    def _drain(self) -> None:
+        """Wait for the tasks in hand; cancel those that outlast the grace."""
+        with self._changed:
+            idle = self._changed.wait_for(lambda: not self._in_hand, self._grace)
+            late = list(self._in_hand)
+        for task in late:
+            task.cancelled.cancel(STOPPING)
+        if not idle:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._in_hand, _LAST_SECONDS)
+        self._finished.set()
+        with self._changed:
+            for task in self._in_hand:
+                log.warning("%s is abandoned: its handler does not end", task.work_id)
+
+    # Claims
+
+    def _claim_until_stopped(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(
+                        lambda: self._stopping.interrupted.is_set() or len(self._in_hand) < self._parallel, 1)
+                    free = self._parallel - len(self._in_hand)
+                if self._stopping.interrupted.is_set():
+                    return
+                if free:
+                    for item in self._claim(free):
+                        self._begin(item)
+        except Exception as error:
+            self._refusal = error
+            self.stop()
+
+    def _claim(self, most: int) -> List[Mapping[str, Any]]:
+        """Claim and start up to most items, and wait for the first."""
+        body = {"owner": self.owner, "services": self._services, "step_types": sorted(self._handlers),
+                "max": most, "wait_seconds": self._claim_wait, "start": True, "request_id": str(uuid.uuid4())}
+        try:
+            answer = self._transport.call("POST", "/v1/work:claim", body, timeout=self._claim_wait + 10,
+                                          patience=float("inf"), interruptible=self._stopping)
+        except LuciusError as error:
+            if not self._stopping.interrupted.is_set():
+                raise
+            # The interrupted claim may have succeeded: its items would stay claimed.
+            body["wait_seconds"] = 0
+            try:
+                answer = self._transport.call("POST", "/v1/work:claim", body, timeout=2, patience=2)
+            except LuciusError as again:
+                log.warning("items may stay claimed: the last claim was not answered: %s", again or error)
+                return []
+        items: List[Mapping[str, Any]] = answer["items"]
+        return items
+
+    def _begin(self, item: Mapping[str, Any]) -> None:
+        task = Task(item)
+        with self._changed:
+            self._in_hand.add(task)
+        threading.Thread(target=self._attend, args=(item, task), name=f"task {task.work_id}", daemon=True).start()
+
+    # Tasks
+
+    def _attend(self, item: Mapping[str, Any], task: Task) -> None:
+        """Do one task and report its end."""
+        try:
+            lease = Lease(self._transport, self.owner, item, task)
+            try:
+                end = self._handle(task)
+            finally:
+                lease.stop()
+            lease.report(end, self._finished)
+        except Exception:
+            log.exception("task %s is dropped", task.work_id)
+        finally:
+            with self._changed:
+                self._in_hand.discard(task)
+                self._changed.notify_all()
+
+    def _handle(self, task: Task) -> Report:
+        handler = self._handlers.get(task.step_type)
+        if handler is None:
+            return _failure("step_type_unknown", f"no handler for {task.step_type}", retryable=True)
+        for middleware in reversed(self._middleware):
+            handler = _wrapped(middleware, handler)
+        try:
+            result = handler(task)
+            if inspect.isawaitable(result):
+                result = self._await(task, result)
+            return _completion(result)
+        except Final as error:
+            return _failure(error.code, error.message, retryable=False)
+        except BaseException as error:
+            return self._failed(task, error)
+
+    def _failed(self, task: Task, error: BaseException) -> Report:
+        """The report of a handler that raised something other than Final."""
+        cause = task.cancelled.cause
+        message = self._transport.redact(f"{type(error).__name__}: {error}")
+        if cause == CANCELLED:
+            return _failure("cancelled", message, retryable=False)
+        if isinstance(error, Retry):
+            after = error.seconds if isinstance(error, RetryAfter) else None
+            return _failure(error.code, error.message, retryable=True, after=after)
+        if cause == STOPPING:
+            return _failure("worker_stopped", message, retryable=True)
+        if cause is None:
+            log.error("the handler of %s failed", task.work_id, exc_info=error)
+        return _failure("work_failed", message, retryable=True)
+
+    def _await(self, task: Task, awaitable: Awaitable[Any]) -> Any:
+        """Wait for an async handler, which a cancelled task cancels as asyncio does."""
+        loop = self._running_loop()
+
+        async def run() -> Any:
+            handling = asyncio.ensure_future(awaitable)
+            task.cancelled.then(lambda: _discard(loop.call_soon_threadsafe(handling.cancel)))
+            return await handling
+
+        try:
+            return asyncio.run_coroutine_threadsafe(run(), loop).result()
+        except FutureCancelled:
+            raise LuciusError(f"cancelled: {task.cancelled.cause or 'by the handler'}") from None
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._loop_guard:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=_run_loop, args=(self._loop,), name="async handlers", daemon=True).start()
+            return self._loop
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+def _wrapped(middleware: Middleware, handler: Handler) -> Handler:
+    return lambda task: middleware(task, handler)
+
+
+def _completion(result: Any) -> Report:
+    if result is None:
+        return "complete", {}
+    if not isinstance(result, Mapping) or not isinstance(result.get("uri"), str) or not result["uri"].strip():
+        return _failure("result_invalid", "the handler must return a mapping with a uri, or None", retryable=False)
+    try:
+        size = len(json.dumps(dict(result), ensure_ascii=False, allow_nan=False).encode())
+    except (TypeError, ValueError) as error:
+        return _failure("result_invalid", f"the result is no JSON: {error}", retryable=False)
+    if size > _MAX_RESULT:
+        return _failure("result_too_large", f"the result has {size} bytes, at most {_MAX_RESULT} are taken: "
+                        "store it, and return its uri", retryable=False)
+    return "complete", {"result_ref": dict(result)}
+
+
+def _failure(code: str, message: str, *, retryable: bool, after: Optional[float] = None) -> Report:
+    cut = message.encode("utf-8", "replace")[:_MAX_MESSAGE].decode("utf-8", "ignore")
+    body: Dict[str, Any] = {"retryable": retryable, "error": {"code": code[:128], "message": cut}}
+    if after is not None:
+        body["retry_after_seconds"] = min(max(after, 0.0), 604800.0)
+    return "fail", body
+
+
+def _discard(_: object) -> None:
+    """Make an expression of no result."""

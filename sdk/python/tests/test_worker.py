@@ -1,0 +1,148 @@
+import ast
+import asyncio
+import logging
+import threading
+import unittest
+from pathlib import Path
+
+from lucius import CANCELLED, Final, ProblemError, Retry, RetryAfter, Worker
+
+from .fake import Fake, Queue
+
+logging.getLogger("lucius").setLevel(logging.CRITICAL)
+
+
+def run(queue, handler, **options):
+    """Run a worker until all tasks of the queue are reported, and return the reports."""
+    worker = Worker("ocr", url=queue.url, token="secret-token", **options)
+    worker.step("OCR")(handler)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    try:
+        if not queue.done.wait(60):
+            raise AssertionError("nothing was reported")
+    finally:
+        worker.stop()
+        running.join(60)
+        queue.close()
+    return queue.reports
+
+
+class Reports(unittest.TestCase):
+    def report(self, handler, **options):
+        reports = run(Queue({"language": "en"}), handler, **options)
+        self.assertEqual(len(reports), 1)
+        return reports[0]
+
+    def test_a_result_is_reported(self):
+        verb, body = self.report(lambda task: {"uri": task.input_ref["uri"] + ".json"})
+        self.assertEqual((verb, body["result_ref"]), ("complete", {"uri": "s3://bucket/in.pdf.json"}))
+        self.assertEqual(body["expected_rev"], 2)
+
+    def test_nothing_is_a_result(self):
+        verb, body = self.report(lambda task: None)
+        self.assertEqual((verb, body.get("result_ref")), ("complete", None))
+
+    def test_errors_say_what_comes_next(self):
+        for error, want in (
+            (Final("NO_LANGUAGE", "which?"), (False, "NO_LANGUAGE", "which?", None)),
+            (Retry("BUSY"), (True, "BUSY", "", None)),
+            (RetryAfter(30, "BUSY"), (True, "BUSY", "", 30)),
+            (KeyError("page"), (True, "work_failed", "KeyError: 'page'", None)),
+            (OSError("401 for secret-token"), (True, "work_failed", "OSError: 401 for [token]", None)),
+            (SystemExit(3), (True, "work_failed", "SystemExit: 3", None)),
+        ):
+            def fail(task, error=error):
+                raise error
+            with self.subTest(error=repr(error)):
+                verb, body = self.report(fail)
+                got = (body["retryable"], body["error"]["code"], body["error"]["message"], body.get("retry_after_seconds"))
+                self.assertEqual((verb, got), ("fail", want))
+
+    def test_a_result_that_cannot_be_taken_is_final(self):
+        for result, code in (
+            ("s3://bucket/out.json", "result_invalid"), ({"pages": 3}, "result_invalid"), ({"uri": " "}, "result_invalid"),
+            ({"uri": "u", "when": object()}, "result_invalid"), ({"uri": "u", "n": float("nan")}, "result_invalid"),
+            ({"uri": "u", "text": "ä" * 4096}, "result_too_large"),
+        ):
+            with self.subTest(result=str(result)[:40]):
+                verb, body = self.report(lambda task, result=result: result)
+                self.assertEqual((verb, body["retryable"], body["error"]["code"]), ("fail", False, code))
+
+    def test_middleware_wraps_handlers_from_outside_in(self):
+        def marks(name):
+            def middleware(task, call):
+                return {"uri": f"{name}({call(task)['uri']})"}
+            return middleware
+        _, body = self.report(lambda task: {"uri": "x"}, middleware=[marks("a"), marks("b")])
+        self.assertEqual(body["result_ref"], {"uri": "a(b(x))"})
+
+    def test_long_messages_are_cut_between_letters(self):
+        def fail(task):
+            raise ValueError("ä" * 5000)
+        message = self.report(fail)[1]["error"]["message"]
+        self.assertLessEqual(len(message.encode()), 1000)
+        self.assertEqual(set(message[len("ValueError: "):]), {"ä"})
+
+
+class Async(unittest.TestCase):
+    def test_async_handlers_run_at_once(self):
+        both = []
+
+        async def handler(task):
+            both.append(task)
+            while len(both) < 2:
+                await asyncio.sleep(0.01)
+            return {"uri": task.payload["name"]}
+        reports = run(Queue({"name": "a"}, {"name": "b"}), handler)
+        self.assertEqual(sorted(body["result_ref"]["uri"] for _, body in reports), ["a", "b"])
+
+    def test_a_cancelled_task_cancels_its_coroutine(self):
+        seen = []
+
+        async def handler(task):
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                seen.append(task.cancelled.cause)
+                raise
+        (verb, body), = run(Queue({}, lease=1, beat={"cancel_requested": True}), handler)
+        self.assertEqual(seen, [CANCELLED])
+        self.assertEqual((verb, body["error"]["code"], body["retryable"]), ("fail", "cancelled", False))
+
+
+class Stops(unittest.TestCase):
+    def test_a_refused_claim_ends_the_worker(self):
+        fake = Fake(lambda request: (401, {"code": "unauthenticated", "detail": "The token is not known."}))
+        self.addCleanup(fake.close)
+        worker = Worker("ocr", url=fake.url)
+        worker.step("OCR")(lambda task: None)
+        with self.assertRaisesRegex(ProblemError, "401 unauthenticated: The token is not known."):
+            worker.run()
+
+    def test_a_worker_needs_a_handler(self):
+        with self.assertRaisesRegex(ValueError, "no handler"):
+            Worker("ocr", url="http://localhost").run()
+
+    def test_settings_are_checked(self):
+        for options in ({"parallel": 0}, {"parallel": 101}, {"claim_wait": 61}, {"grace": -1}, {"url": "ftp://host"}):
+            with self.subTest(options=options), self.assertRaises(ValueError):
+                Worker("ocr", **options)
+
+    def test_a_step_type_has_one_handler(self):
+        worker = Worker("ocr", url="http://localhost")
+        worker.step("OCR")(print)
+        with self.assertRaisesRegex(ValueError, "'OCR' has a handler already"):
+            worker.step("OCR")(print)
+
+
+class Sources(unittest.TestCase):
+    def test_they_are_python_3_9(self):
+        sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+        self.assertGreater(len(sources), 5)
+        for source in sources:
+            ast.parse(source.read_text(encoding="utf-8"), str(source), feature_version=(3, 9))
+
+
+if __name__ == "__main__":
+    unittest.main()
