@@ -1,38 +1,9 @@
-// The browser of the tests, and pages that tell when something is amiss in them.
+// Pages of the tests, which tell when something is amiss in them.
 
 import assert from "node:assert/strict";
-import path from "node:path";
 import { after } from "node:test";
 
-import { chromium } from "playwright-core";
-
-import { unpack, unpacked } from "./unpack.js";
-
-// patience is how long a page may take to show what a test waits for, in milliseconds. The
-// machine may be busy with other things.
-export const patience = 60_000;
-
-// launch starts a browser: that of the npm package, or else Debian's.
-export async function launch() {
-  unpack();
-  const options = { args: ["--disable-gpu", "--font-render-hinting=none"], chromiumSandbox: false, timeout: patience };
-  const own = {
-    executablePath: path.join(unpacked, "chromium"),
-    env: { ...process.env, LD_LIBRARY_PATH: path.join(unpacked, "lib"), FONTCONFIG_FILE: path.join(unpacked, "fonts.conf") },
-  };
-  // A start in some fifty crashes in getenv, while another thread of Chromium calls setenv.
-  const candidates = [own, own, own, { executablePath: "/usr/bin/chromium" }];
-  const faults = [];
-  for (const candidate of candidates) {
-    try {
-      return await chromium.launch({ ...options, ...candidate });
-    } catch (error) {
-      faults.push(error.message);
-    }
-  }
-  throw new Error("No browser starts. That of the npm package is for Linux on x86-64 with glibc 2.34 or later; " +
-    `elsewhere install the package chromium of Debian.\n${faults.join("\n")}`);
-}
+import { launch, patience } from "./chromium.js";
 
 // shared is the browser of one file's tests. It ends with them.
 let shared;

@@ -4,34 +4,11 @@ import path from "node:path";
 import test from "node:test";
 
 import { openPage } from "./browser.js";
+import { crawl, desk, phone } from "./crawl.js";
 import { seed, seeded } from "./seed.js";
 import { serve } from "./server.js";
 
 const axe = readFileSync(path.join(import.meta.dirname, "node_modules/axe-core/axe.min.js"), "utf8");
-const phone = { width: 390, height: 844 };
-const desk = { width: 1440, height: 900 };
-
-// kind names what pages of different jobs and filters have in common.
-const kind = (url) => url.pathname.replace(/(\/(?:jobs|operations|services|protocols)\/).+/, "$1*") +
-  ` ${[...url.searchParams.keys()].sort().join(" ")}`;
-
-// crawl returns one URL of each kind of page that links lead to.
-async function crawl(page) {
-  const queue = ["/ui/", "/docs"];
-  const found = new Map(queue.map((target) => [target, target]));
-  for (const target of queue) {
-    await page.goto(target);
-    const links = await page.locator("a[href]").evaluateAll((all) => all.map((a) => a.href));
-    for (const link of links) {
-      const url = new URL(link);
-      if (url.pathname.startsWith("/ui/jobs")) continue; // These pages are still to come.
-      if (!url.pathname.startsWith("/ui/") || found.has(kind(url))) continue;
-      found.set(kind(url), url.pathname + url.search);
-      queue.push(url.pathname + url.search);
-    }
-  }
-  return [...found.values()];
-}
 
 // audit returns what keeps people from using the page as it is shown.
 async function audit(page, shown) {

@@ -9,7 +9,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { createInterface } from "node:readline";
 
-import { patience } from "./browser.js";
+import { patience } from "./chromium.js";
 
 const binary = process.env.LUCIUS;
 
@@ -121,13 +121,16 @@ class Client {
     return this.call("GET", `/v1/jobs/${id}`);
   }
 
+  // tryClaim begins the next work of the service, if there is some before long.
+  async tryClaim(service, owner) {
+    const claimed = await this.call("POST", "/v1/work:claim",
+      { owner, services: [service], max: 1, wait_seconds: 2, start: true, request_id: randomUUID() });
+    return claimed.items[0];
+  }
+
   // claim begins the next work of the service, as soon as there is some.
   claim(service, owner = `${service}-1`) {
-    return eventually(`${service} has work`, async () => {
-      const claimed = await this.call("POST", "/v1/work:claim",
-        { owner, services: [service], max: 1, wait_seconds: 5, start: true, request_id: randomUUID() });
-      return claimed.items[0];
-    });
+    return eventually(`${service} has work`, () => this.tryClaim(service, owner));
   }
 
   complete(item) {

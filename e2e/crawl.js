@@ -1,0 +1,26 @@
+// The pages of the console, found by the links to them.
+
+export const phone = { width: 390, height: 844 };
+export const desk = { width: 1440, height: 900 };
+
+// kind names what pages of different jobs and filters have in common.
+const kind = (url) => url.pathname.replace(/(\/(?:jobs|operations|services|protocols)\/).+/, "$1*") +
+  ` ${[...url.searchParams.keys()].sort().join(" ")}`;
+
+// crawl returns one URL of each kind of page that links lead to.
+export async function crawl(page) {
+  const queue = ["/ui/"];
+  const found = new Map([["/ui/ ", "/ui/"], ["/docs", "/docs"]]);
+  for (const target of queue) {
+    await page.goto(target);
+    const links = await page.locator("a[href]").evaluateAll((all) => all.map((a) => a.href));
+    for (const link of links) {
+      const url = new URL(link);
+      if (url.pathname.startsWith("/ui/jobs")) continue; // These pages are still to come.
+      if (!url.pathname.startsWith("/ui/") || found.has(kind(url))) continue;
+      found.set(kind(url), url.pathname + url.search);
+      queue.push(url.pathname + url.search);
+    }
+  }
+  return [...found.values()];
+}
