@@ -15,6 +15,7 @@ WORKDIR /src
 
 # The modules change less often than the source: a layer of their own.
 COPY go.mod go.sum ./
+COPY sdk/go/go.mod sdk/go/go.sum sdk/go/
 RUN go mod download
 
 COPY . .

@@ -24,11 +24,11 @@ func TestCrash_ABackupUnderLoadIsWhole(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		before := l.jobs()
 		file := filepath.Join(t.TempDir(), fmt.Sprint(n, ".backup"))
-		lucius(t, "backup", "--server", "http://"+s.address.Load().(string), "--to", file)
+		runLucius(t, "backup", "--server", "http://"+s.address.Load().(string), "--to", file)
 		server.kill()
 
 		other := newSite(t)
-		said := lucius(t, "restore", file, "--data-dir", other.data)
+		said := runLucius(t, "restore", file, "--data-dir", other.data)
 		if !strings.Contains(said, " 0 violations, ") {
 			t.Errorf("lucius restore says\n%s", said)
 		}
@@ -53,8 +53,8 @@ func TestCrash_ABackupUnderLoadIsWhole(t *testing.T) {
 	auditClean(t, s.data, jobs)
 }
 
-// lucius runs a command of the binary, which must succeed, and returns what it printed.
-func lucius(t *testing.T, args ...string) string {
+// runLucius runs a command of the binary, which must succeed, and returns what it printed.
+func runLucius(t *testing.T, args ...string) string {
 	t.Helper()
 	binary, err := buildPlain()
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"sync"
@@ -11,7 +12,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/worker"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // load is what clients and workers do to a server that may go away at any
@@ -112,40 +113,39 @@ func commandOf(tenant, key string) api.Command {
 
 // work carries steps out until the load rests.
 func (l *load) work(ctx context.Context, owner string) {
-	if err := newWorker(l.t, l.site.client, owner, handle).Run(ctx); err != nil && ctx.Err() == nil {
+	if err := newWorker(l.t, siteURL, l.site.http, owner, handle).Run(ctx); err != nil && ctx.Err() == nil {
 		l.t.Errorf("worker: %v", err)
 	}
 }
 
-func newWorker(t *testing.T, client *api.ClientWithResponses, owner string, handle handler) *worker.Worker {
+// newWorker returns a worker of all services of a server.
+func newWorker(t *testing.T, url string, transport *http.Client, owner string, handle lucius.Handler) *lucius.Worker {
 	t.Helper()
-	w, err := worker.New(worker.Config{
-		Client: client, Owner: owner, Services: []string{"extract", "embed", "index"}, Parallel: 16, Handle: handle,
-		ClaimWait: 2 * time.Second,
-	})
+	client, err := lucius.NewClient(lucius.ClientConfig{URL: url, HTTPClient: transport})
 	if err != nil {
 		t.Fatal(err)
 	}
+	w := lucius.NewWorker(lucius.WorkerConfig{
+		Client: client, Owner: owner, Parallel: 16, ClaimWait: 2 * time.Second, Log: slog.New(slog.DiscardHandler),
+	})
+	w.Handle(lucius.AnyStep, handle)
 	return w
 }
 
-// handler does the work of one directive.
-type handler = func(context.Context, api.Directive) (json.RawMessage, error)
-
 // handle is a worker's work: now and then it takes so long that the lease needs
 // a heartbeat, and now and then it has to be done again.
-func handle(ctx context.Context, directive api.Directive) (json.RawMessage, error) {
-	last := directive.JobID[len(directive.JobID)-1]
+func handle(ctx context.Context, task *lucius.Task) (any, error) {
+	last := task.JobID[len(task.JobID)-1]
 	switch {
-	case last == '0' && directive.StepID == "embed":
+	case last == '0' && task.StepID == "embed":
 		select {
 		case <-time.After(800 * time.Millisecond):
 		case <-ctx.Done():
 		}
-	case last == '1' && directive.AttemptNo == 1:
-		return nil, fmt.Errorf("attempt %d of this step fails", directive.AttemptNo)
+	case last == '1' && task.AttemptNo == 1:
+		return nil, fmt.Errorf("attempt %d of this step fails", task.AttemptNo)
 	}
-	return json.RawMessage(`{"uri":"s3://result"}`), nil
+	return lucius.URI("s3://result"), nil
 }
 
 // drain lets the submitters have their last command accepted, and waits until

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lucius-project/lucius/api"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // standstill is longer than a lease, and much longer than the ACK timeout.
@@ -52,10 +51,10 @@ func TestPause_AServerThatStoodStillFencesNobody(t *testing.T) {
 	ctx, rest := context.WithCancel(t.Context())
 	defer rest()
 	inHand := make(chan struct{}, 100)
-	w := newWorker(t, s.client, "worker", func(context.Context, api.Directive) (json.RawMessage, error) {
+	w := newWorker(t, siteURL, s.http, "worker", func(context.Context, *lucius.Task) (any, error) {
 		inHand <- struct{}{}
 		time.Sleep(lease / 3)
-		return json.RawMessage(`{"uri":"s3://result"}`), nil
+		return lucius.URI("s3://result"), nil
 	})
 	l.workers.Go(func() { _ = w.Run(ctx) }) // What it could not do shows in the jobs.
 	for range 8 {
@@ -98,8 +97,8 @@ func TestPause_AWorkerThatStoodStillIsFenced(t *testing.T) {
 	first.signal(syscall.SIGSTOP)
 
 	ctx, rest := context.WithCancel(t.Context())
-	second := newWorker(t, s.client, "second", func(context.Context, api.Directive) (json.RawMessage, error) {
-		return json.RawMessage(`{"uri":"s3://from-the-second"}`), nil
+	second := newWorker(t, siteURL, s.http, "second", func(context.Context, *lucius.Task) (any, error) {
+		return lucius.URI("s3://from-the-second"), nil
 	})
 	done := make(chan error, 1)
 	go func() { done <- second.Run(ctx) }()

@@ -80,6 +80,9 @@ type site struct {
 	address atomic.Value
 }
 
+// siteURL stands for the present server, at whichever address.
+const siteURL = "http://localhost"
+
 func newSite(t *testing.T) *site {
 	t.Helper()
 	s := &site{t: t, data: filepath.Join(t.TempDir(), "data")}
@@ -94,7 +97,7 @@ func newSite(t *testing.T) *site {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: dial}
 	s.http = &http.Client{Transport: contracted(transport)}
 	var err error
-	s.client, err = api.NewClientWithResponses("http://localhost", api.WithHTTPClient(s.http))
+	s.client, err = api.NewClientWithResponses(siteURL, api.WithHTTPClient(s.http))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,15 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"time"
 
-	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/worker"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // helpURL is the variable of a worker process that names the server's URL.
@@ -24,22 +22,19 @@ func helpWork() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // Until the test closes it.
 		stop()
 	}()
-	client, err := api.NewClientWithResponses(os.Getenv(helpURL))
+	client, err := lucius.NewClient(lucius.ClientConfig{URL: os.Getenv(helpURL)})
 	if err != nil {
 		panic(err)
 	}
-	w, err := worker.New(worker.Config{
-		Client: client, Owner: "worker-process", Services: []string{"extract"}, ClaimWait: time.Second,
+	w := lucius.NewWorker(lucius.WorkerConfig{
+		Client: client, Owner: "worker-process", Service: "extract", ClaimWait: time.Second,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		Handle: func(context.Context, api.Directive) (json.RawMessage, error) {
-			fmt.Fprintln(os.Stdout, "working")
-			time.Sleep(500 * time.Millisecond)
-			return json.RawMessage(`{"uri":"s3://from-the-process"}`), nil
-		},
 	})
-	if err != nil {
-		panic(err)
-	}
+	w.Handle(lucius.AnyStep, func(context.Context, *lucius.Task) (any, error) {
+		fmt.Fprintln(os.Stdout, "working")
+		time.Sleep(500 * time.Millisecond)
+		return lucius.URI("s3://from-the-process"), nil
+	})
 	if err := w.Run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}

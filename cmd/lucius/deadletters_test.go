@@ -23,6 +23,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/webhook"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // buryReply sends a reply to the first reply topic and dead-letters it there.
@@ -105,7 +106,7 @@ func TestDeadLetters_HaveAWayOut(t *testing.T) {
 			t.Errorf("replayed %+v, want %+v", got, want)
 		}
 	}
-	workOnBus(t, namespace, func(context.Context, api.Directive) (json.RawMessage, error) { return nil, nil })
+	workOnBus(t, namespace, func(context.Context, *lucius.Task) (any, error) { return nil, nil })
 	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded || job.AttemptsTotal != 3 {
 		t.Errorf("the job is %s after %d attempts", job.State, job.AttemptsTotal)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,8 +24,8 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/internal/worker"
 	"github.com/lucius-project/lucius/pkg/protocol"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 type devOptions struct {
@@ -162,18 +163,14 @@ func (p *program) call(ctx context.Context, out io.Writer, args ...string) error
 func (p *program) standIn(ctx context.Context, url string) {
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	client, err := api.NewClientWithResponses(url, api.WithHTTPClient(&http.Client{Transport: transport}))
-	if err != nil {
-		fmt.Fprintln(p.Stderr, "lucius:", err)
-		return
-	}
-	w, err := worker.New(worker.Config{
-		Client: client, Owner: "stand-in", Grace: time.Second,
-		Handle: func(_ context.Context, d api.Directive) (json.RawMessage, error) {
-			return json.Marshal(map[string]string{"uri": strings.Join([]string{"dev:", d.JobID, d.StepID}, "/")})
-		},
-	})
+	client, err := lucius.NewClient(lucius.ClientConfig{URL: url, HTTPClient: &http.Client{Transport: transport}})
 	if err == nil {
+		w := lucius.NewWorker(lucius.WorkerConfig{
+			Client: client, Owner: "stand-in", Grace: time.Second, Log: slog.New(slog.DiscardHandler),
+		})
+		w.Handle(lucius.AnyStep, func(_ context.Context, task *lucius.Task) (any, error) {
+			return lucius.URI(strings.Join([]string{"dev:", task.JobID, task.StepID}, "/")), nil
+		})
 		err = w.Run(ctx)
 	}
 	if err != nil {

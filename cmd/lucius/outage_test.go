@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +13,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/config"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // road is the way to a service, which can be closed.
@@ -152,7 +152,7 @@ func TestServe_WaitsForAnAccountThatIsAway(t *testing.T) {
 // workOver has a worker pull work until the test ends, or rest is called.
 func workOver(t *testing.T, s *server) (rest func()) {
 	t.Helper()
-	w := newWorker(t, s.client, "w2", func(context.Context, api.Directive) (json.RawMessage, error) { return nil, nil })
+	w := newWorker(t, s.url, s.http, "w2", func(context.Context, *lucius.Task) (any, error) { return nil, nil })
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()

@@ -48,6 +48,7 @@ func entries(variables map[string]string) (environment []string) {
 type server struct {
 	url    string
 	client *api.ClientWithResponses
+	http   *http.Client
 	stop   func() error
 }
 
@@ -78,12 +79,12 @@ func serveOn(t *testing.T, dir string, more ...string) *server {
 	go func() { done <- p.runServer(ctx, &loaded.Config, func(url string) error { urls <- url; return nil }) }()
 	select {
 	case url := <-urls:
-		transport := contracted(&http.Transport{DisableKeepAlives: true})
-		client, err := api.NewClientWithResponses(url, api.WithHTTPClient(&http.Client{Transport: transport}))
+		transport := &http.Client{Transport: contracted(&http.Transport{DisableKeepAlives: true})}
+		client, err := api.NewClientWithResponses(url, api.WithHTTPClient(transport))
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &server{url: url, client: client, stop: sync.OnceValue(func() error { cancel(); return <-done })}
+		s := &server{url: url, http: transport, client: client, stop: sync.OnceValue(func() error { cancel(); return <-done })}
 		t.Cleanup(func() {
 			if err := s.stop(); err != nil {
 				t.Errorf("the server did not end well: %v", err)

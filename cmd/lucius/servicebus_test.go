@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // busLanes is the number of lanes that the tests' namespaces have.
@@ -87,13 +89,15 @@ func onBus(namespace *fakeservicebus.Server) []string {
 }
 
 // workOnBus has the services work until the test ends, or rest is called.
-func workOnBus(t *testing.T, namespace *fakeservicebus.Server, handle handler) (rest func()) {
+func workOnBus(t *testing.T, namespace *fakeservicebus.Server, handle lucius.Handler) (rest func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, len(busServices))
 	for _, service := range busServices {
+		worker := lucius.NewWorker(lucius.WorkerConfig{Log: slog.New(slog.DiscardHandler)})
+		worker.Handle(lucius.AnyStep, handle)
 		w, err := busworker.New(busworker.Config{
-			Connection: namespace.ConnectionString(), Lanes: busLanes, Subscription: service, Handle: handle,
+			Connection: namespace.ConnectionString(), Lanes: busLanes, Subscription: service, Worker: worker,
 			Heartbeat: 500 * time.Millisecond, Parallel: 16, Traceparent: workerSpan,
 		})
 		if err != nil {
@@ -223,7 +227,7 @@ func TestServe_WaitsForABusThatIsAway(t *testing.T) {
 	if err := namespace.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	workOnBus(t, namespace, func(context.Context, api.Directive) (json.RawMessage, error) { return nil, nil })
+	workOnBus(t, namespace, func(context.Context, *lucius.Task) (any, error) { return nil, nil })
 	job := s.wait(t, jobID)
 	if job.State != api.JobStateSucceeded || job.AttemptsTotal != 3 {
 		t.Errorf("the job is %s after %d attempts", job.State, job.AttemptsTotal)
@@ -254,7 +258,7 @@ func TestServe_HoldsLeasesWhileRepliesCannotCome(t *testing.T) {
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
 		"--ack-timeout", "8s", "--lease-duration", "8s", "--publish-timeout", "1s", "--outbox-retry-interval", "100ms")...)
 	inHand, release := make(chan struct{}, 10), make(chan struct{})
-	workOnBus(t, namespace, func(context.Context, api.Directive) (json.RawMessage, error) {
+	workOnBus(t, namespace, func(context.Context, *lucius.Task) (any, error) {
 		inHand <- struct{}{}
 		<-release
 		return nil, nil
@@ -292,7 +296,7 @@ func TestServe_ChangesFromTheQueueToServiceBus(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := serveOn(t, dir, append(onBus(namespace), patient...)...)
-	workOnBus(t, namespace, func(context.Context, api.Directive) (json.RawMessage, error) { return nil, nil })
+	workOnBus(t, namespace, func(context.Context, *lucius.Task) (any, error) { return nil, nil })
 	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded {
 		t.Errorf("the job is %s: %+v", job.State, job.Steps[0])
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lucius-project/lucius/api"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // spans collects what a server reports by OTLP.
@@ -83,7 +83,7 @@ const (
 
 // workerSpan returns the traceparent of a worker's span below that of its directive, or
 // an empty one if the directive names none.
-func workerSpan(d api.Directive) string {
+func workerSpan(d *lucius.Directive) string {
 	if d.Traceparent == nil {
 		return ""
 	}
@@ -137,7 +137,7 @@ func TestTraces_AJobIsOneConnectedTrace(t *testing.T) { //nolint:paralleltest //
 		collected := collectSpans(t)
 		namespace := newNamespace(t)
 		s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace), patient...)...)
-		rest := workOnBus(t, namespace, func(context.Context, api.Directive) (json.RawMessage, error) { return nil, nil })
+		rest := workOnBus(t, namespace, func(context.Context, *lucius.Task) (any, error) { return nil, nil })
 		s.wait(t, s.submitTraced(t, ""))
 		rest()
 		if err := s.stop(); err != nil {

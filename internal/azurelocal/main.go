@@ -25,6 +25,7 @@ import (
 	"github.com/lucius-project/lucius/internal/busworker"
 	"github.com/lucius-project/lucius/internal/docpipeline"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 func main() {
@@ -156,10 +157,7 @@ const advice = `
 `
 
 // refOf returns the reference of a file.
-func refOf(path string) json.RawMessage {
-	ref, _ := json.Marshal(docpipeline.FileRef(path)) //nolint:errchkjson // A string always encodes.
-	return ref
-}
+func refOf(path string) json.RawMessage { return json.RawMessage(docpipeline.FileRef(path)) }
 
 // work runs the platform services until the context ends.
 func work(ctx context.Context, o *options, connection string, workspace docpipeline.Workspace, log *slog.Logger) error {
@@ -171,10 +169,10 @@ func work(ctx context.Context, o *options, connection string, workspace docpipel
 	slices.Sort(names)
 	var group errgroup.Group
 	for _, name := range names {
+		handlers := lucius.NewWorker(lucius.WorkerConfig{Log: log.With("service", name)})
+		handlers.Handle(lucius.AnyStep, services[name])
 		worker, err := busworker.New(busworker.Config{
-			Connection: connection, Lanes: o.lanes, Subscription: name, Log: log.With("service", name),
-			Handle:    services[name],
-			Permanent: func(err error) bool { return errors.Is(err, docpipeline.ErrPermanent) },
+			Connection: connection, Lanes: o.lanes, Subscription: name, Worker: handlers, Log: log.With("service", name),
 		})
 		if err != nil {
 			return err

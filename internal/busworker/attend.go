@@ -3,7 +3,6 @@ package busworker
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/api"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // The types of replies.
@@ -27,58 +27,47 @@ const maxMessage = 1000
 // attend answers one directive and completes it last: until then the bus redelivers
 // it.
 func (l *lane) attend(ctx context.Context, m *azservicebus.ReceivedMessage) {
-	var d api.Directive
-	if err := json.Unmarshal(m.Body, &d); err != nil {
+	var task lucius.Task
+	d := &task.Directive
+	if err := json.Unmarshal(m.Body, d); err != nil {
 		l.cfg.Log.WarnContext(ctx, "not a directive", "message_id", m.MessageID, "error", err)
 		l.settle(ctx, m, func(ctx context.Context) error { return l.from.DeadLetterMessage(ctx, m, nil) })
 		return
 	}
-	if !l.reply(ctx, &d, typeAck, api.AckCallback{
+	if !l.reply(ctx, d, typeAck, api.AckCallback{
 		Type: typeAck, JobID: d.JobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: d.AttemptNo, LeaseID: d.LeaseID,
 		Timestamp: api.Time{Time: time.Now()},
 	}) {
 		return
 	}
-	quiet := l.beat(ctx, m, &d)
-	result, err := l.handle(ctx, d)
+	quiet := l.beat(ctx, m, d)
+	result, failure := l.cfg.Worker.Do(ctx, &task)
 	quiet()
 	if ctx.Err() != nil {
 		return // Another worker will get it.
 	}
 	answer := api.ResultCallback{
 		Type: typeResult, JobID: d.JobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: d.AttemptNo, LeaseID: d.LeaseID,
-		Timestamp: api.Time{Time: time.Now()}, Status: api.ResultStatusSucceeded, ResultRef: result,
+		Timestamp: api.Time{Time: time.Now()}, Status: api.ResultStatusSucceeded,
+		OutputRef: json.RawMessage(result.Output), ResultRef: json.RawMessage(result.Ref),
 	}
-	if err != nil {
-		answer.Status, answer.ResultRef, answer.Error = api.ResultStatusFailedRetry, nil, reported(err)
-		if l.cfg.Permanent(err) {
-			answer.Status = api.ResultStatusFailedFinal
+	if failure != nil {
+		text := failure.Error()
+		answer.Error = api.ReportedError{
+			Code: failure.Code, Message: strings.ToValidUTF8(text[:min(len(text), maxMessage)], ""),
+		}
+		answer.Status = api.ResultStatusFailedFinal
+		if failure.Retryable {
+			answer.Status, answer.RetryAfterSeconds = api.ResultStatusFailedRetry, failure.After.Seconds()
 		}
 	}
-	if l.reply(ctx, &d, typeResult, answer) {
+	if l.reply(ctx, d, typeResult, answer) {
 		l.settle(ctx, m, func(ctx context.Context) error { return l.from.CompleteMessage(ctx, m, nil) })
 	}
 }
 
-// handle runs the handler. A panic counts as a failure, so that it does not stop the
-// other directives in hand.
-func (l *lane) handle(ctx context.Context, d api.Directive) (result json.RawMessage, err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			result, err = nil, fmt.Errorf("the handler panicked: %v", value)
-		}
-	}()
-	return l.cfg.Handle(ctx, d)
-}
-
-// reported returns the error for the RESULT.
-func reported(err error) api.ReportedError {
-	text := err.Error()
-	return api.ReportedError{Code: "work_failed", Message: strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")}
-}
-
 // beat extends the attempt's lease and the message's lock until quiet is called.
-func (l *lane) beat(ctx context.Context, m *azservicebus.ReceivedMessage, d *api.Directive) (quiet func()) {
+func (l *lane) beat(ctx context.Context, m *azservicebus.ReceivedMessage, d *lucius.Directive) (quiet func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var beating sync.WaitGroup
 	beating.Go(func() {
@@ -98,7 +87,7 @@ func (l *lane) beat(ctx context.Context, m *azservicebus.ReceivedMessage, d *api
 
 // reply sends a callback and retries until the bus has it. It reports false if the
 // context ends first.
-func (l *lane) reply(ctx context.Context, d *api.Directive, kind string, callback any) bool {
+func (l *lane) reply(ctx context.Context, d *lucius.Directive, kind string, callback any) bool {
 	body, err := json.Marshal(callback)
 	if err != nil {
 		l.cfg.Log.ErrorContext(ctx, "reply not encoded", "type", kind, "error", err)
@@ -107,7 +96,7 @@ func (l *lane) reply(ctx context.Context, d *api.Directive, kind string, callbac
 	message := &azservicebus.Message{
 		MessageID: new(uuid.NewString()), Subject: new(kind), ContentType: new("application/json"), Body: body,
 	}
-	if traceparent := l.cfg.Traceparent(*d); traceparent != "" {
+	if traceparent := l.cfg.Traceparent(d); traceparent != "" {
 		message.ApplicationProperties = map[string]any{"traceparent": traceparent}
 	}
 	for {

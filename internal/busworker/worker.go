@@ -3,7 +3,6 @@ package busworker
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +13,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lucius-project/lucius/api"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // Config configures a [Worker].
@@ -28,15 +27,11 @@ type Config struct {
 	TopicPrefix, ReplyPrefix string
 	// Subscription is the subscription to read on each lane. Required.
 	Subscription string
-	// Handle does the work of one directive and returns the reference of its result,
-	// or nil for none. It is called from many goroutines. Required.
-	Handle func(ctx context.Context, directive api.Directive) (json.RawMessage, error)
-	// Permanent reports whether no other attempt can succeed after this error.
-	// Optional. Defaults to never.
-	Permanent func(error) bool
+	// Worker has the handlers that do the work. Required.
+	Worker *lucius.Worker
 	// Traceparent returns the traceparent of the worker's span for a directive, which its
 	// replies name, or an empty one. Optional. Defaults to none.
-	Traceparent func(directive api.Directive) string
+	Traceparent func(directive *lucius.Directive) string
 	// Heartbeat is the time between two heartbeats of one attempt; each also renews
 	// the message's lock. It must be well within the lease and the lock duration of
 	// the subscription. Optional. Defaults to 10 s.
@@ -60,8 +55,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("Lanes is %d, it must be at least 1", c.Lanes)
 	case c.Subscription == "":
 		return errors.New("Subscription is required")
-	case c.Handle == nil:
-		return errors.New("Handle is required")
+	case c.Worker == nil:
+		return errors.New("Worker is required")
 	case c.Heartbeat < 0 || c.Grace < 0:
 		return fmt.Errorf("must not be negative: Heartbeat is %s, Grace %s", c.Heartbeat, c.Grace)
 	case c.Parallel < 0:
@@ -77,11 +72,8 @@ func (c Config) withDefaults() Config {
 	c.Heartbeat = cmp.Or(c.Heartbeat, 10*time.Second)
 	c.Parallel = cmp.Or(c.Parallel, 4)
 	c.Grace = cmp.Or(c.Grace, 10*time.Second)
-	if c.Permanent == nil {
-		c.Permanent = func(error) bool { return false }
-	}
 	if c.Traceparent == nil {
-		c.Traceparent = func(api.Directive) string { return "" }
+		c.Traceparent = func(*lucius.Directive) string { return "" }
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -3,7 +3,7 @@ package busworker_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +14,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/busworker"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,14 +43,19 @@ func newBus(t *testing.T) *bus {
 	return &bus{peer, t}
 }
 
+// handlerOf returns a worker with the handler.
+func handlerOf(handler lucius.Handler) *lucius.Worker {
+	w := lucius.NewWorker(lucius.WorkerConfig{Log: slog.New(slog.DiscardHandler)})
+	w.Handle(lucius.AnyStep, handler)
+	return w
+}
+
 // work runs a worker until stop is called.
 func (b *bus) work(change func(*busworker.Config)) (stop func()) {
 	b.t.Helper()
 	cfg := busworker.Config{
 		Connection: b.ConnectionString(), Lanes: 1, Subscription: "ocr",
-		Handle: func(context.Context, api.Directive) (json.RawMessage, error) {
-			return json.RawMessage(`{"uri":"s3://out"}`), nil
-		},
+		Worker: handlerOf(func(context.Context, *lucius.Task) (any, error) { return lucius.URI("s3://out"), nil }),
 	}
 	if change != nil {
 		change(&cfg)
@@ -130,25 +136,38 @@ func TestWorker_AnswersADirectiveAndCompletesItLast(t *testing.T) {
 
 func TestWorker_ReportsWhatFailed(t *testing.T) {
 	t.Parallel()
-	wrong := errors.New("the page is blank")
 	for name, test := range map[string]struct {
-		handle    func(context.Context, api.Directive) (json.RawMessage, error)
-		permanent bool
-		status    api.ResultStatus
-		message   string
+		handler lucius.Handler
+		status  api.ResultStatus
+		code    string
+		message string
+		after   float64
 	}{
-		"once":     {func(context.Context, api.Directive) (json.RawMessage, error) { return nil, wrong }, false, api.ResultStatusFailedRetry, "the page is blank"},
-		"for good": {func(context.Context, api.Directive) (json.RawMessage, error) { return nil, wrong }, true, api.ResultStatusFailedFinal, "the page is blank"},
-		"panicked": {func(context.Context, api.Directive) (json.RawMessage, error) { panic("at the page") }, false, api.ResultStatusFailedRetry, "the handler panicked: at the page"},
+		"once": {
+			func(context.Context, *lucius.Task) (any, error) {
+				return nil, lucius.RetryAfter(time.Minute, "blank", "the page is blank")
+			},
+			api.ResultStatusFailedRetry, "blank", "the page is blank", 60,
+		},
+		"for good": {
+			func(context.Context, *lucius.Task) (any, error) {
+				return nil, lucius.Final("blank", "the page is blank")
+			},
+			api.ResultStatusFailedFinal, "blank", "the page is blank", 0,
+		},
+		"panicked": {
+			func(context.Context, *lucius.Task) (any, error) { panic("at the page") },
+			api.ResultStatusFailedRetry, "handler_panicked", "the handler panicked: at the page", 0,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBus(t)
-			defer b.work(func(cfg *busworker.Config) {
-				cfg.Handle, cfg.Permanent = test.handle, func(error) bool { return test.permanent }
-			})()
+			defer b.work(func(cfg *busworker.Config) { cfg.Worker = handlerOf(test.handler) })()
 			b.send(directive)
-			if _, last := b.replied(2); last.Status != test.status || last.Error.Message != test.message || last.Error.Code == "" {
+			_, last := b.replied(2)
+			if want := (api.ReportedError{Code: test.code, Message: test.message}); last.Status != test.status || last.Error != want ||
+				last.RetryAfterSeconds != test.after {
 				t.Errorf("%+v", last)
 			}
 		})
@@ -162,7 +181,7 @@ func TestWorker_BeatsWhileItWorks(t *testing.T) {
 	release := make(chan struct{})
 	stop := b.work(func(cfg *busworker.Config) {
 		cfg.Heartbeat = 10 * time.Millisecond
-		cfg.Handle = func(context.Context, api.Directive) (json.RawMessage, error) { <-release; return nil, nil }
+		cfg.Worker = handlerOf(func(context.Context, *lucius.Task) (any, error) { <-release; return nil, nil })
 	})
 	b.send(directive)
 	b.replied(3)
@@ -199,10 +218,10 @@ func TestWorker_StopsWithinItsGrace(t *testing.T) {
 	b := newBus(t)
 	stop := b.work(func(cfg *busworker.Config) {
 		cfg.Grace = 10 * time.Millisecond
-		cfg.Handle = func(ctx context.Context, _ api.Directive) (json.RawMessage, error) {
+		cfg.Worker = handlerOf(func(ctx context.Context, _ *lucius.Task) (any, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
-		}
+		})
 	})
 	b.send(directive)
 	b.replied(1)
@@ -214,19 +233,19 @@ func TestWorker_StopsWithinItsGrace(t *testing.T) {
 
 func TestNew_NamesTheField(t *testing.T) {
 	t.Parallel()
-	handle := func(context.Context, api.Directive) (json.RawMessage, error) { return nil, nil }
+	worker := lucius.NewWorker(lucius.WorkerConfig{})
 	for want, cfg := range map[string]busworker.Config{
-		"Connection":   {Lanes: 1, Subscription: "s", Handle: handle},
-		"Lanes":        {Connection: "c", Subscription: "s", Handle: handle},
-		"Subscription": {Connection: "c", Lanes: 1, Handle: handle},
-		"Handle":       {Connection: "c", Lanes: 1, Subscription: "s"},
-		"Grace":        {Connection: "c", Lanes: 1, Subscription: "s", Handle: handle, Grace: -1},
+		"Connection":   {Lanes: 1, Subscription: "s", Worker: worker},
+		"Lanes":        {Connection: "c", Subscription: "s", Worker: worker},
+		"Subscription": {Connection: "c", Lanes: 1, Worker: worker},
+		"Worker":       {Connection: "c", Lanes: 1, Subscription: "s"},
+		"Grace":        {Connection: "c", Lanes: 1, Subscription: "s", Worker: worker, Grace: -1},
 	} {
 		if _, err := busworker.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	w, err := busworker.New(busworker.Config{Connection: "key=hunter2", Lanes: 1, Subscription: "s", Handle: handle})
+	w, err := busworker.New(busworker.Config{Connection: "key=hunter2", Lanes: 1, Subscription: "s", Worker: worker})
 	if err != nil {
 		t.Fatal(err)
 	}

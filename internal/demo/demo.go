@@ -18,10 +18,10 @@ package demo
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
@@ -29,12 +29,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/docpipeline"
-	"github.com/lucius-project/lucius/internal/worker"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // Options configures a run.
@@ -90,7 +88,7 @@ var ErrNoDocuments = errors.New("there is no .txt or .html file")
 // demo is one run.
 type demo struct {
 	Options
-	client    *api.ClientWithResponses
+	client    *lucius.Client
 	workspace docpipeline.Workspace
 }
 
@@ -114,7 +112,9 @@ func Run(ctx context.Context, options Options) error {
 	}
 	transport := &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 30 * time.Second}
 	defer transport.CloseIdleConnections()
-	client, err := api.NewClientWithResponses(options.BaseURL, api.WithHTTPClient(&http.Client{Transport: transport}))
+	client, err := lucius.NewClient(lucius.ClientConfig{
+		URL: options.BaseURL, HTTPClient: &http.Client{Transport: transport}, RetryFor: options.Patience,
+	})
 	if err != nil {
 		return fmt.Errorf("server %s: %w", options.BaseURL, err)
 	}
@@ -160,25 +160,18 @@ func (d *demo) documents() ([]string, error) {
 }
 
 // serve runs one platform service at the demo's pace until the context ends.
-func (d *demo) serve(ctx context.Context, name string, service docpipeline.Service) error {
-	w, err := worker.New(worker.Config{
-		// A new name for each run: the items of a killed worker do not belong to it.
-		Client: d.client, Owner: "demo-" + name + "-" + uuid.NewString(), Services: []string{name},
-		Handle: func(ctx context.Context, directive api.Directive) (json.RawMessage, error) {
-			result, err := service(ctx, directive)
-			timer := time.NewTimer(d.Pace)
-			defer timer.Stop()
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-			}
-			return result, err
-		},
-		Permanent: func(err error) bool { return errors.Is(err, docpipeline.ErrPermanent) },
+func (d *demo) serve(ctx context.Context, name string, service lucius.Handler) error {
+	w := lucius.NewWorker(lucius.WorkerConfig{Client: d.client, Service: name, Log: slog.New(slog.DiscardHandler)})
+	w.Handle(lucius.AnyStep, func(ctx context.Context, task *lucius.Task) (any, error) {
+		result, err := service(ctx, task)
+		timer := time.NewTimer(d.Pace)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		return result, err
 	})
-	if err != nil {
-		return err
-	}
 	return w.Run(ctx)
 }
 
@@ -190,7 +183,7 @@ const hits = 3
 func (d *demo) tell(documents []*document) error {
 	var failed []string
 	for _, doc := range documents {
-		if doc.job.State != api.JobStateSucceeded {
+		if doc.job.State != lucius.JobStateSucceeded {
 			failed = append(failed, fmt.Sprintf("%s is %s: %s %s (job %s)",
 				doc.name, doc.job.State, doc.job.ErrorCode, doc.job.ErrorMessage, doc.job.JobID))
 		}

@@ -134,7 +134,7 @@ func TestADocumentThatFailsIsNamed(t *testing.T) {
 	put(t, options, "empty.txt", " \n")
 	err := demo.Run(t.Context(), options)
 	if !errors.Is(err, demo.ErrNotIngested) ||
-		!strings.Contains(err.Error(), `empty.txt is FAILED_FINAL: work_failed cannot be done: "empty.txt" holds no text (job job-1)`) {
+		!strings.Contains(err.Error(), `empty.txt is FAILED_FINAL: cannot_be_done cannot be done: "empty.txt" holds no text (job job-1)`) {
 		t.Errorf("error %v", err)
 	}
 	if !strings.Contains(out.String(), "2 of 3 documents ingested") {
@@ -205,9 +205,9 @@ func TestWhatTheServerRefusesIsAnError(t *testing.T) {
 		path, want string
 		status     int
 	}{
-		"submit": {"/v1/commands", "submit bread.html: the server answered 422: no such protocol", http.StatusUnprocessableEntity},
+		"submit": {"/v1/commands", "submit bread.html: submit: the server answered 422: no such protocol", http.StatusUnprocessableEntity},
 		"claim":  {"/v1/work:claim", "the server answered 403", http.StatusForbidden},
-		"look":   {"/v1/jobs/job-0", "look at bread.html: the server answered 404: no such protocol", http.StatusNotFound},
+		"look":   {"/v1/jobs/job-0", "look at bread.html: job job-0: the server answered 404: no such protocol", http.StatusNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -231,6 +231,7 @@ func TestWhatTheServerRefusesIsAnError(t *testing.T) {
 func TestAServerThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	options, _ := stage(t, "http://127.0.0.1:1")
+	options.Patience = time.Millisecond
 	if err := demo.Run(t.Context(), options); err == nil || !strings.HasPrefix(err.Error(), "submit bread.html: ") {
 		t.Errorf("error %v", err)
 	}

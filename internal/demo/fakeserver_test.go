@@ -57,7 +57,7 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case verb == "claim":
 		f.claim(w, r, decode[api.ClaimRequest](f.t, r))
 	case verb == "complete":
-		f.complete(w, id, decode[api.WorkCompletion](f.t, r))
+		f.complete(w, decode[api.WorkCompletionBatch](f.t, r))
 	case verb == "fail":
 		f.fail(w, id, decode[api.WorkFailure](f.t, r))
 	default:
@@ -136,16 +136,20 @@ func (f *fakeServer) take(request api.ClaimRequest) ([]api.WorkItem, <-chan stru
 	return items, f.changed
 }
 
-func (f *fakeServer) complete(w http.ResponseWriter, id string, completion api.WorkCompletion) {
+func (f *fakeServer) complete(w http.ResponseWriter, batch api.WorkCompletionBatch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	job := f.job(id)
-	job.input, job.claimed = completion.ResultRef, false
-	if job.CurrentStepIndex++; job.CurrentStepIndex == len(services) {
-		job.State, job.FinalOutput = api.JobStateSucceeded, completion.ResultRef
+	var answer api.WorkCompletionResults
+	for _, completion := range batch.Items {
+		job := f.job(completion.WorkID)
+		job.input, job.claimed = completion.ResultRef, false
+		if job.CurrentStepIndex++; job.CurrentStepIndex == len(services) {
+			job.State, job.FinalOutput = api.JobStateSucceeded, completion.ResultRef
+		}
+		answer.Results = append(answer.Results, api.WorkCompletionResult{WorkID: completion.WorkID, Status: http.StatusOK})
 	}
 	f.tell()
-	f.answer(w, http.StatusOK, api.WorkItem{WorkID: id, Directive: json.RawMessage("{}")})
+	f.answer(w, http.StatusOK, answer)
 }
 
 func (f *fakeServer) fail(w http.ResponseWriter, id string, failure api.WorkFailure) {

@@ -4,14 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/docpipeline"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // tenant is the tenant of the documents.
@@ -25,16 +24,7 @@ type document struct {
 	name string
 	// replayed is true if its job is from an earlier run.
 	replayed bool
-	job      api.Job
-}
-
-// ended reports whether the document's job has ended.
-func (d *document) ended() bool {
-	switch d.job.State { //nolint:exhaustive // all others are on their way
-	case api.JobStateSucceeded, api.JobStateFailedFinal, api.JobStateCancelled:
-		return true
-	}
-	return false
+	job      lucius.Job
 }
 
 // ingest submits the documents and follows their jobs to the end.
@@ -60,27 +50,16 @@ func (d *demo) submit(ctx context.Context, name string) (*document, error) {
 	if err != nil {
 		return nil, err // It names the file.
 	}
-	input, err := json.Marshal(docpipeline.FileRef(path))
-	if err != nil {
-		return nil, err
-	}
-	output, err := json.Marshal(docpipeline.FileRef(d.workspace.OutputPath(name)))
-	if err != nil {
-		return nil, err
-	}
-	response, err := d.client.SubmitCommandWithResponse(ctx, nil, api.Command{
+	input, output := docpipeline.FileRef(path), docpipeline.FileRef(d.workspace.OutputPath(name))
+	accepted, err := d.client.Submit(ctx, lucius.Command{
 		TenantID: tenant, RequestType: "doc.ingest", SchemaVersion: "1", InputRef: input, OutputRef: output,
-		Payload: json.RawMessage(`{"language":"en"}`), IdempotencyKey: key(input, output, content),
+		Payload: map[string]string{"language": "en"}, IdempotencyKey: key(input, output, content),
 	})
 	if err != nil {
 		return nil, err
 	}
-	accepted := response.JSON202
-	if accepted == nil {
-		return nil, fmt.Errorf("the server answered %d: %s", response.StatusCode(), response.Body)
-	}
 	return &document{
-		name: name, replayed: accepted.Replayed, job: api.Job{JobID: accepted.JobID, State: accepted.State},
+		name: name, replayed: accepted.Replayed, job: lucius.Job{JobID: accepted.JobID, State: accepted.State},
 	}, nil
 }
 
@@ -94,22 +73,16 @@ func key(parts ...[]byte) string {
 	return "demo-" + hex.EncodeToString(hash.Sum(nil)[:16])
 }
 
-// watch reads the jobs until all have ended and shows each change. It tolerates
-// outages of the server up to Patience.
+// watch reads the jobs until all have ended and shows each change. The client tolerates
+// outages of the server.
 func (d *demo) watch(ctx context.Context, documents []*document) error {
 	show := newProgress(d.Out, d.Terminal, documents)
 	defer show.end()
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
-	answered := time.Now()
 	for {
 		open, err := d.look(ctx, documents, show)
-		switch {
-		case err == nil && open == 0:
-			return nil
-		case err == nil:
-			answered = time.Now()
-		case ctx.Err() == nil && time.Since(answered) > d.Patience:
+		if ctx.Err() == nil && (err != nil || open == 0) {
 			return err
 		}
 		select {
@@ -128,18 +101,15 @@ func stopped(ctx context.Context) error {
 // look reads the jobs that have not ended and returns how many are left.
 func (d *demo) look(ctx context.Context, documents []*document, show *progress) (open int, err error) {
 	for _, doc := range documents {
-		if !doc.ended() {
-			response, err := d.client.GetJobWithResponse(ctx, doc.job.JobID, nil)
+		if !doc.job.State.Final() {
+			job, err := d.client.Get(ctx, doc.job.JobID)
 			if err != nil {
 				return 0, fmt.Errorf("look at %s: %w", doc.name, err)
 			}
-			if response.JSON200 == nil {
-				return 0, fmt.Errorf("look at %s: the server answered %d: %s", doc.name, response.StatusCode(), response.Body)
-			}
-			doc.job = *response.JSON200
+			doc.job = *job
 		}
 		show.update(doc)
-		if !doc.ended() {
+		if !doc.job.State.Final() {
 			open++
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
 
-	"github.com/lucius-project/lucius/api"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // steps is how many steps a document has.
@@ -70,9 +70,9 @@ func (p *progress) update(doc *document) {
 	switch {
 	case shown.bar == nil:
 		fmt.Fprintf(p.out, "%-16s %s\n", doc.name, label)
-	case doc.job.State == api.JobStateSucceeded:
+	case doc.job.State == lucius.JobStateSucceeded:
 		shown.bar.SetCurrent(steps)
-	case doc.ended():
+	case doc.job.State.Final():
 		shown.bar.Abort(false)
 	default:
 		shown.bar.SetCurrent(int64(doc.job.CurrentStepIndex))
@@ -82,9 +82,9 @@ func (p *progress) update(doc *document) {
 // label returns the state of a document for display.
 func label(doc *document) string {
 	switch {
-	case doc.ended() && doc.replayed:
+	case doc.job.State.Final() && doc.replayed:
 		return string(doc.job.State) + " (its command was accepted before)"
-	case doc.job.State == api.JobStateInProgress:
+	case doc.job.State == lucius.JobStateInProgress:
 		return doc.job.CurrentStepID
 	}
 	return string(doc.job.State)

@@ -3,24 +3,33 @@ package docpipeline
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 
-	"github.com/lucius-project/lucius/api"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
-// Service does the work of one step and returns the reference of the file that it
-// wrote. A repetition writes the same bytes. It returns [ErrPermanent] if no retry
-// can succeed.
-type Service func(ctx context.Context, directive api.Directive) (json.RawMessage, error)
+// Services returns the handlers of the three services, by their names in protocols. Each
+// returns the reference of the file that it wrote. A repetition writes the same bytes.
+// An error that is [ErrPermanent] is final.
+func (w Workspace) Services() map[string]lucius.Handler {
+	return map[string]lucius.Handler{"extract": handler(w.extract), "embed": handler(w.embed), "index": handler(w.index)}
+}
 
-// Services returns the three services by their names in protocols.
-func (w Workspace) Services() map[string]Service {
-	return map[string]Service{"extract": w.extract, "embed": w.embed, "index": w.index}
+// handler returns the handler of a service.
+func handler(service func(*lucius.Task) (lucius.Reference, error)) lucius.Handler {
+	return func(_ context.Context, task *lucius.Task) (any, error) {
+		ref, err := service(task)
+		if errors.Is(err, ErrPermanent) {
+			err = lucius.Final("cannot_be_done", "%w", err)
+		}
+		return ref, err
+	}
 }
 
 // extract reads a document and writes its [Text].
-func (w Workspace) extract(_ context.Context, d api.Directive) (json.RawMessage, error) {
+func (w Workspace) extract(d *lucius.Task) (lucius.Reference, error) {
 	name, err := within(w.Documents, d.InputRef)
 	if err != nil {
 		return nil, fmt.Errorf("input_ref: %w", err)
@@ -43,7 +52,7 @@ func (w Workspace) extract(_ context.Context, d api.Directive) (json.RawMessage,
 }
 
 // embed reads a [Text] and writes its [Embedded].
-func (w Workspace) embed(_ context.Context, d api.Directive) (json.RawMessage, error) {
+func (w Workspace) embed(d *lucius.Task) (lucius.Reference, error) {
 	var text Text
 	if err := w.read(d.InputRef, &text); err != nil {
 		return nil, fmt.Errorf("input_ref: %w", err)
@@ -53,7 +62,7 @@ func (w Workspace) embed(_ context.Context, d api.Directive) (json.RawMessage, e
 
 // index reads an [Embedded], puts it into the index, and writes its [Result].
 // The result comes last, so a document with a result can be found.
-func (w Workspace) index(_ context.Context, d api.Directive) (json.RawMessage, error) {
+func (w Workspace) index(d *lucius.Task) (lucius.Reference, error) {
 	to, err := within(w.Work, d.OutputRef)
 	if err != nil {
 		return nil, fmt.Errorf("output_ref: %w", err)
@@ -69,7 +78,7 @@ func (w Workspace) index(_ context.Context, d api.Directive) (json.RawMessage, e
 }
 
 // read reads a file that another step wrote.
-func (w Workspace) read(ref json.RawMessage, value any) error {
+func (w Workspace) read(ref lucius.Reference, value any) error {
 	name, err := within(w.Work, ref)
 	if err != nil {
 		return err
@@ -78,7 +87,7 @@ func (w Workspace) read(ref json.RawMessage, value any) error {
 }
 
 // write writes a file under Work and returns its reference.
-func (w Workspace) write(name string, value any) (json.RawMessage, error) {
+func (w Workspace) write(name string, value any) (lucius.Reference, error) {
 	data, err := json.Marshal(value)
 	if err != nil {
 		return nil, fmt.Errorf("encode %q: %w", name, err)
@@ -86,9 +95,5 @@ func (w Workspace) write(name string, value any) (json.RawMessage, error) {
 	if err := writeFile(w.Work, name, append(data, '\n')); err != nil {
 		return nil, err
 	}
-	ref, err := json.Marshal(FileRef(filepath.Join(w.Work, name)))
-	if err != nil {
-		return nil, fmt.Errorf("encode a reference: %w", err)
-	}
-	return ref, nil
+	return FileRef(filepath.Join(w.Work, name)), nil
 }

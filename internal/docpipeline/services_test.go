@@ -13,39 +13,28 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/docpipeline"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
-// refTo is the reference of a file.
-func refTo(t *testing.T, path string) json.RawMessage {
-	t.Helper()
-	ref, err := json.Marshal(docpipeline.FileRef(path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ref
-}
-
 // directive is what the services are sent about a document.
-func directive(t *testing.T, w docpipeline.Workspace, document string) api.Directive {
-	t.Helper()
-	return api.Directive{
-		InputRef: refTo(t, filepath.Join(w.Documents, document)), OutputRef: refTo(t, w.OutputPath(document)),
+func directive(w docpipeline.Workspace, document string) *lucius.Task {
+	return &lucius.Task{Directive: lucius.Directive{
+		InputRef: docpipeline.FileRef(filepath.Join(w.Documents, document)), OutputRef: docpipeline.FileRef(w.OutputPath(document)),
 		Payload: json.RawMessage(`{"language":"en"}`),
-	}
+	}}
 }
 
 // ingest does all three steps for a document.
-func ingest(t *testing.T, w docpipeline.Workspace, document string) (final json.RawMessage) {
+func ingest(t *testing.T, w docpipeline.Workspace, document string) (final lucius.Reference) {
 	t.Helper()
-	d := directive(t, w, document)
+	d := directive(w, document)
 	for _, name := range []string{"extract", "embed", "index"} {
 		result, err := w.Services()[name](t.Context(), d)
 		if err != nil {
 			t.Fatalf("%s of %s: %v", name, document, err)
 		}
-		d.InputRef = result
+		d.InputRef = result.(lucius.Reference)
 	}
 	return d.InputRef
 }
@@ -86,7 +75,7 @@ func TestTheServicesMakeAnIndexAndAResult(t *testing.T) {
 	t.Parallel()
 	w := workspace(t, map[string]string{"bees.txt": "Bees\n\nBees dance."})
 	final := ingest(t, w, "bees.txt")
-	if diff := cmp.Diff(string(refTo(t, w.OutputPath("bees.txt"))), string(final)); diff != "" {
+	if diff := cmp.Diff(string(docpipeline.FileRef(w.OutputPath("bees.txt"))), string(final)); diff != "" {
 		t.Errorf("final reference (-want +got):\n%s", diff)
 	}
 	files := tree(t, w.Work)
@@ -175,13 +164,10 @@ func TestFilesOutsideOfTheWorkspaceAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := directive(t, w, "a.txt")
-			var err error
-			if d.InputRef, err = json.Marshal(docpipeline.Ref{URI: uri}); err != nil {
-				t.Fatal(err)
-			}
+			d := directive(w, "a.txt")
+			d.InputRef = lucius.URI(uri)
 			result, err := w.Services()["extract"](t.Context(), d)
-			if err == nil || !strings.HasPrefix(err.Error(), "input_ref: ") || result != nil {
+			if err == nil || !strings.HasPrefix(err.Error(), "input_ref: ") || result.(lucius.Reference) != nil {
 				t.Errorf("%s: %s, error %v", uri, result, err)
 			}
 			if name != "a link to a folder" && !errors.Is(err, docpipeline.ErrPermanent) {
@@ -194,8 +180,8 @@ func TestFilesOutsideOfTheWorkspaceAreRefused(t *testing.T) {
 func TestLocalhostIsThisHost(t *testing.T) {
 	t.Parallel()
 	w := workspace(t, map[string]string{"a.txt": "inside"})
-	d := directive(t, w, "a.txt")
-	d.InputRef = json.RawMessage(strings.Replace(string(d.InputRef), "file://", "file://localhost", 1))
+	d := directive(w, "a.txt")
+	d.InputRef = lucius.Reference(strings.Replace(string(d.InputRef), "file://", "file://localhost", 1))
 	if _, err := w.Services()["extract"](t.Context(), d); err != nil {
 		t.Error(err)
 	}
@@ -209,38 +195,38 @@ func TestDirectivesThatMakeNoSense(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(w.Work, "broken.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	text := refTo(t, filepath.Join(w.Work, "text", "a.txt.json"))
-	vectors := refTo(t, filepath.Join(w.Work, "vectors", "a.txt.json"))
-	broken := refTo(t, filepath.Join(w.Work, "broken.json"))
-	outside := refTo(t, filepath.Join(w.Documents, "a.txt"))
+	text := docpipeline.FileRef(filepath.Join(w.Work, "text", "a.txt.json"))
+	vectors := docpipeline.FileRef(filepath.Join(w.Work, "vectors", "a.txt.json"))
+	broken := docpipeline.FileRef(filepath.Join(w.Work, "broken.json"))
+	outside := docpipeline.FileRef(filepath.Join(w.Documents, "a.txt"))
 	for name, test := range map[string]struct {
 		service string
-		change  func(*api.Directive)
+		change  func(*lucius.Task)
 		want    string
 	}{
-		"extract: a reference of another type": {"extract", func(d *api.Directive) { d.InputRef = []byte(`"x"`) }, "input_ref"},
-		"extract: no reference":                {"extract", func(d *api.Directive) { d.InputRef = []byte("null") }, "input_ref"},
-		"extract: a payload that is no object": {"extract", func(d *api.Directive) { d.Payload = []byte("[]") }, "payload"},
-		"extract: no payload":                  {"extract", func(d *api.Directive) { d.Payload = nil }, "payload"},
+		"extract: a reference of another type": {"extract", func(d *lucius.Task) { d.InputRef = []byte(`"x"`) }, "input_ref"},
+		"extract: no reference":                {"extract", func(d *lucius.Task) { d.InputRef = []byte("null") }, "input_ref"},
+		"extract: a payload that is no object": {"extract", func(d *lucius.Task) { d.Payload = []byte("[]") }, "payload"},
+		"extract: no payload":                  {"extract", func(d *lucius.Task) { d.Payload = nil }, "payload"},
 		"extract: another kind of document": {
-			"extract", func(d *api.Directive) { d.InputRef = refTo(t, filepath.Join(w.Documents, "a.pdf")) }, "cannot be done",
+			"extract", func(d *lucius.Task) { d.InputRef = docpipeline.FileRef(filepath.Join(w.Documents, "a.pdf")) }, "cannot be done",
 		},
-		"embed: outside":                {"embed", func(d *api.Directive) { d.InputRef = outside }, "input_ref"},
-		"embed: not what extract wrote": {"embed", func(d *api.Directive) { d.InputRef = broken }, "input_ref"},
+		"embed: outside":                {"embed", func(d *lucius.Task) { d.InputRef = outside }, "input_ref"},
+		"embed: not what extract wrote": {"embed", func(d *lucius.Task) { d.InputRef = broken }, "input_ref"},
 		"embed: nothing there": {
-			"embed", func(d *api.Directive) { d.InputRef = refTo(t, filepath.Join(w.Work, "text", "b.txt.json")) }, "input_ref",
+			"embed", func(d *lucius.Task) { d.InputRef = docpipeline.FileRef(filepath.Join(w.Work, "text", "b.txt.json")) }, "input_ref",
 		},
-		"index: input outside":        {"index", func(d *api.Directive) { d.InputRef = outside }, "input_ref"},
-		"index: not what embed wrote": {"index", func(d *api.Directive) { d.InputRef = broken }, "input_ref"},
+		"index: input outside":        {"index", func(d *lucius.Task) { d.InputRef = outside }, "input_ref"},
+		"index: not what embed wrote": {"index", func(d *lucius.Task) { d.InputRef = broken }, "input_ref"},
 		"index: output outside": {
-			"index", func(d *api.Directive) { d.InputRef, d.OutputRef = vectors, outside }, "output_ref",
+			"index", func(d *lucius.Task) { d.InputRef, d.OutputRef = vectors, outside }, "output_ref",
 		},
-		"index: no output": {"index", func(d *api.Directive) { d.InputRef, d.OutputRef = text, nil }, "output_ref"},
+		"index: no output": {"index", func(d *lucius.Task) { d.InputRef, d.OutputRef = text, nil }, "output_ref"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := directive(t, w, "a.txt")
-			test.change(&d)
+			d := directive(w, "a.txt")
+			test.change(d)
 			_, err := w.Services()[test.service](t.Context(), d)
 			if !errors.Is(err, docpipeline.ErrPermanent) || !strings.HasPrefix(err.Error(), test.want) {
 				t.Errorf("error %v, want a permanent one about %s", err, test.want)
@@ -255,7 +241,7 @@ func TestADocumentMayBeTooLarge(t *testing.T) {
 	if err := os.Truncate(filepath.Join(w.Documents, "a.txt"), 16<<20+1); err != nil {
 		t.Fatal(err)
 	}
-	_, err := w.Services()["extract"](t.Context(), directive(t, w, "a.txt"))
+	_, err := w.Services()["extract"](t.Context(), directive(w, "a.txt"))
 	if !errors.Is(err, docpipeline.ErrPermanent) || !strings.Contains(err.Error(), "16777216 bytes") {
 		t.Errorf("error %v", err)
 	}
@@ -286,7 +272,7 @@ func TestTroubleWithFilesIsNotPermanent(t *testing.T) {
 			t.Parallel()
 			w := workspace(t, map[string]string{"a.txt": "text"})
 			spoil(t, w)
-			_, err := w.Services()["extract"](t.Context(), directive(t, w, "a.txt"))
+			_, err := w.Services()["extract"](t.Context(), directive(w, "a.txt"))
 			if err == nil || errors.Is(err, docpipeline.ErrPermanent) {
 				t.Errorf("error %v, want one that may go away", err)
 			}

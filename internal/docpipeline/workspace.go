@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // maxFile is the largest file that a service reads, in bytes.
@@ -136,21 +138,18 @@ func writeSynced(root *os.Root, name string, data []byte) error {
 // reference itself is wrong. Any other error may be transient.
 var ErrPermanent = errors.New("cannot be done")
 
-// Ref is a reference to a file in directives and results.
-type Ref struct {
-	URI string `json:"uri"`
-}
-
 // FileRef returns the reference of a file by its absolute path.
-func FileRef(path string) Ref {
-	return Ref{URI: (&url.URL{Scheme: "file", Path: filepath.ToSlash(path)}).String()}
+func FileRef(path string) lucius.Reference {
+	return lucius.URI((&url.URL{Scheme: "file", Path: filepath.ToSlash(path)}).String())
 }
 
 // within returns the path of the referenced file inside the folder. It returns
 // [ErrPermanent] for a reference to anything outside.
-func within(folder string, raw json.RawMessage) (string, error) {
-	var ref Ref
-	if err := json.Unmarshal(raw, &ref); err != nil {
+func within(folder string, raw lucius.Reference) (string, error) {
+	var ref struct {
+		URI string `json:"uri"`
+	}
+	if err := raw.Decode(&ref); err != nil {
 		return "", fmt.Errorf("%w: reference %.100s: %w", ErrPermanent, raw, err)
 	}
 	u, err := url.Parse(ref.URI)

@@ -363,8 +363,9 @@ func TestAnAnswerThatIsNotTheServersIsRefused(t *testing.T) {
 		answer answer
 		want   string
 	}{
-		"a page":        {answer{status: 200, body: "<html>"}, "job j1: the server answered 200: its answer cannot be decoded: invalid character '<' looking for beginning of value"},
-		"a plain error": {answer{status: 404, header: http.Header{"Content-Type": {"text/html"}}, body: `{"code":"x"}`}, "job j1: the server answered 404"},
+		"a page":       {answer{status: 200, body: "<html>"}, "job j1: the server answered 200: its answer cannot be decoded: invalid character '<' looking for beginning of value"},
+		"another page": {answer{status: 404, header: http.Header{"Content-Type": {"text/html"}}, body: `{"code":"x"}`}, "job j1: the server answered 404"},
+		"plain text":   {answer{status: 404, header: http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, body: "no such host\n"}, "job j1: the server answered 404: no such host"},
 	} {
 		_, err := client(t, &scripted{t: t, answers: []answer{test.answer}}).Get(t.Context(), "j1")
 		if err == nil || err.Error() != test.want {

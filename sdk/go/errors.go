@@ -14,7 +14,7 @@ import (
 // Error is an answer of the server that is not the expected one.
 type Error struct {
 	// Problem is what the server said. Of an answer that is no problem, such as one of a
-	// proxy, it has the Status alone.
+	// proxy, it has the Status alone, and plain text as its Detail.
 	Problem
 
 	// RetryAfter is how long the server asks to wait, 0 if it does not.
@@ -46,7 +46,11 @@ func HasCode(err error, code ProblemCode) bool {
 // errorOf returns the [Error] of an answer with this body.
 func errorOf(status int, header http.Header, body []byte) *Error {
 	refused := &Error{}
-	if !strings.HasPrefix(header.Get("Content-Type"), "application/problem+json") || json.Unmarshal(body, &refused.Problem) != nil {
+	switch kind, _, _ := strings.Cut(header.Get("Content-Type"), ";"); {
+	case kind == "application/problem+json" && json.Unmarshal(body, &refused.Problem) == nil:
+	case kind == "text/plain": // as the HTTP library of the server answers
+		refused.Problem = Problem{Detail: cut(strings.TrimSpace(string(body)), maxMessage)}
+	default:
 		refused.Problem = Problem{}
 	}
 	refused.Status = int32(status)
@@ -132,6 +136,9 @@ const (
 	codeStopped       = "worker_stopped"
 )
 
+// maxDelay is the longest delay before another attempt that a report can ask for.
+const maxDelay = 7 * 24 * time.Hour
+
 // failureOf returns what to report of a handler's error, by the cause with which its
 // context ended.
 func failureOf(err, cause error) *StepError {
@@ -145,7 +152,7 @@ func failureOf(err, cause error) *StepError {
 	}
 	if failure, ok := errors.AsType[*StepError](err); ok {
 		// What wraps the failure says more than the failure.
-		return &StepError{Code: failure.Code, Retryable: failure.Retryable, After: failure.After, Err: err}
+		return &StepError{Code: failure.Code, Retryable: failure.Retryable, After: min(max(failure.After, 0), maxDelay), Err: err}
 	}
 	return &StepError{Code: codeFailed, Retryable: true, Err: err}
 }

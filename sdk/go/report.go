@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"time"
 )
 
 // completion is the end of one item, on its way to a batch.
@@ -38,9 +37,6 @@ func (r *run) complete(ctx context.Context, item *WorkItem, result Result) {
 	r.logDropped(ctx, item, err)
 }
 
-// maxDelay is the longest delay before another attempt that a report can ask for.
-const maxDelay = 7 * 24 * time.Hour
-
 // fail reports a failure.
 func (r *run) fail(ctx context.Context, item *WorkItem, failure *StepError) {
 	err := r.report(ctx, item, func(ctx context.Context, rev int64, requestID string) error {
@@ -48,7 +44,7 @@ func (r *run) fail(ctx context.Context, item *WorkItem, failure *StepError) {
 			method: http.MethodPost, path: workPath(item.WorkID, ":fail"),
 			body: WorkFailure{
 				Owner: r.Owner, ExpectedRev: rev, RequestID: requestID,
-				Retryable: failure.Retryable, RetryAfterSeconds: min(max(failure.After, 0), maxDelay).Seconds(),
+				Retryable: failure.Retryable, RetryAfterSeconds: failure.After.Seconds(),
 				Error: ReportedError{Code: cut(failure.Code, maxCode), Message: cut(failure.Error(), maxMessage)},
 			},
 		})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 )
 
 // Task is one attempt of a step. A test of a handler may make one of a [Directive] alone.
@@ -61,44 +62,52 @@ func (r *run) attend(handling, reporting context.Context, item *WorkItem) {
 	}
 	ctx, giveUp := context.WithCancelCause(handling)
 	defer giveUp(nil)
-	if task.Traceparent != nil {
-		ctx = WithTraceparent(ctx, *task.Traceparent)
-	}
 	lease := r.keepLease(reporting, item, giveUp)
 	task.progress = lease.setProgress
-	result, err := r.handle(ctx, task)
+	result, failure := r.worker.Do(ctx, task)
 	lease.stop() // It may have raised the item's rev.
-	cause := context.Cause(ctx)
-	switch {
+	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, ErrLeaseLost):
 		r.Log.WarnContext(ctx, "result dropped: the lease is lost", "work_id", item.WorkID, "error", cause)
-	case err != nil:
-		r.fail(reporting, item, failureOf(err, cause))
+	case failure != nil:
+		r.fail(reporting, item, failure)
 	default:
 		r.complete(reporting, item, result)
 	}
 }
 
-// handle runs the handler of the task. A panic counts as a failure, so that it does not
-// stop the other tasks.
-func (r *run) handle(ctx context.Context, task *Task) (result Result, err error) {
+// Do runs the handler of the task as [Worker.Run] does, and returns what to report: a
+// result, or a failure that is not nil. It is for tests, and for other ways to get work
+// than Run's. A panic counts as a failure, so that it does not stop other tasks.
+func (w *Worker) Do(ctx context.Context, task *Task) (result Result, failure *StepError) {
 	defer func() {
 		if value := recover(); value != nil {
-			r.Log.ErrorContext(ctx, "the handler panicked", "work_id", task.WorkID,
+			w.cfg.Log.ErrorContext(ctx, "the handler panicked", "work_id", task.WorkID,
 				"panic", fmt.Sprint(value), "stack", string(debug.Stack()))
-			result, err = Result{}, Retry(codePanicked, "the handler panicked: %v", value)
+			err := fmt.Errorf("the handler panicked: %v", value)
+			result, failure = Result{}, &StepError{Code: codePanicked, Retryable: true, Err: err}
 		}
 	}()
-	handler := r.handlers[task.StepType]
-	if handler == nil {
-		handler = r.handlers[AnyStep]
+	if task.Traceparent != nil {
+		ctx = WithTraceparent(ctx, *task.Traceparent)
 	}
-	if handler == nil { // The claim asked for other types.
-		return Result{}, Retry(codeUnknownStep, "this worker has no handler for %s", task.StepType)
+	handler := w.handlers[task.StepType]
+	if handler == nil {
+		handler = w.handlers[AnyStep]
+	}
+	if handler == nil { // Run claims none of these.
+		err := fmt.Errorf("this worker has no handler for %s", task.StepType)
+		return Result{}, &StepError{Code: codeUnknownStep, Retryable: true, Err: err}
+	}
+	for _, around := range slices.Backward(w.middleware) {
+		handler = around(handler)
 	}
 	value, err := handler(ctx, task)
-	if err != nil {
-		return Result{}, err
+	if err == nil {
+		result, err = resultOf(value)
 	}
-	return resultOf(value)
+	if err != nil {
+		return Result{}, failureOf(err, context.Cause(ctx))
+	}
+	return result, nil
 }

@@ -85,6 +85,7 @@ type Worker struct {
 // NewWorker returns a worker without handlers. [Worker.Run] returns what is wrong with the
 // configuration.
 func NewWorker(cfg WorkerConfig) *Worker {
+	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	return &Worker{cfg: cfg, handlers: map[string]Handler{}}
 }
 
@@ -122,13 +123,13 @@ func (w *Worker) Run(ctx context.Context) error {
 type run struct {
 	WorkerConfig
 
-	handlers map[string]Handler
+	worker *Worker
 	// claim is the worker's claim, without its number of items and request id.
 	claim       ClaimRequest
 	completions chan *completion
 }
 
-// newRun returns a run, with the defaults filled in and the middleware around the handlers.
+// newRun returns a run, with the defaults filled in.
 func (w *Worker) newRun() (r *run, err error) {
 	if err := w.cfg.validate(); err != nil {
 		return nil, err
@@ -136,7 +137,7 @@ func (w *Worker) newRun() (r *run, err error) {
 	if len(w.handlers) == 0 {
 		return nil, errors.New("it has no handler: call Handle before Run")
 	}
-	r = &run{WorkerConfig: w.cfg, handlers: maps.Clone(w.handlers), completions: make(chan *completion)}
+	r = &run{WorkerConfig: w.cfg, worker: w, completions: make(chan *completion)}
 	if r.Client == nil {
 		if r.Client, err = NewClient(ClientConfig{}); err != nil {
 			return nil, err
@@ -149,18 +150,13 @@ func (w *Worker) newRun() (r *run, err error) {
 	r.Parallel = cmp.Or(r.Parallel, 4)
 	r.ClaimWait = cmp.Or(r.ClaimWait, 20*time.Second)
 	r.Grace = cmp.Or(r.Grace, 10*time.Second)
-	r.Log = cmp.Or(r.Log, slog.Default()).With("owner", r.Owner)
-	for _, around := range slices.Backward(w.middleware) {
-		for stepType, handler := range r.handlers {
-			r.handlers[stepType] = around(handler)
-		}
-	}
+	r.Log = r.Log.With("owner", r.Owner)
 	r.claim = ClaimRequest{Owner: r.Owner, WaitSeconds: r.ClaimWait.Seconds(), Start: true}
 	if r.Service != "" {
 		r.claim.Services = []string{r.Service}
 	}
-	if r.handlers[AnyStep] == nil {
-		r.claim.StepTypes = slices.Sorted(maps.Keys(r.handlers))
+	if w.handlers[AnyStep] == nil {
+		r.claim.StepTypes = slices.Sorted(maps.Keys(w.handlers))
 	}
 	return r, nil
 }

@@ -441,3 +441,20 @@ func TestRunNamesWhatIsWrongWithTheConfiguration(t *testing.T) {
 	}()
 	newQueue(t).worker(succeed).Handle("OCR", succeed)
 }
+
+// So tests of a worker need no server.
+func TestDoRunsTheHandlerAsRunDoes(t *testing.T) {
+	t.Parallel()
+	w := newQueue(t).worker(func(ctx context.Context, _ *lucius.Task) (any, error) {
+		return lucius.URI(lucius.Traceparent(ctx)), nil
+	})
+	parent := "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	task := &lucius.Task{Directive: lucius.Directive{StepType: "OCR", Traceparent: &parent}}
+	if result, failure := w.Do(t.Context(), task); failure != nil || result.Ref.URI() != parent {
+		t.Errorf("%+v, %v", result, failure)
+	}
+	task.StepType = "SCAN"
+	if _, failure := w.Do(t.Context(), task); failure == nil || failure.Code != "step_type_unknown" || !failure.Retryable {
+		t.Errorf("a step without a handler: %+v", failure)
+	}
+}
