@@ -49,6 +49,27 @@ func (e Actor) Valid() bool {
 	}
 }
 
+// Defines values for AuditOutcome.
+const (
+	AuditOutcomeDenied AuditOutcome = "denied"
+	AuditOutcomeDone   AuditOutcome = "done"
+	AuditOutcomeFailed AuditOutcome = "failed"
+)
+
+// Valid indicates whether the value is a known member of the AuditOutcome enum.
+func (e AuditOutcome) Valid() bool {
+	switch e {
+	case AuditOutcomeDenied:
+		return true
+	case AuditOutcomeDone:
+		return true
+	case AuditOutcomeFailed:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for BlockerType.
 const (
 	BlockerTypeCircuit  BlockerType = "circuit"
@@ -824,6 +845,73 @@ type AdminWorkRequest struct {
 	//
 	// Example: 3f1d2c
 	RequestID string `json:"request_id,omitempty,omitzero"`
+}
+
+// AuditOutcome `done`; `denied` for 401, 403, or 404 for another tenant's object; `failed` if it was
+// allowed and did not succeed.
+//
+// Example: done
+type AuditOutcome string
+
+// AuditRecord One action of a caller.
+type AuditRecord struct {
+	// Action The operation of this document.
+	//
+	// Example: cancelJob
+	Action string `json:"action"`
+
+	// At When the call ended.
+	//
+	// Example: 2026-01-27T10:02:00.000Z
+	At Time `json:"at"`
+
+	// Caller Who called; absent if the credential was not known.
+	//
+	// Example: ops-1
+	Caller string `json:"caller,omitempty,omitzero"`
+
+	// From The address of the connection, that of a proxy if there is one.
+	//
+	// Example: 192.0.2.7
+	From string `json:"from"`
+
+	// Object What it was done to, or what was made.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	Object string `json:"object,omitempty,omitzero"`
+
+	// Origin How the caller was known, such as `token` or `jwt`.
+	//
+	// Example: token
+	Origin string `json:"origin,omitempty,omitzero"`
+
+	// Outcome `done`; `denied` for 401, 403, or 404 for another tenant's object; `failed` if it was
+	// allowed and did not succeed.
+	//
+	//
+	// Example: done
+	Outcome AuditOutcome `json:"outcome"`
+
+	// TenantID The object's tenant, if it has one and that is known.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id,omitempty,omitzero"`
+}
+
+// AuditTrail A page of audit records.
+type AuditTrail struct {
+	// NextPageToken For the next page; absent on the last one.
+	//
+	// Example: AAAAAAAAAAc
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+
+	// Records The records, the newest first.
+	Records []AuditRecord `json:"records"`
+
+	// Since When the process that answers began to keep records.
+	//
+	// Example: 2026-01-27T08:00:00.000Z
+	Since Time `json:"since"`
 }
 
 // BatchItem The result of one command.
@@ -4321,6 +4409,29 @@ type AdminWork = AdminWorkRequest
 // Control Why an operator or client cancels, pauses or resumes.
 type Control = ControlRequest
 
+// ListAuditTrailParams defines parameters for ListAuditTrail.
+type ListAuditTrailParams struct {
+	// Caller Only records of this caller.
+	Caller *string `form:"caller,omitempty" json:"caller,omitempty"`
+
+	// Action Only records of this operation.
+	Action *string `form:"action,omitempty" json:"action,omitempty"`
+
+	// Object Only records about this object.
+	Object *string `form:"object,omitempty" json:"object,omitempty"`
+
+	// Outcome Only records with this outcome.
+	Outcome *AuditOutcome `form:"outcome,omitempty" json:"outcome,omitempty"`
+
+	// Limit How many entries a page holds. Entries of one change are never split, so
+	// a page of a job's history may hold a few more.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
+	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+}
+
 // ListCancellationsParams defines parameters for ListCancellations.
 type ListCancellationsParams struct {
 	// TenantID Only operations whose filter names this tenant.
@@ -4838,6 +4949,14 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /readyz (the `GetReadiness` operationId).
 	GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListAuditTrail Read who did what of late
+	//
+	// The newest audit records of the process that answers, newest first: at most 1,000
+	// since its start. Other replicas have their own. All records are in the audit log.
+	//
+	// Corresponds with GET /v1/admin/audit-trail (the `ListAuditTrail` operationId).
+	ListAuditTrail(ctx context.Context, params *ListAuditTrailParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreateBackupWithBody Take a backup of the store
 	//
@@ -5768,6 +5887,24 @@ func (c *Client) GetOpenAPI(ctx context.Context, reqEditors ...RequestEditorFn) 
 // Corresponds with GET /readyz (the `GetReadiness` operationId).
 func (c *Client) GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetReadinessRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListAuditTrail Read who did what of late
+//
+// The newest audit records of the process that answers, newest first: at most 1,000
+// since its start. Other replicas have their own. All records are in the audit log.
+//
+// Corresponds with GET /v1/admin/audit-trail (the `ListAuditTrail` operationId).
+func (c *Client) ListAuditTrail(ctx context.Context, params *ListAuditTrailParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListAuditTrailRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -7607,6 +7744,120 @@ func NewGetReadinessRequest(server string) (*http.Request, error) {
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListAuditTrailRequest constructs an http.Request for the ListAuditTrail method
+func NewListAuditTrailRequest(server string, params *ListAuditTrailParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/audit-trail")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Caller != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "caller", *params.Caller, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Action != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "action", *params.Action, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Object != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "object", *params.Object, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Outcome != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "outcome", *params.Outcome, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -10736,6 +10987,16 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /readyz (the `GetReadiness` operationId).
 	GetReadinessWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetReadinessResponse, error)
 
+	// ListAuditTrailWithResponse Read who did what of late
+	//
+	// The newest audit records of the process that answers, newest first: at most 1,000
+	// since its start. Other replicas have their own. All records are in the audit log.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/audit-trail (the `ListAuditTrail` operationId).
+	ListAuditTrailWithResponse(ctx context.Context, params *ListAuditTrailParams, reqEditors ...RequestEditorFn) (*ListAuditTrailResponse, error)
+
 	// CreateBackupWithBodyWithResponse Take a backup of the store
 	//
 	// A consistent copy of the store in the server's data folder, with everything that was
@@ -11802,6 +12063,62 @@ func (r GetReadinessResponse) Status() string {
 
 // StatusCode returns HTTPResponse.StatusCode
 func (r GetReadinessResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListAuditTrailResponse401Headers the declared response headers of an HTTP 401 response for ListAuditTrail
+type ListAuditTrailResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListAuditTrailResponse429Headers the declared response headers of an HTTP 429 response for ListAuditTrail
+type ListAuditTrailResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListAuditTrailResponse503Headers the declared response headers of an HTTP 503 response for ListAuditTrail
+type ListAuditTrailResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListAuditTrailResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *AuditTrail
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListAuditTrailResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListAuditTrailResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListAuditTrailResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListAuditTrailResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListAuditTrailResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -15176,6 +15493,22 @@ func (c *ClientWithResponses) GetReadinessWithResponse(ctx context.Context, reqE
 	return ParseGetReadinessResponse(rsp)
 }
 
+// ListAuditTrailWithResponse Read who did what of late
+//
+// The newest audit records of the process that answers, newest first: at most 1,000
+// since its start. Other replicas have their own. All records are in the audit log.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/audit-trail (the `ListAuditTrail` operationId).
+func (c *ClientWithResponses) ListAuditTrailWithResponse(ctx context.Context, params *ListAuditTrailParams, reqEditors ...RequestEditorFn) (*ListAuditTrailResponse, error) {
+	rsp, err := c.ListAuditTrail(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListAuditTrailResponse(rsp)
+}
+
 // CreateBackupWithBodyWithResponse Take a backup of the store
 //
 // A consistent copy of the store in the server's data folder, with everything that was
@@ -16798,6 +17131,107 @@ func ParseGetReadinessResponse(rsp *http.Response) (*GetReadinessResponse, error
 	switch {
 	case rsp.StatusCode == 503:
 		var headers GetReadinessResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListAuditTrailResponse parses an HTTP response from a ListAuditTrailWithResponse call
+func ParseListAuditTrailResponse(rsp *http.Response) (*ListAuditTrailResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListAuditTrailResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest AuditTrail
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListAuditTrailResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListAuditTrailResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListAuditTrailResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int32
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
@@ -23137,6 +23571,9 @@ type ServerInterface interface {
 	// GetReadiness Check that the process is ready for requests
 	// (GET /readyz)
 	GetReadiness(w http.ResponseWriter, r *http.Request)
+	// ListAuditTrail Read who did what of late
+	// (GET /v1/admin/audit-trail)
+	ListAuditTrail(w http.ResponseWriter, r *http.Request, params ListAuditTrailParams)
 	// CreateBackup Take a backup of the store
 	// (POST /v1/admin/backup)
 	CreateBackup(w http.ResponseWriter, r *http.Request)
@@ -23385,6 +23822,104 @@ func (siw *ServerInterfaceWrapper) GetReadiness(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetReadiness(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListAuditTrail operation middleware
+func (siw *ServerInterfaceWrapper) ListAuditTrail(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAuditTrailParams
+
+	// ------------- Optional query parameter "caller" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "caller", r.URL.Query(), &params.Caller, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "caller"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "caller", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "action" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "action", r.URL.Query(), &params.Action, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "action"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "action", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "object" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "object", r.URL.Query(), &params.Object, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "object"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "object", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "outcome" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "outcome", r.URL.Query(), &params.Outcome, runtime.BindQueryParameterOptions{Type: "", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "outcome"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "outcome", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListAuditTrail(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -25628,6 +26163,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/admin/backup", wrapper.CreateBackup).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/stuck", wrapper.ListStuck).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/audit-trail", wrapper.ListAuditTrail).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/dead-letters", wrapper.ListDeadLetters).Methods(http.MethodGet)
 

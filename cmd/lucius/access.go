@@ -20,7 +20,7 @@ type access struct {
 	authenticator    *auth.Authenticator
 	signIn           console.Issuer // nil if nobody can sign in at the issuer
 	callers, tenants *auth.Limiter  // nil without a limit
-	audit            *auth.Audit    // nil if it is off
+	audit            *auth.Audit
 	auditFile        io.Closer
 }
 
@@ -102,6 +102,7 @@ func (a *access) openAudit(destination string) error {
 	var out io.Writer = os.Stderr
 	switch destination {
 	case config.AuditOff:
+		a.audit = auth.NewAudit(nil)
 		return nil
 	case config.AuditStderr:
 	default:

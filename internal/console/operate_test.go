@@ -309,3 +309,20 @@ func TestWebhooks_AreSentAgain(t *testing.T) {
 	b.set("GET /v1/admin/webhooks", api.WebhookPage{})
 	has(t, b.get(t, "/ui/webhooks"), "Every webhook was delivered")
 }
+
+func TestAudit_SaysWhoDidWhat(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"GET /v1/admin/audit-trail": api.AuditTrail{Since: ago(3 * time.Hour), NextPageToken: "n1", Records: []api.AuditRecord{
+		{At: ago(time.Minute), Caller: "ops-1", Origin: "token", From: "192.0.2.7", Action: "cancelJob", Object: "j1" + hostile, TenantID: "acme", Outcome: api.AuditOutcomeDone},
+		{At: ago(time.Hour), From: "192.0.2.8", Action: "createPause", Outcome: api.AuditOutcomeDenied},
+	}}})
+	page := b.get(t, "/ui/audit?caller=ops-1&outcome=done")
+	b.asks(t, "GET /v1/admin/audit-trail?caller=ops-1&outcome=done")
+	has(t, page, "3 h</time> ago", "cancelJob", "192.0.2.7", "unknown", `<span class="pill bad">denied</span>`, `<option value="done" selected>`,
+		"/ui/audit?caller=ops-1&amp;outcome=done&amp;page_token=n1", "/ui/audit?object=j1%3Cscript")
+	hasNot(t, page, hostile)
+	b.set("GET /v1/admin/audit-trail", api.AuditTrail{})
+	has(t, b.get(t, "/ui/audit"), "There is no record like this.")
+	b.token = "bound"
+	has(t, b.get(t, "/ui/audit"), "admin</code> for all of them")
+}

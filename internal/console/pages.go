@@ -19,6 +19,7 @@ func pages() []page {
 		{pattern: "webhooks", title: "Webhooks", role: api.GrantRoleRead, show: webhooks},
 		{pattern: "operations", title: "Operations", role: api.GrantRoleAdmin, live: true, show: operations},
 		{pattern: "operations/{id}", role: api.GrantRoleAdmin, live: true, show: operation},
+		{pattern: "audit", title: "Audit trail", role: api.GrantRoleAdmin, show: auditTrail},
 	}
 }
 

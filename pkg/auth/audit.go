@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,21 +39,62 @@ const (
 	strangerBurst   = 100
 )
 
-// Audit writes audit records. It is safe for concurrent use.
+// TrailSize is how many records an [Audit] keeps in memory.
+const TrailSize = 1000
+
+// Audit writes audit records, and keeps the newest [TrailSize] in memory. It is safe for
+// concurrent use.
 type Audit struct {
 	log       *slog.Logger
+	since     time.Time
 	strangers *rate.Limiter
 	leftOut   atomic.Int64 // Dropped records since the last one that was written.
+
+	mu sync.Mutex
+	// trail holds the records by their numbers, which begin with 1.
+	// invariant: record n is at n % TrailSize for written-TrailSize < n <= written.
+	trail   [TrailSize]Record
+	written int64
 }
 
 // NewAudit returns an audit log that writes to the logger, which should be a separate
-// one: audit records are kept longer than a server's log.
+// one: audit records are kept longer than a server's log. Without a logger it only keeps
+// the newest ones.
 func NewAudit(log *slog.Logger) *Audit {
-	return &Audit{log: log, strangers: rate.NewLimiter(strangerRecords, strangerBurst)}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Audit{log: log, since: time.Now(), strangers: rate.NewLimiter(strangerRecords, strangerBurst)}
 }
 
-// Write writes the record, at level info. There is no field for a secret; ids
-// come from requests, so what looks like a token in them is masked.
+// Since is when the log began.
+func (a *Audit) Since() time.Time { return a.since }
+
+// Trail returns the newest records that match, the newest first, at most limit, and the
+// number after which they go on, 0 at the end of what is kept. After is such a number, or 0
+// for the newest.
+func (a *Audit) Trail(after int64, limit int, match func(*Record) bool) (records []Record, next int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	number := a.written
+	if after > 0 {
+		number = min(number, after-1)
+	}
+	for ; number > max(0, a.written-TrailSize); number-- {
+		record := &a.trail[number%TrailSize]
+		if !match(record) {
+			continue
+		}
+		if len(records) == limit {
+			return records, next
+		}
+		records, next = append(records, *record), number
+	}
+	return records, 0
+}
+
+// Write writes the record, at level info, and keeps it. There is no field for a secret;
+// ids come from requests, so what looks like a token in them is masked.
 //
 // Unknown callers can cause any number of refusals, so it writes only a burst of 100
 // of their records and then one a second, by the records' times. The next record of
@@ -62,14 +104,20 @@ func (a *Audit) Write(ctx context.Context, record Record) {
 		a.leftOut.Add(1)
 		return
 	}
+	record.From, record.Action = Printable(record.From), Printable(record.Action)
+	record.Object, record.Tenant = Printable(record.Object), Printable(record.Tenant)
+	a.mu.Lock()
+	a.written++
+	a.trail[a.written%TrailSize] = record
+	a.mu.Unlock()
 	attrs := []slog.Attr{
 		slog.Time("at", record.At.UTC()),
 		slog.String("caller", Printable(record.Caller.name)),
 		slog.String("origin", string(record.Caller.origin)),
-		slog.String("from", Printable(record.From)),
-		slog.String("action", Printable(record.Action)),
-		slog.String("object", Printable(record.Object)),
-		slog.String("tenant", Printable(record.Tenant)),
+		slog.String("from", record.From),
+		slog.String("action", record.Action),
+		slog.String("object", record.Object),
+		slog.String("tenant", record.Tenant),
 		slog.String("outcome", string(record.Outcome)),
 	}
 	if leftOut := a.leftOut.Swap(0); leftOut > 0 {

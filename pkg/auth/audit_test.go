@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -69,6 +70,45 @@ func TestAudit_IsNotFloodedByStrangers(t *testing.T) {
 	}
 }
 
+func TestAudit_KeepsTheNewest(t *testing.T) {
+	t.Parallel()
+	audit := auth.NewAudit(nil) // Without a log, too.
+	numbers := func(from, to, step int) (all []string) {
+		for n := from; n > to; n -= step {
+			all = append(all, strconv.Itoa(n))
+		}
+		return all
+	}
+	for n := range 1234 {
+		audit.Write(t.Context(), auth.Record{At: noon, Caller: auth.NewCaller("ci", auth.ByToken), Object: strconv.Itoa(n + 1)})
+	}
+	read := func(limit int, match func(*auth.Record) bool) (found []string) {
+		var lengths []int
+		for after, more := int64(0), true; more; more = after != 0 {
+			var records []auth.Record
+			records, after = audit.Trail(after, limit, match)
+			for _, record := range records {
+				found = append(found, record.Object)
+			}
+			lengths = append(lengths, len(records))
+		}
+		if len(lengths) != (len(found)+limit-1)/limit {
+			t.Errorf("pages of %v records", lengths)
+		}
+		return found
+	}
+	if diff := cmp.Diff(numbers(1234, 234, 1), read(300, func(*auth.Record) bool { return true })); diff != "" {
+		t.Errorf("all (-want +got):\n%s", diff)
+	}
+	tens := func(r *auth.Record) bool { return strings.HasSuffix(r.Object, "0") }
+	if diff := cmp.Diff(numbers(1230, 234, 10), read(50, tens)); diff != "" {
+		t.Errorf("those that match (-want +got):\n%s", diff)
+	}
+	if records, next := audit.Trail(5, 10, tens); len(records) != 0 || next != 0 {
+		t.Errorf("after what is kept: %v, %d", records, next)
+	}
+}
+
 func TestAudit_HasNoSecretAndNoForgedLine(t *testing.T) {
 	t.Parallel()
 	token := auth.NewToken()
@@ -78,9 +118,13 @@ func TestAudit_HasNoSecretAndNoForgedLine(t *testing.T) {
 		func(b *bytes.Buffer) slog.Handler { return slog.NewTextHandler(b, nil) },
 	} {
 		var out bytes.Buffer
-		auth.NewAudit(slog.New(handler(&out))).Write(t.Context(), auth.Record{
+		audit := auth.NewAudit(slog.New(handler(&out)))
+		audit.Write(t.Context(), auth.Record{
 			At: noon, From: jwt, Object: "x" + token + "y", Tenant: "a\noutcome=done", Action: strings.Repeat("ä", 1000), Outcome: auth.Denied,
 		})
+		if kept, _ := audit.Trail(0, 1, func(*auth.Record) bool { return true }); kept[0].From != "[masked]" || len(kept[0].Action) != 512 {
+			t.Errorf("it keeps %+v", kept[0])
+		}
 		line := out.String()
 		if strings.Contains(line, token[8:]) || strings.Contains(line, jwt[:20]) || strings.Count(line, "[masked]") != 2 {
 			t.Errorf("a secret is in %s", line)

@@ -165,6 +165,7 @@ var rules = []Rule{
 	{"getOverview", get, "/v1/admin/overview", []Role{Read, Admin}, Everywhere, false},
 	{"createBackup", post, "/v1/admin/backup", []Role{Admin}, Everywhere, true},
 	{"listStuck", get, "/v1/admin/stuck", []Role{Admin}, Everywhere, false},
+	{"listAuditTrail", get, "/v1/admin/audit-trail", []Role{Admin}, Everywhere, false},
 	{"listDeadLetters", get, "/v1/admin/dead-letters", []Role{Admin}, Everywhere, false},
 	{"replayDeadLetters", post, "/v1/admin/dead-letters:replay", []Role{Admin}, Everywhere, true},
 	{"purgeDeadLetters", post, "/v1/admin/dead-letters:purge", []Role{Admin}, Everywhere, true},

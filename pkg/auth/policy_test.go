@@ -139,6 +139,7 @@ func TestRule_ByScope(t *testing.T) {
 		{"getMetrics", bound, false, false, false, false},
 		{"getMetrics", all, true, true, true, true},
 		{"listStuck", bound, false, false, false, false},
+		{"listAuditTrail", bound, false, false, false, false},
 		{"listServices", bound, false, false, false, false},
 		{"getOverview", all, true, true, true, true},
 	} {

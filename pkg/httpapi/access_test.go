@@ -121,6 +121,7 @@ var asks = map[string]ask{
 	"getOverview":           {"GET /v1/admin/overview", ""},
 	"createBackup":          {"POST /v1/admin/backup", ""},
 	"listStuck":             {"GET /v1/admin/stuck", ""},
+	"listAuditTrail":        {"GET /v1/admin/audit-trail", ""},
 	"listDeadLetters":       {"GET /v1/admin/dead-letters", ""},
 	"replayDeadLetters":     {"POST /v1/admin/dead-letters:replay", `{"all":true}`},
 	"purgeDeadLetters":      {"POST /v1/admin/dead-letters:purge", `{"dead_letter_ids":["0-1"],"reason":"why"}`},

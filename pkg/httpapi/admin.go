@@ -101,6 +101,36 @@ func (e *endpoints) ListStuck(w http.ResponseWriter, r *http.Request) {
 	e.respond.answer(w, r, http.StatusOK, found, nil)
 }
 
+// ListAuditTrail is GET /v1/admin/audit-trail.
+func (e *endpoints) ListAuditTrail(w http.ResponseWriter, r *http.Request, params api.ListAuditTrailParams) {
+	if params.Outcome != nil && !params.Outcome.Valid() {
+		e.respond.problem(w, r, invalid("parameter outcome must be done, denied or failed", nil))
+		return
+	}
+	e.page(w, r, params.Limit, params.PageToken, func(_ context.Context, limit int, at cursor) (any, error) {
+		after, err := at.rev()
+		if err != nil {
+			return nil, err
+		}
+		wants := func(wanted *string, has string) bool { return wanted == nil || *wanted == has }
+		records, next := e.config.Audit.Trail(after, limit, func(r *auth.Record) bool {
+			return wants(params.Caller, r.Caller.Name()) && wants(params.Action, r.Action) && wants(params.Object, r.Object) &&
+				(params.Outcome == nil || string(*params.Outcome) == string(r.Outcome))
+		})
+		page := api.AuditTrail{
+			Records: make([]api.AuditRecord, len(records)), Since: api.NewTime(e.config.Audit.Since()), NextPageToken: at.revToken(next),
+		}
+		for i := range records {
+			record := &records[i]
+			page.Records[i] = api.AuditRecord{
+				At: api.NewTime(record.At), Caller: auth.Printable(record.Caller.Name()), Origin: string(record.Caller.Origin()),
+				From: record.From, Action: record.Action, Object: record.Object, TenantID: record.Tenant, Outcome: api.AuditOutcome(record.Outcome),
+			}
+		}
+		return page, nil
+	})
+}
+
 // ListJobWebhooks is GET /v1/jobs/{jobId}/webhooks.
 func (e *endpoints) ListJobWebhooks(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
 	rows, err := e.Ledger.Webhooks(r.Context(), jobID)

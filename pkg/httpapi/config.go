@@ -73,7 +73,7 @@ type Config struct {
 	CallerLimit *auth.Limiter
 	TenantLimit *auth.Limiter
 	// Audit gets a record of each action of an operator, and of each control of a
-	// job. Optional. Defaults to none.
+	// job. Optional. Defaults to one that only keeps the newest.
 	Audit *auth.Audit
 	// Registry holds the server's metrics; /metrics shows it.
 	// Required.

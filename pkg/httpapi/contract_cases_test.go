@@ -109,6 +109,7 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "listServices", Status: 500}:      defective("listServices"),
 	{Operation: "getOverview", Status: 500}:       defective("getOverview"),
 	{Operation: "listStuck", Status: 500}:         defective("listStuck"),
+	{Operation: "listAuditTrail", Status: 500}:    defective("listAuditTrail"),
 
 	// Whoever has any role may ask; but not a page whose server's name leads to loopback.
 	{Operation: "getIdentity", Status: 403}: func(t *testing.T, g *guarded) question {
@@ -138,6 +139,7 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "listServices", Status: 503}:      draining("listServices"),
 	{Operation: "getOverview", Status: 503}:       draining("getOverview"),
 	{Operation: "listStuck", Status: 503}:         draining("listStuck"),
+	{Operation: "listAuditTrail", Status: 503}:    draining("listAuditTrail"),
 	{Operation: "getMetrics", Status: 503}:        withoutIssuer,
 }
 

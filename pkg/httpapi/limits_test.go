@@ -137,11 +137,13 @@ func TestActionsAreAudited(t *testing.T) {
 		{"", "POST /v1/admin/outbox/retry", `{}`, record("", "retryOutbox", "", "", "denied")},
 		{"", "POST /v1/jobs/" + job + ":cancel", "", record("", "cancelJob", job, "", "denied")},
 		{"", "POST /v1/admin/work/w1:stall", "", record("", "stallWork", "w1", "", "denied")},
+		{callers[0], "POST /v1/admin/retries", `{"tenant_id":"t","dry_run":true}`, nil}, // Nothing is done.
+		{callers[0], "POST /v1/admin/retries", `{"tenant_id":"o","dry_run":true}`, record("caller-a", "createRetry", "", "o", "denied")},
 		{callers[0], "GET /v1/admin/outbox?tenant_id=t", "", nil},
 		{callers[0], "POST /v1/commands", command, nil},
 	} {
 		response := g.as(t, test.caller, test.target, test.body)
-		if test.target == "POST /v1/admin/retries" {
+		if test.body == `{"tenant_id":"t"}` {
 			test.record["object"] = decoded[api.Operation](t, response).OperationID
 		}
 		if test.record != nil {
@@ -150,6 +152,18 @@ func TestActionsAreAudited(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, records()); diff != "" {
 		t.Errorf("records (-want +got):\n%s", diff)
+	}
+	trail := decoded[api.AuditTrail](t, g.as(t, callers[1], "GET /v1/admin/audit-trail", ""))
+	if len(trail.Records) != len(want) || trail.Records[0].Action != "createRetry" || trail.Records[0].Outcome != api.AuditOutcomeDenied {
+		t.Errorf("the trail is %+v", trail)
+	}
+	about := "GET /v1/admin/audit-trail?limit=1&caller=caller-a&action=cancelJob&outcome=done&object=" + job
+	first := decoded[api.AuditTrail](t, g.as(t, callers[1], about, ""))
+	if len(first.Records) != 1 || first.Records[0].TenantID != "t" || first.Records[0].Origin != "token" || first.NextPageToken != "" {
+		t.Errorf("of one caller and job it is %+v", first)
+	}
+	if got := g.as(t, callers[1], "GET /v1/admin/audit-trail?outcome=lost", ""); got.Status != http.StatusBadRequest {
+		t.Errorf("an outcome that is none is answered %d", got.Status)
 	}
 }
 

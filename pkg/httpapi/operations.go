@@ -83,6 +83,7 @@ func createOperation[Body any, Checked interface {
 		e.respond.problem(w, r, err)
 	case dryRun:
 		preview, err := e.Operations.Preview(ctx, request)
+		requestStateOf(ctx).previewed = err == nil
 		e.respond.answer(w, r, http.StatusOK, previewOf(request.Kind, &preview), err)
 	default:
 		if key != "" && !e.guard.allows(ctx, "") {

@@ -43,6 +43,9 @@ type requestState struct {
 	object  string
 	tenant  string
 	foreign bool // The object exists but is not the caller's.
+	// previewed says that the request was answered with what it would do, so that there is
+	// nothing to audit.
+	previewed bool
 
 	conn *trackedConn
 	kept bool  // The request keeps its connection, see LimitConnections.
@@ -137,7 +140,7 @@ func (s *Server) end(state *requestState, r *http.Request) {
 	}
 	seconds.WithLabelValues(state.route, method).Observe(took.Seconds())
 	ctx := r.Context()
-	if s.config.Audit != nil && state.rule.Audited {
+	if state.rule.Audited && !state.previewed {
 		// The headers of proxies are ignored: any client could send them.
 		from, _, err := net.SplitHostPort(r.RemoteAddr)
 		if err != nil {

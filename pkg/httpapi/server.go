@@ -47,6 +47,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
@@ -77,6 +78,9 @@ func New(config Config) (*Server, error) {
 	config.MaxBodyBytes = cmp.Or(config.MaxBodyBytes, DefaultMaxBodyBytes)
 	config.BodyTimeout = cmp.Or(config.BodyTimeout, DefaultBodyTimeout)
 	config.MaxWaits = cmp.Or(config.MaxWaits, DefaultMaxWaits)
+	if config.Audit == nil {
+		config.Audit = auth.NewAudit(nil)
+	}
 	measured, err := newMetrics(config.Registry)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,52 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// auditTrail returns lucius audit-trail.
+func (t *tool) auditTrail() *cobra.Command {
+	var caller, action, object, outcome string
+	var limit int
+	cmd := t.command(spec{
+		use: "audit-trail", short: "Show who did what of late",
+		long: "Shows the newest audit records, newest first: at most 1,000, of the process that answers, since its start.\n" +
+			"The audit log has all of them.",
+		example: "  lucius audit-trail\n  lucius audit-trail --caller ops-1 --outcome denied",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		list, err := pages(limit, func(size api.Limit, token *api.PageToken) (api.AuditTrail, []api.AuditRecord, string, error) {
+			page, err := call[api.AuditTrail](s.ListAuditTrail(ctx, &api.ListAuditTrailParams{
+				Caller: optional(caller), Action: optional(action), Object: optional(object), Outcome: optional(api.AuditOutcome(outcome)),
+				Limit: &size, PageToken: token,
+			}))
+			return page, page.Records, page.NextPageToken, err
+		}, func(page *api.AuditTrail, all []api.AuditRecord) { page.Records = all })
+		if err != nil {
+			return err
+		}
+		return show(s, list, showAuditTrail)
+	})
+	flags := cmd.Flags()
+	flags.StringVar(&caller, "caller", "", "only records of this caller")
+	flags.StringVar(&action, "action", "", "only records of this operation, such as cancelJob")
+	flags.StringVar(&object, "object", "", "only records about this job, pause or other object")
+	flags.StringVar(&outcome, "outcome", "", "only records with this outcome: done, denied or failed")
+	flags.IntVar(&limit, "limit", 50, "the most records to show")
+	cmd.GroupID = GroupOperate
+	return t.calls(cmd)
+}
+
+// showAuditTrail writes a table of audit records.
+func showAuditTrail(p *page, list api.AuditTrail) {
+	rows := make([][]string, len(list.Records))
+	for i := range list.Records {
+		r := &list.Records[i]
+		rows[i] = []string{p.ago(r.At.Time), r.Caller, r.Action, string(r.Outcome), r.Object, r.TenantID, r.From}
+	}
+	p.table([]string{"WHEN", "CALLER", "ACTION", "OUTCOME", "OBJECT", "TENANT", "FROM"}, rows)
+	p.more(list.NextPageToken != "", len(rows))
+}
