@@ -34,9 +34,11 @@ func selectionOf(r *request) (s selection, err error) {
 		"created_after": &s.CreatedAfter, "created_before": &s.CreatedBefore,
 		"failed_after": &s.FailedAfter, "failed_before": &s.FailedBefore,
 	} {
-		if text := r.FormValue(name); text != "" && at.Bind(text) != nil {
-			return s, badInput(fmt.Sprintf("The time %q is not like 2026-01-27T10:00:00Z.", text))
+		text := r.FormValue(name)
+		if text == "" || at.Bind(text) == nil || at.Bind(text+"Z") == nil || at.Bind(text+":00Z") == nil { // Browsers leave out the zone.
+			continue
 		}
+		return s, badInput(fmt.Sprintf("The time %q is not like 2026-01-27T10:00:00Z.", text))
 	}
 	return s, nil
 }

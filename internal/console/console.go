@@ -137,6 +137,14 @@ type request struct {
 	live bool // It is rendered for a stream.
 }
 
+// Origin is the server's URL as the browser knows it.
+func (r *request) Origin() string {
+	if secure(r.Request) {
+		return "https://" + r.Host
+	}
+	return "http://" + r.Host
+}
+
 // May reports whether the user has the role for the tenant; the empty tenant means all.
 func (r *request) May(role api.GrantRole, tenant string) bool {
 	for i := range r.Who.Grants {

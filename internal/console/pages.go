@@ -11,6 +11,7 @@ import (
 func pages() []page {
 	return []page{
 		{pattern: "{$}", title: "Attention", live: true, show: attention},
+		{pattern: "jobs", title: "Jobs", role: api.GrantRoleRead, show: jobs},
 		{pattern: "jobs/{id}", role: api.GrantRoleRead, live: true, changes: jobChanges, show: job},
 		{pattern: "failures", title: "Failures", role: api.GrantRoleRead, show: failures},
 		{pattern: "outbox", title: "Outbox", role: api.GrantRoleAdmin, show: outbox},

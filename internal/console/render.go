@@ -49,6 +49,7 @@ func parseTemplates(now func() time.Time) (*template.Template, error) {
 	t := template.New("")
 	t.Funcs(template.FuncMap{
 		"sentence": func(s explain.Sentence) template.HTML { return sentence(now(), s) },
+		"local":    localTime,
 		"since":    func(at api.Time) template.HTML { return since(now(), at.Time) },
 		"until":    func(at api.Time) template.HTML { return until(now(), at.Time) },
 		"num":      number, "counted": counted, "pct": percent, "dur": func(s float64) string { return duration(seconds(s)) },
@@ -81,6 +82,14 @@ func until(now, at time.Time) template.HTML {
 		text = duration(at.Sub(now))
 	}
 	return timeTag("until", at, text)
+}
+
+// localTime is a time as an input of a form has it, in UTC.
+func localTime(at api.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.UTC().Format("2006-01-02T15:04:05")
 }
 
 // sentence is a sentence whose times script keeps up to date.

@@ -77,6 +77,13 @@
       history.back();
     }
   });
+  // A box that ticks all others of its form.
+  document.addEventListener("change", (event) => {
+    if (!event.target.dataset.ticks) return;
+    for (const box of event.target.form.elements) {
+      if (box.name === event.target.dataset.ticks) box.checked = event.target.checked;
+    }
+  });
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select");
     if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {

@@ -1,0 +1,197 @@
+package console
+
+import (
+	"cmp"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/explain"
+)
+
+// jobsPage is a page of the jobs that match the filters, which are all in its URL.
+type jobsPage struct {
+	Tenant        tenantFilter
+	Filter        selection
+	CorrelationID string
+	Since         string // one of timeSpans, if there is no exact time
+	Spans         []string
+	States        []api.JobState
+	Jobs          []listedJob
+	// Newer and Older are the URLs of the neighbouring pages, empty if there is none.
+	Newer, Older string
+	Filtered     bool
+	More         bool // A filter is set that is folded otherwise.
+	MayOperate   bool
+	All          []helpful // Actions on all jobs that match.
+	Ticked       []helpful // Actions on those that are ticked.
+	Command      string
+}
+
+// listedJob is a job with a sentence about it.
+type listedJob struct {
+	api.Job
+
+	Step  *api.Step
+	About explain.Sentence
+}
+
+// jobsPageSize is how many jobs a page has.
+const jobsPageSize = 50
+
+// jobStates are those that the page offers.
+var jobStates = []api.JobState{
+	api.JobStateQueued, api.JobStateDispatching, api.JobStateInProgress, api.JobStatePausing, api.JobStatePaused,
+	api.JobStateCancelling, api.JobStateSucceeded, api.JobStateFailedFinal, api.JobStateCancelled,
+}
+
+func jobs(r *request) (view, error) {
+	if sought := strings.TrimSpace(r.FormValue("q")); sought != "" {
+		return r.find(sought)
+	}
+	data := jobsPage{
+		Tenant: r.tenant(api.GrantRoleRead), CorrelationID: r.FormValue("correlation_id"), Spans: failureSpans, States: jobStates,
+		Since: cmp.Or(r.FormValue("since"), "any time"),
+	}
+	var err error
+	if data.Filter, err = selectionOf(r); err != nil {
+		return view{}, err
+	}
+	f := &data.Filter
+	data.Filtered = f.OperationFilter != api.OperationFilter{} || data.CorrelationID != ""
+	f.TenantID = data.Tenant.Value
+	if span := failureSpanLengths[data.Since]; span > 0 && f.CreatedAfter.IsZero() {
+		data.Filtered = true
+		f.CreatedAfter = api.NewTime(r.now.Add(-span).Truncate(time.Second))
+	} else {
+		data.Since = "any time"
+	}
+	list, err := call[api.JobPage](r.api.ListJobs(r.Context(), &api.ListJobsParams{
+		TenantID: optional(f.TenantID), State: optional(f.State), RequestType: optional(f.RequestType),
+		CorrelationID: optional(data.CorrelationID), Service: optional(f.Service), ErrorCode: optional(f.ErrorCode),
+		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
+		Limit: new(api.Limit(jobsPageSize)), PageToken: r.pageToken(),
+	}))
+	if err != nil {
+		return view{}, err
+	}
+	for i := range list.Jobs {
+		data.Jobs = append(data.Jobs, listed(&list.Jobs[i], r.now))
+	}
+	// A page token is for the same filters, so the time may not move on.
+	query := r.URL.Query()
+	if !f.CreatedAfter.IsZero() {
+		query.Del("since")
+		query.Set("created_after", stamp(f.CreatedAfter))
+	}
+	data.Newer, data.Older = neighbours(r.URL.Path, query, list.NextPageToken)
+	data.More = f.RequestType != "" || f.ErrorCode != "" || data.CorrelationID != "" || !f.CreatedBefore.IsZero() ||
+		!f.CreatedAfter.IsZero() && data.Since == "any time"
+	data.Command = command("jobs list", slices.Concat(
+		flag("tenant", f.TenantID), flag("state", string(f.State)), flag("request-type", f.RequestType), flag("service", f.Service),
+		flag("code", f.ErrorCode), flag("correlation-id", data.CorrelationID), flagAt("created-after", f.CreatedAfter),
+		flagAt("created-before", f.CreatedBefore))...)
+	if r.May(api.GrantRoleAdmin, f.TenantID) {
+		data.Ticked = manyActions(f.State, "ticked", "1")
+		if data.CorrelationID == "" {
+			data.All = manyActions(f.State, "tenant_id", f.TenantID, "state", f.State, "request_type", f.RequestType, "service", f.Service,
+				"error_code", f.ErrorCode, "created_after", stamp(f.CreatedAfter), "created_before", stamp(f.CreatedBefore))
+		}
+	}
+	return view{Title: "Jobs", Template: "jobs", Data: data}, nil
+}
+
+// jobID matches the id of a job at the begin of a text: those of work items and outbox
+// rows begin so.
+var jobID = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}`)
+
+// find leads to the job with that id, or else to those with that correlation id.
+func (r *request) find(sought string) (view, error) {
+	if id := jobID.FindString(sought); id != "" {
+		_, err := call[api.Job](r.api.GetJob(r.Context(), strings.ToLower(id), nil))
+		if err == nil {
+			return view{Location: link("jobs/" + strings.ToLower(id))}, nil
+		}
+		if !isMissing(err) {
+			return view{}, err
+		}
+	}
+	return view{Location: link("jobs", "correlation_id", sought)}, nil
+}
+
+// listed says in a few words what a job waits for, or how it failed.
+func listed(found *api.Job, now time.Time) listedJob {
+	one := listedJob{Job: *found}
+	if i := found.CurrentStepIndex; i >= 0 && i < len(found.Steps) {
+		one.Step = &found.Steps[i]
+	}
+	switch {
+	case found.Waiting != nil:
+		one.About = explain.Relative(found.Waiting.Detail, now)
+	case found.State == api.JobStateFailedFinal:
+		one.About = explain.Sentence{{Text: explain.Fault(found.ErrorCode, found.ErrorMessage)}}
+	}
+	return one
+}
+
+// maxBack bounds how many newer pages the URL of a page names.
+const maxBack = 20
+
+// neighbours returns the URLs of the pages before and after this one. The API leads only
+// to older jobs, so the URL names the pages on the way to it.
+func neighbours(path string, query url.Values, next string) (newer, older string) {
+	here, way := query.Get("page_token"), query["back"]
+	at := func(token string, back []string) string {
+		moved := url.Values{}
+		for name, values := range query {
+			if name != "page_token" && name != "back" {
+				moved[name] = values
+			}
+		}
+		if token != "" {
+			moved.Set("page_token", token)
+			moved["back"] = back
+		}
+		return path + "?" + moved.Encode()
+	}
+	if here != "" {
+		newer = at("", nil)
+		if n := len(way); n > 0 {
+			newer = at(way[n-1], way[:n-1])
+		}
+	}
+	if next != "" {
+		way = append(slices.Clone(way), here)
+		older = at(next, way[max(0, len(way)-maxBack):])
+	}
+	return newer, older
+}
+
+// manyActions returns the actions on many jobs in that state, for those that the
+// parameters select.
+func manyActions(state api.JobState, filter ...any) (do []helpful) {
+	act := func(name, text string, parameters []any) {
+		do = append(do, helpful{Text: text, URL: link("do/"+name, parameters...), Action: true})
+	}
+	if state == api.JobStateSucceeded || state == api.JobStateCancelled {
+		return nil
+	}
+	if state == "" || state == api.JobStateFailedFinal {
+		var failed []any // Retries are of failed jobs, whatever the state.
+		for i := 0; i+1 < len(filter); i += 2 {
+			if filter[i] != "state" {
+				failed = append(failed, filter[i], filter[i+1])
+			}
+		}
+		act("retry", "Retry…", failed)
+	}
+	if state != api.JobStateFailedFinal {
+		act("jobs-pause", "Pause…", filter)
+		act("jobs-resume", "Resume…", filter)
+		act("jobs-cancel", "Cancel…", filter)
+	}
+	return do
+}
