@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/lucius-project/lucius/internal/postgres"
 	"go.uber.org/goleak"
 )
 
@@ -23,7 +24,7 @@ func brief(dir string) []string {
 }
 
 // ownPostgres starts a PostgreSQL from npm for the test.
-func ownPostgres(t *testing.T) *postgres {
+func ownPostgres(t *testing.T) *postgres.Server {
 	t.Helper()
 	// The user that PostgreSQL runs as cannot enter t.TempDir.
 	dir, err := os.MkdirTemp("", "compare-test-") //nolint:usetesting // As said.
@@ -31,12 +32,12 @@ func ownPostgres(t *testing.T) *postgres {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	p, err := openPostgres(t.Context(), dir, "")
+	p, err := postgres.Open(t.Context(), dir, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := p.stop(); err != nil {
+		if err := p.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -96,13 +97,13 @@ func TestComparisonOnAnInstalledPostgreSQL(t *testing.T) {
 	t.Parallel()
 	p, dir := ownPostgres(t), t.TempDir()
 	var out strings.Builder
-	if err := run(t.Context(), brief(dir), p.url.String(), &out, t.Output()); err != nil {
+	if err := run(t.Context(), brief(dir), p.URL.String(), &out, t.Output()); err != nil {
 		t.Fatal(err)
 	}
 	checkTable(t, out.String(), true)
 	checkEmpty(t, dir)
 
-	connection, err := pgx.Connect(t.Context(), p.url.String())
+	connection, err := pgx.Connect(t.Context(), p.URL.String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,9 +114,9 @@ func TestComparisonOnAnInstalledPostgreSQL(t *testing.T) {
 		t.Errorf("%d databases are left behind, error %v", left, err)
 	}
 
-	unsafe := *p.url
+	unsafe := *p.URL
 	unsafe.RawQuery += "&options=-c%20synchronous_commit%3Doff"
-	_, err = openPostgres(t.Context(), dir, unsafe.String())
+	_, err = postgres.Open(t.Context(), dir, unsafe.String())
 	if err == nil || !strings.Contains(err.Error(), "synchronous_commit is off, it must be on") {
 		t.Errorf("PostgreSQL without synchronous commits: %v", err)
 	}
@@ -139,7 +140,7 @@ func TestInterruptLeavesNothingBehind(t *testing.T) {
 	p, dir := ownPostgres(t), t.TempDir()
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
-	err := run(ctx, brief(dir), p.url.String(), io.Discard, interrupter{t.Output(), interrupt})
+	err := run(ctx, brief(dir), p.URL.String(), io.Discard, interrupter{t.Output(), interrupt})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("the error is %v, want %v", err, context.Canceled)
 	}
@@ -163,7 +164,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		"postgres://192.0.2.1/postgres": "192.0.2.1 is not a loopback address",
 		"host=127.0.0.1":                "the URL of PostgreSQL must be one like",
 	} {
-		if _, err := openPostgres(t.Context(), t.TempDir(), url); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := postgres.Open(t.Context(), t.TempDir(), url); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", url, err)
 		}
 	}

@@ -45,7 +45,7 @@ func dbosStep(context.Context) (string, error) { return "bench://result", nil }
 const workflowName = "job"
 
 func startDBOS(ctx context.Context, c *comparison, ends *tracker, fail func(error)) (system, error) {
-	url, drop, err := c.postgres.createDatabase(ctx)
+	url, drop, err := c.postgres.CreateDatabase(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ require (
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
+	github.com/lucius-project/lucius v0.0.0
 	github.com/riverqueue/river/riverdriver v0.51.1 // indirect
 	github.com/riverqueue/river/rivershared v0.51.1 // indirect
 	github.com/riverqueue/river/rivertype v0.51.1 // indirect
@@ -29,3 +30,5 @@ require (
 	github.com/tidwall/sjson v1.2.5 // indirect
 	golang.org/x/text v0.43.0 // indirect
 )
+
+replace github.com/lucius-project/lucius => ../..

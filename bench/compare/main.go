@@ -62,13 +62,19 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/lucius-project/lucius/internal/postgres"
 )
+
+// logger receives the warnings of both libraries.
+var logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -90,7 +96,7 @@ type comparison struct {
 	// module is the folder of the Lucius module, and dir one for everything that is
 	// written.
 	module, dir string
-	postgres    *postgres
+	postgres    *postgres.Server
 	lucius      string // the binary
 	progress    io.Writer
 }
@@ -125,10 +131,10 @@ func run(ctx context.Context, args []string, postgresURL string, out, progress i
 	if err := buildLucius(ctx, c.module, c.lucius); err != nil {
 		return err
 	}
-	if c.postgres, err = openPostgres(ctx, c.dir, postgresURL); err != nil {
+	if c.postgres, err = postgres.Open(ctx, c.dir, postgresURL); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.postgres.stop()) }()
+	defer func() { err = errors.Join(err, c.postgres.Stop()) }()
 	results, err := c.measure(ctx)
 	if err != nil {
 		return err
@@ -198,7 +204,7 @@ func (c *comparison) turn(ctx context.Context, contender contender) (f figures, 
 		err = errors.Join(err, system.stop(stopping))
 	}()
 	f, err = c.load.run(ctx, system, ends)
-	if contender.onPostgres && c.postgres.process == nil {
+	if contender.onPostgres && c.postgres.Owned() == nil {
 		f.cpu = math.NaN() // What PostgreSQL uses is not known.
 	}
 	return f, err

@@ -48,7 +48,7 @@ const parked = "parked"
 // FetchPollInterval; 0 is River's default.
 func startRiver(cooldown, poll time.Duration) func(context.Context, *comparison, *tracker, func(error)) (system, error) {
 	return func(ctx context.Context, c *comparison, ends *tracker, fail func(error)) (system, error) {
-		url, drop, err := c.postgres.createDatabase(ctx)
+		url, drop, err := c.postgres.CreateDatabase(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -173,4 +173,14 @@ func (s *riverSystem) stop(ctx context.Context) error {
 		s.pool.Close()
 	}
 	return errors.Join(err, s.drop(ctx))
+}
+
+// newPool returns a pool of at most that many connections to the database.
+func newPool(ctx context.Context, databaseURL string, connections int32) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = connections
+	return pgxpool.NewWithConfig(ctx, config)
 }

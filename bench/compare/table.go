@@ -70,8 +70,8 @@ func (c *comparison) describe() string {
 			versions[module.Path] = module.Version
 		}
 	}
-	postgres := "PostgreSQL " + c.postgres.version
-	if c.postgres.process == nil {
+	postgres := "PostgreSQL " + c.postgres.Version
+	if c.postgres.Owned() == nil {
 		postgres += " that this program did not start"
 	}
 	return fmt.Sprintf("River %s, DBOS %s, %s, Go %s, %d processors, %d jobs in flight,\n"+
