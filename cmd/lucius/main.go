@@ -33,7 +33,7 @@ type program struct {
 // that read what a server has.
 func (p *program) commands() []*cobra.Command {
 	return []*cobra.Command{
-		p.serve(), p.dev(), p.demo(), p.bench(), p.audit(), p.azure(), p.token(), p.webhookSecret(),
+		p.serve(), p.dev(), p.demo(), p.bench(), p.audit(), p.azure(), p.postgres(), p.token(), p.webhookSecret(),
 		p.initialize(), p.protocols(), p.restore(), p.version(),
 	}
 }

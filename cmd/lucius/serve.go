@@ -234,7 +234,8 @@ func (c *core) open(ctx context.Context) (err error) {
 		return err
 	}
 	settings := ledger.Config{
-		Store: c.store, Tables: ledgerTables(c.cfg), Hold: c.cfg.PublishTimeout * 3 / 2, Jitter: c.cfg.Jitter,
+		Store: c.store, Shared: c.cfg.StorageBackend == config.BackendPostgres, Tables: ledgerTables(c.cfg),
+		Hold: c.cfg.PublishTimeout * 3 / 2, Jitter: c.cfg.Jitter,
 		Bus: statemachine.Bus(c.cfg.Bus), Ready: c.mirror.Ready, Taker: c.mirror.Taker,
 		SpreadIDs: c.cfg.StorageBackend == config.BackendLedger || c.cfg.StorageBackend == config.BackendTable,
 		Ended: func(job *statemachine.Job) {

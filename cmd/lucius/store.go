@@ -21,6 +21,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 )
 
 // openStore opens the configured backend. Its requests are counted in the metrics, unless
@@ -29,6 +30,12 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, m *met
 	switch cfg.StorageBackend {
 	case config.BackendMemory:
 		return memstore.New(memstore.Options{}), nil
+	case config.BackendPostgres:
+		store, err := pgstore.Open(ctx, pgstore.Options{URL: cfg.PostgresURL})
+		if err != nil {
+			return nil, fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
+		}
+		return store, nil
 	case config.BackendLedger, config.BackendTable:
 		options := tableOptions(cfg, log)
 		if m != nil {

@@ -19,6 +19,7 @@ type Config struct {
 	DebugAddr       string
 	StorageBackend  string
 	DataDir         string
+	PostgresURL     string
 	TableConnection string
 	TableEndpoint   string
 	Tables          ledger.Tables
@@ -76,12 +77,13 @@ type Config struct {
 
 // The storage backends and buses that this program knows.
 const (
-	BackendLocal  = "local"
-	BackendMemory = "memory"
-	BackendLedger = "ledger" // Azure Table Storage, one table for all of a job
-	BackendTable  = "table"  // Azure Table Storage, the tables of Phase 1
-	BusQueue      = "queue"
-	BusServiceBus = "servicebus" // Azure Service Bus, a topic for each lane
+	BackendLocal    = "local"
+	BackendMemory   = "memory"
+	BackendPostgres = "postgres"
+	BackendLedger   = "ledger" // Azure Table Storage, one table for all of a job
+	BackendTable    = "table"  // Azure Table Storage, the tables of Phase 1
+	BusQueue        = "queue"
+	BusServiceBus   = "servicebus" // Azure Service Bus, a topic for each lane
 )
 
 // OnAzure reports whether the rows are in a storage account.

@@ -154,7 +154,8 @@ func TestPrint(t *testing.T) {
 func TestPrint_KeepsSecrets(t *testing.T) {
 	t.Parallel()
 	loaded, err := load(t, nil, map[string]string{
-		"LUCIUS_TABLE_CONNECTION": "AccountKey=hunter2", "LUCIUS_SERVICEBUS_ADMIN_CONNECTION": "SharedAccessKey hunter2",
+		"LUCIUS_TABLE_CONNECTION": "AccountKey=hunter2", "LUCIUS_POSTGRES_URL": "postgres://u:hunter2@h/d",
+		"LUCIUS_SERVICEBUS_ADMIN_CONNECTION": "SharedAccessKey hunter2",
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -98,6 +98,8 @@ func (c *Config) crossCheck() []error {
 	}
 	refuse(c.MaxPayloadBytes > c.MaxBodyBytes, "LUCIUS_MAX_PAYLOAD_BYTES (%d) must not be larger than LUCIUS_MAX_BODY_BYTES (%d)",
 		c.MaxPayloadBytes, c.MaxBodyBytes)
+	refuse(c.StorageBackend == BackendPostgres && c.PostgresURL == "",
+		"LUCIUS_STORAGE_BACKEND %s needs LUCIUS_POSTGRES_URL", c.StorageBackend)
 	refuse(c.OnAzure() && (c.TableConnection == "") == (c.TableEndpoint == ""),
 		"LUCIUS_STORAGE_BACKEND %s needs LUCIUS_TABLE_CONNECTION or LUCIUS_TABLE_ENDPOINT, and not both", c.StorageBackend)
 	refuse(c.Bus == BusServiceBus && (c.ServiceBus.Connection == "") == (c.ServiceBus.Namespace == ""),

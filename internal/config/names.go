@@ -88,7 +88,8 @@ func Mask(text string) string {
 // shown is the text of the setting as it may be printed.
 func (s *setting) shown(text string) string {
 	if text != "" && slices.Contains([]string{
-		"LUCIUS_TABLE_CONNECTION", "LUCIUS_SERVICEBUS_CONNECTION", "LUCIUS_SERVICEBUS_ADMIN_CONNECTION", "LUCIUS_WEBHOOK_SECRETS",
+		"LUCIUS_POSTGRES_URL", "LUCIUS_TABLE_CONNECTION", "LUCIUS_SERVICEBUS_CONNECTION", "LUCIUS_SERVICEBUS_ADMIN_CONNECTION",
+		"LUCIUS_WEBHOOK_SECRETS",
 	}, s.variable) {
 		return "(set)"
 	}

@@ -25,8 +25,8 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 	return []setting{
 		// The address, the store and the roles.
 		{"LUCIUS_LISTEN_ADDR", DefaultListenAddr, "address to serve on; loopback if all may call", into(&c.ListenAddr, address)},
-		{"LUCIUS_STORAGE_BACKEND", BackendLocal, "local (durable), memory, ledger or table (both Azure)",
-			into(&c.StorageBackend, oneOf(BackendLocal, BackendMemory, BackendLedger, BackendTable))},
+		{"LUCIUS_STORAGE_BACKEND", BackendLocal, "local (durable), memory, postgres, ledger or table (both Azure)",
+			into(&c.StorageBackend, oneOf(BackendLocal, BackendMemory, BackendPostgres, BackendLedger, BackendTable))},
 		{"LUCIUS_DATA_DIR", "./lucius-data", "folder of the local store", into(&c.DataDir, required)},
 		{"LUCIUS_PROTOCOLS_DIR", "./protocols", "folder of the protocol files", into(&c.ProtocolsDir, required)},
 		{"LUCIUS_ROLES", "api,relay,sweeper", "what this process does", into(&c.Roles, subset(RoleAPI, RoleRelay, RoleSweeper))},
@@ -63,6 +63,9 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 			into(&c.ServiceBus.ReplyPrefix, required)},
 		{"LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION", "lucius-invoker", "subscription on reply topics",
 			into(&c.ServiceBus.ReplySubscription, required)},
+
+		{"LUCIUS_POSTGRES_URL", "", "database of the backend postgres: postgres://user:password@host:5432/database",
+			into(&c.PostgresURL, text)},
 
 		// The storage account on Azure, and the table names in every store.
 		{"LUCIUS_TABLE_CONNECTION", "", "connection string of the storage account", into(&c.TableConnection, text)},

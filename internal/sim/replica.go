@@ -126,7 +126,7 @@ func (p *process) open(w *world) (*parts, error) {
 	made := &parts{}
 	random := &randomSource{rng: w.source(p.name + "/ledger")}
 	cfg := ledger.Config{
-		Store: store, Shards: shards, Hold: hold, Jitter: w.scenario.jitter,
+		Store: store, Shared: w.scenario.shared, Shards: shards, Hold: hold, Jitter: w.scenario.jitter,
 		Retention: w.scenario.retention, KeyTTL: w.scenario.retention,
 		Entropy: random, Random: random.float, SpreadIDs: w.scenario.spread, Ended: made.ended.Tell,
 		Limit: func(string) int { return w.scenario.limit },

@@ -107,7 +107,10 @@ func newWorld(seed uint64) *world {
 	w.scenario.sharesOutages = w.scenario.pauses && !w.scenario.pull
 	w.scenario.mixed = seed%8 == 4 || seed%16 == 11
 	if w.scenario.pull && slices.Contains([]uint64{3, 10, 14}, seed%16) { // With pauses and without.
-		w.scenario.atomic, w.scenario.replicas = true, 1
+		w.scenario.atomic, w.scenario.shared = true, seed%32 >= 14 && seed%32 < 26 // As PostgreSQL is.
+		if !w.scenario.shared {
+			w.scenario.replicas = 1
+		}
 	}
 	w.store = memstore.New(memstore.Options{Split: !w.scenario.atomic})
 	w.check = newChecker(w)

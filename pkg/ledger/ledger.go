@@ -59,6 +59,9 @@ func (t Tables) Projected() []string { return []string{t.Jobs, t.Outbox, t.Event
 type Config struct {
 	// Store holds the rows. Required.
 	Store tablestore.Store
+	// Shared says that other processes write the store as well, which is always assumed of
+	// one that is not atomic. Optional.
+	Shared bool
 	// Tables are the table names. Optional.
 	Tables Tables
 	// Shards is the number of partitions of the schedule and of the live set. The first
@@ -270,7 +273,7 @@ func (l *Ledger) Shards() int { return l.cfg.Shards }
 func (l *Ledger) ReadyShards() int { return l.cfg.ReadyShards }
 
 // Exclusive reports whether no other process can write the store.
-func (l *Ledger) Exclusive() bool { return l.atomic != nil }
+func (l *Ledger) Exclusive() bool { return l.atomic != nil && !l.cfg.Shared }
 
 // Restored is how many missing ready hints timers of this process have written
 // again. Each was a defect; the reconciler counts its own.

@@ -1,0 +1,28 @@
+// Package pgstore is a table store on PostgreSQL. It is a [tablestore.AtomicStore], so a
+// change of a job is one transaction, and any number of processes may share it.
+//
+//	Commit ──► one call of lucius.write(...) ──► all rows, or a conflict
+//	             │                                  │
+//	             │ rows in the order of their keys,  └ the first row whose precondition
+//	             │ so that changes do not deadlock      did not hold
+//	             ▼
+//	lucius.rows (tbl, part, row) ── etag, props (jsonb)
+//
+// Rows are readable: their properties are an object of JSON, with texts, numbers and
+// booleans as such, times as {"t": "2026-01-27T10:02:30.000Z"} and bytes as {"b": base64}.
+//
+// # Outcomes
+//
+// A commit is a statement of its own, outside of a transaction block, so the server commits
+// before it answers. An answer of severity ERROR means that nothing was written. If there is
+// no answer, or the session was ended by force, nothing was written only if nothing had been
+// sent; otherwise the outcome is [tablestore.ErrUnknown], and the caller reads a row of the
+// change to learn it. Every session sets synchronous_commit, so that what was answered is
+// on disk; [Open] refuses a server that runs without fsync.
+//
+// # Schema
+//
+// Migrations are embedded and numbered. [Migrate] applies those that are missing, one
+// process at a time; [Open] changes nothing, and refuses a database whose schema is older
+// or newer than it knows with a sentence.
+package pgstore

@@ -1,0 +1,185 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/internal/postgres"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest/linearizability"
+)
+
+// server is the PostgreSQL of these tests: that of LUCIUS_TEST_POSTGRES_URL, or one of
+// their own.
+var server *postgres.Server
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "pgstore-test-") // Another user than root has to enter it.
+	if err == nil {
+		server, err = postgres.Open(context.Background(), dir, os.Getenv("LUCIUS_TEST_POSTGRES_URL"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	err = errors.Join(server.Stop(), os.RemoveAll(dir), goleak.Find())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// database returns the URL of a database with the schema, for this test alone.
+func database(t testing.TB) string {
+	t.Helper()
+	url, drop, err := server.CreateDatabase(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := drop(context.Background()); err != nil { //nolint:usetesting // That of the test has ended.
+			t.Error(err)
+		}
+	})
+	if _, _, err := pgstore.Migrate(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	return url
+}
+
+// open opens a store that must open.
+func open(t testing.TB, url string) *pgstore.Store {
+	t.Helper()
+	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Connections: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	features := storetest.Features{Atomic: true, Durable: true, Walks: true, Effort: 20}
+	storetest.Run(t, features, func(t testing.TB) storetest.Harness {
+		url := database(t)
+		return storetest.Harness{
+			Store:  open(t, url),
+			Reopen: func(t testing.TB) tablestore.Store { return open(t, url) },
+		}
+	})
+}
+
+func TestStore_IsLinearizable(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(3) {
+		for _, flaky := range []bool{false, true} {
+			t.Run(fmt.Sprintf("seed %d, flaky %t", seed, flaky), func(t *testing.T) {
+				t.Parallel()
+				store := tablestore.Store(open(t, database(t)))
+				if flaky {
+					store = linearizability.Flaky(store, seed)
+				}
+				linearizability.Check(t, linearizability.Config{Store: store, Table: "linear", Seed: seed})
+				if err := store.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+func TestMigrate_OneProcessAtATime(t *testing.T) {
+	t.Parallel()
+	url, drop, err := server.CreateDatabase(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = drop(context.WithoutCancel(t.Context())) }() // The server goes with it.
+	if _, err := pgstore.Open(t.Context(), pgstore.Options{URL: url}); !errors.Is(err, pgstore.ErrOlderSchema) {
+		t.Errorf("an empty database: %v", err)
+	}
+	var group errgroup.Group
+	for range 5 {
+		group.Go(func() error {
+			_, _, err := pgstore.Migrate(t.Context(), url)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if current, wanted, err := pgstore.CheckSchema(t.Context(), url); err != nil || current != wanted {
+		t.Errorf("the schema has version %d of %d: %v", current, wanted, err)
+	}
+	execute(t, url, "UPDATE lucius.schema_version SET version = version + 1")
+	if _, err := pgstore.Open(t.Context(), pgstore.Options{URL: url}); !errors.Is(err, pgstore.ErrNewerSchema) {
+		t.Errorf("a newer schema: %v", err)
+	}
+	if _, _, err := pgstore.Migrate(t.Context(), url); !errors.Is(err, pgstore.ErrNewerSchema) {
+		t.Errorf("migrate a newer schema: %v", err)
+	}
+}
+
+func execute(t *testing.T, url, statement string) {
+	t.Helper()
+	connection, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = connection.Close(t.Context()) }() // Nothing is lost with it.
+	if _, err := connection.Exec(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCommit_SaysWhatIsKnownOfASessionThatEnds holds a row in another transaction, so that
+// a commit waits, and ends the commit's session: the outcome is unknown. One that has no
+// server to be sent to was not written, and reads take another session.
+func TestCommit_SaysWhatIsKnownOfASessionThatEnds(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	store := open(t, url)
+	defer func() { _ = store.Close() }() // It never fails.
+	key := tablestore.Key{Table: "one", Partition: "p", Row: "r"}
+	put := tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: tablestore.Properties{{Name: "n", Value: tablestore.Int(1)}}}}
+	if _, err := store.Commit(t.Context(), put); err != nil {
+		t.Fatal(err)
+	}
+	holder, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = holder.Close(t.Context()) }() // Nothing is lost with it.
+	if _, err := holder.Exec(t.Context(), "BEGIN; SELECT 1 FROM lucius.rows FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := store.Commit(t.Context(), put)
+		done <- err
+	}()
+	for ended := 0; ended == 0; {
+		if err := holder.QueryRow(t.Context(), "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "+
+			"AND datname = current_database()").Scan(&ended); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-done; !errors.Is(err, tablestore.ErrUnknown) {
+		t.Errorf("a session that is ended: %v", err)
+	}
+	execute(t, url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lucius' AND datname = current_database()")
+	if row, err := store.Get(t.Context(), key); err != nil || row.Properties.Get("n").Int() != 1 {
+		t.Errorf("a read whose session was ended: %+v, %v", row, err)
+	}
+}

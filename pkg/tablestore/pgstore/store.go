@@ -1,0 +1,369 @@
+package pgstore
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	mathrand "math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// maxPage is the greatest number of rows on one page.
+const maxPage = 1000
+
+// Options configures a store.
+type Options struct {
+	// URL is the database, such as postgres://user:password@host:5432/database. Required.
+	URL string
+	// Connections is how many connections the store opens at most. Optional. Defaults to 32.
+	Connections int
+	// Logger gets a line when the server refuses or drops connections. Optional.
+	Logger *slog.Logger
+}
+
+// Store is a table store on PostgreSQL. It is safe for concurrent use.
+type Store struct {
+	pool   *pgxpool.Pool
+	epoch  string // begins the ETags of this process
+	writes atomic.Uint64
+	closed atomic.Bool
+}
+
+var (
+	_ tablestore.AtomicStore = (*Store)(nil)
+	_ tablestore.Walker      = (*Store)(nil)
+)
+
+// Open connects to the database. The error wraps [ErrOlderSchema] or [ErrNewerSchema] for
+// a schema that is not this program's, and says so if the server could lose commits.
+func Open(ctx context.Context, options Options) (*Store, error) {
+	config, err := pgxpool.ParseConfig(options.URL)
+	if err != nil {
+		return nil, hideURL(err)
+	}
+	config.MaxConns = int32(min(cmp.Or(options.Connections, 32), math.MaxInt32))
+	config.ConnConfig.RuntimeParams["synchronous_commit"] = "on"
+	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "lucius"
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, hideURL(err)
+	}
+	if err := check(ctx, pool); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return &Store{pool: pool, epoch: strings.ToLower(rand.Text()[:10])}, nil
+}
+
+// check refuses a server that could lose commits, and a schema of another version.
+func check(ctx context.Context, pool *pgxpool.Pool) error {
+	for _, setting := range []string{"fsync", "full_page_writes"} {
+		var value string
+		if err := pool.QueryRow(ctx, "SELECT current_setting($1)", setting).Scan(&value); err != nil {
+			return hideURL(err)
+		}
+		if value != "on" {
+			return fmt.Errorf("%s of the server is %s: it must be on, or a crash loses what was acknowledged", setting, value)
+		}
+	}
+	_, _, err := compare(ctx, pool)
+	return err
+}
+
+// nextETag returns a version that no row had before, of any process.
+func (s *Store) nextETag() tablestore.ETag {
+	return tablestore.ETag(s.epoch + strconv.FormatUint(s.writes.Add(1), 36))
+}
+
+// columns begins the queries for rows.
+const columns = "SELECT part, row, etag, props FROM lucius.rows WHERE tbl = $1 AND "
+
+// Get implements [tablestore.Store].
+func (s *Store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
+	if err := key.Validate(); err != nil {
+		return tablestore.Row{}, err
+	}
+	rows, err := s.read(ctx, columns+"part = $2 AND row = $3",
+		key.Table, key.Partition, key.Row)
+	if err != nil {
+		return tablestore.Row{}, err
+	}
+	if len(rows) == 0 {
+		return tablestore.Row{}, fmt.Errorf("%w: %s", tablestore.ErrNotFound, key)
+	}
+	return rows[0], nil
+}
+
+// Scan implements [tablestore.Store].
+func (s *Store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
+	if err := query.Validate(); err != nil {
+		return tablestore.Page{}, err
+	}
+	limit := min(cmp.Or(query.Limit, maxPage), maxPage)
+	sql, args := columns+"part = $2 AND row >= $3", []any{
+		query.Table, query.Partition, query.From,
+	}
+	if query.Continue != "" { // The last row of the page before.
+		sql, args = sql+" AND row > $4", append(args, query.Continue)
+	}
+	if query.To != "" {
+		args = append(args, query.To)
+		sql += fmt.Sprintf(" AND row < $%d", len(args))
+	}
+	args = append(args, limit+1)
+	rows, err := s.read(ctx, fmt.Sprintf("%s ORDER BY row LIMIT $%d", sql, len(args)), args...)
+	if err != nil {
+		return tablestore.Page{}, err
+	}
+	page := tablestore.Page{Rows: rows}
+	if len(rows) > limit {
+		page.Rows = rows[:limit]
+		page.Next = rows[limit-1].Key.Row
+	}
+	return page, nil
+}
+
+// Walk implements [tablestore.Walker].
+func (s *Store) Walk(ctx context.Context, walk tablestore.Walk) ([]tablestore.Row, error) {
+	if err := walk.Validate(); err != nil {
+		return nil, err
+	}
+	return s.read(ctx, columns+"(part, row) > ($2, $3) ORDER BY part, row LIMIT $4",
+		walk.Table, walk.Partition, walk.Row, min(cmp.Or(walk.Limit, maxPage), maxPage))
+}
+
+// read runs a query for rows of the table that is its first argument. If its session ends,
+// it takes another.
+func (s *Store) read(ctx context.Context, sql string, args ...any) ([]tablestore.Row, error) {
+	for try := 1; ; try++ {
+		if err := s.usable(ctx); err != nil {
+			return nil, err
+		}
+		rows, err := s.readOnce(ctx, sql, args...)
+		switch {
+		case err == nil, errors.Is(err, tablestore.ErrCorrupt):
+			return rows, err
+		case rolledBack(err) || isConnect(err) || try == maxRetries || !sleep(ctx, time.Duration(try)*retryDelay):
+			return nil, unavailable(ctx, err)
+		}
+	}
+}
+
+func (s *Store) readOnce(ctx context.Context, sql string, args ...any) ([]tablestore.Row, error) {
+	table, _ := args[0].(string)
+	found, err := s.pool.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer found.Close()
+	rows := []tablestore.Row{}
+	for found.Next() {
+		row := tablestore.Row{Key: tablestore.Key{Table: table}}
+		var props []byte
+		if err := found.Scan(&row.Key.Partition, &row.Key.Row, &row.ETag, &props); err != nil {
+			return nil, fmt.Errorf("%w: %w", tablestore.ErrCorrupt, err)
+		}
+		if row.Properties, err = decode(props); err != nil {
+			return nil, fmt.Errorf("%s: %w", row.Key, err)
+		}
+		rows = append(rows, row)
+	}
+	return rows, found.Err()
+}
+
+// usable returns why no request can be sent, or nil.
+func (s *Store) usable(ctx context.Context) error {
+	if s.closed.Load() {
+		return fmt.Errorf("%w: the store is closed", tablestore.ErrUnavailable)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// unavailable is the error of a request that wrote nothing.
+func unavailable(ctx context.Context, err error) error {
+	return fmt.Errorf("%w: PostgreSQL: %w", tablestore.ErrUnavailable, cmp.Or(ctx.Err(), err))
+}
+
+// Commit implements [tablestore.Store].
+func (s *Store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	etags, err := s.CommitAll(ctx, []tablestore.Batch{batch})
+	if err != nil {
+		return nil, err
+	}
+	return etags[0], nil
+}
+
+// CommitAll implements [tablestore.AtomicStore].
+func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+	if err := tablestore.ValidateAll(batches); err != nil {
+		return nil, err
+	}
+	if err := s.usable(ctx); err != nil {
+		return nil, err
+	}
+	c, etags, err := s.change(batches)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.write(ctx, c); err != nil {
+		return nil, err
+	}
+	return etags, nil
+}
+
+// change is the rows of one change, in the order of their keys, as lucius.write takes them.
+type change struct {
+	first                []*tablestore.Op // the first op of each row, by its place in the change
+	tables, parts, names []string
+	places               []int32
+	expects, etags       []*string // nil for any version, and for a row that is removed
+	props                []*string
+}
+
+// change folds the batches to one write for each row. The version that a row has now is
+// what its first op expects: the server compares.
+func (s *Store) change(batches []tablestore.Batch) (*change, [][]tablestore.ETag, error) {
+	c := &change{}
+	places := map[tablestore.Key]int{}
+	for _, batch := range batches {
+		for i := range batch {
+			if _, seen := places[batch[i].Key]; !seen {
+				places[batch[i].Key] = len(c.first)
+				c.first = append(c.first, &batch[i])
+			}
+		}
+	}
+	writes, etags, err := tablestore.Fold(batches, func(key tablestore.Key) (tablestore.ETag, error) {
+		if op := c.first[places[key]]; op.ETag != tablestore.Own {
+			return op.ETag, nil // That of an insert is empty.
+		}
+		return "", nil
+	}, s.nextETag)
+	if err != nil {
+		return nil, nil, err
+	}
+	final := make(map[tablestore.Key]*tablestore.RowWrite, len(writes))
+	for i := range writes {
+		final[writes[i].Key] = &writes[i]
+	}
+	ordered := slices.Clone(c.first)
+	slices.SortFunc(ordered, func(a, b *tablestore.Op) int {
+		return cmp.Or(strings.Compare(a.Key.Table, b.Key.Table), strings.Compare(a.Key.Partition, b.Key.Partition),
+			strings.Compare(a.Key.Row, b.Key.Row))
+	})
+	for _, op := range ordered {
+		c.tables, c.parts, c.names = append(c.tables, op.Key.Table), append(c.parts, op.Key.Partition), append(c.names, op.Key.Row)
+		c.places = append(c.places, int32(places[op.Key]))
+		var expect, etag, props *string
+		if op.Verb != tablestore.Put && op.Verb != tablestore.Discard {
+			expect = (*string)(&op.ETag)
+		}
+		if write := final[op.Key]; write != nil && !write.Removed() {
+			text, err := encode(write.Properties)
+			if err != nil {
+				return nil, nil, err
+			}
+			etag, props = (*string)(&write.ETag), &text
+		}
+		c.expects, c.etags, c.props = append(c.expects, expect), append(c.etags, etag), append(c.props, props)
+	}
+	return c, etags, nil
+}
+
+// The codes of PostgreSQL that are told apart.
+const (
+	codeConflict  = "LC001" // of lucius.write
+	codeDiskFull  = "53100"
+	classRollback = "40" // a deadlock, or a conflict with recovery
+	maxRetries    = 8
+	retryDelay    = 5 * time.Millisecond
+)
+
+// write sends the change. It sends it again if nothing had been sent, and after an answer
+// that says that the transaction was rolled back for no fault of its own.
+func (s *Store) write(ctx context.Context, c *change) error {
+	for try := 1; ; try++ {
+		_, err := s.pool.Exec(ctx, "SELECT lucius.write($1, $2, $3, $4, $5, $6, $7)",
+			c.tables, c.parts, c.names, c.places, c.expects, c.etags, c.props)
+		if err == nil {
+			return nil
+		}
+		answer, undone := &pgconn.PgError{}, rolledBack(err)
+		if undone {
+			answer, _ = errors.AsType[*pgconn.PgError](err)
+		}
+		unsent := pgconn.SafeToRetry(err) && !isConnect(err)
+		switch {
+		case answer.Code == codeConflict:
+			return c.conflict(answer.Detail)
+		case (unsent || strings.HasPrefix(answer.Code, classRollback)) && try < maxRetries && sleep(ctx, time.Duration(try)*retryDelay):
+		case answer.Code == codeDiskFull:
+			return fmt.Errorf("%w: %w: PostgreSQL: %w", tablestore.ErrUnavailable, tablestore.ErrNoSpace, err)
+		case undone, unsent, isConnect(err):
+			return unavailable(ctx, err)
+		default: // The answer was lost, or the session was ended while it was under way.
+			return fmt.Errorf("%w: PostgreSQL: %w", tablestore.ErrUnknown, err)
+		}
+	}
+}
+
+// rolledBack reports whether the server answered that the statement did nothing. A session
+// that is ended by force says so with another severity, whatever it had done.
+func rolledBack(err error) bool {
+	answer, answered := errors.AsType[*pgconn.PgError](err)
+	return answered && answer.Severity == "ERROR"
+}
+
+// isConnect reports whether there was no connection, so that nothing was sent.
+func isConnect(err error) bool {
+	_, failed := errors.AsType[*pgconn.ConnectError](err)
+	return failed
+}
+
+// conflict returns the conflict on the row at that place.
+func (c *change) conflict(place string) error {
+	at, err := strconv.Atoi(place)
+	if err != nil || at < 0 || at >= len(c.first) {
+		return &tablestore.ConflictError{}
+	}
+	return &tablestore.ConflictError{Key: c.first[at].Key, Verb: c.first[at].Verb}
+}
+
+// sleep waits about that long. It reports false if the context ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d/2 + time.Duration(mathrand.Int64N(int64(d)))) //nolint:gosec // It only spreads retries.
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Close implements [tablestore.Store].
+func (s *Store) Close() error {
+	if !s.closed.Swap(true) {
+		s.pool.Close()
+	}
+	return nil
+}
