@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -197,7 +198,7 @@ func (c *Console) serve(p *page) http.Handler {
 			return
 		}
 		if err == nil && p.role != "" && len(user.tenants(p.role)) == 0 {
-			c.render(w, r, http.StatusOK, &frame{request: user, View: missingRole(p.title, p.role)})
+			c.render(w, r, http.StatusOK, &frame{request: user, View: missingRole(cmp.Or(p.title, "Not for you"), p.role)})
 			return
 		}
 		if err == nil && p.live && r.Header.Get("Accept") == eventStream {

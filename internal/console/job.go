@@ -166,6 +166,18 @@ func (r *request) jobActions(found *api.Job, next explain.Next) (*helpful, []hel
 			do = append(do, act("pause", "Pause…"), act("cancel", "Cancel…"))
 		}
 	}
+	if i := found.CurrentStepIndex; i < len(found.Steps) && found.Steps[i].WorkID != "" && r.May(api.GrantRoleAdmin, found.TenantID) {
+		step := &found.Steps[i]
+		work := func(verb, text string) {
+			do = append(do, helpful{Text: text, URL: link("do/work-"+verb, "work", step.WorkID, "job", found.JobID), Action: true})
+		}
+		switch {
+		case step.State == api.StepStateFailedRetry:
+			work("requeue", "Try again now…")
+		case step.Owner != "" && (step.State == api.StepStateInProgress || step.State == api.StepStateAwaitingAck):
+			work("stall", "Take from its worker…")
+		}
+	}
 	var first *helpful
 	switch next.Do {
 	case explain.ResumeJob, explain.RerunJob:

@@ -73,6 +73,12 @@ func TestJob_OffersWhatHelps(t *testing.T) {
 			wait(j, api.WaitingReasonScopePaused)
 			j.Waiting.BlockedBy = &api.Blocker{Type: api.BlockerTypePause, ID: "service:ocr"}
 		}, []string{"/ui/do/dispatch-resume?pause=service%3Aocr", "Held by pause service:ocr", "Pause…"}, ""},
+		"running": {api.JobStateInProgress, func(j *api.Job) { j.Steps[1].WorkID = "j1.1.1" },
+			[]string{"/ui/do/work-stall?job=j1&amp;work=j1.1.1"}, "work-requeue"},
+		"in backoff": {api.JobStateInProgress, func(j *api.Job) {
+			wait(j, api.WaitingReasonBackoff)
+			j.Steps[1].WorkID, j.Steps[1].State = "j1.1.1", api.StepStateFailedRetry
+		}, []string{"/ui/do/work-requeue?job=j1&amp;work=j1.1.1", "Try again now…"}, "work-stall"},
 		"no worker": {api.JobStateDispatching, func(j *api.Job) { wait(j, api.WaitingReasonNoWorker) }, []string{"/ui/services", "See the workers"}, ""},
 		"failed": {api.JobStateFailedFinal, func(j *api.Job) {
 			j.ErrorCode, j.ErrorMessage = "bad_scan", hostile

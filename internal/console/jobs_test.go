@@ -173,14 +173,22 @@ func TestCommands_AreThoseOfTheProgram(t *testing.T) {
 		"do/job-rerun?job=j1", "do/jobs-cancel" + filter + "&state=PAUSED", "do/jobs-pause" + filter, "do/jobs-resume?ticked=1&job=j1&job=j2", "do/jobs-resume",
 		"do/retry" + filter + "&step_type=OCR&failed_after=2026-01-01T00:00:00Z&failed_before=2026-01-02T00:00:00Z", "do/retry?job=j1&from=start",
 	} {
-		for _, found := range regexp.MustCompile(`data-copy="(lucius [^"]*)"`).FindAllStringSubmatch(b.get(t, "/ui/"+target), -1) {
-			parses(t, strings.NewReplacer("&#39;", "'", "&#34;", `"`, "&amp;", "&").Replace(found[1]))
-			seen++
-		}
+		seen += commandsParse(t, b.get(t, "/ui/"+target))
 	}
 	if seen < 13 {
 		t.Errorf("only %d commands are shown", seen)
 	}
+}
+
+// commandsParse fails unless the program takes all commands that the page shows, and
+// returns how many there are.
+func commandsParse(t *testing.T, page string) (seen int) {
+	t.Helper()
+	for _, found := range regexp.MustCompile(`data-copy="(lucius [^"]*)"`).FindAllStringSubmatch(page, -1) {
+		parses(t, strings.NewReplacer("&#39;", "'", "&#34;", `"`, "&amp;", "&").Replace(found[1]))
+		seen++
+	}
+	return seen
 }
 
 // words splits a command line as a shell does, as far as the console writes such.

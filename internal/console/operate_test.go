@@ -326,3 +326,18 @@ func TestAudit_SaysWhoDidWhat(t *testing.T) {
 	b.token = "bound"
 	has(t, b.get(t, "/ui/audit"), "admin</code> for all of them")
 }
+
+func TestCommands_OfOperators(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"GET /v1/admin/pauses": api.PauseList{}, "GET /v1/admin/operations": api.OperationPage{}})
+	for _, target := range []string{
+		"pauses", "operations", "do/dispatch-pause", "do/dispatch-pause?all=1", "do/dispatch-pause?service=it%27s", "do/dispatch-pause?lane=7",
+		"do/dispatch-pause?protocol=p", "do/dispatch-resume?pause=tenant:a", "do/dispatch-resume?pause=all&ramp=30", "do/operation-cancel?operation=o",
+		"do/outbox-retry", "do/outbox-retry?job=j&tenant_id=a+b&lane=7", "do/webhook-replay?webhook=w", "do/work-stall?work=w", "do/work-requeue?work=w",
+		"do/dead-letters-replay", "do/dead-letters-replay?letter=7%2F1", "do/dead-letters-purge",
+	} {
+		if commandsParse(t, b.get(t, "/ui/"+target)) == 0 {
+			t.Errorf("%s shows no command", target)
+		}
+	}
+}
