@@ -125,6 +125,7 @@ console: ## Use the console in a real browser (e2e; needs Linux on x86-64, or Ch
 .PHONY: sdk
 sdk: ## Test the SDKs, and hold their workers to the same behaviour (needs python3 and node)
 	$(call stage,python3 -B -W error -m unittest discover -s sdk/python -t sdk/python; \
+	sdk/typescript/with-tools tsc -p sdk/typescript; node --test sdk/typescript/dist/test; \
 	$(GO) test -tags sdk -count=1 -timeout 10m ./sdk/conformance)
 
 .PHONY: mutants

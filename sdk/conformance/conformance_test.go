@@ -17,7 +17,9 @@ import (
 type sdk struct {
 	name, dir string
 	// check is a command that fails if the SDK's language is missing or too old.
-	check   []string
+	check []string
+	// build makes the worker, if it needs that.
+	build   []string
 	command []string
 }
 
@@ -26,6 +28,12 @@ var sdks = []sdk{
 		name: "python", dir: "../python",
 		check:   []string{"python3", "-c", "import sys; assert sys.version_info >= (3, 9), sys.version"},
 		command: []string{"python3", "conformance_worker.py"},
+	},
+	{
+		name: "typescript", dir: "../typescript",
+		check:   []string{"node", "-e", "if (process.versions.node.split('.')[0] < 20) throw process.version"},
+		build:   []string{"./with-tools", "tsc", "-p", "."},
+		command: []string{"node", "dist/conformance/worker.js"},
 	},
 }
 
@@ -63,6 +71,14 @@ func (s sdk) present(t *testing.T) {
 	t.Helper()
 	if out, err := exec.Command(s.check[0], s.check[1:]...).CombinedOutput(); err != nil {
 		t.Fatalf("the SDK for %s is not tested: %s: %v\n%s", s.name, strings.Join(s.check, " "), err, out)
+	}
+	if s.build == nil {
+		return
+	}
+	cmd := exec.Command(s.build[0], s.build[1:]...)
+	cmd.Dir = s.dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(s.build, " "), err, out)
 	}
 }
 

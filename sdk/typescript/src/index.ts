@@ -1,0 +1,5 @@
+export * from "./errors.js";
+export type { Log } from "./lease.js";
+export { Task, type Directive, type Progress, type Ref } from "./task.js";
+export type { Connection, Token } from "./transport.js";
+export { Worker, type Handler, type Middleware, type Result, type WorkerOptions } from "./worker.js";

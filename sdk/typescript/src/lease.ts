@@ -1,0 +1,144 @@
+import { randomUUID } from "node:crypto";
+
+import { ProblemError } from "./errors.js";
+import type { Task, WorkItem } from "./task.js";
+import { sleep, type Transport } from "./transport.js";
+
+const longestBeat = 30_000;
+const shortestBeat = 10;
+// Progress is sent early, but no more often than this.
+const progressBeat = 1_000;
+const callTimeout = 10_000;
+
+/** How a task ended: the verb, and the body of its request. */
+export interface Report {
+  verb: "complete" | "fail";
+  body: Record<string, unknown>;
+}
+
+/** Receives warnings and errors; console does. */
+export interface Log {
+  warn(message: string, ...more: unknown[]): void;
+  error(message: string, ...more: unknown[]): void;
+}
+
+/** How long the lease is, by the server's clock alone: this one's may be wrong. */
+function leaseLength(item: WorkItem): number {
+  if (!item.lease) return Infinity;
+  return Math.max(Date.parse(item.lease.expires_at) - Date.parse(item.updated_at), 0);
+}
+
+/** Keeps the lease of one task by heartbeats until {@link Lease.stop}, and reports its end. */
+export class Lease {
+  #rev: number;
+  #ends: number;
+  #lost = false;
+  readonly #stopped = new AbortController();
+  #wake = new AbortController();
+  readonly #beating: Promise<void>;
+
+  constructor(
+    readonly transport: Transport,
+    readonly owner: string,
+    readonly task: Task,
+    readonly log: Log,
+    item: WorkItem,
+  ) {
+    this.#rev = item.rev;
+    this.#ends = performance.now() + leaseLength(item);
+    task.progressed = () => this.#wake.abort();
+    this.#beating = this.#beat();
+  }
+
+  /** End the heartbeats, and wait for the one in flight: it may raise the rev. */
+  async stop(): Promise<void> {
+    this.#stopped.abort();
+    await this.#beating;
+  }
+
+  /** Report the end of the task, unless its lease is lost. Call it after stop(). */
+  async report({ verb, body }: Report, finished: AbortSignal): Promise<void> {
+    if (!this.#lost && this.#left() <= 0) this.#lose("it has ended");
+    if (this.#lost) return;
+    try {
+      await this.#verb(verb, body, { patience: Infinity, timeout: callTimeout, signal: finished });
+    } catch (error) {
+      this.log.warn(`the report for ${this.task.workId} is dropped: ${(error as Error).message}`);
+    }
+  }
+
+  #left(): number {
+    return this.#ends - performance.now();
+  }
+
+  #lose(why: string): void {
+    this.#lost = true;
+    this.task.cancel("lease_lost");
+    this.log.warn(`the lease of ${this.task.workId} is lost: ${why}`);
+  }
+
+  async #beat(): Promise<void> {
+    let beaten = performance.now();
+    while (this.#ends !== Infinity) {
+      const woken = !(await sleep(this.#pause(), this.#wake.signal, this.#stopped.signal));
+      if (woken && !this.#stopped.signal.aborted) {
+        this.#wake = new AbortController();
+        await sleep(beaten + Math.min(progressBeat, this.#left() / 3) - performance.now(), this.#stopped.signal);
+      }
+      if (this.#stopped.signal.aborted) return;
+      beaten = performance.now();
+      if (!(await this.#extend())) return;
+    }
+  }
+
+  #pause(): number {
+    return Math.min(Math.max(this.#left() / 3, shortestBeat), longestBeat);
+  }
+
+  /** Make one heartbeat, and return false if the lease is lost. */
+  async #extend(): Promise<boolean> {
+    const sent = performance.now();
+    const left = this.#left();
+    if (left <= 0) {
+      this.#lose("no heartbeat was answered in time");
+      return false;
+    }
+    const progress = this.task.takeProgress();
+    const timeout = Math.min(Math.max(left / 3, 200), callTimeout);
+    let item: WorkItem;
+    try {
+      const enough = this.#stopped.signal;
+      item = await this.#verb("heartbeat", progress ? { progress } : {}, { patience: left, timeout, enough });
+    } catch (error) {
+      if (!(error instanceof ProblemError && !error.transient) && this.#left() > 0) return true;
+      this.#lose((error as Error).message);
+      return false;
+    }
+    this.#ends = sent + leaseLength(item);
+    if (item.cancel_requested) this.task.cancel("cancelled");
+    if (item.pause_requested) this.task.pause();
+    return true;
+  }
+
+  /** Make a call for the task, and adopt the rev that the answer has. */
+  async #verb(
+    verb: string,
+    body: Record<string, unknown>,
+    limits: { patience: number; timeout: number; signal?: AbortSignal; enough?: AbortSignal },
+  ): Promise<WorkItem> {
+    const path = `/v1/work/${encodeURIComponent(this.task.workId)}:${verb}`;
+    const headers: Record<string, string> = this.task.traceparent ? { traceparent: this.task.traceparent } : {};
+    for (;;) {
+      const named = { owner: this.owner, expected_rev: this.#rev, request_id: randomUUID(), ...body };
+      try {
+        const item = await this.transport.call<WorkItem>("POST", path, { body: named, headers, ...limits });
+        this.#rev = item.rev;
+        return item;
+      } catch (error) {
+        const current = error instanceof ProblemError && error.code === "rev_conflict" ? error.currentRev : undefined;
+        if (current === undefined || current === this.#rev) throw error;
+        this.#rev = current;
+      }
+    }
+  }
+}

@@ -1,0 +1,121 @@
+import type { components } from "./api.gen.js";
+import { Cancelled, type CancelCause } from "./errors.js";
+
+export type Directive = components["schemas"]["Directive"];
+export type WorkItem = Omit<components["schemas"]["WorkItem"], "directive"> & { directive: Directive };
+export type Ref = components["schemas"]["Ref"];
+export type Progress = components["schemas"]["Progress"];
+
+/** One attempt of a step, in the hands of a handler. */
+export class Task {
+  readonly directive: Directive;
+  readonly workId: string;
+  readonly #cancelled = new AbortController();
+  readonly #paused = new AbortController();
+  #progress: Progress | undefined;
+  #leaseLost = false;
+  /** @internal */
+  progressed = (): void => {};
+
+  constructor(item: WorkItem) {
+    this.directive = item.directive;
+    this.workId = item.work_id;
+  }
+
+  /**
+   * Aborts when the task should end soon; its reason is a {@link Cancelled}. Pass it to what
+   * takes a signal.
+   */
+  get cancelled(): AbortSignal {
+    return this.#cancelled.signal;
+  }
+
+  /** Why the task is cancelled. */
+  get cause(): CancelCause | undefined {
+    if (this.#leaseLost) return "lease_lost";
+    return this.cancelled.aborted ? (this.cancelled.reason as Cancelled).cause : undefined;
+  }
+
+  /**
+   * Aborts when the job is being paused. Finish, or throw Retry if a later attempt can
+   * continue.
+   */
+  get pauseRequested(): AbortSignal {
+    return this.#paused.signal;
+  }
+
+  get jobId(): string {
+    return this.directive.jobId;
+  }
+
+  get stepId(): string {
+    return this.directive.stepId;
+  }
+
+  get stepType(): string {
+    return this.directive.step_type;
+  }
+
+  get service(): string {
+    return this.directive.service;
+  }
+
+  get tenantId(): string {
+    return this.directive.tenant_id;
+  }
+
+  /** The number of the attempt, from 1. */
+  get attempt(): number {
+    return this.directive.attempt_no;
+  }
+
+  /** The step's part of the command's payload. */
+  get payload(): Record<string, any> {
+    return (this.directive.payload ?? {}) as Record<string, any>;
+  }
+
+  get inputRef(): Ref | null {
+    return this.directive.input_ref;
+  }
+
+  get outputRef(): Ref | null {
+    return this.directive.output_ref;
+  }
+
+  get workspaceRef(): Ref | null {
+    return this.directive.workspace_ref;
+  }
+
+  /** The W3C trace context: the parent of the handler's spans. */
+  get traceparent(): string | null {
+    return this.directive.traceparent;
+  }
+
+  get correlationId(): string | null {
+    return this.directive.correlation_id;
+  }
+
+  /** Show how far the task is, by a heartbeat that is sent soon. */
+  progress(fraction: number, message?: string): void {
+    this.#progress = { fraction: Math.min(Math.max(fraction, 0), 1), ...(message ? { message } : {}) };
+    this.progressed();
+  }
+
+  /** @internal */
+  takeProgress(): Progress | undefined {
+    const shown = this.#progress;
+    this.#progress = undefined;
+    return shown;
+  }
+
+  /** @internal The first cause stays, but a lost lease replaces any. */
+  cancel(cause: CancelCause): void {
+    this.#leaseLost ||= cause === "lease_lost";
+    this.#cancelled.abort(new Cancelled(cause));
+  }
+
+  /** @internal */
+  pause(): void {
+    this.#paused.abort();
+  }
+}

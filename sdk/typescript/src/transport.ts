@@ -1,0 +1,135 @@
+import { NoAnswerError, ProblemError } from "./errors.js";
+
+/** A token, or a function that returns the present one. */
+export type Token = string | (() => string | Promise<string>);
+
+export interface Connection {
+  /** The server. Defaults to LUCIUS_URL, or http://127.0.0.1:8080. */
+  url?: string;
+  /** Defaults to LUCIUS_TOKEN, or none. */
+  token?: Token;
+}
+
+export interface CallOptions {
+  body?: unknown;
+  headers?: Record<string, string>;
+  /** How long one try may take, in milliseconds. */
+  timeout?: number;
+  /** How long the call is repeated while it has no answer, in milliseconds. */
+  patience?: number;
+  /** Ends the call, and its repetitions. */
+  signal?: AbortSignal | undefined;
+  /** Ends the repetitions, but not a try that is under way. */
+  enough?: AbortSignal | undefined;
+}
+
+// The first delay is so short that a restart of the server costs little; the longest
+// limits the calls during an outage.
+const firstDelay = 50;
+const longestDelay = 2_000;
+const longestRetryAfter = 60_000;
+
+/** Calls one server. Calls are repeated: every call of this package is idempotent. */
+export class Transport {
+  readonly #base: string;
+  readonly #token: Token | undefined;
+
+  constructor({ url, token }: Connection) {
+    const parsed = new URL(url || process.env["LUCIUS_URL"] || "http://127.0.0.1:8080");
+    if (!/^https?:$/.test(parsed.protocol)) throw new TypeError(`${parsed.href} is no http or https URL`);
+    this.#base = parsed.href.replace(/\/+$/, "");
+    this.#token = token ?? process.env["LUCIUS_TOKEN"];
+  }
+
+  /** The text without the token, should a message have quoted it. */
+  async redact(text: string): Promise<string> {
+    const token = await this.#present();
+    return token ? text.replaceAll(token, "[token]") : text;
+  }
+
+  async #present(): Promise<string | undefined> {
+    return typeof this.#token === "function" ? await this.#token() : this.#token;
+  }
+
+  /** Make one try of a request. It rejects if there is no answer. */
+  async send(method: string, path: string, options: CallOptions): Promise<Response> {
+    const headers: Record<string, string> = { accept: "application/json", ...options.headers };
+    const token = await this.#present();
+    if (token) headers["authorization"] = `Bearer ${token}`;
+    const request: RequestInit = { method, headers, redirect: "error" };
+    if (options.body !== undefined) {
+      headers["content-type"] = "application/json";
+      request.body = JSON.stringify(options.body);
+    }
+    if (options.signal) request.signal = options.signal;
+    return fetch(this.#base + path, request);
+  }
+
+  /** Make a call and return its answer. It rejects with ProblemError or NoAnswerError. */
+  async call<T>(method: string, path: string, options: CallOptions = {}): Promise<T> {
+    const { timeout = 10_000, patience = 30_000, signal, enough } = options;
+    const giveUp = performance.now() + patience;
+    for (let delay = firstDelay; ; delay = Math.min(delay * 2, longestDelay)) {
+      let wait = delay * (0.5 + Math.random());
+      let failure: Error;
+      try {
+        const [response, text] = await within(timeout, signal, async (signal) => {
+          const response = await this.send(method, path, { ...options, signal });
+          return [response, await response.text()] as const;
+        });
+        if (response.ok) return (text ? JSON.parse(text) : undefined) as T;
+        const problem = ProblemError.parse(response.status, text);
+        if (!problem.transient) throw problem;
+        failure = problem;
+        wait = Math.max(wait, retryAfter(response));
+      } catch (error) {
+        if (error instanceof ProblemError) throw error;
+        failure = new NoAnswerError(`${method} ${path}: ${reason(error)}`, { cause: error });
+      }
+      if (performance.now() + wait > giveUp || !(await sleep(wait, signal, enough))) throw failure;
+    }
+  }
+}
+
+function reason(error: unknown): string {
+  const { message, cause } = error as Error;
+  return cause instanceof Error && cause.message ? `${message}: ${cause.message}` : message;
+}
+
+function retryAfter(response: Response): number {
+  const seconds = Number(response.headers.get("retry-after") ?? 0);
+  return Number.isFinite(seconds) ? Math.min(Math.max(seconds * 1000, 0), longestRetryAfter) : 0;
+}
+
+/**
+ * Run with a signal that aborts after the time, or with the given one. (AbortSignal.any
+ * would keep what it made for as long as the given one lives.)
+ */
+async function within<T>(ms: number, signal: AbortSignal | undefined, run: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  const controller = new AbortController();
+  const abort = () => controller.abort(signal?.reason);
+  const timer = setTimeout(() => controller.abort(new Error(`no answer in ${ms} ms`)), ms);
+  signal?.addEventListener("abort", abort);
+  if (signal?.aborted) abort();
+  try {
+    return await run(controller.signal);
+  } finally {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", abort);
+  }
+}
+
+/** Wait, and return false if a signal ended the wait. */
+export async function sleep(ms: number, ...signals: (AbortSignal | undefined)[]): Promise<boolean> {
+  if (signals.some((signal) => signal?.aborted)) return false;
+  return new Promise((resolve) => {
+    const end = (slept: boolean) => {
+      clearTimeout(timer);
+      for (const signal of signals) signal?.removeEventListener("abort", aborted);
+      resolve(slept);
+    };
+    const aborted = () => end(false);
+    const timer = setTimeout(() => end(true), Math.min(Math.max(ms, 0), 2 ** 31 - 1));
+    for (const signal of signals) signal?.addEventListener("abort", aborted);
+  });
+}

@@ -1,0 +1,221 @@
+import { randomUUID } from "node:crypto";
+import { hostname } from "node:os";
+
+import { Final, LuciusError, Retry, RetryAfter } from "./errors.js";
+import { Lease, type Log, type Report } from "./lease.js";
+import { Task, type WorkItem } from "./task.js";
+import { type Connection, sleep, Transport } from "./transport.js";
+
+/** The reference of a result: any JSON object with a `uri`. */
+export type Result = { uri: string } & Record<string, unknown>;
+
+/** Does one task. Nothing returned is no result. */
+export type Handler = (task: Task) => Promise<Result | void> | Result | void;
+
+/** Wraps every handler: it calls next(task), and returns what that does. */
+export type Middleware = (task: Task, next: Handler) => ReturnType<Handler>;
+
+export interface WorkerOptions extends Connection {
+  service: string;
+  /** More services whose steps the worker does. */
+  services?: string[];
+  /** Limits the tasks in hand, 1 to 100. Defaults to 4. */
+  parallel?: number;
+  /** Names the worker, uniquely among those that run. */
+  owner?: string;
+  /** How many seconds tasks in hand may still take after a stop. Defaults to 10. */
+  grace?: number;
+  /** How many seconds a claim waits for work, up to 60. Defaults to 20. */
+  claimWait?: number;
+  /** The first is the outermost. */
+  middleware?: Middleware[];
+  /** Defaults to console. */
+  log?: Log;
+}
+
+// The server's limit of a reference, in bytes of JSON.
+const maxResult = 8 << 10;
+const maxMessage = 1000;
+// What handlers get to end after the cancellation at the end of the grace.
+const lastMilliseconds = 2_000;
+
+/**
+ * Does the steps of one service, or of several. Register a handler for each step type with
+ * {@link Worker.step}, then call {@link Worker.run}. Delivery is at least once: a handler
+ * may see a step again, and must be idempotent.
+ */
+export class Worker {
+  readonly owner: string;
+  readonly #options: Required<Pick<WorkerOptions, "parallel" | "grace" | "claimWait" | "middleware" | "log">>;
+  readonly #services: string[];
+  readonly #transport: Transport;
+  readonly #handlers = new Map<string, Handler>();
+  readonly #stopping = new AbortController();
+  readonly #finished = new AbortController(); // Nothing is reported after it.
+  readonly #inHand = new Map<Task, Promise<void>>();
+  #freed = new AbortController(); // Aborts when a task ends.
+
+  constructor(options: WorkerOptions) {
+    const { parallel = 4, grace = 10, claimWait = 20, middleware = [], log = console } = options;
+    if (!(parallel >= 1 && parallel <= 100)) throw new RangeError(`parallel is ${parallel}, it must be from 1 to 100`);
+    if (!(claimWait >= 0 && claimWait <= 60)) throw new RangeError(`claimWait is ${claimWait}, it must be from 0 to 60`);
+    if (!(grace >= 0)) throw new RangeError(`grace is ${grace}, it must not be negative`);
+    this.#options = { parallel, grace, claimWait, middleware, log };
+    this.#services = [options.service, ...(options.services ?? [])];
+    this.#transport = new Transport(options);
+    this.owner = options.owner ?? `${hostname().slice(0, 64)}-${process.pid}-${randomUUID().slice(0, 8)}`;
+  }
+
+  /** Register the handler of a step type. */
+  step(stepType: string, handler: Handler): this {
+    if (this.#handlers.has(stepType)) throw new Error(`step type ${stepType} has a handler already`);
+    this.#handlers.set(stepType, handler);
+    return this;
+  }
+
+  /** Make {@link Worker.run} finish what is in hand and return. */
+  stop(): void {
+    this.#stopping.abort();
+  }
+
+  /**
+   * Work until {@link Worker.stop}, SIGTERM or SIGINT, then finish what is in hand. It
+   * rejects with ProblemError if the server refuses a claim, as with a wrong token. A
+   * worker runs once.
+   */
+  async run(): Promise<void> {
+    if (this.#handlers.size === 0) throw new Error("no handler is registered: call worker.step(type, handler)");
+    const stop = () => this.stop();
+    process.on("SIGTERM", stop).on("SIGINT", stop);
+    try {
+      await this.#claimUntilStopped();
+    } finally {
+      this.stop();
+      await this.#drain();
+      process.off("SIGTERM", stop).off("SIGINT", stop);
+    }
+  }
+
+  async #claimUntilStopped(): Promise<void> {
+    while (!this.#stopping.signal.aborted) {
+      const free = this.#options.parallel - this.#inHand.size;
+      if (free > 0) {
+        for (const item of await this.#claim(free)) this.#begin(item);
+        continue;
+      }
+      await sleep(60_000, this.#stopping.signal, this.#freed.signal);
+    }
+  }
+
+  /** Claim and start up to most items, and wait for the first. */
+  async #claim(most: number): Promise<WorkItem[]> {
+    const body = {
+      owner: this.owner, services: this.#services, step_types: [...this.#handlers.keys()], max: most,
+      wait_seconds: this.#options.claimWait, start: true, request_id: randomUUID(),
+    };
+    const path = "/v1/work:claim";
+    const signal = this.#stopping.signal;
+    try {
+      const timeout = (this.#options.claimWait + 10) * 1000;
+      return (await this.#transport.call<{ items: WorkItem[] }>("POST", path, { body, timeout, patience: Infinity, signal })).items;
+    } catch (error) {
+      if (!signal.aborted) throw error;
+    }
+    try { // The interrupted claim may have succeeded: its items would stay claimed.
+      const again = { ...body, wait_seconds: 0 };
+      return (await this.#transport.call<{ items: WorkItem[] }>("POST", path, { body: again, timeout: 2000, patience: 2000 })).items;
+    } catch (error) {
+      this.#options.log.warn(`items may stay claimed: the last claim was not answered: ${(error as Error).message}`);
+      return [];
+    }
+  }
+
+  #begin(item: WorkItem): void {
+    const task = new Task(item);
+    const attended = this.#attend(task, item)
+      .catch((error) => this.#options.log.error(`task ${task.workId} is dropped`, error))
+      .finally(() => {
+        this.#inHand.delete(task);
+        this.#freed.abort();
+        this.#freed = new AbortController();
+      });
+    this.#inHand.set(task, attended);
+  }
+
+  /** Do one task and report its end. */
+  async #attend(task: Task, item: WorkItem): Promise<void> {
+    const lease = new Lease(this.#transport, this.owner, task, this.#options.log, item);
+    const end = await this.#handle(task);
+    await lease.stop();
+    await lease.report(end, this.#finished.signal);
+  }
+
+  async #handle(task: Task): Promise<Report> {
+    let handler = this.#handlers.get(task.stepType);
+    if (!handler) return failure("step_type_unknown", `no handler for ${task.stepType}`, true);
+    for (const middleware of [...this.#options.middleware].reverse()) {
+      const next: Handler = handler;
+      handler = (task) => middleware(task, next);
+    }
+    try {
+      return completion(await handler(task));
+    } catch (error) {
+      return error instanceof Final ? failure(error.code, error.message, false) : this.#failed(task, error);
+    }
+  }
+
+  /** The report of a handler that threw something other than Final. */
+  async #failed(task: Task, error: unknown): Promise<Report> {
+    const text = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+    const message = await this.#transport.redact(text).catch(() => "the handler failed");
+    if (task.cause === "cancelled") return failure("cancelled", message, false);
+    if (error instanceof Retry) {
+      return failure(error.code, error.message, true, error instanceof RetryAfter ? error.seconds : undefined);
+    }
+    if (task.cause === "stopping") return failure("worker_stopped", message, true);
+    if (task.cause === undefined) this.#options.log.error(`the handler of ${task.workId} failed`, error);
+    return failure("work_failed", message, true);
+  }
+
+  /** Wait for the tasks in hand; cancel those that outlast the grace. */
+  async #drain(): Promise<void> {
+    const over = new AbortController();
+    const all = Promise.all(this.#inHand.values()).then(() => over.abort());
+    if (await sleep(this.#options.grace * 1000, over.signal)) {
+      for (const task of this.#inHand.keys()) task.cancel("stopping");
+      if (await sleep(lastMilliseconds, over.signal)) {
+        this.#finished.abort(new LuciusError("the worker has stopped"));
+        for (const task of this.#inHand.keys()) this.#options.log.warn(`${task.workId} is abandoned: its handler does not end`);
+        return;
+      }
+    }
+    await all;
+  }
+}
+
+function completion(result: unknown): Report {
+  if (result === undefined || result === null) return { verb: "complete", body: {} };
+  const uri = typeof result === "object" ? (result as Record<string, unknown>)["uri"] : undefined;
+  if (typeof uri !== "string" || !uri.trim()) {
+    return failure("result_invalid", "the handler must return an object with a uri, or nothing", false);
+  }
+  let encoded: string;
+  try {
+    encoded = JSON.stringify(result);
+  } catch (error) {
+    return failure("result_invalid", `the result is no JSON: ${(error as Error).message}`, false);
+  }
+  const size = Buffer.byteLength(encoded);
+  if (size > maxResult) {
+    const message = `the result has ${size} bytes, at most ${maxResult} are taken: store it, and return its uri`;
+    return failure("result_too_large", message, false);
+  }
+  return { verb: "complete", body: { result_ref: result } };
+}
+
+function failure(code: string, message: string, retryable: boolean, after?: number): Report {
+  const cut = Buffer.from(message).subarray(0, maxMessage).toString("utf8").replace(/\uFFFD+$/, "");
+  const body: Record<string, unknown> = { retryable, error: { code: code.slice(0, 128), message: cut } };
+  if (after !== undefined) body["retry_after_seconds"] = Math.min(Math.max(after, 0), 604_800);
+  return { verb: "fail", body };
+}

@@ -1,0 +1,75 @@
+/** A server for tests: it answers by a script, and keeps what it was asked. */
+
+import { createServer, type IncomingHttpHeaders } from "node:http";
+import type { AddressInfo } from "node:net";
+
+export interface Asked {
+  method: string;
+  path: string;
+  query: URLSearchParams;
+  headers: IncomingHttpHeaders;
+  body: any;
+}
+
+/** Status 0 breaks the connection. */
+export interface Answer {
+  status: number;
+  body?: unknown;
+  headers?: Record<string, string>;
+}
+
+export async function fake(answer: (asked: Asked) => Answer | Promise<Answer>) {
+  const asked: Asked[] = [];
+  const server = createServer(async (request, response) => {
+    let text = "";
+    for await (const chunk of request) text += chunk;
+    const url = new URL(request.url ?? "", "http://fake");
+    const one: Asked = {
+      method: request.method ?? "", path: url.pathname, query: url.searchParams, headers: request.headers,
+      body: text ? JSON.parse(text) : undefined,
+    };
+    asked.push(one);
+    const { status, body, headers = {} } = await answer(one);
+    if (status === 0) {
+      request.socket.destroy();
+      return;
+    }
+    response.writeHead(status, headers).end(typeof body === "string" ? body : JSON.stringify(body));
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const close = () => {
+    server.closeAllConnections();
+    server.close();
+  };
+  return { url, asked, close };
+}
+
+/** A server with a queue: each payload is one task, handed out once. */
+export async function queue(payloads: unknown[], { seconds = 60, beat = {} as object } = {}) {
+  const item = (index: number) => ({
+    work_id: `w${index}`, rev: 2, updated_at: "2026-01-27T10:00:00.000Z",
+    lease: { expires_at: new Date(Date.parse("2026-01-27T10:00:00Z") + seconds * 1000).toISOString() },
+    directive: {
+      jobId: `job${index}`, stepId: "ocr", tenant_id: "tenant_a", step_type: "OCR", service: "ocr", attempt_no: 1,
+      payload: payloads[index], traceparent: null, input_ref: { uri: "s3://bucket/in.pdf" },
+    },
+  });
+  const waiting = payloads.map((_, index) => item(index));
+  const reports: { verb: string; body: any }[] = [];
+  let done = () => {};
+  const reported = new Promise<void>((resolve) => (done = resolve));
+  const server = await fake(async ({ path, body }) => {
+    if (path === "/v1/work:claim") {
+      const items = waiting.splice(0, body.max);
+      if (items.length === 0) await new Promise((resolve) => setTimeout(resolve, 20));
+      return { status: 200, body: { items } };
+    }
+    const [, , , workId = "", verb = ""] = path.split(/[/:]/);
+    if (verb === "heartbeat") return { status: 200, body: { ...item(0), work_id: workId, ...beat } };
+    reports.push({ verb, body });
+    if (reports.length >= payloads.length) done();
+    return { status: 200, body: { rev: body.expected_rev + 1 } };
+  });
+  return { ...server, reports, reported };
+}

@@ -1,0 +1,111 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { Final, type Handler, type Middleware, ProblemError, Retry, RetryAfter, Worker, type WorkerOptions } from "../src/index.js";
+import { fake, queue } from "./fake.js";
+
+const silent = { warn() {}, error() {} };
+
+/** Run a worker until all tasks are reported, and return the reports. */
+async function run(payloads: unknown[], handler: Handler, options: Partial<WorkerOptions> = {}, lease = {}) {
+  const server = await queue(payloads, lease);
+  const worker = new Worker({ service: "ocr", url: server.url, token: "secret-token", log: silent, ...options });
+  const running = worker.step("OCR", handler).run();
+  await Promise.race([server.reported, running]);
+  worker.stop();
+  await running;
+  server.close();
+  return server.reports;
+}
+
+async function report(handler: Handler, options: Partial<WorkerOptions> = {}) {
+  const [one, ...more] = await run([{ language: "en" }], handler, options);
+  assert.equal(more.length, 0);
+  assert.ok(one);
+  return one;
+}
+
+test("a result is reported", async () => {
+  const { verb, body } = await report((task) => ({ uri: `${task.inputRef?.uri}.json` }));
+  assert.equal(verb, "complete");
+  assert.deepEqual([body.result_ref, body.expected_rev], [{ uri: "s3://bucket/in.pdf.json" }, 2]);
+});
+
+test("nothing is a result", async () => {
+  const { verb, body } = await report(() => {});
+  assert.deepEqual([verb, body.result_ref], ["complete", undefined]);
+});
+
+test("errors say what comes next", async () => {
+  const cases: [unknown, unknown[]][] = [
+    [new Final("NO_LANGUAGE", "which?"), [false, "NO_LANGUAGE", "which?", undefined]],
+    [new Retry("BUSY"), [true, "BUSY", "", undefined]],
+    [new RetryAfter(30, "BUSY"), [true, "BUSY", "", 30]],
+    [new TypeError("no page"), [true, "work_failed", "TypeError: no page", undefined]],
+    [new Error("401 for secret-token"), [true, "work_failed", "Error: 401 for [token]", undefined]],
+    ["thrown text", [true, "work_failed", "thrown text", undefined]],
+  ];
+  for (const [error, want] of cases) {
+    const { verb, body } = await report(() => { throw error; });
+    assert.equal(verb, "fail");
+    assert.deepEqual([body.retryable, body.error.code, body.error.message, body.retry_after_seconds], want);
+  }
+});
+
+test("a result that cannot be taken is final", async () => {
+  const cases: [any, string][] = [
+    ["s3://bucket/out.json", "result_invalid"], [{ pages: 3 }, "result_invalid"], [{ uri: " " }, "result_invalid"],
+    [{ uri: "u", n: 1n }, "result_invalid"], [{ uri: "u", text: "ä".repeat(4096) }, "result_too_large"],
+  ];
+  for (const [result, code] of cases) {
+    const { verb, body } = await report(() => result);
+    assert.deepEqual([verb, body.retryable, body.error.code], ["fail", false, code]);
+  }
+});
+
+test("middleware wraps handlers from outside in", async () => {
+  const marks = (name: string): Middleware => async (task, next) => {
+    const result = await next(task);
+    return { uri: `${name}(${result?.uri})` };
+  };
+  const { body } = await report(() => ({ uri: "x" }), { middleware: [marks("a"), marks("b")] });
+  assert.deepEqual(body.result_ref, { uri: "a(b(x))" });
+});
+
+test("long messages are cut between letters", async () => {
+  const { body } = await report(() => { throw new Error("ä".repeat(5000)); });
+  assert.match(body.error.message, /^Error: ä+$/);
+  assert.ok(Buffer.byteLength(body.error.message) <= 1000);
+});
+
+test("a cancelled task aborts its signal", async () => {
+  const causes: unknown[] = [];
+  const [one] = await run([{}], (task) => new Promise((_, reject) => {
+    task.cancelled.addEventListener("abort", () => {
+      causes.push(task.cause);
+      reject(task.cancelled.reason);
+    });
+  }), {}, { seconds: 1, beat: { cancel_requested: true } });
+  assert.deepEqual(causes, ["cancelled"]);
+  assert.deepEqual([one?.verb, one?.body.error.code, one?.body.retryable], ["fail", "cancelled", false]);
+});
+
+test("a refused claim ends the worker", async () => {
+  const server = await fake(() => ({ status: 401, body: { code: "unauthenticated", detail: "The token is not known." } }));
+  const worker = new Worker({ service: "ocr", url: server.url, log: silent }).step("OCR", () => {});
+  await assert.rejects(worker.run(), (error) => {
+    assert.ok(error instanceof ProblemError);
+    assert.equal(error.message, "the server answered 401 unauthenticated: The token is not known.");
+    return true;
+  });
+  server.close();
+});
+
+test("settings are checked", async () => {
+  for (const options of [{ parallel: 0 }, { parallel: 101 }, { claimWait: 61 }, { grace: -1 }, { url: "ftp://host" }]) {
+    assert.throws(() => new Worker({ service: "ocr", ...options }), JSON.stringify(options));
+  }
+  const worker = new Worker({ service: "ocr" });
+  await assert.rejects(worker.run(), /no handler/);
+  assert.throws(() => worker.step("OCR", () => {}).step("OCR", () => {}), /has a handler already/);
+});
