@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -179,11 +180,12 @@ func TestLive_RendersWhenThePageSaysSo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBrowser(t, quiet())
-		changes, renders := make(chan struct{}), 0
+		changes := make(chan struct{})
+		var renders atomic.Int64
 		p := &page{live: true, changes: func(*request) <-chan struct{} { return changes }, show: func(*request) (view, error) {
-			renders++
-			text := fmt.Sprint("rendered ", renders)
-			return view{Title: "x", Template: "attention", Data: attentionPage{Findings: []finding{{Text: text}}}, Still: renders == 5}, nil
+			n := renders.Add(1)
+			text := fmt.Sprint("rendered ", n)
+			return view{Title: "x", Template: "attention", Data: attentionPage{Findings: []finding{{Text: text}}}, Still: n == 5}, nil
 		}}
 		r := httptest.NewRequest(http.MethodGet, "/ui/x", nil)
 		r.Header.Set("Accept", eventStream)
@@ -192,10 +194,11 @@ func TestLive_RendersWhenThePageSaysSo(t *testing.T) {
 			b.console.serve(p).ServeHTTP(w, r)
 			close(done)
 		}()
-		expect := func(want int) {
+		expect := func(want int64) {
 			t.Helper()
-			if synctest.Wait(); renders != want {
-				t.Errorf("it was rendered %d times, not %d", renders, want)
+			synctest.Wait()
+			if got := renders.Load(); got != want {
+				t.Errorf("it was rendered %d times, not %d", got, want)
 			}
 		}
 		expect(1)
