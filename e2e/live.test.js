@@ -25,3 +25,22 @@ test("a page that is live follows what happens, and a restart of the server", as
   await page.getByText("a full disk").waitFor();
   assert.ok(await page.evaluate(() => globalThis.sameDocument), "the page was not loaded again");
 });
+
+test("a job is watched from its command to its end", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  const job = await api.submit();
+  const page = await openPage(server);
+  await page.goto(`/ui/jobs/${job}`);
+  await page.evaluate(() => { globalThis.sameDocument = true; });
+  const main = page.getByRole("main");
+  await main.getByText(/worker/i).first().waitFor();
+  await api.work("extract");
+  const item = await api.claim("ocr", "ocr-7");
+  await main.getByText("ocr-7").first().waitFor();
+  await api.fail(item, { code: "corrupt_pdf", message: "Page 3 <b>cannot</b> be read." }, true);
+  await main.getByText("Page 3 <b>cannot</b> be read.").first().waitFor();
+  await api.work("ocr", "index");
+  await main.getByText("SUCCEEDED").first().waitFor();
+  assert.ok(await page.evaluate(() => globalThis.sameDocument), "the page was not loaded again");
+});

@@ -8,7 +8,7 @@ import { serve } from "./server.js";
 test("without script, pages are read and actions are plain forms", async (t) => {
   const server = await serve(t, ...seeded);
   const jobs = await seed(server);
-  const page = await openPage(server, { javaScriptEnabled: false, expected: /404/ });
+  const page = await openPage(server, { javaScriptEnabled: false });
   await page.goto("/ui/");
   for (const link of await page.getByRole("navigation", { name: "Pages" }).getByRole("link").all()) {
     assert.ok((await page.request.get(await link.getAttribute("href"))).ok());
