@@ -16,7 +16,6 @@ export async function crawl(page) {
     const links = await page.locator("a[href]").evaluateAll((all) => all.map((a) => a.href));
     for (const link of links) {
       const url = new URL(link);
-      if (url.pathname === "/ui/jobs") continue; // This page is still to come.
       if (!url.pathname.startsWith("/ui/") || found.has(kind(url))) continue;
       found.set(kind(url), url.pathname + url.search);
       queue.push(url.pathname + url.search);

@@ -100,6 +100,8 @@
   }
 
   document.addEventListener("DOMContentLoaded", () => {
+    // On a phone the navigation scrolls sideways.
+    document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     tick();
     setInterval(tick, 1000);
   });

@@ -1,0 +1,34 @@
+package console
+
+import (
+	"io/fs"
+	"regexp"
+	"testing"
+)
+
+// A box that scrolls sideways must be within reach of the keyboard, and have a name. A
+// button in a link is neither.
+func TestTemplates_AreWithinReachOfTheKeyboard(t *testing.T) {
+	t.Parallel()
+	templates, err := fs.Glob(files, "templates/*.html")
+	if err != nil || len(templates) == 0 {
+		t.Fatalf("templates: %v, %v", templates, err)
+	}
+	box := regexp.MustCompile(`<[^>]*class="scroll[^>]*>`)
+	reachable := regexp.MustCompile(`role="region" aria-label="[^"]+" tabindex="0"`)
+	nested := regexp.MustCompile(`<a [^>]*>[^<]*{{template "id"`)
+	for _, name := range templates {
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tag := range box.FindAll(text, -1) {
+			if !reachable.Match(tag) {
+				t.Errorf("%s: %s lacks %s", name, tag, reachable)
+			}
+		}
+		if link := nested.Find(text); link != nil {
+			t.Errorf("%s: %s puts a button into a link; there is a template for jobs", name, link)
+		}
+	}
+}
