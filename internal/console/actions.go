@@ -40,6 +40,9 @@ type deed struct {
 type field struct {
 	Name, Label, Value, Hint string
 	Options                  []string // Those of a list; else it is a line of text.
+	// Flag is that of the command, if it takes the value as it is. Script keeps the
+	// command up to date by it.
+	Flag string
 }
 
 // actions returns all actions, by the name in their URL.
@@ -115,12 +118,17 @@ func badInput(sentence string) *refusal {
 func command(verb string, args ...string) string {
 	words := []string{"lucius", verb}
 	for _, arg := range args {
-		if arg == "" || strings.ContainsFunc(arg, needsQuotes) {
-			arg = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
-		}
-		words = append(words, arg)
+		words = append(words, quoted(arg))
 	}
 	return strings.Join(words, " ")
+}
+
+// quoted is a word as a shell needs it.
+func quoted(word string) string {
+	if word == "" || strings.ContainsFunc(word, needsQuotes) {
+		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	}
+	return word
 }
 
 func needsQuotes(r rune) bool {
@@ -147,6 +155,9 @@ func formOf(r *request, would *deed, reason string, fault error) view {
 	}
 	if fault != nil {
 		form.Fault = fault.Error()
+	}
+	if reason != "" && !would.NoReason {
+		form.Command += " --reason " + quoted(reason)
 	}
 	return view{Title: would.Title, Template: "action", Data: form}
 }

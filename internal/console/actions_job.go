@@ -45,7 +45,7 @@ func rerunJob(r *request) (deed, error) {
 // rerunFrom asks for the step at which reruns begin.
 func rerunFrom(value string) field {
 	return field{
-		Name: "from", Label: "From", Value: value, Options: []string{string(api.RerunFromFailed), string(api.RerunFromStart)},
+		Name: "from", Flag: "from", Label: "From", Value: value, Options: []string{string(api.RerunFromFailed), string(api.RerunFromStart)},
 		Hint: "The step that failed, which keeps the results of the steps before it, or the first step.",
 	}
 }

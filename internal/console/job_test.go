@@ -232,4 +232,7 @@ func TestJobActions_AskAndThenDo(t *testing.T) {
 		t.Errorf("a rerun leads to %s", to)
 	}
 	b.asks(t, `POST /v1/jobs/j1:rerun {"from":"start"}`)
+	b.set("POST /v1/jobs/j1:rerun", refuse(http.StatusConflict, "The job has not ended."))
+	w := b.send(http.MethodPost, "/ui/do/job-rerun", url.Values{"job": {"j1"}, "reason": {"it's off"}})
+	has(t, w.Body.String(), "The job has not ended.", `lucius jobs rerun j1 --from failed --reason &#39;it&#39;\&#39;&#39;s off&#39;`)
 }

@@ -77,6 +77,20 @@
       history.back();
     }
   });
+  // The command of a form has what somebody enters. It is quoted as by quoted() in actions.go.
+  const quoted = (word) => (/^[\p{L}\p{Nd}_.:/,@-]+$/u.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'");
+  document.addEventListener("input", (event) => {
+    const form = event.target.closest("form.action");
+    const copy = form && form.querySelector(".command [data-copy]");
+    if (!copy) return;
+    let line = copy.dataset.copy;
+    for (const input of form.querySelectorAll("[data-flag]")) {
+      line = line.replace(new RegExp(` --${input.dataset.flag} ('[^']*'(\\\\''[^']*')*|[^' ]+)`), "");
+      const value = input.value.trim();
+      if (value) line += ` --${input.dataset.flag} ${quoted(value)}`;
+    }
+    copy.dataset.copy = form.querySelector(".command code").textContent = line;
+  });
   // A box that ticks all others of its form.
   document.addEventListener("change", (event) => {
     if (!event.target.dataset.ticks) return;
