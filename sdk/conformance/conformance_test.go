@@ -25,6 +25,11 @@ type sdk struct {
 
 var sdks = []sdk{
 	{
+		name: "go", dir: "../go",
+		check:   []string{"go", "-C", "../go", "build", "-o", "../../bin/conformance-go", "./internal/conformance"},
+		command: []string{"../../bin/conformance-go"},
+	},
+	{
 		name: "python", dir: "../python",
 		check:   []string{"python3", "-c", "import sys; assert sys.version_info >= (3, 9), sys.version"},
 		command: []string{"python3", "conformance_worker.py"},

@@ -71,7 +71,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // callTimeout is how long one try of a call may take, in addition to its wait: a server
 // that received the request and then crashed never answers.
-const callTimeout = 30 * time.Second
+const callTimeout = 10 * time.Second
 
 // call is one call of the server, which may be repeated.
 type call struct {
@@ -82,6 +82,8 @@ type call struct {
 	header http.Header
 	// wait is how long the server may take to answer because the call asks it to wait.
 	wait time.Duration
+	// timeout replaces callTimeout. Optional.
+	timeout time.Duration
 	// answer receives the decoded body. Optional.
 	answer any
 }
@@ -129,7 +131,7 @@ func retry(ctx context.Context, try func(context.Context) error, again func(n in
 
 // try makes one try of a call. The error is an [*Error] if the server answered.
 func (c *Client) try(ctx context.Context, what call) error {
-	ctx, cancel := context.WithTimeout(ctx, what.wait+callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, what.wait+cmp.Or(what.timeout, callTimeout))
 	defer cancel()
 	response, err := c.send(ctx, what)
 	if err != nil {

@@ -110,11 +110,9 @@ func RetryAfter(delay time.Duration, code, format string, args ...any) error {
 var (
 	// ErrCancelled is the cause when the job is being cancelled: no result is needed.
 	ErrCancelled = errors.New("the job is being cancelled")
-	// ErrPaused is the cause when the job is being paused. An error that the handler then
-	// returns has the step tried again after the job is resumed.
-	ErrPaused = errors.New("the job is being paused")
-	// ErrLeaseLost is the cause when the attempt no longer belongs to this worker. Its
-	// result is not reported.
+	// ErrLeaseLost is the cause when the attempt no longer belongs to this worker: the
+	// server said so, or answered no heartbeat before the lease ended. Its result is not
+	// reported.
 	ErrLeaseLost = errors.New("the lease is lost")
 	// ErrStopped is the cause when the grace after the worker's stop is over. An error
 	// that the handler then returns gives the step to another worker at once.
@@ -132,7 +130,6 @@ const (
 	codeLargeResult   = "result_too_large"
 	codeRefused       = "result_refused"
 	codeCancelled     = "cancelled"
-	codePaused        = "paused"
 	codeStopped       = "worker_stopped"
 )
 
@@ -145,8 +142,6 @@ func failureOf(err, cause error) *StepError {
 	switch {
 	case errors.Is(cause, ErrCancelled):
 		return &StepError{Code: codeCancelled, Err: err}
-	case errors.Is(cause, ErrPaused):
-		return &StepError{Code: codePaused, Retryable: true, Err: err}
 	case errors.Is(cause, ErrStopped):
 		return &StepError{Code: codeStopped, Retryable: true, After: time.Second, Err: err}
 	}

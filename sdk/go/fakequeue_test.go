@@ -100,14 +100,14 @@ func (q *fakeQueue) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := json.NewDecoder(r.Body).Decode(&c.Body); err != nil {
 		q.t.Errorf("%s: %v", r.URL.Path, err)
 	}
-	if c.Verb == "complete" {
+	if c.Verb == "complete" && c.WorkID == "" {
 		return q.completeBatch(c)
 	}
 	if status, answer, ok := q.record(&c); ok {
 		return q.respond(status, answer)
 	}
 	if c.Verb != "claim" {
-		return q.respond(http.StatusOK, q.move(&c))
+		return q.respond(q.move(&c))
 	}
 	items, err := q.claim(r.Context(), &c)
 	if err != nil {
@@ -138,7 +138,7 @@ func (q *fakeQueue) completeBatch(batch call) (*http.Response, error) {
 		c := call{Verb: "complete", WorkID: item.WorkID, At: batch.At, Body: item}
 		result := lucius.WorkCompletionResult{WorkID: item.WorkID, Status: http.StatusOK}
 		if status, answer, ok := q.record(&c); !ok {
-			result.Rev = q.move(&c).Rev
+			_, _ = q.move(&c)
 		} else if problem, isProblem := answer.(lucius.Problem); isProblem && status != 0 && status < 500 {
 			problem.Status = int32(status)
 			result.Status, result.Error = problem.Status, &problem
@@ -182,14 +182,14 @@ func (q *fakeQueue) claim(ctx context.Context, c *call) ([]lucius.WorkItem, erro
 func (q *fakeQueue) serverTime() time.Time { return time.Now().Add(-time.Hour) }
 
 // move raises the item's rev, as each verb does.
-func (q *fakeQueue) move(c *call) lucius.WorkItem {
+func (q *fakeQueue) move(c *call) (status int, answer any) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if rev := q.revs[c.WorkID]; c.Body.ExpectedRev != rev {
-		q.t.Errorf("%s of %s at rev %d, it is at %d", c.Verb, c.WorkID, c.Body.ExpectedRev, rev)
+		return http.StatusConflict, lucius.Problem{Code: lucius.ProblemCodeRevConflict, CurrentRev: rev}
 	}
 	q.revs[c.WorkID]++
-	return q.item(c.WorkID, q.revs[c.WorkID])
+	return http.StatusOK, q.item(c.WorkID, q.revs[c.WorkID])
 }
 
 // item is an item as a heartbeat shows it.

@@ -33,8 +33,11 @@ func prepared(command Command) Command {
 	return command
 }
 
-// maxBatch is the most entries of a batch.
-const maxBatch = 100
+// maxBatch is the most entries of a batch, and batchTimeout how long one may take.
+const (
+	maxBatch     = 100
+	batchTimeout = 30 * time.Second
+)
 
 // SubmitBatch submits many commands and returns a result for each, at the same index:
 // its job, or the error with which the server refused it. If it returns an error, the
@@ -65,7 +68,7 @@ func (c *Client) submitPart(ctx context.Context, commands []Command, part []int,
 		request.Commands = append(request.Commands, prepared(commands[i]))
 	}
 	var answer BatchResult
-	err := c.try(ctx, call{method: http.MethodPost, path: "/v1/commands:batch", body: request, answer: &answer})
+	err := c.try(ctx, call{method: http.MethodPost, path: "/v1/commands:batch", body: request, timeout: batchTimeout, answer: &answer})
 	if err == nil && len(answer.Results) != len(part) {
 		err = &Error{Problem: Problem{Status: http.StatusOK, Detail: "it answered another number of commands"}}
 	}

@@ -2,7 +2,7 @@ package lucius
 
 import (
 	"context"
-	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -14,38 +14,59 @@ import (
 type lease struct {
 	run  *run
 	item *WorkItem // Only the heartbeats change it, until they have stopped.
+	task *Task
+	// ends is when the lease ends by the worker's monotonic clock.
+	ends time.Time
 	// giveUp ends the handler's context.
 	giveUp context.CancelCauseFunc
+	// lost is why the lease is lost, nil if it is not. It may be read after stop.
+	lost error
 
 	mu       sync.Mutex
 	progress *Progress // not sent yet
 
-	changed       chan struct{} // has room for one: there is progress to send
-	stopped, done chan struct{}
+	changed chan struct{} // has room for one: there is progress to send
+	cancel  context.CancelFunc
+	done    chan struct{}
 }
 
 const (
-	// minBeat bounds the heartbeats of very short leases.
+	// minBeat and maxBeat bound the time between heartbeats. The latter is how late a
+	// handler may hear that its job is cancelled or paused.
 	minBeat = 10 * time.Millisecond
+	maxBeat = 30 * time.Second
 	// progressInterval is the least time between two heartbeats that are sent early
 	// because of progress: each is a write to the ledger.
 	progressInterval = 5 * time.Second
+	// minBeatTimeout is the least that one try of a heartbeat may take.
+	minBeatTimeout = 200 * time.Millisecond
 )
 
-// keepLease extends the item's lease, each time after a third of it, until stop is called.
-func (r *run) keepLease(ctx context.Context, item *WorkItem, giveUp context.CancelCauseFunc) *lease {
+// keepLease extends the item's lease until stop is called.
+func (r *run) keepLease(ctx context.Context, item *WorkItem, task *Task, giveUp context.CancelCauseFunc) *lease {
 	l := &lease{
-		run: r, item: item, giveUp: giveUp,
-		changed: make(chan struct{}, 1), stopped: make(chan struct{}), done: make(chan struct{}),
+		run: r, item: item, task: task, giveUp: giveUp, changed: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	go l.beat(ctx)
+	task.paused, task.progress = make(chan struct{}), l.setProgress
+	l.adopt(item, time.Now())
+	ctx, l.cancel = context.WithCancel(ctx)
+	go l.keep(ctx)
 	return l
 }
 
-// stop ends the heartbeats. It waits for one in flight, which may raise the item's rev.
+// stop ends the heartbeats. One that is under way may have raised the item's rev.
 func (l *lease) stop() {
-	close(l.stopped)
+	l.cancel()
 	<-l.done
+}
+
+// adopt takes over the lease of an answer. How long it is says the server's clock alone,
+// since the worker's may differ.
+func (l *lease) adopt(answer *WorkItem, asked time.Time) {
+	l.item.Rev, l.item.Lease = answer.Rev, answer.Lease
+	if answer.Lease != nil {
+		l.ends = asked.Add(answer.Lease.ExpiresAt.Sub(answer.UpdatedAt))
+	}
 }
 
 // setProgress has the progress sent.
@@ -72,66 +93,67 @@ func (l *lease) takeProgress() *Progress {
 	return progress
 }
 
-// interval returns the time until the next heartbeat: a third of the lease, by the
-// server's clock alone, since the worker's may differ.
-func (l *lease) interval() time.Duration {
-	return max(l.item.Lease.ExpiresAt.Sub(l.item.UpdatedAt)/3, minBeat)
-}
-
-// beat sends heartbeats until stop is called or the context ends.
-func (l *lease) beat(ctx context.Context) {
+// keep sends heartbeats until the context ends or the lease is lost.
+func (l *lease) keep(ctx context.Context) {
 	defer close(l.done)
 	var last time.Time // when the last heartbeat was sent
-	for l.item.Lease != nil {
-		due := time.Now().Add(l.interval())
-		timer := time.NewTimer(time.Until(due))
-		changed := l.changed
-	wait:
-		for {
-			select {
-			case <-timer.C:
-				break wait
-			case <-changed:
-				changed = nil // The heartbeat takes what is newest by then.
-				if early := last.Add(progressInterval); early.Before(due) {
-					timer.Reset(time.Until(early))
-				}
-			case <-l.stopped:
-				timer.Stop()
-				return
-			case <-ctx.Done():
-				timer.Stop()
-				return
-			}
-		}
+	for l.item.Lease != nil && l.await(ctx, last) {
 		last = time.Now()
-		if err := l.extend(ctx); err != nil {
-			l.giveUp(fmt.Errorf("%w: %w", ErrLeaseLost, err))
+		if err := l.extend(ctx); err != nil && ctx.Err() == nil {
+			l.lost = fmt.Errorf("%w: %w", ErrLeaseLost, err)
+			l.giveUp(l.lost)
 			return
 		}
 	}
 }
 
-// extend sends one heartbeat and repeats it until it is answered.
-func (l *lease) extend(ctx context.Context) error {
-	beat := WorkHeartbeat{
-		Owner: l.run.Owner, ExpectedRev: l.item.Rev, RequestID: rand.Text(), Progress: l.takeProgress(),
+// await waits until the next heartbeat is due: after a third of what is left of the lease,
+// or earlier if there is progress. It reports false if the context ends first.
+func (l *lease) await(ctx context.Context, last time.Time) bool {
+	due := time.Now().Add(min(max(time.Until(l.ends)/3, minBeat), maxBeat))
+	timer := time.NewTimer(time.Until(due))
+	defer timer.Stop()
+	changed := l.changed
+	for {
+		select {
+		case <-timer.C:
+			return true
+		case <-changed:
+			changed = nil // The heartbeat takes what is newest by then.
+			if early := last.Add(progressInterval); early.Before(due) {
+				timer.Reset(time.Until(early))
+			}
+		case <-ctx.Done():
+			return false
+		}
 	}
+}
+
+// extend sends one heartbeat and repeats it until it is answered, at most until the lease
+// has ended.
+func (l *lease) extend(ctx context.Context) error {
+	ctx, cancel := context.WithDeadlineCause(ctx, l.ends, errors.New("no heartbeat was answered before it ended"))
+	defer cancel()
+	beat := WorkHeartbeat{Owner: l.run.Owner, Progress: l.takeProgress()}
 	var extended WorkItem
-	err := l.run.persist(ctx, "heartbeat", func(ctx context.Context) error {
+	var asked time.Time
+	err := l.run.atRev(ctx, l.item, "heartbeat", func(ctx context.Context, rev int64, requestID string) error {
+		asked, extended = time.Now(), WorkItem{}
+		beat.ExpectedRev, beat.RequestID = rev, requestID
 		return l.run.Client.try(ctx, call{
 			method: http.MethodPost, path: workPath(l.item.WorkID, ":heartbeat"), body: beat, answer: &extended,
+			timeout: min(max(time.Until(l.ends)/3, minBeatTimeout), callTimeout),
 		})
 	})
 	if err != nil {
 		return err
 	}
-	l.item.Rev, l.item.Lease, l.item.UpdatedAt = extended.Rev, extended.Lease, extended.UpdatedAt
-	switch {
-	case isTrue(extended.CancelRequested):
+	l.adopt(&extended, asked)
+	if isTrue(extended.CancelRequested) {
 		l.giveUp(ErrCancelled)
-	case isTrue(extended.PauseRequested):
-		l.giveUp(ErrPaused)
+	}
+	if isTrue(extended.PauseRequested) {
+		l.task.pause.Do(func() { close(l.task.paused) })
 	}
 	return nil
 }

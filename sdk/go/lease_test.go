@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,16 +71,41 @@ func TestProgressIsSentSoonAndNotTooOften(t *testing.T) {
 	})
 }
 
-// The server may have taken a heartbeat whose answer is lost; only its repeat
-// tells the rev that the completion has to name.
-func TestALostHeartbeatIsSettledBeforeTheReport(t *testing.T) {
+// The server may have taken a heartbeat whose answer is lost: the report waits for none,
+// and the server tells the rev that it has to name.
+func TestAReportWaitsForNoHeartbeat(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		q.script = func(c *call) (int, any, bool) {
+			if c.Verb == "heartbeat" {
+				_, _ = q.move(c)
+				return 0, nil, true
+			}
+			return 0, nil, false
+		}
+		stop := start(t, q.worker(lasting(20*time.Second+10*time.Millisecond)))
+		q.enqueue("w1")
+		time.Sleep(time.Minute)
+		if beats := q.made("heartbeat"); len(beats) != 1 {
+			t.Errorf("heartbeats: %+v", beats)
+		}
+		made := q.made("complete")
+		if len(made) != 2 || made[1].Body.ExpectedRev != 4 || made[1].At != 20*time.Second+10*time.Millisecond {
+			t.Errorf("completions %+v, want a second one at rev 4 at once", made)
+		}
+		stop()
+	})
+}
+
+func TestAHeartbeatIsRepeatedUnderItsRequestID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(t)
 		q.script = func(c *call) (int, any, bool) {
 			return 0, nil, c.Verb == "heartbeat" && c.At < 25*time.Second
 		}
-		stop := start(t, q.worker(lasting(20*time.Second+10*time.Millisecond)))
+		stop := start(t, q.worker(lasting(30*time.Second)))
 		q.enqueue("w1")
 		time.Sleep(time.Minute)
 		beats := q.made("heartbeat")
@@ -91,47 +117,101 @@ func TestALostHeartbeatIsSettledBeforeTheReport(t *testing.T) {
 				t.Errorf("a repeated heartbeat has another request id: %+v", beats)
 			}
 		}
-		if complete := q.only("complete"); complete.Body.ExpectedRev != 4 || complete.At < 25*time.Second {
-			t.Errorf("completed after %s at rev %d, want rev 4 after 25s", complete.At, complete.Body.ExpectedRev)
+		if complete := q.only("complete"); complete.Body.ExpectedRev != 4 {
+			t.Errorf("completed at rev %d, want 4", complete.Body.ExpectedRev)
 		}
 		stop()
 	})
 }
 
-// What the handler says after its context ended is reported by the reason of that end.
-func TestWhatTheServerAsksForEndsTheHandler(t *testing.T) {
+// A handler with a long lease hears within half a minute that its job is cancelled.
+func TestLongLeasesHaveHeartbeatsToo(t *testing.T) {
 	t.Parallel()
-	yes := true
-	for name, test := range map[string]struct {
-		answer    lucius.WorkItem
-		cause     error
-		code      string
-		retryable bool
-	}{
-		"cancel": {lucius.WorkItem{Rev: 3, CancelRequested: &yes, PauseRequested: &yes}, lucius.ErrCancelled, "cancelled", false},
-		"pause":  {lucius.WorkItem{Rev: 3, PauseRequested: &yes}, lucius.ErrPaused, "paused", true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				q := newQueue(t)
-				test.answer.Directive = json.RawMessage(`{}`)
-				q.script = once("heartbeat", 200, test.answer)
-				var cause error
-				stop := start(t, q.worker(func(ctx context.Context, task *lucius.Task) (any, error) {
-					_, cause = lasting(time.Hour)(ctx, task)
-					return nil, cause
-				}))
-				q.enqueue("w1")
-				time.Sleep(21 * time.Second)
-				got := q.only("fail")
-				if got.Body.Retryable != test.retryable || got.Body.Error.Code != test.code || got.At != 20*time.Second || !errors.Is(cause, test.cause) {
-					t.Errorf("after %s, because %v: %+v, %+v", got.At, cause, got.Body, got.Body.Error)
-				}
-				stop()
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		q.lease = time.Hour
+		stop := start(t, q.worker(lasting(time.Minute+time.Second)))
+		q.enqueue("w1")
+		time.Sleep(2 * time.Minute)
+		if beats := q.made("heartbeat"); len(beats) != 2 {
+			t.Errorf("%d heartbeats in a minute, want 2", len(beats))
+		}
+		stop()
+	})
+}
+
+// What a handler returns after it saw the cancellation ends the step.
+func TestACancelledJobEndsTheHandlersContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		yes := true
+		q.script = once("heartbeat", 200, lucius.WorkItem{Rev: 3, CancelRequested: &yes, Directive: json.RawMessage(`{}`)})
+		var cause error
+		stop := start(t, q.worker(func(ctx context.Context, task *lucius.Task) (any, error) {
+			_, cause = lasting(time.Hour)(ctx, task)
+			return nil, cause
+		}))
+		q.enqueue("w1")
+		time.Sleep(21 * time.Second)
+		stop()
+		got := q.only("fail")
+		if got.Body.Retryable || got.Body.Error.Code != "cancelled" || got.At != 20*time.Second || !errors.Is(cause, lucius.ErrCancelled) {
+			t.Errorf("after %s, because %v: %+v, %+v", got.At, cause, got.Body, got.Body.Error)
+		}
+	})
+}
+
+// A pause ends no work: each heartbeat asks, and the handler decides.
+func TestAHandlerHearsThatItsJobIsPaused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		yes := true
+		q.script = func(c *call) (int, any, bool) {
+			if c.Verb != "heartbeat" {
+				return 0, nil, false
+			}
+			item := q.item("w1", 3)
+			item.PauseRequested = &yes
+			return 200, item, true
+		}
+		stop := start(t, q.worker(func(ctx context.Context, task *lucius.Task) (any, error) {
+			<-task.PauseRequested()
+			return lasting(30*time.Second)(ctx, task)
+		}))
+		q.enqueue("w1")
+		time.Sleep(time.Minute)
+		if complete := q.only("complete"); complete.At != 50*time.Second {
+			t.Errorf("completed after %s, want 30s after the first heartbeat", complete.At)
+		}
+		stop()
+	})
+}
+
+// Another worker may have the attempt by then: the worker cannot know, and is silent.
+func TestALeaseThatEndsUnansweredIsLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		q.script = func(c *call) (int, any, bool) { return 0, nil, c.Verb == "heartbeat" }
+		var cause error
+		stop := start(t, q.worker(func(ctx context.Context, _ *lucius.Task) (any, error) {
+			<-ctx.Done()
+			cause = context.Cause(ctx)
+			return nil, nil
+		}))
+		q.enqueue("w1")
+		time.Sleep(time.Hour)
+		stop()
+		if !errors.Is(cause, lucius.ErrLeaseLost) || !strings.Contains(cause.Error(), "no heartbeat was answered before it ended") {
+			t.Errorf("the handler's context ended with %v", cause)
+		}
+		beats := q.made("heartbeat")
+		if last := beats[len(beats)-1].At; last > time.Minute || len(q.made("complete"))+len(q.made("fail")) > 0 {
+			t.Errorf("the last heartbeat is at %s, and there are reports of an attempt that may be another's", last)
+		}
+	})
 }
 
 // The result of an attempt that is another's must not be reported: the other

@@ -10,6 +10,7 @@ import (
 
 // completion is the end of one item, on its way to a batch.
 type completion struct {
+	ctx  context.Context //nolint:containedctx // The loop makes the call for its caller.
 	item ItemCompletion
 	// answer receives the error of one try. It has room for it.
 	answer chan error
@@ -18,8 +19,9 @@ type completion struct {
 // complete reports success. The completions of items that end at the same time share a
 // request. A result that the server does not take fails the step.
 func (r *run) complete(ctx context.Context, item *WorkItem, result Result) {
-	err := r.report(ctx, item, func(_ context.Context, rev int64, requestID string) error {
+	err := r.atRev(ctx, item, "report", func(ctx context.Context, rev int64, requestID string) error {
 		c := &completion{
+			ctx: ctx,
 			item: ItemCompletion{
 				WorkID: item.WorkID, Owner: r.Owner, ExpectedRev: rev, RequestID: requestID,
 				OutputRef: result.Output, ResultRef: result.Ref,
@@ -39,7 +41,7 @@ func (r *run) complete(ctx context.Context, item *WorkItem, result Result) {
 
 // fail reports a failure.
 func (r *run) fail(ctx context.Context, item *WorkItem, failure *StepError) {
-	err := r.report(ctx, item, func(ctx context.Context, rev int64, requestID string) error {
+	err := r.atRev(ctx, item, "report", func(ctx context.Context, rev int64, requestID string) error {
 		return r.Client.try(ctx, call{
 			method: http.MethodPost, path: workPath(item.WorkID, ":fail"),
 			body: WorkFailure{
@@ -70,13 +72,16 @@ func cut(text string, length int) string {
 	return strings.ToValidUTF8(text[:min(len(text), length)], "")
 }
 
-// report reports the end of an item, and repeats the report under one request id until it
-// is answered. If the item is at another rev, which the server tells its owner alone, it
-// reports again at that rev. Any other refusal is returned: the attempt has ended otherwise.
-func (r *run) report(ctx context.Context, item *WorkItem, send func(ctx context.Context, rev int64, requestID string) error) error {
+// atRev makes a call at the item's rev, and repeats it under one request id until it is
+// answered. If the item is at another rev, such as after a heartbeat whose answer was lost,
+// it makes the call at that rev: the server tells it to the owner alone. Any other refusal
+// is returned: the attempt has ended otherwise.
+func (r *run) atRev(ctx context.Context, item *WorkItem, name string,
+	send func(ctx context.Context, rev int64, requestID string) error,
+) error {
 	for {
 		requestID := rand.Text()
-		err := r.persist(ctx, "report", func(ctx context.Context) error { return send(ctx, item.Rev, requestID) })
+		err := r.persist(ctx, name, func(ctx context.Context) error { return send(ctx, item.Rev, requestID) })
 		refused, answered := errors.AsType[*Error](err)
 		if !answered || refused.Code != ProblemCodeRevConflict || refused.CurrentRev <= item.Rev {
 			return err
@@ -85,12 +90,16 @@ func (r *run) report(ctx context.Context, item *WorkItem, send func(ctx context.
 	}
 }
 
-// maxBatchBytes is how many bytes of references a batch holds before it is sent.
-const maxBatchBytes = 256 << 10
+const (
+	// completers is how many requests with completions are made at once.
+	completers = 16
+	// maxBatchBytes is how many bytes of references a batch holds before it is sent.
+	maxBatchBytes = 256 << 10
+)
 
-// completeBatches sends the completions, those that wait for one request together with the
-// next, until their channel is closed.
-func (r *run) completeBatches(ctx context.Context) {
+// sendCompletions sends completions until their channel is closed. Those that waited for a
+// request to be answered share the next one.
+func (r *run) sendCompletions(ctx context.Context) {
 	for first := range r.completions {
 		batch := []*completion{first}
 		size := len(first.item.OutputRef) + len(first.item.ResultRef)
@@ -107,8 +116,23 @@ func (r *run) completeBatches(ctx context.Context) {
 				break collect
 			}
 		}
-		r.completeBatch(ctx, batch)
+		if len(batch) == 1 {
+			first.answer <- r.completeOne(first)
+		} else {
+			r.completeBatch(ctx, batch)
+		}
 	}
+}
+
+// completeOne makes one try to complete an item, as part of its trace.
+func (r *run) completeOne(c *completion) error {
+	return r.Client.try(c.ctx, call{
+		method: http.MethodPost, path: workPath(c.item.WorkID, ":complete"),
+		body: WorkCompletion{
+			Owner: c.item.Owner, ExpectedRev: c.item.ExpectedRev, RequestID: c.item.RequestID,
+			OutputRef: c.item.OutputRef, ResultRef: c.item.ResultRef,
+		},
+	})
 }
 
 // completeBatch makes one try to complete the batch, and tells each completion its answer.
@@ -118,7 +142,9 @@ func (r *run) completeBatch(ctx context.Context, batch []*completion) {
 		request.Items = append(request.Items, c.item)
 	}
 	var answer WorkCompletionResults
-	err := r.Client.try(ctx, call{method: http.MethodPost, path: "/v1/work:complete", body: request, answer: &answer})
+	err := r.Client.try(ctx, call{
+		method: http.MethodPost, path: "/v1/work:complete", body: request, timeout: batchTimeout, answer: &answer,
+	})
 	if err == nil && len(answer.Results) != len(batch) {
 		err = &Error{Problem: Problem{Status: http.StatusOK, Detail: "it answered another number of completions"}}
 	}

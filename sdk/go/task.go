@@ -3,10 +3,10 @@ package lucius
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"sync"
 )
 
 // Task is one attempt of a step. A test of a handler may make one of a [Directive] alone.
@@ -18,7 +18,14 @@ type Task struct {
 	WorkID string
 
 	progress func(Progress)
+	pause    sync.Once
+	paused   chan struct{}
 }
+
+// PauseRequested returns a channel that is closed when the job is being paused: no further
+// step starts. The handler may go on, or, if a later attempt can continue its work, return
+// an error of [Retry], with which the step waits for the job to be resumed.
+func (t *Task) PauseRequested() <-chan struct{} { return t.paused }
 
 // Decode decodes the step's payload into the value. A handler returns its error as it is:
 // it is final, with the code payload_invalid.
@@ -62,13 +69,15 @@ func (r *run) attend(handling, reporting context.Context, item *WorkItem) {
 	}
 	ctx, giveUp := context.WithCancelCause(handling)
 	defer giveUp(nil)
-	lease := r.keepLease(reporting, item, giveUp)
-	task.progress = lease.setProgress
+	if task.Traceparent != nil {
+		reporting = WithTraceparent(reporting, *task.Traceparent)
+	}
+	lease := r.keepLease(reporting, item, task, giveUp)
 	result, failure := r.worker.Do(ctx, task)
-	lease.stop() // It may have raised the item's rev.
-	switch cause := context.Cause(ctx); {
-	case errors.Is(cause, ErrLeaseLost):
-		r.Log.WarnContext(ctx, "result dropped: the lease is lost", "work_id", item.WorkID, "error", cause)
+	lease.stop()
+	switch {
+	case lease.lost != nil:
+		r.Log.WarnContext(ctx, "result dropped", "work_id", item.WorkID, "error", lease.lost)
 	case failure != nil:
 		r.fail(reporting, item, failure)
 	default:

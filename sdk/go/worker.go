@@ -55,8 +55,8 @@ func (c *WorkerConfig) validate() error {
 // a uri, or a [Result]. An error is a [StepError], or has the step tried again.
 //
 // Delivery is at least once: a handler may see a step again, and must be idempotent. Its
-// context ends with [ErrCancelled], [ErrPaused], [ErrLeaseLost] or [ErrStopped] as its
-// cause; it should return soon then, and must return some time.
+// context ends with [ErrCancelled], [ErrLeaseLost] or [ErrStopped] as its cause; it should
+// return soon then, and must return some time. [Task.PauseRequested] asks for less.
 type Handler func(ctx context.Context, task *Task) (any, error)
 
 // AnyStep stands for all step types, see [Worker.Handle].
@@ -74,7 +74,7 @@ const AnyStep = "*"
 //	       ┆                                    ┆
 //
 // It survives restarts of the server: it repeats a claim for as long as it runs, and a
-// report or heartbeat until the server says that the attempt belongs to another worker.
+// report until the server says that the attempt belongs to another worker.
 // Create it with [NewWorker].
 type Worker struct {
 	cfg        WorkerConfig
@@ -173,7 +173,9 @@ func (r *run) run(ctx context.Context) error {
 	handling, stopHandling := afterwards(ctx, r.Grace)
 	defer stopHandling()
 	var completer, inHand sync.WaitGroup
-	completer.Go(func() { r.completeBatches(reporting) })
+	for range min(r.Parallel, completers) {
+		completer.Go(func() { r.sendCompletions(reporting) })
+	}
 	defer completer.Wait()
 	defer close(r.completions)
 	defer inHand.Wait() // before the rest
