@@ -2,62 +2,149 @@ package console
 
 import (
 	"fmt"
+	"net/url"
+	"strconv"
+	"time"
 
 	"github.com/lucius-project/lucius/api"
 )
 
-// finding is something that needs somebody, as a sentence.
-type finding struct {
-	// Level is bad if jobs fail or stand still, and warn if they will.
-	Level string
-	// Weight ranks findings of a level: about how many jobs it holds up.
-	Weight int
-	Text   string   // What is wrong, for whom, how bad.
-	Since  api.Time // Since when.
-	Note   string   // What else helps to judge it.
-	Links  []helpful
-}
-
-// helpful is a link of a finding: the action that helps first.
-type helpful struct {
-	Text, URL string
-	Action    bool // It opens a form.
-}
-
 // attentionPage is the first page: what is wrong, the worst first, and how all else is.
 type attentionPage struct {
 	Findings []finding
-	Overview api.Overview
+	// Well says how all else is, empty for a user who may not see all tenants: their
+	// names are in Tenants.
+	Well     string
+	Tenants  []string
+	Overview *api.Overview
 }
+
+const (
+	// rememberStored is how long findings that cost a read of the store are shown again on
+	// live pages, and rememberCount how long the count of findings in the navigation is.
+	rememberStored = 30 * time.Second
+	rememberCount  = 5 * time.Second
+	// mostTenants is how many of a user's tenants are looked at, one by one.
+	mostTenants = 10
+	// mostWebhooks is how many undelivered webhooks are counted.
+	mostWebhooks = 100
+)
 
 func attention(r *request) (view, error) {
-	v := view{Title: "Attention", Template: "attention", Data: attentionPage{}}
-	if !r.May(api.GrantRoleRead, "") && !r.May(api.GrantRoleAdmin, "") {
-		return v, nil // The figures are of all tenants.
+	found, err := look(r)
+	data := attentionPage{Findings: findings(found), Overview: found.overview}
+	if found.overview != nil {
+		data.Well = wellness(found)
+	} else {
+		data.Tenants = r.tenants(api.GrantRoleRead)
 	}
-	overview, err := call[api.Overview](r.api.GetOverview(r.Context(), nil))
-	if err != nil {
-		return v, err
-	}
-	services, err := call[api.ServiceList](r.api.ListServices(r.Context(), nil))
-	if err != nil {
-		return v, err
-	}
-	v.Data = attentionPage{Findings: findings(services.Services), Overview: overview}
-	return v, nil
+	return view{Title: "Attention", Template: "attention", Data: data}, err
 }
 
-// findings returns what needs somebody, the worst first.
-func findings(services []api.Service) (found []finding) {
-	for i := range services {
-		s := &services[i]
-		if s.Backlog > 0 && s.WorkersTotal == 0 {
-			found = append(found, finding{
-				Level: "bad", Weight: s.Backlog, Since: s.OldestWaitingAt,
-				Text:  fmt.Sprintf("%s: %s wait, and no worker has asked for them", s.Service, number(s.Backlog)),
-				Links: []helpful{{Text: "Show the jobs", URL: link("jobs", "service", s.Service)}},
-			})
+// countFindings returns the count of findings for the navigation, and whether one is bad.
+func (f *frame) countFindings() (count string, hot bool) {
+	var found []finding
+	if shown, ok := f.View.Data.(attentionPage); ok {
+		found = shown.Findings
+	} else {
+		found, _ = recall(f.request, "findings", rememberCount, func() ([]finding, error) { // Without them there is no count.
+			quick := *f.request
+			quick.live = true
+			found, err := look(&quick)
+			return findings(found), err
+		})
+	}
+	if len(found) == 0 {
+		return "", false
+	}
+	return strconv.Itoa(len(found)), found[0].Level == levelBad
+}
+
+// look asks the API for all that may need somebody, as far as the user may see it.
+func look(r *request) (*situation, error) {
+	s, ctx := &situation{now: r.now}, r.Context()
+	if r.seesAll() {
+		var err error
+		if s, err = figures(r); err != nil {
+			return s, err
+		}
+	} else if len(r.tenants(api.GrantRoleAdmin)) > 0 {
+		list, err := recall(r, "pauses", rememberCount, func() (api.PauseList, error) {
+			return call[api.PauseList](r.api.ListPauses(ctx))
+		})
+		if err != nil {
+			return s, err
+		}
+		s.pauses = list.Pauses
+	}
+	ready, err := call[api.Readiness](r.api.GetReadiness(ctx))
+	if err != nil {
+		s.unready = err.Error()
+	}
+	s.warnings = ready.Warnings
+	if s.stuck, err = stuckJobs(r, s.overview); err != nil {
+		return s, err
+	}
+	tenants := []string{""}
+	if !r.May(api.GrantRoleRead, "") {
+		tenants = r.tenants(api.GrantRoleRead)
+	}
+	for _, tenant := range tenants[:min(len(tenants), mostTenants)] {
+		if err := s.lookAt(r, tenant); err != nil {
+			return s, err
 		}
 	}
-	return found
+	return s, nil
 }
+
+// stuckJobs returns the stuck jobs, if there are any and the user may see them.
+func stuckJobs(r *request, overview *api.Overview) ([]api.StuckJob, error) {
+	if overview == nil || overview.Stuck.Count == 0 || !r.May(api.GrantRoleAdmin, "") {
+		return nil, nil
+	}
+	list, err := call[api.StuckList](r.api.ListStuck(r.Context()))
+	return list.Stuck, err
+}
+
+// lookAt reads what failed for a tenant, empty for all of them.
+func (s *situation) lookAt(r *request, tenant string) error {
+	age := rememberStored
+	if !r.live {
+		age = 0 // The user may have changed it a moment ago.
+	}
+	failed, err := recall(r, "failures of "+tenant, age, func() (api.FailureList, error) {
+		return call[api.FailureList](r.api.ListFailures(r.Context(), &api.ListFailuresParams{TenantID: optional(tenant)}))
+	})
+	if err != nil {
+		return err
+	}
+	most := api.Limit(mostWebhooks)
+	hooks, err := recall(r, "webhooks of "+tenant, age, func() (api.WebhookPage, error) {
+		return call[api.WebhookPage](r.api.ListWebhooks(r.Context(), &api.ListWebhooksParams{TenantID: optional(tenant), Limit: &most}))
+	})
+	s.tenants = append(s.tenants, tenantSituation{Tenant: tenant, Failures: failed, Webhooks: hooks})
+	return err
+}
+
+// wellness is the line that says how all else is.
+func wellness(s *situation) string {
+	o := s.overview
+	live := 0
+	for _, n := range o.Jobs {
+		live += n
+	}
+	text := fmt.Sprintf("%s jobs/s, %s", number(o.Accepted.LastMinute.PerSecond), counted(live, "live job", "live jobs"))
+	if at := o.OldestPendingSeconds; at != nil {
+		text += ", oldest outbox row " + duration(seconds(*at))
+	}
+	if o.OldestWaiting.Service != "" {
+		text += fmt.Sprintf(", oldest directive waits %s for %s", duration(seconds(o.OldestWaiting.Seconds)), o.OldestWaiting.Service)
+	}
+	if hour := o.Ended[string(api.JobStateSucceeded)].LastHour; hour.Count > 0 {
+		text += ", " + number(hour.Count) + " succeeded within the hour"
+	}
+	return text
+}
+
+// pathOf is a page about the thing of that name, which may hold any character.
+func pathOf(page, name string) string { return link(page + "/" + url.PathEscape(name)) }

@@ -43,6 +43,7 @@ type Console struct {
 	origins   *http.CrossOriginProtection
 	templates *template.Template
 	feeds     *feeds
+	memo      *memo
 }
 
 // New returns a console.
@@ -53,7 +54,7 @@ func New(config Config) (*Console, error) {
 	if config.Now == nil {
 		config.Now = time.Now
 	}
-	c := &Console{config: config, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(), feeds: newFeeds()}
+	c := &Console{config: config, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(), feeds: newFeeds(), memo: newMemo()}
 	var err error
 	if c.templates, err = parseTemplates(config.Now); err != nil {
 		return nil, err
@@ -136,6 +137,7 @@ type request struct {
 	Who  api.Identity
 	now  time.Time
 	live bool // It is rendered for a stream.
+	memo *memo
 }
 
 // Origin is the server's URL as the browser knows it.
@@ -183,7 +185,7 @@ func (c *Console) request(r *http.Request) (*request, error) {
 		return nil, err
 	}
 	who, err := call[api.Identity](client.GetIdentity(r.Context()))
-	return &request{Request: r, api: client, Who: who, now: c.config.Now()}, err
+	return &request{Request: r, api: client, Who: who, now: c.config.Now(), memo: c.memo}, err
 }
 
 // serve returns the handler of a page.

@@ -96,12 +96,21 @@ func (s *scripted) set(request string, value any) {
 	s.answers[request] = value
 }
 
-// requests returns the requests that were sent so far, but those for the identity.
+// ofEveryPage are the requests for what every page shows: its user, and how much needs
+// attention.
+var ofEveryPage = map[string]bool{
+	"GET /v1/whoami": true, "GET /readyz": true,
+	"GET /v1/admin/overview?minutes=60": true, "GET /v1/admin/services?minutes=60": true,
+	"GET /v1/admin/pauses": true, "GET /v1/admin/failures": true, "GET /v1/admin/webhooks?limit=100": true,
+	"GET /v1/admin/failures?tenant_id=tenant_a": true, "GET /v1/admin/webhooks?tenant_id=tenant_a&limit=100": true,
+}
+
+// requests returns the requests that were sent so far, but those of every page.
 func (s *scripted) requests() (asked []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, one := range s.asked {
-		if one != "GET /v1/whoami" {
+		if !ofEveryPage[one] {
 			asked = append(asked, one)
 		}
 	}
@@ -181,8 +190,13 @@ func hasNot(t *testing.T, page string, texts ...string) {
 // quiet is what the API answers if there is nothing.
 func quiet() map[string]any {
 	return map[string]any{
-		"GET /v1/admin/overview": api.Overview{Exact: true, AsOf: api.NewTime(now)},
+		"GET /v1/admin/overview": api.Overview{Bus: api.BusQueue, Exact: true, AsOf: api.NewTime(now)},
 		"GET /v1/admin/services": api.ServiceList{Exact: true, AsOf: api.NewTime(now), Services: []api.Service{}},
+		"GET /v1/admin/failures": api.FailureList{},
+		"GET /v1/admin/webhooks": api.WebhookPage{},
+		"GET /v1/admin/pauses":   api.PauseList{},
+		"GET /v1/protocols":      api.ProtocolList{},
+		"GET /readyz":            api.Readiness{Status: "ready"},
 	}
 }
 
@@ -190,7 +204,7 @@ func TestConsole_FramesEachPage(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, quiet())
 	w := b.send(http.MethodGet, "/ui/", nil)
-	has(t, w.Body.String(), "<title>Attention · Lucius</title>", "All is well.", "ops-1", `aria-current="page"`)
+	has(t, w.Body.String(), "<title>Attention · Lucius</title>", "All is well: ", "ops-1", `aria-current="page"`)
 	if policy := w.Header().Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") {
 		t.Errorf("the policy is %q", policy)
 	}
@@ -306,11 +320,13 @@ func TestLive_SendsWhatChangesOnceToAll(t *testing.T) {
 		streams = append(streams, bufio.NewScanner(response.Body))
 	}
 	for _, stream := range streams {
-		reads(t, stream, "All is well.")
+		reads(t, stream, "All is well: ")
 	}
-	b.set("GET /v1/admin/services", api.ServiceList{Services: []api.Service{{Service: "ocr", StepType: "OCR", Backlog: 3000}}})
+	b.set("GET /v1/admin/services", api.ServiceList{Services: []api.Service{{
+		Service: "ocr", StepType: "OCR", Backlog: 3000, OldestWaitingAt: api.NewTime(now.Add(-2 * time.Minute)), OldestWaitingSeconds: 120,
+	}}})
 	for _, stream := range streams {
-		reads(t, stream, "ocr: 3,000 wait")
+		reads(t, stream, "3,000 directives wait, and no worker has polled")
 	}
 	if open := len(b.console.feeds.open); open != 1 {
 		t.Errorf("%d feeds are open for one page", open)

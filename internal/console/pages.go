@@ -11,6 +11,7 @@ import (
 func pages() []page {
 	return []page{
 		{pattern: "{$}", title: "Attention", live: true, show: attention},
+		{pattern: "flow", title: "Flow", live: true, show: flow},
 		{pattern: "jobs", title: "Jobs", role: api.GrantRoleRead, show: jobs},
 		{pattern: "jobs/{id}", role: api.GrantRoleRead, live: true, changes: jobChanges, show: job},
 		{pattern: "failures", title: "Failures", role: api.GrantRoleRead, show: failures},
@@ -32,7 +33,11 @@ func (c *Console) navigation(f *frame) (entries []navEntry) {
 	for _, p := range pages() {
 		if p.title != "" && (p.role == "" || len(f.tenants(p.role)) > 0) {
 			to := Path + strings.TrimSuffix(p.pattern, "{$}")
-			entries = append(entries, navEntry{Title: p.title, Path: to, Here: cmp.Or(f.View.Nav, f.View.Title) == p.title})
+			entry := navEntry{Title: p.title, Path: to, Here: cmp.Or(f.View.Nav, f.View.Title) == p.title}
+			if to == Path {
+				entry.Count, entry.Hot = f.countFindings()
+			}
+			entries = append(entries, entry)
 		}
 	}
 	return entries

@@ -1,0 +1,135 @@
+package console
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// pictured compares the picture of the canvas with a golden file.
+func pictured(t *testing.T, name string, c *canvas) {
+	t.Helper()
+	templates, err := parseTemplates(func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got bytes.Buffer
+	if err := templates.ExecuteTemplate(&got, "canvas", c); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("run the tests with -update if this is right (-want +got):\n%s", diff)
+	}
+}
+
+func perMinute(count, failed int) api.Rates {
+	r := api.Rate{Count: count, Failed: failed, OverSeconds: 60, PerSecond: float64(count) / 60, ErrorRate: share(failed, count)}
+	return api.Rates{LastMinute: r, LastHour: api.Rate{Count: 60 * count, Failed: 60 * failed}}
+}
+
+// busyServer is a server with one service in trouble, and one that is paused.
+func busyServer() *situation {
+	pending := 0.4
+	extract := api.Service{Service: "extract", StepType: "EXTRACT", Backlog: 18, Running: 30, Claimed: 1, WorkersTotal: 6, Attempts: perMinute(2500, 3)}
+	extract.Workers, extract.OldestWaitingAt = []api.ServiceWorker{{Owner: "x-1", LastPollAt: ago(0)}}, ago(200*time.Millisecond)
+	index := api.Service{Service: "index", StepType: "INDEX", Dispatching: 12, Backoff: 4}
+	return &situation{
+		now: now, services: []api.Service{extract, index, ocrWork(3000, 251*time.Second, 4*time.Minute)},
+		pauses: []api.Pause{{PauseID: "service:index", Service: "index", State: api.PauseStatePaused}},
+		overview: &api.Overview{
+			Bus: api.BusQueue, Jobs: map[string]int{"IN_PROGRESS": 96, "DISPATCHING": 3012, "PAUSED": 120}, Accepted: perMinute(2496, 0),
+			OldestPendingSeconds: &pending, Ended: map[string]api.Rates{
+				"SUCCEEDED": perMinute(2390, 0), "FAILED_FINAL": perMinute(3, 3), "CANCELLED": perMinute(0, 0),
+			},
+		},
+	}
+}
+
+func TestFlow_Canvas(t *testing.T) {
+	t.Parallel()
+	c := flowCanvas(busyServer())
+	pictured(t, "flow.svg", &c)
+}
+
+func TestFlow_FoldsQuietServices(t *testing.T) {
+	t.Parallel()
+	s := busyServer()
+	for i := range 20 {
+		quiet := api.Service{Service: fmt.Sprintf("quiet-%02d", i), StepType: "Q"}
+		if i == 7 {
+			quiet.Attempts = perMinute(60, 0)
+		}
+		s.services = append(s.services, quiet)
+	}
+	shown := s.flowServices()
+	var titles []string
+	for _, one := range shown {
+		titles = append(titles, one.Title+": "+one.Text)
+	}
+	want := "extract: 18 ready · 31 run · 6 workers · 200 ms, index: 0 ready · paused, ocr: 3,000 ready · no worker · 4 min 11 s, " +
+		"quiet-00: 0 ready, quiet-01: 0 ready, quiet-02: 0 ready, quiet-07: 0 ready, 16 more: idle"
+	if got := strings.Join(titles, ", "); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+}
+
+func TestFlow_CanvasOfAProtocol(t *testing.T) {
+	t.Parallel()
+	p := api.Protocol{ProtocolID: "p"}
+	for _, step := range []string{"extract", "ocr", "embed", "index", "notify-the-owner-of-the-document"} {
+		p.Steps = append(p.Steps, api.ProtocolStep{StepID: step, StepType: strings.ToUpper(step), Service: step})
+	}
+	c := protocolCanvas(busyServer(), &p)
+	pictured(t, "flow-protocol.svg", &c)
+}
+
+func TestFlow_Page(t *testing.T) {
+	t.Parallel()
+	s := busyServer()
+	s.services[1].Service = hostile
+	answers := quiet()
+	s.overview.AsOf, s.overview.Since = api.NewTime(now), ago(time.Hour)
+	answers["GET /v1/admin/overview"] = s.overview
+	answers["GET /v1/admin/services"] = api.ServiceList{Services: s.services}
+	answers["GET /v1/protocols"] = api.ProtocolList{Protocols: []api.Protocol{
+		{ProtocolID: "doc_ingest", Steps: []api.ProtocolStep{{StepID: "extract", StepType: "EXTRACT", Service: "extract"}}},
+	}}
+	b := newBrowser(t, answers)
+	page := b.get(t, "/ui/flow")
+	has(t, page, `href="/ui/services/ocr"`, "3,000 ready · no worker", `class="node bad"`, "Estimated counts, of ", "10:02:30 UTC", "&lt;script&gt;",
+		`href="/ui/flow?protocol=doc_ingest"`)
+	hasNot(t, page, "<script>alert", "style=")
+	page = b.get(t, "/ui/flow?protocol=doc_ingest")
+	has(t, page, "Flow: doc_ingest", "18 ready", "from all protocols that use them")
+	hasNot(t, page, "no worker")
+	if w := b.send("GET", "/ui/flow?protocol=none", nil); !strings.Contains(w.Body.String(), "There is no protocol none.") {
+		t.Errorf("of an unknown protocol: %s", w.Body)
+	}
+}
+
+func TestRate_InWords(t *testing.T) {
+	t.Parallel()
+	for perSecond, want := range map[float64]string{0: "0/s", 41.6: "41.6/s", 1: "1/s", 1234: "1,234/s", 0.5: "30/min", 0.01: "36/h"} {
+		if got := rate(perSecond); got != want {
+			t.Errorf("%g is %s, not %s", perSecond, got, want)
+		}
+	}
+}
