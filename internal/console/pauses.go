@@ -44,7 +44,7 @@ func pauses(r *request) (view, error) {
 			waiting := 0
 			for j := range services.Services {
 				if s := &services.Services[j]; p.Service == "" || s.Service == p.Service {
-					waiting += s.Backlog
+					waiting += s.Backlog + s.Dispatching
 				}
 			}
 			row.Waiting = counted(waiting, "directive waits", "directives wait")

@@ -56,7 +56,7 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost {
 		err := c.tryToken(w, r, strings.TrimSpace(r.PostFormValue("token")))
 		if err == nil {
-			http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // It is a path of the console.
+			http.Redirect(w, r, next, http.StatusSeeOther)
 			return
 		}
 		fault = err.Error()
