@@ -155,7 +155,8 @@ func (r *request) jobActions(found *api.Job, next explain.Next) (*helpful, []hel
 		return helpful{Text: text, URL: link("do/job-"+verb, "job", found.JobID), Action: true}
 	}
 	var do []helpful
-	if r.May(api.GrantRoleSubmit, found.TenantID) {
+	controls := r.May(api.GrantRoleSubmit, found.TenantID)
+	if controls {
 		switch found.State {
 		case api.JobStateFailedFinal, api.JobStateCancelled:
 			do = append(do, act("rerun", "Rerun…"))
@@ -181,7 +182,7 @@ func (r *request) jobActions(found *api.Job, next explain.Next) (*helpful, []hel
 	var first *helpful
 	switch next.Do {
 	case explain.ResumeJob, explain.RerunJob:
-		if len(do) > 0 { // It is the first of them.
+		if controls { // It is the first of them.
 			first, do = &do[0], do[1:]
 		}
 	case explain.SeeRerun:

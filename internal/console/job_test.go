@@ -120,9 +120,9 @@ func TestJob_ShowsItsWebhooks(t *testing.T) {
 	found.State, found.Steps[1].WorkID = api.JobStateSucceeded, ""
 	end(&found)
 	answers := answersOf(found)
-	answers["GET /v1/jobs/j1/webhooks"] = api.WebhookPage{Webhooks: []api.Webhook{{URL: "https://a/?" + hostile, State: api.WebhookStatePending, LastError: "503"}}}
+	answers["GET /v1/jobs/j1/webhooks"] = api.WebhookPage{Webhooks: []api.Webhook{{WebhookID: "j1.0", TenantID: "tenant_a", URL: "https://a/?" + hostile, State: api.WebhookStatePending, LastError: "503"}}}
 	page := newBrowser(t, answers).get(t, "/ui/jobs/j1")
-	has(t, page, "https://a/?&lt;script&gt;", "PENDING", "sse-connect")
+	has(t, page, "https://a/?&lt;script&gt;", "PENDING", "sse-connect", "/ui/do/webhook-replay?webhook=j1.0")
 	hasNot(t, page, hostile)
 }
 
