@@ -24,11 +24,15 @@ import (
 // luciusSystem is a Lucius server on a data folder of its own, and the workers that
 // pull from it.
 type luciusSystem struct {
-	client     *http.Client
-	url        string
-	process    *exec.Cmd
-	dir        string
-	ends       *tracker
+	client  *http.Client
+	url     string
+	process *exec.Cmd
+	dir     string
+	ends    *tracker
+
+	environment []string
+	drop        func(context.Context) error // nil without a database
+
 	requests   atomic.Int64
 	pulling    sync.WaitGroup
 	stopClaims context.CancelFunc
@@ -61,14 +65,40 @@ func protocolStep(n int, input, service string) string {
 // most steps that one takes.
 const pullers, claimMax = 4, 32
 
-func startLucius(ctx context.Context, c *comparison, ends *tracker, fail func(error)) (_ system, err error) {
+// startLucius returns what starts Lucius, on the embedded store or on PostgreSQL.
+func startLucius(onPostgres bool) func(context.Context, *comparison, *tracker, func(error)) (system, error) {
+	return func(ctx context.Context, c *comparison, ends *tracker, fail func(error)) (_ system, err error) {
+		if !onPostgres {
+			return newLucius(ctx, c, ends, fail, nil, nil)
+		}
+		url, drop, err := c.postgres.CreateDatabase(ctx)
+		if err != nil {
+			return nil, err
+		}
+		environment := []string{"LUCIUS_STORAGE_BACKEND=postgres", "LUCIUS_POSTGRES_URL=" + url}
+		migrate := exec.CommandContext(ctx, c.lucius, "postgres", "migrate") //nolint:gosec // It was built just now.
+		migrate.Env = append(os.Environ(), environment...)
+		if output, err := migrate.CombinedOutput(); err != nil {
+			return nil, errors.Join(fmt.Errorf("migrate: %w\n%s", err, bytes.TrimSpace(output)), drop(ctx))
+		}
+		return newLucius(ctx, c, ends, fail, environment, drop)
+	}
+}
+
+// newLucius starts the server with these variables, and workers. drop, if it is not nil,
+// removes its database when it is stopped.
+func newLucius(ctx context.Context, c *comparison, ends *tracker, fail func(error), environment []string,
+	drop func(context.Context) error,
+) (_ system, err error) {
 	dir, err := os.MkdirTemp(c.dir, "lucius-")
 	if err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
 	}
 	// The transport keeps all connections: those of submitters, completions and claims.
 	transport := &http.Transport{MaxIdleConnsPerHost: 2*c.load.inFlight + pullers, DisableCompression: true}
-	s := &luciusSystem{client: &http.Client{Transport: transport, Timeout: time.Minute}, dir: dir, ends: ends}
+	s := &luciusSystem{
+		client: &http.Client{Transport: transport, Timeout: time.Minute}, dir: dir, ends: ends, environment: environment, drop: drop,
+	}
 	claims, stopClaims := context.WithCancel(ctx)
 	s.stopClaims = stopClaims
 	if err := s.serve(ctx, c); err != nil {
@@ -98,6 +128,7 @@ func (s *luciusSystem) serve(ctx context.Context, c *comparison) error {
 	server := exec.CommandContext(context.WithoutCancel(ctx), c.lucius, "serve", //nolint:gosec // It was built just now.
 		"--listen-addr", "127.0.0.1:0", "--data-dir", filepath.Join(s.dir, "data"),
 		"--protocols-dir", folder, "--log-level", "warn")
+	server.Env = append(os.Environ(), s.environment...)
 	server.Stderr = c.progress
 	// An interrupt of the terminal is for this program, which stops the server.
 	server.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -271,11 +302,15 @@ func (s *luciusSystem) post(ctx context.Context, path string, body, answer any) 
 	return json.Unmarshal(text, answer)
 }
 
-func (s *luciusSystem) stop(context.Context) error {
+func (s *luciusSystem) stop(ctx context.Context) error {
 	s.stopClaims()
 	s.pulling.Wait()
 	s.client.CloseIdleConnections()
-	return errors.Join(stopProcess(s.process, syscall.SIGTERM), os.RemoveAll(s.dir))
+	err := errors.Join(stopProcess(s.process, syscall.SIGTERM), os.RemoveAll(s.dir))
+	if s.drop != nil {
+		err = errors.Join(err, s.drop(ctx))
+	}
+	return err
 }
 
 // stopProcess sends the signal to the process and waits for its end. One that does not

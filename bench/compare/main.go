@@ -166,7 +166,8 @@ type contender struct {
 var contenders = []contender{
 	{"River", true, startRiver(0, 0)},
 	{"River, tuned", true, startRiver(10*time.Millisecond, 20*time.Millisecond)},
-	{"Lucius", false, startLucius},
+	{"Lucius", false, startLucius(false)},
+	{"Lucius on PostgreSQL", true, startLucius(true)},
 	{"DBOS", true, startDBOS},
 }
 
