@@ -15,12 +15,15 @@ func pages() []page {
 		{pattern: "jobs", title: "Jobs", role: api.GrantRoleRead, show: jobs},
 		{pattern: "jobs/{id}", role: api.GrantRoleRead, live: true, changes: jobChanges, show: job},
 		{pattern: "failures", title: "Failures", role: api.GrantRoleRead, show: failures},
+		{pattern: "services", title: "Services", live: true, show: services},
+		{pattern: "services/{service}", live: true, show: service},
 		{pattern: "outbox", title: "Outbox", role: api.GrantRoleAdmin, show: outbox},
 		{pattern: "dead-letters", role: api.GrantRoleAdmin, show: deadLetters},
 		{pattern: "pauses", title: "Pauses", role: api.GrantRoleAdmin, live: true, show: pauses},
 		{pattern: "webhooks", title: "Webhooks", role: api.GrantRoleRead, show: webhooks},
 		{pattern: "operations", title: "Operations", role: api.GrantRoleAdmin, live: true, show: operations},
 		{pattern: "operations/{id}", role: api.GrantRoleAdmin, live: true, show: operation},
+		{pattern: "protocols", title: "Protocols", role: api.GrantRoleRead, show: protocols},
 		{pattern: "audit", title: "Audit trail", role: api.GrantRoleAdmin, show: auditTrail},
 	}
 }

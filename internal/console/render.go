@@ -53,7 +53,7 @@ func parseTemplates(now func() time.Time) (*template.Template, error) {
 		"since":    func(at api.Time) template.HTML { return since(now(), at.Time) },
 		"until":    func(at api.Time) template.HTML { return until(now(), at.Time) },
 		"num":      number, "counted": counted, "pct": percent, "dur": func(s float64) string { return duration(seconds(s)) },
-		"short": shortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "dict": dict,
+		"short": shortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "path": pathOf, "dict": dict, "rate": rate,
 		"list": func(values ...string) []string { return values }, "selects": func(op api.Operation) string { return selects(&op) },
 		"words": func(s any) string { return strings.ReplaceAll(strings.ToLower(fmt.Sprint(s)), "_", " ") },
 		// view renders the template of a page.

@@ -44,6 +44,7 @@
   document.addEventListener("htmx:afterSwap", (event) => {
     if (event.detail.target === dialog() && !dialog().open) dialog().showModal();
     tick();
+    drawCharts();
   });
   // A refusal is shown where the form was.
   document.addEventListener("htmx:beforeSwap", (event) => {
@@ -106,17 +107,56 @@
     }
   });
 
+  // Charts: a figure has its data, and a smaller picture for browsers without script.
+  const charts = new WeakMap();
+  const chart = (figure) => {
+    const spec = JSON.parse(figure.dataset.chart);
+    const lines = spec.series;
+    const data = [lines[0].values.map((_, i) => spec.from + 60 * i), ...lines.map((line) => line.values)];
+    const drawn = charts.get(figure);
+    if (drawn) { drawn.setData(data); return; }
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue("--" + name).trim();
+    const axis = { stroke: colour("dim"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
+    const plot = figure.querySelector(".plot");
+    plot.replaceChildren();
+    const size = () => ({ width: Math.max(plot.clientWidth, 240), height: 190 });
+    const made = new window.uPlot({
+      ...size(),
+      series: [{ value: "{HH}:{mm}" }, ...lines.map((line, i) => ({
+        label: line.label, stroke: colour(line.colour), width: 2, dash: i === 0 ? [] : [6 * i, 4], points: { show: false },
+      }))],
+      axes: [{ ...axis, values: "{HH}:{mm}", space: 60 }, { ...axis, size: 60 }],
+      scales: { y: { range: (_, min, max) => [0, Math.max(max * 1.1, 1)] } },
+    }, data, plot);
+    charts.set(figure, made);
+    new ResizeObserver(() => { if (plot.clientWidth !== made.width) made.setSize(size()); }).observe(plot);
+  };
+  const drawCharts = () => {
+    if (window.uPlot) for (const figure of document.querySelectorAll("figure.chart")) chart(figure);
+  };
+  // A chart stays when a live page changes, and gets the new data.
+  const keepChart = (old, fresh) => {
+    if (!charts.has(old) || !fresh.dataset?.chart) return true;
+    old.dataset.chart = fresh.dataset.chart;
+    old.querySelector("figcaption").replaceWith(fresh.querySelector("figcaption").cloneNode(true));
+    chart(old);
+    return false;
+  };
+
   // A page that is live leaves alone what somebody is typing.
   // What somebody has unfolded stays so.
   if (window.Idiomorph) {
     window.Idiomorph.defaults.ignoreActiveValue = true;
     window.Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS");
+    window.Idiomorph.defaults.callbacks.beforeNodeMorphed = keepChart;
   }
 
   document.addEventListener("DOMContentLoaded", () => {
     // On a phone the navigation scrolls sideways.
     document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     tick();
+    drawCharts();
     setInterval(tick, 1000);
   });
 })();

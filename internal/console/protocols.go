@@ -1,0 +1,63 @@
+package console
+
+import (
+	"encoding/json"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// protocolsPage is how commands are taken apart into steps.
+type protocolsPage struct {
+	api.ProtocolList
+
+	Shown []protocolCard
+}
+
+// protocolCard is a protocol with the command that submits a job of it.
+type protocolCard struct {
+	api.Protocol
+
+	Command string
+}
+
+func protocols(r *request) (view, error) {
+	list, err := call[api.ProtocolList](r.api.ListProtocols(r.Context()))
+	if err != nil {
+		return view{}, err
+	}
+	data := protocolsPage{ProtocolList: list}
+	tenant := "my_tenant"
+	if names := r.tenants(api.GrantRoleSubmit); len(names) > 0 && names[0] != "*" {
+		tenant = names[0]
+	}
+	for i := range list.Protocols {
+		data.Shown = append(data.Shown, protocolCard{Protocol: list.Protocols[i], Command: submitting(r, &list.Protocols[i], tenant)})
+	}
+	return view{Title: "Protocols", Template: "protocols", Data: data}, nil
+}
+
+// submitting is the command that submits a job of the protocol.
+func submitting(r *request, p *api.Protocol, tenant string) string {
+	body := struct {
+		TenantID      string            `json:"tenant_id"`
+		RequestType   string            `json:"request_type"`
+		SchemaVersion string            `json:"schema_version"`
+		InputRef      map[string]string `json:"input_ref"`
+		OutputRef     map[string]string `json:"output_ref"`
+		Payload       map[string]any    `json:"payload"`
+	}{
+		TenantID: tenant, RequestType: "TYPE", SchemaVersion: "1", Payload: map[string]any{},
+		InputRef: map[string]string{"uri": "s3://bucket/in"}, OutputRef: map[string]string{"uri": "s3://bucket/out"},
+	}
+	if len(p.RequestTypes) > 0 {
+		body.RequestType = p.RequestTypes[0]
+	}
+	if len(p.SchemaVersions) > 0 {
+		body.SchemaVersion = p.SchemaVersions[0]
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		panic(err) // They are strings.
+	}
+	return "curl " + quoted("http://"+r.Host+"/v1/commands") + " -H 'Content-Type: application/json' -d " + quoted(string(text))
+}

@@ -1,0 +1,189 @@
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// servicesPage is what each service has to do, and how it does it.
+type servicesPage struct {
+	Overview *api.Overview
+	Services []serviceRow
+	Charts   []chart
+}
+
+// serviceRow is one kind of work of a service.
+type serviceRow struct {
+	api.Service
+
+	Level, Trouble string
+	LastPoll       api.Time
+	Spark          sparkline // its backlog
+	Queue          bool      // Workers ask for work, so that they are known.
+}
+
+// servicePage is one service.
+type servicePage struct {
+	Service  string
+	State    serviceState
+	Overview *api.Overview
+	Findings []finding
+	Rows     []serviceRow
+	Workers  []api.ServiceWorker
+	Charts   []chart
+	Pause    *api.Pause
+	MayPause bool
+	Queue    bool
+	// Host is where a worker finds the server.
+	Host string
+}
+
+func services(r *request) (view, error) {
+	v := view{Title: "Services", Template: "services"}
+	if !r.seesAll() {
+		return notForTenants(v), nil
+	}
+	s, err := figures(r)
+	if err != nil {
+		return v, err
+	}
+	data := servicesPage{Overview: s.overview}
+	for i := range s.services {
+		data.Services = append(data.Services, s.serviceRow(&s.services[i]))
+	}
+	ended := func(state api.JobState) *api.MinuteCounts { return s.overview.Ended[string(state)].ByMinute }
+	data.Charts = s.charts("Jobs each minute", series{Label: "accepted", Colour: "run", Values: counts(s.overview.Accepted.ByMinute)},
+		series{Label: "succeeded", Colour: "ok", Values: counts(ended(api.JobStateSucceeded))},
+		series{Label: "failed for good", Colour: "bad", Values: counts(ended(api.JobStateFailedFinal))})
+	v.Data = data
+	return v, nil
+}
+
+// serviceRow is a kind of work with its trouble.
+func (s *situation) serviceRow(of *api.Service) serviceRow {
+	row := serviceRow{Service: *of, LastPoll: lastPoll(of), Spark: sparklineOf(of.BacklogByMinute), Queue: s.overview.Bus == api.BusQueue}
+	alone := &situation{now: s.now, overview: s.overview, pauses: s.pauses, services: []api.Service{*of}}
+	state := &alone.serviceStates()[0]
+	row.Level, row.Trouble = state.Level, state.Trouble
+	return row
+}
+
+func service(r *request) (view, error) {
+	name := r.PathValue("service")
+	v := view{Title: "Service " + name, Template: "service", Nav: "Services"}
+	if !r.seesAll() {
+		return notForTenants(v), nil
+	}
+	s, err := figures(r)
+	if err != nil {
+		return v, err
+	}
+	s.services = slices.DeleteFunc(s.services, func(of api.Service) bool { return of.Service != name })
+	if len(s.services) == 0 {
+		return v, refuseMissing("No protocol has a step for the service " + name + ", and none was ever sent.")
+	}
+	s.pauses = slices.DeleteFunc(s.pauses, func(p api.Pause) bool { return p.Service != name && p.PauseID != "all" })
+	data := servicePage{
+		Service: name, State: s.serviceStates()[0], Overview: s.overview, MayPause: r.May(api.GrantRoleAdmin, ""),
+		Queue: s.overview.Bus == api.BusQueue, Host: r.Host, Findings: s.pauseFindings(),
+	}
+	known := map[string]bool{}
+	ended, failed, backlog := make([]int, historyMinutes), make([]int, historyMinutes), make([]int, historyMinutes)
+	for i := range s.services {
+		of := &s.services[i]
+		data.Rows = append(data.Rows, s.serviceRow(of))
+		data.Findings = append(data.Findings, s.serviceFindings(of)...)
+		for _, worker := range of.Workers {
+			if !known[worker.Owner] {
+				known[worker.Owner], data.Workers = true, append(data.Workers, worker)
+			}
+		}
+		addTo(backlog, of.BacklogByMinute)
+		if by := of.Attempts.ByMinute; by != nil {
+			addTo(ended, by.Counts)
+			addTo(failed, by.Failed)
+		}
+	}
+	for i := range data.Findings {
+		data.Findings[i].Links = nil // They lead here, or are below.
+	}
+	if len(s.pauses) > 0 {
+		data.Pause = &s.pauses[0]
+	}
+	data.Charts = append(
+		s.charts("Attempts each minute",
+			series{Label: "ended", Colour: "run", Values: ended}, series{Label: "failed", Colour: "bad", Values: failed}),
+		s.charts("Directives that wait", series{Label: "waiting", Colour: "warn", Values: backlog})...)
+	v.Data = data
+	return v, nil
+}
+
+// refuseMissing is the answer for a thing that does not exist.
+func refuseMissing(sentence string) *refusal {
+	return &refusal{Status: http.StatusNotFound, Problem: api.Problem{Detail: sentence}}
+}
+
+// addTo adds counts to a sum, minute by minute, the last of both being the present one.
+func addTo(sum, more []int) {
+	for i := range min(len(sum), len(more)) {
+		sum[len(sum)-1-i] += more[len(more)-1-i]
+	}
+}
+
+func counts(by *api.MinuteCounts) []int {
+	if by == nil {
+		return nil
+	}
+	return by.Counts
+}
+
+// chart is a picture of the last hour, minute by minute. Script draws it; without script
+// there is a smaller one of its first series.
+type chart struct {
+	Title string
+	Spark sparkline
+	// Text says what the picture shows.
+	Text string
+	// Spec is for the script, as JSON.
+	Spec string
+}
+
+// series is one line of a chart. Its colour is one of the style's.
+type series struct {
+	Label  string `json:"label"`
+	Colour string `json:"colour"`
+	Values []int  `json:"values"`
+}
+
+// charts returns a chart, or none if the server has told no minutes.
+func (s *situation) charts(title string, lines ...series) []chart {
+	n := len(lines[0].Values)
+	if n == 0 {
+		return nil
+	}
+	c := chart{Title: title, Spark: sparklineOf(lines[0].Values)}
+	for i := range lines {
+		values := lines[i].Values
+		if i > 0 {
+			c.Text += "; "
+		}
+		last := 0
+		if len(values) > 0 {
+			last = values[len(values)-1]
+		}
+		c.Text += fmt.Sprintf("%s: at most %s, now %s", lines[i].Label, number(slices.Max(append([]int{0}, values...))), number(last))
+	}
+	// The script's x axis is in seconds.
+	from := s.now.Truncate(time.Minute).Add(time.Duration(1-n) * time.Minute).Unix()
+	spec, err := json.Marshal(map[string]any{"from": from, "series": lines})
+	if err != nil {
+		panic(err) // They are numbers and strings.
+	}
+	c.Spec = string(spec)
+	return []chart{c}
+}

@@ -1,0 +1,78 @@
+package console
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// serving answers with a busy server.
+func serving(s *situation) map[string]any {
+	answers := quiet()
+	s.overview.AsOf, s.overview.Exact, s.overview.Pauses = api.NewTime(now), true, s.pauses
+	answers["GET /v1/admin/overview"] = s.overview
+	answers["GET /v1/admin/services"] = api.ServiceList{Bus: s.overview.Bus, Services: s.services}
+	return answers
+}
+
+func TestServices_AsATable(t *testing.T) {
+	t.Parallel()
+	s := busyServer()
+	s.services[1].Service = hostile
+	s.overview.Accepted.ByMinute = &api.MinuteCounts{Counts: minutes(1, 50, 7), Failed: minutes()}
+	b := newBrowser(t, serving(s))
+	page := b.get(t, "/ui/services")
+	has(t, page, `<a href="/ui/services/ocr">ocr</a> <span class="pill bad">no worker</span>`, "3,000", "&lt;script&gt;", "41.7/s", "Exact counts",
+		`data-chart="{&#34;from&#34;:1769504580,&#34;series&#34;:[{&#34;label&#34;:&#34;accepted&#34;`, "accepted: at most 50, now 7", "<rect")
+	hasNot(t, page, "<script>alert", "style=")
+	b = newBrowser(t, quiet())
+	has(t, b.get(t, "/ui/services"), "No protocol is loaded", "lucius init")
+	b.token = "bound"
+	has(t, b.get(t, "/ui/services"), "counted for all tenants together")
+	has(t, b.get(t, "/ui/services/ocr"), "counted for all tenants together")
+}
+
+func TestService_SaysWhatItHasToDo(t *testing.T) {
+	t.Parallel()
+	s := busyServer()
+	embed := ocrWork(2, time.Second, time.Second)
+	embed.StepType, embed.DurationSeconds = "EMBED", api.Percentiles{Count: 7, P50: 1, P95: 41, P99: 90}
+	embed.Attempts.ByMinute = &api.MinuteCounts{Counts: minutes(9, 4), Failed: minutes(1, 0)}
+	s.services = append(s.services, embed)
+	b := newBrowser(t, serving(s))
+	page := b.get(t, "/ui/services/ocr")
+	has(t, page, "3,000 directives wait, and no worker has polled for", "ocr-7", "/ui/do/dispatch-pause?service=ocr", "41 s",
+		"waiting: at most 3,002, now 3,002", "ended: at most 9, now 4; failed: at most 1, now 0", `aria-current="page">Services`)
+	hasNot(t, page, "extract")
+	page = b.get(t, "/ui/services/index")
+	has(t, page, "/ui/do/dispatch-resume?pause=service%3Aindex", "is paused for", "No worker has asked for work", `services=[&#34;index&#34;]`)
+	b.token = "reader"
+	hasNot(t, b.get(t, "/ui/services/index"), "dispatch-resume")
+	b.token = ""
+	s.overview.Bus = api.BusServiceBus
+	b.set("GET /v1/admin/overview", s.overview)
+	has(t, b.get(t, "/ui/services/index"), "On Service Bus workers are not known")
+	if w := b.send("GET", "/ui/services/%3Cscript%3Ealert(1)%3C%2Fscript%3E", nil); w.Code != 404 || strings.Contains(w.Body.String(), hostile) {
+		t.Errorf("an unknown service is answered %d: %s", w.Code, w.Body)
+	}
+}
+
+func TestProtocols_WithTheirSteps(t *testing.T) {
+	t.Parallel()
+	answers := quiet()
+	answers["GET /v1/protocols"] = api.ProtocolList{LoadedAt: ago(time.Hour), Protocols: []api.Protocol{{
+		ProtocolID: "doc_ingest_v1", Version: "1", Digest: "87f4dbde31c2126a9b8350ed9744f4b6", RequestTypes: []string{"doc.ingest", "it's"},
+		SchemaVersions: []string{"2"}, File: "doc_ingest.yaml", Steps: []api.ProtocolStep{{StepID: "ocr", StepType: "OCR", Service: hostile}},
+	}}}
+	b := newBrowser(t, answers)
+	page := b.get(t, "/ui/protocols")
+	has(t, page, "doc_ingest_v1", "version 1", "<code>doc.ingest</code>", "87f4dbde", "curl http://example.com/v1/commands", "&lt;script&gt;",
+		"&#34;schema_version&#34;:&#34;2&#34;", "/ui/flow?protocol=doc_ingest_v1", "&#34;tenant_id&#34;:&#34;my_tenant&#34;")
+	hasNot(t, page, "<script>alert")
+	b.token = "bound"
+	has(t, b.get(t, "/ui/protocols"), "&#34;tenant_id&#34;:&#34;tenant_a&#34;")
+	b.set("GET /v1/protocols", api.ProtocolList{})
+	has(t, b.get(t, "/ui/protocols"), "No protocol is loaded", "lucius init")
+}
