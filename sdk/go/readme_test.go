@@ -20,7 +20,7 @@ func TestTheReadmeShowsTheExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	var code strings.Builder
-	for _, name := range append(files, "example_test.go") {
+	for _, name := range append(files, "example_test.go", "luciustest/luciustest_test.go") {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
