@@ -117,13 +117,13 @@ func (s *Store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pa
 	}
 	limit := min(cmp.Or(query.Limit, maxPage), maxPage)
 	sql, args := columns+"part = $2 AND row >= $3", []any{
-		query.Table, query.Partition, query.From,
+		query.Table, query.Partition, bound(query.From),
 	}
 	if query.Continue != "" { // The last row of the page before.
-		sql, args = sql+" AND row > $4", append(args, query.Continue)
+		sql, args = sql+" AND row > $4", append(args, bound(query.Continue))
 	}
 	if query.To != "" {
-		args = append(args, query.To)
+		args = append(args, bound(query.To))
 		sql += fmt.Sprintf(" AND row < $%d", len(args))
 	}
 	args = append(args, limit+1)
@@ -137,6 +137,20 @@ func (s *Store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pa
 		page.Next = rows[limit-1].Key.Row
 	}
 	return page, nil
+}
+
+// bound returns a text that lies between the same row keys as the bound of a scan.
+// PostgreSQL takes no text with a zero byte or invalid UTF-8; row keys are printable ASCII.
+func bound(text string) string {
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c == 0:
+			return text[:i] + "\x01"
+		case c > 0x7f:
+			return text[:i] + "\x7f"
+		}
+	}
+	return text
 }
 
 // Walk implements [tablestore.Walker].

@@ -53,6 +53,14 @@ var scanChecks = []check{
 		e.expectRows(t, "aa", "cc", "b", "c")
 		e.expectRows(t, "e", "")
 	}},
+	{"scans/bounds may have any bytes", func(t testing.TB, e *env) {
+		e.fill(t, "a", "a:", "b")
+		e.expectRows(t, "a\x00", "", "a:", "b")
+		e.expectRows(t, "a", "a\x00", "a")
+		e.expectRows(t, "a\xff", "b\x00\xff", "b")
+		e.expectRows(t, "a\x7fü", "é", "b")
+		e.expectRows(t, "\x00", "a:\x80", "a", "a:")
+	}},
 	{"scans/a prefix and its PrefixEnd select the keys with that prefix", func(t testing.TB, e *env) {
 		e.fill(t, "STEP", "STEP:0", "STEP:1:x", "STEPS", "STEQ")
 		e.expectRows(t, "STEP:", tablestore.PrefixEnd("STEP:"), "STEP:0", "STEP:1:x")
