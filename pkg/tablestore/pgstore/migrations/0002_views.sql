@@ -5,9 +5,10 @@
 CREATE FUNCTION lucius.at(value jsonb) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (value->>'t')::timestamptz;
 
--- A document is stored as its text.
-CREATE FUNCTION lucius.document(value jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN (value #>> '{}')::jsonb;
+-- A document is stored as its text. It is json, since jsonb refuses what a client may have
+-- sent, such as "\u0000" and 1e999999, and one such job would fail every query.
+CREATE FUNCTION lucius.document(value jsonb) RETURNS json LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (value #>> '{}')::json;
 
 -- The jobs are few among the rows.
 CREATE INDEX rows_jobs ON lucius.rows (part) WHERE row = 'JOB';
