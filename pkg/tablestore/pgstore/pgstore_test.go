@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
@@ -169,17 +173,118 @@ func TestCommit_SaysWhatIsKnownOfASessionThatEnds(t *testing.T) {
 		_, err := store.Commit(t.Context(), put)
 		done <- err
 	}()
-	for ended := 0; ended == 0; {
-		if err := holder.QueryRow(t.Context(), "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "+
-			"AND datname = current_database()").Scan(&ended); err != nil {
-			t.Fatal(err)
-		}
-	}
+	awaitLocked(t, holder, "pg_terminate_backend(pid)")
 	if err := <-done; !errors.Is(err, tablestore.ErrUnknown) {
 		t.Errorf("a session that is ended: %v", err)
 	}
 	execute(t, url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lucius' AND datname = current_database()")
 	if row, err := store.Get(t.Context(), key); err != nil || row.Properties.Get("n").Int() != 1 {
 		t.Errorf("a read whose session was ended: %+v, %v", row, err)
+	}
+}
+
+// awaitLocked waits until a session of the database waits for a lock, and evaluates the
+// expression for it.
+func awaitLocked(t *testing.T, connection *pgx.Conn, expression string) {
+	t.Helper()
+	for found := 0; found == 0; {
+		if err := connection.QueryRow(t.Context(), "SELECT count("+expression+") FROM pg_stat_activity WHERE wait_event_type = 'Lock' "+
+			"AND datname = current_database()").Scan(&found); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestCommit_WaitsNoLongerThanItsTimeout has a commit that waits for a row, and another that
+// waits for the only connection: nothing is known of the first, and the second was not sent.
+func TestCommit_WaitsNoLongerThanItsTimeout(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Connections: 1, Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = store.Close() }() // It never fails.
+	put := tablestore.Batch{{Verb: tablestore.Put, Key: tablestore.Key{Table: "one", Partition: "p", Row: "r"}}}
+	if _, err := store.Commit(t.Context(), put); err != nil {
+		t.Fatal(err)
+	}
+	holder, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = holder.Close(t.Context()) }() // Nothing is lost with it.
+	if _, err := holder.Exec(t.Context(), "BEGIN; SELECT 1 FROM lucius.rows FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := store.Commit(t.Context(), put)
+		done <- err
+	}()
+	awaitLocked(t, holder, "pid")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := store.Commit(ctx, put); !errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown) {
+		t.Errorf("without a connection: %v", err)
+	}
+	if err := <-done; !errors.Is(err, tablestore.ErrUnknown) {
+		t.Errorf("a commit that waits for a row: %v", err)
+	}
+}
+
+// The severity of an error is in the language of the server; another field is not.
+func TestAnAnswerIsUnderstoodInEveryLanguage(t *testing.T) {
+	t.Parallel()
+	if !pgstore.RolledBack(&pgconn.PgError{Severity: "FEHLER", SeverityUnlocalized: "ERROR"}) {
+		t.Error("an error of a German server is not known as one")
+	}
+	if pgstore.RolledBack(&pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "FATAL"}) {
+		t.Error("a session that was ended is taken for a transaction that was rolled back")
+	}
+}
+
+func TestOpen_RefusesADatabaseThatCannotHoldEveryText(t *testing.T) {
+	t.Parallel()
+	base := database(t)
+	at, err := url.Parse(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.Path += "_latin"
+	name := strings.TrimPrefix(at.Path, "/")
+	execute(t, base, "CREATE DATABASE "+name+" TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+	defer execute(t, base, "DROP DATABASE "+name+" WITH (FORCE)")
+	latin := at.String()
+	if _, _, err := pgstore.Migrate(t.Context(), latin); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pgstore.Open(t.Context(), pgstore.Options{URL: latin}); err == nil || !strings.Contains(err.Error(), "UTF8") {
+		t.Errorf("a database in LATIN1: %v", err)
+	}
+}
+
+func TestViews_ShowADocumentThatIsNoJSONB(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	store := open(t, url)
+	defer func() { _ = store.Close() }()               // It never fails.
+	document := `{"uri":"a\u0000\ud800","n":1e999999}` // Valid JSON.
+	if _, err := store.Commit(t.Context(), tablestore.Batch{{
+		Verb: tablestore.Put, Key: tablestore.Key{Table: "luciusledger", Partition: "j", Row: "JOB"},
+		Properties: tablestore.Properties{
+			{Name: "state", Value: tablestore.String("QUEUED")}, {Name: "input_ref", Value: tablestore.String(document)},
+		},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	connection, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = connection.Close(t.Context()) }() // Nothing is lost with it.
+	var shown string
+	if err := connection.QueryRow(t.Context(), "SELECT input_ref::text FROM lucius.jobs").Scan(&shown); err != nil || shown != document {
+		t.Errorf("%s, %v", shown, err)
 	}
 }

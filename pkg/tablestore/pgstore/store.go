@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	mathrand "math/rand/v2"
 	"slices"
@@ -30,16 +29,18 @@ type Options struct {
 	URL string
 	// Connections is how many connections the store opens at most. Optional. Defaults to 32.
 	Connections int
-	// Logger gets a line when the server refuses or drops connections. Optional.
-	Logger *slog.Logger
+	// Timeout bounds each request, with the wait for a connection: after a failover the old
+	// server may be silent for longer than TCP takes to notice. Optional. Defaults to 30 s.
+	Timeout time.Duration
 }
 
 // Store is a table store on PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	pool   *pgxpool.Pool
-	epoch  string // begins the ETags of this process
-	writes atomic.Uint64
-	closed atomic.Bool
+	pool    *pgxpool.Pool
+	timeout time.Duration
+	epoch   string // begins the ETags of this process
+	writes  atomic.Uint64
+	closed  atomic.Bool
 }
 
 var (
@@ -68,12 +69,14 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		pool.Close()
 		return nil, err
 	}
-	return &Store{pool: pool, epoch: strings.ToLower(rand.Text()[:10])}, nil
+	timeout := cmp.Or(options.Timeout, 30*time.Second)
+	return &Store{pool: pool, timeout: timeout, epoch: strings.ToLower(rand.Text()[:10])}, nil
 }
 
-// check refuses a server that could lose commits, and a schema of another version.
+// check refuses a server that could lose commits or cannot hold every text, and a schema
+// of another version. A connection pooler may have dropped the setting of the session.
 func check(ctx context.Context, pool *pgxpool.Pool) error {
-	for _, setting := range []string{"fsync", "full_page_writes"} {
+	for _, setting := range []string{"fsync", "full_page_writes", "synchronous_commit"} {
 		var value string
 		if err := pool.QueryRow(ctx, "SELECT current_setting($1)", setting).Scan(&value); err != nil {
 			return hideURL(err)
@@ -81,6 +84,13 @@ func check(ctx context.Context, pool *pgxpool.Pool) error {
 		if value != "on" {
 			return fmt.Errorf("%s of the server is %s: it must be on, or a crash loses what was acknowledged", setting, value)
 		}
+	}
+	var encoding string
+	if err := pool.QueryRow(ctx, "SELECT current_setting('server_encoding')").Scan(&encoding); err != nil {
+		return hideURL(err)
+	}
+	if encoding != "UTF8" {
+		return fmt.Errorf("the database's encoding is %s: it must be UTF8, or it cannot hold every text", encoding)
 	}
 	_, _, err := compare(ctx, pool)
 	return err
@@ -173,13 +183,16 @@ func (s *Store) read(ctx context.Context, sql string, args ...any) ([]tablestore
 		switch {
 		case err == nil, errors.Is(err, tablestore.ErrCorrupt):
 			return rows, err
-		case rolledBack(err) || isConnect(err) || try == maxRetries || !sleep(ctx, time.Duration(try)*retryDelay):
+		case rolledBack(err), isConnect(err), errors.Is(err, context.DeadlineExceeded), try == maxRetries,
+			!sleep(ctx, time.Duration(try)*retryDelay):
 			return nil, unavailable(ctx, err)
 		}
 	}
 }
 
 func (s *Store) readOnce(ctx context.Context, sql string, args ...any) ([]tablestore.Row, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
 	table, _ := args[0].(string)
 	found, err := s.pool.Query(ctx, sql, args...)
 	if err != nil {
@@ -316,8 +329,7 @@ const (
 // that says that the transaction was rolled back for no fault of its own.
 func (s *Store) write(ctx context.Context, c *change) error {
 	for try := 1; ; try++ {
-		_, err := s.pool.Exec(ctx, "SELECT lucius.write($1, $2, $3, $4, $5, $6, $7)",
-			c.tables, c.parts, c.names, c.places, c.expects, c.etags, c.props)
+		unsent, err := s.writeOnce(ctx, c)
 		if err == nil {
 			return nil
 		}
@@ -325,14 +337,14 @@ func (s *Store) write(ctx context.Context, c *change) error {
 		if undone {
 			answer, _ = errors.AsType[*pgconn.PgError](err)
 		}
-		unsent := pgconn.SafeToRetry(err) && !isConnect(err)
+		again := unsent && pgconn.SafeToRetry(err) && !isConnect(err)
 		switch {
 		case answer.Code == codeConflict:
 			return c.conflict(answer.Detail)
-		case (unsent || strings.HasPrefix(answer.Code, classRollback)) && try < maxRetries && sleep(ctx, time.Duration(try)*retryDelay):
+		case (again || strings.HasPrefix(answer.Code, classRollback)) && try < maxRetries && sleep(ctx, time.Duration(try)*retryDelay):
 		case answer.Code == codeDiskFull:
 			return fmt.Errorf("%w: %w: PostgreSQL: %w", tablestore.ErrUnavailable, tablestore.ErrNoSpace, err)
-		case undone, unsent, isConnect(err):
+		case undone, unsent:
 			return unavailable(ctx, err)
 		default: // The answer was lost, or the session was ended while it was under way.
 			return fmt.Errorf("%w: PostgreSQL: %w", tablestore.ErrUnknown, err)
@@ -340,11 +352,27 @@ func (s *Store) write(ctx context.Context, c *change) error {
 	}
 }
 
+// writeOnce sends the change over a connection of the pool. It reports whether nothing was
+// sent.
+func (s *Store) writeOnce(ctx context.Context, c *change) (unsent bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	connection, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return true, err
+	}
+	defer connection.Release()
+	_, err = connection.Exec(ctx, "SELECT lucius.write($1, $2, $3, $4, $5, $6, $7)",
+		c.tables, c.parts, c.names, c.places, c.expects, c.etags, c.props)
+	return pgconn.SafeToRetry(err), err
+}
+
 // rolledBack reports whether the server answered that the statement did nothing. A session
-// that is ended by force says so with another severity, whatever it had done.
+// that is ended by force says so with another severity, whatever it had done. Severity
+// itself is in the language of the server's messages.
 func rolledBack(err error) bool {
 	answer, answered := errors.AsType[*pgconn.PgError](err)
-	return answered && answer.Severity == "ERROR"
+	return answered && answer.SeverityUnlocalized == "ERROR"
 }
 
 // isConnect reports whether there was no connection, so that nothing was sent.
