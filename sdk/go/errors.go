@@ -79,12 +79,17 @@ type StepError struct {
 	Retryable bool
 	// After replaces the delay of the protocol before the next attempt. 0 keeps it.
 	After time.Duration
-	// Err is the reason. Its text is reported.
+	// Err is the reason. Its text is reported. Optional. Defaults to the code.
 	Err error
 }
 
 // Error implements error.
-func (f *StepError) Error() string { return f.Err.Error() }
+func (f *StepError) Error() string {
+	if f.Err == nil {
+		return f.Code
+	}
+	return f.Err.Error()
+}
 
 // Unwrap returns the reason.
 func (f *StepError) Unwrap() error { return f.Err }

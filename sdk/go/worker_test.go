@@ -200,6 +200,10 @@ func TestFailuresAreReported(t *testing.T) {
 			func() (any, error) { return nil, lucius.RetryAfter(90*time.Second, "BUSY", "try again") }, true, 90,
 			lucius.ReportedError{Code: "BUSY", Message: "try again"},
 		},
+		"one without a reason": {
+			func() (any, error) { return nil, &lucius.StepError{Code: "BUSY"} }, false, 0,
+			lucius.ReportedError{Code: "BUSY", Message: "BUSY"},
+		},
 		"a delay that is too long": {
 			func() (any, error) { return nil, lucius.RetryAfter(1e6*time.Hour, "BUSY", "try again") }, true, 604800,
 			lucius.ReportedError{Code: "BUSY", Message: "try again"},
