@@ -170,7 +170,7 @@ vet: ## Run go vet
 .PHONY: check-generated
 check-generated: ## Fail when generated files are not what their sources make
 	$(call stage,sums() { find . -name '*.gen.*' -print0 | sort -z | xargs -0 -r cksum; }; \
-	before=$$(sums); $(GO) generate ./...; after=$$(sums); \
+	before=$$(sums); for module in . $(SDK); do $(GO) -C $$module generate ./...; done; after=$$(sums); \
 	if [[ $$before != "$$after" ]]; then \
 		echo 'generated files were stale and have been made again:'; \
 		diff <(echo "$$before") <(echo "$$after") | sed -n 's/^> [0-9]* [0-9]* /  /p'; exit 1; \
@@ -210,7 +210,7 @@ fmt: ## Format the source and group its imports
 
 .PHONY: generate
 generate: ## Make the generated files again (*.gen.*, most of them from api/openapi.yaml)
-	$(GO) generate ./...
+	for module in . $(SDK); do $(GO) -C $$module generate ./...; done
 
 .PHONY: tidy
 tidy: ## Tidy go.mod and go.sum of all modules
