@@ -124,7 +124,8 @@ func (e *endpoints) ListAuditTrail(w http.ResponseWriter, r *http.Request, param
 			record := &records[i]
 			page.Records[i] = api.AuditRecord{
 				At: api.NewTime(record.At), Caller: auth.Printable(record.Caller.Name()), Origin: string(record.Caller.Origin()),
-				From: record.From, Action: record.Action, Object: record.Object, TenantID: record.Tenant, Outcome: api.AuditOutcome(record.Outcome),
+				From: record.From, Action: record.Action, Object: record.Object, TenantID: record.Tenant,
+				Outcome: api.AuditOutcome(record.Outcome),
 			}
 		}
 		return page, nil
