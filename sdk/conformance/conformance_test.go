@@ -19,26 +19,33 @@ type sdk struct {
 	// check is a command that fails if the SDK's language is missing or too old.
 	check []string
 	// build makes the worker, if it needs that.
-	build   []string
+	build []string
+	built sync.Once
+	// command runs the worker.
 	command []string
+	// client tells the story of the client. Empty if the SDK's own tests hold its client.
+	client []string
 }
 
-var sdks = []sdk{
+var sdks = []*sdk{
 	{
 		name: "go", dir: "../go",
-		check:   []string{"go", "-C", "../go", "build", "-o", "../../bin/conformance-go", "./internal/conformance"},
+		check:   []string{"go", "version"},
+		build:   []string{"go", "build", "-o", "../../bin/conformance-go", "./internal/conformance"},
 		command: []string{"../../bin/conformance-go"},
 	},
 	{
 		name: "python", dir: "../python",
 		check:   []string{"python3", "-c", "import sys; assert sys.version_info >= (3, 9), sys.version"},
 		command: []string{"python3", "conformance_worker.py"},
+		client:  []string{"python3", "conformance_client.py"},
 	},
 	{
 		name: "typescript", dir: "../typescript",
 		check:   []string{"node", "-e", "if (process.versions.node.split('.')[0] < 20) throw process.version"},
 		build:   []string{"./with-tools", "tsc", "-p", "."},
 		command: []string{"node", "dist/conformance/worker.js"},
+		client:  []string{"node", "dist/conformance/client.js"},
 	},
 }
 
@@ -72,19 +79,21 @@ func TestConformance(t *testing.T) {
 }
 
 // present fails if what the SDK needs is not on this machine.
-func (s sdk) present(t *testing.T) {
+func (s *sdk) present(t *testing.T) {
 	t.Helper()
 	if out, err := exec.Command(s.check[0], s.check[1:]...).CombinedOutput(); err != nil {
 		t.Fatalf("the SDK for %s is not tested: %s: %v\n%s", s.name, strings.Join(s.check, " "), err, out)
 	}
-	if s.build == nil {
-		return
-	}
-	cmd := exec.Command(s.build[0], s.build[1:]...)
-	cmd.Dir = s.dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", strings.Join(s.build, " "), err, out)
-	}
+	s.built.Do(func() {
+		if s.build == nil {
+			return
+		}
+		cmd := exec.Command(s.build[0], s.build[1:]...)
+		cmd.Dir = s.dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", strings.Join(s.build, " "), err, out)
+		}
+	})
 }
 
 // add submits a job.
@@ -210,7 +219,7 @@ func (b *bench) drain(t *testing.T) {
 }
 
 // stop stops a worker whose task outlasts the grace.
-func (b *bench) stop(t *testing.T, sdk sdk) {
+func (b *bench) stop(t *testing.T, sdk *sdk) {
 	t.Helper()
 	job := b.add(what{"do": "sleep", "seconds": 600})
 	short := startWorker(t, sdk, b.proxy.url, 1)

@@ -10,6 +10,8 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -67,6 +69,8 @@ type proxy struct {
 	url    string
 	target atomic.Value // host:port, empty if the server is away.
 	delay  atomic.Int64 // of each request and of each answer
+	// lose, unless it is nil, says whether the answer to this request is dropped.
+	lose   func(method, path string) bool
 	server *http.Client
 
 	mu     sync.Mutex // Guards what follows.
@@ -150,11 +154,18 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.extend(r, c)
 	}
 	p.wait(r)
+	if r.Header.Get("Accept") == "text/event-stream" {
+		p.stream(w, r)
+		return
+	}
 	answer, err := p.forward(r, body)
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
 	p.learn(c, answer)
+	if p.loses(r) {
+		panic(http.ErrAbortHandler)
+	}
 	if f := p.faultFor(c, true); f.dropAnswer {
 		panic(http.ErrAbortHandler)
 	}
@@ -162,6 +173,23 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	maps.Copy(w.Header(), answer.header)
 	w.WriteHeader(answer.status)
 	_, _ = w.Write(answer.body) // The worker may have given up.
+}
+
+// stream passes a stream on as it comes.
+func (p *proxy) stream(w http.ResponseWriter, r *http.Request) {
+	p.loses(r)
+	target := &url.URL{Scheme: "http", Host: p.target.Load().(string)}
+	(&httputil.ReverseProxy{
+		Transport: p.server.Transport, FlushInterval: -1,
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
+	}).ServeHTTP(w, r)
+}
+
+// loses returns whether the answer is lost by lose, of which one call is made at a time.
+func (p *proxy) loses(r *http.Request) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lose != nil && p.lose(r.Method, r.URL.Path)
 }
 
 func (p *proxy) wait(r *http.Request) {

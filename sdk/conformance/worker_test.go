@@ -36,7 +36,7 @@ type worker struct {
 }
 
 // startWorker starts the SDK's conformance worker on the proxy.
-func startWorker(t *testing.T, sdk sdk, url string, grace int) *worker {
+func startWorker(t *testing.T, sdk *sdk, url string, grace int) *worker {
 	t.Helper()
 	w := &worker{t: t, ended: make(chan struct{})}
 	w.cmd = exec.Command(sdk.command[0], sdk.command[1:]...)

@@ -12,15 +12,19 @@
     worker.run()
 """
 
+from .aio import AsyncClient
+from .client import Client, Watch
 from .errors import (
     Cancelled, ConflictError, Final, ForbiddenError, InvalidError, LuciusError, NoAnswerError, NotFoundError,
     ProblemError, Retry, RetryAfter, TimedOutError, UnauthenticatedError, UnavailableError, Violation,
 )
+from .model import Accepted, Command, Event, Job, Step
 from .task import CANCELLED, LEASE_LOST, STOPPING, Cancellation, Task
 from .worker import Worker
 
 __all__ = [
-    "CANCELLED", "Cancellation", "Cancelled", "ConflictError", "Final", "ForbiddenError", "InvalidError",
-    "LEASE_LOST", "LuciusError", "NoAnswerError", "NotFoundError", "ProblemError", "Retry", "RetryAfter",
-    "STOPPING", "Task", "TimedOutError", "UnauthenticatedError", "UnavailableError", "Violation", "Worker",
+    "Accepted", "AsyncClient", "CANCELLED", "Cancellation", "Cancelled", "Client", "Command", "ConflictError", "Event",
+    "Final", "ForbiddenError", "InvalidError", "Job", "LEASE_LOST", "LuciusError", "NoAnswerError", "NotFoundError",
+    "ProblemError", "Retry", "RetryAfter", "STOPPING", "Step", "Task", "TimedOutError", "UnauthenticatedError",
+    "UnavailableError", "Violation", "Watch", "Worker",
 ]

@@ -95,7 +95,7 @@ class Queue(Fake):
         return {
             "work_id": f"w{index}", "rev": 2, "updated_at": "2026-01-27T10:00:00.000Z",
             "lease": {"expires_at": f"2026-01-27T10:{lease // 60:02d}:{lease % 60:02d}.000Z"},
-            "directive": {"jobId": f"job{index}", "stepId": "ocr", "tenant_id": "tenant_a", "step_type": "OCR",
-                          "service": "ocr", "attempt_no": 1, "payload": payload, "traceparent": None,
+            "directive": {"jobId": f"job{index}", "stepId": "extract", "tenant_id": "tenant_a", "step_type": "EXTRACT",
+                          "service": "extract", "attempt_no": 1, "payload": payload, "traceparent": None,
                           "input_ref": {"uri": "s3://bucket/in.pdf"}},
         }

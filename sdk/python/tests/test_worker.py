@@ -14,8 +14,8 @@ logging.getLogger("lucius").setLevel(logging.CRITICAL)
 
 def run(queue, handler, **options):
     """Run a worker until all tasks of the queue are reported, and return the reports."""
-    worker = Worker("ocr", url=queue.url, token="secret-token", **options)
-    worker.step("OCR")(handler)
+    worker = Worker("extract", url=queue.url, token="secret-token", **options)
+    worker.step("EXTRACT")(handler)
     running = threading.Thread(target=worker.run)
     running.start()
     try:
@@ -115,25 +115,25 @@ class Stops(unittest.TestCase):
     def test_a_refused_claim_ends_the_worker(self):
         fake = Fake(lambda request: (401, {"code": "unauthenticated", "detail": "The token is not known."}))
         self.addCleanup(fake.close)
-        worker = Worker("ocr", url=fake.url)
-        worker.step("OCR")(lambda task: None)
+        worker = Worker("extract", url=fake.url)
+        worker.step("EXTRACT")(lambda task: None)
         with self.assertRaisesRegex(ProblemError, "401 unauthenticated: The token is not known."):
             worker.run()
 
     def test_a_worker_needs_a_handler(self):
         with self.assertRaisesRegex(ValueError, "no handler"):
-            Worker("ocr", url="http://localhost").run()
+            Worker("extract", url="http://localhost").run()
 
     def test_settings_are_checked(self):
         for options in ({"parallel": 0}, {"parallel": 101}, {"claim_wait": 61}, {"grace": -1}, {"url": "ftp://host"}):
             with self.subTest(options=options), self.assertRaises(ValueError):
-                Worker("ocr", **options)
+                Worker("extract", **options)
 
     def test_a_step_type_has_one_handler(self):
-        worker = Worker("ocr", url="http://localhost")
-        worker.step("OCR")(print)
-        with self.assertRaisesRegex(ValueError, "'OCR' has a handler already"):
-            worker.step("OCR")(print)
+        worker = Worker("extract", url="http://localhost")
+        worker.step("EXTRACT")(print)
+        with self.assertRaisesRegex(ValueError, "'EXTRACT' has a handler already"):
+            worker.step("EXTRACT")(print)
 
 
 class Sources(unittest.TestCase):

@@ -51,7 +51,7 @@ export async function queue(payloads: unknown[], { seconds = 60, beat = {} as ob
     work_id: `w${index}`, rev: 2, updated_at: "2026-01-27T10:00:00.000Z",
     lease: { expires_at: new Date(Date.parse("2026-01-27T10:00:00Z") + seconds * 1000).toISOString() },
     directive: {
-      jobId: `job${index}`, stepId: "ocr", tenant_id: "tenant_a", step_type: "OCR", service: "ocr", attempt_no: 1,
+      jobId: `job${index}`, stepId: "extract", tenant_id: "tenant_a", step_type: "EXTRACT", service: "extract", attempt_no: 1,
       payload: payloads[index], traceparent: null, input_ref: { uri: "s3://bucket/in.pdf" },
     },
   });

@@ -9,8 +9,8 @@ const silent = { warn() {}, error() {} };
 /** Run a worker until all tasks are reported, and return the reports. */
 async function run(payloads: unknown[], handler: Handler, options: Partial<WorkerOptions> = {}, lease = {}) {
   const server = await queue(payloads, lease);
-  const worker = new Worker({ service: "ocr", url: server.url, token: "secret-token", log: silent, ...options });
-  const running = worker.step("OCR", handler).run();
+  const worker = new Worker({ service: "extract", url: server.url, token: "secret-token", log: silent, ...options });
+  const running = worker.step("EXTRACT", handler).run();
   await Promise.race([server.reported, running]);
   worker.stop();
   await running;
@@ -92,7 +92,7 @@ test("a cancelled task aborts its signal", async () => {
 
 test("a refused claim ends the worker", async () => {
   const server = await fake(() => ({ status: 401, body: { code: "unauthenticated", detail: "The token is not known." } }));
-  const worker = new Worker({ service: "ocr", url: server.url, log: silent }).step("OCR", () => {});
+  const worker = new Worker({ service: "extract", url: server.url, log: silent }).step("EXTRACT", () => {});
   await assert.rejects(worker.run(), (error) => {
     assert.ok(error instanceof ProblemError);
     assert.equal(error.message, "the server answered 401 unauthenticated: The token is not known.");
@@ -103,9 +103,9 @@ test("a refused claim ends the worker", async () => {
 
 test("settings are checked", async () => {
   for (const options of [{ parallel: 0 }, { parallel: 101 }, { claimWait: 61 }, { grace: -1 }, { url: "ftp://host" }]) {
-    assert.throws(() => new Worker({ service: "ocr", ...options }), JSON.stringify(options));
+    assert.throws(() => new Worker({ service: "extract", ...options }), JSON.stringify(options));
   }
-  const worker = new Worker({ service: "ocr" });
+  const worker = new Worker({ service: "extract" });
   await assert.rejects(worker.run(), /no handler/);
-  assert.throws(() => worker.step("OCR", () => {}).step("OCR", () => {}), /has a handler already/);
+  assert.throws(() => worker.step("EXTRACT", () => {}).step("EXTRACT", () => {}), /has a handler already/);
 });

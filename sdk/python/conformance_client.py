@@ -1,0 +1,86 @@
+"""The conformance client: sdk/conformance/README.md says what it does."""
+
+import threading
+import uuid
+
+from lucius import Client, Command, NotFoundError, ProblemError, TimedOutError, Worker
+
+TENANT = "tenant_" + uuid.uuid4().hex[:8]
+asked = threading.Event()  # A handler waits: until it is cancelled in the first attempt.
+worker = Worker(service="conformance", claim_wait=1)
+
+
+@worker.step("CONFORM")
+def conform(task):
+    if task.payload["do"] == "wait":
+        asked.set()
+        task.cancelled.wait(60)
+        task.raise_if_cancelled()
+    return {"uri": f"conformance://{task.job_id}/{task.attempt}"}
+
+
+def command(do, request_type="sdk.conform", **more):
+    return Command(tenant_id=TENANT, request_type=request_type, payload={"do": do, **more},
+                   input_ref={"uri": "conformance://in"}, output_ref={"uri": "conformance://out"})
+
+
+def story(client):
+    # 1
+    first, second = client.submit(command("succeed")), client.submit(command("succeed"))
+    assert second.replayed and second.job_id == first.job_id, (first, second)
+    job = client.wait(first.job_id, timeout=60)
+    assert job.succeeded and job.final_output["uri"] == f"conformance://{job.job_id}/1", job
+    history, watched = list(client.history(job.job_id)), list(client.watch(job.job_id))
+    assert [e.event_id for e in history] == [e.event_id for e in watched], (history, watched)
+    assert [e.to for e in history if e.raw["object"] == "job"][-1] == "SUCCEEDED"
+
+    # 2
+    good, bad = client.submit_batch([command("succeed", n=2), command("succeed", request_type="unknown")])
+    assert isinstance(bad, ProblemError) and bad.code == "unknown_request_type", bad
+    assert client.wait(good.job_id, timeout=60).succeeded
+
+    # 3
+    waiting = client.submit(command("wait")).job_id
+    watch = client.watch(waiting)
+    assert next(watch).type == "job.accepted"
+    assert asked.wait(60)
+    try:
+        client.wait(waiting, timeout=0.2)
+        raise AssertionError("the wait did not time out")
+    except TimedOutError:
+        pass
+    assert client.pause(waiting, "to see").state == "PAUSING"
+    assert client.resume(waiting).state == "IN_PROGRESS"
+    assert client.cancel(waiting, "seen").state == "CANCELLING"
+    assert [e.to for e in watch if e.ends_job] == ["CANCELLED"]
+    assert client.get(waiting).state == "CANCELLED"
+
+    # 4
+    asked.clear()
+    again = client.rerun(waiting, start="start", reason="once more")
+    assert again.job_id != waiting
+    assert asked.wait(60)
+    client.cancel(again.job_id)
+    assert client.wait(again.job_id, timeout=60).state == "CANCELLED"
+
+    # 5
+    listed = [job.job_id for job in client.list(tenant_id=TENANT, page_size=2)]
+    assert listed == [again.job_id, waiting, good.job_id, first.job_id], listed
+
+    # 6
+    try:
+        client.get(str(uuid.uuid4()))
+        raise AssertionError("the job was found")
+    except NotFoundError as error:
+        assert (error.status, error.code) == (404, "job_not_found"), error
+
+
+if __name__ == "__main__":
+    working = threading.Thread(target=worker.run)
+    working.start()
+    try:
+        with Client() as client:
+            story(client)
+    finally:
+        worker.stop()
+        working.join()

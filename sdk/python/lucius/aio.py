@@ -1,0 +1,95 @@
+"""The client for asyncio. It makes its calls in threads, which do not block the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, AsyncIterator, Callable, Iterator, List, Optional, Sequence, TypeVar, Union
+
+from ._transport import Token
+from .client import Client, When
+from .errors import ProblemError
+from .model import Accepted, Command, Event, Job
+
+T = TypeVar("T")
+_END: Any = object()
+
+
+class AsyncClient:
+    """What :class:`Client` does, for asyncio.
+
+    ``parallel`` limits the calls that are under way at once. A cancelled await ends at
+    once; its call may still reach the server.
+    """
+
+    def __init__(self, url: Optional[str] = None, token: Token = None, *, patience: float = 30.0,
+                 parallel: int = 32, tls: Optional[ssl.SSLContext] = None) -> None:
+        self._client = Client(url, token, patience=patience, tls=tls)
+        self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="lucius")
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False)
+        self._client.close()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def submit(self, command: Command) -> Accepted:
+        return await self._run(lambda: self._client.submit(command))
+
+    async def submit_batch(self, commands: Sequence[Command]) -> List[Union[Accepted, ProblemError]]:
+        return await self._run(lambda: self._client.submit_batch(commands))
+
+    async def get(self, job_id: str) -> Job:
+        return await self._run(lambda: self._client.get(job_id))
+
+    async def wait(self, job_id: str, timeout: Optional[float] = None) -> Job:
+        return await self._run(lambda: self._client.wait(job_id, timeout))
+
+    async def cancel(self, job_id: str, reason: str = "") -> Job:
+        return await self._run(lambda: self._client.cancel(job_id, reason))
+
+    async def pause(self, job_id: str, reason: str = "") -> Job:
+        return await self._run(lambda: self._client.pause(job_id, reason))
+
+    async def resume(self, job_id: str, reason: str = "") -> Job:
+        return await self._run(lambda: self._client.resume(job_id, reason))
+
+    async def rerun(self, job_id: str, *, start: str = "failed", reason: str = "") -> Accepted:
+        return await self._run(lambda: self._client.rerun(job_id, start=start, reason=reason))
+
+    async def history(self, job_id: str) -> AsyncIterator[Event]:
+        async for event in self._each(self._client.history(job_id)):
+            yield event
+
+    async def watch(self, job_id: str) -> AsyncIterator[Event]:
+        watch = self._client.watch(job_id)
+        try:
+            async for event in self._each(watch):
+                yield event
+        finally:
+            watch.close()
+
+    async def list(self, *, tenant_id: Optional[str] = None, state: Optional[str] = None,
+                   request_type: Optional[str] = None, correlation_id: Optional[str] = None,
+                   created_after: When = None, created_before: When = None,
+                   page_size: int = 100) -> AsyncIterator[Job]:
+        jobs = self._client.list(tenant_id=tenant_id, state=state, request_type=request_type,
+                                 correlation_id=correlation_id, created_after=created_after,
+                                 created_before=created_before, page_size=page_size)
+        async for job in self._each(jobs):
+            yield job
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def _each(self, items: Iterator[T]) -> AsyncIterator[T]:
+        while True:
+            item: T = await self._run(lambda: next(items, _END))
+            if item is _END:
+                return
+            yield item

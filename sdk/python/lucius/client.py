@@ -1,0 +1,203 @@
+"""A client submits commands, and watches and controls their jobs."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import ssl
+import time
+from datetime import datetime
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+
+from ._transport import _CALL_FAILED, Interruptible, Token, Transport, path_with, segment
+from .errors import NoAnswerError, ProblemError, TimedOutError
+from .model import Accepted, Command, Event, Job
+
+# The longest wait that one request asks for.
+_POLL_SECONDS = 30
+# A stream has a comment about every 15 seconds.
+_STREAM_SILENCE = 60.0
+
+When = Union[datetime, str, None]
+
+
+class Client:
+    """Calls one server. Safe for use by many threads.
+
+    ``url`` and ``token`` default to LUCIUS_URL and LUCIUS_TOKEN. A call that has no answer,
+    or 429 or 5xx, is repeated for ``patience`` seconds; every call is idempotent. Refusals
+    are :class:`ProblemError`.
+    """
+
+    def __init__(self, url: Optional[str] = None, token: Token = None, *, patience: float = 30.0,
+                 tls: Optional[ssl.SSLContext] = None) -> None:
+        self._transport = Transport(url, token, tls=tls)
+        self._patience = patience
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(self, command: Command) -> Accepted:
+        """Submit a command. Its job is durable once this returns."""
+        return Accepted.parse(self._call("POST", "/v1/commands", _encoded(command)))
+
+    def submit_batch(self, commands: Sequence[Command]) -> List[Union[Accepted, ProblemError]]:
+        """Submit up to 100 commands. Each is accepted or refused by itself, in their order."""
+        answer = self._call("POST", "/v1/commands:batch", {"commands": [_encoded(c) for c in commands]})
+        return [ProblemError(r["status"], r["error"]) if r.get("error") else Accepted.parse(r)
+                for r in answer["results"]]
+
+    def get(self, job_id: str) -> Job:
+        """The job with its steps."""
+        return Job.parse(self._call("GET", _job(job_id)))
+
+    def wait(self, job_id: str, timeout: Optional[float] = None) -> Job:
+        """Wait until the job has ended, and return it. Raises :class:`TimedOutError`."""
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        while True:
+            seconds = min(max(end - time.monotonic(), 0.0), _POLL_SECONDS)
+            job = Job.parse(self._call("GET", path_with(_job(job_id), {"wait": f"{seconds:.3f}s"}),
+                                       timeout=seconds + 10))
+            if job.ended:
+                return job
+            if time.monotonic() >= end:
+                raise TimedOutError(f"job {job_id} is {job.state} after {timeout} seconds")
+
+    def list(self, *, tenant_id: Optional[str] = None, state: Optional[str] = None,
+             request_type: Optional[str] = None, correlation_id: Optional[str] = None,
+             created_after: When = None, created_before: When = None, page_size: int = 100) -> Iterator[Job]:
+        """The jobs that match, newest first, read page by page."""
+        query = {"tenant_id": tenant_id, "state": state, "request_type": request_type,
+                 "correlation_id": correlation_id, "created_after": _when(created_after),
+                 "created_before": _when(created_before), "limit": str(page_size)}
+        for page in self._pages("/v1/jobs", query):
+            yield from (Job.parse(raw) for raw in page["jobs"])
+
+    def history(self, job_id: str) -> Iterator[Event]:
+        """The job's history so far."""
+        for page in self._pages(_job(job_id) + "/events", {"limit": "1000"}):
+            yield from (Event.parse(raw) for raw in page["events"])
+
+    def watch(self, job_id: str) -> "Watch":
+        """The job's history so far, then each entry as it happens, until the job has ended."""
+        return Watch(self, job_id)
+
+    def cancel(self, job_id: str, reason: str = "") -> Job:
+        return self._control(job_id, "cancel", reason)
+
+    def pause(self, job_id: str, reason: str = "") -> Job:
+        return self._control(job_id, "pause", reason)
+
+    def resume(self, job_id: str, reason: str = "") -> Job:
+        return self._control(job_id, "resume", reason)
+
+    def rerun(self, job_id: str, *, start: str = "failed", reason: str = "") -> Accepted:
+        """Run a job that failed or was cancelled again, from ``failed`` or ``start``."""
+        body = {"from": start, **({"reason": reason} if reason else {})}
+        return Accepted.parse(self._call("POST", _job(job_id) + ":rerun", body))
+
+    def _control(self, job_id: str, verb: str, reason: str) -> Job:
+        return Job.parse(self._call("POST", f"{_job(job_id)}:{verb}", {"reason": reason} if reason else {}))
+
+    def _call(self, method: str, path: str, body: Any = None, timeout: float = 10.0) -> Any:
+        return self._transport.call(method, path, body, timeout=timeout, patience=self._patience)
+
+    def _pages(self, path: str, query: Mapping[str, Optional[str]]) -> Iterator[Mapping[str, Any]]:
+        token: Optional[str] = None
+        while True:
+            page = self._call("GET", path_with(path, {**query, "page_token": token}), timeout=30)
+            yield page
+            token = page.get("next_page_token")
+            if not token:
+                return
+
+
+class Watch(Iterator[Event]):
+    """A job's history as it happens. It connects again by itself where it was.
+
+    :meth:`close`, which any thread may call, ends it.
+    """
+
+    def __init__(self, client: Client, job_id: str) -> None:
+        self._client, self._job_id = client, job_id
+        self._interruptible = Interruptible()
+        self._events = self._read()
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+    def close(self) -> None:
+        self._interruptible.interrupt()
+
+    def _read(self) -> Iterator[Event]:
+        last, over, failures = "", False, 0
+        while not over and not self._interruptible.interrupted.is_set():
+            seen = last
+            try:
+                for event in self._stream(last):
+                    last, over, failures = event.event_id, over or event.ends_job, 0
+                    yield event
+            except _CALL_FAILED as error:
+                if self._interruptible.interrupted.is_set():
+                    return
+                failures += 1
+                if failures > 8:
+                    raise NoAnswerError(f"the stream of job {self._job_id}: {error}") from error
+            if last == seen and not over:
+                # Either the job ended before the stream began, or the server is away.
+                over = self._client.get(self._job_id).ended and failures == 0
+                self._interruptible.interrupted.wait(min(0.1 * 2 ** failures, 5))
+
+    def _stream(self, last: str) -> Iterator[Event]:
+        """One stream after the last entry, until the server ends it."""
+        transport = self._client._transport
+        connection = transport.connect(_STREAM_SILENCE)
+        try:
+            connection.connect()
+            self._interruptible.attach(connection)
+            headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {})}
+            response = transport.send(connection, "GET", _job(self._job_id) + "/events", None, headers)
+            if response.status != 200:
+                problem = ProblemError.parse(response.status, response.read())
+                if response.status >= 500 or response.status == 429:
+                    raise http.client.HTTPException(str(problem))
+                raise problem
+            data: List[str] = []
+            for line in iter(response.readline, b""):
+                text = line.decode().rstrip("\r\n")
+                if text.startswith("data:"):
+                    data.append(text[5:].lstrip(" "))
+                elif not text and data:
+                    yield Event.parse(json.loads("\n".join(data)))
+                    data = []
+        finally:
+            self._interruptible.attach(None)
+            connection.close()
+
+
+def _job(job_id: str) -> str:
+    return f"/v1/jobs/{segment(job_id)}"
+
+
+def _when(when: When) -> Optional[str]:
+    return when.isoformat() if isinstance(when, datetime) else when
+
+
+def _encoded(command: Command) -> Dict[str, Any]:
+    """The command as the server takes it, with its key."""
+    body = {name: value for name, value in vars(command).items() if value is not None and name != "key"}
+    if command.key is not None:
+        body["idempotency_key"] = command.key
+    else:
+        # Ids of the sender's logs and traces do not make it another command.
+        content = {name: value for name, value in body.items() if name not in ("correlation_id", "traceparent")}
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        body["idempotency_key"] = "content-" + hashlib.sha256(text.encode()).hexdigest()
+    return body

@@ -1,0 +1,136 @@
+"""What clients get: jobs, their steps and their history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, List, Mapping, Optional
+
+#: The states in which a job never changes again.
+ENDED = frozenset({"SUCCEEDED", "FAILED_FINAL", "CANCELLED"})
+
+Ref = Mapping[str, Any]
+
+
+def _time(text: Optional[str]) -> Optional[datetime]:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a job. ``raw`` has all that the server says."""
+
+    step_id: str
+    step_type: str
+    service: str
+    state: str
+    attempt: int
+    last_error_code: str
+    last_error_message: str
+    result_ref: Optional[Ref]
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "Step":
+        return cls(raw["stepId"], raw["step_type"], raw["service"], raw["state"], raw["attempt_no"],
+                   raw.get("last_error_code", ""), raw.get("last_error_message", ""), raw.get("result_ref"), raw)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job with its steps. ``raw`` has all that the server says."""
+
+    job_id: str
+    tenant_id: str
+    request_type: str
+    state: str
+    created_at: datetime
+    completed_at: Optional[datetime]
+    error_code: str
+    error_message: str
+    correlation_id: str
+    final_output: Optional[Ref]
+    steps: List[Step]
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "Job":
+        created = _time(raw["created_at"])
+        assert created is not None
+        return cls(raw["jobId"], raw["tenant_id"], raw["request_type"], raw["state"], created,
+                   _time(raw.get("completed_at")), raw.get("error_code", ""), raw.get("error_message", ""),
+                   raw.get("correlation_id", ""), raw.get("final_output"),
+                   [Step.parse(step) for step in raw.get("steps", [])], raw)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job will never change again."""
+        return self.state in ENDED
+
+    @property
+    def succeeded(self) -> bool:
+        return self.state == "SUCCEEDED"
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The receipt of a command: its job is durable."""
+
+    job_id: str
+    state: str
+    #: The same command was accepted before, and this is its job.
+    replayed: bool
+    correlation_id: str
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "Accepted":
+        return cls(raw["jobId"], raw.get("state", ""), bool(raw.get("replayed")), raw.get("correlation_id", ""))
+
+
+@dataclass(frozen=True)
+class Event:
+    """One entry of a job's history. ``raw`` has all that the server says."""
+
+    event_id: str
+    type: str
+    at: datetime
+    actor: str
+    to: str
+    attempt: Optional[int]
+    detail: str
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "Event":
+        at = _time(raw["at"])
+        assert at is not None
+        return cls(raw["event_id"], raw["type"], at, raw["actor"], raw.get("to", ""), raw.get("attempt_no"),
+                   raw.get("detail", ""), raw)
+
+    @property
+    def ends_job(self) -> bool:
+        return self.raw["object"] == "job" and self.to in ENDED
+
+
+@dataclass(frozen=True)
+class Command:
+    """What an application wants done.
+
+    ``key`` names the command: the same key in the same tenant is the same job, however
+    often it is submitted. Without one the key is made of the content, so that equal
+    commands are one job.
+    """
+
+    tenant_id: str
+    request_type: str
+    payload: Mapping[str, Any]
+    input_ref: Ref
+    output_ref: Ref
+    schema_version: str = "1"
+    key: Optional[str] = None
+    mode: Optional[str] = None
+    doc_id: Optional[str] = None
+    workspace_ref: Optional[Ref] = None
+    correlation_id: Optional[str] = None
+    traceparent: Optional[str] = None
+    callback_urls: Optional[List[str]] = None

@@ -1,0 +1,130 @@
+import asyncio
+import json
+import unittest
+
+from lucius import (
+    Accepted, AsyncClient, Client, Command, ConflictError, InvalidError, NoAnswerError, NotFoundError, ProblemError,
+    TimedOutError, UnavailableError,
+)
+
+from .fake import Fake
+
+COMMAND = Command(tenant_id="tenant_a", request_type="doc.ingest", payload={"language": "en"},
+                  input_ref={"uri": "s3://bucket/in.pdf"}, output_ref={"uri": "s3://bucket/out.json"})
+RECEIPT = {"jobId": "j1", "state": "DISPATCHING", "replayed": False, "correlation_id": "c"}
+
+
+def job(job_id="j1", state="SUCCEEDED"):
+    return {"jobId": job_id, "tenant_id": "tenant_a", "request_type": "doc.ingest", "state": state,
+            "created_at": "2026-01-27T10:00:00.000Z", "steps": []}
+
+
+def event(number, to="IN_PROGRESS"):
+    return {"event_id": f"e{number}", "rev": number, "type": "job.changed", "at": "2026-01-27T10:00:00.000Z",
+            "actor": "worker", "object": "job", "to": to}
+
+
+def stream(*events):
+    return b": open\n\n" + b"".join(b"id: x\nevent: y\ndata: " + json.dumps(e).encode() + b"\n\n" for e in events)
+
+
+class Scripted(unittest.TestCase):
+    def serve(self, *answers):
+        """A client of a server that gives these answers, the last one for ever."""
+        left = list(answers)
+        fake = Fake(lambda request: left.pop(0) if len(left) > 1 else left[0])
+        client = Client(fake.url, "t")
+        self.addCleanup(fake.close)
+        self.addCleanup(client.close)
+        return client, fake
+
+
+class Calls(Scripted):
+    def test_calls_without_an_answer_are_repeated(self):
+        client, fake = self.serve((0, None), (503, {}, {"Retry-After": "0"}), (429, {}), (500, b"oops"), (202, RECEIPT))
+        self.assertEqual(client.submit(COMMAND), Accepted("j1", "DISPATCHING", False, "c"))
+        self.assertEqual(len({r.body["idempotency_key"] for r in fake.requests}), 1)
+        self.assertEqual(len(fake.requests), 5)
+        self.assertEqual(fake.requests[0].headers["Authorization"], "Bearer t")
+
+    def test_patience_ends(self):
+        _, fake = self.serve((503, {"code": "store_unavailable"}))
+        with Client(fake.url, patience=0.01) as client, self.assertRaisesRegex(UnavailableError, "store_unavailable"):
+            client.get("j1")
+        with Client("http://127.0.0.1:1", patience=0.01) as client, self.assertRaises(NoAnswerError):
+            client.get("j1")
+
+    def test_refusals_have_a_type(self):
+        for status, kind in ((400, InvalidError), (422, InvalidError), (404, NotFoundError), (409, ConflictError), (418, ProblemError)):
+            client, fake = self.serve((status, {"code": "c", "detail": "d", "errors": [{"pointer": "/p", "message": "m"}]}))
+            with self.subTest(status=status), self.assertRaises(kind) as caught:
+                client.get("j/1")
+            self.assertEqual(str(caught.exception), f"the server answered {status} c: d; /p: m")
+            self.assertEqual([r.path for r in fake.requests], ["/v1/jobs/j%2F1"])
+
+    def test_the_content_is_the_key(self):
+        client, fake = self.serve((202, RECEIPT))
+        for more in ({}, {"correlation_id": "x"}, {"payload": {"language": "de"}}, {"key": "k"}):
+            client.submit(Command(**{**vars(COMMAND), **more}))
+        same, traced, other, keyed = [r.body["idempotency_key"] for r in fake.requests]
+        self.assertEqual(same, traced)
+        self.assertNotEqual(same, other)
+        self.assertEqual(keyed, "k")
+
+    def test_a_wait_goes_on_until_the_end(self):
+        client, fake = self.serve((200, job(state="IN_PROGRESS")), (200, job()))
+        self.assertTrue(client.wait("j1").succeeded)
+        client, fake = self.serve((200, job(state="IN_PROGRESS")))
+        with self.assertRaisesRegex(TimedOutError, "IN_PROGRESS after 0 seconds"):
+            client.wait("j1", timeout=0)
+
+    def test_lists_are_read_page_by_page(self):
+        client, fake = self.serve((200, {"jobs": [job("a")], "next_page_token": "t"}), (200, {"jobs": [job("b")]}))
+        self.assertEqual([j.job_id for j in client.list(state="SUCCEEDED")], ["a", "b"])
+        self.assertEqual([r.query.get("page_token") for r in fake.requests], [None, "t"])
+        self.assertEqual(fake.requests[1].query["state"], "SUCCEEDED")
+
+    def test_a_watch_continues_where_it_was(self):
+        client, fake = self.serve(
+            (200, stream(event(1), event(2))), (503, {}), (200, job(state="IN_PROGRESS")),
+            (200, stream(event(3, "SUCCEEDED"), event(4))))
+        self.assertEqual([e.event_id for e in client.watch("j1")], ["e1", "e2", "e3", "e4"])
+        streams = [r for r in fake.requests if r.path.endswith("/events")]
+        self.assertEqual([r.headers["Last-Event-ID"] for r in streams], [None, "e2", "e2"])
+
+    def test_a_watch_of_what_is_not_there_fails(self):
+        client, _ = self.serve((404, {"code": "job_not_found"}))
+        with self.assertRaises(NotFoundError):
+            next(client.watch("j1"))
+
+
+class Async(Scripted):
+    def test_it_does_what_the_client_does(self):
+        def answer(request):
+            if request.path.endswith("/events"):
+                if "event-stream" in request.headers["Accept"]:
+                    return 200, stream(event(1, "SUCCEEDED"))
+                return 200, {"events": [event(1, "SUCCEEDED")]}
+            if request.path == "/v1/commands:batch":
+                return 200, {"results": [{"status": 202, **RECEIPT}, {"status": 422, "error": {"code": "c"}}]}
+            if request.path == "/v1/jobs":
+                return 200, {"jobs": [job()]}
+            return 200, {**RECEIPT, **job()}
+
+        fake = Fake(answer)
+        self.addCleanup(fake.close)
+
+        async def story():
+            async with AsyncClient(fake.url) as client:
+                self.assertEqual((await client.submit(COMMAND)).job_id, "j1")
+                good, bad = await client.submit_batch([COMMAND, COMMAND])
+                self.assertEqual((good.job_id, bad.code), ("j1", "c"))
+                both = await asyncio.gather(client.get("j1"), client.wait("j1", timeout=5))
+                self.assertEqual([j.state for j in both], ["SUCCEEDED"] * 2)
+                for control in (client.cancel, client.pause, client.resume):
+                    self.assertEqual((await control("j1", "why")).job_id, "j1")
+                self.assertEqual((await client.rerun("j1")).job_id, "j1")
+                self.assertEqual([j.job_id async for j in client.list()], ["j1"])
+                self.assertEqual([e.event_id async for e in client.history("j1")], ["e1"])
+                self.assertEqual([e.event_id async for e in client.watch("j1")], ["e1"])
+        asyncio.run(story())

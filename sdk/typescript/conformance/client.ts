@@ -1,0 +1,92 @@
+/** The conformance client: sdk/conformance/README.md says what it does. */
+
+import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
+
+import { Client, type Command, ended, type Event, type JobState, ProblemError, type Task, TimedOutError, Worker } from "../src/index.js";
+
+const tenant = `tenant_${randomUUID().slice(0, 8)}`;
+let asked = () => {};
+let waits = new Promise<void>((resolve) => (asked = resolve)); // Until a handler waits.
+const client = new Client();
+const worker = new Worker({ service: "conformance", claimWait: 1, log: { warn() {}, error() {} } });
+
+worker.step("CONFORM", async (task: Task) => {
+  if (task.payload["do"] === "wait") {
+    asked();
+    await new Promise((resolve) => task.cancelled.addEventListener("abort", resolve));
+    task.cancelled.throwIfAborted();
+  }
+  return { uri: `conformance://${task.jobId}/${task.attempt}` };
+});
+
+function command(payload: Record<string, unknown>, request_type = "sdk.conform"): Command {
+  return {
+    tenant_id: tenant, request_type, schema_version: "1", payload,
+    input_ref: { uri: "conformance://in" }, output_ref: { uri: "conformance://out" },
+  };
+}
+
+async function all<T>(items: AsyncIterable<T>): Promise<T[]> {
+  const list: T[] = [];
+  for await (const item of items) list.push(item);
+  return list;
+}
+
+const ends = (events: Event[]) =>
+  events.filter((e) => e.object === "job" && ended({ state: e.to as JobState })).map((e) => e.to);
+
+async function story(): Promise<void> {
+  // 1
+  const first = await client.submit(command({ do: "succeed" }));
+  const second = await client.submit(command({ do: "succeed" }));
+  assert.deepEqual([second.replayed, second.jobId], [true, first.jobId]);
+  const job = await client.wait(first.jobId, { timeout: 60 });
+  assert.equal(job.state, "SUCCEEDED");
+  assert.deepEqual(job.final_output, { uri: `conformance://${job.jobId}/1` });
+  const history = await all(client.history(job.jobId));
+  assert.deepEqual((await all(client.watch(job.jobId))).map((e) => e.event_id), history.map((e) => e.event_id));
+  assert.deepEqual(ends(history), ["SUCCEEDED"]);
+
+  // 2
+  const [good, bad] = await client.submitBatch([command({ do: "succeed", n: 2 }), command({ do: "succeed" }, "unknown")]);
+  assert.ok(bad instanceof ProblemError && bad.code === "unknown_request_type");
+  assert.ok(good && !(good instanceof ProblemError));
+  assert.equal((await client.wait(good.jobId, { timeout: 60 })).state, "SUCCEEDED");
+
+  // 3
+  const waiting = (await client.submit(command({ do: "wait" }))).jobId;
+  const watch = client.watch(waiting);
+  assert.equal((await watch.next()).value?.type, "job.accepted");
+  await waits;
+  waits = new Promise<void>((resolve) => (asked = resolve));
+  await assert.rejects(client.wait(waiting, { timeout: 0.2 }), TimedOutError);
+  assert.equal((await client.pause(waiting, "to see")).state, "PAUSING");
+  assert.equal((await client.resume(waiting)).state, "IN_PROGRESS");
+  assert.equal((await client.cancel(waiting, "seen")).state, "CANCELLING");
+  assert.deepEqual(ends(await all(watch)), ["CANCELLED"]);
+  assert.equal((await client.get(waiting)).state, "CANCELLED");
+
+  // 4
+  const again = await client.rerun(waiting, { from: "start", reason: "once more" });
+  assert.notEqual(again.jobId, waiting);
+  await waits;
+  await client.cancel(again.jobId);
+  assert.equal((await client.wait(again.jobId, { timeout: 60 })).state, "CANCELLED");
+
+  // 5
+  const listed = (await all(client.list({ tenant_id: tenant, pageSize: 2 }))).map((j) => j.jobId);
+  assert.deepEqual(listed, [again.jobId, waiting, good.jobId, first.jobId]);
+
+  // 6
+  await assert.rejects(client.get(randomUUID()), (error) =>
+    error instanceof ProblemError && error.status === 404 && error.code === "job_not_found");
+}
+
+const working = worker.run();
+try {
+  await story();
+} finally {
+  worker.stop();
+  await working;
+}

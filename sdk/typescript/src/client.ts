@@ -1,0 +1,214 @@
+import { createHash } from "node:crypto";
+
+import type { components } from "./api.gen.js";
+import { LuciusError, NoAnswerError, ProblemError, TimedOutError } from "./errors.js";
+import { type Connection, sleep, Transport } from "./transport.js";
+
+type Schemas = components["schemas"];
+export type Job = Schemas["Job"];
+export type JobState = Schemas["JobState"];
+export type Event = Schemas["Event"];
+export type Accepted = Schemas["CommandAccepted"];
+/**
+ * What an application wants done. `idempotency_key` names the command: the same key in the
+ * same tenant is the same job, however often it is submitted. Without one the key is made
+ * of the content, so that equal commands are one job.
+ */
+export type Command = Schemas["Command"];
+
+export interface ClientOptions extends Connection {
+  /** How many seconds a call without an answer is repeated. Defaults to 30. */
+  patience?: number;
+}
+
+export interface ListOptions {
+  tenant_id?: string;
+  state?: JobState;
+  request_type?: string;
+  correlation_id?: string;
+  created_after?: Date | string;
+  created_before?: Date | string;
+  pageSize?: number;
+}
+
+// The longest wait that one request asks for, in milliseconds.
+const longestPoll = 30_000;
+// A stream has a comment about every 15 seconds.
+const streamSilence = 60_000;
+
+/** Whether the job will never change again. */
+export function ended({ state }: { state: JobState }): boolean {
+  return state === "SUCCEEDED" || state === "FAILED_FINAL" || state === "CANCELLED";
+}
+
+/** Calls one server. Refusals are {@link ProblemError}. */
+export class Client {
+  readonly #transport: Transport;
+  readonly #patience: number;
+
+  constructor(options: ClientOptions = {}) {
+    this.#transport = new Transport(options);
+    this.#patience = (options.patience ?? 30) * 1000;
+  }
+
+  /** Submit a command. Its job is durable once this resolves. */
+  submit(command: Command): Promise<Accepted> {
+    return this.#call("POST", "/v1/commands", named(command));
+  }
+
+  /** Submit up to 100 commands. Each is accepted or refused by itself, in their order. */
+  async submitBatch(commands: Command[]): Promise<(Accepted | ProblemError)[]> {
+    const body = { commands: commands.map(named) };
+    const { results } = await this.#call<Schemas["BatchResult"]>("POST", "/v1/commands:batch", body);
+    return results.map(({ status, error, ...accepted }) =>
+      error ? new ProblemError(status, { ...error }) : (accepted as Accepted));
+  }
+
+  /** The job with its steps. */
+  get(jobId: string): Promise<Job> {
+    return this.#call("GET", path(jobId));
+  }
+
+  /** Wait until the job has ended, and return it. It rejects with {@link TimedOutError}. */
+  async wait(jobId: string, { timeout = Infinity, signal }: { timeout?: number; signal?: AbortSignal } = {}): Promise<Job> {
+    const end = performance.now() + timeout * 1000;
+    for (;;) {
+      const ms = Math.min(Math.max(end - performance.now(), 0), longestPoll);
+      const job = await this.#transport.call<Job>("GET", `${path(jobId)}?wait=${Math.round(ms)}ms`, {
+        timeout: ms + 10_000, patience: this.#patience, signal,
+      });
+      if (ended(job)) return job;
+      if (performance.now() >= end) throw new TimedOutError(`job ${jobId} is ${job.state} after ${timeout} seconds`);
+    }
+  }
+
+  /** The jobs that match, newest first, read page by page. */
+  async *list({ pageSize = 100, ...filter }: ListOptions = {}): AsyncGenerator<Job> {
+    for await (const page of this.#pages<Schemas["JobPage"]>("/v1/jobs", { ...filter, limit: pageSize })) {
+      yield* page.jobs as Job[];
+    }
+  }
+
+  /** The job's history so far. */
+  async *history(jobId: string): AsyncGenerator<Event> {
+    for await (const page of this.#pages<Schemas["EventPage"]>(`${path(jobId)}/events`, { limit: 1000 })) {
+      yield* page.events;
+    }
+  }
+
+  /**
+   * The job's history so far, then each entry as it happens, until the job has ended. It
+   * connects again by itself where it was.
+   */
+  async *watch(jobId: string, { signal }: { signal?: AbortSignal } = {}): AsyncGenerator<Event> {
+    let last = "";
+    let over = false;
+    for (let failures = 0; !over; ) {
+      const seen = last;
+      try {
+        for await (const event of this.#stream(jobId, last, signal)) {
+          last = event.event_id;
+          over ||= event.object === "job" && ended({ state: event.to as JobState });
+          failures = 0;
+          yield event;
+        }
+      } catch (error) {
+        signal?.throwIfAborted();
+        if (error instanceof ProblemError && !error.transient) throw error;
+        if (++failures > 8) throw new NoAnswerError(`the stream of job ${jobId}: ${(error as Error).message}`, { cause: error });
+      }
+      if (last !== seen || over) continue;
+      // Either the job ended before the stream began, or the server is away.
+      over = ended(await this.get(jobId)) && failures === 0;
+      if (!(await sleep(Math.min(100 * 2 ** failures, 5000), signal))) signal?.throwIfAborted();
+    }
+  }
+
+  cancel(jobId: string, reason?: string): Promise<Job> {
+    return this.#control(jobId, "cancel", reason);
+  }
+
+  pause(jobId: string, reason?: string): Promise<Job> {
+    return this.#control(jobId, "pause", reason);
+  }
+
+  resume(jobId: string, reason?: string): Promise<Job> {
+    return this.#control(jobId, "resume", reason);
+  }
+
+  /** Run a job that failed or was cancelled again, from the failed step or the start. */
+  rerun(jobId: string, body: Schemas["RerunRequest"] = {}): Promise<Accepted> {
+    return this.#call("POST", `${path(jobId)}:rerun`, body);
+  }
+
+  #control(jobId: string, verb: string, reason?: string): Promise<Job> {
+    return this.#call("POST", `${path(jobId)}:${verb}`, reason ? { reason } : {});
+  }
+
+  #call<T>(method: string, path: string, body?: unknown): Promise<T> {
+    return this.#transport.call<T>(method, path, { body, patience: this.#patience });
+  }
+
+  async *#pages<Page extends { next_page_token?: string }>(path: string, query: object): AsyncGenerator<Page> {
+    const parameters = new URLSearchParams();
+    for (const [name, value] of Object.entries(query)) {
+      if (value !== undefined) parameters.set(name, value instanceof Date ? value.toISOString() : String(value));
+    }
+    for (;;) {
+      const page = await this.#transport.call<Page>("GET", `${path}?${parameters}`, { timeout: 30_000, patience: this.#patience });
+      yield page;
+      if (!page.next_page_token) return;
+      parameters.set("page_token", page.next_page_token);
+    }
+  }
+
+  /** One stream after the last entry, until the server ends it. */
+  async *#stream(jobId: string, last: string, signal?: AbortSignal): AsyncGenerator<Event> {
+    const controller = new AbortController();
+    const abort = () => controller.abort(signal?.reason);
+    signal?.addEventListener("abort", abort);
+    if (signal?.aborted) abort();
+    const silence = setTimeout(() => controller.abort(new LuciusError("the stream is silent")), streamSilence);
+    try {
+      const headers = { accept: "text/event-stream", ...(last ? { "last-event-id": last } : {}) };
+      const response = await this.#transport.send("GET", `${path(jobId)}/events`, { headers, signal: controller.signal });
+      if (!response.ok || !response.body) throw ProblemError.parse(response.status, await response.text());
+      let text = "";
+      const decoder = new TextDecoder();
+      for await (const chunk of response.body) {
+        silence.refresh();
+        text += decoder.decode(chunk as Uint8Array, { stream: true });
+        const messages = text.split("\n\n");
+        text = messages.pop() ?? "";
+        for (const message of messages) {
+          const data = message.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart());
+          if (data.length > 0) yield JSON.parse(data.join("\n")) as Event;
+        }
+      }
+    } finally {
+      clearTimeout(silence);
+      signal?.removeEventListener("abort", abort);
+      controller.abort();
+    }
+  }
+}
+
+function path(jobId: string): string {
+  return `/v1/jobs/${encodeURIComponent(jobId)}`;
+}
+
+/** The command with its key. */
+function named(command: Command): Command {
+  if (command.idempotency_key !== undefined) return command;
+  // Ids of the sender's logs and traces do not make it another command.
+  const { correlation_id: _, traceparent: __, ...content } = command;
+  const hash = createHash("sha256").update(JSON.stringify(sorted(content))).digest("hex");
+  return { ...command, idempotency_key: `content-${hash}` };
+}
+
+/** The value with the members of its objects in order. */
+function sorted(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(sorted);
+  if (typeof value !== "object" || value === null) return value;
+  return Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, v]) => [name, sorted(v)]));
+}

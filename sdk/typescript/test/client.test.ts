@@ -1,0 +1,100 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { Client, type Command, NoAnswerError, ProblemError, TimedOutError } from "../src/index.js";
+import { type Answer, fake } from "./fake.js";
+
+const command: Command = {
+  tenant_id: "tenant_a", request_type: "doc.ingest", schema_version: "1", payload: { language: "en" },
+  input_ref: { uri: "s3://bucket/in.pdf" }, output_ref: { uri: "s3://bucket/out.json" },
+};
+const receipt = { jobId: "j1", state: "DISPATCHING", replayed: false, correlation_id: "c" };
+
+/** A client of a server that gives these answers, the last one for ever. */
+async function serve(t: { after(f: () => void): void }, answers: Answer[]) {
+  const left = [...answers];
+  const server = await fake(() => (left.length > 1 ? left.shift()! : left[0]!));
+  t.after(server.close);
+  return { client: new Client({ url: server.url, token: async () => "t" }), asked: server.asked, url: server.url };
+}
+
+function event(number: number, to = "IN_PROGRESS") {
+  return { event_id: `e${number}`, rev: number, type: "job.changed", at: "", actor: "worker", object: "job", to };
+}
+
+const stream = (...events: unknown[]) => `: open\n\n${events.map((e) => `id: x\nevent: y\ndata: ${JSON.stringify(e)}\n\n`).join("")}`;
+
+test("calls without an answer are repeated", async (t) => {
+  const { client, asked } = await serve(t, [
+    { status: 0 }, { status: 503, body: {}, headers: { "retry-after": "0" } }, { status: 429, body: {} },
+    { status: 500, body: "oops" }, { status: 202, body: receipt },
+  ]);
+  assert.deepEqual(await client.submit(command), receipt);
+  assert.equal(asked.length, 5);
+  assert.equal(new Set(asked.map((a) => a.body.idempotency_key)).size, 1);
+  assert.equal(asked[0]?.headers.authorization, "Bearer t");
+});
+
+test("patience ends", async (t) => {
+  const { url } = await serve(t, [{ status: 503, body: { code: "store_unavailable" } }]);
+  await assert.rejects(new Client({ url, patience: 0.01 }).get("j1"), /503 store_unavailable/);
+  await assert.rejects(new Client({ url: "http://127.0.0.1:1", patience: 0.01 }).get("j1"), NoAnswerError);
+});
+
+test("refusals are problems", async (t) => {
+  const body = { code: "c", detail: "d", errors: [{ pointer: "/p", message: "m" }] };
+  const { client, asked } = await serve(t, [{ status: 422, body }]);
+  await assert.rejects(client.get("j/1"), (error) => {
+    assert.ok(error instanceof ProblemError);
+    assert.equal(error.message, "the server answered 422 c: d; /p: m");
+    return true;
+  });
+  assert.deepEqual(asked.map((a) => a.path), ["/v1/jobs/j%2F1"]);
+});
+
+test("the content is the key", async (t) => {
+  const { client, asked } = await serve(t, [{ status: 202, body: receipt }]);
+  const { tenant_id, ...rest } = command;
+  for (const one of [command, { ...rest, tenant_id, correlation_id: "x" }, { ...command, payload: {} }, { ...command, idempotency_key: "k" }]) {
+    await client.submit(one);
+  }
+  const [same, traced, other, keyed] = asked.map((a) => a.body.idempotency_key);
+  assert.equal(same, traced);
+  assert.notEqual(same, other);
+  assert.equal(keyed, "k");
+});
+
+test("a wait ends with the job, or in time", async (t) => {
+  const busy = { status: 200, body: { state: "IN_PROGRESS" } };
+  const { client } = await serve(t, [busy, { status: 200, body: { state: "SUCCEEDED" } }]);
+  assert.equal((await client.wait("j1")).state, "SUCCEEDED");
+  await assert.rejects((await serve(t, [busy])).client.wait("j1", { timeout: 0 }), TimedOutError);
+});
+
+test("lists are read page by page", async (t) => {
+  const { client, asked } = await serve(t, [
+    { status: 200, body: { jobs: [{ jobId: "a" }], next_page_token: "t" } }, { status: 200, body: { jobs: [{ jobId: "b" }] } },
+  ]);
+  const found: string[] = [];
+  for await (const { jobId } of client.list({ state: "SUCCEEDED", created_after: new Date(0) })) found.push(jobId);
+  assert.deepEqual(found, ["a", "b"]);
+  assert.deepEqual(asked.map((a) => a.query.get("page_token")), [null, "t"]);
+  assert.deepEqual([asked[1]?.query.get("state"), asked[1]?.query.get("created_after")], ["SUCCEEDED", "1970-01-01T00:00:00.000Z"]);
+});
+
+test("a watch continues where it was", async (t) => {
+  const { client, asked } = await serve(t, [
+    { status: 200, body: stream(event(1), event(2)) }, { status: 503, body: {} }, { status: 200, body: { state: "IN_PROGRESS" } },
+    { status: 200, body: stream(event(3, "SUCCEEDED"), event(4)) },
+  ]);
+  const found: string[] = [];
+  for await (const { event_id } of client.watch("j1")) found.push(event_id);
+  assert.deepEqual(found, ["e1", "e2", "e3", "e4"]);
+  const streams = asked.filter((a) => a.path.endsWith("/events"));
+  assert.deepEqual(streams.map((a) => a.headers["last-event-id"]), [undefined, "e2", "e2"]);
+});
+
+test("a watch of what is not there fails", async (t) => {
+  const { client } = await serve(t, [{ status: 404, body: { code: "job_not_found" } }]);
+  await assert.rejects(client.watch("j1").next(), /404 job_not_found/);
+});

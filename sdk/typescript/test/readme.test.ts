@@ -1,0 +1,51 @@
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { readdir, readFile } from "node:fs/promises";
+import test from "node:test";
+import { fileURLToPath } from "node:url";
+
+import { fake, queue } from "./fake.js";
+
+const folder = new URL("../../", import.meta.url); // From dist/test.
+
+/** Run a compiled example until it ends, or until it is told to stop. */
+async function example(name: string, url: string, until?: Promise<void>): Promise<string> {
+  const child = spawn(process.execPath, [fileURLToPath(new URL(`dist/examples/${name}.js`, folder))], {
+    env: { ...process.env, LUCIUS_URL: url, LUCIUS_TOKEN: "t" }, stdio: ["ignore", "pipe", "inherit"],
+  });
+  let printed = "";
+  child.stdout.on("data", (chunk) => (printed += chunk));
+  const closed = once(child, "close");
+  await Promise.race([until, closed]);
+  if (until) child.kill("SIGTERM");
+  assert.deepEqual(await closed, [0, null]);
+  return printed;
+}
+
+test("the snippets of the README are the examples", async () => {
+  const readme = await readFile(new URL("README.md", folder), "utf8");
+  const snippets = [...readme.matchAll(/```ts\n(.*?)```/gs)].map((match) => match[1]);
+  const names = await readdir(new URL("examples/", folder));
+  const examples = await Promise.all(names.map((name) => readFile(new URL(`examples/${name}`, folder), "utf8")));
+  assert.deepEqual(snippets.sort(), examples.sort());
+});
+
+test("the first worker works", async () => {
+  const server = await queue([{ words: 100 }, {}]);
+  await example("first-worker", server.url, server.reported);
+  server.close();
+  const found = server.reports.map(({ verb, body }) => [verb, body.result_ref ?? body.error]);
+  assert.deepEqual(found.sort(), [
+    ["complete", { uri: "s3://bucket/in.pdf.txt" }],
+    ["fail", { code: "NO_WORDS", message: "the payload does not say how many words" }],
+  ]);
+});
+
+test("the client's example works", async () => {
+  const body = { jobId: "j1", state: "SUCCEEDED", final_output: { uri: "s3://bucket/out.json" } };
+  const server = await fake(() => ({ status: 200, body }));
+  assert.equal(await example("client", server.url), "SUCCEEDED s3://bucket/out.json\n");
+  server.close();
+  assert.equal(server.asked[0]?.body.idempotency_key, "order-4711");
+});
