@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -193,7 +194,8 @@ func (r *request) jobActions(found *api.Job, next explain.Next) (*helpful, []hel
 		}
 	case explain.StartWorker, explain.SeeWorker:
 		if r.May(api.GrantRoleRead, "") {
-			first = &helpful{Text: "See the workers", URL: link("services")}
+			of := found.Steps[found.CurrentStepIndex].Service // It waits at its current step.
+			first = &helpful{Text: "See the workers", URL: link("services/" + url.PathEscape(of))}
 		}
 	}
 	return first, do

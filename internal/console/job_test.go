@@ -32,7 +32,7 @@ func runningJob() api.Job {
 		Steps: []api.Step{
 			{StepID: "extract", State: api.StepStateSucceeded, AttemptNo: 1, CompletedAt: at(10), ResultRef: []byte(`{"uri":"s3://r"}`)},
 			{
-				StepID: "ocr", State: api.StepStateInProgress, AttemptNo: 1, Owner: hostile, WorkID: "j1.1.1", Waiting: w,
+				StepID: "ocr", Service: "o/cr", State: api.StepStateInProgress, AttemptNo: 1, Owner: hostile, WorkID: "j1.1.1", Waiting: w,
 				Progress: &api.Progress{Fraction: 0.4, Message: hostile}, Payload: []byte(`{"language":"</pre>"}`),
 			},
 		},
@@ -80,7 +80,7 @@ func TestJob_OffersWhatHelps(t *testing.T) {
 			wait(j, api.WaitingReasonBackoff)
 			j.Steps[1].WorkID, j.Steps[1].State = "j1.1.1", api.StepStateFailedRetry
 		}, []string{"/ui/do/work-requeue?job=j1&amp;work=j1.1.1", "Try again now…"}, "work-stall"},
-		"no worker": {api.JobStateDispatching, func(j *api.Job) { wait(j, api.WaitingReasonNoWorker) }, []string{"/ui/services", "See the workers"}, ""},
+		"no worker": {api.JobStateDispatching, func(j *api.Job) { wait(j, api.WaitingReasonNoWorker) }, []string{`primary" href="/ui/services/o%2Fcr"`, "See the workers"}, ""},
 		"failed": {api.JobStateFailedFinal, func(j *api.Job) {
 			j.ErrorCode, j.ErrorMessage = "bad_scan", hostile
 			end(j)
