@@ -32,3 +32,13 @@ test("the keyboard is enough", async (t) => {
   await dialog.waitFor({ state: "hidden" });
   assert.equal(await focused(page), "Pause dispatch…", "the focus is where it was");
 });
+
+test("an id is copied whole", async (t) => {
+  const server = await serve(t);
+  const job = await server.client().submit();
+  const page = await openPage(server, { permissions: ["clipboard-read", "clipboard-write"] });
+  await page.goto(`/ui/jobs/${job}`);
+  await page.getByRole("button", { name: `Copy ${job}`, exact: true }).first().click();
+  await page.locator("[data-copied=yes]").waitFor();
+  assert.equal(await page.evaluate(() => navigator.clipboard.readText()), job);
+});

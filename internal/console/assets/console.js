@@ -64,14 +64,13 @@
     const copy = event.target.closest("[data-copy]");
     if (copy) {
       event.preventDefault();
-      const before = copy.textContent;
       try {
         await navigator.clipboard.writeText(copy.dataset.copy);
-        copy.textContent = "✓";
+        copy.dataset.copied = "yes";
       } catch {
-        copy.textContent = "✗";
+        copy.dataset.copied = "no";
       }
-      setTimeout(() => { copy.textContent = before; }, 1200);
+      setTimeout(() => { delete copy.dataset.copied; }, 1200);
     } else if (event.target.closest("dialog .close")) {
       dialog().close();
     } else if (event.target.closest(".close")) {
@@ -154,7 +153,8 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     // On a phone the navigation scrolls sideways.
-    document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+    const here = document.querySelector("nav [aria-current]");
+    if (here) here.parentElement.scrollLeft = here.offsetLeft - 60;
     tick();
     drawCharts();
     setInterval(tick, 1000);
