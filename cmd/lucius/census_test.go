@@ -77,7 +77,8 @@ func TestServe_CountsABacklogOfAnySize(t *testing.T) {
 		}
 		overview, err := s.client.GetOverviewWithResponse(t.Context(), nil)
 		if err != nil || overview.JSON200 == nil || overview.JSON200.Backlog != backlog || overview.JSON200.Jobs["IN_PROGRESS"] != running ||
-			overview.JSON200.Accepted.Total != jobs || overview.JSON200.OldestWaiting.Service != "extract" {
+			overview.JSON200.Accepted.Total != jobs || overview.JSON200.OldestWaiting.Service != "extract" ||
+			overview.JSON200.Bus != api.BusQueue {
 			t.Errorf("overview: %v, %s", err, overview.Body)
 		}
 	}

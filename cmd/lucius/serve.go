@@ -377,8 +377,11 @@ func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols 
 	useCases := httpapi.UseCases{
 		Ledger: c.ledger, Commands: commands, Jobs: jobs.New(c.ledger, &c.ended, around),
 		Callbacks: c.callbacks, Queue: c.queue, Operator: outbox.NewOperator(c.ledger), Reconciler: maintenance.reconciler,
-		Census: c.census, Circuits: bus.notClosed,
+		Census:     c.census,
 		Operations: maintenance.operations, Pauses: c.pauses, Gate: c.gate, Protocols: protocols,
+	}
+	if statemachine.Bus(c.cfg.Bus) != statemachine.BusQueue {
+		useCases.Circuits = bus.notClosed
 	}
 	if bus.deadLetters != nil {
 		useCases.DeadLetters = bus.deadLetters

@@ -134,7 +134,7 @@ func wellness(s *situation) string {
 		live += n
 	}
 	text := fmt.Sprintf("%s jobs/s, %s", number(o.Accepted.LastMinute.PerSecond), counted(live, "live job", "live jobs"))
-	if at := o.OldestPendingSeconds; at != nil {
+	if at := o.OldestPendingSeconds; at != nil && *at > 0 {
 		text += ", oldest outbox row " + duration(seconds(*at))
 	}
 	if o.OldestWaiting.Service != "" {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lucius-project/lucius/api"
 )
@@ -171,16 +172,22 @@ func (state *serviceState) describe(s *situation) string {
 	if state.Running > 0 {
 		parts = append(parts, number(state.Running)+" run")
 	}
-	if state.Workers > 0 && state.Trouble != wordNoWorker {
+	if state.Workers > 0 && state.Trouble == "" {
 		parts = append(parts, counted(state.Workers, "worker", "workers"))
 	}
 	if state.Trouble != "" {
 		parts = append(parts, state.Trouble)
 	}
 	if !state.Oldest.IsZero() {
-		parts = append(parts, duration(s.now.Sub(state.Oldest.Time)))
+		parts = append(parts, roughly(s.now.Sub(state.Oldest.Time)))
 	}
 	return strings.Join(parts, " · ")
+}
+
+// roughly writes a time span by its largest unit.
+func roughly(d time.Duration) string {
+	words := strings.Fields(duration(d))
+	return words[0] + " " + words[1]
 }
 
 // The measures of the canvas.
@@ -258,7 +265,7 @@ func flowCanvas(s *situation) canvas {
 func (s *situation) outboxNode(dispatching int) flowNode {
 	o := s.overview
 	node := flowNode{Title: "Outbox", Big: number(dispatching), Text: "pending", URL: link("outbox", "state", "PENDING")}
-	if at := o.OldestPendingSeconds; at != nil {
+	if at := o.OldestPendingSeconds; at != nil && *at > 0 {
 		node.Text += " · " + duration(seconds(*at))
 	}
 	for _, f := range s.serverFindings() {
@@ -374,10 +381,13 @@ func (c *canvas) line(from, to *flowNode, perSecond float64, level string) {
 // back draws the way of next steps and retries, from the bottom of one box to that of
 // another.
 func (c *canvas) back(from, to *flowNode, next, failing float64, backoff int) {
-	bottom := c.Height - 24
+	bottom, class := c.Height-24, "retry"
+	if share := failing / (next + failing); failing > 0 && share >= failingShare {
+		class = "retry warn"
+	}
 	c.Edges = append(c.Edges, flowEdge{
 		Path:  fmt.Sprintf("M%d %dV%dH%dV%d", from.X+from.W/2, from.Y+from.H, bottom, to.X+to.W/2, to.Y+to.H),
-		Width: edgeWidth(next + failing), Class: "retry",
+		Width: edgeWidth(next + failing), Class: class,
 	})
 	c.Labels = append(c.Labels, flowLabel{
 		X: to.X + to.W/2 + 14, Y: bottom + 17,
@@ -442,7 +452,7 @@ func protocolCanvas(s *situation, p *api.Protocol) canvas {
 		step := &p.Steps[i]
 		node := flowNode{
 			X: flowTop + i%stepsInRow*stepColumns, Y: flowTop + i/stepsInRow*stepRows, W: stepWidth, H: stepHeight,
-			Title: cut(step.StepID), Big: cut(step.Service), Text: "nothing yet", URL: pathOf("services", step.Service),
+			Title: cut(step.StepID), Big: "–", Text: "nothing yet", URL: pathOf("services", step.Service),
 		}
 		perSecond := 0.0
 		j := slices.IndexFunc(s.services, func(of api.Service) bool { return of.Service == step.Service && of.StepType == step.StepType })
@@ -450,7 +460,7 @@ func protocolCanvas(s *situation, p *api.Protocol) canvas {
 			one := &situation{now: s.now, overview: s.overview, pauses: s.pauses, services: s.services[j : j+1]}
 			state := &one.serviceStates()[0]
 			node.Text, node.Level, perSecond = state.describe(s), state.Level, state.PerSecond
-			node.Below = rate(perSecond)
+			node.Big, node.Below = rate(perSecond), rate(perSecond)
 		}
 		switch {
 		case last == nil:

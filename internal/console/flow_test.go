@@ -84,7 +84,7 @@ func TestFlow_FoldsQuietServices(t *testing.T) {
 	for _, one := range shown {
 		titles = append(titles, one.Title+": "+one.Text)
 	}
-	want := "extract: 18 ready · 31 run · 6 workers · 200 ms, index: 0 ready · paused, ocr: 3,000 ready · no worker · 4 min 11 s, " +
+	want := "extract: 18 ready · 31 run · 6 workers · 200 ms, index: 0 ready · paused, ocr: 3,000 ready · no worker · 4 min, " +
 		"quiet-00: 0 ready, quiet-01: 0 ready, quiet-02: 0 ready, quiet-07: 0 ready, 16 more: idle"
 	if got := strings.Join(titles, ", "); got != want {
 		t.Errorf("got %s\nwant %s", got, want)
