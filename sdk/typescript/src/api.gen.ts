@@ -1046,6 +1046,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/audit-trail": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read who did what of late
+         * @description The newest audit records of the process that answers, newest first: at most 1,000
+         *     since its start. Other replicas have their own. All records are in the audit log.
+         */
+        get: operations["listAuditTrail"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/dead-letters": {
         parameters: {
             query?: never;
@@ -2933,6 +2954,69 @@ export interface components {
              *     ]
              */
             histogram: number[];
+        };
+        /**
+         * @description `done`; `denied` for 401, 403, or 404 for another tenant's object; `failed` if it was
+         *     allowed and did not succeed.
+         * @example done
+         * @enum {string}
+         */
+        AuditOutcome: "done" | "denied" | "failed";
+        /** @description One action of a caller. */
+        AuditRecord: {
+            /**
+             * Format: date-time
+             * @description When the call ended.
+             * @example 2026-01-27T10:02:00.000Z
+             */
+            at: string;
+            /**
+             * @description Who called; absent if the credential was not known.
+             * @example ops-1
+             */
+            caller?: string;
+            /**
+             * @description How the caller was known, such as `token` or `jwt`.
+             * @example token
+             */
+            origin?: string;
+            /**
+             * @description The address of the connection, that of a proxy if there is one.
+             * @example 192.0.2.7
+             */
+            from: string;
+            /**
+             * @description The operation of this document.
+             * @example cancelJob
+             */
+            action: string;
+            /**
+             * @description What it was done to, or what was made.
+             * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+             */
+            object?: string;
+            /**
+             * @description The object's tenant, if it has one and that is known.
+             * @example tenant_a
+             */
+            tenant_id?: string;
+            outcome: components["schemas"]["AuditOutcome"];
+        };
+        /** @description A page of audit records. */
+        AuditTrail: {
+            /** @description The records, the newest first. */
+            records: components["schemas"]["AuditRecord"][];
+            /**
+             * Format: date-time
+             * @description When the process that answers began to keep records.
+             * @example 2026-01-27T08:00:00.000Z
+             */
+            since: string;
+            /**
+             * @description For the next page; absent on the last one.
+             * @example AAAAAAAAAAc
+             */
+            next_page_token?: string;
         };
         /** @description How many jobs of a group are of one tenant. */
         FailureTenant: {
@@ -6523,6 +6607,62 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["StuckList"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listAuditTrail: {
+        parameters: {
+            query?: {
+                /**
+                 * @description Only records of this caller.
+                 * @example ops-1
+                 */
+                caller?: string;
+                /**
+                 * @description Only records of this operation.
+                 * @example cancelJob
+                 */
+                action?: string;
+                /**
+                 * @description Only records about this object.
+                 * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+                 */
+                object?: string;
+                /** @description Only records with this outcome. */
+                outcome?: components["schemas"]["AuditOutcome"];
+                /**
+                 * @description How many entries a page holds. Entries of one change are never split, so
+                 *     a page of a job's history may hold a few more.
+                 * @example 100
+                 */
+                limit?: components["parameters"]["Limit"];
+                /**
+                 * @description The `next_page_token` of the previous page, whose other parameters, but for
+                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @example AAAAAAAAAAc
+                 */
+                page_token?: components["parameters"]["PageToken"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of records. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditTrail"];
                 };
             };
             400: components["responses"]["BadRequest"];
