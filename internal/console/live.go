@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"runtime/debug"
 	"sync"
 	"time"
+
+	"github.com/lucius-project/lucius/api"
 )
 
 const (
@@ -20,9 +23,13 @@ const (
 	liveComment = 15 * time.Second
 	// liveWrite is how long a browser may take to read one rendering.
 	liveWrite = 10 * time.Second
+	// maxFeeds is how many pages are rendered for streams at a time, and maxCallerFeeds how
+	// many of them for one caller.
+	maxFeeds       = 256
+	maxCallerFeeds = 64
 )
 
-// feeds are the live pages that somebody looks at, by caller and URL.
+// feeds are the live pages that browsers look at, by caller and URL.
 type feeds struct {
 	mu   sync.Mutex
 	open map[feedKey]*feed
@@ -46,6 +53,10 @@ func newFeeds() *feeds { return &feeds{open: map[feedKey]*feed{}} }
 func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 	key := feedKey{r.Who.Name, token(r.Request), r.URL.RequestURI()}
 	f := c.join(key, r, p)
+	if f == nil {
+		http.Error(w, "Too many pages are live at a time. Close some of them, or reload this one.", http.StatusTooManyRequests)
+		return
+	}
 	defer c.leave(key, f)
 	w.Header().Set("Content-Type", eventStream)
 	w.WriteHeader(http.StatusOK)
@@ -70,6 +81,7 @@ func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 		if err != nil || control.Flush() != nil || still {
 			return
 		}
+		_ = control.SetWriteDeadline(time.Time{}) // With HTTP/2 it would end a stream that is silent.
 		comment := time.NewTimer(liveComment)
 		select {
 		case <-changed:
@@ -85,12 +97,22 @@ func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 	}
 }
 
-// join returns the page's feed, which it begins for the first viewer.
+// join returns the page's feed, which it begins for the first viewer, or nil if there are
+// too many.
 func (c *Console) join(key feedKey, r *request, p *page) *feed {
 	c.feeds.mu.Lock()
 	defer c.feeds.mu.Unlock()
 	f := c.feeds.open[key]
 	if f == nil {
+		ofCaller := 0
+		for other := range c.feeds.open {
+			if other.caller == key.caller {
+				ofCaller++
+			}
+		}
+		if ofCaller >= maxCallerFeeds || len(c.feeds.open) >= maxFeeds {
+			return nil
+		}
 		// The feed ends with its last viewer, which need not be the first.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 		f = &feed{cancel: cancel, changed: make(chan struct{})}
@@ -168,16 +190,33 @@ func (c *Console) changes(r *http.Request, p *page) <-chan struct{} {
 }
 
 // renderLive renders the content of the page, and reports whether that will not change. It
-// reports false for ok if the browser should keep what it has, since the user is unknown
-// by now or the server does not answer.
+// reports false for ok if the browser should keep what it has, since the server cannot
+// answer now. To a user who may see the page no more it says so, and ends the stream.
 func (c *Console) renderLive(r *http.Request, p *page) (content []byte, still, ok bool) {
+	defer func() {
+		if recovered := recover(); recovered != nil { // No handler is around it: it would end the process.
+			c.config.Log.ErrorContext(r.Context(), "page of the console panicked", "path", r.URL.Path, "panic", recovered,
+				"stack", string(debug.Stack()))
+			content, still, ok = nil, false, false
+		}
+	}()
+	f := &frame{Live: true, Oob: true, request: &request{Request: r, now: c.config.Now()}}
 	user, err := c.request(r)
-	if err != nil {
-		return nil, false, false
+	if err == nil {
+		user.live = true
+		f.request = user
+		f.View, err = p.show(user)
 	}
-	user.live = true
-	f := &frame{Live: true, Oob: true, request: user}
-	if f.View, err = p.show(user); err != nil || f.View.Location != "" {
+	switch {
+	case hasStatus(err, http.StatusUnauthorized):
+		f.View = c.fault(r, &refusal{Status: http.StatusUnauthorized, Problem: api.Problem{
+			Detail: "Your sign-in has ended. Reload the page to sign in again.",
+		}})
+		f.View.Still = true
+	case hasStatus(err, http.StatusForbidden), isMissing(err):
+		f.View = c.fault(r, err)
+		f.View.Still = true
+	case err != nil, f.View.Location != "":
 		return nil, false, false
 	}
 	f.Nav = c.navigation(f)
