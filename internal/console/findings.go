@@ -143,7 +143,7 @@ func (s *situation) serviceFindings(of *api.Service) (found []finding) {
 		backlog.Level, backlog.Text, backlog.Word = levelBad, waits+" for an ACK, and nothing runs", "no ACK"
 		found = append(found, backlog)
 	case growth >= max(growthLeast, of.Backlog/2):
-		backlog.Text = fmt.Sprintf("%s, %s more than %d minutes ago", waits, number(growth), growthMinutes)
+		backlog.Text = fmt.Sprintf("%s, up by %s within %d minutes", waits, number(growth), growthMinutes)
 		backlog.Word, backlog.Notes = "grows", append(backlog.Notes, s.atWork(of))
 		found = append(found, backlog)
 	case old:

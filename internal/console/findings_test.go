@@ -80,7 +80,7 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 		},
 		"a backlog that grows": {
 			of:   situation{services: []api.Service{grows}},
-			want: []string{"warn ocr: 900 directives wait, 600 more than 10 minutes ago · the oldest waits for 1 min"},
+			want: []string{"warn ocr: 900 directives wait, up by 600 within 10 minutes · the oldest waits for 1 min"},
 		},
 		"no ACK on Service Bus": {
 			of:   situation{overview: &api.Overview{Bus: api.BusServiceBus}, services: []api.Service{ocrWork(5, 6*time.Minute, 0)}},

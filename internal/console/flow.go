@@ -210,7 +210,7 @@ func flowCanvas(s *situation) canvas {
 	services := s.flowServices()
 	height := max(3*flowRow+24, len(services)*flowRow-(flowRow-flowService))
 	middle := flowTop + height/2
-	c := canvas{Width: 1160, Height: flowTop + height + flowReturn}
+	c := canvas{Width: 1195, Height: flowTop + height + flowReturn}
 	live, dispatching, running, claimed, backoff := 0, 0, 0, 0, 0
 	for _, n := range o.Jobs {
 		live += n
@@ -232,20 +232,20 @@ func flowCanvas(s *situation) canvas {
 		Title: "Commands", Big: rate(accepted.LastMinute.PerSecond), Text: number(accepted.LastHour.Count) + " in 1 h",
 		URL: link("jobs"), Below: rate(accepted.LastMinute.PerSecond),
 	})
-	held := box(190, flowNode{
+	held := box(172, flowNode{
 		Title: "Ledger", Big: number(live), Text: "live jobs", URL: link("jobs"), Below: rate(steps+failing) + " directives",
 	})
-	out := box(370, s.outboxNode(dispatching))
+	out := box(334, s.outboxNode(dispatching))
 	c.Nodes = append(c.Nodes, commands, held, out)
 	c.line(&commands, &held, accepted.LastMinute.PerSecond, "")
 	c.line(&held, &out, steps+failing, out.Level)
-	busy := box(775, flowNode{
+	busy := box(816, flowNode{
 		Title: "In progress", Big: number(running), Text: number(claimed) + " claimed", URL: link("jobs", "state", api.JobStateInProgress),
 		Below: rate(steps+failing) + " attempts end",
 	})
 	for i := range services {
 		node := &services[i].flowNode
-		node.X, node.W, node.H = 535, 215, flowService
+		node.X, node.W, node.H = 500, 280, flowService
 		node.Y = middle - (len(services)*flowRow-(flowRow-flowService))/2 + i*flowRow
 		c.Nodes = append(c.Nodes, *node)
 		c.line(&out, node, services[i].arrives, node.Level)
@@ -253,7 +253,7 @@ func flowCanvas(s *situation) canvas {
 	}
 	c.Nodes = append(c.Nodes, busy)
 	for i, end := range s.ends() {
-		end.X, end.Y, end.W, end.H = 965, middle-flowEnd/2+(i-1)*85, 185, flowEnd
+		end.X, end.Y, end.W, end.H = 985, middle-flowEnd/2+(i-1)*85, 200, flowEnd
 		c.Nodes = append(c.Nodes, end.flowNode)
 		c.line(&busy, &end.flowNode, end.ends, end.Level)
 	}
