@@ -133,12 +133,9 @@ func wellness(s *situation) string {
 	for _, n := range o.Jobs {
 		live += n
 	}
-	text := fmt.Sprintf("%s jobs/s, %s", number(o.Accepted.LastMinute.PerSecond), counted(live, "live job", "live jobs"))
+	text := fmt.Sprintf("%s accepted, %s", rate(o.Accepted.LastMinute.PerSecond), counted(live, "live job", "live jobs"))
 	if at := o.OldestPendingSeconds; at != nil && *at > 0 {
 		text += ", oldest outbox row " + duration(seconds(*at))
-	}
-	if o.OldestWaiting.Service != "" {
-		text += fmt.Sprintf(", oldest directive waits %s for %s", duration(seconds(o.OldestWaiting.Seconds)), o.OldestWaiting.Service)
 	}
 	if hour := o.Ended[string(api.JobStateSucceeded)].LastHour; hour.Count > 0 {
 		text += ", " + number(hour.Count) + " succeeded within the hour"
