@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"unicode"
@@ -80,9 +81,20 @@ type actionForm struct {
 	Fault  string
 }
 
+// plan returns what would be done. It refuses an id that the command line would take for a
+// flag: a link with such an id could make the copied command one for all jobs.
+func (a *action) plan(r *request) (deed, error) {
+	for _, name := range []string{"job", "work", "operation", "webhook", "letter"} {
+		if id := r.FormValue(name); strings.HasPrefix(id, "-") {
+			return deed{}, badInput(fmt.Sprintf("%q is not an id.", id))
+		}
+	}
+	return a.prepare(r)
+}
+
 // form shows what would be done.
 func (a *action) form(r *request) (view, error) {
-	would, err := a.prepare(r)
+	would, err := a.plan(r)
 	if err != nil {
 		return view{}, err
 	}
@@ -91,7 +103,7 @@ func (a *action) form(r *request) (view, error) {
 
 // carryOut does it. What the server refuses is shown in the form.
 func (a *action) carryOut(r *request) (view, error) {
-	would, err := a.prepare(r)
+	would, err := a.plan(r)
 	if err != nil {
 		return view{}, err
 	}
@@ -108,7 +120,7 @@ func (a *action) carryOut(r *request) (view, error) {
 
 var errNoReason = badInput("Say why: others will read it.")
 
-// badInput is the refusal of what somebody entered, as a sentence.
+// badInput is the refusal of what the user entered, as a sentence.
 func badInput(sentence string) *refusal {
 	return &refusal{Status: http.StatusBadRequest, Problem: api.Problem{Detail: sentence}}
 }
@@ -123,8 +135,20 @@ func command(verb string, args ...string) string {
 	return strings.Join(words, " ")
 }
 
-// quoted is a word as a shell needs it.
+// quoted is a word as a shell needs it. Control characters are escaped as Bash and Zsh read
+// them: a terminal would act on them when the word is pasted.
 func quoted(word string) string {
+	if strings.ContainsFunc(word, unicode.IsControl) {
+		var out strings.Builder
+		for _, c := range []byte(word) {
+			if c < ' ' || c > '~' || c == '\'' || c == '\\' {
+				fmt.Fprintf(&out, `\x%02x`, c)
+				continue
+			}
+			out.WriteByte(c)
+		}
+		return "$'" + out.String() + "'"
+	}
 	if word == "" || strings.ContainsFunc(word, needsQuotes) {
 		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 	}

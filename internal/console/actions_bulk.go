@@ -22,8 +22,17 @@ type selection struct {
 // selectionOf reads the selection from the request's parameters.
 func selectionOf(r *request) (s selection, err error) {
 	ticked := r.FormValue("ticked") != "" // It parses the form as well.
+	known := map[string]bool{}            // Without script the form's URL has the ids once more.
 	for _, ids := range r.Form["job"] {
-		s.JobIDs = append(s.JobIDs, strings.Fields(strings.ReplaceAll(ids, ",", " "))...)
+		for id := range strings.FieldsSeq(strings.ReplaceAll(ids, ",", " ")) {
+			if strings.HasPrefix(id, "-") {
+				return s, badInput(fmt.Sprintf("%q is not an id.", id))
+			}
+			if !known[id] {
+				known[id] = true
+				s.JobIDs = append(s.JobIDs, id)
+			}
+		}
 	}
 	if ticked && len(s.JobIDs) == 0 {
 		return s, badInput("Tick the jobs first.")

@@ -41,7 +41,7 @@ type feedKey struct{ caller, token, url string }
 type feed struct {
 	viewers int
 	cancel  context.CancelFunc
-	changed chan struct{} // Closed, and made anew, when latest changes, or the feed ends.
+	changed chan struct{} // Closed and replaced when latest changes.
 	latest  []byte
 	still   bool // Latest will not change.
 }

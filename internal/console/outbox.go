@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 
@@ -131,7 +132,7 @@ func requeueWork(r *request) (deed, error) {
 // back returns the URL of the job that a form was opened for, or of the page.
 func (r *request) back(page string) string {
 	if job := r.FormValue("job"); job != "" {
-		return link("jobs/" + job)
+		return link("jobs/" + url.PathEscape(job))
 	}
 	return link(page)
 }

@@ -31,7 +31,7 @@ func pages() []page {
 // navigation returns the entries of the navigation, with the counts that the user may see.
 func (c *Console) navigation(f *frame) (entries []navEntry) {
 	if f.Who.Name == "" {
-		return nil // Nobody is signed in.
+		return nil // The browser is not signed in.
 	}
 	for _, p := range pages() {
 		if p.title != "" && (p.role == "" || len(f.tenants(p.role)) > 0) {

@@ -26,6 +26,8 @@ const (
 	signInCookie = "lucius_sign_in"
 	signInPath   = Path + "sign-in"
 	signInTime   = 10 * time.Minute
+	// maxNext is the longest URL that fits into the cookie, however JSON escapes it, in bytes.
+	maxNext = 400
 )
 
 // pendingSignIn is what the cookie holds.
@@ -64,6 +66,9 @@ func (c *Console) signInAtIssuer(w http.ResponseWriter, r *http.Request) {
 		c.config.Log.WarnContext(r.Context(), "sign-in at the issuer", "error", err)
 		c.showSignIn(w, r, pending.Next, "The identity provider does not answer. Try again, or enter a token.")
 		return
+	}
+	if len(pending.Next) > maxNext {
+		pending.Next = Path // The browser would drop the whole cookie.
 	}
 	text, _ := json.Marshal(pending) // Texts: it cannot fail.
 	setPending(w, r, base64.RawURLEncoding.EncodeToString(text))

@@ -29,7 +29,7 @@ type Next struct {
 	Of string
 }
 
-// Deed is what somebody can do for a job.
+// Deed is what a user can do for a job.
 type Deed string
 
 // The deeds.

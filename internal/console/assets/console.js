@@ -77,7 +77,7 @@
       history.back();
     }
   });
-  // The command of a form has what somebody enters. It is quoted as by quoted() in actions.go.
+  // The command of a form has what the user enters. It is quoted as by quoted() in actions.go.
   const quoted = (word) => (/^[\p{L}\p{Nd}_.:/,@-]+$/u.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'");
   document.addEventListener("input", (event) => {
     const form = event.target.closest("form.action");
@@ -143,8 +143,7 @@
     return false;
   };
 
-  // A page that is live leaves alone what somebody is typing.
-  // What somebody has unfolded stays so.
+  // A new rendering changes neither the field that the user types in nor which details are open.
   if (window.Idiomorph) {
     window.Idiomorph.defaults.ignoreActiveValue = true;
     window.Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS");

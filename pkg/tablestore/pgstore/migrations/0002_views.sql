@@ -1,6 +1,6 @@
 -- What a job is, for people and reports: nothing in Lucius reads these views. They show the
--- table luciusledger, the default of LUCIUS_LEDGER_TABLE. Lease ids are left out: whoever has
--- one may report on the step.
+-- table luciusledger, the default of LUCIUS_LEDGER_TABLE. Lease ids are left out: a caller
+-- that has one may report on the step.
 
 CREATE FUNCTION lucius.at(value jsonb) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (value->>'t')::timestamptz;
