@@ -1,5 +1,5 @@
 // Screenshots of every page of a busy server, into the folder screenshots: on a desk and on
-// a phone, light and dark. Arguments select pages whose URL has one of them.
+// a phone, light and dark. Arguments select pages whose URL matches one of them.
 
 import { mkdirSync, rmSync } from "node:fs";
 import path from "node:path";
@@ -10,7 +10,7 @@ import { invoice, seed, seeded, timeout } from "./seed.js";
 import { serve } from "./server.js";
 
 const folder = path.join(import.meta.dirname, "screenshots");
-const wanted = process.argv.slice(2);
+const wanted = process.argv.slice(2).map((pattern) => new RegExp(pattern));
 const pause = (ms) => new Promise((resume) => { setTimeout(resume, ms); });
 
 // busy keeps services at work, and commands coming, until it is stopped. Nobody works for
@@ -59,7 +59,7 @@ async function main(t) {
   if (wanted.length === 0) rmSync(folder, { recursive: true, force: true });
   mkdirSync(folder, { recursive: true });
   const page = await browser.newPage({ baseURL: server.url, locale: "en-GB" });
-  const targets = (await crawl(page)).filter((target) => wanted.length === 0 || wanted.some((part) => target.includes(part)));
+  const targets = (await crawl(page)).filter((target) => wanted.length === 0 || wanted.some((pattern) => pattern.test(target)));
   for (const target of targets) {
     for (const [viewport, colorScheme] of [[desk, "light"], [desk, "dark"], [phone, "light"], [phone, "dark"]]) {
       await page.setViewportSize(viewport);

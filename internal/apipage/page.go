@@ -43,6 +43,7 @@ type operationView struct {
 	Parameters                      []field
 	Request                         *bodyView
 	Responses                       []responseView
+	Samples                         []sample
 }
 
 type bodyView struct {
@@ -122,6 +123,7 @@ func (p *page) add(d *document, method, path string, item *pathItem, o *operatio
 	if shown.Responses, err = d.responses(o.Responses); err != nil {
 		return err
 	}
+	shown.Samples = samples(method, path, shown.Parameters, shown.Request)
 	at := slices.IndexFunc(p.Groups, func(g group) bool { return slices.Contains(o.Tags, g.Name) })
 	if at < 0 {
 		return fmt.Errorf("%s has no tag that the document describes", o.ID)
