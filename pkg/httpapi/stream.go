@@ -167,5 +167,9 @@ func (s *stream) send(events []api.Event) bool {
 		}
 		s.last = event.EventID
 	}
-	return s.control.Flush() == nil
+	if s.control.Flush() != nil {
+		return false
+	}
+	_ = s.control.SetWriteDeadline(time.Time{}) // With HTTP/2 it would end a stream that is silent.
+	return true
 }

@@ -173,3 +173,35 @@ func TestAStreamIsNotSilentWhileTheStoreIsUnavailable(t *testing.T) {
 		})
 	}
 }
+
+// patient is a writer that notes its deadlines.
+type patient struct {
+	*httptest.ResponseRecorder
+
+	deadlines chan time.Time
+}
+
+func (p patient) SetWriteDeadline(at time.Time) error {
+	select {
+	case p.deadlines <- at:
+	default: // The test has seen enough.
+	}
+	return nil
+}
+
+// The deadline of a write would reset a stream of HTTP/2 while it has nothing to send.
+func TestASilentStreamHasNoDeadline(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	w := patient{httptest.NewRecorder(), make(chan time.Time, 2)}
+	ctx, end := context.WithCancel(t.Context())
+	request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/jobs/"+h.controlled(t, ":pause")+"/events", http.NoBody)
+	request.Header.Set("Accept", "text/event-stream")
+	var group sync.WaitGroup
+	group.Go(func() { h.ServeHTTP(w, request) })
+	if first, second := <-w.deadlines, <-w.deadlines; first.IsZero() || !second.IsZero() {
+		t.Errorf("the deadline of a write is %v, and of the silence after it %v", first, second)
+	}
+	end()
+	group.Wait()
+}
