@@ -39,8 +39,6 @@ type servicePage struct {
 	Pause    *api.Pause
 	MayPause bool
 	Queue    bool
-	// Host is where a worker finds the server.
-	Host string
 }
 
 func services(r *request) (view, error) {
@@ -90,7 +88,7 @@ func service(r *request) (view, error) {
 	s.pauses = slices.DeleteFunc(s.pauses, func(p api.Pause) bool { return p.Service != name && p.PauseID != "all" })
 	data := servicePage{
 		Service: name, State: s.serviceStates()[0], Overview: s.overview, MayPause: r.May(api.GrantRoleAdmin, ""),
-		Queue: s.overview.Bus == api.BusQueue, Host: r.Host, Findings: s.pauseFindings(),
+		Queue: s.overview.Bus == api.BusQueue, Findings: s.pauseFindings(),
 	}
 	known := map[string]bool{}
 	ended, failed, backlog := make([]int, historyMinutes), make([]int, historyMinutes), make([]int, historyMinutes)

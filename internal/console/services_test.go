@@ -1,6 +1,8 @@
 package console
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +58,21 @@ func TestService_SaysWhatItHasToDo(t *testing.T) {
 	has(t, b.get(t, "/ui/services/index"), "On Service Bus workers are not known")
 	if w := b.send("GET", "/ui/services/%3Cscript%3Ealert(1)%3C%2Fscript%3E", nil); w.Code != 404 || strings.Contains(w.Body.String(), hostile) {
 		t.Errorf("an unknown service is answered %d: %s", w.Code, w.Body)
+	}
+}
+
+// What a page shows to copy goes to the server as the browser reaches it.
+func TestExamples_UseTLSAsTheBrowserDoes(t *testing.T) {
+	t.Parallel()
+	answers := serving(busyServer())
+	answers["GET /v1/protocols"] = api.ProtocolList{Protocols: []api.Protocol{{ProtocolID: "p", RequestTypes: []string{"r"}}}}
+	b := newBrowser(t, answers)
+	for path, shows := range map[string]string{"protocols": "curl https://example.com/v1/commands", "services/index": `"https://example.com" + path`} {
+		r := httptest.NewRequest(http.MethodGet, "/ui/"+path, nil)
+		r.Header.Set("X-Forwarded-Proto", "https")
+		w := httptest.NewRecorder()
+		b.console.ServeHTTP(w, r)
+		has(t, w.Body.String(), shows)
 	}
 }
 
