@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 )
 
@@ -28,7 +29,7 @@ type sampleCall struct{ Method, URL, Media, Body string }
 
 func (c *sampleCall) curl() string {
 	text := "curl " + c.URL
-	if c.Method != "GET" && c.Body == "" {
+	if c.Method != http.MethodGet && c.Body == "" {
 		text = "curl -X " + c.Method + " " + c.URL
 	}
 	text += ` -H "Authorization: Bearer $LUCIUS_TOKEN"`
@@ -72,6 +73,7 @@ func (c *sampleCall) typescript() string {
 		body = "\n  body: JSON.stringify(" + strings.ReplaceAll(c.Body, "\n", "\n  ") + "),"
 		header = fmt.Sprintf("\"Content-Type\": %q, ", c.Media)
 	}
-	return fmt.Sprintf("const response = await fetch(%q, {\n  method: %q,\n  headers: { %sAuthorization: `Bearer ${process.env.LUCIUS_TOKEN}` },%s\n});\n"+
+	return fmt.Sprintf("const response = await fetch(%q, {\n  method: %q,\n"+
+		"  headers: { %sAuthorization: `Bearer ${process.env.LUCIUS_TOKEN}` },%s\n});\n"+
 		"console.log(response.status, await response.text());", c.URL, c.Method, header, body)
 }
