@@ -23,6 +23,7 @@ test("a failure is found, read and retried", async (t) => {
 
   const page = await openPage(server);
   await page.goto("/ui/");
+  await page.getByRole("article").filter({ hasText: "failed for good at ocr" }).getByRole("link", { name: "Retry 1…" }).waitFor();
   await visit(page, "Failures");
   const group = page.getByRole("article").filter({ hasText: "corrupt_pdf" });
   await group.getByText("Page 3 cannot be read.").waitFor();
@@ -54,6 +55,9 @@ test("a service is paused with a reason, and resumed", async (t) => {
   const claim = { owner: "extract-1", services: ["extract"], max: 1, start: true, request_id: "while-paused" };
   assert.deepEqual((await api.call("POST", "/v1/work:claim", claim)).items, [], "nothing is given out");
 
+  await visit(page, "Flow");
+  await page.getByRole("link", { name: /^extract: .*paused/ }).first().waitFor();
+  await visit(page, "Pauses");
   await pause.getByRole("link", { name: "Resume…" }).click();
   await act(page, "there is room again", "Resume");
   await pause.getByText("is paused").waitFor({ state: "hidden" });
