@@ -25,8 +25,10 @@ type deed struct {
 	// Button is the text of the button that does it. Danger says that it cannot be undone.
 	Button string
 	Danger bool
-	// Preview says which jobs would be changed, if the server selects them.
+	// Preview says which jobs would be changed, if the server selects them, and Key is the
+	// idempotency key of their operation.
 	Preview *api.OperationPreview
+	Key     string
 	// Fields are asked for beside the reason. They are parameters of the command.
 	Fields []field
 	// NeedsReason says that the reason must not be empty, and NoReason that none is kept.
@@ -174,6 +176,9 @@ func formOf(r *request, would *deed, reason string, fault error) view {
 		form.Values[name] = strings.Join(r.Form[name], ",")
 	}
 	delete(form.Values, "reason")
+	if would.Key != "" {
+		form.Values["key"] = would.Key
+	}
 	for _, input := range would.Fields {
 		delete(form.Values, input.Name)
 	}

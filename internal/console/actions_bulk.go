@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/lucius-project/lucius/api"
 )
 
@@ -75,16 +77,20 @@ func flagAt(name string, at api.Time) []string {
 	return flag(name, at.String())
 }
 
-// bulk completes a deed that is an operation on many jobs: begin asks for it, or with
-// dryRun for what it would do.
-func bulk(r *request, would deed, begin func(ctx context.Context, dryRun bool, reason string) (*http.Response, error)) (deed, error) {
-	preview, err := call[api.OperationPreview](begin(r.Context(), true, ""))
+// beginBulk asks for an operation on many jobs, or with dryRun for what it would do. A
+// repeat with the same key begins no second one.
+type beginBulk func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, reason string) (*http.Response, error)
+
+// bulk completes a deed that is an operation on many jobs. Its form has a key, so that a
+// form that is sent twice begins one operation.
+func bulk(r *request, would deed, begin beginBulk) (deed, error) {
+	preview, err := call[api.OperationPreview](begin(r.Context(), nil, true, ""))
 	if err != nil {
 		return deed{}, err
 	}
-	would.Preview = &preview
+	would.Preview, would.Key = &preview, cmp.Or(r.FormValue("key"), uuid.NewString())
 	would.do = func(ctx context.Context, reason string) (string, error) {
-		op, err := call[api.Operation](begin(ctx, false, reason))
+		op, err := call[api.Operation](begin(ctx, &would.Key, false, reason))
 		return link("operations/" + op.OperationID), err
 	}
 	return would, nil
@@ -108,8 +114,8 @@ func retryJobs(r *request) (deed, error) {
 		Command: command("retry", args...),
 		Fields:  []field{rerunFrom(from)},
 	}
-	return bulk(r, would, func(ctx context.Context, dryRun bool, reason string) (*http.Response, error) {
-		return r.api.CreateRetry(ctx, nil, api.RetryRequest{
+	return bulk(r, would, func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, reason string) (*http.Response, error) {
+		return r.api.CreateRetry(ctx, &api.CreateRetryParams{IdempotencyKey: key}, api.RetryRequest{
 			JobIDs: chosen.JobIDs, All: chosen.empty(), From: api.RerunFrom(from), DryRun: dryRun, Reason: reason,
 			TenantID: optional(chosen.TenantID), RequestType: optional(chosen.RequestType), Service: optional(chosen.Service),
 			StepType: optional(chosen.StepType), ErrorCode: optional(chosen.ErrorCode),

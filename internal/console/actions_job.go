@@ -53,12 +53,12 @@ func rerunFrom(value string) field {
 // titled is a verb as the begin of a sentence.
 func titled(verb string) string { return strings.ToUpper(verb[:1]) + verb[1:] }
 
-// beginBulk asks the API for an operation on many live jobs, or with DryRun for what it
-// would do.
-type beginBulk func(ctx context.Context, c *api.Client, request *api.BulkRequest) (*http.Response, error)
+// steer asks the API for an operation on many live jobs, or with DryRun for what it would
+// do.
+type steer func(ctx context.Context, c *api.Client, key *api.IdempotencyKey, request *api.BulkRequest) (*http.Response, error)
 
 // jobsControl returns an action that steers many jobs, which the request names or selects.
-func jobsControl(verb, text string, danger bool, begin beginBulk) *action {
+func jobsControl(verb, text string, danger bool, begin steer) *action {
 	name := titled(verb)
 	return &action{prepare: func(r *request) (deed, error) {
 		chosen, err := selectionOf(r)
@@ -69,11 +69,11 @@ func jobsControl(verb, text string, danger bool, begin beginBulk) *action {
 			Title: name + " these jobs?", Button: name, Danger: danger, NeedsReason: danger, Text: text,
 			Command: command("jobs "+verb, chosen.args()...),
 		}
-		return bulk(r, would, func(ctx context.Context, dryRun bool, reason string) (*http.Response, error) {
+		return bulk(r, would, func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, reason string) (*http.Response, error) {
 			if dryRun {
 				reason = "preview" // The API asks for a reason to cancel, even to count.
 			}
-			return begin(ctx, r.api, &api.BulkRequest{
+			return begin(ctx, r.api, key, &api.BulkRequest{
 				JobIDs: chosen.JobIDs, All: chosen.empty(), DryRun: dryRun, Reason: reason,
 				TenantID: optional(chosen.TenantID), RequestType: optional(chosen.RequestType), Service: optional(chosen.Service),
 				StepType: optional(chosen.StepType), ErrorCode: optional(chosen.ErrorCode), State: optional(chosen.State),
@@ -83,14 +83,14 @@ func jobsControl(verb, text string, danger bool, begin beginBulk) *action {
 	}}
 }
 
-func cancelMany(ctx context.Context, c *api.Client, request *api.BulkRequest) (*http.Response, error) {
-	return c.CreateCancellation(ctx, nil, *request)
+func cancelMany(ctx context.Context, c *api.Client, key *api.IdempotencyKey, request *api.BulkRequest) (*http.Response, error) {
+	return c.CreateCancellation(ctx, &api.CreateCancellationParams{IdempotencyKey: key}, *request)
 }
 
-func pauseMany(ctx context.Context, c *api.Client, request *api.BulkRequest) (*http.Response, error) {
-	return c.CreatePausing(ctx, nil, *request)
+func pauseMany(ctx context.Context, c *api.Client, key *api.IdempotencyKey, request *api.BulkRequest) (*http.Response, error) {
+	return c.CreatePausing(ctx, &api.CreatePausingParams{IdempotencyKey: key}, *request)
 }
 
-func resumeMany(ctx context.Context, c *api.Client, request *api.BulkRequest) (*http.Response, error) {
-	return c.CreateResumption(ctx, nil, *request)
+func resumeMany(ctx context.Context, c *api.Client, key *api.IdempotencyKey, request *api.BulkRequest) (*http.Response, error) {
+	return c.CreateResumption(ctx, &api.CreateResumptionParams{IdempotencyKey: key}, *request)
 }

@@ -31,6 +31,7 @@ type scripted struct {
 	mu      sync.Mutex
 	answers map[string]any
 	asked   []string // method, path and query of each request, with its body
+	keys    []string // the idempotency keys of requests
 	token   bool     // A request without a token is refused.
 }
 
@@ -40,6 +41,9 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var body json.RawMessage
 	_ = json.NewDecoder(r.Body).Decode(&body) // It may be empty.
 	s.asked = append(s.asked, strings.TrimSpace(r.Method+" "+r.URL.RequestURI()+" "+string(body)))
+	if key := r.Header.Get("Idempotency-Key"); key != "" {
+		s.keys = append(s.keys, key)
+	}
 	who := map[string]*api.Identity{
 		"":              {Name: "ops-1", Origin: "loopback", Grants: grants("*", "submit", "read", "platform", "admin")},
 		"Bearer good":   {Name: "ops-1", Origin: "token", Grants: grants("*", "submit", "read", "platform", "admin")},

@@ -3,6 +3,7 @@ package console
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -113,6 +114,28 @@ func TestRetry_CountsFirstAndThenBegins(t *testing.T) {
 	}
 	b.submits(t, "retry", url.Values{})
 	b.asks(t, `POST /v1/admin/retries {"all":true,"from":"failed"}`)
+}
+
+// TestRetry_BeginsOneOperationForOneForm sends a form twice, as a double click does.
+func TestRetry_BeginsOneOperationForOneForm(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"POST /v1/admin/retries": api.OperationPreview{Matched: 1}})
+	keyOf := func() string {
+		_, rest, _ := strings.Cut(b.get(t, "/ui/do/retry"), `name="key" value="`)
+		key, _, _ := strings.Cut(rest, `"`)
+		return key
+	}
+	first, second := keyOf(), keyOf()
+	if len(first) < 32 || first == second || len(b.keys) > 0 {
+		t.Fatalf("two forms have the keys %q and %q, and %q were sent", first, second, b.keys)
+	}
+	b.set("POST /v1/admin/retries", api.Operation{OperationID: "op1"})
+	for range 2 {
+		b.submits(t, "retry", url.Values{"key": {first}})
+	}
+	if sent := slices.Compact(b.keys); len(b.keys) < 2 || len(sent) != 1 || sent[0] != first {
+		t.Errorf("the keys %q were sent", b.keys)
+	}
 }
 
 func TestOperations_ShowsHowFarTheyAre(t *testing.T) {
