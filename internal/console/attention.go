@@ -60,7 +60,7 @@ func (f *frame) countFindings() (count string, hot bool) {
 	return strconv.Itoa(len(found)), found[0].Level == levelBad
 }
 
-// look asks the API for all that may need somebody, as far as the user may see it.
+// look asks the API for all that may need an operator, as far as the user may see it.
 func look(r *request) (*situation, error) {
 	s, ctx := &situation{now: r.now}, r.Context()
 	if r.seesAll() {

@@ -10,7 +10,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// situation is what the API says of all that may need somebody.
+// situation is what the API says of all that may need an operator.
 type situation struct {
 	now      time.Time
 	overview *api.Overview // nil for a user who may not see all tenants
@@ -29,7 +29,7 @@ type tenantSituation struct {
 	Webhooks api.WebhookPage
 }
 
-// finding is something that needs somebody, as a sentence.
+// finding is something that needs an operator, as a sentence.
 type finding struct {
 	// Level is bad if jobs fail or stand still, and warn if they will.
 	Level string
@@ -89,7 +89,7 @@ const (
 	mostStuck      = 5
 )
 
-// findings returns what needs somebody, the worst first.
+// findings returns what needs an operator, the worst first.
 func findings(s *situation) (found []finding) {
 	if s.unready != "" {
 		found = append(found, finding{Level: levelBad, Weight: 1 << 30, Subject: "The server", Text: "is not ready: " + s.unready})
@@ -319,7 +319,7 @@ func (s *situation) serverFindings() (found []finding) {
 	if paused > 0 {
 		found = append(found, finding{
 			Level: levelWarn, Weight: paused,
-			Subject: counted(paused, "job is paused", "jobs are paused"), Text: "one by one, until somebody resumes them",
+			Subject: counted(paused, "job is paused", "jobs are paused"), Text: "one by one, until they are resumed",
 			Links: []helpful{{Text: "Show the jobs", URL: link("jobs", "state", api.JobStatePaused)}},
 		})
 	}

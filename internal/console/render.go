@@ -39,7 +39,7 @@ type frame struct {
 type navEntry struct {
 	Title, Path string
 	Here        bool
-	// Count is shown if it is not empty, and Hot if it needs somebody.
+	// Count is shown if it is not empty, and Hot if it needs an operator.
 	Count string
 	Hot   bool
 }
