@@ -175,7 +175,7 @@ func assertAddsUp(t *testing.T, s *server) {
 			break
 		}
 	}
-	if last.Exact || last.Accepted.Total != 1 || last.Ended["SUCCEEDED"].Total != 1 || last.Backlog != 0 || last.Bus != api.BusServiceBus ||
+	if last.Exact || last.Accepted.Total != 1 || last.Ended["SUCCEEDED"].Total != 1 || last.Backlog != 0 || last.Bus != api.BusQueue ||
 		last.Jobs["DISPATCHING"]+last.Jobs["IN_PROGRESS"] != 0 {
 		t.Errorf("the counts do not add up: %+v", last)
 	}

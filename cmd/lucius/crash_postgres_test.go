@@ -135,10 +135,10 @@ func expectShown(t *testing.T, at *url.URL, jobs int) {
 	}
 	defer func() { _ = connection.Close(t.Context()) }() // Nothing is lost with it.
 	for query, want := range map[string]int{
-		"SELECT count(*) FROM lucius.jobs WHERE state = 'SUCCEEDED' AND completed_at >= created_at AND input_ref ? 'uri'": jobs,
-		"SELECT count(DISTINCT job_id) FROM lucius.steps WHERE state = 'SUCCEEDED' AND completed_at <= now()":             jobs,
-		"SELECT count(*) FROM lucius.events WHERE rev = 1 AND event = 'accept' AND entries->0->>'to' IS NOT NULL":         jobs,
-		"SELECT count(DISTINCT job_id) FROM lucius.outbox WHERE state = 'SENT'":                                           jobs,
+		"SELECT count(*) FROM lucius.jobs WHERE state = 'SUCCEEDED' AND completed_at >= created_at AND input_ref->>'uri' IS NOT NULL": jobs,
+		"SELECT count(DISTINCT job_id) FROM lucius.steps WHERE state = 'SUCCEEDED' AND completed_at <= now()":                         jobs,
+		"SELECT count(*) FROM lucius.events WHERE rev = 1 AND event = 'accept' AND entries->0->>'to' IS NOT NULL":                     jobs,
+		"SELECT count(DISTINCT job_id) FROM lucius.outbox WHERE state = 'SENT'":                                                       jobs,
 	} {
 		var found int
 		if err := connection.QueryRow(t.Context(), query).Scan(&found); err != nil || found != want {
