@@ -56,8 +56,16 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.submit(w, decode[api.Command](f.t, r))
 	case verb == "claim":
 		f.claim(w, r, decode[api.ClaimRequest](f.t, r))
+	case path == "work" && verb == "complete":
+		var answer api.WorkCompletionResults
+		for _, completion := range decode[api.WorkCompletionBatch](f.t, r).Items {
+			f.complete(completion.WorkID, completion.ResultRef)
+			answer.Results = append(answer.Results, api.WorkCompletionResult{WorkID: completion.WorkID, Status: http.StatusOK})
+		}
+		f.answer(w, http.StatusOK, answer)
 	case verb == "complete":
-		f.complete(w, decode[api.WorkCompletionBatch](f.t, r))
+		f.complete(id, decode[api.WorkCompletion](f.t, r).ResultRef)
+		f.answer(w, http.StatusOK, api.WorkItem{WorkID: id, Directive: json.RawMessage("{}")})
 	case verb == "fail":
 		f.fail(w, id, decode[api.WorkFailure](f.t, r))
 	default:
@@ -136,20 +144,15 @@ func (f *fakeServer) take(request api.ClaimRequest) ([]api.WorkItem, <-chan stru
 	return items, f.changed
 }
 
-func (f *fakeServer) complete(w http.ResponseWriter, batch api.WorkCompletionBatch) {
+func (f *fakeServer) complete(id string, result json.RawMessage) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var answer api.WorkCompletionResults
-	for _, completion := range batch.Items {
-		job := f.job(completion.WorkID)
-		job.input, job.claimed = completion.ResultRef, false
-		if job.CurrentStepIndex++; job.CurrentStepIndex == len(services) {
-			job.State, job.FinalOutput = api.JobStateSucceeded, completion.ResultRef
-		}
-		answer.Results = append(answer.Results, api.WorkCompletionResult{WorkID: completion.WorkID, Status: http.StatusOK})
+	job := f.job(id)
+	job.input, job.claimed = result, false
+	if job.CurrentStepIndex++; job.CurrentStepIndex == len(services) {
+		job.State, job.FinalOutput = api.JobStateSucceeded, result
 	}
 	f.tell()
-	f.answer(w, http.StatusOK, answer)
 }
 
 func (f *fakeServer) fail(w http.ResponseWriter, id string, failure api.WorkFailure) {
