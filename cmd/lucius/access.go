@@ -18,7 +18,7 @@ type access struct {
 	tokens           *auth.File         // nil without a token file
 	certificates     *auth.Certificates // nil without TLS
 	authenticator    *auth.Authenticator
-	signIn           console.Issuer // nil if nobody can sign in at the issuer
+	signIn           console.Issuer // nil without LUCIUS_OIDC_CLIENT_ID
 	callers, tenants *auth.Limiter  // nil without a limit
 	audit            *auth.Audit
 	auditFile        io.Closer

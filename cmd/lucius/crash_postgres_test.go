@@ -174,12 +174,12 @@ func TestPostgres_SaysWhatIsMissing(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	nobody, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	unused, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	closed := "postgres://lucius:hunter2@" + nobody.Addr().String() + "/postgres?sslmode=disable"
-	if err := nobody.Close(); err != nil {
+	closed := "postgres://lucius:hunter2@" + unused.Addr().String() + "/postgres?sslmode=disable"
+	if err := unused.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for name, test := range map[string]struct{ url, says string }{

@@ -21,7 +21,7 @@ type action struct {
 // deed is what an action would do.
 type deed struct {
 	Title string // A question.
-	Text  string // What follows from it.
+	Text  string // The consequences.
 	// Button is the text of the button that does it. Danger says that it cannot be undone.
 	Button string
 	Danger bool

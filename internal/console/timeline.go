@@ -32,7 +32,7 @@ type course struct {
 	Attempt int
 	Worker  string
 	Spans   []span
-	// Deadline is where the wait ends by itself, 0 for nowhere. Beyond says that this is
+	// Deadline is where the wait ends by itself, 0 for none. Beyond says that this is
 	// further away than is shown.
 	Deadline float64
 	Beyond   bool

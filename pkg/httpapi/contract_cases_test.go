@@ -111,7 +111,7 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "listStuck", Status: 500}:         defective("listStuck"),
 	{Operation: "listAuditTrail", Status: 500}:    defective("listAuditTrail"),
 
-	// Whoever has any role may ask; but not a page whose server's name leads to loopback.
+	// A caller with any role may ask, but not a web page whose host name resolves to loopback.
 	{Operation: "getIdentity", Status: 403}: func(t *testing.T, g *guarded) question {
 		t.Helper()
 		g.Server = g.serve(t, func(c *httpapi.Config) { c.Auth = auth.New(auth.Config{}) })
