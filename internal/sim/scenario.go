@@ -23,8 +23,8 @@ type scenario struct {
 	pull          bool // the pull queue, otherwise a bus
 	mixed         bool // each process of a replica draws one of the two
 	table         bool // the storage layout "table", otherwise "ledger"
-	atomic        bool // one replica on a store that applies a whole change in one write, as the embedded one
-	shared        bool // other replicas use the atomic store as well
+	atomic        bool // the store applies a whole change in one write, as the embedded one; one replica uses it
+	shared        bool // several replicas use the atomic store, as with PostgreSQL
 	spread        bool // job ids begin with random bits, as on Azure, otherwise with the time
 	pauses        bool // operators pause dispatch by scope
 	sharesOutages bool // replicas share outages of the bus
