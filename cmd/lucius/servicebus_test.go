@@ -251,12 +251,13 @@ func warned(t *testing.T, s *server) {
 }
 
 // While replies cannot come back no worker is taken for dead, for longer than a lease:
-// no attempt is spent and no work done twice.
+// no attempt is spent and no work done twice. The lease is long, so that workers on a slow
+// machine connect again in time.
 func TestServe_HoldsLeasesWhileRepliesCannotCome(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
-		"--ack-timeout", "8s", "--lease-duration", "8s", "--publish-timeout", "1s", "--outbox-retry-interval", "100ms")...)
+		"--ack-timeout", "30s", "--lease-duration", "30s", "--publish-timeout", "1s", "--outbox-retry-interval", "100ms")...)
 	inHand, release := make(chan struct{}, 10), make(chan struct{})
 	workOnBus(t, namespace, func(context.Context, *lucius.Task) (any, error) {
 		inHand <- struct{}{}
@@ -266,7 +267,7 @@ func TestServe_HoldsLeasesWhileRepliesCannotCome(t *testing.T) {
 	jobID := s.submit(t)
 	<-inHand
 	namespace.Stop()
-	time.Sleep(20 * time.Second)
+	time.Sleep(45 * time.Second)
 	if err := namespace.Restart(); err != nil {
 		t.Fatal(err)
 	}
