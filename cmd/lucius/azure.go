@@ -22,30 +22,29 @@ import (
 func (p *program) azure() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "azure", GroupID: cli.GroupOperate, Short: "Check or create what a server needs on Azure",
-		Example: "  lucius azure check\n  lucius azure dead-letters list",
+		Example: "  lucius azure check",
 	}
 	config.Flags(cmd.PersistentFlags())
-	verb := func(use, short string, run func(ctx context.Context, cfg *config.Config, args []string) error) *cobra.Command {
+	verb := func(use, short string, run func(ctx context.Context, cfg *config.Config) error) *cobra.Command {
 		sub := &cobra.Command{Use: use, Short: short, Example: "  lucius azure " + use, Args: cli.Takes(0, 0)}
-		sub.RunE = func(sub *cobra.Command, args []string) error {
+		sub.RunE = func(sub *cobra.Command, _ []string) error {
 			loaded, err := config.Load(sub.Flags(), p.Environment)
 			if err != nil {
 				return checkError(err)
 			}
-			return checkError(run(sub.Context(), &loaded.Config, args))
+			return checkError(run(sub.Context(), &loaded.Config))
 		}
 		return sub
 	}
 	cmd.AddCommand(
-		verb("check", "Check tables, topics and rights", func(ctx context.Context, cfg *config.Config, _ []string) error {
+		verb("check", "Check tables, topics and rights", func(ctx context.Context, cfg *config.Config) error {
 			return p.checkAzure(ctx, cfg, false)
 		}),
-		verb("provision", "Create what is missing, and check", func(ctx context.Context, cfg *config.Config, _ []string) error {
+		verb("provision", "Create what is missing, and check", func(ctx context.Context, cfg *config.Config) error {
 			return p.checkAzure(ctx, cfg, true)
 		}),
 		verb("emulator-config", "Print the configuration of Microsoft's Service Bus emulator",
-			func(_ context.Context, cfg *config.Config, _ []string) error { return p.emulatorConfig(cfg) }),
-		p.deadLetters(verb),
+			func(_ context.Context, cfg *config.Config) error { return p.emulatorConfig(cfg) }),
 	)
 	return cmd
 }

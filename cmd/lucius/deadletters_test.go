@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,14 +12,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
-	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
-	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/jobs"
-	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/protocol"
-	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/webhook"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
@@ -110,117 +100,17 @@ func TestDeadLetters_HaveAWayOut(t *testing.T) {
 	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded || job.AttemptsTotal != 3 {
 		t.Errorf("the job is %s after %d attempts", job.State, job.AttemptsTotal)
 	}
-	if err := s.stop(); err != nil {
-		t.Fatal(err)
-	}
-	deadLettersCommand(t, append(onBus(namespace), "--data-dir", dir, "--protocols-dir", "../../protocols"))
+	deadLettersCommand(terminalOf(t, s.url, ""), found.JSON200.DeadLetters[1].DeadLetterID)
 }
 
 // deadLettersCommand handles a last dead letter, which cannot be read.
-func deadLettersCommand(t *testing.T, flags []string) {
-	t.Helper()
-	run := func(arguments ...string) (string, error) {
-		out := &output{}
-		p := &program{Env: cli.Env{Stdout: out, Stderr: &output{}}}
-		err := p.run(t.Context(), append(append([]string{"azure", "dead-letters"}, flags...), arguments...))
-		return out.String(), err
+func deadLettersCommand(c *terminal, id string) {
+	c.t.Helper()
+	listed := decode[api.DeadLetterPage](c, "dead-letters", "list").DeadLetters
+	if len(listed) != 1 || listed[0].DeadLetterID != id || listed[0].Body != "not JSON" {
+		c.t.Errorf("listed are %+v", listed)
 	}
-	for _, arguments := range [][]string{{"replay"}, {"list", "0-1"}, {"bury", "all"}} {
-		if _, err := run(arguments...); exitCode(err) != cli.ExitUsage {
-			t.Errorf("%v: %v", arguments, err)
-		}
-	}
-	listed, err := run("list")
-	var letter api.DeadLetter
-	if err := errors.Join(err, json.Unmarshal([]byte(listed), &letter)); err != nil || letter.Body != "not JSON" {
-		t.Fatalf("list: %v, %s", err, listed)
-	}
-	out, err := run("replay", "all")
-	if exitCode(err) != cli.ExitFailed || !strings.HasPrefix(out, letter.DeadLetterID+" kept: ") || !strings.Contains(fmt.Sprint(err), "1 dead letters stay") {
-		t.Errorf("replay: %v, %s", err, out)
-	}
-	if out, err := run("purge", letter.DeadLetterID); err != nil || out != letter.DeadLetterID+" purged\n" {
-		t.Errorf("purge: %v, %s", err, out)
-	}
-	if out, err := run("list"); err != nil || out != "" {
-		t.Errorf("list of none: %v, %s", err, out)
-	}
-}
-
-// TestOpenCore_RunsNextToAServer opens the ledger while a server has the address of the
-// profiles, and keeps what it counted.
-func TestOpenCore_RunsNextToAServer(t *testing.T) {
-	t.Parallel()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }() // The test is over.
-	loaded, err := config.LoadArgs([]string{
-		"--data-dir", filepath.Join(t.TempDir(), "data"), "--debug-addr", listener.Addr().String(),
-	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for accepted := range int64(2) {
-		c, err := (&program{Env: cli.Env{Stderr: &output{}}}).openCore(t.Context(), &loaded.Config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := c.census.Report().Accepted.Total; got != accepted {
-			t.Errorf("%d jobs are counted, want %d", got, accepted)
-		}
-		_, err = c.ledger.Accept(t.Context(), ledger.Command{
-			Job:     statemachine.Job{TenantID: "tenant", IdempotencyHash: fmt.Sprint(accepted)},
-			Payload: []byte(`{}`), Steps: []statemachine.Step{{ID: "s", Type: "T", Service: "ocr"}},
-		})
-		if err := errors.Join(err, c.closeCommand()); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// TestOpenCore_EndsAJobWithWebhooks ends a job in a command, and leaves its webhooks to
-// the servers.
-func TestOpenCore_EndsAJobWithWebhooks(t *testing.T) {
-	t.Parallel()
-	loaded, err := config.LoadArgs([]string{"--storage-backend", "memory", "--protocols-dir", "../../protocols"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := (&program{Env: cli.Env{Stderr: &output{}}}).openCore(t.Context(), &loaded.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.store.Close() }() // The test is over.
-	registry, err := protocol.Load(c.cfg.ProtocolsDir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	guard, err := webhook.NewGuard(webhook.GuardConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepting, err := newCommands(c.cfg, c.ledger, protocol.NewHolder(registry), guard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	command := `{"tenant_id":"tenant_a","request_type":"doc.ingest","schema_version":"1","input_ref":{"uri":"s3://b/in"},` +
-		`"output_ref":{"uri":"s3://b/out"},"payload":{"language":"en"},"callback_urls":["https://example.com/hook"]}`
-	submission, err := accepting.Prepare([]byte(command), commands.Headers{}, func(string) error { return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepted, err := submission.Accept(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended, _, err := jobs.New(c.ledger, &c.ended, jobs.Surroundings{}).Cancel(t.Context(), jobs.Control{JobID: accepted.Job.ID})
-	if err != nil || ended.Job.State != statemachine.JobCancelled {
-		t.Fatalf("cancel: %v, %v", err, ended)
-	}
-	due, err := c.ledger.Webhooks(t.Context(), accepted.Job.ID)
-	if err != nil || len(due) != 1 || due[0].State != ledger.WebhookPending {
-		t.Errorf("the webhooks are %v: %v", due, err)
-	}
+	c.want(cli.ExitFailed, id, "dead-letters", "replay", "--all")
+	c.want(0, id, "dead-letters", "purge", id, "--yes")
+	c.want(0, "There are no dead letters.", "dead-letters", "list")
 }

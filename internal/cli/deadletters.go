@@ -19,8 +19,7 @@ import (
 func (t *tool) deadLetters() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "dead-letters", GroupID: GroupOperate, Short: "Look at replies on Service Bus that could not be handled",
-		Long: "Lists, replays and purges the dead letters of the reply topics of Service Bus, by the server.\n" +
-			"lucius azure dead-letters does the same without one.",
+		Long:    "Lists, replays and purges the dead letters of the reply topics of Service Bus.",
 		Example: "  lucius dead-letters list\n  lucius dead-letters replay --all",
 	}
 	cmd.AddCommand(t.deadLettersList(),
