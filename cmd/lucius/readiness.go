@@ -72,9 +72,9 @@ func unwritable(err error) error {
 	switch {
 	case errors.Is(err, tablestore.ErrNoSpace):
 		detail = "The store takes no writes: less disk space is free than its reserve."
-	case errors.Is(err, pebblestore.ErrLost):
+	case errors.Is(err, tablestore.ErrLost):
 		detail = "The store takes no writes: its data directory was removed or replaced."
-	case errors.Is(err, pebblestore.ErrDamaged):
+	case errors.Is(err, tablestore.ErrDamaged):
 		detail = "The store takes no writes: a file of its data directory is damaged."
 	}
 	return &problem.Error{Code: problem.StoreUnavailable, Detail: detail, RetryAfter: time.Second, Err: err}

@@ -42,11 +42,11 @@ func TestReadiness_OfAStoreThatTakesNoWrites(t *testing.T) {
 			"The store takes no writes: less disk space is free than its reserve.",
 		},
 		"the directory is lost": {
-			fmt.Errorf("%w: %w: LOCK is missing", tablestore.ErrUnavailable, pebblestore.ErrLost),
+			fmt.Errorf("%w: %w: LOCK is missing", tablestore.ErrUnavailable, tablestore.ErrLost),
 			"The store takes no writes: its data directory was removed or replaced.",
 		},
 		"a file is damaged": {
-			fmt.Errorf("%w: %w: 000007.sst", tablestore.ErrUnavailable, pebblestore.ErrDamaged),
+			fmt.Errorf("%w: %w: 000007.sst", tablestore.ErrUnavailable, tablestore.ErrDamaged),
 			"The store takes no writes: a file of its data directory is damaged.",
 		},
 		"another reason": {tablestore.ErrUnavailable, "The store takes no writes."},

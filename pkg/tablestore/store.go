@@ -209,6 +209,15 @@ var (
 	// because too little disk space is free. Reads and [Reclaiming] writes may go on.
 	ErrNoSpace = errors.New("too little free disk space")
 
+	// ErrDamaged is returned when a data directory cannot be read, or has another
+	// version's layout.
+	ErrDamaged = errors.New("data directory cannot be read")
+
+	// ErrLost is returned together with [ErrUnavailable] after the open data directory,
+	// or a file in it, was removed or replaced. The store stays unavailable: a directory
+	// that is put back may lack what was written in the meantime.
+	ErrLost = errors.New("data directory was removed or replaced while it was open")
+
 	// ErrInvalid is returned for a request that breaks the port's rules, such
 	// as a batch over two partitions. It is a defect of the caller.
 	ErrInvalid = errors.New("invalid store request")

@@ -80,7 +80,7 @@ func removeAll(t *testing.T, paths ...string) {
 	}
 }
 
-// expectUntouched fails unless opening the directory returns ErrDamaged and
+// expectUntouched fails unless opening the directory returns tablestore.ErrDamaged and
 // leaves every file unchanged.
 func expectUntouched(t *testing.T, options pebblestore.Options, file string) {
 	t.Helper()
@@ -97,8 +97,8 @@ func expectDamage(t *testing.T, options pebblestore.Options, file string) {
 	t.Helper()
 	for _, readOnly := range []bool{false, true} {
 		options.ReadOnly = readOnly
-		expectOpenError(t, options, pebblestore.ErrDamaged, file)
-		expectOpenError(t, options, pebblestore.ErrDamaged, "restore the directory from a backup, or move it away")
+		expectOpenError(t, options, tablestore.ErrDamaged, file)
+		expectOpenError(t, options, tablestore.ErrDamaged, "restore the directory from a backup, or move it away")
 		if _, err := pebblestore.Open(options); err != nil && strings.Contains(err.Error(), "\n") {
 			t.Errorf("open: more than a sentence: %s", err)
 		}
@@ -263,7 +263,7 @@ func TestDamage_FoundLaterIsOneSentence(t *testing.T) {
 		for n := 0; n < rows && found == nil; n++ {
 			found = getOne(t, store, n)
 		}
-		if !errors.Is(found, tablestore.ErrUnavailable) || !errors.Is(found, pebblestore.ErrDamaged) {
+		if !errors.Is(found, tablestore.ErrUnavailable) || !errors.Is(found, tablestore.ErrDamaged) {
 			t.Errorf("get: %v, want ErrUnavailable and ErrDamaged", found)
 		}
 		for range 10 {
@@ -292,8 +292,8 @@ func TestDamage_AStoreThatLostItsFirstLogIsNotNew(t *testing.T) {
 	closeStore(t, open(t, options))
 	removeAll(t, matching(t, options.Dir, "*.log")...)
 	damage(t, filepath.Join(options.Dir, "OPEN"), cut(0))
-	expectOpenError(t, options, pebblestore.ErrDamaged, "a log or table is missing")
-	expectOpenError(t, options, pebblestore.ErrDamaged, "a log or table is missing")
+	expectOpenError(t, options, tablestore.ErrDamaged, "a log or table is missing")
+	expectOpenError(t, options, tablestore.ErrDamaged, "a log or table is missing")
 }
 
 func TestInfo(t *testing.T) {

@@ -45,11 +45,11 @@
 // after each sync of the log, before the writes that share the sync are
 // acknowledged, together with the log file itself; before it makes, renames or
 // removes a file; and once a second, together with the presence of every other
-// file. If the check fails, the store fails for good with [ErrLost].
+// file. If the check fails, the store fails for good with [tablestore.ErrLost].
 //
 // The engine treats a directory without manifest marker as empty and deletes
 // unknown files in it. If such a directory holds any other file of a store,
-// Open returns [ErrDamaged]. The exception is an interrupted creation, marked
+// Open returns [tablestore.ErrDamaged]. The exception is an interrupted creation, marked
 // by a file CREATING, which Open repeats. Damage that is found later fails the
 // store.
 //

@@ -13,6 +13,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // lockedFolder returns the folder of a directory in memory.
@@ -120,7 +122,7 @@ func TestFenceDropsEverythingOnceTheDirectoryIsLost(t *testing.T) {
 	if diff := cmp.Diff(before, memory.String()); diff != "" {
 		t.Errorf("the disk changed (-before +after):\n%s", diff)
 	}
-	if !f.latch.tripped() || !errors.Is(f.latch.cause, ErrLost) {
+	if !f.latch.tripped() || !errors.Is(f.latch.cause, tablestore.ErrLost) {
 		t.Errorf("tripped %t: %v, want ErrLost", f.latch.tripped(), f.latch.cause)
 	}
 }

@@ -76,7 +76,7 @@ func writeList(files vfs.FS, dir string) error {
 	})
 }
 
-// checkList returns [ErrDamaged] unless the directory holds the files of the list.
+// checkList returns [tablestore.ErrDamaged] unless the directory holds the files of the list.
 func checkList(files vfs.FS, dir string) error {
 	data, err := readFile(files, files.PathJoin(dir, listName))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // lockName is the file that a store keeps locked while it has the directory
@@ -54,11 +56,11 @@ func newFolder(files vfs.FS, dir, path string) (*folder, error) {
 	return d, nil
 }
 
-// check returns [ErrLost] unless the path still leads to the lock file that
+// check returns [tablestore.ErrLost] unless the path still leads to the lock file that
 // this process holds. It costs one system call.
 func (d *folder) check() error { return d.checkFile(d.lockPath, d.lock) }
 
-// checkFile returns [ErrLost] unless the name still leads to the file that was
+// checkFile returns [tablestore.ErrLost] unless the name still leads to the file that was
 // opened by it.
 func (d *folder) checkFile(name string, opened fs.FileInfo) error {
 	info, err := d.stat(name)
@@ -73,7 +75,7 @@ func (d *folder) checkFile(name string, opened fs.FileInfo) error {
 	return nil
 }
 
-// checkFiles returns [ErrLost] unless check succeeds and the directory holds
+// checkFiles returns [tablestore.ErrLost] unless check succeeds and the directory holds
 // every file of the store.
 func (d *folder) checkFiles() error {
 	if err := d.check(); err != nil {
@@ -98,7 +100,7 @@ func (d *folder) checkFiles() error {
 
 func (d *folder) lost(file, why string) error {
 	return fmt.Errorf("%w: %s %s in %q; stop this process, put the directory back as it was or restore a backup, and start again",
-		ErrLost, file, why, d.path)
+		tablestore.ErrLost, file, why, d.path)
 }
 
 // all returns a copy of the names.

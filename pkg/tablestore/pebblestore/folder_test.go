@@ -88,12 +88,12 @@ func TestFolder_NothingIsAcknowledgedInALostDirectory(t *testing.T) {
 				}
 				loss.lose(t, options.Dir)
 				for n := range 3 {
-					if err := commitOne(t, store, rowOf(2+n, 10)); !errors.Is(err, pebblestore.ErrLost) {
+					if err := commitOne(t, store, rowOf(2+n, 10)); !errors.Is(err, tablestore.ErrLost) {
 						t.Errorf("commit: %v, want ErrLost", err)
 					}
 				}
 				expectRefused(t, store)
-				if err := store.Writable(); !errors.Is(err, pebblestore.ErrLost) || !errors.Is(err, tablestore.ErrUnavailable) {
+				if err := store.Writable(); !errors.Is(err, tablestore.ErrLost) || !errors.Is(err, tablestore.ErrUnavailable) {
 					t.Errorf("writable: %v, want ErrLost and ErrUnavailable", err)
 				}
 				time.Sleep(time.Minute) // It no longer checks.
@@ -126,7 +126,7 @@ func TestFolder_AStoreWithoutWritersNoticesTheLoss(t *testing.T) {
 				}
 				removeAll(t, matching(t, options.Dir, pattern)...)
 				time.Sleep(2 * time.Second)
-				if err := store.Writable(); !errors.Is(err, pebblestore.ErrLost) {
+				if err := store.Writable(); !errors.Is(err, tablestore.ErrLost) {
 					t.Errorf("writable: %v, want ErrLost", err)
 				}
 				expectRefused(t, store)
@@ -143,10 +143,10 @@ func TestFolder_ALossRightBeforeTheStopIsNoOrderlyStop(t *testing.T) {
 		options, _ := filled(t)
 		store := open(t, options)
 		removeAll(t, matching(t, options.Dir, "*.sst")...)
-		if err := store.Close(); !errors.Is(err, pebblestore.ErrLost) {
+		if err := store.Close(); !errors.Is(err, tablestore.ErrLost) {
 			t.Errorf("close: %v, want ErrLost", err)
 		}
-		expectOpenError(t, options, pebblestore.ErrDamaged, ".sst is missing or damaged")
+		expectOpenError(t, options, tablestore.ErrDamaged, ".sst is missing or damaged")
 	})
 }
 
@@ -177,7 +177,7 @@ func TestFolder_AnotherStoreAtThePathIsLeftAlone(t *testing.T) {
 					mu.Lock()
 					acknowledged = append(acknowledged, n)
 					mu.Unlock()
-				} else if !errors.Is(err, pebblestore.ErrLost) {
+				} else if !errors.Is(err, tablestore.ErrLost) {
 					t.Errorf("commit: %v, want ErrLost", err)
 				}
 			}
@@ -202,7 +202,7 @@ func TestFolder_AnotherStoreAtThePathIsLeftAlone(t *testing.T) {
 
 	rename(t, options.Dir, options.Dir+".new")
 	rename(t, moved, options.Dir)
-	if err := first.Writable(); !errors.Is(err, pebblestore.ErrLost) {
+	if err := first.Writable(); !errors.Is(err, tablestore.ErrLost) {
 		t.Errorf("writable once the directory is back: %v, want ErrLost", err)
 	}
 	first = open(t, options)

@@ -22,7 +22,7 @@ import (
 )
 
 // Open opens the store in options.Dir, and makes it if there is none. Each
-// error names the directory and wraps [ErrLocked], [ErrDamaged], [ErrNoStore] or
+// error names the directory and wraps [ErrLocked], [tablestore.ErrDamaged], [ErrNoStore] or
 // [tablestore.ErrNoSpace] if that is the reason; otherwise the directory cannot be
 // made or written.
 func Open(options Options) (*Store, error) {
@@ -158,7 +158,7 @@ func openLocked(options Options, path string, lock *pebble.Lock) (*Store, error)
 	if err == nil {
 		db, header, err = openEngine(options, fresh, background, lock)
 	}
-	if errors.Is(err, ErrDamaged) && mark.copied {
+	if errors.Is(err, tablestore.ErrDamaged) && mark.copied {
 		return nil, fmt.Errorf("%w; it is a copy that was made while a store had the directory open, and no such copy is a backup", err)
 	}
 	if err != nil {
@@ -360,7 +360,7 @@ func countOpening(db *pebble.DB, fresh bool, options Options) (header, error) {
 		return h, err
 	default:
 		if h, err = decodeHeader(data); err != nil {
-			err = fmt.Errorf("%w: %q: %w", ErrDamaged, options.Dir, err)
+			err = fmt.Errorf("%w: %q: %w", tablestore.ErrDamaged, options.Dir, err)
 		}
 		if err = errors.Join(err, closer.Close()); err != nil {
 			return h, err
@@ -376,7 +376,7 @@ func countOpening(db *pebble.DB, fresh bool, options Options) (header, error) {
 // damaged returns the error about damage in the directory.
 func damaged(dir, what string) error {
 	return fmt.Errorf("%w: %q: %s; restore the directory from a backup, or move it away to start with an empty store",
-		ErrDamaged, dir, what)
+		tablestore.ErrDamaged, dir, what)
 }
 
 // Patterns of files in the engine's errors, which name a table only by its
@@ -393,7 +393,7 @@ func openingError(dir, reading string, err error) error {
 	var errno syscall.Errno
 	var path *fs.PathError
 	switch {
-	case errors.Is(err, ErrDamaged):
+	case errors.Is(err, tablestore.ErrDamaged):
 		return err
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: data directory %q: %w; remove other files from the disk, or enlarge it", tablestore.ErrNoSpace, dir, err)

@@ -169,8 +169,8 @@ func TestOpenRefusesAnotherLayout(t *testing.T) {
 				t.Fatal(err)
 			}
 			closeStore(t, store)
-			expectOpenError(t, options, pebblestore.ErrDamaged, "cannot be read")
-			expectOpenError(t, options, pebblestore.ErrDamaged, "header")
+			expectOpenError(t, options, tablestore.ErrDamaged, "cannot be read")
+			expectOpenError(t, options, tablestore.ErrDamaged, "header")
 		})
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // openMarkName is the name of a file that exists in the directory while a store has it
@@ -43,7 +45,7 @@ func readOpenMark(files vfs.FS, dir string) (mark openMark, err error) {
 	return openMark{found: true, copied: unknown == nil && own != 0 && noted != own, note: note}, nil
 }
 
-// checkManifest returns [ErrDamaged] unless the manifest begins as the note says. One that
+// checkManifest returns [tablestore.ErrDamaged] unless the manifest begins as the note says. One that
 // is not there was not in use yet, or the engine misses it.
 func checkManifest(files vfs.FS, dir, note string) error {
 	name, noted, _ := strings.Cut(note, ": ")
@@ -98,7 +100,7 @@ func markOpen(options Options, folder *folder, fresh bool) (openMark, error) {
 	if err == nil && !mark.found && !options.ReadOnly {
 		err = writeOpenMark(options.FS, folder, "")
 	}
-	if err != nil && !errors.Is(err, ErrDamaged) {
+	if err != nil && !errors.Is(err, tablestore.ErrDamaged) {
 		err = fmt.Errorf("data directory %q cannot be opened: %w", options.Dir, err)
 	}
 	return mark, err

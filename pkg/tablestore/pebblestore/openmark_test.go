@@ -94,7 +94,7 @@ func TestDamage_IsAcceptedWithAnOpenMark(t *testing.T) {
 	}
 	closeStore(t, store)
 	damage(t, matching(t, options.Dir, "*.log")[0], cut(-5_000)) // Half of the last row.
-	expectOpenError(t, options, pebblestore.ErrDamaged, ".log has changed")
+	expectOpenError(t, options, tablestore.ErrDamaged, ".log has changed")
 	damage(t, filepath.Join(options.Dir, "OPEN"), cut(0))
 	for range 2 {
 		store := open(t, options)
@@ -143,8 +143,8 @@ func TestDamage_OfACopyOfAnOpenStore(t *testing.T) {
 	copyQuiet(t, options.Dir, copied.Dir)
 	closeStore(t, store)
 	removeAll(t, matching(t, copied.Dir, "*.sst")...)
-	expectOpenError(t, copied, pebblestore.ErrDamaged, ".sst is missing or damaged")
-	expectOpenError(t, copied, pebblestore.ErrDamaged, "made while a store had the directory open, and no such copy is a backup")
+	expectOpenError(t, copied, tablestore.ErrDamaged, ".sst is missing or damaged")
+	expectOpenError(t, copied, tablestore.ErrDamaged, "made while a store had the directory open, and no such copy is a backup")
 }
 
 // crashes returns the disks after losing power before each operation of the action; these

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
@@ -45,9 +46,9 @@ func TestRestore_InterruptedIsNoStore(t *testing.T) {
 			expectThere(t, store, 0, 59)
 			closeStore(t, store)
 			continue
-		case errors.Is(err, pebblestore.ErrDamaged) && strings.Contains(err.Error(), "a restore into it was interrupted"):
+		case errors.Is(err, tablestore.ErrDamaged) && strings.Contains(err.Error(), "a restore into it was interrupted"):
 			refused++
-			expectOpenError(t, crashed.options(), pebblestore.ErrDamaged, "a restore into it was interrupted")
+			expectOpenError(t, crashed.options(), tablestore.ErrDamaged, "a restore into it was interrupted")
 		case !errors.Is(err, pebblestore.ErrNoStore):
 			t.Errorf("open after crash %d: %v", n, err)
 		}

@@ -31,18 +31,9 @@ var (
 	// another, has the data directory open.
 	ErrLocked = errors.New("data directory is in use by another process")
 
-	// ErrDamaged is returned by Open when the directory's data cannot be read
-	// or has another version's layout.
-	ErrDamaged = errors.New("data directory cannot be read")
-
 	// ErrNoStore is returned by Open in read-only mode when the directory holds
 	// no data.
 	ErrNoStore = errors.New("no data directory")
-
-	// ErrLost is returned after the open data directory, or a file in it, was
-	// removed or replaced. The store stays unavailable: a directory that is put
-	// back may lack what was written in the meantime.
-	ErrLost = errors.New("data directory was removed or replaced while it was open")
 
 	errClosed = errors.New("local store is closed")
 )
@@ -148,7 +139,7 @@ func (s *Store) healthy() error {
 }
 
 // Writable returns why the store would refuse a write now, or nil:
-// [tablestore.ErrUnavailable] once it has failed, with [ErrLost] if its
+// [tablestore.ErrUnavailable] once it has failed, with [tablestore.ErrLost] if its
 // directory was removed or replaced, and with [tablestore.ErrNoSpace] while less disk
 // space is free than the reserve; [tablestore.ErrInvalid] if it was opened
 // read-only. It is safe for concurrent use.
