@@ -120,7 +120,7 @@ func addCaller(t *testing.T, file, name string, grants ...string) string {
 
 // estate is a server with callers, on a protocol of the services read and write.
 type estate struct {
-	server *server
+	server *testServer
 	file   string
 	audit  string
 	call   map[string]*caller

@@ -129,7 +129,7 @@ func TestSituation(t *testing.T) {
 }
 
 // held records what a server shows once the metrics match, as if it lasted ten minutes.
-func held(t *testing.T, s *server, shows string) {
+func held(t *testing.T, s *testServer, shows string) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !regexp.MustCompile(`\n` + shows).MatchString(scrape(t, s)); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {

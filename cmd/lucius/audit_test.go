@@ -46,7 +46,7 @@ func auditFolder(t *testing.T, dir string, flags ...string) {
 }
 
 // finish carries a job through its three steps.
-func finish(t *testing.T, s *server, jobID string) {
+func finish(t *testing.T, s *testServer, jobID string) {
 	t.Helper()
 	for range 3 {
 		item := s.claim(t, uuid.NewString(), true)

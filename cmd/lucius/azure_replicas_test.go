@@ -21,7 +21,7 @@ import (
 )
 
 // onAzure starts a replica on the account, in that layout.
-func onAzure(t *testing.T, account *azurite.Server, layout string) *server {
+func onAzure(t *testing.T, account *azurite.Server, layout string) *testServer {
 	t.Helper()
 	return serveOn(t, t.TempDir(), "--storage-backend", layout, "--table-connection", account.ConnectionString(),
 		"--ack-timeout", "10s", "--lease-duration", "10s", "--sweep-interval", "100ms", "--outbox-retry-interval", "100ms")
@@ -58,8 +58,8 @@ func TestServe_RolesApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(account.Stop)
-	serve := func(flags ...string) (front *server, stop func()) {
-		var all []*server
+	serve := func(flags ...string) (front *testServer, stop func()) {
+		var all []*testServer
 		for _, role := range []string{config.RoleAPI, config.RoleRelay, config.RoleSweeper} {
 			all = append(all, serveOn(t, t.TempDir(), append([]string{
 				"--storage-backend", config.BackendLedger, "--table-connection", account.ConnectionString(),
@@ -98,7 +98,7 @@ func TestServe_RolesApart(t *testing.T) {
 }
 
 // assertProbesOnly checks that the process answers for itself, and serves no API.
-func assertProbesOnly(t *testing.T, s *server) {
+func assertProbesOnly(t *testing.T, s *testServer) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	for path, want := range map[string]int{
@@ -126,7 +126,7 @@ func assertProbesOnly(t *testing.T, s *server) {
 }
 
 // doAJob has two replicas do a job together, and returns the one that remains.
-func doAJob(t *testing.T, account *azurite.Server, layout string) *server {
+func doAJob(t *testing.T, account *azurite.Server, layout string) *testServer {
 	t.Helper()
 	one, two := onAzure(t, account, layout), onAzure(t, account, layout)
 
@@ -163,7 +163,7 @@ func doAJob(t *testing.T, account *azurite.Server, layout string) *server {
 
 // assertAddsUp checks that the replica has its own counts, and those of the one that
 // accepted the job and stopped.
-func assertAddsUp(t *testing.T, s *server) {
+func assertAddsUp(t *testing.T, s *testServer) {
 	t.Helper()
 	var last *api.Overview
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -183,7 +183,7 @@ func assertAddsUp(t *testing.T, s *server) {
 
 // assertIDsAreSpread checks that the ids of jobs, which are their partition keys, are
 // UUIDv8s that begin at random, and that lists are in the order of submission.
-func assertIDsAreSpread(t *testing.T, s *server) {
+func assertIDsAreSpread(t *testing.T, s *testServer) {
 	t.Helper()
 	var want []string // newest first
 	ranges := map[string]bool{}

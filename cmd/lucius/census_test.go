@@ -12,7 +12,7 @@ import (
 )
 
 // services returns what the server says of its services, once it has counted its jobs.
-func (s *server) services(t *testing.T) *api.ServiceList {
+func (s *testServer) services(t *testing.T) *api.ServiceList {
 	t.Helper()
 	for {
 		response, err := s.client.ListServicesWithResponse(t.Context(), nil)
@@ -102,7 +102,7 @@ func TestServe_CountsABacklogOfAnySize(t *testing.T) {
 func TestCrash_JobsAreCountedAgain(t *testing.T) {
 	t.Parallel()
 	site := newSite(t)
-	s := &server{client: site.client}
+	s := &testServer{client: site.client}
 	p := site.start(patient...)
 	const jobs = 40
 	for n := range jobs {

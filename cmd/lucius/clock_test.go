@@ -111,7 +111,7 @@ func TestServe_DoesNotSweepByAWrongClock(t *testing.T) {
 }
 
 // status reads the status of a work item.
-func status(t *testing.T, s *server, item *api.WorkItem) api.WorkStatus {
+func status(t *testing.T, s *testServer, item *api.WorkItem) api.WorkStatus {
 	t.Helper()
 	response, err := s.client.GetWorkWithResponse(t.Context(), item.WorkID)
 	if err != nil || response.JSON200 == nil {

@@ -31,7 +31,7 @@ import (
 // bus, which is the pull queue or topics: all parts and loops of the program, on virtual
 // time and without a network.
 type standardServer struct {
-	*server
+	*testServer
 	*topics
 
 	queue   bool
@@ -111,7 +111,7 @@ func serveStandard(t *testing.T, overBus bool, rejects int, more ...string) *sta
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.server, s.handler = &server{client: client}, system.handler
+	s.testServer, s.handler = &testServer{client: client}, system.handler
 	ctx, stop := context.WithCancel(t.Context())
 	var loops errgroup.Group
 	for _, loop := range system.loops(nil) {

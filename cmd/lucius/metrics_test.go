@@ -61,7 +61,7 @@ func TestServe_CountsWhatBecomesOfJobs(t *testing.T) {
 }
 
 // scrape reads the metrics.
-func scrape(t *testing.T, s *server) string {
+func scrape(t *testing.T, s *testServer) string {
 	t.Helper()
 	return scrapeURL(t, s.url)
 }

@@ -150,7 +150,7 @@ func TestServe_WaitsForAnAccountThatIsAway(t *testing.T) {
 }
 
 // workOver has a worker pull work until the test ends, or rest is called.
-func workOver(t *testing.T, s *server) (rest func()) {
+func workOver(t *testing.T, s *testServer) (rest func()) {
 	t.Helper()
 	w := newWorker(t, s.url, s.http, "w2", func(context.Context, *lucius.Task) (any, error) { return nil, nil })
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -49,7 +49,7 @@ func until(t *testing.T, what string, answer func() bool) {
 }
 
 // version is the version of the one protocol in use.
-func (s *server) version(t *testing.T) string {
+func (s *testServer) version(t *testing.T) string {
 	t.Helper()
 	response, err := s.client.ListProtocolsWithResponse(t.Context())
 	if err != nil || response.JSON200 == nil || len(response.JSON200.Protocols) != 1 {
@@ -59,14 +59,14 @@ func (s *server) version(t *testing.T) string {
 }
 
 // work does the next step, and returns its id.
-func (s *server) work(t *testing.T, requestID string) string {
+func (s *testServer) work(t *testing.T, requestID string) string {
 	t.Helper()
 	item := s.claim(t, requestID, true)
 	s.complete(t, item)
 	return stepOf(t, item)
 }
 
-func (s *server) complete(t *testing.T, item *api.WorkItem) {
+func (s *testServer) complete(t *testing.T, item *api.WorkItem) {
 	t.Helper()
 	done := api.WorkCompletion{
 		Owner: "w", ExpectedRev: item.Rev, RequestID: "done-" + item.WorkID, ResultRef: json.RawMessage(`{"uri":"s3://r"}`),
@@ -104,7 +104,7 @@ func outcome(job *api.Job) []string {
 }
 
 // watching starts a server on a protocol folder.
-func watching(t *testing.T, dir, protocols string) *server {
+func watching(t *testing.T, dir, protocols string) *testServer {
 	t.Helper()
 	return serveOn(t, dir, append([]string{"--protocols-dir", protocols, "--protocols-interval", "5ms"}, patient...)...)
 }
@@ -163,7 +163,7 @@ func TestReload_AJobOutlivesItsProtocol(t *testing.T) {
 }
 
 // metric is the line of a metric, without its name.
-func (s *server) metric(t *testing.T, name string) string {
+func (s *testServer) metric(t *testing.T, name string) string {
 	t.Helper()
 	response, err := s.client.GetMetricsWithResponse(t.Context())
 	if err != nil {
@@ -236,7 +236,7 @@ func TestReload_OnSIGHUP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{client: client}
+	s := &testServer{client: client}
 	put(t, protocols, ingest("2", "read"))
 	if got := s.version(t); got != "1" {
 		t.Errorf("before the signal version %s is in use, want 1", got)

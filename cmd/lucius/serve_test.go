@@ -44,8 +44,8 @@ func entries(variables map[string]string) (environment []string) {
 	return environment
 }
 
-// server is a server in this process.
-type server struct {
+// testServer is a server in this process.
+type testServer struct {
 	url    string
 	client *api.ClientWithResponses
 	http   *http.Client
@@ -63,7 +63,7 @@ var patient = []string{"--ack-timeout", "1m", "--lease-duration", "1m"}
 
 // serveOn starts a server on the folder, with more flags that win over the usual
 // ones.
-func serveOn(t *testing.T, dir string, more ...string) *server {
+func serveOn(t *testing.T, dir string, more ...string) *testServer {
 	t.Helper()
 	args := append([]string{
 		"--listen-addr", "127.0.0.1:0", "--data-dir", dir, "--protocols-dir", "../../protocols",
@@ -84,7 +84,7 @@ func serveOn(t *testing.T, dir string, more ...string) *server {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &server{url: url, http: transport, client: client, stop: sync.OnceValue(func() error { cancel(); return <-done })}
+		s := &testServer{url: url, http: transport, client: client, stop: sync.OnceValue(func() error { cancel(); return <-done })}
 		t.Cleanup(func() {
 			if err := s.stop(); err != nil {
 				t.Errorf("the server did not end well: %v", err)
@@ -117,13 +117,13 @@ func expectFields(t *testing.T, log string) {
 	}
 }
 
-func (s *server) submit(t *testing.T) string {
+func (s *testServer) submit(t *testing.T) string {
 	t.Helper()
 	return s.submitAs(t, t.Name())
 }
 
 // submitAs submits the command under an idempotency key.
-func (s *server) submitAs(t *testing.T, key string) string {
+func (s *testServer) submitAs(t *testing.T, key string) string {
 	t.Helper()
 	response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, api.Command{
 		TenantID: "tenant_a", RequestType: "doc.ingest", SchemaVersion: "1", Payload: json.RawMessage(`{"language":"en"}`),
@@ -136,7 +136,7 @@ func (s *server) submitAs(t *testing.T, key string) string {
 	return response.JSON202.JobID
 }
 
-func (s *server) claim(t *testing.T, requestID string, start bool) *api.WorkItem {
+func (s *testServer) claim(t *testing.T, requestID string, start bool) *api.WorkItem {
 	t.Helper()
 	response, err := s.client.ClaimWorkWithResponse(t.Context(), api.ClaimRequest{
 		Owner: "w", RequestID: requestID, Max: 1, WaitSeconds: 60, Start: start,
@@ -148,7 +148,7 @@ func (s *server) claim(t *testing.T, requestID string, start bool) *api.WorkItem
 }
 
 // wait waits until the job is terminal.
-func (s *server) wait(t *testing.T, jobID string) *api.Job {
+func (s *testServer) wait(t *testing.T, jobID string) *api.Job {
 	t.Helper()
 	wait := "30s"
 	for range 4 { // A slow machine may need more than one wait.

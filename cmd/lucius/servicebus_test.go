@@ -236,7 +236,7 @@ func TestServe_WaitsForABusThatIsAway(t *testing.T) {
 
 // warned waits until the server warns of an open circuit, and is ready all the
 // same.
-func warned(t *testing.T, s *server) {
+func warned(t *testing.T, s *testServer) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		response, err := s.client.GetReadinessWithResponse(t.Context())

@@ -152,7 +152,7 @@ func TestTraces_AJobIsOneConnectedTrace(t *testing.T) { //nolint:paralleltest //
 }
 
 // submitTraced submits a command of a traced client.
-func (s *server) submitTraced(t *testing.T, callbackURL string) string {
+func (s *testServer) submitTraced(t *testing.T, callbackURL string) string {
 	t.Helper()
 	command := api.Command{
 		TenantID: "tenant_a", RequestType: "doc.ingest", SchemaVersion: "1", Payload: []byte(`{"language":"en"}`),

@@ -37,7 +37,7 @@ func receive(t *testing.T) (string, <-chan hook) {
 	return receiver.URL, got
 }
 
-func (s *server) submitWithHook(t *testing.T, url string) *api.SubmitCommandResponse {
+func (s *testServer) submitWithHook(t *testing.T, url string) *api.SubmitCommandResponse {
 	t.Helper()
 	response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, api.Command{
 		TenantID: "tenant_a", RequestType: "doc.ingest", SchemaVersion: "1", Payload: json.RawMessage(`{"language":"en"}`),
