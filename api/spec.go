@@ -1,6 +1,8 @@
 // Package api is the wire contract of Lucius as code.
 //
-//	openapi.yaml ──► lucius.gen.go   types, gorilla/mux glue, client
+//	openapi.yaml ──► lucius.gen.go   types, server glue, client
+//	     │
+//	     │             router.go     which handler a request goes to
 //	     │
 //	     ├─────────► Spec()          the document itself, served as it is
 //	     │

@@ -52,8 +52,8 @@ type Audit struct {
 
 	mu sync.Mutex
 	// trail holds the records by their numbers, which begin with 1.
-	// invariant: record n is at n % TrailSize for written-TrailSize < n <= written.
-	trail   [TrailSize]Record
+	// invariant: record n is at (n-1) % TrailSize for written-TrailSize < n <= written.
+	trail   []Record
 	written int64
 }
 
@@ -81,7 +81,7 @@ func (a *Audit) Trail(after int64, limit int, match func(*Record) bool) (records
 		number = min(number, after-1)
 	}
 	for ; number > max(0, a.written-TrailSize); number-- {
-		record := &a.trail[number%TrailSize]
+		record := &a.trail[(number-1)%TrailSize]
 		if !match(record) {
 			continue
 		}
@@ -107,8 +107,12 @@ func (a *Audit) Write(ctx context.Context, record Record) {
 	record.From, record.Action = Printable(record.From), Printable(record.Action)
 	record.Object, record.Tenant = Printable(record.Object), Printable(record.Tenant)
 	a.mu.Lock()
+	if len(a.trail) < TrailSize {
+		a.trail = append(a.trail, record)
+	} else {
+		a.trail[a.written%TrailSize] = record
+	}
 	a.written++
-	a.trail[a.written%TrailSize] = record
 	a.mu.Unlock()
 	attrs := []slog.Attr{
 		slog.Time("at", record.At.UTC()),

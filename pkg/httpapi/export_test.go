@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/gorilla/mux"
-
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
@@ -89,23 +87,13 @@ func (s *Server) AnswerCuts() (cuts []func()) {
 
 // LearnRoute looks the rule of a route up, as [New] does for those of the OpenAPI
 // document.
-func LearnRoute(config Config, method, template string) error {
-	return newGuard(config, nil).loadRules(routeOf(method, template))
+func LearnRoute(config Config, pattern string) error {
+	return newGuard(config, nil).loadRules([]string{pattern})
 }
 
 // LearnRouteOfUnknownObjects is LearnRoute for a guard without owner lookups.
-func LearnRouteOfUnknownObjects(config Config, method, template string) error {
+func LearnRouteOfUnknownObjects(config Config, pattern string) error {
 	g := newGuard(config, nil)
 	g.kinds = nil
-	return g.loadRules(routeOf(method, template))
-}
-
-// routeOf returns a router with one route.
-func routeOf(method, template string) *mux.Router {
-	router := mux.NewRouter()
-	route := router.HandleFunc(template, func(http.ResponseWriter, *http.Request) {})
-	if method != "" {
-		route.Methods(method)
-	}
-	return router
+	return g.loadRules([]string{pattern})
 }
