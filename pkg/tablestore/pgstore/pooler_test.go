@@ -1,0 +1,87 @@
+package pgstore_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
+)
+
+// TestOpen_RefusesAPoolerThatDropsItsSettings connects by a pooler that begins sessions with
+// settings of its own.
+func TestOpen_RefusesAPoolerThatDropsItsSettings(t *testing.T) {
+	t.Parallel()
+	at, err := url.Parse(database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.Host = newPooler(t, at.Host, "synchronous_commit\x00on\x00", "synchronous_commit\x00off\x00")
+	_, err = pgstore.Open(t.Context(), pgstore.Options{URL: at.String()})
+	if err == nil || !strings.Contains(err.Error(), "synchronous_commit of the server is off: it must be on") {
+		t.Errorf("a session that does not wait for the disk: %v", err)
+	}
+}
+
+// newPooler returns the address of a proxy that replaces a text in the first message of each
+// connection to PostgreSQL, which has the settings of the session.
+func newPooler(t *testing.T, to, from, by string) string {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sessions sync.WaitGroup
+	t.Cleanup(func() {
+		_ = listener.Close() // It is a test's.
+		sessions.Wait()
+	})
+	sessions.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			sessions.Go(func() {
+				defer client.Close() //nolint:errcheck // It is a test's.
+				if err := pool(t, client, to, from, by); err != nil {
+					t.Errorf("pooler: %v", err)
+				}
+			})
+		}
+	})
+	return listener.Addr().String()
+}
+
+// pool passes one connection on until the client closes it.
+func pool(t *testing.T, client net.Conn, to, from, by string) error {
+	size := make([]byte, 4)
+	if _, err := io.ReadFull(client, size); err != nil {
+		return err
+	}
+	settings := make([]byte, binary.BigEndian.Uint32(size)-4)
+	if _, err := io.ReadFull(client, settings); err != nil {
+		return err
+	}
+	server, err := new(net.Dialer).DialContext(t.Context(), "tcp", to)
+	if err != nil {
+		return err
+	}
+	defer server.Close() //nolint:errcheck // It is a test's.
+	settings = bytes.Replace(settings, []byte(from), []byte(by), 1)
+	first := binary.BigEndian.AppendUint32(nil, uint32(len(settings)+4))
+	if _, err := server.Write(append(first, settings...)); err != nil {
+		return err
+	}
+	var answers sync.WaitGroup
+	answers.Go(func() { _, _ = io.Copy(client, server) }) // It ends with either connection.
+	_, _ = io.Copy(server, client)
+	_ = server.Close()
+	answers.Wait()
+	return nil
+}
