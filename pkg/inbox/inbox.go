@@ -1,0 +1,112 @@
+// Package inbox accepts commands that applications wrote into their own database, in the
+// transaction that made them necessary.
+//
+//	application: BEGIN … INSERT order … submit(command) … COMMIT
+//	                                        │
+//	               Source.Take ◄────────────┘ rows that no other process has in hand
+//	                    │
+//	                 Accept ── as POST /v1/commands, with the command's id as its key
+//	                    │
+//	   accepted, with its job · refused, with its problem · waits, and is tried again
+//
+// A crash after the accept and before its outcome is stored repeats the accept, which finds
+// the job by its idempotency key. So a committed command becomes one job, and one that was
+// rolled back none. A refused command stays until an operator retries or discards it.
+package inbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// Command is a submitted command.
+type Command struct {
+	// ID is the UUID that the application got.
+	ID       string
+	TenantID string
+	// Body is the command as JSON, with an idempotency key.
+	Body []byte
+	// SubmittedBy is the database role of the application.
+	SubmittedBy string
+	SubmittedAt time.Time
+	// Tries is how often it had to wait before.
+	Tries int
+}
+
+// Outcome is what became of a command.
+type Outcome struct {
+	// JobID is the job of an accepted command, else empty.
+	JobID string
+	// Problem is why the command was refused or has to wait.
+	Problem *problem.Error
+	// Wait is when it is tried again; 0 if it was refused.
+	Wait time.Duration
+}
+
+// Refused is a command that was refused.
+type Refused struct {
+	Command
+	RefusedAt time.Time
+	Code      problem.Code
+	Detail    string
+	Errors    []problem.Violation
+}
+
+// HandledOutcome is what an operator's request did to a command.
+type HandledOutcome string
+
+// The outcomes of requests.
+const (
+	Retried   HandledOutcome = "retried"   // it waits for a replica again
+	Discarded HandledOutcome = "discarded" // it will never be a job
+	Absent    HandledOutcome = "absent"    // it is not there, or is not refused
+)
+
+// Handled is a command with what was done to it.
+type Handled struct {
+	ID      string
+	Outcome HandledOutcome
+}
+
+// MaxHandled is the most commands that an operator lists or handles at once.
+const MaxHandled = 100
+
+// MaxSurveyed is the most commands of each kind that a survey counts.
+const MaxSurveyed = 10_000
+
+// Survey is how many commands there are in the inbox, at most [MaxSurveyed] of each kind.
+type Survey struct {
+	Waiting, Refused int
+	// OldestWaiting and OldestRefused are when these were submitted; zero if there are none.
+	OldestWaiting, OldestRefused time.Time
+}
+
+// Operator is what an operator may do about refused commands. Its errors are
+// [*problem.Error]s of code store_unavailable, or invalid_envelope for an id that is none.
+type Operator interface {
+	// List returns at most that many refused commands after a cursor, by age, and the cursor
+	// to continue after, empty at the end.
+	List(ctx context.Context, limit int, after string) (page []Refused, next string, err error)
+	// Retry has refused commands accepted or refused anew. Without ids it takes the first
+	// [MaxHandled]; more says that there are others.
+	Retry(ctx context.Context, ids []string) (handled []Handled, more bool, err error)
+	// Discard ends refused commands for the reason, chosen as for Retry.
+	Discard(ctx context.Context, ids []string, reason string) (handled []Handled, more bool, err error)
+}
+
+// Source is where the commands are.
+type Source interface {
+	Operator
+	// Take calls accept with at most that many commands that are due, and stores the outcome of
+	// each. While accept runs, no other process takes them; if this one ends, they are due
+	// again. It returns how many it took.
+	Take(ctx context.Context, limit int, accept func(ctx context.Context, taken []Command) []Outcome) (int, error)
+	// Survey counts the commands that wait and that are refused.
+	Survey(ctx context.Context) (Survey, error)
+	// Forget deletes accepted commands whose job was purged, and commands that were discarded
+	// longer ago than retention. It looks at a bounded number after the cursor, and returns
+	// the next one.
+	Forget(ctx context.Context, after string, retention time.Duration) (next string, deleted int, err error)
+}

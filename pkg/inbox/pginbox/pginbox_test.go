@@ -1,0 +1,456 @@
+package pginbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/goleak"
+
+	"github.com/lucius-project/lucius/internal/postgres"
+	"github.com/lucius-project/lucius/pkg/inbox"
+	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
+)
+
+// server is the PostgreSQL of these tests: that of LUCIUS_TEST_POSTGRES_URL, or one of
+// their own.
+var server *postgres.Server
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "pginbox-test-") // Another user than root has to enter it.
+	if err == nil {
+		server, err = postgres.Open(context.Background(), dir, os.Getenv("LUCIUS_TEST_POSTGRES_URL"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	err = errors.Join(server.Stop(), os.RemoveAll(dir), goleak.Find())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+const table = "luciusledger"
+
+// fixture is an inbox in a database of its own.
+type fixture struct {
+	*pginbox.Inbox
+	url string
+	app *pgx.Conn // an application's
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	at, drop, err := server.CreateDatabase(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := drop(context.Background()); err != nil { //nolint:usetesting // That of the test has ended.
+			t.Error(err)
+		}
+	})
+	if _, _, err := pgstore.Migrate(t.Context(), at); err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{Inbox: openInbox(t, at), url: at, app: connect(t, at)}
+	return f
+}
+
+func openInbox(t *testing.T, at string) *pginbox.Inbox {
+	t.Helper()
+	opened, err := pginbox.Open(t.Context(), pginbox.Options{URL: at, Table: table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(opened.Close)
+	return opened
+}
+
+func connect(t *testing.T, at string) *pgx.Conn {
+	t.Helper()
+	connection, err := pgx.Connect(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = connection.Close(context.Background()) }) //nolint:usetesting // Nothing is lost with it.
+	return connection
+}
+
+// submitter is a connection or a transaction.
+type submitter interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+func submit(t *testing.T, in submitter, command string) (id string) {
+	t.Helper()
+	if err := in.QueryRow(t.Context(), "SELECT lucius.submit($1)", command).Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func execute(t *testing.T, in submitter, sql string, args ...any) {
+	t.Helper()
+	if _, err := in.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// take takes what is due and gives each command the outcome; it returns their ids.
+func (f *fixture) take(t *testing.T, outcome inbox.Outcome) (ids []string) {
+	t.Helper()
+	_, err := f.Take(t.Context(), 100, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
+		for i := range taken {
+			ids = append(ids, taken[i].ID)
+		}
+		return slices.Repeat([]inbox.Outcome{outcome}, len(taken))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// result is what lucius.result tells the application.
+func (f *fixture) result(t *testing.T, in submitter, id string) string {
+	t.Helper()
+	var shown string
+	err := in.QueryRow(t.Context(), "SELECT to_json(r)::text FROM lucius.result($1) r", id).Scan(&shown)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "nothing"
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return shown
+}
+
+func TestSubmit_IsPartOfTheTransaction(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for i := range 6 {
+		tx, err := f.app.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := submit(t, tx, fmt.Sprintf(`{"tenant_id":"acme","payload":{"n":1.50,"i":%d}}`, i))
+		if got := f.take(t, inbox.Outcome{JobID: "none"}); len(got) != 0 {
+			t.Fatalf("%v was taken before its transaction ended", got)
+		}
+		if i%2 == 1 {
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := f.take(t, inbox.Outcome{JobID: "none"}); len(got) != 0 {
+				t.Fatalf("%v was taken though it was rolled back", got)
+			}
+			continue
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Take(t.Context(), 100, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
+			want := []inbox.Command{{
+				ID: id, TenantID: "acme", SubmittedBy: "postgres", SubmittedAt: taken[0].SubmittedAt,
+				Body: fmt.Appendf(nil, `{"payload": {"i": %d, "n": 1.50}, "tenant_id": "acme", "idempotency_key": %q}`, i, id),
+			}}
+			if diff := cmp.Diff(want, taken); diff != "" {
+				t.Error(diff)
+			}
+			return []inbox.Outcome{{JobID: "j"}}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestSubmit_KeepsTheKeyOfTheCommand(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	submit(t, f.app, `{"tenant_id":"acme","idempotency_key":"order-7"}`)
+	if _, err := f.Take(t.Context(), 1, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
+		if !strings.Contains(string(taken[0].Body), `"idempotency_key": "order-7"`) {
+			t.Errorf("%s", taken[0].Body)
+		}
+		return []inbox.Outcome{{JobID: "j"}}
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSubmit_RefusesWhatIsNoCommand(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for _, command := range []any{
+		nil, `[]`, `"x"`, `null`, `{}`, `{"tenant_id":null}`, `{"tenant_id":"a","payload":"` + strings.Repeat("x", 1<<20) + `"}`,
+	} {
+		if _, err := f.app.Exec(t.Context(), "SELECT lucius.submit($1)", command); codeOf(err) != "22023" {
+			t.Errorf("%.30v: %v", command, err)
+		}
+	}
+}
+
+// codeOf returns the code of the server's answer.
+func codeOf(err error) string {
+	answer, _ := errors.AsType[*pgconn.PgError](err)
+	if answer == nil {
+		return ""
+	}
+	return answer.Code
+}
+
+// TestRights has an application whose role may submit and ask for results, and nothing else,
+// of the tenants that it is bound to.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	role := "app_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	execute(t, f.app, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'")
+	at, err := url.Parse(f.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.User = url.UserPassword(role, "secret")
+	app := connect(t, at.String())
+	defer execute(t, f.app, "DROP OWNED BY "+role+"; DROP ROLE "+role)
+	const command = `{"tenant_id":"acme"}`
+	if _, err := app.Exec(t.Context(), "SELECT lucius.submit($1)", command); codeOf(err) != "42501" {
+		t.Errorf("a role without rights: %v", err)
+	}
+	execute(t, f.app, "GRANT USAGE ON SCHEMA lucius TO "+role)
+	for _, sql := range []string{"SELECT lucius.submit('{}')", "SELECT * FROM lucius.result(gen_random_uuid())"} {
+		if _, err := app.Exec(t.Context(), sql); codeOf(err) != "42501" {
+			t.Errorf("%s without EXECUTE: %v", sql, err)
+		}
+	}
+	execute(t, f.app, "GRANT EXECUTE ON FUNCTION lucius.submit(jsonb), lucius.result(uuid) TO "+role)
+	id := submit(t, app, command)
+	if got := f.result(t, app, id); !strings.Contains(got, `"state":"waiting"`) {
+		t.Error(got)
+	}
+	for _, sql := range []string{
+		"SELECT * FROM lucius.inbox", "SELECT * FROM lucius.rows", "SELECT * FROM lucius.jobs", "SELECT lucius.inbox_allows('a')",
+		"DELETE FROM lucius.inbox", "INSERT INTO lucius.inbox_rights VALUES ('a', 'b')",
+	} {
+		if _, err := app.Exec(t.Context(), sql); codeOf(err) != "42501" {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	// A temporary table of the same name does not stand in for that of the schema.
+	execute(t, app, "CREATE TEMP TABLE inbox_rights (role name, tenant_id text); SET search_path = pg_temp, lucius")
+	execute(t, f.app, "INSERT INTO lucius.inbox_rights VALUES ($1, 'globex')", role)
+	if _, err := app.Exec(t.Context(), "SELECT lucius.submit($1)", command); codeOf(err) != "42501" {
+		t.Errorf("a command of a foreign tenant: %v", err)
+	}
+	if got := f.result(t, app, id); got != "nothing" {
+		t.Errorf("the result of a foreign tenant: %s", got)
+	}
+	submit(t, app, `{"tenant_id":"globex"}`)
+	submit(t, f.app, command) // Another role is not bound.
+}
+
+func TestTake_HidesCommandsFromOtherProcesses(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	id := submit(t, f.app, `{"tenant_id":"acme"}`)
+	other := openInbox(t, f.url)
+	if _, err := f.Take(t.Context(), 100, func(ctx context.Context, taken []inbox.Command) []inbox.Outcome {
+		second := submit(t, f.app, `{"tenant_id":"acme"}`)
+		if _, err := other.Take(ctx, 100, func(_ context.Context, others []inbox.Command) []inbox.Outcome {
+			if len(taken) != 1 || taken[0].ID != id || len(others) != 1 || others[0].ID != second {
+				t.Errorf("took %+v and %+v", taken, others)
+			}
+			return []inbox.Outcome{{JobID: "j-2"}}
+		}); err != nil {
+			t.Error(err)
+		}
+		// This process ends before it stores the outcome.
+		execute(t, f.app, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "+
+			"AND state = 'idle in transaction' AND pid <> pg_backend_pid()")
+		return []inbox.Outcome{{JobID: "j-1"}}
+	}); err == nil || problem.From(err).Code != problem.StoreUnavailable {
+		t.Errorf("a session that was ended: %v", err)
+	}
+	if got := f.take(t, inbox.Outcome{JobID: "j-1"}); !slices.Equal(got, []string{id}) {
+		t.Errorf("took %v, want %s again", got, id)
+	}
+}
+
+func TestTake_StoresWhatBecameOfACommand(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	id := submit(t, f.app, `{"tenant_id":"acme"}`)
+	wait := inbox.Outcome{Problem: problem.Newf(problem.TenantLimit, "Later."), Wait: time.Hour}
+	if got := f.take(t, wait); !slices.Equal(got, []string{id}) {
+		t.Fatalf("took %v", got)
+	}
+	if got := f.result(t, f.app, id); !strings.Contains(got, `"state":"waiting","problem":{"code": "tenant_limit", "detail": "Later."}`) {
+		t.Error(got)
+	}
+	if got := f.take(t, wait); len(got) != 0 {
+		t.Errorf("took %v, which is not due", got)
+	}
+	execute(t, f.app, "UPDATE lucius.inbox SET due_at = now()")
+	refused := inbox.Outcome{Problem: problem.Refused([]problem.Violation{{Pointer: "/mode", Message: "is \x00 odd"}})}
+	if got := f.take(t, refused); !slices.Equal(got, []string{id}) {
+		t.Fatalf("took %v", got)
+	}
+	page, next, err := f.List(t.Context(), 10, "")
+	if err != nil || next != "" || len(page) != 1 {
+		t.Fatalf("%+v, %q, %v", page, next, err)
+	}
+	want := inbox.Refused{
+		Command: inbox.Command{
+			ID: id, TenantID: "acme", SubmittedBy: "postgres", Tries: 2, SubmittedAt: page[0].SubmittedAt,
+			Body: []byte(`{"tenant_id": "acme", "idempotency_key": "` + id + `"}`),
+		},
+		RefusedAt: page[0].RefusedAt, Code: problem.InvalidEnvelope, Detail: "/mode is \uFFFD odd.",
+		Errors: []problem.Violation{{Pointer: "/mode", Message: "is \uFFFD odd"}},
+	}
+	if diff := cmp.Diff(want, page[0]); diff != "" || page[0].RefusedAt.Before(page[0].SubmittedAt) {
+		t.Error(diff)
+	}
+	if survey, err := f.Survey(t.Context()); err != nil || survey.Refused != 1 || survey.Waiting != 0 ||
+		!survey.OldestRefused.Equal(page[0].SubmittedAt) || !survey.OldestWaiting.IsZero() {
+		t.Errorf("%+v, %v", survey, err)
+	}
+	if handled, more, err := f.Retry(t.Context(), nil); err != nil || more ||
+		!slices.Equal(handled, []inbox.Handled{{ID: id, Outcome: inbox.Retried}}) {
+		t.Errorf("%+v, %t, %v", handled, more, err)
+	}
+	if survey, err := f.Survey(t.Context()); err != nil || survey.Waiting != 1 || survey.OldestWaiting.IsZero() {
+		t.Errorf("%+v, %v", survey, err)
+	}
+	f.take(t, inbox.Outcome{JobID: "j"})
+	execute(t, f.app, `INSERT INTO lucius.rows VALUES ($1, 'j', 'JOB', '1', '{"state":"SUCCEEDED","final_output":"{\"n\":1}"}')`, table)
+	if got := f.result(t, f.app, id); got != `{"state":"accepted","problem":null,"job_id":"j","job_state":"SUCCEEDED",`+
+		`"final_output":{"n":1},"error_code":null,"error_message":null}` {
+		t.Error(got)
+	}
+}
+
+func TestOperator_RetriesAndDiscards(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	var ids []string
+	for range inbox.MaxHandled + 1 {
+		ids = append(ids, submit(t, f.app, `{"tenant_id":"acme"}`))
+	}
+	for taken := 0; taken < len(ids); {
+		taken += len(f.take(t, inbox.Outcome{Problem: problem.Newf(problem.UnknownRequestType, "No.")}))
+	}
+	var listed []string
+	for after := ""; ; {
+		page, next, err := f.List(t.Context(), 40, after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range page {
+			listed = append(listed, page[i].ID)
+		}
+		if after = next; next == "" {
+			break
+		}
+	}
+	if diff := cmp.Diff(ids, listed); diff != "" {
+		t.Error(diff)
+	}
+	if handled, more, err := f.Discard(t.Context(), nil, "a \x00 test"); err != nil || !more || len(handled) != inbox.MaxHandled ||
+		handled[0] != (inbox.Handled{ID: ids[0], Outcome: inbox.Discarded}) {
+		t.Errorf("discarded %d, %t: %v", len(handled), more, err)
+	}
+	last, unknown := strings.ToUpper(ids[len(ids)-1]), uuid.NewString()
+	handled, more, err := f.Retry(t.Context(), []string{ids[0], last, unknown})
+	want := []inbox.Handled{
+		{ID: ids[0], Outcome: inbox.Absent}, {ID: last, Outcome: inbox.Retried}, {ID: unknown, Outcome: inbox.Absent},
+	}
+	if diff := cmp.Diff(want, handled); diff != "" || more || err != nil {
+		t.Error(diff, more, err)
+	}
+	if got := f.result(t, f.app, ids[0]); !strings.Contains(got, `"state":"discarded","problem":{"code": "unknown_request_type", "detail": "No.", "discarded": "a  test"}`) {
+		t.Error(got)
+	}
+	for _, id := range []string{"x", "{" + unknown + "}", "urn:uuid:" + unknown} {
+		if _, _, err := f.Retry(t.Context(), []string{id}); problem.From(err).Code != problem.InvalidEnvelope {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	for _, after := range []string{"x", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z x"} {
+		if _, _, err := f.List(t.Context(), 10, after); problem.From(err).Code != problem.InvalidEnvelope {
+			t.Errorf("after %s: %v", after, err)
+		}
+	}
+}
+
+// TestForget has commands whose job is there, commands whose job was purged, and discarded
+// ones, more of each than one call looks at.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	execute(t, f.app, `INSERT INTO lucius.rows VALUES ($1, 'kept', 'JOB', '1', '{"state":"SUCCEEDED"}')`, table)
+	execute(t, f.app, `INSERT INTO lucius.inbox (id, tenant_id, submitted_by, submitted_at, due_at, state, job_id, decided_at)
+		SELECT gen_random_uuid(), 'acme', 'shop', now(), now(), CASE WHEN n % 4 < 2 THEN 'accepted' ELSE 'discarded' END,
+			(ARRAY['kept', 'purged'])[n % 4 + 1], now() - make_interval(hours => n % 4) FROM generate_series(0, 3999) n`)
+	submit(t, f.app, `{"tenant_id":"acme"}`)
+	forget := func(retention time.Duration) (deleted int) {
+		for cursor := ""; ; {
+			next, some, err := f.Forget(t.Context(), cursor, retention)
+			if err != nil {
+				t.Fatal(err)
+			}
+			deleted += some
+			if cursor = next; next == "" {
+				return deleted
+			}
+		}
+	}
+	for _, c := range []struct {
+		retention time.Duration
+		deleted   int
+	}{{0, 1000}, {150 * time.Minute, 1000}, {time.Hour, 1000}, {time.Minute, 0}} {
+		if got := forget(c.retention); got != c.deleted {
+			t.Errorf("forgot %d with a retention of %s, want %d", got, c.retention, c.deleted)
+		}
+	}
+	var left int
+	if err := f.app.QueryRow(t.Context(), "SELECT count(*) FROM lucius.inbox").Scan(&left); err != nil || left != 1001 {
+		t.Errorf("%d left: %v", left, err)
+	}
+}
+
+func TestWithoutAServer(t *testing.T) {
+	t.Parallel()
+	if _, err := pginbox.Open(t.Context(), pginbox.Options{URL: "postgres://u:secret@[", Table: table}); err == nil ||
+		strings.Contains(err.Error(), "secret") {
+		t.Errorf("a URL that is none: %v", err)
+	}
+	away := openInbox(t, "postgres://u:p@127.0.0.1:1/x?sslmode=disable")
+	_, taking := away.Take(t.Context(), 1, nil)
+	_, counting := away.Survey(t.Context())
+	_, _, forgetting := away.Forget(t.Context(), "", 0)
+	_, _, listing := away.List(t.Context(), 1, "")
+	_, _, retrying := away.Retry(t.Context(), nil)
+	for i, err := range []error{taking, counting, forgetting, listing, retrying} {
+		if problem.From(err).Code != problem.StoreUnavailable {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+}

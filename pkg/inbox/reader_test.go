@@ -1,0 +1,152 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/lucius-project/lucius/pkg/inbox"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// source hands out commands, and notes their outcomes.
+type source struct {
+	inbox.Operator
+	waiting  []inbox.Command
+	outcomes map[string]inbox.Outcome
+	cursors  []string
+	err      error
+}
+
+func (s *source) Take(ctx context.Context, limit int, accept func(context.Context, []inbox.Command) []inbox.Outcome) (int, error) {
+	taken := s.waiting[:min(limit, len(s.waiting))]
+	s.waiting = s.waiting[len(taken):]
+	for i, outcome := range accept(ctx, taken) {
+		s.outcomes[taken[i].ID] = outcome
+	}
+	return len(taken), s.err
+}
+
+func (s *source) Survey(context.Context) (inbox.Survey, error) {
+	return inbox.Survey{Waiting: len(s.waiting), Refused: 2}, s.err
+}
+
+func (s *source) Forget(_ context.Context, after string, _ time.Duration) (string, int, error) {
+	s.cursors = append(s.cursors, after)
+	return after + "x", 0, s.err
+}
+
+func TestReader_TellsWhatIsRefusedFromWhatHasToWait(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		err   error
+		tries int
+		want  inbox.Outcome
+	}{
+		"accepted":    {nil, 0, inbox.Outcome{JobID: "job of accepted"}},
+		"at a limit":  {&problem.Error{Code: problem.TenantLimit}, 2, inbox.Outcome{Problem: &problem.Error{Code: problem.TenantLimit}, Wait: 4 * time.Second}},
+		"no store":    {&problem.Error{Code: problem.StoreUnavailable}, 0, inbox.Outcome{Problem: &problem.Error{Code: problem.StoreUnavailable}, Wait: time.Second}},
+		"often tried": {&problem.Error{Code: problem.Conflict}, 90, inbox.Outcome{Problem: &problem.Error{Code: problem.Conflict}, Wait: 30 * time.Second}},
+		"at a rate": {&problem.Error{Code: problem.RateLimited, RetryAfter: time.Hour}, 0,
+			inbox.Outcome{Problem: &problem.Error{Code: problem.RateLimited, RetryAfter: time.Hour}, Wait: time.Hour}},
+		"a defect": {errUnforeseen, 5, inbox.Outcome{Problem: problem.From(errUnforeseen), Wait: 30 * time.Second}},
+		"refused": {&problem.Error{Code: problem.UnknownRequestType}, 3,
+			inbox.Outcome{Problem: &problem.Error{Code: problem.UnknownRequestType}}},
+	}
+	from := &source{outcomes: map[string]inbox.Outcome{}}
+	want, observed := map[string]inbox.Outcome{}, make(chan string, len(cases))
+	for id, c := range cases {
+		from.waiting = append(from.waiting, inbox.Command{ID: id, Tries: c.tries})
+		want[id] = c.want
+	}
+	reader := newReader(t, inbox.Config{
+		Source:  from,
+		Accept:  func(_ context.Context, c *inbox.Command) (string, error) { return "job of " + c.ID, cases[c.ID].err },
+		Observe: func(outcome string) { observed <- outcome },
+	})
+	if err := reader.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	same := cmp.Comparer(func(a, b *problem.Error) bool {
+		return (a == nil) == (b == nil) && (a == nil || a.Error() == b.Error())
+	})
+	if diff := cmp.Diff(want, from.outcomes, same); diff != "" {
+		t.Error(diff)
+	}
+	counts := map[string]int{}
+	for range cases {
+		counts[<-observed]++
+	}
+	if diff := cmp.Diff(map[string]int{"accepted": 1, "refused": 1, "waits": 5}, counts); diff != "" {
+		t.Error(diff)
+	}
+}
+
+var errUnforeseen = errors.New("unforeseen")
+
+func newReader(t *testing.T, cfg inbox.Config) *inbox.Reader {
+	t.Helper()
+	reader, err := inbox.NewReader(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reader
+}
+
+func accept(context.Context, *inbox.Command) (string, error) { return "j", nil }
+
+func TestReader_TakesAllThatIsDue(t *testing.T) {
+	t.Parallel()
+	from := &source{outcomes: map[string]inbox.Outcome{}}
+	for i := range 1000 {
+		from.waiting = append(from.waiting, inbox.Command{ID: fmt.Sprint(i)})
+	}
+	reader := newReader(t, inbox.Config{Source: from, Accept: accept})
+	if err := reader.RunOnce(t.Context()); err != nil || len(from.outcomes) != 1000 {
+		t.Errorf("%d were taken: %v", len(from.outcomes), err)
+	}
+	from.err = errUnforeseen
+	if err := reader.RunOnce(t.Context()); !errors.Is(err, errUnforeseen) {
+		t.Errorf("a store that does not answer: %v", err)
+	}
+}
+
+func TestReader_Maintain(t *testing.T) {
+	t.Parallel()
+	from := &source{}
+	reader := newReader(t, inbox.Config{Source: from, Accept: accept})
+	if got := reader.Survey(); got != (inbox.Survey{}) {
+		t.Errorf("before the first count: %+v", got)
+	}
+	for range 3 {
+		if err := reader.Maintain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"", "x", "xx"}, from.cursors); diff != "" {
+		t.Error(diff)
+	}
+	from.err = errUnforeseen
+	if err := reader.Maintain(t.Context()); !errors.Is(err, errUnforeseen) {
+		t.Errorf("a store that does not answer: %v", err)
+	}
+	if got := reader.Survey(); got != (inbox.Survey{Refused: 2}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestNewReader_NamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []inbox.Config{{Source: &source{}}, {Accept: accept}} {
+		if _, err := inbox.NewReader(cfg); err == nil {
+			t.Errorf("%+v is accepted", cfg)
+		}
+	}
+}
