@@ -177,6 +177,17 @@ type Walker interface {
 	Walk(ctx context.Context, walk Walk) ([]Row, error)
 }
 
+// Notifier is a store whose processes can send hints to each other. A hint may be lost, so
+// that a listener also has to look by itself now and then.
+type Notifier interface {
+	// Notify sends the payload to the processes that listen on the channel, but not to this
+	// one. It does not block, and what waits to be sent is sent once.
+	Notify(channel, payload string)
+	// Listen calls heard for each payload, and with an empty one whenever some may have been
+	// lost, until the store is closed. heard must not block, and may come from any goroutine.
+	Listen(channel string, heard func(payload string))
+}
+
 // First reports whether the walk begins at the table's first row.
 func (w Walk) First() bool { return w.Partition == "" }
 

@@ -112,7 +112,7 @@ func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
 // wait waits for a wake-up, or for a change that claims an item for the claim. over
 // says that the claim's time is.
 func (c *claim) wait(ctx context.Context, w *waiter, deadline <-chan time.Time) (given *ledger.Claimed, over bool) {
-	poll := time.NewTimer(pollInterval)
+	poll := time.NewTimer(c.q.poll)
 	defer poll.Stop()
 	w.park()
 	select {
@@ -212,7 +212,7 @@ func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 		// Waiting claims share one read of the index in each interval.
 		fresh := time.Now()
 		if c.looked {
-			fresh = fresh.Add(-pollInterval)
+			fresh = fresh.Add(-c.q.poll)
 		}
 		hints, err := c.q.take(ctx, c, c.Max, fresh)
 		if err != nil || len(hints) == 0 {

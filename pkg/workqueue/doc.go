@@ -28,7 +28,8 @@
 // only if it names that hint. [Mirror] keeps the head of the index in memory, one
 // queue for each tenant, and reads ahead when a queue runs low, so a backlog of any
 // length drains at the speed of the workers. Claims pick from the tenants in turn,
-// oldest first within one, and find what other processes queue within a second.
+// oldest first within one, and find what other processes queue within a second. On a store
+// that is a [tablestore.Notifier], the other process wakes a claim at once.
 //
 //	take ──▶ pick from the mirror ──▶ ledger.Claim ──▶ items, or void hints deleted
 //	  ▲            │ too few

@@ -33,6 +33,8 @@ type Mirror struct {
 	catalog time.Time     // when the catalog was last read
 	pruned  time.Time     // when the queues of tenants without work were last dropped
 	reader  chan struct{} // full while a claim reads the index
+	// tell tells other processes that an item is ready; nil if the store cannot.
+	tell func(*ledger.Hint)
 }
 
 // NewMirror returns a mirror for that many hints, 10,000 if limit is 0.
@@ -60,6 +62,9 @@ type stream struct {
 	// sweep that spent its budget continues at resume.
 	swept  time.Time
 	resume string
+	// told are the tenants for whom another process queued an item since their heads were
+	// read.
+	told map[string]struct{}
 }
 
 // tenantQueue is the ready work of one tenant in a stream.
@@ -121,7 +126,7 @@ type parked struct {
 func (m *Mirror) stream(key streamKey) *stream {
 	s := m.streams[key]
 	if s == nil {
-		s = &stream{streamKey: key, tenants: map[string]*tenantQueue{}}
+		s = &stream{streamKey: key, tenants: map[string]*tenantQueue{}, told: map[string]struct{}{}}
 		m.streams[key] = s
 		m.order = append(m.order, s)
 	}
@@ -152,7 +157,9 @@ func (m *Mirror) Ready(hint ledger.Hint, queued bool) {
 	s, t := m.place(&hint)
 	row := hint.Row()
 	if queued {
-		m.add(s, t, entry{hint: hint, row: row})
+		if woken := m.add(s, t, entry{hint: hint, row: row}); !woken && m.tell != nil {
+			m.tell(&hint)
+		}
 		return
 	}
 	at := t.away[row]
@@ -177,15 +184,16 @@ func (m *Mirror) Ready(hint ledger.Hint, queued bool) {
 }
 
 // add inserts a hint by its age, since those of another process are found later than
-// they were written. A hint that has no room is left in the store. The lock is held.
-func (m *Mirror) add(s *stream, t *tenantQueue, e entry) {
+// they were written. A hint that has no room is left in the store. It reports whether it
+// woke a claim. The lock is held.
+func (m *Mirror) add(s *stream, t *tenantQueue, e entry) (woken bool) {
 	if t.away[e.row] != 0 {
-		return
+		return false
 	}
 	at, known := slices.BinarySearchFunc(t.hints, e.row, byRow)
 	switch {
 	case known:
-		return
+		return false
 	case t.more && e.row >= t.from:
 		if t.skipped == "" || e.row < t.skipped {
 			t.skipped = e.row
@@ -197,7 +205,7 @@ func (m *Mirror) add(s *stream, t *tenantQueue, e entry) {
 		m.inside++
 	}
 	s.enter(t)
-	m.wake(&e.hint)
+	return m.wake(&e.hint)
 }
 
 // enter appends the tenant to the rotation if it has work. The lock is held.
@@ -328,11 +336,17 @@ func (w *waiter) unpark() *ledger.Claimed {
 	}
 }
 
-// wake wakes the first waiting claim that may take the hint's item, unless it was
-// woken before. The lock is held.
+// wake wakes the first waiting claim that may take the hint's item, and was not woken
+// before. The lock is held.
 func (m *Mirror) wake(hint *ledger.Hint) bool {
+	return m.wakeFirst(func(c *claim) bool { return c.fits(hint) })
+}
+
+// wakeFirst wakes the first waiting claim that may, and was not woken before. The lock is
+// held.
+func (m *Mirror) wakeFirst(may func(*claim) bool) bool {
 	for _, w := range m.waiting {
-		if !w.reserved && len(w.signal) == 0 && w.claim.fits(hint) {
+		if !w.reserved && len(w.signal) == 0 && may(w.claim) {
 			w.parked = false
 			w.signal <- struct{}{}
 			return true

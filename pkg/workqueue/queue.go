@@ -1,6 +1,7 @@
 package workqueue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -33,6 +34,9 @@ type Config struct {
 	// the partition of old claims where this process begins.
 	// Optional. Defaults to math/rand/v2.
 	Random func() float64
+	// Poll is how often waiting claims look for items that another process queued. Optional.
+	// Defaults to a second.
+	Poll time.Duration
 	// Logger is told of items that could not be claimed. Optional.
 	Logger *slog.Logger
 }
@@ -47,6 +51,7 @@ type Queue struct {
 	pollers    *pollers
 	firstShard int
 	expiry     *expiry
+	poll       time.Duration
 	held       func(statemachine.Target) bool
 	heldTenant func(string) bool
 	logger     *slog.Logger
@@ -73,9 +78,10 @@ func New(cfg Config) (*Queue, error) {
 	q := &Queue{
 		ledger: cfg.Ledger, store: cfg.Store, mirror: cfg.Mirror, pollers: newPollers(),
 		firstShard: int(cfg.Random() * float64(cfg.Ledger.ReadyShards())), expiry: &expiry{cursor: make(chan expiredCursor, 1)},
-		held: cfg.Held, heldTenant: cfg.HeldTenant, logger: cfg.Logger,
+		poll: cmp.Or(cfg.Poll, pollInterval), held: cfg.Held, heldTenant: cfg.HeldTenant, logger: cfg.Logger,
 	}
 	q.expiry.cursor <- expiredCursor{walked: time.Now(), part: int(cfg.Random() * memoryParts)}
+	q.mirror.connect(cfg.Store)
 	return q, nil
 }
 

@@ -37,7 +37,7 @@ type sizes struct {
 // sure only if there are no others.
 func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) ([]ledger.Hint, error) {
 	began := time.Now()
-	stale := began.Add(-pollInterval)
+	stale := began.Add(-q.poll)
 	if q.ledger.Exclusive() { // The ledger tells the mirror of every hint.
 		stale = began.Add(-rereadInterval)
 		fresh = stale
@@ -146,6 +146,9 @@ func (m *Mirror) nextRead(c *claim, fresh time.Time, tails bool) *read {
 	for _, s := range m.order {
 		switch due.stream = s.streamKey; {
 		case !c.wants(s.kind):
+		case s.nextTold(c, due):
+			due.what, due.limit = readTenant, m.sizes.head
+			return due
 		case all || len(named) > maxNamed:
 			if s.resume != "" || s.swept.Before(fresh) {
 				due.what, due.from = readHeads, s.resume
@@ -164,6 +167,18 @@ func (m *Mirror) nextRead(c *claim, fresh time.Time, tails bool) *read {
 		return due
 	}
 	return nil
+}
+
+// nextTold fills in a tenant for whom another process queued an item, and that the claim
+// admits.
+func (s *stream) nextTold(c *claim, due *read) bool {
+	for tenant := range s.told {
+		if c.admits(tenant) {
+			due.tenant = tenant
+			return true
+		}
+	}
+	return false
 }
 
 // nextTail fills in the first backlog of which few hints are left inside, and returns
@@ -201,11 +216,13 @@ func (r *read) do(ctx context.Context, q *Queue) error {
 		return r.heads(ctx, q)
 	case readTenant:
 	}
-	if r.from != "" { // The read may miss hints that are added to the backlog from now on.
-		m.mu.Lock()
-		m.stream(r.stream).tenant(r.tenant).skipped = ""
-		m.mu.Unlock()
+	m.mu.Lock()
+	if s := m.stream(r.stream); r.from == "" {
+		delete(s.told, r.tenant) // What is queued from now on is told again.
+	} else {
+		s.tenant(r.tenant).skipped = "" // The read may miss hints that are added to the backlog from now on.
 	}
+	m.mu.Unlock()
 	prefix := tenantPrefix(r.tenant)
 	page, err := q.hints(ctx, r.stream, max(r.from, prefix), tablestore.PrefixEnd(prefix), r.limit)
 	if err == nil {

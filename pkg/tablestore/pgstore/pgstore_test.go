@@ -74,7 +74,7 @@ func open(t testing.TB, url string) *pgstore.Store {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	features := storetest.Features{Atomic: true, Durable: true, Walks: true, Effort: 20}
+	features := storetest.Features{Atomic: true, Durable: true, Walks: true, Notifies: true, Effort: 20}
 	storetest.Run(t, features, func(t testing.TB) storetest.Harness {
 		url := database(t)
 		return storetest.Harness{

@@ -41,11 +41,13 @@ type Store struct {
 	epoch   string // begins the ETags of this process
 	writes  atomic.Uint64
 	closed  atomic.Bool
+	signals *signals
 }
 
 var (
 	_ tablestore.AtomicStore = (*Store)(nil)
 	_ tablestore.Walker      = (*Store)(nil)
+	_ tablestore.Notifier    = (*Store)(nil)
 )
 
 // Open connects to the database. The error wraps [ErrOlderSchema] or [ErrNewerSchema] for
@@ -70,7 +72,9 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		return nil, err
 	}
 	timeout := cmp.Or(options.Timeout, 30*time.Second)
-	return &Store{pool: pool, timeout: timeout, epoch: strings.ToLower(rand.Text()[:10])}, nil
+	return &Store{
+		pool: pool, timeout: timeout, epoch: strings.ToLower(rand.Text()[:10]), signals: newSignals(config.ConnConfig),
+	}, nil
 }
 
 // check refuses a server that could lose commits or cannot hold every text, and a schema
@@ -405,6 +409,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // Close implements [tablestore.Store].
 func (s *Store) Close() error {
 	if !s.closed.Swap(true) {
+		s.signals.close()
 		s.pool.Close()
 	}
 	return nil

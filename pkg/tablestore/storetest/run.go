@@ -29,6 +29,9 @@ type Features struct {
 	Durable bool
 	// Walks says that the store is a [tablestore.Walker].
 	Walks bool
+	// Notifies says that the store is a [tablestore.Notifier], and that Harness.Reopen may be
+	// called while the store is open, as another process would.
+	Notifies bool
 	// NamelessConflicts says that a conflict may come without the row's key.
 	NamelessConflicts bool
 	// Effort scales the number of writes in the tests of races. Optional.
@@ -41,7 +44,7 @@ type Harness struct {
 	// Store is the store, empty. The suite closes it. Required.
 	Store tablestore.Store
 	// Reopen opens the store again after the suite has closed it. Required with
-	// Features.Durable.
+	// Features.Durable and Features.Notifies.
 	Reopen func(t testing.TB) tablestore.Store
 	// Tables are the names of two empty tables for the suite. Optional.
 	// Defaults to two names that every store accepts.
@@ -82,6 +85,9 @@ func checks(features Features) []check {
 	}
 	if features.Walks {
 		all = append(all, walkChecks...)
+	}
+	if features.Notifies {
+		all = append(all, notifyChecks...)
 	}
 	if features.Durable {
 		all = append(all, durableChecks...)

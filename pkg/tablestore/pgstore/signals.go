@@ -1,0 +1,261 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// listenersLock is the advisory lock that each listening process holds shared, so that
+	// one without others does not notify.
+	listenersLock = 0x6c7563697574
+	// signalGap is the least time between two sends of a process. A transaction that
+	// notifies holds a lock of the whole server while it commits.
+	signalGap = 5 * time.Millisecond
+	// alonePause is how long a process that found no other drops its notifications.
+	alonePause = time.Second
+	// maxSignals bounds the notifications that wait for a send, and maxPayload their size,
+	// which PostgreSQL limits to less than 8000 bytes.
+	maxSignals, maxPayload = 1024, 7999
+	// A session that was silent for pingEvery is checked. Each request may take requestTime.
+	pingEvery, requestTime = 30 * time.Second, 10 * time.Second
+	// The pauses before a new session grow from the first to the last.
+	firstReconnect, lastReconnect = 50 * time.Millisecond, 5 * time.Second
+)
+
+// signals carries the notifications of a process, over one session that is not of the pool:
+// it listens, and sends in batches. It begins with the first use.
+type signals struct {
+	config *pgx.ConnConfig
+	begin  sync.Once
+	ctx    context.Context //nolint:containedctx // It ends with the store.
+	end    context.CancelFunc
+	done   sync.WaitGroup
+
+	mu        sync.Mutex
+	heard     map[string][]func(payload string)
+	waiting   map[signal]struct{} // to be sent
+	alone     time.Time           // until then there is no other process
+	interrupt context.CancelFunc  // ends the wait for notifications; nil if the session is busy
+}
+
+// signal is one notification.
+type signal struct{ channel, payload string }
+
+func newSignals(config *pgx.ConnConfig) *signals {
+	config = config.Copy()
+	// It writes nothing: a commit need not wait for the disk.
+	config.RuntimeParams["synchronous_commit"] = "off"
+	s := &signals{config: config, heard: map[string][]func(string){}, waiting: map[signal]struct{}{}}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+// close ends the session. No callback is running afterwards.
+func (s *signals) close() {
+	s.begin.Do(func() {}) // From now on it does not begin.
+	s.end()
+	s.done.Wait()
+}
+
+// Notify implements [tablestore.Notifier].
+func (s *Store) Notify(channel, payload string) { s.signals.notify(signal{channel, payload}) }
+
+// Listen implements [tablestore.Notifier].
+func (s *Store) Listen(channel string, heard func(payload string)) { s.signals.listen(channel, heard) }
+
+func (s *signals) notify(one signal) {
+	s.start()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.waiting) >= maxSignals || len(one.payload) > maxPayload || time.Now().Before(s.alone) {
+		return
+	}
+	s.waiting[one] = struct{}{}
+	s.wake()
+}
+
+func (s *signals) listen(channel string, heard func(payload string)) {
+	s.start()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heard[channel] = append(s.heard[channel], heard)
+	s.wake()
+}
+
+func (s *signals) start() { s.begin.Do(func() { s.done.Go(s.run) }) }
+
+// wake ends the wait for notifications. The lock is held.
+func (s *signals) wake() {
+	if s.interrupt != nil {
+		s.interrupt()
+	}
+}
+
+// run holds a session until the store is closed.
+func (s *signals) run() {
+	for pause := firstReconnect; s.ctx.Err() == nil; pause = min(2*pause, lastReconnect) {
+		connected, _ := s.session() // Callers poll: they need no error.
+		if connected {
+			pause = firstReconnect
+		}
+		if !sleep(s.ctx, pause) {
+			return
+		}
+	}
+}
+
+// session is one connection, which listens on some channels.
+type session struct {
+	*pgx.Conn
+
+	pid       uint32 // of the server's process: a pooler has its own in the protocol
+	listening map[string]bool
+}
+
+// session connects, and listens and sends until an error. connected says that it got as
+// far as that.
+func (s *signals) session() (connected bool, err error) {
+	session, err := s.connect()
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = session.Close(context.WithoutCancel(s.ctx)) }() // Nothing is lost with it.
+	for next := time.Now(); err == nil; {
+		if err = s.listenAll(session); err != nil {
+			break
+		}
+		if batch := s.take(next); len(batch) > 0 {
+			if err = s.send(session, batch); err != nil {
+				break
+			}
+			next = time.Now().Add(signalGap)
+		}
+		err = s.hear(session, next)
+	}
+	return true, err
+}
+
+// connect opens a session that others know to be there.
+func (s *signals) connect() (*session, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
+	defer cancel()
+	connection, err := pgx.ConnectConfig(ctx, s.config)
+	if err != nil {
+		return nil, err
+	}
+	opened := &session{Conn: connection, listening: map[string]bool{}}
+	if _, err = connection.Exec(ctx, "SELECT pg_advisory_lock_shared($1)", int64(listenersLock)); err == nil {
+		err = connection.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&opened.pid)
+	}
+	if err != nil {
+		return nil, errors.Join(err, connection.Close(ctx))
+	}
+	return opened, nil
+}
+
+// listenAll listens on the channels that the session does not listen on. Their callbacks
+// are told that notifications may have been missed.
+func (s *signals) listenAll(session *session) error {
+	s.mu.Lock()
+	added := slices.DeleteFunc(slices.Collect(maps.Keys(s.heard)), func(channel string) bool { return session.listening[channel] })
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
+	defer cancel()
+	for _, channel := range added {
+		if _, err := session.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
+			return err
+		}
+		session.listening[channel] = true
+		s.tell(signal{channel, ""})
+	}
+	return nil
+}
+
+// take returns what waits to be sent, nothing before the time next.
+func (s *signals) take(next time.Time) []signal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Now().Before(next) {
+		return nil
+	}
+	batch := make([]signal, 0, len(s.waiting))
+	for one := range s.waiting {
+		batch = append(batch, one)
+	}
+	clear(s.waiting)
+	return batch
+}
+
+// send sends the batch if other processes listen: then none can have their lock alone.
+func (s *signals) send(session *session, batch []signal) error {
+	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
+	defer cancel()
+	channels, payloads := make([]string, len(batch)), make([]string, len(batch))
+	for i, one := range batch {
+		channels[i], payloads[i] = one.channel, one.payload
+	}
+	var sent int
+	err := session.QueryRow(ctx, "SELECT count(pg_notify(n.channel, n.payload)) "+
+		"FROM unnest($1::text[], $2::text[]) AS n(channel, payload) "+
+		"WHERE NOT (SELECT pg_try_advisory_xact_lock($3))", channels, payloads, int64(listenersLock)).Scan(&sent)
+	if err == nil && sent == 0 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.alone = time.Now().Add(alonePause)
+	}
+	return err
+}
+
+// hear waits for one notification, no longer than until there is something to send or a
+// channel to listen on. It checks a session that was silent for long.
+func (s *signals) hear(session *session, next time.Time) error {
+	ctx, cancel := context.WithTimeout(s.ctx, pingEvery)
+	defer cancel()
+	s.mu.Lock()
+	switch {
+	case len(s.heard) > len(session.listening):
+		s.mu.Unlock()
+		return nil
+	case len(s.waiting) > 0:
+		timer := time.AfterFunc(time.Until(next), cancel)
+		defer timer.Stop()
+	default:
+		s.interrupt = cancel
+	}
+	s.mu.Unlock()
+	notification, err := session.WaitForNotification(ctx)
+	s.mu.Lock()
+	s.interrupt = nil
+	s.mu.Unlock()
+	switch {
+	case err == nil:
+		if notification.PID != session.pid {
+			s.tell(signal{notification.Channel, notification.Payload})
+		}
+		return nil
+	case s.ctx.Err() != nil || session.IsClosed():
+		return err
+	case errors.Is(ctx.Err(), context.Canceled):
+		return nil // There is something to send.
+	}
+	ctx, cancelPing := context.WithTimeout(s.ctx, requestTime)
+	defer cancelPing()
+	return session.Ping(ctx)
+}
+
+// tell calls the channel's callbacks.
+func (s *signals) tell(one signal) {
+	s.mu.Lock()
+	heard := s.heard[one.channel]
+	s.mu.Unlock()
+	for _, call := range heard {
+		call(one.payload)
+	}
+}

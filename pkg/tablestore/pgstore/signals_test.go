@@ -1,0 +1,124 @@
+package pgstore_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+)
+
+// awaitHeard sends the payload until the listener gets it: a notification may be lost.
+func awaitHeard(t *testing.T, from *pgstore.Store, payload string, heard <-chan string) {
+	t.Helper()
+	for {
+		from.Notify("test", payload)
+		select {
+		case got := <-heard:
+			if got == payload {
+				return
+			}
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// listening returns what the store hears on the channel "test".
+func listening(store *pgstore.Store) chan string {
+	heard := make(chan string, 1000)
+	store.Listen("test", func(payload string) { heard <- payload })
+	return heard
+}
+
+// The sessions of both processes are ended: they connect again, and the listener is told
+// that it may have missed something.
+func TestListen_SurvivesTheEndOfItsSession(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	one, other := open(t, url), open(t, url)
+	defer func() { _, _ = one.Close(), other.Close() }() // They never fail.
+	heard := listening(other)
+	awaitHeard(t, one, "before", heard)
+	execute(t, url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lucius' AND datname = current_database()")
+	for got := range heard {
+		if got == "" {
+			break
+		}
+	}
+	awaitHeard(t, one, "after", heard)
+}
+
+func TestNotify_TakesWhatPostgreSQLDoesNot(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	one, other := open(t, url), open(t, url)
+	defer func() { _, _ = one.Close(), other.Close() }() // They never fail.
+	heard := listening(other)
+	for range 2000 {
+		one.Notify("test", strings.Repeat("x", 8000))
+	}
+	awaitHeard(t, one, "it goes on", heard)
+}
+
+// replica is the pull queue of one process, whose claims would wait for an hour without
+// being woken.
+func replica(t *testing.T, url string) (*ledger.Ledger, *workqueue.Queue) {
+	t.Helper()
+	store, mirror := open(t, url), workqueue.NewMirror(0)
+	t.Cleanup(func() { _ = store.Close() }) // It never fails.
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Shared: true, Ready: mirror.Ready, Taker: mirror.Taker})
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue, err := workqueue.New(workqueue.Config{Ledger: l, Store: store, Mirror: mirror, Poll: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, queue
+}
+
+// command is a command of one step.
+func command(key string) ledger.Command {
+	minute := []time.Duration{time.Minute}
+	return ledger.Command{
+		Job: statemachine.Job{TenantID: "t", IdempotencyHash: key},
+		Steps: []statemachine.Step{{ID: "step", Type: "OCR", Service: "ocr", Policy: statemachine.Policy{
+			AckTimeout: time.Minute, Lease: time.Minute, Dispatch: minute, Ack: minute, Execution: minute,
+		}}},
+		Payload: json.RawMessage(`{}`),
+	}
+}
+
+// TestReplicas_WakeEachOthersClaims accepts a command at one replica while a claim waits at
+// another, until such a claim is answered: a notification may be lost while they connect.
+func TestReplicas_WakeEachOthersClaims(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	here, _ := replica(t, url)
+	_, there := replica(t, url)
+	claimed := make(chan int, 1)
+	go func() {
+		views, err := there.Claim(t.Context(), workqueue.ClaimRequest{Owner: "w", RequestID: "1", Max: 1, Wait: time.Hour})
+		if err != nil {
+			t.Errorf("claim: %v", err)
+		}
+		claimed <- len(views)
+	}()
+	for key := 'a'; ; key++ {
+		if _, err := here.Accept(t.Context(), command(string(key))); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case n := <-claimed:
+			if n != 1 {
+				t.Errorf("claimed %d items", n)
+			}
+			return
+		case <-time.After(time.Second):
+		}
+	}
+}

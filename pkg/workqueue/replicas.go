@@ -1,0 +1,58 @@
+package workqueue
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// readyChannel is where processes tell each other of items that are ready.
+const readyChannel = "lucius_ready"
+
+// maxTold bounds the tenants of a stream that were told of and not read: anyone who can
+// connect to the database can send such hints.
+const maxTold = 1024
+
+// connect makes processes on the store wake each other's claims, if it can carry hints.
+// Claims poll nevertheless.
+func (m *Mirror) connect(store tablestore.Store) {
+	notifier, ok := store.(tablestore.Notifier)
+	if !ok {
+		return
+	}
+	m.mu.Lock()
+	m.tell = func(h *ledger.Hint) {
+		notifier.Notify(readyChannel, tablestore.Join(h.Kind.Service, h.Kind.StepType, strconv.Itoa(h.Shard), h.TenantID))
+	}
+	m.mu.Unlock()
+	notifier.Listen(readyChannel, m.hear)
+}
+
+// hear wakes a claim for which another process has queued an item. The claim reads the head
+// of the tenant's queue, or of the catalog if the kind of work is new here.
+func (m *Mirror) hear(payload string) {
+	parts, err := tablestore.Split(payload)
+	if err != nil || len(parts) != 4 {
+		return // Something may have been missed: claims poll.
+	}
+	shard, err := strconv.Atoi(parts[2])
+	if err != nil {
+		return
+	}
+	key, tenant := streamKey{ledger.WorkKind{Service: parts[0], StepType: parts[1]}, shard}, parts[3]
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	may := func(c *claim) bool { return c.wants(key.kind) && c.admits(tenant) }
+	if !slices.ContainsFunc(m.waiting, func(w *waiter) bool { return may(w.claim) }) {
+		return // A new claim looks at everything that it wants.
+	}
+	if s := m.streams[key]; s == nil {
+		m.catalog = time.Time{}
+	} else if len(s.told) < maxTold {
+		s.told[tenant] = struct{}{}
+	}
+	m.wakeFirst(may)
+}

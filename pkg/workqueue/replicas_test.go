@@ -1,0 +1,154 @@
+package workqueue_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+)
+
+// wire carries hints between the processes on one store, without delay.
+type wire struct {
+	mu    sync.Mutex
+	ends  []*wiredStore
+	said  []string
+	muted bool
+}
+
+// wiredStore is a process's view of a store.
+type wiredStore struct {
+	tablestore.AtomicStore
+	wire  *wire
+	heard []func(string)
+}
+
+func (w *wire) process(store tablestore.Store) *wiredStore {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	end := &wiredStore{AtomicStore: store.(tablestore.AtomicStore), wire: w}
+	w.ends = append(w.ends, end)
+	return end
+}
+
+// Notify implements [tablestore.Notifier].
+func (s *wiredStore) Notify(_, payload string) {
+	s.wire.mu.Lock()
+	defer s.wire.mu.Unlock()
+	s.wire.said = append(s.wire.said, payload)
+	if !s.wire.muted {
+		go s.wire.say(s, payload) // Notify does not block, and the caller may hold a lock.
+	}
+}
+
+// say tells all processes but one.
+func (w *wire) say(from *wiredStore, payload string) {
+	w.mu.Lock()
+	ends := slices.Clone(w.ends)
+	w.mu.Unlock()
+	for _, end := range ends {
+		if end == from {
+			continue
+		}
+		for _, heard := range end.heard {
+			heard(payload)
+		}
+	}
+}
+
+// Listen implements [tablestore.Notifier].
+func (s *wiredStore) Listen(_ string, heard func(string)) {
+	s.heard = append(s.heard, heard)
+	heard("")
+}
+
+// waits begins a claim, and returns a channel for the number of items that it gets.
+func (b *bundle) waits(t *testing.T, r workqueue.ClaimRequest) <-chan int {
+	t.Helper()
+	got := make(chan int, 1)
+	r.RequestID, r.Max, r.Wait = "wait of "+r.Owner, 1, 10*time.Minute
+	go func() {
+		views, err := b.Claim(context.WithoutCancel(t.Context()), r)
+		if err != nil {
+			t.Errorf("claim: %v", err)
+		}
+		got <- len(views)
+	}()
+	synctest.Wait()
+	return got
+}
+
+func TestReplicas_AClaimIsWokenByWhatAnotherProcessQueues(t *testing.T) {
+	t.Parallel()
+	for name, known := range map[string]bool{"a kind that is known": true, "a new kind": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				shared, w := memstore.New(memstore.Options{}), &wire{}
+				here := reopenWith(t, w.process(shared), ledger.Config{Shared: true}, 0)
+				there := reopenWith(t, w.process(shared), ledger.Config{Shared: true}, 0)
+				if known {
+					here.accept(t, "t", "ocr", "OCR")
+					if views := there.claim(t, "first", "1", 1, true); len(views) != 1 {
+						t.Fatalf("claimed %d items", len(views))
+					}
+				}
+				other := there.waits(t, workqueue.ClaimRequest{Owner: "other tenant", Tenants: []string{"z"}})
+				one := there.waits(t, workqueue.ClaimRequest{Owner: "one", Services: []string{"ocr"}})
+				two := there.waits(t, workqueue.ClaimRequest{Owner: "two", Tenants: []string{"t"}})
+				began := time.Now()
+				here.accept(t, "t", "ocr", "OCR")
+				here.accept(t, "t", "ocr", "OCR")
+				if n, m := <-one, <-two; n+m != 2 || !time.Now().Equal(began) {
+					t.Errorf("claimed %d and %d items after %s", n, m, time.Since(began))
+				}
+				if n := <-other; n != 0 {
+					t.Errorf("the claim for another tenant got %d items", n)
+				}
+			})
+		})
+	}
+}
+
+func TestReplicas_WhatALocalClaimTakesIsNotTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{}
+		b := reopenWith(t, w.process(memstore.New(memstore.Options{})), ledger.Config{Shared: true}, 0)
+		got := b.waits(t, workqueue.ClaimRequest{Owner: "w"})
+		b.accept(t, "t", "ocr", "OCR")
+		if n := <-got; n != 1 || len(w.said) != 0 {
+			t.Errorf("claimed %d items, told %q", n, w.said)
+		}
+		b.accept(t, "t", "ocr", "OCR")
+		if len(w.said) != 1 {
+			t.Errorf("told %q", w.said)
+		}
+	})
+}
+
+// A hint that is lost, or nonsense, leaves an item to the polls.
+func TestReplicas_PollsFindWhatWasNotTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		shared, w := memstore.New(memstore.Options{}), &wire{muted: true}
+		here := reopenWith(t, w.process(shared), ledger.Config{Shared: true}, 0)
+		end := w.process(shared)
+		there := reopenWith(t, end, ledger.Config{Shared: true}, 0)
+		got := there.waits(t, workqueue.ClaimRequest{Owner: "w"})
+		here.accept(t, "t", "ocr", "OCR")
+		for _, nonsense := range []string{"", ":", "a:b:c:d", "ocr:OCR:99:t", "ocr:OCR:0:z", "ocr:OCR:0:t:more"} {
+			end.heard[0](nonsense)
+		}
+		began := time.Now()
+		if n := <-got; n != 1 || time.Since(began) > 2*time.Second {
+			t.Errorf("claimed %d items after %s", n, time.Since(began))
+		}
+	})
+}
