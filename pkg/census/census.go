@@ -61,6 +61,7 @@ type Census struct {
 	// Of the last exchange:
 	others []*sheet
 	base   *sheet
+	known  map[tablestore.Key]readSheet // replaced as a whole
 }
 
 // sheet is what one process has counted.

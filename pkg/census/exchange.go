@@ -147,15 +147,25 @@ func (c *Census) read(ctx context.Context) error {
 	base, kept := newSheet(tablestore.Now()), tablestore.Row{}
 	var others, silent []*sheet
 	var gone tablestore.Batch
+	c.mu.Lock()
+	before := c.known
+	c.mu.Unlock()
+	known, own := map[tablestore.Key]readSheet{}, c.key(rowReplica, c.cfg.Replica)
 	for i := range rows {
-		one, err := decode(&rows[i])
-		if err != nil {
-			return fmt.Errorf("read the census: %w", err)
+		key := rows[i].Key
+		if key == own {
+			continue
 		}
-		switch key := rows[i].Key; {
+		one := before[key].at(rows[i].ETag)
+		if one == nil {
+			if one, err = decode(&rows[i]); err != nil {
+				return fmt.Errorf("read the census: %w", err)
+			}
+		}
+		known[key] = readSheet{rows[i].ETag, one}
+		switch {
 		case key == c.key(rowBase):
 			base, kept = one, rows[i]
-		case key == c.key(rowReplica, c.cfg.Replica):
 		case time.Since(one.AsOf) > silence && len(gone) < tablestore.MaxBatchOps-1:
 			silent = append(silent, one)
 			gone = append(gone, tablestore.Op{Verb: tablestore.Delete, Key: key, ETag: rows[i].ETag})
@@ -164,6 +174,7 @@ func (c *Census) read(ctx context.Context) error {
 		}
 	}
 	if len(silent) > 0 {
+		delete(known, c.key(rowBase)) // It is changed here.
 		for _, one := range silent {
 			base.add(one)
 		}
@@ -179,8 +190,23 @@ func (c *Census) read(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.base, c.others = base, others
+	c.base, c.others, c.known = base, others, known
 	return err
+}
+
+// readSheet is a sheet as it was read. It is not changed: most sheets have not been
+// stored again by the next exchange.
+type readSheet struct {
+	etag  tablestore.ETag
+	sheet *sheet
+}
+
+// at returns the sheet if its row is still the same, otherwise nil.
+func (r readSheet) at(etag tablestore.ETag) *sheet {
+	if r.etag != etag {
+		return nil
+	}
+	return r.sheet
 }
 
 // fold stores the base with the silent sheets in it, and deletes their rows, unless
