@@ -12,6 +12,13 @@ import (
 // these versions of UUIDs.
 var jobID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[78][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
+const uuidLength = 36
+
+// companions are the fields that come with others.
+var companions = [][2]string{
+	{"jobId", "tenant_id"}, {"stepId", "jobId"}, {"stepId", "attempt_no"}, {"correlation_id", "jobId"}, {"trace_id", "jobId"},
+}
+
 // LogFault returns what is wrong with the fields of a line of the log, empty if nothing is:
 // a line about a job names the job and its tenant, one about a step the attempt as well,
 // and no line has a lease id.
@@ -21,17 +28,15 @@ func LogFault(fields map[string]any) string {
 	if _, ok := fields["lease_id"]; ok {
 		return "has a lease id"
 	}
-	for field, others := range map[string][]string{
-		"jobId": {"tenant_id"}, "stepId": {"jobId", "attempt_no"}, "correlation_id": {"jobId"}, "trace_id": {"jobId"},
-	} {
-		for _, other := range others {
-			if fields[field] != nil && fields[other] == nil {
-				return "has " + field + ", and no " + other
-			}
+	for _, pair := range companions {
+		if fields[pair[0]] != nil && fields[pair[1]] == nil {
+			return "has " + pair[0] + ", and no " + pair[1]
 		}
 	}
 	for field, value := range fields {
-		if text, ok := value.(string); ok && jobID.MatchString(text) && field != "operation_id" && fields["jobId"] == nil {
+		text, ok := value.(string)
+		named := ok && len(text) == uuidLength && jobID.MatchString(text)
+		if named && field != "operation_id" && fields["jobId"] == nil {
 			return "names a job as " + field + ", and has no jobId"
 		}
 	}
@@ -49,10 +54,8 @@ func (c *logCheck) Enabled(context.Context, slog.Level) bool { return true }
 
 // Handle implements [slog.Handler].
 func (c *logCheck) Handle(_ context.Context, line slog.Record) error {
-	fields := maps.Clone(c.given)
-	if fields == nil {
-		fields = map[string]any{}
-	}
+	fields := make(map[string]any, len(c.given)+line.NumAttrs())
+	maps.Copy(fields, c.given)
 	line.Attrs(func(a slog.Attr) bool {
 		fields[a.Key] = a.Value.Resolve().Any()
 		return true

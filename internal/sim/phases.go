@@ -44,10 +44,10 @@ func (w *world) tailPhase() {
 	for _, c := range w.late {
 		c.ready = time.Now()
 	}
-	running := w.afterCommits(w.unended)
-	w.until(time.Now().Add(settleTime), func() bool { return len(w.pending()) == 0 && len(running()) == 0 })
+	unended := w.afterCommits(w.unended)
+	w.until(time.Now().Add(settleTime), func() bool { return len(w.pending()) == 0 && len(unended()) == 0 })
 	w.requireNone("L2", w.pending())
-	w.requireNone("L2", running())
+	w.requireNone("L2", unended())
 	w.mu.Lock()
 	w.reconcile = true
 	w.mu.Unlock()
@@ -56,7 +56,8 @@ func (w *world) tailPhase() {
 	w.requireNone("left over", left())
 	w.requireNone("projection", stale())
 	w.checkAccepted()
-	counted := eachSecond(func() bool { return len(w.miscounted()) == 0 })
+	counts := afterChange(func() int { return w.check.seq + w.counted + w.running() }, w.miscounted)
+	counted := eachSecond(func() bool { return len(counts()) == 0 })
 	w.until(time.Now().Add(countTime), counted)
 	w.requireNone("counts", w.miscounted())
 	w.audit()
@@ -65,10 +66,15 @@ func (w *world) tailPhase() {
 // afterCommits returns a function that calls list again only after a commit: what list
 // returns must depend on the rows alone.
 func (w *world) afterCommits(list func() []string) func() []string {
+	return afterChange(func() int { return w.check.seq }, list)
+}
+
+// afterChange returns a function that calls list again only after version has risen.
+func afterChange(version func() int, list func() []string) func() []string {
 	seen, last := -1, []string(nil)
 	return func() []string {
-		if seen != w.check.seq {
-			seen, last = w.check.seq, list()
+		if now := version(); seen != now {
+			seen, last = now, list()
 		}
 		return last
 	}
@@ -171,6 +177,17 @@ func (w *world) surplus(key tablestore.Key) string {
 		return "hint"
 	}
 	return ""
+}
+
+// running returns how many replicas have started. In the tail none crashes.
+func (w *world) running() int {
+	n := 0
+	for _, r := range w.replicas {
+		if r.now.up() != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // miscounted returns the replicas whose census does not agree with the rows: no step has

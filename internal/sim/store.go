@@ -11,6 +11,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
+// censusPartition holds what each replica counts.
+const censusPartition = "census"
+
 // port is a process's connection to the store. It is not a [tablestore.AtomicStore], so
 // each batch of a change is a call of its own.
 type port struct {
@@ -65,6 +68,9 @@ func (s *port) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pag
 		query := query
 		if limit := s.w.pageLimit(); limit > 0 && (query.Limit == 0 || query.Limit > limit) {
 			query.Limit = limit
+		}
+		if query.Partition == censusPartition {
+			s.w.counted++
 		}
 		page, err := s.w.store.Scan(context.Background(), query)
 		return reply{page, err}

@@ -61,6 +61,7 @@ type world struct {
 	throttled time.Time            // until then the store refuses all calls
 	cut       map[string]time.Time // by replica: until then it has no store
 	tail      bool
+	counted   int  // reads of the census
 	shortPage bool // the scan that is executed returns a short page
 
 	log *slog.Logger // checks the lines of all parts
