@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { readdir, readFile } from "node:fs/promises";
 import test from "node:test";
 import { fileURLToPath } from "node:url";
 
@@ -22,14 +21,6 @@ async function example(name: string, url: string, until?: Promise<void>): Promis
   assert.deepEqual(await closed, [0, null]);
   return printed;
 }
-
-test("the snippets of the README are the examples", async () => {
-  const readme = await readFile(new URL("README.md", folder), "utf8");
-  const snippets = [...readme.matchAll(/```ts\n(.*?)```/gs)].map((match) => match[1]);
-  const names = await readdir(new URL("examples/", folder));
-  const examples = await Promise.all(names.map((name) => readFile(new URL(`examples/${name}`, folder), "utf8")));
-  assert.deepEqual(snippets.sort(), examples.sort());
-});
 
 test("the first worker works", async () => {
   const server = await queue([{ words: 100 }, {}]);

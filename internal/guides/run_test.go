@@ -1,0 +1,242 @@
+//go:build sdk
+
+package guides_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/internal/guides"
+)
+
+// patience is how long a block may take on a slow and busy machine.
+const patience = 5 * time.Minute
+
+// TestGuides runs each document as a reader would. With -v it says how long each block
+// took that has a title.
+func TestGuides(t *testing.T) {
+	t.Parallel()
+	programs := build(t)
+	for _, d := range documents(t) {
+		if !slices.ContainsFunc(d.blocks, func(b guides.Block) bool { return b.Verb == guides.Run || b.Verb == guides.Serve }) {
+			continue
+		}
+		t.Run(d.path, func(t *testing.T) {
+			t.Parallel()
+			r := newReader(t, programs, guides.InAClone(d.text))
+			for i := range d.blocks {
+				r.follow(&d.blocks[i])
+				if t.Failed() {
+					t.Fatalf("%s:%d", d.path, d.blocks[i].Line)
+				}
+			}
+		})
+	}
+}
+
+// build builds the program and returns its folder.
+func build(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "lucius"), "../../cmd/lucius")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return dir
+}
+
+// command is a function of the shell that gives `lucius dev`, which takes no address from
+// the environment, that of the reader.
+const command = `BASH_FUNC_lucius%%=() { if [[ $1 = dev ]]; then shift; set -- dev --listen-addr "$LUCIUS_LISTEN_ADDR" "$@"; fi; command lucius "$@"; }`
+
+// reader follows a document in a folder.
+type reader struct {
+	t          *testing.T
+	dir, state string // The state is what the blocks leave: variables, and the folder that they are in.
+	env        []string
+	ports      func(string) string // replaces the ports of the document by free ones
+	begun      time.Time           // when the last title was reached
+	last       *process
+	served     []*process // those that were started and not stopped
+}
+
+// port matches the ports of the documents.
+var port = regexp.MustCompile(`\b(8080|8443|9000)\b`)
+
+func newReader(t *testing.T, programs string, inAClone bool) *reader {
+	t.Helper()
+	clone, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &reader{t: t, begun: time.Now(), dir: t.TempDir(), state: filepath.Join(t.TempDir(), "state")}
+	free := map[string]string{"8080": freePort(t), "8443": freePort(t), "9000": freePort(t)}
+	address := "127.0.0.1:" + free["8080"]
+	r.ports = func(text string) string {
+		return port.ReplaceAllStringFunc(text, func(found string) string { return free[found] })
+	}
+	own := func(variable string) bool { return strings.HasPrefix(variable, "LUCIUS_") }
+	r.env = append(slices.DeleteFunc(os.Environ(), own), command, "CLONE="+clone, "PYTHONDONTWRITEBYTECODE=1",
+		"PATH="+programs+string(filepath.ListSeparator)+os.Getenv("PATH"), "LUCIUS_CONFIG="+filepath.Join(filepath.Dir(r.state), "contexts.yaml"),
+		"LUCIUS_LISTEN_ADDR="+address, "LUCIUS_URL=http://"+address)
+	if inAClone {
+		r.run(&guides.Block{Verb: guides.Run, Text: "cd \"$CLONE\"; git ls-files -zco --exclude-standard | tar -c --null --ignore-failed-read -T - | tar -xC " + r.dir + "; cd " + r.dir})
+	}
+	return r
+}
+
+// freePort returns a port that is free, from below those that the system gives to
+// connections, so that it is likely to stay free.
+func freePort(t *testing.T) string {
+	t.Helper()
+	for range 1000 {
+		port := fmt.Sprint(20000 + rand.IntN(10000))
+		if listener, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			_ = listener.Close() // No one has called it.
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
+}
+
+// follow does with the block what its comment says.
+func (r *reader) follow(block *guides.Block) {
+	r.t.Helper()
+	switch block.Verb {
+	case guides.Run:
+		r.run(block)
+		if block.Argument != "" {
+			r.t.Logf("%6.1fs %s", time.Since(r.begun).Seconds(), block.Argument)
+			r.begun = time.Now()
+		}
+	case guides.Serve:
+		r.start(block)
+		r.served = append(r.served, r.last)
+		if !r.last.await(func(said string) bool { return strings.Contains(said, r.ports(block.Argument)) }) {
+			r.t.Errorf("it did not print %q:\n%s", block.Argument, r.last.output())
+		}
+	case guides.Stop:
+		last := len(r.served) - 1
+		r.served[last].end()
+		r.served = r.served[:last]
+	case guides.File:
+		name := filepath.Join(r.dir, filepath.FromSlash(block.Argument))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o750), os.WriteFile(name, []byte(r.ports(block.Text)), 0o600)); err != nil {
+			r.t.Error(err)
+		}
+	case guides.Prints:
+		printed := func(string) bool {
+			return slices.ContainsFunc(append(r.served, r.last), func(p *process) bool { return block.Matches(p.output()) })
+		}
+		awaited := r.last
+		if len(r.served) > 0 {
+			awaited = r.served[len(r.served)-1]
+		}
+		if !awaited.await(printed) {
+			r.t.Errorf("this was not printed:\n%s\nbut:\n%s", block.Text, r.last.output())
+		}
+	}
+}
+
+// run runs the block to its end.
+func (r *reader) run(block *guides.Block) {
+	r.t.Helper()
+	r.start(block)
+	select {
+	case <-r.last.ended:
+	case <-time.After(patience):
+		r.t.Fatalf("it does not end in %s:\n%s", patience, r.last.output())
+	}
+	if r.last.err != nil {
+		r.t.Errorf("%v:\n%s\n%s", r.last.err, block.Text, r.last.output())
+	}
+}
+
+// start starts the block, which is ended with the test.
+func (r *reader) start(block *guides.Block) {
+	r.t.Helper()
+	script := `if [[ -f "$STATE" ]]; then . "$STATE"; fi; set -euo pipefail; set -a` + "\n" + r.ports(block.Text) + "\n"
+	if block.Verb == guides.Run {
+		script += `set +a; { declare -px | grep -v '^declare -[a-zA-Z]*r'; printf 'cd %q\n' "$PWD"; } >"$STATE"`
+	}
+	p := &process{ended: make(chan struct{})}
+	cmd := exec.CommandContext(context.WithoutCancel(r.t.Context()), "bash", "-c", script)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = r.dir, append(slices.Clone(r.env), "STATE="+r.state), p, p
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = patience
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	go func() {
+		defer close(p.ended)
+		p.err = cmd.Wait()
+	}()
+	p.group = cmd.Process.Pid
+	r.last = p
+	r.t.Cleanup(p.end)
+}
+
+// process is a block that was started.
+type process struct {
+	group int // the process group
+	ended chan struct{}
+	err   error // How it ended, once it has.
+
+	mu   sync.Mutex
+	said bytes.Buffer // What it wrote to its outputs.
+}
+
+// end ends the block as Ctrl-C does.
+func (p *process) end() {
+	_ = syscall.Kill(-p.group, syscall.SIGINT) // It may have ended.
+	select {
+	case <-p.ended:
+	case <-time.After(time.Minute):
+		_ = syscall.Kill(-p.group, syscall.SIGKILL)
+		<-p.ended
+	}
+}
+
+func (p *process) Write(text []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.said.Write(text)
+}
+
+func (p *process) output() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.said.String()
+}
+
+// await waits until the output is as wanted, and returns false once it cannot become so.
+func (p *process) await(wanted func(said string) bool) bool {
+	for deadline := time.After(patience); ; {
+		if wanted(p.output()) {
+			return true
+		}
+		select {
+		case <-p.ended:
+			return wanted(p.output())
+		case <-deadline:
+			return false
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
