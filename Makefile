@@ -124,6 +124,15 @@ packaging: ## Hold the chart, the compose file, the unit and the release against
 console: ## Use the console in a real browser (e2e; needs Linux on x86-64, or Chromium)
 	$(call stage,GO=$(GO) e2e/run test)
 
+FINISHED ?= 20000
+LIVE     ?= 2000
+ASKS     ?= 5
+
+.PHONY: console-scale
+console-scale: ## Ask a server with many jobs for each page of the console, and count what it reads (FINISHED=20000 LIVE=2000)
+	$(GO) test -tags scale ./internal/console -run '^TestScale$$' -v -count=1 -timeout 0 \
+		-scale.finished=$(FINISHED) -scale.live=$(LIVE) -scale.asks=$(ASKS)
+
 .PHONY: sdk
 sdk: ## Test the SDKs, and hold their workers to the same behaviour (needs python3 and node)
 	$(call stage,python3 -B -W error -m unittest discover -s sdk/python -t sdk/python; \

@@ -48,7 +48,7 @@ func TestServe_CountsWhatBecomesOfJobs(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		"lucius_store_bytes", "lucius_store_free_bytes", "lucius_store_commits_total", "lucius_store_reads_total",
+		"lucius_store_bytes", "lucius_store_free_bytes", "lucius_store_commits_total", "lucius_store_reads_total", "lucius_store_rows_read_total",
 		"lucius_store_log_written_bytes_total", `lucius_store_request_seconds_count{operation="scan"}`,
 		`lucius_store_requests_total{operation="commit",outcome="succeeded"}`,
 	} {

@@ -37,12 +37,13 @@ func (m *metrics) watchStore(store tablestore.Store) {
 // watchDisk registers the gauges and counters of the data directory.
 func (m *metrics) watchDisk(store *pebblestore.Store) {
 	m.count("lucius_store_commits_total", "Commits written to the data directory.", func() float64 {
-		commits, _ := store.Counts()
-		return float64(commits)
+		return float64(store.Counts().Commits)
 	})
 	m.count("lucius_store_reads_total", "Reads of rows and of ranges of rows from the data directory.", func() float64 {
-		_, reads := store.Counts()
-		return float64(reads)
+		return float64(store.Counts().Reads)
+	})
+	m.count("lucius_store_rows_read_total", "Rows that these reads returned.", func() float64 {
+		return float64(store.Counts().Rows)
 	})
 	m.gauge("lucius_store_free_bytes", "Free space of the data directory's disk.", func() float64 {
 		free, _ := store.Space()

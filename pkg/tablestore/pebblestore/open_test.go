@@ -282,8 +282,8 @@ func TestCountsCommitsAndReads(t *testing.T) {
 	if _, err := store.Scan(t.Context(), tablestore.Query{Table: "table", Partition: "p"}); err != nil {
 		t.Fatal(err)
 	}
-	if commits, reads := store.Counts(); commits != 1 || reads != 2 {
-		t.Errorf("%d commits and %d reads, want 1 and 2", commits, reads)
+	if diff := cmp.Diff(pebblestore.Counts{Commits: 1, Reads: 2, Rows: 2}, store.Counts()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"commit true", "commit false", "get true", "scan true"}, seen); diff != "" {
 		t.Errorf("(-want +observed):\n%s", diff)

@@ -48,6 +48,7 @@ func (s *Store) Get(ctx context.Context, key tablestore.Key) (row tablestore.Row
 		case closer == nil:
 			err = fmt.Errorf("%w: %s", tablestore.ErrNotFound, key)
 		default:
+			s.rowsRead.Add(1)
 			row, err = decodeRow(key, data, s.names.known.Load())
 			err = errors.Join(err, closer.Close())
 		}
@@ -115,6 +116,7 @@ func (s *Store) scan(query tablestore.Query) (tablestore.Page, []*pending, error
 
 	var page tablestore.Page
 	rows, more, err := collect(iter, query.Table, query.Limit, s.names.known.Load())
+	s.rowsRead.Add(uint64(len(rows)))
 	if page.Rows = rows; more {
 		// Right after the last row rather than at the next one: a row that is
 		// inserted between the two belongs to the next page.
@@ -145,6 +147,7 @@ func (s *Store) Walk(ctx context.Context, walk tablestore.Walk) (rows []tablesto
 		if rows, _, err = collect(iter, walk.Table, walk.Limit, s.names.known.Load()); err != nil {
 			err = fmt.Errorf("walk of %s: %w", walk.Table, err)
 		}
+		s.rowsRead.Add(uint64(len(rows)))
 		return seen, err
 	})
 	if err != nil {

@@ -95,10 +95,12 @@ type Store struct {
 	readOnly bool
 	writes   atomic.Uint64
 
-	observe        func(operation string, took time.Duration, err error)
-	commits, reads atomic.Uint64 // See Counts.
-	backingUp      atomic.Bool   // A backup is open.
-	stalls         *atomic.Int64 // how often the engine made writes wait
+	observe   func(operation string, took time.Duration, err error)
+	commits   atomic.Uint64 // See Counts.
+	reads     atomic.Uint64
+	rowsRead  atomic.Uint64
+	backingUp atomic.Bool   // A backup is open.
+	stalls    *atomic.Int64 // how often the engine made writes wait
 
 	gate    sync.RWMutex // Guards closed against requests that enter during Close.
 	closed  bool
@@ -216,9 +218,17 @@ func (s *Store) Info() Info {
 	}
 }
 
-// Counts returns how many commits the store has written and how many reads it was asked
-// for (Get, Scan and Walk) since it was opened. It is safe for concurrent use.
-func (s *Store) Counts() (commits, reads uint64) { return s.commits.Load(), s.reads.Load() }
+// Counts are what the store has done since it was opened.
+type Counts struct {
+	Commits uint64 // that it has written
+	Reads   uint64 // that it was asked for: Get, Scan and Walk
+	Rows    uint64 // that these reads returned
+}
+
+// Counts returns what the store has done. It is safe for concurrent use.
+func (s *Store) Counts() Counts {
+	return Counts{Commits: s.commits.Load(), Reads: s.reads.Load(), Rows: s.rowsRead.Load()}
+}
 
 // EngineStats are counters of the storage engine since the store was opened, and its
 // present state.

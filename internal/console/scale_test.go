@@ -1,0 +1,340 @@
+//go:build scale
+
+package console
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	flags "flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+var (
+	scaleFinished = flags.Int("scale.finished", 20_000, "how many jobs have ended")
+	scaleLive     = flags.Int("scale.live", 2_000, "how many jobs are live")
+	scaleDir      = flags.String("scale.dir", "", "data folder that is kept, and filled if it is new; default is a temporary one")
+	scaleAsks     = flags.Int("scale.asks", 5, "how often each page is asked for")
+)
+
+const (
+	// scaleTenants is how many tenants the jobs are of, and scaleFails of how many jobs one
+	// fails.
+	scaleTenants = 20
+	scaleFails   = 100
+	// scalePaused is how many of the live jobs are paused, the oldest ones.
+	scalePaused = 12
+	// mostReads and mostRows bound what one page reads of the store, however many jobs there
+	// are.
+	mostReads = 6_000
+	mostRows  = 30_000
+)
+
+// crowded is a server that holds many jobs.
+type crowded struct {
+	*testing.T
+
+	url             string
+	client          *api.Client
+	live, ended     string // one job of each
+	requests, fails atomic.Int64
+}
+
+// TestScale asks a real server with many jobs for each page. It prints how long that takes
+// and what the server reads for it, and fails if that is more than a constant: `make
+// console-scale`.
+func TestScale(t *testing.T) {
+	s := startCrowded(t)
+	s.fill()
+	pages := []string{
+		"", "flow", "services", "services/work", "services/rest", "services/idle",
+		"jobs", "jobs?tenant_id=tenant_1", "jobs?state=DISPATCHING", "jobs?state=IN_PROGRESS", "jobs?state=PAUSED", "jobs?state=QUEUED",
+		"jobs?state=SUCCEEDED", "jobs?state=FAILED_FINAL", "jobs?state=CANCELLED", "jobs?service=rest", "jobs?service=idle",
+		"jobs?service=none", "jobs?service=none&state=IN_PROGRESS", "jobs?service=none&state=SUCCEEDED", "jobs?request_type=none",
+		"jobs?error_code=code_3", "jobs?error_code=none", "jobs?error_code=none&tenant_id=tenant_1", "jobs?correlation_id=none",
+		"jobs?state=PAUSED&tenant_id=tenant_1", "jobs?since=1+h&service=none",
+		"jobs/" + s.live, "jobs/" + s.ended, "failures", "failures?since=1+h", "failures?service=none", "failures?tenant_id=tenant_1",
+		"outbox", "outbox?state=SENT", "outbox?state=FAILED_FINAL", "outbox?state=ALL", "outbox?lane=7",
+		"pauses", "webhooks", "operations", "protocols", "audit",
+		"do/jobs-cancel?state=PAUSED", "do/jobs-cancel?service=none", "do/retry?service=none",
+	}
+	t.Logf("%-45s %9s %9s %7s %8s", "page", "median", "slowest", "reads", "rows")
+	for _, page := range pages {
+		times, reads, rows := make([]time.Duration, *scaleAsks), 1<<60, 1<<60
+		for i := range times {
+			if i > 0 {
+				time.Sleep(100 * time.Millisecond) // Else what the server does besides would be in all.
+			}
+			readsBefore, rowsBefore := s.read()
+			begun := time.Now()
+			s.page(page)
+			times[i] = time.Since(begun)
+			readsAfter, rowsAfter := s.read()
+			reads, rows = min(reads, readsAfter-readsBefore), min(rows, rowsAfter-rowsBefore)
+		}
+		slices.Sort(times)
+		t.Logf("%-45s %9s %9s %7d %8d", Path+strings.NewReplacer(s.live, "{live}", s.ended, "{ended}").Replace(page), times[len(times)/2].Round(100*time.Microsecond),
+			times[len(times)-1].Round(100*time.Microsecond), reads, rows)
+		if reads > mostReads || rows > mostRows {
+			t.Errorf("/ui/%s reads %d rows in %d reads", page, rows, reads)
+		}
+	}
+}
+
+// startCrowded starts the program that is built from these sources.
+func startCrowded(t *testing.T) *crowded {
+	t.Helper()
+	dir := cmp.Or(*scaleDir, t.TempDir())
+	program, protocols := filepath.Join(t.TempDir(), "lucius"), t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../cmd/lucius").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, service := range []string{"work", "rest", "idle"} {
+		text := fmt.Sprintf("protocol_id: %[1]s_v1\nrequest_types: [scale.%[1]s]\nlease: 24h\nsteps:\n"+
+			"  - {step_id: one, step_type: SCALE, service: %[1]s, input: job}\n", service)
+		if err := os.WriteFile(filepath.Join(protocols, service+".yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := exec.CommandContext(context.WithoutCancel(t.Context()), program, "serve", "--listen-addr", "127.0.0.1:0", //nolint:gosec // It is ours.
+		"--data-dir", dir, "--protocols-dir", protocols, "--log-level", "error")
+	server.Stderr = os.Stderr
+	out, err := server.StdoutPipe()
+	if err == nil {
+		err = server.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Signal(syscall.SIGTERM)
+		if err := server.Wait(); err != nil {
+			t.Error(err)
+		}
+		http.DefaultClient.CloseIdleConnections()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	url, ok := strings.CutPrefix(strings.TrimSpace(line), "lucius serves ")
+	if err != nil || !ok {
+		t.Fatalf("the server did not come up: %q, %v", line, err)
+	}
+	client, err := api.NewClient(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &crowded{T: t, url: url, client: client}
+}
+
+// fill makes the jobs, unless the folder has some.
+func (s *crowded) fill() {
+	list, err := call[api.JobPage](s.client.ListJobs(s.Context(), &api.ListJobsParams{Limit: new(api.Limit(1))}))
+	if err == nil && len(list.Jobs) == 0 {
+		begun := time.Now()
+		err = errors.Join(s.submit("idle", scalePaused), s.pauseAll())
+		if err == nil {
+			err = s.finish(*scaleFinished)
+		}
+		if err == nil {
+			err = errors.Join(s.submit("idle", *scaleLive/2), s.submit("rest", *scaleLive/2), s.claim(*scaleLive/4))
+		}
+		s.Logf("filled in %s", time.Since(begun).Round(time.Second))
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	for state, into := range map[api.JobState]*string{api.JobStateInProgress: &s.live, api.JobStateFailedFinal: &s.ended} {
+		list, err := call[api.JobPage](s.client.ListJobs(s.Context(), &api.ListJobsParams{State: &state, Limit: new(api.Limit(1))}))
+		if err != nil || len(list.Jobs) == 0 {
+			s.Fatalf("no job is %s: %v", state, err)
+		}
+		*into = list.Jobs[0].JobID
+	}
+	// The counts are exact after a walk over the live jobs.
+	for deadline := time.Now().Add(10 * time.Minute); ; time.Sleep(time.Second) {
+		o, err := call[api.Overview](s.client.GetOverview(s.Context(), nil))
+		if err != nil || time.Now().After(deadline) {
+			s.Fatalf("the counts are not exact: %v", err)
+		}
+		if o.Exact {
+			return
+		}
+	}
+}
+
+// submit submits jobs for a service.
+func (s *crowded) submit(service string, jobs int) error {
+	var group errgroup.Group
+	group.SetLimit(8)
+	for from := 0; from < jobs; from += 100 {
+		group.Go(func() error { return s.submitBatch(service, min(100, jobs-from)) })
+	}
+	return group.Wait()
+}
+
+func (s *crowded) submitBatch(service string, jobs int) error {
+	request := api.BatchRequest{Commands: make([]api.Command, jobs)}
+	for i := range request.Commands {
+		n := s.requests.Add(1)
+		request.Commands[i] = api.Command{
+			TenantID: fmt.Sprint("tenant_", n%scaleTenants), RequestType: "scale." + service, SchemaVersion: "1",
+			IdempotencyKey: fmt.Sprint("k", n), InputRef: json.RawMessage(`{"uri":"s3://b/in"}`),
+			OutputRef: json.RawMessage(`{"uri":"s3://b/out"}`), Payload: json.RawMessage(`{"pages":7}`),
+		}
+	}
+	answer, err := call[api.BatchResult](s.client.SubmitBatch(s.Context(), request))
+	for i := range answer.Results {
+		if refused := answer.Results[i].Error; refused != nil {
+			return errors.New(refused.Detail)
+		}
+	}
+	return err
+}
+
+// pauseAll pauses all live jobs.
+func (s *crowded) pauseAll() error {
+	list, err := call[api.JobPage](s.client.ListJobs(s.Context(), nil))
+	for i := range list.Jobs {
+		if err == nil {
+			_, err = call[api.Job](s.client.PauseJob(s.Context(), list.Jobs[i].JobID, api.ControlRequest{}))
+		}
+	}
+	return err
+}
+
+// claimed is what is read of a claimed item.
+type claimed struct {
+	Items []struct {
+		WorkID string `json:"work_id"`
+		Rev    int64  `json:"rev"`
+	} `json:"items"`
+}
+
+func (s *crowded) claimSome(service string, most int) (claimed, error) {
+	return call[claimed](s.client.ClaimWork(s.Context(), api.ClaimRequest{
+		Owner: "scale", Services: []string{service}, Max: int32(most), WaitSeconds: 5, Start: true, RequestID: s.name(),
+	}))
+}
+
+// name returns a new name for a request.
+func (s *crowded) name() string { return fmt.Sprint("r", s.requests.Add(1)) }
+
+// claim starts jobs, which nothing ends.
+func (s *crowded) claim(jobs int) error {
+	for jobs > 0 {
+		got, err := s.claimSome("rest", min(jobs, 100))
+		if err != nil {
+			return err
+		}
+		jobs -= len(got.Items)
+	}
+	return nil
+}
+
+// finish makes jobs that have ended.
+func (s *crowded) finish(jobs int) error {
+	var group errgroup.Group
+	group.SetLimit(8)
+	for from := 0; from < jobs; from += 100 {
+		group.Go(func() error {
+			if err := s.submitBatch("work", min(100, jobs-from)); err != nil {
+				return err
+			}
+			got, err := s.claimSome("work", 100)
+			if err != nil {
+				return err
+			}
+			return s.end(&got)
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for {
+		got, err := s.claimSome("work", 100)
+		if err != nil || len(got.Items) == 0 {
+			return err
+		}
+		if err := s.end(&got); err != nil {
+			return err
+		}
+	}
+}
+
+// end completes the items, or lets some of them fail.
+func (s *crowded) end(got *claimed) error {
+	var done api.WorkCompletionBatch
+	for _, item := range got.Items {
+		if n := s.fails.Add(1); n%scaleFails == 0 {
+			if _, err := call[api.WorkItem](s.client.FailWork(s.Context(), item.WorkID, api.WorkFailure{
+				Owner: "scale", ExpectedRev: item.Rev, RequestID: s.name(),
+				Error: api.ReportedError{Code: fmt.Sprint("code_", n/scaleFails%5), Message: "It does not work."},
+			})); err != nil {
+				return err
+			}
+			continue
+		}
+		done.Items = append(done.Items, api.ItemCompletion{
+			WorkID: item.WorkID, Owner: "scale", ExpectedRev: item.Rev, RequestID: s.name(), ResultRef: json.RawMessage(`{"uri":"s3://b/r"}`),
+		})
+	}
+	if len(done.Items) == 0 {
+		return nil
+	}
+	_, err := call[api.WorkCompletionResults](s.client.CompleteWorkBatch(s.Context(), done))
+	return err
+}
+
+// get returns the body of an answer, which must be a good one.
+func (s *crowded) get(path string) string {
+	request, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+path, http.NoBody)
+	if err != nil {
+		s.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		s.Fatalf("%s: %s, %v", path, response.Status, err)
+	}
+	return string(body)
+}
+
+// page asks for a page.
+func (s *crowded) page(path string) { s.get(Path + path) }
+
+// read returns what the server has read of its store.
+func (s *crowded) read() (reads, rows int) {
+	for line := range strings.Lines(s.get("/metrics")) {
+		for name, into := range map[string]*int{"lucius_store_reads_total ": &reads, "lucius_store_rows_read_total ": &rows} {
+			if value, ok := strings.CutPrefix(strings.TrimSpace(line), name); ok {
+				n, err := strconv.ParseFloat(value, 64)
+				if err != nil {
+					s.Fatal(err)
+				}
+				*into = int(n)
+			}
+		}
+	}
+	return reads, rows
+}
