@@ -2164,6 +2164,13 @@ type JobPage struct {
 	//
 	// Example: MTc2OTUwNzIw
 	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+
+	// SearchedTo With `next_page_token`: of the jobs accepted after about this time, all that match are on
+	// this page or on earlier ones.
+	//
+	//
+	// Example: 2026-01-27T10:00:00.000Z
+	SearchedTo Time `json:"searched_to,omitempty,omitzero"`
 }
 
 // JobState State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
@@ -5492,12 +5499,14 @@ type ClientInterface interface {
 	//
 	// Newest first, by the time of acceptance. Each job is read when it is listed, so
 	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
-	// few jobs match, or if they are large, a page may hold fewer than asked for and
-	// still have a next one: continue until there is no `next_page_token`. A page is empty and has a next one
-	// only if 50,000 jobs were examined for it, or 10 seconds have passed, without a match.
-	// With a terminal `state`, or an `error_code`, other jobs are passed over unread.
-	// Jobs in a state that is not final are found however old they are; otherwise the
-	// last three months are listed unless `created_after` says otherwise.
+	// few jobs match, or if they are large, a page may hold fewer than asked for, or none, and
+	// still have a next one: continue until there is no `next_page_token`. For one page
+	// the server reads at most 2,000 jobs, and examines at most 20,000 entries of the lists of
+	// ended jobs or those of 5 seconds; `searched_to` says how far it came. Of the ended jobs it
+	// reads only those that match. So does a server whose store is its own with live jobs, from
+	// when it has seen each of them once; others read live jobs to compare them.
+	// Live jobs are found however old they are if `state`, `service`, `request_type` or `error_code` is
+	// given; otherwise the last three months are listed unless `created_after` says otherwise.
 	//
 	// Corresponds with GET /v1/jobs (the `ListJobs` operationId).
 	ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -6969,12 +6978,14 @@ func (c *Client) SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBod
 //
 // Newest first, by the time of acceptance. Each job is read when it is listed, so
 // it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
-// few jobs match, or if they are large, a page may hold fewer than asked for and
-// still have a next one: continue until there is no `next_page_token`. A page is empty and has a next one
-// only if 50,000 jobs were examined for it, or 10 seconds have passed, without a match.
-// With a terminal `state`, or an `error_code`, other jobs are passed over unread.
-// Jobs in a state that is not final are found however old they are; otherwise the
-// last three months are listed unless `created_after` says otherwise.
+// few jobs match, or if they are large, a page may hold fewer than asked for, or none, and
+// still have a next one: continue until there is no `next_page_token`. For one page
+// the server reads at most 2,000 jobs, and examines at most 20,000 entries of the lists of
+// ended jobs or those of 5 seconds; `searched_to` says how far it came. Of the ended jobs it
+// reads only those that match. So does a server whose store is its own with live jobs, from
+// when it has seen each of them once; others read live jobs to compare them.
+// Live jobs are found however old they are if `state`, `service`, `request_type` or `error_code` is
+// given; otherwise the last three months are listed unless `created_after` says otherwise.
 //
 // Corresponds with GET /v1/jobs (the `ListJobs` operationId).
 func (c *Client) ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -11559,12 +11570,14 @@ type ClientWithResponsesInterface interface {
 	//
 	// Newest first, by the time of acceptance. Each job is read when it is listed, so
 	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
-	// few jobs match, or if they are large, a page may hold fewer than asked for and
-	// still have a next one: continue until there is no `next_page_token`. A page is empty and has a next one
-	// only if 50,000 jobs were examined for it, or 10 seconds have passed, without a match.
-	// With a terminal `state`, or an `error_code`, other jobs are passed over unread.
-	// Jobs in a state that is not final are found however old they are; otherwise the
-	// last three months are listed unless `created_after` says otherwise.
+	// few jobs match, or if they are large, a page may hold fewer than asked for, or none, and
+	// still have a next one: continue until there is no `next_page_token`. For one page
+	// the server reads at most 2,000 jobs, and examines at most 20,000 entries of the lists of
+	// ended jobs or those of 5 seconds; `searched_to` says how far it came. Of the ended jobs it
+	// reads only those that match. So does a server whose store is its own with live jobs, from
+	// when it has seen each of them once; others read live jobs to compare them.
+	// Live jobs are found however old they are if `state`, `service`, `request_type` or `error_code` is
+	// given; otherwise the last three months are listed unless `created_after` says otherwise.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -16383,12 +16396,14 @@ func (c *ClientWithResponses) SubmitBatchWithResponse(ctx context.Context, body 
 //
 // Newest first, by the time of acceptance. Each job is read when it is listed, so
 // it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
-// few jobs match, or if they are large, a page may hold fewer than asked for and
-// still have a next one: continue until there is no `next_page_token`. A page is empty and has a next one
-// only if 50,000 jobs were examined for it, or 10 seconds have passed, without a match.
-// With a terminal `state`, or an `error_code`, other jobs are passed over unread.
-// Jobs in a state that is not final are found however old they are; otherwise the
-// last three months are listed unless `created_after` says otherwise.
+// few jobs match, or if they are large, a page may hold fewer than asked for, or none, and
+// still have a next one: continue until there is no `next_page_token`. For one page
+// the server reads at most 2,000 jobs, and examines at most 20,000 entries of the lists of
+// ended jobs or those of 5 seconds; `searched_to` says how far it came. Of the ended jobs it
+// reads only those that match. So does a server whose store is its own with live jobs, from
+// when it has seen each of them once; others read live jobs to compare them.
+// Live jobs are found however old they are if `state`, `service`, `request_type` or `error_code` is
+// given; otherwise the last three months are listed unless `created_after` says otherwise.
 //
 // Returns a wrapper object for the known response body format(s).
 //

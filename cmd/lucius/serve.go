@@ -369,7 +369,7 @@ func assemble(ctx context.Context, c *core, bus *bus, access *access, protocols 
 		ledger: c.ledger, writable: c.writable, local: c.local, bus: bus, gate: c.gate,
 		reconciler: maintenance.reconciler, watchers: watchers,
 	}
-	around := jobs.Surroundings{Pause: c.gate.Covering, LastPoll: c.queue.LastPoll, EndRate: c.census.EndRate}
+	around := jobs.Surroundings{Pause: c.gate.Covering, LastPoll: c.queue.LastPoll, EndRate: c.census.EndRate, Live: c.census.Live}
 	if bus.outages != nil {
 		around.Circuit = bus.outages.Circuit
 	}
@@ -458,7 +458,7 @@ func newMaintenance(c *core, bus *bus) (*maintenance, error) {
 		return nil, err
 	}
 	if m.operations, err = upkeep.NewOperations(upkeep.OperationsConfig{
-		Ledger: c.ledger, Store: c.store, Table: c.ledger.Tables().Schedule,
+		Ledger: c.ledger, Store: c.store, Table: c.ledger.Tables().Schedule, Live: c.census.Live,
 	}); err != nil {
 		return nil, err
 	}

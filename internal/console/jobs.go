@@ -23,12 +23,14 @@ type jobsPage struct {
 	Jobs          []listedJob
 	// Newer and Older are the URLs of the neighbouring pages, empty if there is none.
 	Newer, Older string
-	Filtered     bool
-	More         bool // A filter is set that is folded otherwise.
-	MayOperate   bool
-	All          []helpful // Actions on all jobs that match.
-	Ticked       []helpful // Actions on those that are ticked.
-	Command      string
+	// SearchedTo is how far a page has looked that is not full and has older ones.
+	SearchedTo api.Time
+	Filtered   bool
+	More       bool // A filter is set that is folded otherwise.
+	MayOperate bool
+	All        []helpful // Actions on all jobs that match.
+	Ticked     []helpful // Actions on those that are ticked.
+	Command    string
 }
 
 // listedJob is a job with a sentence about it.
@@ -88,6 +90,9 @@ func jobs(r *request) (view, error) {
 		query.Set("created_after", stamp(f.CreatedAfter))
 	}
 	data.Newer, data.Older = neighbours(r.URL.Path, query, list.NextPageToken)
+	if len(list.Jobs) < jobsPageSize {
+		data.SearchedTo = list.SearchedTo
+	}
 	data.More = f.RequestType != "" || f.ErrorCode != "" || data.CorrelationID != "" || !f.CreatedBefore.IsZero() ||
 		!f.CreatedAfter.IsZero() && data.Since == "any time"
 	data.Command = command("jobs list", slices.Concat(

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
@@ -70,8 +71,10 @@ func TestJobs_TeachesIfThereAreNone(t *testing.T) {
 	b := newBrowser(t, map[string]any{"GET /v1/jobs": api.JobPage{}})
 	has(t, b.get(t, "/ui/jobs"), "There are no jobs yet", "curl http://example.com/v1/commands")
 	has(t, b.get(t, "/ui/jobs?service=ocr"), "No job is like this.", `href="/ui/jobs">Clear`)
-	b.set("GET /v1/jobs", api.JobPage{NextPageToken: "more"})
-	has(t, b.get(t, "/ui/jobs?service=ocr"), "No match among the jobs that were looked at.", "Older ones")
+	b.set("GET /v1/jobs", api.JobPage{NextPageToken: "more", SearchedTo: api.NewTime(now.Add(-90 * time.Minute))})
+	has(t, b.get(t, "/ui/jobs?service=ocr"), "No match among the jobs accepted within", "1 h 30 min", "Older ones")
+	b.set("GET /v1/jobs", api.JobPage{Jobs: []api.Job{runningJob()}, NextPageToken: "more", SearchedTo: api.NewTime(now.Add(-90 * time.Minute))})
+	has(t, b.get(t, "/ui/jobs?service=ocr"), "These are the matches among the jobs accepted within", "1 h 30 min")
 	if w := b.send(http.MethodGet, "/ui/jobs?created_after=noon", nil); w.Code != http.StatusBadRequest {
 		t.Errorf("a time that is none is answered %d", w.Code)
 	}

@@ -58,6 +58,7 @@ type Census struct {
 	exact bool
 	asOf  time.Time // if it is not: when it last was, or was stored by the last process
 	count *recount  // the walk under way, or the last one
+	live  liveJobs  // empty unless the store is exclusive
 	// Of the last exchange:
 	others []*sheet
 	base   *sheet
@@ -203,7 +204,9 @@ func New(cfg Config) (*Census, error) {
 	if cfg.Took == nil {
 		cfg.Took = func(ledger.WorkKind, statemachine.StepState, time.Duration) {}
 	}
-	return &Census{storing: make(chan struct{}, 1), cfg: cfg, own: newSheet(tablestore.Now()), base: newSheet(tablestore.Now())}, nil
+	return &Census{
+		storing: make(chan struct{}, 1), cfg: cfg, own: newSheet(tablestore.Now()), base: newSheet(tablestore.Now()), live: newLiveJobs(),
+	}, nil
 }
 
 // Observe counts a change that this process committed. See [ledger.Config].
@@ -215,6 +218,9 @@ func (c *Census) Observe(before, after *statemachine.Aggregate, history []statem
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dirty = true
+	if c.cfg.Exclusive {
+		c.live.saw(after)
+	}
 	if c.count != nil {
 		c.count.saw(after, is)
 	}
@@ -291,6 +297,7 @@ func (c *Census) stepped(before, after *statemachine.Aggregate, t *statemachine.
 func (c *Census) Unsure() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.live.whole, c.live.unsure = false, true
 	if c.exact {
 		c.exact, c.asOf = false, tablestore.Now()
 	}
@@ -301,22 +308,26 @@ func (c *Census) Unsure() {
 
 // Begin says that a walk over the live jobs begins. The walk counts if the count is not
 // exact, or if ages are known less exactly than they can be by now. It reports whether the walk should
-// make haste: it is needed to make the count exact.
+// make haste: it is needed to make the count exact, or to know all live jobs.
 func (c *Census) Begin() (haste bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.live.begin()
 	if c.exact && !c.own.Live.blurred() { // What the last walk has seen may be forgotten: no commit is as old.
 		c.count = nil
-		return false
+	} else {
+		c.count = &recount{live: newTally(), seen: map[[16]byte]seen{}, before: c.elsewhere()}
 	}
-	c.count = &recount{live: newTally(), seen: map[[16]byte]seen{}, before: c.elsewhere()}
-	return c.cfg.Exclusive && !c.exact
+	return c.cfg.Exclusive && !(c.exact && c.live.whole)
 }
 
 // Walked says that the walk has read a live job.
 func (c *Census) Walked(job *statemachine.Aggregate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.cfg.Exclusive {
+		c.live.saw(job)
+	}
 	if c.count != nil {
 		c.count.saw(job, standingOf(job))
 	}

@@ -22,6 +22,77 @@ func same(t *testing.T, p *process, when string) {
 	if diff := cmp.Diff(p.truth(), p.reported()); diff != "" {
 		t.Fatalf("%s (-rows +report):\n%s", when, diff)
 	}
+	if known, ok := p.known(); ok {
+		for _, job := range p.live() {
+			if traits := census.TraitsOf(job); known[job.Job.ID] != traits {
+				t.Fatalf("%s: job %s is known as %+v, and is %+v", when, job.Job.ID, known[job.Job.ID], traits)
+			}
+		}
+	}
+}
+
+// known is what the census knows of each live job, if it knows them all.
+func (p *process) known() (traits map[string]census.Traits, all bool) {
+	traits = map[string]census.Traits{}
+	kinds := map[census.Traits]bool{}
+	_, all = p.Live(func(t *census.Traits) bool { kinds[*t] = true; return true })
+	for kind := range kinds {
+		ids, _ := p.Live(func(t *census.Traits) bool { return *t == kind })
+		for _, id := range ids {
+			traits[id] = kind
+		}
+	}
+	return traits, all
+}
+
+// After a walk the census knows the live jobs and no others, until it may have missed a
+// commit. Of jobs that processes share it knows none.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := &history{p: alone(t), rng: rand.New(rand.NewPCG(1, 1))}
+		for range 100 {
+			h.step()
+		}
+		p := start(t, h.p.store, "")
+		if _, all := p.known(); all {
+			t.Error("a process that has just begun knows all live jobs")
+		}
+		p.serial = 1000
+		h.p = p
+		var late []func()
+		p.late = &late
+		p.walk(func() { h.step() }) // The walk reads jobs that have ended by then.
+		for i := range late {
+			late[len(late)-1-i]() // The commits of a job are told in any order.
+		}
+		p.late = nil
+		same(t, p, "after the walk")
+		p.walk(nil)
+		same(t, p, "after another walk")
+		known, all := p.known()
+		if !all || len(known) != len(p.live()) || len(known) == 0 {
+			t.Errorf("%d of %d jobs are known, all: %t", len(known), len(p.live()), all)
+		}
+		p.Unsure()
+		if _, all := p.known(); all {
+			t.Error("after a commit whose outcome is not known all live jobs are known")
+		}
+		if !p.Begin() {
+			t.Error("the next walk makes no haste")
+		}
+		p.walk(nil)
+		if _, all := p.known(); !all {
+			t.Error("the walk after that has not found all live jobs")
+		}
+
+		shared := start(t, memstore.New(memstore.Options{Split: true}), "a")
+		shared.submit("ocr")
+		shared.walk(nil)
+		if ids, all := shared.Live(func(*census.Traits) bool { return true }); all || len(ids) > 0 {
+			t.Errorf("in a store of several processes %v are known, all: %t", ids, all)
+		}
+	})
 }
 
 // history makes jobs and changes them at random.

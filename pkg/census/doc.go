@@ -21,4 +21,7 @@
 //	base = live jobs of the walk − changes on the sheets
 //
 // So these counts are exact one walk after the last change. Nothing decides by them.
+//
+// In a store that no other process writes, the census also knows which live jobs have which
+// [Traits], so that a list of a few among many reads only those.
 package census

@@ -237,6 +237,9 @@ func (c *Census) End(ctx context.Context) error {
 		if c.count != nil {
 			c.own.Live, c.exact, c.count.adopted, c.dirty = c.count.live, !c.count.unsure, true, true
 		}
+		if c.cfg.Exclusive {
+			c.live.end()
+		}
 		c.mu.Unlock()
 		return nil
 	}

@@ -96,6 +96,9 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 		func(ctx context.Context, limit int, at cursor) (any, error) {
 			found, next, err := e.jobsFor(ctx).List(ctx, filter, limit, at.after)
 			list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: at.token(next)}
+			if next != "" {
+				list.SearchedTo = api.NewTime(ledger.IDTime(next))
+			}
 			for i := range found {
 				list.Jobs[i] = JobOf(&found[i])
 			}

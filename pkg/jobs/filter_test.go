@@ -70,37 +70,84 @@ func TestList_OfAServiceOrAnErrorCode(t *testing.T) {
 	change(t, l, []string{stopped}, statemachine.Cancel{})
 
 	const failed, succeeded = statemachine.JobFailedFinal, statemachine.JobSucceeded
+	known := knowing(t, l, again, waits, done)
 	for name, test := range map[string]struct {
 		filter jobs.Filter
 		want   []string
-		reads  int // How many jobs are read at most.
+		reads  int // How many jobs are read at most, if the live ones are listed.
+		least  int // If their traits are known.
 	}{
-		"of a service":               {jobs.Filter{Service: "ocr"}, []string{waits, again, bad, done}, 6},
-		"of a code":                  {jobs.Filter{ErrorCode: "timeout"}, []string{late, again}, 3},
-		"of both":                    {jobs.Filter{Service: "ocr", ErrorCode: "timeout"}, []string{again}, 2},
-		"of an unknown code":         {jobs.Filter{ErrorCode: "x"}, nil, 2},
-		"failed of a service":        {jobs.Filter{State: failed, Service: "ocr"}, []string{bad}, 1},
-		"failed with a code":         {jobs.Filter{State: failed, ErrorCode: "timeout"}, []string{late}, 1},
-		"failed of a request type":   {jobs.Filter{State: failed, RequestType: "r.embed"}, []string{late}, 1},
-		"of a service that succeeds": {jobs.Filter{State: succeeded, Service: "ocr"}, []string{done}, 1},
-		"succeeded with a code":      {jobs.Filter{State: succeeded, ErrorCode: "bad"}, nil, 0},
-		"that try again after one":   {jobs.Filter{State: statemachine.JobInProgress, ErrorCode: "timeout"}, []string{again}, 2},
-		"of a tenant":                {jobs.Filter{TenantID: "t", ErrorCode: "timeout"}, []string{late, again}, 3},
-		"of another tenant":          {jobs.Filter{TenantID: "u", ErrorCode: "timeout"}, nil, 0},
+		"of a service":               {jobs.Filter{Service: "ocr"}, []string{waits, again, bad, done}, 4, 4},
+		"of an unknown service":      {jobs.Filter{Service: "x"}, nil, 2, 0},
+		"of a request type":          {jobs.Filter{RequestType: "r.embed"}, []string{stopped, late}, 4, 2},
+		"of a code":                  {jobs.Filter{ErrorCode: "timeout"}, []string{late, again}, 3, 2},
+		"of both":                    {jobs.Filter{Service: "ocr", ErrorCode: "timeout"}, []string{again}, 2, 1},
+		"of an unknown code":         {jobs.Filter{ErrorCode: "x"}, nil, 2, 0},
+		"failed of a service":        {jobs.Filter{State: failed, Service: "ocr"}, []string{bad}, 1, 1},
+		"failed with a code":         {jobs.Filter{State: failed, ErrorCode: "timeout"}, []string{late}, 1, 1},
+		"failed of a request type":   {jobs.Filter{State: failed, RequestType: "r.embed"}, []string{late}, 1, 1},
+		"of a service that succeeds": {jobs.Filter{State: succeeded, Service: "ocr"}, []string{done}, 1, 1},
+		"succeeded elsewhere":        {jobs.Filter{State: succeeded, Service: "embed"}, nil, 0, 0},
+		"succeeded with a code":      {jobs.Filter{State: succeeded, ErrorCode: "bad"}, nil, 0, 0},
+		"that try again after one":   {jobs.Filter{State: statemachine.JobInProgress, ErrorCode: "timeout"}, []string{again}, 2, 1},
+		"that wait elsewhere":        {jobs.Filter{State: statemachine.JobDispatching, Service: "embed"}, nil, 2, 0},
+		"of a tenant":                {jobs.Filter{TenantID: "t", ErrorCode: "timeout"}, []string{late, again}, 3, 2},
+		"of another tenant":          {jobs.Filter{TenantID: "u", ErrorCode: "timeout"}, nil, 0, 0},
+		"of later times":             {jobs.Filter{Service: "ocr", CreatedAfter: time.Now().Add(25 * time.Hour)}, nil, 0, 0},
 	} {
-		for maxLive, reads := range map[int]int{1000: test.reads, 0: 6} { // As if there were too many live jobs to be listed.
-			s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{})
-			s.SetMaxLive(maxLive)
+		for how, s := range map[string]struct {
+			around  jobs.Surroundings
+			maxLive int
+			reads   int
+		}{
+			"listed": {jobs.Surroundings{}, 1000, test.reads},
+			// As if there were too many live jobs to be listed: all jobs are read.
+			"too many": {jobs.Surroundings{}, 0, 6},
+			"known":    {known, 0, test.least},
+		} {
+			service := jobs.New(l, &jobs.Ended{}, s.around)
+			service.SetMaxLive(s.maxLive)
 			store.jobs.Store(0)
-			if diff := cmp.Diff(test.want, pages(t, s, test.filter, 10)); diff != "" {
-				t.Errorf("jobs %s, %d live at most (-want +got):\n%s", name, maxLive, diff)
+			if diff := cmp.Diff(test.want, pages(t, service, test.filter, 10)); diff != "" {
+				t.Errorf("jobs %s, the live ones are %s (-want +got):\n%s", name, how, diff)
 			}
-			if got := int(store.jobs.Load()); got > reads {
-				t.Errorf("jobs %s, %d live at most: read %d jobs", name, maxLive, got)
+			if got := int(store.jobs.Load()); got > s.reads {
+				t.Errorf("jobs %s, the live ones are %s: read %d jobs, want %d", name, how, got, s.reads)
 			}
-			if diff := cmp.Diff(test.want, pages(t, s, test.filter, 1)); diff != "" {
-				t.Errorf("jobs %s, %d live at most, one a page (-want +got):\n%s", name, maxLive, diff)
+			if diff := cmp.Diff(test.want, pages(t, service, test.filter, 1)); diff != "" {
+				t.Errorf("jobs %s, the live ones are %s, one a page (-want +got):\n%s", name, how, diff)
 			}
 		}
+	}
+}
+
+// Without a match a page ends after so many index rows, of which it reads no job.
+func TestList_IndexRowsOfAPageAreBounded(t *testing.T) {
+	t.Parallel()
+	store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ended = 300
+	change(t, l, accept(t, l, 0, ended), statemachine.Cancel{})
+	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{})
+	s.SetMaxSearched(100)
+	store.jobs.Store(0)
+	store.scans.Store(0)
+	for after, page := "", 0; ; page++ {
+		found, next, err := s.List(t.Context(), jobs.Filter{State: statemachine.JobCancelled, Service: "x"}, 10, after)
+		if err != nil || len(found) > 0 {
+			t.Fatalf("%d jobs, %v", len(found), err)
+		}
+		if after = next; after == "" {
+			if page != ended/100 {
+				t.Errorf("%d pages", page)
+			}
+			break
+		}
+	}
+	if scans := store.scans.Load(); store.jobs.Load() > 0 || scans > 60 {
+		t.Errorf("read %d jobs in %d scans", store.jobs.Load(), scans)
 	}
 }

@@ -21,16 +21,17 @@ import (
 
 // Service reads and controls jobs. It is safe for concurrent use.
 type Service struct {
-	ledger  *ledger.Ledger
-	ended   *Ended
-	around  Surroundings
-	maxLive int
+	ledger *ledger.Ledger
+	ended  *Ended
+	around Surroundings
+
+	maxLive, maxSearched int
 }
 
 // New returns a service on the ledger. ended wakes readers when a job ends in this
 // process.
 func New(l *ledger.Ledger, ended *Ended, around Surroundings) *Service {
-	return &Service{ledger: l, ended: ended, around: around, maxLive: maxLive}
+	return &Service{ledger: l, ended: ended, around: around, maxLive: maxLive, maxSearched: maxSearched}
 }
 
 // Get returns the job. The errors are [*problem.Error]s.

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -36,20 +36,24 @@ const (
 	defaultMonths = 3
 	// maxMonths bounds how far back a list may go.
 	maxMonths = 120
-	// maxRead bounds the jobs that are read for one page unless it has none yet.
-	// maxSearched bounds the index rows that are looked at for one page, and searchTime
-	// the time.
+	// maxRead bounds the jobs that are read for one page, maxSearched the index rows that are
+	// looked at, and searchTime the time.
 	maxRead     = 2000
-	maxSearched = 50_000
-	searchTime  = 10 * time.Second
+	maxSearched = 20_000
+	searchTime  = 5 * time.Second
 	// bytesPerJob times its limit bounds a page, but maxPageBytes at most.
 	bytesPerJob  = 16 << 10
 	maxPageBytes = 2 << 20
 	// maxTenants bounds the tenants whose jobs are merged into one list.
 	maxTenants = 1000
-	// maxLive bounds the live jobs whose ids are sorted for one page. Beyond it they are
-	// found among all jobs.
+	// maxLive bounds the live jobs whose ids are read for one page if they are not known
+	// without. Beyond it they are found among all jobs.
 	maxLive = 50_000
+	// minFill and maxFill are how many entries of one list are read at once, the more the
+	// longer it is walked; maxFilled is about how many of all lists are in memory.
+	minFill   = 16
+	maxFill   = 1000
+	maxFilled = 10_000
 )
 
 // PageBytes is how many bytes a page of jobs may have in JSON, not counting the job with
@@ -71,22 +75,24 @@ func encodedSize(agg *Shown) int {
 }
 
 // List returns one page of jobs, newest first, and the position to continue after,
-// empty at the end. A page may hold fewer jobs than the limit and still not be the
-// last; it holds none only if maxSearched jobs were read, or searchTime has passed. Each
-// job is read from its own rows. The errors are [*problem.Error]s.
+// empty at the end. A page may hold fewer jobs than the limit, or none, and still not be
+// the last: it ends after maxRead jobs, maxSearched index rows or searchTime, and all jobs
+// before the position have been looked at. Each job is read from its own rows. The errors
+// are [*problem.Error]s.
 func (s *Service) List(ctx context.Context, f Filter, limit int, after string) ([]Shown, string, error) {
 	if err := f.check(after); err != nil {
 		return nil, "", err
 	}
 	var found []Shown
-	begun, searched, read, size := time.Now(), 0, 0, 0
+	begun, searched, read, size, last := time.Now(), 0, 0, 0, ""
 	for hint, err := range s.candidates(ctx, &f, limit, after) {
 		if err != nil {
 			return nil, "", ledger.Problem(err)
 		}
 		searched++
-		if f.mayMatch(&hint.IndexRow) {
-			read++
+		// A job that has just ended is live as well, and one that nearly ended otherwise has two index rows.
+		if f.mayMatch(&hint.IndexRow) && hint.JobID != last {
+			read, last = read+1, hint.JobID
 			shown, err := s.match(ctx, &f, hint.JobID)
 			if err != nil {
 				return nil, "", err
@@ -96,8 +102,8 @@ func (s *Service) List(ctx context.Context, f Filter, limit int, after string) (
 				size += encodedSize(shown)
 			}
 		}
-		if len(found) == limit || size >= PageBytes(limit) || searched >= maxSearched || time.Since(begun) >= searchTime ||
-			len(found) > 0 && read >= maxRead {
+		full := len(found) == limit || size >= PageBytes(limit)
+		if full || searched >= s.maxSearched || read >= maxRead || time.Since(begun) >= searchTime {
 			return found, hint.JobID, nil
 		}
 	}
@@ -119,8 +125,8 @@ func (s *Service) match(ctx context.Context, f *Filter, jobID string) (*Shown, e
 	return &shown, err
 }
 
-// candidates yields all jobs that may match the filter, the newest first. An error of the
-// store is yielded last.
+// candidates yields all jobs that may match the filter, the newest first, some of them
+// twice. An error of the store is yielded last.
 func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after string) iter.Seq2[Hint, error] {
 	return func(yield func(Hint, error) bool) {
 		live, listed, err := s.live(ctx, f, after)
@@ -128,30 +134,25 @@ func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after st
 			yield(Hint{}, err)
 			return
 		}
-		next := func() bool {
-			id := live[0]
-			live = live[1:]
-			return yield(Hint{IndexEntry: ledger.IndexEntry{IndexRow: ledger.IndexRow{JobID: id}}}, nil)
+		// older yields the live jobs up to that place.
+		older := func(place string) bool {
+			for ; len(live) > 0 && live[0].place <= place; live = live[1:] {
+				if !yield(Hint{IndexEntry: ledger.IndexEntry{IndexRow: ledger.IndexRow{JobID: live[0].id}}}, nil) {
+					return false
+				}
+			}
+			return true
 		}
 		for hint, err := range s.indexed(ctx, f, listed, HintQuery{After: after, Page: limit}) {
 			if err != nil {
 				yield(Hint{}, err)
 				return
 			}
-			place, twice := ledger.ListOrder(hint.JobID), false
-			for len(live) > 0 && !twice && ledger.ListOrder(live[0]) <= place {
-				twice = live[0] == hint.JobID // It has just ended, or is about to.
-				if !next() {
-					return
-				}
-			}
-			if !twice && !yield(hint, nil) {
+			if !older(ledger.ListOrder(hint.JobID)) || !yield(hint, nil) {
 				return
 			}
 		}
-		for more := true; more && len(live) > 0; {
-			more = next()
-		}
+		older(maxPlace)
 	}
 }
 
@@ -159,12 +160,14 @@ func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after st
 // those.
 func (s *Service) indexed(ctx context.Context, f *Filter, liveListed bool, q HintQuery) iter.Seq2[Hint, error] {
 	return func(yield func(Hint, error) bool) {
-		ended := *f
-		if liveListed {
-			if f.State != "" {
-				return
-			}
-			ended.State = statemachine.JobFailedFinal // Only live and failed jobs have an error code.
+		switch {
+		case !liveListed:
+		case f.State != "":
+			return
+		case f.ErrorCode != "":
+			q.States = []statemachine.JobState{statemachine.JobFailedFinal}
+		default:
+			q.States = []statemachine.JobState{statemachine.JobSucceeded, statemachine.JobFailedFinal, statemachine.JobCancelled}
 		}
 		var err error
 		switch q.Tenants = []string{f.TenantID}; {
@@ -178,42 +181,81 @@ func (s *Service) indexed(ctx context.Context, f *Filter, liveListed bool, q Hin
 			yield(Hint{}, err)
 			return
 		}
-		ended.Hints(ctx, s.ledger, q)(yield)
+		f.Hints(ctx, s.ledger, q)(yield)
 	}
 }
 
-// live returns the ids of the live jobs that may match, the newest first, however old
-// they are. If the index has to be read for them, since jobs in other states than these and
-// FAILED_FINAL may match too, or since they are too many to be sorted, listed is false.
-func (s *Service) live(ctx context.Context, f *Filter, after string) (ids []string, listed bool, err error) {
-	if f.State == "" && f.ErrorCode == "" || f.State.Terminal() || f.CorrelationID != "" {
+// placed is a job with its place in the list.
+type placed struct{ place, id string }
+
+// maxPlace is after all places.
+const maxPlace = "~"
+
+// live returns the live jobs that may match, the newest first, however old they are: as
+// many as one page may read. If the index has to be read for them, since they are too many
+// or all jobs may match, listed is false.
+func (s *Service) live(ctx context.Context, f *Filter, after string) (found []placed, listed bool, err error) {
+	if f.State == "" && f.Service == "" && f.RequestType == "" && f.ErrorCode == "" || f.State.Terminal() || f.CorrelationID != "" {
 		return nil, false, nil
 	}
-	total, last := 0, ""
+	last := ""
 	if after != "" {
 		last = ledger.ListOrder(after)
 	}
-	order := map[string]string{} // A job may hold two slots.
-	for shard := range s.ledger.Shards() {
-		for from, more := "", true; more; more = from != "" {
-			var page []string
-			if page, from, err = s.ledger.Live(ctx, f.TenantID, shard, 0, from); err != nil {
-				return nil, false, err
+	for ids, err := range s.liveIDs(ctx, f) {
+		if errors.Is(err, errTooManyLive) {
+			return nil, false, nil
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		for _, id := range ids {
+			place, made := ledger.ListOrder(id), ledger.IDTime(id) // It was accepted within idLead.
+			if place > last && (f.CreatedAfter.IsZero() || !made.Add(idLead).Before(f.CreatedAfter)) &&
+				(f.CreatedBefore.IsZero() || made.Before(f.CreatedBefore)) {
+				found = append(found, placed{place, id})
 			}
-			if total += len(page); total > s.maxLive {
-				return nil, false, nil
+		}
+		if len(found) >= 3*maxRead {
+			found = newest(found)
+		}
+	}
+	return newest(found), true, nil
+}
+
+// errTooManyLive says that there are more than maxLive live jobs.
+var errTooManyLive = errors.New("too many live jobs")
+
+// liveIDs yields the ids of the live jobs that may match, in parts and in no order. The
+// error is [errTooManyLive] or that of the store.
+func (s *Service) liveIDs(ctx context.Context, f *Filter) iter.Seq2[[]string, error] {
+	return func(yield func([]string, error) bool) {
+		if s.around.Live != nil {
+			if ids, known := s.around.Live(f.fits); known {
+				yield(ids, nil)
+				return
 			}
-			for _, id := range page {
-				place, made := ledger.ListOrder(id), ledger.IDTime(id) // It was accepted within idLead.
-				if place > last && (f.CreatedAfter.IsZero() || !made.Add(idLead).Before(f.CreatedAfter)) &&
-					(f.CreatedBefore.IsZero() || made.Before(f.CreatedBefore)) {
-					order[id] = place
+		}
+		total := 0
+		for shard := range s.ledger.Shards() {
+			for from, more := "", true; more; more = from != "" {
+				ids, next, err := s.ledger.Live(ctx, f.TenantID, shard, 0, from)
+				if total += len(ids); err == nil && total > s.maxLive {
+					err = errTooManyLive
+				}
+				if from = next; !yield(ids, err) || err != nil {
+					return
 				}
 			}
 		}
 	}
-	ids = slices.SortedFunc(maps.Keys(order), func(a, b string) int { return strings.Compare(order[a], order[b]) })
-	return ids, true, nil
+}
+
+// newest returns the jobs in order, the newest first, as many as one page may read.
+func newest(found []placed) []placed {
+	slices.SortFunc(found, func(a, b placed) int { return strings.Compare(a.place, b.place) })
+	found = slices.Compact(found) // A job may hold two slots.
+	return found[:min(len(found), maxRead)]
 }
 
 // check names the first invalid parameter.
@@ -234,7 +276,7 @@ func (f *Filter) check(after string) error {
 // ended jobs say more than its id.
 func (f *Filter) mayMatch(row *ledger.IndexRow) bool {
 	return row.EndedAt.IsZero() || (f.RequestType == "" || row.RequestType == f.RequestType) &&
-		(f.Service == "" || row.Service == "" || row.Service == f.Service) &&
+		(f.Service == "" || row.Service == f.Service) &&
 		(f.ErrorCode == "" || row.ErrorCode == f.ErrorCode)
 }
 
@@ -248,13 +290,20 @@ func (f *Filter) matches(agg *statemachine.Aggregate) bool {
 	} else if job.State.Terminal() {
 		code = ""
 	}
-	return (f.Service == "" || step.Service == f.Service) && (f.ErrorCode == "" || code == f.ErrorCode) &&
-		(f.TenantID == "" || job.TenantID == f.TenantID) &&
-		(f.State == "" || job.State == f.State) &&
-		(f.RequestType == "" || job.RequestType == f.RequestType) &&
-		(f.CorrelationID == "" || job.CorrelationID == f.CorrelationID) &&
+	return f.fits(&census.Traits{
+		TenantID: job.TenantID, State: job.State, RequestType: job.RequestType, Service: step.Service, ErrorCode: code,
+	}) && (f.CorrelationID == "" || job.CorrelationID == f.CorrelationID) &&
 		(f.CreatedAfter.IsZero() || !job.CreatedAt.Before(f.CreatedAfter)) &&
 		(f.CreatedBefore.IsZero() || job.CreatedAt.Before(f.CreatedBefore))
+}
+
+// fits applies the filter to what is known of a job without its times.
+func (f *Filter) fits(t *census.Traits) bool {
+	return (f.TenantID == "" || t.TenantID == f.TenantID) &&
+		(f.State == "" || t.State == f.State) &&
+		(f.RequestType == "" || t.RequestType == f.RequestType) &&
+		(f.Service == "" || t.Service == f.Service) &&
+		(f.ErrorCode == "" || t.ErrorCode == f.ErrorCode)
 }
 
 // Index is the index that lists of jobs are read from.
@@ -273,9 +322,12 @@ type Hint struct {
 type HintQuery struct {
 	// Tenants are the tenants whose jobs are merged. Each has a page in memory.
 	Tenants []string
+	// States are the terminal states whose jobs are merged. Without one they are those of
+	// the filter's state.
+	States []statemachine.JobState
 	// After is the job after which the list begins, or empty.
 	After string
-	// Page is the most entries in memory at a time, of all tenants together.
+	// Page is about how many entries are wanted.
 	Page int
 }
 
@@ -330,16 +382,23 @@ const idLead = 24 * time.Hour
 // walk yields the hints of one month, of all tenants merged in the order of the index,
 // newest first. It reports whether more are wanted.
 func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time.Time, yield func(Hint, error) bool) bool {
-	var sources []*source
+	states := q.States
+	switch {
+	case len(states) > 0:
+	case f.State.Terminal():
+		states = []statemachine.JobState{f.State}
+	default:
+		states = []statemachine.JobState{""} // All jobs.
+	}
+	lists := len(q.Tenants) * len(states)
+	sources := make([]*source, 0, lists)
 	for _, tenant := range q.Tenants {
-		query := ledger.IndexQuery{
-			TenantID: tenant, Month: month, CorrelationID: f.CorrelationID, After: q.After,
-			Limit: max(16, q.Page/len(q.Tenants)),
+		for _, state := range states {
+			sources = append(sources, &source{more: true, most: min(max(minFill, maxFilled/lists), maxFill), query: ledger.IndexQuery{
+				TenantID: tenant, Month: month, State: state, CorrelationID: f.CorrelationID, After: q.After,
+				Limit: min(max(minFill, q.Page/lists), maxFill),
+			}})
 		}
-		if f.State.Terminal() {
-			query.State = f.State
-		}
-		sources = append(sources, &source{query: query, more: true})
 	}
 	for {
 		var err error
@@ -373,6 +432,7 @@ func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time
 // source reads one tenant's part of a month.
 type source struct {
 	query   ledger.IndexQuery
+	most    int // That its limit may become.
 	entries []ledger.IndexEntry
 	more    bool
 	head    string // The place of the first entry in the list.
@@ -388,7 +448,7 @@ func (s *source) fill(ctx context.Context, index Index) error {
 		return err
 	}
 	if n := len(s.entries); n > 0 {
-		s.query.After = s.entries[n-1].JobID
+		s.query.After, s.query.Limit = s.entries[n-1].JobID, min(2*s.query.Limit, max(s.query.Limit, s.most))
 		s.head = ledger.ListOrder(s.entries[0].JobID)
 	}
 	return nil

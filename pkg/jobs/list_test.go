@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -141,19 +142,45 @@ func change(t *testing.T, l *ledger.Ledger, ids []string, event statemachine.Eve
 	}
 }
 
+// knowing returns what tells the traits of the jobs as they are now, and of one that has
+// ended.
+func knowing(t *testing.T, l *ledger.Ledger, ids ...string) jobs.Surroundings {
+	t.Helper()
+	known := map[string]census.Traits{}
+	for _, id := range ids {
+		agg, err := l.Job(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !agg.Job.State.Terminal() {
+			known[id] = census.TraitsOf(agg)
+		}
+	}
+	return jobs.Surroundings{Live: func(wanted func(*census.Traits) bool) (found []string, all bool) {
+		for id, traits := range known {
+			if wanted(&traits) {
+				found = append(found, id)
+			}
+		}
+		return found, true
+	}}
+}
+
 // Old jobs in a state that is not final lie behind newer ones, in a final state or in
-// another. No page is empty, whether the live jobs are few or too many to be sorted.
+// another. Each page reads a bounded number of jobs, even if it is empty then.
 func TestList_FindsLiveStates(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		newer   int
 		event   statemachine.Event // What becomes of the newer ones; nil for nothing.
 		maxLive int
-		reads   int // How many jobs a page may take.
+		known   bool // The traits of the live jobs are.
+		reads   int  // How many jobs a page may take.
 	}{
-		"behind ended ones":                 {300, statemachine.Cancel{}, 100, 7},
-		"behind more live ones than a page": {2100, nil, 10_000, 2107},
-		"behind too many live ones":         {2100, nil, 100, 2107},
+		"behind ended ones":                 {300, statemachine.Cancel{}, 100, false, 7},
+		"behind more live ones than a page": {2100, nil, 10_000, false, 2000},
+		"behind too many live ones":         {2100, nil, 100, false, 2000},
+		"among known ones":                  {2100, nil, 100, true, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -162,13 +189,18 @@ func TestList_FindsLiveStates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{})
-			s.SetMaxLive(test.maxLive)
 			paused := accept(t, l, 0, 7)
 			change(t, l, paused, statemachine.Pause{})
-			if newer := accept(t, l, 7, test.newer); test.event != nil {
+			newer := accept(t, l, 7, test.newer)
+			if test.event != nil {
 				change(t, l, newer, test.event)
 			}
+			var around jobs.Surroundings
+			if test.known {
+				around = knowing(t, l, append(newer, paused...)...)
+			}
+			s := jobs.New(l, &jobs.Ended{}, around)
+			s.SetMaxLive(test.maxLive)
 			var got []string
 			for after := ""; ; {
 				store.jobs.Store(0)
@@ -176,7 +208,8 @@ func TestList_FindsLiveStates(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if reads := int(store.jobs.Load()); reads > test.reads || reads < len(page) || len(page) == 0 && next != "" {
+				reads := int(store.jobs.Load())
+				if reads > test.reads || reads < len(page) || len(page) == 0 && next != "" && reads < 2000 {
 					t.Errorf("a page of %d jobs after %q, which read %d jobs", len(page), after, reads)
 				}
 				for _, job := range page {

@@ -31,7 +31,8 @@ const newestFirst = 9_999_999_999_999
 // IndexRow is one index row: a job that may match.
 type IndexRow struct {
 	JobID string
-	// The rest is set in the rows of ended jobs: when a job ended, and what failed.
+	// The rest is set in the rows of ended jobs: when a job ended, at which step, and with
+	// which error code it failed.
 	RequestType string
 	StepType    string
 	Service     string
@@ -312,10 +313,12 @@ func (l *Ledger) indexAccepted(job *statemachine.Job) tablestore.Stage {
 func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Stage {
 	job := &agg.Job
 	keys := l.indexKeys(job)
-	entry := IndexRow{JobID: job.ID, RequestType: job.RequestType, EndedAt: job.CompletedAt}
+	step := &agg.Steps[job.CurrentStepIndex]
+	entry := IndexRow{
+		JobID: job.ID, RequestType: job.RequestType, StepType: step.Type, Service: step.Service, EndedAt: job.CompletedAt,
+	}
 	if job.State == statemachine.JobFailedFinal {
-		step := &agg.Steps[job.CurrentStepIndex]
-		entry.StepType, entry.Service, entry.ErrorCode = step.Type, step.Service, job.ErrorCode
+		entry.ErrorCode = job.ErrorCode
 	}
 	stage := tablestore.Stage{{{Verb: tablestore.Put, Key: keys[len(keys)-1], Properties: indexCodec.encode(&entry, nil)}}}
 	if job.Supersedes != "" && job.State == statemachine.JobCancelled {

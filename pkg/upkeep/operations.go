@@ -208,7 +208,7 @@ func (s *Operations) write(ctx context.Context, op *Operation, r *BulkRequest) (
 
 // selectJobs returns the items of the operation, and whether there may be more.
 func (s *Operations) selectJobs(ctx context.Context, r *BulkRequest) (items []*itemRow, truncated bool, err error) {
-	chosen := &selection{ledger: s.cfg.Ledger, request: r}
+	chosen := &selection{OperationsConfig: s.cfg, request: r}
 	for found, err := range chosen.candidates(ctx) {
 		if err != nil {
 			return nil, false, err

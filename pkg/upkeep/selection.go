@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -99,25 +100,27 @@ func (f *Filter) list() jobs.Filter {
 // matchesFailure reports whether the filter selects a failed job. A job's id holds the time
 // of its acceptance.
 func (f *Filter) matchesFailure(hint *jobs.Hint) bool {
-	return f.fits([][2]string{
+	return fits([][2]string{
 		{f.RequestType, hint.RequestType}, {f.Service, hint.Service}, {f.StepType, hint.StepType}, {f.ErrorCode, hint.ErrorCode},
-	}, ledger.IDTime(hint.JobID)) && within(hint.EndedAt, f.FailedAfter, f.FailedBefore)
+	}) && within(ledger.IDTime(hint.JobID), f.CreatedAfter, f.CreatedBefore) && within(hint.EndedAt, f.FailedAfter, f.FailedBefore)
 }
 
 // matchesLive reports whether the filter selects a live job.
 func (f *Filter) matchesLive(agg *statemachine.Aggregate) bool {
-	job, step := &agg.Job, &agg.Steps[agg.Job.CurrentStepIndex]
-	return f.fits([][2]string{
-		{f.TenantID, job.TenantID}, {f.RequestType, job.RequestType}, {string(f.State), string(job.State)},
-		{f.Service, step.Service}, {f.StepType, step.Type}, {f.ErrorCode, step.LastErrorCode},
-	}, job.CreatedAt)
+	traits := census.TraitsOf(agg)
+	return f.matchesTraits(&traits) && within(agg.Job.CreatedAt, f.CreatedAfter, f.CreatedBefore)
 }
 
-// fits reports whether each wanted text is empty or equals the job's, and whether the job
-// was accepted in time.
-func (f *Filter) fits(texts [][2]string, accepted time.Time) bool {
-	return !slices.ContainsFunc(texts, func(pair [2]string) bool { return pair[0] != "" && pair[0] != pair[1] }) &&
-		within(accepted, f.CreatedAfter, f.CreatedBefore)
+func (f *Filter) matchesTraits(t *census.Traits) bool {
+	return fits([][2]string{
+		{f.TenantID, t.TenantID}, {f.RequestType, t.RequestType}, {string(f.State), string(t.State)},
+		{f.Service, t.Service}, {f.StepType, t.StepType}, {f.ErrorCode, t.ErrorCode},
+	})
+}
+
+// fits reports whether each wanted text is empty or equals the job's.
+func fits(texts [][2]string) bool {
+	return !slices.ContainsFunc(texts, func(pair [2]string) bool { return pair[0] != "" && pair[0] != pair[1] })
 }
 
 // within reports whether the time is in the bounds, of which each may be zero.
@@ -213,7 +216,8 @@ const (
 
 // selection yields the jobs that a request selects, without its limit.
 type selection struct {
-	ledger  OperationsLedger
+	OperationsConfig
+
 	request *BulkRequest
 	// truncated says that there may be more: the walk ended at its bound.
 	truncated bool
@@ -241,7 +245,7 @@ func (s *selection) named(yield func(candidate, error) bool) {
 
 // failed yields the failed jobs without a rerun.
 func (s *selection) failed(ctx context.Context, yield func(candidate, error) bool) {
-	walk := &failureWalk{ledger: s.ledger, filter: s.request.Filter}
+	walk := &failureWalk{ledger: s.Ledger, filter: s.request.Filter}
 	for failed, err := range walk.failures(ctx) {
 		if err != nil {
 			yield(candidate{}, err)
@@ -264,7 +268,7 @@ func (s *selection) live(ctx context.Context, yield func(candidate, error) bool)
 		read += len(ids)
 		var found []*statemachine.Aggregate
 		if err == nil {
-			found, err = readAll(ctx, s.ledger, ids)
+			found, err = readAll(ctx, s.Ledger, ids)
 		}
 		if err != nil {
 			yield(candidate{}, err)
@@ -285,12 +289,24 @@ func (s *selection) live(ctx context.Context, yield func(candidate, error) bool)
 	}
 }
 
-// slots yields the ids of the jobs that hold a slot, page by page.
+// slots yields the ids of the live jobs that the request may select, page by page.
 func (s *selection) slots(ctx context.Context) iter.Seq2[[]string, error] {
 	return func(yield func([]string, error) bool) {
-		for shard := range s.ledger.Shards() {
+		if s.Live != nil {
+			if ids, known := s.Live(func(t *census.Traits) bool {
+				return s.request.Kind.applies(t.State, false) && s.request.Filter.matchesTraits(t)
+			}); known {
+				for page := range slices.Chunk(ids, readPage) {
+					if !yield(page, nil) {
+						return
+					}
+				}
+				return
+			}
+		}
+		for shard := range s.Ledger.Shards() {
 			for from, more := "", true; more; more = from != "" {
-				ids, next, err := s.ledger.Live(ctx, s.request.Filter.TenantID, shard, readPage, from)
+				ids, next, err := s.Ledger.Live(ctx, s.request.Filter.TenantID, shard, readPage, from)
 				if from = next; !yield(ids, err) || err != nil {
 					return
 				}
@@ -352,7 +368,7 @@ func (s *Operations) Preview(ctx context.Context, r BulkRequest) (preview Previe
 		}
 	}
 	if len(r.JobIDs) == 0 {
-		chosen := &selection{ledger: s.cfg.Ledger, request: &r}
+		chosen := &selection{OperationsConfig: s.cfg, request: &r}
 		for found, err := range chosen.candidates(ctx) {
 			if err != nil {
 				return preview, err

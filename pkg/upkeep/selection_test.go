@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -354,4 +355,46 @@ func TestList_NewestFirst(t *testing.T) {
 			}
 		}
 	})
+}
+
+// blind is a ledger whose live jobs cannot be listed.
+type blind struct{ *ledger.Ledger }
+
+func (blind) Live(context.Context, string, int, int, string) ([]string, string, error) {
+	return nil, "", errors.New("listed")
+}
+
+// If the traits of the live jobs are known, only those are read that may match.
+func TestPreview_OfKnownLiveJobs(t *testing.T) {
+	t.Parallel()
+	w := open(t, split())
+	known := map[string]census.Traits{}
+	for _, kind := range []string{"OCR", "OCR", "EMBED"} {
+		id := w.accept(t, "t", kind)
+		agg, err := w.Job(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		known[id] = census.TraitsOf(agg)
+	}
+	s, err := upkeep.NewOperations(upkeep.OperationsConfig{
+		Ledger: blind{w.Ledger}, Store: w.store, Table: table,
+		Live: func(wanted func(*census.Traits) bool) (ids []string, all bool) {
+			for id, traits := range known {
+				if wanted(&traits) {
+					ids = append(ids, id)
+				}
+			}
+			return ids, true
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, want := range map[upkeep.Kind]int{upkeep.KindPause: 2, upkeep.KindResume: 0} {
+		preview, err := s.Preview(t.Context(), upkeep.BulkRequest{Kind: kind, Filter: upkeep.Filter{StepType: "OCR"}})
+		if err != nil || preview.Matched != want {
+			t.Errorf("%s: %d jobs, %v", kind, preview.Matched, err)
+		}
+	}
 }

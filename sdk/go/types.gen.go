@@ -1213,6 +1213,13 @@ type JobPage struct {
 	//
 	// Example: MTc2OTUwNzIw
 	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+
+	// SearchedTo With `next_page_token`: of the jobs accepted after about this time, all that match are on
+	// this page or on earlier ones.
+	//
+	//
+	// Example: 2026-01-27T10:00:00.000Z
+	SearchedTo time.Time `json:"searched_to,omitempty,omitzero"`
 }
 
 // JobState State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and

@@ -344,12 +344,14 @@ export interface paths {
          * List jobs
          * @description Newest first, by the time of acceptance. Each job is read when it is listed, so
          *     it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
-         *     few jobs match, or if they are large, a page may hold fewer than asked for and
-         *     still have a next one: continue until there is no `next_page_token`. A page is empty and has a next one
-         *     only if 50,000 jobs were examined for it, or 10 seconds have passed, without a match.
-         *     With a terminal `state`, or an `error_code`, other jobs are passed over unread.
-         *     Jobs in a state that is not final are found however old they are; otherwise the
-         *     last three months are listed unless `created_after` says otherwise.
+         *     few jobs match, or if they are large, a page may hold fewer than asked for, or none, and
+         *     still have a next one: continue until there is no `next_page_token`. For one page
+         *     the server reads at most 2,000 jobs, and examines at most 20,000 entries of the lists of
+         *     ended jobs or those of 5 seconds; `searched_to` says how far it came. Of the ended jobs it
+         *     reads only those that match. So does a server whose store is its own with live jobs, from
+         *     when it has seen each of them once; others read live jobs to compare them.
+         *     Live jobs are found however old they are if `state`, `service`, `request_type` or `error_code` is
+         *     given; otherwise the last three months are listed unless `created_after` says otherwise.
          */
         get: operations["listJobs"];
         put?: never;
@@ -2764,6 +2766,13 @@ export interface components {
              * @example MTc2OTUwNzIw
              */
             next_page_token?: string;
+            /**
+             * Format: date-time
+             * @description With `next_page_token`: of the jobs accepted after about this time, all that match are on
+             *     this page or on earlier ones.
+             * @example 2026-01-27T10:00:00.000Z
+             */
+            searched_to?: string;
         };
         /**
          * @description Where a rerun starts, from the failed step or from the first one.
