@@ -36,6 +36,7 @@ const (
 	MaxRamp       = 3600    // The largest ramp_seconds.
 
 	MaxDeadLetters = 100 // How many dead letters a request may name.
+	MaxInbox       = 100 // How many commands of the inbox a request may name.
 
 	MaxOlderThan = 10 * 365 * 24 * 3600 // The largest older_than_seconds.
 )
@@ -160,6 +161,26 @@ func (c *DeadLetterRequest) Check() []problem.Violation {
 		v.add("/all", "must be true unless dead_letter_ids names some, and then be absent")
 	}
 	v.reason(c.Reason, 0)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
+func (c *InboxRetryRequest) Check() []problem.Violation {
+	return checkInbox(c.CommandIDs, c.All, c.Reason, 0)
+}
+
+// Check returns what is wrong with the request by itself.
+func (c *InboxDiscardRequest) Check() []problem.Violation {
+	return checkInbox(c.CommandIDs, c.All, c.Reason, 1)
+}
+
+func checkInbox(ids []string, all bool, reason string, shortest int) []problem.Violation {
+	var v violations
+	v.list("/command_ids", ids, "name no ids", MaxInbox, MaxName)
+	if all == (len(ids) > 0) {
+		v.add("/all", "must be true unless command_ids names some, and then be absent")
+	}
+	v.reason(reason, shortest)
 	return v
 }
 

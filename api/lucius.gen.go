@@ -329,6 +329,27 @@ func (e IdentityOrigin) Valid() bool {
 	}
 }
 
+// Defines values for InboxOutcome.
+const (
+	InboxOutcomeAbsent    InboxOutcome = "absent"
+	InboxOutcomeDiscarded InboxOutcome = "discarded"
+	InboxOutcomeRetried   InboxOutcome = "retried"
+)
+
+// Valid indicates whether the value is a known member of the InboxOutcome enum.
+func (e InboxOutcome) Valid() bool {
+	switch e {
+	case InboxOutcomeAbsent:
+		return true
+	case InboxOutcomeDiscarded:
+		return true
+	case InboxOutcomeRetried:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for JobState.
 const (
 	JobStateCancelled   JobState = "CANCELLED"
@@ -1859,6 +1880,21 @@ type HandledDeadLetter struct {
 	Outcome DeadLetterOutcome `json:"outcome"`
 }
 
+// HandledInboxCommand A command with its outcome.
+type HandledInboxCommand struct {
+	// CommandID The command.
+	//
+	// Example: 5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59
+	CommandID string `json:"command_id"`
+
+	// Outcome What became of a command. `retried`: it waits for a replica again; `discarded`: it will
+	// never be a job; `absent`: it is not there, or is not refused.
+	//
+	//
+	// Example: retried
+	Outcome InboxOutcome `json:"outcome"`
+}
+
 // Health The process is alive.
 type Health struct {
 	// Status Always ok.
@@ -1933,6 +1969,127 @@ type Identity struct {
 //
 // Example: token
 type IdentityOrigin string
+
+// InboxCommand A command that was submitted in an application's transaction, and refused.
+type InboxCommand struct {
+	// Body At most 16 KiB of the command, as text.
+	//
+	// Example: {"tenant_id": "acme", "request_type": "DocIngset"}
+	Body string `json:"body"`
+
+	// BodyTruncated Whether the command is longer than that.
+	//
+	// Example: false
+	BodyTruncated bool `json:"body_truncated"`
+
+	// Code Why it was refused; a problem's code.
+	//
+	// Example: unknown_request_type
+	Code string `json:"code"`
+
+	// CommandID The id that the application got.
+	//
+	// Example: 5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59
+	CommandID string `json:"command_id"`
+
+	// Detail The same in a sentence.
+	//
+	// Example: /request_type "DocIngset" belongs to no protocol.
+	Detail string `json:"detail"`
+
+	// Errors All violations.
+	Errors []Violation `json:"errors,omitempty,omitzero"`
+
+	// RefusedAt When it was refused.
+	//
+	// Example: 2026-01-27T10:02:00.012Z
+	RefusedAt Time `json:"refused_at"`
+
+	// SubmittedAt When it was submitted; its transaction ended later.
+	//
+	// Example: 2026-01-27T10:02:00.000Z
+	SubmittedAt Time `json:"submitted_at"`
+
+	// SubmittedBy The database role of the application.
+	//
+	// Example: shop
+	SubmittedBy string `json:"submitted_by"`
+
+	// TenantID The tenant that the command names.
+	//
+	// Example: acme
+	TenantID string `json:"tenant_id"`
+}
+
+// InboxDiscardRequest Which commands: either `command_ids`, or `all`, which takes the first 100. Neither or
+// both are 400 `invalid_envelope`.
+//
+// Example: {"command_ids":["5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59"],"reason":"sent by mistake"}
+type InboxDiscardRequest struct {
+	// All The first 100.
+	//
+	// Example: true
+	All bool `json:"all,omitempty,omitzero"`
+
+	// CommandIDs These commands.
+	//
+	// Example: ["5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59"]
+	CommandIDs []string `json:"command_ids,omitempty,omitzero"`
+
+	// Reason Why, for the log and for the application.
+	//
+	// Example: sent by mistake
+	Reason string `json:"reason"`
+}
+
+// InboxOutcome What became of a command. `retried`: it waits for a replica again; `discarded`: it will
+// never be a job; `absent`: it is not there, or is not refused.
+//
+// Example: retried
+type InboxOutcome string
+
+// InboxPage Refused commands of the inbox.
+type InboxPage struct {
+	// Commands The commands.
+	Commands []InboxCommand `json:"commands"`
+
+	// NextPageToken For the next page; absent on the last.
+	//
+	// Example: MC0xNzQy
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+}
+
+// InboxResult What became of commands.
+type InboxResult struct {
+	// Handled The commands asked for.
+	Handled []HandledInboxCommand `json:"handled"`
+
+	// More Whether there are others, with `all`.
+	//
+	// Example: false
+	More bool `json:"more"`
+}
+
+// InboxRetryRequest Which commands: either `command_ids`, or `all`, which takes the first 100. Neither or
+// both are 400 `invalid_envelope`.
+//
+// Example: {"all":true,"reason":"the protocol was added"}
+type InboxRetryRequest struct {
+	// All The first 100.
+	//
+	// Example: true
+	All bool `json:"all,omitempty,omitzero"`
+
+	// CommandIDs These commands.
+	//
+	// Example: ["5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59"]
+	CommandIDs []string `json:"command_ids,omitempty,omitzero"`
+
+	// Reason Why, for the log.
+	//
+	// Example: the protocol was added
+	Reason string `json:"reason,omitempty,omitzero"`
+}
 
 // ItemCompletion The worker is done with an item.
 type ItemCompletion struct {
@@ -4511,6 +4668,17 @@ type ListFailuresParams struct {
 // ListFailuresParamsInclude defines parameters for ListFailures.
 type ListFailuresParamsInclude string
 
+// ListInboxParams defines parameters for ListInbox.
+type ListInboxParams struct {
+	// Limit How many entries a page holds. Entries of one change are never split, so
+	// a page of a job's history may hold a few more.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
+	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+}
+
 // ListOperationsParams defines parameters for ListOperations.
 type ListOperationsParams struct {
 	// TenantID Only operations whose filter names this tenant.
@@ -4764,6 +4932,12 @@ type PurgeDeadLettersJSONRequestBody = DeadLetterRequest
 
 // ReplayDeadLettersJSONRequestBody defines body for ReplayDeadLetters for application/json ContentType.
 type ReplayDeadLettersJSONRequestBody = DeadLetterRequest
+
+// DiscardInboxJSONRequestBody defines body for DiscardInbox for application/json ContentType.
+type DiscardInboxJSONRequestBody = InboxDiscardRequest
+
+// RetryInboxJSONRequestBody defines body for RetryInbox for application/json ContentType.
+type RetryInboxJSONRequestBody = InboxRetryRequest
 
 // CancelOperationJSONRequestBody defines body for CancelOperation for application/json ContentType.
 type CancelOperationJSONRequestBody = ControlRequest
@@ -5082,6 +5256,55 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 	ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListInbox List refused commands of the inbox
+	//
+	// Commands that applications submitted in their own transactions, by `lucius.submit` in
+	// PostgreSQL, and that were refused, by age. They stay as they are. 404 `not_found`
+	// unless the server's store is PostgreSQL.
+	//
+	// Corresponds with GET /v1/admin/inbox (the `ListInbox` operationId).
+	ListInbox(ctx context.Context, params *ListInboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DiscardInboxWithBody Discard refused commands
+	//
+	// Ends the commands without a job. The application that asks for the result is told the
+	// reason.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/inbox:discard (the `DiscardInbox` operationId).
+	DiscardInboxWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DiscardInbox Discard refused commands
+	//
+	// Ends the commands without a job. The application that asks for the result is told the
+	// reason.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/inbox:discard (the `DiscardInbox` operationId).
+	DiscardInbox(ctx context.Context, body DiscardInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RetryInboxWithBody Try refused commands again
+	//
+	// Has a replica accept or refuse the commands anew, once what they were refused for is
+	// mended: a protocol was added, say.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
+	RetryInboxWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RetryInbox Try refused commands again
+	//
+	// Has a replica accept or refuse the commands anew, once what they were refused for is
+	// mended: a protocol was added, say.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
+	RetryInbox(ctx context.Context, body RetryInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListOperations Read the operations of all kinds
 	//
@@ -6142,6 +6365,105 @@ func (c *Client) ReplayDeadLetters(ctx context.Context, body ReplayDeadLettersJS
 // Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 func (c *Client) ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListFailuresRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListInbox List refused commands of the inbox
+//
+// Commands that applications submitted in their own transactions, by `lucius.submit` in
+// PostgreSQL, and that were refused, by age. They stay as they are. 404 `not_found`
+// unless the server's store is PostgreSQL.
+//
+// Corresponds with GET /v1/admin/inbox (the `ListInbox` operationId).
+func (c *Client) ListInbox(ctx context.Context, params *ListInboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListInboxRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DiscardInboxWithBody Discard refused commands
+//
+// Ends the commands without a job. The application that asks for the result is told the
+// reason.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/inbox:discard (the `DiscardInbox` operationId).
+func (c *Client) DiscardInboxWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDiscardInboxRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DiscardInbox Discard refused commands
+//
+// Ends the commands without a job. The application that asks for the result is told the
+// reason.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/inbox:discard (the `DiscardInbox` operationId).
+func (c *Client) DiscardInbox(ctx context.Context, body DiscardInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDiscardInboxRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RetryInboxWithBody Try refused commands again
+//
+// Has a replica accept or refuse the commands anew, once what they were refused for is
+// mended: a protocol was added, say.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
+func (c *Client) RetryInboxWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRetryInboxRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RetryInbox Try refused commands again
+//
+// Has a replica accept or refuse the commands anew, once what they were refused for is
+// mended: a protocol was added, say.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
+func (c *Client) RetryInbox(ctx context.Context, body RetryInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRetryInboxRequest(c.Server, body)
 	if err != nil {
 		return nil, err
 	}
@@ -8357,6 +8679,152 @@ func NewListFailuresRequest(server string, params *ListFailuresParams) (*http.Re
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewListInboxRequest constructs an http.Request for the ListInbox method
+func NewListInboxRequest(server string, params *ListInboxParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/inbox")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewDiscardInboxRequest calls the generic DiscardInbox builder with application/json body
+func NewDiscardInboxRequest(server string, body DiscardInboxJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewDiscardInboxRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewDiscardInboxRequestWithBody constructs an http.Request for the DiscardInbox method, with any body, and a specified content type
+func NewDiscardInboxRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/inbox:discard")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRetryInboxRequest calls the generic RetryInbox builder with application/json body
+func NewRetryInboxRequest(server string, body RetryInboxJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRetryInboxRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewRetryInboxRequestWithBody constructs an http.Request for the RetryInbox method, with any body, and a specified content type
+func NewRetryInboxRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/inbox:retry")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -11132,6 +11600,57 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 	ListFailuresWithResponse(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*ListFailuresResponse, error)
 
+	// ListInboxWithResponse List refused commands of the inbox
+	//
+	// Commands that applications submitted in their own transactions, by `lucius.submit` in
+	// PostgreSQL, and that were refused, by age. They stay as they are. 404 `not_found`
+	// unless the server's store is PostgreSQL.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/inbox (the `ListInbox` operationId).
+	ListInboxWithResponse(ctx context.Context, params *ListInboxParams, reqEditors ...RequestEditorFn) (*ListInboxResponse, error)
+
+	// DiscardInboxWithBodyWithResponse Discard refused commands
+	//
+	// Ends the commands without a job. The application that asks for the result is told the
+	// reason.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/inbox:discard (the `DiscardInbox` operationId).
+	DiscardInboxWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DiscardInboxResponse, error)
+
+	// DiscardInboxWithResponse Discard refused commands
+	//
+	// Ends the commands without a job. The application that asks for the result is told the
+	// reason.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/inbox:discard (the `DiscardInbox` operationId).
+	DiscardInboxWithResponse(ctx context.Context, body DiscardInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*DiscardInboxResponse, error)
+
+	// RetryInboxWithBodyWithResponse Try refused commands again
+	//
+	// Has a replica accept or refuse the commands anew, once what they were refused for is
+	// mended: a protocol was added, say.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
+	RetryInboxWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetryInboxResponse, error)
+
+	// RetryInboxWithResponse Try refused commands again
+	//
+	// Has a replica accept or refuse the commands anew, once what they were refused for is
+	// mended: a protocol was added, say.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
+	RetryInboxWithResponse(ctx context.Context, body RetryInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryInboxResponse, error)
+
 	// ListOperationsWithResponse Read the operations of all kinds
 	//
 	// With their progress, the newest first, without their items. They are kept for
@@ -12551,6 +13070,188 @@ func (r ListFailuresResponse) Status() string {
 
 // StatusCode returns HTTPResponse.StatusCode
 func (r ListFailuresResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListInboxResponse401Headers the declared response headers of an HTTP 401 response for ListInbox
+type ListInboxResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListInboxResponse429Headers the declared response headers of an HTTP 429 response for ListInbox
+type ListInboxResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListInboxResponse503Headers the declared response headers of an HTTP 503 response for ListInbox
+type ListInboxResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListInboxResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *InboxPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListInboxResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListInboxResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListInboxResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListInboxResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListInboxResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// DiscardInboxResponse401Headers the declared response headers of an HTTP 401 response for DiscardInbox
+type DiscardInboxResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// DiscardInboxResponse429Headers the declared response headers of an HTTP 429 response for DiscardInbox
+type DiscardInboxResponse429Headers struct {
+	RetryAfter int32
+}
+
+// DiscardInboxResponse503Headers the declared response headers of an HTTP 503 response for DiscardInbox
+type DiscardInboxResponse503Headers struct {
+	RetryAfter int32
+}
+
+type DiscardInboxResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *InboxResult
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *DiscardInboxResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *DiscardInboxResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *DiscardInboxResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r DiscardInboxResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DiscardInboxResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// RetryInboxResponse401Headers the declared response headers of an HTTP 401 response for RetryInbox
+type RetryInboxResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// RetryInboxResponse429Headers the declared response headers of an HTTP 429 response for RetryInbox
+type RetryInboxResponse429Headers struct {
+	RetryAfter int32
+}
+
+// RetryInboxResponse503Headers the declared response headers of an HTTP 503 response for RetryInbox
+type RetryInboxResponse503Headers struct {
+	RetryAfter int32
+}
+
+type RetryInboxResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *InboxResult
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *RetryInboxResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *RetryInboxResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *RetryInboxResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r RetryInboxResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RetryInboxResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -15712,6 +16413,87 @@ func (c *ClientWithResponses) ListFailuresWithResponse(ctx context.Context, para
 	return ParseListFailuresResponse(rsp)
 }
 
+// ListInboxWithResponse List refused commands of the inbox
+//
+// Commands that applications submitted in their own transactions, by `lucius.submit` in
+// PostgreSQL, and that were refused, by age. They stay as they are. 404 `not_found`
+// unless the server's store is PostgreSQL.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/inbox (the `ListInbox` operationId).
+func (c *ClientWithResponses) ListInboxWithResponse(ctx context.Context, params *ListInboxParams, reqEditors ...RequestEditorFn) (*ListInboxResponse, error) {
+	rsp, err := c.ListInbox(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListInboxResponse(rsp)
+}
+
+// DiscardInboxWithBodyWithResponse Discard refused commands
+//
+// Ends the commands without a job. The application that asks for the result is told the
+// reason.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/inbox:discard (the `DiscardInbox` operationId).
+func (c *ClientWithResponses) DiscardInboxWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DiscardInboxResponse, error) {
+	rsp, err := c.DiscardInboxWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDiscardInboxResponse(rsp)
+}
+
+// DiscardInboxWithResponse Discard refused commands
+//
+// Ends the commands without a job. The application that asks for the result is told the
+// reason.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/inbox:discard (the `DiscardInbox` operationId).
+func (c *ClientWithResponses) DiscardInboxWithResponse(ctx context.Context, body DiscardInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*DiscardInboxResponse, error) {
+	rsp, err := c.DiscardInbox(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDiscardInboxResponse(rsp)
+}
+
+// RetryInboxWithBodyWithResponse Try refused commands again
+//
+// Has a replica accept or refuse the commands anew, once what they were refused for is
+// mended: a protocol was added, say.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
+func (c *ClientWithResponses) RetryInboxWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetryInboxResponse, error) {
+	rsp, err := c.RetryInboxWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRetryInboxResponse(rsp)
+}
+
+// RetryInboxWithResponse Try refused commands again
+//
+// Has a replica accept or refuse the commands anew, once what they were refused for is
+// mended: a protocol was added, say.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
+func (c *ClientWithResponses) RetryInboxWithResponse(ctx context.Context, body RetryInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryInboxResponse, error) {
+	rsp, err := c.RetryInbox(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRetryInboxResponse(rsp)
+}
+
 // ListOperationsWithResponse Read the operations of all kinds
 //
 // With their progress, the newest first, without their items. They are kept for
@@ -18046,6 +18828,358 @@ func ParseListFailuresResponse(rsp *http.Response) (*ListFailuresResponse, error
 		response.Headers429 = &headers
 	case rsp.StatusCode == 503:
 		var headers ListFailuresResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListInboxResponse parses an HTTP response from a ListInboxWithResponse call
+func ParseListInboxResponse(rsp *http.Response) (*ListInboxResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListInboxResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest InboxPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListInboxResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListInboxResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListInboxResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseDiscardInboxResponse parses an HTTP response from a DiscardInboxWithResponse call
+func ParseDiscardInboxResponse(rsp *http.Response) (*DiscardInboxResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DiscardInboxResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest InboxResult
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers DiscardInboxResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers DiscardInboxResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers DiscardInboxResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRetryInboxResponse parses an HTTP response from a RetryInboxWithResponse call
+func ParseRetryInboxResponse(rsp *http.Response) (*RetryInboxResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RetryInboxResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest InboxResult
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers RetryInboxResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers RetryInboxResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers RetryInboxResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int32
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
@@ -23611,6 +24745,15 @@ type ServerInterface interface {
 	// ListFailures Read the failed jobs in groups
 	// (GET /v1/admin/failures)
 	ListFailures(w http.ResponseWriter, r *http.Request, params ListFailuresParams)
+	// ListInbox List refused commands of the inbox
+	// (GET /v1/admin/inbox)
+	ListInbox(w http.ResponseWriter, r *http.Request, params ListInboxParams)
+	// DiscardInbox Discard refused commands
+	// (POST /v1/admin/inbox:discard)
+	DiscardInbox(w http.ResponseWriter, r *http.Request)
+	// RetryInbox Try refused commands again
+	// (POST /v1/admin/inbox:retry)
+	RetryInbox(w http.ResponseWriter, r *http.Request)
 	// ListOperations Read the operations of all kinds
 	// (GET /v1/admin/operations)
 	ListOperations(w http.ResponseWriter, r *http.Request, params ListOperationsParams)
@@ -24274,6 +25417,80 @@ func (siw *ServerInterfaceWrapper) ListFailures(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListFailures(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListInbox operation middleware
+func (siw *ServerInterfaceWrapper) ListInbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListInboxParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListInbox(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DiscardInbox operation middleware
+func (siw *ServerInterfaceWrapper) DiscardInbox(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DiscardInbox(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RetryInbox operation middleware
+func (siw *ServerInterfaceWrapper) RetryInbox(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RetryInbox(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -26144,6 +27361,9 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/admin/dead-letters", wrapper.ListDeadLetters)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/admin/dead-letters:replay", wrapper.ReplayDeadLetters)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/admin/dead-letters:purge", wrapper.PurgeDeadLetters)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/admin/inbox", wrapper.ListInbox)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/admin/inbox:retry", wrapper.RetryInbox)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/admin/inbox:discard", wrapper.DiscardInbox)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/admin/work/{workId}:stall", wrapper.StallWork)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/admin/work/{workId}:requeue", wrapper.RequeueWork)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/protocols", wrapper.ListProtocols)

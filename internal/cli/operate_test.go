@@ -175,6 +175,11 @@ func TestPauses(t *testing.T) {
 		"dead-letters replay":                        cli.ExitUsage,
 		"dead-letters replay a --all":                cli.ExitUsage,
 		"dead-letters replay a b --reason corrected": cli.ExitUsage,
+		"inbox retry":                                cli.ExitUsage,
+		"inbox retry a --all":                        cli.ExitUsage,
+		"inbox discard a --reason x":                 cli.ExitUsage, // There is no terminal.
+		"inbox discard --all --yes":                  cli.ExitUsage, // There is no reason.
+		"inbox retry a b --reason corrected":         cli.ExitUsage,
 	} {
 		if _, err := l.run(t, strings.Split(line, " ")...); cli.ExitCode(err) != code {
 			t.Errorf("%s: %v", line, err)
@@ -363,5 +368,52 @@ func TestDeadLetters(t *testing.T) {
 	server.answers[replay] = []any{problem.NotFound}
 	if _, err = l.run(t, "dead-letters", "replay", "3-1"); cli.ExitCode(err) != cli.ExitNotFound {
 		t.Errorf("without Service Bus: %v", err)
+	}
+}
+
+func TestInbox(t *testing.T) {
+	t.Parallel()
+	refused := func(id string) api.InboxCommand {
+		return api.InboxCommand{
+			CommandID: id, TenantID: "acme", SubmittedBy: "shop\x1b[2J", SubmittedAt: at(time.Hour), RefusedAt: at(time.Hour),
+			Code: "unknown_request_type", Detail: `/request_type "x" belongs to no protocol.`, Body: "{}",
+		}
+	}
+	shows(t, "inbox", "GET /v1/admin/inbox?limit=100", api.InboxPage{Commands: []api.InboxCommand{refused("c-1"), refused("c-2")}}, "inbox list")
+	shows(t, "inbox-none", "GET /v1/admin/inbox?limit=5", api.InboxPage{Commands: []api.InboxCommand{}}, "inbox list --limit 5")
+	result := api.InboxResult{Handled: []api.HandledInboxCommand{
+		{CommandID: "c-1", Outcome: api.InboxOutcomeRetried}, {CommandID: "c-2", Outcome: api.InboxOutcomeAbsent},
+	}}
+	shows(t, "inbox-retry", `POST /v1/admin/inbox:retry {"command_ids":["c-1","c-2"],"reason":"x"}`, result, "inbox retry c-1 c-2 --reason x --yes")
+	shows(t, "inbox-retry", `POST /v1/admin/inbox:discard {"command_ids":["c-1"],"reason":"x"}`, result, "inbox discard c-1 --reason x --yes")
+
+	// All that are there: 101 in two requests.
+	var commands []api.InboxCommand
+	var ids []string
+	for i := range api.MaxInbox + 1 {
+		commands = append(commands, refused(fmt.Sprint(i)))
+		ids = append(ids, fmt.Sprint(i))
+	}
+	const list, retry = "GET /v1/admin/inbox", "POST /v1/admin/inbox:retry"
+	server := newScripted(t, map[string][]any{
+		list:  {api.InboxPage{Commands: commands[:100], NextPageToken: "next"}, api.InboxPage{Commands: commands[100:]}},
+		retry: {result, result},
+	})
+	l := newLine(t, server.url)
+	l.Interactive, l.Stdin = true, strings.NewReader("y\n")
+	if _, err := l.run(t, "inbox", "retry", "--all"); err != nil || l.notes.String() != "Retry 101 commands? [y/N] " {
+		t.Errorf("%v, %q", err, l.notes.String())
+	}
+	server.wantAsked(t, list+" limit=100", list+" limit=100&page_token=next",
+		retry+` {"command_ids":`+encode(t, ids[:100])+`}`, retry+` {"command_ids":["100"]}`)
+	server.answers[list], server.answers[retry] = []any{problem.NotFound}, []any{problem.StoreUnavailable}
+	if _, err := l.run(t, "inbox", "list"); cli.ExitCode(err) != cli.ExitNotFound {
+		t.Errorf("without PostgreSQL: %v", err)
+	}
+	if _, err := l.run(t, "inbox", "retry", "--all"); cli.ExitCode(err) != cli.ExitNotFound {
+		t.Errorf("without PostgreSQL: %v", err)
+	}
+	if _, err := l.run(t, "inbox", "retry", "c-1"); cli.ExitCode(err) != cli.ExitUnavailable {
+		t.Errorf("without a database: %v", err)
 	}
 }

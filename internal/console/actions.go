@@ -55,6 +55,8 @@ func actions() map[string]*action {
 		"dead-letters-replay": {prepare: replayLetters},
 		"dispatch-pause":      {prepare: pauseDispatch},
 		"dispatch-resume":     {prepare: resumeDispatch},
+		"inbox-discard":       {prepare: discardInbox},
+		"inbox-retry":         {prepare: retryInbox},
 		"job-cancel": jobControl("cancel", "Steps that have ended keep their results. A worker that runs a step is told to stop, "+
 			"and what it still reports changes nothing.", true, (*api.Client).CancelJob),
 		"job-pause": jobControl("pause", "Nothing new of it is dispatched. A worker that runs a step is asked to stop at a good "+

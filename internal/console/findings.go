@@ -434,6 +434,9 @@ func (s *situation) warningFindings() (found []finding) {
 		if strings.Contains(warning, "dead letters") {
 			f.Links = []helpful{{Text: "Show the dead letters", URL: link("dead-letters")}}
 		}
+		if strings.Contains(warning, "of the inbox") {
+			f.Links = []helpful{{Text: "Show the inbox", URL: link("inbox")}}
+		}
 		found = append(found, f)
 	}
 	return found

@@ -106,13 +106,14 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 			},
 		},
 		"the server": {
-			of: situation{unready: "The store does not answer.", warnings: []string{"dispatch of all is PAUSED: x", "2 replies are dead letters"}, overview: &api.Overview{
+			of: situation{unready: "The store does not answer.", warnings: []string{"dispatch of all is PAUSED: x", "2 replies are dead letters", "1 command of the inbox was refused"}, overview: &api.Overview{
 				Jobs: map[string]int{"PAUSED": 3, "PAUSING": 1}, Stuck: api.StuckCount{Count: 1, Checked: 50}, OldestPendingSeconds: &late,
 			}},
 			want: []string{
 				"bad The server is not ready: The store does not answer.", "bad 1 job stands still and will not move without help",
 				"warn 4 jobs are paused one by one", "warn The outbox is late: its oldest directive has been due for 45 s",
 				"warn The server warns: 2 replies are dead letters [Show the dead letters]",
+				"warn The server warns: 1 command of the inbox was refused [Show the inbox]",
 			},
 		},
 		"a stalled outbox": {

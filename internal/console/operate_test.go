@@ -311,6 +311,31 @@ func TestDeadLetters_AreHandledOrDeleted(t *testing.T) {
 	has(t, b.send(http.MethodPost, "/ui/do/dead-letters-purge", url.Values{"reason": {"old"}}).Body.String(), "The bus is down.")
 }
 
+func TestInbox_IsTriedAgainOrDiscarded(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"GET /v1/admin/outbox": api.OutboxPage{}, "GET /v1/admin/stuck": api.StuckList{}})
+	has(t, b.get(t, "/ui/inbox"), "is not PostgreSQL")
+	hasNot(t, b.get(t, "/ui/outbox"), "/ui/inbox")
+	b.set("GET /v1/admin/inbox", api.InboxPage{Commands: []api.InboxCommand{{
+		CommandID: "c/1", TenantID: "acme", SubmittedBy: "shop", Code: "unknown_request_type", Detail: hostile, Body: "{" + hostile,
+		SubmittedAt: ago(time.Hour), RefusedAt: ago(time.Hour), Errors: []api.Violation{{Pointer: "/request_type", Message: hostile}},
+	}}})
+	page := b.get(t, "/ui/inbox")
+	has(t, page, "unknown_request_type", "{&lt;script&gt;", "command=c%2F1", "by shop", "<code>/request_type</code>")
+	hasNot(t, page, hostile)
+	has(t, b.get(t, "/ui/outbox"), "/ui/inbox")
+	b.set("POST /v1/admin/inbox:retry", api.InboxResult{})
+	if to := b.submits(t, "inbox-retry", url.Values{"command": {"c/1"}}); to != "/ui/inbox" {
+		t.Errorf("it leads to %s", to)
+	}
+	b.asks(t, `POST /v1/admin/inbox:retry {"command_ids":["c/1"]}`)
+	b.set("POST /v1/admin/inbox:discard", api.InboxResult{})
+	b.submits(t, "inbox-discard", url.Values{"reason": {"old"}})
+	b.asks(t, `POST /v1/admin/inbox:discard {"all":true,"reason":"old"}`)
+	b.token = "bound"
+	has(t, b.get(t, "/ui/inbox"), "admin</code> for all of them")
+}
+
 func TestWebhooks_AreSentAgain(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{
@@ -358,6 +383,7 @@ func TestCommands_OfOperators(t *testing.T) {
 		"do/dispatch-pause?protocol=p", "do/dispatch-resume?pause=tenant:a", "do/dispatch-resume?pause=all&ramp=30", "do/operation-cancel?operation=o",
 		"do/outbox-retry", "do/outbox-retry?job=j&tenant_id=a+b&lane=7", "do/webhook-replay?webhook=w", "do/work-stall?work=w", "do/work-requeue?work=w",
 		"do/dead-letters-replay", "do/dead-letters-replay?letter=7%2F1", "do/dead-letters-purge",
+		"do/inbox-retry", "do/inbox-discard?command=c%2F1",
 	} {
 		if commandsParse(t, b.get(t, "/ui/"+target)) == 0 {
 			t.Errorf("%s shows no command", target)

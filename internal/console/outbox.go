@@ -23,6 +23,8 @@ type outboxPage struct {
 	Stuck      api.StuckList
 	// DeadLetters says that replies come over topics.
 	DeadLetters bool
+	// Inbox says that applications can submit in their own transactions.
+	Inbox bool
 }
 
 // everyState shows the rows of all states.
@@ -52,6 +54,8 @@ func outbox(r *request) (view, error) {
 		}
 		_, err = call[api.DeadLetterPage](r.api.ListDeadLetters(r.Context(), &api.ListDeadLettersParams{Limit: new(api.Limit(1))}))
 		data.DeadLetters = !isMissing(err) // Their page shows any other fault.
+		_, err = call[api.InboxPage](r.api.ListInbox(r.Context(), &api.ListInboxParams{Limit: new(api.Limit(1))}))
+		data.Inbox = !isMissing(err)
 	}
 	return view{Title: "Outbox", Template: "outbox", Data: data}, nil
 }

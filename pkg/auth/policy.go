@@ -169,6 +169,9 @@ var rules = []Rule{
 	{"listDeadLetters", get, "/v1/admin/dead-letters", []Role{Admin}, Everywhere, false},
 	{"replayDeadLetters", post, "/v1/admin/dead-letters:replay", []Role{Admin}, Everywhere, true},
 	{"purgeDeadLetters", post, "/v1/admin/dead-letters:purge", []Role{Admin}, Everywhere, true},
+	{"listInbox", get, "/v1/admin/inbox", []Role{Admin}, Everywhere, false},
+	{"retryInbox", post, "/v1/admin/inbox:retry", []Role{Admin}, Everywhere, true},
+	{"discardInbox", post, "/v1/admin/inbox:discard", []Role{Admin}, Everywhere, true},
 	{"stallWork", post, "/v1/admin/work/{workId}:stall", []Role{Admin}, Owned, true},
 	{"requeueWork", post, "/v1/admin/work/{workId}:requeue", []Role{Admin}, Owned, true},
 

@@ -15,6 +15,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
@@ -31,8 +32,8 @@ const (
 	DefaultMaxWaits     = 5000
 )
 
-// UseCases are the use cases that the handlers call. All but DeadLetters, Circuits and
-// Backup are required.
+// UseCases are the use cases that the handlers call. All but DeadLetters, Inbox,
+// Circuits and Backup are required.
 type UseCases struct {
 	// Ledger looks up webhooks and the owners of objects.
 	Ledger     *ledger.Ledger
@@ -53,6 +54,9 @@ type UseCases struct {
 	Circuits func(ctx context.Context) ([]breaker.Circuit, error)
 	// DeadLetters are those of the reply topics. It is nil if replies come over HTTP.
 	DeadLetters callbacks.DeadLetters
+	// Inbox is the commands that were submitted in applications' transactions. It is nil if
+	// the store is not theirs.
+	Inbox inbox.Operator
 	// Backup takes a backup of the store. It must be safe for concurrent use. It is nil if
 	// the store has none.
 	Backup func(ctx context.Context) (Backup, error)

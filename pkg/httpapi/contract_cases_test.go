@@ -132,6 +132,16 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "replayDeadLetters", Status: 503}: lostTopics("replayDeadLetters", errNoBus),
 	{Operation: "purgeDeadLetters", Status: 503}:  lostTopics("purgeDeadLetters", errNoBus),
 
+	{Operation: "listInbox", Status: 404}:    withoutInbox("listInbox"),
+	{Operation: "listInbox", Status: 500}:    lostInbox("listInbox", errUnforeseen),
+	{Operation: "listInbox", Status: 503}:    lostInbox("listInbox", errNoDatabase),
+	{Operation: "retryInbox", Status: 404}:   withoutInbox("retryInbox"),
+	{Operation: "retryInbox", Status: 500}:   lostInbox("retryInbox", errUnforeseen),
+	{Operation: "retryInbox", Status: 503}:   lostInbox("retryInbox", errNoDatabase),
+	{Operation: "discardInbox", Status: 404}: withoutInbox("discardInbox"),
+	{Operation: "discardInbox", Status: 500}: lostInbox("discardInbox", errUnforeseen),
+	{Operation: "discardInbox", Status: 503}: lostInbox("discardInbox", errNoDatabase),
+
 	{Operation: "submitBatch", Status: 503}:       draining("submitBatch"),
 	{Operation: "completeWorkBatch", Status: 503}: draining("completeWorkBatch"),
 	{Operation: "listProtocols", Status: 503}:     draining("listProtocols"),

@@ -1132,6 +1132,70 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/inbox": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List refused commands of the inbox
+         * @description Commands that applications submitted in their own transactions, by `lucius.submit` in
+         *     PostgreSQL, and that were refused, by age. They stay as they are. 404 `not_found`
+         *     unless the server's store is PostgreSQL.
+         */
+        get: operations["listInbox"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/inbox:retry": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Try refused commands again
+         * @description Has a replica accept or refuse the commands anew, once what they were refused for is
+         *     mended: a protocol was added, say.
+         */
+        post: operations["retryInbox"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/inbox:discard": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Discard refused commands
+         * @description Ends the commands without a job. The application that asks for the result is told the
+         *     reason.
+         */
+        post: operations["discardInbox"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/work/{workId}:stall": {
         parameters: {
             query?: never;
@@ -4326,6 +4390,150 @@ export interface components {
             /** @description Why not all were handled. Those that are not in `handled` are as before. */
             error?: components["schemas"]["Problem"];
         };
+        /** @description A command that was submitted in an application's transaction, and refused. */
+        InboxCommand: {
+            /**
+             * @description The id that the application got.
+             * @example 5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59
+             */
+            command_id: string;
+            /**
+             * @description The tenant that the command names.
+             * @example acme
+             */
+            tenant_id: string;
+            /**
+             * @description The database role of the application.
+             * @example shop
+             */
+            submitted_by: string;
+            /**
+             * Format: date-time
+             * @description When it was submitted; its transaction ended later.
+             * @example 2026-01-27T10:02:00.000Z
+             */
+            submitted_at: string;
+            /**
+             * Format: date-time
+             * @description When it was refused.
+             * @example 2026-01-27T10:02:00.012Z
+             */
+            refused_at: string;
+            /**
+             * @description Why it was refused; a problem's code.
+             * @example unknown_request_type
+             */
+            code: string;
+            /**
+             * @description The same in a sentence.
+             * @example /request_type "DocIngset" belongs to no protocol.
+             */
+            detail: string;
+            /** @description All violations. */
+            errors?: components["schemas"]["Violation"][];
+            /**
+             * @description At most 16 KiB of the command, as text.
+             * @example {"tenant_id": "acme", "request_type": "DocIngset"}
+             */
+            body: string;
+            /**
+             * @description Whether the command is longer than that.
+             * @example false
+             */
+            body_truncated: boolean;
+        };
+        /** @description Refused commands of the inbox. */
+        InboxPage: {
+            /** @description The commands. */
+            commands: components["schemas"]["InboxCommand"][];
+            /**
+             * @description For the next page; absent on the last.
+             * @example MC0xNzQy
+             */
+            next_page_token?: string;
+        };
+        /**
+         * @description Which commands: either `command_ids`, or `all`, which takes the first 100. Neither or
+         *     both are 400 `invalid_envelope`.
+         * @example {
+         *       "all": true,
+         *       "reason": "the protocol was added"
+         *     }
+         */
+        InboxRetryRequest: {
+            /**
+             * @description These commands.
+             * @example [
+             *       "5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59"
+             *     ]
+             */
+            command_ids?: string[];
+            /**
+             * @description The first 100.
+             * @example true
+             */
+            all?: boolean;
+            /**
+             * @description Why, for the log.
+             * @example the protocol was added
+             */
+            reason?: string;
+        };
+        /**
+         * @description Which commands: either `command_ids`, or `all`, which takes the first 100. Neither or
+         *     both are 400 `invalid_envelope`.
+         * @example {
+         *       "command_ids": [
+         *         "5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59"
+         *       ],
+         *       "reason": "sent by mistake"
+         *     }
+         */
+        InboxDiscardRequest: {
+            /**
+             * @description These commands.
+             * @example [
+             *       "5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59"
+             *     ]
+             */
+            command_ids?: string[];
+            /**
+             * @description The first 100.
+             * @example true
+             */
+            all?: boolean;
+            /**
+             * @description Why, for the log and for the application.
+             * @example sent by mistake
+             */
+            reason: string;
+        };
+        /**
+         * @description What became of a command. `retried`: it waits for a replica again; `discarded`: it will
+         *     never be a job; `absent`: it is not there, or is not refused.
+         * @example retried
+         * @enum {string}
+         */
+        InboxOutcome: "retried" | "discarded" | "absent";
+        /** @description A command with its outcome. */
+        HandledInboxCommand: {
+            /**
+             * @description The command.
+             * @example 5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59
+             */
+            command_id: string;
+            outcome: components["schemas"]["InboxOutcome"];
+        };
+        /** @description What became of commands. */
+        InboxResult: {
+            /** @description The commands asked for. */
+            handled: components["schemas"]["HandledInboxCommand"][];
+            /**
+             * @description Whether there are others, with `all`.
+             * @example false
+             */
+            more: boolean;
+        };
         /**
          * @description Which rows: either `outbox_ids`, or filters that must all match. Both
          *     together are 400 `invalid_envelope`.
@@ -6775,6 +6983,112 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DeadLetterResult"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listInbox: {
+        parameters: {
+            query?: {
+                /**
+                 * @description How many entries a page holds. Entries of one change are never split, so
+                 *     a page of a job's history may hold a few more.
+                 * @example 100
+                 */
+                limit?: components["parameters"]["Limit"];
+                /**
+                 * @description The `next_page_token` of the previous page, whose other parameters, but for
+                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @example AAAAAAAAAAc
+                 */
+                page_token?: components["parameters"]["PageToken"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of refused commands. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InboxPage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    retryInbox: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InboxRetryRequest"];
+            };
+        };
+        responses: {
+            /** @description What became of each. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InboxResult"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    discardInbox: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InboxDiscardRequest"];
+            };
+        };
+        responses: {
+            /** @description What became of each. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InboxResult"];
                 };
             };
             400: components["responses"]["BadRequest"];

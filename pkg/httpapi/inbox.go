@@ -1,0 +1,80 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/inbox"
+	"github.com/lucius-project/lucius/pkg/problem"
+)
+
+// errNoInbox is returned for requests about the inbox of a server that has none.
+var errNoInbox = problem.Newf(problem.NotFound, "There is no inbox: this server's store is not PostgreSQL.")
+
+// ListInbox is GET /v1/admin/inbox.
+func (e *endpoints) ListInbox(w http.ResponseWriter, r *http.Request, params api.ListInboxParams) {
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		if e.Inbox == nil {
+			return nil, errNoInbox
+		}
+		refused, next, err := e.Inbox.List(ctx, min(limit, inbox.MaxHandled), at.after) // Bodies may be large.
+		if at.after != "" && err != nil && problem.From(err).Code == problem.InvalidEnvelope {
+			return nil, invalid(invalidPageToken, err)
+		}
+		found := api.InboxPage{Commands: make([]api.InboxCommand, len(refused)), NextPageToken: at.token(next)}
+		for i := range refused {
+			c := &refused[i]
+			found.Commands[i] = api.InboxCommand{
+				CommandID: c.ID, TenantID: c.TenantID, SubmittedBy: c.SubmittedBy, SubmittedAt: api.NewTime(c.SubmittedAt),
+				RefusedAt: api.NewTime(c.RefusedAt), Code: string(c.Code), Detail: c.Detail, Errors: c.Errors,
+				BodyTruncated: len(c.Body) > maxShownBody,
+				Body:          strings.ToValidUTF8(string(c.Body[:min(len(c.Body), maxShownBody)]), ""), // Not half a character.
+			}
+		}
+		return found, err
+	})
+}
+
+// RetryInbox is POST /v1/admin/inbox:retry.
+func (e *endpoints) RetryInbox(w http.ResponseWriter, r *http.Request) {
+	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.InboxRetryRequest) (any, error) {
+		return e.handleInbox(ctx, "retry", request.CommandIDs, request.Reason, func() ([]inbox.Handled, bool, error) {
+			return e.Inbox.Retry(ctx, request.CommandIDs)
+		})
+	})
+}
+
+// DiscardInbox is POST /v1/admin/inbox:discard.
+func (e *endpoints) DiscardInbox(w http.ResponseWriter, r *http.Request) {
+	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.InboxDiscardRequest) (any, error) {
+		return e.handleInbox(ctx, "discard", request.CommandIDs, request.Reason, func() ([]inbox.Handled, bool, error) {
+			return e.Inbox.Discard(ctx, request.CommandIDs, request.Reason)
+		})
+	})
+}
+
+// handleInbox calls a verb with the commands that the request names, and logs the outcomes.
+func (e *endpoints) handleInbox(ctx context.Context, name string, ids []string, reason string,
+	verb func() ([]inbox.Handled, bool, error),
+) (any, error) {
+	if e.Inbox == nil {
+		return nil, errNoInbox
+	}
+	state := requestStateOf(ctx)
+	state.object = someOf(ids)
+	handled, more, err := verb()
+	if err != nil {
+		return nil, err
+	}
+	result := api.InboxResult{Handled: make([]api.HandledInboxCommand, len(handled)), More: more}
+	outcomes := map[inbox.HandledOutcome]int{}
+	for i, one := range handled {
+		outcomes[one.Outcome]++
+		result.Handled[i] = api.HandledInboxCommand{CommandID: one.ID, Outcome: api.InboxOutcome(one.Outcome)}
+	}
+	e.config.Log.InfoContext(ctx, "commands of the inbox handled", "verb", name, "outcomes", outcomes,
+		"reason", reason, "request_id", state.id)
+	return result, nil
+}
