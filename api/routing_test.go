@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gorilla/mux"
+
 	"github.com/lucius-project/lucius/api"
 )
 
@@ -20,8 +22,8 @@ type seen struct {
 
 func (s *seen) saw(operation, id string) { s.operation, s.id = operation, id }
 func (s *seen) reset()                   { *s = seen{} }
-func (s *seen) handler() http.Handler {
-	return api.HandlerWithOptions(s, api.StdHTTPServerOptions{BaseRouter: new(api.Router)})
+func (s *seen) handler() *mux.Router {
+	return api.HandlerWithOptions(s, api.GorillaServerOptions{}).(*mux.Router)
 }
 func (s *seen) describe() (string, string) { return s.operation, s.id }
 
@@ -205,24 +207,4 @@ func TestTheClientLeavesUnsetParametersOut(t *testing.T) {
 			t.Errorf("%s: %v asks for %s", name, err, request.URL)
 		}
 	}
-}
-
-func TestARouterAnswersWhatItHasNoRouteFor(t *testing.T) {
-	t.Parallel()
-	router := new(api.Router)
-	router.HandleFunc("GET /v1/things/{id}", func(http.ResponseWriter, *http.Request) {})
-	for target, want := range map[string]int{"GET /v1/other": http.StatusNotFound, "POST /v1/things/a": http.StatusMethodNotAllowed} {
-		method, path, _ := strings.Cut(target, " ")
-		response := httptest.NewRecorder()
-		router.ServeHTTP(response, httptest.NewRequest(method, path, nil))
-		if response.Code != want {
-			t.Errorf("%s is answered %d, want %d", target, response.Code, want)
-		}
-	}
-	defer func() {
-		if recover() == nil {
-			t.Error("a path with two parameters, of which one would be dropped, is registered")
-		}
-	}()
-	router.HandleFunc("GET /v1/things/{id}/parts/{part}", func(http.ResponseWriter, *http.Request) {})
 }

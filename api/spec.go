@@ -1,8 +1,6 @@
 // Package api is the wire contract of Lucius as code.
 //
-//	openapi.yaml ──► lucius.gen.go   types, server glue, client
-//	     │
-//	     │             router.go     which handler a request goes to
+//	openapi.yaml ──► lucius.gen.go   types, gorilla/mux glue, client
 //	     │
 //	     ├─────────► Spec()          the document itself, served as it is
 //	     │

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/gorilla/mux"
+
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
@@ -87,13 +89,23 @@ func (s *Server) AnswerCuts() (cuts []func()) {
 
 // LearnRoute looks the rule of a route up, as [New] does for those of the OpenAPI
 // document.
-func LearnRoute(config Config, pattern string) error {
-	return newGuard(config, nil).loadRules([]string{pattern})
+func LearnRoute(config Config, method, template string) error {
+	return newGuard(config, nil).loadRules(routeOf(method, template))
 }
 
 // LearnRouteOfUnknownObjects is LearnRoute for a guard without owner lookups.
-func LearnRouteOfUnknownObjects(config Config, pattern string) error {
+func LearnRouteOfUnknownObjects(config Config, method, template string) error {
 	g := newGuard(config, nil)
 	g.kinds = nil
-	return g.loadRules([]string{pattern})
+	return g.loadRules(routeOf(method, template))
+}
+
+// routeOf returns a router with one route.
+func routeOf(method, template string) *mux.Router {
+	router := mux.NewRouter()
+	route := router.HandleFunc(template, func(http.ResponseWriter, *http.Request) {})
+	if method != "" {
+		route.Methods(method)
+	}
+	return router
 }

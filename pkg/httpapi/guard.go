@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gorilla/mux"
+
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -25,17 +27,13 @@ import (
 type guard struct {
 	config  Config
 	kinds   []objectKind
-	routes  map[string]guarded // By pattern.
+	rules   map[endpoint]auth.Rule
+	queries map[endpoint][]string // The names of query parameters.
 	respond *responder
 }
 
-// guarded is what the guard knows of a route.
-type guarded struct {
-	rule    auth.Rule
-	path    string      // Of its pattern.
-	kind    *objectKind // That the path names, or nil.
-	queries []string    // The names of query parameters.
-}
+// endpoint is a method and a route's template.
+type endpoint struct{ method, route string }
 
 // objectKind is a kind of objects that paths name.
 type objectKind struct {
@@ -63,7 +61,7 @@ var errNoJob = &problem.Error{Code: problem.JobNotFound, Detail: "There is no su
 // newGuard returns the guard of a server. It admits nothing until loadRules has read the
 // routes.
 func newGuard(config Config, respond *responder) *guard {
-	g := &guard{config: config, routes: map[string]guarded{}, respond: respond}
+	g := &guard{config: config, rules: map[endpoint]auth.Rule{}, queries: map[endpoint][]string{}, respond: respond}
 	missing := func(what string) *problem.Error {
 		return &problem.Error{Code: problem.NotFound, Detail: "There is no such " + what + "."}
 	}
@@ -114,22 +112,30 @@ func (g *guard) ownerOfStep(ctx context.Context, jobID, stepID string) (owner, e
 	return found, nil
 }
 
-// loadRules looks up the rules of all routes, by their patterns. The error names a route
-// without a rule.
-func (g *guard) loadRules(patterns []string) error {
-	for _, pattern := range patterns {
-		method, template, _ := strings.Cut(pattern, " ")
-		rule, ok := auth.RuleFor(method, template)
-		if !ok {
-			return fmt.Errorf("httpapi: %s has no rule in package auth", pattern)
+// loadRules looks up the rules of all routes. The error names a route without a rule.
+func (g *guard) loadRules(router *mux.Router) error {
+	return router.Walk(func(route *mux.Route, _ *mux.Router, _ []*mux.Route) error {
+		template, err := route.GetPathTemplate()
+		if err != nil {
+			return fmt.Errorf("httpapi: route without a path: %w", err)
 		}
-		kind := g.kind(template)
-		if rule.Scope == auth.Owned && strings.Contains(template, "{") && kind == nil {
-			return fmt.Errorf("httpapi: %s names an object of a kind without an owner lookup", pattern)
+		methods, err := route.GetMethods()
+		if err != nil {
+			return fmt.Errorf("httpapi: %s takes any method: %w", template, err)
 		}
-		g.routes[pattern] = guarded{rule, template, kind, queryParameters()[rule.Operation]}
-	}
-	return nil
+		for _, method := range methods {
+			rule, ok := auth.RuleFor(method, template)
+			if !ok {
+				return fmt.Errorf("httpapi: %s %s has no rule in package auth", method, template)
+			}
+			if rule.Scope == auth.Owned && strings.Contains(template, "{") && g.kind(template) == nil {
+				return fmt.Errorf("httpapi: %s %s names an object of a kind without an owner lookup", method, template)
+			}
+			g.rules[endpoint{method, template}] = rule
+			g.queries[endpoint{method, template}] = queryParameters()[rule.Operation]
+		}
+		return nil
+	})
 }
 
 // queryParameters returns the names of the query parameters of each operation: those of
@@ -189,10 +195,12 @@ func (g *guard) kind(route string) *objectKind {
 func (g *guard) middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		state := requestStateOf(r.Context())
-		route := g.routes[r.Pattern]
-		state.rule, state.route = route.rule, route.path
+		if template, err := mux.CurrentRoute(r).GetPathTemplate(); err == nil {
+			state.route = template
+		}
+		state.rule = g.rules[endpoint{r.Method, state.route}]
 		if state.rule.Scope != auth.Public {
-			if err := g.admit(state, r, route.kind); err != nil {
+			if err := g.admit(state, r); err != nil {
 				if challenge := auth.Challenge(err); challenge != "" {
 					w.Header().Set("WWW-Authenticate", challenge)
 				}
@@ -204,7 +212,7 @@ func (g *guard) middleware(next http.Handler) http.Handler {
 			r = r.WithContext(ledger.WithCaller(auth.WithCaller(r.Context(), state.caller), state.caller.Name()))
 		}
 		if strings.HasPrefix(r.URL.Path, "/v1/") {
-			if err := checkQuery(r, route.queries); err != nil {
+			if err := checkQuery(r, g.queries[endpoint{r.Method, state.route}]); err != nil {
 				g.respond.problem(w, r, err)
 				return
 			}
@@ -220,13 +228,14 @@ const maxObjectID = 160
 // admit returns the problem of a request that is not allowed. A path's object must be
 // the caller's: foreign and missing objects are both answered here, before the rest of
 // the request is read, and look alike.
-func (g *guard) admit(state *requestState, r *http.Request, kind *objectKind) error {
+func (g *guard) admit(state *requestState, r *http.Request) error {
 	if state.rule.Operation == "" {
 		return problem.Newf(problem.Forbidden, "This operation may not be called.") // The zero rule: the route has none.
 	}
+	kind := g.kind(state.route)
 	owned := state.rule.Scope == auth.Owned && kind != nil // Otherwise the body names the objects.
 	if owned {
-		state.object = r.PathValue(kind.parameter) // Set before any refusal, for the audit record.
+		state.object = mux.Vars(r)[kind.parameter] // Set before any refusal, for the audit record.
 	}
 	var err error
 	if state.caller, err = g.config.Auth.Authenticate(r); err != nil {
@@ -358,6 +367,6 @@ func (g *guard) stillAuthorized(r *http.Request) bool {
 // the metrics of the whole server.
 func (g *guard) isOperator(r *http.Request) bool {
 	caller, err := g.config.Auth.Authenticate(r)
-	rule := g.routes["GET /metrics"].rule
+	rule := g.rules[endpoint{http.MethodGet, "/metrics"}]
 	return err == nil && rule.Scope == auth.Everywhere && rule.Admit(caller) == nil
 }

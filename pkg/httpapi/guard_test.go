@@ -325,16 +325,19 @@ func TestEveryRouteNeedsARule(t *testing.T) {
 	t.Parallel()
 	var config httpapi.Config
 	newHarness(t, func(c *httpapi.Config) { config = *c })
-	for _, pattern := range []string{"GET /v1/secrets", "DELETE /v1/jobs/{jobId}", "/v1/jobs"} {
-		err := httpapi.LearnRoute(config, pattern)
-		if err == nil || !strings.Contains(err.Error(), pattern+" has no rule") {
-			t.Errorf("%q: %v", pattern, err)
+	for want, route := range map[string][2]string{
+		"has no rule": {http.MethodGet, "/v1/secrets"},
+		"takes any":   {"", "/v1/jobs"},
+	} {
+		err := httpapi.LearnRoute(config, route[0], route[1])
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", route, err)
 		}
 	}
-	if err := httpapi.LearnRoute(config, "GET /v1/jobs/{jobId}"); err != nil {
+	if err := httpapi.LearnRoute(config, http.MethodGet, "/v1/jobs/{jobId}"); err != nil {
 		t.Error(err)
 	}
-	err := httpapi.LearnRouteOfUnknownObjects(config, "GET /v1/jobs/{jobId}")
+	err := httpapi.LearnRouteOfUnknownObjects(config, http.MethodGet, "/v1/jobs/{jobId}")
 	if err == nil || !strings.Contains(err.Error(), "of a kind without an owner lookup") {
 		t.Errorf("an object without an owner lookup: %v", err)
 	}

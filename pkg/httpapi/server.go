@@ -1,7 +1,7 @@
 // Package httpapi is the HTTP transport: it turns requests into calls of the
 // use cases, and their results into responses. It decides nothing itself.
 //
-//	request ─► Server ─► router ► guard ─► generated glue ─► endpoints ─► use cases:
+//	request ─► Server ─► mux ─► guard ─► generated glue ─► endpoints ─► use cases:
 //	             │                │        (package api)       │         commands, jobs,
 //	             │                │                            │         callbacks, workqueue, …
 //	             ├ request id,    ├ who calls, and its rule    ├ body: type, size, JSON,
@@ -43,6 +43,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/lucius-project/lucius/api"
@@ -53,7 +54,7 @@ import (
 // Server is the HTTP surface as a handler. It is safe for concurrent use.
 type Server struct {
 	config  Config
-	router  *api.Router
+	router  *mux.Router
 	console http.Handler // nil without one
 	metrics *metrics
 	respond *responder
@@ -86,7 +87,7 @@ func New(config Config) (*Server, error) {
 	}
 	bodies := max(maxBodies, 16*config.MaxBodyBytes)
 	s := &Server{
-		config: config, metrics: measured, respond: newResponder(config.Log),
+		config: config, router: mux.NewRouter().SkipClean(true), metrics: measured, respond: newResponder(config.Log),
 		streams: newFairLimiter(maxStreams, refuses, problem.Newf(problem.RateLimited,
 			"This process has %d slots for streams, of which the caller already has its share.", maxStreams)),
 		waits: newFairLimiter(int64(config.MaxWaits), refuses,
@@ -97,12 +98,7 @@ func New(config Config) (*Server, error) {
 		ended: make(chan struct{}),
 	}
 	guard := newGuard(config, s.respond)
-	s.router = &api.Router{
-		Middleware: guard.middleware, MethodNotAllowed: s.methodNotAllowed,
-		NotFound: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			s.respond.problem(w, r, &problem.Error{Code: problem.NotFound, Detail: "There is nothing at this path."})
-		}),
-	}
+	s.router.Use(guard.middleware)
 	handlers := &endpoints{
 		Server: s, UseCases: config.UseCases, guard: guard,
 		scrape: promhttp.HandlerFor(config.Registry, promhttp.HandlerOpts{
@@ -112,8 +108,12 @@ func New(config Config) (*Server, error) {
 			EnableOpenMetrics: true,
 		}),
 	}
-	api.HandlerWithOptions(handlers, api.StdHTTPServerOptions{BaseRouter: s.router, ErrorHandlerFunc: s.respond.badParameter})
-	if err := guard.loadRules(s.router.Patterns()); err != nil {
+	api.HandlerWithOptions(handlers, api.GorillaServerOptions{BaseRouter: s.router, ErrorHandlerFunc: s.respond.badParameter})
+	s.router.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.respond.problem(w, r, &problem.Error{Code: problem.NotFound, Detail: "There is nothing at this path."})
+	})
+	s.router.MethodNotAllowedHandler = http.HandlerFunc(s.methodNotAllowed)
+	if err := guard.loadRules(s.router); err != nil {
 		return nil, err
 	}
 	if config.Console != nil {
@@ -201,8 +201,18 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// methodNotAllowed answers a path that has routes only for other methods.
-func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request, allowed []string) {
+// methodNotAllowed answers a path that has routes only for other methods, which it
+// names.
+func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		probe := *r
+		probe.Method = method
+		var match mux.RouteMatch
+		if s.router.Match(&probe, &match) && match.MatchErr == nil {
+			allowed = append(allowed, method)
+		}
+	}
 	if slices.Contains(allowed, http.MethodGet) {
 		allowed = append(allowed, http.MethodHead)
 	}
