@@ -15,14 +15,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/server"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
@@ -86,44 +86,32 @@ func serveStandard(t *testing.T, overBus bool, rejects int, more ...string) *sta
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := memstore.New(memstore.Options{})
-	c := &core{
-		cfg: &loaded.Config, log: log, metrics: newMetrics(), store: store, writable: writableOf(store),
-		clock: newClockCheck(store, loaded.ClockTolerance, log),
-	}
-	if err := c.open(t.Context()); err != nil {
+	h := newHost(&loaded.Config, log, newMetrics(), memstore.New(memstore.Options{}), access, protocol.NewHolder(registry))
+	settings, err := h.settings(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
 	s := &standardServer{topics: &topics{rejects: rejects, sent: make(chan []byte, 1)}, queue: !overBus, logged: logged}
-	circuits, err := breaker.NewSet(breaker.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	bus := &bus{cfg: c.cfg, publisher: c.queue, circuits: circuits}
 	if overBus {
-		bus.publisher = s.topics
+		settings.OpenBus = func(server.Apply) (*server.Bus, error) { return &server.Bus{Publisher: s.topics}, nil }
 	}
-	system, err := assemble(t.Context(), c, bus, access, protocol.NewHolder(registry))
+	opened, err := server.Open(t.Context(), *settings)
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := api.NewClientWithResponses("http://127.0.0.1", api.WithHTTPClient(directly{system.handler}))
+	client, err := api.NewClientWithResponses("http://127.0.0.1", api.WithHTTPClient(directly{opened}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.testServer, s.handler = &testServer{client: client}, system.handler
+	s.testServer, s.handler = &testServer{client: client}, opened
 	ctx, stop := context.WithCancel(t.Context())
-	var loops errgroup.Group
-	for _, loop := range system.loops(nil) {
-		loops.Go(func() error { return loop(ctx) })
-	}
+	ended := make(chan error, 1)
+	go func() { ended <- opened.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		system.handler.Drain()
-		if err := loops.Wait(); err != nil {
-			t.Errorf("the loops ended with %v", err)
+		if err := <-ended; err != nil {
+			t.Errorf("the server ended with %v", err)
 		}
-		system.maintenance.sender.Close()
 	})
 	return s
 }
@@ -443,5 +431,22 @@ func between(t *testing.T, name string, got, low, high time.Duration) {
 	const late = 1200 * time.Millisecond
 	if got < low || got > high+late {
 		t.Errorf("%s lasted %s, want %s to %s", name, got, low, high)
+	}
+}
+
+// A program that has the server inside it gets the defaults of the settings.
+func TestDefaults_AreThoseOfThePackage(t *testing.T) {
+	t.Parallel()
+	loaded, err := config.LoadArgs(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &host{cfg: &loaded.Config, log: slog.New(slog.DiscardHandler), metrics: newMetrics(), access: new(access)}
+	settings, err := h.settings(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(server.DefaultPolicy(), settings.Defaults); diff != "" {
+		t.Errorf("(-package +settings):\n%s", diff)
 	}
 }

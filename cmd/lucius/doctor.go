@@ -6,6 +6,7 @@ import (
 	"runtime"
 
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/pkg/server"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
@@ -69,7 +70,7 @@ func checkSpace(dir string) cli.Check {
 	if err != nil {
 		return cli.Check{Name: "disk", OK: true, Detail: "the free space is not known: " + err.Error()}
 	}
-	check := cli.Check{Name: "disk", OK: free >= spaceAhead*pebblestore.DefaultReserve, Detail: cli.Size(int64(free)) + " free"}
+	check := cli.Check{Name: "disk", OK: free >= server.SpaceAhead*pebblestore.DefaultReserve, Detail: cli.Size(int64(free)) + " free"}
 	if !check.OK {
 		check.Todo = "make room, see \"A disk that fills\" in docs/operations.md: without " +
 			cli.Size(pebblestore.DefaultReserve) + " the server takes no writes"

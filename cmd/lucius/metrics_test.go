@@ -1,17 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // What becomes of commands can be followed in the metrics: starts, retries,
@@ -83,43 +80,4 @@ func scrapeURL(t *testing.T, base string) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-// A line of the log says of which attempt it speaks, and holds no lease id.
-func TestChanged_LogsWithIdentity(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	log := slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	after := &statemachine.Aggregate{
-		Job: statemachine.Job{ID: "job", TenantID: "tenant", CurrentStepID: "ocr", CorrelationID: "c",
-			Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Rev: 7},
-		Steps: []statemachine.Step{{ID: "ocr", LeaseID: "capability", LastErrorCode: statemachine.ErrorAckTimeout}},
-	}
-	logTransitions(log, after, []statemachine.Transition{
-		{Object: statemachine.ObjectStep, ID: "ocr", Type: "step.failed_retry", From: "INITIATED", To: "FAILED_RETRY", AttemptNo: 2, Cause: "ACK timeout"},
-		{Object: statemachine.ObjectOutbox, ID: "row", Type: "outbox.failed_final", From: "SENT", To: "FAILED_FINAL", AttemptNo: 2},
-	})
-	for _, want := range []string{
-		`"jobId":"job","tenant_id":"tenant","stepId":"ocr","attempt_no":2,"correlation_id":"c","trace_id":"4bf92f3577b34da6a3ce929d0e0e4736"`,
-		`"event":"step.failed_retry"`, `"cause":"ACK timeout"`, `"event":"outbox.failed_final"`,
-	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("the log has no %s:\n%s", want, out.String())
-		}
-	}
-	if strings.Contains(out.String(), "capability") {
-		t.Error("the log holds the lease id")
-	}
-}
-
-func TestCauseOf(t *testing.T) {
-	t.Parallel()
-	for code, want := range map[string]string{
-		"ack_timeout": "ack_timeout", "lease_expired": "lease_expired", "step_timeout": "step_timeout",
-		"publish_rejected": "publish_rejected", "dispatch_exhausted": "dispatch_exhausted", "cancelled": "cancelled", "": "reported", "whatever a worker says": "reported",
-	} {
-		if got := causeOf(code); got != want {
-			t.Errorf("%q is %q, want %q", code, got, want)
-		}
-	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"maps"
 	"net/http"
 	"os"
@@ -19,8 +18,6 @@ import (
 
 	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // allMetrics returns the metric families of a local server, and of one that has all that
@@ -102,50 +99,6 @@ func TestMetrics_AreThoseOfTheDocumentation(t *testing.T) {
 			if !documented[name] && !documented[base] {
 				t.Errorf("%s names %s, which does not exist", file, name)
 			}
-		}
-	}
-}
-
-// Tenants are no label, and the number of series is bounded, as docs/operations.md says.
-func TestMetrics_AreBounded(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct{ services, most int }{{50, 7_000}, {2_000, 25_000}} {
-		m := newMetrics()
-		tenants := 10_000
-		for i := range tenants {
-			n := i % test.services
-			step := statemachine.Step{
-				ID: "s", Service: fmt.Sprint("service", n), Type: fmt.Sprint("TYPE", n), LastErrorCode: fmt.Sprint("error", i),
-			}
-			job := statemachine.Job{TenantID: fmt.Sprint("tenant", i), RequestType: fmt.Sprint("request.", n)}
-			kind := ledger.WorkKind{Service: step.Service, StepType: step.Type}
-			if i < test.services {
-				m.createKind(kind)
-				m.createRequestType(job.RequestType)
-			}
-			m.waited(kind, 1)
-			m.took(kind, statemachine.StepSucceeded, 1)
-			m.observeTransitions(&statemachine.Aggregate{Job: job, Steps: []statemachine.Step{step}}, []statemachine.Transition{
-				{Object: statemachine.ObjectStep, ID: "s", Type: "step.failed_final", From: "IN_PROGRESS", To: "FAILED_FINAL", Detail: "error"},
-				{Object: statemachine.ObjectJob, Type: "job.failed_final", From: "IN_PROGRESS", To: "FAILED_FINAL"},
-			})
-		}
-		families, err := m.registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		series := 0
-		for _, family := range families {
-			for _, metric := range family.Metric {
-				series++
-				if h := metric.Histogram; h != nil {
-					series += len(h.Bucket) + 2 // And +Inf, the sum and the count.
-				}
-			}
-		}
-		t.Logf("%d services: %d series", test.services, series)
-		if series > test.most {
-			t.Errorf("%d series of %d services, and %d are documented at most", series, test.services, test.most)
 		}
 	}
 }

@@ -165,27 +165,19 @@ func inSituation(t *testing.T, roles []string, script func(*situation), flags ..
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newCoreOn(cfg, log, m, local)
-	s.store = &meddled{Store: local}
-	c.store = s.store
-	if err := c.open(ctx); err != nil {
-		t.Fatal(err)
-	}
-	bus, err := openBus(c)
-	if err != nil {
-		t.Fatal(err)
-	}
 	registry, err := protocol.Load(s.protocols)
 	if err != nil {
 		t.Fatal(err)
 	}
-	system, err := assemble(ctx, c, bus, access, protocol.NewHolder(registry))
-	if err != nil {
+	h := newHost(cfg, log, m, local, access, protocol.NewHolder(registry))
+	s.store = &meddled{Store: local}
+	h.store = s.store
+	if err := h.open(ctx); err != nil {
 		t.Fatal(err)
 	}
 	listener, ended := newPipes(), make(chan error, 1)
 	running, stop := context.WithCancel(ctx)
-	go func() { ended <- system.run(running, listener, nil) }()
+	go func() { ended <- h.run(running, listener, nil) }()
 	transport := &http.Transport{
 		DialContext: listener.dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // There is no network.
 	}
@@ -210,9 +202,8 @@ func inSituation(t *testing.T, roles []string, script func(*situation), flags ..
 		if err := errors.Join(<-ended, access.close()); err != nil {
 			t.Errorf("the server did not end well: %v", err)
 		}
-		system.maintenance.sender.Close()
-		bus.close(log)
-		if err := c.store.Close(); err != nil {
+		h.close()
+		if err := local.Close(); err != nil {
 			t.Error(err)
 		}
 	}()

@@ -26,7 +26,7 @@ import (
 
 // openStore opens the configured backend. Its requests are counted in the metrics, unless
 // those are nil.
-func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, m *metrics) (tablestore.Store, error) {
+func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, m *programMetrics) (tablestore.Store, error) {
 	switch cfg.StorageBackend {
 	case config.BackendMemory:
 		return memstore.New(memstore.Options{}), nil
@@ -67,12 +67,12 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, m *met
 }
 
 // backup takes a backup of the local store.
-func (c *core) backup(ctx context.Context) (httpapi.Backup, error) {
+func (h *host) backup(ctx context.Context) (httpapi.Backup, error) {
 	live := map[string]int{}
-	for state, jobs := range c.census.Report().Jobs {
+	for state, jobs := range h.server.UseCases().Census.Report().Jobs {
 		live[string(state)] = jobs
 	}
-	backup, err := c.local.Backup(ctx, pebblestore.BackupNote{Version: moduleVersion(), Jobs: live})
+	backup, err := h.local.Backup(ctx, pebblestore.BackupNote{Version: moduleVersion(), Jobs: live})
 	if errors.Is(err, pebblestore.ErrBackupRunning) {
 		return nil, problem.Newf(problem.RateLimited, "Another backup is under way, and one is taken at a time.")
 	}

@@ -58,3 +58,11 @@ type DeadLetters interface {
 	// Purge deletes dead letters, chosen as for Replay.
 	Purge(ctx context.Context, ids []string) (handled []HandledDeadLetter, more bool, err error)
 }
+
+// Survey is what a count of dead letters found.
+type Survey struct {
+	// Count is how many there are, at most 500 of each topic.
+	Count int
+	// Oldest is when the oldest of them was sent; zero if there is none.
+	Oldest time.Time
+}

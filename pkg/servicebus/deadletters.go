@@ -44,7 +44,7 @@ type DeadLetters struct {
 	time  time.Duration // handlingTime
 
 	mu     sync.Mutex
-	survey Survey
+	survey callbacks.Survey
 }
 
 var _ callbacks.DeadLetters = (*DeadLetters)(nil)
@@ -56,14 +56,6 @@ type deadLane struct {
 
 	mu     sync.Mutex // guards peeker, one peek at a time
 	peeker *azservicebus.Receiver
-}
-
-// Survey is what is known of the dead letters.
-type Survey struct {
-	// Count is how many there are, at most 500 of each topic.
-	Count int
-	// Oldest is when the oldest of them was sent; zero if there is none.
-	Oldest time.Time
 }
 
 // NewDeadLetters returns the dead letters of the reply topics. It does not connect yet.
@@ -198,7 +190,7 @@ func (d *DeadLetters) List(ctx context.Context, limit int, after string) (page [
 // Count counts the dead letters for [DeadLetters.Survey]. The error is that of the first
 // topic that cannot be read; the others are counted.
 func (d *DeadLetters) Count(ctx context.Context) error {
-	var found Survey
+	var found callbacks.Survey
 	var first error
 	for lane := range d.lanes {
 		for from, counted := int64(0), 0; counted < maxCounted; {
@@ -231,7 +223,7 @@ func (d *DeadLetters) Count(ctx context.Context) error {
 }
 
 // Survey returns what the last Count found.
-func (d *DeadLetters) Survey() Survey {
+func (d *DeadLetters) Survey() callbacks.Survey {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.survey

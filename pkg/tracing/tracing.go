@@ -234,16 +234,6 @@ func (t *Tracer) Webhook(job *statemachine.Job, begin time.Time, outcome, failur
 	}
 }
 
-// Traceparent returns the place of a job in its trace as a traceparent, empty if it has
-// none.
-func Traceparent(job *statemachine.Job) string {
-	from, ok := statemachine.ParseTrace(job.Traceparent)
-	if !ok {
-		return ""
-	}
-	return from.OfJob(job.ID).String()
-}
-
 func ofJob(job *statemachine.Job, more ...attribute.KeyValue) []attribute.KeyValue {
 	return append([]attribute.KeyValue{
 		attribute.String("lucius.job_id", job.ID), attribute.String("lucius.tenant_id", job.TenantID),

@@ -10,8 +10,8 @@
 //
 // It uses no network and no disk, and no clock but that of package time. So in a bubble of
 // [testing/synctest] time is virtual: retries, leases and timeouts take moments, an hour a
-// few seconds. Outside of a bubble it works in real time. Webhooks are not sent, and
-// operations on many jobs are accepted and not carried out.
+// few seconds. Outside of a bubble it works in real time. Webhooks count as delivered and
+// are not sent.
 package luciustest
 
 import (
@@ -37,26 +37,30 @@ type Server struct {
 // Start starts a server with the protocols, each in YAML, which ends with the test.
 func Start(t testing.TB, protocols ...string) *Server {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var group sync.WaitGroup
-	handler, err := serve(ctx, &group, protocols)
-	if err == nil {
-		s := &Server{t: t, ctx: ctx, group: new(sync.WaitGroup)}
-		s.client, err = lucius.NewClient(lucius.ClientConfig{
-			URL: "http://localhost", HTTPClient: &http.Client{Transport: inProcess{handler}},
-		})
-		t.Cleanup(func() {
-			cancel()
-			s.group.Wait() // Workers finish on a server that answers.
-			group.Wait()
-		})
-		if err == nil {
-			return s
-		}
+	opened, err := open(t.Context(), protocols)
+	if err != nil {
+		t.Fatalf("luciustest: %v", err)
 	}
-	cancel()
-	t.Fatalf("luciustest: %v", err)
-	return nil
+	client, err := lucius.NewClient(lucius.ClientConfig{
+		URL: "http://localhost", HTTPClient: &http.Client{Transport: inProcess{opened}},
+	})
+	if err != nil {
+		t.Fatalf("luciustest: %v", err)
+	}
+	working, rest := context.WithCancel(context.WithoutCancel(t.Context()))
+	serving, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	s := &Server{t: t, client: client, ctx: working, group: new(sync.WaitGroup)}
+	ended := make(chan error, 1)
+	go func() { ended <- opened.Run(serving) }()
+	t.Cleanup(func() {
+		rest()
+		s.group.Wait() // Workers finish on a server that answers.
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("luciustest: the server ended with %v", err)
+		}
+	})
+	return s
 }
 
 // Client returns a client of the server, for workers too.

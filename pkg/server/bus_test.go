@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"slices"
@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -21,8 +20,13 @@ func busWithOutages(t *testing.T) *bus {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bus{cfg: &config.Config{}, outages: told, circuits: circuits}
+	return &bus{lanes: 1, outages: told, circuits: circuits}
 }
+
+// unread are reply topics.
+type unread struct{ Replies }
+
+func (unread) Down() []string { return nil }
 
 // fails reports a failed send to the topic.
 func (b *bus) fails(topic string, verdict breaker.Verdict) {
@@ -86,7 +90,7 @@ func TestOutages_OfTheBusAreThoseOfReplies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := busWithOutages(t)
-		b.cfg.ServiceBus.Replies = true
+		b.Replies = unread{}
 		b.fails("topic1", breaker.BusFailed)
 		if told := b.noted(t, outbox.PartBus); !told.Replies.Equal(time.Now()) {
 			t.Errorf("replies are away until %s", told.Replies)

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"slices"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/metrics"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -29,23 +30,23 @@ var (
 	jobBuckets  = []float64{.1, .5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
 )
 
-func newJobMetrics(m *metrics) jobMetrics {
+func newJobMetrics(m metrics.Registry) jobMetrics {
 	j := jobMetrics{
-		transitions: m.counter("lucius_transitions_total",
+		transitions: m.Counter("lucius_transitions_total",
 			"Committed changes of jobs, steps and outbox rows, by event type.", "event"),
-		stepFailures: m.counter("lucius_step_failures_total",
+		stepFailures: m.Counter("lucius_step_failures_total",
 			"Failed attempts of steps, by service, cause and whether the step is retried.", "service", "cause", "retried"),
-		stepSeconds: m.histogram("lucius_step_duration_seconds",
+		stepSeconds: m.Histogram("lucius_step_duration_seconds",
 			"Time from the start of an attempt to its RESULT, by the state to which that moved the step.",
 			stepBuckets, "service", "step_type", "outcome"),
-		queueSeconds: m.histogram("lucius_queue_wait_seconds",
+		queueSeconds: m.Histogram("lucius_queue_wait_seconds",
 			"Time from the publish of a directive to its claim, or to its ACK.", stepBuckets, "service", "step_type"),
-		jobSeconds: m.histogram("lucius_job_duration_seconds",
+		jobSeconds: m.Histogram("lucius_job_duration_seconds",
 			"Time from the acceptance of a job to its end, by its state.", jobBuckets, "request_type", "outcome"),
 		kinds:        &bounded[ledger.WorkKind]{other: census.Other},
 		requestTypes: &bounded[string]{other: census.Other.Service},
 	}
-	create(j.transitions, statemachine.EventTypes())
+	metrics.Create(j.transitions, statemachine.EventTypes())
 	return j
 }
 
@@ -79,7 +80,7 @@ func (b *bounded[K]) label(value K) K {
 
 // outcomes returns states as values of the label outcome.
 func outcomes[S ~string](states ...S) []string {
-	texts := names(states...)
+	texts := metrics.Names(states...)
 	for i := range texts {
 		texts[i] = strings.ToLower(texts[i])
 	}
@@ -110,14 +111,14 @@ func (j *jobMetrics) know(protocols *protocol.Registry) {
 
 func (j *jobMetrics) createKind(of ledger.WorkKind) {
 	of = j.kinds.label(of)
-	create(j.stepSeconds, []string{of.Service}, []string{of.StepType},
+	metrics.Create(j.stepSeconds, []string{of.Service}, []string{of.StepType},
 		outcomes(statemachine.StepSucceeded, statemachine.StepFailedRetry, statemachine.StepFailedFinal))
-	create(j.queueSeconds, []string{of.Service}, []string{of.StepType})
-	create(j.stepFailures, []string{of.Service}, causes, []string{"yes", "no"})
+	metrics.Create(j.queueSeconds, []string{of.Service}, []string{of.StepType})
+	metrics.Create(j.stepFailures, []string{of.Service}, causes, []string{"yes", "no"})
 }
 
 func (j *jobMetrics) createRequestType(requestType string) {
-	create(j.jobSeconds, []string{j.requestTypes.label(requestType)},
+	metrics.Create(j.jobSeconds, []string{j.requestTypes.label(requestType)},
 		outcomes(statemachine.JobSucceeded, statemachine.JobFailedFinal, statemachine.JobCancelled))
 }
 

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
@@ -22,8 +21,8 @@ const (
 	answerAge = time.Second
 	// answerTimeout is how long the store may take to answer.
 	answerTimeout = 10 * time.Second
-	// spaceAhead times the store's reserve is the free space from which readyz warns.
-	spaceAhead = 4
+	// SpaceAhead times the store's reserve is the free space from which readyz warns.
+	SpaceAhead = 4
 	// overdue is how long a due outbox row may wait before readyz warns of it.
 	overdue = time.Minute
 )
@@ -32,8 +31,7 @@ const (
 // Anything else that is wrong is a warning.
 type readiness struct {
 	ledger     *ledger.Ledger
-	writable   func() error       // Why the store takes no writes; see writableOf.
-	local      *pebblestore.Store // nil without a data directory
+	store      tablestore.Store
 	bus        *bus
 	gate       *pauses.Gate
 	reconciler *upkeep.Reconciler
@@ -46,7 +44,7 @@ type readiness struct {
 func (r *readiness) Ready(ctx context.Context) ([]string, error) {
 	err := r.answer.get(ctx, func(ctx context.Context) error {
 		_, _, err := r.ledger.Live(ctx, "", 0, 1, "")
-		if why := r.writable(); why != nil {
+		if why := writable(r.store); why != nil {
 			return unwritable(why) // It says more than a failed read.
 		}
 		return ledger.Problem(err)
@@ -57,13 +55,13 @@ func (r *readiness) Ready(ctx context.Context) ([]string, error) {
 	return r.warnings(time.Now()), nil
 }
 
-// writableOf returns a function that says why the store takes no writes at the moment,
-// as far as the store knows before a write. Remote stores do not.
-func writableOf(store tablestore.Store) func() error {
+// writable returns why the store takes no writes at the moment, as far as it knows
+// before a write. Remote stores do not.
+func writable(store tablestore.Store) error {
 	if local, ok := store.(interface{ Writable() error }); ok {
-		return local.Writable
+		return local.Writable()
 	}
-	return func() error { return nil }
+	return nil
 }
 
 // unwritable returns the problem of a store that takes no writes.
@@ -93,7 +91,7 @@ func (r *readiness) warnings(now time.Time) []string {
 	for _, topic := range r.bus.down() {
 		warnings = append(warnings, "replies cannot be read from "+topic+": see the log")
 	}
-	if letters := r.bus.deadLetters; letters != nil && letters.Survey().Count > 0 {
+	if letters := r.bus.DeadLetters; letters != nil && letters.Survey().Count > 0 {
 		found := letters.Survey()
 		warnings = append(warnings, fmt.Sprintf("%d replies are dead letters, the oldest since %s: see /v1/admin/dead-letters",
 			found.Count, found.Oldest.UTC().Format(time.RFC3339)))
@@ -121,11 +119,12 @@ func (r *readiness) warnings(now time.Time) []string {
 
 // spaceWarnings warns of a disk that is about to be full.
 func (r *readiness) spaceWarnings() []string {
-	if r.local == nil {
+	local, ok := r.store.(interface{ Space() (free, reserve uint64) })
+	if !ok {
 		return nil
 	}
-	free, reserve := r.local.Space()
-	if free >= spaceAhead*reserve || free == reserve {
+	free, reserve := local.Space()
+	if free >= SpaceAhead*reserve || free == reserve {
 		return nil
 	}
 	return []string{fmt.Sprintf(

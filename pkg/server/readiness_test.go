@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -58,7 +58,7 @@ func TestReadiness_OfAStoreThatTakesNoWrites(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := readiness{ledger: l, writable: writableOf(store)}
+			r := readiness{ledger: l, store: store}
 			_, err = r.Ready(t.Context())
 			told, ok := errors.AsType[*problem.Error](err)
 			if !ok || told.Code != problem.StoreUnavailable || told.Detail != test.detail || told.RetryAfter <= 0 {
@@ -89,7 +89,7 @@ func TestDisk_RetentionGoesOnBelowTheReserve(t *testing.T) {
 			return store, l
 		}
 		warned := func(store *pebblestore.Store) string {
-			return strings.Join((&readiness{local: store}).spaceWarnings(), "")
+			return strings.Join((&readiness{store: store}).spaceWarnings(), "")
 		}
 		command := ledger.Command{
 			Job: statemachine.Job{TenantID: "t", IdempotencyHash: "h"}, Steps: []statemachine.Step{{ID: "one"}}, Payload: []byte(`{}`),
@@ -146,7 +146,7 @@ func must(t *testing.T, err error) {
 
 func TestReadiness_OfAStoreThatDoesNotTellIsNotDoubted(t *testing.T) {
 	t.Parallel()
-	if err := writableOf(memstore.New(memstore.Options{}))(); err != nil {
+	if err := writable(memstore.New(memstore.Options{})); err != nil {
 		t.Errorf("writable: %v", err)
 	}
 }
@@ -214,7 +214,7 @@ func TestReadiness_ReadsTheStoreOnceASecond(t *testing.T) {
 			t.Fatal(err)
 		}
 		why := fmt.Errorf("%w: full", tablestore.ErrUnavailable)
-		r := readiness{ledger: l, writable: func() error { return why }}
+		r := readiness{ledger: l, store: refusing{store, why}}
 		counter.Reset()
 		for range 50 {
 			if _, err := r.Ready(t.Context()); !errors.Is(err, why) {

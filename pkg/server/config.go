@@ -1,0 +1,186 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+	"github.com/lucius-project/lucius/pkg/webhook"
+)
+
+// Role is a share of the work of the servers on one store.
+type Role string
+
+// The roles. Each store needs a process with each of them.
+const (
+	RoleAPI     Role = "api"     // serves the API, and reads replies from the bus
+	RoleRelay   Role = "relay"   // publishes directives
+	RoleSweeper Role = "sweeper" // acts on deadlines, purges, repairs, sends webhooks
+)
+
+// Config configures a [Server]. Those of the parts, such as Ledger and HTTP, say what is
+// specific to the part: [Open] sets the fields that connect it to others.
+type Config struct {
+	// Store holds the jobs. Close it after [Server.Run] has returned. Required.
+	Store tablestore.Store
+	// Protocols say what each request type consists of. Required.
+	Protocols *protocol.Holder
+	// HTTP configures the API. Its Auth is required. Open sets the use cases but for
+	// Backup, and Ready, Registry, Log, Lanes and ProbesOnly.
+	HTTP httpapi.Config
+	// Ledger says how and for how long jobs are stored. Open sets Store, Bus, Hold,
+	// Handoff, Held, Ready, Taker, Observe, Unsure, Ended and Sample. Optional.
+	Ledger ledger.Config
+	// Policy limits what commands may hold. Open sets CheckCallbackURL. Optional.
+	Policy commands.Policy
+	// Defaults are the timeouts and budgets that a protocol does not set. Optional.
+	// Defaults to [DefaultPolicy].
+	Defaults statemachine.Policy
+	// Routing says how many lanes there are, and the names of their topics. Optional.
+	Routing routing.Config
+	// Webhooks says where webhooks may go. Optional.
+	Webhooks webhook.GuardConfig
+	// WebhookSecrets sign webhooks. Optional. Without one, receivers cannot verify them.
+	WebhookSecrets []webhook.Secret
+	// SendWebhook sends one webhook, and must be safe for concurrent use. Optional.
+	// Defaults to sending it over HTTP.
+	SendWebhook func(ctx context.Context, message webhook.Message) webhook.Result
+	// Roles are those of this process. Optional. Defaults to all.
+	Roles []Role
+	// OpenBus returns the bus that carries directives to services. It gets what applies
+	// the callbacks that come over the bus. Optional. Defaults to the pull queue, from
+	// which workers claim over HTTP.
+	OpenBus func(apply Apply) (*Bus, error)
+	// PublishTimeout is how long the publish of one directive may take. Optional.
+	// Defaults to 10 s.
+	PublishTimeout time.Duration
+	// RelayInterval is the time between two passes of the relay, and SweepInterval that
+	// between two looks for deadlines, webhooks and purges. Optional. Default to 1 s.
+	RelayInterval, SweepInterval time.Duration
+	// ClockTolerance is how far this host's clock may be from that of the store, if the
+	// store has one. Beyond it no deadlines are acted on. Optional. Defaults to any.
+	ClockTolerance time.Duration
+	// Grace is how long requests under way may take when Run stops. Optional. Defaults
+	// to 20 s.
+	Grace time.Duration
+	// StartPaused pauses all dispatch for that reason, until an operator resumes it.
+	// Optional.
+	StartPaused string
+	// Watchers reload files. Open makes their loops, and readyz warns of refused files.
+	// Optional.
+	Watchers []*upkeep.Watcher
+	// ReloadInterval is the time between two looks at the files. Optional. Defaults to 1 s.
+	ReloadInterval time.Duration
+	// Loops is more to do in the background while Run runs. Optional.
+	Loops []upkeep.Loop
+	// Registry gets the metrics, which /metrics shows. Optional. Defaults to a new one.
+	Registry *prometheus.Registry
+	// Logger gets the log. Optional. Defaults to none.
+	Logger *slog.Logger
+	// Tracer gets what traces are made of. Optional.
+	Tracer Tracer
+	// Replica names this process in the log. Optional.
+	Replica string
+	// Fatal is called with an illegal transition in the relay, which is a defect, before
+	// Run stops because of it. Optional.
+	Fatal func(defect *seqledger.IllegalTransitionError)
+}
+
+// Apply applies a callback to its job. Its errors are those of the API.
+type Apply = func(ctx context.Context, callback callbacks.Callback) (callbacks.Answer, error)
+
+// Bus carries directives to services, and their callbacks back if they do not come over
+// HTTP. Who opens it closes it, after [Server.Run] has returned.
+type Bus struct {
+	// Publisher publishes directives. Required.
+	Publisher outbox.Publisher
+	// Replies reads callbacks. Optional.
+	Replies Replies
+	// DeadLetters are the callbacks that could not be handled. Optional.
+	DeadLetters DeadLetters
+}
+
+// Replies reads callbacks from topics.
+type Replies interface {
+	// Run reads until the context ends. It logs what goes wrong.
+	Run(ctx context.Context) error
+	// Down returns the topics that cannot be read.
+	Down() []string
+}
+
+// DeadLetters are dead letters that are counted.
+type DeadLetters interface {
+	callbacks.DeadLetters
+
+	// Count counts them, and Survey returns what the last Count found.
+	Count(ctx context.Context) error
+	Survey() callbacks.Survey
+}
+
+// Tracer makes traces of what happens to jobs. Its methods must be safe for concurrent
+// use, and must not block.
+type Tracer interface {
+	// Sample decides whether a trace that begins here is recorded.
+	Sample(traceID [16]byte) bool
+	// Received returns the context of a request whose sender names the traceparent.
+	Received(ctx context.Context, traceparent string) context.Context
+	// Observe is told of each committed change.
+	Observe(ctx context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition)
+	// Webhook is told of each attempt to send a webhook of the job.
+	Webhook(job *statemachine.Job, began time.Time, outcome, failure string)
+}
+
+// DefaultPolicy returns the timeouts and budgets of a step for which nothing else is set.
+func DefaultPolicy() statemachine.Policy {
+	return statemachine.Policy{
+		AckTimeout: 30 * time.Second, Lease: 15 * time.Minute, MaxAttempts: 10,
+		Dispatch:  []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute},
+		Ack:       []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute},
+		Execution: []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute},
+	}
+}
+
+// withDefaults sets the defaults. The error names the field that is missing.
+func (c *Config) withDefaults() error {
+	switch {
+	case c.Store == nil:
+		return errors.New("server: Store is required")
+	case c.Protocols == nil:
+		return errors.New("server: Protocols is required")
+	case c.HTTP.Auth == nil:
+		return errors.New("server: HTTP.Auth is required: it says who may call")
+	}
+	if c.Defaults.MaxAttempts == 0 {
+		c.Defaults = DefaultPolicy()
+	}
+	if len(c.Roles) == 0 {
+		c.Roles = []Role{RoleAPI, RoleRelay, RoleSweeper}
+	}
+	c.PublishTimeout = cmp.Or(c.PublishTimeout, 10*time.Second)
+	c.RelayInterval = cmp.Or(c.RelayInterval, time.Second)
+	c.SweepInterval = cmp.Or(c.SweepInterval, time.Second)
+	c.Grace = cmp.Or(c.Grace, 20*time.Second)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	c.Registry = cmp.Or(c.Registry, prometheus.NewRegistry())
+	c.Routing.Lanes = cmp.Or(c.Routing.Lanes, routing.DefaultLanes)
+	return nil
+}
+
+// has reports whether the process has the role.
+func (c *Config) has(role Role) bool { return slices.Contains(c.Roles, role) }

@@ -1,0 +1,96 @@
+package server
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/metrics"
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+	"github.com/lucius-project/lucius/pkg/webhook"
+)
+
+// meters are the counters and histograms that the parts of a server feed. What is read
+// at each scrape is registered with the parts that it reads, see metricswatch.go. The
+// series of fixed labels exist from the start, so that their first increase shows.
+type meters struct {
+	metrics.Registry
+	jobMetrics
+
+	relayed, fired, purged *prometheus.CounterVec
+	bulkJobs, webhooks     *prometheus.CounterVec
+	rejected               *prometheus.CounterVec
+	unrecorded             prometheus.Counter
+	sweepFailures          prometheus.Counter
+	sweepLate              prometheus.Gauge
+	loopPasses             *prometheus.SummaryVec
+	loopFailures           *prometheus.CounterVec
+	published              *prometheus.HistogramVec
+}
+
+func newMeters(registry *prometheus.Registry) *meters {
+	m := &meters{Registry: metrics.Registry{Registry: registry}}
+	m.jobMetrics = newJobMetrics(m.Registry)
+	m.relayed = m.Counter("lucius_relay_rows_total", "Outbox rows that the relay handled, by outcome.", "outcome")
+	metrics.Create(m.relayed, metrics.Names(outbox.Marked, outbox.Settled, outbox.Rejected, outbox.Uncertain, outbox.Outage,
+		outbox.Overload, outbox.Gated, outbox.Held, outbox.Skipped, outbox.Unmarked))
+	m.fired = m.Counter("lucius_sweeper_entries_total", "Due schedule entries, by their standing to their job.", "standing")
+	for standing := ledger.Acted; standing <= ledger.Orphaned; standing++ {
+		metrics.Create(m.fired, []string{standing.String()})
+	}
+	m.purged = m.Counter("lucius_retention_entries_total", "Ended jobs that were due for purging, by outcome.", "outcome")
+	for outcome := ledger.PurgeDone; outcome <= ledger.PurgeNever; outcome++ {
+		metrics.Create(m.purged, []string{outcome.String()})
+	}
+	m.bulkJobs = m.Counter("lucius_bulk_jobs_total", "Jobs of operations on many jobs, by kind and outcome.", "kind", "outcome")
+	metrics.Create(m.bulkJobs, metrics.Names(upkeep.KindRetry, upkeep.KindCancel, upkeep.KindPause, upkeep.KindResume),
+		metrics.Names(upkeep.ItemApplied, upkeep.ItemRepeated, upkeep.ItemSkipped, upkeep.ItemFailed))
+	m.webhooks = m.Counter("lucius_webhook_attempts_total", "Attempts to send a webhook, by outcome.", "outcome")
+	metrics.Create(m.webhooks, metrics.Names(webhook.Delivered, webhook.Gone, webhook.RetryAfter, webhook.Failed, webhook.Refused,
+		webhook.Interrupted, webhook.Deferred))
+	m.rejected = m.Counter("lucius_callbacks_rejected_total", "Callbacks that were refused, by type and cause.", "type", "cause")
+	metrics.Create(m.rejected, []string{"ACK", "RESULT", "HEARTBEAT"}, metrics.Names(problem.JobNotFound, problem.StepNotFound,
+		problem.StaleAttempt, problem.ContradictoryResult, problem.IllegalTransition))
+	m.unrecorded = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "lucius_callbacks_unrecorded_total", Help: "Refused callbacks that could not be recorded.",
+	})
+	m.loopFailures = m.Counter("lucius_loop_failures_total", "Failed passes of the background loops.", "loop")
+	m.published = m.Histogram("lucius_publish_duration_seconds",
+		"Time until the bus answered to a published directive, by answer; with the pull queue nothing is sent.",
+		metrics.Latencies, "answer")
+	metrics.Create(m.published, metrics.Names(outbox.Marked, outbox.Rejected, outbox.Uncertain, outbox.Outage))
+	m.sweepFailures = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "lucius_sweeper_failures_total", Help: "Due schedule entries that could not be handled and stay.",
+	})
+	m.sweepLate = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "lucius_sweeper_late_seconds", Help: "Delay of the oldest entry of the sweeper's last pass.",
+	})
+	m.loopPasses = prometheus.NewSummaryVec(prometheus.SummaryOpts{
+		Name: "lucius_loop_pass_seconds", Help: "Duration of the passes of the background loops.",
+	}, []string{"loop"})
+	m.MustRegister(m.unrecorded, m.sweepFailures, m.sweepLate, m.loopPasses)
+	return m
+}
+
+// observeLoop returns the observer of a loop's passes.
+func (m *meters) observeLoop(loop string) func(took time.Duration, err error) {
+	passes, failures := m.loopPasses.WithLabelValues(loop), m.loopFailures.WithLabelValues(loop)
+	return func(took time.Duration, err error) {
+		passes.Observe(took.Seconds())
+		if err != nil {
+			failures.Inc()
+		}
+	}
+}
+
+// observeSweep counts one pass of the sweeper.
+func (m *meters) observeSweep(pass upkeep.SweeperPass) {
+	for standing, n := range pass.Standings {
+		m.fired.WithLabelValues(standing.String()).Add(float64(n))
+	}
+	m.sweepFailures.Add(float64(pass.Failed))
+	m.sweepLate.Set(pass.Late.Seconds())
+}

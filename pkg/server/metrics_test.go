@@ -1,0 +1,97 @@
+package server
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// A line of the log says of which attempt it speaks, and holds no lease id.
+func TestChanged_LogsWithIdentity(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	log := slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	after := &statemachine.Aggregate{
+		Job: statemachine.Job{ID: "job", TenantID: "tenant", CurrentStepID: "ocr", CorrelationID: "c",
+			Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Rev: 7},
+		Steps: []statemachine.Step{{ID: "ocr", LeaseID: "capability", LastErrorCode: statemachine.ErrorAckTimeout}},
+	}
+	logTransitions(log, after, []statemachine.Transition{
+		{Object: statemachine.ObjectStep, ID: "ocr", Type: "step.failed_retry", From: "INITIATED", To: "FAILED_RETRY", AttemptNo: 2, Cause: "ACK timeout"},
+		{Object: statemachine.ObjectOutbox, ID: "row", Type: "outbox.failed_final", From: "SENT", To: "FAILED_FINAL", AttemptNo: 2},
+	})
+	for _, want := range []string{
+		`"jobId":"job","tenant_id":"tenant","stepId":"ocr","attempt_no":2,"correlation_id":"c","trace_id":"4bf92f3577b34da6a3ce929d0e0e4736"`,
+		`"event":"step.failed_retry"`, `"cause":"ACK timeout"`, `"event":"outbox.failed_final"`,
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the log has no %s:\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "capability") {
+		t.Error("the log holds the lease id")
+	}
+}
+
+func TestCauseOf(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]string{
+		"ack_timeout": "ack_timeout", "lease_expired": "lease_expired", "step_timeout": "step_timeout",
+		"publish_rejected": "publish_rejected", "dispatch_exhausted": "dispatch_exhausted", "cancelled": "cancelled", "": "reported", "whatever a worker says": "reported",
+	} {
+		if got := causeOf(code); got != want {
+			t.Errorf("%q is %q, want %q", code, got, want)
+		}
+	}
+}
+
+// Tenants are no label, and the number of series is bounded, as docs/operations.md says.
+func TestMetrics_AreBounded(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ services, most int }{{50, 7_000}, {2_000, 25_000}} {
+		m := newMeters(prometheus.NewRegistry())
+		tenants := 10_000
+		for i := range tenants {
+			n := i % test.services
+			step := statemachine.Step{
+				ID: "s", Service: fmt.Sprint("service", n), Type: fmt.Sprint("TYPE", n), LastErrorCode: fmt.Sprint("error", i),
+			}
+			job := statemachine.Job{TenantID: fmt.Sprint("tenant", i), RequestType: fmt.Sprint("request.", n)}
+			kind := ledger.WorkKind{Service: step.Service, StepType: step.Type}
+			if i < test.services {
+				m.createKind(kind)
+				m.createRequestType(job.RequestType)
+			}
+			m.waited(kind, 1)
+			m.took(kind, statemachine.StepSucceeded, 1)
+			m.observeTransitions(&statemachine.Aggregate{Job: job, Steps: []statemachine.Step{step}}, []statemachine.Transition{
+				{Object: statemachine.ObjectStep, ID: "s", Type: "step.failed_final", From: "IN_PROGRESS", To: "FAILED_FINAL", Detail: "error"},
+				{Object: statemachine.ObjectJob, Type: "job.failed_final", From: "IN_PROGRESS", To: "FAILED_FINAL"},
+			})
+		}
+		families, err := m.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		series := 0
+		for _, family := range families {
+			for _, metric := range family.Metric {
+				series++
+				if h := metric.Histogram; h != nil {
+					series += len(h.Bucket) + 2 // And +Inf, the sum and the count.
+				}
+			}
+		}
+		t.Logf("%d services: %d series", test.services, series)
+		if series > test.most {
+			t.Errorf("%d series of %d services, and %d are documented at most", series, test.services, test.most)
+		}
+	}
+}

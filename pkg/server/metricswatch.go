@@ -1,0 +1,70 @@
+package server
+
+import (
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/outbox"
+)
+
+// watch registers what is read of the server's parts.
+func (m *meters) watch(s *Server) {
+	m.watchRelay(s.inbox, s.relay, s.bus.circuits)
+	m.watchUpkeep(s)
+	if s.bus.DeadLetters != nil {
+		m.watchDeadLetters(s.bus.DeadLetters)
+	}
+	if s.bus.Replies != nil {
+		m.Gauge("lucius_bus_reply_topics_down", "Reply topics that cannot be read.",
+			func() float64 { return float64(len(s.bus.down())) })
+	}
+	protocols := s.cfg.Protocols
+	m.Gauge("lucius_protocols_loaded_timestamp_seconds", "When the protocols in use were loaded, in Unix time.",
+		func() float64 { return float64(protocols.LoadedAt().UnixMilli()) / 1000 })
+	m.MustRegister(newCounted(s.uses.Census, protocols))
+	m.know(protocols.Current())
+}
+
+// watchRelay registers the gauges of the relay.
+func (m *meters) watchRelay(inbox *outbox.Inbox, relay *outbox.Relay, circuits *breaker.Set) {
+	m.Gauge("lucius_relay_inbox_waiting", "Directives between a commit and the relay.",
+		func() float64 { return float64(inbox.Waiting()) })
+	m.Count("lucius_relay_inbox_dropped_total", "Directives that the inbox left to the dispatch schedule.",
+		func() float64 { return float64(inbox.Dropped()) })
+	m.Gauge("lucius_relay_window_in_flight", "Outbox rows that are being published.",
+		func() float64 { return float64(relay.Window().Counters().InFlight) })
+	m.Gauge("lucius_relay_window_dispatched", "Outbox rows that the relay took and does not publish yet.",
+		func() float64 { return float64(relay.Window().Counters().Dispatched) })
+	m.Gauge("lucius_relay_window_terminal", "Outbox rows whose outcome is not committed yet.",
+		func() float64 { return float64(relay.Window().Counters().Terminal) })
+	m.Count("lucius_relay_window_committed_total", "Outbox rows whose outcome was committed.",
+		func() float64 { return float64(relay.Window().Counters().Committed) })
+	m.Gauge("lucius_circuits_open", "Circuits that are not closed.",
+		func() float64 { return float64(len(circuits.Open(time.Now()))) })
+}
+
+// watchDeadLetters registers the gauges of the reply topics' dead letters.
+func (m *meters) watchDeadLetters(letters DeadLetters) {
+	m.Gauge("lucius_bus_dead_letters", "Replies in the dead letters of the reply topics, at most 500 of each.",
+		func() float64 { return float64(letters.Survey().Count) })
+	m.Gauge("lucius_bus_dead_letters_oldest_seconds", "Time since the oldest of these replies was sent, or 0.", func() float64 {
+		if oldest := letters.Survey().Oldest; !oldest.IsZero() {
+			return time.Since(oldest).Seconds()
+		}
+		return 0
+	})
+}
+
+// watchUpkeep registers what the reconciler and the pauses know.
+func (m *meters) watchUpkeep(s *Server) {
+	m.Gauge("lucius_pauses_active", "Scopes whose dispatch is paused or ramps up.",
+		func() float64 { return float64(len(s.uses.Gate.Active())) })
+	m.Gauge("lucius_jobs_stuck", "Live jobs without a way forward that could not be repaired.",
+		func() float64 { return float64(len(s.uses.Reconciler.Report().Stuck)) })
+	m.Count("lucius_reconciler_repaired_total", "Defects that the reconciler and timers have repaired.",
+		func() float64 {
+			return float64(s.uses.Reconciler.Report().Repaired) + float64(s.uses.Ledger.Restored())
+		})
+	m.Gauge("lucius_outbox_oldest_pending_seconds", "Time that the oldest due outbox row has waited to be published.",
+		func() float64 { return s.uses.Reconciler.Report().OldestPending.Seconds() })
+}

@@ -1,0 +1,143 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+const (
+	// censusInterval is the time between two writes of the census: a crash loses that much.
+	censusInterval = 10 * time.Second
+	// deadLetterInterval is the time between two counts of the dead letters.
+	deadLetterInterval = 15 * time.Second
+	// loopJitter is the share by which the intervals of loops vary, so that replicas do
+	// not work in step.
+	loopJitter = 0.1
+	// closeTimeout is how long what is written at the end may take.
+	closeTimeout = 2 * time.Second
+)
+
+// Run does the work of the process's roles until the context ends, or until a part fails.
+// Then it drains: the API refuses new requests, those under way may end within
+// [Config.Grace], the relay publishes what they committed, and Run returns. Call it once.
+// The error is nil if all of that went well.
+func (s *Server) Run(ctx context.Context) error {
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, failed := errgroup.WithContext(running)
+	for _, loop := range s.loops() {
+		group.Go(func() error { return loop(failed) })
+	}
+	var replies sync.WaitGroup
+	reading, stopReplies := context.WithCancel(failed)
+	defer stopReplies()
+	if s.bus.Replies != nil && s.cfg.has(RoleAPI) { // Replies are callbacks over the bus.
+		replies.Go(func() { _ = s.bus.Replies.Run(reading) }) // It logs topics that it cannot read.
+	}
+
+	var cause error
+	select {
+	case <-ctx.Done():
+	case illegal := <-s.illegal:
+		cause = fmt.Errorf("relay stopped: %w", illegal)
+	case <-failed.Done():
+	}
+	s.log.InfoContext(ctx, "shutting down", "cause", errors.Join(cause, context.Cause(ctx), context.Cause(failed)),
+		"grace", s.cfg.Grace.String())
+	s.api.Drain()
+	cause = errors.Join(cause, s.requestsEnd())
+	stopReplies() // Before the relay, which publishes what they commit.
+	replies.Wait()
+	stop()
+	cause = errors.Join(cause, group.Wait())
+	s.closeCensus(cause == nil)
+	s.closeHTTP()
+	return cause
+}
+
+// requestsEnd waits until no request is under way.
+func (s *Server) requestsEnd() error {
+	for end := time.Now().Add(s.cfg.Grace); s.underway.Load() > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("requests did not end in %s", s.cfg.Grace)
+		}
+	}
+	return nil
+}
+
+// closeCensus stores what was counted. Without it, the next process counts again.
+func (s *Server) closeCensus(orderly bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := s.uses.Census.Close(ctx, orderly); err != nil {
+		s.log.WarnContext(ctx, "the census is not stored", "error", err)
+	}
+}
+
+// loops returns the background work of the process's roles.
+func (s *Server) loops() []func(context.Context) error {
+	var loops []func(context.Context) error
+	every := func(interval time.Duration, loop upkeep.Loop) {
+		loop.Interval, loop.Jitter, loop.Logger, loop.Observe = interval, loopJitter, s.log, s.meters.observeLoop(loop.Name)
+		loops = append(loops, loop.Run)
+	}
+	every(time.Second, upkeep.Loop{Name: "pauses", Pass: s.uses.Gate.Refresh})
+	every(censusInterval, upkeep.Loop{Name: "census", Pass: s.uses.Census.RunOnce})
+	every(time.Second, upkeep.Loop{Name: "rejected callbacks", Pass: s.uses.Callbacks.RunOnce, Drain: func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		s.uses.Callbacks.Flush(ctx)
+	}})
+	for _, watcher := range s.cfg.Watchers {
+		every(s.cfg.ReloadInterval, s.watched(watcher.Loop()))
+	}
+	for _, loop := range s.cfg.Loops {
+		every(loop.Interval, loop)
+	}
+	if s.bus.outages != nil {
+		every(time.Second, upkeep.Loop{Name: "outages", Pass: func(ctx context.Context) error {
+			return s.bus.outages.Note(ctx, s.bus.outOfService(time.Now())...)
+		}})
+	}
+	if s.bus.DeadLetters != nil && s.cfg.has(RoleAPI) {
+		every(deadLetterInterval, upkeep.Loop{Name: "dead letters", Pass: s.bus.DeadLetters.Count})
+	}
+	if s.cfg.has(RoleRelay) {
+		loops = append(loops, s.relay.Run)
+		every(s.cfg.RelayInterval, upkeep.Loop{Name: "relay", Pass: func(ctx context.Context) error {
+			_, err := s.relay.RunOnce(ctx)
+			return err
+		}})
+	}
+	if s.cfg.has(RoleSweeper) {
+		every(s.cfg.SweepInterval, s.clock.guard(s.sweeper.Loop()))
+		every(s.cfg.SweepInterval, s.clock.guard(s.retention.Loop()))
+		every(time.Second, s.clock.guard(s.uses.Reconciler.Loop()))
+		every(time.Second, s.bulk.Loop())
+		loops = append(loops, s.webhooks.Run)
+		every(s.cfg.SweepInterval, s.webhooks.Loop())
+	}
+	return loops
+}
+
+// watched returns the loop of a watcher, after whose passes the protocols in use have
+// their series: it may have loaded others.
+func (s *Server) watched(loop upkeep.Loop) upkeep.Loop {
+	known, pass := s.cfg.Protocols.Current(), loop.Pass
+	loop.Pass = func(ctx context.Context) error {
+		err := pass(ctx)
+		if current := s.cfg.Protocols.Current(); current != known {
+			s.meters.know(current)
+			known = current
+		}
+		return err
+	}
+	return loop
+}

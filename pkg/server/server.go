@@ -1,0 +1,348 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/callbacks"
+	"github.com/lucius-project/lucius/pkg/census"
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/jobs"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/pauses"
+	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+	"github.com/lucius-project/lucius/pkg/webhook"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+)
+
+// Server is a server that [Server.Run] runs. As an [http.Handler] it serves the API.
+type Server struct {
+	cfg    Config
+	log    *slog.Logger
+	meters *meters
+	clock  *clockCheck
+
+	inbox  *outbox.Inbox     // directives between a commit and the relay
+	mirror *workqueue.Mirror // the head of the ready index
+	ended  jobs.Ended
+	uses   httpapi.UseCases
+	bus    *bus
+	relay  *outbox.Relay
+	// illegal gets the first defect of the relay.
+	illegal chan *seqledger.IllegalTransitionError
+
+	sweeper   *upkeep.Sweeper
+	retention *upkeep.Retention
+	bulk      *upkeep.Bulk
+	webhooks  *upkeep.Webhooks
+	guard     *webhook.Guard
+	closeHTTP func() // the sender of webhooks
+
+	api      *httpapi.Server
+	underway atomic.Int64 // requests
+}
+
+// Open puts a server together on an open store. The error names the part or the field at
+// fault. Nothing is in progress before [Server.Run].
+func Open(ctx context.Context, cfg Config) (*Server, error) {
+	if err := cfg.withDefaults(); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Logger, meters: newMeters(cfg.Registry), clock: newClockCheck(cfg.Store, cfg.ClockTolerance, cfg.Logger),
+		inbox: outbox.NewInbox(inboxSize), mirror: workqueue.NewMirror(0), closeHTTP: func() {},
+		illegal: make(chan *seqledger.IllegalTransitionError, 1),
+	}
+	s.uses.Backup, s.uses.Protocols = cfg.HTTP.Backup, cfg.Protocols
+	for _, open := range []func(context.Context) error{
+		s.openLedger, s.openPauses, s.openCensus, s.openBus, s.openUpkeep, s.openWebhooks, s.openRelay, s.openAPI,
+	} {
+		if err := open(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// UseCases returns the use cases that the API calls.
+func (s *Server) UseCases() httpapi.UseCases { return s.uses }
+
+// Relay returns the relay.
+func (s *Server) Relay() *outbox.Relay { return s.relay }
+
+// Reload makes all watchers load their files, changed or not.
+func (s *Server) Reload() {
+	for _, watcher := range s.cfg.Watchers {
+		watcher.Ask()
+	}
+}
+
+// inboxSize is how many directives the inbox holds; the dispatch schedule has the rest.
+const inboxSize = 8192
+
+// openLedger opens the ledger, and the callbacks and the pull queue on it.
+func (s *Server) openLedger(ctx context.Context) (err error) {
+	settings := s.cfg.Ledger
+	settings.Store, settings.Hold, settings.Bus = s.cfg.Store, s.cfg.PublishTimeout*3/2, statemachine.BusQueue
+	if s.cfg.OpenBus != nil {
+		settings.Bus = statemachine.BusServiceBus
+	}
+	if s.cfg.has(RoleRelay) {
+		settings.Handoff = s.inbox // Without it the relays of other processes find the row at once.
+	}
+	settings.Ready, settings.Taker = s.mirror.Ready, s.mirror.Taker
+	settings.Held = func(target statemachine.Target) bool { return s.uses.Gate.HoldsNew(target) }
+	settings.Ended = func(job *statemachine.Job) {
+		s.ended.Tell(job)
+		s.webhooks.Offer(job)
+	}
+	settings.Observe = s.observe
+	settings.Unsure = func() { s.uses.Census.Unsure() }
+	if s.cfg.Tracer != nil {
+		settings.Sample = s.cfg.Tracer.Sample
+	}
+	if s.uses.Ledger, err = ledger.Open(ctx, settings); err != nil {
+		return err
+	}
+	s.uses.Operator = outbox.NewOperator(s.uses.Ledger)
+	s.uses.Callbacks = callbacks.New(callbacks.Config{
+		Ledger: s.uses.Ledger, Logger: s.log,
+		Rejected:   func(kind, cause string) { s.meters.rejected.WithLabelValues(kind, cause).Inc() },
+		Unrecorded: func(count int64) { s.meters.unrecorded.Add(float64(count)) },
+	})
+	s.uses.Queue, err = workqueue.New(workqueue.Config{
+		Ledger: s.uses.Ledger, Store: s.cfg.Store, Mirror: s.mirror, Logger: s.log,
+		Held:       func(target statemachine.Target) bool { return s.uses.Gate.HoldsQueued(target) },
+		HeldTenant: func(tenantID string) bool { return s.uses.Gate.HoldsTenant(tenantID) },
+	})
+	return err
+}
+
+// observe counts, logs and traces a committed change.
+func (s *Server) observe(ctx context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
+	s.uses.Census.Observe(before, after, history)
+	s.meters.observeTransitions(after, history)
+	logTransitions(s.log, after, history)
+	if s.cfg.Tracer != nil {
+		s.cfg.Tracer.Observe(ctx, before, after, history)
+	}
+}
+
+// openPauses opens the pauses, before anything is dispatched.
+func (s *Server) openPauses(ctx context.Context) (err error) {
+	s.uses.Pauses = pauses.New(s.cfg.Store, s.uses.Ledger.Tables().Schedule, nil)
+	if s.cfg.StartPaused != "" {
+		if _, err := s.uses.Pauses.Create(ctx, statemachine.Scope{}, s.cfg.StartPaused, ledger.ActorSystem); err != nil {
+			return err
+		}
+	}
+	s.uses.Gate, err = pauses.NewGate(ctx, s.uses.Pauses)
+	return err
+}
+
+// openCensus opens the census, before any job changes.
+func (s *Server) openCensus(ctx context.Context) (err error) {
+	s.uses.Census, err = census.New(census.Config{
+		Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Queue, Exclusive: s.uses.Ledger.Exclusive(), Queue: s.uses.Queue,
+		Replica: rand.Text(), Waited: s.meters.waited, Took: s.meters.took,
+	})
+	if err != nil {
+		return err
+	}
+	return s.uses.Census.Open(ctx)
+}
+
+// openUpkeep opens what works on jobs without a request.
+func (s *Server) openUpkeep(context.Context) (err error) {
+	if s.sweeper, err = upkeep.NewSweeper(upkeep.SweeperConfig{
+		Ledger: s.uses.Ledger, Logger: s.log, Observe: s.meters.observeSweep, Outages: s.bus.outagesForSweeper(),
+	}); err != nil {
+		return err
+	}
+	if s.retention, err = upkeep.NewRetention(upkeep.RetentionConfig{
+		Ledger: s.uses.Ledger, Logger: s.log,
+		Observe: func(outcome ledger.Purged) { s.meters.purged.WithLabelValues(outcome.String()).Inc() },
+	}); err != nil {
+		return err
+	}
+	if s.uses.Operations, err = upkeep.NewOperations(upkeep.OperationsConfig{
+		Ledger: s.uses.Ledger, Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Schedule, Live: s.uses.Census.Live,
+	}); err != nil {
+		return err
+	}
+	if s.bulk, err = upkeep.NewBulk(upkeep.BulkConfig{
+		Operations: s.uses.Operations, Logger: s.log,
+		Observe: func(kind upkeep.Kind, outcome upkeep.ItemOutcome) {
+			s.meters.bulkJobs.WithLabelValues(string(kind), string(outcome)).Inc()
+		},
+	}); err != nil {
+		return err
+	}
+	s.uses.Reconciler, err = upkeep.NewReconciler(upkeep.ReconcilerConfig{
+		Ledger: s.uses.Ledger, Census: s.uses.Census, Logger: s.log,
+	})
+	return err
+}
+
+// openWebhooks opens what sends webhooks.
+func (s *Server) openWebhooks(context.Context) (err error) {
+	if s.guard, err = webhook.NewGuard(s.cfg.Webhooks); err != nil {
+		return err
+	}
+	send := s.cfg.SendWebhook
+	if send == nil {
+		secrets := s.cfg.WebhookSecrets
+		if len(secrets) == 0 { // Webhooks are still sent, but receivers cannot verify the sender.
+			var key [32]byte
+			_, _ = rand.Read(key[:]) // It never fails.
+			secret, err := webhook.ParseSecret("whsec_" + base64.StdEncoding.EncodeToString(key[:]))
+			if err != nil {
+				return err
+			}
+			secrets = []webhook.Secret{secret}
+		}
+		sender, err := webhook.NewSender(webhook.Config{Guard: s.guard, Secrets: webhook.TenantSecrets(secrets...)})
+		if err != nil {
+			return err
+		}
+		send, s.closeHTTP = sender.Send, sender.Close
+	}
+	gate, err := webhook.NewGate(webhook.GateConfig{})
+	if err != nil {
+		return err
+	}
+	settings := upkeep.WebhooksConfig{
+		Ledger: s.uses.Ledger, Logger: s.log,
+		Dispatcher: &webhook.Dispatcher{Send: send, Gate: gate, Policy: webhook.StandardPolicy()},
+		Observe: func(job *statemachine.Job, began time.Time, result webhook.Result) {
+			s.meters.webhooks.WithLabelValues(string(result.Outcome)).Inc()
+			if s.cfg.Tracer != nil && result.Outcome != webhook.Deferred {
+				s.cfg.Tracer.Webhook(job, began, string(result.Outcome), result.Reason)
+			}
+		},
+	}
+	if s.cfg.Tracer != nil {
+		settings.Traceparent = traceparent
+	}
+	s.webhooks, err = upkeep.NewWebhooks(settings)
+	return err
+}
+
+// traceparent returns the place of a job in its trace as a traceparent, empty if it has
+// none.
+func traceparent(job *statemachine.Job) string {
+	from, ok := statemachine.ParseTrace(job.Traceparent)
+	if !ok {
+		return ""
+	}
+	return from.OfJob(job.ID).String()
+}
+
+// openRelay opens the relay.
+func (s *Server) openRelay(context.Context) (err error) {
+	s.relay, err = outbox.NewRelay(outbox.Config{
+		Ledger: s.uses.Ledger, Publisher: s.bus.Publisher, Inbox: s.inbox, Breakers: s.bus.circuits,
+		Deadline: s.cfg.PublishTimeout, Logger: s.log, Replica: s.cfg.Replica,
+		Observe: func(outcome outbox.Outcome) { s.meters.relayed.WithLabelValues(string(outcome)).Inc() },
+		Sent: func(answer outbox.Outcome, took time.Duration) {
+			s.meters.published.WithLabelValues(string(answer)).Observe(took.Seconds())
+		},
+		Admit: s.uses.Gate.Admit, Held: s.uses.Gate.HoldsQueued, // A ramp counts what it admitted no second time.
+		Fatal: func(defect *seqledger.IllegalTransitionError) { // It is called once.
+			s.log.Error("illegal transition in the relay's window", slog.Any("transition", defect))
+			if s.cfg.Fatal != nil {
+				s.cfg.Fatal(defect)
+			}
+			s.illegal <- defect
+		},
+	})
+	return err
+}
+
+// openAPI opens the way in, and registers what the metrics show of the parts.
+func (s *Server) openAPI(context.Context) (err error) {
+	router, err := routing.New(s.cfg.Routing)
+	if err != nil {
+		return err
+	}
+	policy := s.cfg.Policy
+	policy.CheckCallbackURL = func(url string) string {
+		if refused, ok := errors.AsType[*webhook.RefusedError](s.guard.CheckURL(url)); ok {
+			return refused.Message
+		}
+		return ""
+	}
+	if s.uses.Commands, err = commands.New(commands.Config{
+		Ledger: s.uses.Ledger, Protocols: s.cfg.Protocols, Router: router, Policy: policy, Defaults: s.cfg.Defaults,
+	}); err != nil {
+		return err
+	}
+	around := jobs.Surroundings{
+		Pause: s.uses.Gate.Covering, LastPoll: s.uses.Queue.LastPoll, EndRate: s.uses.Census.EndRate, Live: s.uses.Census.Live,
+	}
+	if s.bus.outages != nil {
+		around.Circuit = s.bus.outages.Circuit
+		s.uses.Circuits = s.bus.notClosed
+	}
+	if s.bus.DeadLetters != nil {
+		s.uses.DeadLetters = s.bus.DeadLetters
+	}
+	s.uses.Jobs = jobs.New(s.uses.Ledger, &s.ended, around)
+	settings := s.cfg.HTTP
+	settings.UseCases, settings.Registry, settings.Log = s.uses, s.cfg.Registry, s.log
+	settings.Lanes, settings.ProbesOnly = s.cfg.Routing.Lanes, !s.cfg.has(RoleAPI)
+	settings.Ready = (&readiness{
+		ledger: s.uses.Ledger, store: s.cfg.Store, clock: s.clock, bus: s.bus, gate: s.uses.Gate,
+		reconciler: s.uses.Reconciler, watchers: s.cfg.Watchers,
+	}).Ready
+	if s.api, err = httpapi.New(settings); err != nil {
+		return err
+	}
+	s.meters.watch(s)
+	return nil
+}
+
+// ServeHTTP serves a request. Its caller's span is linked to what it does.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.underway.Add(1) // Before the request can find that the server stops.
+	defer s.underway.Add(-1)
+	if s.cfg.Tracer != nil {
+		r = r.WithContext(s.cfg.Tracer.Received(r.Context(), r.Header.Get("traceparent")))
+	}
+	s.api.ServeHTTP(w, r)
+}
+
+// openBus opens the bus, which is the pull queue without [Config.OpenBus].
+func (s *Server) openBus(context.Context) error {
+	circuits, err := breaker.NewSet(breaker.Config{})
+	if err != nil {
+		return err
+	}
+	s.bus = &bus{Bus: Bus{Publisher: s.uses.Queue}, circuits: circuits, lanes: s.cfg.Routing.Lanes}
+	if s.cfg.OpenBus == nil {
+		return nil
+	}
+	opened, err := s.cfg.OpenBus(s.uses.Callbacks.Apply)
+	if err != nil {
+		return err
+	}
+	if opened.Publisher == nil {
+		return errors.New("server: the bus has no Publisher")
+	}
+	// Between two tries a circuit is neither open nor closed.
+	margin := s.cfg.PublishTimeout + 2*s.cfg.RelayInterval + 4*time.Second
+	s.bus.Bus, s.bus.outages = *opened, outbox.NewOutages(s.cfg.Store, s.uses.Ledger.Tables().Schedule, margin)
+	return nil
+}
