@@ -70,7 +70,7 @@ build: ## Build bin/lucius
 ##@ Check
 
 .PHONY: test
-test: verify mutants-build costs observability packaging console sdk guides test-race ## Check everything, the same way each time: quickest failures first, tests last
+test: verify mutants-build costs observability packaging console sdk guides site test-race ## Check everything, the same way each time: quickest failures first, tests last
 
 .PHONY: fresh
 fresh: sim-fresh properties-fresh ## Try seeds that were never run before, for some minutes: CI does, after make test
@@ -142,6 +142,10 @@ sdk: ## Test the SDKs, and hold their workers to the same behaviour (needs pytho
 .PHONY: guides
 guides: ## Run what the documents tell their readers to, and say how long a first worker takes
 	$(call stage,$(GO) test -tags sdk -count=1 -timeout 20m -v ./internal/guides -run '^TestGuides$$' | grep -vE '^ *=== ')
+
+.PHONY: site
+site: ## Build the documents as a site, into bin/site; a dead link fails
+	$(call stage,tools/site/run bin/site)
 
 .PHONY: mutants
 mutants: ## Break the code on purpose, and expect the simulation to see it
